@@ -1,0 +1,69 @@
+//! What the stage before the sink costs each frame, in front of a sink that only counts.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use engine::{
+    config::{SampleBy, Slice},
+    filter::{Filter, Switch},
+    reduce::{Reduction, Stage},
+    rx::{Consumer, Frame},
+    sink::Count,
+};
+use std::{hint::black_box, sync::Arc};
+
+/// Frames of a TCP flow each, of `size` bytes.
+fn frames(size: usize) -> Vec<Vec<u8>> {
+    let template = wqcap_benches::kinds().swap_remove(0).1;
+    (0..4096_u16)
+        .map(|flow| {
+            let mut frame = template.clone();
+            frame.resize(size, 0x55);
+            frame[34..36].copy_from_slice(&flow.to_be_bytes());
+            frame
+        })
+        .collect()
+}
+
+fn reduction(filter: &str, dedup_ms: u64, sample: u32, by: SampleBy, slice: Slice) -> Reduction {
+    let filter = Filter::compile(filter).expect("it compiles");
+    Reduction::new(filter, dedup_ms * 1_000_000, sample, by, slice)
+}
+
+fn run<C: Consumer>(c: &mut Criterion, name: &str, frames: &[Vec<u8>], mut consumer: C) {
+    let mut turn = frames.iter().cycle();
+    let mut ns = 1_700_000_000_000_000_000;
+    c.bench_function(&format!("reduce/{name}"), |b| {
+        b.iter(|| {
+            ns += 100;
+            turn.next().map(|bytes| {
+                let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                consumer.frame(black_box(Frame { bytes, len, ns }))
+            })
+        });
+    });
+}
+
+fn reduce(c: &mut Criterion) {
+    let small = frames(128);
+    run(c, "no_stage", &small, Count);
+    let stage = |reduction: &Reduction| {
+        let switch = Arc::new(Switch::new(reduction.filter.clone()));
+        Stage::new(Count, reduction, switch, Arc::default())
+    };
+    let (whole, frame, flow) = (Slice::Whole, SampleBy::Frame, SampleBy::Flow);
+    for (name, reduction) in [
+        ("nothing", reduction("", 0, 1, frame, whole)),
+        ("filter", reduction("tcp port 443", 0, 1, frame, whole)),
+        ("sample_frames", reduction("", 0, 10, frame, whole)),
+        ("sample_flows", reduction("", 0, 10, flow, whole)),
+        ("slice_l4", reduction("", 0, 1, frame, Slice::L4)),
+    ] {
+        run(c, name, &small, stage(&reduction));
+    }
+    let dedup = reduction("", 5, 1, frame, whole);
+    for size in [64, 128, 512, 1518] {
+        run(c, &format!("dedup_{size}B"), &frames(size), stage(&dedup));
+    }
+}
+
+criterion_group!(benches, reduce);
+criterion_main!(benches);

@@ -1,0 +1,314 @@
+//! What can be typed. Only what works is listed.
+
+use clap::{ArgAction, Parser, Subcommand, value_parser};
+use engine::config::Span;
+use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
+
+const EXAMPLES: &str = "\
+Examples:
+  wqcap devices                                   what is here
+  wqcap run -c /etc/wqcap/wqcap.toml              capture as the config says
+  wqcap run --set output.dir=. --duration 10      ten seconds into this folder, all else by default
+  wqcap run --model synth:count=1000000 --set output.format=none
+                                                  no NIC at hand: a software one, and no files
+
+Exit status:
+  0 done
+  1 failed while running
+  2 the command line, the config or the device cannot do it";
+
+/// Packet capture at line rate on RDMA NICs, with a ledger in which every frame is accounted for.
+#[derive(Debug, Parser)]
+#[command(name = "wqcap", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+pub struct Args {
+    /// Tell more on stderr; twice: everything (RUST_LOG overrides) [default: warnings]
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Tell errors only: no progress line, no final table
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List the RDMA devices of this machine and what each can do
+    Devices(DevicesArgs),
+    /// Validate a config; print what holds in effect and what a run would create
+    Check(CheckArgs),
+    /// Capture until a signal, a limit, or the end of a finite wire
+    Run(RunArgs),
+    /// Run any verbs program on the software NIC
+    Model(ModelArgs),
+    /// Tell which queue each flow of a capture would take, without a NIC
+    Rss(RssArgs),
+    /// Join capture files into one, by time
+    Merge(MergeArgs),
+    /// Finish the files that a crash left open
+    Recover(RecoverArgs),
+}
+
+/// `wqcap devices`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  wqcap devices
+  wqcap devices --json | jq '.devices[].name'
+  wqcap model --wire loopback -- wqcap devices    what the software NIC offers")]
+pub struct DevicesArgs {
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap check`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+What is printed is itself a config: the plan stands in its comments.
+
+Examples:
+  wqcap check /etc/wqcap/wqcap.toml
+  wqcap check --set capture.queues=4 --model loopback
+  wqcap check wqcap.toml --json | jq .plan.memory")]
+pub struct CheckArgs {
+    /// The config [default: none, every key has its default]
+    pub config: Option<PathBuf>,
+    /// Set a key, above what the config says; the last one wins
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    /// Plan for the software NIC on this wire
+    #[arg(long, value_name = "WIRE")]
+    pub model: Option<String>,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap run`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+WIRE is one of
+  af_packet:IFACE                                 a live interface
+  pcap:FILE[,loop=N][,pps=N][,speed=X]            a capture file; speed=1 is the recorded pace
+  synth:size=64,flows=1024[,pps=N][,count=N]      made-up traffic
+  peer:PATH                                       another model in another process
+  loopback                                        what is sent is received
+A wire that ends (pcap, synth with a count) loses nothing, and the run ends with it:
+pipeline.on_full and output.on_full are then hold and capture.on_port_down is stop,
+unless the config, or `,lossy` in the wire, says otherwise.
+
+Examples:
+  wqcap run -c wqcap.toml --summary run.json
+  wqcap run --set output.dir=. --set capture.queues=4 --count 1000
+  wqcap run --model pcap:in.pcapng --set output.dir=out
+  wqcap run --model af_packet:eth0 --set output.dir=. --set model.rate=10
+
+SIGINT, SIGTERM and SIGHUP drain the queues and close the files.
+A second SIGINT ends at once.")]
+pub struct RunArgs {
+    /// The config [default: none, every key has its default]
+    #[arg(short, long, value_name = "CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Set a key, above what the config says; model.KEY is for the model; the last one wins
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    /// End after exactly this many captured frames [default: no limit]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// End after this time: seconds, or a time with its unit, 5m [default: no limit]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// Write the ledger and the facts of the run to this file, as JSON, at the end
+    #[arg(long, value_name = "FILE")]
+    pub summary: Option<PathBuf>,
+    /// Capture from the software NIC on this wire
+    #[arg(long, value_name = "WIRE")]
+    pub model: Option<String>,
+    /// Print the summary on stdout, as JSON, at the end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap model`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The Nth wire is device mlx5_<N-1>. `wqcap run --help` says what a WIRE is.
+
+Examples:
+  wqcap model --wire loopback -- ibv_devinfo -v
+  wqcap model --wire af_packet:eth0 --wire synth:size=64 --set mlx5_1.rate=25 -- ibv_devices
+
+Exit status: the program's; 126 if it cannot be executed, 127 if it is not found.")]
+pub struct ModelArgs {
+    /// A wire, and a device with it
+    #[arg(long, value_name = "WIRE", required = true)]
+    pub wire: Vec<String>,
+    /// Set a key of the model: of all devices (rate=25), of one (mlx5_0.ports=2), of a port (mlx5_0.port2.mtu=9000)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// `wqcap rss`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The keys that matter: capture.queues, rss.hash, rss.key, rss.table_size, rss.weights.
+A suggestion looks at no more queues than are configured or than this machine has CPUs.
+
+Examples:
+  wqcap rss trace.pcap --set capture.queues=8
+  wqcap rss -c wqcap.toml monday-*.pcapng --suggest
+  wqcap rss trace.pcap --set rss.hash=l3 --json | jq .skew
+  zstd -dc trace.pcapng.zst | wqcap rss -")]
+pub struct RssArgs {
+    /// Captures, pcap or pcapng; - is standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The config [default: none, every key has its default]
+    #[arg(short, long, value_name = "CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Set a key, above what the config says; the last one wins
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    /// Propose queues, hash, key and weights, with the reason for each
+    #[arg(long)]
+    pub suggest: bool,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap merge`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The files of one queue (wqcap-q<QQ>-<start>.…) in one folder follow each other; every other file stands for itself.
+Interfaces of one name in one folder are one port, and one interface of the output.
+OUT appears under its name when it is complete, and takes the place of what was there.
+
+Examples:
+  wqcap merge -o all.pcapng /var/lib/wqcap
+  wqcap merge -o tap.pcapng left/ right/
+  wqcap merge -o - cap/*.pcapng | tcpdump -nr -
+  wqcap merge -o /dev/null --json a.pcap b.pcap | jq .gaps
+
+Exit status: 1 also when OUT is complete but for what a torn or damaged input had lost.")]
+pub struct MergeArgs {
+    /// Where to; pcap or pcapng by its ending, else by the inputs; - is standard output
+    #[arg(short, long, value_name = "OUT")]
+    pub out: PathBuf,
+    /// Captures, or folders of .pcap and .pcapng files; - is standard input
+    #[arg(required = true, value_name = "IN")]
+    pub inputs: Vec<PathBuf>,
+    /// Print what was done as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap recover`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Cuts each wqcap-q….part file at the end of its last whole record and gives it its final name.
+Files that a running capture writes are left alone, and nothing is overwritten.
+
+Examples:
+  wqcap recover /var/lib/wqcap
+  wqcap recover . --json | jq '.files[] | select(.cut > 0)'
+
+Exit status: 1 if a file could not be finished.")]
+pub struct RecoverArgs {
+    /// The folder, output.dir of the capture
+    pub dir: PathBuf,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `KEY=VALUE`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Before the first `=`.
+    pub key: String,
+    /// After it.
+    pub value: String,
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+        let (key, value) = (key.trim(), value.trim());
+        if key.is_empty() {
+            return Err("no key before the =".into());
+        }
+        if text.contains('\n') {
+            return Err("must be one line".into());
+        }
+        Ok(Self {
+            key: key.into(),
+            value: value.into(),
+        })
+    }
+}
+
+/// Seconds, with a fraction if need be, or a time with its unit.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?,
+        Err(_) => text.parse::<Span>()?.0,
+    };
+    if time.is_zero() {
+        return Err("must be above 0".into());
+    }
+    Ok(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn durations() {
+        for (text, ms) in [("2", 2000), ("0.5", 500), ("5m", 300_000), ("100ms", 100)] {
+            assert_eq!(seconds(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["0", "-1", "x", "", "inf", "nan"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn settings() {
+        let it: Setting = "capture.filter=tcp[13] = 2".parse().unwrap();
+        assert_eq!(
+            (it.key.as_str(), it.value.as_str()),
+            ("capture.filter", "tcp[13] = 2")
+        );
+        for text in ["x", "=1", "a=b\nc=d"] {
+            assert!(text.parse::<Setting>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn program_arguments_are_the_programs_own() {
+        let args = Args::try_parse_from([
+            "wqcap", "model", "--wire", "loopback", "--", "x", "--wire", "-q",
+        ])
+        .unwrap();
+        let Command::Model(model) = args.command else {
+            panic!()
+        };
+        assert_eq!(model.program, ["x", "--wire", "-q"]);
+    }
+}

@@ -1,0 +1,391 @@
+//! `wqcap check`: what a configuration means here, without creating anything.
+//!
+//! What is printed is a configuration again: the plan stands in its comments.
+
+use crate::{
+    args::CheckArgs, config, devices::require_capable, failure::Failure, output, preload,
+    table::bytes,
+};
+use engine::{
+    config::{Config, Format},
+    device,
+    plan::Plan,
+    reduce::Reduction,
+    steer::{self, Spread},
+};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use std::{fmt::Write, fs, io, path::Path};
+
+/// Prints the effective configuration and its plan; fails where a run would.
+pub fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let (settings, model) = config::split(&args.set);
+    enter_model(args.model.as_deref(), &model)?;
+    let mut config = config::load(args.config.as_deref(), &settings)?;
+    let planned = settle(&mut config);
+    let plan = planned.as_ref().ok();
+    config.fill_in();
+    if let Some(plan) = plan {
+        fill_in(&mut config, plan);
+    }
+    if args.json {
+        output::print_json(&serde_json::json!({ "config": config, "plan": plan }))?;
+    } else {
+        let plan = plan.map(|plan| describe(plan, &config)).unwrap_or_default();
+        output::print(&format!("{}{plan}", config.to_toml()))?;
+    }
+    planned.map(drop)
+}
+
+/// Starts this process again on the software NIC, if that is asked for.
+pub fn enter_model(wire: Option<&str>, settings: &[crate::args::Setting]) -> Result<(), Failure> {
+    match (wire, settings.first()) {
+        (Some(wire), _) => preload::enter(wire, settings),
+        (None, Some(it)) => Err(Failure::refused(format!(
+            "--set model.{}={}: the key is the software NIC's; it needs --model WIRE",
+            it.key, it.value
+        ))),
+        (None, None) => Ok(()),
+    }
+}
+
+/// Makes the plan, with the defaults that a finite wire has.
+pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
+    let devices = device::list()?;
+    require_capable(&devices, config.device.name.as_deref())?;
+    require_folder(config)?;
+    let plan = Plan::new(config, &devices)?;
+    require_wire(&plan)?;
+    let before = config.clone();
+    wire_defaults(config, &plan);
+    if *config == before {
+        Ok(plan)
+    } else {
+        Ok(Plan::new(config, &devices)?)
+    }
+}
+
+/// What the software NIC says of the plan's port; no real one has such files.
+fn model_says(plan: &Plan, what: &str) -> Option<String> {
+    let (device, port) = (&plan.device.name, plan.port);
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/{what}");
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// The software NIC says of each port whether its wire ends.
+fn wire_defaults(config: &mut Config, plan: &Plan) {
+    if model_says(plan, "model_finite").as_deref() == Some("1") {
+        let wire = model_says(plan, "model_wire").unwrap_or_default();
+        config.for_finite_wire(!is_lossy(&wire));
+    }
+}
+
+/// A wire that cannot be opened leaves the software NIC's port without a link: nothing would ever arrive.
+fn require_wire(plan: &Plan) -> Result<(), Failure> {
+    let Some(wire) = model_says(plan, "model_wire") else {
+        return Ok(());
+    };
+    let down = port(plan).is_some_and(|port| port.state != "ACTIVE");
+    if down && !preload::is_set("link_up") {
+        return Err(Failure::refused(format!(
+            "--model {wire}: the wire cannot be opened; the software NIC has said why"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether the wire was told not to wait for buffers.
+fn is_lossy(wire: &str) -> bool {
+    wire.split_once(':')
+        .is_some_and(|(_, options)| options.split(',').any(|word| word == "lossy"))
+}
+
+/// Writes out what the plan has settled.
+fn fill_in(config: &mut Config, plan: &Plan) {
+    config.device.name = Some(plan.device.name.clone());
+    config.device.netdev = None;
+    config.capture.queues = u16::try_from(plan.queues.len()).ok();
+    config.capture.cores = Some(plan.queues.iter().map(|queue| queue.core).collect());
+}
+
+/// The folder must be there and writable; only a run's first file would find out otherwise.
+fn require_folder(config: &Config) -> Result<(), Failure> {
+    match config.output.format {
+        Format::None => Ok(()),
+        Format::Pcap | Format::Pcapng => folder(&config.output.dir),
+    }
+}
+
+fn folder(dir: &Path) -> Result<(), Failure> {
+    let shown = dir.display();
+    let refused = |problem: String| {
+        Err(Failure::refused(format!(
+            "output.dir = \"{shown}\": {problem}"
+        )))
+    };
+    let way_out = format!("make it (mkdir -p '{shown}') or name another (--set output.dir=.)");
+    match fs::metadata(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return refused(format!("no such folder; {way_out}"));
+        }
+        Err(e) => return refused(e.to_string()),
+        Ok(metadata) if !metadata.is_dir() => return refused(format!("is no folder; {way_out}")),
+        Ok(_) => {}
+    }
+    match accessat(
+        CWD,
+        dir,
+        Access::WRITE_OK | Access::EXEC_OK,
+        AtFlags::EACCESS,
+    ) {
+        Ok(()) => Ok(()),
+        Err(e) => refused(format!(
+            "cannot be written to: {}; change its rights or name another (--set output.dir=.)",
+            io::Error::from(e)
+        )),
+    }
+}
+
+/// The plan as comments.
+fn describe(plan: &Plan, config: &Config) -> String {
+    let mut text = String::from("\n# The plan\n");
+    let mut line = |what: &str, value: String| {
+        let _ = writeln!(text, "#   {what:<9} {value}");
+    };
+    line("device", device_line(plan));
+    line(
+        "queues",
+        format!(
+            "{} WQs of {} WRs with {} x {} bytes: frames of up to {} bytes fit",
+            plan.queues.len(),
+            plan.ring,
+            plan.max_sge,
+            plan.buffer,
+            u64::from(plan.max_sge) * u64::from(plan.buffer)
+        ),
+    );
+    let cores = plan.queues.iter().map(|queue| {
+        format!(
+            "q{} on {}{}",
+            queue.index,
+            queue.core,
+            if queue.shared_core { " (shared)" } else { "" }
+        )
+    });
+    line("cores", cores.collect::<Vec<_>>().join(", "));
+    line(
+        "memory",
+        format!(
+            "{} registered, {} of write buffers",
+            bytes(plan.memory),
+            bytes(plan.output.buffer)
+        ),
+    );
+    line("table", table_line(plan));
+    for (i, qp) in plan.steering.qps.iter().enumerate() {
+        let spread = match qp.spread {
+            Spread::Table => format!("table of {}", plan.table.len()),
+            Spread::Queue(queue) => format!("table of 1: q{queue}"),
+        };
+        line(
+            if i == 0 { "QPs" } else { "" },
+            format!("{i}  {:<10} {spread}", qp.profile.name()),
+        );
+    }
+    for (i, rule) in plan.steering.rules.iter().enumerate() {
+        line(
+            if i == 0 { "rules" } else { "" },
+            format!(
+                "priority {:<2} {} -> QP {}",
+                rule.priority,
+                steer::describe(&rule.specs),
+                rule.qp
+            ),
+        );
+    }
+    if let Some(reduced) = reduction_line(&plan.reduction) {
+        line("kept", reduced);
+    }
+    line("files", files_line(plan, config));
+    for (i, note) in plan.notes.iter().enumerate() {
+        line(if i == 0 { "notes" } else { "" }, note.clone());
+    }
+    text
+}
+
+fn device_line(plan: &Plan) -> String {
+    let mut text = format!("{} port {}", plan.device.name, plan.port);
+    if let Some(port) = port(plan) {
+        let netdev = port
+            .netdev
+            .as_deref()
+            .map(|name| format!(" ({name})"))
+            .unwrap_or_default();
+        let mtu = port
+            .mtu
+            .map(|mtu| format!(", MTU {mtu}"))
+            .unwrap_or_default();
+        let _ = write!(
+            text,
+            "{netdev}, {}, {} Gbit/s{mtu}",
+            port.state, port.rate_gbps
+        );
+    }
+    text
+}
+
+/// What is left out or cut off on purpose; `None`: nothing is.
+fn reduction_line(reduction: &Reduction) -> Option<String> {
+    let mut steps = Vec::new();
+    if let Some(program) = reduction.filter.program() {
+        steps.push(format!("filter of {} instructions", program.len()));
+    }
+    if reduction.dedup_ns > 0 {
+        let memory = bytes(reduction.dedup_memory);
+        steps.push(format!("no repetitions ({memory} for each queue)"));
+    }
+    if reduction.sample > 1 {
+        steps.push(format!("1 {} in {}", reduction.sample_by, reduction.sample));
+    }
+    match String::from(reduction.slice) {
+        whole if whole.is_empty() => {}
+        slice => steps.push(format!("cut behind {slice}")),
+    }
+    (!steps.is_empty()).then(|| steps.join(", then "))
+}
+
+/// The port of the plan.
+pub fn port(plan: &Plan) -> Option<&device::PortFacts> {
+    plan.device
+        .ports
+        .iter()
+        .find(|port| port.number == plan.port)
+}
+
+/// How many entries each queue has.
+fn table_line(plan: &Plan) -> String {
+    let shares = plan.queues.iter().map(|queue| {
+        let entries = plan.table.iter().filter(|it| **it == queue.index).count();
+        format!("q{} {entries}", queue.index)
+    });
+    format!(
+        "{} entries: {}",
+        plan.table.len(),
+        shares.collect::<Vec<_>>().join(", ")
+    )
+}
+
+fn files_line(plan: &Plan, config: &Config) -> String {
+    let Some(dir) = plan
+        .output
+        .dir
+        .as_deref()
+        .filter(|_| config.output.format != Format::None)
+    else {
+        return "none: frames are counted only".into();
+    };
+    let mut text = format!(
+        "{}",
+        dir.join(format!("wqcap-q<QQ>-<start ns>.{}", plan.output.format))
+            .display()
+    );
+    if let Some(rate) = port(plan)
+        .map(|port| port.rate_gbps)
+        .filter(|rate| *rate > 0.0)
+    {
+        let ms = plan.output.buffer as f64 * 8.0 / (rate * 1e6);
+        let _ = write!(text, "; the buffers hold {ms:.0} ms at {rate} Gbit/s");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::tests::device;
+
+    #[test]
+    fn what_is_printed_is_a_config() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = [
+            ("output.dir", dir.path().to_str().unwrap()),
+            ("capture.queues", "2"),
+            ("rss.table_size", "4"),
+        ];
+        let mut config = Config::with_overrides("", &settings).unwrap();
+        let mut plan = Plan::new(&config, &[device("mlx5_0", &[])]).unwrap();
+        plan.notes = vec!["two queues share a core".into()];
+        plan.queues[0].shared_core = false;
+        plan.queues[1].shared_core = true;
+        config.fill_in();
+        fill_in(&mut config, &plan);
+        let text = format!("{}{}", config.to_toml(), describe(&plan, &config));
+        assert_eq!(Config::parse(&text).unwrap(), config);
+        let [first, second] = [0, 1].map(|i| plan.queues[i].core);
+        for part in [
+            "#   device    mlx5_0 port 1 (ens1f0np0), ACTIVE, 100 Gbit/s, MTU 1500
+",
+            &format!(
+                "#   cores     q0 on {first}, q1 on {second} (shared)
+"
+            ),
+            "#   memory    32 MiB registered, 256 MiB of write buffers
+",
+            "#   table     4 entries: q0 2, q1 2
+",
+            "table of 4
+",
+            "wqcap-q<QQ>-<start ns>.pcapng; the buffers hold 21 ms at 100 Gbit/s
+",
+            "#   notes     two queues share a core
+",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_will_not_do_is_told_with_a_way_out() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(folder(dir.path()).is_ok());
+        let missing = dir.path().join("no");
+        let message = folder(&missing).unwrap_err().messages.remove(0);
+        assert!(
+            message.starts_with("output.dir = ") && message.contains("mkdir -p"),
+            "{message}"
+        );
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(folder(&file).unwrap_err().messages[0].contains("is no folder"));
+        // Not even root can write here.
+        assert!(
+            folder(Path::new("/proc/self")).unwrap_err().messages[0]
+                .contains("cannot be written to")
+        );
+        let counting =
+            Config::with_overrides("", &[("output.format", "none"), ("output.dir", "/no")])
+                .unwrap();
+        assert!(require_folder(&counting).is_ok());
+    }
+
+    #[test]
+    fn wires_that_do_not_wait() {
+        for (wire, lossy) in [
+            ("pcap:a.pcap", false),
+            ("pcap:a,lossy", true),
+            ("synth:lossy,count=1", true),
+            ("synth", false),
+        ] {
+            assert_eq!(is_lossy(wire), lossy, "{wire}");
+        }
+    }
+
+    #[test]
+    fn the_models_keys_need_the_model() {
+        let settings = ["rate=25".parse().unwrap()];
+        let failure = enter_model(None, &settings).unwrap_err();
+        assert!(
+            failure.messages[0].contains("model.rate=25")
+                && failure.messages[0].contains("--model")
+        );
+    }
+}

@@ -1,0 +1,218 @@
+//! `wqcap devices`: what is here, and what each device can do.
+
+use crate::{args::DevicesArgs, failure::Failure, output, preload, terminal};
+use engine::device::{self, DeviceFacts, PortFacts};
+use std::fmt::Write;
+
+/// A line that works wherever the software NIC does.
+pub const TRY_MODEL: &str = "wqcap run --model synth:count=1000000 --set output.format=none";
+
+/// Lists the devices. None at all is an answer, not a failure.
+pub fn devices(args: &DevicesArgs) -> Result<(), Failure> {
+    let devices = device::list()?;
+    if args.json {
+        return output::print_json(&serde_json::json!({ "devices": devices }));
+    }
+    if devices.is_empty() {
+        terminal::say(format_args!(
+            "no RDMA device on this machine; to try the software NIC:\n  {TRY_MODEL}"
+        ));
+    }
+    let texts: Vec<_> = devices.iter().map(describe).collect();
+    output::print(&texts.join("\n"))
+}
+
+/// A device as a paragraph.
+fn describe(device: &DeviceFacts) -> String {
+    let caps = &device.caps;
+    let (vendor, part) = device.vendor_part;
+    let numa = device
+        .numa_node
+        .map_or("none".into(), |node| node.to_string());
+    let mut text = format!("{}\n", device.name);
+    let mut line = |what: &str, value: String| {
+        let _ = writeln!(text, "  {what:<9} {value}");
+    };
+    line(
+        "device",
+        format!(
+            "{vendor:04x}:{part:04x}, firmware {}, GUID {}, NUMA node {numa}",
+            device.firmware, device.node_guid
+        ),
+    );
+    for port in &device.ports {
+        line(&format!("port {}", port.number), describe_port(port));
+    }
+    line(
+        "queues",
+        format!(
+            "{} WQs of {} WRs with {} SGEs, CQs of {} CQEs",
+            caps.max_wq, caps.max_wq_wr, caps.max_sge, caps.max_cqe
+        ),
+    );
+    let toeplitz = if caps.rss_toeplitz {
+        "Toeplitz"
+    } else {
+        "no Toeplitz"
+    };
+    line(
+        "spread",
+        format!("{toeplitz}, tables of {} entries", caps.max_table),
+    );
+    line(
+        "clock",
+        match caps.clock_khz {
+            0 => "no completion timestamps".into(),
+            khz => format!(
+                "{} MHz, {} bits",
+                khz as f64 / 1000.0,
+                caps.timestamp_mask.count_ones()
+            ),
+        },
+    );
+    line("flags", flags(device));
+    line(
+        "capture",
+        match device.missing.as_slice() {
+            [] => "yes".into(),
+            missing => format!("no: lacks {}", missing.join(", ")),
+        },
+    );
+    text
+}
+
+fn describe_port(port: &PortFacts) -> String {
+    let link = if port.ethernet {
+        "Ethernet"
+    } else {
+        "not Ethernet (cannot be captured)"
+    };
+    let netdev = port.netdev.as_deref().unwrap_or("no network interface");
+    let mtu = port
+        .mtu
+        .map(|mtu| format!(", MTU {mtu}"))
+        .unwrap_or_default();
+    format!(
+        "{}, {link}, {} Gbit/s, {netdev}{mtu}",
+        port.state, port.rate_gbps
+    )
+}
+
+fn flags(DeviceFacts { caps, .. }: &DeviceFacts) -> String {
+    let offered: Vec<_> = [
+        (caps.cvlan_stripping, "cvlan_stripping"),
+        (caps.scatter_fcs, "scatter_fcs"),
+        (caps.delay_drop, "delay_drop"),
+        (caps.end_padding, "pci_write_end_padding"),
+    ]
+    .into_iter()
+    .filter_map(|(offered, name)| offered.then_some(name))
+    .collect();
+    if offered.is_empty() {
+        "none".into()
+    } else {
+        offered.join(", ")
+    }
+}
+
+/// Refuses, with a way out, when there is nothing to capture from: no device, or the one meant lacks verbs.
+/// Whatever else stands in the way is the plan's to say.
+pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<(), Failure> {
+    if devices.is_empty() && preload::entered() {
+        return Err(Failure::refused(
+            "the software NIC shows no device; run again with --set model.debug=true",
+        ));
+    }
+    if devices.is_empty() {
+        return Err(Failure::refused(format!(
+            "no RDMA device on this machine; to try the software NIC: {TRY_MODEL}"
+        )));
+    }
+    let meant = match (name, devices) {
+        (Some(name), _) => devices.iter().find(|device| device.name == name),
+        (None, [only]) => Some(only),
+        _ => None,
+    };
+    match meant {
+        Some(device) if !device.missing.is_empty() => Err(Failure::refused(format!(
+            "{} cannot capture: it lacks {}; to try the software NIC: {TRY_MODEL}",
+            device.name,
+            device.missing.join(", ")
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use engine::device::DeviceCaps;
+
+    pub fn device(name: &str, missing: &[&str]) -> DeviceFacts {
+        DeviceFacts {
+            name: name.into(),
+            node_guid: "0c42:a103:0000:0001".into(),
+            firmware: "16.35.2000".into(),
+            vendor_part: (0x15b3, 0x1017),
+            numa_node: None,
+            caps: DeviceCaps {
+                max_wq: 1024,
+                max_wq_wr: 32768,
+                max_sge: 32,
+                max_table: 2048,
+                max_cqe: 4_194_303,
+                clock_khz: 1_000_000,
+                timestamp_mask: u64::MAX,
+                rss_toeplitz: true,
+                delay_drop: true,
+                ..DeviceCaps::default()
+            },
+            ports: vec![PortFacts {
+                number: 1,
+                state: "ACTIVE".into(),
+                ethernet: true,
+                rate_gbps: 100.0,
+                netdev: Some("ens1f0np0".into()),
+                mtu: Some(1500),
+            }],
+            direct: true,
+            software: false,
+            missing: missing.iter().map(|verb| (*verb).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn a_device_is_described() {
+        let text = describe(&device("mlx5_0", &[]));
+        for part in [
+            "mlx5_0\n",
+            "port 1    ACTIVE, Ethernet, 100 Gbit/s, ens1f0np0, MTU 1500",
+            "15b3:1017",
+            "1000 MHz, 64 bits",
+            "flags     delay_drop\n",
+            "capture   yes\n",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_device_lacks_is_named_with_a_way_out() {
+        let rxe = [device("rxe0", &["ibv_create_wq", "ibv_create_flow"])];
+        let failure = require_capable(&rxe, None).unwrap_err();
+        assert!(
+            failure.messages[0]
+                .contains("rxe0 cannot capture: it lacks ibv_create_wq, ibv_create_flow")
+        );
+        assert!(failure.messages[0].contains("--model"));
+        assert!(require_capable(&[], None).unwrap_err().messages[0].contains("--model"));
+    }
+
+    #[test]
+    fn another_device_is_not_judged() {
+        let both = [device("rxe0", &["ibv_create_wq"]), device("mlx5_0", &[])];
+        assert!(require_capable(&both, Some("mlx5_0")).is_ok());
+        assert!(require_capable(&both, Some("rxe0")).is_err());
+        assert!(require_capable(&both, None).is_ok());
+    }
+}

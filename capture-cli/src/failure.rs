@@ -1,0 +1,56 @@
+//! Why a command ends without success: the kind, from which `main` makes the exit status, and what to tell.
+
+use engine::config::ConfigError;
+
+/// What sort of failure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It was running, and failed.
+    Failed,
+    /// The command line, the config or the device cannot do it.
+    Refused,
+    /// The program to start is there and cannot be executed.
+    NotExecutable,
+    /// The program to start is not there.
+    NotFound,
+}
+
+/// A failure and its messages, each of which is printed behind `error: `.
+#[derive(Debug)]
+pub struct Failure {
+    /// What sort.
+    pub kind: Kind,
+    /// What to tell, most important last: that is what stands above the prompt.
+    pub messages: Vec<String>,
+}
+
+impl Failure {
+    /// It was running, and failed.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self {
+            kind: Kind::Failed,
+            messages: vec![message.into()],
+        }
+    }
+
+    /// It cannot be done as asked.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self {
+            kind: Kind::Refused,
+            messages: vec![message.into()],
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(e: ConfigError) -> Self {
+        Self::refused(e.to_string())
+    }
+}
+
+/// Every error of the engine comes from planning or setting up: nothing was running yet.
+impl From<engine::Error> for Failure {
+    fn from(e: engine::Error) -> Self {
+        Self::refused(e.to_string())
+    }
+}

@@ -1,0 +1,158 @@
+//! `wqcap merge`: capture files joined into one, by time.
+//!
+//! The summary goes to stderr, since stdout may carry the capture; with `--json` it goes to stdout, which then cannot.
+
+use crate::{
+    args::MergeArgs,
+    failure::{Failure, Kind},
+    output,
+    progress::Reading,
+    signals,
+    table::{bytes, rate, scaled, thousands},
+    terminal,
+};
+use engine::merge::{self, MergeError, Plan, Summary, Target};
+use std::{
+    fmt::Write,
+    io::{self, IsTerminal},
+    path::Path,
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+impl From<MergeError> for Failure {
+    fn from(e: MergeError) -> Self {
+        match e {
+            MergeError::Refused(message) => Self::refused(message),
+            MergeError::Failed(_) | MergeError::Stopped => Self::failed(e.to_string()),
+        }
+    }
+}
+
+/// Merges, and tells what was lost of the inputs.
+pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
+    let to_stdout = args.out.as_os_str() == "-";
+    if to_stdout && args.json {
+        return Err(Failure::refused(
+            "-o - and --json both want stdout; write to a file, or leave one out",
+        ));
+    }
+    if to_stdout && io::stdout().is_terminal() {
+        return Err(Failure::refused(
+            "-o -: stdout is a terminal, which shows no capture; pipe it, or name a file",
+        ));
+    }
+    let plan = Plan::new(&args.inputs, &args.out)?;
+    let target = Target::new(&args.out, &plan)?;
+    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let mut reading = Reading::of(quiet, plan.bytes().unwrap_or(0));
+    let shown = args.out.display().to_string();
+    let summary = merge::run(plan, target, &shown, |bytes| {
+        reading.tick(Path::new(&args.out), bytes);
+        !stop.load(Ordering::Relaxed)
+    });
+    reading.clear();
+    let summary = summary?;
+    if args.json {
+        output::print_json(&summary)?;
+    } else if !quiet {
+        terminal::write_lines(text(&summary).as_bytes());
+    }
+    let messages: Vec<_> = summary
+        .inputs
+        .iter()
+        .filter_map(|input| Some(format!("{}: {}", input.path, input.loss.as_ref()?)))
+        .collect();
+    if messages.is_empty() {
+        return Ok(());
+    }
+    Err(Failure {
+        kind: Kind::Failed,
+        messages,
+    })
+}
+
+fn text(summary: &Summary) -> String {
+    let time = Duration::from_secs_f64(summary.seconds);
+    let mut text = format!(
+        "{} frames from {} files ({} in order by themselves) into {}: {}, {}, {}byte/s\n",
+        thousands(summary.frames),
+        summary.inputs.len(),
+        summary.streams,
+        summary.out,
+        summary.format,
+        bytes(summary.bytes),
+        scaled(rate(summary.bytes_read, time))
+    );
+    for interface in &summary.interfaces {
+        let told = |n: Option<u64>| n.map_or("not told".into(), thousands);
+        let _ = writeln!(
+            text,
+            "interface {}: {} frames; received {}, dropped {} by the files' own statistics",
+            interface.name,
+            thousands(interface.frames),
+            told(interface.received),
+            told(interface.dropped)
+        );
+    }
+    let gaps = summary.gaps;
+    if let (Some(min), Some(median), Some(max)) = (gaps.min_ns, gaps.median_ns, gaps.max_ns) {
+        let _ = writeln!(
+            text,
+            "neighbours of different queues: {}; apart {} at least, {} in the median, {} at most",
+            thousands(gaps.count),
+            span(min),
+            span(median),
+            span(max)
+        );
+    }
+    for input in &summary.inputs {
+        let late = input.out_of_order;
+        if late.frames > 0 {
+            let _ = writeln!(
+                text,
+                "note: {}: {} frames are out of order, by {} at most",
+                input.path,
+                thousands(late.frames),
+                span(late.most_ns)
+            );
+        }
+        for note in &input.notes {
+            let _ = writeln!(text, "note: {}: {note}", input.path);
+        }
+    }
+    let late = summary.late;
+    if late.frames > 0 {
+        let _ = writeln!(
+            text,
+            "note: {} frames of the output are behind a later one, by {} at most",
+            thousands(late.frames),
+            span(late.most_ns)
+        );
+    }
+    for note in &summary.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+/// A time of so many nanoseconds, in three digits or a little more.
+fn span(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_their_unit() {
+        let texts = [0, 999, 1500, 2_500_000, 61_000_000_000].map(span);
+        assert_eq!(texts, ["0 ns", "999 ns", "1.5 us", "2.5 ms", "61.0 s"]);
+    }
+}

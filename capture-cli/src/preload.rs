@@ -1,0 +1,231 @@
+//! How a program comes to run on the software NIC: the model's shared object, preloaded, and what it reads from the
+//! environment.
+//!
+//! Invariant: nothing here knows what the model makes of a wire or a setting; the model itself refuses what it does
+//! not understand, with status 2, before the program begins.
+
+use crate::{
+    args::Setting,
+    failure::{Failure, Kind},
+    terminal,
+};
+use caps::{CapSet, Capability};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::{ffi::OsStrExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{self, Command},
+};
+
+/// The model's file name.
+const OBJECT: &str = "libmlx5_model.so";
+/// What the model reads: its wires, a line each.
+const WIRES: &str = "MLX5_MODEL_WIRES";
+/// What the model reads: `key=value`, a line each.
+const SET: &str = "MLX5_MODEL_SET";
+/// Holds the id of the process that has re-executed itself. execve keeps the id, and a child has another one.
+const GUARD: &str = "WQCAP_MODEL_ENTERED";
+/// What the dynamic linker reads.
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Re-executes this process on the software NIC. Comes back at once when that has been done already.
+pub fn enter(wire: &str, settings: &[Setting]) -> Result<(), Failure> {
+    if entered() {
+        return loaded();
+    }
+    let mut settings = settings.to_vec();
+    if grants_all(wire) && !settings.iter().any(|it| it.key == "caps") && !has_net_raw() {
+        terminal::say(format_args!(
+            "note: no CAP_NET_RAW here, so the software NIC grants every capability: the wire {wire} reaches no network"
+        ));
+        settings.push(Setting {
+            key: "caps".into(),
+            value: "all".into(),
+        });
+    }
+    let this = env::current_exe()
+        .map_err(|e| Failure::refused(format!("cannot find this program's file: {e}")))?;
+    let mut args = env::args_os();
+    let mut command = Command::new(this);
+    command
+        .arg0(args.next().unwrap_or_else(|| "wqcap".into()))
+        .args(args);
+    command.env(GUARD, process::id().to_string());
+    equip(&mut command, &[wire], &settings)?;
+    let e = command.exec();
+    Err(Failure::refused(format!(
+        "cannot start again with the software NIC: {e}"
+    )))
+}
+
+/// Runs another program on the software NIC, in place of this process.
+pub fn exec(wires: &[&str], settings: &[Setting], program: &[OsString]) -> Result<(), Failure> {
+    let Some((program, args)) = program.split_first() else {
+        return Err(Failure::refused("no program to run"));
+    };
+    let mut command = Command::new(program);
+    command.args(args);
+    equip(&mut command, wires, settings)?;
+    let e = command.exec();
+    Err(Failure {
+        kind: if e.kind() == io::ErrorKind::NotFound {
+            Kind::NotFound
+        } else {
+            Kind::NotExecutable
+        },
+        messages: vec![format!("cannot run {}: {e}", program.display())],
+    })
+}
+
+/// Whether this process has re-executed itself on the software NIC.
+pub fn entered() -> bool {
+    env::var(GUARD).is_ok_and(|id| id == process::id().to_string())
+}
+
+/// Whether the software NIC was given this key, of any device or port.
+pub fn is_set(key: &str) -> bool {
+    env::var(SET)
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .any(|(name, _)| name.rsplit('.').next() == Some(key))
+}
+
+/// Whether the wire only replays or makes up frames, so that no capability is at stake.
+fn grants_all(wire: &str) -> bool {
+    ["pcap", "synth", "loopback"].contains(&wire.split(':').next().unwrap_or_default())
+}
+
+fn has_net_raw() -> bool {
+    caps::has_cap(None, CapSet::Effective, Capability::CAP_NET_RAW).unwrap_or(false)
+}
+
+/// Asked for the software NIC, nobody wants frames taken from a real one: the object must really be there.
+fn loaded() -> Result<(), Failure> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    if maps.lines().any(|line| line.ends_with(OBJECT)) {
+        return Ok(());
+    }
+    Err(Failure::refused(format!(
+        "{PRELOAD} with {OBJECT} had no effect; the dynamic linker ignores it for a program with file capabilities: \
+         use a copy of wqcap without them (cp drops them)"
+    )))
+}
+
+/// Sets what the dynamic linker and the model read.
+fn equip(command: &mut Command, wires: &[&str], settings: &[Setting]) -> Result<(), Failure> {
+    let object = find()?;
+    if object
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .any(|b| b" :".contains(b))
+    {
+        return Err(Failure::refused(format!(
+            "{}: {PRELOAD} cannot hold a path with a space or a colon; install wqcap elsewhere",
+            object.display()
+        )));
+    }
+    if let Some(wire) = wires.iter().find(|wire| wire.contains('\n')) {
+        return Err(Failure::refused(format!("wire {wire:?}: must be one line")));
+    }
+    let settings: Vec<_> = settings
+        .iter()
+        .map(|it| format!("{}={}", it.key, it.value))
+        .collect();
+    command.env(PRELOAD, joined(&object, env::var_os(PRELOAD)));
+    command
+        .env(WIRES, wires.join("\n"))
+        .env(SET, settings.join("\n"));
+    Ok(())
+}
+
+/// The object before whatever is preloaded already, once.
+fn joined(object: &Path, present: Option<OsString>) -> OsString {
+    let mut all = object.as_os_str().to_owned();
+    for other in present
+        .as_deref()
+        .unwrap_or_default()
+        .as_bytes()
+        .split(|b| b" :".contains(b))
+    {
+        let other = OsStr::from_bytes(other);
+        if !other.is_empty() && other != object {
+            all.push(":");
+            all.push(other);
+        }
+    }
+    all
+}
+
+fn find() -> Result<PathBuf, Failure> {
+    let this = env::current_exe()
+        .map_err(|e| Failure::refused(format!("cannot find this program's file: {e}")))?;
+    let places = places(&this);
+    match places.iter().find(|place| place.is_file()) {
+        Some(place) => Ok(place.clone()),
+        None => {
+            let places: Vec<_> = places
+                .iter()
+                .map(|place| place.display().to_string())
+                .collect();
+            Err(Failure::refused(format!(
+                "the software NIC is not there, neither as {}; build it with: cargo build -p mlx5-model",
+                places.join(" nor as ")
+            )))
+        }
+    }
+}
+
+/// Beside the program, then in `../lib/wqcap`.
+fn places(program: &Path) -> Vec<PathBuf> {
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let mut places = vec![beside.join(OBJECT)];
+    places.extend(
+        beside
+            .parent()
+            .map(|above| above.join("lib/wqcap").join(OBJECT)),
+    );
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_object_is_sought_in_two_places() {
+        assert_eq!(
+            places(Path::new("/usr/bin/wqcap")),
+            [
+                Path::new("/usr/bin/libmlx5_model.so"),
+                Path::new("/usr/lib/wqcap/libmlx5_model.so")
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_preloaded_stays() {
+        let object = Path::new("/l/m.so");
+        let with = |text: &str| joined(object, Some(text.into()));
+        assert_eq!(joined(object, None), "/l/m.so");
+        assert_eq!(with("/a.so /b.so"), "/l/m.so:/a.so:/b.so");
+        assert_eq!(with("/l/m.so:/a.so"), "/l/m.so:/a.so");
+    }
+
+    #[test]
+    fn capabilities_are_granted_where_no_network_is_reached() {
+        for (wire, granted) in [
+            ("pcap:x.pcap", true),
+            ("synth:size=64", true),
+            ("synth", true),
+            ("loopback", true),
+            ("af_packet:eth0", false),
+            ("peer:/run/x", false),
+        ] {
+            assert_eq!(grants_all(wire), granted, "{wire}");
+        }
+    }
+}

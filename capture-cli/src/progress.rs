@@ -1,0 +1,262 @@
+//! The progress line: of a capture, what happened in the last second and what was lost since the start; of files being
+//! read, how far.
+
+use crate::{
+    summary::{LOSSES, part, total},
+    table::{rate, scaled, thousands},
+    terminal,
+};
+use engine::{
+    capture::{Capture, Snapshot},
+    stats::{Counter, QueueLedger},
+};
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Rewrites a line each second, on a terminal.
+pub struct Progress {
+    before: Option<Snapshot>,
+    next: Instant,
+    shown: bool,
+}
+
+impl Progress {
+    /// With `quiet`, or where stderr is no terminal, nothing is ever drawn.
+    pub fn new(quiet: bool) -> Self {
+        Self {
+            before: None,
+            next: Instant::now(),
+            shown: !quiet && terminal::is_terminal(),
+        }
+    }
+
+    /// Draws, if it is time to.
+    pub fn tick(&mut self, capture: &Capture) {
+        let now = Instant::now();
+        if !self.shown || now < self.next {
+            return;
+        }
+        // Not `next + EVERY`: after a pause (the process was stopped) there is nothing to catch up on.
+        self.next = now + EVERY;
+        let snapshot = capture.snapshot();
+        if let Some(before) = &self.before {
+            terminal::redraw(&line(before, &snapshot, terminal::columns()));
+        }
+        self.before = Some(snapshot);
+    }
+
+    /// Leaves the terminal as it was.
+    pub fn clear(&self) {
+        if self.shown {
+            terminal::clear();
+        }
+    }
+}
+
+/// How far files have been read; a line rewritten each second, on a terminal.
+pub struct Reading {
+    /// Bytes of all files together; 0: not known.
+    of: u64,
+    /// Bytes of files that are done with.
+    before: u64,
+    started: Instant,
+    next: Instant,
+    shown: bool,
+}
+
+impl Reading {
+    /// With `quiet`, or where stderr is no terminal, nothing is ever drawn.
+    pub fn new(quiet: bool, files: &[PathBuf]) -> Self {
+        let sizes = files.iter().map(|path| {
+            std::fs::metadata(path)
+                .ok()
+                .filter(std::fs::Metadata::is_file)
+                .map(|m| m.len())
+        });
+        Self::of(quiet, sizes.sum::<Option<u64>>().unwrap_or(0))
+    }
+
+    /// The same over `of` bytes; 0: not known.
+    pub fn of(quiet: bool, of: u64) -> Self {
+        let now = Instant::now();
+        Self {
+            of,
+            before: 0,
+            started: now,
+            next: now + EVERY,
+            shown: !quiet && terminal::is_terminal(),
+        }
+    }
+
+    /// Draws, if it is time to: `offset` bytes of `what` are read.
+    pub fn tick(&mut self, what: &Path, offset: u64) {
+        let now = Instant::now();
+        if !self.shown || now < self.next {
+            return;
+        }
+        self.next = now + EVERY;
+        let time = now.saturating_duration_since(self.started);
+        let name = what.file_name().unwrap_or_default().to_string_lossy();
+        terminal::redraw(&share(self.before + offset, self.of, time, &name));
+    }
+
+    /// A file is done with, and had `bytes`.
+    pub fn done(&mut self, bytes: u64) {
+        self.before += bytes;
+    }
+
+    /// Leaves the terminal as it was.
+    pub fn clear(&self) {
+        if self.shown {
+            terminal::clear();
+        }
+    }
+}
+
+/// `0:12   43 %  512 Mbyte/s  name`
+fn share(read: u64, of: u64, time: Duration, name: &str) -> String {
+    let part = match of {
+        0 => String::new(),
+        of => format!("  {:.0} %", read.min(of) as f64 * 100.0 / of as f64),
+    };
+    format!(
+        "{}{part}  {}byte/s  {name}",
+        clock(time),
+        scaled(rate(read, time))
+    )
+}
+
+/// As much as fits into `columns`: rates, then losses, then queues.
+fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
+    let (was, is) = (total(&before.queues), total(&now.queues));
+    let time = now.elapsed.saturating_sub(before.elapsed);
+    let mut text = format!(
+        "{}  {}frames/s  {}bit/s  {}",
+        clock(now.elapsed),
+        scaled(rate(is.received.saturating_sub(was.received), time)),
+        scaled(rate(is.bytes.saturating_sub(was.bytes), time) * 8.0),
+        losses(&is, now)
+    );
+    let mut queues = now.queues.iter().zip(&before.queues).peekable();
+    if now.queues.len() > 1 {
+        text.push(' ');
+        while let Some((is, was)) = queues.next() {
+            let rate = scaled(rate(is.received.saturating_sub(was.received), time));
+            let cell = format!(" q{} {}", is.queue, rate.trim_end().replace(' ', ""));
+            // Room for " ..." stays, unless this is the last.
+            let room = if queues.peek().is_some() { 4 } else { 0 };
+            if text.len() + cell.len() + room >= columns {
+                text.push_str(" ...");
+                break;
+            }
+            text.push_str(&cell);
+        }
+    }
+    text
+}
+
+/// Every cause that has lost a frame, here or in the NIC.
+fn losses(total: &QueueLedger, now: &Snapshot) -> String {
+    let here = LOSSES.iter().map(|name| (*name, part(total, name)));
+    let nic = now.nic.iter().filter_map(|(name, counter)| match counter {
+        Counter::Value(n) => Some((name.as_str(), *n)),
+        Counter::Unreadable(_) => None,
+    });
+    let mut text = String::new();
+    for (name, n) in here.chain(nic).filter(|(_, n)| *n > 0) {
+        let separator = if text.is_empty() { "lost: " } else { ", " };
+        let _ = write!(text, "{separator}{name} {}", thousands(n));
+    }
+    if text.is_empty() {
+        "none lost".into()
+    } else {
+        text
+    }
+}
+
+/// `1:02:03`, `2:03`.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if h > 0 {
+        format!("{h}:{m:02}:{s:02}")
+    } else {
+        format!("{m}:{s:02}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::stats::Unreadable;
+
+    fn snapshot(seconds: u64, frames: u64) -> Snapshot {
+        let queue = |queue| QueueLedger {
+            queue,
+            received: frames,
+            captured: frames,
+            bytes: frames * 125,
+            ..QueueLedger::default()
+        };
+        Snapshot {
+            elapsed: Duration::from_secs(seconds),
+            queues: (0..4).map(queue).collect(),
+            nic: [
+                ("out_of_buffer".to_owned(), Counter::Value(0)),
+                (
+                    "rx_discards_phy".to_owned(),
+                    Counter::Unreadable(Unreadable::Unreadable),
+                ),
+            ]
+            .into(),
+        }
+    }
+
+    #[test]
+    fn rates_are_of_the_last_interval() {
+        let text = line(&snapshot(1, 1000), &snapshot(62, 62_000), 200);
+        assert_eq!(
+            text,
+            "1:02  4.00 kframes/s  4.00 Mbit/s  none lost  q0 1.00k q1 1.00k q2 1.00k q3 1.00k"
+        );
+    }
+
+    #[test]
+    fn every_cause_of_loss_is_named() {
+        let mut now = snapshot(3, 3000);
+        now.queues[0].dropped_storage = 1200;
+        now.nic.insert("out_of_buffer".into(), Counter::Value(7));
+        let text = line(&snapshot(2, 2000), &now, 200);
+        assert!(
+            text.contains("  lost: dropped_storage 1,200, out_of_buffer 7  q0"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn queues_that_do_not_fit_are_left_out() {
+        let text = line(&snapshot(1, 0), &snapshot(2, 1000), 68);
+        assert!(text.len() < 68 && text.ends_with("q1 1.00k ..."), "{text}");
+    }
+
+    #[test]
+    fn reading_tells_its_part_where_that_is_known() {
+        let time = Duration::from_secs(2);
+        assert_eq!(
+            share(5_000_000, 10_000_000, time, "a.pcap"),
+            "0:02  50 %  2.50 Mbyte/s  a.pcap"
+        );
+        assert_eq!(share(10, 0, time, "-"), "0:02  5 byte/s  -");
+    }
+
+    #[test]
+    fn hours_are_shown_when_there_are_any() {
+        let texts = [0, 59, 60, 3723].map(|s| clock(Duration::from_secs(s)));
+        assert_eq!(texts, ["0:00", "0:59", "1:00", "1:02:03"]);
+    }
+}

@@ -1,0 +1,448 @@
+//! `wqcap rss`: which queue each flow of a capture would take, without a NIC.
+
+use crate::{
+    args::RssArgs,
+    config,
+    failure::{Failure, Kind},
+    output,
+    progress::Reading,
+    table::{aligned, bytes, thousands},
+    terminal,
+};
+use engine::{
+    forecast::{ByReason, Forecast, Limits, QueueLoad, Report, Suggestion},
+    reader::{self, ETHERNET, End, ReadError},
+};
+use serde::Serialize;
+use std::{fmt::Write, path::Path};
+
+/// What one file gave.
+#[derive(Debug, Serialize)]
+struct FileFacts {
+    path: String,
+    frames: u64,
+    /// Frames that are no Ethernet: not spread.
+    other_link_types: u64,
+    notes: Vec<String>,
+}
+
+/// The document that `--json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    files: &'a [FileFacts],
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// Reads the files and prints where their frames would go.
+pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
+    let (settings, model) = config::split(&args.set);
+    if let Some(it) = model.first() {
+        return Err(Failure::refused(format!(
+            "--set model.{}={}: nothing runs here, neither a NIC nor its model; leave it out",
+            it.key, it.value
+        )));
+    }
+    let config = config::load(args.config.as_deref(), &settings)?;
+    let mut forecast = Forecast::new(&config, args.suggest)?;
+    let mut reading = Reading::new(quiet, &args.files);
+    let mut files = Vec::new();
+    let mut failure = Failure {
+        kind: Kind::Failed,
+        messages: Vec::new(),
+    };
+    for path in &args.files {
+        files.push(read(path, &mut forecast, &mut reading, &mut failure)?);
+    }
+    reading.clear();
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let report = forecast.report(Limits {
+        queues: u16::try_from(cpus).unwrap_or(u16::MAX),
+    });
+    let others: u64 = files.iter().map(|f| f.other_link_types).sum();
+    if report.frames == 0 && others > 0 {
+        return Err(Failure::refused(format!(
+            "none of the {} frames is Ethernet (link type 1), which is all a NIC's rules know",
+            thousands(others)
+        )));
+    }
+    if args.json {
+        output::print_json(&Document {
+            files: &files,
+            report: &report,
+        })?;
+    } else {
+        output::print(&text(&files, &report, &Canvas::of_stdout()))?;
+    }
+    if failure.messages.is_empty() {
+        Ok(())
+    } else {
+        Err(failure)
+    }
+}
+
+/// Takes a file in. One that cannot be begun is refused; one that breaks later is told, and what it gave counts.
+fn read(
+    path: &Path,
+    forecast: &mut Forecast,
+    reading: &mut Reading,
+    failure: &mut Failure,
+) -> Result<FileFacts, Failure> {
+    let shown = path.display();
+    let mut reader = reader::open(path)
+        .map_err(|e| Failure::refused(format!("{shown}: {}", first_words(&e))))?;
+    let (mut frames, mut other_link_types) = (0, 0);
+    let mut notes = Vec::new();
+    loop {
+        match reader.advance() {
+            Ok(true) => {}
+            Ok(false) => break,
+            // Damage before the first frame: it is no capture file, whatever its first bytes say.
+            Err(e @ ReadError::Damaged { .. }) if frames + other_link_types == 0 => {
+                return Err(Failure::refused(format!("{shown}: {e}")));
+            }
+            Err(e) => {
+                failure.messages.push(format!(
+                    "{shown}: {e}; the {} frames before that are counted",
+                    thousands(frames)
+                ));
+                break;
+            }
+        }
+        let Some(packet) = reader.packet() else { break };
+        let ethernet = reader
+            .interfaces()
+            .get(packet.interface)
+            .is_some_and(|i| i.link_type == ETHERNET);
+        if ethernet {
+            frames += 1;
+            forecast.frame(packet.bytes, packet.len, packet.ns);
+        } else {
+            other_link_types += 1;
+        }
+        if (frames + other_link_types).is_multiple_of(1 << 14) {
+            reading.tick(path, reader.offset());
+        }
+    }
+    reading.done(reader.offset());
+    match reader.end() {
+        Some(End::Torn { offset, bytes }) => notes.push(format!(
+            "ends within a record: {bytes} bytes from byte {offset} on are left out"
+        )),
+        Some(End::Padding { offset, bytes }) => {
+            notes.push(format!("ends with {bytes} zeros from byte {offset} on"));
+        }
+        Some(End::Clean) | None => {}
+    }
+    if other_link_types > 0 {
+        notes.push(format!(
+            "{} frames of other link types than Ethernet are left out",
+            thousands(other_link_types)
+        ));
+    }
+    let raised = reader.oddities().longer_than_frame;
+    if raised > 0 {
+        notes.push(format!(
+            "{} records hold more bytes than the frame had by their own account; what they hold counts",
+            thousands(raised)
+        ));
+    }
+    Ok(FileFacts {
+        path: shown.to_string(),
+        frames,
+        other_link_types,
+        notes,
+    })
+}
+
+/// An error of opening: the offset 0 says nothing there.
+fn first_words(e: &ReadError) -> String {
+    match e {
+        ReadError::Io { offset: 0, source } => source.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// What can be drawn on.
+struct Canvas {
+    columns: usize,
+    /// Lines end there; what is no terminal gets them whole.
+    cut: bool,
+    /// Blocks, where the locale has them.
+    full: char,
+}
+
+impl Canvas {
+    fn of_stdout() -> Self {
+        let terminal = terminal::stdout_columns();
+        Self {
+            columns: terminal.unwrap_or(80),
+            cut: terminal.is_some(),
+            full: if terminal.is_some() && terminal::is_utf8() {
+                '█'
+            } else {
+                '#'
+            },
+        }
+    }
+}
+
+fn text(files: &[FileFacts], report: &Report, canvas: &Canvas) -> String {
+    let mut text = String::new();
+    let spread = &report.spread;
+    let weights = if spread.weights.is_empty() {
+        String::new()
+    } else {
+        format!(", weights {:?}", spread.weights)
+    };
+    let _ = writeln!(
+        text,
+        "{} frames, {}, {} flows in {:.3} s; hash {}, key {}, table of {}{weights}",
+        thousands(report.frames),
+        bytes(report.bytes),
+        thousands(report.flows),
+        report.seconds,
+        spread.hash,
+        spread.key,
+        spread.table_size
+    );
+    for note in &spread.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    for file in files {
+        for note in &file.notes {
+            let _ = writeln!(text, "note: {}: {note}", file.path);
+        }
+    }
+    text.push('\n');
+    text.push_str(&bars(report, canvas));
+    let skew = |skew: Option<f64>| skew.map_or("-".into(), |skew| format!("{skew:.2}"));
+    let _ = writeln!(
+        text,
+        "\nskew (busiest over mean): {} by frames, {} by bytes",
+        skew(report.skew.frames),
+        skew(report.skew.bytes)
+    );
+    let directions = report.directions;
+    let _ = writeln!(
+        text,
+        "both directions: seen of {} flows, {}",
+        thousands(directions.both),
+        match directions.split {
+            0 => "each on one queue".into(),
+            n => format!("{} of them split over two queues", thousands(n)),
+        }
+    );
+    reasons(
+        &mut text,
+        "catch-all (queue 0, not hashed)",
+        &report.catch_all,
+    );
+    reasons(
+        &mut text,
+        "hashed by addresses alone",
+        &report.addresses_only,
+    );
+    heaviest(&mut text, report, canvas);
+    if let Some(suggestion) = &report.suggestion {
+        suggest(&mut text, suggestion);
+    }
+    text
+}
+
+/// The queues, each with a bar as long as its bytes.
+fn bars(report: &Report, canvas: &Canvas) -> String {
+    let mut rows = vec![
+        ["queue", "flows", "frames", "", "bytes", ""]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    let share = |n: u64, of: u64| {
+        if of == 0 {
+            "-".into()
+        } else {
+            format!("{:.1}%", n as f64 * 100.0 / of as f64)
+        }
+    };
+    rows.extend(report.queues.iter().map(|q| {
+        vec![
+            q.queue.to_string(),
+            thousands(q.flows),
+            thousands(q.frames),
+            share(q.frames, report.frames),
+            thousands(q.bytes),
+            share(q.bytes, report.bytes),
+        ]
+    }));
+    let plain = aligned(&rows);
+    let widest = plain.lines().map(|l| l.chars().count()).max().unwrap_or(0);
+    let room = canvas.columns.saturating_sub(widest + 3).min(60);
+    let most = report.queues.iter().map(|q| q.bytes).max().unwrap_or(0);
+    let bar = |q: &QueueLoad| {
+        if most == 0 || room < 5 {
+            return String::new();
+        }
+        // At least one mark for what is not nothing.
+        let length = (q.bytes as f64 / most as f64 * room as f64).round() as usize;
+        let length = length.max(usize::from(q.bytes > 0));
+        canvas.full.to_string().repeat(length)
+    };
+    let mut text = String::new();
+    let mut lines = plain.lines();
+    if let Some(head) = lines.next() {
+        let _ = writeln!(text, "{head}");
+    }
+    for (line, queue) in lines.zip(&report.queues) {
+        let line = format!("{line:<widest$}  {}", bar(queue));
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+fn reasons(text: &mut String, what: &str, by: &ByReason) {
+    let parts: Vec<_> = by
+        .reasons
+        .iter()
+        .filter(|(_, load)| load.frames > 0)
+        .map(|(name, load)| format!("{} {}", name.replace('_', " "), thousands(load.frames)))
+        .collect();
+    let list = if parts.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", parts.join(", "))
+    };
+    let _ = writeln!(text, "{what}: {} frames{list}", thousands(by.load.frames));
+}
+
+fn heaviest(text: &mut String, report: &Report, canvas: &Canvas) {
+    if report.heaviest.is_empty() {
+        return;
+    }
+    text.push_str("\nheaviest flows\n");
+    let rows: Vec<_> = report
+        .heaviest
+        .iter()
+        .map(|flow| {
+            let queues: Vec<_> = flow.queues.iter().map(|q| format!("q{q}")).collect();
+            vec![
+                queues.join("+"),
+                format!(
+                    "{:.1}%",
+                    flow.bytes as f64 * 100.0 / report.bytes.max(1) as f64
+                ),
+                bytes(flow.bytes),
+                thousands(flow.frames),
+            ]
+        })
+        .collect();
+    let most = if canvas.cut {
+        canvas.columns
+    } else {
+        usize::MAX
+    };
+    for (line, flow) in aligned(&rows).lines().zip(&report.heaviest) {
+        let line: String = format!("  {line}  {}", flow.flow)
+            .chars()
+            .take(most)
+            .collect();
+        let _ = writeln!(text, "{line}");
+    }
+}
+
+fn suggest(text: &mut String, suggestion: &Suggestion) {
+    let _ = writeln!(text, "\nsuggested");
+    for setting in &suggestion.settings {
+        let _ = writeln!(
+            text,
+            "  {} = {}{}: {}",
+            setting.key,
+            setting.value,
+            if setting.changes { "" } else { " (as it is)" },
+            setting.why
+        );
+    }
+    let changes: Vec<_> = suggestion
+        .settings
+        .iter()
+        .filter(|s| s.changes)
+        .map(|s| format!("--set {}={}", s.key, quoted(&s.value)))
+        .collect();
+    if changes.is_empty() {
+        let _ = writeln!(text, "  nothing else would help");
+    } else {
+        let _ = writeln!(
+            text,
+            "  the busiest queue has {:.1} % of the load now, and would have {:.1} %: {}",
+            suggestion.busiest_now * 100.0,
+            suggestion.busiest_then * 100.0,
+            changes.join(" ")
+        );
+    }
+}
+
+/// For a shell.
+fn quoted(value: &str) -> String {
+    if value.contains([' ', '[']) {
+        format!("'{value}'")
+    } else {
+        value.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::config::Config;
+
+    fn report(queues: &str, frames: u16) -> Report {
+        let config = Config::with_overrides("", &[("capture.queues", queues)]).unwrap();
+        let mut forecast = Forecast::new(&config, true).unwrap();
+        for i in 0..frames {
+            let mut frame = vec![0; 60];
+            frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+            frame[23] = 17;
+            frame[34..36].copy_from_slice(&i.to_be_bytes());
+            forecast.frame(&frame, 60, u64::from(i));
+        }
+        forecast.report(Limits { queues: 2 })
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        for columns in [60, 80, 200] {
+            let canvas = Canvas {
+                columns,
+                cut: true,
+                full: '#',
+            };
+            let report = report("4", 1000);
+            let drawn = bars(&report, &canvas);
+            assert!(
+                drawn.lines().all(|l| l.chars().count() < columns),
+                "{drawn}"
+            );
+            assert_eq!(drawn.lines().count(), 5);
+            assert!(drawn.contains("####"), "{drawn}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_shown_as_nothing() {
+        let canvas = Canvas {
+            columns: 80,
+            cut: false,
+            full: '#',
+        };
+        let text = text(&[], &report("2", 0), &canvas);
+        assert!(
+            text.contains("skew (busiest over mean): - by frames") && !text.contains('#'),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn settings_are_ready_for_a_shell() {
+        assert_eq!(quoted("[1, 2]"), "'[1, 2]'");
+        assert_eq!(quoted("4"), "4");
+    }
+}

@@ -1,0 +1,446 @@
+//! The end of a run in words: `--summary` for programs, a table for people, and the proof that the ledger adds up.
+
+use crate::{
+    failure::Failure,
+    table::{aligned, rate, scaled, thousands},
+};
+use engine::{
+    capture::{ClockReport, End, Report},
+    plan::{Plan, Stamps},
+    stats::{Counter, NicCounters, QueueLedger},
+};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs::{self, File, Permissions},
+    io::{self, Write as _},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+/// A line of the ledger: its name, and where it stands.
+type Part = (&'static str, fn(&QueueLedger) -> u64);
+
+/// The lines of the ledger that `received` is the sum of.
+const PARTS: [Part; 8] = [
+    ("captured", |it| it.captured),
+    ("filtered", |it| it.filtered),
+    ("sampled_out", |it| it.sampled_out),
+    ("deduplicated", |it| it.deduplicated),
+    ("dropped_pipeline", |it| it.dropped_pipeline),
+    ("dropped_storage", |it| it.dropped_storage),
+    ("late", |it| it.late),
+    ("errors", |it| it.errors),
+];
+
+/// Those that mean a frame was lost here.
+pub const LOSSES: [&str; 4] = ["dropped_pipeline", "dropped_storage", "late", "errors"];
+
+/// What `--summary` writes.
+#[derive(Debug, Serialize)]
+pub struct Summary<'a> {
+    ledger: Ledger<'a>,
+    nic: &'a NicCounters,
+    /// Malformed frames by class; null where nothing parsed frames.
+    malformed: Option<&'a BTreeMap<&'static str, u64>>,
+    files: &'a [PathBuf],
+    duration_s: f64,
+    startup_s: f64,
+    /// Where stamps come from, and how the device's clock went beside the system's.
+    stamps: Stamps,
+    clock: Option<ClockReport>,
+    end: &'static str,
+    error: Option<&'a str>,
+    notes: &'a [String],
+    device: &'a str,
+    port: u8,
+    wqcap: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Ledger<'a> {
+    total: Total,
+    queues: &'a [QueueLedger],
+}
+
+/// Every line, whether zero or not.
+#[derive(Debug, Serialize)]
+struct Total {
+    received: u64,
+    captured: u64,
+    filtered: u64,
+    sampled_out: u64,
+    deduplicated: u64,
+    dropped_pipeline: u64,
+    dropped_storage: u64,
+    late: u64,
+    errors: u64,
+    bytes: u64,
+}
+
+impl From<QueueLedger> for Total {
+    fn from(it: QueueLedger) -> Self {
+        Self {
+            received: it.received,
+            captured: it.captured,
+            filtered: it.filtered,
+            sampled_out: it.sampled_out,
+            deduplicated: it.deduplicated,
+            dropped_pipeline: it.dropped_pipeline,
+            dropped_storage: it.dropped_storage,
+            late: it.late,
+            errors: it.errors,
+            bytes: it.bytes,
+        }
+    }
+}
+
+impl<'a> Summary<'a> {
+    /// Of a finished run.
+    pub fn new(plan: &'a Plan, report: &'a Report) -> Self {
+        let (end, error) = end(&report.end);
+        Self {
+            ledger: Ledger {
+                total: total(&report.queues).into(),
+                queues: &report.queues,
+            },
+            nic: &report.nic,
+            malformed: report.malformed.as_ref(),
+            files: &report.files,
+            duration_s: report.duration.as_secs_f64(),
+            startup_s: report.startup.as_secs_f64(),
+            stamps: plan.stamps,
+            clock: report.clock,
+            end,
+            error,
+            notes: &report.notes,
+            device: &plan.device.name,
+            port: plan.port,
+            wqcap: env!("CARGO_PKG_VERSION"),
+        }
+    }
+}
+
+/// Names for programs; the text only with failures.
+fn end(end: &End) -> (&'static str, Option<&str>) {
+    match end {
+        End::Stopped => ("stopped", None),
+        End::Count => ("count", None),
+        End::Duration => ("duration", None),
+        End::PortDown => ("port_down", None),
+        End::DeviceLost(text) => ("device_lost", Some(text)),
+        End::Storage(text) => ("storage", Some(text)),
+        End::Failed(text) => ("failed", Some(text)),
+    }
+}
+
+/// The same for people.
+fn end_in_words(end: &End) -> &'static str {
+    match end {
+        End::Stopped => "stopped",
+        End::Count => "--count reached",
+        End::Duration => "--duration over",
+        End::PortDown => "the port went down, as it does when its wire has ended",
+        End::DeviceLost(_) => "the device is gone",
+        End::Storage(_) => "files can no longer be written",
+        End::Failed(_) => "failed",
+    }
+}
+
+/// All queues together.
+pub fn total(queues: &[QueueLedger]) -> QueueLedger {
+    queues
+        .iter()
+        .fold(QueueLedger::default(), |sum, it| QueueLedger {
+            queue: 0,
+            received: sum.received + it.received,
+            captured: sum.captured + it.captured,
+            filtered: sum.filtered + it.filtered,
+            sampled_out: sum.sampled_out + it.sampled_out,
+            deduplicated: sum.deduplicated + it.deduplicated,
+            dropped_pipeline: sum.dropped_pipeline + it.dropped_pipeline,
+            dropped_storage: sum.dropped_storage + it.dropped_storage,
+            late: sum.late + it.late,
+            errors: sum.errors + it.errors,
+            bytes: sum.bytes + it.bytes,
+        })
+}
+
+/// A ledger's part, by name.
+pub fn part(ledger: &QueueLedger, name: &str) -> u64 {
+    PARTS
+        .iter()
+        .find(|(it, _)| *it == name)
+        .map_or(0, |(_, of)| of(ledger))
+}
+
+/// Every received frame must stand in exactly one line, in each queue.
+pub fn balance(queues: &[QueueLedger]) -> Result<(), Failure> {
+    for ledger in queues {
+        let sum: u64 = PARTS.iter().map(|(_, of)| of(ledger)).sum();
+        if sum != ledger.received {
+            let terms: Vec<_> = PARTS
+                .iter()
+                .map(|(name, of)| format!("{name} {}", of(ledger)))
+                .collect();
+            return Err(Failure::failed(format!(
+                "the ledger of queue {} does not add up: received {}, but {sum} accounted for ({}); \
+                 this is a fault in wqcap: please report it",
+                ledger.queue,
+                ledger.received,
+                terms.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The final table.
+pub fn text(report: &Report) -> String {
+    let total = total(&report.queues);
+    let mut text = aligned(&rows(&report.queues, &total));
+    let mut line = |what: &str, value: &str| {
+        let _ = writeln!(text, "{what:<9}{value}");
+    };
+    let mut nic = report.nic.iter().map(|(name, counter)| match counter {
+        Counter::Value(n) => format!("{name} {}", thousands(*n)),
+        Counter::Unreadable(_) => format!("{name} unreadable"),
+    });
+    if let Some(first) = nic.next() {
+        line("nic", &nic.fold(first, |all, it| all + ", " + &it));
+    }
+    for (i, file) in report.files.iter().enumerate() {
+        line(
+            if i == 0 { "files" } else { "" },
+            &file.display().to_string(),
+        );
+    }
+    line(
+        "time",
+        &format!(
+            "{:.3} s, {}frames/s, {}bit/s; first queue ready after {:.3} s",
+            report.duration.as_secs_f64(),
+            scaled(rate(total.received, report.duration)),
+            scaled(rate(total.bytes, report.duration) * 8.0),
+            report.startup.as_secs_f64()
+        ),
+    );
+    line("end", end_in_words(&report.end));
+    for (i, note) in report.notes.iter().enumerate() {
+        line(if i == 0 { "notes" } else { "" }, note);
+    }
+    text
+}
+
+/// Received, captured, whatever else is not zero somewhere, and bytes.
+fn rows(queues: &[QueueLedger], total: &QueueLedger) -> Vec<Vec<String>> {
+    let shown: Vec<_> = PARTS
+        .iter()
+        .filter(|(name, of)| *name == "captured" || of(total) > 0)
+        .collect();
+    let mut head = vec!["queue".to_owned(), "received".to_owned()];
+    head.extend(shown.iter().map(|(name, _)| (*name).to_owned()));
+    head.push("bytes".to_owned());
+    let row = |name: String, it: &QueueLedger| {
+        let mut row = vec![name, thousands(it.received)];
+        row.extend(shown.iter().map(|(_, of)| thousands(of(it))));
+        row.push(thousands(it.bytes));
+        row
+    };
+    let mut rows = vec![head];
+    rows.extend(queues.iter().map(|it| row(it.queue.to_string(), it)));
+    rows.push(row("total".to_owned(), total));
+    rows
+}
+
+/// Where `--summary` goes. Made before the run, so that a path that cannot be written is told while it costs nothing.
+#[derive(Debug)]
+pub struct SummaryFile {
+    path: PathBuf,
+    /// A pipe or a device is written to; only a file can be replaced.
+    in_place: bool,
+}
+
+impl SummaryFile {
+    /// Finds out whether the file can be written.
+    pub fn new(path: &Path) -> Result<Self, Failure> {
+        let refused = |e: io::Error| Failure::refused(format!("--summary {}: {e}", path.display()));
+        let there = match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(refused(io::ErrorKind::IsADirectory.into()));
+            }
+            Ok(metadata) => Some(metadata),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(refused(e)),
+        };
+        let in_place = there.as_ref().is_some_and(|metadata| !metadata.is_file());
+        let path = match there {
+            // What a link points to is replaced, not the link.
+            Some(_) if !in_place => fs::canonicalize(path).map_err(refused)?,
+            _ => path.to_owned(),
+        };
+        let file = Self { path, in_place };
+        if !file.in_place {
+            file.temporary().map_err(|e| {
+                Failure::refused(format!(
+                    "--summary {}: cannot write there: {}",
+                    file.path.display(),
+                    // The whole error names a temporary file that means nothing to anyone.
+                    e.kind()
+                ))
+            })?;
+        }
+        Ok(file)
+    }
+
+    /// Writes the summary; readers see the old file or the whole new one.
+    pub fn write(&self, summary: &impl Serialize) -> Result<(), Failure> {
+        let write = || {
+            let mut text = serde_json::to_string_pretty(summary)?;
+            text.push('\n');
+            if self.in_place {
+                return File::options()
+                    .write(true)
+                    .open(&self.path)?
+                    .write_all(text.as_bytes());
+            }
+            let mut file = self.temporary()?;
+            file.write_all(text.as_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist(&self.path).map(drop).map_err(|e| e.error)
+        };
+        write().map_err(|e| Failure::failed(format!("--summary {}: {e}", self.path.display())))
+    }
+
+    fn temporary(&self) -> io::Result<tempfile::NamedTempFile> {
+        let dir = self
+            .path
+            .parent()
+            .filter(|dir| !dir.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        // As any new file: the umask says who may read it.
+        tempfile::Builder::new()
+            .prefix(".wqcap-summary-")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::stats::Unreadable;
+    use std::time::Duration;
+
+    fn ledger(queue: u16) -> QueueLedger {
+        QueueLedger {
+            queue,
+            received: 1_234_567,
+            captured: 1_234_560,
+            errors: 7,
+            bytes: 100_000_000,
+            ..QueueLedger::default()
+        }
+    }
+
+    fn report(end: End) -> Report {
+        Report {
+            end,
+            queues: vec![ledger(0), ledger(1)],
+            nic: [
+                ("out_of_buffer".to_owned(), Counter::Value(5)),
+                (
+                    "rx_discards_phy".to_owned(),
+                    Counter::Unreadable(Unreadable::Unreadable),
+                ),
+            ]
+            .into(),
+            malformed: None,
+            files: vec![
+                "/d/wqcap-q00-1.pcapng".into(),
+                "/d/wqcap-q01-1.pcapng".into(),
+            ],
+            duration: Duration::from_millis(2500),
+            startup: Duration::from_millis(120),
+            clock: None,
+            notes: vec!["queue 1 was recovered once".into()],
+        }
+    }
+
+    #[test]
+    fn every_part_counts() {
+        assert!(balance(&[ledger(0)]).is_ok());
+        let lines = serde_json::to_value(Total::from(QueueLedger::default())).unwrap();
+        assert_eq!(
+            lines.as_object().unwrap().len(),
+            PARTS.len() + 2,
+            "received and bytes are no parts"
+        );
+        for (name, _) in PARTS {
+            assert_eq!(lines[name], 0, "{name}");
+        }
+        let off = QueueLedger {
+            received: 8,
+            captured: 7,
+            ..QueueLedger::default()
+        };
+        let failure = balance(&[ledger(0), off]).unwrap_err();
+        assert!(
+            failure.messages[0].contains("received 8, but 7 accounted for"),
+            "{failure:?}"
+        );
+    }
+
+    #[test]
+    fn totals_are_sums() {
+        let total = total(&[ledger(0), ledger(1)]);
+        assert_eq!(
+            (total.received, total.errors, total.bytes),
+            (2_469_134, 14, 200_000_000)
+        );
+        assert_eq!(part(&total, "errors"), 14);
+    }
+
+    #[test]
+    fn the_table_shows_what_is_not_zero() {
+        let text = text(&report(End::Stopped));
+        let want = "\
+queue   received   captured  errors        bytes
+0      1,234,567  1,234,560       7  100,000,000
+1      1,234,567  1,234,560       7  100,000,000
+total  2,469,134  2,469,120      14  200,000,000
+nic      out_of_buffer 5, rx_discards_phy unreadable
+files    /d/wqcap-q00-1.pcapng
+         /d/wqcap-q01-1.pcapng
+time     2.500 s, 988 kframes/s, 640 Mbit/s; first queue ready after 0.120 s
+end      stopped
+notes    queue 1 was recovered once
+";
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn a_summary_replaces_the_file_or_fails_early() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.json");
+        fs::write(&path, "old").unwrap();
+        let link = dir.path().join("link.json");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let file = SummaryFile::new(&link).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        file.write(&serde_json::json!({"a": 1})).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "{\n  \"a\": 1\n}\n");
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            2,
+            "nothing else is left"
+        );
+
+        assert!(SummaryFile::new(dir.path()).is_err());
+        assert!(SummaryFile::new(&dir.path().join("no/s.json")).is_err());
+        let null = SummaryFile::new(Path::new("/dev/null")).unwrap();
+        null.write(&()).unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+}

@@ -1,0 +1,142 @@
+//! Numbers and columns for people.
+
+use std::time::Duration;
+
+/// `1234567` as `1,234,567`.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A rate in three digits or a little more: `1.23 M`, ready for its unit.
+pub fn scaled(rate: f64) -> String {
+    const STEPS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    // The step is chosen after rounding: 999.96 k is 1.00 M.
+    match STEPS.iter().find(|(step, _)| rate >= step * 0.9995) {
+        Some((step, name)) => {
+            let value = rate / step;
+            let decimals = if value < 9.995 {
+                2
+            } else {
+                usize::from(value < 99.95)
+            };
+            format!("{value:.decimals$} {name}")
+        }
+        None => format!("{rate:.0} "),
+    }
+}
+
+/// A number of bytes, in binary units.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (n as f64, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let decimals = usize::from(unit > 0 && value.fract() > 0.0);
+    format!("{value:.decimals$} {}", UNITS[unit])
+}
+
+/// `amount` per second over `time`; 0 over no time.
+pub fn rate(amount: u64, time: Duration) -> f64 {
+    let seconds = time.as_secs_f64();
+    if seconds > 0.0 {
+        amount as f64 / seconds
+    } else {
+        0.0
+    }
+}
+
+/// Rows of cells as right-aligned columns, the first column left-aligned.
+pub fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|i| {
+            rows.iter()
+                .filter_map(|row| row.get(i))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells: Vec<_> = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(i, (cell, width))| {
+                if i == 0 {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            })
+            .collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_separated() {
+        for (n, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(thousands(n), text);
+        }
+        assert_eq!(thousands(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn rates_keep_three_digits() {
+        for (rate, text) in [
+            (0.0, "0 "),
+            (999.0, "999 "),
+            (1000.0, "1.00 k"),
+            (19_530_000.0, "19.5 M"),
+            (148_810_000.0, "149 M"),
+            (999_960.0, "1.00 M"),
+            (5.43e9, "5.43 G"),
+        ] {
+            assert_eq!(scaled(rate), text);
+        }
+    }
+
+    #[test]
+    fn bytes_in_binary_units() {
+        for (n, text) in [
+            (0, "0 bytes"),
+            (1500, "1.5 KiB"),
+            (64 << 20, "64 MiB"),
+            (3 << 29, "1.5 GiB"),
+        ] {
+            assert_eq!(bytes(n), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [
+            vec!["q".into(), "frames".into()],
+            vec!["total".into(), "7".into()],
+        ];
+        assert_eq!(aligned(&rows), "q      frames\ntotal       7\n");
+    }
+}

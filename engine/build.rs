@@ -1,0 +1,24 @@
+//! Generates what `rdma-sys` lacks: libmlx5's direct verbs, from the system's `infiniband/mlx5dv.h`.
+
+use std::path::PathBuf;
+
+fn main() {
+    println!("cargo:rustc-link-lib=mlx5");
+    let bindings = bindgen_current::Builder::default()
+        .header_contents("direct.h", "#include <infiniband/mlx5dv.h>\n")
+        .allowlist_function("mlx5dv_(init_obj|is_supported)")
+        .allowlist_type("mlx5dv_(obj|cq|rwq|obj_type)|mlx5_(cqe64|err_cqe|wqe_data_seg)")
+        // libibverbs' own objects cross only as pointers.
+        .opaque_type("(ibv|verbs)_.*|mlx5dv_(qp|srq|dm|ah|pd|devx.*)")
+        .derive_copy(true)
+        .prepend_enum_name(false)
+        .generate_comments(false)
+        .layout_tests(false)
+        .formatter(bindgen_current::Formatter::None)
+        .generate()
+        .expect("infiniband/mlx5dv.h (libibverbs-dev) and libclang are needed to build");
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    bindings
+        .write_to_file(out.join("direct.rs"))
+        .expect("OUT_DIR is writable");
+}

@@ -1,0 +1,658 @@
+//! A running capture: one pinned loop per queue, a writer, and the hand that starts and stops them.
+
+use crate::{
+    Error,
+    clock::{Conversion, SharedConversion},
+    config::Format,
+    filter::{Filter, Switch},
+    nic::NicReader,
+    plan::{Plan, Stamps},
+    port::Port,
+    reduce::{MalformedCounters, Reduction, Stage},
+    rx::{Consumer, Control, Ended, Idle, Ring, Worker, system_ns, wait_readable},
+    sink::{Count, Encoder, Files, Finished, OnFull, PcapEncoder, PcapngEncoder, Writer},
+    stats::{Budget, NicCounters, QueueCounters, QueueLedger},
+    verbs::{AsyncEvent, AsyncEvents},
+};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// Completions a loop takes with one poll.
+const BATCH: usize = 64;
+/// How often a waiting hand looks at its flags.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often the device's clock is held to the system's.
+const CLOCK_EVERY: Duration = Duration::from_secs(1);
+/// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
+const SETTLE: Duration = Duration::from_millis(2);
+
+/// When a run ends by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// After this many captured frames, exactly.
+    pub count: Option<u64>,
+    /// After this long from the first WQ ready.
+    pub duration: Option<Duration>,
+}
+
+/// A capture under way.
+///
+/// Somebody must call [`Capture::wait`] again and again: it reads the device's events and holds its clock.
+pub struct Capture {
+    port: Port,
+    events: AsyncEvents,
+    loops: Vec<JoinHandle<(Ring, Ended)>>,
+    writer: Option<Writer>,
+    shared: Shared,
+    fatal: Vec<(usize, Arc<AtomicBool>)>,
+    clock: Option<Clock>,
+    nic: NicReader,
+    limits: Limits,
+    stop_on_port_down: bool,
+    started: Instant,
+    ready: Instant,
+    end: Option<End>,
+}
+
+/// What loops and hand share.
+#[derive(Clone)]
+struct Shared {
+    control: Arc<Control>,
+    counters: Vec<Arc<QueueCounters>>,
+    budget: Option<Arc<Budget>>,
+    filter: Arc<Switch>,
+    /// By queue; `None`: frames are not parsed.
+    malformed: Option<Vec<Arc<MalformedCounters>>>,
+}
+
+/// The device's clock and when it was last held to the system's.
+struct Clock {
+    shared: Arc<SharedConversion>,
+    nominal: Conversion,
+    current: Conversion,
+    /// The files speak the system's time, so the conversion is corrected.
+    hold: bool,
+    next: Instant,
+    report: ClockReport,
+}
+
+/// How the device's clock went beside the system's.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct ClockReport {
+    /// The device's clock at its nominal rate minus the system's, in nanoseconds, at the last look. Both were equal at
+    /// the start.
+    pub offset_ns: i64,
+    /// The same as a rate, in parts per million: how much faster the device's clock runs.
+    pub drift_ppm: f64,
+    /// The most that a stamp in the files was off the system's time at any look, in nanoseconds.
+    pub worst_error_ns: u64,
+    /// Looks, one a second.
+    pub looks: u64,
+}
+
+/// Counters of a moment, for progress lines.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// Since the first WQ was ready.
+    pub elapsed: Duration,
+    /// By queue.
+    pub queues: Vec<QueueLedger>,
+    /// What the NIC lost, by the counters' own names.
+    pub nic: NicCounters,
+}
+
+/// Why a run ended.
+#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// Asked to: a signal, a command.
+    Stopped,
+    /// [`Limits::count`] reached.
+    Count,
+    /// [`Limits::duration`] over.
+    Duration,
+    /// The port went down and the configuration says to stop there; a finite wire has ended.
+    PortDown,
+    /// The device is gone; the text says how it was noticed.
+    DeviceLost(String),
+    /// Files can no longer be written; the text names the file and the error.
+    Storage(String),
+    /// A queue could not be recovered.
+    Failed(String),
+}
+
+impl End {
+    /// Whether this is a failure: exit status 1.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        matches!(
+            self,
+            Self::DeviceLost(_) | Self::Storage(_) | Self::Failed(_)
+        )
+    }
+}
+
+/// What a finished run tells; the source of `--summary`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Why it ended.
+    pub end: End,
+    /// By queue.
+    pub queues: Vec<QueueLedger>,
+    /// What the NIC lost during the run.
+    pub nic: NicCounters,
+    /// Malformed frames by class, of those that were parsed; `None`: nothing in this run parses.
+    pub malformed: Option<BTreeMap<&'static str, u64>>,
+    /// Finished files, in name order.
+    pub files: Vec<PathBuf>,
+    /// From the first WQ ready to the last file synced and closed.
+    pub duration: Duration,
+    /// From start to the first WQ ready.
+    pub startup: Duration,
+    /// How the device's clock went; `None` with software stamps.
+    pub clock: Option<ClockReport>,
+    /// What happened on the way that a reader of the files should know, a line each.
+    pub notes: Vec<String>,
+}
+
+impl Capture {
+    /// Creates every object of the plan, starts the loops, and lets frames in.
+    ///
+    /// # Errors
+    /// A verb or a file failed; nothing is left behind.
+    pub fn start(plan: &Plan, limits: Limits) -> Result<Self, Error> {
+        let started = Instant::now();
+        let counters: Vec<Arc<QueueCounters>> =
+            plan.queues.iter().map(|_| Arc::default()).collect();
+        match (plan.output.format, &plan.output.dir) {
+            (Format::Pcap, Some(dir)) => Self::to_files(
+                plan,
+                limits,
+                started,
+                counters,
+                dir,
+                &PcapEncoder::new(plan.snaplen),
+            ),
+            (Format::Pcapng, Some(dir)) => {
+                let interface = plan
+                    .netdev
+                    .clone()
+                    .unwrap_or_else(|| format!("{} port {}", plan.device.name, plan.port));
+                Self::to_files(
+                    plan,
+                    limits,
+                    started,
+                    counters,
+                    dir,
+                    &PcapngEncoder::new(plan.snaplen, interface),
+                )
+            }
+            _ => {
+                let sinks = vec![Count; plan.queues.len()];
+                Self::with(plan, limits, started, counters, None, sinks)
+            }
+        }
+    }
+
+    fn to_files<E: Encoder>(
+        plan: &Plan,
+        limits: Limits,
+        started: Instant,
+        counters: Vec<Arc<QueueCounters>>,
+        dir: &std::path::Path,
+        encoder: &E,
+    ) -> Result<Self, Error> {
+        let files = Files {
+            dir: dir.to_owned(),
+            buffer: plan.output.buffer,
+            on_full: if plan.output.hold {
+                OnFull::Hold
+            } else {
+                OnFull::Drop
+            },
+            rotation: plan.output.rotation,
+            snaplen: plan.snaplen as usize,
+            longest: plan.buffer as usize * plan.max_sge as usize,
+        };
+        let (writer, sinks) = Writer::start(&files, encoder, &counters)?;
+        Self::with(plan, limits, started, counters, Some(writer), sinks)
+    }
+
+    fn with<C: Consumer + 'static>(
+        plan: &Plan,
+        limits: Limits,
+        started: Instant,
+        counters: Vec<Arc<QueueCounters>>,
+        writer: Option<Writer>,
+        sinks: Vec<C>,
+    ) -> Result<Self, Error> {
+        let mut port = Port::open(plan)?;
+        let events = AsyncEvents::of(port.context())?;
+        let nic = NicReader::start(&plan.device.name, plan.port, plan.netdev.as_deref());
+        let mut rings = Vec::with_capacity(plan.queues.len());
+        let mut ready = None;
+        for queue in &plan.queues {
+            rings.push(port.ring(plan, queue.index)?);
+            ready.get_or_insert_with(Instant::now);
+        }
+        port.spread(plan, &rings)?;
+        let clock = match plan.stamps {
+            Stamps::Software => None,
+            stamps => Some(Clock::start(
+                port.conversion(plan)?,
+                stamps == Stamps::HardwareSystem,
+            )),
+        };
+        let shared = Shared {
+            control: Arc::default(),
+            counters,
+            budget: limits.count.map(|n| Arc::new(Budget::new(n))),
+            filter: Arc::new(Switch::new(plan.reduction.filter.clone())),
+            malformed: plan
+                .reduction
+                .parses()
+                .then(|| plan.queues.iter().map(|_| Arc::default()).collect()),
+        };
+        let fatal: Vec<_> = rings
+            .iter()
+            .map(|r| (r.wq().id(), Arc::default()))
+            .collect();
+        let mut capture = Self {
+            port,
+            events,
+            loops: Vec::with_capacity(rings.len()),
+            writer,
+            shared,
+            fatal,
+            clock,
+            nic,
+            limits,
+            stop_on_port_down: plan.stop_on_port_down,
+            started,
+            ready: ready.unwrap_or(started),
+            end: None,
+        };
+        for (i, (ring, sink)) in rings.into_iter().zip(sinks).enumerate() {
+            capture.spawn(plan, i, ring, sink)?;
+        }
+        capture.port.let_in(plan)?;
+        Ok(capture)
+    }
+
+    /// Starts one queue's loop on its core.
+    fn spawn<C: Consumer + 'static>(
+        &mut self,
+        plan: &Plan,
+        i: usize,
+        ring: Ring,
+        consumer: C,
+    ) -> Result<(), Error> {
+        let queue = &plan.queues[i];
+        let stage = self.shared.stage(i, &plan.reduction);
+        let counters = Arc::clone(&self.shared.counters[i]);
+        let clock = self.clock.as_ref().map(|c| Arc::clone(&c.shared));
+        let control = Arc::clone(&self.shared.control);
+        let budget = self.shared.budget.clone();
+        let wq_fatal = Arc::clone(&self.fatal[i].1);
+        let idle = match (plan.sleep, queue.shared_core) {
+            (true, _) => Idle::Sleep,
+            (false, true) => Idle::Yield,
+            (false, false) => Idle::Spin,
+        };
+        let (core, number) = (queue.core, queue.index);
+        let thread = std::thread::Builder::new()
+            .name(format!("wqcap-q{number:02}"))
+            .spawn(move || {
+                if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+                    tracing::warn!("queue {number}: cannot be pinned to core {core}; it runs where the kernel puts it");
+                }
+                let worker = Worker {
+                    queue: number,
+                    ring,
+                    // Made here, on the loop's own core, so that its memory is near.
+                    consumer: stage(consumer),
+                    batch: BATCH,
+                    idle,
+                    counters,
+                    clock,
+                    control,
+                    budget,
+                    wq_fatal,
+                };
+                let (ring, consumer, ended) = worker.run();
+                // Its last block goes to the writer here.
+                drop(consumer);
+                (ring, ended)
+            })
+            .map_err(|source| Error::System { what: format!("the thread of queue {number}"), source })?;
+        self.loops.push(thread);
+        Ok(())
+    }
+
+    /// Lets another filter hold from each queue's next batch on. Notes it in the report; sinks that keep notes are
+    /// told between the frames it holds for and those before ([`Consumer::changed`]).
+    ///
+    /// # Errors
+    /// The expression is none; the filter that held holds on.
+    pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
+        self.filter_handle().set(expression)
+    }
+
+    /// For those who change the filter while another thread waits for the capture's end.
+    #[must_use]
+    pub fn filter_handle(&self) -> FilterHandle {
+        FilterHandle {
+            shared: self.shared.clone(),
+            ready: self.ready,
+        }
+    }
+
+    /// Counters of now; does not touch the loops' cache lines beyond a read.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            elapsed: self.ready.elapsed(),
+            queues: self.shared.ledgers(),
+            nic: self.nic.growth(),
+        }
+    }
+
+    /// Waits until the run has ended by itself, `deadline` has come, or a signal handler has run; true when the run
+    /// has ended. Reads the device's events and holds its clock meanwhile.
+    pub fn wait(&mut self, deadline: Instant) -> bool {
+        loop {
+            self.look();
+            let now = Instant::now();
+            if self.end.is_some() || now >= deadline {
+                return self.end.is_some();
+            }
+            let rest = deadline.duration_since(now).min(LOOK);
+            // An interrupted poll returns early, so a signal's flag is seen at once by the caller.
+            if !wait_readable(self.port.context().async_fd(), rest) && Instant::now() < now + rest {
+                return false;
+            }
+        }
+    }
+
+    /// Looks at everything that can end a run.
+    fn look(&mut self) {
+        while let Some(event) = self.events.take() {
+            self.handle(event);
+        }
+        if let Some(clock) = &mut self.clock {
+            clock.look(&self.port);
+        }
+        if self.end.is_some() {
+            return;
+        }
+        self.end = if self.shared.control.failed.load(Ordering::Acquire) {
+            // The loop's own words come with its thread.
+            Some(End::Failed(String::new()))
+        } else if self.writer.as_ref().is_some_and(Writer::has_failed) {
+            Some(End::Storage(String::new()))
+        } else if self.shared.budget.as_ref().is_some_and(|b| b.is_used_up()) {
+            Some(End::Count)
+        } else if self
+            .limits
+            .duration
+            .is_some_and(|d| self.ready.elapsed() >= d)
+        {
+            Some(End::Duration)
+        } else {
+            None
+        };
+    }
+
+    fn handle(&mut self, event: AsyncEvent) {
+        match event {
+            AsyncEvent::WqFatal(id) => {
+                for (_, flag) in self.fatal.iter().filter(|(wq, _)| *wq == id) {
+                    flag.store(true, Ordering::Release);
+                }
+            }
+            AsyncEvent::PortError(_) if self.stop_on_port_down => {
+                self.end.get_or_insert(End::PortDown);
+            }
+            AsyncEvent::PortError(port) => {
+                self.shared.note(format!(
+                    "port {port} went down after {:.3} s",
+                    self.ready.elapsed().as_secs_f64()
+                ));
+            }
+            AsyncEvent::PortActive(port) => {
+                self.shared.note(format!(
+                    "port {port} came up after {:.3} s",
+                    self.ready.elapsed().as_secs_f64()
+                ));
+            }
+            AsyncEvent::DeviceFatal => {
+                self.end.get_or_insert(End::DeviceLost(
+                    "the device reported that it is gone (IBV_EVENT_DEVICE_FATAL)".into(),
+                ));
+            }
+            AsyncEvent::CqError => {
+                self.end.get_or_insert(End::Failed(
+                    "a CQ was overrun (IBV_EVENT_CQ_ERR): completions are lost".into(),
+                ));
+            }
+            AsyncEvent::Other(number) => tracing::debug!(number, "asynchronous event"),
+        }
+    }
+
+    /// Ends the run in order: rules away, rings drained, files closed.
+    #[must_use]
+    pub fn finish(mut self) -> Report {
+        self.look();
+        let mut end = self.end.take().unwrap_or(End::Stopped);
+        self.port.shut();
+        std::thread::sleep(SETTLE);
+        let nic = self.nic.growth();
+        self.shared.control.stop.store(true, Ordering::Release);
+        let mut rings = Vec::with_capacity(self.loops.len());
+        for thread in std::mem::take(&mut self.loops) {
+            match thread.join() {
+                Ok((ring, ended)) => {
+                    rings.push(ring);
+                    if let Ended::Failed(why) = ended {
+                        end.explain(&End::Failed(why));
+                    }
+                }
+                Err(_) => end.explain(&End::Failed("a queue's loop ended in a panic".into())),
+            }
+        }
+        drop(rings);
+        let finished = self
+            .writer
+            .take()
+            .map_or_else(Finished::default, Writer::finish);
+        if let Some(failure) = finished.failures.first() {
+            end.explain(&End::Storage(failure.clone()));
+        }
+        let mut notes = self
+            .shared
+            .control
+            .notes
+            .lock()
+            .map(|mut n| std::mem::take(&mut *n))
+            .unwrap_or_default();
+        notes.extend(finished.failures.into_iter().skip(1));
+        Report {
+            end,
+            queues: self.shared.ledgers(),
+            nic,
+            malformed: self.shared.malformed(),
+            files: finished.files,
+            duration: self.ready.elapsed(),
+            startup: self.ready.duration_since(self.started),
+            clock: self.clock.as_ref().map(|c| c.report),
+            notes,
+        }
+    }
+}
+
+impl Drop for Capture {
+    /// A capture that is not finished, as when starting it failed half way: the loops must not outlive it.
+    fn drop(&mut self) {
+        self.port.shut();
+        self.shared.control.stop.store(true, Ordering::Release);
+        for thread in self.loops.drain(..) {
+            let _ = thread.join();
+        }
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.finish();
+        }
+    }
+}
+
+impl End {
+    /// Lets a failure's own words replace an end that is none, or a failure still without words.
+    fn explain(&mut self, other: &Self) {
+        match self {
+            Self::Failed(words) | Self::Storage(words) | Self::DeviceLost(words)
+                if !words.is_empty() => {}
+            _ => *self = other.clone(),
+        }
+    }
+}
+
+/// Changes a running capture's filter, from any thread.
+#[derive(Clone)]
+pub struct FilterHandle {
+    shared: Shared,
+    ready: Instant,
+}
+
+/// One change of the filter.
+#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+pub struct FilterChange {
+    /// Nanoseconds since 1970. Each queue follows with its next batch.
+    pub ns: u64,
+    /// The expression before.
+    pub before: String,
+    /// The expression from now on.
+    pub after: String,
+}
+
+impl FilterHandle {
+    /// As [`Capture::set_filter`].
+    ///
+    /// # Errors
+    /// The expression is none; the filter that held holds on.
+    pub fn set(&self, expression: &str) -> Result<FilterChange, Error> {
+        let filter = Filter::compile(expression).map_err(|e| Error::Config {
+            key: "capture.filter".into(),
+            value: format!("{expression:?}"),
+            problem: e.to_string(),
+        })?;
+        let before = self.shared.filter.set(filter);
+        let change = FilterChange {
+            ns: system_ns(),
+            before: before.expression().to_owned(),
+            after: expression.to_owned(),
+        };
+        self.shared.note(format!(
+            "the filter was changed after {:.3} s from {:?} to {:?}",
+            self.ready.elapsed().as_secs_f64(),
+            change.before,
+            change.after
+        ));
+        Ok(change)
+    }
+}
+
+impl Shared {
+    /// Makes the stage in front of a queue's sink.
+    fn stage<C: Consumer>(
+        &self,
+        i: usize,
+        reduction: &Reduction,
+    ) -> impl FnOnce(C) -> Stage<C> + Send + use<C> {
+        let (reduction, switch) = (reduction.clone(), Arc::clone(&self.filter));
+        let malformed = self
+            .malformed
+            .as_ref()
+            .map(|by_queue| Arc::clone(&by_queue[i]));
+        move |sink| Stage::new(sink, &reduction, switch, malformed.unwrap_or_default())
+    }
+
+    fn malformed(&self) -> Option<BTreeMap<&'static str, u64>> {
+        let by_queue = self.malformed.as_ref()?;
+        let mut sum = BTreeMap::new();
+        for counters in by_queue {
+            counters.add_to(&mut sum);
+        }
+        Some(sum)
+    }
+
+    fn ledgers(&self) -> Vec<QueueLedger> {
+        (0u16..)
+            .zip(&self.counters)
+            .map(|(queue, c)| c.ledger(queue))
+            .collect()
+    }
+
+    fn note(&self, note: String) {
+        tracing::info!("{note}");
+        if let Ok(mut notes) = self.control.notes.lock() {
+            notes.push(note);
+        }
+    }
+}
+
+impl Clock {
+    fn start(nominal: Conversion, hold: bool) -> Self {
+        Self {
+            shared: Arc::new(SharedConversion::new(nominal)),
+            nominal,
+            current: nominal,
+            hold,
+            next: Instant::now() + CLOCK_EVERY,
+            report: ClockReport::default(),
+        }
+    }
+
+    /// Once a second: measures the device's clock, and corrects the conversion if the files speak the system's time.
+    fn look(&mut self, port: &Port) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        self.next = now + CLOCK_EVERY;
+        let Ok((ticks, ns)) = port.read_clock() else {
+            return;
+        };
+        let since_start = self.nominal.since_base(ns);
+        self.report.looks += 1;
+        self.report.offset_ns = ahead(self.nominal.ns(ticks), ns);
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "parts per million need few digits"
+        )]
+        {
+            self.report.drift_ppm = self.report.offset_ns as f64 * 1e6 / since_start.max(1) as f64;
+        }
+        let error = ahead(self.current.ns(ticks), ns).unsigned_abs();
+        self.report.worst_error_ns = self.report.worst_error_ns.max(error);
+        if self.hold {
+            let interval = u64::try_from(CLOCK_EVERY.as_nanos()).unwrap_or(u64::MAX);
+            self.current = self.current.corrected(ticks, ns, interval, &self.nominal);
+            self.shared.store(self.current);
+        }
+    }
+}
+
+/// How far one time is ahead of another.
+fn ahead(one: u64, other: u64) -> i64 {
+    #[allow(clippy::cast_possible_wrap, reason = "a signed distance")]
+    let distance = one.wrapping_sub(other) as i64;
+    distance
+}

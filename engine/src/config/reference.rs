@@ -1,0 +1,175 @@
+//! Holds `docs/config.md` to the types: every key is there, with the default that it has.
+
+use super::*;
+use serde::de::{self, DeserializeOwned, Deserializer, Visitor, value};
+use std::{collections::BTreeMap, fmt::Debug, path::Path};
+
+/// Asks a type for its fields: serde names them to the deserializer before it wants any value.
+struct Fields<'a>(&'a mut Vec<&'static str>);
+
+impl<'de> Deserializer<'de> for Fields<'_> {
+    type Error = value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(de::Error::custom("no struct"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.0.extend(fields);
+        Err(de::Error::custom("fields are all that is wanted"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+fn fields<T: DeserializeOwned + Debug>() -> Vec<&'static str> {
+    let mut fields = Vec::new();
+    T::deserialize(Fields(&mut fields)).unwrap_err();
+    fields
+}
+
+/// A row of a table.
+struct Row {
+    default: String,
+    to_come: bool,
+}
+
+/// The document as section -> (whether it is still to come, its rows by key).
+fn document() -> BTreeMap<String, (bool, BTreeMap<String, Row>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/config.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut sections: BTreeMap<String, (bool, BTreeMap<String, Row>)> = BTreeMap::new();
+    let mut section = String::new();
+    for line in text.lines() {
+        if let Some(title) = line.strip_prefix("## ") {
+            section = title
+                .split('`')
+                .nth(1)
+                .unwrap()
+                .trim_matches(['[', ']'])
+                .to_owned();
+            sections.insert(section.clone(), (title.ends_with('†'), BTreeMap::new()));
+        }
+        if line.starts_with("| `") {
+            let cells: Vec<_> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+            let [key, _meaning, _values, default] = cells[..] else {
+                panic!("not four cells: {line}")
+            };
+            let name = key.split('`').nth(1).unwrap().to_owned();
+            let row = Row {
+                default: default.to_owned(),
+                to_come: key.ends_with('†'),
+            };
+            let (_, rows) = sections.get_mut(&section).unwrap();
+            assert!(rows.insert(name, row).is_none(), "twice: {line}");
+        }
+    }
+    sections
+}
+
+/// Every section with its keys.
+fn types() -> BTreeMap<&'static str, Vec<&'static str>> {
+    BTreeMap::from([
+        ("device", fields::<DeviceConfig>()),
+        ("capture", fields::<CaptureConfig>()),
+        ("rule", fields::<RuleConfig>()),
+        ("wq", fields::<WqConfig>()),
+        ("rss", fields::<RssConfig>()),
+        ("pipeline", fields::<PipelineConfig>()),
+        ("output", fields::<OutputConfig>()),
+        ("flows", fields::<FlowsConfig>()),
+        ("control", fields::<ControlConfig>()),
+        ("metrics", fields::<MetricsConfig>()),
+    ])
+}
+
+#[test]
+fn every_key_is_documented_and_nothing_else() {
+    let sorted = |mut names: Vec<&'static str>| {
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(
+        sorted(fields::<Config>()),
+        types().into_keys().collect::<Vec<_>>()
+    );
+    let document = document();
+    assert_eq!(
+        document.keys().collect::<Vec<_>>(),
+        types().keys().collect::<Vec<_>>()
+    );
+    for (section, keys) in types() {
+        assert_eq!(
+            document[section].1.keys().collect::<Vec<_>>(),
+            sorted(keys).iter().collect::<Vec<_>>(),
+            "{section}"
+        );
+    }
+}
+
+#[test]
+fn documented_defaults_are_the_defaults() {
+    let everything = Config::parse("[flows]\n[control]\n[metrics]\n").unwrap();
+    for (section, (_, rows)) in document() {
+        for (key, row) in rows {
+            let name = format!("{section}.{key}");
+            // One literal in backquotes is the value; words describe what an absent key means.
+            let literal = row
+                .default
+                .strip_prefix('`')
+                .and_then(|text| text.strip_suffix('`'));
+            if section == "rule" {
+                // An array has no value by default; its fields have.
+                let line = literal.map(|value| format!("{key} = {value}"));
+                let text = format!("[[rule]]\n{}", line.unwrap_or_default());
+                assert_eq!(Config::parse(&text).unwrap().rule, [RuleConfig::default()]);
+                continue;
+            }
+            match literal.filter(|text| !text.contains('`')) {
+                Some(literal) => {
+                    assert!(
+                        find(&everything.to_table(), &name).is_some(),
+                        "{name} has no value by default"
+                    );
+                    let set = Config::parse(&format!(
+                        "[flows]\n[control]\n[metrics]\n[{section}]\n{key} = {literal}"
+                    ));
+                    let set = set
+                        .or_else(|_| Config::parse(&format!("[{section}]\n{key} = {literal}")))
+                        .unwrap();
+                    let (set, default) = (set.to_table(), everything.to_table());
+                    assert_eq!(find(&set, &name), find(&default, &name), "{name}");
+                }
+                None => assert_eq!(
+                    find(&everything.to_table(), &name),
+                    None,
+                    "{name} has a value by default"
+                ),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_to_come_is_marked() {
+    for (section, (to_come, rows)) in document() {
+        let listed = |name: &str| {
+            NOT_YET
+                .iter()
+                .any(|(key, only)| *key == name && only.is_none())
+        };
+        assert_eq!(to_come, listed(&section), "{section}");
+        for (key, row) in rows {
+            let name = format!("{section}.{key}");
+            assert_eq!(row.to_come, listed(&name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! `[[rule]]`: what `mode = "filtered"` takes, in the words of a rule table.
+
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+/// One rule; every field that is there must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuleConfig {
+    /// Destination MAC address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dst_mac: Option<Mac>,
+    /// VLAN identifier of the first tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// Ethertype behind the tags.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ethertype: Option<u16>,
+    /// Source address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub src: Option<Net>,
+    /// Destination address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dst: Option<Net>,
+    /// Protocol above IP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proto: Option<Proto>,
+    /// Source port, of TCP or UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub src_port: Option<u16>,
+    /// Destination port, of TCP or UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dst_port: Option<u16>,
+    /// VXLAN network identifier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
+    /// Lower is matched first.
+    pub priority: u16,
+    /// What becomes of a frame that matches.
+    pub action: Action,
+    /// The one queue its frames go to; absent: they are spread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u16>,
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Take the frame away from the kernel, onto a queue.
+    #[default]
+    Capture,
+    /// Drop the frame in the NIC: neither the kernel nor a queue sees it.
+    Drop,
+}
+
+/// A MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mac(pub [u8; 6]);
+
+impl FromStr for Mac {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split([':', '-']);
+        for byte in &mut bytes {
+            let part = parts
+                .next()
+                .filter(|p| p.len() == 2)
+                .and_then(|p| u8::from_str_radix(p, 16).ok());
+            *byte = part.ok_or_else(|| {
+                format!("{text:?} is no MAC address; write \"01:80:c2:00:00:0e\"")
+            })?;
+        }
+        match parts.next() {
+            None => Ok(Self(bytes)),
+            Some(_) => Err(format!("{text:?} is too long for a MAC address")),
+        }
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// An address with the length of its prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Net {
+    /// The address, bits behind the prefix zero.
+    pub address: IpAddr,
+    /// Bits that must match.
+    pub prefix: u8,
+}
+
+impl FromStr for Net {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no address; write \"10.0.0.0/8\" or \"2001:db8::/32\"");
+        let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
+        let address: IpAddr = address.parse().map_err(|_| bad())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = if prefix.is_empty() && !text.ends_with('/') {
+            most
+        } else {
+            prefix.parse().map_err(|_| bad())?
+        };
+        if prefix > most {
+            return Err(format!("{text:?}: a prefix has at most {most} bits"));
+        }
+        let net = Self { address, prefix };
+        if net.masked() != address {
+            return Err(format!(
+                "{text:?} has bits behind its prefix; {}/{prefix}, say",
+                net.masked()
+            ));
+        }
+        Ok(net)
+    }
+}
+
+impl Net {
+    fn masked(&self) -> IpAddr {
+        match self.address {
+            IpAddr::V4(a) => Ipv4Addr::from_bits(a.to_bits() & self.mask_v4()).into(),
+            IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() & self.mask_v6()).into(),
+        }
+    }
+
+    /// The mask of an IPv4 prefix, in the order of the bits.
+    #[must_use]
+    pub fn mask_v4(&self) -> u32 {
+        u32::MAX
+            .checked_shl(32 - u32::from(self.prefix.min(32)))
+            .unwrap_or(0)
+    }
+
+    /// The mask of an IPv6 prefix, in the order of the bits.
+    #[must_use]
+    pub fn mask_v6(&self) -> u128 {
+        u128::MAX
+            .checked_shl(128 - u32::from(self.prefix.min(128)))
+            .unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// A protocol above IP, by name or IANA number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Word", into = "Word")]
+pub struct Proto(pub u8);
+
+/// How a protocol is written.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Word {
+    Number(u8),
+    Name(String),
+}
+
+impl Proto {
+    /// TCP.
+    pub const TCP: Self = Self(6);
+    /// UDP.
+    pub const UDP: Self = Self(17);
+    const NAMES: [(&'static str, u8); 8] = [
+        ("icmp", 1),
+        ("tcp", 6),
+        ("udp", 17),
+        ("gre", 47),
+        ("esp", 50),
+        ("ah", 51),
+        ("icmp6", 58),
+        ("sctp", 132),
+    ];
+}
+
+impl TryFrom<Word> for Proto {
+    type Error = String;
+
+    fn try_from(word: Word) -> Result<Self, String> {
+        match word {
+            Word::Number(n) => Ok(Self(n)),
+            Word::Name(name) => Self::NAMES
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, number)| Self(*number))
+                .ok_or_else(|| {
+                    let names: Vec<_> = Self::NAMES.iter().map(|(n, _)| *n).collect();
+                    format!(
+                        "{name:?} is no protocol; write one of {}, or a number",
+                        names.join(", ")
+                    )
+                }),
+        }
+    }
+}
+
+impl From<Proto> for Word {
+    fn from(proto: Proto) -> Self {
+        match Proto::NAMES.iter().find(|(_, n)| *n == proto.0) {
+            Some((name, _)) => Self::Name((*name).to_owned()),
+            None => Self::Number(proto.0),
+        }
+    }
+}
+
+macro_rules! as_text {
+    ($($name:ident)*) => {$(
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.to_string()
+            }
+        }
+    )*};
+}
+
+as_text! { Mac Net }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_their_masks() {
+        let net: Net = "10.0.0.0/8".parse().unwrap();
+        assert_eq!(
+            (net.mask_v4(), net.to_string()),
+            (0xff00_0000, "10.0.0.0/8".into())
+        );
+        assert_eq!("0.0.0.0/0".parse::<Net>().unwrap().mask_v4(), 0);
+        assert_eq!("::1".parse::<Net>().unwrap().mask_v6(), u128::MAX);
+        assert!(
+            "10.0.0.1/8"
+                .parse::<Net>()
+                .unwrap_err()
+                .contains("10.0.0.0/8, say")
+        );
+        for bad in ["", "10.0.0.0/", "10.0.0.0/33", "x/8", "::/129"] {
+            assert!(bad.parse::<Net>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn macs_and_protocols() {
+        assert_eq!(
+            "01:80:C2:00:00:0e".parse::<Mac>().unwrap().to_string(),
+            "01:80:c2:00:00:0e"
+        );
+        for bad in ["", "1:2:3:4:5:6", "01:80:c2:00:00", "01:80:c2:00:00:0e:00"] {
+            assert!(bad.parse::<Mac>().is_err(), "{bad}");
+        }
+        let rule: RuleConfig = toml::from_str("proto = \"sctp\"\nvlan = 7").unwrap();
+        assert_eq!(
+            (rule.proto, rule.vlan, rule.action),
+            (Some(Proto(132)), Some(7), Action::Capture)
+        );
+        let rule: RuleConfig = toml::from_str("proto = 89").unwrap();
+        assert_eq!(
+            toml::to_string(&rule).unwrap().lines().next(),
+            Some("proto = 89")
+        );
+        assert!(
+            toml::from_str::<RuleConfig>("proto = \"tpc\"")
+                .unwrap_err()
+                .to_string()
+                .contains("tcp")
+        );
+    }
+}

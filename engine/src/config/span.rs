@@ -1,0 +1,91 @@
+//! A span of time, always with its unit: `100ms`, `60s`, `1h 30m`.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::{fmt, str::FromStr, time::Duration};
+
+/// A span of time. Prints exactly, so that what is printed reads back as the same span.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        humantime::parse_duration(text.trim())
+            .map(Self)
+            .map_err(|_| {
+                format!("{text:?} is no time; write a number with its unit: 100ms, 60s, 5m, 2h")
+            })
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Span;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time with its unit, such as \"60s\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, n: i64) -> Result<Span, E> {
+                // Nought is the same in every unit; any other bare number would be a guess.
+                if n == 0 {
+                    return Ok(Span::default());
+                }
+                Err(E::invalid_value(de::Unexpected::Signed(n), &self))
+            }
+
+            fn visit_u64<E: de::Error>(self, n: u64) -> Result<Span, E> {
+                self.visit_i64(i64::try_from(n).unwrap_or(i64::MAX))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, ms) in [
+            ("100ms", 100),
+            ("60s", 60_000),
+            ("5m", 300_000),
+            ("1h 30m", 5_400_000),
+            ("0s", 0),
+        ] {
+            assert_eq!(text.parse(), Ok(Span(Duration::from_millis(ms))), "{text}");
+        }
+        for text in ["", "60", "1.5", "-1s", "s"] {
+            assert!(text.parse::<Span>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn printing_is_exact() {
+        for ns in [0, 1, 1_000_000, 60_000_000_000, 90_061_000_000_007] {
+            let span = Span(Duration::from_nanos(ns));
+            assert_eq!(span.to_string().parse(), Ok(span));
+        }
+    }
+}

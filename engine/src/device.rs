@@ -1,0 +1,218 @@
+//! What a device is and what it can do, read through verbs and sysfs before anything is created on it.
+//!
+//! Invariant: only facts. What a configuration wants of a device is decided in [`crate::plan`].
+
+use crate::{
+    Error,
+    verbs::{self, Context},
+};
+use rdma_sys as ffi;
+use serde::Serialize;
+use std::fs;
+
+/// `IBV_LINK_LAYER_ETHERNET`.
+const LINK_LAYER_ETHERNET: u8 = 2;
+/// `IBV_DEVICE_PCI_WRITE_END_PADDING`, a bit of the extended capability flags.
+const PCI_WRITE_END_PADDING: u64 = 1 << 36;
+
+/// One RDMA device, as `ibv_query_device_ex` and sysfs describe it.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceFacts {
+    /// The verbs name, `mlx5_0`.
+    pub name: String,
+    /// Node GUID, as sysfs prints it.
+    pub node_guid: String,
+    /// Firmware version.
+    pub firmware: String,
+    /// PCI vendor and part number.
+    pub vendor_part: (u32, u32),
+    /// The NUMA node of the PCI function; `None` where the system knows none.
+    pub numa_node: Option<u32>,
+    /// Capabilities that matter to capture.
+    pub caps: DeviceCaps,
+    /// Its ports, in port order (port 1 first).
+    pub ports: Vec<PortFacts>,
+    /// Its rings can be reached in their own memory (libmlx5's direct verbs).
+    pub direct: bool,
+    /// It is the software NIC, which copies what it captures: the kernel loses nothing to it.
+    pub software: bool,
+    /// The verbs a capture needs and this device lacks, by name; empty: it can capture.
+    pub missing: Vec<String>,
+}
+
+/// What a device offers to a capture.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct DeviceCaps {
+    /// Most WQs of type RQ.
+    pub max_wq: u32,
+    /// Most WRs in one WQ.
+    pub max_wq_wr: u32,
+    /// Most scatter entries of a WR.
+    pub max_sge: u32,
+    /// Most entries of an RWQ indirection table.
+    pub max_table: u32,
+    /// Most CQEs of one CQ.
+    pub max_cqe: u32,
+    /// Toeplitz hashing of RAW_PACKET QPs.
+    pub rss_toeplitz: bool,
+    /// Hash fields offered (`ibv_rx_hash_fields`).
+    pub rss_fields: u64,
+    /// `IBV_RAW_PACKET_CAP_CVLAN_STRIPPING`.
+    pub cvlan_stripping: bool,
+    /// `IBV_RAW_PACKET_CAP_SCATTER_FCS`.
+    pub scatter_fcs: bool,
+    /// `IBV_RAW_PACKET_CAP_DELAY_DROP`.
+    pub delay_drop: bool,
+    /// `IBV_DEVICE_PCI_WRITE_END_PADDING`.
+    pub end_padding: bool,
+    /// Rate of the clock that stamps completions, in kHz; 0: no completion timestamps.
+    pub clock_khz: u64,
+    /// Which bits of a completion timestamp are valid.
+    pub timestamp_mask: u64,
+}
+
+/// One port.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortFacts {
+    /// Port number, from 1.
+    pub number: u8,
+    /// `ACTIVE`, `DOWN`, ...
+    pub state: String,
+    /// Whether the link layer is Ethernet: only such ports can be captured.
+    pub ethernet: bool,
+    /// Rate in Gbit/s.
+    pub rate_gbps: f64,
+    /// The kernel's network interface over this port.
+    pub netdev: Option<String>,
+    /// That interface's MTU.
+    pub mtu: Option<u32>,
+}
+
+/// Every RDMA device on this machine that can be opened; one that cannot is named in the log, since a broken device
+/// must not hide a sound one.
+///
+/// # Errors
+/// The verbs library cannot list devices.
+pub fn list() -> Result<Vec<DeviceFacts>, Error> {
+    let told = |name: &String| match Context::open(name).and_then(|c| facts(&c)) {
+        Ok(facts) => Some(facts),
+        Err(e) => {
+            tracing::warn!("{name} cannot be used: {e}");
+            None
+        }
+    };
+    Ok(verbs::names()?.iter().filter_map(told).collect())
+}
+
+/// The file of a device in sysfs, trimmed.
+fn sysfs(device: &str, file: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/sys/class/infiniband/{device}/{file}")).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn facts(context: &Context) -> Result<DeviceFacts, Error> {
+    let name = context.name();
+    let attr = context.query_device()?;
+    let caps = DeviceCaps::of(&attr);
+    let ports = (1..=attr.orig_attr.phys_port_cnt)
+        .map(|number| port(context, number))
+        .collect::<Result<_, _>>()?;
+    Ok(DeviceFacts {
+        name: name.to_owned(),
+        node_guid: sysfs(name, "node_guid").unwrap_or_default(),
+        firmware: sysfs(name, "fw_ver").unwrap_or_default(),
+        vendor_part: (attr.orig_attr.vendor_id, attr.orig_attr.vendor_part_id),
+        // The kernel says -1 where there is only one node.
+        numa_node: sysfs(name, "device/numa_node").and_then(|t| t.parse().ok()),
+        direct: verbs::is_direct(context),
+        software: sysfs(name, "device/model/wire").is_some(),
+        missing: caps.missing(),
+        caps,
+        ports,
+    })
+}
+
+impl DeviceCaps {
+    fn of(attr: &ffi::ibv_device_attr_ex) -> Self {
+        let raw = |cap: ffi::ibv_raw_packet_caps| attr.raw_packet_caps & cap.0 != 0;
+        let raw_packet_rss =
+            attr.rss_caps.supported_qpts & (1 << ffi::ibv_qp_type::IBV_QPT_RAW_PACKET) != 0;
+        let toeplitz = u32::from(attr.rss_caps.rx_hash_function)
+            & ffi::ibv_rx_hash_function_flags::IBV_RX_HASH_FUNC_TOEPLITZ.0;
+        Self {
+            max_wq: attr.max_wq_type_rq,
+            max_wq_wr: u32::try_from(attr.orig_attr.max_qp_wr).unwrap_or(0),
+            max_sge: u32::try_from(attr.orig_attr.max_sge).unwrap_or(0),
+            max_table: attr.rss_caps.max_rwq_indirection_table_size,
+            max_cqe: u32::try_from(attr.orig_attr.max_cqe).unwrap_or(0),
+            rss_toeplitz: raw_packet_rss && toeplitz != 0,
+            rss_fields: attr.rss_caps.rx_hash_fields_mask,
+            cvlan_stripping: raw(ffi::ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING),
+            scatter_fcs: raw(ffi::ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_SCATTER_FCS),
+            delay_drop: raw(ffi::ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_DELAY_DROP),
+            end_padding: attr.device_cap_flags_ex & PCI_WRITE_END_PADDING != 0,
+            clock_khz: attr.hca_core_clock,
+            timestamp_mask: attr.completion_timestamp_mask,
+        }
+    }
+
+    /// What capturing needs and these capabilities lack, by the verb that would fail.
+    fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        if self.max_wq == 0 {
+            missing.push("ibv_create_wq".into());
+        }
+        if self.max_table == 0 {
+            missing.push("ibv_create_rwq_ind_table".into());
+        }
+        if !self.rss_toeplitz {
+            missing.push("ibv_create_qp_ex (RAW_PACKET with RSS)".into());
+            missing.push("ibv_create_flow".into());
+        }
+        missing
+    }
+}
+
+fn port(context: &Context, number: u8) -> Result<PortFacts, Error> {
+    let attr = context.query_port(number)?;
+    let name = context.name();
+    let netdev = netdev(name, number);
+    Ok(PortFacts {
+        number,
+        state: match attr.state {
+            0 => "NOP",
+            1 => "DOWN",
+            2 => "INIT",
+            3 => "ARMED",
+            4 => "ACTIVE",
+            5 => "ACTIVE_DEFER",
+            _ => "UNKNOWN",
+        }
+        .to_owned(),
+        ethernet: attr.link_layer == LINK_LAYER_ETHERNET,
+        // "100 Gb/sec (4X EDR)"
+        rate_gbps: sysfs(name, &format!("ports/{number}/rate"))
+            .and_then(|t| t.split_whitespace().next()?.parse().ok())
+            .unwrap_or(0.0),
+        mtu: netdev.as_ref().and_then(|n| {
+            fs::read_to_string(format!("/sys/class/net/{n}/mtu"))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        }),
+        netdev,
+    })
+}
+
+/// The network interface of a port: the one its GID table names, else the only one the PCI function has.
+fn netdev(device: &str, port: u8) -> Option<String> {
+    if let Some(name) =
+        sysfs(device, &format!("ports/{port}/gid_attrs/ndevs/0")).filter(|n| !n.is_empty())
+    {
+        return Some(name);
+    }
+    let mut names = fs::read_dir(format!("/sys/class/infiniband/{device}/device/net")).ok()?;
+    let first = names.next()?.ok()?.file_name().into_string().ok();
+    if names.next().is_some() { None } else { first }
+}

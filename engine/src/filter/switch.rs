@@ -1,0 +1,133 @@
+//! Changing the filter while frames flow.
+//!
+//! A loop looks at one number per batch. Only when that has changed does it take the lock and the new filter, so that
+//! a filter holds for whole batches and the hot path never waits.
+
+use super::Filter;
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// The filter that holds, shared by all loops and whoever changes it.
+#[derive(Debug, Default)]
+pub struct Switch {
+    /// How often it was changed.
+    generation: AtomicU64,
+    current: Mutex<Arc<Filter>>,
+}
+
+impl Switch {
+    /// Begins with this filter.
+    #[must_use]
+    pub fn new(filter: Filter) -> Self {
+        Self {
+            generation: AtomicU64::new(0),
+            current: Mutex::new(Arc::new(filter)),
+        }
+    }
+
+    /// Puts another filter in place and returns the one before.
+    pub fn set(&self, filter: Filter) -> Arc<Filter> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *current, Arc::new(filter));
+        // Within the lock, so that whoever sees the number finds the filter.
+        self.generation.fetch_add(1, Ordering::Release);
+        before
+    }
+
+    /// The filter that holds.
+    #[must_use]
+    pub fn get(&self) -> Arc<Filter> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&current)
+    }
+
+    /// How often it was changed.
+    #[inline]
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
+/// One loop's view of a [`Switch`].
+#[derive(Clone, Debug)]
+pub struct Watch {
+    switch: Arc<Switch>,
+    seen: u64,
+    filter: Arc<Filter>,
+}
+
+impl Watch {
+    /// Of this switch.
+    #[must_use]
+    pub fn new(switch: Arc<Switch>) -> Self {
+        let (seen, filter) = (switch.generation(), switch.get());
+        Self {
+            switch,
+            seen,
+            filter,
+        }
+    }
+
+    /// The filter that holds for this batch.
+    #[inline]
+    #[must_use]
+    pub fn filter(&self) -> &Filter {
+        &self.filter
+    }
+
+    /// Looks whether there is another filter, between two batches; true if so.
+    #[inline]
+    pub fn look(&mut self) -> bool {
+        let generation = self.switch.generation();
+        if generation == self.seen {
+            return false;
+        }
+        self.take(generation);
+        true
+    }
+
+    #[cold]
+    fn take(&mut self, generation: u64) {
+        self.seen = generation;
+        self.filter = self.switch.get();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_holds_until_one_looks() {
+        let switch = Arc::new(Switch::new(Filter::compile("ip").unwrap()));
+        let mut watch = Watch::new(Arc::clone(&switch));
+        assert!(!watch.look());
+        let before = switch.set(Filter::compile("arp").unwrap());
+        assert_eq!(before.expression(), "ip");
+        assert_eq!(watch.filter().expression(), "ip");
+        assert!(watch.look() && !watch.look());
+        assert_eq!(watch.filter().expression(), "arp");
+    }
+
+    #[test]
+    fn the_last_change_is_seen_in_the_end() {
+        let switch = Arc::new(Switch::default());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut watch = Watch::new(Arc::clone(&switch));
+                    while watch.filter().expression() != "udp" {
+                        watch.look();
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            for expression in ["ip", "tcp", "udp"] {
+                switch.set(Filter::compile(expression).unwrap());
+            }
+        });
+    }
+}

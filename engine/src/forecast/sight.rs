@@ -1,0 +1,224 @@
+//! What the NIC would see of a frame, of which the file may have kept the beginning alone.
+//!
+//! A file cut to 40 bytes a frame holds addresses and ports and no whole TCP header. The NIC would have seen that
+//! header: what the file lacks is taken for zeros, as long as nothing that is hashed is among it.
+
+use rss::{FrameClass, HashDepth, HashFields, L3, L4, Profile, Toeplitz};
+
+/// Headers are sought no further.
+const MOST: usize = 256;
+const ETHERNET_LEN: u32 = 14;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+/// IPv6 extension headers: hop-by-hop options, routing, authentication, destination options, mobility, HIP, shim6.
+const EXTENSIONS: [u8; 7] = [0, 43, 51, 60, 135, 139, 140];
+
+/// Why a frame is left to the catch-all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CatchAllReason {
+    NotIp,
+    DamagedIp,
+    TruncatedL4,
+    CutInFile,
+    TooShort,
+}
+
+impl CatchAllReason {
+    pub(super) const ALL: [(Self, &str); 5] = [
+        (Self::NotIp, "not_ip"),
+        (Self::DamagedIp, "damaged_ip"),
+        (Self::TruncatedL4, "truncated_l4"),
+        (Self::CutInFile, "cut_in_file"),
+        (Self::TooShort, "too_short"),
+    ];
+}
+
+/// Why a frame is hashed by its addresses alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostsReason {
+    Fragment,
+    OtherProtocol,
+    ExtensionHeader,
+    HashL3,
+}
+
+impl HostsReason {
+    pub(super) const ALL: [(Self, &str); 4] = [
+        (Self::Fragment, "fragments"),
+        (Self::OtherProtocol, "other_protocols"),
+        (Self::ExtensionHeader, "extension_headers"),
+        (Self::HashL3, "hash_l3"),
+    ];
+}
+
+/// Looks at frames; holds the room to fill one up.
+pub(super) struct Sight {
+    filled: [u8; MOST],
+}
+
+impl Default for Sight {
+    fn default() -> Self {
+        Self { filled: [0; MOST] }
+    }
+}
+
+/// A frame as the NIC would see it.
+pub(super) struct Seen<'a> {
+    pub(super) class: FrameClass,
+    pub(super) bytes: &'a [u8],
+    /// What decides is not in the file.
+    cut: bool,
+    len: u32,
+}
+
+impl Sight {
+    #[inline]
+    pub(super) fn of<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> Seen<'a> {
+        let class = FrameClass::of(bytes);
+        let whole = Seen {
+            class,
+            bytes,
+            cut: false,
+            len,
+        };
+        if bytes.len() >= len as usize || (class.l3 != L3::None && !class.truncated_l4) {
+            return whole;
+        }
+        self.fill_up(bytes, len)
+    }
+
+    #[cold]
+    fn fill_up<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> Seen<'a> {
+        let there = bytes.len().min(MOST);
+        self.filled[..there].copy_from_slice(&bytes[..there]);
+        self.filled[there..].fill(0);
+        let filled = &self.filled[..MOST.min(len as usize).max(there)];
+        let class = FrameClass::of(filled);
+        let l3 = usize::from(class.l3_offset);
+        // The bytes that class and hash depend on end here.
+        let needed = match (class.l4, class.l3) {
+            (L4::Tcp | L4::Udp, _) => usize::from(class.l4_offset) + 4,
+            (L4::None, L3::Ipv4) => l3 + 20,
+            (L4::None, L3::Ipv6) => l3 + 40,
+            (L4::None, L3::None) => match class.ethertype {
+                IPV4 => l3 + 20,
+                IPV6 => l3 + 40,
+                _ => l3.max(ETHERNET_LEN as usize),
+            },
+        };
+        let cut = needed > there;
+        Seen {
+            class: if cut { FrameClass::default() } else { class },
+            bytes: filled,
+            cut,
+            len,
+        }
+    }
+}
+
+impl Seen<'_> {
+    #[inline]
+    pub(super) fn profile(&self, depth: HashDepth) -> Profile {
+        self.class.profile(depth)
+    }
+
+    #[inline]
+    pub(super) fn hash(&self, fields: HashFields, toeplitz: &Toeplitz) -> Option<u32> {
+        self.class.hash(self.bytes, fields, toeplitz)
+    }
+
+    /// For a frame of the catch-all.
+    pub(super) fn why_catch_all(&self) -> CatchAllReason {
+        if self.len < ETHERNET_LEN {
+            CatchAllReason::TooShort
+        } else if self.cut {
+            CatchAllReason::CutInFile
+        } else if self.class.truncated_l4 {
+            CatchAllReason::TruncatedL4
+        } else if matches!(self.class.ethertype, IPV4 | IPV6) {
+            CatchAllReason::DamagedIp
+        } else {
+            CatchAllReason::NotIp
+        }
+    }
+
+    /// For a frame hashed by addresses.
+    pub(super) fn why_hosts(&self) -> HostsReason {
+        if self.class.fragment {
+            HostsReason::Fragment
+        } else if self.class.l4 != L4::None {
+            HostsReason::HashL3
+        } else if self.class.l3 == L3::Ipv6 && EXTENSIONS.contains(&self.class.ip_protocol) {
+            HostsReason::ExtensionHeader
+        } else {
+            HostsReason::OtherProtocol
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp4() -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0]);
+        frame.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([0x1f, 0x90, 0, 80]);
+        frame.extend([0; 36]);
+        frame
+    }
+
+    #[test]
+    fn a_frame_the_file_has_cut_is_seen_as_the_nic_would() {
+        let whole = tcp4();
+        let len = u32::try_from(whole.len()).expect("short");
+        let toeplitz = Toeplitz::new(&rss::RssKey::MICROSOFT);
+        let (mut sight, mut other) = (Sight::default(), Sight::default());
+        let want = other.of(&whole, len);
+        let fields = Profile::Ipv4Tcp.hash_fields();
+        for cut in 0..whole.len() {
+            let seen = sight.of(&whole[..cut], len);
+            if cut >= 38 {
+                assert_eq!(seen.profile(HashDepth::L4), Profile::Ipv4Tcp, "{cut}");
+                assert_eq!(seen.hash(fields, &toeplitz), want.hash(fields, &toeplitz));
+            } else {
+                assert_eq!(seen.profile(HashDepth::L4), Profile::CatchAll, "{cut}");
+                assert_eq!(seen.why_catch_all(), CatchAllReason::CutInFile, "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn reasons() {
+        let mut sight = Sight::default();
+        let mut frame = tcp4();
+        assert_eq!(
+            sight.of(&frame[..40], 40).why_catch_all(),
+            CatchAllReason::TruncatedL4
+        );
+        assert_eq!(
+            sight.of(&frame[..13], 13).why_catch_all(),
+            CatchAllReason::TooShort
+        );
+        frame[14] = 0x75;
+        assert_eq!(
+            sight.of(&frame, 74).why_catch_all(),
+            CatchAllReason::DamagedIp
+        );
+        frame[13] = 6;
+        assert_eq!(sight.of(&frame, 74).why_catch_all(), CatchAllReason::NotIp);
+        // Cut, and no matter: ARP is ARP.
+        assert_eq!(
+            sight.of(&frame[..16], 74).why_catch_all(),
+            CatchAllReason::NotIp
+        );
+        let mut frame = tcp4();
+        assert_eq!(sight.of(&frame, 74).why_hosts(), HostsReason::HashL3);
+        frame[20] = 0x20;
+        assert_eq!(sight.of(&frame, 74).why_hosts(), HostsReason::Fragment);
+        frame[20] = 0;
+        frame[23] = 1;
+        assert_eq!(sight.of(&frame, 74).why_hosts(), HostsReason::OtherProtocol);
+    }
+}

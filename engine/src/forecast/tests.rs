@@ -1,0 +1,217 @@
+//! Forecasts of frames made by hand.
+
+use super::*;
+
+const LIMITS: Limits = Limits { queues: 8 };
+
+fn ipv4(from: [u8; 4], to: [u8; 4], protocol: u8, rest: &[u8], flags: u8) -> Vec<u8> {
+    let mut frame = vec![2; 12];
+    frame.extend([
+        0x08, 0x00, 0x45, 0, 0, 0, 0, 0, flags, 0, 64, protocol, 0, 0,
+    ]);
+    frame.extend(from);
+    frame.extend(to);
+    frame.extend(rest);
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+fn udp(host: u8, port: u16) -> Vec<u8> {
+    let ports = [&port.to_be_bytes()[..], &[0, 53, 0, 8, 0, 0]].concat();
+    ipv4([10, 0, 0, host], [10, 1, 0, 1], 17, &ports, 0)
+}
+
+fn back(frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame[26..34].rotate_left(4);
+    frame[34..38].rotate_left(2);
+    frame
+}
+
+fn forecast(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> Report {
+    let config = Config::with_overrides("", settings).expect("config");
+    let mut forecast = Forecast::new(&config, true).expect("forecast");
+    for (i, frame) in frames.iter().enumerate() {
+        forecast.frame(
+            frame,
+            u32::try_from(frame.len()).expect("short"),
+            1_000_000_000 + i as u64,
+        );
+    }
+    let report = forecast.report(LIMITS);
+    let sum = |of: fn(&QueueLoad) -> u64| report.queues.iter().map(of).sum::<u64>();
+    assert_eq!(
+        (sum(|q| q.frames), sum(|q| q.bytes)),
+        (report.frames, report.bytes)
+    );
+    assert_eq!(report.frames, frames.len() as u64);
+    report
+}
+
+fn suggested<'a>(report: &'a Report, key: &str) -> &'a Setting {
+    let suggestion = report.suggestion.as_ref().expect("asked for");
+    suggestion
+        .settings
+        .iter()
+        .find(|s| s.key == key)
+        .expect("each key")
+}
+
+#[test]
+fn frames_go_where_rss_sends_them() {
+    let frames: Vec<_> = (0..200).map(|i| udp(1, 1000 + i)).collect();
+    let report = forecast(&[("capture.queues", "4")], &frames);
+    let table = IndirectionTable::new(128, 4, &[]).expect("table");
+    let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
+    let mut want = [0; 4];
+    for frame in &frames {
+        want[usize::from(rss::queue_of(frame, HashDepth::L4, &toeplitz, &table).2)] += 1;
+    }
+    assert_eq!(
+        report.queues.iter().map(|q| q.frames).collect::<Vec<_>>(),
+        want
+    );
+    assert_eq!(
+        report.queues.iter().map(|q| q.flows).collect::<Vec<_>>(),
+        want
+    );
+    let most = want.iter().max().expect("four") * 4;
+    assert_eq!(report.skew.frames, Some(most as f64 / 200.0));
+}
+
+#[test]
+fn reasons_are_told_apart() {
+    let mut arp = udp(1, 1);
+    arp[13] = 6;
+    let mut v6 = udp(1, 1);
+    v6[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+    v6[20] = 0;
+    let frames = [
+        arp,
+        v6,
+        udp(1, 1),
+        ipv4([1; 4], [2; 4], 17, &[0; 8], 0x20),
+        ipv4([1; 4], [2; 4], 1, &[0; 8], 0),
+        ipv4([1; 4], [2; 4], 6, &[0; 8], 0)[..50].to_vec(),
+    ];
+    let report = forecast(&[], &frames);
+    let count = |by: &ByReason, name: &str| by.reasons[name].frames;
+    assert_eq!(count(&report.catch_all, "not_ip"), 1);
+    assert_eq!(count(&report.catch_all, "truncated_l4"), 1);
+    assert_eq!(report.catch_all.load.frames, 2);
+    assert_eq!(count(&report.addresses_only, "fragments"), 1);
+    assert_eq!(count(&report.addresses_only, "other_protocols"), 1);
+    assert_eq!(count(&report.addresses_only, "extension_headers"), 1);
+    let by_l3 = forecast(&[("rss.hash", "l3")], &frames);
+    assert_eq!(count(&by_l3.addresses_only, "hash_l3"), 1);
+    let names: Vec<_> = report.heaviest.iter().map(|f| f.flow.as_str()).collect();
+    for name in [
+        "udp 10.0.0.1:1 - 10.1.0.1:53",
+        "udp fragments 1.1.1.1 - 2.2.2.2",
+        "arp 02:02:02:02:02:02 - 02:02:02:02:02:02",
+    ] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+}
+
+#[test]
+fn flows_split_by_a_key_are_counted_and_the_symmetric_key_is_suggested() {
+    let mut frames: Vec<_> = (0..100).map(|i| udp(1, 1000 + i)).collect();
+    frames.extend((0..50).map(|i| back(&udp(1, 1000 + i))));
+    let good = forecast(&[("capture.queues", "4")], &frames);
+    assert_eq!((good.flows, good.directions.both), (100, 50));
+    assert_eq!(good.directions.split, 0);
+    assert!(!suggested(&good, "rss.key").changes);
+
+    let settings = [("capture.queues", "4"), ("rss.key", "microsoft")];
+    let bad = forecast(&settings, &frames);
+    assert!(bad.directions.split > 10 && bad.directions.split <= 50);
+    let key = suggested(&bad, "rss.key");
+    assert_eq!((key.value.as_str(), key.changes), ("symmetric", true));
+    let on_queues: u64 = bad.queues.iter().map(|q| q.flows).sum();
+    assert_eq!(on_queues, bad.flows + bad.directions.split);
+}
+
+#[test]
+fn no_more_queues_are_suggested_than_help() {
+    // One flow is most of it: two queues part it from the rest, and more part nothing.
+    let mut frames = vec![udp(9, 9); 900];
+    frames.extend((0..100).map(|i| udp(1, 1000 + i)));
+    let one_flow = forecast(&[("capture.queues", "8")], &frames);
+    let queues = suggested(&one_flow, "capture.queues");
+    assert!(
+        ["1", "2"].contains(&queues.value.as_str()) && queues.why.contains("one flow alone is 90"),
+        "{queues:?}"
+    );
+    assert_eq!(one_flow.heaviest[0].frames, 900);
+
+    let many: Vec<_> = (0..4000).map(|i| udp((i % 50) as u8, i)).collect();
+    let even = forecast(&[("capture.queues", "2")], &many);
+    let queues = suggested(&even, "capture.queues");
+    assert!(queues.changes && queues.value.parse::<u16>().expect("number") >= 6);
+    let suggestion = even.suggestion.expect("asked for");
+    assert!(suggestion.busiest_then < suggestion.busiest_now / 2.0);
+}
+
+#[test]
+fn weights_make_room_for_the_catch_all() {
+    let mut frames: Vec<_> = (0..4000).map(|i| udp((i % 50) as u8, i)).collect();
+    frames.extend((0..500).map(|_| {
+        let mut arp = udp(1, 1);
+        arp[13] = 6;
+        arp
+    }));
+    let report = forecast(&[("capture.queues", "4")], &frames);
+    let weights = suggested(&report, "rss.weights");
+    assert!(weights.changes, "{weights:?}");
+    let value: Vec<u32> = weights
+        .value
+        .trim_matches(['[', ']'])
+        .split(", ")
+        .map(|w| w.parse().expect("number"))
+        .collect();
+    assert!(value[0] < value[1], "{value:?}");
+    // What is suggested does what it says.
+    let queues = suggested(&report, "capture.queues").value.clone();
+    let followed = forecast(
+        &[
+            ("capture.queues", queues.as_str()),
+            ("rss.weights", weights.value.as_str()),
+        ],
+        &frames,
+    );
+    let most = followed
+        .queues
+        .iter()
+        .map(|q| q.frames)
+        .max()
+        .expect("some");
+    let then = report.suggestion.as_ref().expect("asked for").busiest_then;
+    assert!((most as f64 / 4500.0 - then).abs() < 1e-9);
+}
+
+#[test]
+fn many_fragments_speak_for_addresses_alone() {
+    let mut frames: Vec<_> = (0..4000).map(|i| udp((i % 250) as u8, i)).collect();
+    frames.extend((0..2000).map(|i| {
+        ipv4(
+            [10, 0, 0, (i % 250) as u8],
+            [10, 1, 0, 1],
+            17,
+            &[0; 8],
+            0x20,
+        )
+    }));
+    let report = forecast(&[("capture.queues", "2")], &frames);
+    let hash = suggested(&report, "rss.hash");
+    assert!(
+        hash.why.contains("fragments") == (hash.value == "l3"),
+        "{hash:?}"
+    );
+}
+
+#[test]
+fn nothing_is_no_reason_to_suggest_anything() {
+    let report = forecast(&[], &[]);
+    assert!(report.suggestion.is_none() && report.skew.frames.is_none());
+}

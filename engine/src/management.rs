@@ -1,0 +1,126 @@
+//! Whether the machine is reached by an interface: what taking its traffic from the kernel would cut off.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+/// Why taking this interface would cut somebody off; `None`: nothing is known that it would.
+#[must_use]
+pub fn why(netdev: &str) -> Option<String> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    if default_route_v4(&read("/proc/net/route"), netdev)
+        || default_route_v6(&read("/proc/net/ipv6_route"), netdev)
+    {
+        return Some("carries the default route".into());
+    }
+    let addresses: Vec<IpAddr> = if_addrs::get_if_addrs()
+        .unwrap_or_default()
+        .iter()
+        .filter(|i| i.name == netdev)
+        .map(if_addrs::Interface::ip)
+        .collect();
+    let session = std::env::var("SSH_CONNECTION")
+        .ok()
+        .and_then(|c| c.split(' ').nth(2)?.parse::<IpAddr>().ok());
+    let (tcp, tcp6) = (read("/proc/net/tcp"), read("/proc/net/tcp6"));
+    let sessions = tcp_sessions(&tcp).chain(tcp_sessions(&tcp6));
+    let reached = session
+        .into_iter()
+        .chain(sessions)
+        .find(|a| addresses.contains(a))?;
+    Some(format!("has the address {reached} of a login session"))
+}
+
+/// A default route over the interface, in the form of `/proc/net/route`.
+fn default_route_v4(table: &str, netdev: &str) -> bool {
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace();
+        let (name, destination, mask) = (fields.next(), fields.next(), fields.nth(5));
+        name == Some(netdev) && destination == Some("00000000") && mask == Some("00000000")
+    })
+}
+
+/// A default route over the interface, in the form of `/proc/net/ipv6_route`. The kernel's own unreachable default
+/// stands on `lo`.
+fn default_route_v6(table: &str, netdev: &str) -> bool {
+    table.lines().any(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        fields.len() == 10
+            && fields[1] == "00"
+            && fields[0].bytes().all(|b| b == b'0')
+            && fields[9] == netdev
+            && netdev != "lo"
+    })
+}
+
+/// Local addresses of established TCP connections to port 22, in the form of `/proc/net/tcp` and `tcp6`.
+fn tcp_sessions(table: &str) -> impl Iterator<Item = IpAddr> + '_ {
+    table.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split_whitespace();
+        let (local, state) = (fields.nth(1)?, fields.nth(1)?);
+        let (address, port) = local.split_once(':')?;
+        (state == "01" && u16::from_str_radix(port, 16) == Ok(22))
+            .then(|| kernel_address(address))
+            .flatten()
+    })
+}
+
+/// An address as the kernel prints it: 32-bit words of the host's byte order, in hexadecimal.
+fn kernel_address(text: &str) -> Option<IpAddr> {
+    let words: Vec<u32> = text
+        .as_bytes()
+        .chunks(8)
+        .map(|c| u32::from_str_radix(std::str::from_utf8(c).ok()?, 16).ok())
+        .collect::<Option<_>>()?;
+    match *words.as_slice() {
+        [word] => Some(Ipv4Addr::from(word.to_ne_bytes()).into()),
+        [a, b, c, d] => {
+            let mut bytes = [0; 16];
+            for (to, word) in bytes.chunks_exact_mut(4).zip([a, b, c, d]) {
+                to.copy_from_slice(&word.to_ne_bytes());
+            }
+            let v6 = Ipv6Addr::from(bytes);
+            Some(v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_routes() {
+        let v4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
+                  eth0\t00000000\t0114A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                  eth1\t0014A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        assert!(default_route_v4(v4, "eth0"));
+        assert!(!default_route_v4(v4, "eth1"));
+        let zero = "00000000000000000000000000000000";
+        let v6 = format!(
+            "{zero} 00 {zero} 00 fe80000000000000000000000000000a 00000400 00000001 00000000 00450003 eth0\n{zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo\n"
+        );
+        assert!(default_route_v6(&v6, "eth0"));
+        assert!(!default_route_v6(&v6, "lo"));
+    }
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn sessions_of_ssh() {
+        let tcp = "  sl  local_address rem_address   st\n\
+                   0: 0100007F:0016 0200007F:C000 01 x\n\
+                   1: 0300007F:0050 0200007F:C000 01 x\n\
+                   2: 0400007F:0016 00000000:0000 0A x\n\
+                   3: 0000000000000000FFFF00000A0B0C0D:0016 0:0 01 x\n";
+        let found: Vec<_> = tcp_sessions(tcp).collect();
+        assert_eq!(
+            found,
+            [
+                "127.0.0.1".parse::<IpAddr>().unwrap(),
+                "13.12.11.10".parse().unwrap()
+            ]
+        );
+    }
+}

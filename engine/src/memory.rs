@@ -1,0 +1,252 @@
+//! Memory that a device may write to, or that a writer hands to the disk: mapped, pre-faulted, never moved.
+//!
+//! May import: `libc`, [`crate::Error`].
+//!
+//! Invariant: every page of a [`Region`] is resident before it is handed out (first touch of fresh memory is many
+//! times slower than a capture), and no page of it is shared with a forked child (copy-on-write would part the
+//! device from the process).
+#![allow(unsafe_code)]
+
+use crate::Error;
+use std::{fmt, io, ptr};
+
+/// Size of the huge pages asked for, in bytes: x86-64's and arm64's common size.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Which pages a region got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Reserved huge pages (`vm.nr_hugepages`).
+    Huge,
+    /// Ordinary pages, with transparent huge pages asked for.
+    Ordinary,
+}
+
+/// An anonymous private mapping, page aligned, unmapped on drop.
+pub struct Region {
+    start: *mut u8,
+    len: usize,
+    mapped: usize,
+    pages: Pages,
+}
+
+// SAFETY: owns its mapping; bytes are reached through raw pointers whose users argue for their own exclusivity.
+unsafe impl Send for Region {}
+// SAFETY: shared references give away only the address and the length.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps and pre-faults `len` bytes (at least one), on `numa_node` where one is given, in huge pages when there
+    /// are any to be had.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn allocate(len: usize, numa_node: Option<u32>) -> Result<Self, Error> {
+        let len = len.max(1);
+        Self::map(
+            len,
+            len.next_multiple_of(HUGE_PAGE),
+            libc::MAP_HUGETLB,
+            Pages::Huge,
+            numa_node,
+        )
+        .or_else(|_| {
+            Self::map(
+                len,
+                len.next_multiple_of(4096),
+                0,
+                Pages::Ordinary,
+                numa_node,
+            )
+        })
+        .map_err(|source| Error::System {
+            what: format!("{len} bytes of memory"),
+            source,
+        })
+    }
+
+    fn map(
+        len: usize,
+        mapped: usize,
+        flags: i32,
+        pages: Pages,
+        numa_node: Option<u32>,
+    ) -> io::Result<Self> {
+        if pages == Pages::Huge && len < HUGE_PAGE {
+            // A huge page for a few kilobytes would starve those who can use it.
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: a new anonymous mapping, at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let region = Self {
+            start: start.cast(),
+            len,
+            mapped,
+            pages,
+        };
+        if let Some(node) = numa_node {
+            region.bind(node);
+        }
+        if pages == Pages::Ordinary {
+            // A wish: where transparent huge pages are off, ordinary ones serve.
+            region.advise(libc::MADV_HUGEPAGE).ok();
+        }
+        region.advise(libc::MADV_DONTFORK)?;
+        region.populate()?;
+        Ok(region)
+    }
+
+    /// Asks for pages of one NUMA node. A wish, too: a full node must not stop a capture.
+    fn bind(&self, node: u32) {
+        const MPOL_PREFERRED: libc::c_ulong = 1;
+        let mask: libc::c_ulong = 1 << node.min(63);
+        // SAFETY: our own mapping; the mask outlives the call and has 64 bits, of which the kernel reads one less.
+        unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.start,
+                self.mapped,
+                MPOL_PREFERRED,
+                &raw const mask,
+                65usize,
+                0usize,
+            )
+        };
+    }
+
+    fn advise(&self, advice: i32) -> io::Result<()> {
+        // SAFETY: our own mapping, whole.
+        if unsafe { libc::madvise(self.start.cast(), self.mapped, advice) } == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    fn populate(&self) -> io::Result<()> {
+        match self.advise(libc::MADV_POPULATE_WRITE) {
+            // Before Linux 5.14 there is no such advice: touch each page.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                for page in (0..self.mapped).step_by(4096) {
+                    // SAFETY: inside our own mapping, which nobody else knows yet.
+                    unsafe { self.start.add(page).write_volatile(0) };
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// First byte.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start
+    }
+
+    /// Usable bytes, as asked for.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a region has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Which pages it got.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// The bytes, for a region that no device writes to.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: our own mapping of at least `len` bytes, initialised by the kernel; `&mut self` is exclusive, and
+        // a region given to a device is owned by its registration, which lends only `&Region`.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    /// The bytes, for a region that no device writes to.
+    #[must_use]
+    pub fn as_slice(&self, len: usize) -> &[u8] {
+        // SAFETY: as in `as_mut_slice`; clamped to the region.
+        unsafe { std::slice::from_raw_parts(self.start, len.min(self.len)) }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes, {:?})", self.len, self.pages)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, unmapped once; registrations and blocks own their region, so no user is left.
+        unsafe { libc::munmap(self.start.cast(), self.mapped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_resident_and_writable_from_the_first_to_the_last_byte() {
+        let mut region = Region::allocate(5000, None).expect("memory");
+        assert_eq!(region.len(), 5000);
+        let bytes = region.as_mut_slice();
+        bytes[0] = 1;
+        bytes[4999] = 2;
+        let mut resident = [0u8; 2];
+        // SAFETY: our own mapping of two pages, and a byte for each.
+        let told = unsafe { libc::mincore(region.as_ptr().cast(), 8192, resident.as_mut_ptr()) };
+        assert_eq!(told, 0);
+        assert_eq!(resident.map(|r| r & 1), [1, 1]);
+    }
+
+    #[test]
+    fn is_left_out_of_a_forked_child() {
+        let region = Region::allocate(4096, None).expect("memory");
+        let address = region.as_ptr() as usize;
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+        // A neighbour with the same flags may share the mapping's entry.
+        let holds = |line: &str| {
+            let hex = |text: &str| usize::from_str_radix(text, 16).ok();
+            let range = line.split(' ').next().and_then(|r| r.split_once('-'));
+            range
+                .and_then(|(a, b)| Some((hex(a)?..hex(b)?).contains(&address)))
+                .unwrap_or(false)
+        };
+        let flags = maps
+            .lines()
+            .skip_while(|line| !holds(line))
+            .find(|line| line.starts_with("VmFlags:"))
+            .expect("the mapping is listed");
+        assert!(flags.split_whitespace().any(|f| f == "dc"), "{flags}");
+    }
+
+    #[test]
+    fn too_much_is_an_error_that_tells_the_size() {
+        let error = Region::allocate(1 << 50, None).expect_err("a petabyte");
+        assert!(
+            error.to_string().contains("1125899906842624 bytes"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! The NIC's own counters of what it lost before delivery, by their own names.
+//!
+//! `out_of_buffer` and its like are files of the RDMA device (`ports/N/hw_counters`); `rx_discards_phy` and its like
+//! are ethtool statistics of the port's network interface. A counter that cannot be read is `"unreadable"`, never 0.
+#![allow(unsafe_code)]
+
+use crate::stats::{Counter, NicCounters, Unreadable};
+use std::{collections::BTreeMap, fs, io, os::fd::AsRawFd, path::PathBuf};
+
+/// Of the RDMA port: always told.
+const PORT: [&str; 1] = ["out_of_buffer"];
+/// Of the RDMA port: told where they exist (`wire_dropped` is the software NIC's alone).
+const PORT_IF_THERE: [&str; 2] = ["rx_icrc_encapsulated", "wire_dropped"];
+/// Of the network interface: frames the port refused or lost, as the mlx5 driver names them.
+const NETDEV: [&str; 4] = [
+    "rx_discards_phy",
+    "rx_oversize_pkts_phy",
+    "rx_symbol_err_phy",
+    "rx_prio0_buf_discard",
+];
+
+/// Reads a port's loss counters and tells their growth.
+#[derive(Debug)]
+pub struct NicReader {
+    folder: PathBuf,
+    netdev: Option<String>,
+    start: BTreeMap<&'static str, Option<u64>>,
+}
+
+impl NicReader {
+    /// Reads the counters as they stand at the start.
+    #[must_use]
+    pub fn start(device: &str, port: u8, netdev: Option<&str>) -> Self {
+        let folder = PathBuf::from(format!(
+            "/sys/class/infiniband/{device}/ports/{port}/hw_counters"
+        ));
+        let mut reader = Self {
+            folder,
+            netdev: netdev.map(str::to_owned),
+            start: BTreeMap::new(),
+        };
+        reader.start = reader.read();
+        reader
+    }
+
+    /// The growth since the start.
+    #[must_use]
+    pub fn growth(&self) -> NicCounters {
+        self.read()
+            .into_iter()
+            .map(|(name, now)| {
+                let before = self.start.get(name).copied().flatten();
+                let value = match (before, now) {
+                    (Some(before), Some(now)) => Counter::Value(now.saturating_sub(before)),
+                    _ => Counter::Unreadable(Unreadable::Unreadable),
+                };
+                (name.to_owned(), value)
+            })
+            .collect()
+    }
+
+    fn read(&self) -> BTreeMap<&'static str, Option<u64>> {
+        let port = |name: &&'static str| {
+            let value = fs::read_to_string(self.folder.join(name))
+                .ok()
+                .and_then(|t| t.trim().parse().ok());
+            (*name, value)
+        };
+        let mut all: BTreeMap<_, _> = PORT.iter().map(port).collect();
+        all.extend(PORT_IF_THERE.iter().map(port).filter(|(_, v)| v.is_some()));
+        let ethtool = self
+            .netdev
+            .as_deref()
+            .and_then(|n| statistics(n).ok())
+            .unwrap_or_default();
+        all.insert(NETDEV[0], ethtool.get(NETDEV[0]).copied());
+        all.extend(
+            NETDEV[1..]
+                .iter()
+                .filter_map(|n| Some((*n, Some(*ethtool.get(*n)?)))),
+        );
+        all
+    }
+}
+
+/// Name length of ethtool strings (`ETH_GSTRING_LEN` in linux/ethtool.h).
+const NAME: usize = 32;
+/// The string set of statistics (`ETH_SS_STATS`).
+const SS_STATS: u32 = 1;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSTATS: u32 = 0x1d;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+
+/// The ethtool statistics of an interface.
+fn statistics(netdev: &str) -> io::Result<BTreeMap<String, u64>> {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0")
+        .or_else(|_| std::net::UdpSocket::bind("[::1]:0"))?;
+    // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), then a u32 for each set asked for.
+    let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << SS_STATS, 0, 0, 0];
+    command(&socket, netdev, &mut info)?;
+    let count = if info[2] == 0 { 0 } else { info[4] as usize };
+    // struct ethtool_gstrings: cmd, string_set, len, then the names.
+    let mut names = vec![0u32; 3 + count * NAME / 4];
+    (names[0], names[1], names[2]) = (
+        ETHTOOL_GSTRINGS,
+        SS_STATS,
+        u32::try_from(count).unwrap_or(0),
+    );
+    command(&socket, netdev, &mut names)?;
+    // struct ethtool_stats: cmd, n_stats, then a u64 for each.
+    let mut values = vec![0u32; 2 + count * 2];
+    (values[0], values[1]) = (ETHTOOL_GSTATS, u32::try_from(count).unwrap_or(0));
+    command(&socket, netdev, &mut values)?;
+    let text: Vec<u8> = names[3..].iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let name = |bytes: &[u8]| {
+        String::from_utf8_lossy(bytes.split(|b| *b == 0).next().unwrap_or(bytes)).into_owned()
+    };
+    let value = |w: &[u32]| {
+        let [a, b, c, d] = w[0].to_ne_bytes();
+        let [e, f, g, h] = w[1].to_ne_bytes();
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    };
+    Ok(text
+        .chunks_exact(NAME)
+        .map(name)
+        .zip(values[2..].chunks_exact(2).map(value))
+        .collect())
+}
+
+/// One ethtool command, whose structure is `words`.
+fn command(socket: &std::net::UdpSocket, netdev: &str, words: &mut [u32]) -> io::Result<()> {
+    // SAFETY: a zeroed ifreq is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if netdev.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(netdev.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: a live socket; the kernel reads and writes the structure in `words`, whose counts were set to fit it.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_that_cannot_be_read_is_not_a_zero() {
+        let reader = NicReader::start("no_such_device", 1, Some("no_such_if"));
+        let growth = reader.growth();
+        assert_eq!(
+            growth["out_of_buffer"],
+            Counter::Unreadable(Unreadable::Unreadable)
+        );
+        assert_eq!(
+            growth["rx_discards_phy"],
+            Counter::Unreadable(Unreadable::Unreadable)
+        );
+        assert!(!growth.contains_key("wire_dropped"));
+    }
+}

@@ -1,0 +1,564 @@
+//! Configuration and device facts in, a complete plan out: all meaning is settled here, before the first verb
+//! that creates anything. `wqcap check` prints a plan; [`crate::capture`] carries it out.
+
+use crate::{
+    Error,
+    config::{self, Config},
+    device::{DeviceCaps, DeviceFacts, PortFacts},
+    filter::Filter,
+    management,
+    reduce::Reduction,
+    sink::Rotation,
+    steer::Steering,
+};
+use rss::{key::RssKey, table::IndirectionTable};
+use serde::{Serialize, Serializer};
+use std::path::PathBuf;
+
+/// What a run will create, touch and write.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    /// The device.
+    pub device: DeviceFacts,
+    /// Port number.
+    pub port: u8,
+    /// The kernel's network interface over the port.
+    pub netdev: Option<String>,
+    /// One entry for each queue.
+    pub queues: Vec<QueuePlan>,
+    /// The shared RWQ indirection table: a queue number for each entry.
+    pub table: Vec<u16>,
+    /// The RSS QPs and flow rules.
+    pub steering: Steering,
+    /// The Toeplitz key, as the configuration names it.
+    #[serde(serialize_with = "name_of_key")]
+    pub key: RssKey,
+    /// Creation flags of the WQs (`ibv_wq_flags`).
+    pub wq_flags: u32,
+    /// WRs per queue.
+    pub ring: u32,
+    /// Bytes of one scatter entry.
+    pub buffer: u32,
+    /// Scatter entries of one WR.
+    pub max_sge: u32,
+    /// Registered memory of all queues together, in bytes.
+    pub memory: u64,
+    /// Longest record in bytes; 0 means whole frames.
+    pub snaplen: u32,
+    /// What is left out, or cut off, on purpose.
+    pub reduction: Reduction,
+    /// How stamps are made.
+    pub stamps: Stamps,
+    /// Reach rings in their own memory where the device allows it, else by the verbs.
+    pub direct: bool,
+    /// Put VLAN tags back that the NIC takes off.
+    pub restore_vlan: bool,
+    /// Empty queues sleep on their channel instead of spinning.
+    pub sleep: bool,
+    /// Join promiscuous mode on the network interface.
+    pub promiscuous: bool,
+    /// End the run when the port goes down.
+    pub stop_on_port_down: bool,
+    /// What is written.
+    pub output: OutputPlan,
+    /// What the user should know: a warning a line.
+    pub notes: Vec<String>,
+}
+
+/// One receive queue: an `ibv_wq` with its CQ, polled on one core.
+#[derive(Clone, Debug, Serialize)]
+pub struct QueuePlan {
+    /// Number, from 0; it is in the file's name.
+    pub index: u16,
+    /// CPU the loop is pinned to.
+    pub core: usize,
+    /// Another loop has the same core: an empty poll yields instead of spinning.
+    pub shared_core: bool,
+}
+
+/// Files of the run.
+#[derive(Clone, Debug, Serialize)]
+pub struct OutputPlan {
+    /// Where; `None`: nothing is written, frames are counted.
+    pub dir: Option<PathBuf>,
+    /// `pcap`, `pcapng` or `none`.
+    pub format: config::Format,
+    /// Bytes of write buffers of all queues together.
+    pub buffer: u64,
+    /// When every buffer waits for the disk: wait too, instead of dropping.
+    pub hold: bool,
+    /// When a queue goes on to its next file.
+    pub rotation: Rotation,
+}
+
+fn name_of_key<S: Serializer>(key: &RssKey, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(key)
+}
+
+/// How stamps are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stamps {
+    /// The device's ticks, held to the system clock.
+    HardwareSystem,
+    /// The device's ticks at its nominal rate, from the system's time at the start.
+    HardwareNic,
+    /// The system clock when a batch was polled.
+    Software,
+}
+
+/// Most queues a plan has by default.
+const DEFAULT_QUEUES: usize = 8;
+
+impl Plan {
+    /// Settles everything a run needs.
+    ///
+    /// # Errors
+    /// The configuration asks for what the device or the machine cannot do; the error names the key, the value
+    /// and the limit.
+    pub fn new(config: &Config, devices: &[DeviceFacts]) -> Result<Self, Error> {
+        let reduction = reduction(&config.capture)?;
+        let device = choose(config, devices)?;
+        let port = device
+            .ports
+            .iter()
+            .find(|p| p.number == config.device.port)
+            .ok_or_else(|| {
+                refuse(
+                    "device.port",
+                    config.device.port,
+                    format!("{} has ports 1 to {}", device.name, device.ports.len()),
+                )
+            })?;
+        if !port.ethernet {
+            return Err(refuse(
+                "device.port",
+                port.number,
+                "its link layer is not Ethernet; only Ethernet ports can be captured",
+            ));
+        }
+        let mut notes = Vec::new();
+        if port.state != "ACTIVE" {
+            notes.push(format!(
+                "port {} of {} is {}: nothing arrives until it is up",
+                port.number, device.name, port.state
+            ));
+        }
+        let caps = &device.caps;
+        let queues = queues(config, device, &mut notes)?;
+        let table = table(config, queues.len(), caps.max_table)?;
+        let (ring, buffer, max_sge) = buffers(config, caps)?;
+        if let Some(mtu) = port
+            .mtu
+            .filter(|mtu| u64::from(buffer) * u64::from(max_sge) < u64::from(*mtu) + 22)
+        {
+            notes.push(format!(
+                "capture.buffer x capture.max_sge = {} bytes: frames at {}'s MTU of {mtu} have up to {}; longer ones become errors",
+                u64::from(buffer) * u64::from(max_sge),
+                port.netdev.as_deref().unwrap_or("the interface"),
+                mtu + 22
+            ));
+        }
+        let stamps = match (config.capture.timestamps, config.capture.clock) {
+            (config::Timestamps::Software, _) => Stamps::Software,
+            (config::Timestamps::Hardware, _)
+                if caps.clock_khz == 0 || caps.timestamp_mask == 0 =>
+            {
+                notes.push(format!(
+                    "{} stamps no completions: capture.timestamps is software",
+                    device.name
+                ));
+                Stamps::Software
+            }
+            (config::Timestamps::Hardware, config::Clock::System) => Stamps::HardwareSystem,
+            (config::Timestamps::Hardware, config::Clock::Nic) => Stamps::HardwareNic,
+        };
+        let steering = Steering::of(config, u16::try_from(queues.len()).unwrap_or(u16::MAX))?;
+        let wq_flags = wq_flags(config, device)?;
+        let direct = device.direct && config.capture.access == config::Access::Auto;
+        if config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Restore && !direct {
+            return Err(refuse(
+                "wq.cvlan_stripping",
+                true,
+                "the verbs do not tell which frames lost a tag, so it cannot be put back; leave the flag off, set \
+                 output.vlan = \"lost\", or capture.access = \"auto\" on a device with direct verbs",
+            ));
+        }
+        if config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Lost {
+            notes.push(
+                "output.vlan = \"lost\": the files do not hold the outer VLAN tags (TPID 0x8100)"
+                    .into(),
+            );
+        }
+        stolen(config, device, port, &mut notes)?;
+        let key = config
+            .rss
+            .key
+            .parse()
+            .map_err(|e: rss::key::KeyError| refuse("rss.key", &config.rss.key, e))?;
+        let dir = match config.output.format {
+            config::Format::None => None,
+            _ => Some(config.output.dir.clone()),
+        };
+        Ok(Self {
+            port: port.number,
+            netdev: port.netdev.clone(),
+            memory: u64::from(ring) * u64::from(buffer) * u64::from(max_sge) * queues.len() as u64,
+            queues,
+            table,
+            steering,
+            wq_flags,
+            key,
+            ring,
+            buffer,
+            max_sge,
+            snaplen: config.capture.snaplen.to_u32(),
+            reduction,
+            stamps,
+            direct,
+            restore_vlan: config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Restore,
+            sleep: config.capture.idle == config::Idle::Sleep,
+            promiscuous: config.capture.promiscuous,
+            stop_on_port_down: config.capture.on_port_down() == config::OnPortDown::Stop,
+            output: OutputPlan {
+                dir,
+                format: config.output.format,
+                buffer: config.output.buffer.0,
+                hold: config.output.on_full() == config::OnFull::Hold,
+                rotation: Rotation {
+                    size: config.output.rotate_size.0,
+                    period_ns: u64::try_from(config.output.rotate_time.0.as_nanos())
+                        .unwrap_or(u64::MAX),
+                },
+            },
+            notes,
+            device: device.clone(),
+        })
+    }
+}
+
+/// An error of a key.
+fn refuse(key: &str, value: impl ToString, problem: impl ToString) -> Error {
+    Error::Config {
+        key: key.to_owned(),
+        value: value.to_string(),
+        problem: problem.to_string(),
+    }
+}
+
+/// What the stage before the sinks does.
+fn reduction(capture: &config::CaptureConfig) -> Result<Reduction, Error> {
+    let filter = Filter::compile(&capture.filter)
+        .map_err(|e| refuse("capture.filter", format!("{:?}", capture.filter), e))?;
+    Ok(Reduction::new(
+        filter,
+        u64::try_from(capture.dedup.0.as_nanos()).unwrap_or(u64::MAX),
+        capture.sample,
+        capture.sample_by,
+        capture.slice,
+    ))
+}
+
+/// The device the configuration means.
+fn choose<'d>(config: &Config, devices: &'d [DeviceFacts]) -> Result<&'d DeviceFacts, Error> {
+    let names = || {
+        devices
+            .iter()
+            .map(|d| d.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let known = || {
+        if devices.is_empty() {
+            "there is no RDMA device".to_owned()
+        } else {
+            format!("there are: {}", names())
+        }
+    };
+    let device = match (&config.device.name, &config.device.netdev) {
+        (Some(name), _) => devices
+            .iter()
+            .find(|d| d.name == *name)
+            .ok_or_else(|| refuse("device.name", name, known()))?,
+        (None, Some(netdev)) => devices
+            .iter()
+            .find(|d| d.ports.iter().any(|p| p.netdev.as_ref() == Some(netdev)))
+            .ok_or_else(|| {
+                refuse(
+                    "device.netdev",
+                    netdev,
+                    format!("no RDMA device has this interface; {}", known()),
+                )
+            })?,
+        (None, None) => match devices {
+            [] => {
+                return Err(Error::Device(
+                    "there is no RDMA device on this machine".into(),
+                ));
+            }
+            [one] => one,
+            _ => {
+                return Err(Error::Device(format!(
+                    "there are several RDMA devices ({}): set device.name or device.netdev",
+                    names()
+                )));
+            }
+        },
+    };
+    if device.missing.is_empty() {
+        Ok(device)
+    } else {
+        Err(Error::Device(format!(
+            "{} cannot capture: it lacks {}",
+            device.name,
+            device.missing.join(", ")
+        )))
+    }
+}
+
+/// How many queues, and on which cores.
+fn queues(
+    config: &Config,
+    device: &DeviceFacts,
+    notes: &mut Vec<String>,
+) -> Result<Vec<QueuePlan>, Error> {
+    let allowed: Vec<usize> = core_affinity::get_core_ids()
+        .unwrap_or_default()
+        .iter()
+        .map(|c| c.id)
+        .collect();
+    let cores = match &config.capture.cores {
+        Some(cores) => {
+            if let Some(core) = cores.iter().find(|c| !allowed.contains(c)) {
+                return Err(refuse(
+                    "capture.cores",
+                    core,
+                    format!("this process may run on {allowed:?}"),
+                ));
+            }
+            cores.clone()
+        }
+        None => near(device.numa_node, &allowed),
+    };
+    if cores.is_empty() {
+        return Err(refuse(
+            "capture.cores",
+            "[]",
+            "name at least one core, or leave the key out",
+        ));
+    }
+    let count = usize::from(
+        config
+            .capture
+            .queues
+            .unwrap_or_else(|| u16::try_from(cores.len().min(DEFAULT_QUEUES)).unwrap_or(1)),
+    );
+    let most = device.caps.max_wq.min(device.caps.max_table) as usize;
+    if count == 0 || count > most {
+        return Err(refuse(
+            "capture.queues",
+            count,
+            format!("{} takes 1 to {most}", device.name),
+        ));
+    }
+    if count > cores.len() {
+        notes.push(format!("capture.queues = {count}, but there are {} cores for them: loops share cores and yield when empty", cores.len()));
+    }
+    let on = |core: usize| {
+        (0..count)
+            .filter(|i| cores[i % cores.len()] == core)
+            .count()
+    };
+    Ok((0..count)
+        .map(|i| {
+            let core = cores[i % cores.len()];
+            QueuePlan {
+                index: u16::try_from(i).unwrap_or(u16::MAX),
+                core,
+                shared_core: on(core) > 1,
+            }
+        })
+        .collect())
+}
+
+/// The allowed CPUs of the device's NUMA node; all allowed ones where there is none to prefer.
+fn near(node: Option<u32>, allowed: &[usize]) -> Vec<usize> {
+    let list = node.and_then(|n| {
+        std::fs::read_to_string(format!("/sys/devices/system/node/node{n}/cpulist")).ok()
+    });
+    let on_node: Vec<usize> = list.map(|l| cpus(l.trim())).unwrap_or_default();
+    let both: Vec<usize> = allowed
+        .iter()
+        .copied()
+        .filter(|c| on_node.contains(c))
+        .collect();
+    if both.is_empty() {
+        allowed.to_vec()
+    } else {
+        both
+    }
+}
+
+/// The kernel's list form, `0-3,8`.
+fn cpus(list: &str) -> Vec<usize> {
+    list.split(',')
+        .filter_map(|part| {
+            let (a, b) = part.split_once('-').unwrap_or((part, part));
+            Some(a.parse::<usize>().ok()?..=b.parse::<usize>().ok()?)
+        })
+        .flatten()
+        .collect()
+}
+
+/// The shared indirection table.
+fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16>, Error> {
+    let size = config.rss.table_size;
+    if size > most {
+        return Err(refuse(
+            "rss.table_size",
+            size,
+            format!("the device takes a power of two up to {most}"),
+        ));
+    }
+    let queues = u16::try_from(queues).unwrap_or(u16::MAX);
+    let table = IndirectionTable::new(size, queues, &config.rss.weights)
+        .map_err(|e| refuse("rss.table_size", size, e))?;
+    Ok(table.entries().to_vec())
+}
+
+/// WRs, bytes and scatter entries, held to the device's limits.
+fn buffers(config: &Config, caps: &DeviceCaps) -> Result<(u32, u32, u32), Error> {
+    let (ring, buffer, max_sge) = (
+        config.capture.ring,
+        config.capture.buffer,
+        config.capture.max_sge,
+    );
+    // libmlx5 rounds the WRs up to a power of two; what is more than asked for would stay empty.
+    if !ring.is_power_of_two() || ring > caps.max_wq_wr {
+        let below = ring
+            .checked_next_power_of_two()
+            .unwrap_or(u32::MAX)
+            .min(caps.max_wq_wr);
+        return Err(refuse(
+            "capture.ring",
+            ring,
+            format!("a power of two up to {}; {below}, say", caps.max_wq_wr),
+        ));
+    }
+    if max_sge == 0 || max_sge > caps.max_sge {
+        return Err(refuse(
+            "capture.max_sge",
+            max_sge,
+            format!("the device takes 1 to {}", caps.max_sge),
+        ));
+    }
+    let bytes = buffer.to_u32();
+    if bytes < 64 {
+        return Err(refuse(
+            "capture.buffer",
+            buffer,
+            "the shortest frame has 64 bytes",
+        ));
+    }
+    Ok((ring, bytes, max_sge))
+}
+
+/// `ibv_wq_flags`, by bit.
+const CVLAN_STRIPPING: u32 = 1 << 0;
+const SCATTER_FCS: u32 = 1 << 1;
+const DELAY_DROP: u32 = 1 << 2;
+const PCI_WRITE_END_PADDING: u32 = 1 << 3;
+
+/// The WQs' creation flags, each held to what the device can do.
+fn wq_flags(config: &Config, device: &DeviceFacts) -> Result<u32, Error> {
+    let (wq, caps) = (&config.wq, &device.caps);
+    let flags = [
+        (
+            "wq.cvlan_stripping",
+            wq.cvlan_stripping,
+            caps.cvlan_stripping,
+            "IBV_RAW_PACKET_CAP_CVLAN_STRIPPING",
+            CVLAN_STRIPPING,
+        ),
+        (
+            "wq.scatter_fcs",
+            wq.scatter_fcs,
+            caps.scatter_fcs,
+            "IBV_RAW_PACKET_CAP_SCATTER_FCS",
+            SCATTER_FCS,
+        ),
+        (
+            "wq.delay_drop",
+            wq.delay_drop,
+            caps.delay_drop,
+            "IBV_RAW_PACKET_CAP_DELAY_DROP",
+            DELAY_DROP,
+        ),
+        (
+            "wq.pci_write_end_padding",
+            wq.pci_write_end_padding,
+            caps.end_padding,
+            "IBV_DEVICE_PCI_WRITE_END_PADDING",
+            PCI_WRITE_END_PADDING,
+        ),
+    ];
+    let mut bits = 0;
+    for (key, _, has, capability, bit) in flags.into_iter().filter(|f| f.1) {
+        if !has {
+            return Err(refuse(
+                key,
+                true,
+                format!("{} lacks {capability}; leave the flag off", device.name),
+            ));
+        }
+        bits |= bit;
+    }
+    Ok(bits)
+}
+
+/// What a mode takes from the kernel: a port that the machine is reached by is refused.
+fn stolen(
+    config: &Config,
+    device: &DeviceFacts,
+    port: &PortFacts,
+    notes: &mut Vec<String>,
+) -> Result<(), Error> {
+    match config.capture.mode {
+        config::Mode::Sniffer => {
+            notes.push(
+                "mode \"sniffer\": the port's own transmissions are captured too, RoCE among them"
+                    .into(),
+            );
+            return Ok(());
+        }
+        config::Mode::Filtered => {
+            notes.push("mode \"filtered\": the kernel no longer gets what the rules take; fragments have no ports and match no rule with ports".into());
+            return Ok(());
+        }
+        config::Mode::Steal => {}
+    }
+    let Some(netdev) = &port.netdev else {
+        return Ok(());
+    };
+    if device.software {
+        // The software NIC copies what its interface receives.
+        return Ok(());
+    }
+    notes.push(format!("mode \"steal\": the kernel gets nothing that arrives on {netdev} while this runs; its own transmissions are not seen"));
+    match management::why(netdev) {
+        Some(why) if !config.capture.steal_management => Err(refuse(
+            "capture.mode",
+            "steal",
+            format!(
+                "{netdev} {why}, which would be cut off; take another port, mode \"filtered\" or \"sniffer\", or set capture.steal_management = true"
+            ),
+        )),
+        Some(why) => {
+            notes.push(format!(
+                "capture.steal_management: {netdev} {why}; it is cut off while this runs"
+            ));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,332 @@
+//! Finishes the files that a crash or a power cut left open.
+//!
+//! May import: [`crate::reader`], and the names that [`crate::sink`] gives.
+//!
+//! Invariants: a file that a running capture writes is never touched: its writer holds an advisory lock (flock) on it
+//! until it has its final name, and this holds the same lock while at work. Nothing is overwritten. A file is cut at the
+//! end of its last whole record and nowhere else, and what cannot be read keeps its name and its bytes.
+
+use crate::{
+    reader::{End, ReadError, Reader},
+    sink::PART,
+};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde::Serialize;
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// What became of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Cut, synced and named.
+    Finished,
+    /// It had no whole record, and is gone.
+    Removed,
+    /// A capture is writing it, or another recovery is at work on it; left alone.
+    InUse,
+    /// It has not the name of a capture file; left alone.
+    Foreign,
+    /// It keeps its name; `problem` tells why.
+    Failed,
+}
+
+/// One file whose name ends in `.part`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recovered {
+    /// Its name while it was open.
+    pub part: PathBuf,
+    /// Its final name, if it got it.
+    pub path: Option<PathBuf>,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Whole records in it.
+    pub records: u64,
+    /// Bytes that stay.
+    pub kept: u64,
+    /// Bytes cut off its end.
+    pub cut: u64,
+    /// What was cut, or what went wrong.
+    pub problem: Option<String>,
+}
+
+/// Goes through a folder's `.part` files, in name order.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn recover(dir: &Path) -> io::Result<Vec<Recovered>> {
+    let mut parts = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path
+            .as_os_str()
+            .as_encoded_bytes()
+            .ends_with(PART.as_bytes())
+        {
+            parts.push(path);
+        }
+    }
+    parts.sort();
+    let all: Vec<_> = parts.iter().map(|part| finish(part)).collect();
+    if all.iter().any(|it| it.outcome == Outcome::Finished) {
+        // New names last once the folder does; not every file system has that to offer.
+        let _ = File::open(dir).and_then(|dir| dir.sync_all());
+    }
+    Ok(all)
+}
+
+fn finish(part: &Path) -> Recovered {
+    let mut it = Recovered {
+        part: part.to_owned(),
+        path: None,
+        outcome: Outcome::Failed,
+        records: 0,
+        kept: 0,
+        cut: 0,
+        problem: None,
+    };
+    match name_of(part) {
+        None => it.outcome = Outcome::Foreign,
+        Some(path) => match attempt(part, &path, &mut it) {
+            Ok(outcome) => {
+                it.outcome = outcome;
+                it.path = (outcome == Outcome::Finished).then_some(path);
+            }
+            Err(problem) => it.problem = Some(problem),
+        },
+    }
+    it
+}
+
+/// The final name of a capture file, `wqcap-q….pcap` or `….pcapng`, whatever may be behind that.
+fn name_of(part: &Path) -> Option<PathBuf> {
+    let name = part.file_name()?.to_str()?.strip_suffix(PART)?;
+    let (_, ending) = name.strip_prefix("wqcap-q")?.split_once('.')?;
+    ending
+        .starts_with("pcap")
+        .then(|| part.with_file_name(name))
+}
+
+fn attempt(part: &Path, path: &Path, it: &mut Recovered) -> Result<Outcome, String> {
+    let told = |what: &str| {
+        let what = what.to_owned();
+        move |e: io::Error| format!("cannot {what}: {e}; it keeps that name")
+    };
+    let file = match OpenOptions::new().read(true).write(true).open(part) {
+        Ok(file) => file,
+        // Its writer has just given it its name.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Outcome::InUse),
+        Err(e) => return Err(told("open it")(e)),
+    };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(Outcome::InUse),
+        Err(TryLockError::Error(e)) => {
+            return Err(told("tell whether a capture writes it (flock)")(e));
+        }
+    }
+    // Between opening and locking its writer may have finished it.
+    let opened = file.metadata().map_err(told("look at it"))?;
+    match fs::symlink_metadata(part) {
+        Ok(named) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => {}
+        Ok(_) => return Ok(Outcome::InUse),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Outcome::InUse),
+        Err(e) => return Err(told("look at it")(e)),
+    }
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(format!(
+            "{} is there already; nothing is overwritten, so move one of the two away",
+            path.display()
+        ));
+    }
+    let len = opened.len();
+    let sound = measure(&file, it)?;
+    it.cut = len.saturating_sub(sound);
+    if it.records == 0 {
+        it.cut = len;
+        fs::remove_file(part).map_err(told("remove it, though it has no record"))?;
+        return Ok(Outcome::Removed);
+    }
+    it.kept = sound;
+    if sound < len {
+        file.set_len(sound).map_err(told("cut it"))?;
+    }
+    file.sync_all().map_err(told("sync it"))?;
+    rename(part, path).map_err(told("rename it"))?;
+    Ok(Outcome::Finished)
+}
+
+/// Counts whole records and gives the end of the last one. Damage with nothing sound before it is no reason to remove
+/// anything.
+fn measure(file: &File, it: &mut Recovered) -> Result<u64, String> {
+    let keeps = |e: &dyn std::fmt::Display| format!("{e}; it keeps that name");
+    let mut reader = match Reader::new(file) {
+        Ok(reader) => reader,
+        Err(ReadError::Empty) => return Ok(0),
+        Err(e) => return Err(keeps(&e)),
+    };
+    let broken = loop {
+        match reader.advance() {
+            Ok(true) => {}
+            Ok(false) => break None,
+            Err(e @ ReadError::Io { .. }) => return Err(keeps(&e)),
+            Err(e) if reader.frames() == 0 => return Err(keeps(&e)),
+            Err(e) => break Some(e.to_string()),
+        }
+    };
+    it.records = reader.frames();
+    it.problem = match (broken, reader.end()) {
+        (Some(damage), _) => Some(damage),
+        (None, Some(End::Torn { bytes, .. })) => Some(format!(
+            "{bytes} bytes of a record that was not written to its end"
+        )),
+        (None, Some(End::Padding { bytes, .. })) => Some(format!("{bytes} zeros")),
+        (None, _) => None,
+    };
+    Ok(reader.sound_end())
+}
+
+/// Renames, unless the name is taken.
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can tell in one step.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            if fs::symlink_metadata(to).is_ok() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            fs::rename(from, to)
+        }
+        other => other.map_err(io::Error::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        reader::{Order, tests::written},
+        sink::{Encoder, PcapEncoder, PcapngEncoder},
+    };
+
+    fn only(dir: &Path) -> Recovered {
+        let mut all = recover(dir).expect("reads");
+        assert_eq!(all.len(), 1);
+        all.remove(0)
+    }
+
+    fn every_cut<E: Encoder>(encoder: &E) {
+        let (file, starts) = written(encoder, 3);
+        let name = format!("wqcap-q01-7.{}", encoder.extension());
+        for cut in 0..=file.len() {
+            for zeros in [0, 4096] {
+                let whole = starts
+                    .iter()
+                    .filter(|at| **at <= cut)
+                    .count()
+                    .saturating_sub(1);
+                // The engine pads behind whole records alone.
+                if zeros > 0 && starts.get(whole) != Some(&cut) {
+                    continue;
+                }
+                let dir = tempfile::tempdir().expect("dir");
+                let part = dir.path().join(format!("{name}{PART}"));
+                let torn = [&file[..cut], &vec![0; zeros]].concat();
+                fs::write(&part, &torn).expect("written");
+                let it = only(dir.path());
+                let path = dir.path().join(&name);
+                if whole > 0 {
+                    assert_eq!(it.outcome, Outcome::Finished, "{it:?}");
+                    assert_eq!((it.records, it.kept), (whole as u64, starts[whole] as u64));
+                    assert_eq!(it.kept + it.cut, torn.len() as u64);
+                    assert_eq!(it.problem.is_some(), it.cut > 0);
+                    assert_eq!(fs::read(&path).expect("named"), file[..starts[whole]]);
+                    assert!(!part.exists());
+                } else {
+                    // Not even a header, or nothing behind it: there is nothing to keep, or nothing to judge by.
+                    assert!(
+                        matches!(it.outcome, Outcome::Removed | Outcome::Failed),
+                        "{cut}: {it:?}"
+                    );
+                    assert_eq!(part.exists(), it.outcome == Outcome::Failed);
+                    assert!(!path.exists());
+                    let in_header = cut > 0 && cut < starts[0];
+                    assert!(it.outcome == Outcome::Removed || in_header, "{cut}: {it:?}");
+                }
+                assert!(recover(dir.path()).expect("reads").len() <= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_cut_at_any_byte_keeps_its_whole_records() {
+        every_cut(&PcapEncoder::new(0));
+        every_cut(&PcapngEncoder::new(0, "port".into()));
+    }
+
+    #[test]
+    fn what_somebody_holds_is_left_alone() {
+        let dir = tempfile::tempdir().expect("dir");
+        let part = dir.path().join("wqcap-q00-1.pcap.part");
+        let bytes = [&written(&PcapEncoder::new(0), 3).0[..], &[0; 100]].concat();
+        fs::write(&part, &bytes).expect("written");
+        let writer = OpenOptions::new().write(true).open(&part).expect("opens");
+        writer.lock().expect("locks");
+        assert_eq!(only(dir.path()).outcome, Outcome::InUse);
+        assert_eq!(fs::read(&part).expect("there"), bytes);
+        drop(writer);
+        assert_eq!(only(dir.path()).outcome, Outcome::Finished);
+    }
+
+    #[test]
+    fn nothing_is_overwritten_and_nothing_foreign_touched() {
+        let dir = tempfile::tempdir().expect("dir");
+        let bytes = [&written(&PcapEncoder::new(0), 3).0[..], &[0; 100]].concat();
+        let part = dir.path().join("wqcap-q00-1.pcap.part");
+        let path = dir.path().join("wqcap-q00-1.pcap");
+        fs::write(&part, &bytes).expect("written");
+        fs::write(&path, "mine").expect("written");
+        let it = only(dir.path());
+        assert_eq!(it.outcome, Outcome::Failed);
+        assert!(it.problem.expect("told").contains("already"));
+        assert_eq!(fs::read(&path).expect("there"), b"mine");
+        assert_eq!(fs::read(&part).expect("there"), bytes);
+
+        fs::remove_file(&path).expect("there");
+        let download = dir.path().join("big.pcap.part");
+        fs::rename(&part, &download).expect("moved");
+        assert_eq!(only(dir.path()).outcome, Outcome::Foreign);
+        assert_eq!(fs::read(&download).expect("there"), bytes);
+    }
+
+    #[test]
+    fn a_hole_ends_the_file_and_a_damaged_start_keeps_it() {
+        let (file, starts) = written(&PcapEncoder::new(0), 4);
+        let dir = tempfile::tempdir().expect("dir");
+        let part = dir.path().join("wqcap-q00-1.pcap.part");
+        let holed = [&file[..starts[2]], &[0; 4096], &file[starts[2]..]].concat();
+        fs::write(&part, &holed).expect("written");
+        let it = only(dir.path());
+        assert_eq!((it.outcome, it.records), (Outcome::Finished, 2));
+        assert!(it.problem.expect("told").contains("4096 zeros"));
+        fs::remove_file(dir.path().join("wqcap-q00-1.pcap")).expect("named");
+
+        let mut damaged = file;
+        damaged[starts[0] + 8..starts[0] + 12].copy_from_slice(&[0xff; 4]);
+        for bytes in [&damaged[..], b"no header at all"] {
+            fs::write(&part, bytes).expect("written");
+            let it = only(dir.path());
+            assert_eq!(it.outcome, Outcome::Failed, "{it:?}");
+            assert_eq!(fs::read(&part).expect("there"), bytes);
+            fs::remove_file(&part).expect("there");
+        }
+        // A header and nothing else.
+        let empty = crate::reader::tests::pcap(Order::NATIVE, 0xa1b2_3c4d, &[]);
+        fs::write(&part, empty).expect("written");
+        assert_eq!(only(dir.path()).outcome, Outcome::Removed);
+        assert!(!part.exists());
+    }
+}

@@ -1,0 +1,374 @@
+//! Keeping less than everything: a stage in front of the sink that filters, leaves out repetitions, samples and cuts.
+//!
+//! ```text
+//! loop -> filter -> dedup -> sample -> slice -> sink
+//!         filtered  deduplicated  sampled_out
+//! ```
+//!
+//! Each step has its line in the ledger, and a frame ends at the first that refuses it. Repetitions go before sampling,
+//! so that one in N is one in N different frames. Nothing is copied: a cut frame is a shorter slice of the same bytes,
+//! and its length on the wire stays with it.
+//!
+//! May import: [`crate::config`], [`crate::frame`], [`crate::filter`], and the consumer's seam of [`crate::rx`].
+//!
+//! Invariants: a stage that has nothing to do costs one branch per frame. A filter holds for whole batches.
+
+mod dedup;
+mod sample;
+mod slice;
+
+use crate::{
+    config::{SampleBy, Slice},
+    filter::{Filter, Switch, Watch},
+    frame::{FlowKey, Headers, Malformed, MalformedCounts},
+    rx::{Consumer, Frame, Verdict},
+};
+use dedup::Window;
+use sample::Sampler;
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// What a run leaves out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reduction {
+    /// Which frames are kept at first; it may change while the run lasts.
+    pub filter: Filter,
+    /// Repetitions within so many nanoseconds are left out; 0: none.
+    pub dedup_ns: u64,
+    /// Bytes that takes for each queue.
+    pub dedup_memory: u64,
+    /// One in N is kept.
+    pub sample: u32,
+    /// Of what.
+    pub sample_by: SampleBy,
+    /// Where frames are cut.
+    pub slice: Slice,
+}
+
+impl Reduction {
+    /// As configured.
+    #[must_use]
+    pub fn new(
+        filter: Filter,
+        dedup_ns: u64,
+        sample: u32,
+        sample_by: SampleBy,
+        slice: Slice,
+    ) -> Self {
+        Self {
+            filter,
+            dedup_ns,
+            dedup_memory: match dedup_ns {
+                0 => 0,
+                length => dedup::memory(length),
+            },
+            sample,
+            sample_by,
+            slice,
+        }
+    }
+
+    /// Whether frames are parsed, so that malformed ones can be counted.
+    #[must_use]
+    pub fn parses(&self) -> bool {
+        self.slice != Slice::Whole || self.sample > 1 && self.sample_by == SampleBy::Flow
+    }
+}
+
+/// Malformed frames by class, published once a batch; anyone may read them.
+#[derive(Debug)]
+pub struct MalformedCounters([AtomicU64; Malformed::ALL.len()]);
+
+impl Default for MalformedCounters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl MalformedCounters {
+    fn publish(&self, counts: &MalformedCounts) {
+        for (class, count) in counts.iter() {
+            self.0[class as usize].store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds what is counted here, by the classes' names.
+    pub fn add_to(&self, sum: &mut BTreeMap<&'static str, u64>) {
+        for (class, count) in Malformed::ALL.iter().zip(&self.0) {
+            let count = count.load(Ordering::Relaxed);
+            if count > 0 {
+                *sum.entry(class.name()).or_default() += count;
+            }
+        }
+    }
+}
+
+/// The stage of one queue, and what it feeds.
+pub struct Stage<C> {
+    inner: C,
+    /// Whether there is anything to do.
+    active: bool,
+    watch: Watch,
+    window: Option<Window>,
+    sampler: Sampler,
+    slice: Slice,
+    parses: bool,
+    malformed: MalformedCounts,
+    published: Arc<MalformedCounters>,
+}
+
+impl<C: Consumer> Stage<C> {
+    /// In front of `inner`. To be made on the loop's own thread, so that its memory is near.
+    pub fn new(
+        inner: C,
+        reduction: &Reduction,
+        switch: Arc<Switch>,
+        published: Arc<MalformedCounters>,
+    ) -> Self {
+        let sampler = match reduction.sample_by {
+            SampleBy::Frame => Sampler::frames(reduction.sample),
+            SampleBy::Flow => Sampler::flows(reduction.sample),
+        };
+        let mut stage = Self {
+            inner,
+            active: false,
+            watch: Watch::new(switch),
+            window: (reduction.dedup_ns > 0).then(|| Window::new(reduction.dedup_ns)),
+            slice: reduction.slice,
+            parses: reduction.slice != Slice::Whole || sampler.wants_flows(),
+            sampler,
+            malformed: MalformedCounts::default(),
+            published,
+        };
+        stage.settle();
+        stage
+    }
+
+    fn settle(&mut self) {
+        self.active = self.watch.filter().program().is_some()
+            || self.window.is_some()
+            || !matches!(self.sampler, Sampler::All)
+            || self.parses;
+    }
+
+    /// All steps.
+    #[inline]
+    fn reduce(&mut self, mut frame: Frame<'_>) -> Verdict {
+        if !self.watch.filter().accepts(frame.bytes, frame.len) {
+            return Verdict::Filtered;
+        }
+        if let Some(window) = &mut self.window
+            && window.repeats(frame.bytes, frame.ns)
+        {
+            return Verdict::Deduplicated;
+        }
+        if !self.parses {
+            if !self.sampler.keeps(|| 0) {
+                return Verdict::SampledOut;
+            }
+            return self.inner.frame(frame);
+        }
+        let headers = Headers::innermost(frame.bytes);
+        if let Some(class) = headers.malformed {
+            self.malformed.count(class);
+        }
+        if !self
+            .sampler
+            .keeps(|| FlowKey::spread(frame.bytes, &headers))
+        {
+            return Verdict::SampledOut;
+        }
+        frame.bytes = &frame.bytes[..slice::keep(self.slice, &headers, frame.bytes.len())];
+        self.inner.frame(frame)
+    }
+}
+
+impl<C: Consumer> Consumer for Stage<C> {
+    #[inline]
+    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+        if self.active {
+            self.reduce(frame)
+        } else {
+            self.inner.frame(frame)
+        }
+    }
+
+    #[inline]
+    fn batch(&mut self) {
+        if self.parses {
+            self.published.publish(&self.malformed);
+        }
+        if self.watch.look() {
+            self.settle();
+            let note = format!("filter: {}", self.watch.filter().expression());
+            self.inner.changed(&note);
+        }
+        self.inner.batch();
+    }
+
+    fn changed(&mut self, what: &str) {
+        self.inner.changed(what);
+    }
+
+    fn idle(&mut self) {
+        if self.parses {
+            self.published.publish(&self.malformed);
+        }
+        self.inner.idle();
+    }
+}
+
+impl<C> Drop for Stage<C> {
+    fn drop(&mut self) {
+        self.published.publish(&self.malformed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keeps what it is given.
+    #[derive(Default)]
+    struct Kept {
+        frames: Vec<(Vec<u8>, u32)>,
+        notes: Vec<String>,
+    }
+
+    impl Consumer for Kept {
+        fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+            self.frames.push((frame.bytes.to_vec(), frame.len));
+            Verdict::Captured
+        }
+
+        fn changed(&mut self, what: &str) {
+            self.notes.push(what.to_owned());
+        }
+    }
+
+    fn udp(port: u8) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend_from_slice(&[8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0]);
+        frame.extend_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2, 0, port, 0, 53, 0, 12, 0, 0]);
+        frame.extend_from_slice(b"text");
+        frame
+    }
+
+    fn stage(reduction: &Reduction) -> Stage<Kept> {
+        let switch = Arc::new(Switch::new(reduction.filter.clone()));
+        Stage::new(Kept::default(), reduction, switch, Arc::default())
+    }
+
+    fn give(stage: &mut Stage<Kept>, bytes: &[u8], ns: u64) -> Verdict {
+        let len = u32::try_from(bytes.len()).unwrap();
+        stage.frame(Frame { bytes, len, ns })
+    }
+
+    fn reduction(filter: &str, dedup_ns: u64, sample: u32, slice: Slice) -> Reduction {
+        let filter = Filter::compile(filter).unwrap();
+        Reduction::new(filter, dedup_ns, sample, SampleBy::Frame, slice)
+    }
+
+    #[test]
+    fn nothing_to_do_is_nothing_done() {
+        let mut stage = stage(&reduction("", 0, 1, Slice::Whole));
+        assert!(!stage.active);
+        assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
+        assert_eq!(stage.inner.frames, [(udp(1), 46)]);
+    }
+
+    #[test]
+    fn each_step_has_its_verdict_in_order() {
+        let mut stage = stage(&reduction("udp port 1 or udp port 2", 1000, 2, Slice::L4));
+        let verdicts: Vec<_> = [
+            (3, 0),
+            (1, 0),
+            (1, 1),
+            (2, 2),
+            (1, 999),
+            (1, 1000),
+            (3, 1001),
+        ]
+        .into_iter()
+        .map(|(port, ns)| give(&mut stage, &udp(port), 5000 + ns))
+        .collect();
+        assert_eq!(
+            verdicts,
+            [
+                Verdict::Filtered,
+                Verdict::Captured,
+                Verdict::Deduplicated,
+                Verdict::SampledOut,
+                Verdict::Deduplicated,
+                Verdict::Captured,
+                Verdict::Filtered,
+            ]
+        );
+        // Cut behind UDP, its length on the wire kept.
+        let cut = (udp(1)[..42].to_vec(), 46);
+        assert_eq!(stage.inner.frames, [cut.clone(), cut]);
+    }
+
+    #[test]
+    fn flows_are_kept_as_a_whole() {
+        let filter = Filter::default();
+        let by_flow = Reduction::new(filter, 0, 4, SampleBy::Flow, Slice::Whole);
+        let mut stage = stage(&by_flow);
+        let mut kept = 0;
+        for port in 1..=200 {
+            let there = udp(port);
+            let mut back = there.clone();
+            back[26..34].rotate_left(4);
+            back[34..38].rotate_left(2);
+            let verdicts = [&there, &back, &there].map(|frame| give(&mut stage, frame, 0));
+            assert!(verdicts.iter().all(|it| *it == verdicts[0]), "{port}");
+            kept += usize::from(verdicts[0] == Verdict::Captured);
+        }
+        assert!((30..70).contains(&kept), "{kept} of 200 flows");
+    }
+
+    #[test]
+    fn another_filter_holds_from_the_next_batch_on() {
+        let reduction = reduction("", 0, 1, Slice::Whole);
+        let switch = Arc::new(Switch::new(reduction.filter.clone()));
+        let mut stage = Stage::new(
+            Kept::default(),
+            &reduction,
+            Arc::clone(&switch),
+            Arc::default(),
+        );
+        stage.batch();
+        switch.set(Filter::compile("arp").unwrap());
+        assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
+        stage.batch();
+        assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Filtered);
+        switch.set(Filter::default());
+        stage.batch();
+        assert!(!stage.active);
+        assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
+        assert_eq!(stage.inner.notes, ["filter: arp", "filter: "]);
+    }
+
+    #[test]
+    fn malformed_frames_are_counted_and_kept() {
+        let published = Arc::new(MalformedCounters::default());
+        let reduction = reduction("", 0, 1, Slice::L4);
+        assert!(reduction.parses());
+        let switch = Arc::new(Switch::default());
+        let mut stage = Stage::new(Kept::default(), &reduction, switch, Arc::clone(&published));
+        assert_eq!(give(&mut stage, &udp(1)[..40], 0), Verdict::Captured);
+        assert_eq!(give(&mut stage, &[1, 2, 3], 0), Verdict::Captured);
+        stage.batch();
+        assert_eq!(stage.inner.frames[0].0, udp(1)[..40]);
+        let mut counts = BTreeMap::new();
+        published.add_to(&mut counts);
+        let expected = [("ethernet_short", 1), ("ipv4_total_length", 1)];
+        assert_eq!(counts, BTreeMap::from(expected));
+    }
+}

@@ -1,0 +1,16 @@
+//! The receive path: a pool of slots, the ring they go round in, and the loop that turns it.
+//!
+//! May import: [`crate::verbs`], [`crate::memory`], [`crate::clock`], [`crate::stats`]. Parsers, filters and sinks
+//! never import this: they see borrowed bytes.
+//!
+//! Architecture invariant: a slot is a token. It is on the ring, where the device may write to it, or somebody holds
+//! the token and may read it; there is no third place, and no second token.
+
+mod pool;
+mod ring;
+mod worker;
+
+pub use pool::{Filled, Slot, SlotMemory};
+pub use ring::{Batch, Failed, Ring, RingAttr};
+pub use worker::{Consumer, Control, Ended, Frame, Idle, Verdict, Worker};
+pub(crate) use worker::{system_ns, wait_readable};

@@ -1,0 +1,169 @@
+//! Slots: equal pieces of registered memory, each taking one frame.
+#![allow(unsafe_code)]
+
+use super::RingAttr;
+use crate::verbs::Mr;
+
+/// The right to one slot's bytes. Neither `Copy` nor `Clone`: who holds it knows that the device does not write
+/// there.
+///
+/// ```compile_fail
+/// fn twice(slot: engine::rx::Slot) -> (engine::rx::Slot, engine::rx::Slot) {
+///     (slot, slot)
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// Only the ring makes slots: each number once at the start, and again when its completion comes.
+    pub(super) fn new(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// The slot's number, its WR's `wr_id`.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.0
+    }
+}
+
+/// A slot with a frame in it.
+#[derive(Debug)]
+pub struct Filled {
+    slot: Slot,
+    len: u32,
+    ticks: u64,
+    /// Bytes in front of where the device began to write that belong to the frame.
+    ahead: u8,
+    /// The device took a VLAN tag off, and it was not put back.
+    tag_lost: bool,
+}
+
+impl Filled {
+    /// The device's clock at reception, in its ticks.
+    #[must_use]
+    pub fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// Whether the device took a VLAN tag off that was not put back. Never true where the ring is reached by the
+    /// verbs, which do not tell.
+    #[must_use]
+    pub fn tag_lost(&self) -> bool {
+        self.tag_lost
+    }
+
+    /// The frame's bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes<'a>(&'a self, memory: &'a SlotMemory) -> &'a [u8] {
+        let ahead = usize::from(self.ahead);
+        // SAFETY: `slot` is a token of this memory's ring, so the device does not write there and nobody writes at
+        // all; the ring made sure that `len` is at most a slot's size and the index one of the pool's, and `ahead`
+        // is at most the slot's headroom.
+        unsafe {
+            std::slice::from_raw_parts(
+                memory.address(&self.slot).sub(ahead),
+                self.len as usize + ahead,
+            )
+        }
+    }
+
+    /// Gives the slot back, for reposting.
+    #[must_use]
+    pub fn into_slot(self) -> Slot {
+        self.slot
+    }
+}
+
+/// How slots lie in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Bytes the device may write.
+    slot_bytes: usize,
+    /// Bytes in front of them, for a VLAN tag that is put back: a cache line, so that frames stay aligned.
+    headroom: usize,
+}
+
+impl Layout {
+    pub(super) fn of(attr: RingAttr) -> Self {
+        Self {
+            slot_bytes: attr.buffer as usize * attr.max_sge as usize,
+            headroom: if attr.restore_vlan { 64 } else { 0 },
+        }
+    }
+
+    /// From one slot to the next.
+    pub(super) fn stride(self) -> usize {
+        self.slot_bytes + self.headroom
+    }
+}
+
+/// The memory behind one ring's slots.
+pub struct SlotMemory {
+    mr: Mr,
+    layout: Layout,
+}
+
+/// Length of two MAC addresses, behind which a VLAN tag stands (IEEE 802.3).
+const MACS: usize = 12;
+/// TPID of a customer tag (IEEE 802.1Q): the only one that CVLAN stripping takes off.
+const CVLAN: [u8; 2] = [0x81, 0x00];
+
+impl SlotMemory {
+    /// Slots over registered memory.
+    pub(super) fn new(mr: Mr, layout: Layout) -> Self {
+        Self { mr, layout }
+    }
+
+    /// The longest frame a slot takes, in bytes.
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.layout.slot_bytes
+    }
+
+    /// The registration.
+    pub(super) fn mr(&self) -> &Mr {
+        &self.mr
+    }
+
+    #[inline]
+    pub(super) fn address(&self, slot: &Slot) -> *mut u8 {
+        debug_assert!((slot.0 as usize) < self.mr.memory().len() / self.layout.stride());
+        let at = slot.0 as usize * self.layout.stride() + self.layout.headroom;
+        // SAFETY: the ring hands out numbers below the number of slots, so this stays inside the region.
+        unsafe { self.mr.memory().as_ptr().add(at) }
+    }
+
+    /// A slot that the device has filled with `len` bytes (at most a slot's), and the tag it took off. The tag is put
+    /// back in place if the slots have headroom for it: the addresses move four bytes forward.
+    #[inline]
+    pub(super) fn fill(&self, slot: Slot, len: u32, ticks: u64, stripped: Option<u16>) -> Filled {
+        let mut filled = Filled {
+            slot,
+            len,
+            ticks,
+            ahead: 0,
+            tag_lost: stripped.is_some(),
+        };
+        if let Some(tci) = stripped
+            && self.layout.headroom >= 4
+            && len as usize >= MACS
+        {
+            let start = self.address(&filled.slot);
+            let [high, low] = tci.to_be_bytes();
+            // SAFETY: the token was made just now and is exclusive; the slot has four bytes of headroom and at
+            // least the two addresses. The ranges overlap, which `copy` allows.
+            unsafe {
+                std::ptr::copy(start, start.sub(4), MACS);
+                start
+                    .add(MACS - 4)
+                    .cast::<[u8; 4]>()
+                    .write([CVLAN[0], CVLAN[1], high, low]);
+            }
+            (filled.ahead, filled.tag_lost) = (4, false);
+        }
+        filled
+    }
+}

@@ -1,0 +1,578 @@
+//! One queue's ring: a WQ, its CQ, and the slots that go round between them.
+//!
+//! Two ways lead to the same rings: the verbs (`ibv_start_poll`, `ibv_post_wq_recv`), which every device has, and
+//! libmlx5's direct verbs, which cost a third of them. What goes round is the same, and so is the accounting here.
+//!
+//! A ring trusts neither the device nor the driver further than it must: a completion that names a slot which is
+//! not posted, or a length that no slot has, is an error and never a second token or a read out of bounds.
+#![allow(unsafe_code)]
+
+use super::pool::{Filled, Layout, Slot, SlotMemory};
+use crate::{
+    Error,
+    memory::Region,
+    verbs::{
+        Channel, Context, Cq, CqAttr, DirectCq, DirectWq, Mr, Pd, Wq, WqAttr, WqState, is_direct,
+    },
+};
+use rdma_sys as ffi;
+use std::{os::fd::RawFd, ptr, sync::Arc};
+
+/// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. Not a frame.
+const FLUSHED: u32 = 5;
+/// `IBV_WC_LOC_LEN_ERR`: the frame was longer than the WR's buffers. The WQ goes on.
+const TOO_LONG: u32 = 1;
+
+/// A WQE that points nowhere yet.
+const NOTHING: u32 = u32::MAX;
+
+/// What a ring is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct RingAttr {
+    /// WRs, and so slots.
+    pub wrs: u32,
+    /// Bytes of a scatter entry.
+    pub buffer: u32,
+    /// Scatter entries of a WR. They lie side by side in a slot, so that a frame is always one slice.
+    pub max_sge: u32,
+    /// `ibv_wq_flags`.
+    pub flags: u32,
+    /// Completion vector.
+    pub vector: u32,
+    /// Ask for the device's time stamps.
+    pub timestamps: bool,
+    /// Put VLAN tags back that the NIC took off; only direct rings can.
+    pub restore_vlan: bool,
+    /// A channel to sleep on.
+    pub channel: bool,
+    /// Reach the queues in their own memory where the device allows it.
+    pub direct: bool,
+    /// Where the memory should be.
+    pub numa_node: Option<u32>,
+}
+
+/// What one poll found. Made once, used for every poll.
+#[derive(Debug)]
+pub struct Batch {
+    /// Frames, in the order of their completion.
+    pub frames: Vec<Filled>,
+    /// WRs that completed in error.
+    pub failed: Vec<Failed>,
+    /// Slots whose WR was flushed: no frame was ever in them.
+    pub flushed: Vec<Slot>,
+    size: usize,
+}
+
+impl Batch {
+    /// A batch of at most `size` completions.
+    #[must_use]
+    pub fn new(size: usize) -> Self {
+        Self {
+            frames: Vec::with_capacity(size),
+            failed: Vec::with_capacity(size),
+            flushed: Vec::with_capacity(size),
+            size,
+        }
+    }
+
+    /// Completions in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.frames.len() + self.failed.len() + self.flushed.len()
+    }
+
+    /// Whether the poll found nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The most completions it takes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
+/// A WR that completed in error.
+#[derive(Debug)]
+pub struct Failed {
+    /// Its slot.
+    pub slot: Slot,
+    /// `ibv_wc_status`.
+    pub status: u32,
+}
+
+impl Failed {
+    /// Whether the WQ is in error after this, and every other WR of it is being flushed.
+    #[must_use]
+    pub fn stops_the_queue(&self) -> bool {
+        self.status != TOO_LONG
+    }
+}
+
+/// A completion that cannot be: the driver named a slot that is not posted, or a length no slot has, or the CQ
+/// cannot be read. The queue cannot go on. Small, for the hot path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// The CQ cannot be polled (errno).
+    #[error("the CQ cannot be polled: errno {0} (it was overrun, or the device is gone)")]
+    Poll(i32),
+    /// A completion names a slot that is not on the ring.
+    #[error("a completion names WR {0}, which is not posted")]
+    Unposted(u64),
+    /// The WQ takes no WRs (errno).
+    #[error("WRs cannot be posted: errno {0}")]
+    Post(i32),
+}
+
+/// A WQ with its CQ and its slots, owned by one thread.
+pub struct Ring {
+    // The order of teardown: WQ and CQ, then memory. The table holds the WQ as well, and the WQ its memory.
+    way: Way,
+    memory: Arc<SlotMemory>,
+    attr: RingAttr,
+    posted: Box<[bool]>,
+    outstanding: u32,
+}
+
+/// How a ring's queues are reached.
+enum Way {
+    Verbs(VerbsWay),
+    Direct(DirectWay),
+}
+
+struct VerbsWay {
+    wq: Wq,
+    cq: Cq,
+    /// A WR for each slot, complete but for `next`: reposting only links them.
+    wrs: Box<[ffi::ibv_recv_wr]>,
+    _sges: Box<[ffi::ibv_sge]>,
+}
+
+struct DirectWay {
+    wq: DirectWq,
+    cq: DirectCq,
+    /// The slot that each WQE points at. Slots that come back in their order find their WQE already written.
+    bound: Box<[u32]>,
+}
+
+// SAFETY: the raw pointers in `wrs` lead into `_sges` (boxed, never moved) and among `wrs` themselves; both go with
+// the ring to whichever thread owns it.
+unsafe impl Send for VerbsWay {}
+
+impl Ring {
+    /// Makes a ring: memory, CQ and WQ, ready, with every slot posted.
+    ///
+    /// # Errors
+    /// A verb's, or memory's.
+    pub fn create(context: &Context, pd: &Pd, attr: RingAttr) -> Result<Self, Error> {
+        let layout = Layout::of(attr);
+        let memory = Region::allocate(layout.stride() * attr.wrs as usize, attr.numa_node)?;
+        let mr = Mr::register(pd, memory)?;
+        let channel = if attr.channel {
+            Some(Channel::create(context)?)
+        } else {
+            None
+        };
+        let cq_attr = CqAttr {
+            entries: attr.wrs,
+            vector: attr.vector,
+            timestamps: attr.timestamps,
+        };
+        let cq = Cq::create(context, cq_attr, channel)?;
+        let wq_attr = WqAttr {
+            max_wr: attr.wrs,
+            max_sge: attr.max_sge,
+            flags: attr.flags,
+        };
+        let mut wq = Wq::create(pd, &cq, &mr, wq_attr)?;
+        // Receives posted before this are lost: libmlx5 zeroes the ring at RESET -> RDY.
+        wq.set_state(WqState::Ready)?;
+        let memory = Arc::new(SlotMemory::new(mr, layout));
+        let way = if attr.direct && is_direct(context) {
+            let (wq, cq) = (DirectWq::of(wq)?, DirectCq::of(cq)?);
+            let bound = (0..wq.len()).map(|_| NOTHING).collect();
+            Way::Direct(DirectWay { wq, cq, bound })
+        } else {
+            Way::Verbs(VerbsWay::over(wq, cq, &memory, attr))
+        };
+        let posted = vec![false; attr.wrs as usize].into();
+        let mut ring = Self {
+            way,
+            memory,
+            attr,
+            posted,
+            outstanding: 0,
+        };
+        let slots = (0..attr.wrs).map(Slot::new);
+        ring.post_all(slots).map_err(|errno| Error::Verb {
+            verb: "ibv_post_wq_recv",
+            object: format!("{} WRs", attr.wrs),
+            source: std::io::Error::from_raw_os_error(errno),
+            hint: None,
+        })?;
+        Ok(ring)
+    }
+
+    /// The memory of this ring's slots.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<SlotMemory> {
+        &self.memory
+    }
+
+    /// The WQ, for a table.
+    #[must_use]
+    pub fn wq(&self) -> &Wq {
+        match &self.way {
+            Way::Verbs(way) => &way.wq,
+            Way::Direct(way) => way.wq.wq(),
+        }
+    }
+
+    /// Whether the ring is reached by direct verbs.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        matches!(self.way, Way::Direct(_))
+    }
+
+    /// Descriptor of the channel to sleep on, where there is one.
+    #[must_use]
+    pub fn event_fd(&self) -> Option<RawFd> {
+        match &self.way {
+            Way::Verbs(way) => way.cq.event_fd(),
+            Way::Direct(way) => way.cq.event_fd(),
+        }
+    }
+
+    /// Asks for an event at the next completion. mlx5 raises one at once for a completion that is there already, so
+    /// nothing is slept through.
+    ///
+    /// # Errors
+    /// The verb's errno.
+    pub fn arm(&mut self) -> Result<(), Error> {
+        match &mut self.way {
+            Way::Verbs(way) => way.cq.arm(),
+            Way::Direct(way) => {
+                way.cq.arm();
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes and acknowledges one event if there is one; true when there was.
+    pub fn take_event(&mut self) -> bool {
+        match &mut self.way {
+            Way::Verbs(way) => way.cq.take_event(),
+            Way::Direct(way) => way.cq.take_event(),
+        }
+    }
+
+    /// WRs the device has.
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Takes up to `limit` completions (and no more than the batch's size) into an empty batch.
+    ///
+    /// # Errors
+    /// The queue cannot go on. What the batch holds by then is sound.
+    #[inline]
+    pub fn poll(&mut self, batch: &mut Batch, limit: usize) -> Result<(), RingError> {
+        debug_assert!(batch.is_empty());
+        let limit = limit.min(batch.size);
+        let mut account = Account {
+            posted: &mut self.posted,
+            outstanding: &mut self.outstanding,
+            memory: &self.memory,
+            batch,
+        };
+        match &mut self.way {
+            Way::Verbs(way) => way.poll(&mut account, limit),
+            Way::Direct(way) => way.poll(&mut account, limit),
+        }
+    }
+
+    /// Puts a batch's slots back on the ring, with one list and one doorbell, and empties the batch.
+    ///
+    /// # Errors
+    /// The WQ takes no WRs.
+    #[inline]
+    pub fn repost(&mut self, batch: &mut Batch) -> Result<(), RingError> {
+        if batch.failed.is_empty() && batch.flushed.is_empty() {
+            // Nearly always: frames alone, in their order.
+            return self
+                .post_all(batch.frames.drain(..).map(Filled::into_slot))
+                .map_err(RingError::Post);
+        }
+        let slots = batch
+            .frames
+            .drain(..)
+            .map(Filled::into_slot)
+            .chain(batch.failed.drain(..).map(|f| f.slot))
+            .chain(batch.flushed.drain(..));
+        self.post_all(slots).map_err(RingError::Post)
+    }
+
+    #[inline]
+    fn post_all(&mut self, slots: impl Iterator<Item = Slot>) -> Result<(), i32> {
+        let posted = &mut self.posted;
+        let count = match &mut self.way {
+            Way::Verbs(way) => way.post(posted, slots)?,
+            Way::Direct(way) => way.post(posted, slots, &self.memory, self.attr),
+        };
+        self.outstanding += count;
+        Ok(())
+    }
+
+    fn set_state(&mut self, state: WqState) -> Result<(), Error> {
+        match &mut self.way {
+            Way::Verbs(way) => way.wq.set_state(state),
+            Way::Direct(way) => {
+                way.wq.set_state(state)?;
+                // A reset forgets the WQEs.
+                if state == WqState::Reset {
+                    way.bound.fill(NOTHING);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings a WQ back that is in error: everything posted is flushed, then RESET, RDY, and the slots go back on.
+    /// Frames that completed before the error are handed to `frames` first, as they were received. Gives how many
+    /// completed in error, which are frames too.
+    ///
+    /// # Errors
+    /// A verb failed or flushes did not come within a second: the queue cannot be recovered.
+    pub fn recover(&mut self, mut frames: impl FnMut(&Filled, &SlotMemory)) -> Result<u64, Error> {
+        let failed = |what: &str| Error::Device(format!("recovering the WQ: {what}"));
+        // A WQ that the device put into error is there already; asking again is allowed. One that only its last
+        // completion shows to be broken is put there, so that it flushes.
+        self.set_state(WqState::Error).ok();
+        let mut slots = Vec::with_capacity(self.outstanding as usize);
+        let mut batch = Batch::new(256);
+        let mut errors = 0;
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(1);
+        while self.outstanding > 0 {
+            self.poll(&mut batch, usize::MAX)
+                .map_err(|e| failed(&e.to_string()))?;
+            if batch.is_empty() {
+                if std::time::Instant::now() > deadline {
+                    return Err(failed(&format!(
+                        "{} of its WRs were not flushed within a second",
+                        self.outstanding
+                    )));
+                }
+                std::thread::yield_now();
+            }
+            for filled in batch.frames.drain(..) {
+                frames(&filled, &self.memory);
+                slots.push(filled.into_slot());
+            }
+            errors += batch.failed.len() as u64;
+            slots.extend(batch.failed.drain(..).map(|f| f.slot));
+            slots.append(&mut batch.flushed);
+        }
+        self.set_state(WqState::Reset)?;
+        self.set_state(WqState::Ready)?;
+        // Those flushed above, and those of the batch that showed the error, which its holder reposts afterwards.
+        self.post_all(slots.into_iter())
+            .map_err(|errno| failed(&format!("ibv_post_wq_recv: errno {errno}")))?;
+        Ok(errors)
+    }
+}
+
+/// A poll's bookkeeping, the same for both ways.
+struct Account<'a> {
+    posted: &'a mut [bool],
+    outstanding: &'a mut u32,
+    memory: &'a SlotMemory,
+    batch: &'a mut Batch,
+}
+
+impl Account<'_> {
+    /// Enters one completion; a slot that is not posted is an error and makes no token.
+    #[inline]
+    fn enter(
+        &mut self,
+        index: u64,
+        status: u32,
+        len: u32,
+        ticks: u64,
+        stripped: Option<u16>,
+    ) -> Result<(), RingError> {
+        let posted = usize::try_from(index)
+            .ok()
+            .and_then(|i| self.posted.get_mut(i));
+        let Some(posted @ true) = posted else {
+            return Err(RingError::Unposted(index));
+        };
+        *posted = false;
+        *self.outstanding -= 1;
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "an index of `posted`, whose length is a u32"
+        )]
+        let slot = Slot::new(index as u32);
+        match status {
+            0 if len as usize <= self.memory.slot_bytes() => {
+                self.batch
+                    .frames
+                    .push(self.memory.fill(slot, len, ticks, stripped));
+            }
+            FLUSHED => self.batch.flushed.push(slot),
+            // A length no slot has is as good as an error that says so.
+            status => self.batch.failed.push(Failed {
+                slot,
+                status: if status == 0 { TOO_LONG } else { status },
+            }),
+        }
+        Ok(())
+    }
+}
+
+impl VerbsWay {
+    fn over(wq: Wq, cq: Cq, memory: &SlotMemory, attr: RingAttr) -> Self {
+        let lkey = memory.mr().lkey();
+        let mut sges: Box<[_]> = (0..attr.wrs)
+            .flat_map(|slot| {
+                let start = memory.address(&Slot::new(slot)) as u64;
+                (0..attr.max_sge).map(move |i| ffi::ibv_sge {
+                    addr: start + u64::from(i) * u64::from(attr.buffer),
+                    length: attr.buffer,
+                    lkey,
+                })
+            })
+            .collect();
+        let wrs = sges
+            .chunks_exact_mut(attr.max_sge as usize)
+            .enumerate()
+            .map(|(slot, sges)| ffi::ibv_recv_wr {
+                wr_id: slot as u64,
+                next: ptr::null_mut(),
+                sg_list: sges.as_mut_ptr(),
+                num_sge: i32::try_from(sges.len()).unwrap_or(i32::MAX),
+            })
+            .collect();
+        Self {
+            wq,
+            cq,
+            wrs,
+            _sges: sges,
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
+        if limit == 0 {
+            return Ok(());
+        }
+        let Some(mut completions) = self.cq.poll().map_err(|e| RingError::Poll(e.0))? else {
+            return Ok(());
+        };
+        for taken in 1.. {
+            let Some(wc) = completions.next().map_err(|e| RingError::Poll(e.0))? else {
+                break;
+            };
+            account.enter(wc.wr_id, wc.status, wc.byte_len, wc.timestamp, None)?;
+            // Before asking for the next one: a completion once taken must be handled.
+            if taken == limit {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Links the slots' WRs into one list and posts it.
+    #[inline]
+    fn post(&mut self, posted: &mut [bool], slots: impl Iterator<Item = Slot>) -> Result<u32, i32> {
+        let wrs = self.wrs.as_mut_ptr();
+        let (mut head, mut last): (*mut ffi::ibv_recv_wr, *mut ffi::ibv_recv_wr) =
+            (ptr::null_mut(), ptr::null_mut());
+        let mut count = 0;
+        for slot in slots {
+            let index = slot.index() as usize;
+            posted[index] = true;
+            // SAFETY: `posted` has as many entries as `wrs`, and indexing it has just checked the bound; `last` is
+            // null or the WR linked before. The list is private until it is posted.
+            unsafe {
+                let wr = wrs.add(index);
+                if last.is_null() {
+                    head = wr;
+                } else {
+                    (*last).next = wr;
+                }
+                last = wr;
+            }
+            count += 1;
+        }
+        if !last.is_null() {
+            // SAFETY: the list is linked from `head` to `last`, whose `next` ends it; each WR's scatter entries lie
+            // in the slot whose token has just been given up, in the memory the WQ was created with.
+            unsafe {
+                (*last).next = ptr::null_mut();
+                self.wq.post(head)?;
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl DirectWay {
+    #[inline]
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
+        let mut result = Ok(());
+        for _ in 0..limit {
+            let Some(cqe) = self.cq.take() else { break };
+            let slot = self.bound[self.wq.index_of(cqe.wqe_counter) as usize];
+            result = account.enter(
+                slot.into(),
+                cqe.status,
+                cqe.byte_len,
+                cqe.timestamp,
+                cqe.stripped,
+            );
+            if result.is_err() {
+                break;
+            }
+        }
+        self.cq.release();
+        result
+    }
+
+    /// Hands the slots' WQEs over. A slot that comes back to the WQE it was in costs a comparison.
+    #[inline]
+    fn post(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+        memory: &SlotMemory,
+        attr: RingAttr,
+    ) -> u32 {
+        let mut count = 0;
+        for slot in slots {
+            let index = self.wq.next_index();
+            let bound = &mut self.bound[index as usize];
+            posted[slot.index() as usize] = true;
+            if *bound != slot.index() {
+                *bound = slot.index();
+                let address = memory.address(&slot) as u64;
+                self.wq.write(
+                    index,
+                    address,
+                    attr.buffer,
+                    attr.max_sge,
+                    memory.mr().lkey(),
+                );
+            }
+            self.wq.advance();
+            count += 1;
+        }
+        // SAFETY: each WQE points into the slot whose token has just been given up, in the memory the WQ was created
+        // with; no more slots exist than WQEs, so none is overwritten while the device has it.
+        unsafe { self.wq.hand_over() };
+        count
+    }
+}

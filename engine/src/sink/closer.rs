@@ -1,0 +1,134 @@
+//! Gives files their end: cut to their whole records, synced, named. A thread of its own, since a sync may take long
+//! and blocks must not wait for it.
+//!
+//! Invariant: an open file is locked (flock) from its creation until it has its final name, so that [`crate::recover`]
+//! can tell it from one that a crash left.
+
+use std::{
+    ffi::OsString,
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+/// Ending of a file's name while it is open.
+pub(crate) const PART: &str = ".part";
+
+/// An open file and its two names.
+pub(super) struct Named {
+    pub(super) file: File,
+    /// Its name while it is open.
+    pub(super) part: PathBuf,
+    /// Its name when it is complete.
+    pub(super) path: PathBuf,
+    /// Writes go past the page cache.
+    pub(super) direct: bool,
+}
+
+/// A file that gets no more blocks.
+pub(super) struct Leaving {
+    pub(super) named: Named,
+    /// Bytes that are whole records.
+    pub(super) len: u64,
+}
+
+impl Named {
+    /// Creates the file of a queue whose first record is stamped `ns`, with direct I/O where the file system has it.
+    pub(super) fn create(dir: &Path, queue: u16, ns: u64, extension: &str) -> Result<Self, String> {
+        // Two files of one queue may begin in the same nanosecond: the later one takes the next free name.
+        for ns in ns..ns.saturating_add(1000) {
+            let path = dir.join(format!("wqcap-q{queue:02}-{ns}.{extension}"));
+            let mut part = OsString::from(&path);
+            part.push(PART);
+            let part = PathBuf::from(part);
+            let open = |flags| {
+                OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .custom_flags(flags)
+                    .open(&part)
+            };
+            let opened = match open(libc::O_DIRECT) {
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                    // Some kernels create the file before they find that it cannot be direct.
+                    let _ = std::fs::remove_file(&part);
+                    open(0).map(|file| (file, false))
+                }
+                other => other.map(|file| (file, true)),
+            };
+            match opened {
+                Ok(_) if path.exists() => drop(std::fs::remove_file(&part)),
+                Ok((file, _)) if !claim(&file) => {}
+                Ok((file, direct)) => {
+                    return Ok(Self {
+                        file,
+                        part,
+                        path,
+                        direct,
+                    });
+                }
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(format!("output.dir: cannot create {}: {e}", part.display())),
+            }
+        }
+        Err(format!(
+            "output.dir: {} has files of queue {queue} for every nanosecond from {ns} on",
+            dir.display()
+        ))
+    }
+}
+
+/// Locks a new file; `false`: a recovery found it before that, empty, and takes it away.
+fn claim(file: &File) -> bool {
+    match file.try_lock() {
+        Ok(()) => file.metadata().is_ok_and(|m| m.nlink() > 0),
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(e)) => {
+            tracing::warn!(
+                "files cannot be locked here ({e}): do not run `wqcap recover` beside a capture"
+            );
+            true
+        }
+    }
+}
+
+impl Named {
+    /// Leaves direct I/O, for a file system that opens files so and then refuses to write them.
+    pub(super) fn go_through_page_cache(&mut self) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        #[allow(unsafe_code)]
+        // SAFETY: fcntl on a descriptor this object owns.
+        let flags = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETFL, 0) };
+        if flags < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        tracing::info!(
+            "{}: no direct I/O here, writing through the page cache",
+            self.part.display()
+        );
+        self.direct = false;
+        Ok(())
+    }
+}
+
+impl Leaving {
+    /// Cuts, syncs and names the file; an empty one goes.
+    pub(super) fn finish(self) -> Result<Option<PathBuf>, String> {
+        let Named {
+            file, part, path, ..
+        } = self.named;
+        if self.len == 0 {
+            return std::fs::remove_file(&part)
+                .map(|()| None)
+                .map_err(|e| format!("cannot remove the empty {}: {e}", part.display()));
+        }
+        let told = |what: &str, e: io::Error| {
+            format!("cannot {what} {}: {e}; it keeps that name", part.display())
+        };
+        file.set_len(self.len).map_err(|e| told("cut", e))?;
+        file.sync_all().map_err(|e| told("sync", e))?;
+        std::fs::rename(&part, &path).map_err(|e| told("rename", e))?;
+        Ok(Some(path))
+    }
+}

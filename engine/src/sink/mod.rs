@@ -1,0 +1,70 @@
+//! Where captured frames go: encoded once into large blocks on the queue's core, written by a thread of their own.
+//!
+//! ```text
+//! frame -> encode into the queue's block -> full blocks -> writer -> io_uring, O_DIRECT -> file -> closer -> its name
+//!               ^                                            |
+//!               +----------------- empty blocks -------------+
+//! ```
+//!
+//! May import: [`crate::memory`], [`crate::stats`], and the consumer's seam of [`crate::rx`]. A sink does not know
+//! that slots, rings or devices exist.
+//!
+//! Invariants: a queue's core never touches the disk. Blocks of a file are numbered by their offset, so they may be
+//! written in any order; what counts as written is the unbroken run from the file's start, and a file that breaks is
+//! cut at the end of its last whole record in that run.
+
+mod block;
+mod closer;
+mod count;
+mod disk;
+mod pcap;
+mod pcapng;
+mod writer;
+
+pub(crate) use closer::PART;
+
+pub use block::{BlockSink, OnFull, Rotation};
+pub use count::Count;
+pub use pcap::PcapEncoder;
+pub use pcapng::PcapngEncoder;
+pub use writer::{Files, Finished, Writer};
+
+/// One record to be encoded.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Nanoseconds since 1970.
+    pub ns: u64,
+    /// What is kept of the frame.
+    pub bytes: &'a [u8],
+    /// The frame's length on the wire, at least that of `bytes`.
+    pub len: u32,
+    /// Frames of this queue lost right before this one, for want of room.
+    pub lost_before: u64,
+}
+
+/// What a file can tell of itself at its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Stamp of the first record.
+    pub first_ns: u64,
+    /// Stamp of the last record.
+    pub last_ns: u64,
+    /// Frames this queue received while the file was open.
+    pub received: u64,
+    /// Those of them that found no room.
+    pub dropped: u64,
+}
+
+/// Turns frames into the bytes of a file format.
+pub trait Encoder: Clone + Send + 'static {
+    /// The file name's ending, `pcap`.
+    fn extension(&self) -> &'static str;
+    /// What a file of this queue begins with.
+    fn header(&self, queue: u16) -> Vec<u8>;
+    /// Bytes of the record.
+    fn record_len(&self, record: &Record<'_>) -> usize;
+    /// Writes the record into `out`, which has exactly [`Encoder::record_len`] bytes.
+    fn record(&self, out: &mut [u8], queue: u16, record: &Record<'_>);
+    /// What a file ends with.
+    fn trailer(&self, totals: &Totals) -> Vec<u8>;
+}

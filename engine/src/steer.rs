@@ -1,0 +1,768 @@
+//! Steering: the RSS QPs and flow rules that a mode and its rule table come to.
+//!
+//! May import: [`crate::config`], [`crate::verbs`]' plain rule types, `rss`. Pure: nothing is created here.
+//!
+//! One RSS QP hashes one L3 and at most one L4 type, so whatever a rule takes is split by profile: for each pair of
+//! L3 and L4 the rule may match, a hardware rule to that pair's QP. Within one priority of the user's, the more
+//! special profiles stand before the more general ones, which is what [`Profile::priority_offset`] says.
+
+use crate::{
+    Error,
+    config::{self, Action, Config, Mode, Proto, RuleConfig},
+    verbs::{FlowKind, FlowSpec, Masked},
+};
+use rss::profile::{HashDepth, Profile};
+use serde::{Serialize, Serializer};
+use std::net::IpAddr;
+
+/// The first priority of `steal`: rules of others, put in front on purpose, still have room.
+const STEAL_BASE: u16 = 8;
+/// Hardware priorities that one of the user's takes: one for each of [`Profile::priority_offset`]'s.
+const STEP: u16 = 3;
+/// The largest of the user's priorities: mlx5 takes 0 to 15.
+pub const MAX_PRIORITY: u16 = 4;
+/// The UDP port of VXLAN (RFC 7348).
+const VXLAN_PORT: u16 = 4789;
+
+/// Where a QP sends frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spread {
+    /// By the profile's hash over the shared table.
+    Table,
+    /// All to one queue, over a table of one entry.
+    Queue(u16),
+}
+
+/// One RSS QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct QpPlan {
+    /// What it hashes; the catch-all hashes nothing.
+    #[serde(serialize_with = "name_of_profile")]
+    pub profile: Profile,
+    /// Over which table.
+    pub spread: Spread,
+}
+
+/// One flow rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RulePlan {
+    /// What it is for: a profile's name, with the number of the user's rule where there is one.
+    pub name: String,
+    /// `sniffer`, or a match.
+    #[serde(skip)]
+    pub kind: FlowKind,
+    /// Lower is matched first.
+    pub priority: u16,
+    /// What it matches.
+    #[serde(rename = "match", serialize_with = "text_of_specs")]
+    pub specs: Vec<FlowSpec>,
+    /// Number of its QP in [`Steering::qps`].
+    pub qp: usize,
+}
+
+/// The QPs and rules of a run, in the order in which they are made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Steering {
+    /// RSS QPs.
+    pub qps: Vec<QpPlan>,
+    /// Flow rules, the more special before the more general.
+    pub rules: Vec<RulePlan>,
+}
+
+fn name_of_profile<S: Serializer>(profile: &Profile, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(profile.name())
+}
+
+fn text_of_specs<S: Serializer>(specs: &[FlowSpec], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&describe(specs))
+}
+
+impl Steering {
+    /// What a configuration comes to over so many queues.
+    ///
+    /// # Errors
+    /// A rule that cannot be, rules that would duplicate frames, or more queues than the mode can have.
+    pub fn of(config: &Config, queues: u16) -> Result<Self, Error> {
+        let depth = match config.rss.hash {
+            config::HashDepth::L3 => HashDepth::L3,
+            config::HashDepth::L4 => HashDepth::L4,
+        };
+        match config.capture.mode {
+            Mode::Steal => Ok(Self::steal(depth)),
+            Mode::Sniffer if queues > 1 => Err(refuse(
+                "capture.queues",
+                queues,
+                "mode \"sniffer\" has one queue, since its rules cannot tell protocols apart; spread its frames over \
+                 threads with pipeline.mode = \"fanout\"",
+            )),
+            Mode::Sniffer => Ok(Self::sniffer()),
+            Mode::Filtered => Self::filtered(&config.rule, depth, queues),
+        }
+    }
+
+    /// Every frame, by profile.
+    fn steal(depth: HashDepth) -> Self {
+        let mut steering = Self::default();
+        for profile in Profile::to_install(depth) {
+            let qp = steering.qp(*profile, None);
+            steering.rules.push(RulePlan {
+                name: profile.name().to_owned(),
+                kind: FlowKind::Normal,
+                priority: STEAL_BASE + u16::from(profile.priority_offset()),
+                specs: Match::default().specs(*profile),
+                qp,
+            });
+        }
+        steering
+    }
+
+    fn sniffer() -> Self {
+        let mut steering = Self::default();
+        let qp = steering.qp(Profile::CatchAll, None);
+        steering.rules.push(RulePlan {
+            name: "sniffer".into(),
+            kind: FlowKind::Sniffer,
+            priority: 0,
+            specs: Vec::new(),
+            qp,
+        });
+        steering
+    }
+
+    fn filtered(rules: &[RuleConfig], depth: HashDepth, queues: u16) -> Result<Self, Error> {
+        if rules.is_empty() {
+            return Err(refuse(
+                "capture.mode",
+                "filtered",
+                "there is no [[rule]] that says what to take",
+            ));
+        }
+        let mut steering = Self::default();
+        // (number of the user's rule, its match) of each rule in `steering.rules`.
+        let mut matches: Vec<(usize, Profile, Match)> = Vec::new();
+        for (number, rule) in (1..).zip(rules) {
+            let wanted = Match::of(rule)
+                .map_err(|problem| refuse(&format!("rule {number}"), "", problem))?;
+            if rule.priority > MAX_PRIORITY {
+                return Err(refuse(
+                    &format!("rule {number}: priority"),
+                    rule.priority,
+                    format!("at most {MAX_PRIORITY}"),
+                ));
+            }
+            if let Some(queue) = rule.queue.filter(|q| *q >= queues) {
+                return Err(refuse(
+                    &format!("rule {number}: queue"),
+                    queue,
+                    format!("there are queues 0 to {}", queues - 1),
+                ));
+            }
+            let whole = rule.action == Action::Drop || rule.queue.is_some();
+            for profile in wanted.profiles(depth, whole) {
+                let qp = steering.qp(profile, rule.queue);
+                let mut specs = wanted.specs(profile);
+                if rule.action == Action::Drop {
+                    specs.push(FlowSpec::Drop);
+                }
+                steering.rules.push(RulePlan {
+                    name: format!("rule {number} {}", profile.name()),
+                    kind: FlowKind::Normal,
+                    priority: rule.priority * STEP + u16::from(profile.priority_offset()),
+                    specs,
+                    qp,
+                });
+                matches.push((number, profile, wanted));
+            }
+        }
+        steering.refuse_duplicates(&matches)?;
+        // Whatever order the user wrote them in.
+        steering.rules.sort_by_key(|r| r.priority);
+        Ok(steering)
+    }
+
+    /// The number of the QP for a profile, made if it is not there yet.
+    fn qp(&mut self, profile: Profile, queue: Option<u16>) -> usize {
+        let wanted = match (queue, profile) {
+            (Some(queue), _) => QpPlan {
+                profile: Profile::CatchAll,
+                spread: Spread::Queue(queue),
+            },
+            // What is not hashed needs a table of one entry.
+            (None, Profile::CatchAll) => QpPlan {
+                profile,
+                spread: Spread::Queue(0),
+            },
+            (None, _) => QpPlan {
+                profile,
+                spread: Spread::Table,
+            },
+        };
+        self.qps
+            .iter()
+            .position(|qp| *qp == wanted)
+            .unwrap_or_else(|| {
+                self.qps.push(wanted);
+                self.qps.len() - 1
+            })
+    }
+
+    /// Rules of one priority that can match the same frame and lead to different places: the NIC would deliver it
+    /// twice, or choose as it likes.
+    fn refuse_duplicates(&self, matches: &[(usize, Profile, Match)]) -> Result<(), Error> {
+        let target = |rule: &RulePlan| (rule.qp, rule.specs.contains(&FlowSpec::Drop));
+        for (i, first) in self.rules.iter().enumerate() {
+            for (j, second) in self.rules.iter().enumerate().skip(i + 1) {
+                let ((a, pa, ma), (b, pb, mb)) = (&matches[i], &matches[j]);
+                if a != b
+                    && first.priority == second.priority
+                    && target(first) != target(second)
+                    && ma.as_profile(*pa).meets(&mb.as_profile(*pb))
+                {
+                    return Err(refuse(
+                        &format!("rule {b}"),
+                        "",
+                        format!(
+                            "it and rule {a} can match the same frame ({}) at the same priority, but lead to different places; give one of them another priority",
+                            describe(&first.specs)
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refuse(key: &str, value: impl ToString, problem: impl ToString) -> Error {
+    Error::Config {
+        key: key.to_owned(),
+        value: value.to_string(),
+        problem: problem.to_string(),
+    }
+}
+
+/// IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ip {
+    V4,
+    V6,
+}
+
+/// What a rule matches, apart from its profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Match {
+    dst_mac: Masked<[u8; 6]>,
+    vlan: Masked<u16>,
+    /// Of frames that are no IP; IP is in `ip`.
+    ethertype: Option<u16>,
+    ip: Option<Ip>,
+    src: Masked<u128>,
+    dst: Masked<u128>,
+    proto: Option<u8>,
+    src_port: Masked<u16>,
+    dst_port: Masked<u16>,
+    vni: Option<u32>,
+}
+
+impl Match {
+    fn of(rule: &RuleConfig) -> Result<Self, String> {
+        let exact = |v: Option<u16>| {
+            v.map_or(Masked::default(), |value| Masked {
+                value,
+                mask: 0xffff,
+            })
+        };
+        let mut it = Self {
+            dst_mac: rule.dst_mac.map_or(Masked::default(), |mac| Masked {
+                value: mac.0,
+                mask: [0xff; 6],
+            }),
+            // The identifier's twelve bits; priority and DEI are anybody's.
+            vlan: rule.vlan.map_or(Masked::default(), |value| Masked {
+                value,
+                mask: 0x0fff,
+            }),
+            src_port: exact(rule.src_port),
+            dst_port: exact(rule.dst_port),
+            proto: rule.proto.map(|p| p.0),
+            vni: rule.vni,
+            ..Self::default()
+        };
+        if rule.vlan.is_some_and(|v| v > 0x0fff) {
+            return Err("vlan is at most 4095".into());
+        }
+        if rule.vni.is_some_and(|v| v >= 1 << 24) {
+            return Err("vni is at most 16777215".into());
+        }
+        match rule.ethertype {
+            Some(0x0800) => it.set_ip(Ip::V4)?,
+            Some(0x86dd) => it.set_ip(Ip::V6)?,
+            other => it.ethertype = other,
+        }
+        for (net, side) in [(rule.src, 0), (rule.dst, 1)] {
+            let Some(net) = net else { continue };
+            let masked = match net.address {
+                IpAddr::V4(a) => {
+                    it.set_ip(Ip::V4)?;
+                    Masked {
+                        value: a.to_bits().into(),
+                        mask: net.mask_v4().into(),
+                    }
+                }
+                IpAddr::V6(a) => {
+                    it.set_ip(Ip::V6)?;
+                    Masked {
+                        value: a.to_bits(),
+                        mask: net.mask_v6(),
+                    }
+                }
+            };
+            *(if side == 0 { &mut it.src } else { &mut it.dst }) = masked;
+        }
+        if rule.vni.is_some() {
+            if rule.proto.is_some_and(|p| p != Proto::UDP)
+                || rule.dst_port.is_some_and(|p| p != VXLAN_PORT)
+            {
+                return Err(format!("vni is VXLAN's: UDP to port {VXLAN_PORT}"));
+            }
+            it.proto = Some(Proto::UDP.0);
+            it.dst_port = exact(Some(VXLAN_PORT));
+        }
+        let ports = rule.src_port.is_some() || rule.dst_port.is_some();
+        if ports
+            && !it
+                .proto
+                .is_some_and(|p| [Proto::TCP.0, Proto::UDP.0].contains(&p))
+        {
+            return Err("ports need proto = \"tcp\" or \"udp\"".into());
+        }
+        if it.ethertype.is_some() && (it.proto.is_some() || it.ip.is_some()) {
+            return Err(
+                "an ethertype that is not IP's cannot stand with addresses, proto or ports".into(),
+            );
+        }
+        if rule.action == Action::Drop && rule.queue.is_some() {
+            return Err("a frame that is dropped goes to no queue".into());
+        }
+        Ok(it)
+    }
+
+    fn set_ip(&mut self, ip: Ip) -> Result<(), String> {
+        if self.ip.is_some_and(|old| old != ip) {
+            return Err("its fields are of IPv4 and of IPv6; no frame is both".into());
+        }
+        self.ip = Some(ip);
+        Ok(())
+    }
+
+    /// The profiles whose frames it can match. With `whole`, all go to one place, so as few as can tell them apart.
+    fn profiles(&self, depth: HashDepth, whole: bool) -> Vec<Profile> {
+        let fits = |profile: Profile| {
+            let (ip, l4) = kinds(profile);
+            let same_ip = match (self.ip, ip) {
+                (Some(mine), Some(its)) => mine == its,
+                (Some(_), None) => false,
+                (None, _) => true,
+            };
+            let same_l4 = match (self.proto, l4) {
+                (Some(mine), Some(its)) => mine == its,
+                // A protocol is an IP packet's, hashed by addresses unless the profile is the protocol's own.
+                (Some(mine), None) => {
+                    ip.is_some() && (depth == HashDepth::L3 || whole || ![6, 17].contains(&mine))
+                }
+                (None, _) => true,
+            };
+            same_ip && same_l4 && (self.ethertype.is_none() || profile == Profile::CatchAll)
+        };
+        let fitting = Profile::to_install(if whole { HashDepth::L4 } else { depth })
+            .iter()
+            .copied()
+            .filter(|p| fits(*p));
+        if whole {
+            // The most general that still carries the whole match: a protocol needs an IP spec, ports an L4 spec.
+            let fitting: Vec<_> = fitting.collect();
+            let ports = self.src_port.mask | self.dst_port.mask != 0 || self.vni.is_some();
+            let offset = if ports {
+                0
+            } else if self.ip.is_some() || self.proto.is_some() {
+                1
+            } else {
+                2
+            };
+            return fitting
+                .into_iter()
+                .filter(|p| p.priority_offset() == offset)
+                .collect();
+        }
+        // With hash = "l3", ports still have to be matched: the L3 profile's rule carries an L4 spec.
+        fitting.collect()
+    }
+
+    /// This match narrowed to the frames of a profile.
+    fn as_profile(&self, profile: Profile) -> Self {
+        let (ip, l4) = kinds(profile);
+        Self {
+            ip: self.ip.or(ip),
+            proto: self.proto.or(l4),
+            ..*self
+        }
+    }
+
+    /// The specs of a rule that matches this among the frames of a profile.
+    fn specs(&self, profile: Profile) -> Vec<FlowSpec> {
+        let it = self.as_profile(profile);
+        let (_, own_l4) = kinds(profile);
+        let ethertype = it.ethertype.map_or(Masked::default(), |value| Masked {
+            value,
+            mask: 0xffff,
+        });
+        let mut specs = vec![FlowSpec::Ethernet {
+            dst: it.dst_mac,
+            ethertype,
+            vlan: it.vlan,
+        }];
+        let l4 = own_l4.or(it.proto.filter(|p| [6, 17].contains(p)));
+        let proto = match (it.proto, l4) {
+            (Some(value), None) => Masked { value, mask: 0xff },
+            _ => Masked::default(),
+        };
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "an IPv4 address, held in 128 bits"
+        )]
+        let v4 = |m: Masked<u128>| Masked {
+            value: m.value as u32,
+            mask: m.mask as u32,
+        };
+        match it.ip {
+            Some(Ip::V4) => specs.push(FlowSpec::Ipv4 {
+                src: v4(it.src),
+                dst: v4(it.dst),
+                proto,
+            }),
+            Some(Ip::V6) => specs.push(FlowSpec::Ipv6 {
+                src: it.src,
+                dst: it.dst,
+                proto,
+            }),
+            None => {}
+        }
+        match l4 {
+            Some(6) => specs.push(FlowSpec::Tcp {
+                src: it.src_port,
+                dst: it.dst_port,
+            }),
+            Some(17) => specs.push(FlowSpec::Udp {
+                src: it.src_port,
+                dst: it.dst_port,
+            }),
+            _ => {}
+        }
+        if let Some(value) = it.vni {
+            specs.push(FlowSpec::Vxlan {
+                vni: Masked {
+                    value,
+                    mask: 0x00ff_ffff,
+                },
+            });
+        }
+        specs
+    }
+
+    /// Whether some frame matches both.
+    fn meets(&self, other: &Self) -> bool {
+        fn free<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
+            a.is_none() || b.is_none() || a == b
+        }
+        let number = |a: Masked<u128>, b: Masked<u128>| (a.value ^ b.value) & a.mask & b.mask == 0;
+        let wide = |m: Masked<u16>| Masked {
+            value: m.value.into(),
+            mask: m.mask.into(),
+        };
+        let mac = |m: Masked<[u8; 6]>| {
+            let number = |b: [u8; 6]| b.iter().fold(0u128, |n, b| n << 8 | u128::from(*b));
+            Masked {
+                value: number(m.value),
+                mask: number(m.mask),
+            }
+        };
+        number(mac(self.dst_mac), mac(other.dst_mac))
+            && number(wide(self.vlan), wide(other.vlan))
+            && free(self.ethertype, other.ethertype)
+            && free(self.ip, other.ip)
+            // An ethertype that is not IP's and an IP version exclude each other.
+            && !(self.ethertype.is_some() && other.ip.is_some() || self.ip.is_some() && other.ethertype.is_some())
+            && number(self.src, other.src)
+            && number(self.dst, other.dst)
+            && free(self.proto, other.proto)
+            && number(wide(self.src_port), wide(other.src_port))
+            && number(wide(self.dst_port), wide(other.dst_port))
+            && free(self.vni, other.vni)
+    }
+}
+
+/// The IP version and the L4 protocol of a profile.
+fn kinds(profile: Profile) -> (Option<Ip>, Option<u8>) {
+    match profile {
+        Profile::Ipv4Tcp => (Some(Ip::V4), Some(6)),
+        Profile::Ipv4Udp => (Some(Ip::V4), Some(17)),
+        Profile::Ipv6Tcp => (Some(Ip::V6), Some(6)),
+        Profile::Ipv6Udp => (Some(Ip::V6), Some(17)),
+        Profile::Ipv4 => (Some(Ip::V4), None),
+        Profile::Ipv6 => (Some(Ip::V6), None),
+        Profile::CatchAll => (None, None),
+    }
+}
+
+/// A match in words.
+#[must_use]
+pub fn describe(specs: &[FlowSpec]) -> String {
+    let mut words = Vec::new();
+    for spec in specs {
+        match spec {
+            FlowSpec::Ethernet {
+                dst,
+                ethertype,
+                vlan,
+            } => {
+                if dst.mask != [0; 6] {
+                    words.push(format!("to {}", config::Mac(dst.value)));
+                }
+                if vlan.mask != 0 {
+                    words.push(format!("vlan {}", vlan.value & vlan.mask));
+                }
+                if ethertype.mask != 0 {
+                    words.push(format!("ethertype {:#06x}", ethertype.value));
+                }
+            }
+            FlowSpec::Ipv4 { src, dst, proto } => {
+                words.push("ipv4".into());
+                for (side, net) in [("src", src), ("dst", dst)] {
+                    if net.mask != 0 {
+                        words.push(format!(
+                            "{side} {}/{}",
+                            std::net::Ipv4Addr::from_bits(net.value),
+                            net.mask.count_ones()
+                        ));
+                    }
+                }
+                if proto.mask != 0 {
+                    words.push(format!("protocol {}", proto.value));
+                }
+            }
+            FlowSpec::Ipv6 { src, dst, proto } => {
+                words.push("ipv6".into());
+                for (side, net) in [("src", src), ("dst", dst)] {
+                    if net.mask != 0 {
+                        words.push(format!(
+                            "{side} {}/{}",
+                            std::net::Ipv6Addr::from_bits(net.value),
+                            net.mask.count_ones()
+                        ));
+                    }
+                }
+                if proto.mask != 0 {
+                    words.push(format!("protocol {}", proto.value));
+                }
+            }
+            FlowSpec::Tcp { src, dst } | FlowSpec::Udp { src, dst } => {
+                words.push(if matches!(spec, FlowSpec::Tcp { .. }) {
+                    "tcp".into()
+                } else {
+                    "udp".into()
+                });
+                for (side, port) in [("src port", src), ("dst port", dst)] {
+                    if port.mask != 0 {
+                        words.push(format!("{side} {}", port.value));
+                    }
+                }
+            }
+            FlowSpec::Vxlan { vni } => words.push(format!("vni {}", vni.value)),
+            FlowSpec::Drop => words.push("drop".into()),
+        }
+    }
+    if words.is_empty() {
+        "any frame".into()
+    } else {
+        words.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filtered(text: &str, queues: u16) -> Result<Steering, Error> {
+        let config =
+            Config::parse(&format!("[capture]\nmode = \"filtered\"\n{text}")).expect("parses");
+        Steering::of(&config, queues)
+    }
+
+    fn lines(steering: &Steering) -> Vec<String> {
+        let to = |qp: &QpPlan| match qp.spread {
+            Spread::Table => qp.profile.name().to_owned(),
+            Spread::Queue(q) => format!("queue {q}"),
+        };
+        steering
+            .rules
+            .iter()
+            .map(|r| {
+                format!(
+                    "{} {} -> {}",
+                    r.priority,
+                    describe(&r.specs),
+                    to(&steering.qps[r.qp])
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn steal_takes_every_frame_by_seven_profiles() {
+        let steering = Steering::of(&Config::default(), 4).unwrap();
+        assert_eq!(
+            lines(&steering),
+            [
+                "8 ipv4 tcp -> ipv4-tcp",
+                "8 ipv4 udp -> ipv4-udp",
+                "8 ipv6 tcp -> ipv6-tcp",
+                "8 ipv6 udp -> ipv6-udp",
+                "9 ipv4 -> ipv4",
+                "9 ipv6 -> ipv6",
+                "10 any frame -> queue 0",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_sniffer_has_one_queue() {
+        let config = Config::with_overrides("", &[("capture.mode", "sniffer")]).unwrap();
+        assert_eq!(Steering::of(&config, 1).unwrap().rules.len(), 1);
+        let error = Steering::of(&config, 2).unwrap_err().to_string();
+        assert!(
+            error.starts_with("capture.queues = 2: mode \"sniffer\" has one queue"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_rule_is_split_by_profile_and_no_further_than_it_must() {
+        let rule = "[[rule]]\ndst = \"10.0.0.0/8\"\npriority = 1";
+        assert_eq!(
+            lines(&filtered(rule, 2).unwrap()),
+            [
+                "3 ipv4 dst 10.0.0.0/8 tcp -> ipv4-tcp",
+                "3 ipv4 dst 10.0.0.0/8 udp -> ipv4-udp",
+                "4 ipv4 dst 10.0.0.0/8 -> ipv4",
+            ]
+        );
+        assert_eq!(
+            lines(&filtered("[[rule]]\nproto = \"tcp\"\ndst_port = 443", 2).unwrap()),
+            [
+                "0 ipv4 tcp dst port 443 -> ipv4-tcp",
+                "0 ipv6 tcp dst port 443 -> ipv6-tcp"
+            ]
+        );
+        assert_eq!(
+            lines(&filtered("[[rule]]\nproto = \"esp\"", 2).unwrap()),
+            ["1 ipv4 protocol 50 -> ipv4", "1 ipv6 protocol 50 -> ipv6"]
+        );
+        assert_eq!(
+            lines(&filtered("[[rule]]\nethertype = 0x0806", 2).unwrap()),
+            ["2 ethertype 0x0806 -> queue 0"]
+        );
+        assert_eq!(
+            lines(&filtered("[[rule]]\nvlan = 7\naction = \"drop\"", 2).unwrap()),
+            ["2 vlan 7 drop -> queue 0"]
+        );
+        assert_eq!(
+            lines(&filtered("[[rule]]\nsrc = \"::1\"\nqueue = 1", 2).unwrap()),
+            ["1 ipv6 src ::1/128 -> queue 1"]
+        );
+        assert_eq!(
+            lines(&filtered("[[rule]]\nvni = 5\nqueue = 1", 2).unwrap()),
+            [
+                "0 ipv4 udp dst port 4789 vni 5 -> queue 1",
+                "0 ipv6 udp dst port 4789 vni 5 -> queue 1"
+            ]
+        );
+        assert_eq!(
+            lines(
+                &filtered(
+                    "[rss]\nhash = \"l3\"\n[[rule]]\nproto = \"tcp\"\ndst_port = 443",
+                    2
+                )
+                .unwrap()
+            ),
+            [
+                "1 ipv4 tcp dst port 443 -> ipv4",
+                "1 ipv6 tcp dst port 443 -> ipv6"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        for (rule, why) in [
+            ("", "no [[rule]]"),
+            ("[[rule]]\nsrc = \"10.0.0.1\"\ndst = \"::1\"", "rule 1"),
+            ("[[rule]]\ndst_port = 80", "ports need proto"),
+            ("[[rule]]\nvlan = 4096", "at most 4095"),
+            ("[[rule]]\nqueue = 2", "queues 0 to 1"),
+            ("[[rule]]\npriority = 5", "at most 4"),
+            ("[[rule]]\nvni = 3\nproto = \"tcp\"", "VXLAN"),
+            ("[[rule]]\nethertype = 0x0806\nproto = \"udp\"", "ethertype"),
+            ("[[rule]]\naction = \"drop\"\nqueue = 0", "no queue"),
+        ] {
+            let error = filtered(rule, 2).unwrap_err().to_string();
+            assert!(error.contains(why), "{rule}: {error}");
+        }
+    }
+
+    #[test]
+    fn rules_that_would_duplicate_are_refused_and_others_are_not() {
+        let both = |a: &str, b: &str| filtered(&format!("[[rule]]\n{a}\n[[rule]]\n{b}"), 4);
+        for (a, b) in [
+            (
+                "dst = \"10.0.0.0/8\"\nqueue = 1",
+                "dst = \"10.1.0.0/16\"\nqueue = 2",
+            ),
+            (
+                "dst = \"10.0.0.0/8\"\nqueue = 1",
+                "src = \"10.0.0.0/8\"\naction = \"drop\"",
+            ),
+            (
+                "vlan = 5\nqueue = 1",
+                "dst_mac = \"01:02:03:04:05:06\"\nqueue = 2",
+            ),
+        ] {
+            let error = both(a, b).unwrap_err().to_string();
+            assert!(
+                error.contains("rule 1") && error.contains("priority"),
+                "{error}"
+            );
+        }
+        for (a, b) in [
+            (
+                "dst = \"10.0.0.0/8\"\nqueue = 1",
+                "dst = \"11.0.0.0/8\"\nqueue = 2",
+            ),
+            (
+                "dst = \"10.0.0.0/8\"\nqueue = 1",
+                "dst = \"10.1.0.0/16\"\nqueue = 2\npriority = 1",
+            ),
+            ("dst = \"10.0.0.0/8\"", "src = \"10.0.0.0/8\""),
+            (
+                "proto = \"tcp\"\ndst_port = 80\nqueue = 1",
+                "proto = \"udp\"\ndst_port = 80\nqueue = 2",
+            ),
+            (
+                "ethertype = 0x0806\nqueue = 1",
+                "dst = \"10.1.0.0/16\"\nqueue = 2",
+            ),
+        ] {
+            both(a, b).unwrap_or_else(|e| panic!("{a} | {b}: {e}"));
+        }
+    }
+}

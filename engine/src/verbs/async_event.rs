@@ -1,0 +1,73 @@
+//! Asynchronous events of a device.
+
+use super::{Context, context::ContextInner, last_error};
+use crate::Error;
+use rdma_sys as ffi;
+use std::{mem::MaybeUninit, sync::Arc};
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// A WQ went into error; the number is [`super::Wq::id`]'s.
+    WqFatal(usize),
+    /// A CQ was overrun.
+    CqError,
+    /// A port is up.
+    PortActive(u8),
+    /// A port is down.
+    PortError(u8),
+    /// The device is gone or has failed as a whole.
+    DeviceFatal,
+    /// Anything else, by its number in `ibv_event_type`.
+    Other(u32),
+}
+
+/// Reads a context's asynchronous events; one reader per context.
+pub struct AsyncEvents(Arc<ContextInner>);
+
+impl AsyncEvents {
+    /// A reader whose descriptor ([`Context::async_fd`]) does not block.
+    ///
+    /// # Errors
+    /// The descriptor cannot be set so.
+    pub fn of(context: &Context) -> Result<Self, Error> {
+        // SAFETY: fcntl on a descriptor of the live context.
+        if unsafe { libc::fcntl(context.async_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+            return Err(last_error("fcntl", format!("{} events", context.name())));
+        }
+        Ok(Self(Arc::clone(&context.0)))
+    }
+
+    /// The next event, acknowledged; `None` when there is none.
+    pub fn take(&mut self) -> Option<AsyncEvent> {
+        let mut event = MaybeUninit::<ffi::ibv_async_event>::zeroed();
+        // SAFETY: a live context whose descriptor does not block; the event is filled when 0 is returned. The type
+        // is read as a number: a newer kernel may send one this enum does not list. The union member read is the
+        // one that `ibv_get_async_event(3)` gives for the type.
+        unsafe {
+            if ffi::ibv_get_async_event(self.0.raw, event.as_mut_ptr()) != 0 {
+                return None;
+            }
+            let element = &raw const (*event.as_ptr()).element;
+            let kind = (&raw const (*event.as_ptr()).event_type)
+                .cast::<u32>()
+                .read();
+            #[allow(
+                clippy::cast_sign_loss,
+                clippy::cast_possible_truncation,
+                reason = "ports are counted from 1 to 255"
+            )]
+            let port = || (*element).port_num as u8;
+            let told = match kind {
+                0 => AsyncEvent::CqError,
+                8 => AsyncEvent::DeviceFatal,
+                9 => AsyncEvent::PortActive(port()),
+                10 => AsyncEvent::PortError(port()),
+                19 => AsyncEvent::WqFatal((*element).wq as usize),
+                other => AsyncEvent::Other(other),
+            };
+            ffi::ibv_ack_async_event(event.as_mut_ptr());
+            Some(told)
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Devices and their contexts.
+
+use super::{from_errno, last_error};
+use crate::Error;
+use rdma_sys as ffi;
+use std::{ffi::CStr, mem, os::fd::RawFd, ptr, sync::Arc};
+
+/// An open device (`ibv_context`). Cheap to clone: clones share the one handle.
+#[derive(Clone)]
+pub struct Context(pub(super) Arc<ContextInner>);
+
+pub(super) struct ContextInner {
+    pub(super) raw: *mut ffi::ibv_context,
+    name: String,
+}
+
+// SAFETY: libibverbs documents every verb on a context as thread safe; the pointer is valid until the last holder
+// drops.
+unsafe impl Send for ContextInner {}
+// SAFETY: as for Send: the library takes its own locks.
+unsafe impl Sync for ContextInner {}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        // SAFETY: opened by `Context::open`, closed only here; children hold an Arc of self, so none is left.
+        super::destroyed("ibv_close_device", unsafe {
+            ffi::ibv_close_device(self.raw)
+        });
+    }
+}
+
+/// A list of devices, freed on drop. Devices stay valid while the list lives, or while they are open.
+struct DeviceList(*mut *mut ffi::ibv_device, usize);
+
+impl DeviceList {
+    fn get() -> Result<Self, Error> {
+        let mut count = 0;
+        // SAFETY: `count` outlives the call; the list is freed in Drop.
+        let list = unsafe { ffi::__ibv_get_device_list(&raw mut count) };
+        if list.is_null() {
+            return match last_error("ibv_get_device_list", "") {
+                // ENOSYS: the kernel has no RDMA at all, which is a machine without devices, not a failure.
+                Error::Verb { source, .. } if source.raw_os_error() == Some(libc::ENOSYS) => {
+                    Ok(Self(ptr::null_mut(), 0))
+                }
+                error => Err(error),
+            };
+        }
+        Ok(Self(list, usize::try_from(count).unwrap_or(0)))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (*mut ffi::ibv_device, String)> + '_ {
+        (0..self.1).map(|i| {
+            // SAFETY: the library filled `1` entries, each a valid device with a NUL-terminated name.
+            unsafe {
+                let device = *self.0.add(i);
+                (
+                    device,
+                    CStr::from_ptr((*device).name.as_ptr())
+                        .to_string_lossy()
+                        .into_owned(),
+                )
+            }
+        })
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: from ibv_get_device_list, freed once.
+            unsafe { ffi::ibv_free_device_list(self.0) };
+        }
+    }
+}
+
+/// Names of the RDMA devices on this machine, in the library's order; none where there is no RDMA at all.
+///
+/// # Errors
+/// The library cannot enumerate.
+pub fn names() -> Result<Vec<String>, Error> {
+    Ok(DeviceList::get()?.iter().map(|(_, name)| name).collect())
+}
+
+impl Context {
+    /// Opens the device of this name.
+    ///
+    /// # Errors
+    /// There is no such device, or it cannot be opened.
+    pub fn open(name: &str) -> Result<Self, Error> {
+        let list = DeviceList::get()?;
+        let Some((device, _)) = list.iter().find(|(_, n)| n == name) else {
+            return Err(Error::Device(format!(
+                "device.name = {name}: there is no such RDMA device"
+            )));
+        };
+        // SAFETY: `device` is from the list, which is still held.
+        let raw = unsafe { ffi::ibv_open_device(device) };
+        if raw.is_null() {
+            return Err(last_error("ibv_open_device", name));
+        }
+        Ok(Self(Arc::new(ContextInner {
+            raw,
+            name: name.to_owned(),
+        })))
+    }
+
+    /// The device's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Descriptor on which asynchronous events arrive.
+    #[must_use]
+    pub fn async_fd(&self) -> RawFd {
+        // SAFETY: a plain field of a live context.
+        unsafe { (*self.0.raw).async_fd }
+    }
+
+    /// Device attributes.
+    ///
+    /// # Errors
+    /// The verb's errno.
+    pub fn query_device(&self) -> Result<ffi::ibv_device_attr_ex, Error> {
+        // SAFETY: plain old data; all zero is the documented start for a query.
+        let mut attr: ffi::ibv_device_attr_ex = unsafe { mem::zeroed() };
+        let op = self
+            .0
+            .extended(mem::offset_of!(ffi::verbs_context, query_device_ex))
+            .and_then(|ops| ops.query_device_ex);
+        let ret = match op {
+            // SAFETY: the provider's own function on its own context, told the true size of `attr`.
+            Some(query) => unsafe {
+                query(
+                    self.0.raw,
+                    ptr::null(),
+                    &raw mut attr,
+                    mem::size_of_val(&attr),
+                )
+            },
+            // SAFETY: the plain verb fills the leading part.
+            None => unsafe { ffi::ibv_query_device(self.0.raw, &raw mut attr.orig_attr) },
+        };
+        if ret != 0 {
+            return Err(from_errno("ibv_query_device_ex", self.name(), ret));
+        }
+        Ok(attr)
+    }
+
+    /// Attributes of a port, counted from 1.
+    ///
+    /// # Errors
+    /// The verb's errno; EINVAL for a port the device has not.
+    pub fn query_port(&self, port: u8) -> Result<ffi::ibv_port_attr, Error> {
+        // SAFETY: plain old data, filled by the call.
+        let mut attr: ffi::ibv_port_attr = unsafe { mem::zeroed() };
+        let op = self
+            .0
+            .extended(mem::offset_of!(ffi::verbs_context, query_port))
+            .and_then(|ops| ops.query_port);
+        let ret = match op {
+            // SAFETY: the provider's own function, told the true size of `attr`.
+            Some(query) => unsafe {
+                query(self.0.raw, port, &raw mut attr, mem::size_of_val(&attr))
+            },
+            // SAFETY: the compatible form is a prefix of the full one.
+            None => unsafe { ffi::ibv_query_port(self.0.raw, port, (&raw mut attr).cast()) },
+        };
+        if ret != 0 {
+            return Err(from_errno(
+                "ibv_query_port",
+                format!("{} port {port}", self.name()),
+                ret,
+            ));
+        }
+        Ok(attr)
+    }
+
+    /// The device's free-running clock, in its ticks.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where the device offers none.
+    pub fn query_clock(&self) -> Result<u64, Error> {
+        let error = |errno| from_errno("ibv_query_rt_values_ex", self.name(), errno);
+        let op = self
+            .0
+            .extended(mem::offset_of!(ffi::verbs_context, query_rt_values))
+            .and_then(|ops| ops.query_rt_values);
+        let Some(query) = op else {
+            return Err(error(libc::EOPNOTSUPP));
+        };
+        let mut values = ffi::ibv_values_ex {
+            comp_mask: ffi::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0,
+            // SAFETY: a timespec of zeroes is a valid one.
+            raw_clock: unsafe { mem::zeroed() },
+        };
+        // SAFETY: the provider's own function on its own context.
+        match unsafe { query(self.0.raw, &raw mut values) } {
+            // libmlx5 puts the ticks into tv_nsec and leaves tv_sec 0.
+            #[allow(
+                clippy::cast_sign_loss,
+                reason = "a tick counter of 64 bits, carried in a signed field"
+            )]
+            0 => Ok(values.raw_clock.tv_nsec as u64),
+            errno => Err(error(errno)),
+        }
+    }
+}
+
+impl ContextInner {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The provider's table of extended operations, when it reaches as far as the one at `offset`.
+    ///
+    /// rdma-sys 0.3 compares `abi_compat` with 2^32-1 and so finds no table on a 64-bit machine; its inline
+    /// functions for WQs, tables and flows would all answer EOPNOTSUPP. `__VERBS_ABI_IS_EXTENDED` in
+    /// `infiniband/verbs.h` is all ones of a pointer.
+    pub(super) fn extended(&self, offset: usize) -> Option<&ffi::verbs_context> {
+        // SAFETY: a live context; `verbs.h` documents that with this mark the context is the last member of a
+        // verbs_context, whose `sz` tells how much of it (counted from its end) the library filled.
+        unsafe {
+            if (*self.raw).abi_compat as usize != usize::MAX {
+                return None;
+            }
+            let table = self
+                .raw
+                .byte_sub(mem::offset_of!(ffi::verbs_context, context))
+                .cast::<ffi::verbs_context>();
+            ((*table).sz >= size_of::<ffi::verbs_context>() - offset).then(|| &*table)
+        }
+    }
+}

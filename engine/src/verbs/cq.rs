@@ -1,0 +1,304 @@
+//! Completion queues, polled through the extended interface, and the channels that wake a sleeper.
+
+use super::{Context, context::ContextInner, last_error};
+use crate::Error;
+use rdma_sys as ffi;
+use std::{io, os::fd::RawFd, ptr, sync::Arc};
+
+/// Where completion events arrive.
+pub struct Channel {
+    raw: *mut ffi::ibv_comp_channel,
+    _context: Arc<ContextInner>,
+}
+
+// SAFETY: used by the one thread that owns the CQ; destroyed with it.
+unsafe impl Send for Channel {}
+// SAFETY: shared references only read the descriptor number.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    /// Creates a channel whose descriptor does not block.
+    ///
+    /// # Errors
+    /// The verb's errno.
+    pub fn create(context: &Context) -> Result<Self, Error> {
+        // SAFETY: a live context, held by the new object.
+        let raw = unsafe { ffi::ibv_create_comp_channel(context.0.raw) };
+        if raw.is_null() {
+            return Err(last_error("ibv_create_comp_channel", context.name()));
+        }
+        let channel = Self {
+            raw,
+            _context: Arc::clone(&context.0),
+        };
+        // SAFETY: fcntl on a descriptor this object owns.
+        if unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+            return Err(last_error("fcntl", "completion channel"));
+        }
+        Ok(channel)
+    }
+
+    /// The descriptor to poll for readability.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        // SAFETY: a live channel.
+        unsafe { (*self.raw).fd }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: created by `create`; the CQ that uses it is destroyed before (CqInner drops it last).
+        super::destroyed("ibv_destroy_comp_channel", unsafe {
+            ffi::ibv_destroy_comp_channel(self.raw)
+        });
+    }
+}
+
+/// What a CQ is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct CqAttr {
+    /// Completions it must hold: every WR that can be outstanding, or an overrun kills it.
+    pub entries: u32,
+    /// Completion vector (an interrupt of the device).
+    pub vector: u32,
+    /// Ask for the device's completion time stamps.
+    pub timestamps: bool,
+}
+
+/// A completion queue with one reader: not `Clone`, and polling takes `&mut`.
+pub struct Cq {
+    pub(super) inner: Arc<CqInner>,
+    timestamps: bool,
+}
+
+pub(super) struct CqInner {
+    pub(super) raw: *mut ffi::ibv_cq_ex,
+    // Dropped after the CQ is destroyed.
+    channel: Option<Channel>,
+    _context: Arc<ContextInner>,
+}
+
+// SAFETY: created single threaded: only the owner of the one `Cq` polls; WQs hold the Arc for its lifetime alone.
+unsafe impl Send for CqInner {}
+// SAFETY: through a shared reference nothing is done but destroy on the last drop.
+unsafe impl Sync for CqInner {}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        // SAFETY: created by `Cq::create`, destroyed only here; WQs hold an Arc of self. Every event taken was
+        // acknowledged at once (see `Cq::take_event`), so this does not wait.
+        super::destroyed("ibv_destroy_cq", unsafe {
+            ffi::ibv_destroy_cq(ffi::ibv_cq_ex_to_cq(self.raw))
+        });
+    }
+}
+
+/// One completion, by value.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// The WR's own number.
+    pub wr_id: u64,
+    /// `ibv_wc_status`; 0 is success. The other fields are void otherwise.
+    pub status: u32,
+    /// Bytes written.
+    pub byte_len: u32,
+    /// The device's clock in ticks, 0 where time stamps were not asked for.
+    pub timestamp: u64,
+}
+
+/// The completions that one poll found: a borrowed view, whose drop ends the poll and hands the entries back.
+pub struct Completions<'cq> {
+    cq: *mut ffi::ibv_cq_ex,
+    timestamps: bool,
+    first: bool,
+    _exclusive: std::marker::PhantomData<&'cq mut Cq>,
+}
+
+impl Cq {
+    /// Creates a CQ for one polling thread.
+    ///
+    /// # Errors
+    /// EINVAL for a size or vector out of range; EOPNOTSUPP where time stamps are asked for in vain.
+    pub fn create(
+        context: &Context,
+        attr: CqAttr,
+        channel: Option<Channel>,
+    ) -> Result<Self, Error> {
+        let object = || format!("{}, {} entries", context.name(), attr.entries);
+        let op = context
+            .0
+            .extended(std::mem::offset_of!(ffi::verbs_context, create_cq_ex))
+            .and_then(|ops| ops.create_cq_ex);
+        let Some(create) = op else {
+            return Err(super::from_errno(
+                "ibv_create_cq_ex",
+                object(),
+                libc::EOPNOTSUPP,
+            ));
+        };
+        let mut flags = u64::from(ffi::ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN.0);
+        if attr.timestamps {
+            flags |= u64::from(ffi::ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0);
+        }
+        let mut init = ffi::ibv_cq_init_attr_ex {
+            cqe: attr.entries,
+            cq_context: ptr::null_mut(),
+            channel: channel.as_ref().map_or(ptr::null_mut(), |c| c.raw),
+            comp_vector: attr.vector,
+            wc_flags: flags,
+            comp_mask: ffi::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0,
+            flags: ffi::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0,
+            parent_domain: ptr::null_mut(),
+        };
+        // SAFETY: a live context and channel; both are held by the new object.
+        let raw = unsafe { create(context.0.raw, &raw mut init) };
+        if raw.is_null() {
+            return Err(last_error("ibv_create_cq_ex", object()));
+        }
+        Ok(Self {
+            inner: Arc::new(CqInner {
+                raw,
+                channel,
+                _context: Arc::clone(&context.0),
+            }),
+            timestamps: attr.timestamps,
+        })
+    }
+
+    /// Starts a poll; `None` when the queue is empty.
+    ///
+    /// # Errors
+    /// The CQ cannot be polled any more: it was overrun, or a completion belongs to no WQ.
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<Completions<'_>>, PollError> {
+        let mut attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
+        // SAFETY: `&mut self` is the one reader; the function pointer was set by the provider at create.
+        match unsafe { ffi::ibv_start_poll(self.inner.raw, &raw mut attr) } {
+            0 => Ok(Some(Completions {
+                cq: self.inner.raw,
+                timestamps: self.timestamps,
+                first: true,
+                _exclusive: std::marker::PhantomData,
+            })),
+            libc::ENOENT => Ok(None),
+            errno => Err(PollError(errno)),
+        }
+    }
+
+    /// The channel's descriptor, where there is one.
+    #[must_use]
+    pub fn event_fd(&self) -> Option<RawFd> {
+        self.inner.event_fd()
+    }
+
+    /// Asks for an event at the next completion. Poll once more after it: what came before it raises none.
+    ///
+    /// # Errors
+    /// The verb's errno.
+    pub fn arm(&mut self) -> Result<(), Error> {
+        // SAFETY: a live CQ.
+        match unsafe { ffi::ibv_req_notify_cq(ffi::ibv_cq_ex_to_cq(self.inner.raw), 0) } {
+            0 => Ok(()),
+            errno => Err(super::from_errno("ibv_req_notify_cq", "", errno)),
+        }
+    }
+
+    /// Takes and acknowledges one event if there is one; true when there was.
+    pub fn take_event(&mut self) -> bool {
+        self.inner.take_event()
+    }
+
+    /// Gives the handle up to who reads the CQ in its own memory.
+    pub(super) fn into_inner(self) -> Arc<CqInner> {
+        self.inner
+    }
+}
+
+impl CqInner {
+    /// The channel's descriptor, where there is one.
+    pub(super) fn event_fd(&self) -> Option<RawFd> {
+        self.channel.as_ref().map(Channel::fd)
+    }
+
+    /// Takes and acknowledges one event. Callers hold the CQ's one reader exclusively.
+    pub(super) fn take_event(&self) -> bool {
+        let Some(channel) = &self.channel else {
+            return false;
+        };
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a live, non-blocking channel, which this CQ alone uses, so the event is this CQ's.
+        unsafe {
+            if ffi::ibv_get_cq_event(channel.raw, &raw mut cq, &raw mut context) != 0 {
+                return false;
+            }
+            ffi::ibv_ack_cq_events(cq, 1);
+        }
+        true
+    }
+}
+
+impl Completions<'_> {
+    /// The next completion, `None` when the queue is empty.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    #[inline]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "a lending view with an error is no Iterator"
+    )]
+    pub fn next(&mut self) -> Result<Option<Completion>, PollError> {
+        if self.first {
+            self.first = false;
+        } else {
+            // SAFETY: a poll is under way (self exists), by the CQ's one reader.
+            match unsafe { ffi::ibv_next_poll(self.cq) } {
+                0 => {}
+                libc::ENOENT => return Ok(None),
+                errno => return Err(PollError(errno)),
+            }
+        }
+        // SAFETY: start_poll or next_poll returned 0, so the fields are those of the current completion, and the
+        // readers asked for at create are set.
+        unsafe {
+            let status = (*self.cq).status;
+            Ok(Some(Completion {
+                wr_id: (*self.cq).wr_id,
+                status,
+                byte_len: if status == 0 {
+                    ffi::ibv_wc_read_byte_len(self.cq)
+                } else {
+                    0
+                },
+                timestamp: if self.timestamps && status == 0 {
+                    ffi::ibv_wc_read_completion_ts(self.cq)
+                } else {
+                    0
+                },
+            }))
+        }
+    }
+}
+
+impl Drop for Completions<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: start_poll succeeded when self was made, and this is the one end to it.
+        unsafe { ffi::ibv_end_poll(self.cq) }
+    }
+}
+
+/// A CQ that cannot be polled any more; small, for the hot path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PollError(pub i32);
+
+impl std::fmt::Display for PollError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "polling the CQ: {}",
+            io::Error::from_raw_os_error(self.0)
+        )
+    }
+}

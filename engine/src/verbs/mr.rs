@@ -1,0 +1,68 @@
+//! Registered memory.
+
+use super::{Pd, last_error, pd::PdInner};
+use crate::{Error, memory::Region};
+use rdma_sys as ffi;
+use std::sync::Arc;
+
+/// A memory region the device may write to. It owns the memory: bytes a device can reach are never unmapped.
+/// Cheap to clone: clones share the one registration.
+#[derive(Clone)]
+pub struct Mr(pub(super) Arc<MrInner>);
+
+pub(super) struct MrInner {
+    raw: *mut ffi::ibv_mr,
+    // Dropped after `raw` is deregistered: the order of these fields is the order of teardown.
+    memory: Region,
+    _pd: Arc<PdInner>,
+}
+
+// SAFETY: the registration is immutable after creation; the bytes are reached only through raw pointers whose users
+// argue for their own exclusivity.
+unsafe impl Send for MrInner {}
+// SAFETY: as for Send.
+unsafe impl Sync for MrInner {}
+
+impl Drop for MrInner {
+    fn drop(&mut self) {
+        // SAFETY: registered by `Mr::register`, released only here; WQs that receive into it hold an Arc of self.
+        super::destroyed("ibv_dereg_mr", unsafe { ffi::ibv_dereg_mr(self.raw) });
+    }
+}
+
+impl Mr {
+    /// Registers memory for receiving, with relaxed ordering where the device supports it.
+    ///
+    /// # Errors
+    /// ENOMEM where the memory may not be locked.
+    pub fn register(pd: &Pd, memory: Region) -> Result<Self, Error> {
+        let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+            | ffi::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING;
+        // SAFETY: the region is mapped for `len` bytes and outlives the registration, as self owns both. Relaxed
+        // ordering is an optional flag: libibverbs takes it off for kernels that do not know it.
+        let raw = unsafe {
+            ffi::__ibv_reg_mr(pd.0.raw, memory.as_ptr().cast(), memory.len(), access.0, 0)
+        };
+        if raw.is_null() {
+            return Err(last_error("ibv_reg_mr", format!("{} bytes", memory.len())));
+        }
+        Ok(Self(Arc::new(MrInner {
+            raw,
+            memory,
+            _pd: Arc::clone(&pd.0),
+        })))
+    }
+
+    /// The local key.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: a live registration.
+        unsafe { (*self.0.raw).lkey }
+    }
+
+    /// The registered memory.
+    #[must_use]
+    pub fn memory(&self) -> &Region {
+        &self.0.memory
+    }
+}

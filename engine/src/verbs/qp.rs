@@ -1,0 +1,89 @@
+//! RSS QPs: RAW_PACKET QPs over an indirection table, without queues of their own.
+
+use super::{Pd, RwqTable, from_errno, last_error, pd::PdInner, rwq_table::RwqTableInner};
+use crate::Error;
+use rdma_sys as ffi;
+use rss::{key::RssKey, profile::HashFields};
+use std::{mem, sync::Arc};
+
+/// A RAW_PACKET QP that spreads frames over a table (a TIR). It has no state to modify and nothing to query.
+/// Cheap to clone: clones share the one handle.
+#[derive(Clone)]
+pub struct RssQp(pub(super) Arc<RssQpInner>);
+
+pub(super) struct RssQpInner {
+    pub(super) raw: *mut ffi::ibv_qp,
+    _table: Arc<RwqTableInner>,
+    pub(super) pd: Arc<PdInner>,
+}
+
+// SAFETY: immutable after creation.
+unsafe impl Send for RssQpInner {}
+// SAFETY: immutable after creation.
+unsafe impl Sync for RssQpInner {}
+
+impl Drop for RssQpInner {
+    fn drop(&mut self) {
+        // SAFETY: created by `create`, destroyed only here; rules that lead to it hold an Arc of self.
+        super::destroyed("ibv_destroy_qp", unsafe { ffi::ibv_destroy_qp(self.raw) });
+    }
+}
+
+impl RssQp {
+    /// Creates an RSS QP hashing `fields` with Toeplitz.
+    ///
+    /// # Errors
+    /// EPERM without CAP_NET_RAW; EINVAL for fields of two L3 or two L4 types, or no field over more than one entry.
+    pub fn create(
+        pd: &Pd,
+        table: &RwqTable,
+        key: &RssKey,
+        fields: HashFields,
+    ) -> Result<Self, Error> {
+        let context = &pd.0.context;
+        let object = || {
+            format!(
+                "{}, RAW_PACKET, hash fields {:#x}",
+                context.name(),
+                fields.bits()
+            )
+        };
+        let op = context
+            .extended(mem::offset_of!(ffi::verbs_context, create_qp_ex))
+            .and_then(|ops| ops.create_qp_ex);
+        let Some(create) = op else {
+            return Err(from_errno("ibv_create_qp_ex", object(), libc::EOPNOTSUPP));
+        };
+        let mut key = *key.as_bytes();
+        // SAFETY: plain old data; all zero is the documented start.
+        let mut init: ffi::ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
+        init.qp_type = ffi::ibv_qp_type::IBV_QPT_RAW_PACKET;
+        init.comp_mask = (ffi::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD
+            | ffi::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_IND_TABLE
+            | ffi::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_RX_HASH)
+            .0;
+        init.pd = pd.0.raw;
+        init.rwq_ind_tbl = table.0.raw;
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "Toeplitz is 1, a key is 40 bytes"
+        )]
+        {
+            init.rx_hash_conf.rx_hash_function =
+                ffi::ibv_rx_hash_function_flags::IBV_RX_HASH_FUNC_TOEPLITZ.0 as u8;
+            init.rx_hash_conf.rx_hash_key_len = key.len() as u8;
+        }
+        init.rx_hash_conf.rx_hash_key = key.as_mut_ptr();
+        init.rx_hash_conf.rx_hash_fields_mask = fields.bits();
+        // SAFETY: live parents, held by the new object; the key outlives the call.
+        let raw = unsafe { create(context.raw, &raw mut init) };
+        if raw.is_null() {
+            return Err(last_error("ibv_create_qp_ex", object()));
+        }
+        Ok(Self(Arc::new(RssQpInner {
+            raw,
+            _table: Arc::clone(&table.0),
+            pd: Arc::clone(&pd.0),
+        })))
+    }
+}

@@ -1,0 +1,79 @@
+//! RWQ indirection tables.
+
+use super::{Context, Wq, context::ContextInner, from_errno, last_error, wq::WqInner};
+use crate::Error;
+use rdma_sys as ffi;
+use std::{mem, sync::Arc};
+
+/// An indirection table: the low bits of a frame's hash choose an entry, the entry names a WQ.
+/// Cheap to clone: clones share the one handle.
+#[derive(Clone)]
+pub struct RwqTable(pub(super) Arc<RwqTableInner>);
+
+pub(super) struct RwqTableInner {
+    pub(super) raw: *mut ffi::ibv_rwq_ind_table,
+    context: Arc<ContextInner>,
+    _wqs: Vec<Arc<WqInner>>,
+}
+
+// SAFETY: immutable after creation.
+unsafe impl Send for RwqTableInner {}
+// SAFETY: immutable after creation.
+unsafe impl Sync for RwqTableInner {}
+
+impl Drop for RwqTableInner {
+    fn drop(&mut self) {
+        let op = self
+            .context
+            .extended(mem::offset_of!(ffi::verbs_context, destroy_rwq_ind_table));
+        if let Some(destroy) = op.and_then(|ops| ops.destroy_rwq_ind_table) {
+            // SAFETY: created by `create`, destroyed only here; QPs over it hold an Arc of self.
+            super::destroyed("ibv_destroy_rwq_ind_table", unsafe { destroy(self.raw) });
+        }
+    }
+}
+
+impl RwqTable {
+    /// Creates a table. `entries.len()` is a power of two; a WQ may stand in it many times.
+    ///
+    /// # Errors
+    /// EINVAL for a size that is no power of two or above the device's limit.
+    pub fn create<'wq>(
+        context: &Context,
+        entries: impl IntoIterator<Item = &'wq Wq>,
+    ) -> Result<Self, Error> {
+        let wqs: Vec<_> = entries
+            .into_iter()
+            .map(|wq| Arc::clone(&wq.inner))
+            .collect();
+        let object = || format!("{}, {} entries", context.name(), wqs.len());
+        let op = context
+            .0
+            .extended(mem::offset_of!(ffi::verbs_context, create_rwq_ind_table))
+            .and_then(|ops| ops.create_rwq_ind_table);
+        let (Some(create), true) = (op, wqs.len().is_power_of_two()) else {
+            let errno = if op.is_none() {
+                libc::EOPNOTSUPP
+            } else {
+                libc::EINVAL
+            };
+            return Err(from_errno("ibv_create_rwq_ind_table", object(), errno));
+        };
+        let mut pointers: Vec<_> = wqs.iter().map(|wq| wq.raw).collect();
+        let mut init = ffi::ibv_rwq_ind_table_init_attr {
+            log_ind_tbl_size: wqs.len().ilog2(),
+            ind_tbl: pointers.as_mut_ptr(),
+            comp_mask: 0,
+        };
+        // SAFETY: live WQs of this context, held by the new object; the pointer array outlives the call.
+        let raw = unsafe { create(context.0.raw, &raw mut init) };
+        if raw.is_null() {
+            return Err(last_error("ibv_create_rwq_ind_table", object()));
+        }
+        Ok(Self(Arc::new(RwqTableInner {
+            raw,
+            context: Arc::clone(&context.0),
+            _wqs: wqs,
+        })))
+    }
+}

@@ -1,0 +1,191 @@
+//! Receive work queues.
+
+use super::{
+    Cq, Mr, Pd, context::ContextInner, cq::CqInner, from_errno, last_error, mr::MrInner,
+    pd::PdInner,
+};
+use crate::Error;
+use rdma_sys as ffi;
+use std::{mem, ptr, sync::Arc};
+
+/// What a WQ is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct WqAttr {
+    /// WRs it must hold.
+    pub max_wr: u32,
+    /// Scatter entries of a WR.
+    pub max_sge: u32,
+    /// `ibv_wq_flags`.
+    pub flags: u32,
+}
+
+/// States of a WQ (`ibv_wq_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WqState {
+    /// Holds nothing; WRs posted now are lost at the change to ready.
+    Reset,
+    /// Receives.
+    Ready,
+    /// Flushes what is posted.
+    Error,
+}
+
+/// A receive WQ with one poster: not `Clone`, and posting takes `&mut`.
+pub struct Wq {
+    pub(super) inner: Arc<WqInner>,
+    attr: WqAttr,
+}
+
+pub(super) struct WqInner {
+    pub(super) raw: *mut ffi::ibv_wq,
+    pub(super) context: Arc<ContextInner>,
+    // The device writes into `memory` as long as the WQ exists, so the WQ holds it.
+    _memory: Arc<MrInner>,
+    _cq: Arc<CqInner>,
+    _pd: Arc<PdInner>,
+}
+
+// SAFETY: only the owner of the one `Wq` posts or modifies; tables hold the Arc for its lifetime alone.
+unsafe impl Send for WqInner {}
+// SAFETY: through a shared reference nothing is done but reading the pointer and destroy on the last drop.
+unsafe impl Sync for WqInner {}
+
+impl Drop for WqInner {
+    fn drop(&mut self) {
+        let op = self
+            .context
+            .extended(mem::offset_of!(ffi::verbs_context, destroy_wq))
+            .and_then(|ops| ops.destroy_wq);
+        if let Some(destroy) = op {
+            // SAFETY: created by `Wq::create`, destroyed only here; tables that name it hold an Arc of self.
+            super::destroyed("ibv_destroy_wq", unsafe { destroy(self.raw) });
+        }
+    }
+}
+
+impl Wq {
+    /// Creates a WQ, in the reset state, that completes to `cq` and receives into `memory`.
+    ///
+    /// # Errors
+    /// EINVAL above the device's limits, EOPNOTSUPP for a flag it lacks, EPERM for delay drop without CAP_SYS_RAWIO.
+    pub fn create(pd: &Pd, cq: &Cq, memory: &Mr, attr: WqAttr) -> Result<Self, Error> {
+        let context = &pd.0.context;
+        let object = || {
+            format!(
+                "{}, {} WRs of {} scatter entries, flags {:#x}",
+                context.name(),
+                attr.max_wr,
+                attr.max_sge,
+                attr.flags
+            )
+        };
+        let op = context
+            .extended(mem::offset_of!(ffi::verbs_context, create_wq))
+            .and_then(|ops| ops.create_wq);
+        let Some(create) = op else {
+            return Err(from_errno("ibv_create_wq", object(), libc::EOPNOTSUPP));
+        };
+        let mut init = ffi::ibv_wq_init_attr {
+            wq_context: ptr::null_mut(),
+            wq_type: ffi::ibv_wq_type::IBV_WQT_RQ,
+            max_wr: attr.max_wr,
+            max_sge: attr.max_sge,
+            pd: pd.0.raw,
+            cq: cq.inner.raw.cast(),
+            comp_mask: if attr.flags == 0 {
+                0
+            } else {
+                ffi::ibv_wq_init_attr_mask::IBV_WQ_INIT_ATTR_FLAGS.0
+            },
+            create_flags: attr.flags,
+        };
+        // SAFETY: live parents, held by the new object.
+        let raw = unsafe { create(context.raw, &raw mut init) };
+        if raw.is_null() {
+            return Err(last_error("ibv_create_wq", object()));
+        }
+        // SAFETY: a new WQ nobody else knows yet. `ibv_create_wq` in verbs.h does the same after the provider
+        // returns: ibv_destroy_wq and event acknowledgement use these.
+        unsafe {
+            (*raw).events_completed = 0;
+            libc::pthread_mutex_init((&raw mut (*raw).mutex).cast(), ptr::null());
+            libc::pthread_cond_init((&raw mut (*raw).cond).cast(), ptr::null());
+        }
+        Ok(Self {
+            inner: Arc::new(WqInner {
+                raw,
+                context: Arc::clone(context),
+                _memory: Arc::clone(&memory.0),
+                _cq: Arc::clone(&cq.inner),
+                _pd: Arc::clone(&pd.0),
+            }),
+            attr: WqAttr {
+                max_wr: init.max_wr,
+                max_sge: init.max_sge,
+                flags: attr.flags,
+            },
+        })
+    }
+
+    /// What the WQ really has: at least what was asked for.
+    #[must_use]
+    pub fn attr(&self) -> WqAttr {
+        self.attr
+    }
+
+    /// A number that is this WQ's alone in this process, as asynchronous events name it.
+    #[must_use]
+    pub fn id(&self) -> usize {
+        self.inner.raw as usize
+    }
+
+    /// Changes the state.
+    ///
+    /// # Errors
+    /// EINVAL for a change that does not exist; ERROR leads only to RESET.
+    pub fn set_state(&mut self, state: WqState) -> Result<(), Error> {
+        let object = format!("state {state:?}");
+        let op = self
+            .inner
+            .context
+            .extended(mem::offset_of!(ffi::verbs_context, modify_wq))
+            .and_then(|ops| ops.modify_wq);
+        let Some(modify) = op else {
+            return Err(from_errno("ibv_modify_wq", object, libc::EOPNOTSUPP));
+        };
+        let mut attr = ffi::ibv_wq_attr {
+            attr_mask: ffi::ibv_wq_attr_mask::IBV_WQ_ATTR_STATE.0,
+            wq_state: match state {
+                WqState::Reset => ffi::ibv_wq_state::IBV_WQS_RESET,
+                WqState::Ready => ffi::ibv_wq_state::IBV_WQS_RDY,
+                WqState::Error => ffi::ibv_wq_state::IBV_WQS_ERR,
+            },
+            curr_wq_state: 0,
+            flags: 0,
+            flags_mask: 0,
+        };
+        // SAFETY: a live WQ; `&mut self` is the one who modifies it.
+        match unsafe { modify(self.inner.raw, &raw mut attr) } {
+            0 => Ok(()),
+            errno => Err(from_errno("ibv_modify_wq", object, errno)),
+        }
+    }
+
+    /// Posts a list of WRs, linked by `next`; one doorbell for all.
+    ///
+    /// # Safety
+    /// Every WR of the list and its scatter list are valid for the call, and every scatter entry lies in the memory
+    /// this WQ was created with and is not read or written by anyone until its completion.
+    ///
+    /// # Errors
+    /// The errno, ENOMEM when the queue is full: WRs before the failing one were posted.
+    #[inline]
+    pub unsafe fn post(&mut self, list: *mut ffi::ibv_recv_wr) -> Result<(), i32> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: the caller vouches for the list; `&mut self` is the one poster.
+        match unsafe { ffi::ibv_post_wq_recv(self.inner.raw, list, &raw mut bad) } {
+            0 => Ok(()),
+            errno => Err(errno),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Foreign handles: which object a number in a command means.
+//!
+//! Imports `fds` for its errno. Invariants: a handle names one kind of object, at one place, of one
+//! generation, and one context's: anything else finds nothing; a freed place rests before it is used
+//! again, so that a stale handle is refused instead of hitting a stranger.
+
+use std::collections::VecDeque;
+
+use crate::fds::Errno;
+
+/// A context of the device: one open of its file.
+pub type ContextId = u32;
+
+/// Kinds of object. The number is in the handle, so that no handle passes for another kind's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// Protection domain.
+    Pd = 1,
+    /// Memory region.
+    Mr,
+    /// Memory window.
+    Mw,
+    /// Completion queue.
+    Cq,
+    /// Work queue, or a QP's receive queue.
+    Rq,
+    /// A QP's send queue.
+    Sq,
+    /// RWQ indirection table.
+    Table,
+    /// An RSS QP's hash and table (TIR).
+    Tir,
+    /// Queue pair.
+    Qp,
+    /// Flow rule.
+    Flow,
+    /// Shared receive queue.
+    Srq,
+    /// Address handle.
+    Ah,
+}
+
+/// Where an object stands in its [`Slab`].
+pub type Index = u32;
+
+/// Objects of one kind at most; what the device's attributes say is never more.
+pub const LIMIT: usize = 1 << 16;
+const INDEX_BITS: u32 = 16;
+const GENERATION_BITS: u32 = 12;
+/// So many freed places rest before one is used again.
+const RESTING: usize = 64;
+
+struct Entry<T> {
+    generation: u32,
+    context: ContextId,
+    value: Option<T>,
+}
+
+/// All objects of one kind.
+pub struct Slab<T> {
+    kind: Kind,
+    limit: usize,
+    entries: Vec<Entry<T>>,
+    free: VecDeque<Index>,
+}
+
+impl<T> Slab<T> {
+    /// An empty table for `kind`, with room for `limit` of them.
+    pub fn new(kind: Kind, limit: usize) -> Self {
+        Self {
+            kind,
+            limit: limit.min(LIMIT),
+            entries: Vec::new(),
+            free: VecDeque::new(),
+        }
+    }
+
+    /// Stores an object; gives its handle.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there are as many as there can be.
+    pub fn insert(&mut self, context: ContextId, value: T) -> Result<u32, Errno> {
+        let full = self.entries.len() >= self.limit;
+        let index = if self.free.len() > RESTING || full {
+            self.free.pop_front().ok_or(libc::ENOMEM)?
+        } else {
+            self.entries.push(Entry {
+                generation: 0,
+                context,
+                value: None,
+            });
+            self.entries.len() as Index - 1
+        };
+        let entry = self.entries.get_mut(index as usize).ok_or(libc::ENOMEM)?;
+        entry.generation = (entry.generation + 1) & ((1 << GENERATION_BITS) - 1);
+        entry.context = context;
+        entry.value = Some(value);
+        Ok(self.handle(index))
+    }
+
+    /// The handle of the object at `index`.
+    pub fn handle(&self, index: Index) -> u32 {
+        let generation = self
+            .entries
+            .get(index as usize)
+            .map_or(0, |entry| entry.generation);
+        (self.kind as u32) << (INDEX_BITS + GENERATION_BITS) | generation << INDEX_BITS | index
+    }
+
+    /// Where the object a context calls `handle` stands.
+    ///
+    /// # Errors
+    /// `EINVAL` if the context has no such object, as the kernel's handle lookup ends in most commands.
+    pub fn find(&self, handle: u32, context: ContextId) -> Result<Index, Errno> {
+        let index = handle & ((1 << INDEX_BITS) - 1);
+        match self.entries.get(index as usize) {
+            Some(entry)
+                if entry.value.is_some()
+                    && entry.context == context
+                    && self.handle(index) == handle =>
+            {
+                Ok(index)
+            }
+            _ => Err(libc::EINVAL),
+        }
+    }
+
+    /// The object at `index`.
+    #[inline]
+    pub fn at(&self, index: Index) -> Option<&T> {
+        self.entries.get(index as usize)?.value.as_ref()
+    }
+
+    /// The object at `index`, to change.
+    #[inline]
+    pub fn at_mut(&mut self, index: Index) -> Option<&mut T> {
+        self.entries.get_mut(index as usize)?.value.as_mut()
+    }
+
+    /// The object a context calls `handle`.
+    ///
+    /// # Errors
+    /// As [`Slab::find`].
+    pub fn get(&self, handle: u32, context: ContextId) -> Result<&T, Errno> {
+        self.at(self.find(handle, context)?).ok_or(libc::EINVAL)
+    }
+
+    /// The object a context calls `handle`, to change.
+    ///
+    /// # Errors
+    /// As [`Slab::find`].
+    pub fn get_mut(&mut self, handle: u32, context: ContextId) -> Result<&mut T, Errno> {
+        let index = self.find(handle, context)?;
+        self.at_mut(index).ok_or(libc::EINVAL)
+    }
+
+    /// Takes an object out.
+    pub fn remove(&mut self, index: Index) -> Option<T> {
+        let value = self.entries.get_mut(index as usize)?.value.take()?;
+        self.free.push_back(index);
+        Some(value)
+    }
+
+    /// All objects.
+    pub fn iter(&self) -> impl Iterator<Item = (Index, &T)> {
+        self.entries
+            .iter()
+            .enumerate()
+            .filter_map(|(index, entry)| Some((index as Index, entry.value.as_ref()?)))
+    }
+
+    /// All objects, to change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Index, &mut T)> {
+        self.entries
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(index, entry)| Some((index as Index, entry.value.as_mut()?)))
+    }
+
+    /// Where a context's objects stand.
+    pub fn of_context(&self, context: ContextId) -> Vec<Index> {
+        self.entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.value.is_some() && entry.context == context)
+            .map(|(index, _)| index as Index)
+            .collect()
+    }
+}
+
+/// A 24-bit number (QPN, CQN, WQN, ...) for an object: its place, and enough of its generation that
+/// the next object there gets another. 0 and 1 are QPs of InfiniBand's own, so none is below 64.
+pub fn number(handle: u32) -> u32 {
+    let index = handle & ((1 << INDEX_BITS) - 1);
+    let generation = handle >> INDEX_BITS & 0x7f;
+    ((generation << INDEX_BITS | index) + 64) & 0xff_ffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_one_kinds_one_contexts_and_one_lifes() {
+        let mut pds = Slab::new(Kind::Pd, 10);
+        let mut cqs = Slab::new(Kind::Cq, 10);
+        let pd = pds.insert(1, "pd").unwrap();
+        let cq = cqs.insert(1, "cq").unwrap();
+        assert_eq!(pds.get(pd, 1), Ok(&"pd"));
+        assert_eq!(pds.get(cq, 1), Err(libc::EINVAL));
+        assert_eq!(pds.get(pd, 2), Err(libc::EINVAL));
+        assert_eq!(pds.get(u32::MAX, 1), Err(libc::EINVAL));
+        let index = pds.find(pd, 1).unwrap();
+        assert_eq!(pds.remove(index), Some("pd"));
+        assert_eq!(pds.remove(index), None);
+        assert_eq!(pds.get(pd, 1), Err(libc::EINVAL));
+        assert!(cqs.at(index).is_some());
+    }
+
+    #[test]
+    fn handles_are_not_reused_soon_and_the_limit_holds() {
+        let mut slab = Slab::new(Kind::Mr, 4);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..4000 {
+            let handle = slab.insert(1, ()).unwrap();
+            assert!(seen.insert(handle));
+            slab.remove(handle & 0xffff);
+        }
+        for _ in 0..4 {
+            slab.insert(1, ()).unwrap();
+        }
+        assert_eq!(slab.insert(1, ()), Err(libc::ENOMEM));
+    }
+
+    #[test]
+    fn a_contexts_objects_can_be_told() {
+        let mut slab = Slab::new(Kind::Ah, 10);
+        for context in [1, 2, 1] {
+            slab.insert(context, context).unwrap();
+        }
+        assert_eq!(slab.of_context(1), [0, 2]);
+        assert_eq!(slab.iter().count(), 3);
+    }
+}

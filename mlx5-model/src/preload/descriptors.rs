@@ -1,0 +1,340 @@
+//! The shims that take a descriptor: they hand the model's own to their files and close the
+//! table's books on whatever is closed or duplicated.
+//!
+//! Imports `fds`. Invariant: for a foreign descriptor each is the C library's call after one look
+//! into the table.
+//!
+//! Every SAFETY reason here is at heart the same: the program keeps the C function's contract, and
+//! its arguments go on unchanged.
+
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+
+use libc::{off_t, size_t, ssize_t};
+
+use super::{Stage, answer, export};
+use crate::fds::real::{self, errno, raw, set_errno};
+use crate::fds::{self, Errno};
+
+/// As much as one read or write moves: `MAX_RW_COUNT` of the kernel, and less than a slice may have.
+const MOST: usize = 0x7fff_f000;
+
+/// `read` for the model's own descriptor.
+///
+/// # Safety
+/// `buf` is null or writable for `len` bytes.
+unsafe fn read_own(file: &dyn fds::File, fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    answer(-1, || {
+        let room: &mut [u8] = match len.min(MOST) {
+            0 => &mut [],
+            _ if buf.is_null() => return Err(libc::EFAULT),
+            // SAFETY: not null, and writable for `len` by the caller's contract; plain bytes.
+            len => unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) },
+        };
+        file.read(fd, room).map(usize::cast_signed)
+    })
+}
+
+/// A duplicate that the C library just made stands for the same file.
+fn duplicate(old: c_int, new: c_int) -> c_int {
+    if new < 0 || old == new {
+        return new;
+    }
+    fds::forget(new);
+    match fds::duplicated(old, new) {
+        Ok(()) => new,
+        Err(error) => {
+            let _ = real::close(new);
+            set_errno(error);
+            -1
+        }
+    }
+}
+
+/// What `dup2` and `dup3` do to their target before they replace it.
+fn displace(old: c_int, new: c_int) -> Result<(), Errno> {
+    if old != new && fds::ours(new) {
+        // A bad source leaves the target open.
+        // SAFETY: no pointers.
+        if unsafe { raw::fcntl(old, libc::F_GETFD, std::ptr::null_mut()) } < 0 {
+            return Err(errno());
+        }
+        fds::remove(new);
+    }
+    Ok(())
+}
+
+/// `fcntl` and `fcntl64`, which differ only in name on 64-bit machines.
+///
+/// # Safety
+/// As `fcntl`.
+unsafe fn controlled(
+    fd: c_int,
+    command: c_int,
+    arg: *mut c_void,
+    call: unsafe fn(c_int, c_int, *mut c_void) -> c_int,
+) -> c_int {
+    // SAFETY: as the module says.
+    let result = unsafe { call(fd, command, arg) };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicate(fd, result),
+        _ => result,
+    }
+}
+
+/// `mmap` and `mmap64`, which differ only in name on 64-bit machines.
+///
+/// # Safety
+/// As `mmap`.
+unsafe fn mapped(
+    at: (*mut c_void, size_t),
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+    call: unsafe fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void,
+) -> *mut c_void {
+    let (addr, len) = at;
+    if fd >= 0
+        && flags & libc::MAP_ANONYMOUS == 0
+        && let Some(file) = fds::lookup(fd)
+    {
+        return answer(libc::MAP_FAILED, || {
+            file.mmap(fd, addr, len, prot, flags, offset)
+        });
+    }
+    // SAFETY: as the module says.
+    unsafe { call(addr, len, prot, flags, fd, offset) }
+}
+
+export! {
+    /// `read(2)`.
+    fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+        match fds::lookup(fd) {
+            // SAFETY: as the module says.
+            None => unsafe { raw::read(fd, buf, len) },
+            // SAFETY: as the module says.
+            Some(file) => unsafe { read_own(&*file, fd, buf, len) },
+        }
+    }
+    /// `read` as fortified programs call it.
+    fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+        match fds::lookup(fd) {
+            // SAFETY: as the module says.
+            Some(file) if len <= room => unsafe { read_own(&*file, fd, buf, len) },
+            // Too long for its buffer: the C library ends the program for it.
+            // SAFETY: as the module says.
+            _ => unsafe { raw::__read_chk(fd, buf, len, room) },
+        }
+    }
+    /// `write(2)`.
+    fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+        let Some(file) = fds::lookup(fd) else {
+            // SAFETY: as the module says.
+            return unsafe { raw::write(fd, buf, len) };
+        };
+        answer(-1, || {
+            let bytes: &[u8] = match len.min(MOST) {
+                0 => &[],
+                _ if buf.is_null() => return Err(libc::EFAULT),
+                // SAFETY: not null, and readable for `len` by the function's contract.
+                len => unsafe { std::slice::from_raw_parts(buf.cast(), len) },
+            };
+            file.write(fd, bytes).map(usize::cast_signed)
+        })
+    }
+    /// `ioctl(2)`.
+    fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+        match fds::lookup(fd) {
+            // SAFETY: as the module says.
+            None => unsafe { raw::ioctl(fd, request, arg) },
+            Some(file) => answer(-1, || file.ioctl(fd, request, arg)),
+        }
+    }
+    /// `mmap(2)`.
+    fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+        // SAFETY: as the module says.
+        unsafe { mapped((addr, len), prot, flags, fd, offset, raw::mmap) }
+    }
+    /// `mmap(2)` with large files.
+    fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+        // SAFETY: as the module says.
+        unsafe { mapped((addr, len), prot, flags, fd, offset, raw::mmap64) }
+    }
+    /// `close(2)`.
+    fn close(fd: c_int) -> c_int {
+        fds::forget(fd);
+        // SAFETY: as the module says.
+        unsafe { raw::close(fd) }
+    }
+    /// `close_range(2)`.
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
+            fds::forget_range(first, last);
+        }
+        // SAFETY: as the module says.
+        unsafe { raw::close_range(first, last, flags) }
+    }
+    /// `closefrom(3)`.
+    fn closefrom(first: c_int) {
+        fds::forget_range(first.max(0).cast_unsigned(), c_uint::MAX);
+        // SAFETY: as the module says.
+        unsafe { raw::closefrom(first) };
+    }
+    /// `dup(2)`.
+    fn dup(fd: c_int) -> c_int {
+        // SAFETY: as the module says.
+        duplicate(fd, unsafe { raw::dup(fd) })
+    }
+    /// `dup2(2)`.
+    fn dup2(old: c_int, new: c_int) -> c_int {
+        if let Err(error) = displace(old, new) {
+            set_errno(error);
+            return -1;
+        }
+        // SAFETY: as the module says.
+        duplicate(old, unsafe { raw::dup2(old, new) })
+    }
+    /// `dup3(2)`.
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        if flags & !libc::O_CLOEXEC == 0
+            && let Err(error) = displace(old, new)
+        {
+            set_errno(error);
+            return -1;
+        }
+        // SAFETY: as the module says.
+        duplicate(old, unsafe { raw::dup3(old, new, flags) })
+    }
+    /// `fcntl(2)`.
+    fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+        // SAFETY: as the module says.
+        unsafe { controlled(fd, command, arg, raw::fcntl) }
+    }
+    /// `fcntl(2)` with large files.
+    fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+        // SAFETY: as the module says.
+        unsafe { controlled(fd, command, arg, raw::fcntl64) }
+    }
+    /// `socket(2)`. libibverbs asks the kernel for its devices over netlink and looks into sysfs
+    /// only when that fails; the kernel would truthfully answer that there are none.
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA && Stage::get().is_some() {
+            set_errno(libc::EPROTONOSUPPORT);
+            return -1;
+        }
+        // SAFETY: as the module says.
+        let fd = unsafe { raw::socket(domain, kind, protocol) };
+        fds::forget(fd);
+        fd
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+    #[derive(Default)]
+    struct Echo {
+        closed: AtomicUsize,
+    }
+
+    impl fds::File for Echo {
+        fn write(&self, _: c_int, buf: &[u8]) -> Result<usize, Errno> {
+            match buf {
+                [] => Err(libc::EINVAL),
+                _ => {
+                    // A call of the model's own that fails on the way must not show.
+                    set_errno(libc::EDOM);
+                    Ok(buf.len())
+                }
+            }
+        }
+        fn close(&self, _: c_int) {
+            set_errno(libc::EDOM);
+            self.closed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A descriptor of the model's, far above those that tests beside this one are given: what a test closes is not
+    /// at once somebody else's.
+    fn echo() -> (c_int, Arc<Echo>) {
+        static NEXT: AtomicI32 = AtomicI32::new(700);
+        let low = real::memfd(c"test", 1).expect("memfd");
+        let least = NEXT.fetch_add(8, Ordering::Relaxed);
+        // SAFETY: no pointers; the copy is this test's own.
+        let fd = unsafe { libc::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) };
+        assert!(fd >= least);
+        let echo = Arc::new(Echo::default());
+        fds::install(fd, Arc::clone(&echo) as Arc<dyn fds::File>).expect("installed");
+        (fd, echo)
+    }
+
+    fn closed(echo: &Echo) -> usize {
+        echo.closed.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn errno_is_set_by_failure_alone() {
+        let (fd, _) = echo();
+        set_errno(libc::ENOANO);
+        // SAFETY: a static byte, a descriptor of this test.
+        unsafe {
+            assert_eq!(write(fd, b"x".as_ptr().cast(), 1), 1);
+            assert_eq!(errno(), libc::ENOANO);
+            assert_eq!(write(fd, b"x".as_ptr().cast(), 0), -1);
+            assert_eq!(errno(), libc::EINVAL);
+            assert_eq!(write(fd, std::ptr::null(), 8), -1);
+            assert_eq!(errno(), libc::EFAULT);
+            set_errno(libc::ENOANO);
+            assert_eq!(close(fd), 0);
+            assert_eq!(errno(), libc::ENOANO);
+            assert_eq!(close(fd), -1);
+            assert_eq!(errno(), libc::EBADF);
+        }
+    }
+
+    #[test]
+    fn dup2_closes_what_it_lands_on() {
+        let ((a, first), (b, second)) = (echo(), echo());
+        // SAFETY: no pointers.
+        unsafe {
+            assert_eq!(dup2(-1, b), -1);
+            assert_eq!((errno(), closed(&second)), (libc::EBADF, 0));
+            assert_eq!(dup2(a, a), a);
+            assert_eq!(dup2(a, b), b);
+            assert_eq!((closed(&first), closed(&second)), (0, 1));
+            let c = fcntl(
+                b,
+                libc::F_DUPFD_CLOEXEC,
+                std::ptr::without_provenance_mut(0),
+            );
+            assert!(fds::ours(c));
+            let plain = real::memfd(c"test", 1).expect("memfd");
+            assert_eq!(dup3(plain.as_raw_fd(), c, libc::O_CLOEXEC), c);
+            assert!(!fds::ours(c));
+            assert_eq!((close(a), closed(&first)), (0, 0));
+            assert_eq!((close(b), closed(&first)), (0, 1));
+            close(c);
+        }
+    }
+
+    #[test]
+    fn close_range_closes_the_models_own() {
+        let (fd, echo) = echo();
+        let range = fd.cast_unsigned();
+        // SAFETY: no pointers; the range is this test's descriptor.
+        unsafe {
+            assert_eq!(
+                close_range(range, range, libc::CLOSE_RANGE_CLOEXEC as c_int),
+                0
+            );
+            assert!(fds::ours(fd));
+            assert_eq!(close_range(range, range, 0), 0);
+        }
+        assert_eq!(closed(&echo), 1);
+        assert!(!fds::ours(fd));
+    }
+}

@@ -1,0 +1,208 @@
+//! Whether a frame is a rule's.
+//!
+//! May import `frame` and `tunnel`. Invariant: a rule without compares costs one AND and one comparison.
+
+use rss::FrameClass;
+
+use crate::frame::Arrival;
+
+use super::tunnel::Inner;
+
+/// Where a compared number comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Field {
+    /// Eight bytes from an offset in the Ethernet header on.
+    L2(u8),
+    /// From the IP header on.
+    L3(u8),
+    /// From the transport header on.
+    L4(u8),
+    /// The EtherType behind the tags.
+    EtherType,
+    /// The C-VLAN tag's control information.
+    Vlan,
+    /// IPv4's protocol, IPv6's next header.
+    IpProtocol,
+    /// VXLAN's network identifier.
+    Vni,
+    /// GRE's protocol type.
+    GreProtocol,
+    /// GRE's key.
+    GreKey,
+}
+
+/// A number in a frame that has to be another, as far as a mask goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Compare {
+    /// Where it comes from.
+    pub field: Field,
+    /// What it has to be.
+    pub value: u64,
+    /// Which bits count.
+    pub mask: u64,
+}
+
+/// What is asked of one layer of headers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Layer {
+    /// Bits of [`crate::frame::kind`] a frame has to have.
+    pub kinds: u32,
+    compares: Vec<Compare>,
+}
+
+impl Layer {
+    /// Adds a comparison; one that asks nothing is none.
+    pub fn push(&mut self, compare: Compare) {
+        if compare.mask != 0 {
+            self.compares.push(Compare {
+                value: compare.value & compare.mask,
+                ..compare
+            });
+        }
+    }
+
+    /// Adds a comparison of `len` bytes at an offset, which are read as the highest of eight.
+    pub fn compare(&mut self, field: Field, (value, mask): (u64, u64), len: u32) {
+        let shift = 64 - 8 * len;
+        self.push(Compare {
+            field,
+            value: value << shift,
+            mask: mask << shift,
+        });
+    }
+
+    fn settle(&mut self) {
+        self.compares.sort_unstable();
+        self.compares.dedup();
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.kinds == 0 && self.compares.is_empty()
+    }
+
+    #[inline]
+    fn takes(&self, frame: &Arrival<'_>) -> bool {
+        frame.kinds & self.kinds == self.kinds && (self.compares.is_empty() || self.agrees(frame))
+    }
+
+    fn agrees(&self, frame: &Arrival<'_>) -> bool {
+        self.compares
+            .iter()
+            .all(|compare| compare.holds(frame.bytes, frame.class))
+    }
+
+    fn masks(&self) -> impl Iterator<Item = (Field, u64)> {
+        self.compares
+            .iter()
+            .map(|compare| (compare.field, compare.mask))
+    }
+}
+
+impl Compare {
+    #[inline]
+    fn holds(&self, bytes: &[u8], class: &FrameClass) -> bool {
+        let number = match self.field {
+            Field::L2(offset) => eight(bytes, usize::from(offset)),
+            Field::L3(offset) => eight(bytes, usize::from(class.l3_offset) + usize::from(offset)),
+            Field::L4(offset) => eight(bytes, usize::from(class.l4_offset) + usize::from(offset)),
+            Field::EtherType => u64::from(class.ethertype),
+            Field::Vlan => u64::from(class.vlan.unwrap_or(0)),
+            Field::IpProtocol => u64::from(class.ip_protocol),
+            Field::Vni | Field::GreProtocol | Field::GreKey => return false,
+        };
+        number & self.mask == self.value
+    }
+}
+
+/// Eight bytes as a number; what lies behind the frame is zero.
+#[inline]
+fn eight(bytes: &[u8], at: usize) -> u64 {
+    let rest = bytes.get(at..).unwrap_or(&[]);
+    match rest.first_chunk::<8>() {
+        Some(chunk) => u64::from_be_bytes(*chunk),
+        None => {
+            let mut chunk = [0; 8];
+            chunk[..rest.len()].copy_from_slice(rest);
+            u64::from_be_bytes(chunk)
+        }
+    }
+}
+
+/// What a rule asks of a frame (PRM "Flow table entry", match value and criteria).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Of the outer headers.
+    pub outer: Layer,
+    /// Of the tunnel header.
+    pub tunnel: Vec<Compare>,
+    /// Of the headers in the tunnel.
+    pub inner: Layer,
+}
+
+impl Match {
+    /// Frames of these kinds.
+    pub fn kinds(kinds: u32) -> Self {
+        Self {
+            outer: Layer {
+                kinds,
+                ..Layer::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Brings the comparisons in an order of their own, so that equal rules are equal.
+    pub fn settle(&mut self) {
+        self.outer.settle();
+        self.inner.settle();
+        self.tunnel.retain(|compare| compare.mask != 0);
+        for compare in &mut self.tunnel {
+            compare.value &= compare.mask;
+        }
+        self.tunnel.sort_unstable();
+        self.tunnel.dedup();
+    }
+
+    /// The kinds asked for, if that is all.
+    pub fn plain_kinds(&self) -> Option<u32> {
+        let plain =
+            self.outer.compares.is_empty() && self.tunnel.is_empty() && self.inner.is_empty();
+        plain.then_some(self.outer.kinds)
+    }
+
+    /// Whether the two ask of the same bits: they would share a flow group.
+    pub fn same_criteria(&self, other: &Self) -> bool {
+        let tunnel = |rule: &Self| {
+            rule.tunnel
+                .iter()
+                .map(|compare| (compare.field, compare.mask))
+                .collect::<Vec<_>>()
+        };
+        self.outer.kinds == other.outer.kinds
+            && self.inner.kinds == other.inner.kinds
+            && self.outer.masks().eq(other.outer.masks())
+            && self.inner.masks().eq(other.inner.masks())
+            && tunnel(self) == tunnel(other)
+    }
+
+    /// Whether a frame is the rule's.
+    #[inline]
+    pub fn takes(&self, frame: &Arrival<'_>) -> bool {
+        self.outer.takes(frame)
+            && (self.tunnel.is_empty() && self.inner.is_empty() || self.takes_inner(frame))
+    }
+
+    #[cold]
+    fn takes_inner(&self, frame: &Arrival<'_>) -> bool {
+        let Some(inner) = Inner::of(frame) else {
+            return false;
+        };
+        let tunnel = self.tunnel.iter().all(|compare| {
+            inner
+                .number(compare.field)
+                .is_some_and(|number| number & compare.mask == compare.value)
+        });
+        tunnel && (self.inner.is_empty() || self.inner.takes(&inner.arrival()))
+    }
+}

@@ -1,0 +1,512 @@
+//! From the flow specs of EX_CREATE_FLOW to what a rule matches and does.
+//!
+//! May import `abi`, `frame`, `matching`. Invariant: every spec the kernel or the mlx5 driver refuses is
+//! refused here with the same errno, before a rule exists.
+
+use crate::abi;
+use crate::fds::Errno;
+use crate::frame::kind;
+use crate::memory::read_from;
+
+use super::matching::{Compare, Field, Layer, Match};
+
+/// `enum ib_flow_spec_type`, which no uAPI header names.
+mod spec_type {
+    pub const ETH: u32 = 0x20;
+    pub const IPV4: u32 = 0x30;
+    pub const IPV6: u32 = 0x31;
+    pub const ESP: u32 = 0x34;
+    pub const TCP: u32 = 0x40;
+    pub const UDP: u32 = 0x41;
+    pub const VXLAN_TUNNEL: u32 = 0x50;
+    pub const GRE: u32 = 0x51;
+    pub const MPLS: u32 = 0x60;
+    pub const INNER: u32 = 0x100;
+    pub const ACTION_TAG: u32 = 0x1000;
+    pub const ACTION_DROP: u32 = 0x1001;
+    pub const ACTION_HANDLE: u32 = 0x1002;
+    pub const ACTION_COUNT: u32 = 0x1003;
+}
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_MPLS: [u16; 2] = [0x8847, 0x8848];
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+const PROTOCOL_GRE: u8 = 47;
+/// The most specs a rule can have (`IB_FLOW_SPEC_SUPPORT_LAYERS`).
+pub const MAX_SPECS: u8 = 10;
+
+/// What a list of specs comes to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parsed {
+    /// What frames it takes.
+    pub rule: Match,
+    /// The flow tag, if one was asked for.
+    pub tag: Option<u32>,
+    /// Frames are dropped.
+    pub drop: bool,
+    /// The first spec asks for group addresses only: such rules have a priority of their own.
+    pub multicast_only: bool,
+}
+
+/// One layer's checks across its specs.
+#[derive(Default)]
+struct LayerState {
+    ethertype: Option<(u16, u16)>,
+    ip: Option<u32>,
+    protocol: Option<(u8, u8)>,
+}
+
+impl LayerState {
+    /// Two specs must not ask for different protocols.
+    fn protocol(&mut self, mask: u8, value: u8) -> Result<(), Errno> {
+        match self.protocol {
+            _ if mask == 0 => Ok(()),
+            Some(known) if known != (mask, value) => Err(libc::EINVAL),
+            _ => {
+                self.protocol = Some((mask, value));
+                Ok(())
+            }
+        }
+    }
+
+    /// `is_valid_ethertype` of the driver: an EtherType beside an IP spec has to be that spec's.
+    fn check_ethertype(&self) -> Result<(), Errno> {
+        let (Some((mask, value)), Some(ip)) = (self.ethertype, self.ip) else {
+            return Ok(());
+        };
+        let expected = if ip == spec_type::IPV4 {
+            ETHERTYPE_IPV4
+        } else {
+            ETHERTYPE_IPV6
+        };
+        let agree = mask == 0xffff && (value == expected || ETHERTYPE_MPLS.contains(&value));
+        if agree { Ok(()) } else { Err(libc::EINVAL) }
+    }
+}
+
+/// A filter spec's value and mask, zero-extended to `N` bytes.
+struct Filter<const N: usize> {
+    value: [u8; N],
+    mask: [u8; N],
+}
+
+impl<const N: usize> Filter<N> {
+    /// As the kernel's `spec_filter_size`: longer filters than it knows must end in zeroes.
+    fn read(body: &[u8]) -> Result<Self, Errno> {
+        let half = body.len() / 2;
+        let side = |bytes: &[u8]| {
+            let known = bytes.len().min(N);
+            let mut side = [0; N];
+            side[..known].copy_from_slice(&bytes[..known]);
+            (side, bytes[known..].iter().all(|&byte| byte == 0))
+        };
+        let (value, value_fits) = side(&body[..half]);
+        let (mask, mask_fits) = side(&body[half..half * 2]);
+        if half == 0 || !value_fits || !mask_fits {
+            return Err(libc::EINVAL);
+        }
+        Ok(Self { value, mask })
+    }
+
+    /// Bytes `at..at + len` as numbers: value, mask.
+    fn field(&self, at: usize, len: usize) -> (u64, u64) {
+        let number = |bytes: &[u8; N]| {
+            bytes
+                .iter()
+                .skip(at)
+                .take(len)
+                .fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+        };
+        (number(&self.value), number(&self.mask))
+    }
+
+    /// The driver takes no mask from here on (`FIELDS_NOT_SUPPORTED`).
+    fn unsupported_from(&self, at: usize) -> Result<(), Errno> {
+        if self.mask[at..].iter().any(|&byte| byte != 0) {
+            Err(libc::EOPNOTSUPP)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Reads `count` specs that fill `bytes`.
+///
+/// # Errors
+/// As the kernel: `EINVAL` for what is malformed or contradicts itself, `EOPNOTSUPP` for what the
+/// device cannot match.
+pub fn parse(mut bytes: &[u8], count: u8, tunnels: bool) -> Result<Parsed, Errno> {
+    let mut parsed = Parsed::default();
+    let mut layers = [LayerState::default(), LayerState::default()];
+    for index in 0..count {
+        let header: abi::ib_uverbs_flow_spec_hdr = read_from(bytes).ok_or(libc::EINVAL)?;
+        let size = usize::from(header.size);
+        let body = bytes
+            .get(size_of::<abi::ib_uverbs_flow_spec_hdr>()..size)
+            .ok_or(libc::EINVAL)?;
+        if header.reserved != 0 {
+            return Err(libc::EINVAL);
+        }
+        if index == 0 {
+            parsed.multicast_only = is_multicast_only(header.type_, body);
+        }
+        if header.type_ >= spec_type::ACTION_TAG {
+            action(header.type_, body, &mut parsed)?;
+        } else {
+            filter(header.type_, body, tunnels, &mut parsed.rule, &mut layers)?;
+        }
+        bytes = &bytes[size..];
+    }
+    if !bytes.is_empty() {
+        return Err(libc::EINVAL);
+    }
+    for layer in &layers {
+        layer.check_ethertype()?;
+    }
+    parsed.rule.settle();
+    Ok(parsed)
+}
+
+/// `flow_is_multicast_only` of the driver.
+fn is_multicast_only(spec: u32, body: &[u8]) -> bool {
+    match spec {
+        spec_type::ETH => Filter::<16>::read(body)
+            .is_ok_and(|filter| filter.value[0] & 1 != 0 && filter.mask[0] & 1 != 0),
+        spec_type::IPV4 => {
+            Filter::<12>::read(body).is_ok_and(|filter| filter.value[4] & 0xf0 == 0xe0)
+        }
+        _ => false,
+    }
+}
+
+fn action(spec: u32, body: &[u8], parsed: &mut Parsed) -> Result<(), Errno> {
+    match spec {
+        spec_type::ACTION_TAG => {
+            // `ib_uverbs_flow_spec_action_tag`: tag_id, reserved1.
+            let [a, b, c, d, _, _, _, _] = *body else {
+                return Err(libc::EINVAL);
+            };
+            let tag = u32::from_ne_bytes([a, b, c, d]);
+            if tag >= 1 << 24 {
+                return Err(libc::EINVAL);
+            }
+            parsed.tag = Some(tag);
+            Ok(())
+        }
+        spec_type::ACTION_DROP if body.is_empty() => {
+            parsed.drop = true;
+            Ok(())
+        }
+        spec_type::ACTION_HANDLE => Err(libc::EOPNOTSUPP),
+        // ACTION_COUNT names a counters object, of which there is none.
+        spec_type::ACTION_DROP | spec_type::ACTION_COUNT => Err(libc::EINVAL),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+fn filter(
+    spec: u32,
+    body: &[u8],
+    tunnels: bool,
+    rule: &mut Match,
+    layers: &mut [LayerState; 2],
+) -> Result<(), Errno> {
+    let inner = spec & spec_type::INNER != 0;
+    if inner && !tunnels {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let [outer_state, inner_state] = layers;
+    let state = if inner { inner_state } else { outer_state };
+    let layer = if inner {
+        &mut rule.inner
+    } else {
+        &mut rule.outer
+    };
+    match spec & !spec_type::INNER {
+        spec_type::ETH => ethernet(body, layer, state),
+        spec_type::IPV4 => ipv4(body, layer, state),
+        spec_type::IPV6 => ipv6(body, layer, state),
+        spec_type::TCP => ports(body, layer, state, kind::TCP, PROTOCOL_TCP),
+        spec_type::UDP => ports(body, layer, state, kind::UDP, PROTOCOL_UDP),
+        spec_type::VXLAN_TUNNEL | spec_type::GRE if !tunnels => Err(libc::EOPNOTSUPP),
+        spec_type::VXLAN_TUNNEL => vxlan(body, rule),
+        spec_type::GRE => {
+            state.protocol(0xff, PROTOCOL_GRE)?;
+            gre(body, rule)
+        }
+        spec_type::ESP | spec_type::MPLS => Err(libc::EOPNOTSUPP),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// `ib_uverbs_flow_eth_filter`: destination, source, EtherType, TCI.
+fn ethernet(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Errno> {
+    let filter = Filter::<16>::read(body)?;
+    layer.compare(Field::L2(0), filter.field(0, 6), 6);
+    layer.compare(Field::L2(6), filter.field(6, 6), 6);
+    let (value, mask) = filter.field(12, 2);
+    layer.push(Compare {
+        field: Field::EtherType,
+        value,
+        mask,
+    });
+    if mask != 0 {
+        state.ethertype = Some((mask as u16, value as u16));
+    }
+    let (value, mask) = filter.field(14, 2);
+    if mask != 0 {
+        layer.kinds |= kind::CVLAN;
+        layer.push(Compare {
+            field: Field::Vlan,
+            value,
+            mask,
+        });
+    }
+    Ok(())
+}
+
+/// `ib_uverbs_flow_ipv4_filter`: source, destination, protocol, TOS, TTL, flags.
+fn ipv4(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Errno> {
+    let filter = Filter::<12>::read(body)?;
+    filter.unsupported_from(10)?;
+    layer.kinds |= kind::IPV4;
+    state.ip = Some(spec_type::IPV4);
+    layer.compare(Field::L3(12), filter.field(0, 8), 8);
+    layer.compare(Field::L3(1), filter.field(9, 1), 1);
+    state.protocol(filter.mask[8], filter.value[8])?;
+    let (value, mask) = filter.field(8, 1);
+    layer.push(Compare {
+        field: Field::IpProtocol,
+        value,
+        mask,
+    });
+    Ok(())
+}
+
+/// `ib_uverbs_flow_ipv6_filter`: source, destination, flow label, next header, traffic class, hop limit.
+fn ipv6(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Errno> {
+    // The last byte is reserved: the kernel's struct ends before it.
+    let filter = Filter::<39>::read(body)?;
+    let (label, label_mask) = filter.field(32, 4);
+    if label >= 1 << 20 || label_mask >= 1 << 20 {
+        return Err(libc::EINVAL);
+    }
+    filter.unsupported_from(38)?;
+    layer.kinds |= kind::IPV6;
+    state.ip = Some(spec_type::IPV6);
+    for at in [0, 8, 16, 24] {
+        layer.compare(Field::L3(8 + at), filter.field(usize::from(at), 8), 8);
+    }
+    let (class, class_mask) = filter.field(37, 1);
+    let first = (label | class << 20, label_mask | class_mask << 20);
+    layer.compare(Field::L3(0), first, 4);
+    state.protocol(filter.mask[36], filter.value[36])?;
+    let (value, mask) = filter.field(36, 1);
+    layer.push(Compare {
+        field: Field::IpProtocol,
+        value,
+        mask,
+    });
+    Ok(())
+}
+
+/// `ib_uverbs_flow_tcp_udp_filter`: destination port, source port.
+fn ports(
+    body: &[u8],
+    layer: &mut Layer,
+    state: &mut LayerState,
+    transport: u32,
+    protocol: u8,
+) -> Result<(), Errno> {
+    let filter = Filter::<4>::read(body)?;
+    state.protocol(0xff, protocol)?;
+    layer.kinds |= transport;
+    layer.compare(Field::L4(2), filter.field(0, 2), 2);
+    layer.compare(Field::L4(0), filter.field(2, 2), 2);
+    Ok(())
+}
+
+/// `ib_uverbs_flow_tunnel_filter`: the VNI.
+fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
+    let filter = Filter::<4>::read(body)?;
+    let (value, mask) = filter.field(0, 4);
+    if value >= 1 << 24 || mask >= 1 << 24 {
+        return Err(libc::EINVAL);
+    }
+    rule.tunnel.push(Compare {
+        field: Field::Vni,
+        value,
+        mask,
+    });
+    Ok(())
+}
+
+/// `ib_uverbs_flow_gre_filter`: flags and version, protocol, key.
+fn gre(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
+    let filter = Filter::<8>::read(body)?;
+    if filter.mask[..2] != [0, 0] {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let protocol = (u64::from(PROTOCOL_GRE), 0xff);
+    rule.outer.push(Compare {
+        field: Field::IpProtocol,
+        value: protocol.0,
+        mask: protocol.1,
+    });
+    let (value, mask) = filter.field(2, 2);
+    rule.tunnel.push(Compare {
+        field: Field::GreProtocol,
+        value,
+        mask,
+    });
+    let (value, mask) = filter.field(4, 4);
+    rule.tunnel.push(Compare {
+        field: Field::GreKey,
+        value,
+        mask,
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A spec as the uAPI has it.
+    pub fn spec(kind: u32, value: &[u8], mask: &[u8]) -> Vec<u8> {
+        let size = (8 + value.len() + mask.len()) as u16;
+        let mut bytes = kind.to_ne_bytes().to_vec();
+        bytes.extend(size.to_ne_bytes());
+        bytes.extend([0, 0]);
+        bytes.extend(value);
+        bytes.extend(mask);
+        bytes
+    }
+
+    pub fn eth_any() -> Vec<u8> {
+        spec(spec_type::ETH, &[0; 16], &[0; 16])
+    }
+
+    pub fn ipv4_any() -> Vec<u8> {
+        spec(spec_type::IPV4, &[0; 12], &[0; 12])
+    }
+
+    pub fn udp_any() -> Vec<u8> {
+        spec(spec_type::UDP, &[0; 4], &[0; 4])
+    }
+
+    pub fn tag(tag: u32) -> Vec<u8> {
+        spec(spec_type::ACTION_TAG, &tag.to_ne_bytes(), &[0; 4])
+    }
+
+    pub fn drop_action() -> Vec<u8> {
+        spec(spec_type::ACTION_DROP, &[], &[])
+    }
+
+    pub fn eth_type(ethertype: u16) -> Vec<u8> {
+        let (mut value, mut mask) = ([0; 16], [0; 16]);
+        value[12..14].copy_from_slice(&ethertype.to_be_bytes());
+        mask[12..14].fill(0xff);
+        spec(spec_type::ETH, &value, &mask)
+    }
+
+    pub fn eth_to(mac: [u8; 6]) -> Vec<u8> {
+        let (mut value, mut mask) = ([0; 16], [0; 16]);
+        value[..6].copy_from_slice(&mac);
+        mask[..6].fill(0xff);
+        spec(spec_type::ETH, &value, &mask)
+    }
+
+    fn refused(specs: &[Vec<u8>]) -> Errno {
+        parse(&specs.concat(), specs.len() as u8, true).unwrap_err()
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        assert_eq!(
+            refused(&[eth_type(ETHERTYPE_IPV6), ipv4_any()]),
+            libc::EINVAL
+        );
+        let mut partial = eth_type(ETHERTYPE_IPV4);
+        partial[8 + 16 + 12] = 0xf0;
+        assert_eq!(refused(&[partial, ipv4_any()]), libc::EINVAL);
+        assert!(parse(&[eth_type(ETHERTYPE_IPV4), ipv4_any()].concat(), 2, true).is_ok());
+        let (mut value, mut mask) = ([0; 12], [0; 12]);
+        (value[8], mask[8]) = (PROTOCOL_TCP, 0xff);
+        assert_eq!(
+            refused(&[spec(spec_type::IPV4, &value, &mask), udp_any()]),
+            libc::EINVAL
+        );
+    }
+
+    #[test]
+    fn what_the_device_cannot_match_is_refused() {
+        let mut mask = [0; 12];
+        mask[10] = 1;
+        assert_eq!(
+            refused(&[spec(spec_type::IPV4, &[0; 12], &mask)]),
+            libc::EOPNOTSUPP
+        );
+        let mut mask = [0; 40];
+        mask[38] = 1;
+        assert_eq!(
+            refused(&[spec(spec_type::IPV6, &[0; 40], &mask)]),
+            libc::EOPNOTSUPP
+        );
+        mask[39] = 1;
+        assert_eq!(
+            refused(&[spec(spec_type::IPV6, &[0; 40], &mask)]),
+            libc::EINVAL
+        );
+        assert_eq!(
+            refused(&[spec(spec_type::MPLS, &[0; 4], &[0; 4])]),
+            libc::EOPNOTSUPP
+        );
+        assert_eq!(refused(&[spec(0x99, &[0; 4], &[0; 4])]), libc::EINVAL);
+        let inner = spec(spec_type::INNER | spec_type::ETH, &[0; 16], &[0; 16]);
+        assert_eq!(parse(&inner, 1, false), Err(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn malformed_lists_are_refused() {
+        assert_eq!(refused(&[tag(1 << 24)]), libc::EINVAL);
+        assert_eq!(refused(&[vec![0x20, 0, 0, 0, 4, 0, 0, 0]]), libc::EINVAL);
+        assert_eq!(refused(&[vec![0x20, 0, 0, 0, 200, 0, 0, 0]]), libc::EINVAL);
+        assert_eq!(parse(&eth_any(), 2, true), Err(libc::EINVAL));
+        assert_eq!(parse(&eth_any(), 0, true), Err(libc::EINVAL));
+        let mut reserved = eth_any();
+        reserved[6] = 1;
+        assert_eq!(refused(&[reserved]), libc::EINVAL);
+    }
+
+    #[test]
+    fn short_filters_are_extended_and_actions_read() {
+        // The older IPv4 filter has two addresses only.
+        let parsed = parse(
+            &[
+                spec(spec_type::IPV4, &[0; 8], &[0; 8]),
+                tag(0xff_ffff),
+                drop_action(),
+            ]
+            .concat(),
+            3,
+            true,
+        )
+        .unwrap();
+        assert_eq!(parsed.rule.outer.kinds, kind::IPV4);
+        assert_eq!((parsed.tag, parsed.drop), (Some(0xff_ffff), true));
+        assert!(
+            parse(&eth_to([1, 0, 0x5e, 0, 0, 1]), 1, true)
+                .unwrap()
+                .multicast_only
+        );
+        assert!(
+            !parse(&eth_to([2, 0, 0, 0, 0, 1]), 1, true)
+                .unwrap()
+                .multicast_only
+        );
+        assert_eq!(parse(&[], 0, true), Ok(Parsed::default()));
+    }
+}

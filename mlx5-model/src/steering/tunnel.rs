@@ -1,0 +1,183 @@
+//! What lies in a tunnel: VXLAN, and GRE with Ethernet or IP inside.
+//!
+//! May import `frame`. Invariant: only rules and QPs that ask for inner headers pay for finding them.
+
+use rss::{FrameClass, L3, L4};
+
+use crate::frame::Arrival;
+
+use super::matching::Field;
+
+/// Where VXLAN is expected (RFC 7348).
+const VXLAN_PORT: u16 = 4789;
+const PROTOCOL_GRE: u8 = 47;
+/// GRE's protocol types (RFC 2784, RFC 7637).
+const ETHERTYPE_BRIDGING: u16 = 0x6558;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// More than Ethernet with two tags, the longest IP header and a TCP header are together.
+const HEADERS: usize = 160;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tunnel {
+    Vxlan { vni: u32 },
+    Gre { protocol: u16, key: Option<u32> },
+}
+
+/// The headers in a tunnel, with an Ethernet header made up where there is none.
+pub struct Inner {
+    tunnel: Tunnel,
+    bytes: [u8; HEADERS],
+    len: usize,
+    class: FrameClass,
+}
+
+impl Inner {
+    /// The headers in the tunnel that a frame is, if it is one.
+    pub fn of(frame: &Arrival<'_>) -> Option<Self> {
+        let behind = frame.bytes.get(usize::from(frame.class.l4_offset)..)?;
+        if frame.class.l4 == L4::Udp {
+            return Self::of_vxlan(behind);
+        }
+        let gre = frame.class.l3 != L3::None
+            && frame.class.ip_protocol == PROTOCOL_GRE
+            && !frame.class.fragment;
+        if gre { Self::of_gre(behind) } else { None }
+    }
+
+    /// `datagram` begins with a UDP header.
+    fn of_vxlan(datagram: &[u8]) -> Option<Self> {
+        let port = u16::from_be_bytes([*datagram.get(2)?, *datagram.get(3)?]);
+        let (header, inside) = datagram.get(8..)?.split_first_chunk::<8>()?;
+        if port != VXLAN_PORT || header[0] & 0x08 == 0 {
+            return None;
+        }
+        let vni = u32::from_be_bytes([0, header[4], header[5], header[6]]);
+        Some(Self::copy(Tunnel::Vxlan { vni }, &[], inside))
+    }
+
+    /// `packet` begins with a GRE header.
+    fn of_gre(packet: &[u8]) -> Option<Self> {
+        let flags = u16::from_be_bytes([*packet.first()?, *packet.get(1)?]);
+        let protocol = u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]);
+        if flags & 0x7 != 0 {
+            return None;
+        }
+        let mut at = 4;
+        let mut word = |present: bool| {
+            let bytes = present.then(|| packet.get(at..at + 4));
+            at += 4 * usize::from(present);
+            bytes
+                .flatten()
+                .and_then(|bytes| bytes.first_chunk::<4>())
+                .copied()
+        };
+        let _checksum = word(flags & 0x8000 != 0);
+        let key = word(flags & 0x2000 != 0).map(u32::from_be_bytes);
+        let _sequence = word(flags & 0x1000 != 0);
+        let inside = packet.get(at..)?;
+        let tunnel = Tunnel::Gre { protocol, key };
+        let ethernet = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, packet[2], packet[3]];
+        match protocol {
+            ETHERTYPE_BRIDGING => Some(Self::copy(tunnel, &[], inside)),
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Some(Self::copy(tunnel, &ethernet, inside)),
+            _ => Some(Self::copy(tunnel, &[], &[])),
+        }
+    }
+
+    fn copy(tunnel: Tunnel, before: &[u8], inside: &[u8]) -> Self {
+        let mut bytes = [0; HEADERS];
+        let mut len = 0;
+        for (to, from) in bytes.iter_mut().zip(before.iter().chain(inside)) {
+            *to = *from;
+            len += 1;
+        }
+        let class = FrameClass::of(&bytes[..len]);
+        Self {
+            tunnel,
+            bytes,
+            len,
+            class,
+        }
+    }
+
+    /// The inner headers as a frame.
+    pub fn arrival(&self) -> Arrival<'_> {
+        Arrival::new(&self.bytes[..self.len], &self.class, 0)
+    }
+
+    /// A number of the tunnel's own header.
+    pub fn number(&self, field: Field) -> Option<u64> {
+        match (field, self.tunnel) {
+            (Field::Vni, Tunnel::Vxlan { vni }) => Some(u64::from(vni)),
+            (Field::GreProtocol, Tunnel::Gre { protocol, .. }) => Some(u64::from(protocol)),
+            (Field::GreKey, Tunnel::Gre { key, .. }) => key.map(u64::from),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::kind;
+
+    fn inner_of(frame: &[u8]) -> Option<Inner> {
+        Inner::of(&Arrival::new(frame, &FrameClass::of(frame), 0))
+    }
+
+    fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+        frame.extend([
+            0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
+        frame.extend([0x30, 0]);
+        frame.extend(port.to_be_bytes());
+        frame.extend([0, 0, 0, 0]);
+        frame.extend(payload);
+        frame
+    }
+
+    #[test]
+    fn vxlan_and_gre_are_seen_through() {
+        let inner = udp(53, b"query");
+        let vxlan = udp(
+            VXLAN_PORT,
+            &[&[8, 0, 0, 0, 0, 0, 42, 0][..], &inner].concat(),
+        );
+        let found = inner_of(&vxlan).unwrap();
+        assert_eq!(found.number(Field::Vni), Some(42));
+        assert_eq!(
+            found.arrival().kinds,
+            kind::IPV4 | kind::UDP | kind::UNICAST
+        );
+        assert_eq!(found.number(Field::GreKey), None);
+
+        let mut gre = udp(0, &[]);
+        gre.truncate(34);
+        gre[23] = PROTOCOL_GRE;
+        gre.extend([0x20, 0, 0x08, 0x00, 0, 0, 0, 7]);
+        gre.extend(&inner[14..]);
+        let found = inner_of(&gre).unwrap();
+        assert_eq!(found.number(Field::GreKey), Some(7));
+        assert_eq!(found.number(Field::GreProtocol), Some(0x0800));
+        assert_eq!(
+            found.arrival().kinds,
+            kind::IPV4 | kind::UDP | kind::UNICAST
+        );
+    }
+
+    #[test]
+    fn what_is_none_is_none_and_nothing_panics() {
+        assert!(inner_of(&udp(53, b"x")).is_none());
+        let vxlan = udp(VXLAN_PORT, &[8; 200]);
+        for len in 0..vxlan.len() {
+            let _ = inner_of(&vxlan[..len]).map(|inner| inner.arrival().kinds);
+        }
+        let mut gre = udp(0, &[0xff; 40]);
+        gre[23] = PROTOCOL_GRE;
+        for len in 0..gre.len() {
+            let _ = inner_of(&gre[..len]).map(|inner| inner.arrival().kinds);
+        }
+    }
+}

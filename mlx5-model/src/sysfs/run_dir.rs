@@ -1,0 +1,187 @@
+//! The directory that holds the tree, from the first process that needs it to the last.
+//!
+//! Imports nothing of the model but the settings' names. Invariants: a directory is this user's own
+//! and closed to others; it is used by another process only with the very same settings; it goes
+//! with its last member, and what a killed process left goes at the next start.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::settings::{SET, WIRES};
+
+/// Tells a child where its parent's tree is.
+pub const DIR: &str = "MLX5_MODEL_DIR";
+const PREFIX: &str = "mlx5-model-";
+const MEMBERS: &str = "members";
+const SETTINGS: &str = "settings";
+
+/// The settings as they were written: what two processes must agree on to share a tree.
+fn written() -> String {
+    let text = |name| std::env::var(name).unwrap_or_default();
+    format!("{}\n\n{}\n", text(WIRES), text(SET))
+}
+
+/// The directory the parent told of, if it is fit for this process.
+pub fn inherited() -> Option<PathBuf> {
+    let dir = PathBuf::from(std::env::var_os(DIR)?);
+    let meta = fs::symlink_metadata(&dir).ok()?;
+    let fit = meta.is_dir()
+        && meta.uid() == uid()
+        && meta.mode() & 0o077 == 0
+        && fs::read_to_string(dir.join(SETTINGS)).ok()? == written();
+    // Registering last: it fails if the last member has just left and taken the tree along.
+    (fit && join(&dir).is_ok()).then_some(dir)
+}
+
+/// Makes a directory and lets `fill` write the tree into it.
+///
+/// # Errors
+/// Which path could not be made, and why.
+pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, String> {
+    let base = base();
+    sweep(&base);
+    let mut dir = PathBuf::new();
+    // A process that exec'd without its environment finds the name of its former self taken.
+    for attempt in 0..1000 {
+        dir = base.join(format!(
+            "{PREFIX}{}-{}-{attempt}",
+            std::process::id(),
+            pid_namespace()
+        ));
+        match DirBuilder::new().mode(0o700).create(&dir) {
+            Ok(()) => break,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(format!("{}: {error}", dir.display())),
+        }
+    }
+    let made = fs::create_dir(dir.join(MEMBERS))
+        .and_then(|()| join(&dir))
+        .and_then(|()| fill(&dir))
+        .and_then(|()| fs::write(dir.join(SETTINGS), written()));
+    if let Err(error) = made {
+        let _ = fs::remove_dir_all(&dir);
+        return Err(format!("{}: {error}", dir.display()));
+    }
+    Ok(dir)
+}
+
+/// This process uses the directory. Also called in a fork's child, so it only opens and closes.
+///
+/// # Errors
+/// What creating the member's file reports.
+pub fn join(dir: &Path) -> io::Result<()> {
+    File::create(member(dir)).map(drop)
+}
+
+/// This process is done with the directory; the last one takes it along.
+pub fn leave(dir: &Path) {
+    // A fork's child that never joined (vfork, a bare clone) has nothing to leave.
+    if fs::remove_file(member(dir)).is_ok() && !inhabited(dir) {
+        let _ = fs::remove_dir_all(dir);
+    }
+}
+
+fn member(dir: &Path) -> PathBuf {
+    dir.join(MEMBERS).join(std::process::id().to_string())
+}
+
+fn base() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(dir) if dir.is_absolute() && dir.is_dir() => dir,
+        _ => PathBuf::from("/tmp"),
+    }
+}
+
+/// Containers may share a `/tmp` and not their processes: a pid means something in its own
+/// namespace only.
+fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
+}
+
+fn uid() -> u32 {
+    fs::metadata("/proc/self").map_or(u32::MAX, |meta| meta.uid())
+}
+
+fn alive(pid: &str) -> bool {
+    pid.parse::<u32>()
+        .is_ok_and(|pid| Path::new("/proc").join(pid.to_string()).exists())
+}
+
+fn inhabited(dir: &Path) -> bool {
+    fs::read_dir(dir.join(MEMBERS)).is_ok_and(|members| {
+        members
+            .flatten()
+            .any(|member| member.file_name().to_str().is_some_and(alive))
+    })
+}
+
+/// Removes what processes left that were killed.
+fn sweep(base: &Path) {
+    let Ok(entries) = fs::read_dir(base) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+            continue;
+        };
+        let mut parts = rest.split('-');
+        let (Some(creator), Some(namespace)) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        if namespace != pid_namespace().to_string() {
+            continue;
+        }
+        // Its creator may not have joined yet.
+        let own = entry
+            .metadata()
+            .is_ok_and(|meta| meta.is_dir() && meta.uid() == uid());
+        if own && !alive(creator) && !inhabited(&entry.path()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_member_takes_the_directory_along() {
+        let temp = tempfile::tempdir().expect("temp");
+        let dir = temp.path().join("run");
+        fs::create_dir_all(dir.join(MEMBERS)).expect("mkdir");
+        join(&dir).expect("join");
+        // Process 1 always lives.
+        File::create(dir.join(MEMBERS).join("1")).expect("member");
+        leave(&dir);
+        assert!(dir.exists());
+        fs::remove_file(dir.join(MEMBERS).join("1")).expect("gone");
+        leave(&dir);
+        assert!(dir.exists(), "who is no member takes nothing along");
+        join(&dir).expect("join");
+        leave(&dir);
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn only_the_dead_of_this_namespace_are_swept() {
+        let temp = tempfile::tempdir().expect("temp");
+        let here = pid_namespace();
+        let make = |name: String, member: &str| {
+            let dir = temp.path().join(name);
+            fs::create_dir_all(dir.join(MEMBERS)).expect("mkdir");
+            File::create(dir.join(MEMBERS).join(member)).expect("member");
+            dir
+        };
+        let dead = make(format!("{PREFIX}4194999-{here}-0"), "4194998");
+        let orphan = make(format!("{PREFIX}4194999-{here}-1"), "1");
+        let young = make(format!("{PREFIX}1-{here}-0"), "4194998");
+        let foreign = make(format!("{PREFIX}4194999-{}-0", here + 1), "4194998");
+        sweep(temp.path());
+        assert!(!dead.exists());
+        assert!(orphan.exists() && young.exists() && foreign.exists());
+    }
+}

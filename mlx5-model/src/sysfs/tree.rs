@@ -1,0 +1,444 @@
+//! The files themselves, laid out as the kernel lays out a ConnectX-5's: the device below
+//! `sys/devices`, and links to it from the classes, so that `readlink`, `..` and `realpath` lead
+//! where they lead on hardware.
+//!
+//! Imports `settings` and `counters`. Invariant: only facts of the settings and of the machine are
+//! written, never a value that can change while programs look.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::counters::FILES;
+use crate::fds::real;
+use crate::settings::{DeviceSettings, PortSettings, Settings};
+
+/// The PCI domain of the model's devices, which no firmware gives out: Mellanox's vendor number.
+pub const PCI_DOMAIN: &str = "15b3";
+
+/// A device's PCI address.
+pub fn pci_address(device: usize) -> String {
+    format!("{PCI_DOMAIN}:{:02x}:00.0", device + 1)
+}
+
+/// `ifindex` of a made-up interface: above what a kernel hands out.
+pub fn made_up_index(device: usize, port: u8) -> u32 {
+    0x15b3_0000 + device as u32 * 16 + u32::from(port)
+}
+
+/// Device and port of an interface that the model made up.
+pub fn made_up(name: &str) -> Option<(usize, u8)> {
+    Settings::global()
+        .devices
+        .iter()
+        .enumerate()
+        .find_map(|(device, settings)| {
+            let ports = settings.ports.iter().zip(1..);
+            let mut made_up =
+                ports.filter(|(port, _)| port.netdev.is_none() && port.ifname == name);
+            made_up.next().map(|(_, number)| (device, number))
+        })
+}
+
+/// Writes files below one directory, making directories as needed.
+struct Tree {
+    root: PathBuf,
+    made: BTreeSet<PathBuf>,
+}
+
+impl Tree {
+    fn place(&mut self, path: &str) -> io::Result<PathBuf> {
+        let path = self.root.join(path);
+        let parent = path.parent().unwrap_or(&self.root);
+        if !self.made.contains(parent) {
+            fs::create_dir_all(parent)?;
+            self.made.insert(parent.to_owned());
+        }
+        Ok(path)
+    }
+
+    /// A file of one line.
+    fn put(&mut self, path: &str, line: impl AsRef<str>) -> io::Result<()> {
+        let path = self.place(path)?;
+        fs::write(path, format!("{}\n", line.as_ref()))
+    }
+
+    /// Several in one directory.
+    fn put_all(&mut self, directory: &str, files: &[(&str, &str)]) -> io::Result<()> {
+        files
+            .iter()
+            .try_for_each(|(name, line)| self.put(&format!("{directory}/{name}"), line))
+    }
+
+    fn link(&mut self, path: &str, to: &str) -> io::Result<()> {
+        symlink(to, self.place(path)?)
+    }
+
+    fn directory(&mut self, path: &str) -> io::Result<()> {
+        fs::create_dir_all(self.root.join(path))
+    }
+}
+
+/// Writes `sys` and `dev` below `root`.
+///
+/// # Errors
+/// The first file that could not be written.
+pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
+    let mut tree = Tree {
+        root: root.to_owned(),
+        made: BTreeSet::new(),
+    };
+    // The descriptor behind a uverbs device is /dev/zero's: libibverbs compares this with fstat.
+    let zero = fs::metadata("/dev/zero")?.rdev();
+    let dev = format!("{}:{}", libc::major(zero), libc::minor(zero));
+    // IB_USER_VERBS_ABI_VERSION, rdma/ib_user_verbs.h.
+    tree.put(
+        "sys/class/infiniband_verbs/abi_version",
+        crate::abi::IB_USER_VERBS_ABI_VERSION.to_string(),
+    )?;
+    tree.directory("sys/class/infiniband")?;
+    tree.put("sys/bus/pci/drivers/mlx5_core/module/version", "5.0-0")?;
+    for (number, device) in settings.devices.iter().enumerate() {
+        pci(&mut tree, number, device)?;
+        verbs(&mut tree, number, device, &dev)?;
+        infiniband(&mut tree, number, device)?;
+        for (port, number_of) in device.ports.iter().zip(1..) {
+            self::port(&mut tree, number, device, port, number_of)?;
+            netdev(&mut tree, number, port, number_of)?;
+        }
+    }
+    Ok(())
+}
+
+/// The device's directory, seen from the root of the tree.
+fn device_dir(number: usize) -> String {
+    format!("sys/devices/pci{PCI_DOMAIN}:00/{}", pci_address(number))
+}
+
+/// The same, seen from a class's directory.
+fn class_link(dir: &str) -> String {
+    format!("../../{}", dir.trim_start_matches("sys/"))
+}
+
+/// The PCI function: drivers/pci/pci-sysfs.c.
+fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
+    let dir = device_dir(number);
+    let address = pci_address(number);
+    let node = device.caps.numa_node;
+    let (cpus, list) = local_cpus(node);
+    tree.put_all(
+        &dir,
+        &[
+            ("vendor", "0x15b3"),
+            ("device", "0x1017"),
+            ("subsystem_vendor", "0x15b3"),
+            ("subsystem_device", "0x0007"),
+            ("class", "0x020000"),
+            ("revision", "0x00"),
+            // Selects libmlx5, and in it the ConnectX-5.
+            ("modalias", "pci:v000015B3d00001017sv000015B3sd00000007bc02sc00i00"),
+            ("numa_node", &node.to_string()),
+            ("local_cpus", &cpus),
+            ("local_cpulist", &list),
+            ("current_link_speed", "8.0 GT/s PCIe"),
+            ("current_link_width", "16"),
+            ("max_link_speed", "8.0 GT/s PCIe"),
+            ("max_link_width", "16"),
+            ("enable", "1"),
+            ("sriov_totalvfs", "0"),
+            ("sriov_numvfs", "0"),
+            (
+                "uevent",
+                &format!("DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:1017\nPCI_SUBSYS_ID=15B3:0007\nPCI_SLOT_NAME={address}"),
+            ),
+            // The model's own: how a program can tell, and whether it will ever see the end.
+            ("model/wire", &device.ports[0].wire_text),
+            ("model/finite", finite(&device.ports[0])),
+        ],
+    )?;
+    tree.link(
+        &format!("{dir}/driver"),
+        "../../../bus/pci/drivers/mlx5_core",
+    )?;
+    tree.link(&format!("{dir}/subsystem"), "../../../bus/pci")?;
+    tree.link(
+        &format!("sys/bus/pci/devices/{address}"),
+        &format!("../../../devices/pci{PCI_DOMAIN}:00/{address}"),
+    )
+}
+
+fn finite(port: &PortSettings) -> &'static str {
+    if port.wire.finite() { "1" } else { "0" }
+}
+
+/// CPUs of a node as mask and as list; of all nodes when there is none.
+fn local_cpus(node: i32) -> (String, String) {
+    let of_node =
+        |what: &str| fs::read_to_string(format!("/sys/devices/system/node/node{node}/{what}"));
+    if let (Ok(mask), Ok(list)) = (of_node("cpumap"), of_node("cpulist")) {
+        return (mask.trim().to_owned(), list.trim().to_owned());
+    }
+    let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let list = if list.trim().is_empty() {
+        "0"
+    } else {
+        list.trim()
+    };
+    (mask_of(list), list.to_owned())
+}
+
+/// `0-2,5` as the kernel prints a CPU mask: 32-bit words in hexadecimal, the highest first.
+fn mask_of(list: &str) -> String {
+    let mut words = vec![0u32];
+    for range in list.split(',') {
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        let (Ok(low), Ok(high)) = (low.parse::<usize>(), high.parse::<usize>()) else {
+            continue;
+        };
+        for cpu in low..=high.min(8191) {
+            if cpu / 32 >= words.len() {
+                words.resize(cpu / 32 + 1, 0);
+            }
+            words[cpu / 32] |= 1 << (cpu % 32);
+        }
+    }
+    words
+        .iter()
+        .rev()
+        .map(|word| format!("{word:08x}"))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// `infiniband_verbs/uverbs<N>` and the node in `/dev`: drivers/infiniband/core/uverbs_main.c.
+fn verbs(tree: &mut Tree, number: usize, device: &DeviceSettings, dev: &str) -> io::Result<()> {
+    let dir = format!("{}/infiniband_verbs/uverbs{number}", device_dir(number));
+    tree.put_all(
+        &dir,
+        &[("ibdev", &device.name), ("dev", dev), ("abi_version", "1")],
+    )?;
+    tree.put(
+        &format!("{dir}/uevent"),
+        format!("DEVNAME=infiniband/uverbs{number}"),
+    )?;
+    tree.link(&format!("{dir}/device"), "../..")?;
+    tree.link(
+        &format!("sys/class/infiniband_verbs/uverbs{number}"),
+        &class_link(&dir),
+    )?;
+    tree.link(&format!("dev/infiniband/uverbs{number}"), "/dev/zero")
+}
+
+/// `infiniband/mlx5_<N>`: drivers/infiniband/core/sysfs.c and drivers/infiniband/hw/mlx5/main.c.
+fn infiniband(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
+    let dir = format!("{}/infiniband/{}", device_dir(number), device.name);
+    let guid = quads(&super::node_guid(number, device).to_be_bytes());
+    tree.put_all(
+        &dir,
+        &[
+            ("node_type", "1: CA"),
+            ("node_guid", &guid),
+            ("sys_image_guid", &guid),
+            ("node_desc", &format!("{} software model", device.name)),
+            ("fw_ver", "16.35.4030"),
+            ("hca_type", "MT4119"),
+            ("hw_rev", "0"),
+            ("board_id", "MT_0000000012"),
+            ("uevent", &format!("NAME={}", device.name)),
+        ],
+    )?;
+    tree.link(&format!("{dir}/device"), "../..")?;
+    tree.link(
+        &format!("sys/class/infiniband/{}", device.name),
+        &class_link(&dir),
+    )
+}
+
+/// Groups of four hexadecimal digits, as sysfs writes GUIDs and GIDs.
+fn quads(bytes: &[u8]) -> String {
+    bytes
+        .chunks(2)
+        .map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]))
+        .collect::<Vec<_>>()
+        .join(":")
+}
+
+/// `ports/<P>`: drivers/infiniband/core/sysfs.c.
+fn port(
+    tree: &mut Tree,
+    number: usize,
+    device: &DeviceSettings,
+    port: &PortSettings,
+    number_of: u8,
+) -> io::Result<()> {
+    let dir = format!(
+        "{}/infiniband/{}/ports/{number_of}",
+        device_dir(number),
+        device.name
+    );
+    tree.put_all(
+        &dir,
+        &[
+            ("state", ""),
+            ("phys_state", ""),
+            ("rate", rate(port.rate_gbps)),
+            ("link_layer", "Ethernet"),
+            ("lid", "0x0"),
+            ("lid_mask_count", "0"),
+            ("sm_lid", "0x0"),
+            ("sm_sl", "0"),
+            ("cap_mask", "0x04010000"),
+            ("pkeys/0", "0xffff"),
+            // Milliseconds that a hardware counter's value may be old; here it never is.
+            ("hw_counters/lifespan", "10"),
+            ("model_wire", &port.wire_text),
+            ("model_finite", finite(port)),
+        ],
+    )?;
+    for (group, name, _) in FILES {
+        tree.put(&format!("{dir}/{}/{name}", group.directory()), "0")?;
+    }
+    for (index, gid) in gids(port).iter().enumerate() {
+        tree.put(&format!("{dir}/gids/{index}"), quads(gid))?;
+        let kind = if index % 2 == 0 {
+            "IB/RoCE v1"
+        } else {
+            "RoCE v2"
+        };
+        tree.put(&format!("{dir}/gid_attrs/types/{index}"), kind)?;
+        tree.put(&format!("{dir}/gid_attrs/ndevs/{index}"), &port.ifname)?;
+    }
+    Ok(())
+}
+
+/// As the driver names Ethernet speeds in InfiniBand's words: drivers/infiniband/hw/mlx5/main.c
+/// (`translate_eth_proto_oper`) through drivers/infiniband/core/sysfs.c (`rate_show`).
+fn rate(gbps: u32) -> &'static str {
+    match gbps {
+        1 => "2.5 Gb/sec (1X SDR)",
+        10 => "10 Gb/sec (1X QDR)",
+        25 => "25 Gb/sec (1X EDR)",
+        40 => "40 Gb/sec (4X QDR)",
+        50 => "50 Gb/sec (2X EDR)",
+        200 => "200 Gb/sec (4X HDR)",
+        _ => "100 Gb/sec (4X EDR)",
+    }
+}
+
+/// The link-local GIDs, from the MAC (RFC 4291, appendix A), and the IPv4-mapped ones.
+fn gids(port: &PortSettings) -> [[u8; 16]; super::GIDS] {
+    let m = port.mac;
+    let mut local = [0; 16];
+    local[..2].copy_from_slice(&[0xfe, 0x80]);
+    local[8..].copy_from_slice(&[m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]]);
+    let mut mapped = [0; 16];
+    if let Some(address) = port.netdev.as_deref().and_then(ipv4) {
+        mapped[10..12].fill(0xff);
+        mapped[12..].copy_from_slice(&address);
+    }
+    [local, local, mapped, mapped]
+}
+
+/// An interface's first IPv4 address: netdevice(7), `SIOCGIFADDR`.
+fn ipv4(interface: &str) -> Option<[u8; 4]> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    // struct ifreq: 16 bytes of name, then a sockaddr_in, whose address is 4 bytes in.
+    let mut request = [0u8; 40];
+    request[..interface.len().min(15)]
+        .copy_from_slice(&interface.as_bytes()[..interface.len().min(15)]);
+    real::ioctl(
+        socket.as_raw_fd(),
+        libc::SIOCGIFADDR,
+        request.as_mut_ptr().cast(),
+    )
+    .ok()?;
+    request[20..24].try_into().ok()
+}
+
+/// `device/net/<interface>`: the real one, or one made up. net/core/net-sysfs.c.
+fn netdev(tree: &mut Tree, number: usize, port: &PortSettings, number_of: u8) -> io::Result<()> {
+    let dir = format!("{}/net/{}", device_dir(number), port.ifname);
+    if let Some(real) = &port.netdev {
+        return tree.link(&dir, &format!("/sys/class/net/{real}"));
+    }
+    let index = made_up_index(number, number_of).to_string();
+    let mac = port.mac.map(|byte| format!("{byte:02x}")).join(":");
+    tree.put_all(
+        &dir,
+        &[
+            ("address", &mac),
+            ("addr_len", "6"),
+            ("broadcast", "ff:ff:ff:ff:ff:ff"),
+            ("ifindex", &index),
+            ("iflink", &index),
+            ("mtu", &port.mtu.to_string()),
+            ("speed", &(port.rate_gbps * 1000).to_string()),
+            ("duplex", "full"),
+            ("type", "1"),
+            ("flags", "0x1003"),
+            ("dev_id", "0x0"),
+            ("dev_port", &(number_of - 1).to_string()),
+            ("carrier", ""),
+            ("operstate", ""),
+            (
+                "uevent",
+                &format!("INTERFACE={}\nIFINDEX={index}", port.ifname),
+            ),
+        ],
+    )?;
+    tree.link(&format!("{dir}/device"), "../..")?;
+    tree.link(&format!("sys/class/net/{}", port.ifname), &class_link(&dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_the_kernels() {
+        assert_eq!(mask_of("0-1"), "00000003");
+        assert_eq!(mask_of("0,2-3,33"), "00000002,0000000d");
+    }
+
+    #[test]
+    fn what_libibverbs_walks_is_there() {
+        let temp = tempfile::tempdir().expect("temp");
+        let settings = Settings::parse(
+            "loopback\nloopback",
+            "mlx5_1.ports=2\nmlx5_1.port2.wire=loopback\nrate=25",
+        )
+        .expect("good");
+        write(temp.path(), &settings).expect("written");
+        let class = temp.path().join("sys/class");
+        let read = |path: &str| fs::read_to_string(class.join(path)).expect(path);
+        assert_eq!(read("infiniband_verbs/abi_version"), "6\n");
+        assert_eq!(read("infiniband_verbs/uverbs1/ibdev"), "mlx5_1\n");
+        assert!(
+            read("infiniband_verbs/uverbs0/device/modalias")
+                .starts_with("pci:v000015B3d00001017sv")
+        );
+        assert_eq!(read("infiniband/mlx5_0/node_guid"), "0c42:a103:0000:0001\n");
+        assert_eq!(read("infiniband/mlx5_1/node_guid"), "0c42:a103:0100:0101\n");
+        assert_eq!(
+            read("infiniband/mlx5_1/ports/2/rate"),
+            "25 Gb/sec (1X EDR)\n"
+        );
+        assert_eq!(
+            read("infiniband/mlx5_1/ports/2/gids/1"),
+            "fe80:0000:0000:0000:0e42:a1ff:fe00:0102\n"
+        );
+        assert_eq!(
+            read("infiniband/mlx5_1/device/net/mlx5_1p2/address"),
+            "0c:42:a1:00:01:02\n"
+        );
+        assert_eq!(read("infiniband/mlx5_1/device/model/finite"), "0\n");
+        assert_eq!(
+            fs::canonicalize(class.join("infiniband/mlx5_1/device")).expect("link"),
+            fs::canonicalize(temp.path().join("sys/bus/pci/devices/15b3:02:00.0")).expect("link")
+        );
+        assert!(fs::metadata(temp.path().join("dev/infiniband/uverbs1")).is_ok());
+    }
+}

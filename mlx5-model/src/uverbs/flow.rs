@@ -1,0 +1,178 @@
+//! Flow rules: EX_CREATE_FLOW as the kernel and the driver check it.
+
+use crate::abi::*;
+use crate::caps;
+use crate::fds::Errno;
+use crate::nic::Session;
+use crate::objects::Index;
+use crate::state::{Flow, FlowRules, QpBody, State};
+use crate::steering::{
+    Action, Destination, LAST_PRIORITY, MAX_SPECS, Match, Place, leftovers, parse,
+};
+
+use super::Request;
+use super::wq::lacks;
+
+/// `enum ib_flow_attr_type`, which no uAPI header names.
+mod attr_type {
+    pub const NORMAL: u32 = 0;
+    pub const ALL_DEFAULT: u32 = 1;
+    pub const MC_DEFAULT: u32 = 2;
+    pub const SNIFFER: u32 = 3;
+}
+
+/// `enum ib_flow_flags`.
+const DONT_TRAP: u32 = 1 << 1;
+const EGRESS: u32 = 1 << 2;
+const RESERVED: u32 = 1 << 3;
+
+/// EX_CREATE_FLOW.
+pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let (command, rest) = request.core_and_rest::<ib_uverbs_create_flow>()?;
+    let attr = &command.flow_attr;
+    let specs = check(&command, rest)?;
+    check_driver_part(request)?;
+    let mut state = session.lock();
+    let port = state.port_index(u32::from(attr.port))?;
+    let qp = state.qps.find(command.qp_handle, session.context())?;
+    let to = destination(&state, qp)?;
+    let caps = &session.device().settings().caps;
+    let parsed = parse(specs, attr.num_of_specs, caps.tunnel_offloads)?;
+    if attr.priority > LAST_PRIORITY {
+        return Err(libc::ENOMEM);
+    }
+    if attr.flags & EGRESS != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let place = if parsed.multicast_only && attr.flags & DONT_TRAP == 0 {
+        Place::Multicast
+    } else {
+        Place::Normal {
+            priority: attr.priority,
+            traps: attr.flags & DONT_TRAP == 0,
+        }
+    };
+    let action = Action {
+        to: (!parsed.drop).then_some(to),
+        tag: parsed.tag,
+    };
+    let is_default = matches!(attr.type_, attr_type::ALL_DEFAULT | attr_type::MC_DEFAULT);
+    if is_default && parsed.tag.is_some() {
+        return Err(libc::EINVAL);
+    }
+    let all = [
+        (Place::Leftovers, leftovers(true)),
+        (Place::Leftovers, leftovers(false)),
+    ];
+    let rules = match attr.type_ {
+        attr_type::NORMAL => FlowRules::Entries(vec![(place, parsed.rule)], action),
+        attr_type::ALL_DEFAULT => FlowRules::Entries(all.to_vec(), action),
+        attr_type::MC_DEFAULT => FlowRules::Entries(all[..1].to_vec(), action),
+        attr_type::SNIFFER if caps.sniffer => FlowRules::Sniffer(to),
+        attr_type::SNIFFER => return Err(libc::EOPNOTSUPP),
+        _ => return Err(libc::EINVAL),
+    };
+    let flow_handle = install(&mut state, session.context(), port, qp, rules)?;
+    drop(state);
+    request.reply(&ib_uverbs_create_flow_resp {
+        comp_mask: 0,
+        flow_handle,
+    })
+}
+
+/// The kernel's checks that need no object; gives the specs' bytes.
+fn check<'r>(command: &ib_uverbs_create_flow, rest: &'r [u8]) -> Result<&'r [u8], Errno> {
+    let attr = &command.flow_attr;
+    if command.comp_mask != 0 {
+        return Err(libc::EINVAL);
+    }
+    if lacks(caps::NET_RAW) {
+        return Err(libc::EPERM);
+    }
+    let is_default = matches!(attr.type_, attr_type::ALL_DEFAULT | attr_type::MC_DEFAULT);
+    if attr.flags >= RESERVED || attr.flags & DONT_TRAP != 0 && is_default {
+        return Err(libc::EINVAL);
+    }
+    if attr.num_of_specs > MAX_SPECS || attr.reserved != [0; 2] {
+        return Err(libc::EINVAL);
+    }
+    let size = if attr.num_of_specs > 0 {
+        usize::from(attr.size)
+    } else {
+        0
+    };
+    let specs = rest.get(..size).ok_or(libc::EINVAL)?;
+    if rest[size..].iter().any(|&byte| byte != 0) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    Ok(specs)
+}
+
+/// The driver's part says which counters to bind. There are none.
+fn check_driver_part(request: &Request<'_>) -> Result<(), Errno> {
+    let driver: mlx5_ib_create_flow = request.driver(0)?;
+    match driver.ncounters_data {
+        0 => Ok(()),
+        1 => Err(libc::EOPNOTSUPP),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// Where frames for a QP go.
+fn destination(state: &State, qp: Index) -> Result<Destination, Errno> {
+    match state.qps.at(qp).map(|qp| &qp.body) {
+        Some(QpBody::Rss { tir, .. }) => Ok(Destination::Tir(*tir)),
+        Some(QpBody::Raw { rq: Some(rq), .. }) => Ok(Destination::Rq(*rq)),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+fn install(
+    state: &mut State,
+    context: u32,
+    port_index: usize,
+    qp: Index,
+    rules: FlowRules,
+) -> Result<u32, Errno> {
+    let now_ns = state.clock.now_ns();
+    let port = state.ports.get_mut(port_index).ok_or(libc::EINVAL)?;
+    match &rules {
+        FlowRules::Sniffer(to) => port.steering.sniff(*to),
+        FlowRules::Entries(entries, action) => {
+            let mut done: Vec<&(Place, Match)> = Vec::new();
+            for entry in entries {
+                if let Err(errno) = port.steering.add(entry.0, &entry.1, *action) {
+                    done.iter()
+                        .for_each(|entry| port.steering.remove(entry.0, &entry.1, *action));
+                    return Err(errno);
+                }
+                done.push(entry);
+            }
+        }
+    }
+    port.rules_changed(now_ns);
+    let handle = state.flows.insert(
+        context,
+        Flow {
+            port: port_index,
+            qp,
+            rules,
+        },
+    )?;
+    if let Some(qp) = state.qps.at_mut(qp) {
+        qp.flows += 1;
+    }
+    Ok(handle)
+}
+
+/// EX_DESTROY_FLOW.
+pub fn destroy(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_destroy_flow = request.core()?;
+    if command.comp_mask != 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut state = session.lock();
+    let index = state.flows.find(command.flow_handle, session.context())?;
+    state.remove_flow(index);
+    Ok(())
+}

@@ -1,0 +1,384 @@
+//! A wire that is a live interface: a packet socket with a TPACKET_V3 ring.
+//!
+//! Frames are lent straight from the ring the kernel fills. What the kernel did to them on the way is
+//! undone in place, so that they look as they do on a cable: a VLAN tag it took out is put back, a
+//! checksum it left to the hardware is completed, and super-frames are split (see `gso`).
+//!
+//! Known limits: kernels before 6.2 cannot describe UDP super-frames to packet sockets, and none can
+//! SCTP ones; super-frames beyond 256 KiB do not fit a block. All those count as dropped. GRO and LRO of
+//! the interface are switched off while the wire is open if that is permitted, and on again afterwards; a
+//! process that is killed leaves them off.
+//!
+//! May import: `gso`, `spec`. Invariants: a block of the ring is read and written only between the
+//! kernel's handing it over and our giving it back; and a frame is prepared once, however often the NIC
+//! makes it wait.
+
+mod ring;
+mod socket;
+
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::RawFd;
+
+use super::gso::{Outcome, Split, VirtioHeader};
+use super::spec::AfPacketSpec;
+use super::{Direction, Frame, MIN_FRAME, Take, WireError, WireSpec, WireState};
+use ring::Ring;
+use socket::{Offloads, Socket};
+
+/// How often an idle wire looks whether its interface is still there.
+const LOOK_NS: u64 = 10_000_000;
+/// How long after its interface went a wire still looks for frames that came before: several times what
+/// the kernel takes to hand over an unfinished block.
+const LINGER_NS: u64 = 50_000_000;
+
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const VLAN: usize = 4;
+const MACS: usize = 12;
+/// TPACKET_ALIGN(sizeof(struct tpacket3_hdr)): where the kernel puts the struct sockaddr_ll.
+const ADDRESS_AT: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
+
+/// The interface.
+#[derive(Debug)]
+pub(super) struct AfPacketWire {
+    /// Only to be put back when the wire goes.
+    _offloads: Offloads,
+    ring: Ring,
+    socket: Socket,
+    walk: Walk,
+    /// tp_drops so far: reading them sets the kernel's count to zero.
+    drops: u64,
+    look_ns: u64,
+    gone_ns: Option<u64>,
+    lost: bool,
+    notes: Vec<String>,
+}
+
+impl AfPacketWire {
+    pub(super) fn open(wire: &WireSpec, spec: &AfPacketSpec) -> Result<AfPacketWire, WireError> {
+        let failed = |operation: &str, source: io::Error, advice: &str| {
+            WireError::new(wire, operation, source, advice)
+        };
+        let socket = Socket::new().map_err(|e| {
+            failed(
+                "open a packet socket",
+                e,
+                "it needs CAP_NET_RAW in the interface's network namespace",
+            )
+        })?;
+        let index = socket.index_of(&spec.iface).map_err(|e| {
+            failed(
+                "find the interface",
+                e,
+                "`ip link` lists those of this network namespace",
+            )
+        })?;
+        // The version and the virtio header are laid down in the ring: they come first.
+        socket.prepare().map_err(|e| {
+            failed(
+                "set up the packet socket",
+                e,
+                "it needs Linux 3.2 or newer with CONFIG_PACKET",
+            )
+        })?;
+        let ring = Ring::map(&socket, spec.ring as usize).map_err(|e| {
+            failed(
+                &format!("map a ring of {} MiB", spec.ring >> 20),
+                e,
+                "try a smaller one, as ring=8MiB",
+            )
+        })?;
+        // A socket of protocol 0 receives nothing until it is bound, so nothing of other interfaces
+        // ever comes into the ring.
+        socket
+            .bind(index)
+            .map_err(|e| failed("bind to the interface", e, ""))?;
+        let address = socket
+            .address()
+            .map_err(|e| failed("ask for the hardware type", e, ""))?;
+        if !matches!(
+            address.sll_hatype,
+            libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK
+        ) {
+            let kind = format!("hardware type {}", address.sll_hatype);
+            let source = io::Error::new(io::ErrorKind::Unsupported, kind);
+            return Err(failed(
+                "use the interface",
+                source,
+                "a NIC's wire carries Ethernet",
+            ));
+        }
+        socket
+            .set_promiscuous(index)
+            .map_err(|e| failed("set promiscuous mode", e, ""))?;
+        // An interface that is down says so now; that is no reason not to wait for it.
+        socket.take_error();
+
+        let offloads = Offloads::switch_off(&socket, index);
+        let mut notes = Vec::new();
+        if let Some(error) = offloads.refused() {
+            notes.push(format!(
+                "{}: GRO and LRO stay on ({error}): frames that the kernel merged are split again, which \
+                 may lose PSH flags and IP identifications; CAP_NET_ADMIN lets the wire switch them off",
+                spec.iface
+            ));
+        }
+        Ok(AfPacketWire {
+            _offloads: offloads,
+            ring,
+            socket,
+            walk: Walk::default(),
+            drops: 0,
+            look_ns: 0,
+            gone_ns: None,
+            lost: false,
+            notes,
+        })
+    }
+
+    pub(super) fn state(&self) -> WireState {
+        if self.lost {
+            WireState::Lost
+        } else {
+            WireState::Up
+        }
+    }
+
+    pub(super) fn dropped(&mut self) -> u64 {
+        self.drops += self.socket.take_drops();
+        self.drops + self.walk.damaged
+    }
+
+    pub(super) fn unsplit(&self) -> u64 {
+        self.walk.unsplit
+    }
+
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    pub(super) fn wait_fd(&self) -> Option<RawFd> {
+        (!self.lost).then(|| self.socket.fd())
+    }
+
+    pub(super) fn set_sniffing(&mut self, on: bool) {
+        self.walk.sniffing = on;
+        self.socket.set_ignore_outgoing(!on);
+    }
+
+    pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
+        self.socket.send(frame)
+    }
+
+    #[inline]
+    pub(super) fn burst(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        mut take: impl FnMut(Frame<'_>) -> Take,
+    ) -> usize {
+        let mut taken = 0;
+        while taken < budget {
+            let Some(block) = self.ring.block() else {
+                if taken == 0 {
+                    self.idle(now_ns);
+                }
+                break;
+            };
+            while let Some(piece) = self.walk.piece(block) {
+                if taken == budget {
+                    return taken;
+                }
+                let bytes = &block[piece.at..][..piece.len];
+                if take(Frame {
+                    bytes,
+                    direction: piece.direction,
+                }) == Take::Wait
+                {
+                    return taken;
+                }
+                self.walk.took();
+                taken += 1;
+            }
+            self.walk.begun = false;
+            self.ring.release();
+        }
+        taken
+    }
+
+    fn idle(&mut self, now_ns: u64) {
+        if self.lost || now_ns < self.look_ns {
+            return;
+        }
+        self.look_ns = now_ns.saturating_add(LOOK_NS);
+        // An error that stays pending would make every poll return at once.
+        self.socket.take_error();
+        if self.socket.is_orphaned() {
+            let gone = *self.gone_ns.get_or_insert(now_ns);
+            self.lost = now_ns.saturating_sub(gone) >= LINGER_NS;
+        }
+    }
+}
+
+/// Where in the current block we are.
+#[derive(Debug, Default)]
+struct Walk {
+    /// The block's own header was read.
+    begun: bool,
+    /// The next frame's header, and how many frames are left from there.
+    at: usize,
+    left: u32,
+    /// The frame at the head, ready to be handed over.
+    ready: Option<Piece>,
+    /// The super-frame that segments are being made of, whole.
+    splitting: Option<Piece>,
+    split: Box<Split>,
+    sniffing: bool,
+    unsplit: u64,
+    damaged: u64,
+}
+
+/// A frame, or a super-frame, within a block.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    at: usize,
+    len: usize,
+    direction: Direction,
+}
+
+impl Walk {
+    /// The frame at the head of `block`, the same one until [`Walk::took`]; `None` at the block's end.
+    #[inline]
+    fn piece(&mut self, block: &mut [u8]) -> Option<Piece> {
+        if !self.begun {
+            self.begin(block);
+        }
+        loop {
+            if self.ready.is_some() {
+                return self.ready;
+            }
+            if let Some(whole) = self.splitting {
+                match self.split.next(&mut block[whole.at..][..whole.len]) {
+                    Some(range) => {
+                        let (at, len) = (whole.at + range.start, range.len());
+                        self.ready = Some(Piece { at, len, ..whole });
+                    }
+                    None => self.splitting = None,
+                }
+                continue;
+            }
+            if self.left == 0 {
+                return None;
+            }
+            if self.frame(block).is_none() {
+                // Not what the kernel writes; nothing after it can be found.
+                self.damaged += u64::from(self.left);
+                self.left = 0;
+            }
+        }
+    }
+
+    fn took(&mut self) {
+        self.ready = None;
+    }
+
+    fn begin(&mut self, block: &[u8]) {
+        const HEADER: usize = offset_of!(libc::tpacket_block_desc, hdr);
+        let count = word(block, HEADER + offset_of!(libc::tpacket_hdr_v1, num_pkts));
+        let first = word(
+            block,
+            HEADER + offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt),
+        );
+        self.begun = true;
+        self.left = count.unwrap_or(0);
+        self.at = first.unwrap_or(0) as usize;
+    }
+
+    /// Reads the frame header at hand (struct tpacket3_hdr, linux/if_packet.h) and moves on to the next.
+    /// `None` if it points outside the block.
+    fn frame(&mut self, block: &mut [u8]) -> Option<()> {
+        let header = self.at;
+        let field = |at: usize| word(block, header + at);
+        let status = field(offset_of!(libc::tpacket3_hdr, tp_status))?;
+        let len = field(offset_of!(libc::tpacket3_hdr, tp_snaplen))? as usize;
+        let whole_len = field(offset_of!(libc::tpacket3_hdr, tp_len))? as usize;
+        let next = field(offset_of!(libc::tpacket3_hdr, tp_next_offset))? as usize;
+        let at = header
+            + usize::from(half(
+                block,
+                header + offset_of!(libc::tpacket3_hdr, tp_mac),
+            )?);
+        if at + len > block.len() || at < header + VirtioHeader::LEN {
+            return None;
+        }
+        let pkttype = offset_of!(libc::sockaddr_ll, sll_pkttype);
+        let pkttype = *block.get(header + ADDRESS_AT + pkttype)?;
+        let virtio = block[at - VirtioHeader::LEN..at].first_chunk()?;
+        let mut virtio = VirtioHeader::read(virtio);
+        let variant = header + offset_of!(libc::tpacket3_hdr, hv1);
+        let tci = word(
+            block,
+            variant + offset_of!(libc::tpacket_hdr_variant1, tp_vlan_tci),
+        )?;
+        let tpid = half(
+            block,
+            variant + offset_of!(libc::tpacket_hdr_variant1, tp_vlan_tpid),
+        )?;
+        self.left -= 1;
+        self.at = header + next;
+
+        let direction = match pkttype {
+            libc::PACKET_OUTGOING => Direction::Transmitted,
+            _ => Direction::Received,
+        };
+        if direction == Direction::Transmitted && !self.sniffing {
+            return Some(());
+        }
+        if len < whole_len || len < MIN_FRAME {
+            self.damaged += 1;
+            return Some(());
+        }
+        let mut piece = Piece { at, len, direction };
+        if status & libc::TP_STATUS_VLAN_VALID != 0 {
+            let tpid = match status & libc::TP_STATUS_VLAN_TPID_VALID {
+                0 => ETHERTYPE_VLAN,
+                _ => tpid,
+            };
+            // The room is there: the virtio header, which was read by now, is longer than the tag.
+            piece.at -= VLAN;
+            piece.len += VLAN;
+            block.copy_within(at..at + MACS, piece.at);
+            let tag = &mut block[piece.at + MACS..][..VLAN];
+            tag[..2].copy_from_slice(&tpid.to_be_bytes());
+            tag[2..].copy_from_slice(&(tci as u16).to_be_bytes());
+            virtio.shift(VLAN as u16);
+        }
+        if virtio.is_plain() {
+            self.ready = Some(piece);
+            return Some(());
+        }
+        match self
+            .split
+            .begin(&mut block[piece.at..][..piece.len], &virtio)
+        {
+            Outcome::Whole => self.ready = Some(piece),
+            Outcome::Split => self.splitting = Some(piece),
+            Outcome::Unsplit => {
+                self.unsplit += 1;
+                self.ready = Some(piece);
+            }
+        }
+        Some(())
+    }
+}
+
+fn word(block: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*block.get(at..)?.first_chunk()?))
+}
+
+fn half(block: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*block.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests;

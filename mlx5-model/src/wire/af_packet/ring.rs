@@ -1,0 +1,109 @@
+//! The ring that the kernel fills with blocks of frames (TPACKET_V3, Linux packet_mmap documentation).
+//!
+//! May import: `socket`. Invariant: block `current` is the oldest one not given back; a block's bytes are
+//! reachable only through the borrow that [`Ring::block`] returns, and only while the block is ours.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::offset_of;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::socket::Socket;
+
+/// Super-frames are up to 64 KiB long, "BIG TCP" ones as a rule less than 192 KiB: a longer one than this
+/// would be cut, and is counted as lost. Not larger, because a block that was begun is handed over when
+/// its time is up, however little is in it: at a low rate a ring holds so many blocks' time, not so many
+/// bytes. 64 MiB are 256 blocks, half a second in which the NIC may be away.
+const BLOCK: usize = 256 << 10;
+/// After this long an unfinished block is handed over: the most a lone frame waits, give or take a tick.
+const RETIRE_MS: u32 = 2;
+/// The kernel only sanity-checks it in this version.
+const FRAME: usize = 2048;
+
+const STATUS: usize =
+    offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, block_status);
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    base: NonNull<u8>,
+    blocks: usize,
+    current: usize,
+}
+
+// SAFETY: the mapping is reachable through this value alone, and nothing in it is bound to a thread.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Has the kernel make a ring of `bytes` and maps it.
+    pub(super) fn map(socket: &Socket, bytes: usize) -> io::Result<Ring> {
+        let blocks = bytes / BLOCK;
+        socket.set_ring(&libc::tpacket_req3 {
+            tp_block_size: BLOCK as u32,
+            tp_block_nr: blocks as u32,
+            tp_frame_size: FRAME as u32,
+            tp_frame_nr: (blocks * (BLOCK / FRAME)) as u32,
+            tp_retire_blk_tov: RETIRE_MS,
+            tp_sizeof_priv: 0,
+            tp_feature_req_word: 0,
+        })?;
+        // SAFETY: a new shared mapping at an address of the kernel's choice touches no other memory.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                blocks * BLOCK,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                socket.fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Ring {
+            base,
+            blocks,
+            current: 0,
+        })
+    }
+
+    /// The oldest block, if the kernel has handed it over. It stays the same until [`Ring::release`].
+    #[inline]
+    pub(super) fn block(&mut self) -> Option<&mut [u8]> {
+        let status = self.status().load(Ordering::Acquire);
+        if status & libc::TP_STATUS_USER == 0 {
+            return None;
+        }
+        // SAFETY: the block lies within the mapping, which lives as long as `self`. TP_STATUS_USER, read
+        // with acquire, means that the kernel has finished writing and will not touch the block before it
+        // is given back, which takes `&mut self` and so ends this borrow.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), BLOCK) })
+    }
+
+    /// Gives the oldest block back to the kernel.
+    pub(super) fn release(&mut self) {
+        self.status()
+            .store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.current = (self.current + 1) % self.blocks;
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        // SAFETY: `current` is less than `blocks`, so the block lies within the mapping.
+        unsafe { self.base.add(self.current * BLOCK) }
+    }
+
+    fn status(&self) -> &AtomicU32 {
+        // SAFETY: the word lies within the mapping, is aligned (blocks are aligned to pages) and the
+        // kernel changes it as a whole; the borrow of `self` keeps out the slice that `block` lends.
+        unsafe { AtomicU32::from_ptr(self.start().add(STATUS).as_ptr().cast()) }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this size, and no borrow outlives `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.blocks * BLOCK) };
+    }
+}

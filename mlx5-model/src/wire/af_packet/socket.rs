@@ -1,0 +1,305 @@
+//! The packet socket and its interface: every system call of this wire, each in a safe function.
+//!
+//! May import: `libc`. Constants that crate `libc` lacks are from linux/if_packet.h, linux/ethtool.h and
+//! linux/sockios.h. Invariant: the descriptor stays open as long as the value lives.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_int, c_void};
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use super::super::gso::VirtioHeader;
+
+/// linux/if_packet.h.
+const PACKET_VNET_HDR: c_int = 15;
+const PACKET_IGNORE_OUTGOING: c_int = 23;
+
+/// linux/ethtool.h.
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_SFLAGS: u32 = 0x26;
+const ETHTOOL_GGRO: u32 = 0x2b;
+const ETHTOOL_SGRO: u32 = 0x2c;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+impl Socket {
+    /// A socket that receives nothing yet.
+    pub(super) fn new() -> io::Result<Socket> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: takes no memory of ours.
+        let fd = checked(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// What must be settled before the ring is made.
+    pub(super) fn prepare(&self) -> io::Result<()> {
+        self.set(
+            libc::PACKET_VERSION,
+            &(libc::tpacket_versions::TPACKET_V3 as c_int),
+        )?;
+        self.set(PACKET_VNET_HDR, &1)?;
+        self.set_ignore_outgoing(true);
+        Ok(())
+    }
+
+    /// Kernels before 4.20 cannot; then the frames are told by their packet type alone.
+    pub(super) fn set_ignore_outgoing(&self, ignore: bool) {
+        let _ = self.set(PACKET_IGNORE_OUTGOING, &c_int::from(ignore));
+    }
+
+    pub(super) fn set_ring(&self, request: &libc::tpacket_req3) -> io::Result<()> {
+        self.set(libc::PACKET_RX_RING, request)
+    }
+
+    /// The kernel undoes it when the socket closes, however that comes about.
+    pub(super) fn set_promiscuous(&self, index: c_int) -> io::Result<()> {
+        self.set(
+            libc::PACKET_ADD_MEMBERSHIP,
+            &libc::packet_mreq {
+                mr_ifindex: index,
+                mr_type: libc::PACKET_MR_PROMISC as u16,
+                mr_alen: 0,
+                mr_address: [0; 8],
+            },
+        )
+    }
+
+    pub(super) fn bind(&self, index: c_int) -> io::Result<()> {
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_ifindex: index,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        let length = size_of::<libc::sockaddr_ll>() as u32;
+        // SAFETY: the address is `length` bytes long and only read.
+        checked(unsafe { libc::bind(self.fd(), (&raw const address).cast(), length) })?;
+        Ok(())
+    }
+
+    /// What the socket is bound to.
+    pub(super) fn address(&self) -> io::Result<libc::sockaddr_ll> {
+        // SAFETY: a C struct of integers, for which zeroes are a value.
+        let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut length = size_of::<libc::sockaddr_ll>() as u32;
+        // SAFETY: the kernel writes at most `length` bytes, which the struct has.
+        checked(unsafe {
+            libc::getsockname(self.fd(), (&raw mut address).cast(), &raw mut length)
+        })?;
+        Ok(address)
+    }
+
+    /// Whether the interface was deleted, or moved to another network namespace: the kernel then binds
+    /// its packet sockets to index -1 (packet_notifier, net/packet/af_packet.c). Unlike a look at the
+    /// name or the index, this cannot mistake a new interface for the old one.
+    pub(super) fn is_orphaned(&self) -> bool {
+        self.address().is_ok_and(|it| it.sll_ifindex == -1)
+    }
+
+    /// Reads and clears the pending error, ENETDOWN as a rule.
+    pub(super) fn take_error(&self) -> c_int {
+        self.get::<c_int>(libc::SOL_SOCKET, libc::SO_ERROR)
+            .unwrap_or(0)
+    }
+
+    /// Frames that found no room in the ring since the last call.
+    pub(super) fn take_drops(&self) -> u64 {
+        self.get::<libc::tpacket_stats_v3>(libc::SOL_PACKET, libc::PACKET_STATISTICS)
+            .map_or(0, |it| u64::from(it.tp_drops))
+    }
+
+    /// Sends one frame. It does not come back through the ring: the kernel leaves out the socket a frame
+    /// was sent by.
+    pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
+        self.send_with(&[0; VirtioHeader::LEN], frame)
+    }
+
+    /// Sends a frame with the virtio header in front that PACKET_VNET_HDR asks for.
+    pub(super) fn send_with(
+        &self,
+        header: &[u8; VirtioHeader::LEN],
+        frame: &[u8],
+    ) -> io::Result<()> {
+        let mut parts = [part(header), part(frame)];
+        // SAFETY: a C struct of integers and pointers, for which zeroes are a value.
+        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len() as _;
+        // SAFETY: the message's parts point to slices that outlive the call, and are only read.
+        let sent = unsafe { libc::sendmsg(self.fd(), &raw const message, libc::MSG_DONTWAIT) };
+        if sent < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn index_of(&self, name: &str) -> io::Result<c_int> {
+        let mut request = request(name)?;
+        self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: SIOCGIFINDEX has just set this member of the union.
+        Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+    }
+
+    /// A request that bears the name that interface `index` has now.
+    fn name_of(&self, index: c_int) -> io::Result<libc::ifreq> {
+        let mut request = request("")?;
+        request.ifr_ifru.ifru_ifindex = index;
+        self.ioctl(libc::SIOCGIFNAME, &mut request)?;
+        Ok(request)
+    }
+
+    /// An ETHTOOL_* command with one word (struct ethtool_value, linux/ethtool.h): the word in, and the
+    /// word out.
+    fn ethtool(&self, index: c_int, command: u32, value: u32) -> io::Result<u32> {
+        let mut words = [command, value];
+        let mut request = self.name_of(index)?;
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        self.ioctl(libc::SIOCETHTOOL, &mut request)?;
+        // The kernel wrote behind the compiler's back.
+        Ok(std::hint::black_box(&words)[1])
+    }
+
+    fn ioctl(&self, operation: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+        // SAFETY: the operations used here read and write a struct ifreq, and through its data pointer,
+        // if they use it, two words that outlive the call.
+        checked(unsafe { libc::ioctl(self.fd(), operation, &raw mut *request) })?;
+        Ok(())
+    }
+
+    fn set<T>(&self, option: c_int, value: &T) -> io::Result<()> {
+        // SAFETY: the kernel reads `size_of::<T>()` bytes of `value`.
+        checked(unsafe {
+            libc::setsockopt(
+                self.fd(),
+                libc::SOL_PACKET,
+                option,
+                (&raw const *value).cast::<c_void>(),
+                size_of::<T>() as u32,
+            )
+        })?;
+        Ok(())
+    }
+
+    /// `T` is one of the integer and counter types above.
+    fn get<T: Copy>(&self, level: c_int, option: c_int) -> io::Result<T> {
+        let mut value = MaybeUninit::<T>::zeroed();
+        let mut length = size_of::<T>() as u32;
+        // SAFETY: the kernel writes at most `length` bytes, which `value` has.
+        checked(unsafe {
+            libc::getsockopt(
+                self.fd(),
+                level,
+                option,
+                value.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        })?;
+        // SAFETY: the types asked for consist of integers, for which any bytes are a value.
+        Ok(unsafe { value.assume_init() })
+    }
+}
+
+fn part(bytes: &[u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
+fn checked(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: a C struct of integers and a pointer, for which zeroes are a value.
+    let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+    let name = CString::new(name)?;
+    let name = name.as_bytes_with_nul();
+    if name.len() > request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        *to = *from as _;
+    }
+    Ok(request)
+}
+
+/// GRO and LRO, which merge received frames before a packet socket sees them: switched off, and on again
+/// on drop if they had been on.
+#[derive(Debug)]
+pub(super) struct Offloads {
+    /// A descriptor of its own, for dropping has no other.
+    socket: Option<Socket>,
+    index: c_int,
+    gro: bool,
+    lro: bool,
+    refused: Option<io::Error>,
+}
+
+impl Offloads {
+    pub(super) fn switch_off(socket: &Socket, index: c_int) -> Offloads {
+        let mut offloads = Offloads {
+            socket: None,
+            index,
+            gro: false,
+            lro: false,
+            refused: None,
+        };
+        // A device that cannot say whether it merges has no such offload.
+        let gro = socket
+            .ethtool(index, ETHTOOL_GGRO, 0)
+            .is_ok_and(|it| it != 0);
+        let flags = socket.ethtool(index, ETHTOOL_GFLAGS, 0).unwrap_or(0);
+        if gro {
+            match socket.ethtool(index, ETHTOOL_SGRO, 0) {
+                Ok(_) => offloads.gro = true,
+                Err(e) => offloads.refused = Some(e),
+            }
+        }
+        if flags & ETH_FLAG_LRO != 0 {
+            match socket.ethtool(index, ETHTOOL_SFLAGS, flags & !ETH_FLAG_LRO) {
+                Ok(_) => offloads.lro = true,
+                Err(e) => offloads.refused = Some(e),
+            }
+        }
+        if offloads.gro || offloads.lro {
+            offloads.socket = socket.0.try_clone().ok().map(Socket);
+        }
+        offloads
+    }
+
+    pub(super) fn refused(&self) -> Option<&io::Error> {
+        self.refused.as_ref()
+    }
+}
+
+impl Drop for Offloads {
+    fn drop(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        // Errors mean that the interface has gone, and there is nothing to put back.
+        if self.gro {
+            let _ = socket.ethtool(self.index, ETHTOOL_SGRO, 1);
+        }
+        if self.lro
+            && let Ok(flags) = socket.ethtool(self.index, ETHTOOL_GFLAGS, 0)
+        {
+            let _ = socket.ethtool(self.index, ETHTOOL_SFLAGS, flags | ETH_FLAG_LRO);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! When the next frame of a paced wire is due, by the NIC's clock.
+//!
+//! May import: nothing. Invariant: frame `k` after a start is due `k / pps` seconds after it, rounded up
+//! to a nanosecond; rounding errors never add up.
+
+use std::num::NonZeroU64;
+
+const NS: u128 = 1_000_000_000;
+
+/// A constant number of frames a second, from the first burst on.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    pps: NonZeroU64,
+    start: Option<u64>,
+    sent: u64,
+}
+
+impl Pace {
+    pub(super) fn new(pps: NonZeroU64) -> Pace {
+        Pace {
+            pps,
+            start: None,
+            sent: 0,
+        }
+    }
+
+    /// How many frames may go at `now`. A wire that was not asked for a while catches up: its frames
+    /// were on the way meanwhile.
+    pub(super) fn due(&mut self, now: u64) -> u64 {
+        let start = *self.start.get_or_insert(now);
+        let elapsed = u128::from(now.saturating_sub(start));
+        let allowed = elapsed * u128::from(self.pps.get()) / NS + 1;
+        u64::try_from(allowed)
+            .unwrap_or(u64::MAX)
+            .saturating_sub(self.sent)
+    }
+
+    pub(super) fn took(&mut self, frames: usize) {
+        self.sent += frames as u64;
+    }
+
+    /// The receiver held the wire: the head is due now and the rest after it at the pace, as on a link
+    /// that was paused. Nothing piles up.
+    pub(super) fn hold(&mut self, now: u64) {
+        self.start = Some(now);
+        self.sent = 0;
+    }
+
+    pub(super) fn next_due_ns(&self) -> u64 {
+        let Some(start) = self.start else { return 0 };
+        let after = (u128::from(self.sent) * NS).div_ceil(u128::from(self.pps.get()));
+        start.saturating_add(u64::try_from(after).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_due_when_next_due_says() {
+        for pps in [1, 3, 7, 1_000, 999_983, 14_880_952, 3_000_000_000] {
+            let mut pace = Pace::new(NonZeroU64::new(pps).unwrap());
+            let mut now = 12_345;
+            assert_eq!(pace.due(now), 1);
+            for _ in 0..100 {
+                let due = pace.due(now);
+                assert!(due >= 1, "pps {pps}");
+                pace.took(due as usize);
+                now = pace.next_due_ns();
+                assert_eq!(pace.due(now - 1), 0, "pps {pps}");
+            }
+        }
+    }
+
+    #[test]
+    fn it_catches_up_but_not_after_a_hold() {
+        let mut pace = Pace::new(NonZeroU64::new(1_000).unwrap());
+        pace.due(0);
+        pace.took(1);
+        assert_eq!(pace.due(1_000_000_000), 1_000);
+        pace.hold(1_000_000_000);
+        assert_eq!(pace.due(1_000_000_000), 1);
+        assert_eq!(pace.due(1_001_000_000), 2);
+    }
+}

@@ -1,0 +1,339 @@
+//! Files as they should be, files as they should not be, and the public test captures.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::Duration;
+
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::{DataLink, Endianness, TsResolution};
+
+use super::super::{Take, Wire, WireError, WireSpec, WireState};
+use super::index::Index;
+
+fn open(path: &Path, options: &str) -> Result<Wire, WireError> {
+    Wire::open(
+        &format!("pcap:{}{options}", path.display())
+            .parse::<WireSpec>()
+            .unwrap(),
+    )
+}
+
+fn play(wire: &mut Wire) -> Vec<Vec<u8>> {
+    let mut frames = vec![];
+    while wire.state() == WireState::Up {
+        wire.burst(u64::MAX / 2, 7, |frame| {
+            frames.push(frame.bytes.to_vec());
+            Take::Taken
+        });
+    }
+    frames
+}
+
+fn frame(i: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at + i) as u8).collect()
+}
+
+/// A little-endian microsecond file, byte by byte.
+fn file(link: u32, records: &[(u32, u32, u32, u32, &[u8])]) -> Vec<u8> {
+    let mut out = vec![];
+    for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 64, link] {
+        out.extend(u32::to_le_bytes(word));
+    }
+    for (sec, frac, caplen, len, data) in records {
+        for word in [sec, frac, caplen, len] {
+            out.extend(word.to_le_bytes());
+        }
+        out.extend(*data);
+    }
+    out
+}
+
+#[test]
+fn pcap_in_both_resolutions_and_byte_orders() {
+    let dir = tempfile::tempdir().unwrap();
+    for (endianness, ts_resolution) in [
+        (Endianness::Big, TsResolution::MicroSecond),
+        (Endianness::Big, TsResolution::NanoSecond),
+        (Endianness::Little, TsResolution::MicroSecond),
+        (Endianness::Little, TsResolution::NanoSecond),
+    ] {
+        let path = dir.path().join("a.pcap");
+        let header = PcapHeader {
+            endianness,
+            ts_resolution,
+            snaplen: 300_000,
+            ..PcapHeader::default()
+        };
+        let mut writer = PcapWriter::with_header(File::create(&path).unwrap(), header).unwrap();
+        let sent: Vec<_> = [14, 60, 1514, 65_535, 262_144]
+            .iter()
+            .map(|len| frame(3, *len))
+            .collect();
+        for (i, frame) in sent.iter().enumerate() {
+            let stamp = Duration::from_micros(5_000_000 + 10 * i as u64);
+            writer
+                .write_packet(&PcapPacket::new(stamp, frame.len() as u32, frame))
+                .unwrap();
+        }
+        drop(writer);
+        let mut wire = open(&path, "").unwrap();
+        assert_eq!(play(&mut wire), sent);
+        assert!(wire.notes().is_empty());
+
+        let index = Index::of(&fs::read(&path).unwrap()).unwrap();
+        let due: Vec<_> = index.records.iter().map(|it| it.due).collect();
+        assert_eq!(due, [0, 10_000, 20_000, 30_000, 40_000]);
+    }
+}
+
+#[test]
+fn pcapng_with_interfaces_of_their_own_resolution_and_link() {
+    let dir = tempfile::tempdir().unwrap();
+    for endianness in [Endianness::Big, Endianness::Little] {
+        let path = dir.path().join("a.pcapng");
+        let mut writer =
+            PcapNgWriter::with_endianness(File::create(&path).unwrap(), endianness).unwrap();
+        let interface = |link, resolution| InterfaceDescriptionBlock {
+            linktype: link,
+            snaplen: 0,
+            options: vec![InterfaceDescriptionOption::IfTsResol(resolution)],
+        };
+        writer
+            .write_pcapng_block(interface(DataLink::ETHERNET, 9))
+            .unwrap();
+        writer
+            .write_pcapng_block(interface(DataLink::LINUX_SLL, 6))
+            .unwrap();
+        writer
+            .write_pcapng_block(interface(DataLink::ETHERNET, 0x80 | 10))
+            .unwrap();
+        for (interface_id, ticks, len) in [
+            (0, 2_000_000_000, 60),
+            (1, 0, 61),
+            (2, 1024 * 3, 62),
+            (0, 3, 13),
+        ] {
+            let data = frame(0, len);
+            let block = EnhancedPacketBlock {
+                interface_id,
+                timestamp: Duration::from_nanos(ticks),
+                original_len: len as u32,
+                data: data.into(),
+                options: vec![],
+            };
+            writer.write_pcapng_block(block).unwrap();
+        }
+        drop(writer);
+        let mut wire = open(&path, "").unwrap();
+        assert_eq!(play(&mut wire), [frame(0, 60), frame(0, 62)]);
+        assert_eq!(wire.skipped(), 2);
+        assert_eq!(wire.notes().len(), 2);
+        let index = Index::of(&fs::read(&path).unwrap()).unwrap();
+        assert_eq!(index.records[1].due, 1_000_000_000);
+
+        let whole = fs::read(&path).unwrap();
+        for len in 0..whole.len() {
+            // Cut anywhere, it ends early or is refused; it never panics.
+            if let Ok(index) = Index::of(&whole[..len]) {
+                assert!(index.records.len() <= 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_end_is_a_note() {
+    let whole = file(1, &[(1, 0, 20, 20, &[7; 20]), (2, 0, 20, 20, &[8; 20])]);
+    for cut in [1, 19, 20, 25, 35] {
+        let index = Index::of(&whole[..whole.len() - cut]).unwrap();
+        assert_eq!(index.records.len(), 1, "cut by {cut}");
+        assert_eq!(index.notes.len(), 1);
+        assert!(
+            index.notes[0].contains("after 1 records"),
+            "{}",
+            index.notes[0]
+        );
+    }
+    let absurd = file(
+        1,
+        &[(1, 0, 20, 20, &[7; 20]), (2, 0, 0xffff_fff0, 60, &[8; 60])],
+    );
+    let index = Index::of(&absurd).unwrap();
+    assert_eq!((index.records.len(), index.notes.len()), (1, 1));
+    let large = file(1, &[(2, 0, 300_000, 60, &vec![8; 300_000])]);
+    let index = Index::of(&large).unwrap();
+    assert!(index.records.is_empty() && index.notes[0].contains("300000"));
+}
+
+#[test]
+fn what_checked_readers_refuse() {
+    let whole = file(
+        1,
+        &[
+            (1, 2_000_000_000, 20, 10, &[1; 20]), // A stamp beyond its second, caplen above len.
+            (0, 0, 100, 100, &[2; 100]),          // Above the header's snaplen, and back in time.
+            (9, 0, 13, 13, &[3; 13]),             // Too short for Ethernet.
+            (9, 0, 0, 60, &[]),
+        ],
+    );
+    let index = Index::of(&whole).unwrap();
+    let lens: Vec<_> = index.records.iter().map(|it| it.len).collect();
+    assert_eq!((lens, index.skipped), (vec![20, 100], 2));
+}
+
+#[test]
+fn an_fcs_is_left_off() {
+    let link = 1 | 1 << 26 | 2 << 28;
+    let records: &[(u32, u32, u32, u32, &[u8])] = &[
+        (1, 0, 64, 64, &[1; 64]),
+        (1, 0, 62, 64, &[1; 62]),
+        (1, 0, 50, 64, &[1; 50]),
+    ];
+    let index = Index::of(&file(link, records)).unwrap();
+    let lens: Vec<_> = index.records.iter().map(|it| it.len).collect();
+    assert_eq!(lens, [60, 60, 50]);
+}
+
+#[test]
+fn what_is_no_wire_is_refused_with_a_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.pcap");
+    for (bytes, reason) in [
+        (vec![], "empty"),
+        (vec![1; 40], "neither pcap nor pcapng"),
+        (file(1, &[])[..20].to_vec(), "within its header"),
+        (file(113, &[]), "link type is 113"),
+        (vec![0x1f, 0x8b, 8, 0], "compressed"),
+        (vec![0x0a, 0x0d, 0x0d, 0x0a, 0, 0], "not all there"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let error = open(&path, "").unwrap_err().to_string();
+        assert!(
+            error.contains(reason) && error.contains("a.pcap"),
+            "{error}"
+        );
+    }
+    let error = open(&path, ",paced=3").unwrap_err().to_string();
+    assert!(error.contains("`,paced=3`"), "{error}");
+}
+
+#[test]
+fn rounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.pcap");
+    fs::write(
+        &path,
+        file(1, &[(1, 0, 20, 20, &[1; 20]), (1, 5, 30, 30, &[2; 30])]),
+    )
+    .unwrap();
+    let lens = |wire: &mut Wire| play(wire).iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(
+        lens(&mut open(&path, ",loop=3").unwrap()),
+        [20, 30, 20, 30, 20, 30]
+    );
+    let mut wire = open(&path, ",loop=0").unwrap();
+    assert_eq!(wire.burst(0, 1001, |_| Take::Taken), 1001);
+    assert_eq!(wire.state(), WireState::Up);
+
+    fs::write(&path, file(1, &[])).unwrap();
+    assert_eq!(open(&path, ",loop=0").unwrap().state(), WireState::Ended);
+    assert_eq!(open(&path, "").unwrap().state(), WireState::Ended);
+}
+
+#[test]
+fn the_recorded_pace() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.pcap");
+    let data = [0; 20];
+    let stamps = [(10, 0), (10, 100), (9, 0), (10, 300)];
+    let records: Vec<_> = stamps
+        .iter()
+        .map(|(s, us)| (*s, *us, 20, 20, &data[..]))
+        .collect();
+    fs::write(&path, file(1, &records)).unwrap();
+
+    let mut wire = open(&path, ",speed=1,loop=2").unwrap();
+    assert_eq!(wire.next_due_ns(), Some(0));
+    let burst = |wire: &mut Wire, now| wire.burst(now, 9, |_| Take::Taken);
+    assert_eq!(burst(&mut wire, 1_000_000), 1);
+    assert_eq!(wire.next_due_ns(), Some(1_100_000));
+    assert_eq!(burst(&mut wire, 1_099_999), 0);
+    assert_eq!(
+        burst(&mut wire, 1_100_000),
+        2,
+        "the stamp that goes back is due at once"
+    );
+    // Held for 700 us: what follows is shifted, the second round begins with the end of the first.
+    assert_eq!(wire.burst(2_000_000, 9, |_| Take::Wait), 0);
+    assert_eq!(burst(&mut wire, 2_000_000), 2);
+    assert_eq!(wire.next_due_ns(), Some(2_100_000));
+    assert_eq!(burst(&mut wire, 3_000_000), 3);
+    assert_eq!((wire.state(), wire.next_due_ns()), (WireState::Ended, None));
+
+    let mut wire = open(&path, ",speed=10").unwrap();
+    assert_eq!(burst(&mut wire, 0), 1);
+    assert_eq!(burst(&mut wire, 29_999), 2);
+    assert_eq!(burst(&mut wire, 30_000), 1);
+
+    let mut wire = open(&path, ",pps=10").unwrap();
+    assert_eq!(burst(&mut wire, 0), 1);
+    assert_eq!(burst(&mut wire, 100_000_000), 1);
+}
+
+/// The frames of a whole pcap file with sound records, found without the reader under test.
+fn walk(data: &[u8]) -> (Vec<&[u8]>, u64) {
+    let big = data.starts_with(&[0xa1, 0xb2]);
+    let (mut frames, mut short, mut at) = (vec![], 0, 24);
+    while at < data.len() {
+        let caplen = *data[at + 8..].first_chunk().unwrap();
+        let caplen = if big {
+            u32::from_be_bytes(caplen)
+        } else {
+            u32::from_le_bytes(caplen)
+        };
+        let frame = &data[at + 16..][..caplen as usize];
+        match frame.len() {
+            ..14 => short += 1,
+            _ => frames.push(frame),
+        }
+        at += 16 + frame.len();
+    }
+    (frames, short)
+}
+
+/// Every public capture goes over the wire frame by frame, byte by byte; and cut or spoilt anywhere, it
+/// is refused or ends early, but nothing panics.
+#[test]
+fn the_public_captures() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
+    let Ok(entries) = fs::read_dir(&dir) else {
+        println!("skipped: no captures at {}", dir.display());
+        return;
+    };
+    let (mut files, mut frames, mut skipped) = (0, 0, 0);
+    for entry in entries {
+        let path = entry.unwrap().path();
+        let mut data = fs::read(&path).unwrap();
+        let mut wire = open(&path, "").unwrap();
+        let (expected, short) = walk(&data);
+        assert_eq!(play(&mut wire), expected, "{}", path.display());
+        assert_eq!(wire.skipped(), short, "{}", path.display());
+        files += 1;
+        frames += expected.len();
+        skipped += short;
+
+        let step = data.len() / 40 + 1;
+        for at in (0..data.len()).step_by(step) {
+            let _ = Index::of(&data[..at]);
+            data[at] ^= 0xff;
+            let _ = Index::of(&data);
+        }
+    }
+    println!("{files} files: {frames} frames, {skipped} records too short for Ethernet");
+    assert!(files > 0 && frames > 0);
+}

@@ -1,0 +1,283 @@
+//! The Toeplitz key: 40 bytes that decide how flows spread and whether both directions of a flow
+//! meet on one queue.
+//!
+//! **May import** `core`/`std` and `thiserror` only.
+//!
+//! **Invariant**: a key has exactly [`RssKey::LEN`] bytes, the only length mlx5 accepts, and what
+//! `Display` prints `FromStr` reads back to the same key.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An RSS key of 40 bytes, in the order `rx_hash_key` of the uAPI and the PRM's TIR
+/// `rx_hash_toeplitz_key` carry it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RssKey([u8; RssKey::LEN]);
+
+impl RssKey {
+    /// Bytes in a key. mlx5 refuses any other length with EINVAL.
+    pub const LEN: usize = 40;
+
+    /// Hexadecimal digits in a key's text form.
+    pub const HEX_DIGITS: usize = 2 * Self::LEN;
+
+    /// 0x6d5a repeated: both directions of a flow hash alike, because the key repeats every 16
+    /// bits, the smallest distance by which a direction's fields change places.
+    pub const SYMMETRIC: Self = {
+        let mut key = [0; Self::LEN];
+        let mut at = 0;
+        while at < Self::LEN {
+            key[at] = if at % 2 == 0 { 0x6d } else { 0x5a };
+            at += 1;
+        }
+        Self(key)
+    };
+
+    /// The key of Microsoft's RSS verification suite ("Verifying the RSS hash calculation"), the
+    /// default of many drivers. It is not symmetric.
+    pub const MICROSOFT: Self = Self([
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, //
+        0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb, //
+        0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, //
+        0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+    ]);
+
+    /// A key of these bytes. Any 40 bytes are a key; whether they spread well is the caller's
+    /// affair.
+    #[must_use]
+    pub const fn new(bytes: [u8; Self::LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// Reads exactly 80 hexadecimal digits, upper or lower case, without prefix or separators.
+    ///
+    /// # Errors
+    /// [`KeyError::Digit`] for the first character that is no digit, else [`KeyError::Length`].
+    pub fn from_hex(text: &str) -> Result<Self, KeyError> {
+        let mut key = [0u8; Self::LEN];
+        let mut digits = 0;
+        for found in text.chars() {
+            let digit = found.to_digit(16).ok_or(KeyError::Digit {
+                found,
+                position: digits + 1,
+            })?;
+            if let Some(byte) = key.get_mut(digits / 2) {
+                // `digit` is below 16, so nothing is cut off.
+                *byte = *byte << 4 | digit as u8;
+            }
+            digits += 1;
+        }
+        if digits == Self::HEX_DIGITS {
+            Ok(Self(key))
+        } else {
+            Err(KeyError::Length { digits })
+        }
+    }
+
+    /// The key's bytes, first the one that meets the first byte of input.
+    #[inline]
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+
+    /// Whether both directions of every flow hash alike, for every profile: IPv4 and IPv6, with and
+    /// without ports.
+    ///
+    /// Exact, not a comparison with [`RssKey::SYMMETRIC`]: the hash is linear, so it is enough that
+    /// each input bit and the bit it changes places with see the same 32 bits of key.
+    #[must_use]
+    pub fn is_symmetric(&self) -> bool {
+        /// For each exchange, the first input bit and the width in bits of the field exchanged with
+        /// the next one.
+        const EXCHANGES: [(usize, usize); 4] = [(0, 32), (64, 16), (0, 128), (256, 16)];
+        EXCHANGES.iter().all(|&(first, width)| {
+            (first..first + width).all(|bit| self.window(bit) == self.window(bit + width))
+        })
+    }
+
+    /// The 32 key bits that input bit `bit` (0 to 287, most significant bit of the first byte
+    /// first) adds to the hash.
+    pub(crate) fn window(&self, bit: usize) -> u32 {
+        let mut wide = 0u64;
+        for at in bit / 8..bit / 8 + 5 {
+            wide = wide << 8 | u64::from(self.0.get(at).copied().unwrap_or(0));
+        }
+        // 40 bits hold the window at each of the 8 shifts; the cast keeps the 32 that are wanted.
+        (wide >> (8 - bit % 8)) as u32
+    }
+
+    fn write_hex(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for RssKey {
+    type Err = KeyError;
+
+    /// Reads `symmetric`, `microsoft`, or 80 hexadecimal digits.
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        match text {
+            "symmetric" => Ok(Self::SYMMETRIC),
+            "microsoft" => Ok(Self::MICROSOFT),
+            // Something made of digits alone was meant as a key, so its error is about digits; all
+            // else looks like a misspelt name.
+            hex if !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                Self::from_hex(hex)
+            }
+            other if other.chars().count() == Self::HEX_DIGITS => Self::from_hex(other),
+            other => Err(KeyError::Unknown {
+                value: other.to_owned(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for RssKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::SYMMETRIC => f.pad("symmetric"),
+            Self::MICROSOFT => f.pad("microsoft"),
+            _ => self.write_hex(f),
+        }
+    }
+}
+
+impl fmt::Debug for RssKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RssKey(")?;
+        self.write_hex(f)?;
+        f.write_str(")")
+    }
+}
+
+/// Why a text is no RSS key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Digits only, but not as many as a key has.
+    #[error("an RSS key of {digits} hexadecimal digits: it must have exactly 80 (40 bytes)")]
+    Length {
+        /// How many digits there were.
+        digits: usize,
+    },
+    /// A character that is no hexadecimal digit.
+    #[error(
+        "{found:?} at position {position} of an RSS key: only hexadecimal digits may stand there"
+    )]
+    Digit {
+        /// The character.
+        found: char,
+        /// Where it stands, counted in characters from 1.
+        position: usize,
+    },
+    /// Neither a name nor anything that looks like digits.
+    #[error(
+        "unknown RSS key {value:?}: it must be \"symmetric\", \"microsoft\" or \
+         exactly 80 hexadecimal digits"
+    )]
+    Unknown {
+        /// The text given.
+        value: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toeplitz::tests::any_key;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_are_read_and_printed() {
+        for (name, key) in [
+            ("symmetric", RssKey::SYMMETRIC),
+            ("microsoft", RssKey::MICROSOFT),
+        ] {
+            assert_eq!(name.parse(), Ok(key));
+            assert_eq!(key.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn symmetric_is_its_pattern() {
+        assert_eq!(RssKey::from_hex(&"6d5a".repeat(20)), Ok(RssKey::SYMMETRIC));
+        assert_eq!(RssKey::from_hex(&"6D5A".repeat(20)), Ok(RssKey::SYMMETRIC));
+        assert_eq!(
+            format!("{:?}", RssKey::SYMMETRIC),
+            format!("RssKey({})", "6d5a".repeat(20))
+        );
+    }
+
+    #[test]
+    fn wrong_lengths_tell_value_and_limit() {
+        for digits in [0, 1, 78, 79, 81, 104] {
+            let error = RssKey::from_hex(&"a".repeat(digits)).unwrap_err();
+            assert_eq!(error, KeyError::Length { digits });
+            let text = error.to_string();
+            assert!(
+                text.contains(&digits.to_string()) && text.contains("80"),
+                "{text}"
+            );
+        }
+        let error = "abcd".parse::<RssKey>().unwrap_err();
+        assert_eq!(error, KeyError::Length { digits: 4 });
+    }
+
+    #[test]
+    fn a_wrong_digit_is_named_with_its_place() {
+        let text = format!("{}x{}", "0".repeat(12), "0".repeat(67));
+        let expected = KeyError::Digit {
+            found: 'x',
+            position: 13,
+        };
+        assert_eq!(RssKey::from_hex(&text), Err(expected.clone()));
+        assert_eq!(text.parse::<RssKey>(), Err(expected));
+        // Not ASCII, and two bytes long: no slicing by bytes may trip over it.
+        let text = format!("{}\u{e9}", "0".repeat(79));
+        assert!(matches!(
+            RssKey::from_hex(&text),
+            Err(KeyError::Digit { position: 80, .. })
+        ));
+    }
+
+    #[test]
+    fn unknown_names_are_quoted() {
+        for value in ["", "Symmetric", "toeplitz", "0x6d5a"] {
+            let error = value.parse::<RssKey>().unwrap_err();
+            assert_eq!(
+                error,
+                KeyError::Unknown {
+                    value: value.into()
+                }
+            );
+            assert!(error.to_string().contains("80 hexadecimal digits"));
+        }
+    }
+
+    #[test]
+    fn symmetry_is_exact() {
+        assert!(RssKey::SYMMETRIC.is_symmetric());
+        assert!(!RssKey::MICROSOFT.is_symmetric());
+        assert!(RssKey::new([0; 40]).is_symmetric());
+        // The last bit of a key meets no input; each other bit breaks the pattern.
+        for bit in 0..320 {
+            let mut bytes = *RssKey::SYMMETRIC.as_bytes();
+            bytes[bit / 8] ^= 0x80 >> (bit % 8);
+            assert_eq!(RssKey::new(bytes).is_symmetric(), bit == 319, "bit {bit}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn text_round_trips(key in any_key()) {
+            prop_assert_eq!(key.to_string().parse(), Ok(key));
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,100}") {
+            let _ = text.parse::<RssKey>();
+            let _ = RssKey::from_hex(&text);
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Hash profiles: the RSS QPs a capture installs, what each hashes, and in which order their rules
+//! are matched.
+//!
+//! One RSS QP (one TIR) hashes a single L3 type and at most a single L4 type, so "hash everything
+//! by its addresses and ports" is not one QP but seven. This file is that list.
+//!
+//! **May import** `core`/`std` only.
+//!
+//! **Invariant**: no profile's fields mix IPv4 with IPv6 or TCP with UDP (the kernel refuses both
+//! with EINVAL), and [`Profile::to_install`] lists rules in the order in which the NIC must try
+//! them.
+
+use std::fmt;
+use std::ops::{BitOr, BitOrAssign};
+
+/// How deep into a frame the hash reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HashDepth {
+    /// Addresses only: the fragments of a datagram stay with their flow.
+    L3,
+    /// Addresses and ports, where a frame has ports: flows between the same two hosts spread.
+    L4,
+}
+
+impl HashDepth {
+    /// The depth's name in a config: `l3` or `l4`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::L3 => "l3",
+            Self::L4 => "l4",
+        }
+    }
+}
+
+impl fmt::Display for HashDepth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One rule with its RSS QP: the frames it takes and the fields it hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Profile {
+    /// ETH/IPv4/TCP, hashed by addresses and ports.
+    Ipv4Tcp,
+    /// ETH/IPv4/UDP, hashed by addresses and ports.
+    Ipv4Udp,
+    /// ETH/IPv6/TCP, hashed by addresses and ports.
+    Ipv6Tcp,
+    /// ETH/IPv6/UDP, hashed by addresses and ports.
+    Ipv6Udp,
+    /// ETH/IPv4, hashed by addresses.
+    Ipv4,
+    /// ETH/IPv6, hashed by addresses.
+    Ipv6,
+    /// ETH with an all-zero mask: whatever is left, not hashed, on a table of one entry.
+    CatchAll,
+}
+
+impl Profile {
+    /// Every profile, in the order of their indices, which is also the order in which their rules
+    /// are matched.
+    pub const ALL: [Self; 7] = [
+        Self::Ipv4Tcp,
+        Self::Ipv4Udp,
+        Self::Ipv6Tcp,
+        Self::Ipv6Udp,
+        Self::Ipv4,
+        Self::Ipv6,
+        Self::CatchAll,
+    ];
+
+    /// The profile's name in plans and statistics, for instance `ipv4-tcp`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipv4Tcp => "ipv4-tcp",
+            Self::Ipv4Udp => "ipv4-udp",
+            Self::Ipv6Tcp => "ipv6-tcp",
+            Self::Ipv6Udp => "ipv6-udp",
+            Self::Ipv4 => "ipv4",
+            Self::Ipv6 => "ipv6",
+            Self::CatchAll => "catch-all",
+        }
+    }
+
+    /// Place in [`Profile::ALL`], 0 to 6: for arrays with an element per profile.
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The fields the profile's RSS QP hashes, for `rx_hash_fields_mask`. Empty for the catch-all,
+    /// which mlx5 accepts only with a table of one entry.
+    #[inline]
+    #[must_use]
+    pub const fn hash_fields(self) -> HashFields {
+        match self {
+            Self::Ipv4Tcp => HashFields::IPV4.with(HashFields::TCP_PORTS),
+            Self::Ipv4Udp => HashFields::IPV4.with(HashFields::UDP_PORTS),
+            Self::Ipv6Tcp => HashFields::IPV6.with(HashFields::TCP_PORTS),
+            Self::Ipv6Udp => HashFields::IPV6.with(HashFields::UDP_PORTS),
+            Self::Ipv4 => HashFields::IPV4,
+            Self::Ipv6 => HashFields::IPV6,
+            Self::CatchAll => HashFields::NONE,
+        }
+    }
+
+    /// What to add to the base flow priority (lower is matched first): 0 for profiles with ports, 1
+    /// for those with addresses alone, 2 for the catch-all.
+    #[inline]
+    #[must_use]
+    pub const fn priority_offset(self) -> u8 {
+        match self {
+            Self::Ipv4Tcp | Self::Ipv4Udp | Self::Ipv6Tcp | Self::Ipv6Udp => 0,
+            Self::Ipv4 | Self::Ipv6 => 1,
+            Self::CatchAll => 2,
+        }
+    }
+
+    /// The profiles to install so that each frame is taken by exactly one, in the order in which
+    /// they are matched.
+    #[must_use]
+    pub const fn to_install(depth: HashDepth) -> &'static [Self] {
+        match depth {
+            HashDepth::L4 => &Self::ALL,
+            HashDepth::L3 => &[Self::Ipv4, Self::Ipv6, Self::CatchAll],
+        }
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A set of frame fields that enter the hash, with the bits of the uAPI's `rx_hash_fields_mask`
+/// (`enum mlx5_rx_hash_fields` in `rdma/mlx5-abi.h`).
+///
+/// Any 64 bits are a set, also ones the kernel refuses: what may be installed is the driver's to
+/// say, not this type's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(transparent)]
+pub struct HashFields(u64);
+
+impl HashFields {
+    /// No field: nothing is hashed.
+    pub const NONE: Self = Self(0);
+    /// `MLX5_RX_HASH_SRC_IPV4`.
+    pub const SRC_IPV4: Self = Self(1 << 0);
+    /// `MLX5_RX_HASH_DST_IPV4`.
+    pub const DST_IPV4: Self = Self(1 << 1);
+    /// `MLX5_RX_HASH_SRC_IPV6`.
+    pub const SRC_IPV6: Self = Self(1 << 2);
+    /// `MLX5_RX_HASH_DST_IPV6`.
+    pub const DST_IPV6: Self = Self(1 << 3);
+    /// `MLX5_RX_HASH_SRC_PORT_TCP`.
+    pub const SRC_PORT_TCP: Self = Self(1 << 4);
+    /// `MLX5_RX_HASH_DST_PORT_TCP`.
+    pub const DST_PORT_TCP: Self = Self(1 << 5);
+    /// `MLX5_RX_HASH_SRC_PORT_UDP`.
+    pub const SRC_PORT_UDP: Self = Self(1 << 6);
+    /// `MLX5_RX_HASH_DST_PORT_UDP`.
+    pub const DST_PORT_UDP: Self = Self(1 << 7);
+    /// `MLX5_RX_HASH_IPSEC_SPI`.
+    pub const IPSEC_SPI: Self = Self(1 << 8);
+    /// `MLX5_RX_HASH_INNER`: the other bits speak of the tunnelled headers.
+    pub const INNER: Self = Self(1 << 31);
+
+    /// Both IPv4 addresses.
+    pub const IPV4: Self = Self::SRC_IPV4.with(Self::DST_IPV4);
+    /// Both IPv6 addresses.
+    pub const IPV6: Self = Self::SRC_IPV6.with(Self::DST_IPV6);
+    /// Both TCP ports.
+    pub const TCP_PORTS: Self = Self::SRC_PORT_TCP.with(Self::DST_PORT_TCP);
+    /// Both UDP ports.
+    pub const UDP_PORTS: Self = Self::SRC_PORT_UDP.with(Self::DST_PORT_UDP);
+
+    /// Each named bit with its name, for messages.
+    const NAMES: [(Self, &'static str); 10] = [
+        (Self::SRC_IPV4, "src-ipv4"),
+        (Self::DST_IPV4, "dst-ipv4"),
+        (Self::SRC_IPV6, "src-ipv6"),
+        (Self::DST_IPV6, "dst-ipv6"),
+        (Self::SRC_PORT_TCP, "src-port-tcp"),
+        (Self::DST_PORT_TCP, "dst-port-tcp"),
+        (Self::SRC_PORT_UDP, "src-port-udp"),
+        (Self::DST_PORT_UDP, "dst-port-udp"),
+        (Self::IPSEC_SPI, "ipsec-spi"),
+        (Self::INNER, "inner"),
+    ];
+
+    /// The set with these bits, unnamed ones included.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The set's bits, as `rx_hash_fields_mask` takes them.
+    #[inline]
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether all of `other` is in the set; always so for an empty `other`.
+    #[inline]
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether any of `other` is in the set.
+    #[inline]
+    #[must_use]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether no field is in the set.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The union, where `|` cannot stand because the place is a constant.
+    #[inline]
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOr for HashFields {
+    type Output = Self;
+
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        self.with(other)
+    }
+}
+
+impl BitOrAssign for HashFields {
+    #[inline]
+    fn bitor_assign(&mut self, other: Self) {
+        *self = self.with(other);
+    }
+}
+
+impl fmt::Display for HashFields {
+    /// Names joined by `+`, bits without a name as one hexadecimal number, `none` for the empty
+    /// set.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("none");
+        }
+        let mut unnamed = self.0;
+        let mut separator = "";
+        for (field, name) in Self::NAMES {
+            if self.contains(field) {
+                write!(f, "{separator}{name}")?;
+                separator = "+";
+                unnamed &= !field.0;
+            }
+        }
+        if unnamed != 0 {
+            write!(f, "{separator}{unnamed:#x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for HashFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HashFields({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_those_of_the_header() {
+        assert_eq!(Profile::Ipv4Tcp.hash_fields().bits(), 0x33);
+        assert_eq!(Profile::Ipv4Udp.hash_fields().bits(), 0xc3);
+        assert_eq!(Profile::Ipv6Tcp.hash_fields().bits(), 0x3c);
+        assert_eq!(Profile::Ipv6Udp.hash_fields().bits(), 0xcc);
+        assert_eq!(Profile::Ipv4.hash_fields().bits(), 0x03);
+        assert_eq!(Profile::Ipv6.hash_fields().bits(), 0x0c);
+        assert_eq!(Profile::CatchAll.hash_fields().bits(), 0);
+        assert_eq!(HashFields::IPSEC_SPI.bits(), 0x100);
+        assert_eq!(HashFields::INNER.bits(), 0x8000_0000);
+    }
+
+    #[test]
+    fn no_profile_mixes_what_one_tir_cannot_hash() {
+        for profile in Profile::ALL {
+            let fields = profile.hash_fields();
+            assert!(!(fields.intersects(HashFields::IPV4) && fields.intersects(HashFields::IPV6)));
+            assert!(
+                !(fields.intersects(HashFields::TCP_PORTS)
+                    && fields.intersects(HashFields::UDP_PORTS))
+            );
+        }
+    }
+
+    #[test]
+    fn indices_and_names_are_distinct() {
+        for (place, profile) in Profile::ALL.into_iter().enumerate() {
+            assert_eq!(profile.index(), place);
+            assert_eq!(profile.to_string(), profile.name());
+            let same = Profile::ALL
+                .iter()
+                .filter(|other| other.name() == profile.name());
+            assert_eq!(same.count(), 1);
+        }
+    }
+
+    #[test]
+    fn rules_are_listed_in_the_order_they_are_matched() {
+        for depth in [HashDepth::L3, HashDepth::L4] {
+            let rules = Profile::to_install(depth);
+            assert!(rules.is_sorted_by_key(|rule| rule.priority_offset()));
+            assert_eq!(rules.last(), Some(&Profile::CatchAll));
+        }
+        assert_eq!(Profile::to_install(HashDepth::L4).len(), 7);
+        assert_eq!(
+            Profile::to_install(HashDepth::L3),
+            [Profile::Ipv4, Profile::Ipv6, Profile::CatchAll]
+        );
+    }
+
+    #[test]
+    fn sets_print_their_names() {
+        assert_eq!(HashFields::NONE.to_string(), "none");
+        assert_eq!(
+            Profile::Ipv4Tcp.hash_fields().to_string(),
+            "src-ipv4+dst-ipv4+src-port-tcp+dst-port-tcp"
+        );
+        let odd = HashFields::from_bits(1 << 40 | 1 << 31);
+        assert_eq!(format!("{odd:?}"), "HashFields(inner+0x10000000000)");
+    }
+
+    #[test]
+    fn sets_join_and_contain() {
+        let mut fields = HashFields::IPV4 | HashFields::SRC_PORT_UDP;
+        assert!(fields.contains(HashFields::DST_IPV4) && fields.contains(HashFields::NONE));
+        assert!(
+            !fields.contains(HashFields::UDP_PORTS) && fields.intersects(HashFields::UDP_PORTS)
+        );
+        fields |= HashFields::DST_PORT_UDP;
+        assert_eq!(fields, Profile::Ipv4Udp.hash_fields());
+        assert!(!fields.is_empty() && HashFields::default().is_empty());
+    }
+}

@@ -1,0 +1,394 @@
+//! The RWQ indirection table: low bits of the hash in, queue out.
+//!
+//! **May import** `core`/`std` and `thiserror` only.
+//!
+//! **Invariant**: a table has a power of two of entries, at least one and at most
+//! [`IndirectionTable::MAX_SIZE`]; every queue that is to get frames stands in it at least once,
+//! and no other queue does.
+
+/// An indirection table over the queues `0..queues`, to be filled with their WQs' handles.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndirectionTable {
+    /// A power of two of queue numbers.
+    entries: Box<[u16]>,
+}
+
+impl IndirectionTable {
+    /// Most entries that the verbs interface can name: `IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE` (13) in
+    /// `rdma/ib_user_verbs.h`. A device may allow fewer (`max_rwq_indirection_table_size`), which
+    /// is for whoever creates the table to check.
+    pub const MAX_SIZE: u32 = 1 << 13;
+
+    /// A table of `size` entries over `queues` queues, shared out by `weights`: one per queue, only
+    /// their ratios count, 0 keeps hashed frames off a queue. No weights at all means equal ones.
+    ///
+    /// Entries go by largest remainder, and to each queue with a weight at least one. Queues take
+    /// turns, as evenly spaced as their shares allow, so that flows with neighbouring hashes part.
+    ///
+    /// # Errors
+    /// [`TableError`] when `size` is no power of two in `1..=MAX_SIZE`, there are no queues, there
+    /// is not one weight per queue, all weights are 0, or more queues have a weight than there are
+    /// entries.
+    pub fn new(size: u32, queues: u16, weights: &[u32]) -> Result<Self, TableError> {
+        if !size.is_power_of_two() || size > Self::MAX_SIZE {
+            return Err(TableError::Size { size });
+        }
+        if queues == 0 {
+            return Err(TableError::NoQueues);
+        }
+        if !weights.is_empty() && weights.len() != usize::from(queues) {
+            return Err(TableError::WeightCount {
+                weights: weights.len(),
+                queues,
+            });
+        }
+        let shares: Vec<Share> = (0..queues)
+            .map(|queue| Share::new(queue, weights.get(usize::from(queue)).copied().unwrap_or(1)))
+            .filter(|share| share.weight > 0)
+            .collect();
+        if shares.is_empty() {
+            return Err(TableError::NoWeight { queues });
+        }
+        if shares.len() > size as usize {
+            return Err(TableError::TooManyQueues {
+                queues: shares.len(),
+                size,
+            });
+        }
+        let first = shares.first().map_or(0, |share| share.weight);
+        let entries = if shares.iter().all(|share| share.weight == first) {
+            let turns = shares.iter().map(|share| share.queue).cycle();
+            turns.take(size as usize).collect()
+        } else {
+            interleave(size, apportion(size, shares))
+        };
+        Ok(Self { entries })
+    }
+
+    /// The table of the catch-all: one entry, queue 0. mlx5 accepts an RSS QP without hash fields
+    /// over no other size.
+    #[must_use]
+    pub fn catch_all() -> Self {
+        Self {
+            entries: Box::new([0]),
+        }
+    }
+
+    /// The queue of each entry, in the order in which `ind_tbl` takes the WQs.
+    #[inline]
+    #[must_use]
+    pub fn entries(&self) -> &[u16] {
+        &self.entries
+    }
+
+    /// Base-2 logarithm of the count of entries, 0 to 13, as `log_ind_tbl_size` takes it.
+    #[must_use]
+    pub fn log_size(&self) -> u32 {
+        self.entries.len().trailing_zeros()
+    }
+
+    /// The queue of a frame with this hash: its low bits choose the entry.
+    #[inline]
+    #[must_use]
+    pub fn queue_of(&self, hash: u32) -> u16 {
+        let mask = self.entries.len().wrapping_sub(1);
+        // The mask keeps the index inside, so the fallback is never taken; it stands where a panic
+        // would.
+        self.entries.get(hash as usize & mask).copied().unwrap_or(0)
+    }
+
+    /// The part of the table that is this queue's, 0.0 to 1.0: its part of all hashed traffic if
+    /// flows are many and alike.
+    #[must_use]
+    pub fn share(&self, queue: u16) -> f64 {
+        let own = self.entries.iter().filter(|&&entry| entry == queue).count();
+        // Both numbers are at most 8192, exact in an f64.
+        own as f64 / self.entries.len() as f64
+    }
+}
+
+/// A queue with a weight, and what it has been given so far.
+struct Share {
+    queue: u16,
+    weight: u32,
+    entries: i64,
+    /// How many of its entries have a place.
+    placed: i64,
+}
+
+impl Share {
+    fn new(queue: u16, weight: u32) -> Self {
+        Self {
+            queue,
+            weight,
+            entries: 0,
+            placed: 0,
+        }
+    }
+
+    /// The place, counted from 1, by which the next entry must stand so that the queue keeps pace.
+    fn last_place(&self, size: i64) -> i64 {
+        let wanted = (self.placed + 1) * size;
+        (wanted + self.entries - 1) / self.entries
+    }
+
+    /// How much is missing to the exact share, in entries times `total` weight; negative for a
+    /// surplus. With 2^13 entries, as many queues and 32-bit weights both products are below 2^59.
+    fn deficit(&self, size: i64, total: i64) -> i64 {
+        i64::from(self.weight) * size - self.entries * total
+    }
+}
+
+/// Gives each share its entries: the whole part of its exact share but at least one, the rest by
+/// largest remainder, and if the minimum gave away too many, takes them back where the surplus is
+/// largest. Ties go to the lower queue.
+fn apportion(size: u32, mut shares: Vec<Share>) -> Vec<Share> {
+    let size = i64::from(size);
+    let total: i64 = shares.iter().map(|share| i64::from(share.weight)).sum();
+    for share in &mut shares {
+        share.entries = (i64::from(share.weight) * size / total).max(1);
+    }
+    let mut left = size - shares.iter().map(|share| share.entries).sum::<i64>();
+    while left != 0 {
+        let step = left.signum();
+        // `min_by_key` returns the first of equals, so the key is turned round rather than the
+        // comparison.
+        let next = shares
+            .iter_mut()
+            .filter(|share| step > 0 || share.entries > 1)
+            .min_by_key(|share| -step * share.deficit(size, total));
+        let Some(next) = next else { break };
+        next.entries += step;
+        left -= step;
+    }
+    shares
+}
+
+/// Lays the entries out so that in the first `n` places, for every `n`, each queue has its exact
+/// part of `n`, rounded down or up.
+///
+/// That part gives each of a queue's entries a first and a last place; the entry whose last place
+/// comes soonest goes next, which finds a layout whenever there is one. Ties go to the queue with
+/// fewer entries, whose entries then part the others', and then to the lower queue.
+fn interleave(size: u32, mut shares: Vec<Share>) -> Box<[u16]> {
+    let size = i64::from(size);
+    (0..size)
+        .map(|place| {
+            let next = shares
+                .iter_mut()
+                .filter(|share| share.placed < share.entries)
+                .filter(|share| share.placed * size / share.entries <= place)
+                .min_by_key(|share| (share.last_place(size), share.entries));
+            next.map_or(0, |share| {
+                share.placed += 1;
+                share.queue
+            })
+        })
+        .collect()
+}
+
+/// Why there is no such table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// The size is no power of two, or too large.
+    #[error("an indirection table of {size} entries: it must be a power of two from 1 to 8192")]
+    Size {
+        /// The size asked for.
+        size: u32,
+    },
+    /// There is no queue to send frames to.
+    #[error("an indirection table over 0 queues: there must be at least 1")]
+    NoQueues,
+    /// The weights are not one per queue.
+    #[error(
+        "{weights} weights for {queues} queues: there must be one per queue, \
+         or none for equal weights"
+    )]
+    WeightCount {
+        /// How many weights were given.
+        weights: usize,
+        /// How many queues there are.
+        queues: u16,
+    },
+    /// No queue may get anything.
+    #[error("the weights of all {queues} queues are 0: at least 1 must be above 0")]
+    NoWeight {
+        /// How many queues there are.
+        queues: u16,
+    },
+    /// There are fewer entries than queues that need one.
+    #[error(
+        "{queues} queues with a weight over an indirection table of {size} entries: \
+         there can be at most {size}, one entry each"
+    )]
+    TooManyQueues {
+        /// How many queues have a weight above 0.
+        queues: usize,
+        /// The size of the table.
+        size: u32,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn counts(table: &IndirectionTable, queues: usize) -> Vec<usize> {
+        let mut counts = vec![0; queues];
+        for &queue in table.entries() {
+            counts[usize::from(queue)] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn equal_queues_take_turns() {
+        let table = IndirectionTable::new(8, 3, &[]).unwrap();
+        assert_eq!(table.entries(), [0, 1, 2, 0, 1, 2, 0, 1]);
+        assert_eq!(table, IndirectionTable::new(8, 3, &[7, 7, 7]).unwrap());
+        assert_eq!(table.log_size(), 3);
+        let table = IndirectionTable::new(8, 4, &[5, 0, 5, 0]).unwrap();
+        assert_eq!(table.entries(), [0, 2, 0, 2, 0, 2, 0, 2]);
+    }
+
+    #[test]
+    fn weights_are_exact_where_they_can_be() {
+        let table = IndirectionTable::new(8, 2, &[3, 1]).unwrap();
+        assert_eq!(table.entries(), [0, 0, 1, 0, 0, 0, 1, 0]);
+        assert!((table.share(0) - 0.75).abs() < f64::EPSILON);
+        assert!((table.share(1) - 0.25).abs() < f64::EPSILON);
+        assert!(table.share(2).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn remainders_go_to_the_largest() {
+        // Exact shares of 16: 8.8, 4.0, 3.2.
+        let table = IndirectionTable::new(16, 3, &[55, 25, 20]).unwrap();
+        assert_eq!(counts(&table, 3), [9, 4, 3]);
+        // Equal remainders (10.67 twice): the lower queue first.
+        let table = IndirectionTable::new(32, 3, &[2, 2, 2]).unwrap();
+        assert_eq!(counts(&table, 3), [11, 11, 10]);
+    }
+
+    #[test]
+    fn a_small_weight_still_gets_an_entry() {
+        let table = IndirectionTable::new(4, 3, &[1_000_000, 1, 1]).unwrap();
+        assert_eq!(counts(&table, 3), [2, 1, 1]);
+        let table = IndirectionTable::new(4, 4, &[u32::MAX, 1, 1, 1]).unwrap();
+        assert_eq!(counts(&table, 4), [1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn catch_all_is_queue_0() {
+        let table = IndirectionTable::catch_all();
+        assert_eq!((table.entries(), table.log_size()), (&[0][..], 0));
+        assert_eq!(table.queue_of(u32::MAX), 0);
+        assert_eq!(table, IndirectionTable::new(1, 1, &[]).unwrap());
+    }
+
+    #[test]
+    fn low_bits_choose() {
+        let table = IndirectionTable::new(128, 128, &[]).unwrap();
+        assert_eq!(table.queue_of(0xdead_be00 | 0x45), 0x45);
+        assert_eq!(table.queue_of(0xffff_ff80), 0);
+    }
+
+    #[test]
+    fn the_largest_table_is_built() {
+        let weights: Vec<u32> = (0..1000).map(|queue| u32::MAX - queue).collect();
+        let table = IndirectionTable::new(8192, 1000, &weights).unwrap();
+        assert!(
+            counts(&table, 1000)
+                .iter()
+                .all(|&count| count == 8 || count == 9)
+        );
+    }
+
+    #[test]
+    fn errors_tell_value_and_limit() {
+        let cases = [
+            (IndirectionTable::new(0, 1, &[]), "0 entries", "8192"),
+            (IndirectionTable::new(96, 1, &[]), "96 entries", "8192"),
+            (
+                IndirectionTable::new(16384, 1, &[]),
+                "16384 entries",
+                "8192",
+            ),
+            (IndirectionTable::new(8, 0, &[]), "0 queues", "at least 1"),
+            (IndirectionTable::new(8, 2, &[1]), "1 weights", "2 queues"),
+            (
+                IndirectionTable::new(8, 2, &[0, 0]),
+                "all 2 queues",
+                "above 0",
+            ),
+            (IndirectionTable::new(4, 5, &[]), "5 queues", "at most 4"),
+            (
+                IndirectionTable::new(2, 4, &[1, 9, 0, 1]),
+                "3 queues",
+                "at most 2",
+            ),
+        ];
+        for (result, value, limit) in cases {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains(value) && text.contains(limit), "{text}");
+        }
+        // Queues without weight need no entry.
+        assert!(IndirectionTable::new(2, 4, &[1, 9, 0, 0]).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn shares_follow_the_weights(
+            log in 4u32..=10,
+            weights in vec(prop_oneof![Just(0), 1u32..100, any::<u32>()], 1..=16),
+        ) {
+            prop_assume!(weights.iter().any(|&weight| weight > 0));
+            let size = 1 << log;
+            let table = IndirectionTable::new(size, weights.len() as u16, &weights).unwrap();
+            prop_assert_eq!(table.entries().len(), size as usize);
+            let total: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
+            let counts = counts(&table, weights.len());
+            let starved = weights
+                .iter()
+                .filter(|&&weight| f64::from(weight) * f64::from(size) < total)
+                .count();
+            for (&count, &weight) in counts.iter().zip(&weights) {
+                prop_assert_eq!(count > 0, weight > 0);
+                // Beyond rounding, only the minimum of one entry may move a queue off its exact
+                // share.
+                let exact = f64::from(weight) * f64::from(size) / total;
+                prop_assert!((count as f64 - exact).abs() <= 1.0 + starved as f64, "{:?}", counts);
+            }
+        }
+
+        #[test]
+        fn every_prefix_is_shared_alike(
+            log in 4u32..=10,
+            weights in prop_oneof![
+                4 => vec(prop_oneof![1u32..=8, 1..=u32::MAX], 1..=16),
+                1 => (1..=16usize).prop_map(|queues| vec![1; queues]),
+            ],
+        ) {
+            let size = 1 << log;
+            let table = IndirectionTable::new(size, weights.len() as u16, &weights).unwrap();
+            for (queue, count) in counts(&table, weights.len()).into_iter().enumerate() {
+                let mut placed = 0;
+                for (place, &entry) in table.entries().iter().enumerate() {
+                    placed += usize::from(usize::from(entry) == queue);
+                    let exact = (place + 1) * count;
+                    let bounds = exact / size as usize..=exact.div_ceil(size as usize);
+                    prop_assert!(bounds.contains(&placed), "queue {} of {:?}", queue, table);
+                }
+            }
+        }
+
+        #[test]
+        fn every_hash_has_a_queue(log in 4u32..=13, queues in 1u16..=16, hash in any::<u32>()) {
+            let table = IndirectionTable::new(1 << log, queues, &[]).unwrap();
+            prop_assert!(table.queue_of(hash) < queues);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A folder of captures to replay: hundreds of real ones, well formed and malformed, beside the repository, or
+//! generated ones where that folder is absent.
+
+use crate::{Dir, binaries, files, frames, skip};
+use std::path::{Path, PathBuf};
+
+/// Captures to replay.
+pub struct Captures {
+    /// The files, by name.
+    pub files: Vec<PathBuf>,
+    /// Whether they are the real ones.
+    pub real: bool,
+    /// Holds generated files for as long as they are needed.
+    _dir: Option<Dir>,
+}
+
+impl Captures {
+    /// Finds them, or makes some.
+    ///
+    /// # Panics
+    /// When the folder is there and cannot be read.
+    #[must_use]
+    pub fn find() -> Self {
+        let folder = binaries::root().join("../shared/pcaps");
+        if folder.is_dir() {
+            Self {
+                files: listed(&folder),
+                real: true,
+                _dir: None,
+            }
+        } else {
+            Self::generate()
+        }
+    }
+
+    fn generate() -> Self {
+        skip::say(
+            "NOTE no folder ../shared/pcaps: generated captures are replayed in place of real ones",
+        );
+        let dir = Dir::new();
+        let all = frames::assortment();
+        files::write(&dir.join("all.pcap"), 1_600_000_000, &all);
+        files::write(&dir.join("none.pcap"), 1_600_000_000, &[]);
+        files::write(
+            &dir.join("runts.pcap"),
+            1_600_000_000,
+            &[vec![], vec![1], vec![2; 13], vec![3; 14]],
+        );
+        for (i, some) in all.chunks(100).enumerate() {
+            files::write(&dir.join(format!("some-{i:02}.pcap")), 1_600_000_000, some);
+        }
+        Self {
+            files: listed(dir.path()),
+            real: false,
+            _dir: Some(dir),
+        }
+    }
+}
+
+fn listed(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.expect("a folder lists").path())
+        .collect();
+    files.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "pcap")
+    });
+    files.sort();
+    assert!(!files.is_empty(), "{} has no captures", folder.display());
+    files
+}

@@ -1,0 +1,100 @@
+//! C programs over libibverbs, built once for each way of building.
+
+use crate::{Program, binaries};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+/// How a client is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Build {
+    /// As an ordinary user would.
+    Plain,
+    /// With gcc's address sanitizer: a write of the model beyond the client's memory, or after it is gone, ends the
+    /// client where the sanitizer watches. Its runtime is linked in, since it insists on being the first library and a
+    /// preloaded one comes before it.
+    Sanitized,
+}
+
+/// Builds `tests/clients/<name>.c`, warnings being errors.
+///
+/// # Panics
+/// When it does not compile.
+#[must_use]
+pub fn ours(name: &str, build: Build) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("clients")
+        .join(format!("{name}.c"));
+    compile(
+        &source,
+        build,
+        &["-std=gnu11", "-Wall", "-Wextra", "-Werror"],
+    )
+}
+
+/// Builds a client from `../shared/spike` as it stands there.
+///
+/// # Errors
+/// The folder is not there: a reason to skip.
+///
+/// # Panics
+/// When it does not compile.
+pub fn theirs(name: &str, build: Build) -> Result<PathBuf, String> {
+    let source = binaries::root()
+        .join("../shared/spike")
+        .join(format!("{name}.c"));
+    if !source.is_file() {
+        return Err(format!("no {name}.c in ../shared/spike"));
+    }
+    Ok(compile(&source, build, &["-w"]))
+}
+
+fn compile(source: &Path, build: Build, warnings: &[&str]) -> PathBuf {
+    static BUILT: Mutex<Option<HashMap<(PathBuf, Build), PathBuf>>> = Mutex::new(None);
+    // Held while gcc runs: a second test that needs the same client waits for it. A test that failed here did so
+    // before it put anything into the map.
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let built = built.get_or_insert_default();
+    let key = (source.to_owned(), build);
+    if let Some(path) = built.get(&key) {
+        return path.clone();
+    }
+    let folder = binaries::profile_dir().join("clients");
+    std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let stem = source
+        .file_stem()
+        .expect("a source has a name")
+        .to_string_lossy();
+    let (suffix, flags): (_, &[&str]) = match build {
+        Build::Plain => ("", &["-O2"]),
+        Build::Sanitized => (
+            ".asan",
+            &[
+                "-O1",
+                "-fno-omit-frame-pointer",
+                "-fsanitize=address",
+                "-static-libasan",
+            ],
+        ),
+    };
+    let path = folder.join(format!("{stem}{suffix}"));
+    // The pid keeps test binaries that run side by side apart; the rename makes the client appear whole.
+    let fresh = folder.join(format!("{stem}{suffix}.{}", std::process::id()));
+    let _ = Program::new("gcc")
+        .args(["-g", "-pthread"])
+        .args(flags)
+        .args(warnings)
+        .arg("-o")
+        .arg(&fresh)
+        .arg(source)
+        .args(["-libverbs", "-lmlx5"])
+        .timeout(Duration::from_secs(120))
+        .run()
+        .expect(0);
+    std::fs::rename(&fresh, &path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    built.insert(key, path.clone());
+    path
+}

@@ -1,0 +1,75 @@
+//! Scratch folders.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A folder that goes with its owner. With `WQCAP_KEEP` in the environment it stays, for a look at what went wrong.
+#[derive(Debug)]
+pub struct Dir {
+    path: PathBuf,
+    /// `None`: the folder stays.
+    _guard: Option<tempfile::TempDir>,
+}
+
+impl Dir {
+    /// An empty folder.
+    ///
+    /// # Panics
+    /// When the system's scratch space cannot be written.
+    #[must_use]
+    #[expect(
+        clippy::new_without_default,
+        reason = "making a folder is not a default value"
+    )]
+    pub fn new() -> Self {
+        let made = tempfile::Builder::new()
+            .prefix("wqcap-t")
+            .tempdir()
+            .expect("scratch space");
+        if std::env::var_os("WQCAP_KEEP").is_some() {
+            Self {
+                path: made.keep(),
+                _guard: None,
+            }
+        } else {
+            Self {
+                path: made.path().to_owned(),
+                _guard: Some(made),
+            }
+        }
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A name inside it.
+    #[must_use]
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes a file and gives its path.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.join(name);
+        fs::write(&path, contents).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        path
+    }
+
+    /// Makes a folder inside it and gives its path.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let path = self.join(name);
+        fs::create_dir_all(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        path
+    }
+}

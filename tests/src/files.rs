@@ -1,0 +1,257 @@
+//! Capture files as plain records.
+//!
+//! What the product writes is read with crate `pcap-file`, strictly. What is replayed into it is read by a few lines
+//! of our own: among the captures are files whose records contradict their headers (a length above the snapshot
+//! length, a link type with FCS bits, more than a million microseconds), which a strict reader refuses to show.
+
+use pcap_file::{
+    TsResolution,
+    pcap::PcapReader,
+    pcapng::{
+        Block, PcapNgReader,
+        blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption},
+    },
+};
+use std::{fs, path::Path};
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Nanoseconds since 1970.
+    pub ts: u64,
+    /// Bytes in the file.
+    pub caplen: u32,
+    /// Bytes on the wire, as the file says.
+    pub len: u32,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Reads a pcap or pcapng file that the product wrote.
+///
+/// # Panics
+/// When the file is not whole, or says anything that its own header forbids.
+#[must_use]
+#[track_caller]
+pub fn read(path: &Path) -> Vec<Record> {
+    let file = fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let records = match file.get(..4) {
+        Some([0x0a, 0x0d, 0x0d, 0x0a]) => read_pcapng(&file),
+        _ => read_pcap(&file),
+    };
+    records.unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn read_pcap(file: &[u8]) -> Result<Vec<Record>, String> {
+    let mut reader = PcapReader::new(file).map_err(|e| e.to_string())?;
+    let header = reader.header();
+    if header.ts_resolution != TsResolution::NanoSecond {
+        return Err("timestamps are not in nanoseconds".to_owned());
+    }
+    if u32::from(header.datalink) != 1 {
+        return Err(format!("link type {:?} is not Ethernet", header.datalink));
+    }
+    let mut records = Vec::new();
+    while let Some(packet) = reader.next_raw_packet() {
+        let packet = packet.map_err(|e| format!("record {}: {e}", records.len()))?;
+        // The crate's own check refuses a frame that was longer on the wire than the snapshot length, which is what a
+        // snapshot length is for.
+        let fits = packet.incl_len <= header.snaplen && packet.incl_len <= packet.orig_len;
+        if !fits || packet.ts_frac >= 1_000_000_000 {
+            return Err(format!(
+                "record {}: {packet:?} contradicts {header:?}",
+                records.len()
+            ));
+        }
+        let ts = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac);
+        records.push(record(ts, packet.orig_len, &packet.data));
+    }
+    Ok(records)
+}
+
+fn read_pcapng(file: &[u8]) -> Result<Vec<Record>, String> {
+    let mut reader = PcapNgReader::new(file).map_err(|e| e.to_string())?;
+    let mut ticks = Vec::new();
+    let mut records = Vec::new();
+    while let Some(block) = reader.next_block() {
+        match block.map_err(|e| format!("record {}: {e}", records.len()))? {
+            Block::InterfaceDescription(interface) => ticks.push(nanoseconds_per_tick(&interface)?),
+            Block::EnhancedPacket(packet) => {
+                let tick = ticks
+                    .get(packet.interface_id as usize)
+                    .ok_or("a packet of an interface not described")?;
+                // `pcap-file` hands ticks out as if they were nanoseconds, whatever the interface says.
+                records.push(record(
+                    nanoseconds(packet.timestamp) * tick,
+                    packet.original_len,
+                    &packet.data,
+                ));
+            }
+            Block::SectionHeader(_) => ticks.clear(),
+            _ => {}
+        }
+    }
+    Ok(records)
+}
+
+fn nanoseconds_per_tick(interface: &InterfaceDescriptionBlock<'_>) -> Result<u64, String> {
+    let resolution = interface.options.iter().find_map(|option| match option {
+        InterfaceDescriptionOption::IfTsResol(value) => Some(*value),
+        _ => None,
+    });
+    match resolution.unwrap_or(6) {
+        power @ 0..=9 => Ok(10u64.pow(9 - u32::from(power))),
+        other => Err(format!(
+            "if_tsresol = {other:#x} is finer than a nanosecond, or no power of ten"
+        )),
+    }
+}
+
+fn record(ts: u64, len: u32, bytes: &[u8]) -> Record {
+    Record {
+        ts,
+        caplen: u32::try_from(bytes.len()).expect("checked by the reader"),
+        len,
+        bytes: bytes.to_vec(),
+    }
+}
+
+fn nanoseconds(since_1970: std::time::Duration) -> u64 {
+    u64::try_from(since_1970.as_nanos()).expect("before the year 2554")
+}
+
+/// Reads any classic pcap file, taking each record's bytes as they stand.
+///
+/// # Panics
+/// When the file ends within a record.
+#[must_use]
+#[track_caller]
+pub fn read_as_it_stands(path: &Path) -> Vec<Record> {
+    let file = fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let word = |at: usize, little: bool| {
+        let bytes = file[at..at + 4].try_into().expect("four bytes");
+        if little {
+            u32::from_le_bytes(bytes)
+        } else {
+            u32::from_be_bytes(bytes)
+        }
+    };
+    let (little, fraction) = match word(0, true) {
+        0xa1b2_c3d4 => (true, 1000),
+        0xa1b2_3c4d => (true, 1),
+        0xd4c3_b2a1 => (false, 1000),
+        0x4d3c_b2a1 => (false, 1),
+        other => panic!("{}: magic {other:#x}", path.display()),
+    };
+    let mut records = Vec::new();
+    let mut at = 24;
+    while at < file.len() {
+        let caplen = word(at + 8, little);
+        records.push(Record {
+            ts: u64::from(word(at, little)) * 1_000_000_000
+                + u64::from(word(at + 4, little)) * fraction,
+            caplen,
+            len: word(at + 12, little),
+            bytes: file[at + 16..at + 16 + caplen as usize].to_vec(),
+        });
+        at += 16 + caplen as usize;
+    }
+    records
+}
+
+/// Writes frames as a classic pcap file with microseconds, one microsecond apart, from `start` (seconds since 1970).
+///
+/// # Panics
+/// When the file cannot be written.
+pub fn write(path: &Path, start: u32, frames: &[Vec<u8>]) {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, 1] {
+        file.extend_from_slice(&u32::to_le_bytes(word));
+    }
+    for (i, frame) in (0u32..).zip(frames) {
+        let length = u32::try_from(frame.len()).expect("frames are short");
+        for word in [start + i / 1_000_000, i % 1_000_000, length, length] {
+            file.extend_from_slice(&word.to_le_bytes());
+        }
+        file.extend_from_slice(frame);
+    }
+    fs::write(path, file).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+/// The queue in the name of a capture file: `wqcap-q<QQ>-<start ns>.<format>`.
+///
+/// # Panics
+/// When the name is not of that form.
+#[must_use]
+#[track_caller]
+pub fn queue_of(path: &Path) -> usize {
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let parse = || {
+        let (queue, rest) = name.strip_prefix("wqcap-q")?.split_once('-')?;
+        let (start, format) = rest.split_once('.')?;
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let known = matches!(format, "pcap" | "pcapng");
+        if queue.len() >= 2 && digits(queue) && digits(start) && known {
+            queue.parse().ok()
+        } else {
+            None
+        }
+    };
+    parse().unwrap_or_else(|| {
+        panic!(
+            "{} is not named wqcap-q<QQ>-<start ns>.pcap[ng]",
+            path.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dir;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = Dir::new();
+        let path = dir.join("a.pcap");
+        write(&path, 5, &[vec![1; 60], vec![]]);
+        let records = read_as_it_stands(&path);
+        assert_eq!(records.len(), 2);
+        assert_eq!(
+            records[0],
+            Record {
+                ts: 5_000_000_000,
+                caplen: 60,
+                len: 60,
+                bytes: vec![1; 60]
+            }
+        );
+        assert_eq!(
+            records[1],
+            Record {
+                ts: 5_000_001_000,
+                caplen: 0,
+                len: 0,
+                bytes: vec![]
+            }
+        );
+    }
+
+    #[test]
+    fn queues_of_names() {
+        assert_eq!(queue_of(Path::new("/x/wqcap-q03-17.pcap")), 3);
+        assert_eq!(
+            queue_of(Path::new("wqcap-q12-1795233110453271320.pcapng")),
+            12
+        );
+    }
+
+    #[test]
+    #[should_panic = "is not named"]
+    fn an_open_file_is_no_capture_file() {
+        let _ = queue_of(Path::new("wqcap-q03-17.pcap.part"));
+    }
+}

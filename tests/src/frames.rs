@@ -1,0 +1,193 @@
+//! Frames made by hand.
+
+/// What comes behind the Ethernet header and tags.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    bytes: Vec<u8>,
+}
+
+/// Both ends of a flow, for IPv4 and IPv6 alike: hosts count up from 10.0.0.0 and fd00::.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ends {
+    /// Source host.
+    pub from: u16,
+    /// Destination host.
+    pub to: u16,
+    /// Source port.
+    pub sport: u16,
+    /// Destination port.
+    pub dport: u16,
+}
+
+impl Ends {
+    /// The other direction.
+    #[must_use]
+    pub fn back(self) -> Self {
+        Self {
+            from: self.to,
+            to: self.from,
+            sport: self.dport,
+            dport: self.sport,
+        }
+    }
+}
+
+impl Frame {
+    /// A broadcast Ethernet header with `tags` (TPID and TCI each) and `ethertype`.
+    #[must_use]
+    pub fn ethernet(tags: &[(u16, u16)], ethertype: u16) -> Self {
+        let mut bytes = vec![0xff; 6];
+        bytes.extend_from_slice(&[2, 0, 0, 0, 0, 1]);
+        for (tpid, tci) in tags {
+            bytes.extend_from_slice(&tpid.to_be_bytes());
+            bytes.extend_from_slice(&tci.to_be_bytes());
+        }
+        bytes.extend_from_slice(&ethertype.to_be_bytes());
+        Self { bytes }
+    }
+
+    /// IPv4 with `protocol` and the raw flags-and-offset field.
+    #[must_use]
+    pub fn ipv4(mut self, ends: Ends, protocol: u8, fragment: u16) -> Self {
+        self.bytes.extend_from_slice(&[0x45, 0, 0, 0, 0, 1]);
+        self.bytes.extend_from_slice(&fragment.to_be_bytes());
+        self.bytes.extend_from_slice(&[64, protocol, 0, 0]);
+        for host in [ends.from, ends.to] {
+            self.bytes.extend_from_slice(&[10, 0]);
+            self.bytes.extend_from_slice(&host.to_be_bytes());
+        }
+        self
+    }
+
+    /// IPv6 with the next header.
+    #[must_use]
+    pub fn ipv6(mut self, ends: Ends, next: u8) -> Self {
+        self.bytes
+            .extend_from_slice(&[0x60, 0, 0, 0, 0, 0, next, 64]);
+        for host in [ends.from, ends.to] {
+            self.bytes.extend_from_slice(&[0xfd; 1]);
+            self.bytes.extend_from_slice(&[0; 13]);
+            self.bytes.extend_from_slice(&host.to_be_bytes());
+        }
+        self
+    }
+
+    /// A UDP header.
+    #[must_use]
+    pub fn udp(mut self, ends: Ends) -> Self {
+        self.ports(ends);
+        self.bytes.extend_from_slice(&[0; 4]);
+        self
+    }
+
+    /// A TCP header without options.
+    #[must_use]
+    pub fn tcp(mut self, ends: Ends) -> Self {
+        self.ports(ends);
+        self.bytes
+            .extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+        self
+    }
+
+    /// `n` more bytes.
+    #[must_use]
+    pub fn payload(mut self, n: usize) -> Self {
+        self.bytes.extend((0..n).map(|i| i as u8));
+        self
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn done(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn ports(&mut self, ends: Ends) {
+        self.bytes.extend_from_slice(&ends.sport.to_be_bytes());
+        self.bytes.extend_from_slice(&ends.dport.to_be_bytes());
+    }
+}
+
+/// IPv4 EtherType.
+pub const IPV4: u16 = 0x0800;
+/// IPv6 EtherType.
+pub const IPV6: u16 = 0x86dd;
+/// ARP EtherType.
+pub const ARP: u16 = 0x0806;
+
+/// `count` UDP frames over IPv4 of `size` bytes each, in 16 flows.
+#[must_use]
+pub fn udp_flows(count: u16, size: usize) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|i| {
+            let ends = Ends {
+                from: 1 + i % 16,
+                to: 100,
+                sport: 1024 + i % 16,
+                dport: 53,
+            };
+            let frame = Frame::ethernet(&[], IPV4).ipv4(ends, 17, 0).udp(ends);
+            let filled = frame.bytes.len();
+            let mut bytes = frame.payload(size - filled).done();
+            // Every frame another, or a file that holds one of them twice would look right.
+            bytes[size - 2..].copy_from_slice(&i.to_be_bytes());
+            bytes
+        })
+        .collect()
+}
+
+/// A little of everything that steering tells apart: both directions of flows over IPv4 and IPv6, TCP, UDP and
+/// others, tags, fragments, headers that are cut off or damaged, frames of 14 bytes, and one above any small buffer.
+#[must_use]
+pub fn assortment() -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for i in 0..32 {
+        let there = Ends {
+            from: 1 + i % 5,
+            to: 40 + i % 3,
+            sport: 2000 + i,
+            dport: 443,
+        };
+        for ends in [there, there.back()] {
+            for tags in [
+                &[][..],
+                &[(0x8100, 100)],
+                &[(0x88a8, 7), (0x8100, 100)],
+                &[(0x8100, 1); 3],
+            ] {
+                let v4 = Frame::ethernet(tags, IPV4);
+                let v6 = Frame::ethernet(tags, IPV6);
+                let n = usize::from(i);
+                frames.push(v4.clone().ipv4(ends, 6, 0x4000).tcp(ends).payload(n).done());
+                frames.push(v4.clone().ipv4(ends, 17, 0).udp(ends).payload(n).done());
+                frames.push(
+                    v4.clone()
+                        .ipv4(ends, 17, 0x2000)
+                        .udp(ends)
+                        .payload(n + 8)
+                        .done(),
+                );
+                frames.push(v4.clone().ipv4(ends, 17, 0x0003).payload(n + 8).done());
+                frames.push(v4.clone().ipv4(ends, 1, 0).payload(n + 8).done());
+                frames.push(v6.clone().ipv6(ends, 6).tcp(ends).payload(n).done());
+                frames.push(v6.clone().ipv6(ends, 17).udp(ends).payload(n).done());
+                frames.push(v6.clone().ipv6(ends, 44).payload(n + 16).done());
+                frames.push(v6.clone().ipv6(ends, 58).payload(n + 8).done());
+                frames.push(v6.ipv6(ends, 0).payload(n + 16).done());
+            }
+        }
+    }
+    let whole = frames[0].clone();
+    for cut in 14..whole.len() {
+        frames.push(whole[..cut].to_vec());
+    }
+    for first in [0x35, 0x44, 0x4f, 0x65] {
+        let mut damaged = whole.clone();
+        damaged[14] = first;
+        frames.push(damaged);
+    }
+    frames.push(Frame::ethernet(&[], ARP).payload(46).done());
+    frames.push(Frame::ethernet(&[], 0x0026).payload(38).done());
+    frames.push(Frame::ethernet(&[], IPV4).payload(9000).done());
+    frames
+}

@@ -1,0 +1,376 @@
+//! Children that end.
+//!
+//! Every child has a deadline, after which it is killed and the test fails with all that the child has printed.
+//! Children are started through `setpriv --pdeathsig KILL`, so that they go with the test even when that is killed.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    ffi::{OsStr, OsString},
+    fmt,
+    io::Read,
+    os::unix::process::ExitStatusExt,
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// How often a wait looks.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Whether this process may do what only root may: become another user, take and give capabilities.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A program to run: its arguments, and those of the programs that run it in turn.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// `ip netns exec NAME`, `setpriv ...`: outermost first.
+    wrappers: Vec<OsString>,
+    argv: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    cwd: Option<std::path::PathBuf>,
+    timeout: Duration,
+}
+
+impl Program {
+    /// The program `name`, with a deadline of 60 s.
+    pub fn new(name: impl AsRef<OsStr>) -> Self {
+        Self {
+            wrappers: Vec::new(),
+            argv: vec![name.as_ref().to_owned()],
+            env: Vec::new(),
+            cwd: None,
+            timeout: Duration::from_secs(60),
+        }
+    }
+
+    /// One more argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.argv.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// More arguments.
+    #[must_use]
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.argv
+            .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// Lets `wrapper` run what stands so far. It must replace itself by the program (exec), so that the pid stays.
+    #[must_use]
+    pub fn wrapped<S: AsRef<OsStr>>(mut self, wrapper: impl IntoIterator<Item = S>) -> Self {
+        let mut outer: Vec<_> = wrapper
+            .into_iter()
+            .map(|arg| arg.as_ref().to_owned())
+            .collect();
+        outer.append(&mut self.wrappers);
+        self.wrappers = outer;
+        self
+    }
+
+    /// A variable of its environment.
+    #[must_use]
+    pub fn env(mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env
+            .push((key.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Its working directory.
+    #[must_use]
+    pub fn cwd(mut self, dir: &Path) -> Self {
+        self.cwd = Some(dir.to_owned());
+        self
+    }
+
+    /// Another deadline, counted from the start.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start(&self) -> Running {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .args(&self.wrappers)
+            .args(&self.argv);
+        command.envs(self.env.iter().map(|(key, value)| (key, value)));
+        if let Some(dir) = &self.cwd {
+            command.current_dir(dir);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let started = Instant::now();
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{self}: {e}"));
+        let stdout = Collected::of(child.stdout.take().expect("piped"));
+        let stderr = Collected::of(child.stderr.take().expect("piped"));
+        Running {
+            name: self.to_string(),
+            child,
+            stdout,
+            stderr,
+            started,
+            deadline: started + self.timeout,
+        }
+    }
+
+    /// Starts it and waits for its end.
+    ///
+    /// # Panics
+    /// When it cannot be started, or has not ended at its deadline.
+    #[must_use]
+    pub fn run(&self) -> Done {
+        self.start().wait()
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<_> = self
+            .wrappers
+            .iter()
+            .chain(&self.argv)
+            .map(|word| word.to_string_lossy())
+            .collect();
+        f.write_str(&words.join(" "))
+    }
+}
+
+/// What a pipe has carried so far.
+struct Collected {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Collected {
+    fn of(mut pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let into = Arc::clone(&bytes);
+        let reader = thread::spawn(move || {
+            let mut chunk = [0; 16384];
+            while let Ok(n @ 1..) = pipe.read(&mut chunk) {
+                into.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .extend_from_slice(&chunk[..n]);
+            }
+        });
+        Self { bytes, reader }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
+            .into_owned()
+    }
+
+    /// All of it, once the writer has gone. A grandchild may hold the pipe open: it gets a moment, not for ever.
+    fn finish(&self) -> String {
+        let patience = Instant::now() + Duration::from_secs(2);
+        while !self.reader.is_finished() && Instant::now() < patience {
+            thread::sleep(TICK);
+        }
+        self.text()
+    }
+}
+
+/// A child under way. Dropped before its end, it is killed.
+pub struct Running {
+    name: String,
+    child: Child,
+    stdout: Collected,
+    stderr: Collected,
+    started: Instant,
+    deadline: Instant,
+}
+
+impl Running {
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed to standard output so far.
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        self.stdout.text()
+    }
+
+    /// What it has printed to standard error so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// When the child has been waited for already.
+    pub fn signal(&self, signal: Signal) {
+        // The child is not reaped before `wait`, so this pid cannot be another's; an ended child takes it unmoved.
+        kill_process(Pid::from_child(&self.child), signal)
+            .unwrap_or_else(|e| panic!("{}: {e}", self.name));
+    }
+
+    /// Whether it has ended.
+    ///
+    /// # Panics
+    /// When the system does not tell.
+    pub fn ended(&mut self) -> bool {
+        self.child
+            .try_wait()
+            .expect("wait for an own child")
+            .is_some()
+    }
+
+    /// Waits until `done` says so.
+    ///
+    /// # Panics
+    /// When the child ends, or its deadline comes, before that.
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+        loop {
+            if done(self) {
+                return;
+            }
+            if self.ended() {
+                // It may have printed what was waited for in its last moment.
+                self.stdout.finish();
+                self.stderr.finish();
+                if done(self) {
+                    return;
+                }
+                panic!("{} ended before {what}\n{}", self.name, self.story());
+            }
+            self.check_deadline(what);
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When its deadline comes before that.
+    #[must_use]
+    pub fn wait(mut self) -> Done {
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("wait for an own child") {
+                break status;
+            }
+            self.check_deadline("its end");
+            thread::sleep(TICK);
+        };
+        Done {
+            name: self.name.clone(),
+            status,
+            stdout: self.stdout.finish(),
+            stderr: self.stderr.finish(),
+            elapsed: self.started.elapsed(),
+        }
+    }
+
+    fn check_deadline(&mut self, what: &str) {
+        if Instant::now() < self.deadline {
+            return;
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        panic!(
+            "{} reached its deadline ({:.0?}) before {what}\n{}",
+            self.name,
+            self.started.elapsed(),
+            self.story()
+        );
+    }
+
+    fn story(&self) -> String {
+        format!(
+            "--- stdout\n{}\n--- stderr\n{}",
+            self.stdout.text(),
+            self.stderr.text()
+        )
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A child that has ended.
+#[derive(Debug)]
+pub struct Done {
+    /// Its command line.
+    pub name: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+    /// From start to end.
+    pub elapsed: Duration,
+}
+
+impl Done {
+    /// Asserts the exit status.
+    ///
+    /// # Panics
+    /// When it is another, or the child died of a signal.
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Self {
+        assert!(
+            self.status.code() == Some(code),
+            "expected exit status {code} of {self}"
+        );
+        self
+    }
+
+    /// The signal it died of.
+    #[must_use]
+    pub fn signal(&self) -> Option<i32> {
+        self.status.signal()
+    }
+
+    /// Asserts that standard error contains each of `parts`.
+    ///
+    /// # Panics
+    /// When one is not there.
+    #[track_caller]
+    pub fn says(&self, parts: &[&str]) {
+        for part in parts {
+            assert!(
+                self.stderr.contains(part),
+                "standard error does not say {part:?}: {self}"
+            );
+        }
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}\n{} after {:.1?}\n--- stdout\n{}\n--- stderr\n{}",
+            self.name, self.status, self.elapsed, self.stdout, self.stderr
+        )
+    }
+}

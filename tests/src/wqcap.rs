@@ -1,0 +1,272 @@
+//! The command line under test.
+
+use crate::{Dir, Done, Program, Running, Summary, binaries, files, process};
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// `wqcap ARGS...`
+#[must_use]
+pub fn wqcap<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Program {
+    Program::new(binaries::wqcap()).args(args)
+}
+
+/// `wqcap model --wire WIRE... [--set k=v]... -- PROGRAM`
+///
+/// The model asks for the process's capabilities, as the kernel does; an ordinary user gets all from it.
+#[must_use]
+pub fn model<S: AsRef<OsStr>>(
+    wires: &[&str],
+    sets: &[&str],
+    program: impl IntoIterator<Item = S>,
+) -> Program {
+    let granted: &[&str] = if process::is_root() {
+        &[]
+    } else {
+        &["--set", "caps=all"]
+    };
+    let wires = wires.iter().flat_map(|wire| ["--wire", wire]);
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    wqcap(["model"])
+        .args(granted)
+        .args(wires)
+        .args(sets)
+        .arg("--")
+        .args(program)
+}
+
+/// A `wqcap run` to be: its configuration, its folders, and how it is started.
+///
+/// Unless told otherwise it writes pcap into a folder of its own, with rings and write buffers that are quick to make,
+/// and sleeps when idle, since tests run side by side on few cores.
+pub struct Wqcap<'d> {
+    dir: &'d Dir,
+    name: String,
+    config: String,
+    args: Vec<String>,
+    wrappers: Vec<Vec<String>>,
+    out: PathBuf,
+    make_out: bool,
+    timeout: Duration,
+}
+
+impl<'d> Wqcap<'d> {
+    /// A run named `name` in `dir`; names keep runs in the same folder apart.
+    #[must_use]
+    pub fn run(dir: &'d Dir, name: &str) -> Self {
+        Self {
+            dir,
+            name: name.to_owned(),
+            config: String::new(),
+            args: Vec::new(),
+            wrappers: Vec::new(),
+            out: dir.join(format!("{name}.out")),
+            make_out: true,
+            timeout: Duration::from_secs(60),
+        }
+        .set("output.format=pcap")
+        .set("capture.ring=256")
+        .set("output.buffer=4MiB")
+        .set("capture.idle=sleep")
+    }
+
+    /// The text of the configuration file; what [`set`](Self::set) sets comes on top of it.
+    #[must_use]
+    pub fn config(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.config);
+        self
+    }
+
+    /// `--set key=value`; a later one wins.
+    #[must_use]
+    pub fn set(self, assignment: &str) -> Self {
+        self.args(&["--set", assignment])
+    }
+
+    /// `--model WIRE`.
+    #[must_use]
+    pub fn model(self, wire: &str) -> Self {
+        self.args(&["--model", wire])
+    }
+
+    /// `--model pcap:FILE`.
+    #[must_use]
+    pub fn replay(self, file: &Path) -> Self {
+        self.model(&format!("pcap:{}", file.display()))
+    }
+
+    /// The number of queues.
+    #[must_use]
+    pub fn queues(self, queues: usize) -> Self {
+        self.set(&format!("capture.queues={queues}"))
+    }
+
+    /// More arguments.
+    #[must_use]
+    pub fn args(mut self, args: &[&str]) -> Self {
+        self.args.extend(args.iter().map(|&arg| arg.to_owned()));
+        self
+    }
+
+    /// Another output folder, which the run finds as it is: present or not.
+    #[must_use]
+    pub fn out(mut self, out: &Path) -> Self {
+        out.clone_into(&mut self.out);
+        self.make_out = false;
+        self
+    }
+
+    /// Lets `wrapper` run it; see [`Program::wrapped`].
+    #[must_use]
+    pub fn wrapped(mut self, wrapper: &[&str]) -> Self {
+        self.wrappers
+            .push(wrapper.iter().map(|&word| word.to_owned()).collect());
+        self
+    }
+
+    /// Another deadline.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Where its summary goes.
+    #[must_use]
+    pub fn summary_path(&self) -> PathBuf {
+        self.dir.join(format!("{}.json", self.name))
+    }
+
+    /// Its output folder.
+    #[must_use]
+    pub fn out_path(&self) -> &Path {
+        &self.out
+    }
+
+    /// The whole command line.
+    #[must_use]
+    pub fn program(&self) -> Program {
+        if self.make_out {
+            self.dir.folder(&format!("{}.out", self.name));
+        }
+        let config = self.dir.write(&format!("{}.toml", self.name), &self.config);
+        let program = wqcap(["run".as_ref(), "-c".as_ref(), config.as_os_str()])
+            .arg("--set")
+            .arg(format!("output.dir={}", self.out.display()))
+            .args(&self.args)
+            .arg("--summary")
+            .arg(self.summary_path())
+            .timeout(self.timeout);
+        self.wrappers
+            .iter()
+            .fold(program, |program, wrapper| program.wrapped(wrapper))
+    }
+
+    /// Starts it.
+    #[must_use]
+    pub fn start(&self) -> Running {
+        self.program().start()
+    }
+
+    /// Runs it to its end.
+    #[must_use]
+    pub fn done(&self) -> Done {
+        self.program().run()
+    }
+
+    /// Runs it to its end, which is to be `code`, and reads what it has left.
+    #[must_use]
+    #[track_caller]
+    pub fn finish(&self, code: i32) -> Finished {
+        self.finished(self.done(), code)
+    }
+
+    /// Reads what the ended run `done` of this command line has left.
+    ///
+    /// # Panics
+    /// When its exit status is not `code`, or what it left contradicts itself.
+    #[must_use]
+    #[track_caller]
+    pub fn finished(&self, done: Done, code: i32) -> Finished {
+        let done = done.expect(code);
+        let text = fs::read_to_string(self.summary_path())
+            .unwrap_or_else(|e| panic!("no summary ({e}): {done}"));
+        let summary = Summary::parse(&text);
+        let finished = Finished {
+            done,
+            summary,
+            out: self.out.clone(),
+        };
+        if !self.args.iter().any(|arg| arg == "output.format=none") {
+            finished.assert_files();
+        }
+        finished
+    }
+}
+
+/// A run that has ended, and what it left.
+#[derive(Debug)]
+pub struct Finished {
+    /// How it ended and what it said.
+    pub done: Done,
+    /// The summary.
+    pub summary: Summary,
+    out: PathBuf,
+}
+
+impl Finished {
+    /// The files of its folder, by queue.
+    ///
+    /// # Panics
+    /// When a name is not that of a finished capture file, or the folder is not readable.
+    #[must_use]
+    #[track_caller]
+    pub fn files(&self) -> Vec<(usize, PathBuf)> {
+        let entries =
+            fs::read_dir(&self.out).unwrap_or_else(|e| panic!("{}: {e}", self.out.display()));
+        let mut files: Vec<_> = entries
+            .map(|entry| entry.expect("a folder lists").path())
+            .collect();
+        files.sort();
+        files
+            .into_iter()
+            .map(|path| (files::queue_of(&path), path))
+            .collect()
+    }
+
+    /// The records of each queue, in the order of their files.
+    #[must_use]
+    #[track_caller]
+    pub fn records(&self) -> Vec<Vec<files::Record>> {
+        let mut queues = vec![Vec::new(); self.summary.ledger.queues.len()];
+        for (queue, path) in self.files() {
+            queues[queue].append(&mut files::read(&path));
+        }
+        queues
+    }
+
+    /// What the summary says of files is what there is: the same names, and in each queue's as many frames as the
+    /// ledger has captured.
+    #[track_caller]
+    fn assert_files(&self) {
+        let mut named = self.summary.files.clone();
+        named.sort();
+        let found: Vec<_> = self.files().into_iter().map(|(_, path)| path).collect();
+        assert_eq!(
+            named, found,
+            "the summary names other files than there are: {}",
+            self.done
+        );
+        for (queue, records) in self.records().iter().enumerate() {
+            let captured = self.summary.ledger.queues[queue].captured;
+            assert_eq!(
+                records.len() as u64,
+                captured,
+                "queue {queue}: frames in files and in the ledger differ"
+            );
+        }
+    }
+}

@@ -1,0 +1,628 @@
+//! What the command line promises: exit statuses, errors that name the key, the value and the way out, limits that
+//! are exact, signals that end a run in order, and JSON that parses.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+use wqcap_tests::{
+    Dir, Program, Running, Summary, Wqcap, binaries, files, frames,
+    process::is_root,
+    skip,
+    wqcap::{model, wqcap},
+};
+
+/// A wire that ends at once, for runs that are to be refused before it matters.
+const SHORT: &str = "synth:count=10";
+/// A wire that does not end, slow enough for a debug build.
+const ENDLESS: &str = "synth:size=94,flows=64,pps=20000";
+
+/// Says what is running, once the first frame can come.
+const CAPTURING: &str = "capturing mlx5_0";
+
+fn capturing(run: &Running) -> bool {
+    run.stderr().contains(CAPTURING)
+}
+
+#[test]
+fn help_shows_examples() {
+    for (args, example) in [
+        (&["--help"][..], "wqcap run -c"),
+        (&["devices", "--help"], "wqcap devices"),
+        (&["check", "--help"], "wqcap check"),
+        (&["run", "--help"], "wqcap run --model pcap:"),
+        (&["model", "--help"], "-- ibv_devinfo"),
+    ] {
+        let done = wqcap(args).run().expect(0);
+        assert!(
+            done.stdout.contains("Examples:") && done.stdout.contains(example),
+            "{done}"
+        );
+    }
+    let done = wqcap(["--version"]).run().expect(0);
+    assert!(done.stdout.starts_with("wqcap "), "{done}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_status_2() {
+    for (args, named) in [
+        (&["no-such-command"][..], "no-such-command"),
+        (&["run", "--no-such-option"], "--no-such-option"),
+        (&["run", "--count", "0"], "--count"),
+        (&["run", "--count", "many"], "many"),
+        (&["run", "--duration=-1"], "--duration"),
+        (&["run", "--set", "capture.queues"], "capture.queues"),
+        (
+            &["run", "-c", "/nonexistent/wqcap.toml"],
+            "/nonexistent/wqcap.toml",
+        ),
+        (&["run", "--set", "model.rate=10"], "model.rate"),
+        (&["model", "--wire", "loopback"], "PROGRAM"),
+    ] {
+        let done = wqcap(args).run().expect(2);
+        done.says(&[named]);
+        assert_eq!(done.stdout, "");
+    }
+}
+
+#[test]
+fn mistakes_in_the_config_name_the_key_the_value_and_the_limit() {
+    let dir = Dir::new();
+    for (name, config, parts) in [
+        (
+            "unknown-key",
+            "[capture]\nqueus = 4\n",
+            &["queus", "queues"][..],
+        ),
+        ("unknown-section", "[captur]\nqueues = 4\n", &["captur"]),
+        (
+            "wrong-type",
+            "[capture]\nqueues = \"many\"\n",
+            &["queues", "many"],
+        ),
+        ("not-toml", "[capture\n", &["line 1"]),
+        (
+            "no-such-word",
+            "[capture]\nidle = \"doze\"\n",
+            &["idle", "doze", "spin", "sleep"],
+        ),
+        (
+            "too-large",
+            "[capture]\nmax_sge = 33\n",
+            &["capture.max_sge", "33", "32"],
+        ),
+        (
+            "too-small",
+            "[capture]\nbuffer = 1\n",
+            &["capture.buffer", "64"],
+        ),
+        (
+            "odd-table",
+            "[rss]\ntable_size = 100\n",
+            &["rss.table_size", "100", "power of two"],
+        ),
+        (
+            "short-key",
+            "[rss]\nkey = \"6d5a\"\n",
+            &["rss.key", "6d5a", "80"],
+        ),
+        (
+            "bad-unit",
+            "[output]\nbuffer = \"4 parsecs\"\n",
+            &["buffer", "parsecs"],
+        ),
+    ] {
+        let run = Wqcap::run(&dir, name).config(config).model(SHORT);
+        let done = run.done().expect(2);
+        done.says(parts);
+        assert!(!run.summary_path().exists(), "a summary of nothing: {done}");
+    }
+}
+
+#[test]
+fn mistakes_in_overrides_name_the_key_and_the_value() {
+    let dir = Dir::new();
+    for (setting, parts) in [
+        ("capture.queus=4", &["capture.queus"][..]),
+        ("captur.queues=4", &["captur"]),
+        ("capture.queues=many", &["capture.queues", "many"]),
+        ("capture.queues=0", &["capture.queues", "0"]),
+        ("capture.queues=9000", &["capture.queues", "9000", "8192"]),
+        ("device.name=mlx5_7", &["device.name", "mlx5_7", "mlx5_0"]),
+        ("device.netdev=eth77", &["device.netdev", "eth77"]),
+        ("device.port=2", &["device.port", "2"]),
+        ("capture.cores=[4095]", &["capture.cores", "4095"]),
+        ("model.no_such_key=1", &["no_such_key"]),
+        ("model.rate=fast", &["rate", "fast"]),
+    ] {
+        let done = Wqcap::run(&dir, "x")
+            .model(SHORT)
+            .set(setting)
+            .done()
+            .expect(2);
+        done.says(parts);
+    }
+}
+
+#[test]
+fn the_devices_limits_are_named() {
+    let dir = Dir::new();
+    let run = || Wqcap::run(&dir, "x").model(SHORT);
+    let done = run().queues(4).set("model.max_wq=3").done().expect(2);
+    done.says(&["capture.queues = 4", "mlx5_0", "1 to 3"]);
+    let done = run()
+        .queues(4)
+        .set("model.max_ind_table_log=4")
+        .set("rss.table_size=32")
+        .done()
+        .expect(2);
+    done.says(&["rss.table_size = 32", "16"]);
+    let done = run()
+        .set("capture.ring=4096")
+        .set("model.max_recv_wr=1024")
+        .done()
+        .expect(2);
+    // What a WQ may hold is not in what verbs tell of a device: only making one finds out.
+    done.says(&["ibv_create_wq", "4096"]);
+}
+
+#[test]
+fn without_a_device_the_way_to_the_model_is_shown() {
+    if fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
+        skip!("this machine has an RDMA device");
+    }
+    let dir = Dir::new();
+    let done = Wqcap::run(&dir, "x").done().expect(2);
+    done.says(&["no RDMA device", "--model"]);
+    let done = wqcap(["devices"]).run().expect(0);
+    done.says(&["no RDMA device", "--model"]);
+}
+
+#[test]
+fn a_wire_that_cannot_be_is_refused() {
+    let dir = Dir::new();
+    let not_pcap = dir.write(
+        "text.pcap",
+        "this is no capture file, though it is long enough for a header",
+    );
+    for (wire, parts) in [
+        (
+            "pcap:/nonexistent/file.pcap",
+            &["/nonexistent/file.pcap"][..],
+        ),
+        (&format!("pcap:{}", not_pcap.display()), &["text.pcap"]),
+        ("af_packet:nosuchif0", &["nosuchif0"]),
+        ("synth:size=12", &["size", "12"]),
+        ("synth:siez=64", &["siez"]),
+        ("carrier-pigeon:2", &["carrier-pigeon"]),
+    ] {
+        Wqcap::run(&dir, "x")
+            .model(wire)
+            .done()
+            .expect(2)
+            .says(parts);
+    }
+}
+
+#[test]
+fn the_output_folder_must_be_there_and_be_a_folder() {
+    let dir = Dir::new();
+    let missing = dir.join("missing");
+    let file = dir.write("file", "");
+    for folder in [&missing, &file] {
+        let done = Wqcap::run(&dir, "x")
+            .model(SHORT)
+            .out(folder)
+            .done()
+            .expect(2);
+        done.says(&["output.dir", folder.to_str().expect("plain"), "mkdir"]);
+    }
+    assert!(!missing.exists(), "nobody asked for it to be made");
+}
+
+/// A copy of the binaries, and a folder for them, that any user can get at: the repository may be nobody else's to see.
+struct ForAll {
+    dir: Dir,
+}
+
+impl ForAll {
+    fn new() -> Self {
+        let dir = Dir::new();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).expect("an own folder");
+        for name in ["wqcap", "libmlx5_model.so"] {
+            fs::copy(binaries::dir().join(name), dir.join(name)).expect("room for a copy");
+        }
+        Self { dir }
+    }
+
+    /// `wqcap run` on a synthetic wire, into the folder `out`, as user nobody with `capabilities` (setpriv's words).
+    fn run_as_nobody(&self, capabilities: &[&str], args: &[&str]) -> Program {
+        let setpriv = [
+            "setpriv",
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+        ];
+        Program::new(self.dir.join("wqcap"))
+            .args([
+                "run",
+                "--model",
+                "synth:count=1000,size=94",
+                "--set",
+                "capture.ring=256",
+                "--set",
+            ])
+            .arg(format!("output.dir={}", self.dir.join("out").display()))
+            .args(["--set", "output.buffer=1MiB", "--set", "output.format=pcap"])
+            .args(args)
+            .wrapped(setpriv.iter().chain(capabilities))
+    }
+
+    fn out(&self, mode: u32) -> PathBuf {
+        let out = self.dir.folder("out");
+        fs::set_permissions(&out, Permissions::from_mode(mode)).expect("an own folder");
+        out
+    }
+}
+
+#[test]
+fn an_output_folder_without_rights_is_refused() {
+    if !is_root() {
+        skip!("only root can become a user without rights to a folder");
+    }
+    let place = ForAll::new();
+    let out = place.out(0o755);
+    let done = place.run_as_nobody(&[], &[]).run().expect(2);
+    done.says(&["output.dir", out.to_str().expect("plain"), "ermission"]);
+}
+
+#[test]
+fn capabilities_are_asked_for_or_granted_and_it_is_said() {
+    if !is_root() {
+        skip!("only root can give and take capabilities");
+    }
+    let place = ForAll::new();
+    let out = place.out(0o777);
+    // Nothing is at stake on a synthetic wire.
+    let done = place.run_as_nobody(&[], &[]).run().expect(0);
+    done.says(&["CAP_NET_RAW", "grants"]);
+    // Whoever insists on the process's own is refused as by the kernel, and told what is missing.
+    let insist = &["--set", "model.caps=process"];
+    let done = place.run_as_nobody(&[], insist).run().expect(2);
+    done.says(&["CAP_NET_RAW"]);
+    let net_raw = &["--inh-caps", "+net_raw", "--ambient-caps", "+net_raw"];
+    let done = place.run_as_nobody(net_raw, insist).run().expect(0);
+    assert!(!done.stderr.contains("grants"), "{done}");
+    let captured: usize = fs::read_dir(&out)
+        .expect("a folder")
+        .map(|f| files::read(&f.expect("listed").path()).len())
+        .sum();
+    assert_eq!(captured, 2000, "two runs of a thousand frames");
+}
+
+/// Runs `run` with a tmpfs of `size` over its output folder, in a mount namespace of its own, and copies what the
+/// folder held at the end to `copy`.
+fn on_small_disk(run: &Wqcap<'_>, size: &str, copy: &Path) -> Program {
+    let script = r#"
+        out=$1 copy=$2 size=$3
+        shift 3
+        mount -t tmpfs -o "size=$size" tmpfs "$out" || exit 99
+        "$@"
+        status=$?
+        cp -r "$out/." "$copy" || exit 98
+        exit $status
+    "#;
+    let out = run.out_path().to_str().expect("plain").to_owned();
+    let copy = copy.to_str().expect("plain").to_owned();
+    run.program()
+        .wrapped(["unshare", "-m", "sh", "-c", script, "sh", &out, &copy, size])
+}
+
+#[test]
+fn a_full_disk_ends_the_run_and_what_was_captured_stays_readable() {
+    if !Program::new("unshare")
+        .args(["-m", "true"])
+        .run()
+        .status
+        .success()
+    {
+        skip!("no mount namespaces here: it takes root");
+    }
+    for on_full in ["hold", "drop"] {
+        let dir = Dir::new();
+        let copy = dir.folder("copy");
+        let run = Wqcap::run(&dir, "full")
+            .model("synth:count=20000,size=1500,flows=64")
+            .queues(2)
+            .set("output.buffer=1MiB")
+            .set(&format!("output.on_full={on_full}"));
+        let done = on_small_disk(&run, "6m", &copy).run().expect(1);
+        done.says(&["No space left on device", "wqcap-q"]);
+        let summary = Summary::parse(
+            &fs::read_to_string(run.summary_path()).expect("a summary, for all that"),
+        );
+        let total = summary.ledger.total;
+        assert_eq!(summary.json["end"], "storage", "{done}");
+        assert!(total.dropped_storage > 0, "{done}");
+        let mut readable = 0;
+        for entry in fs::read_dir(&copy).expect("a folder") {
+            let path = entry.expect("listed").path();
+            readable += files::read(&path).len() as u64;
+            let _ = Program::new("tcpdump")
+                .args(["-n", "--count", "-r"])
+                .arg(&path)
+                .run()
+                .expect(0);
+        }
+        assert_eq!(readable, total.captured, "{done}");
+        assert!(
+            readable > 1000,
+            "six megabytes hold some thousands of frames: {done}"
+        );
+    }
+}
+
+#[test]
+fn count_is_exact() {
+    let dir = Dir::new();
+    for (queues, count) in [(1, 1), (1, 1000), (3, 1000), (4, 4321)] {
+        let run = Wqcap::run(&dir, &format!("{queues}-{count}"))
+            .model(ENDLESS)
+            .queues(queues);
+        let finished = run.args(&["--count", &count.to_string()]).finish(0);
+        assert_eq!(
+            finished.summary.ledger.total.captured, count,
+            "{}",
+            finished.done
+        );
+        assert_eq!(finished.summary.json["end"], "count");
+    }
+    // A wire that ends before that is no failure.
+    let finished = Wqcap::run(&dir, "few")
+        .model("synth:count=50,size=94")
+        .args(&["--count", "1000"])
+        .finish(0);
+    assert_eq!(finished.summary.ledger.total.captured, 50);
+}
+
+#[test]
+fn duration_counts_from_the_first_queue_ready() {
+    let dir = Dir::new();
+    let finished = Wqcap::run(&dir, "x")
+        .model(ENDLESS)
+        .queues(2)
+        .args(&["--duration", "1.5"])
+        .finish(0);
+    let took = finished.summary.duration_s;
+    assert!((1.5..4.0).contains(&took), "{took} s: {}", finished.done);
+    assert_eq!(finished.summary.json["end"], "duration");
+    // A machine that is busy with other things may lose some, and says so.
+    let came = finished.summary.ledger.total.captured + finished.summary.nic("out_of_buffer");
+    assert!(
+        (15_000..80_000).contains(&came),
+        "{came} frames at 20000 a second: {}",
+        finished.done
+    );
+}
+
+#[test]
+fn signals_drain_and_close() {
+    let dir = Dir::new();
+    for (name, signal) in [("int", Signal::INT), ("term", Signal::TERM)] {
+        let run = Wqcap::run(&dir, name).model(ENDLESS).queues(2);
+        let mut running = run.start();
+        running.until("its first frame can come", capturing);
+        thread::sleep(Duration::from_millis(500));
+        running.signal(signal);
+        let finished = run.finished(running.wait(), 0);
+        assert_eq!(finished.summary.json["end"], "stopped");
+        let ledger = &finished.summary.ledger;
+        assert!(ledger.total.captured > 1000, "{}", finished.done);
+        // Drained: sequence numbers have no gap between the first and the last frame of all queues together.
+        let mut numbers: Vec<_> = finished
+            .records()
+            .iter()
+            .flatten()
+            .map(|r| sequence(&r.bytes))
+            .collect();
+        numbers.sort_unstable();
+        let lost = finished.summary.nic("out_of_buffer");
+        let span = numbers[numbers.len() - 1] - numbers[0] + 1;
+        assert!(
+            span - numbers.len() as u64 <= lost,
+            "{} of {span}, {lost} lost",
+            numbers.len()
+        );
+    }
+}
+
+/// The number in the last eight bytes of a synthetic frame.
+fn sequence(frame: &[u8]) -> u64 {
+    u64::from_le_bytes(*frame.last_chunk().expect("eight bytes"))
+}
+
+#[test]
+fn a_second_interrupt_ends_at_once() {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "x").model(ENDLESS);
+    // The summary goes to a pipe that nobody reads, so the orderly end waits for ever.
+    let _ = Program::new("mkfifo")
+        .arg(run.summary_path())
+        .run()
+        .expect(0);
+    let mut running = run.start();
+    running.until("its first frame can come", capturing);
+    running.signal(Signal::INT);
+    thread::sleep(Duration::from_millis(1500));
+    assert!(
+        !running.ended(),
+        "the first interrupt ended it before its summary was read"
+    );
+    running.signal(Signal::INT);
+    let done = running.wait();
+    assert!(
+        done.signal() == Some(2) || done.status.code() == Some(130),
+        "{done}"
+    );
+    assert!(done.elapsed < Duration::from_secs(15), "{done}");
+}
+
+#[test]
+fn json_is_alone_on_stdout() {
+    let dir = Dir::new();
+    let parse = |text: &str| -> Value {
+        serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    };
+    let binary = binaries::wqcap();
+
+    let done = model(
+        &["loopback", "loopback"],
+        &[],
+        [binary.as_os_str(), "devices".as_ref(), "--json".as_ref()],
+    )
+    .run();
+    let devices = parse(&done.expect(0).stdout);
+    let names: Vec<_> = devices["devices"]
+        .as_array()
+        .expect("an array")
+        .iter()
+        .map(|d| &d["name"])
+        .collect();
+    assert_eq!(names, ["mlx5_0", "mlx5_1"]);
+
+    let done = wqcap([
+        "check",
+        "--json",
+        "--model",
+        "loopback",
+        "--set",
+        "output.format=none",
+    ])
+    .run()
+    .expect(0);
+    let check = parse(&done.stdout);
+    assert_eq!(check["config"]["output"]["format"], "none");
+    assert_eq!(check["plan"]["device"]["name"], "mlx5_0");
+
+    let finished = Wqcap::run(&dir, "x")
+        .model("synth:count=1000,size=94")
+        .args(&["--json"])
+        .finish(0);
+    assert_eq!(parse(&finished.done.stdout), finished.summary.json);
+}
+
+#[test]
+fn what_check_prints_is_a_config() {
+    let dir = Dir::new();
+    let set = [
+        "check",
+        "--model",
+        "loopback",
+        "--set",
+        "output.format=none",
+        "--set",
+        "capture.queues=2",
+    ];
+    let first = wqcap(set).run().expect(0);
+    let config = dir.write("effective.toml", &first.stdout);
+    let second = wqcap(["check", "--model", "loopback"])
+        .arg(&config)
+        .run()
+        .expect(0);
+    assert_eq!(first.stdout, second.stdout);
+}
+
+#[test]
+fn formats_hold_the_same_frames() {
+    let dir = Dir::new();
+    let input = dir.join("in.pcap");
+    let frames = frames::udp_flows(500, 200);
+    files::write(&input, 1_700_000_000, &frames);
+    let bytes = |format: &str| -> Vec<_> {
+        let finished = Wqcap::run(&dir, format)
+            .replay(&input)
+            .queues(1)
+            .set(&format!("output.format={format}"))
+            .finish(0);
+        assert_eq!(finished.summary.ledger.total.captured, 500);
+        let paths = finished.files();
+        assert!(
+            paths
+                .iter()
+                .all(|(_, path)| path.extension().is_some_and(|e| e == format)),
+            "{paths:?}"
+        );
+        finished
+            .records()
+            .into_iter()
+            .flatten()
+            .map(|record| record.bytes)
+            .collect()
+    };
+    assert!(bytes("pcap") == frames);
+    assert!(bytes("pcapng") == frames);
+    let finished = Wqcap::run(&dir, "none")
+        .replay(&input)
+        .queues(1)
+        .set("output.format=none")
+        .finish(0);
+    assert_eq!(
+        (
+            finished.summary.ledger.total.captured,
+            finished.files().len()
+        ),
+        (500, 0)
+    );
+}
+
+#[test]
+fn snaplen_cuts_and_the_length_on_the_wire_stays() {
+    let dir = Dir::new();
+    let input = dir.join("in.pcap");
+    files::write(&input, 1_700_000_000, &frames::udp_flows(100, 300));
+    for format in ["pcap", "pcapng"] {
+        let run = Wqcap::run(&dir, format)
+            .replay(&input)
+            .queues(1)
+            .set("capture.snaplen=64");
+        let records = run
+            .set(&format!("output.format={format}"))
+            .finish(0)
+            .records()
+            .concat();
+        assert_eq!(records.len(), 100);
+        assert!(
+            records
+                .iter()
+                .all(|record| (record.caplen, record.len) == (64, 300)),
+            "{format}"
+        );
+    }
+}
+
+#[test]
+fn ready_within_two_seconds_with_the_defaults() {
+    let dir = Dir::new();
+    let out = dir.folder("out");
+    let summary = dir.join("summary.json");
+    let _ = wqcap(["run", "--model", "synth:count=1000", "--summary"])
+        .arg(&summary)
+        .arg("--set")
+        .arg(format!("output.dir={}", out.display()))
+        .run()
+        .expect(0);
+    let summary = Summary::parse(&fs::read_to_string(summary).expect("a summary"));
+    let startup = summary.json["startup_s"].as_f64().expect("a number");
+    assert!(
+        startup <= 2.0,
+        "{startup} s from start to the first queue ready"
+    );
+    assert_eq!(summary.ledger.total.captured, 1000);
+}

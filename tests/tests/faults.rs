@@ -1,0 +1,281 @@
+//! What a capture does when the NIC goes wrong: it recovers what can be recovered, ends in order where it cannot, and
+//! accounts for every frame either way.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+use wqcap_tests::{Dir, Finished, Wqcap, files::Record};
+
+const COUNT: u64 = 20_000;
+
+/// A run of `COUNT` numbered frames of 64 flows, as fast as they are taken, with `fault`.
+fn run<'d>(dir: &'d Dir, name: &str, fault: &str) -> Wqcap<'d> {
+    on_wire(
+        dir,
+        name,
+        &format!("synth:size=100,flows=64,count={COUNT}"),
+        fault,
+    )
+}
+
+fn on_wire<'d>(dir: &'d Dir, name: &str, wire: &str, fault: &str) -> Wqcap<'d> {
+    Wqcap::run(dir, name)
+        .model(wire)
+        .set(&format!("model.fault={fault}"))
+        .queues(3)
+}
+
+/// The number that the generator put at the frame's end.
+fn number(record: &Record) -> u64 {
+    let tail = record.bytes.last_chunk().expect("frames hold a number");
+    u64::from_le_bytes(*tail)
+}
+
+/// The numbers in the files, none of which is there twice; within a queue they rise, and stamps never fall.
+#[track_caller]
+fn numbers(finished: &Finished) -> BTreeSet<u64> {
+    let mut seen = BTreeSet::new();
+    for (queue, records) in finished.records().iter().enumerate() {
+        for pair in records.windows(2) {
+            assert!(
+                pair[0].ts <= pair[1].ts,
+                "stamps run backward in queue {queue}"
+            );
+            assert!(
+                number(&pair[0]) < number(&pair[1]),
+                "order is lost in queue {queue}"
+            );
+        }
+        for record in records {
+            assert!(seen.insert(number(record)), "{} twice", number(record));
+        }
+    }
+    seen
+}
+
+/// All frames are there, but those that completed in error.
+#[track_caller]
+fn assert_complete(finished: &Finished, errors: u64) {
+    let total = finished.summary.ledger.total;
+    assert_eq!(
+        (total.received, total.captured, total.errors),
+        (COUNT, COUNT - errors, errors),
+        "{}",
+        finished.done
+    );
+    let numbers = numbers(finished);
+    assert_eq!(numbers.len() as u64, COUNT - errors);
+    assert!(numbers.last().is_some_and(|last| *last < COUNT));
+}
+
+/// The summary's notes.
+#[track_caller]
+fn notes(finished: &Finished) -> Vec<String> {
+    let notes = finished.summary.json["notes"]
+        .as_array()
+        .expect("there are notes");
+    notes
+        .iter()
+        .map(|note| note.as_str().expect("notes are text").to_owned())
+        .collect()
+}
+
+/// A WQ that fails at three moments of a run, for each number of queues and each way to a ring.
+fn assert_recovered(kind: &str, errors: u64) {
+    let dir = Dir::new();
+    for queues in [1, 3] {
+        for access in ["auto", "verbs"] {
+            let queue = queues - 1;
+            let fault = [100, 5000, 5300]
+                .map(|frames| format!("{kind}:queue={queue}@frames={frames}"))
+                .join(";");
+            let finished = run(&dir, &format!("{queues}-{access}"), &fault)
+                .queues(queues)
+                .set(&format!("capture.access={access}"))
+                .finish(0);
+            assert_complete(&finished, errors);
+            assert_eq!(
+                finished.summary.ledger.queues[queue].errors, errors,
+                "the queue that was hit"
+            );
+            // One for each fault: an event read late is no second error.
+            let notes = notes(&finished);
+            assert_eq!(notes.len(), 3, "{notes:?}");
+            for note in notes {
+                assert!(note.starts_with(&format!("queue {queue}: ")), "{note}");
+                assert!(note.contains("recovered; frames between"), "{note}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wq_that_fails_is_recovered_and_no_frame_is_lost() {
+    assert_recovered("wq_fatal", 0);
+}
+
+#[test]
+fn a_bad_key_costs_the_frame_it_hits_and_no_other() {
+    assert_recovered("bad_lkey", 3);
+}
+
+#[test]
+fn a_lossy_wire_loses_nothing_to_an_event_that_is_read_late() {
+    // Slow enough for the rings: what is lost is lost while the WQ is in error, and once only.
+    let dir = Dir::new();
+    let finished = on_wire(
+        &dir,
+        "lossy",
+        "synth:size=100,flows=64,pps=20000,count=10000,lossy",
+        "wq_fatal:queue=0@frames=5000",
+    )
+    .queues(1)
+    .set("capture.ring=4096")
+    .finish(0);
+    let seen = numbers(&finished);
+    assert_eq!(seen.len() as u64, finished.summary.ledger.total.captured);
+    assert_eq!(notes(&finished).len(), 1, "{:?}", notes(&finished));
+    // The first come before all rules are there.
+    assert_eq!(seen.range(1000..5000).count(), 4000, "before the fault");
+    assert!(seen.contains(&9999), "the queue goes on");
+}
+
+#[test]
+fn a_port_that_comes_up_again_is_waited_for() {
+    let dir = Dir::new();
+    let run = run(&dir, "wait", "port_down:for=150@frames=5000")
+        .set("capture.on_port_down=wait")
+        .args(&["--duration", "2s"]);
+    let finished = run.finish(0);
+    assert_complete(&finished, 0);
+    let notes = notes(&finished);
+    // The last is the end of the wire.
+    let said: Vec<_> = notes
+        .iter()
+        .map(|note| (note.contains("went down"), note.contains("came up")))
+        .collect();
+    assert_eq!(
+        said,
+        [(true, false), (false, true), (true, false)],
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn frames_of_a_lossy_wire_that_is_down_are_lost_and_counted() {
+    let dir = Dir::new();
+    let finished = on_wire(
+        &dir,
+        "down",
+        "synth:size=100,flows=64,pps=20000,count=10000,lossy",
+        "port_down:for=100@frames=2000",
+    )
+    .set("capture.ring=4096")
+    .set("capture.on_port_down=wait")
+    .args(&["--duration", "2s"])
+    .finish(0);
+    let lost = finished.summary.nic("wire_dropped");
+    assert!(lost >= 1000, "{lost} lost in 100 ms");
+    let missed = finished.summary.nic("out_of_buffer");
+    let seen = numbers(&finished);
+    // The first come before all rules are there.
+    let early = 1000 - seen.range(..1000).count() as u64;
+    let known = seen.len() as u64 + lost + missed;
+    assert!((10_000 - early..=10_000).contains(&known), "{known}");
+    assert!(seen.contains(&9999));
+}
+
+#[test]
+fn a_port_down_ends_a_run_that_is_to_stop_there() {
+    let dir = Dir::new();
+    let begun = Instant::now();
+    let finished = run(&dir, "stop", "port_down@frames=5000")
+        .set("capture.on_port_down=stop")
+        .finish(0);
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert_eq!(finished.summary.json["end"], "port_down");
+    assert_eq!(numbers(&finished), (0..5000).collect());
+}
+
+#[test]
+fn a_dead_device_ends_the_run_with_what_it_had() {
+    let dir = Dir::new();
+    for access in ["auto", "verbs"] {
+        let finished = run(&dir, access, "device_fatal@frames=5000")
+            .set(&format!("capture.access={access}"))
+            .finish(1);
+        finished
+            .done
+            .says(&["error: the device is gone", "IBV_EVENT_DEVICE_FATAL"]);
+        assert_eq!(numbers(&finished), (0..5000).collect());
+    }
+}
+
+#[test]
+fn an_overrun_cq_ends_the_run_in_order() {
+    let dir = Dir::new();
+    for access in ["auto", "verbs"] {
+        let finished = run(&dir, access, "cq_overrun:queue=1@frames=5000")
+            .set(&format!("capture.access={access}"))
+            .finish(1);
+        finished.done.says(&["error: ", "CQ"]);
+        let seen = numbers(&finished);
+        assert_eq!(seen.range(..5000).count(), 5000, "what came before");
+    }
+}
+
+#[test]
+fn stamps_never_run_backward_whatever_the_clock_does() {
+    let dir = Dir::new();
+    for clock in ["nic", "system"] {
+        let fault = "clock_jump:ns=-5000000000@frames=5000;clock_jump:ns=3000000000@frames=9000;\
+                     clock_jump:ns=-40@frames=12000";
+        let finished = run(&dir, clock, fault)
+            .set(&format!("capture.clock={clock}"))
+            .finish(0);
+        assert_complete(&finished, 0);
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_forward_shows_in_the_stamps() {
+    let dir = Dir::new();
+    let finished = run(&dir, "forward", "clock_jump:ns=60000000000@frames=5000").finish(0);
+    assert_complete(&finished, 0);
+    let mut records: Vec<_> = finished.records().concat();
+    records.sort_by_key(number);
+    let step = records[5000].ts - records[4999].ts;
+    assert!((59_000_000_000..70_000_000_000).contains(&step), "{step}");
+}
+
+#[test]
+fn a_slow_bus_loses_nothing_on_a_lossless_wire() {
+    let dir = Dir::new();
+    let finished = run(&dir, "slow", "slow_pci:ns=20000,for=100@frames=1000").finish(0);
+    assert_complete(&finished, 0);
+    assert!(
+        finished.summary.duration_s > 0.1,
+        "{}",
+        finished.summary.duration_s
+    );
+}
+
+#[test]
+fn a_fault_that_cannot_be_is_refused() {
+    let dir = Dir::new();
+    for (i, (fault, says)) in [
+        ("fire@ms=1", "\"fire\" is no fault"),
+        ("wq_fatal", "@frames=N or @ms=N"),
+        ("port_down:for=x@ms=1", "for=x is no number"),
+        ("device_fatal:port=2@ms=1", "there is no port 2"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        run(&dir, &format!("bad-{i}"), fault)
+            .done()
+            .expect(2)
+            .says(&["fault", says]);
+    }
+}

@@ -1,0 +1,239 @@
+//! `wqcap merge`: every record of every input once, by time, as other tools read and merge it; two ports stay two
+//! interfaces; what is lost with a torn file is told; OUT is there whole or not at all.
+
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use wqcap_tests::{
+    Dir, Done, Program, Wqcap, binaries,
+    captures::Captures,
+    files::{self, Record},
+    frames, reference,
+    wqcap::wqcap,
+};
+
+const QUEUES: usize = 4;
+
+fn merge(out: &Path, inputs: &[PathBuf]) -> Program {
+    wqcap(["merge", "--json", "-o"]).arg(out).args(inputs)
+}
+
+fn summary(done: &Done) -> Value {
+    serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
+}
+
+/// A capture's bytes, split by the queue of each record: the header and the records as they stand.
+fn split(dir: &Dir, file: &Path) -> Vec<PathBuf> {
+    let bytes = fs::read(file).expect("a capture reads");
+    let records = files::read_as_it_stands(file);
+    let mut parts = vec![bytes[..24].to_vec(); QUEUES];
+    let mut at = 24;
+    for record in &records {
+        let end = at + 16 + record.bytes.len();
+        let queue = if record.bytes.len() < 14 {
+            0
+        } else {
+            reference::queue(&record.bytes, QUEUES, 128)
+        };
+        parts[queue].extend(&bytes[at..end]);
+        at = end;
+    }
+    parts
+        .iter()
+        .enumerate()
+        .map(|(queue, part)| dir.write(&format!("wqcap-q{queue:02}-1.pcap"), part))
+        .collect()
+}
+
+/// Stamp, length on the wire and bytes, as a merged file has them.
+fn row(record: &Record) -> (u64, u32, Vec<u8>) {
+    let len = record.len.max(record.caplen);
+    (record.ts, len, record.bytes.clone())
+}
+
+fn in_order(records: &[Record]) -> bool {
+    records.is_sorted_by_key(|r| r.ts)
+}
+
+#[test]
+fn every_capture_comes_back_from_its_queues() {
+    let captures = Captures::find();
+    let mut mergecap = 0;
+    for (i, file) in captures.files.iter().enumerate() {
+        let dir = Dir::new();
+        let parts = split(&dir, file);
+        let out = dir.join("merged.pcap");
+        let done = merge(&out, &parts).run();
+        // Zeros at a file's end are padding to some readers and records of nothing to others.
+        if done.stdout.contains("zeros to the end") {
+            continue;
+        }
+        let done = done.expect(0);
+        let original = files::read_as_it_stands(file);
+        let merged = files::read_as_it_stands(&out);
+        let facts = summary(&done);
+        assert_eq!(facts["frames"], original.len(), "{}", file.display());
+        let mut want: Vec<_> = original.iter().map(row).collect();
+        let mut got: Vec<_> = merged.iter().map(row).collect();
+        if in_order(&original) {
+            assert!(in_order(&merged), "{}", file.display());
+            assert_eq!(facts["late"]["frames"], 0, "{}", file.display());
+        }
+        // Records of one stamp may have changed places, if they come from different queues.
+        want.sort();
+        got.sort();
+        assert_eq!(got, want, "{}", file.display());
+        if i % 40 == 0 {
+            let other = dir.join("mergecap.pcap");
+            let made = Program::new("mergecap")
+                .args(["-F", "nsecpcap", "-w"])
+                .arg(&other)
+                .args(&parts)
+                .run();
+            if made.status.success() {
+                let theirs = files::read_as_it_stands(&other);
+                let stamps = |records: &[Record]| records.iter().map(|r| r.ts).collect::<Vec<_>>();
+                assert_eq!(stamps(&merged), stamps(&theirs), "{}", file.display());
+                mergecap += 1;
+            }
+        }
+    }
+    assert!(mergecap > 0 || !captures.real, "mergecap merged nothing");
+}
+
+#[test]
+fn the_queues_of_two_ports_become_one_file_of_two_interfaces() {
+    let dir = Dir::new();
+    let file = dir.join("in.pcap");
+    files::write(&file, 1_600_000_000, &frames::udp_flows(4000, 120));
+    let (mut want, mut queues) = (0, 0);
+    let runs = ["left", "right"].map(|name| {
+        let run = Wqcap::run(&dir, name)
+            .replay(&file)
+            .queues(QUEUES)
+            .set("output.format=pcapng")
+            .set("output.rotate_size=64KiB")
+            .set("capture.snaplen=96");
+        let finished = run.finish(0);
+        assert!(finished.files().len() > 8, "rotated");
+        want += finished.summary.ledger.total.captured;
+        let used = finished.records();
+        queues += used.iter().filter(|records| !records.is_empty()).count();
+        dir.join(format!("{name}.out"))
+    });
+    let out = dir.join("tap.pcapng");
+    // What is open still is told, and left out.
+    fs::write(runs[0].join("wqcap-q00-9.pcapng.part"), "").expect("written");
+    // Far fewer descriptors than files.
+    let done = merge(&out, &runs)
+        .wrapped(["prlimit", "--nofile=24", "--"])
+        .run()
+        .expect(0);
+    let facts = summary(&done);
+    assert!(
+        facts["notes"].to_string().contains("1 files are open"),
+        "{done}"
+    );
+    assert_eq!((facts["frames"].as_u64(), want), (Some(want), 8000));
+    assert_eq!(facts["streams"], queues);
+    assert!(queues >= 4);
+    for interface in facts["interfaces"].as_array().expect("interfaces") {
+        assert_eq!(
+            (&interface["frames"], &interface["received"]),
+            (&4000.into(), &4000.into())
+        );
+        assert_eq!(interface["dropped"], 0);
+    }
+    let records = files::read(&out);
+    assert!(in_order(&records));
+    assert!(records.iter().all(|r| (r.caplen, r.len) == (96, 120)));
+    let count = Program::new("tcpdump")
+        .args(["--count", "-r"])
+        .arg(&out)
+        .run()
+        .expect(0);
+    assert!(count.stdout.contains("8000 packets"), "{count}");
+    let fields = Program::new("tshark")
+        .args([
+            "-T",
+            "fields",
+            "-e",
+            "frame.interface_id",
+            "-e",
+            "frame.interface_queue",
+            "-r",
+        ])
+        .arg(&out)
+        .run()
+        .expect(0);
+    let mut pairs: Vec<_> = fields.stdout.lines().collect();
+    assert_eq!(pairs.len(), 8000);
+    pairs.sort_unstable();
+    pairs.dedup();
+    assert_eq!(
+        pairs.len(),
+        queues,
+        "each interface with each queue: {pairs:?}"
+    );
+}
+
+#[test]
+fn a_stream_goes_to_stdout_and_its_reader_may_leave() {
+    let dir = Dir::new();
+    let file = dir.join("in.pcap");
+    files::write(&file, 1_600_000_000, &frames::udp_flows(50_000, 100));
+    let bin = binaries::wqcap();
+    let shell = |line: &str| {
+        Program::new("bash")
+            .args(["-c", line, "bash"])
+            .arg(&bin)
+            .arg(&file)
+            .run()
+    };
+    let done = shell("\"$1\" merge -o - \"$2\" | tcpdump --count -r -").expect(0);
+    assert!(done.stdout.contains("50000 packets"), "{done}");
+    let done = shell("\"$1\" merge -o - \"$2\" | head -c 10 >/dev/null; echo \"${PIPESTATUS[0]}\"");
+    assert_eq!(done.stdout, "0\n", "{done}");
+    let done = shell("\"$1\" merge -o - - < \"$2\" | cmp - <(\"$1\" merge -o - \"$2\")").expect(0);
+    assert_eq!(done.stdout, "", "{done}");
+}
+
+#[test]
+fn a_torn_input_costs_its_last_record_and_the_status_tells() {
+    let dir = Dir::new();
+    let (a, b) = (dir.join("a.pcap"), dir.join("b.pcap"));
+    files::write(&a, 1, &frames::udp_flows(10, 100));
+    files::write(&b, 1, &frames::udp_flows(10, 100));
+    let bytes = fs::read(&a).expect("written");
+    fs::write(&a, &bytes[..bytes.len() - 1]).expect("cut");
+    let out = dir.join("out.pcapng");
+    let done = merge(&out, &[a.clone(), b]).run().expect(1);
+    done.says(&[&a.display().to_string(), "at byte 1068", "torn"]);
+    assert_eq!(summary(&done)["frames"], 19);
+    assert_eq!(files::read(&out).len(), 19);
+}
+
+#[test]
+fn what_cannot_be_merged_is_status_2_and_leaves_out_alone() {
+    let dir = Dir::new();
+    let a = dir.join("a.pcap");
+    files::write(&a, 1, &frames::udp_flows(10, 100));
+    let out = dir.write("out.pcap", "old");
+    let text = dir.write("notes.txt", "text");
+    for (inputs, said) in [
+        (vec![dir.join("missing.pcap")], "missing.pcap"),
+        (vec![a.clone(), text], "notes.txt"),
+        (vec![a.clone(), a.clone()], "twice"),
+        (vec![a.clone(), out.clone()], "out.pcap"),
+    ] {
+        let done = merge(&out, &inputs).run().expect(2);
+        done.says(&[said]);
+        assert_eq!(done.stdout, "");
+    }
+    assert_eq!(fs::read(&out).expect("there"), b"old");
+    let done = merge(Path::new("-"), &[a]).run().expect(2);
+    done.says(&["--json"]);
+    assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 3);
+}

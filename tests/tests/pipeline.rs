@@ -1,0 +1,296 @@
+//! What is left out or cut off on purpose: filters, repetitions, samples and slices, through the binary.
+//!
+//! Of each run: what is in the files is exactly what should be, the rest stands in the ledger's own line for it, and
+//! nothing else does.
+
+use std::{collections::HashMap, path::PathBuf, process::Command};
+use wqcap_tests::{
+    Dir, Finished, Wqcap,
+    captures::Captures,
+    files::{self, Record},
+    frames::{self, Ends, Frame},
+    skip,
+    wqcap::wqcap,
+};
+
+/// A wire carries nothing shorter.
+const SHORTEST: usize = 14;
+
+/// Every frame of every capture that a wire carries, in one file.
+fn everything(dir: &Dir) -> (PathBuf, Vec<Vec<u8>>) {
+    let captures = Captures::find();
+    let records = captures
+        .files
+        .iter()
+        .flat_map(|it| files::read_as_it_stands(it));
+    let frames: Vec<_> = records
+        .map(|it| it.bytes)
+        .filter(|it| it.len() >= SHORTEST)
+        .collect();
+    let file = dir.join("everything.pcap");
+    files::write(&file, 1_600_000_000, &frames);
+    (file, frames)
+}
+
+/// The records of all queues.
+fn records(finished: &Finished) -> Vec<Record> {
+    finished.records().into_iter().flatten().collect()
+}
+
+/// Frames, sorted: queues keep no order among each other.
+fn sorted(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut frames: Vec<_> = frames.into_iter().collect();
+    frames.sort();
+    frames
+}
+
+fn run<'d>(dir: &'d Dir, name: &str, file: &std::path::Path) -> Wqcap<'d> {
+    Wqcap::run(dir, name)
+        .replay(file)
+        .queues(3)
+        .set("capture.buffer=128KiB")
+        .set("capture.ring=32")
+}
+
+#[test]
+fn a_filter_keeps_what_tcpdump_keeps() {
+    let dir = Dir::new();
+    let (file, frames) = everything(&dir);
+    for (i, expression) in [
+        "tcp port 80 or arp",
+        "vlan and ip",
+        "not (udp or tcp) and greater 100",
+        "ip6 and ip6[6] = 58",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let theirs = dir.join("theirs.pcap");
+        let mut tcpdump = Command::new("tcpdump");
+        tcpdump
+            .arg("-r")
+            .arg(&file)
+            .arg("-w")
+            .arg(&theirs)
+            .arg(expression);
+        match tcpdump.output() {
+            Ok(done) => assert!(done.status.success(), "{done:?}"),
+            Err(e) => skip!("tcpdump cannot be run: {e}"),
+        }
+        let theirs = files::read_as_it_stands(&theirs);
+        let finished = run(&dir, &format!("filter-{i}"), &file)
+            .set(&format!("capture.filter={expression}"))
+            .finish(0);
+        let total = finished.summary.ledger.total;
+        assert_eq!(total.received, frames.len() as u64, "{expression}");
+        assert_eq!(total.captured, theirs.len() as u64, "{expression}");
+        assert_eq!(total.filtered, total.received - total.captured);
+        assert_eq!(
+            sorted(records(&finished).into_iter().map(|it| it.bytes)),
+            sorted(theirs.into_iter().map(|it| it.bytes)),
+            "{expression}"
+        );
+    }
+}
+
+#[test]
+fn a_bad_filter_is_refused_with_libpcaps_words() {
+    let dir = Dir::new();
+    for command in ["check", "run"] {
+        for (expression, words) in [
+            ("tcp prot 80", "syntax error"),
+            ("inbound", "not in the frame"),
+        ] {
+            let done = wqcap([command, "--model", "synth:count=10"])
+                .args(["--set", &format!("capture.filter={expression}")])
+                .arg("--set")
+                .arg(format!("output.dir={}", dir.path().display()))
+                .run()
+                .expect(2);
+            let value = format!("capture.filter = \"{expression}\"");
+            assert!(done.stderr.contains(&value), "{done}");
+            assert!(done.stderr.contains(words), "{done}");
+        }
+    }
+}
+
+#[test]
+fn a_count_is_of_frames_that_are_kept() {
+    let dir = Dir::new();
+    let file = dir.join("flows.pcap");
+    files::write(&file, 1_600_000_000, &frames::udp_flows(400, 100));
+    let finished = run(&dir, "count", &file)
+        .set("capture.filter=udp src port 1025")
+        .args(&["--count", "7"])
+        .finish(0);
+    assert_eq!(finished.summary.ledger.total.captured, 7);
+}
+
+#[test]
+fn slices_keep_the_length_on_the_wire() {
+    let dir = Dir::new();
+    let (file, whole) = everything(&dir);
+    for slice in ["l3", "l4", "payload:16"] {
+        let finished = run(&dir, &slice.replace(':', "-"), &file)
+            .queues(1)
+            .set(&format!("capture.slice={slice}"))
+            .finish(0);
+        let records = records(&finished);
+        assert_eq!(records.len(), whole.len());
+        assert_eq!(finished.summary.ledger.total.captured, whole.len() as u64);
+        // One queue keeps the input's order.
+        let mut cut = 0;
+        for (record, frame) in records.iter().zip(&whole) {
+            assert_eq!(record.len as usize, frame.len());
+            assert!(frame.starts_with(&record.bytes));
+            cut += usize::from(record.bytes.len() < frame.len());
+        }
+        assert!(cut > whole.len() / 4, "{slice}: {cut} cut");
+        assert!(finished.summary.json["malformed"].is_object());
+    }
+}
+
+#[test]
+fn slices_end_behind_their_header() {
+    let dir = Dir::new();
+    let ends = Ends {
+        from: 1,
+        to: 2,
+        sport: 1000,
+        dport: 2000,
+    };
+    let tagged = Frame::ethernet(&[(0x8100, 5)], frames::IPV4).ipv4(ends, 6, 0);
+    let tagged = tagged.tcp(ends).payload(50).done();
+    let six = Frame::ethernet(&[], frames::IPV6).ipv6(ends, 17);
+    let six = six.udp(ends).payload(50).done();
+    let arp = Frame::ethernet(&[], frames::ARP).payload(46).done();
+    let later = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 3);
+    let later = later.payload(50).done();
+    let file = dir.join("four.pcap");
+    files::write(&file, 1_600_000_000, &[tagged, six, arp, later]);
+    for (slice, lengths) in [
+        ("l3", [38, 54, 60, 34]),
+        ("l4", [58, 62, 60, 34]),
+        ("payload:10", [68, 72, 60, 44]),
+    ] {
+        let finished = run(&dir, &slice.replace(':', "-"), &file)
+            .queues(1)
+            .set(&format!("capture.slice={slice}"))
+            .finish(0);
+        let kept: Vec<_> = records(&finished).iter().map(|it| it.bytes.len()).collect();
+        assert_eq!(kept, lengths, "{slice}");
+    }
+}
+
+#[test]
+fn one_frame_in_n() {
+    let dir = Dir::new();
+    let file = dir.join("flows.pcap");
+    let frames = frames::udp_flows(1000, 100);
+    files::write(&file, 1_600_000_000, &frames);
+    let finished = run(&dir, "frames", &file)
+        .queues(1)
+        .set("capture.sample=10")
+        .finish(0);
+    let total = finished.summary.ledger.total;
+    assert_eq!((total.captured, total.sampled_out), (100, 900));
+    let expected = frames.iter().step_by(10).cloned();
+    assert!(
+        records(&finished)
+            .into_iter()
+            .map(|it| it.bytes)
+            .eq(expected)
+    );
+}
+
+#[test]
+fn one_flow_in_n_as_a_whole_and_both_directions() {
+    let dir = Dir::new();
+    let file = dir.join("flows.pcap");
+    let mut sent = Vec::new();
+    for round in 0..5 {
+        for flow in 0..200 {
+            let there = Ends {
+                from: 1 + flow % 7,
+                to: 50,
+                sport: 3000 + flow,
+                dport: 443,
+            };
+            for ends in [there, there.back()] {
+                let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 6, 0);
+                sent.push(frame.tcp(ends).payload(10 + round).done());
+            }
+        }
+    }
+    files::write(&file, 1_600_000_000, &sent);
+    let kept = |name: &str, queues: usize| {
+        let finished = run(&dir, name, &file)
+            .queues(queues)
+            .set("capture.sample=5")
+            .set("capture.sample_by=flow")
+            .finish(0);
+        let total = finished.summary.ledger.total;
+        assert_eq!(total.captured + total.sampled_out, sent.len() as u64);
+        sorted(records(&finished).into_iter().map(|it| it.bytes))
+    };
+    let frames = kept("flows-3", 3);
+    let mut by_flow: HashMap<u16, usize> = HashMap::new();
+    for frame in &frames {
+        let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+        *by_flow.entry(port(34).max(port(36))).or_default() += 1;
+    }
+    assert!((20..60).contains(&by_flow.len()), "{} flows", by_flow.len());
+    assert!(by_flow.values().all(|count| *count == 10), "{by_flow:?}");
+    // The choice is the flow's own, not the run's.
+    assert_eq!(kept("flows-1", 1), frames);
+}
+
+#[test]
+fn repetitions_are_left_out() {
+    let dir = Dir::new();
+    let file = dir.join("twice.pcap");
+    let once = frames::udp_flows(500, 120);
+    let twice: Vec<_> = once
+        .iter()
+        .flat_map(|it| [it.clone(), it.clone()])
+        .collect();
+    files::write(&file, 1_600_000_000, &twice);
+    let finished = run(&dir, "dedup", &file).set("capture.dedup=60s").finish(0);
+    let total = finished.summary.ledger.total;
+    assert_eq!((total.captured, total.deduplicated), (500, 500));
+    assert_eq!(
+        sorted(records(&finished).into_iter().map(|it| it.bytes)),
+        sorted(once)
+    );
+    let finished = run(&dir, "all", &file).finish(0);
+    assert_eq!(finished.summary.ledger.total.captured, 1000);
+    assert!(finished.summary.json["malformed"].is_null());
+}
+
+#[test]
+fn every_step_at_once() {
+    let dir = Dir::new();
+    let file = dir.join("steps.pcap");
+    let once = frames::udp_flows(800, 120);
+    let twice: Vec<_> = once
+        .iter()
+        .flat_map(|it| [it.clone(), it.clone()])
+        .collect();
+    files::write(&file, 1_600_000_000, &twice);
+    let finished = run(&dir, "steps", &file)
+        .queues(1)
+        .set("capture.filter=udp src portrange 1024-1031")
+        .set("capture.dedup=60s")
+        .set("capture.sample=4")
+        .set("capture.slice=l4")
+        .finish(0);
+    let total = finished.summary.ledger.total;
+    assert_eq!(total.received, 1600);
+    assert_eq!(total.filtered, 800);
+    assert_eq!(total.deduplicated, 400);
+    assert_eq!(total.sampled_out, 300);
+    assert_eq!(total.captured, 100);
+    for record in records(&finished) {
+        assert_eq!((record.bytes.len(), record.len), (42, 120));
+    }
+}

@@ -1,0 +1,165 @@
+//! `wqcap recover`: after kill -9 every file that was open is finished and whole; a running capture's files are left
+//! alone; nothing is overwritten.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+use wqcap_tests::{Dir, Done, Program, Wqcap, files, frames, wqcap::wqcap};
+
+/// A wire that does not end, slow enough for a debug build.
+const ENDLESS: &str = "synth:size=200,flows=64,pps=20000";
+
+fn recover(dir: &Path) -> Program {
+    wqcap(["recover", "--json"]).arg(dir)
+}
+
+fn facts(done: &Done) -> Vec<Value> {
+    let document: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    document["files"].as_array().expect("files").clone()
+}
+
+fn parts(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    entries
+        .map(|entry| entry.expect("lists").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "part"))
+        .collect()
+}
+
+/// Recovers until nothing is in use: the kernel may hold a killed writer's files until its last writes have ended.
+fn recovered(dir: &Path) -> Vec<Value> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut all = Vec::new();
+    loop {
+        all.extend(facts(&recover(dir).run().expect(0)));
+        if parts(dir).is_empty() {
+            all.retain(|file| file["outcome"] != "in_use");
+            return all;
+        }
+        assert!(Instant::now() < deadline, "{all:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_killed_capture_is_finished_and_a_running_one_left_alone() {
+    for format in ["pcap", "pcapng"] {
+        let dir = Dir::new();
+        let run = Wqcap::run(&dir, format)
+            .model(ENDLESS)
+            .queues(2)
+            .set(&format!("output.format={format}"))
+            .set("output.rotate_size=1MiB");
+        let out = run.out_path().to_owned();
+        let mut running = run.start();
+        running.until("two files rotated", |_| {
+            let count = fs::read_dir(&out).map_or(0, Iterator::count);
+            count >= 4 && parts(&out).len() >= 2
+        });
+        let before = facts(&recover(&out).run().expect(0));
+        assert!(!before.is_empty());
+        // A file may have been given its name in between; none may have been taken from its writer.
+        assert!(
+            before.iter().all(|file| file["outcome"] == "in_use"),
+            "{before:?}"
+        );
+        running.signal(Signal::KILL);
+        assert_eq!(running.wait().signal(), Some(9));
+        let open = parts(&out).len();
+        let all = recovered(&out);
+        assert_eq!(all.len(), open, "{all:?}");
+        assert!(parts(&out).is_empty());
+        let mut records = 0;
+        for file in &all {
+            let outcome = file["outcome"].as_str().expect("a word");
+            assert!(["finished", "removed"].contains(&outcome), "{file}");
+            if outcome == "finished" {
+                let path = Path::new(file["path"].as_str().expect("a name"));
+                let found = files::read(path);
+                assert_eq!(file["records"], found.len(), "{file}");
+                assert_eq!(file["kept"], fs::metadata(path).expect("there").len());
+                assert!(found.iter().all(|r| r.len == 200 && r.caplen == 200));
+                records += found.len();
+            }
+        }
+        assert!(records > 0, "{all:?}");
+        // What was finished can be joined with what was finished before.
+        let merged = dir.join(format!("all.{format}"));
+        wqcap(["merge", "--json", "-o"])
+            .arg(&merged)
+            .arg(&out)
+            .run()
+            .expect(0);
+        let count = Program::new("tcpdump")
+            .args(["--count", "-r"])
+            .arg(&merged)
+            .run()
+            .expect(0);
+        let total = files::read(&merged).len();
+        assert!(
+            count.stdout.contains(&format!("{total} packets")),
+            "{count}"
+        );
+        assert!(facts(&recover(&out).run().expect(0)).is_empty());
+    }
+}
+
+#[test]
+fn a_running_capture_goes_on_under_many_recoveries() {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "run")
+        .model("synth:size=200,flows=64,count=40000,pps=40000")
+        .queues(2)
+        .set("output.rotate_size=64KiB");
+    let out = run.out_path().to_owned();
+    let mut running = run.start();
+    while !running.ended() {
+        for file in facts(&recover(&out).run().expect(0)) {
+            // A file just created and not yet locked may be taken for one that was left; it holds nothing, and the
+            // capture goes on with the next name.
+            let empty = file["outcome"] == "removed" && file["records"] == 0;
+            assert!(empty || file["outcome"] == "in_use", "{file}");
+        }
+    }
+    let finished = run.finished(running.wait(), 0);
+    assert_eq!(finished.summary.ledger.total.captured, 40_000);
+}
+
+#[test]
+fn nothing_is_overwritten_and_failures_are_status_1() {
+    let dir = Dir::new();
+    let name = "wqcap-q00-1.pcap";
+    let path = dir.join(name);
+    files::write(&path, 1, &frames::udp_flows(10, 100));
+    let bytes = fs::read(&path).expect("written");
+    let part = dir.write(&format!("{name}.part"), &bytes[..bytes.len() - 7]);
+    let done = recover(dir.path()).run().expect(1);
+    done.says(&[&part.display().to_string(), "there already"]);
+    assert_eq!(facts(&done)[0]["outcome"], "failed");
+    assert_eq!(fs::read(&path).expect("there"), bytes);
+
+    fs::remove_file(&path).expect("there");
+    let done = wqcap(["recover"]).arg(dir.path()).run().expect(0);
+    assert!(
+        done.stdout
+            .contains("finished with 9 records, 1,068 bytes, 109 cut"),
+        "{done}"
+    );
+    assert_eq!(fs::read(&path).expect("named"), bytes[..24 + 9 * 116]);
+    let done = wqcap(["recover"]).arg(dir.path()).run().expect(0);
+    assert!(done.stdout.contains("no .part files"), "{done}");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_status_2() {
+    let dir = Dir::new();
+    let done = recover(&dir.join("none")).run().expect(2);
+    done.says(&["none"]);
+    assert_eq!(done.stdout, "");
+}

@@ -1,0 +1,351 @@
+//! Every capture there is, replayed through the model, libmlx5 and the engine, comes out as it went in.
+//!
+//! Of each run this is checked: the frames of the files are those of the input, byte for byte, in the input's order
+//! within each queue; the queue of every frame is the one that a naive reference computes from its bytes, and crate
+//! `rss` too; a flow whose frames are whole is on one queue; frames longer than the buffer are `errors` of the queue
+//! they belong to; the ledger adds up; other people's programs count the same frames in the files.
+
+use std::{
+    collections::{HashMap, HashSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+use wqcap_tests::{
+    Dir, Finished, Program, Wqcap,
+    captures::Captures,
+    files::{self, Record},
+    reference, skip,
+};
+
+/// A wire carries nothing shorter than an Ethernet header.
+const SHORTEST: usize = 14;
+/// Entries of the indirection table, by default.
+const TABLE_SIZE: u16 = 128;
+
+/// How the captures are replayed.
+struct Setup {
+    queues: u16,
+    buffer: usize,
+    settings: &'static [&'static str],
+}
+
+#[test]
+fn one_queue_with_the_default_buffer() {
+    let counts = replay_all(&Setup {
+        queues: 1,
+        buffer: 2048,
+        settings: &["capture.buffer=2048"],
+    });
+    assert!(
+        counts.long > 0,
+        "no frame was longer than the buffer: that case has not been seen"
+    );
+}
+
+#[test]
+fn four_queues_with_buffers_for_the_longest_frames() {
+    let settings = &["capture.buffer=128KiB", "capture.ring=32"];
+    let counts = replay_all(&Setup {
+        queues: 4,
+        buffer: 128 << 10,
+        settings,
+    });
+    assert_eq!(counts.long, 0);
+}
+
+#[test]
+#[ignore = "takes many minutes: scripts/soak runs it"]
+fn any_number_of_queues() {
+    for queues in [2, 3, 5, 7, 8, 12, 16, 32, 100] {
+        let settings = &["capture.buffer=2048", "capture.ring=64"];
+        replay_all(&Setup {
+            queues,
+            buffer: 2048,
+            settings,
+        });
+    }
+}
+
+/// Frames of all captures together.
+#[derive(Debug, Default)]
+struct Counts {
+    files: usize,
+    frames: usize,
+    captured: usize,
+    long: usize,
+    runts: usize,
+}
+
+/// Replays every capture, a few side by side, and tells of all that fail, not of the first only.
+fn replay_all(setup: &Setup) -> Counts {
+    // The tests of this file each keep all cores busy: one after the other.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = Instant::now();
+    let captures = Captures::find();
+    let dir = Dir::new();
+    let next = AtomicUsize::new(0);
+    let counts = Mutex::new(Counts::default());
+    let failed = Mutex::new(Vec::new());
+    let workers = thread::available_parallelism().map_or(2, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(file) = captures.files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = catch_unwind(AssertUnwindSafe(|| replay(&dir, setup, file)));
+                    match outcome {
+                        Ok(one) => add(&mut counts.lock().expect("not poisoned"), &one),
+                        Err(_) => failed.lock().expect("not poisoned").push(file.clone()),
+                    }
+                }
+            });
+        }
+    });
+    let mut failed = failed.into_inner().expect("not poisoned");
+    failed.sort();
+    assert!(
+        failed.is_empty(),
+        "{} captures failed, the panics above say how: {failed:#?}",
+        failed.len()
+    );
+    let counts = counts.into_inner().expect("not poisoned");
+    assert_eq!(counts.files, captures.files.len());
+    skip::say(&format!(
+        "replay, {} queue(s): {} captures ({}), {} frames captured, {} too long, {} runts, {:.0} s",
+        setup.queues,
+        counts.files,
+        if captures.real { "real" } else { "generated" },
+        counts.captured,
+        counts.long,
+        counts.runts,
+        start.elapsed().as_secs_f64()
+    ));
+    counts
+}
+
+fn add(all: &mut Counts, one: &Counts) {
+    all.files += one.files;
+    all.frames += one.frames;
+    all.captured += one.captured;
+    all.long += one.long;
+    all.runts += one.runts;
+}
+
+/// Replays one capture and checks all there is to check.
+fn replay(dir: &Dir, setup: &Setup, file: &Path) -> Counts {
+    let records = files::read_as_it_stands(file);
+    let frames: Vec<_> = records
+        .iter()
+        .map(|record| &record.bytes[..])
+        .filter(|b| b.len() >= SHORTEST)
+        .collect();
+    let expected = Expected::of(&frames, setup);
+
+    let name = format!(
+        "{}-{}",
+        setup.queues,
+        file.file_stem().expect("named").display()
+    );
+    let run = Wqcap::run(dir, &name)
+        .replay(file)
+        .queues(usize::from(setup.queues));
+    let run = setup
+        .settings
+        .iter()
+        .fold(run, |run, setting| run.set(setting));
+    let before = nanoseconds_now();
+    let finished = run.finish(0);
+    let after = nanoseconds_now();
+
+    let runts = records.len() - frames.len();
+    if runts > 0 {
+        finished
+            .done
+            .says(&[&format!("{runts} records shorter than an Ethernet header")]);
+    }
+    check_ledger(&finished, &expected, frames.len());
+    let queues = finished.records();
+    check_frames(&queues, &expected);
+    check_flows(&queues);
+    check_stamps(&queues, before, after);
+    check_readers(&finished);
+    // Hundreds of runs: what has been seen need not stay.
+    let _ = std::fs::remove_dir_all(run.out_path());
+    Counts {
+        files: 1,
+        frames: frames.len(),
+        captured: queues.iter().map(Vec::len).sum(),
+        long: expected.long.iter().sum(),
+        runts,
+    }
+}
+
+/// What is to come out of each queue.
+struct Expected<'f> {
+    frames: Vec<Vec<&'f [u8]>>,
+    long: Vec<usize>,
+}
+
+impl<'f> Expected<'f> {
+    fn of(frames: &[&'f [u8]], setup: &Setup) -> Self {
+        let queues = usize::from(setup.queues);
+        let mut expected = Self {
+            frames: vec![Vec::new(); queues],
+            long: vec![0; queues],
+        };
+        for frame in frames {
+            let queue = reference::queue(frame, queues, TABLE_SIZE.into());
+            let by_rss = reference::queue_by_rss(frame, setup.queues, TABLE_SIZE.into());
+            assert_eq!(
+                queue,
+                by_rss,
+                "crate rss and the reference differ on {} of {frame:02x?}",
+                reference::steer(frame)
+            );
+            if frame.len() > setup.buffer {
+                expected.long[queue] += 1;
+            } else {
+                expected.frames[queue].push(frame);
+            }
+        }
+        expected
+    }
+}
+
+fn check_ledger(finished: &Finished, expected: &Expected<'_>, frames: usize) {
+    let ledger = &finished.summary.ledger;
+    assert_eq!(ledger.queues.len(), expected.frames.len());
+    for (queue, lines) in ledger.queues.iter().enumerate() {
+        let (fit, long) = (
+            expected.frames[queue].len() as u64,
+            expected.long[queue] as u64,
+        );
+        assert_eq!(
+            (lines.captured, lines.errors),
+            (fit, long),
+            "queue {queue}: captured, errors; {ledger:?}"
+        );
+        // The sums hold, or there were no summary: so nothing else can have happened to any frame.
+        assert_eq!(lines.received, fit + long, "queue {queue}; {ledger:?}");
+    }
+    assert_eq!(ledger.total.received, frames as u64);
+    assert_eq!(finished.summary.nic("out_of_buffer"), 0);
+    assert_eq!(finished.summary.nic("wire_dropped"), 0);
+    assert_eq!(
+        finished.summary.json["end"], "port_down",
+        "{}",
+        finished.done
+    );
+}
+
+fn check_frames(queues: &[Vec<Record>], expected: &Expected<'_>) {
+    let mut all: Vec<_> = queues
+        .iter()
+        .flatten()
+        .map(|record| &record.bytes[..])
+        .collect();
+    let mut wanted: Vec<_> = expected.frames.iter().flatten().copied().collect();
+    all.sort_unstable();
+    wanted.sort_unstable();
+    assert!(
+        all == wanted,
+        "the files hold other frames than the input: {} and {}",
+        all.len(),
+        wanted.len()
+    );
+    for (queue, records) in queues.iter().enumerate() {
+        for (i, (record, frame)) in records.iter().zip(&expected.frames[queue]).enumerate() {
+            assert_eq!(
+                record.bytes, *frame,
+                "frame {i} of queue {queue} is another, or in another place"
+            );
+            assert_eq!(record.caplen as usize, frame.len());
+            assert_eq!(
+                record.len as usize,
+                frame.len(),
+                "frame {i} of queue {queue}: its length on the wire"
+            );
+        }
+    }
+}
+
+fn check_flows(queues: &[Vec<Record>]) {
+    let mut seen: HashMap<Vec<u8>, HashSet<usize>> = HashMap::new();
+    for (queue, records) in queues.iter().enumerate() {
+        for flow in records
+            .iter()
+            .filter_map(|record| reference::flow(&record.bytes))
+        {
+            seen.entry(flow).or_default().insert(queue);
+        }
+    }
+    for (flow, queues) in seen {
+        assert_eq!(queues.len(), 1, "flow {flow:02x?} is on queues {queues:?}");
+    }
+}
+
+/// Stamps are the system's time of arrival, and do not go back within a queue.
+fn check_stamps(queues: &[Vec<Record>], before: u64, after: u64) {
+    const SLACK: u64 = 100_000_000;
+    for (queue, records) in queues.iter().enumerate() {
+        assert!(
+            records.is_sorted_by_key(|record| record.ts),
+            "the clock of queue {queue} goes back"
+        );
+        for record in records {
+            assert!(
+                (before - SLACK..=after + SLACK).contains(&record.ts),
+                "queue {queue}: a frame of {} arrived between {before} and {after}",
+                record.ts
+            );
+        }
+    }
+}
+
+fn nanoseconds_now() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("after 1970");
+    u64::try_from(now.as_nanos()).expect("before 2554")
+}
+
+/// tcpdump and capinfos count in each file what the ledger counts in its queue.
+fn check_readers(finished: &Finished) {
+    let files: Vec<(usize, PathBuf)> = finished.files();
+    for (queue, path) in &files {
+        let captured = finished.summary.ledger.queues[*queue].captured;
+        let tcpdump = Program::new("tcpdump")
+            .args(["-n", "--count", "-r"])
+            .arg(path)
+            .run()
+            .expect(0);
+        assert_eq!(first_number(&tcpdump.stdout), Some(captured), "{tcpdump}");
+    }
+    if files.is_empty() {
+        return;
+    }
+    let capinfos = Program::new("capinfos")
+        .args(["-T", "-r", "-m", "-c"])
+        .args(files.iter().map(|(_, path)| path))
+        .timeout(Duration::from_secs(30))
+        .run()
+        .expect(0);
+    for (line, (queue, _)) in capinfos.stdout.lines().zip(&files) {
+        let count = line
+            .rsplit_once(',')
+            .map(|(_, count)| count.trim_matches('"').to_owned());
+        let captured = finished.summary.ledger.queues[*queue].captured;
+        assert_eq!(count, Some(captured.to_string()), "{capinfos}");
+    }
+    assert_eq!(capinfos.stdout.lines().count(), files.len(), "{capinfos}");
+}
+
+fn first_number(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}

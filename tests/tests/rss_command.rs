@@ -1,0 +1,217 @@
+//! `wqcap rss`: what it foretells is what the naive reference says and what a capture on the model does; what it
+//! prints fits where it goes; what it cannot read it says.
+
+use serde_json::Value;
+use std::{collections::HashSet, path::Path};
+use wqcap_tests::{Dir, Done, Wqcap, captures::Captures, files, frames, reference, wqcap::wqcap};
+
+const QUEUES: usize = 4;
+
+fn rss(args: &[&str], file: &Path) -> Done {
+    wqcap(["rss", "--set", "capture.queues=4"])
+        .args(args)
+        .arg(file)
+        .run()
+}
+
+fn json(args: &[&str], file: &Path) -> Value {
+    let done = rss(&[args, &["--json"]].concat(), file).expect(0);
+    serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
+}
+
+fn frames_by_queue(report: &Value) -> Vec<u64> {
+    let queues = report["queues"].as_array().expect("queues");
+    queues
+        .iter()
+        .map(|q| q["frames"].as_u64().expect("a number"))
+        .collect()
+}
+
+#[test]
+fn every_capture_is_spread_as_the_naive_reference_says() {
+    let captures = Captures::find();
+    let mut compared = 0;
+    for file in &captures.files {
+        let report = json(&[], file);
+        let records = files::read_as_it_stands(file);
+        let total = report["frames"].as_u64().expect("frames")
+            + report["files"][0]["other_link_types"]
+                .as_u64()
+                .expect("a number");
+        // Zeros at a file's end may be padding or records of nothing; they are taken for padding, and told.
+        if report["files"][0]["notes"].to_string().contains("zeros") {
+            continue;
+        }
+        assert_eq!(total, records.len() as u64, "{}", file.display());
+        // Of a frame that the file has cut, the reference would see less than a NIC.
+        let whole = records.iter().all(|r| r.caplen >= r.len && r.caplen >= 14);
+        if !whole || report["files"][0]["other_link_types"] != 0 {
+            continue;
+        }
+        let mut want = vec![0; QUEUES];
+        for record in &records {
+            want[reference::queue(&record.bytes, QUEUES, 128)] += 1;
+        }
+        assert_eq!(frames_by_queue(&report), want, "{}", file.display());
+        compared += 1;
+    }
+    assert!(compared * 2 > captures.files.len(), "{compared} compared");
+}
+
+#[test]
+fn a_capture_on_the_model_does_what_was_foretold() {
+    let dir = Dir::new();
+    let file = dir.join("in.pcap");
+    let frames = frames::assortment();
+    files::write(&file, 1_600_000_000, &frames);
+    let settings = [
+        "--set",
+        "rss.table_size=64",
+        "--set",
+        "rss.weights=[1,2,3,4]",
+    ];
+    let foretold = json(&settings, &file);
+    let run = Wqcap::run(&dir, "run")
+        .replay(&file)
+        .queues(QUEUES)
+        .args(&settings)
+        .set("capture.buffer=16KiB")
+        .finish(0);
+    let received: Vec<_> = run
+        .summary
+        .ledger
+        .queues
+        .iter()
+        .map(|q| q.received)
+        .collect();
+    assert_eq!(frames_by_queue(&foretold), received);
+}
+
+#[test]
+fn flows_directions_and_reasons_are_counted() {
+    let dir = Dir::new();
+    let file = dir.join("in.pcap");
+    let frames = frames::assortment();
+    files::write(&file, 1_600_000_000, &frames);
+    let report = json(&[], &file);
+    let two_way = |frame: &Vec<u8>| reference::flow(frame);
+    let flows: HashSet<_> = frames.iter().filter_map(two_way).collect();
+    assert!(report["directions"]["both"].as_u64().expect("a number") >= flows.len() as u64);
+    assert_eq!(report["directions"]["split"], 0);
+    let split = json(&["--set", "rss.key=microsoft"], &file);
+    assert!(split["directions"]["split"].as_u64().expect("a number") > 0);
+    for (by, reasons) in [
+        ("catch_all", &["not_ip", "truncated_l4", "damaged_ip"][..]),
+        (
+            "addresses_only",
+            &["fragments", "other_protocols", "extension_headers"],
+        ),
+    ] {
+        let mut sum = 0;
+        for (_, load) in report[by]["reasons"].as_object().expect("reasons") {
+            sum += load["frames"].as_u64().expect("a number");
+        }
+        assert_eq!(report[by]["frames"], sum);
+        for reason in reasons {
+            assert!(
+                report[by]["reasons"][reason]["frames"] != 0,
+                "{by} {reason}"
+            );
+        }
+    }
+    assert_eq!(report["heaviest"].as_array().map(Vec::len), Some(10));
+}
+
+#[test]
+fn pcapng_says_the_same_as_pcap() {
+    let dir = Dir::new();
+    let file = dir.join("in.pcap");
+    files::write(&file, 1_600_000_000, &frames::udp_flows(500, 80));
+    let run = Wqcap::run(&dir, "run")
+        .replay(&file)
+        .queues(1)
+        .set("output.format=pcapng")
+        .finish(0);
+    let [(_, pcapng)] = &run.files()[..] else {
+        panic!("one file")
+    };
+    let (a, b) = (json(&[], &file), json(&[], pcapng));
+    assert_eq!(frames_by_queue(&a), frames_by_queue(&b));
+    assert_eq!(a["heaviest"], b["heaviest"]);
+}
+
+#[test]
+fn text_is_plain_and_suggestions_give_their_reasons() {
+    let dir = Dir::new();
+    let file = dir.join("in.pcap");
+    files::write(&file, 1_600_000_000, &frames::assortment());
+    let done = rss(&["--suggest"], &file).expect(0);
+    for part in [
+        "queue  flows",
+        "skew (busiest over mean)",
+        "heaviest flows",
+        "capture.queues = ",
+        "rss.hash = ",
+        "rss.key = symmetric",
+        "rss.weights = ",
+    ] {
+        assert!(done.stdout.contains(part), "{part}: {done}");
+    }
+    assert!(
+        !done.stdout.contains('\x1b') && done.stdout.is_ascii(),
+        "{done}"
+    );
+    assert_eq!(done.stderr, "");
+    let report = json(&["--suggest"], &file);
+    let suggestion = &report["suggestion"];
+    assert!(suggestion["busiest_then"].as_f64() <= suggestion["busiest_now"].as_f64());
+    for setting in suggestion["settings"].as_array().expect("settings") {
+        assert!(setting["why"].as_str().is_some_and(|why| !why.is_empty()));
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_status_2_and_named() {
+    let dir = Dir::new();
+    let text = dir.write("notes.txt", "no capture");
+    let good = dir.join("good.pcap");
+    files::write(&good, 1, &frames::udp_flows(3, 60));
+    let missing = dir.join("missing.pcap");
+    for (file, said) in [(&missing, "No such file"), (&text, "no pcap or pcapng")] {
+        let done = rss(&["--json"], file).expect(2);
+        done.says(&[&file.display().to_string(), said]);
+        assert_eq!(done.stdout, "");
+    }
+    let done = rss(&["--set", "rss.weights=[1,2]"], &good).expect(2);
+    done.says(&["weights"]);
+    let done = rss(&["--set", "model.rate=1"], &good).expect(2);
+    done.says(&["model.rate"]);
+}
+
+#[test]
+fn a_file_torn_by_a_crash_is_read_to_its_last_whole_record() {
+    let dir = Dir::new();
+    let file = dir.join("in.pcap");
+    files::write(&file, 1, &frames::udp_flows(10, 100));
+    let bytes = std::fs::read(&file).expect("written");
+    let torn = dir.write("torn.pcap", &bytes[..bytes.len() - 50]);
+    let report = json(&[], &torn);
+    assert_eq!(report["frames"], 9);
+    let note = report["files"][0]["notes"][0].as_str().expect("a note");
+    assert!(note.contains("ends within a record: 66 bytes"), "{note}");
+}
+
+#[test]
+fn help_of_the_commands_over_files_shows_examples() {
+    for (command, example) in [
+        ("rss", "wqcap rss trace.pcap"),
+        ("merge", "wqcap merge -o - "),
+        ("recover", "wqcap recover /"),
+    ] {
+        let done = wqcap([command, "--help"]).run().expect(0);
+        assert!(
+            done.stdout.contains("Examples:") && done.stdout.contains(example),
+            "{done}"
+        );
+    }
+}
