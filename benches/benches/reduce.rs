@@ -4,6 +4,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use engine::{
     config::{SampleBy, Slice},
     filter::{Filter, Switch},
+    observe::Observer,
     reduce::{Reduction, Stage},
     rx::{Consumer, Frame},
     sink::Count,
@@ -47,7 +48,13 @@ fn reduce(c: &mut Criterion) {
     run(c, "no_stage", &small, Count);
     let stage = |reduction: &Reduction| {
         let switch = Arc::new(Switch::new(reduction.filter.clone()));
-        Stage::new(Count, reduction, switch, Arc::default())
+        Stage::new(
+            Count,
+            reduction,
+            switch,
+            Arc::default(),
+            Observer::default(),
+        )
     };
     let (whole, frame, flow) = (Slice::Whole, SampleBy::Frame, SampleBy::Flow);
     for (name, reduction) in [

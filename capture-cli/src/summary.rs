@@ -7,7 +7,7 @@ use crate::{
 use engine::{
     capture::{ClockReport, End, Report},
     plan::{Plan, Stamps},
-    stats::{Counter, NicCounters, QueueLedger},
+    stats::{Counter, NicCounters, QueueLedger, live},
 };
 use serde::Serialize;
 use std::{
@@ -44,6 +44,8 @@ pub struct Summary<'a> {
     nic: &'a NicCounters,
     /// Malformed frames by class; null where nothing parsed frames.
     malformed: Option<&'a BTreeMap<&'static str, u64>>,
+    /// Live statistics at the end; null where they were off.
+    statistics: Option<&'a live::Snapshot>,
     files: &'a [PathBuf],
     duration_s: f64,
     startup_s: f64,
@@ -107,6 +109,7 @@ impl<'a> Summary<'a> {
             },
             nic: &report.nic,
             malformed: report.malformed.as_ref(),
+            statistics: report.statistics.as_ref(),
             files: &report.files,
             duration_s: report.duration.as_secs_f64(),
             startup_s: report.startup.as_secs_f64(),
@@ -357,6 +360,7 @@ mod tests {
             ]
             .into(),
             malformed: None,
+            statistics: None,
             files: vec![
                 "/d/wqcap-q00-1.pcapng".into(),
                 "/d/wqcap-q01-1.pcapng".into(),

@@ -6,12 +6,13 @@ use crate::{
     config::Format,
     filter::{Filter, Switch},
     nic::NicReader,
+    observe::Observer,
     plan::{Plan, Stamps},
     port::Port,
-    reduce::{MalformedCounters, Reduction, Stage},
+    reduce::{MalformedCounters, Stage},
     rx::{Consumer, Control, Ended, Idle, Ring, Worker, system_ns, wait_readable},
     sink::{Count, Encoder, Files, Finished, OnFull, PcapEncoder, PcapngEncoder, Writer},
-    stats::{Budget, NicCounters, QueueCounters, QueueLedger},
+    stats::{Budget, NicCounters, QueueCounters, QueueLedger, live},
     verbs::{AsyncEvent, AsyncEvents},
 };
 use serde::Serialize;
@@ -72,6 +73,8 @@ struct Shared {
     filter: Arc<Switch>,
     /// By queue; `None`: frames are not parsed.
     malformed: Option<Vec<Arc<MalformedCounters>>>,
+    /// `None`: nobody wants statistics.
+    statistics: Option<live::Statistics>,
 }
 
 /// The device's clock and when it was last held to the system's.
@@ -152,6 +155,8 @@ pub struct Report {
     pub nic: NicCounters,
     /// Malformed frames by class, of those that were parsed; `None`: nothing in this run parses.
     pub malformed: Option<BTreeMap<&'static str, u64>>,
+    /// Live statistics as they were at the end; `None`: they were off.
+    pub statistics: Option<live::Snapshot>,
     /// Finished files, in name order.
     pub files: Vec<PathBuf>,
     /// From the first WQ ready to the last file synced and closed.
@@ -258,9 +263,11 @@ impl Capture {
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(Switch::new(plan.reduction.filter.clone())),
             malformed: plan
-                .reduction
                 .parses()
                 .then(|| plan.queues.iter().map(|_| Arc::default()).collect()),
+            statistics: plan
+                .statistics
+                .then(|| live::Statistics::new(plan.queues.len())),
         };
         let fatal: Vec<_> = rings
             .iter()
@@ -297,7 +304,7 @@ impl Capture {
         consumer: C,
     ) -> Result<(), Error> {
         let queue = &plan.queues[i];
-        let stage = self.shared.stage(i, &plan.reduction);
+        let stage = self.shared.stage(i, plan);
         let counters = Arc::clone(&self.shared.counters[i]);
         let clock = self.clock.as_ref().map(|c| Arc::clone(&c.shared));
         let control = Arc::clone(&self.shared.control);
@@ -364,6 +371,18 @@ impl Capture {
             queues: self.shared.ledgers(),
             nic: self.nic.growth(),
         }
+    }
+
+    /// The traffic of now; `None`: statistics are off ([`Plan::statistics`]). Never slows the loops.
+    #[must_use]
+    pub fn statistics(&self) -> Option<live::Snapshot> {
+        self.shared.statistics.as_ref().map(|it| it.snapshot())
+    }
+
+    /// For those who read statistics while another thread waits for the capture's end.
+    #[must_use]
+    pub fn statistics_handle(&self) -> Option<live::Statistics> {
+        self.shared.statistics.clone()
     }
 
     /// Waits until the run has ended by itself, `deadline` has come, or a signal handler has run; true when the run
@@ -490,6 +509,7 @@ impl Capture {
             queues: self.shared.ledgers(),
             nic,
             malformed: self.shared.malformed(),
+            statistics: self.statistics(),
             files: finished.files,
             duration: self.ready.elapsed(),
             startup: self.ready.duration_since(self.started),
@@ -574,14 +594,22 @@ impl Shared {
     fn stage<C: Consumer>(
         &self,
         i: usize,
-        reduction: &Reduction,
+        plan: &Plan,
     ) -> impl FnOnce(C) -> Stage<C> + Send + use<C> {
-        let (reduction, switch) = (reduction.clone(), Arc::clone(&self.filter));
+        let (reduction, switch) = (plan.reduction.clone(), Arc::clone(&self.filter));
+        let statistics = self.statistics.clone();
+        let system_time = plan.stamps != Stamps::HardwareNic;
         let malformed = self
             .malformed
             .as_ref()
             .map(|by_queue| Arc::clone(&by_queue[i]));
-        move |sink| Stage::new(sink, &reduction, switch, malformed.unwrap_or_default())
+        move |sink| {
+            let observer = Observer {
+                live: statistics.map(|it| it.recorder(i, system_time)),
+            };
+            let malformed = malformed.unwrap_or_default();
+            Stage::new(sink, &reduction, switch, malformed, observer)
+        }
     }
 
     fn malformed(&self) -> Option<BTreeMap<&'static str, u64>> {

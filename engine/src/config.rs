@@ -169,11 +169,21 @@ impl Config {
         }
     }
 
+    /// Whether live statistics are kept: unless `capture.statistics` says so itself, when there is somebody to ask for
+    /// them.
+    #[must_use]
+    pub fn statistics(&self) -> bool {
+        self.capture
+            .statistics
+            .unwrap_or(self.control.is_some() || self.metrics.is_some())
+    }
+
     /// Writes the defaults out where a default depends on the run, so that [`Config::to_toml`] shows them.
     pub fn fill_in(&mut self) {
         self.pipeline.on_full = Some(self.pipeline.on_full());
         self.output.on_full = Some(self.output.on_full());
         self.capture.on_port_down = Some(self.capture.on_port_down());
+        self.capture.statistics = Some(self.statistics());
     }
 
     /// The configuration as TOML, every key that has a value.

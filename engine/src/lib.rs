@@ -19,7 +19,7 @@
 //! # Rooms
 //!
 //! Imports go one way: [`verbs`] and [`memory`] know nothing above them; [`rx`] knows those two; [`sink`] and [`stats`]
-//! know neither rings nor devices; [`capture`] knows all. [`reader`] opens finished files and knows none of these,
+//! know neither rings nor devices; [`observe`] looks on at what goes to the sinks; [`capture`] knows all. [`reader`] opens finished files and knows none of these,
 //! nor do [`forecast`], which tells where their frames would go, [`merge`], which joins them, and [`recover`], which
 //! finishes those left open. Unsafe code is allowed in [`verbs`], [`memory`], the pool and
 //! ring of [`rx`], and where a system call has no safe face ([`nic`], promiscuous mode); each block says why it holds.
@@ -36,6 +36,7 @@ pub mod management;
 pub mod memory;
 pub mod merge;
 pub mod nic;
+pub mod observe;
 pub mod plan;
 pub mod port;
 pub mod reader;

@@ -47,6 +47,8 @@ pub struct Plan {
     pub snaplen: u32,
     /// What is left out, or cut off, on purpose.
     pub reduction: Reduction,
+    /// Keep live statistics.
+    pub statistics: bool,
     /// How stamps are made.
     pub stamps: Stamps,
     /// Reach rings in their own memory where the device allows it, else by the verbs.
@@ -214,6 +216,7 @@ impl Plan {
             max_sge,
             snaplen: config.capture.snaplen.to_u32(),
             reduction,
+            statistics: config.statistics(),
             stamps,
             direct,
             restore_vlan: config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Restore,
@@ -234,6 +237,12 @@ impl Plan {
             notes,
             device: device.clone(),
         })
+    }
+
+    /// Whether frames are parsed, so that malformed ones can be counted.
+    #[must_use]
+    pub fn parses(&self) -> bool {
+        self.reduction.parses() || self.statistics
     }
 }
 

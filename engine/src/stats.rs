@@ -1,5 +1,7 @@
 //! The ledger: every received frame ends in exactly one line of it.
 
+pub mod live;
+
 use serde::Serialize;
 use std::{
     collections::BTreeMap,

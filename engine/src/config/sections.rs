@@ -76,6 +76,8 @@ pub struct CaptureConfig {
     pub sample_by: SampleBy,
     /// Leave out repetitions within this time; 0: none.
     pub dedup: Span,
+    /// Keep live statistics; absent: with `[control]` or `[metrics]`.
+    pub statistics: Option<bool>,
 }
 
 impl Default for CaptureConfig {
@@ -101,6 +103,7 @@ impl Default for CaptureConfig {
             sample: 1,
             sample_by: SampleBy::Frame,
             dedup: Span::default(),
+            statistics: None,
         }
     }
 }

@@ -36,6 +36,13 @@ impl FiveTuple {
         self.address(self.dst)
     }
 
+    /// Source address in network order: the first 4 bytes of IPv4, all 16 of IPv6, zeros where there is no IP.
+    #[inline]
+    #[must_use]
+    pub fn src_bytes(&self) -> [u8; 16] {
+        self.src
+    }
+
     fn address(&self, bytes: [u8; 16]) -> Option<IpAddr> {
         let [a, b, c, d, ..] = bytes;
         match self.version {

@@ -23,6 +23,8 @@ pub struct Headers {
     pub fragment: Fragment,
     /// The first thing that was wrong.
     pub malformed: Option<Malformed>,
+    /// Network identifier (24 bits) of the innermost VXLAN or Geneve tunnel that the packet is in.
+    pub segment: Option<u32>,
     /// Where things begin; 0 where they are not there, since every frame begins with an Ethernet header.
     l3: u32,
     l4: u32,
@@ -110,18 +112,24 @@ impl Headers {
     /// way ends at something else than IP, or in a fragment, the packet before it is the innermost.
     #[must_use]
     pub fn innermost(frame: &[u8]) -> Self {
-        let mut outer = Self::parse(frame);
-        while let Some((at, next)) = outer.tunnel(frame) {
-            let mut inner = Self::until(outer.end as usize, outer.layers);
+        Self::parse(frame).descend(frame)
+    }
+
+    /// As [`Headers::innermost`], from what [`Headers::parse`] has found in the same frame: for those who want both.
+    #[must_use]
+    pub fn descend(mut self, frame: &[u8]) -> Self {
+        while let Some(Passage { at, next, segment }) = self.tunnel(frame) {
+            let mut inner = Self::until(self.end as usize, self.layers);
+            inner.segment = segment;
             inner.follow(frame, at, next);
-            inner.malformed = outer.malformed.or(inner.malformed);
+            inner.malformed = self.malformed.or(inner.malformed);
             if inner.l3 == 0 {
-                outer.malformed = inner.malformed;
+                self.malformed = inner.malformed;
                 break;
             }
-            outer = inner;
+            self = inner;
         }
-        outer
+        self
     }
 
     /// Where the IP header begins.
@@ -447,16 +455,18 @@ impl Headers {
     }
 
     /// Where this packet leads on, if it is a tunnel's.
-    fn tunnel(&mut self, frame: &[u8]) -> Option<(usize, Next)> {
+    fn tunnel(&mut self, frame: &[u8]) -> Option<Passage> {
         if self.fragment.is_fragment() {
             return None;
         }
         let l4 = self.l4()?;
+        let mut segment = self.segment;
+        let to = |at, next, segment| Some(Passage { at, next, segment });
         let above = match (self.tuple.protocol, self.payload()) {
-            (protocol::IPV4, _) => return Some((l4, Next::Ethertype(ethertype::IPV4))),
-            (protocol::IPV6, _) => return Some((l4, Next::Ethertype(ethertype::IPV6))),
-            (protocol::MPLS, _) => return Some((l4, Next::Mpls)),
-            (protocol::ETHERNET, _) => return Some((l4, Next::Ethernet)),
+            (protocol::IPV4, _) => return to(l4, Next::Ethertype(ethertype::IPV4), segment),
+            (protocol::IPV6, _) => return to(l4, Next::Ethertype(ethertype::IPV6), segment),
+            (protocol::MPLS, _) => return to(l4, Next::Mpls, segment),
+            (protocol::ETHERNET, _) => return to(l4, Next::Ethernet, segment),
             (protocol::GRE, Some(at)) => {
                 Gre::new(self.rest(frame, l4)).ok().map(|g| (at, g.next()))
             }
@@ -470,12 +480,14 @@ impl Headers {
         let behind = |len: usize| rest.get(len..).unwrap_or_default();
         let header = match next {
             Next::Payload => return None,
-            Next::Vxlan(extended) => {
-                Vxlan::new(rest).map(|vxlan| (at + Vxlan::LEN, vxlan.next(extended)))
-            }
-            Next::Geneve => {
-                Geneve::new(rest).map(|geneve| (at + geneve.header_len(), geneve.next()))
-            }
+            Next::Vxlan(extended) => Vxlan::new(rest).map(|vxlan| {
+                segment = Some(vxlan.vni());
+                (at + Vxlan::LEN, vxlan.next(extended))
+            }),
+            Next::Geneve => Geneve::new(rest).map(|geneve| {
+                segment = Some(geneve.vni());
+                (at + geneve.header_len(), geneve.next())
+            }),
             Next::Gtp => Gtp::new(rest).map(|gtp| {
                 let len = gtp.header_len();
                 (at + len, gtp.next(behind(len)))
@@ -484,14 +496,14 @@ impl Headers {
                 let len = it.header_len();
                 (at + len, it.next(behind(len)))
             }),
-            _ => return Some((at, next)),
+            _ => return to(at, next, segment),
         };
         if !self.step() {
             return None;
         }
         match header {
             Ok((_, Next::Payload)) => None,
-            Ok(found) => Some(found),
+            Ok((at, next)) => to(at, next, segment),
             Err(fault) => {
                 self.fault(fault);
                 None
@@ -507,6 +519,13 @@ impl Headers {
             _ => self.rare(frame, at, next),
         }
     }
+}
+
+/// Where a tunnel leads.
+struct Passage {
+    at: usize,
+    next: Next,
+    segment: Option<u32>,
 }
 
 /// An offset as it is kept. Frames are far shorter than 4 GiB; what is not would only lose its offsets.

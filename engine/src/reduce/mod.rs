@@ -3,13 +3,14 @@
 //! ```text
 //! loop -> filter -> dedup -> sample -> slice -> sink
 //!         filtered  deduplicated  sampled_out
+//!                                   └> observer: statistics, with the whole frame
 //! ```
 //!
 //! Each step has its line in the ledger, and a frame ends at the first that refuses it. Repetitions go before sampling,
 //! so that one in N is one in N different frames. Nothing is copied: a cut frame is a shorter slice of the same bytes,
 //! and its length on the wire stays with it.
 //!
-//! May import: [`crate::config`], [`crate::frame`], [`crate::filter`], and the consumer's seam of [`crate::rx`].
+//! May import: [`crate::config`], [`crate::frame`], [`crate::filter`], [`crate::observe`], and the consumer's seam of [`crate::rx`].
 //!
 //! Invariants: a stage that has nothing to do costs one branch per frame. A filter holds for whole batches.
 
@@ -21,6 +22,7 @@ use crate::{
     config::{SampleBy, Slice},
     filter::{Filter, Switch, Watch},
     frame::{FlowKey, Headers, Malformed, MalformedCounts},
+    observe::Observer,
     rx::{Consumer, Frame, Verdict},
 };
 use dedup::Window;
@@ -119,6 +121,7 @@ pub struct Stage<C> {
     sampler: Sampler,
     slice: Slice,
     parses: bool,
+    observer: Observer,
     malformed: MalformedCounts,
     published: Arc<MalformedCounters>,
 }
@@ -130,6 +133,7 @@ impl<C: Consumer> Stage<C> {
         reduction: &Reduction,
         switch: Arc<Switch>,
         published: Arc<MalformedCounters>,
+        observer: Observer,
     ) -> Self {
         let sampler = match reduction.sample_by {
             SampleBy::Frame => Sampler::frames(reduction.sample),
@@ -141,7 +145,10 @@ impl<C: Consumer> Stage<C> {
             watch: Watch::new(switch),
             window: (reduction.dedup_ns > 0).then(|| Window::new(reduction.dedup_ns)),
             slice: reduction.slice,
-            parses: reduction.slice != Slice::Whole || sampler.wants_flows(),
+            parses: reduction.slice != Slice::Whole
+                || sampler.wants_flows()
+                || observer.is_active(),
+            observer,
             sampler,
             malformed: MalformedCounts::default(),
             published,
@@ -168,22 +175,26 @@ impl<C: Consumer> Stage<C> {
         {
             return Verdict::Deduplicated;
         }
+        let by_flow = self.sampler.wants_flows();
+        if !by_flow && !self.sampler.keeps(|| 0) {
+            return Verdict::SampledOut;
+        }
         if !self.parses {
-            if !self.sampler.keeps(|| 0) {
-                return Verdict::SampledOut;
-            }
             return self.inner.frame(frame);
         }
-        let headers = Headers::innermost(frame.bytes);
+        let outer = Headers::parse(frame.bytes);
+        let headers = outer.descend(frame.bytes);
         if let Some(class) = headers.malformed {
             self.malformed.count(class);
         }
-        if !self
-            .sampler
-            .keeps(|| FlowKey::spread(frame.bytes, &headers))
+        if by_flow
+            && !self
+                .sampler
+                .keeps(|| FlowKey::spread(frame.bytes, &headers))
         {
             return Verdict::SampledOut;
         }
+        self.observer.see(&frame, &outer, &headers);
         frame.bytes = &frame.bytes[..slice::keep(self.slice, &headers, frame.bytes.len())];
         self.inner.frame(frame)
     }
@@ -212,11 +223,18 @@ impl<C: Consumer> Consumer for Stage<C> {
         self.inner.batch();
     }
 
+    #[inline]
+    fn handled(&mut self) {
+        self.observer.handled();
+        self.inner.handled();
+    }
+
     fn changed(&mut self, what: &str) {
         self.inner.changed(what);
     }
 
     fn idle(&mut self) {
+        self.observer.idle();
         if self.parses {
             self.published.publish(&self.malformed);
         }
@@ -262,7 +280,8 @@ mod tests {
 
     fn stage(reduction: &Reduction) -> Stage<Kept> {
         let switch = Arc::new(Switch::new(reduction.filter.clone()));
-        Stage::new(Kept::default(), reduction, switch, Arc::default())
+        let observer = Observer::default();
+        Stage::new(Kept::default(), reduction, switch, Arc::default(), observer)
     }
 
     fn give(stage: &mut Stage<Kept>, bytes: &[u8], ns: u64) -> Verdict {
@@ -342,6 +361,7 @@ mod tests {
             &reduction,
             Arc::clone(&switch),
             Arc::default(),
+            Observer::default(),
         );
         stage.batch();
         switch.set(Filter::compile("arp").unwrap());
@@ -361,7 +381,13 @@ mod tests {
         let reduction = reduction("", 0, 1, Slice::L4);
         assert!(reduction.parses());
         let switch = Arc::new(Switch::default());
-        let mut stage = Stage::new(Kept::default(), &reduction, switch, Arc::clone(&published));
+        let mut stage = Stage::new(
+            Kept::default(),
+            &reduction,
+            switch,
+            Arc::clone(&published),
+            Observer::default(),
+        );
         assert_eq!(give(&mut stage, &udp(1)[..40], 0), Verdict::Captured);
         assert_eq!(give(&mut stage, &[1, 2, 3], 0), Verdict::Captured);
         stage.batch();

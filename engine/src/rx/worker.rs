@@ -49,6 +49,8 @@ pub trait Consumer: Send {
     fn frame(&mut self, frame: Frame<'_>) -> Verdict;
     /// A batch begins: a chance to look, once for many frames, at what others may have changed.
     fn batch(&mut self) {}
+    /// The batch's frames have all been handled: their buffers go back to the NIC now.
+    fn handled(&mut self) {}
     /// What decides on the frames that follow has changed; the text says how, for those who keep notes.
     fn changed(&mut self, _what: &str) {}
     /// The queue has been empty for a moment: a chance to let go of what is half full.
@@ -201,6 +203,7 @@ impl<C: Consumer> Worker<C> {
                 for filled in &batch.frames {
                     tally.take(&mut self.consumer, filled, self.ring.memory(), stamp);
                 }
+                self.consumer.handled();
                 tally.received += batch.failed.len() as u64;
                 tally.errors += batch.failed.len() as u64;
             }

@@ -1,0 +1,132 @@
+//! Heavy hitters in bounded memory: space-saving (Metwally, Agrawal, El Abbadi 2005), in sets.
+//!
+//! Space-saving keeps a fixed number of counters. A key without one takes over the least, with its count as the error
+//! that it may have inherited: no key is ever counted too low. Finding the least among all takes a heap; here each key
+//! may stand in one set of [`WAYS`] counters alone, as in a CPU's cache, so that it is eight comparisons side by side.
+//! What holds for the whole in the paper holds for each set: a key with more than 1/[`WAYS`] of its set's weight is
+//! there, and its count is at most that much too high.
+
+/// Counters of a set.
+const WAYS: usize = 8;
+/// Sets of a sketch: 1024 counters.
+const SETS: usize = 128;
+
+/// A key with its count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counter<K> {
+    pub(super) key: K,
+    /// At least the key's true weight.
+    pub(super) count: u64,
+    /// How much of the count may be others'.
+    pub(super) error: u64,
+}
+
+/// The heaviest keys of a stream.
+#[derive(Clone, Debug)]
+pub(super) struct Sketch<K> {
+    sets: Box<[[Counter<K>; WAYS]]>,
+}
+
+impl<K: Copy + Default + Eq> Sketch<K> {
+    pub(super) fn new() -> Self {
+        Self {
+            sets: vec![[Counter::default(); WAYS]; SETS].into(),
+        }
+    }
+
+    /// Adds a weight of at least 1 to a key with this hash.
+    #[inline]
+    pub(super) fn add(&mut self, hash: u64, key: &K, weight: u64) {
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the low bits choose the set"
+        )]
+        let set = &mut self.sets[hash as usize % SETS];
+        let mut least = 0;
+        for i in 0..WAYS {
+            if set[i].key == *key && set[i].count > 0 {
+                set[i].count += weight;
+                return;
+            }
+            if set[i].count < set[least].count {
+                least = i;
+            }
+        }
+        let inherited = set[least].count;
+        set[least] = Counter {
+            key: *key,
+            count: inherited + weight,
+            error: inherited,
+        };
+    }
+
+    /// All counters in use, in no order.
+    pub(super) fn counters(&self) -> impl Iterator<Item = &Counter<K>> {
+        self.sets.iter().flatten().filter(|it| it.count > 0)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.sets.fill([Counter::default(); WAYS]);
+    }
+
+    /// Becomes the same as `other`, without allocating.
+    pub(super) fn copy_from(&mut self, other: &Self) {
+        self.sets.copy_from_slice(&other.sets);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    /// Spreads neighbouring keys over few sets, so that these overflow.
+    fn hash(key: u16) -> u64 {
+        u64::from(key) % 3
+    }
+
+    proptest! {
+        #[test]
+        fn counts_are_never_too_low_and_heavy_keys_are_there(
+            stream in prop::collection::vec((0_u16..100, 1_u64..2000), 0..3000)
+        ) {
+            let mut sketch = Sketch::new();
+            let (mut exact, mut of_set) = (HashMap::new(), HashMap::new());
+            for (key, weight) in stream {
+                sketch.add(hash(key), &key, weight);
+                *exact.entry(key).or_insert(0_u64) += weight;
+                *of_set.entry(hash(key)).or_insert(0_u64) += weight;
+            }
+            let kept: HashMap<_, _> = sketch.counters().map(|it| (it.key, it)).collect();
+            for (key, weight) in exact {
+                let share = of_set[&hash(key)] / WAYS as u64;
+                match kept.get(&key) {
+                    Some(it) => {
+                        prop_assert!(it.count >= weight && it.count - it.error <= weight);
+                        prop_assert!(it.error <= share);
+                    }
+                    None => prop_assert!(weight <= share),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_keys_are_counted_exactly() {
+        let mut sketch = Sketch::new();
+        for round in 0..100_u64 {
+            for key in 0..8_u16 {
+                sketch.add(0, &key, 1 + round);
+            }
+            sketch.add(1, &0, 1);
+        }
+        assert_eq!(sketch.counters().count(), 9);
+        assert!(sketch.counters().all(|it| it.error == 0));
+        let mut copy = Sketch::new();
+        copy.copy_from(&sketch);
+        sketch.clear();
+        assert_eq!(sketch.counters().count(), 0);
+        assert_eq!(copy.counters().count(), 9);
+    }
+}

@@ -1,0 +1,150 @@
+//! Live statistics, through the binary: what a run's summary says of its traffic is what went over the wire.
+
+use serde_json::Value;
+use std::{collections::HashMap, path::Path};
+use wqcap_tests::{
+    Dir, Wqcap,
+    captures::Captures,
+    files,
+    frames::{self, Ends, Frame},
+};
+
+fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
+    Wqcap::run(dir, name)
+        .replay(file)
+        .queues(3)
+        .set("capture.buffer=128KiB")
+        .set("capture.ring=32")
+        .set("output.format=none")
+        .set("capture.statistics=true")
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Sum of `what` over an object's or an array's entries.
+fn sum(of: &Value, what: &str) -> u64 {
+    match of {
+        Value::Object(entries) => entries.values().map(|it| number(&it[what])).sum(),
+        Value::Array(entries) => entries.iter().map(|it| number(&it[what])).sum(),
+        other => panic!("{other} has no entries"),
+    }
+}
+
+#[test]
+fn all_real_frames_are_counted_once() {
+    let dir = Dir::new();
+    let captures = Captures::find();
+    let records = captures
+        .files
+        .iter()
+        .flat_map(|it| files::read_as_it_stands(it));
+    let frames: Vec<_> = records
+        .map(|it| it.bytes)
+        .filter(|it| it.len() >= 14)
+        .collect();
+    let file = dir.join("everything.pcap");
+    files::write(&file, 1_600_000_000, &frames);
+    let finished = run(&dir, "all", &file).finish(0);
+    let statistics = &finished.summary.json["statistics"];
+    let bytes: usize = frames.iter().map(Vec::len).sum();
+    assert_eq!(number(&statistics["frames"]), frames.len() as u64);
+    assert_eq!(number(&statistics["bytes"]), bytes as u64);
+    for parts in ["protocols", "queues", "sizes"] {
+        assert_eq!(
+            sum(&statistics[parts], "frames"),
+            frames.len() as u64,
+            "{parts}"
+        );
+    }
+    for parts in ["protocols", "queues"] {
+        assert_eq!(sum(&statistics[parts], "bytes"), bytes as u64, "{parts}");
+    }
+    let arps = frames
+        .iter()
+        .filter(|it| it[12..14] == [0x08, 0x06])
+        .count();
+    let arp = number(&statistics["protocols"]["arp"]["frames"]);
+    assert!(arp >= arps as u64, "{arp} ARP frames, {arps} untagged");
+    let gaps = number(&statistics["inter_arrival"]["count"]);
+    let queues = statistics["queues"].as_array().expect("queues");
+    let with_frames = queues.iter().filter(|it| number(&it["frames"]) > 0).count();
+    assert_eq!(gaps, frames.len() as u64 - with_frames as u64);
+    let hold = &statistics["hold"];
+    assert!(number(&hold["count"]) > 0, "{hold}");
+    assert!(number(&hold["p50_ns"]) <= number(&hold["max_ns"]), "{hold}");
+}
+
+#[test]
+fn talkers_are_ranked_by_bytes_and_by_frames() {
+    let dir = Dir::new();
+    let file = dir.join("talkers.pcap");
+    let mut sent = Vec::new();
+    let mut exact: HashMap<String, (u64, u64)> = HashMap::new();
+    for i in 0..2000_u16 {
+        // Host n sends in n of 40 rounds, the longer the lower it is.
+        let from = 1 + (i * 7) % 40;
+        if i / 40 < from {
+            let ends = Ends {
+                from,
+                to: 100,
+                sport: 1000,
+                dport: 80,
+            };
+            let size = 1400 / usize::from(from);
+            let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 0);
+            let frame = frame.udp(ends).payload(size).done();
+            let talker = exact.entry(format!("10.0.0.{from}")).or_default();
+            *talker = (talker.0 + frame.len() as u64, talker.1 + 1);
+            sent.push(frame);
+        }
+    }
+    files::write(&file, 1_600_000_000, &sent);
+    let finished = run(&dir, "talkers", &file).finish(0);
+    let talkers = &finished.summary.json["statistics"]["talkers"];
+    for (list, weight) in [
+        ("by_bytes", (|it| it.0) as fn((u64, u64)) -> u64),
+        ("by_frames", |it| it.1),
+    ] {
+        let listed = talkers[list].as_array().expect("a list");
+        assert_eq!(listed.len(), 20, "{talkers}");
+        let mut ranks: Vec<_> = exact.values().map(|it| weight(*it)).collect();
+        ranks.sort_unstable_by(|a, b| b.cmp(a));
+        for (talker, rank) in listed.iter().zip(ranks) {
+            let address = talker["address"].as_str().expect("an address");
+            assert_eq!(number(&talker["count"]), weight(exact[address]), "{talker}");
+            assert_eq!(number(&talker["count"]), rank, "{talkers}");
+            assert_eq!(number(&talker["error"]), 0);
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_off_is_seen_and_what_is_filtered_is_not() {
+    let dir = Dir::new();
+    let file = dir.join("flows.pcap");
+    files::write(&file, 1_600_000_000, &frames::udp_flows(400, 100));
+    let finished = run(&dir, "cut", &file)
+        .set("capture.slice=l3")
+        .set("capture.filter=udp src port 1025")
+        .finish(0);
+    let statistics = &finished.summary.json["statistics"];
+    assert_eq!(
+        statistics["protocols"]["udp"],
+        serde_json::json!({"frames": 25, "bytes": 2500})
+    );
+    assert_eq!(finished.summary.ledger.total.captured, 25);
+}
+
+#[test]
+fn statistics_are_off_unless_wanted() {
+    let dir = Dir::new();
+    let file = dir.join("flows.pcap");
+    files::write(&file, 1_600_000_000, &frames::udp_flows(40, 100));
+    let finished = Wqcap::run(&dir, "off").replay(&file).finish(0);
+    assert!(finished.summary.json["statistics"].is_null());
+    assert!(finished.summary.json["malformed"].is_null());
+}
