@@ -15,6 +15,7 @@
 //! | [`mod@reference`] | the naive answer to "which queue takes this frame?" |
 //! | [`captures`] | a folder of real captures, or generated ones in its place |
 //! | [`netns`] | network namespaces joined by veth |
+//! | [`privileges`] | running the product as a user without rights |
 //! | [`clients`] | C programs, with and without the address sanitizer |
 //! | [`dir`] | scratch folders |
 //! | [`skip!`] | leaving a test out, aloud |
@@ -30,6 +31,7 @@ pub mod files;
 pub mod frames;
 pub mod ledger;
 pub mod netns;
+pub mod privileges;
 pub mod process;
 pub mod reference;
 pub mod skip;

@@ -12,6 +12,7 @@ use std::{
 };
 use wqcap_tests::{
     Dir, Program, Running, Summary, Wqcap, binaries, files, frames,
+    privileges::{self, ForAll, as_nobody},
     process::is_root,
     skip,
     wqcap::{model, wqcap},
@@ -225,51 +226,28 @@ fn the_output_folder_must_be_there_and_be_a_folder() {
     assert!(!missing.exists(), "nobody asked for it to be made");
 }
 
-/// A copy of the binaries, and a folder for them, that any user can get at: the repository may be nobody else's to see.
-struct ForAll {
-    dir: Dir,
+/// `wqcap run` on a synthetic wire, into the folder `out` of `place`, as user nobody with `capabilities`.
+fn run_as_nobody(place: &ForAll, capabilities: &[&str], args: &[&str]) -> Program {
+    let program = Program::new(place.wqcap())
+        .args([
+            "run",
+            "--model",
+            "synth:count=1000,size=94",
+            "--set",
+            "capture.ring=256",
+            "--set",
+        ])
+        .arg(format!("output.dir={}", place.dir().join("out").display()))
+        .args(["--set", "output.buffer=1MiB", "--set", "output.format=pcap"])
+        .args(args);
+    as_nobody(program, capabilities)
 }
 
-impl ForAll {
-    fn new() -> Self {
-        let dir = Dir::new();
-        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).expect("an own folder");
-        for name in ["wqcap", "libmlx5_model.so"] {
-            fs::copy(binaries::dir().join(name), dir.join(name)).expect("room for a copy");
-        }
-        Self { dir }
-    }
-
-    /// `wqcap run` on a synthetic wire, into the folder `out`, as user nobody with `capabilities` (setpriv's words).
-    fn run_as_nobody(&self, capabilities: &[&str], args: &[&str]) -> Program {
-        let setpriv = [
-            "setpriv",
-            "--reuid",
-            "65534",
-            "--regid",
-            "65534",
-            "--clear-groups",
-        ];
-        Program::new(self.dir.join("wqcap"))
-            .args([
-                "run",
-                "--model",
-                "synth:count=1000,size=94",
-                "--set",
-                "capture.ring=256",
-                "--set",
-            ])
-            .arg(format!("output.dir={}", self.dir.join("out").display()))
-            .args(["--set", "output.buffer=1MiB", "--set", "output.format=pcap"])
-            .args(args)
-            .wrapped(setpriv.iter().chain(capabilities))
-    }
-
-    fn out(&self, mode: u32) -> PathBuf {
-        let out = self.dir.folder("out");
-        fs::set_permissions(&out, Permissions::from_mode(mode)).expect("an own folder");
-        out
-    }
+/// The folder `out` of `place`.
+fn out_with_mode(place: &ForAll, mode: u32) -> PathBuf {
+    let out = place.dir().folder("out");
+    fs::set_permissions(&out, Permissions::from_mode(mode)).expect("an own folder");
+    out
 }
 
 #[test]
@@ -278,8 +256,8 @@ fn an_output_folder_without_rights_is_refused() {
         skip!("only root can become a user without rights to a folder");
     }
     let place = ForAll::new();
-    let out = place.out(0o755);
-    let done = place.run_as_nobody(&[], &[]).run().expect(2);
+    let out = out_with_mode(&place, 0o755);
+    let done = run_as_nobody(&place, privileges::NONE, &[]).run().expect(2);
     done.says(&["output.dir", out.to_str().expect("plain"), "ermission"]);
 }
 
@@ -289,16 +267,19 @@ fn capabilities_are_asked_for_or_granted_and_it_is_said() {
         skip!("only root can give and take capabilities");
     }
     let place = ForAll::new();
-    let out = place.out(0o777);
+    let out = out_with_mode(&place, 0o777);
     // Nothing is at stake on a synthetic wire.
-    let done = place.run_as_nobody(&[], &[]).run().expect(0);
+    let done = run_as_nobody(&place, privileges::NONE, &[]).run().expect(0);
     done.says(&["CAP_NET_RAW", "grants"]);
     // Whoever insists on the process's own is refused as by the kernel, and told what is missing.
     let insist = &["--set", "model.caps=process"];
-    let done = place.run_as_nobody(&[], insist).run().expect(2);
+    let done = run_as_nobody(&place, privileges::NONE, insist)
+        .run()
+        .expect(2);
     done.says(&["CAP_NET_RAW"]);
-    let net_raw = &["--inh-caps", "+net_raw", "--ambient-caps", "+net_raw"];
-    let done = place.run_as_nobody(net_raw, insist).run().expect(0);
+    let done = run_as_nobody(&place, privileges::NET_RAW, insist)
+        .run()
+        .expect(0);
     assert!(!done.stderr.contains("grants"), "{done}");
     let captured: usize = fs::read_dir(&out)
         .expect("a folder")

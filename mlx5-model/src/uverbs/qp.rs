@@ -52,6 +52,14 @@ const FEATURE_FLAGS: [(u32, u32); 3] = [
     ),
 ];
 
+/// The driver's own flags for a RAW_PACKET QP beside those of [`tir_flags`]. Scattering into CQEs is asked
+/// for by libmlx5 unbidden, and concerns transports alone.
+const RAW_VENDOR_FLAGS: u32 = MLX5_QP_FLAG_SIGNATURE
+    | MLX5_QP_FLAG_SCATTER_CQE
+    | MLX5_QP_FLAG_ALLOW_SCATTER_CQE
+    | MLX5_QP_FLAG_BFREG_INDEX
+    | MLX5_QP_FLAG_UAR_PAGE_INDEX;
+
 /// CREATE_QP.
 pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_qp = request.core()?;
@@ -188,6 +196,17 @@ fn make_rss(
     Ok(handle)
 }
 
+/// The driver's own flags for what receives (`process_vendor_flags`): one that the device cannot do is
+/// as wrong as one that does not exist.
+fn tir_flags(tunnels: bool) -> u32 {
+    let offloads = if tunnels {
+        MLX5_QP_FLAG_TUNNEL_OFFLOADS
+    } else {
+        0
+    };
+    offloads | MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC | MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC
+}
+
 /// `create_rss_raw_qp_tir` of the driver.
 fn check_hash(
     driver: &mlx5_ib_create_qp_rss,
@@ -195,14 +214,14 @@ fn check_hash(
     tunnels: bool,
 ) -> Result<RssKey, Errno> {
     let fields = driver.rx_hash_fields_mask;
-    let known = MLX5_QP_FLAG_TUNNEL_OFFLOADS
-        | MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC
-        | MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC;
-    if driver.comp_mask != 0 || driver.flags & !known != 0 || driver.reserved != [0; 6] {
+    if driver.flags & !tir_flags(tunnels) != 0 {
+        return Err(libc::EINVAL);
+    }
+    if driver.comp_mask != 0 || driver.reserved != [0; 6] {
         return Err(libc::EOPNOTSUPP);
     }
     let tunnelled = driver.flags & MLX5_QP_FLAG_TUNNEL_OFFLOADS != 0;
-    if tunnelled && !tunnels || fields & INNER != 0 && !tunnelled {
+    if fields & INNER != 0 && !tunnelled {
         return Err(libc::EOPNOTSUPP);
     }
     if u32::from(driver.rx_hash_function) != MLX5_RX_HASH_FUNC_TOEPLITZ {
@@ -236,6 +255,9 @@ fn make_raw(
 ) -> Result<u32, Errno> {
     let driver: mlx5_ib_create_qp = request.driver(offset_of!(mlx5_ib_create_qp, ece_options))?;
     let device = session.device().settings();
+    if driver.flags & !(RAW_VENDOR_FLAGS | tir_flags(device.caps.tunnel_offloads)) != 0 {
+        return Err(libc::EINVAL);
+    }
     let known = FEATURE_FLAGS
         .iter()
         .fold(IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK, |sum, flag| {
@@ -576,10 +598,12 @@ mod tests {
             ..rss(INNER | IPV4)
         };
         assert_eq!(check(inner, 8), Ok(()));
-        assert_eq!(
-            check_hash(&inner, 8, false).map(drop),
-            Err(libc::EOPNOTSUPP)
-        );
+        assert_eq!(check_hash(&inner, 8, false).map(drop), Err(libc::EINVAL));
+        let credits = mlx5_ib_create_qp_rss {
+            flags: MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE,
+            ..rss(IPV4)
+        };
+        assert_eq!(check(credits, 8), Err(libc::EINVAL));
         let short = mlx5_ib_create_qp_rss {
             rx_key_len: 32,
             ..rss(IPV4)
