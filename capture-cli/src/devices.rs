@@ -146,7 +146,7 @@ pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<()
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use engine::device::DeviceCaps;
+    use engine::{device::DeviceCaps, place::Place};
 
     pub fn device(name: &str, missing: &[&str]) -> DeviceFacts {
         DeviceFacts {
@@ -174,6 +174,7 @@ pub mod tests {
                 rate_gbps: 100.0,
                 netdev: Some("ens1f0np0".into()),
                 mtu: Some(1500),
+                place: Place::default(),
             }],
             direct: true,
             software: false,

@@ -7,6 +7,7 @@ use crate::{
 use engine::{
     capture::{ClockReport, End, Report},
     plan::{Plan, Stamps},
+    reduce::FcsReport,
     stats::{Counter, NicCounters, QueueLedger, live},
 };
 use serde::Serialize;
@@ -46,6 +47,8 @@ pub struct Summary<'a> {
     malformed: Option<&'a BTreeMap<&'static str, u64>>,
     /// Live statistics at the end; null where they were off.
     statistics: Option<&'a live::Snapshot>,
+    /// Frames whose FCS was checked; null where none was.
+    fcs: Option<FcsReport>,
     files: &'a [PathBuf],
     duration_s: f64,
     startup_s: f64,
@@ -110,6 +113,7 @@ impl<'a> Summary<'a> {
             nic: &report.nic,
             malformed: report.malformed.as_ref(),
             statistics: report.statistics.as_ref(),
+            fcs: report.fcs,
             files: &report.files,
             duration_s: report.duration.as_secs_f64(),
             startup_s: report.startup.as_secs_f64(),
@@ -212,6 +216,16 @@ pub fn text(report: &Report) -> String {
     });
     if let Some(first) = nic.next() {
         line("nic", &nic.fold(first, |all, it| all + ", " + &it));
+    }
+    if let Some(fcs) = report.fcs {
+        line(
+            "fcs",
+            &format!(
+                "{} checked, {} bad",
+                thousands(fcs.checked),
+                thousands(fcs.bad)
+            ),
+        );
     }
     for (i, file) in report.files.iter().enumerate() {
         line(
@@ -361,6 +375,10 @@ mod tests {
             .into(),
             malformed: None,
             statistics: None,
+            fcs: Some(FcsReport {
+                checked: 2_469_134,
+                bad: 3,
+            }),
             files: vec![
                 "/d/wqcap-q00-1.pcapng".into(),
                 "/d/wqcap-q01-1.pcapng".into(),
@@ -415,6 +433,7 @@ queue   received   captured  errors        bytes
 1      1,234,567  1,234,560       7  100,000,000
 total  2,469,134  2,469,120      14  200,000,000
 nic      out_of_buffer 5, rx_discards_phy unreadable
+fcs      2,469,134 checked, 3 bad
 files    /d/wqcap-q00-1.pcapng
          /d/wqcap-q01-1.pcapng
 time     2.500 s, 988 kframes/s, 640 Mbit/s; first queue ready after 0.120 s

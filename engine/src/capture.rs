@@ -9,7 +9,7 @@ use crate::{
     observe::Observer,
     plan::{Plan, Stamps},
     port::Port,
-    reduce::{MalformedCounters, Stage},
+    reduce::{FcsReport, Stage, StageCounters},
     rx::{Consumer, Control, Ended, Idle, Ring, Worker, system_ns, wait_readable},
     sink::{Count, Encoder, Files, Finished, OnFull, PcapEncoder, PcapngEncoder, Writer},
     stats::{Budget, NicCounters, QueueCounters, QueueLedger, live},
@@ -71,8 +71,12 @@ struct Shared {
     counters: Vec<Arc<QueueCounters>>,
     budget: Option<Arc<Budget>>,
     filter: Arc<Switch>,
-    /// By queue; `None`: frames are not parsed.
-    malformed: Option<Vec<Arc<MalformedCounters>>>,
+    /// By queue.
+    stages: Vec<Arc<StageCounters>>,
+    /// Frames are parsed, so that the malformed are counted.
+    parses: bool,
+    /// Each frame's FCS is checked.
+    verifies: bool,
     /// `None`: nobody wants statistics.
     statistics: Option<live::Statistics>,
 }
@@ -157,6 +161,8 @@ pub struct Report {
     pub malformed: Option<BTreeMap<&'static str, u64>>,
     /// Live statistics as they were at the end; `None`: they were off.
     pub statistics: Option<live::Snapshot>,
+    /// Frames whose FCS was checked; `None`: `capture.verify_fcs` is off.
+    pub fcs: Option<FcsReport>,
     /// Finished files, in name order.
     pub files: Vec<PathBuf>,
     /// From the first WQ ready to the last file synced and closed.
@@ -185,7 +191,7 @@ impl Capture {
                 started,
                 counters,
                 dir,
-                &PcapEncoder::new(plan.snaplen),
+                &PcapEncoder::new(plan.snaplen).with_fcs(plan.scatters_fcs()),
             ),
             (Format::Pcapng, Some(dir)) => {
                 let interface = plan
@@ -198,7 +204,7 @@ impl Capture {
                     started,
                     counters,
                     dir,
-                    &PcapngEncoder::new(plan.snaplen, interface),
+                    &PcapngEncoder::new(plan.snaplen, interface).with_fcs(plan.scatters_fcs()),
                 )
             }
             _ => {
@@ -226,7 +232,8 @@ impl Capture {
             },
             rotation: plan.output.rotation,
             snaplen: plan.snaplen as usize,
-            longest: plan.buffer as usize * plan.max_sge as usize,
+            // A VLAN tag that is put back stands in front of what the buffers hold.
+            longest: plan.buffer as usize * plan.max_sge as usize + 4,
         };
         let (writer, sinks) = Writer::start(&files, encoder, &counters)?;
         Self::with(plan, limits, started, counters, Some(writer), sinks)
@@ -262,9 +269,9 @@ impl Capture {
             counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(Switch::new(plan.reduction.filter.clone())),
-            malformed: plan
-                .parses()
-                .then(|| plan.queues.iter().map(|_| Arc::default()).collect()),
+            stages: plan.queues.iter().map(|_| Arc::default()).collect(),
+            parses: plan.parses(),
+            verifies: plan.reduction.verify_fcs,
             statistics: plan
                 .statistics
                 .then(|| live::Statistics::new(plan.queues.len())),
@@ -510,6 +517,7 @@ impl Capture {
             nic,
             malformed: self.shared.malformed(),
             statistics: self.statistics(),
+            fcs: self.shared.fcs(),
             files: finished.files,
             duration: self.ready.elapsed(),
             startup: self.ready.duration_since(self.started),
@@ -599,26 +607,33 @@ impl Shared {
         let (reduction, switch) = (plan.reduction.clone(), Arc::clone(&self.filter));
         let statistics = self.statistics.clone();
         let system_time = plan.stamps != Stamps::HardwareNic;
-        let malformed = self
-            .malformed
-            .as_ref()
-            .map(|by_queue| Arc::clone(&by_queue[i]));
+        let counters = Arc::clone(&self.stages[i]);
         move |sink| {
             let observer = Observer {
                 live: statistics.map(|it| it.recorder(i, system_time)),
             };
-            let malformed = malformed.unwrap_or_default();
-            Stage::new(sink, &reduction, switch, malformed, observer)
+            Stage::new(sink, &reduction, switch, counters, observer)
         }
     }
 
     fn malformed(&self) -> Option<BTreeMap<&'static str, u64>> {
-        let by_queue = self.malformed.as_ref()?;
-        let mut sum = BTreeMap::new();
-        for counters in by_queue {
-            counters.add_to(&mut sum);
-        }
-        Some(sum)
+        self.parses.then(|| {
+            let mut sum = BTreeMap::new();
+            for counters in &self.stages {
+                counters.add_malformed_to(&mut sum);
+            }
+            sum
+        })
+    }
+
+    fn fcs(&self) -> Option<FcsReport> {
+        self.verifies.then(|| {
+            let mut sum = FcsReport::default();
+            for counters in &self.stages {
+                sum += counters.fcs();
+            }
+            sum
+        })
     }
 
     fn ledgers(&self) -> Vec<QueueLedger> {

@@ -93,7 +93,6 @@ pub enum ConfigError {
 /// Whoever adds a feature removes its line.
 const NOT_YET: &[(&str, Option<&str>)] = &[
     ("device.on_loss", None),
-    ("capture.verify_fcs", None),
     ("rss.inner", None),
     ("rss.respread", None),
     ("pipeline.mode", Some("fanout")),

@@ -4,11 +4,12 @@
 
 use crate::{
     Error,
+    place::Place,
     verbs::{self, Context},
 };
 use rdma_sys as ffi;
 use serde::Serialize;
-use std::fs;
+use std::{fs, path::Path};
 
 /// `IBV_LINK_LAYER_ETHERNET`.
 const LINK_LAYER_ETHERNET: u8 = 2;
@@ -86,6 +87,8 @@ pub struct PortFacts {
     pub netdev: Option<String>,
     /// That interface's MTU.
     pub mtu: Option<u32>,
+    /// What it shares its hardware with.
+    pub place: Place,
 }
 
 /// Every RDMA device on this machine that can be opened; one that cannot is named in the log, since a broken device
@@ -201,6 +204,7 @@ fn port(context: &Context, number: u8) -> Result<PortFacts, Error> {
                 .parse()
                 .ok()
         }),
+        place: Place::of(Path::new("/sys"), name, netdev.as_deref()),
         netdev,
     })
 }

@@ -37,6 +37,7 @@ pub mod memory;
 pub mod merge;
 pub mod nic;
 pub mod observe;
+pub mod place;
 pub mod plan;
 pub mod port;
 pub mod reader;
@@ -46,6 +47,7 @@ pub mod rx;
 pub mod sink;
 pub mod stats;
 pub mod steer;
+mod unseen;
 pub mod verbs;
 
 pub use error::Error;

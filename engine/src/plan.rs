@@ -10,6 +10,8 @@ use crate::{
     reduce::Reduction,
     sink::Rotation,
     steer::Steering,
+    unseen,
+    verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
 use rss::{key::RssKey, table::IndirectionTable};
 use serde::{Serialize, Serializer};
@@ -150,17 +152,8 @@ impl Plan {
         let queues = queues(config, device, &mut notes)?;
         let table = table(config, queues.len(), caps.max_table)?;
         let (ring, buffer, max_sge) = buffers(config, caps)?;
-        if let Some(mtu) = port
-            .mtu
-            .filter(|mtu| u64::from(buffer) * u64::from(max_sge) < u64::from(*mtu) + 22)
-        {
-            notes.push(format!(
-                "capture.buffer x capture.max_sge = {} bytes: frames at {}'s MTU of {mtu} have up to {}; longer ones become errors",
-                u64::from(buffer) * u64::from(max_sge),
-                port.netdev.as_deref().unwrap_or("the interface"),
-                mtu + 22
-            ));
-        }
+        let wq_flags = wq_flags(config, device)?;
+        notes.extend(unseen::notes(config, port));
         let stamps = match (config.capture.timestamps, config.capture.clock) {
             (config::Timestamps::Software, _) => Stamps::Software,
             (config::Timestamps::Hardware, _)
@@ -176,7 +169,6 @@ impl Plan {
             (config::Timestamps::Hardware, config::Clock::Nic) => Stamps::HardwareNic,
         };
         let steering = Steering::of(config, u16::try_from(queues.len()).unwrap_or(u16::MAX))?;
-        let wq_flags = wq_flags(config, device)?;
         let direct = device.direct && config.capture.access == config::Access::Auto;
         if config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Restore && !direct {
             return Err(refuse(
@@ -192,6 +184,7 @@ impl Plan {
                     .into(),
             );
         }
+        verifiable(config)?;
         stolen(config, device, port, &mut notes)?;
         let key = config
             .rss
@@ -239,6 +232,12 @@ impl Plan {
         })
     }
 
+    /// Whether the NIC delivers each frame's FCS.
+    #[must_use]
+    pub fn scatters_fcs(&self) -> bool {
+        self.wq_flags & SCATTER_FCS != 0
+    }
+
     /// Whether frames are parsed, so that malformed ones can be counted.
     #[must_use]
     pub fn parses(&self) -> bool {
@@ -265,7 +264,30 @@ fn reduction(capture: &config::CaptureConfig) -> Result<Reduction, Error> {
         capture.sample,
         capture.sample_by,
         capture.slice,
-    ))
+    )
+    .verifying(capture.verify_fcs))
+}
+
+/// An FCS can be checked where it is delivered, with the frame that it belongs to.
+fn verifiable(config: &Config) -> Result<(), Error> {
+    if !config.capture.verify_fcs {
+        return Ok(());
+    }
+    if !config.wq.scatter_fcs {
+        return Err(refuse(
+            "capture.verify_fcs",
+            true,
+            "the NIC keeps the FCS to itself; set wq.scatter_fcs = true",
+        ));
+    }
+    if config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Lost {
+        return Err(refuse(
+            "capture.verify_fcs",
+            true,
+            "the FCS belongs to the frame with its VLAN tag; set output.vlan = \"restore\", or wq.cvlan_stripping = false",
+        ));
+    }
+    Ok(())
 }
 
 /// The device the configuration means.
@@ -471,12 +493,6 @@ fn buffers(config: &Config, caps: &DeviceCaps) -> Result<(u32, u32, u32), Error>
     }
     Ok((ring, bytes, max_sge))
 }
-
-/// `ibv_wq_flags`, by bit.
-const CVLAN_STRIPPING: u32 = 1 << 0;
-const SCATTER_FCS: u32 = 1 << 1;
-const DELAY_DROP: u32 = 1 << 2;
-const PCI_WRITE_END_PADDING: u32 = 1 << 3;
 
 /// The WQs' creation flags, each held to what the device can do.
 fn wq_flags(config: &Config, device: &DeviceFacts) -> Result<u32, Error> {

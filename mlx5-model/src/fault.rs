@@ -28,6 +28,11 @@ pub enum Effect {
         /// As above.
         queue: u32,
     },
+    /// A WQ's next frame was damaged on the wire: its FCS does not belong to it.
+    BadFcs {
+        /// As above.
+        queue: u32,
+    },
     /// The CQ of a WQ overruns.
     CqOverrun {
         /// As above.
@@ -113,6 +118,9 @@ fn one(text: &str) -> Result<Fault, String> {
         "bad_lkey" => Effect::BadLkey {
             queue: options.queue()?,
         },
+        "bad_fcs" => Effect::BadFcs {
+            queue: options.queue()?,
+        },
         "cq_overrun" => Effect::CqOverrun {
             queue: options.queue()?,
         },
@@ -129,7 +137,7 @@ fn one(text: &str) -> Result<Fault, String> {
         },
         _ => {
             return Err(format!(
-                "\"{kind}\" is no fault; there are wq_fatal, bad_lkey, cq_overrun, port_down, device_fatal, slow_pci and clock_jump"
+                "\"{kind}\" is no fault; there are wq_fatal, bad_lkey, bad_fcs, cq_overrun, port_down, device_fatal, slow_pci and clock_jump"
             ));
         }
     };
@@ -207,7 +215,7 @@ impl<'a> Options<'a> {
         match self.given.first() {
             None => Ok(()),
             Some((name, _)) => Err(format!(
-                "{} takes no {name}, or not twice: wq_fatal, bad_lkey and cq_overrun take queue, port_down takes for, slow_pci ns and for, clock_jump ns, and all of them port",
+                "{} takes no {name}, or not twice: wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down takes for, slow_pci ns and for, clock_jump ns, and all of them port",
                 self.kind
             )),
         }
@@ -258,6 +266,10 @@ mod tests {
             (
                 "wq_fatal:queue=2@frames=7",
                 fault(Effect::WqFatal { queue: 2 }, 1, frames),
+            ),
+            (
+                "bad_fcs:queue=1@frames=7",
+                fault(Effect::BadFcs { queue: 1 }, 1, frames),
             ),
             ("bad_lkey@ms=3", fault(Effect::BadLkey { queue: 0 }, 1, ms)),
             (

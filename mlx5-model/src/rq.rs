@@ -118,6 +118,8 @@ pub struct Rq {
     pub events: AsyncSource,
     /// Indirection tables it stands in.
     pub users: u32,
+    /// The next frame's FCS is a wrong one.
+    damaged: bool,
 }
 
 impl Rq {
@@ -162,6 +164,7 @@ impl Rq {
             owner,
             events,
             users: 0,
+            damaged: false,
         })
     }
 
@@ -247,6 +250,11 @@ impl Rq {
         self.keys_of = NO_PD;
     }
 
+    /// The next frame comes with an FCS that is not its own.
+    pub fn damage_next(&mut self) {
+        self.damaged = true;
+    }
+
     /// Delivers a frame into the next WQE; [`Rq::room`] has said that there is one. `info` holds the
     /// hash and the flow tag.
     ///
@@ -330,7 +338,7 @@ impl Rq {
     /// Frames that are delivered otherwise than they came. Gives the number of bytes delivered.
     #[cold]
     fn scatter_changed(
-        &self,
+        &mut self,
         regions: &Regions,
         wqe: usize,
         frame: &Arrival<'_>,
@@ -343,7 +351,10 @@ impl Rq {
         } else {
             tail
         };
-        let fcs = frame.fcs();
+        let mut fcs = frame.fcs();
+        if self.features.scatter_fcs && std::mem::take(&mut self.damaged) {
+            fcs[0] ^= 0xff;
+        }
         let fcs = if self.features.scatter_fcs {
             &fcs[..]
         } else {
@@ -634,6 +645,25 @@ mod tests {
         bench.post(3, bench.lkey, &[(0, 100)]);
         bench.rq.flush(&mut bench.cq);
         assert_eq!((bench.cqe(3)[61], bench.cqe(3)[55]), (3, 5));
+    }
+
+    #[test]
+    fn a_damaged_frame_is_the_next_one_alone() {
+        let features = RqFeatures {
+            scatter_fcs: true,
+            ..RqFeatures::default()
+        };
+        let mut bench = Bench::new(4, features);
+        bench.post(0, bench.lkey, &[(0, 100)]);
+        bench.post(1, bench.lkey, &[(200, 100)]);
+        bench.rq.damage_next();
+        let frame = [5; 60];
+        let fcs = crate::frame::crc32(&frame).to_le_bytes();
+        for (at, right) in [(DATA, false), (DATA + 200, true)] {
+            assert_eq!(bench.receive(&frame), Room::Enough);
+            assert_eq!(bench.bytes(at, 60), frame);
+            assert_eq!(bench.bytes(at + 60, 4) == fcs, right);
+        }
     }
 
     #[test]

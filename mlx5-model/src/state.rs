@@ -463,6 +463,10 @@ impl State {
                 Some((rq, _)) => rq.lose_keys(),
                 None => return false,
             },
+            Effect::BadFcs { queue } => match self.ready_wq(queue) {
+                Some((rq, _)) => rq.damage_next(),
+                None => return false,
+            },
             Effect::CqOverrun { queue } => match self.ready_wq(queue) {
                 Some((rq, cq)) => {
                     cq.fail();

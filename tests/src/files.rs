@@ -48,7 +48,8 @@ fn read_pcap(file: &[u8]) -> Result<Vec<Record>, String> {
     if header.ts_resolution != TsResolution::NanoSecond {
         return Err("timestamps are not in nanoseconds".to_owned());
     }
-    if u32::from(header.datalink) != 1 {
+    // Above the link type stand the bits that declare an FCS.
+    if u32::from(header.datalink) & 0x03ff_ffff != 1 {
         return Err(format!("link type {:?} is not Ethernet", header.datalink));
     }
     let mut records = Vec::new();

@@ -66,7 +66,7 @@ pub struct CaptureConfig {
     pub steal_management: bool,
     /// When the port goes down; absent: wait, or stop with a finite wire.
     pub on_port_down: Option<OnPortDown>,
-    /// Check and remove each frame's FCS; needs `wq.scatter_fcs`.
+    /// Check each frame's FCS; needs `wq.scatter_fcs`.
     pub verify_fcs: bool,
     /// Cut frames by layer.
     pub slice: Slice,

@@ -264,6 +264,9 @@ pub(crate) fn written<E: Encoder>(encoder: &E, frames: u64) -> (Vec<u8>, Vec<usi
             ns: SECOND + i,
             bytes: &bytes,
             len: 1500,
+            fcs: &[],
+            fcs_len: 0,
+            bad_fcs: false,
             lost_before: i % 3,
         };
         let mut out = vec![0; encoder.record_len(&record)];

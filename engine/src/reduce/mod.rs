@@ -14,27 +14,24 @@
 //!
 //! Invariants: a stage that has nothing to do costs one branch per frame. A filter holds for whole batches.
 
+mod counters;
 mod dedup;
+mod fcs;
 mod sample;
 mod slice;
 
 use crate::{
     config::{SampleBy, Slice},
     filter::{Filter, Switch, Watch},
-    frame::{FlowKey, Headers, Malformed, MalformedCounts},
+    frame::{FlowKey, Headers, MalformedCounts},
     observe::Observer,
     rx::{Consumer, Frame, Verdict},
 };
+pub use counters::{FcsReport, StageCounters};
 use dedup::Window;
 use sample::Sampler;
 use serde::Serialize;
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::sync::Arc;
 
 /// What a run leaves out.
 #[derive(Clone, Debug, Serialize)]
@@ -51,6 +48,8 @@ pub struct Reduction {
     pub sample_by: SampleBy,
     /// Where frames are cut.
     pub slice: Slice,
+    /// Each frame's FCS is checked; nothing is left out for it.
+    pub verify_fcs: bool,
 }
 
 impl Reduction {
@@ -73,41 +72,20 @@ impl Reduction {
             sample,
             sample_by,
             slice,
+            verify_fcs: false,
         }
+    }
+
+    /// The same, with each frame's FCS checked.
+    #[must_use]
+    pub fn verifying(self, verify_fcs: bool) -> Self {
+        Self { verify_fcs, ..self }
     }
 
     /// Whether frames are parsed, so that malformed ones can be counted.
     #[must_use]
     pub fn parses(&self) -> bool {
         self.slice != Slice::Whole || self.sample > 1 && self.sample_by == SampleBy::Flow
-    }
-}
-
-/// Malformed frames by class, published once a batch; anyone may read them.
-#[derive(Debug)]
-pub struct MalformedCounters([AtomicU64; Malformed::ALL.len()]);
-
-impl Default for MalformedCounters {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
-
-impl MalformedCounters {
-    fn publish(&self, counts: &MalformedCounts) {
-        for (class, count) in counts.iter() {
-            self.0[class as usize].store(count, Ordering::Relaxed);
-        }
-    }
-
-    /// Adds what is counted here, by the classes' names.
-    pub fn add_to(&self, sum: &mut BTreeMap<&'static str, u64>) {
-        for (class, count) in Malformed::ALL.iter().zip(&self.0) {
-            let count = count.load(Ordering::Relaxed);
-            if count > 0 {
-                *sum.entry(class.name()).or_default() += count;
-            }
-        }
     }
 }
 
@@ -123,7 +101,9 @@ pub struct Stage<C> {
     parses: bool,
     observer: Observer,
     malformed: MalformedCounts,
-    published: Arc<MalformedCounters>,
+    verify_fcs: bool,
+    fcs: FcsReport,
+    published: Arc<StageCounters>,
 }
 
 impl<C: Consumer> Stage<C> {
@@ -132,7 +112,7 @@ impl<C: Consumer> Stage<C> {
         inner: C,
         reduction: &Reduction,
         switch: Arc<Switch>,
-        published: Arc<MalformedCounters>,
+        published: Arc<StageCounters>,
         observer: Observer,
     ) -> Self {
         let sampler = match reduction.sample_by {
@@ -151,6 +131,8 @@ impl<C: Consumer> Stage<C> {
             observer,
             sampler,
             malformed: MalformedCounts::default(),
+            verify_fcs: reduction.verify_fcs,
+            fcs: FcsReport::default(),
             published,
         };
         stage.settle();
@@ -161,12 +143,16 @@ impl<C: Consumer> Stage<C> {
         self.active = self.watch.filter().program().is_some()
             || self.window.is_some()
             || !matches!(self.sampler, Sampler::All)
+            || self.verify_fcs
             || self.parses;
     }
 
     /// All steps.
     #[inline]
     fn reduce(&mut self, mut frame: Frame<'_>) -> Verdict {
+        if self.verify_fcs {
+            self.fcs.verify(&mut frame);
+        }
         if !self.watch.filter().accepts(frame.bytes, frame.len) {
             return Verdict::Filtered;
         }
@@ -212,9 +198,7 @@ impl<C: Consumer> Consumer for Stage<C> {
 
     #[inline]
     fn batch(&mut self) {
-        if self.parses {
-            self.published.publish(&self.malformed);
-        }
+        self.publish();
         if self.watch.look() {
             self.settle();
             let note = format!("filter: {}", self.watch.filter().expression());
@@ -235,22 +219,33 @@ impl<C: Consumer> Consumer for Stage<C> {
 
     fn idle(&mut self) {
         self.observer.idle();
-        if self.parses {
-            self.published.publish(&self.malformed);
-        }
+        self.publish();
         self.inner.idle();
     }
 }
 
 impl<C> Drop for Stage<C> {
     fn drop(&mut self) {
-        self.published.publish(&self.malformed);
+        self.publish();
+    }
+}
+
+impl<C> Stage<C> {
+    #[inline]
+    fn publish(&self) {
+        if self.parses {
+            self.published.publish_malformed(&self.malformed);
+        }
+        if self.verify_fcs {
+            self.published.publish_fcs(self.fcs);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     /// Keeps what it is given.
     #[derive(Default)]
@@ -286,7 +281,12 @@ mod tests {
 
     fn give(stage: &mut Stage<Kept>, bytes: &[u8], ns: u64) -> Verdict {
         let len = u32::try_from(bytes.len()).unwrap();
-        stage.frame(Frame { bytes, len, ns })
+        stage.frame(Frame {
+            bytes,
+            len,
+            fcs: None,
+            ns,
+        })
     }
 
     fn reduction(filter: &str, dedup_ns: u64, sample: u32, slice: Slice) -> Reduction {
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn malformed_frames_are_counted_and_kept() {
-        let published = Arc::new(MalformedCounters::default());
+        let published = Arc::new(StageCounters::default());
         let reduction = reduction("", 0, 1, Slice::L4);
         assert!(reduction.parses());
         let switch = Arc::new(Switch::default());
@@ -393,7 +393,7 @@ mod tests {
         stage.batch();
         assert_eq!(stage.inner.frames[0].0, udp(1)[..40]);
         let mut counts = BTreeMap::new();
-        published.add_to(&mut counts);
+        published.add_malformed_to(&mut counts);
         let expected = [("ethernet_short", 1), ("ipv4_total_length", 1)];
         assert_eq!(counts, BTreeMap::from(expected));
     }

@@ -10,7 +10,7 @@ mod pool;
 mod ring;
 mod worker;
 
-pub use pool::{Filled, Slot, SlotMemory};
+pub use pool::{FCS_LEN, Filled, Slot, SlotMemory};
 pub use ring::{Batch, Failed, Ring, RingAttr};
-pub use worker::{Consumer, Control, Ended, Frame, Idle, Verdict, Worker};
+pub use worker::{Consumer, Control, Ended, Fcs, Frame, Idle, Verdict, Worker};
 pub(crate) use worker::{system_ns, wait_readable};

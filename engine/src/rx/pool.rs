@@ -2,7 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::RingAttr;
-use crate::verbs::Mr;
+use crate::verbs::{Mr, SCATTER_FCS};
+
+/// Bytes of a frame check sequence (IEEE 802.3).
+pub const FCS_LEN: usize = 4;
 
 /// The right to one slot's bytes. Neither `Copy` nor `Clone`: who holds it knows that the device does not write
 /// there.
@@ -54,10 +57,27 @@ impl Filled {
         self.tag_lost
     }
 
-    /// The frame's bytes.
+    /// The frame's bytes, without its FCS.
     #[inline]
     #[must_use]
     pub fn bytes<'a>(&'a self, memory: &'a SlotMemory) -> &'a [u8] {
+        let all = self.delivered(memory);
+        &all[..all.len().saturating_sub(memory.layout.fcs)]
+    }
+
+    /// The frame's FCS, where the queue scatters it behind the frame.
+    #[inline]
+    #[must_use]
+    pub fn fcs(&self, memory: &SlotMemory) -> Option<[u8; FCS_LEN]> {
+        if memory.layout.fcs == 0 {
+            return None;
+        }
+        self.delivered(memory).last_chunk().copied()
+    }
+
+    /// What the device has written, and what was put back in front of it.
+    #[inline]
+    fn delivered<'a>(&'a self, memory: &'a SlotMemory) -> &'a [u8] {
         let ahead = usize::from(self.ahead);
         // SAFETY: `slot` is a token of this memory's ring, so the device does not write there and nobody writes at
         // all; the ring made sure that `len` is at most a slot's size and the index one of the pool's, and `ahead`
@@ -84,6 +104,8 @@ pub(super) struct Layout {
     slot_bytes: usize,
     /// Bytes in front of them, for a VLAN tag that is put back: a cache line, so that frames stay aligned.
     headroom: usize,
+    /// Bytes behind each frame that are its FCS.
+    fcs: usize,
 }
 
 impl Layout {
@@ -91,6 +113,11 @@ impl Layout {
         Self {
             slot_bytes: attr.buffer as usize * attr.max_sge as usize,
             headroom: if attr.restore_vlan { 64 } else { 0 },
+            fcs: if attr.flags & SCATTER_FCS != 0 {
+                FCS_LEN
+            } else {
+                0
+            },
         }
     }
 

@@ -3,7 +3,7 @@
 //! Per batch, not per frame: one look at the stop flag, one conversion of the clock, one list of reposted WRs, one
 //! round of counter stores. Nothing here allocates, locks or logs while frames flow.
 
-use super::{Batch, Filled, Ring, SlotMemory};
+use super::{Batch, FCS_LEN, Filled, Ring, SlotMemory};
 use crate::{
     clock::{Conversion, SharedConversion},
     stats::{Budget, QueueCounters},
@@ -22,10 +22,21 @@ use std::{
 pub struct Frame<'a> {
     /// What there is of its bytes: all, unless a stage before has cut it.
     pub bytes: &'a [u8],
-    /// Its length on the wire, at least that of `bytes`.
+    /// Its length on the wire without the FCS, at least that of `bytes`.
     pub len: u32,
+    /// Its FCS, where the device delivers it. Never part of `bytes`, which is what headers are sought in.
+    pub fcs: Option<Fcs>,
     /// When it was received, in nanoseconds since 1970. Never runs backward within a queue.
     pub ns: u64,
+}
+
+/// A frame check sequence as it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fcs {
+    /// As on the wire.
+    pub bytes: [u8; FCS_LEN],
+    /// It was checked, and is another frame's.
+    pub bad: bool,
 }
 
 /// What became of a frame: its line in the ledger.
@@ -149,7 +160,14 @@ impl Tally {
         self.last_ns = ns;
         self.received += 1;
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        match consumer.frame(Frame { bytes, len, ns }) {
+        let fcs = filled.fcs(memory).map(|bytes| Fcs { bytes, bad: false });
+        let frame = Frame {
+            bytes,
+            len,
+            fcs,
+            ns,
+        };
+        match consumer.frame(frame) {
             Verdict::Captured => {
                 self.captured += 1;
                 self.bytes += bytes.len() as u64;

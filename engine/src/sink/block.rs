@@ -307,10 +307,16 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         } else {
             frame.bytes.len().min(self.snaplen)
         };
+        let fcs = frame.fcs.as_ref().map_or(&[][..], |fcs| &fcs.bytes);
+        let whole = caplen == frame.len as usize
+            && (self.snaplen == 0 || caplen + fcs.len() <= self.snaplen);
         let record = Record {
             ns: frame.ns,
             bytes: &frame.bytes[..caplen],
             len: frame.len,
+            fcs: if whole { fcs } else { &[] },
+            fcs_len: fcs.len() as u32,
+            bad_fcs: frame.fcs.is_some_and(|fcs| fcs.bad),
             lost_before: self.lost,
         };
         let need = self.encoder.record_len(&record);

@@ -36,10 +36,38 @@ pub struct Record<'a> {
     pub ns: u64,
     /// What is kept of the frame.
     pub bytes: &'a [u8],
-    /// The frame's length on the wire, at least that of `bytes`.
+    /// The frame's length on the wire without the FCS, at least that of `bytes`.
     pub len: u32,
+    /// What is kept of the FCS, behind `bytes`: all of it or nothing.
+    pub fcs: &'a [u8],
+    /// The FCS's bytes on the wire, 0 where the device does not deliver it.
+    pub fcs_len: u32,
+    /// The FCS was checked, and is another frame's.
+    pub bad_fcs: bool,
     /// Frames of this queue lost right before this one, for want of room.
     pub lost_before: u64,
+}
+
+impl Record<'_> {
+    /// Bytes in the file, the FCS's among them.
+    #[inline]
+    fn caplen(&self) -> usize {
+        self.bytes.len() + self.fcs.len()
+    }
+
+    /// Bytes on the wire, the FCS's among them if the file holds such.
+    #[inline]
+    fn wire_len(&self) -> u32 {
+        self.len + self.fcs_len
+    }
+
+    /// Writes what is kept of the frame into `out`, which has exactly [`Record::caplen`] bytes.
+    #[inline]
+    fn copy_to(&self, out: &mut [u8]) {
+        let (frame, fcs) = out.split_at_mut(self.bytes.len());
+        frame.copy_from_slice(self.bytes);
+        fcs.copy_from_slice(self.fcs);
+    }
 }
 
 /// What a file can tell of itself at its end.

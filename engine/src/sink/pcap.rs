@@ -8,6 +8,8 @@ use super::{Encoder, Record, Totals};
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 /// LINKTYPE_ETHERNET.
 const ETHERNET: u32 = 1;
+/// Beside the link type: an FCS stands behind each frame (bit 26), of two 16-bit words (bits 28 to 31).
+const FCS: u32 = 1 << 26 | 2 << 28;
 /// What a header says when frames are kept whole: libpcap's own "no limit".
 const WHOLE: u32 = 262_144;
 /// ts_sec, ts_nsec, incl_len, orig_len.
@@ -19,6 +21,7 @@ const SECOND: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct PcapEncoder {
     snaplen: u32,
+    fcs: bool,
 }
 
 impl PcapEncoder {
@@ -27,7 +30,14 @@ impl PcapEncoder {
     pub fn new(snaplen: u32) -> Self {
         Self {
             snaplen: if snaplen == 0 { WHOLE } else { snaplen },
+            fcs: false,
         }
+    }
+
+    /// Declares that each frame ends with its FCS.
+    #[must_use]
+    pub fn with_fcs(self, fcs: bool) -> Self {
+        Self { fcs, ..self }
     }
 }
 
@@ -44,13 +54,13 @@ impl Encoder for PcapEncoder {
         // Two reserved words, once a time zone and an accuracy.
         out.extend([0; 8]);
         out.extend(self.snaplen.to_ne_bytes());
-        out.extend(ETHERNET.to_ne_bytes());
+        out.extend((ETHERNET | if self.fcs { FCS } else { 0 }).to_ne_bytes());
         out
     }
 
     #[inline]
     fn record_len(&self, record: &Record<'_>) -> usize {
-        RECORD_HEADER + record.bytes.len()
+        RECORD_HEADER + record.caplen()
     }
 
     #[inline]
@@ -63,13 +73,13 @@ impl Encoder for PcapEncoder {
         let words = [
             (record.ns / SECOND) as u32,
             (record.ns % SECOND) as u32,
-            record.bytes.len() as u32,
-            record.len,
+            record.caplen() as u32,
+            record.wire_len(),
         ];
         for (to, word) in header.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }
-        data.copy_from_slice(record.bytes);
+        record.copy_to(data);
     }
 
     fn trailer(&self, _totals: &Totals) -> Vec<u8> {
@@ -92,6 +102,9 @@ mod tests {
                 ns,
                 bytes: &frame,
                 len,
+                fcs: &[],
+                fcs_len: 0,
+                bad_fcs: false,
                 lost_before: 0,
             };
             let mut out = vec![0; encoder.record_len(&record)];

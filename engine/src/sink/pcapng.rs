@@ -3,6 +3,7 @@
 //! Source: draft-ietf-opsawg-pcapng. Fields are in this machine's byte order; readers tell by the byte-order magic.
 
 use super::{Encoder, Record, Totals};
+use crate::rx::FCS_LEN;
 
 /// Section header block.
 const SHB: u32 = 0x0a0d_0d0a;
@@ -24,6 +25,8 @@ const OPTIONS_LEN: usize = 20;
 const DROPCOUNT_LEN: usize = 12;
 /// epb_flags: direction inbound.
 const INBOUND: u32 = 1;
+/// epb_flags: link-layer error, the CRC.
+const CRC_ERROR: u32 = 1 << 24;
 
 /// Option codes.
 const END: u16 = 0;
@@ -39,19 +42,31 @@ const SHB_USERAPPL: u16 = 4;
 const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const IF_OS: u16 = 12;
+const IF_FCSLEN: u16 = 13;
 
 /// Writes pcapng.
 #[derive(Clone, Debug)]
 pub struct PcapngEncoder {
     snaplen: u32,
     interface: String,
+    fcs: bool,
 }
 
 impl PcapngEncoder {
     /// For records of at most `snaplen` bytes (0: whole frames), received on an interface of this name.
     #[must_use]
     pub fn new(snaplen: u32, interface: String) -> Self {
-        Self { snaplen, interface }
+        Self {
+            snaplen,
+            interface,
+            fcs: false,
+        }
+    }
+
+    /// Declares that each frame ends with its FCS.
+    #[must_use]
+    pub fn with_fcs(self, fcs: bool) -> Self {
+        Self { fcs, ..self }
     }
 }
 
@@ -108,6 +123,9 @@ impl Encoder for PcapngEncoder {
         );
         // 10^-9 seconds.
         option(&mut interface, IF_TSRESOL, &[9]);
+        if self.fcs {
+            option(&mut interface, IF_FCSLEN, &[FCS_LEN as u8]);
+        }
         option(&mut interface, IF_OS, std::env::consts::OS.as_bytes());
         option(&mut interface, END, &[]);
         block(&mut out, IDB, &interface);
@@ -121,7 +139,7 @@ impl Encoder for PcapngEncoder {
         } else {
             DROPCOUNT_LEN
         };
-        EPB_HEADER + record.bytes.len().next_multiple_of(4) + OPTIONS_LEN + lost + EPB_TRAILER
+        EPB_HEADER + record.caplen().next_multiple_of(4) + OPTIONS_LEN + lost + EPB_TRAILER
     }
 
     #[inline]
@@ -142,17 +160,17 @@ impl Encoder for PcapngEncoder {
             0,
             (record.ns >> 32) as u32,
             record.ns as u32,
-            record.bytes.len() as u32,
-            record.len,
+            record.caplen() as u32,
+            record.wire_len(),
         ];
         words_into(header, &words);
-        let (data, rest) = rest.split_at_mut(record.bytes.len());
-        data.copy_from_slice(record.bytes);
+        let (data, rest) = rest.split_at_mut(record.caplen());
+        record.copy_to(data);
         let (padding, options) = rest.split_at_mut(data.len().next_multiple_of(4) - data.len());
         padding.fill(0);
         let queue = [
             option_head(EPB_FLAGS, 4),
-            INBOUND,
+            INBOUND | if record.bad_fcs { CRC_ERROR } else { 0 },
             option_head(EPB_QUEUE, 4),
             u32::from(queue),
         ];
@@ -228,6 +246,9 @@ mod tests {
                 ns: 1_700_000_000_123_456_789,
                 bytes: &frame,
                 len: 1500,
+                fcs: &[],
+                fcs_len: 0,
+                bad_fcs: false,
                 lost_before: u64::from(len == 16) * 7,
             };
             let mut out = vec![0xff; encoder.record_len(&record)];

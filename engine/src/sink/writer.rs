@@ -89,6 +89,9 @@ impl Writer {
             ns: 0,
             bytes: &longest,
             len: 0,
+            fcs: &[],
+            fcs_len: 0,
+            bad_fcs: false,
             lost_before: 1,
         };
         let least = encoder.record_len(&record) + encoder.header(0).len();
@@ -636,6 +639,7 @@ mod tests {
                     sink.frame(Frame {
                         bytes: &frame(i),
                         len: u32::try_from(frame(i).len()).expect("short"),
+                        fcs: None,
                         ns: i,
                     }) == Verdict::Captured,
                 )

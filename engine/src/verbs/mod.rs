@@ -48,7 +48,9 @@ pub use mr::Mr;
 pub use pd::Pd;
 pub use qp::RssQp;
 pub use rwq_table::RwqTable;
-pub use wq::{Wq, WqAttr, WqState};
+pub use wq::{
+    CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS, Wq, WqAttr, WqState,
+};
 
 use crate::Error;
 use std::io;

@@ -8,6 +8,15 @@ use crate::Error;
 use rdma_sys as ffi;
 use std::{mem, ptr, sync::Arc};
 
+/// `IBV_WQ_FLAGS_CVLAN_STRIPPING`: the NIC takes the customer VLAN tag off.
+pub const CVLAN_STRIPPING: u32 = 1 << 0;
+/// `IBV_WQ_FLAGS_SCATTER_FCS`: the FCS stands behind each frame.
+pub const SCATTER_FCS: u32 = 1 << 1;
+/// `IBV_WQ_FLAGS_DELAY_DROP`: the NIC holds the wire for a while before it drops.
+pub const DELAY_DROP: u32 = 1 << 2;
+/// `IBV_WQ_FLAGS_PCI_WRITE_END_PADDING`: writes are padded to whole cache lines.
+pub const PCI_WRITE_END_PADDING: u32 = 1 << 3;
+
 /// What a WQ is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct WqAttr {

@@ -1,0 +1,46 @@
+//! Checking the Ethernet frame check sequence.
+//!
+//! Source: IEEE 802.3, 3.2.9: the CRC-32 that zlib uses too, the least significant byte first on the wire.
+
+use super::FcsReport;
+use crate::rx::Frame;
+
+impl FcsReport {
+    /// Checks a frame's FCS, if it has one, marks it and counts it.
+    #[inline]
+    pub(super) fn verify(&mut self, frame: &mut Frame<'_>) {
+        if let Some(fcs) = &mut frame.fcs {
+            fcs.bad = crc32fast::hash(frame.bytes).to_le_bytes() != fcs.bytes;
+            self.checked += 1;
+            self.bad += u64::from(fcs.bad);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rx::Fcs;
+
+    #[test]
+    fn a_damaged_frame_is_found_and_marked() {
+        // The check value of CRC-32/ISO-HDLC.
+        let frame = |bytes: [u8; 4]| Frame {
+            bytes: b"123456789",
+            len: 9,
+            fcs: Some(Fcs { bytes, bad: false }),
+            ns: 0,
+        };
+        let mut report = FcsReport::default();
+        let mut good = frame(0xcbf4_3926u32.to_le_bytes());
+        let mut bad = frame(0xcbf4_3927u32.to_le_bytes());
+        report.verify(&mut good);
+        report.verify(&mut bad);
+        report.verify(&mut Frame { fcs: None, ..bad });
+        assert_eq!(
+            [good, bad].map(|frame| frame.fcs.is_some_and(|fcs| fcs.bad)),
+            [false, true]
+        );
+        assert_eq!(report, FcsReport { checked: 2, bad: 1 });
+    }
+}

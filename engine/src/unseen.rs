@@ -1,0 +1,231 @@
+//! What a port cannot see, or cannot deliver whole, in words: nobody should find out from a file what is not in it.
+//!
+//! May import: [`crate::config`], [`crate::device`]. Pure: facts and configuration in, sentences out.
+
+use crate::{config::Config, device::PortFacts, rx::FCS_LEN};
+
+/// Bytes of an Ethernet header with two VLAN tags, which stand before the MTU's.
+const HEADER: u64 = 22;
+
+/// A line for each reason why frames on the cable would not arrive as they are.
+pub(crate) fn notes(config: &Config, port: &PortFacts) -> Vec<String> {
+    let mut notes = sharing(port);
+    notes.extend(addresses(config, port));
+    notes.extend(lengths(config, port));
+    notes
+}
+
+/// The interface's name, for a sentence.
+fn name(port: &PortFacts) -> String {
+    port.netdev
+        .clone()
+        .unwrap_or_else(|| format!("port {}", port.number))
+}
+
+/// The e-switch decides before any rule, and other functions have a share.
+fn sharing(port: &PortFacts) -> Vec<String> {
+    let (name, place) = (name(port), &port.place);
+    let mut notes = Vec::new();
+    if place.is_vf {
+        notes.push(format!(
+            "{name} is a virtual function: unless the host trusts it (ip link set PF vf N trust on), it sees frames to \
+             its own MAC addresses and broadcasts only"
+        ));
+    }
+    if place.vfs > 0 {
+        notes.push(format!(
+            "{name} has {} virtual functions: unicast frames to their MAC addresses go to them and are not seen here",
+            place.vfs
+        ));
+    }
+    if let Some(other) = &place.represents {
+        notes.push(format!(
+            "{name} represents {other}: it sees what that port sends and no e-switch rule forwards, not what arrives \
+             on the cable"
+        ));
+    } else if place.switchdev {
+        notes.push(format!(
+            "{name} is the uplink of an e-switch in switchdev mode: frames that its rules (tc, Open vSwitch) forward \
+             to other ports are not seen here"
+        ));
+    }
+    if let Some(bond) = &place.bond {
+        notes.push(format!(
+            "{name} belongs to {bond}: what arrives on the bond's other interfaces is not seen here; capture each of \
+             them, and join the files with wqcap merge"
+        ));
+    }
+    if place.is_lag {
+        notes.push(format!(
+            "{name} is a RoCE LAG device: one port stands for several physical ones, and which of them a rule covers \
+             is the firmware's to say; take the bond apart to be sure"
+        ));
+    }
+    notes
+}
+
+/// The NIC filters by destination address unless it is told not to.
+fn addresses(config: &Config, port: &PortFacts) -> Option<String> {
+    let reason = if !config.capture.promiscuous {
+        "capture.promiscuous is off"
+    } else if port.netdev.is_none() {
+        "its network interface is not known, so promiscuous mode cannot be asked for"
+    } else {
+        return None;
+    };
+    Some(format!(
+        "{reason}: {} sees unicast frames to its own MAC addresses only, and the multicast groups that were joined",
+        name(port)
+    ))
+}
+
+/// Frames longer than the buffers, or than the port lets through.
+fn lengths(config: &Config, port: &PortFacts) -> Option<String> {
+    let fcs = if config.wq.scatter_fcs { FCS_LEN } else { 0 } as u64;
+    let room = u64::from(config.capture.buffer.to_u32()) * u64::from(config.capture.max_sge);
+    let (name, mtu) = (name(port), u64::from(port.mtu?));
+    let longest = mtu + HEADER + fcs;
+    if room < longest {
+        return Some(format!(
+            "capture.buffer x capture.max_sge = {room} bytes: frames at {name}'s MTU of {mtu} have up to {longest}; longer ones become errors"
+        ));
+    }
+    // Buffers made larger than the default's are meant for frames of that size.
+    let default = crate::config::CaptureConfig::default();
+    let usual = u64::from(default.buffer.to_u32()) * u64::from(default.max_sge);
+    (room > usual.max(longest)).then(|| {
+        format!(
+            "capture.buffer x capture.max_sge = {room} bytes, but {name}'s MTU is {mtu}: the port drops frames of more \
+             than {longest} bytes; to see longer ones raise it (ip link set {name} mtu {})",
+            room - HEADER - fcs
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Place;
+
+    fn port(place: Place) -> PortFacts {
+        PortFacts {
+            number: 1,
+            state: "ACTIVE".into(),
+            ethernet: true,
+            rate_gbps: 100.0,
+            netdev: Some("ens1".into()),
+            mtu: Some(1500),
+            place,
+        }
+    }
+
+    fn config(settings: &[(&str, &str)]) -> Config {
+        Config::with_overrides("", settings).expect("sound")
+    }
+
+    #[test]
+    fn a_port_of_its_own_needs_no_words() {
+        assert_eq!(notes(&Config::default(), &port(Place::default())), [""; 0]);
+    }
+
+    #[test]
+    fn each_way_to_share_is_said() {
+        let cases = [
+            (
+                Place {
+                    is_vf: true,
+                    ..Place::default()
+                },
+                "virtual function: unless the host trusts it",
+            ),
+            (
+                Place {
+                    vfs: 4,
+                    ..Place::default()
+                },
+                "has 4 virtual functions",
+            ),
+            (
+                Place {
+                    switchdev: true,
+                    represents: Some("pf0vf3".into()),
+                    ..Place::default()
+                },
+                "represents pf0vf3",
+            ),
+            (
+                Place {
+                    switchdev: true,
+                    ..Place::default()
+                },
+                "switchdev mode",
+            ),
+            (
+                Place {
+                    bond: Some("bond0".into()),
+                    ..Place::default()
+                },
+                "belongs to bond0",
+            ),
+            (
+                Place {
+                    is_lag: true,
+                    ..Place::default()
+                },
+                "RoCE LAG",
+            ),
+        ];
+        for (place, says) in cases {
+            let notes = notes(&Config::default(), &port(place));
+            assert_eq!(notes.len(), 1, "{notes:?}");
+            assert!(
+                notes[0].contains(says) && notes[0].contains("ens1"),
+                "{notes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_promiscuous_mode_other_addresses_are_not_seen() {
+        let off = config(&[("capture.promiscuous", "false")]);
+        let said = notes(&off, &port(Place::default()));
+        assert!(said[0].contains("capture.promiscuous is off"), "{said:?}");
+        let nameless = PortFacts {
+            netdev: None,
+            mtu: None,
+            ..port(Place::default())
+        };
+        let said = notes(&Config::default(), &nameless);
+        assert!(said[0].contains("cannot be asked for"), "{said:?}");
+    }
+
+    #[test]
+    fn buffers_and_mtu_are_held_against_each_other() {
+        for (settings, says) in [
+            (&[("capture.buffer", "1500")][..], Some("have up to 1522")),
+            (&[("capture.buffer", "1522")], None),
+            (
+                &[("capture.buffer", "1522"), ("wq.scatter_fcs", "true")],
+                Some("have up to 1526"),
+            ),
+            (&[("capture.buffer", "2048")], None),
+            (
+                &[("capture.max_sge", "5")],
+                Some("drops frames of more than 1522 bytes"),
+            ),
+        ] {
+            let said = notes(&config(settings), &port(Place::default()));
+            assert_eq!(said.len(), usize::from(says.is_some()), "{said:?}");
+            assert!(
+                said.iter().all(|it| it.contains(says.unwrap_or_default())),
+                "{said:?}"
+            );
+        }
+        let jumbo = PortFacts {
+            mtu: Some(10_218),
+            ..port(Place::default())
+        };
+        let said = notes(&config(&[("capture.max_sge", "5")]), &jumbo);
+        assert_eq!(said, [""; 0]);
+    }
+}
