@@ -107,11 +107,38 @@ fn fill_in(config: &mut Config, plan: &Plan) {
     config.capture.cores = Some(plan.queues.iter().map(|queue| queue.core).collect());
 }
 
-/// The folder must be there and writable; only a run's first file would find out otherwise.
+/// The folder must be there and writable; only a run's first file would find out otherwise. The same goes for the hook.
 fn require_folder(config: &Config) -> Result<(), Failure> {
     match config.output.format {
         Format::None => Ok(()),
-        Format::Pcap | Format::Pcapng => folder(&config.output.dir),
+        Format::Pcap | Format::Pcapng => {
+            folder(&config.output.dir)?;
+            hook(&config.output.hook)
+        }
+    }
+}
+
+fn hook(program: &Path) -> Result<(), Failure> {
+    if program.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let refused = |problem: String| {
+        let shown = program.display();
+        Err(Failure::refused(format!(
+            "output.hook = \"{shown}\": {problem}"
+        )))
+    };
+    match fs::metadata(program) {
+        Err(e) => return refused(e.to_string()),
+        Ok(metadata) if !metadata.is_file() => return refused("is no program".into()),
+        Ok(_) => {}
+    }
+    match accessat(CWD, program, Access::EXEC_OK, AtFlags::EACCESS) {
+        Ok(()) => Ok(()),
+        Err(e) => refused(format!(
+            "cannot be run: {}; chmod +x it",
+            io::Error::from(e)
+        )),
     }
 }
 

@@ -8,6 +8,7 @@ use engine::{
     capture::{ClockReport, End, Report},
     plan::{Plan, Stamps},
     reduce::FcsReport,
+    sink::{Deleted, HookReport},
     stats::{Counter, NicCounters, QueueLedger, live},
 };
 use serde::Serialize;
@@ -50,6 +51,10 @@ pub struct Summary<'a> {
     /// Frames whose FCS was checked; null where none was.
     fcs: Option<FcsReport>,
     files: &'a [PathBuf],
+    /// Old files deleted to keep within limits; null: nothing is ever deleted.
+    deleted: Option<Deleted>,
+    /// How the hooks went; null: there are none.
+    hooks: Option<HookReport>,
     duration_s: f64,
     startup_s: f64,
     /// Where stamps come from, and how the device's clock went beside the system's.
@@ -115,6 +120,8 @@ impl<'a> Summary<'a> {
             statistics: report.statistics.as_ref(),
             fcs: report.fcs,
             files: &report.files,
+            deleted: report.deleted,
+            hooks: report.hooks,
             duration_s: report.duration.as_secs_f64(),
             startup_s: report.startup.as_secs_f64(),
             stamps: plan.stamps,
@@ -232,6 +239,21 @@ pub fn text(report: &Report) -> String {
             if i == 0 { "files" } else { "" },
             &file.display().to_string(),
         );
+    }
+    if let Some(deleted) = report.deleted.filter(|it| it.files > 0) {
+        let text = format!(
+            "{} files of {} bytes, the oldest",
+            thousands(deleted.files),
+            thousands(deleted.bytes)
+        );
+        line("deleted", &text);
+    }
+    if let Some(hooks) = report.hooks {
+        let text = format!(
+            "{} succeeded, {} failed, {} not run",
+            hooks.succeeded, hooks.failed, hooks.not_run
+        );
+        line("hooks", &text);
     }
     line(
         "time",
@@ -383,6 +405,11 @@ mod tests {
                 "/d/wqcap-q00-1.pcapng".into(),
                 "/d/wqcap-q01-1.pcapng".into(),
             ],
+            deleted: Some(Deleted {
+                files: 3,
+                bytes: 4096,
+            }),
+            hooks: None,
             duration: Duration::from_millis(2500),
             startup: Duration::from_millis(120),
             clock: None,

@@ -11,7 +11,10 @@ use crate::{
     port::Port,
     reduce::{FcsReport, Stage, StageCounters},
     rx::{Consumer, Control, Ended, Idle, Ring, Worker, system_ns, wait_readable},
-    sink::{Count, Encoder, Files, Finished, OnFull, PcapEncoder, PcapngEncoder, Writer},
+    sink::{
+        Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, PcapEncoder, PcapngEncoder,
+        Writer,
+    },
     stats::{Budget, NicCounters, QueueCounters, QueueLedger, live},
     verbs::{AsyncEvent, AsyncEvents},
 };
@@ -163,8 +166,12 @@ pub struct Report {
     pub statistics: Option<live::Snapshot>,
     /// Frames whose FCS was checked; `None`: `capture.verify_fcs` is off.
     pub fcs: Option<FcsReport>,
-    /// Finished files, in name order.
+    /// Finished files that are still there, in name order.
     pub files: Vec<PathBuf>,
+    /// Old files deleted to keep within limits; `None`: nothing is ever deleted.
+    pub deleted: Option<Deleted>,
+    /// How the hooks went; `None`: there are none.
+    pub hooks: Option<HookReport>,
     /// From the first WQ ready to the last file synced and closed.
     pub duration: Duration,
     /// From start to the first WQ ready.
@@ -234,6 +241,8 @@ impl Capture {
             snaplen: plan.snaplen as usize,
             // A VLAN tag that is put back stands in front of what the buffers hold.
             longest: plan.buffer as usize * plan.max_sge as usize + 4,
+            keep: plan.output.keep,
+            hook: plan.output.hook.clone(),
         };
         let (writer, sinks) = Writer::start(&files, encoder, &counters)?;
         Self::with(plan, limits, started, counters, Some(writer), sinks)
@@ -519,6 +528,8 @@ impl Capture {
             statistics: self.statistics(),
             fcs: self.shared.fcs(),
             files: finished.files,
+            deleted: finished.deleted,
+            hooks: finished.hooks,
             duration: self.ready.elapsed(),
             startup: self.ready.duration_since(self.started),
             clock: self.clock.as_ref().map(|c| c.report),

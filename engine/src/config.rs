@@ -8,6 +8,7 @@
 //! [`Config::not_yet`], so that nothing a user asks for is silently ignored.
 
 mod check;
+mod keep;
 #[cfg(test)]
 mod reference;
 mod rule;
@@ -16,6 +17,7 @@ mod size;
 mod span;
 mod words;
 
+pub use keep::Keep;
 pub use rule::{Action, Mac, Net, Proto, RuleConfig};
 pub use sections::{
     CaptureConfig, Compress, ControlConfig, DeviceConfig, FlowsConfig, MetricsConfig, OutputConfig,
@@ -99,11 +101,8 @@ const NOT_YET: &[(&str, Option<&str>)] = &[
     ("pipeline.parsers_per_queue", None),
     ("output.stdout", None),
     ("output.order", None),
-    ("output.keep", None),
-    ("output.keep_files", None),
     ("output.compress", None),
     ("output.index_dir", None),
-    ("output.hook", None),
     ("flows", None),
     ("control", None),
     ("metrics", None),
@@ -421,13 +420,13 @@ mod tests {
     fn what_is_still_to_come_is_told() {
         let config = set(&[
             ("capture.sample", "1"),
-            ("output.hook", "/bin/true"),
+            ("device.on_loss", "retry"),
             ("rss.inner", "true"),
             ("flows", "{}"),
         ])
         .unwrap();
         let keys: Vec<_> = config.not_yet().into_iter().map(|(key, _)| key).collect();
-        assert_eq!(keys, ["rss.inner", "output.hook", "flows"]);
+        assert_eq!(keys, ["device.on_loss", "rss.inner", "flows"]);
     }
 
     #[test]

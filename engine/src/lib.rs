@@ -35,6 +35,7 @@ pub mod frame;
 pub mod management;
 pub mod memory;
 pub mod merge;
+pub mod name;
 pub mod nic;
 pub mod observe;
 pub mod place;

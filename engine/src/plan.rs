@@ -8,7 +8,7 @@ use crate::{
     filter::Filter,
     management,
     reduce::Reduction,
-    sink::Rotation,
+    sink::{Keep, Rotation, Share},
     steer::Steering,
     unseen,
     verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS},
@@ -93,6 +93,10 @@ pub struct OutputPlan {
     pub hold: bool,
     /// When a queue goes on to its next file.
     pub rotation: Rotation,
+    /// What stays of finished files.
+    pub keep: Keep,
+    /// The program to run after each finished file.
+    pub hook: Option<PathBuf>,
 }
 
 fn name_of_key<S: Serializer>(key: &RssKey, serializer: S) -> Result<S::Ok, S::Error> {
@@ -226,6 +230,8 @@ impl Plan {
                     period_ns: u64::try_from(config.output.rotate_time.0.as_nanos())
                         .unwrap_or(u64::MAX),
                 },
+                keep: keep(&config.output),
+                hook: hook(&config.output)?,
             },
             notes,
             device: device.clone(),
@@ -288,6 +294,28 @@ fn verifiable(config: &Config) -> Result<(), Error> {
         ));
     }
     Ok(())
+}
+
+/// What stays of finished files.
+fn keep(output: &config::OutputConfig) -> Keep {
+    Keep {
+        bytes: match output.keep {
+            config::Keep::Size(config::Size(0)) => None,
+            config::Keep::Size(size) => Some(Share::Bytes(size.0)),
+            config::Keep::Percent(n) => Some(Share::Percent(n)),
+        },
+        files: output.keep_files,
+    }
+}
+
+/// The hook, by a path that does not depend on PATH.
+fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
+    if output.hook.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    std::path::absolute(&output.hook)
+        .map(Some)
+        .map_err(|e| refuse("output.hook", output.hook.display(), e))
 }
 
 /// The device the configuration means.

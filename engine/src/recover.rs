@@ -1,14 +1,14 @@
 //! Finishes the files that a crash or a power cut left open.
 //!
-//! May import: [`crate::reader`], and the names that [`crate::sink`] gives.
+//! May import: [`crate::reader`], [`crate::name`].
 //!
 //! Invariants: a file that a running capture writes is never touched: its writer holds an advisory lock (flock) on it
 //! until it has its final name, and this holds the same lock while at work. Nothing is overwritten. A file is cut at the
 //! end of its last whole record and nowhere else, and what cannot be read keeps its name and its bytes.
 
 use crate::{
+    name::{FileName, PART},
     reader::{End, ReadError, Reader},
-    sink::PART,
 };
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::Serialize;
@@ -102,13 +102,10 @@ fn finish(part: &Path) -> Recovered {
     it
 }
 
-/// The final name of a capture file, `wqcap-q….pcap` or `….pcapng`, whatever may be behind that.
+/// The final name of a capture file.
 fn name_of(part: &Path) -> Option<PathBuf> {
     let name = part.file_name()?.to_str()?.strip_suffix(PART)?;
-    let (_, ending) = name.strip_prefix("wqcap-q")?.split_once('.')?;
-    ending
-        .starts_with("pcap")
-        .then(|| part.with_file_name(name))
+    FileName::of(Path::new(name)).map(|_| part.with_file_name(name))
 }
 
 fn attempt(part: &Path, path: &Path, it: &mut Recovered) -> Result<Outcome, String> {

@@ -1,8 +1,8 @@
 //! The sections of the file, with the default of every key. Ranges are in `check.rs`, meanings in `docs/config.md`.
 
 use super::{
-    Access, Clock, Format, HashDepth, Idle, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode,
-    SampleBy, Size, Span, Timestamps, Vlan,
+    Access, Clock, Format, HashDepth, Idle, Keep, Mode, OnFull, OnLoss, OnPortDown, Order,
+    PipelineMode, SampleBy, Size, Span, Timestamps, Vlan,
 };
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -252,8 +252,8 @@ pub struct OutputConfig {
     pub rotate_size: Size,
     /// Next file after this time; 0: never.
     pub rotate_time: Span,
-    /// Bytes of finished files to keep, the oldest go first; 0: nothing is deleted.
-    pub keep: Size,
+    /// Bytes of finished files to keep, or a share of the disk; the oldest go first.
+    pub keep: Keep,
     /// Finished files to keep; 0: nothing is deleted.
     pub keep_files: u64,
     /// Write buffers of all queues together.
@@ -267,7 +267,7 @@ pub struct OutputConfig {
     /// Folder of index files; empty: no index.
     pub index_dir: PathBuf,
     /// Program to run after each finished file; empty: none.
-    pub hook: String,
+    pub hook: PathBuf,
 }
 
 impl Default for OutputConfig {
@@ -279,14 +279,14 @@ impl Default for OutputConfig {
             order: Order::Queue,
             rotate_size: Size(0),
             rotate_time: Span::default(),
-            keep: Size(0),
+            keep: Keep::default(),
             keep_files: 0,
             buffer: Size(256 << 20),
             on_full: None,
             vlan: Vlan::Restore,
             compress: Compress::None,
             index_dir: PathBuf::new(),
-            hook: String::new(),
+            hook: PathBuf::new(),
         }
     }
 }

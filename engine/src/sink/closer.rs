@@ -4,6 +4,7 @@
 //! Invariant: an open file is locked (flock) from its creation until it has its final name, so that [`crate::recover`]
 //! can tell it from one that a crash left.
 
+use crate::name::{FileName, PART};
 use std::{
     ffi::OsString,
     fs::{File, OpenOptions, TryLockError},
@@ -11,9 +12,6 @@ use std::{
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
-
-/// Ending of a file's name while it is open.
-pub(crate) const PART: &str = ".part";
 
 /// An open file and its two names.
 pub(super) struct Named {
@@ -38,7 +36,12 @@ impl Named {
     pub(super) fn create(dir: &Path, queue: u16, ns: u64, extension: &str) -> Result<Self, String> {
         // Two files of one queue may begin in the same nanosecond: the later one takes the next free name.
         for ns in ns..ns.saturating_add(1000) {
-            let path = dir.join(format!("wqcap-q{queue:02}-{ns}.{extension}"));
+            let name = FileName {
+                queue: Some(queue),
+                start_ns: ns,
+                ending: extension,
+            };
+            let path = dir.join(name.to_string());
             let mut part = OsString::from(&path);
             part.push(PART);
             let part = PathBuf::from(part);

@@ -6,28 +6,31 @@
 //!               +----------------- empty blocks -------------+
 //! ```
 //!
-//! May import: [`crate::memory`], [`crate::stats`], and the consumer's seam of [`crate::rx`]. A sink does not know
+//! May import: [`crate::memory`], [`crate::name`], [`crate::stats`], and the consumer's seam of [`crate::rx`]. A sink does not know
 //! that slots, rings or devices exist.
 //!
 //! Invariants: a queue's core never touches the disk. Blocks of a file are numbered by their offset, so they may be
 //! written in any order; what counts as written is the unbroken run from the file's start, and a file that breaks is
 //! cut at the end of its last whole record in that run.
 
+mod aftercare;
 mod block;
 mod closer;
 mod count;
 mod disk;
+mod hook;
+mod keep;
 mod pcap;
 mod pcapng;
 mod writer;
 
-pub(crate) use closer::PART;
-
 pub use block::{BlockSink, OnFull, Rotation};
 pub use count::Count;
+pub use hook::HookReport;
+pub use keep::{Keep, Share};
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
-pub use writer::{Files, Finished, Writer};
+pub use writer::{Deleted, Files, Finished, Writer};
 
 /// One record to be encoded.
 #[derive(Clone, Copy, Debug)]

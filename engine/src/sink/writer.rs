@@ -1,13 +1,15 @@
 //! The disk's half: one thread that takes full blocks and writes them, several at once.
 
 use super::{
-    BlockSink, Encoder, OnFull, Record, Rotation,
+    BlockSink, Encoder, HookReport, Keep, OnFull, Record, Rotation,
+    aftercare::{Aftercare, News},
     block::{ALIGN, Block, Exchange, Full},
     closer::{Leaving, Named},
     disk::{DEPTH, Disk, Done},
 };
 use crate::{Error, memory::Region, stats::QueueCounters};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use serde::Serialize;
 use std::{
     collections::VecDeque,
     io,
@@ -41,15 +43,32 @@ pub struct Files {
     pub snaplen: usize,
     /// The longest frame, in bytes.
     pub longest: usize,
+    /// What stays of finished files.
+    pub keep: Keep,
+    /// The program to run after each finished file.
+    pub hook: Option<PathBuf>,
 }
 
 /// What the writer leaves behind.
 #[derive(Debug, Default)]
 pub struct Finished {
-    /// Complete files, in name order.
+    /// Complete files that are still there, in name order.
     pub files: Vec<PathBuf>,
+    /// Old files deleted, and their bytes; `None`: nothing is ever deleted.
+    pub deleted: Option<Deleted>,
+    /// How the hooks went; `None`: there are none.
+    pub hooks: Option<HookReport>,
     /// What could not be written, a line each.
     pub failures: Vec<String>,
+}
+
+/// How much was deleted to keep within limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Deleted {
+    /// Files, of this run or earlier ones.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 impl Finished {
@@ -68,6 +87,7 @@ impl Finished {
 pub struct Writer {
     writer: JoinHandle<Finished>,
     closer: JoinHandle<Finished>,
+    aftercare: Aftercare,
     failed: Arc<AtomicBool>,
 }
 
@@ -155,12 +175,17 @@ impl Writer {
                 })
         };
         let flag = Arc::clone(&failed);
-        let closer = spawn("wqcap-closer", Box::new(move || close(&leaving, &flag)))?;
+        let (aftercare, news) = Aftercare::start(files)?;
+        let closer = spawn(
+            "wqcap-closer",
+            Box::new(move || close(&leaving, &flag, &news)),
+        )?;
         let writer = spawn("wqcap-writer", Box::new(move || work.run()))?;
         Ok((
             Self {
                 writer,
                 closer,
+                aftercare,
                 failed,
             },
             sinks,
@@ -177,27 +202,40 @@ impl Writer {
     #[must_use]
     pub fn finish(self) -> Finished {
         let panicked = |_| Finished {
-            files: Vec::new(),
             failures: vec![
                 "a thread that writes files ended in a panic; open files keep their .part name"
                     .into(),
             ],
+            ..Finished::default()
         };
         let mut finished = self.writer.join().unwrap_or_else(panicked);
         let closed = self.closer.join().unwrap_or_else(panicked);
         finished.files = closed.files;
         finished.failures.extend(closed.failures);
         finished.files.sort();
+        let (deleted, hooks) = self.aftercare.finish();
+        if let Some(deleted) = deleted {
+            finished.files.retain(|file| !deleted.files.contains(file));
+            finished.deleted = Some(Deleted {
+                files: deleted.files.len() as u64,
+                bytes: deleted.bytes,
+            });
+        }
+        finished.hooks = hooks;
         finished
     }
 }
 
 /// The closer's thread.
-fn close(leaving: &Receiver<Leaving>, failed: &AtomicBool) -> Finished {
+fn close(leaving: &Receiver<Leaving>, failed: &AtomicBool, news: &News) -> Finished {
     let mut finished = Finished::default();
     for file in leaving {
         match file.finish() {
-            Ok(path) => finished.files.extend(path),
+            Ok(None) => {}
+            Ok(Some(path)) => {
+                news.tell(&path);
+                finished.files.push(path);
+            }
             Err(failure) => {
                 finished.fail(failure);
                 failed.store(true, Ordering::Release);
@@ -608,6 +646,8 @@ mod tests {
             rotation,
             snaplen: 0,
             longest: 2048,
+            keep: Keep::default(),
+            hook: None,
         }
     }
 

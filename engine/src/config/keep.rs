@@ -1,0 +1,107 @@
+//! How many bytes of files stay: a size, or a share of the disk.
+
+use super::Size;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
+
+/// `output.keep`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// So many bytes; 0: nothing is deleted.
+    Size(Size),
+    /// So many hundredths of the file system that `output.dir` is on, 1 to 100.
+    Percent(u8),
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        Self::Size(Size(0))
+    }
+}
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Size(size) => size.fmt(f),
+            Self::Percent(n) => write!(f, "{n}%"),
+        }
+    }
+}
+
+impl Serialize for Keep {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Size(size) => size.serialize(serializer),
+            Self::Percent(_) => serializer.collect_str(self),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Keep {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Keep;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as \"500GiB\", or a share of the disk such as \"80%\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, n: i64) -> Result<Keep, E> {
+                u64::try_from(n)
+                    .map(|n| Keep::Size(Size(n)))
+                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(n), &self))
+            }
+
+            fn visit_u64<E: de::Error>(self, n: u64) -> Result<Keep, E> {
+                Ok(Keep::Size(Size(n)))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Keep, E> {
+                let Some(number) = text.strip_suffix('%') else {
+                    return text.parse().map(Keep::Size).map_err(E::custom);
+                };
+                match number.trim_end().parse() {
+                    Ok(n) if (1..=100).contains(&n) => Ok(Keep::Percent(n)),
+                    _ => Err(E::custom(format!(
+                        "{text:?}: a share of the disk is \"1%\" to \"100%\", whole numbers only"
+                    ))),
+                }
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Table {
+        keep: Keep,
+    }
+
+    #[test]
+    fn sizes_and_shares_read_and_print() {
+        for (text, keep, printed) in [
+            ("keep = 0", Keep::default(), "keep = 0"),
+            ("keep = 1024", Keep::Size(Size(1024)), "keep = 1024"),
+            (
+                "keep = \"2GiB\"",
+                Keep::Size(Size(2 << 30)),
+                "keep = \"2GiB\"",
+            ),
+            ("keep = \"80%\"", Keep::Percent(80), "keep = \"80%\""),
+            ("keep = \"5 %\"", Keep::Percent(5), "keep = \"5%\""),
+        ] {
+            let table: Table = toml::from_str(text).expect(text);
+            assert_eq!(table.keep, keep);
+            assert_eq!(toml::to_string(&table).expect("prints").trim(), printed);
+        }
+        for text in ["0%", "101%", "-1%", "1.5%", "%", "half", "-5"] {
+            let e = toml::from_str::<Table>(&format!("keep = \"{text}\"")).expect_err(text);
+            assert!(e.to_string().contains(text), "{e}");
+        }
+    }
+}

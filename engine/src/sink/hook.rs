@@ -1,0 +1,329 @@
+//! `output.hook`: a program that runs after each finished file, with the file's path as its only argument.
+//!
+//! A capture holds pinned memory, and fork is poison to it: what the child copies, page tables of gigabytes or the
+//! pinned pages themselves, the capture waits for. So nothing here forks. A plain [`Command`], without `pre_exec`,
+//! user or group, is a `posix_spawn` to std on Linux, and glibc's is `clone(CLONE_VM | CLONE_VFORK)`: the child borrows
+//! the address space until it has exec'ed, nothing is copied, and only the calling thread, this module's own, stands
+//! still meanwhile. (The engine's own regions are left out of forks besides.)
+//!
+//! Invariants: the writing of files never waits for a hook. At most [`AT_ONCE`] run at once and [`WAITING`] files wait;
+//! none lasts longer than [`LONGEST`], and none holds up a run's end for more than [`GRACE`]: what remains is killed
+//! with its whole process group, told and counted.
+
+use crate::Error;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Serialize;
+use std::{
+    collections::VecDeque,
+    io,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// Hooks that run at once.
+const AT_ONCE: usize = 4;
+/// Files that wait for their hook; those beyond get none.
+const WAITING: usize = 1000;
+/// How long a hook may run.
+const LONGEST: Duration = Duration::from_secs(300);
+/// How long hooks may go on after the last file is finished, all together.
+const GRACE: Duration = Duration::from_secs(10);
+/// Between two looks at those that run.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How a run's hooks went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HookReport {
+    /// Ended with status 0.
+    pub succeeded: u64,
+    /// Could not be started, ended otherwise, or had to be killed.
+    pub failed: u64,
+    /// Files whose hook was never started, for want of time.
+    pub not_run: u64,
+}
+
+/// The running thread.
+pub(super) struct Hooks {
+    thread: JoinHandle<HookReport>,
+}
+
+struct Limits {
+    longest: Duration,
+    grace: Duration,
+}
+
+impl Hooks {
+    /// A hook for each path sent, until the sender is gone.
+    pub(super) fn start(program: &Path) -> Result<(Self, Sender<PathBuf>), Error> {
+        let limits = Limits {
+            longest: LONGEST,
+            grace: GRACE,
+        };
+        Self::within(program, limits)
+    }
+
+    fn within(program: &Path, limits: Limits) -> Result<(Self, Sender<PathBuf>), Error> {
+        let (sender, files) = crossbeam_channel::unbounded();
+        let runner = Runner {
+            program: program.to_owned(),
+            limits,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            report: HookReport::default(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("wqcap-hooks".into())
+            .spawn(move || runner.run(&files))
+            .map_err(|source| Error::System {
+                what: "the thread wqcap-hooks".into(),
+                source,
+            })?;
+        Ok((Self { thread }, sender))
+    }
+
+    /// Waits until all are done, or their time is over; the sender must be gone.
+    pub(super) fn finish(self) -> HookReport {
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+struct Runner {
+    program: PathBuf,
+    limits: Limits,
+    waiting: VecDeque<PathBuf>,
+    running: Vec<Running>,
+    report: HookReport,
+}
+
+struct Running {
+    child: Child,
+    file: PathBuf,
+    until: Instant,
+}
+
+impl Runner {
+    fn run(mut self, files: &Receiver<PathBuf>) -> HookReport {
+        loop {
+            let next = if self.running.is_empty() {
+                files.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                files.recv_timeout(LOOK)
+            };
+            match next {
+                Ok(file) => self.line_up(file),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.go_on();
+        }
+        self.end();
+        self.report
+    }
+
+    fn line_up(&mut self, file: PathBuf) {
+        if self.waiting.len() < WAITING {
+            return self.waiting.push_back(file);
+        }
+        self.report.not_run += 1;
+        tracing::warn!(
+            "output.hook: not run for {}: {WAITING} files wait already; hooks take longer than files",
+            file.display()
+        );
+    }
+
+    /// Takes those that have ended or must, and starts others.
+    fn go_on(&mut self) {
+        let (program, report) = (&self.program, &mut self.report);
+        self.running.retain_mut(|it| match it.child.try_wait() {
+            Ok(None) if Instant::now() < it.until => true,
+            Ok(None) => {
+                it.kill();
+                failed(report, program, &it.file, "it took too long and was killed");
+                false
+            }
+            Ok(Some(status)) if status.success() => {
+                report.succeeded += 1;
+                false
+            }
+            Ok(Some(status)) => {
+                failed(report, program, &it.file, &status.to_string());
+                false
+            }
+            Err(e) => {
+                failed(report, program, &it.file, &e.to_string());
+                false
+            }
+        });
+        while self.running.len() < AT_ONCE
+            && let Some(file) = self.waiting.pop_front()
+        {
+            match self.spawn(&file) {
+                Ok(child) => self.running.push(Running {
+                    child,
+                    file,
+                    until: Instant::now() + self.limits.longest,
+                }),
+                Err(e) => failed(&mut self.report, &self.program, &file, &e.to_string()),
+            }
+        }
+    }
+
+    fn spawn(&self, file: &Path) -> io::Result<Child> {
+        Command::new(&self.program)
+            .arg(file)
+            .stdin(Stdio::null())
+            // stdout may be a stream of frames, or JSON.
+            .stdout(io::stderr())
+            // ^C at a terminal is for the capture, which then gives its hooks their time.
+            .process_group(0)
+            .spawn()
+    }
+
+    /// No more files will come: what there is has its last moments.
+    fn end(&mut self) {
+        let deadline = Instant::now() + self.limits.grace;
+        self.go_on();
+        while !self.running.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+            self.go_on();
+        }
+        for mut it in self.running.drain(..) {
+            it.kill();
+            let why = "the run's end did not wait any longer, and it was killed";
+            failed(&mut self.report, &self.program, &it.file, why);
+        }
+        for file in self.waiting.drain(..) {
+            self.report.not_run += 1;
+            tracing::warn!(
+                "output.hook: not run for {}: the run is over",
+                file.display()
+            );
+        }
+    }
+}
+
+impl Running {
+    /// The hook and whatever it has started.
+    fn kill(&mut self) {
+        // Not waited for yet, so the id is still its own.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+fn failed(report: &mut HookReport, program: &Path, file: &Path, why: &str) {
+    report.failed += 1;
+    tracing::warn!(
+        "output.hook: {} {}: {why}",
+        program.display(),
+        file.display()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    /// A script that does `body` with `$1`.
+    fn script(dir: &Path, body: &str) -> PathBuf {
+        let path = dir.join("hook");
+        fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+        path
+    }
+
+    fn run(program: &Path, limits: Limits, files: &[PathBuf]) -> HookReport {
+        let (hooks, sender) = Hooks::within(program, limits).expect("starts");
+        for file in files {
+            sender.send(file.clone()).expect("taken");
+        }
+        drop(sender);
+        hooks.finish()
+    }
+
+    const PATIENT: Limits = Limits {
+        longest: LONGEST,
+        grace: LONGEST,
+    };
+
+    fn paths(dir: &Path, n: usize) -> Vec<PathBuf> {
+        (0..n).map(|i| dir.join(format!("file {i}"))).collect()
+    }
+
+    #[test]
+    fn each_file_has_its_hook_and_no_more_than_a_few_at_once() {
+        let dir = tempfile::tempdir().expect("dir");
+        let body = format!(
+            "cd {}; echo > run.$$; ls run.* | wc -l >> most; sleep 0.05; rm run.$$; echo \"$1\" >> seen",
+            dir.path().display()
+        );
+        let program = script(dir.path(), &body);
+        let files = paths(dir.path(), 12);
+        let report = run(&program, PATIENT, &files);
+        assert_eq!(
+            (report.succeeded, report.failed, report.not_run),
+            (12, 0, 0)
+        );
+        let text = |name| fs::read_to_string(dir.path().join(name)).expect("written");
+        let mut seen: Vec<_> = text("seen").lines().map(PathBuf::from).collect();
+        seen.sort();
+        let mut sorted = files;
+        sorted.sort();
+        assert_eq!(seen, sorted);
+        let most = text("most")
+            .lines()
+            .filter_map(|n| n.trim().parse::<usize>().ok())
+            .max();
+        assert!(most.is_some_and(|n| n <= AT_ONCE), "{most:?}");
+    }
+
+    #[test]
+    fn failures_are_counted_and_end_nothing() {
+        let dir = tempfile::tempdir().expect("dir");
+        let program = script(dir.path(), "case $1 in *1) exit 3;; *2) kill -9 $$;; esac");
+        let report = run(&program, PATIENT, &paths(dir.path(), 4));
+        assert_eq!((report.succeeded, report.failed), (2, 2));
+        let report = run(&dir.path().join("absent"), PATIENT, &paths(dir.path(), 2));
+        assert_eq!((report.succeeded, report.failed), (0, 2));
+    }
+
+    #[test]
+    fn hooks_that_hang_are_killed_with_what_they_started() {
+        let dir = tempfile::tempdir().expect("dir");
+        let pids = dir.path().join("pids");
+        let body = format!("sleep 1000 & echo $! >> {}; wait", pids.display());
+        let program = script(dir.path(), &body);
+        let began = Instant::now();
+        let grace = Duration::from_secs(1);
+        let limits = Limits {
+            longest: LONGEST,
+            grace,
+        };
+        let report = run(&program, limits, &paths(dir.path(), AT_ONCE + 3));
+        assert_eq!(
+            (report.succeeded, report.failed, report.not_run),
+            (0, AT_ONCE as u64, 3)
+        );
+        assert!(began.elapsed() >= grace && began.elapsed() < LONGEST / 2);
+        // Too long in the middle of a run: the others have their turn.
+        let limits = Limits {
+            longest: Duration::from_millis(300),
+            grace: LONGEST,
+        };
+        let report = run(&program, limits, &paths(dir.path(), AT_ONCE + 3));
+        assert_eq!((report.failed, report.not_run), (AT_ONCE as u64 + 3, 0));
+        for pid in fs::read_to_string(&pids).expect("written").lines() {
+            let gone = (0..500).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                !stat.contains("sleep") || stat.contains(") Z ")
+            });
+            assert!(gone, "{pid} lives");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! `output.keep` and `output.keep_files`: the oldest finished files go first.
+//!
+//! Invariants: only regular files with a capture file's name go, never an open one (its name ends in `.part`) and
+//! never a link. What there is, is looked up anew before anything is deleted: a hook or a person may have taken files
+//! away meanwhile, and others must not pay for them. A thread of its own: no block and no sync waits for it.
+
+use crate::{Error, name::FileName};
+use crossbeam_channel::{Receiver, Sender};
+use rustix::fs::statvfs;
+use serde::Serialize;
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// Between two looks at the folder, at least: with thousands of files a look costs milliseconds.
+const REST: Duration = Duration::from_millis(100);
+
+/// How many bytes may stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Share {
+    /// So many.
+    Bytes(u64),
+    /// So many hundredths of the file system.
+    Percent(u8),
+}
+
+/// What may stay of finished files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Keep {
+    /// In bytes; `None`: any.
+    pub bytes: Option<Share>,
+    /// In files; 0: any number.
+    pub files: u64,
+}
+
+impl Keep {
+    /// Whether nothing is ever deleted.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What was deleted.
+#[derive(Debug, Default)]
+pub(super) struct Deleted {
+    pub(super) files: HashSet<PathBuf>,
+    pub(super) bytes: u64,
+}
+
+/// The running thread.
+pub(super) struct Keeper {
+    thread: JoinHandle<Deleted>,
+}
+
+/// Tells the keeper that there is one more file.
+#[derive(Clone)]
+pub(super) struct Bell(Sender<()>);
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        // Full: it is going to look anyway.
+        let _ = self.0.try_send(());
+    }
+}
+
+impl Keeper {
+    /// Looks at the folder at once, after each ring, and a last time when the bell is gone.
+    pub(super) fn start(dir: &Path, keep: Keep) -> Result<(Self, Bell), Error> {
+        let (bell, rings) = crossbeam_channel::bounded(1);
+        let dir = dir.to_owned();
+        let thread = std::thread::Builder::new()
+            .name("wqcap-keeper".into())
+            .spawn(move || run(&dir, keep, &rings))
+            .map_err(|source| Error::System {
+                what: "the thread wqcap-keeper".into(),
+                source,
+            })?;
+        Ok((Self { thread }, Bell(bell)))
+    }
+
+    /// Waits for the last look; the bell must be gone.
+    pub(super) fn finish(self) -> Deleted {
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+fn run(dir: &Path, keep: Keep, rings: &Receiver<()>) -> Deleted {
+    let mut deleted = Deleted::default();
+    let mut last = String::new();
+    loop {
+        match tidy(dir, keep, &mut deleted) {
+            Ok(()) => last.clear(),
+            // Told once, not at every look.
+            Err(e) if e != last => {
+                tracing::warn!("output.keep: {e}; newer files stay until that works again");
+                last = e;
+            }
+            Err(_) => {}
+        }
+        if rings.recv().is_err() {
+            return deleted;
+        }
+        std::thread::sleep(REST);
+    }
+}
+
+/// A finished file.
+struct Old {
+    start_ns: u64,
+    path: PathBuf,
+    len: u64,
+}
+
+/// Deletes the oldest files until what is left is within the limits.
+fn tidy(dir: &Path, keep: Keep, deleted: &mut Deleted) -> Result<(), String> {
+    let told = |e: io::Error| format!("cannot look at {}: {e}", dir.display());
+    let mut old = finished(dir).map_err(told)?;
+    let most = match keep.bytes {
+        None => u64::MAX,
+        Some(Share::Bytes(n)) => n,
+        Some(Share::Percent(n)) => {
+            let disk = statvfs(dir).map_err(|e| told(e.into()))?;
+            disk.f_blocks.saturating_mul(disk.f_frsize) / 100 * u64::from(n)
+        }
+    };
+    let most_files = match keep.files {
+        0 => usize::MAX,
+        n => usize::try_from(n).unwrap_or(usize::MAX),
+    };
+    old.sort_by(|a, b| (b.start_ns, &b.path).cmp(&(a.start_ns, &a.path)));
+    let mut bytes: u64 = old.iter().map(|it| it.len).sum();
+    while bytes > most || old.len() > most_files {
+        let Some(it) = old.pop() else { break };
+        match fs::remove_file(&it.path) {
+            Ok(()) => {
+                tracing::debug!("deleted {} ({} bytes)", it.path.display(), it.len);
+                deleted.bytes += it.len;
+                deleted.files.insert(it.path);
+            }
+            // Somebody else was faster.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(format!("cannot delete {}: {e}", it.path.display())),
+        }
+        bytes -= it.len;
+    }
+    Ok(())
+}
+
+/// The finished capture files of a folder.
+fn finished(dir: &Path) -> io::Result<Vec<Old>> {
+    let mut old = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let Some(start_ns) = FileName::of(&path).map(|name| name.start_ns) else {
+            continue;
+        };
+        // It may be gone by now, and a link's target is somebody else's.
+        if let Ok(metadata) = fs::symlink_metadata(&path)
+            && metadata.is_file()
+        {
+            old.push(Old {
+                start_ns,
+                len: metadata.len(),
+                path,
+            });
+        }
+    }
+    Ok(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, usize)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("dir");
+        for (name, len) in files {
+            fs::write(dir.path().join(name), vec![0; *len]).expect("written");
+        }
+        dir
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .expect("lists")
+            .map(|e| e.expect("entry").file_name().into_string().expect("text"))
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn left(files: &[(&str, usize)], keep: Keep) -> Vec<String> {
+        let dir = folder(files);
+        tidy(dir.path(), keep, &mut Deleted::default()).expect("tidies");
+        names(dir.path())
+    }
+
+    const FILES: [(&str, usize); 4] = [
+        ("wqcap-q01-10.pcap", 100),
+        ("wqcap-q00-9.pcap", 100),
+        ("wqcap-q00-100.pcapng.zst", 100),
+        ("wqcap-q00-20.pcap", 100),
+    ];
+
+    #[test]
+    fn the_oldest_go_first_by_bytes_and_by_number() {
+        let keep = |bytes, files| Keep { bytes, files };
+        let newest = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-20.pcap"];
+        assert_eq!(left(&FILES, keep(Some(Share::Bytes(250)), 0)), newest);
+        assert_eq!(left(&FILES, keep(Some(Share::Bytes(200)), 0)), newest);
+        assert_eq!(left(&FILES, keep(None, 2)), newest);
+        assert_eq!(left(&FILES, keep(Some(Share::Bytes(200)), 3)), newest);
+        assert_eq!(left(&FILES, keep(Some(Share::Bytes(400)), 4)).len(), 4);
+        assert_eq!(left(&FILES, keep(Some(Share::Bytes(99)), 0)).len(), 0);
+        // A hundredth of a disk is far more than these.
+        assert_eq!(left(&FILES, keep(Some(Share::Percent(1)), 0)).len(), 4);
+    }
+
+    #[test]
+    fn open_files_and_strangers_stay() {
+        let dir = folder(&[
+            ("wqcap-q00-1.pcap.part", 100),
+            ("wqcap-q00-1.pcap.gz", 100),
+            ("holiday.pcap", 100),
+            ("wqcap-q00-2.pcap", 100),
+        ]);
+        let outside = folder(&[("wqcap-q00-3.pcap", 100)]);
+        let target = outside.path().join("wqcap-q00-3.pcap");
+        std::os::unix::fs::symlink(&target, dir.path().join("wqcap-q00-3.pcap")).expect("link");
+        fs::create_dir(dir.path().join("wqcap-q00-4.pcap")).expect("folder");
+        let mut deleted = Deleted::default();
+        let keep = Keep {
+            bytes: Some(Share::Bytes(1)),
+            files: 1,
+        };
+        tidy(dir.path(), keep, &mut deleted).expect("tidies");
+        assert_eq!(
+            names(dir.path()),
+            [
+                "holiday.pcap",
+                "wqcap-q00-1.pcap.gz",
+                "wqcap-q00-1.pcap.part",
+                "wqcap-q00-3.pcap",
+                "wqcap-q00-4.pcap"
+            ]
+        );
+        assert!(target.exists());
+        assert_eq!((deleted.files.len(), deleted.bytes), (1, 100));
+    }
+
+    #[test]
+    fn a_ring_is_answered_and_the_end_is_too() {
+        let dir = folder(&FILES);
+        let keep = Keep {
+            bytes: None,
+            files: 1,
+        };
+        let (keeper, bell) = Keeper::start(dir.path(), keep).expect("starts");
+        for i in 200..220 {
+            fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
+            bell.ring();
+        }
+        drop(bell);
+        let deleted = keeper.finish();
+        assert_eq!(names(dir.path()), ["wqcap-q00-219.pcap"]);
+        assert_eq!(deleted.files.len(), 23);
+    }
+}
