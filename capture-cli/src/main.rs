@@ -20,6 +20,7 @@ mod progress;
 mod recover;
 mod rss;
 mod run;
+mod service;
 mod signals;
 mod summary;
 mod table;

@@ -132,7 +132,7 @@ fn share(read: u64, of: u64, time: Duration, name: &str) -> String {
 }
 
 /// As much as fits into `columns`: rates, then losses, then queues.
-fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
+pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
     let (was, is) = (total(&before.queues), total(&now.queues));
     let time = now.elapsed.saturating_sub(before.elapsed);
     let mut text = format!(
@@ -206,6 +206,7 @@ mod tests {
         Snapshot {
             elapsed: Duration::from_secs(seconds),
             queues: (0..4).map(queue).collect(),
+            beats: vec![seconds; 4],
             nic: [
                 ("out_of_buffer".to_owned(), Counter::Value(0)),
                 (

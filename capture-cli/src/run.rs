@@ -7,6 +7,7 @@ use crate::{
     failure::Failure,
     output,
     progress::Progress,
+    service::Service,
     signals,
     summary::{self, Summary, SummaryFile},
     terminal,
@@ -41,22 +42,27 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         duration: args.duration,
     };
     let capture = Capture::start(&plan, limits)?;
+    let service = Service::new();
+    let headline = headline(&plan);
+    service.ready(&headline);
     if !quiet {
-        terminal::say(format_args!("{}", headline(&plan)));
+        terminal::say(format_args!("{headline}"));
     }
-    let report = attend(capture, &stop, quiet);
+    let report = attend(capture, &stop, service, quiet);
     conclude(args, &plan, &report, summary.as_ref(), quiet)
 }
 
 /// Watches a capture until it ends, or is to end.
-fn attend(mut capture: Capture, stop: &AtomicBool, quiet: bool) -> Report {
+fn attend(mut capture: Capture, stop: &AtomicBool, mut service: Service, quiet: bool) -> Report {
     let mut progress = Progress::new(quiet);
     while !capture.wait(Instant::now() + LOOK) {
         if stop.load(Ordering::Relaxed) {
             break;
         }
         progress.tick(&capture);
+        service.tick(&capture);
     }
+    service.stopping();
     progress.clear();
     if stop.load(Ordering::Relaxed) && !quiet && terminal::is_terminal() {
         terminal::say(format_args!(

@@ -52,6 +52,9 @@ pub fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
+/// A line that nobody's terminal has to hold.
+pub const WIDE: usize = 400;
+
 /// The terminal's width now; it may change at any time.
 pub fn columns() -> usize {
     terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| usize::from(width.0))

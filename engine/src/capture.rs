@@ -116,6 +116,8 @@ pub struct Snapshot {
     pub elapsed: Duration,
     /// By queue.
     pub queues: Vec<QueueLedger>,
+    /// By queue: how often its loop has come round, also with nothing to do.
+    pub beats: Vec<u64>,
     /// What the NIC lost, by the counters' own names.
     pub nic: NicCounters,
 }
@@ -385,6 +387,7 @@ impl Capture {
         Snapshot {
             elapsed: self.ready.elapsed(),
             queues: self.shared.ledgers(),
+            beats: self.shared.counters.iter().map(|it| it.beats()).collect(),
             nic: self.nic.growth(),
         }
     }

@@ -80,6 +80,7 @@ struct LoopCounters {
     sampled_out: AtomicU64,
     deduplicated: AtomicU64,
     recoveries: AtomicU64,
+    beats: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +108,20 @@ impl QueueCounters {
         c.filtered.store(filtered, Ordering::Relaxed);
         c.sampled_out.store(sampled_out, Ordering::Relaxed);
         c.deduplicated.store(deduplicated, Ordering::Relaxed);
+    }
+
+    /// The loop has come round: once a batch, and some times a second while its queue is empty.
+    #[inline]
+    pub(crate) fn beat(&self) {
+        let beats = &self.looped.0.beats;
+        // One writer: a load and a store will do.
+        beats.store(beats.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// How often the loop has come round. A loop whose count stands still for seconds is stuck.
+    #[must_use]
+    pub fn beats(&self) -> u64 {
+        self.looped.0.beats.load(Ordering::Relaxed)
     }
 
     /// The WQ was brought back once more.

@@ -335,6 +335,7 @@ impl<C: Consumer> Worker<C> {
         );
         self.counters
             .publish_reduced(tally.filtered, tally.sampled_out, tally.deduplicated);
+        self.counters.beat();
     }
 
     /// An empty poll's rest.
@@ -348,6 +349,7 @@ impl<C: Consumer> Worker<C> {
         }
         if quiet.is_idle_now() {
             self.consumer.idle();
+            self.counters.beat();
         }
     }
 
@@ -366,6 +368,7 @@ impl<C: Consumer> Worker<C> {
             quiet.looked = EMPTY_POLLS;
             if quiet.is_idle_now() {
                 self.consumer.idle();
+                self.counters.beat();
             }
             quiet.polls = EMPTY_POLLS;
         }

@@ -1,0 +1,166 @@
+//! What a service manager is told of a run (sd_notify(3)): that it is ready, how it goes, that every loop is alive.
+//!
+//! Without `NOTIFY_SOCKET` in the environment nothing is sent, and the loops are watched all the same: a queue that is
+//! stuck is named in the log.
+
+use crate::{progress, terminal};
+use engine::capture::{Capture, Snapshot};
+use sd_notify::NotifyState;
+use std::time::{Duration, Instant};
+
+/// How often the status line is renewed and the loops are looked at.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long a loop may take for one round before it counts as stuck. Idle ones come round five times a second; only
+/// `output.on_full = "hold"` and `pipeline.on_full = "hold"` let one wait.
+const STUCK: Duration = Duration::from_secs(5);
+
+/// A run as its service manager sees it.
+pub struct Service {
+    before: Option<Snapshot>,
+    next: Instant,
+    pulse: Pulse,
+    /// The service manager wants to hear regularly that all is well.
+    watched: bool,
+}
+
+impl Service {
+    /// Reads from the environment who is to be told.
+    pub fn new() -> Self {
+        Self {
+            before: None,
+            next: Instant::now(),
+            pulse: Pulse::default(),
+            watched: sd_notify::watchdog_enabled().is_some(),
+        }
+    }
+
+    /// The first WQ is ready: units that come after this one may start.
+    pub fn ready(&self, headline: &str) {
+        tell(&[NotifyState::Ready, NotifyState::Status(headline)]);
+    }
+
+    /// Once a second: the status line, and the watchdog if every loop has come round.
+    pub fn tick(&mut self, capture: &Capture) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        self.next = now + EVERY;
+        let snapshot = capture.snapshot();
+        let newly_stuck = self.pulse.look(&snapshot.beats, now);
+        for queue in newly_stuck {
+            tracing::error!(
+                "queue {queue}: its loop has been stuck for {} s; the watchdog is not fed until it goes on",
+                STUCK.as_secs()
+            );
+        }
+        if let Some(before) = &self.before {
+            let status = match self.pulse.stuck().as_slice() {
+                [] => progress::line(before, &snapshot, terminal::WIDE),
+                stuck => format!("stuck: queue {}", list(stuck)),
+            };
+            tell(&[NotifyState::Status(&status)]);
+        }
+        if self.watched && self.pulse.stuck().is_empty() {
+            tell(&[NotifyState::Watchdog]);
+        }
+        self.before = Some(snapshot);
+    }
+
+    /// Queues are drained and files closed from here on.
+    pub fn stopping(&self) {
+        tell(&[
+            NotifyState::Stopping,
+            NotifyState::Status("draining queues and closing files"),
+        ]);
+    }
+}
+
+/// A message that does not arrive is the service manager's trouble, not the capture's.
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(e) = sd_notify::notify(states) {
+        tracing::debug!("the service manager was not told: {e}");
+    }
+}
+
+fn list(queues: &[usize]) -> String {
+    let names: Vec<_> = queues.iter().map(ToString::to_string).collect();
+    names.join(", ")
+}
+
+/// Which loops come round.
+#[derive(Default)]
+struct Pulse {
+    queues: Vec<Beat>,
+}
+
+struct Beat {
+    count: u64,
+    since: Instant,
+    stuck: bool,
+}
+
+impl Pulse {
+    /// Takes each loop's count of rounds; those that got stuck since the last look.
+    fn look(&mut self, beats: &[u64], now: Instant) -> Vec<usize> {
+        if self.queues.len() != beats.len() {
+            self.queues = beats
+                .iter()
+                .map(|&count| Beat {
+                    count,
+                    since: now,
+                    stuck: false,
+                })
+                .collect();
+            return Vec::new();
+        }
+        let mut newly = Vec::new();
+        for (queue, (seen, &count)) in self.queues.iter_mut().zip(beats).enumerate() {
+            if count != seen.count {
+                *seen = Beat {
+                    count,
+                    since: now,
+                    stuck: false,
+                };
+            } else if !seen.stuck && now.saturating_duration_since(seen.since) >= STUCK {
+                seen.stuck = true;
+                newly.push(queue);
+            }
+        }
+        newly
+    }
+
+    fn stuck(&self) -> Vec<usize> {
+        let stuck = self.queues.iter().enumerate().filter(|(_, it)| it.stuck);
+        stuck.map(|(queue, _)| queue).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_that_stands_still_is_named_once_until_it_goes_on() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut pulse = Pulse::default();
+        assert!(pulse.look(&[0, 0], at(0)).is_empty());
+        assert!(pulse.look(&[1, 0], at(4)).is_empty());
+        assert_eq!(pulse.look(&[2, 0], at(5)), [1]);
+        assert!(pulse.look(&[3, 0], at(9)).is_empty());
+        assert_eq!(pulse.stuck(), [1]);
+        assert!(pulse.look(&[4, 1], at(10)).is_empty());
+        assert!(pulse.stuck().is_empty());
+        assert_eq!(pulse.look(&[4, 2], at(15)), [0]);
+    }
+
+    #[test]
+    fn another_capture_in_the_same_process_starts_afresh() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        pulse.look(&[7], start);
+        assert!(pulse.look(&[0, 0], start + STUCK).is_empty());
+        assert!(pulse.stuck().is_empty());
+    }
+}

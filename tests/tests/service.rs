@@ -1,0 +1,234 @@
+//! What a service manager sees: sd_notify(3)'s messages on a real socket, and the unit as systemd reads it.
+
+use rustix::process::Signal;
+use std::{
+    fs,
+    os::unix::net::UnixDatagram,
+    path::Path,
+    time::{Duration, Instant},
+};
+use wqcap_tests::{Dir, Program, Running, Wqcap, binaries, process, skip};
+
+/// Enough for a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A service manager's end of the notify socket, and all it has heard.
+struct Manager {
+    socket: UnixDatagram,
+    path: std::path::PathBuf,
+    heard: Vec<String>,
+}
+
+impl Manager {
+    fn new(dir: &Dir) -> Self {
+        let path = dir.join("notify");
+        let socket = UnixDatagram::bind(&path).expect("a socket of our own");
+        socket
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .expect("a time-out");
+        Self {
+            socket,
+            path,
+            heard: Vec::new(),
+        }
+    }
+
+    /// The run, told where its service manager listens and how often it is to be fed.
+    fn start(&self, run: &Wqcap<'_>) -> Running {
+        run.program()
+            .env("NOTIFY_SOCKET", &self.path)
+            .env("WATCHDOG_USEC", "10000000")
+            .start()
+    }
+
+    /// Waits for a message with `text` among those not looked at yet; the ones before it are passed.
+    #[track_caller]
+    fn await_line(&mut self, text: &str) -> String {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(line) = self.next()
+                && line.contains(text)
+            {
+                return line;
+            }
+        }
+        panic!("nothing with {text:?} came; heard: {:#?}", self.heard);
+    }
+
+    /// Everything that comes within `time`.
+    fn listen(&mut self, time: Duration) -> Vec<String> {
+        let end = Instant::now() + time;
+        let mut lines = Vec::new();
+        while Instant::now() < end {
+            lines.extend(self.next());
+        }
+        lines
+    }
+
+    fn next(&mut self) -> Option<String> {
+        let mut buffer = [0; 4096];
+        let length = self.socket.recv(&mut buffer).ok()?;
+        let line = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        self.heard.push(line.clone());
+        Some(line)
+    }
+}
+
+#[test]
+fn a_service_manager_hears_of_readiness_progress_and_the_end() {
+    let dir = Dir::new();
+    let mut manager = Manager::new(&dir);
+    let run = Wqcap::run(&dir, "notify")
+        .model("synth:pps=2000,flows=64")
+        .queues(2);
+    let running = manager.start(&run);
+    let ready = manager.await_line("READY=1");
+    assert!(ready.contains("STATUS=capturing mlx5_0 port 1"), "{ready}");
+    let status = manager.await_line("frames/s");
+    assert!(status.starts_with("STATUS="), "{status}");
+    manager.await_line("WATCHDOG=1");
+    running.signal(Signal::TERM);
+    manager.await_line("STOPPING=1");
+    let _ = run.finished(running.wait(), 0);
+}
+
+#[test]
+fn nobody_is_told_before_the_first_queue_is_ready() {
+    let dir = Dir::new();
+    let mut manager = Manager::new(&dir);
+    let run = Wqcap::run(&dir, "refused")
+        .model("synth:count=10")
+        .set("capture.queues=100000");
+    let running = manager.start(&run);
+    running.wait().expect(2);
+    assert_eq!(
+        manager.listen(Duration::from_millis(200)),
+        Vec::<String>::new()
+    );
+}
+
+/// A file system of its own that stops taking writes while the file `freeze` is there.
+const FREEZING_DISK: &str = r#"
+    image=$1 out=$2 orders=$3
+    shift 3
+    truncate -s 256M "$image" && mkfs.ext4 -q "$image" && mount -o loop "$image" "$out" || exit 99
+    trap 'umount "$out"' EXIT
+    "$@" &
+    pid=$!
+    trap 'kill -TERM $pid' TERM
+    while [ ! -e "$orders/freeze" ]; do kill -0 $pid || exit 97; sleep 0.05; done
+    # Whatever becomes of us, it thaws.
+    (for _ in $(seq 500); do sleep 0.1; done; fsfreeze -u "$out") >/dev/null 2>&1 &
+    guard=$!
+    trap 'kill $guard; fsfreeze -u "$out" 2>/dev/null; umount "$out"' EXIT
+    fsfreeze -f "$out" || exit 98
+    while [ ! -e "$orders/thaw" ]; do sleep 0.05; done
+    fsfreeze -u "$out"
+    wait $pid
+    status=$?
+    while kill -0 $pid 2>/dev/null; do wait $pid; status=$?; done
+    exit $status
+"#;
+
+#[test]
+fn a_queue_that_is_stuck_is_named_and_the_watchdog_starves_until_it_goes_on() {
+    if let Some(reason) = cannot_freeze() {
+        skip!("{reason}");
+    }
+    let dir = Dir::new();
+    let orders = dir.folder("orders");
+    let mut manager = Manager::new(&dir);
+    // It holds: the loop waits for the disk, and so it is stuck when the disk is.
+    let run = Wqcap::run(&dir, "stuck")
+        .model("synth:pps=20000,size=1500,flows=64")
+        .set("output.on_full=hold")
+        .set("output.buffer=1MiB");
+    let out = run.out_path().to_str().expect("plain").to_owned();
+    let image = dir.join("image").to_str().expect("plain").to_owned();
+    let place = orders.to_str().expect("plain").to_owned();
+    let run = run.wrapped(&[
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        FREEZING_DISK,
+        "sh",
+        &image,
+        &out,
+        &place,
+    ]);
+    let running = manager.start(&run);
+    manager.await_line("WATCHDOG=1");
+    fs::write(orders.join("freeze"), "").expect("writable");
+    let stuck = manager.await_line("STATUS=stuck");
+    assert!(stuck.contains("queue 0"), "{stuck}");
+    let starved = manager.listen(Duration::from_millis(2500));
+    assert!(
+        !starved.iter().any(|line| line.contains("WATCHDOG")),
+        "{starved:?}"
+    );
+    fs::write(orders.join("thaw"), "").expect("writable");
+    manager.await_line("WATCHDOG=1");
+    running.signal(Signal::TERM);
+    manager.await_line("STOPPING=1");
+    let done = running.wait().expect(0);
+    done.says(&["queue 0: its loop has been stuck"]);
+}
+
+fn cannot_freeze() -> Option<String> {
+    if !process::is_root() {
+        return Some("a disk that stands still takes root".into());
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Some("no loop devices here".into());
+    }
+    for program in ["mkfs.ext4", "fsfreeze", "unshare"] {
+        if Program::new("sh")
+            .args(["-c", &format!("command -v {program}")])
+            .run()
+            .status
+            .code()
+            != Some(0)
+        {
+            return Some(format!("no {program} here"));
+        }
+    }
+    None
+}
+
+/// The unit as it would be installed, but for the place of the binary.
+fn unit(dir: &Dir) -> std::path::PathBuf {
+    let source = binaries::root().join("configs/systemd/wqcap@.service");
+    let text = fs::read_to_string(source).expect("the unit");
+    let binary = binaries::wqcap();
+    assert!(text.contains("/usr/bin/wqcap "), "{text}");
+    let text = text.replace("/usr/bin/wqcap ", &format!("{} ", binary.display()));
+    dir.write("wqcap@tap0.service", text)
+}
+
+#[test]
+fn systemd_takes_the_unit_and_finds_it_well_confined() {
+    if Program::new("sh")
+        .args(["-c", "command -v systemd-analyze"])
+        .run()
+        .status
+        .code()
+        != Some(0)
+    {
+        skip!("no systemd-analyze here");
+    }
+    let dir = Dir::new();
+    let unit = unit(&dir);
+    let verified = Program::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .arg(&unit)
+        .run()
+        .expect(0);
+    assert_eq!(verified.stderr.trim(), "", "{verified}");
+    // In tenths; "OK" ends at 4.9, and systemd's own services reach from 2 to 9.
+    let _ = Program::new("systemd-analyze")
+        .args(["security", "--offline=true", "--threshold=25"])
+        .arg(&unit)
+        .run()
+        .expect(0);
+}
