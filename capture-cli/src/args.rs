@@ -49,6 +49,8 @@ pub enum Command {
     Merge(MergeArgs),
     /// Finish the files that a crash left open
     Recover(RecoverArgs),
+    /// Ask a running capture, or tell it what to do
+    Ctl(CtlArgs),
 }
 
 /// `wqcap devices`
@@ -226,6 +228,121 @@ pub struct RecoverArgs {
     /// Print JSON on stdout
     #[arg(long)]
     pub json: bool,
+}
+
+/// `wqcap ctl`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  wqcap ctl status
+  wqcap ctl watch --every 2s
+  wqcap ctl stats --json | jq .ledger.total
+  wqcap ctl filter 'tcp port 443'
+  wqcap ctl --unix /tmp/control.sock rotate
+
+Exit status: 0 done, 1 the service refused or failed, 2 it cannot be reached or the command line is wrong.")]
+pub struct CtlArgs {
+    /// The service's socket
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/run/wqcap/control.sock",
+        global = true
+    )]
+    pub unix: PathBuf,
+    /// Print JSON on stdout
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// How long to wait for an answer: seconds, or a time with its unit
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "30", global = true)]
+    pub timeout: Duration,
+    /// What to ask or to do.
+    #[command(subcommand)]
+    pub command: CtlCommand,
+}
+
+/// What to ask a capture, or to tell it.
+#[derive(Debug, Subcommand)]
+pub enum CtlCommand {
+    /// State of the capture and of the control service
+    Status,
+    /// The ledger as it stands
+    Stats,
+    /// The ledger again and again, until interrupted
+    Watch {
+        /// How often: seconds, or a time with its unit
+        #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
+        every: Duration,
+        /// End after so many
+        #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+        count: Option<u64>,
+    },
+    /// What is captured and how
+    Plan,
+    /// The RDMA devices of its machine
+    Devices,
+    /// Capture again after stop or drain
+    Start,
+    /// End the capture in order; the process stays
+    Stop,
+    /// Let nothing more in and complete the files
+    Drain,
+    /// Go on to a new file
+    Rotate,
+    /// Let another filter hold
+    Filter {
+        /// pcap-filter(7); '' keeps every frame
+        expression: String,
+    },
+    /// Add or remove a rule in the NIC
+    Rule {
+        /// Which of the two
+        #[command(subcommand)]
+        what: RuleCommand,
+    },
+    /// Change what the WQs do with frames
+    WqFlags {
+        /// The NIC takes the customer VLAN tag off
+        #[arg(long, value_name = "BOOL")]
+        cvlan_stripping: Option<bool>,
+        /// The NIC delivers the frame check sequence
+        #[arg(long, value_name = "BOOL")]
+        scatter_fcs: Option<bool>,
+    },
+    /// Spread flows over the queues by other shares
+    Respread {
+        /// A share for each queue, 3,1 [default: by what each has received]
+        #[arg(long, value_name = "N,N...", value_delimiter = ',')]
+        weights: Vec<u32>,
+    },
+    /// Log from another level on
+    Log {
+        /// error, warn, info, debug or trace
+        level: String,
+    },
+    /// Read the configuration again
+    Reload,
+    /// End the process in order
+    Shutdown,
+    /// Print the JSON Schema of the messages; asks nobody
+    Schema,
+}
+
+/// `wqcap ctl rule`
+#[derive(Debug, Subcommand)]
+pub enum RuleCommand {
+    /// Add one
+    Add {
+        /// Its fields, as in a [[rule]]: proto=udp dst_port=53
+        #[arg(required = true, value_name = "FIELD=VALUE")]
+        fields: Vec<Setting>,
+    },
+    /// Remove one
+    Remove {
+        /// Its fields, as they were added
+        #[arg(required = true, value_name = "FIELD=VALUE")]
+        fields: Vec<Setting>,
+    },
 }
 
 /// `KEY=VALUE`

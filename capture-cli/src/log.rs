@@ -1,13 +1,35 @@
 //! Log events as lines on stderr, in the voice of all other messages: `warning: text key=value`.
 
 use crate::terminal;
-use std::{fmt, io};
+use std::{
+    fmt, io,
+    sync::{Mutex, OnceLock, PoisonError},
+};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
     EnvFilter,
     fmt::{FmtContext, FormatEvent, FormatFields, format::Writer},
     registry::LookupSpan,
 };
+
+type Change = dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync;
+
+/// Puts another filter in place, and what holds, in words.
+static CHANGE: OnceLock<Box<Change>> = OnceLock::new();
+static LEVEL: Mutex<String> = Mutex::new(String::new());
+
+/// The level from which is logged, or the whole of `RUST_LOG`.
+pub fn level() -> String {
+    LEVEL.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Logs from `level` on.
+pub fn set_level(level: &str) -> Result<(), String> {
+    let change = CHANGE.get().ok_or("logging has not been started")?;
+    change(EnvFilter::try_new(level).map_err(|e| e.to_string())?)?;
+    level.clone_into(&mut LEVEL.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(())
+}
 
 /// Starts logging: errors with `quiet`, else warnings, or more for each `verbose`. `RUST_LOG` overrides both.
 pub fn start(verbose: u8, quiet: bool) {
@@ -20,17 +42,25 @@ pub fn start(verbose: u8, quiet: bool) {
     let chosen = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty());
-    let filter = EnvFilter::try_new(chosen.as_deref().unwrap_or(level)).unwrap_or_else(|e| {
+    let mut holds = chosen.as_deref().unwrap_or(level);
+    let filter = EnvFilter::try_new(holds).unwrap_or_else(|e| {
         terminal::say(format_args!(
             "warning: RUST_LOG is not understood ({e}): logging from level {level}"
         ));
+        holds = level;
         EnvFilter::new(level)
     });
-    tracing_subscriber::fmt()
+    holds.clone_into(&mut LEVEL.lock().unwrap_or_else(PoisonError::into_inner));
+    let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .event_format(Line)
         .with_writer(|| Lines)
-        .init();
+        .with_filter_reloading();
+    let handle = builder.reload_handle();
+    let _ = CHANGE.set(Box::new(move |filter| {
+        handle.reload(filter).map_err(|e| e.to_string())
+    }));
+    builder.init();
 }
 
 struct Line;

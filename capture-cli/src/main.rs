@@ -9,6 +9,8 @@
 mod args;
 mod check;
 mod config;
+mod ctl;
+mod desk;
 mod devices;
 mod failure;
 mod log;
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Model(it) => model::model(&it),
         Command::Rss(it) => rss::rss(&it, args.quiet),
         Command::Merge(it) => merge::merge(&it, args.quiet),
+        Command::Ctl(it) => ctl::ctl(&it),
         Command::Recover(it) => recover::recover(&it),
     };
     match outcome {

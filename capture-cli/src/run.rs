@@ -4,6 +4,7 @@ use crate::{
     args::RunArgs,
     check::{enter_model, port, settle},
     config,
+    desk::{self, Desk, Next},
     failure::Failure,
     output,
     progress::Progress,
@@ -14,6 +15,7 @@ use crate::{
 };
 use engine::{
     capture::{Capture, End, Limits, Report},
+    control::{Control, backend::Done},
     plan::Plan,
 };
 use std::{
@@ -29,6 +31,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let (settings, model) = config::split(&args.set);
     enter_model(args.model.as_deref(), &model)?;
     let mut config = config::load(args.config.as_deref(), &settings)?;
+    let loaded = config.clone();
     let plan = settle(&mut config)?;
     let summary = args.summary.as_deref().map(SummaryFile::new).transpose()?;
     for note in &plan.notes {
@@ -41,35 +44,110 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         count: args.count,
         duration: args.duration,
     };
-    let capture = Capture::start(&plan, limits)?;
-    let service = Service::new();
-    let headline = headline(&plan);
-    service.ready(&headline);
-    if !quiet {
-        terminal::say(format_args!("{headline}"));
-    }
-    let report = attend(capture, &stop, service, quiet);
+    let mut desk = Desk::new(args, &loaded, &plan);
+    let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();
+    let control = config
+        .control
+        .as_ref()
+        .map(|it| Control::start(it, desk.counter(), &busy))
+        .transpose()?;
+    let report = captures(&plan, limits, &stop, quiet, &mut desk)?;
+    // Before files are told of: who asked for the end hears of it first.
+    drop(control);
     conclude(args, &plan, &report, summary.as_ref(), quiet)
 }
 
-/// Watches a capture until it ends, or is to end.
-fn attend(mut capture: Capture, stop: &AtomicBool, mut service: Service, quiet: bool) -> Report {
+/// Captures, and again as often as that is ordered between a `stop` and a `start`.
+fn captures(
+    plan: &Plan,
+    limits: Limits,
+    stop: &AtomicBool,
+    quiet: bool,
+    desk: &mut Desk<'_>,
+) -> Result<Report, Failure> {
+    let mut capture = Capture::start(plan, limits)?;
+    let mut sum: Option<Report> = None;
+    let headline = headline(plan);
+    loop {
+        desk.is_running(&capture);
+        let mut service = Service::new();
+        service.ready(&headline);
+        if !quiet {
+            terminal::say(format_args!("{headline}"));
+        }
+        let mut waiting = Vec::new();
+        let (report, next) = attend(capture, plan, stop, &mut service, quiet, desk, &mut waiting);
+        desk.has_ended(&report);
+        desk::tell_ended(waiting, &report.end);
+        let report = match sum {
+            None => report,
+            Some(before) => before.followed_by(report),
+        };
+        if next != Next::Stop || report.end.is_failure() {
+            return Ok(report);
+        }
+        match started_again(plan, limits, stop, &mut service, desk) {
+            Some(again) => capture = again,
+            None => return Ok(report),
+        }
+        sum = Some(report);
+    }
+}
+
+/// Waits for a `start` that succeeds; `None`: the process is to end.
+fn started_again(
+    plan: &Plan,
+    limits: Limits,
+    stop: &AtomicBool,
+    service: &mut Service,
+    desk: &mut Desk<'_>,
+) -> Option<Capture> {
+    loop {
+        let order: Done = desk.await_start(stop, || service.rest())?;
+        match Capture::start(plan, limits) {
+            Ok(capture) => {
+                desk.is_running(&capture);
+                order.tell(Ok(desk::changed("running")));
+                return Some(capture);
+            }
+            Err(e) => order.tell(Err(desk::failed(e.to_string()))),
+        }
+    }
+}
+
+/// Watches a capture until it ends, or is to end; who ordered that is left in `waiting`.
+fn attend(
+    mut capture: Capture,
+    plan: &Plan,
+    stop: &AtomicBool,
+    service: &mut Service,
+    quiet: bool,
+    desk: &mut Desk<'_>,
+    waiting: &mut Vec<Done>,
+) -> (Report, Next) {
     let mut progress = Progress::new(quiet);
+    let mut next = Next::GoOn;
     while !capture.wait(Instant::now() + LOOK) {
         if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        next = desk.serve(&mut capture, plan, waiting);
+        if next != Next::GoOn {
             break;
         }
         progress.tick(&capture);
         service.tick(&capture);
     }
-    service.stopping();
+    if next != Next::Stop {
+        service.stopping();
+    }
     progress.clear();
     if stop.load(Ordering::Relaxed) && !quiet && terminal::is_terminal() {
         terminal::say(format_args!(
             "draining queues and closing files; ^C again ends at once"
         ));
     }
-    capture.finish()
+    (capture.finish(), next)
 }
 
 /// Tells the end everywhere it is asked for; the first failure does not keep the others from being told.

@@ -67,6 +67,21 @@ impl Service {
         self.before = Some(snapshot);
     }
 
+    /// Once a second while nothing is captured: there is no loop that could be stuck.
+    pub fn rest(&mut self) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        self.next = now + EVERY;
+        tell(&[NotifyState::Status(
+            "stopped; `wqcap ctl start` captures again",
+        )]);
+        if self.watched {
+            tell(&[NotifyState::Watchdog]);
+        }
+    }
+
     /// Queues are drained and files closed from here on.
     pub fn stopping(&self) {
         tell(&[

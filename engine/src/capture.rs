@@ -15,7 +15,7 @@ use crate::{
         Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, PcapEncoder, PcapngEncoder,
         Writer,
     },
-    stats::{Budget, NicCounters, QueueCounters, QueueLedger, live},
+    stats::{Budget, Counter, NicCounters, QueueCounters, QueueLedger, Unreadable, live},
     verbs::{AsyncEvent, AsyncEvents},
 };
 use serde::Serialize;
@@ -59,7 +59,7 @@ pub struct Capture {
     shared: Shared,
     fatal: Vec<(usize, Arc<AtomicBool>)>,
     clock: Option<Clock>,
-    nic: NicReader,
+    nic: Arc<NicReader>,
     limits: Limits,
     stop_on_port_down: bool,
     started: Instant,
@@ -184,6 +184,65 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
+impl Report {
+    /// Two runs of one plan told as one: what was counted is added up, and the later one says how it ended.
+    #[must_use]
+    pub fn followed_by(self, later: Self) -> Self {
+        let mut nic = self.nic;
+        for (name, counter) in later.nic {
+            let sum = match (nic.get(&name), counter) {
+                (Some(Counter::Value(a)), Counter::Value(b)) => Counter::Value(a + b),
+                (None, counter) => counter,
+                _ => Counter::Unreadable(Unreadable::Unreadable),
+            };
+            nic.insert(name, sum);
+        }
+        let queues = self.queues.iter().zip(&later.queues);
+        let mut files = [self.files, later.files].concat();
+        if later.deleted.is_some() {
+            // The later run may have deleted files of the earlier one.
+            files.retain(|path| path.exists());
+        }
+        Self {
+            end: later.end,
+            queues: queues.map(|(a, b)| a.plus(b)).collect(),
+            nic,
+            malformed: added(self.malformed, later.malformed, |sum, more| {
+                for (class, n) in more {
+                    *sum.entry(class).or_default() += n;
+                }
+            }),
+            statistics: later.statistics,
+            fcs: added(self.fcs, later.fcs, |sum, more| *sum += more),
+            files,
+            deleted: added(self.deleted, later.deleted, |sum, more| {
+                sum.files += more.files;
+                sum.bytes += more.bytes;
+            }),
+            hooks: added(self.hooks, later.hooks, |sum, more| {
+                sum.succeeded += more.succeeded;
+                sum.failed += more.failed;
+                sum.not_run += more.not_run;
+            }),
+            duration: self.duration + later.duration,
+            startup: self.startup,
+            clock: later.clock,
+            notes: [self.notes, later.notes].concat(),
+        }
+    }
+}
+
+/// What two runs have of something, where both have it.
+fn added<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(&mut T, T)) -> Option<T> {
+    match (one, other) {
+        (Some(mut sum), Some(more)) => {
+            add(&mut sum, more);
+            Some(sum)
+        }
+        (one, other) => one.or(other),
+    }
+}
+
 impl Capture {
     /// Creates every object of the plan, starts the loops, and lets frames in.
     ///
@@ -261,6 +320,7 @@ impl Capture {
         let mut port = Port::open(plan)?;
         let events = AsyncEvents::of(port.context())?;
         let nic = NicReader::start(&plan.device.name, plan.port, plan.netdev.as_deref());
+        let nic = Arc::new(nic);
         let mut rings = Vec::with_capacity(plan.queues.len());
         let mut ready = None;
         for queue in &plan.queues {
@@ -363,20 +423,20 @@ impl Capture {
         Ok(())
     }
 
-    /// Lets another filter hold from each queue's next batch on. Notes it in the report; sinks that keep notes are
-    /// told between the frames it holds for and those before ([`Consumer::changed`]).
+    /// As [`CaptureHandle::set_filter`].
     ///
     /// # Errors
     /// The expression is none; the filter that held holds on.
     pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
-        self.filter_handle().set(expression)
+        self.share().set_filter(expression)
     }
 
-    /// For those who change the filter while another thread waits for the capture's end.
+    /// For other threads, which look at the capture and change its filter while one waits for its end.
     #[must_use]
-    pub fn filter_handle(&self) -> FilterHandle {
-        FilterHandle {
+    pub fn share(&self) -> CaptureHandle {
+        CaptureHandle {
             shared: self.shared.clone(),
+            nic: Arc::clone(&self.nic),
             ready: self.ready,
         }
     }
@@ -384,12 +444,42 @@ impl Capture {
     /// Counters of now; does not touch the loops' cache lines beyond a read.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            elapsed: self.ready.elapsed(),
-            queues: self.shared.ledgers(),
-            beats: self.shared.counters.iter().map(|it| it.beats()).collect(),
-            nic: self.nic.growth(),
+        self.share().snapshot()
+    }
+
+    /// Asks every queue for its next file, which it begins with its next frame; the open one is completed when the
+    /// queue's loop comes by, within a moment. False: this run writes no files.
+    pub fn rotate(&self) -> bool {
+        self.writer.as_ref().map(Writer::rotate).is_some()
+    }
+
+    /// Takes the rules away: nothing more comes in, and files are completed. Everything else stays, for
+    /// [`Capture::resume`].
+    pub fn pause(&mut self) {
+        self.port.shut();
+        std::thread::sleep(SETTLE);
+        self.rotate();
+        self.shared.note(format!(
+            "nothing was let in from {:.3} s on",
+            self.ready.elapsed().as_secs_f64()
+        ));
+    }
+
+    /// Lets frames in again.
+    ///
+    /// # Errors
+    /// A rule cannot be installed; nothing is let in.
+    pub fn resume(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.port.shut();
+        if let Err(e) = self.port.let_in(plan) {
+            self.port.shut();
+            return Err(e);
         }
+        self.shared.note(format!(
+            "frames were let in again from {:.3} s on",
+            self.ready.elapsed().as_secs_f64()
+        ));
+        Ok(())
     }
 
     /// The traffic of now; `None`: statistics are off ([`Plan::statistics`]). Never slows the loops.
@@ -566,10 +656,11 @@ impl End {
     }
 }
 
-/// Changes a running capture's filter, from any thread.
+/// A running capture, seen from any thread: snapshots, and what can be changed without its owner.
 #[derive(Clone)]
-pub struct FilterHandle {
+pub struct CaptureHandle {
     shared: Shared,
+    nic: Arc<NicReader>,
     ready: Instant,
 }
 
@@ -584,12 +675,30 @@ pub struct FilterChange {
     pub after: String,
 }
 
-impl FilterHandle {
-    /// As [`Capture::set_filter`].
+impl CaptureHandle {
+    /// As [`Capture::snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            elapsed: self.ready.elapsed(),
+            queues: self.shared.ledgers(),
+            beats: self.shared.counters.iter().map(|it| it.beats()).collect(),
+            nic: self.nic.growth(),
+        }
+    }
+
+    /// The filter that holds; empty: every frame.
+    #[must_use]
+    pub fn filter(&self) -> String {
+        self.shared.filter.get().expression().to_owned()
+    }
+
+    /// Lets another filter hold from each queue's next batch on. Notes it in the report; sinks that keep notes are
+    /// told between the frames it holds for and those before ([`Consumer::changed`]).
     ///
     /// # Errors
     /// The expression is none; the filter that held holds on.
-    pub fn set(&self, expression: &str) -> Result<FilterChange, Error> {
+    pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
         let filter = Filter::compile(expression).map_err(|e| Error::Config {
             key: "capture.filter".into(),
             value: format!("{expression:?}"),

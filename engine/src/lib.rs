@@ -19,7 +19,9 @@
 //! # Rooms
 //!
 //! Imports go one way: [`verbs`] and [`memory`] know nothing above them; [`rx`] knows those two; [`sink`] and [`stats`]
-//! know neither rings nor devices; [`observe`] looks on at what goes to the sinks; [`capture`] knows all. [`reader`] opens finished files and knows none of these,
+//! know neither rings nor devices; [`observe`] looks on at what goes to the sinks; [`capture`] knows all. Clients that
+//! look at a capture or change it are served by [`control`], which knows nothing of the rest but [`config`] and the
+//! counters of [`stats`]. [`reader`] opens finished files and knows none of these,
 //! nor do [`forecast`], which tells where their frames would go, [`merge`], which joins them, and [`recover`], which
 //! finishes those left open. Unsafe code is allowed in [`verbs`], [`memory`], the pool and
 //! ring of [`rx`], and where a system call has no safe face ([`nic`], promiscuous mode); each block says why it holds.
@@ -27,6 +29,7 @@
 pub mod capture;
 pub mod clock;
 pub mod config;
+pub mod control;
 pub mod device;
 mod error;
 pub mod filter;

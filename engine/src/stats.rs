@@ -2,14 +2,15 @@
 
 pub mod live;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 /// One queue's lines, in frames. `received` is the sum of all others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueLedger {
     /// Queue number.
     pub queue: u16,
@@ -35,11 +36,31 @@ pub struct QueueLedger {
     pub bytes: u64,
 }
 
+impl QueueLedger {
+    /// The sums, line by line, of two runs of one queue.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            queue: self.queue,
+            received: self.received + other.received,
+            captured: self.captured + other.captured,
+            filtered: self.filtered + other.filtered,
+            sampled_out: self.sampled_out + other.sampled_out,
+            deduplicated: self.deduplicated + other.deduplicated,
+            dropped_pipeline: self.dropped_pipeline + other.dropped_pipeline,
+            dropped_storage: self.dropped_storage + other.dropped_storage,
+            late: self.late + other.late,
+            errors: self.errors + other.errors,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
 /// Counters of the NIC by their own names; a value that cannot be read is never a zero.
 pub type NicCounters = BTreeMap<String, Counter>;
 
 /// One counter's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Counter {
     /// Its growth during the run.
@@ -49,7 +70,7 @@ pub enum Counter {
 }
 
 /// Prints as `"unreadable"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Unreadable {
     /// The only value.
     #[serde(rename = "unreadable")]

@@ -368,6 +368,14 @@ impl Default for FlowsConfig {
 pub struct ControlConfig {
     /// Path of the Unix socket.
     pub unix: PathBuf,
+    /// Mode of the socket's file; absent: as its groups need it.
+    pub mode: Option<FileMode>,
+    /// Group of the socket's file; absent: the one of the other two that is set alone.
+    pub group: Option<String>,
+    /// Members may look; absent: nobody but the owner.
+    pub read_group: Option<String>,
+    /// Members may look and change; absent: nobody but the owner.
+    pub write_group: Option<String>,
     /// Address to serve over RDMA; absent: none.
     pub rdma: Option<SocketAddr>,
     /// File with the key that RDMA peers must prove; absent: none.
@@ -378,9 +386,36 @@ impl Default for ControlConfig {
     fn default() -> Self {
         Self {
             unix: PathBuf::from("/run/wqcap/control.sock"),
+            mode: None,
+            group: None,
+            read_group: None,
+            write_group: None,
             rdma: None,
             key_file: None,
         }
+    }
+}
+
+/// Permissions of a file, written in octal: `"0660"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct FileMode(pub u32);
+
+impl TryFrom<String> for FileMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        u32::from_str_radix(&text, 8)
+            .ok()
+            .filter(|mode| *mode <= 0o777)
+            .map(Self)
+            .ok_or_else(|| format!("{text:?} is no mode; write it in octal, \"0660\""))
+    }
+}
+
+impl From<FileMode> for String {
+    fn from(mode: FileMode) -> Self {
+        format!("{:04o}", mode.0)
     }
 }
 

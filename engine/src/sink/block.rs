@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender};
 use serde::Serialize;
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 /// What offsets, lengths and addresses of direct I/O are multiples of: the largest sector in use.
@@ -35,6 +35,20 @@ pub struct Rotation {
     pub size: u64,
     /// At every multiple of so many nanoseconds of the wall clock; 0: never.
     pub period_ns: u64,
+}
+
+/// How often the next file was asked for, and how often it was begun for that.
+struct Asked {
+    times: Arc<AtomicU64>,
+    seen: u64,
+}
+
+impl Asked {
+    /// Whether it was asked for since the last look.
+    fn again(&mut self) -> bool {
+        let times = self.times.load(Ordering::Relaxed);
+        std::mem::replace(&mut self.seen, times) != times
+    }
 }
 
 /// A piece of a file.
@@ -127,6 +141,7 @@ pub struct BlockSink<E: Encoder> {
     snaplen: usize,
     on_full: OnFull,
     rotation: Rotation,
+    asked: Asked,
     exchange: Exchange,
     /// The block being filled. There is one as long as a file is open.
     current: Option<Block>,
@@ -148,6 +163,7 @@ impl<E: Encoder> BlockSink<E> {
         snaplen: usize,
         on_full: OnFull,
         rotation: Rotation,
+        asked: Arc<AtomicU64>,
         exchange: Exchange,
     ) -> Self {
         Self {
@@ -156,6 +172,10 @@ impl<E: Encoder> BlockSink<E> {
             snaplen,
             on_full,
             rotation,
+            asked: Asked {
+                seen: asked.load(Ordering::Relaxed),
+                times: asked,
+            },
             exchange,
             current: None,
             file: 0,
@@ -337,8 +357,17 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         Verdict::Captured
     }
 
+    fn batch(&mut self) {
+        if self.asked.again() {
+            self.end_file();
+        }
+    }
+
     /// Sends what there is on its way, so that a slow stream reaches the disk too.
     fn idle(&mut self) {
+        if self.asked.again() {
+            self.end_file();
+        }
         if self.current.as_ref().is_none_or(|b| b.frames == 0) {
             return;
         }

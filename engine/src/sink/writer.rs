@@ -16,7 +16,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
 };
@@ -89,6 +89,7 @@ pub struct Writer {
     closer: JoinHandle<Finished>,
     aftercare: Aftercare,
     failed: Arc<AtomicBool>,
+    rotations: Arc<AtomicU64>,
 }
 
 impl Writer {
@@ -122,6 +123,7 @@ impl Writer {
         let per_queue = (share / size).max(LEAST_BLOCKS);
 
         let failed = Arc::new(AtomicBool::new(false));
+        let rotations = Arc::<AtomicU64>::default();
         let (full_in, full) = crossbeam_channel::bounded(queues * per_queue);
         let mut sinks = Vec::with_capacity(queues);
         let mut states = Vec::with_capacity(queues);
@@ -143,6 +145,7 @@ impl Writer {
                 files.snaplen,
                 files.on_full,
                 files.rotation,
+                Arc::clone(&rotations),
                 exchange,
             ));
             states.push(Queue {
@@ -187,6 +190,7 @@ impl Writer {
                 closer,
                 aftercare,
                 failed,
+                rotations,
             },
             sinks,
         ))
@@ -196,6 +200,11 @@ impl Writer {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
+    }
+
+    /// Asks every sink to go on to its next file, which it does with its next batch, or when it is idle.
+    pub fn rotate(&self) {
+        self.rotations.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Waits until everything is written, synced and named. Every sink must be gone.

@@ -1,0 +1,71 @@
+//! The control path: questions to a running capture, and orders.
+//!
+//! One [`service::Service`] answers the same [`message`]s over a Unix socket ([`unix`]). A transport has a thread of
+//! its own; each client is a [`session::Session`] to it, which knows what the client may do and how much
+//! ([`limits`]). What is controlled stands behind [`backend::Backend`].
+//!
+//! Architecture invariant: this room sets flags and reads snapshots. It never touches a ring or the pool, never waits
+//! for the capture, and nothing that a client does makes it hold more than its limits allow.
+
+pub mod backend;
+pub mod client;
+pub mod limits;
+pub mod mailbox;
+pub mod message;
+mod once;
+pub mod parts;
+mod peer;
+pub mod service;
+pub mod session;
+pub mod unix;
+
+use crate::{Error, config::ControlConfig};
+use backend::Backend;
+use limits::Limits;
+use service::Service;
+use std::sync::Arc;
+use unix::UnixServer;
+
+/// The service under way. It ends when this is dropped.
+pub struct Control {
+    _unix: UnixServer,
+}
+
+impl Control {
+    /// Serves `backend` as `config` says, away from the CPUs in `busy`, which are the capture's.
+    ///
+    /// # Errors
+    /// A socket or a thread cannot be had; the error names the key.
+    pub fn start(
+        config: &ControlConfig,
+        backend: Arc<dyn Backend>,
+        busy: &[usize],
+    ) -> Result<Self, Error> {
+        let service = Service::new(backend, Limits::default());
+        let busy = busy.to_vec();
+        Ok(Self {
+            _unix: UnixServer::start(&service, config, move || keep_off(&busy))?,
+        })
+    }
+}
+
+/// Keeps the calling thread off the capture's CPUs; where no other is left, it steps back behind the loops.
+fn keep_off(busy: &[usize]) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return;
+    };
+    let mut free = CpuSet::new();
+    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu) && !busy.contains(cpu)) {
+        free.set(cpu);
+    }
+    let kept = if free.count() > 0 {
+        sched_setaffinity(None, &free)
+    } else {
+        // On Linux a nice value is a thread's own.
+        rustix::process::nice(10).map(drop)
+    };
+    if let Err(e) = kept {
+        tracing::debug!("the control thread runs where the kernel puts it: {e}");
+    }
+}

@@ -1,0 +1,545 @@
+//! `wqcap ctl` against captures on the software NIC: every command, who may, and what clients that misbehave can do.
+//!
+//! | test | shows |
+//! |---|---|
+//! | `looking_changes_nothing` | status, stats, plan, devices and watch, for people and for programs |
+//! | `changes_hold_and_repeats_are_harmless` | filter, rotate, drain, stop, start, log, reload, shutdown |
+//! | `what_cannot_be_done_is_told` | exit statuses of refusals and of nobody there |
+//! | `groups_decide_who_may` | the socket's mode, and both groups |
+//! | `vandals_are_put_out_and_others_served` | garbage, oversize, flooding, stalling, vanishing |
+
+use serde_json::{Value, json};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+use wqcap_tests::{Dir, Done, Running, Wqcap, process, skip, wqcap::wqcap};
+
+/// A capture under way, with its socket.
+struct Captured<'d> {
+    command: Wqcap<'d>,
+    run: Running,
+    socket: PathBuf,
+}
+
+fn start<'d>(dir: &'d Dir, name: &str, sets: &[&str]) -> Captured<'d> {
+    let socket = dir.join(format!("{name}.sock"));
+    let mut command = Wqcap::run(dir, name)
+        .model("synth:size=64,flows=64,pps=20000")
+        .queues(2)
+        .set(&format!("control.unix={}", socket.display()));
+    for set in sets {
+        command = command.set(set);
+    }
+    let run = command.start();
+    let captured = Captured {
+        command,
+        run,
+        socket,
+    };
+    captured.until("a capture that runs", |status| {
+        status["capture"]["state"] == "running"
+            && status["capture"]["ledger"]["captured"].as_u64() > Some(0)
+    });
+    captured
+}
+
+impl Captured<'_> {
+    fn ctl(&self, args: &[&str]) -> Done {
+        wqcap(["ctl", "--unix"]).arg(&self.socket).args(args).run()
+    }
+
+    /// What a command prints for programs.
+    #[track_caller]
+    fn json(&self, args: &[&str]) -> Value {
+        let done = self.ctl(&[args, &["--json"]].concat()).expect(0);
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
+    }
+
+    /// Carries out a change and says whether it was one.
+    #[track_caller]
+    fn change(&self, args: &[&str]) -> bool {
+        self.json(args)["changed"]
+            .as_bool()
+            .expect("changed is told")
+    }
+
+    #[track_caller]
+    fn status(&self) -> Value {
+        self.json(&["status"])
+    }
+
+    /// Asks for the status until it is as wanted.
+    #[track_caller]
+    fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let done = self.ctl(&["status", "--json"]);
+            let status = serde_json::from_str(&done.stdout).unwrap_or(Value::Null);
+            if done.status.success() && wanted(&status) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what} did not come: {done}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn connect(&self) -> Wire {
+        let stream = UnixStream::connect(&self.socket).expect("the socket is served");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .expect("a socket takes a time-out");
+        Wire {
+            reader: BufReader::new(stream.try_clone().expect("descriptors")),
+            stream,
+        }
+    }
+
+    /// Ends it by command, and holds what it left against its ledger.
+    #[track_caller]
+    fn shutdown(self) -> wqcap_tests::Finished {
+        self.ctl(&["shutdown"]).expect(0);
+        let finished = self.command.finished(self.run.wait(), 0);
+        assert!(!self.socket.exists(), "the socket goes with its service");
+        finished
+    }
+}
+
+/// A client that writes what it likes.
+struct Wire {
+    reader: BufReader<UnixStream>,
+    stream: UnixStream,
+}
+
+impl Wire {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    fn ask(&mut self, request: &Value) -> Value {
+        self.write(format!("{request}\n").as_bytes())
+            .expect("the service reads");
+        self.answer()
+    }
+
+    /// The next line; null when the service has closed the connection.
+    fn answer(&mut self) -> Value {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line) {
+            Ok(0) | Err(_) => Value::Null,
+            Ok(_) => serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}")),
+        }
+    }
+}
+
+fn request(id: u64, word: &str) -> Value {
+    json!({"version": 1, "id": id, "command": {"do": word}})
+}
+
+fn files(out: &Path) -> usize {
+    fs::read_dir(out)
+        .expect("the folder is there")
+        .filter(|it| {
+            let name = it.as_ref().expect("a folder lists").file_name();
+            !name.to_string_lossy().ends_with(".part")
+        })
+        .count()
+}
+
+#[test]
+fn looking_changes_nothing() {
+    let dir = Dir::new();
+    let capture = start(&dir, "look", &["capture.filter=udp or tcp"]);
+    let status = capture.status();
+    assert_eq!(status["capture"]["filter"], "udp or tcp");
+    assert_eq!(status["capture"]["device"], "mlx5_0");
+    assert_eq!(status["capture"]["queues"], 2);
+    assert_eq!(status["control"]["unix"]["clients"], 1);
+    assert!(status["control"]["unix"]["accepted"].as_u64() >= Some(2));
+    let text = capture.ctl(&["status"]).expect(0).stdout;
+    assert!(text.contains("state    running"), "{text}");
+
+    let stats = capture.json(&["stats"]);
+    let queues = stats["ledger"]["queues"].as_array().expect("queues");
+    assert_eq!(queues.len(), 2);
+    let sum: u64 = queues.iter().filter_map(|it| it["received"].as_u64()).sum();
+    assert_eq!(stats["ledger"]["total"]["received"], sum);
+    assert!(stats["nic"]["out_of_buffer"].is_u64());
+    let text = capture.ctl(&["stats"]).expect(0).stdout;
+    assert!(
+        text.starts_with("queue") && text.contains("total"),
+        "{text}"
+    );
+
+    assert_eq!(capture.json(&["plan"])["plan"]["device"]["name"], "mlx5_0");
+    assert_eq!(capture.json(&["devices"])["devices"][0]["name"], "mlx5_0");
+
+    let watched = capture
+        .ctl(&["watch", "--every", "0.1", "--count", "3", "--json"])
+        .expect(0);
+    let lines: Vec<Value> = watched
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line is JSON"))
+        .collect();
+    assert_eq!(lines.len(), 3);
+    let received: Vec<_> = lines
+        .iter()
+        .map(|it| it["ledger"]["total"]["received"].as_u64())
+        .collect();
+    assert!(
+        received.is_sorted() && received[0] < received[2],
+        "{received:?}"
+    );
+    let text = capture
+        .ctl(&["watch", "--every", "100ms", "--count", "1"])
+        .expect(0)
+        .stdout;
+    assert!(text.contains("frames/s"), "{text}");
+    capture.shutdown();
+}
+
+#[test]
+fn changes_hold_and_repeats_are_harmless() {
+    let dir = Dir::new();
+    let capture = start(&dir, "change", &[]);
+    assert!(capture.change(&["filter", "arp"]));
+    assert!(!capture.change(&["filter", "arp"]), "it was so already");
+    capture.until("a frame that the filter refuses", |status| {
+        status["capture"]["filter"] == "arp"
+            && status["capture"]["ledger"]["filtered"].as_u64() > Some(0)
+    });
+    assert!(capture.change(&["filter", ""]));
+
+    assert!(capture.change(&["rotate"]));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while files(capture.command.out_path()) < 2 {
+        assert!(Instant::now() < deadline, "no file was completed");
+        thread::sleep(Duration::from_millis(20));
+    }
+
+    assert!(capture.change(&["drain"]));
+    assert!(!capture.change(&["drain"]));
+    assert_eq!(capture.status()["capture"]["state"], "drained");
+    let received = |capture: &Captured| capture.status()["capture"]["ledger"]["received"].clone();
+    thread::sleep(Duration::from_millis(100));
+    let before = received(&capture);
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(received(&capture), before, "nothing comes in");
+    assert!(capture.change(&["start"]));
+    assert!(!capture.change(&["start"]));
+    capture.until("frames after the drain", |status| {
+        status["capture"]["ledger"]["received"].as_u64() > before.as_u64()
+    });
+
+    assert!(capture.change(&["stop"]));
+    assert_eq!(capture.status()["capture"]["state"], "stopped");
+    assert!(!capture.change(&["stop"]));
+    let stopped = capture.status()["capture"]["ledger"]["captured"]
+        .as_u64()
+        .expect("a number");
+    assert!(stopped > 0, "the last state stays to be seen");
+    assert!(capture.change(&["start"]));
+    capture.until("frames after the stop", |status| {
+        status["capture"]["state"] == "running"
+            && status["capture"]["ledger"]["captured"].as_u64() > Some(0)
+    });
+
+    assert!(capture.change(&["log", "debug"]));
+    assert_eq!(capture.status()["capture"]["log"], "debug");
+    assert!(!capture.change(&["log", "debug"]));
+    let finished = capture.shutdown();
+    let total = finished.summary.ledger.total;
+    assert!(total.captured > stopped, "both captures are in the ledger");
+    assert!(total.filtered > 0);
+}
+
+#[test]
+fn a_named_change_is_carried_out_once() {
+    let dir = Dir::new();
+    let capture = start(&dir, "once", &[]);
+    let mut wire = capture.connect();
+    let named =
+        |id: u64| json!({"version": 1, "id": id, "once": "n-1", "command": {"do": "rotate"}});
+    let first = wire.ask(&named(1));
+    assert_eq!(first["ok"]["changed"]["changed"], true, "{first}");
+    let mut other = capture.connect();
+    let again = other.ask(&named(2));
+    assert_eq!(
+        again["ok"], first["ok"],
+        "the repeat is answered as the first was"
+    );
+    let taken =
+        other.ask(&json!({"version": 1, "id": 3, "once": "n-1", "command": {"do": "drain"}}));
+    assert_eq!(taken["error"]["code"], "state", "{taken}");
+    assert_eq!(capture.status()["capture"]["state"], "running");
+    capture.shutdown();
+}
+
+#[test]
+fn a_reload_carries_over_what_can_change() {
+    let dir = Dir::new();
+    let capture = start(&dir, "reload", &[]);
+    assert!(!capture.change(&["reload"]));
+    dir.write("reload.toml", "[capture]\nfilter = \"udp\"\n");
+    assert!(capture.change(&["reload"]));
+    assert_eq!(capture.status()["capture"]["filter"], "udp");
+    dir.write("reload.toml", "[capture]\nfilter = \"tcp\"\nsample = 3\n");
+    let refused = capture.ctl(&["reload"]).expect(1);
+    assert!(refused.stderr.contains("capture.sample"), "{refused}");
+    dir.write("reload.toml", "[capture]\nfliter = \"\"\n");
+    let refused = capture.ctl(&["reload"]).expect(1);
+    assert!(refused.stderr.contains("fliter"), "{refused}");
+    assert_eq!(
+        capture.status()["capture"]["filter"],
+        "udp",
+        "nothing changed"
+    );
+    capture.shutdown();
+}
+
+#[test]
+fn what_cannot_be_done_is_told() {
+    let dir = Dir::new();
+    let nobody = wqcap(["ctl", "--unix"])
+        .arg(dir.join("none.sock"))
+        .arg("status")
+        .run()
+        .expect(2);
+    assert!(nobody.stderr.contains("no capture serves it"), "{nobody}");
+
+    let capture = start(&dir, "cannot", &["output.format=none"]);
+    for (args, words) in [
+        (&["filter", "no such thing"][..], "capture.filter"),
+        (&["rotate"], "writes no files"),
+        (&["watch", "--every", "0.01"], "interval_ms = 10"),
+    ] {
+        let refused = capture.ctl(args).expect(1);
+        assert!(refused.stderr.contains(words), "{refused}");
+    }
+    capture.ctl(&["log", "loud"]).expect(2);
+    capture.ctl(&["wq-flags"]).expect(2);
+
+    let second = Wqcap::run(&dir, "second")
+        .model("synth:size=64")
+        .set("output.format=none")
+        .set(&format!("control.unix={}", capture.socket.display()))
+        .done()
+        .expect(2);
+    assert!(
+        second.stderr.contains("another process serves it"),
+        "{second}"
+    );
+    capture.shutdown();
+
+    let file = dir.write("file", "precious");
+    let refused = Wqcap::run(&dir, "third")
+        .model("synth:size=64")
+        .set(&format!("control.unix={}", file.display()))
+        .done()
+        .expect(2);
+    assert!(refused.stderr.contains("no socket"), "{refused}");
+    assert_eq!(
+        fs::read_to_string(file).expect("it is still there"),
+        "precious"
+    );
+}
+
+#[test]
+fn a_socket_that_a_crash_left_is_taken_over() {
+    let dir = Dir::new();
+    drop(std::os::unix::net::UnixListener::bind(dir.join("stale.sock")).expect("a socket"));
+    assert!(dir.join("stale.sock").exists());
+    start(&dir, "stale", &["output.format=none"]).shutdown();
+}
+
+#[test]
+fn groups_decide_who_may() {
+    if !process::is_root() {
+        skip!("only root can become other users");
+    }
+    let dir = Dir::new();
+    // Others must reach the socket and the binary.
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("our own folder");
+    let sets = ["control.read_group=23001", "control.write_group=23002"];
+    let capture = start(
+        &dir,
+        "groups",
+        &[&sets[..], &["output.format=none"]].concat(),
+    );
+    let mode = fs::metadata(&capture.socket)
+        .expect("it is there")
+        .permissions();
+    assert_eq!(mode.mode() & 0o777, 0o666);
+    let binary = dir.join("wqcap");
+    fs::copy(wqcap_tests::binaries::wqcap(), &binary).expect("a copy that others may run");
+    let ask = |groups: &str, args: &[&str]| {
+        wqcap_tests::Program::new(&binary)
+            .args(["ctl", "--unix"])
+            .arg(&capture.socket)
+            .args(args)
+            .wrapped([
+                "setpriv",
+                "--reuid=23999",
+                "--regid=23999",
+                "--groups",
+                groups,
+                "--",
+            ])
+            .run()
+    };
+    ask("23002", &["filter", "udp"]).expect(0);
+    ask("23001", &["status"]).expect(0);
+    let refused = ask("23001", &["filter", "tcp"]).expect(1);
+    assert!(refused.stderr.contains("read-write access"), "{refused}");
+    let refused = ask("23003", &["status"]).expect(1);
+    assert!(refused.stderr.contains("control.read_group"), "{refused}");
+    let status = capture.status();
+    assert_eq!(status["capture"]["filter"], "udp");
+    assert_eq!(status["control"]["unix"]["refused"], 1);
+    capture.shutdown();
+
+    let alone = start(&dir, "alone", &["output.format=none"]);
+    let mode = fs::metadata(&alone.socket)
+        .expect("it is there")
+        .permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    alone.shutdown();
+}
+
+#[test]
+fn vandals_are_put_out_and_others_served() {
+    let dir = Dir::new();
+    let capture = start(&dir, "vandals", &["output.format=none"]);
+
+    let mut garbage = capture.connect();
+    let mut refused = 0;
+    loop {
+        if garbage.write(b"\x00\xff nonsense\n").is_err() {
+            break;
+        }
+        match garbage.answer() {
+            Value::Null => break,
+            answer => assert_eq!(answer["error"]["code"], "malformed", "{answer}"),
+        }
+        refused += 1;
+        assert!(refused < 100, "garbage without end");
+    }
+    assert!(refused > 1, "the first slips are forgiven");
+
+    let mut oversize = capture.connect();
+    // The service may close while this is still being written.
+    let _ = oversize.write(&vec![b'x'; 1 << 20]);
+    let answer = oversize.answer();
+    assert!(
+        answer.is_null() || answer["error"]["code"] == "too_large",
+        "{answer}"
+    );
+
+    let mut vanishing: Vec<_> = (0..20).map(|_| capture.connect()).collect();
+    for (i, wire) in vanishing.iter_mut().enumerate() {
+        let text = request(1, "stats").to_string();
+        // In the middle of a request, and behind one.
+        let end = if i % 2 == 0 {
+            text.len() / 2
+        } else {
+            text.len()
+        };
+        wire.write(&text.as_bytes()[..end]).expect("room");
+        wire.write(if i % 2 == 0 { b"" } else { b"\n" })
+            .expect("room");
+    }
+    drop(vanishing);
+
+    // Floods that never read an answer: each is held back, and its answers do not pile up.
+    let mut floods = Vec::new();
+    for _ in 0..4 {
+        let mut wire = capture.connect();
+        let line = request(1, "stats").to_string() + "\n";
+        floods.push(thread::spawn(move || {
+            let until = Instant::now() + Duration::from_secs(2);
+            let _ = wire
+                .stream
+                .set_write_timeout(Some(Duration::from_millis(100)));
+            let mut written = 0;
+            while Instant::now() < until {
+                match wire.write(line.as_bytes()) {
+                    Ok(()) => written += 1,
+                    Err(_) => thread::sleep(Duration::from_millis(10)),
+                }
+            }
+            written
+        }));
+    }
+    thread::sleep(Duration::from_millis(300));
+    let pid = capture.status()["capture"]["pid"].as_u64().expect("a pid");
+    let before = resident(pid);
+    for _ in 0..5 {
+        capture.ctl(&["status"]).expect(0);
+    }
+    for flood in floods {
+        flood.join().expect("a flood ends");
+    }
+    let grown = resident(pid).saturating_sub(before);
+    assert!(grown < 8 << 10, "{grown} KiB more than before the floods");
+
+    capture.until("only who asks is left", |status| {
+        status["control"]["unix"]["clients"] == 1
+    });
+    let unix = capture.status()["control"]["unix"].clone();
+    assert!(unix["expelled"].as_u64() >= Some(2), "{unix}");
+    capture.shutdown();
+}
+
+/// Resident memory of a process, in KiB.
+fn resident(pid: u64) -> u64 {
+    let mut text = String::new();
+    fs::File::open(format!("/proc/{pid}/status"))
+        .and_then(|mut file| file.read_to_string(&mut text))
+        .expect("the process is there");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .expect("VmRSS");
+    line.trim_end_matches("kB")
+        .trim()
+        .parse()
+        .expect("a number")
+}
+
+#[test]
+fn the_rate_holds_back_the_hasty_alone() {
+    let dir = Dir::new();
+    let capture = start(&dir, "rate", &["output.format=none"]);
+    let mut hasty = capture.connect();
+    let started = Instant::now();
+    for id in 0..150 {
+        let answer = hasty.ask(&request(id, "status"));
+        assert_eq!(answer["id"], id);
+        assert!(answer["ok"]["status"].is_object(), "{answer}");
+    }
+    // A burst of 100, then 50 a second.
+    assert!(
+        started.elapsed() > Duration::from_millis(900),
+        "{:?}",
+        started.elapsed()
+    );
+    capture.shutdown();
+}
+
+#[test]
+fn the_schema_is_printed_without_a_service() {
+    let schema: Value =
+        serde_json::from_str(&wqcap(["ctl", "schema"]).run().expect(0).stdout).expect("JSON");
+    for name in ["Request", "Answer", "Command", "Status", "Handshake"] {
+        assert!(schema["$defs"][name].is_object(), "{name}");
+    }
+    let documented = wqcap_tests::binaries::root().join("docs/control.schema.json");
+    let documented: Value =
+        serde_json::from_str(&fs::read_to_string(documented).expect("documented")).expect("JSON");
+    assert_eq!(schema, documented);
+}
