@@ -282,10 +282,8 @@ impl File for Session {
         uverbs::write(self, buf)
     }
 
-    /// Every method is of the ioctl interface's: libibverbs then uses `write` for all that it can say
-    /// there.
-    fn ioctl(&self, _fd: RawFd, _request: c_ulong, _arg: *mut c_void) -> Result<c_int, Errno> {
-        Err(libc::ENOTTY)
+    fn ioctl(&self, _fd: RawFd, request: c_ulong, arg: *mut c_void) -> Result<c_int, Errno> {
+        uverbs::ioctl(self, request, arg as u64).map(|()| 0)
     }
 
     fn mmap(

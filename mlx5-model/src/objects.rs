@@ -39,6 +39,10 @@ pub enum Kind {
     Srq,
     /// Address handle.
     Ah,
+    /// Flow counters.
+    Counters,
+    /// Flow matcher.
+    Matcher,
 }
 
 /// Where an object stands in its [`Slab`].

@@ -18,6 +18,7 @@ use crate::objects::{Index, Kind, LIMIT, Slab};
 use crate::rq::{Room, Rq};
 use crate::settings::PortSettings;
 use crate::sq::Sq;
+use crate::state::FlowCounters;
 use crate::steering::{Glance, Steering, Target, Targets, Tir, Verdict};
 use crate::sysfs;
 use crate::wire::{Direction, Frame, Take, Wire, WireState};
@@ -43,6 +44,8 @@ pub struct Rings {
     pub sqs: Slab<Sq>,
     /// Hashes and tables of RSS QPs.
     pub tirs: Slab<Tir>,
+    /// What rules count in.
+    pub counters: Slab<FlowCounters>,
     /// What they may read and write.
     pub regions: Regions,
 }
@@ -55,6 +58,7 @@ impl Rings {
             rqs: Slab::new(Kind::Rq, max_wq as usize),
             sqs: Slab::new(Kind::Sq, LIMIT),
             tirs: Slab::new(Kind::Tir, LIMIT),
+            counters: Slab::new(Kind::Counters, LIMIT),
             regions: Regions::default(),
         }
     }
@@ -643,13 +647,28 @@ impl Pass<'_> {
 
     /// Asks every table.
     fn resolve(&mut self, arrival: &Arrival<'_>) -> Take {
-        match self
+        let verdict = self
             .steering
-            .resolve(arrival, &self.rings.tirs, self.targets)
-        {
+            .resolve(arrival, &self.rings.tirs, self.targets);
+        let take = match verdict {
             Verdict::Deliver => self.crowded(arrival),
-            Verdict::Drop => Take::Taken,
+            Verdict::Drop | Verdict::Host => Take::Taken,
             Verdict::Miss => self.missed(),
+        };
+        // A frame that waits is looked at again, and counted when it goes.
+        if take == Take::Taken {
+            self.count(arrival);
+        }
+        take
+    }
+
+    /// Counts a frame in the counters of the entries that matched.
+    fn count(&mut self, arrival: &Arrival<'_>) {
+        for counters in self.targets.counters() {
+            if let Some(counters) = self.rings.counters.at_mut(*counters) {
+                counters.packets += 1;
+                counters.bytes += arrival.bytes.len() as u64;
+            }
         }
     }
 

@@ -144,12 +144,46 @@ pub struct Qp {
     pub flows: u32,
 }
 
+/// What rules count their frames in.
+#[derive(Debug, Default)]
+pub struct FlowCounters {
+    /// Frames so far.
+    pub packets: u64,
+    /// Their bytes, without FCS.
+    pub bytes: u64,
+    /// Which of the two a program wants, and at which place of what it reads.
+    pub wanted: Vec<(u32, u32)>,
+    /// Rules that count here.
+    pub users: u32,
+}
+
+/// Match criteria that rules share.
+#[derive(Debug)]
+pub struct Matcher {
+    /// Which bits count (PRM "fte_match_param").
+    pub mask: Vec<u8>,
+    /// Which of its sections do (`match_criteria_enable`).
+    pub criteria: u8,
+    /// Rules are NORMAL ones.
+    pub is_normal: bool,
+    /// Where they lie among them.
+    pub priority: u16,
+    /// Rules are for frames received.
+    pub receives: bool,
+    /// Rules there are.
+    pub users: u32,
+}
+
 /// A flow rule.
 pub struct Flow {
     /// The port it lies on, counted from 0.
     pub port: usize,
-    /// The QP it leads to.
-    pub qp: Index,
+    /// The QP it leads to, if it does.
+    pub qp: Option<Index>,
+    /// The matcher it was made with.
+    pub matcher: Option<Index>,
+    /// The counters it was made with.
+    pub counters: Option<Index>,
     /// What to take out when it goes.
     pub rules: FlowRules,
 }
@@ -190,6 +224,8 @@ pub struct State {
     pub qps: Slab<Qp>,
     /// Flow rules.
     pub flows: Slab<Flow>,
+    /// Flow matchers.
+    pub matchers: Slab<Matcher>,
     /// Shared receive queues.
     pub srqs: Slab<Srq>,
     /// WQs created so far: what faults count them by.
@@ -229,6 +265,7 @@ impl State {
             tables: Slab::new(Kind::Table, LIMIT),
             qps: Slab::new(Kind::Qp, LIMIT),
             flows: Slab::new(Kind::Flow, LIMIT),
+            matchers: Slab::new(Kind::Matcher, LIMIT),
             srqs: Slab::new(Kind::Srq, settings.caps.max_srq as usize),
             wqs_created: 0,
             schedule: Schedule::new(&settings.faults),
@@ -530,6 +567,12 @@ impl State {
         for index in self.flows.of_context(context) {
             self.remove_flow(index);
         }
+        for index in self.matchers.of_context(context) {
+            self.matchers.remove(index);
+        }
+        for index in self.rings.counters.of_context(context) {
+            self.rings.counters.remove(index);
+        }
         for index in self.qps.of_context(context) {
             self.remove_qp(index);
         }
@@ -580,8 +623,23 @@ impl State {
             }
             port.rules_changed(now_ns);
         }
-        if let Some(qp) = self.qps.at_mut(flow.qp) {
+        self.leave_flow(&flow);
+    }
+
+    /// Takes a rule off what it uses.
+    pub fn leave_flow(&mut self, flow: &Flow) {
+        if let Some(qp) = flow.qp.and_then(|qp| self.qps.at_mut(qp)) {
             qp.flows = qp.flows.saturating_sub(1);
+        }
+        if let Some(matcher) = flow.matcher.and_then(|it| self.matchers.at_mut(it)) {
+            matcher.users = matcher.users.saturating_sub(1);
+        }
+        if let Some(counters) = flow.counters.and_then(|it| self.rings.counters.at_mut(it)) {
+            counters.users = counters.users.saturating_sub(1);
+            // `mlx5_ib_counters_clear_description`: the next rule says anew what is wanted.
+            if counters.users == 0 {
+                counters.wanted.clear();
+            }
         }
     }
 

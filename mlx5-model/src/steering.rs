@@ -3,12 +3,14 @@
 //! May import `frame`, `objects`, `rss` and what is below. The order of tables is the driver's: sniffer
 //! rules see everything beside the others; NORMAL rules lie by priority, those that ask for group
 //! addresses only in a last priority of their own; then comes what the host's own stack takes; then
-//! ALL_DEFAULT and MC_DEFAULT.
+//! ALL_DEFAULT and MC_DEFAULT. A rule whose action is the default miss ends the NORMAL ones for its frames:
+//! they go on with the host's stack.
 //!
 //! Invariants: a frame's whole list of targets is known before anything is delivered, so that a wire that
 //! waits never delivers half; the first table with a matching entry settles where a frame goes, unless
 //! the entry says DONT_TRAP; within a table the criteria installed first win.
 
+pub mod match_param;
 mod matching;
 mod spec;
 mod tir;
@@ -63,13 +65,26 @@ impl Place {
     }
 }
 
+/// What becomes of a rule's frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// They go to queues.
+    Forward(Destination),
+    /// They are dropped.
+    Drop,
+    /// They are the host's stack's, and what lies behind it.
+    Host,
+}
+
 /// What a rule does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Action {
-    /// Where frames go; none: they are dropped.
-    pub to: Option<Destination>,
+    /// With its frames.
+    pub fate: Fate,
     /// The explicit flow tag.
     pub tag: Option<u32>,
+    /// The counters they are counted in.
+    pub counters: Option<Index>,
 }
 
 /// A flow table entry: equal matches of one table share it.
@@ -80,8 +95,18 @@ struct Entry {
     tag: Option<u32>,
     /// Destinations, and how often each was asked for.
     to: Vec<(Destination, u32)>,
-    /// Rules without destination.
+    /// Rules that drop.
     drops: u32,
+    /// Rules that hand over to the host's stack.
+    host: u32,
+    /// Counters, and how often each was asked for.
+    counters: Vec<(Index, u32)>,
+}
+
+impl Entry {
+    fn is_empty(&self) -> bool {
+        self.to.is_empty() && self.drops == 0 && self.host == 0
+    }
 }
 
 #[derive(Debug)]
@@ -99,10 +124,12 @@ pub struct Target {
     pub tag: u32,
 }
 
-/// The queues a frame goes to.
+/// The queues a frame goes to, and the counters it is counted in once it does.
 pub struct Targets {
     list: [Target; MAX_TARGETS],
     len: usize,
+    counters: [Index; MAX_TARGETS],
+    counters_len: usize,
 }
 
 impl Default for Targets {
@@ -110,6 +137,8 @@ impl Default for Targets {
         Self {
             list: [Target::default(); MAX_TARGETS],
             len: 0,
+            counters: [0; MAX_TARGETS],
+            counters_len: 0,
         }
     }
 }
@@ -121,10 +150,28 @@ impl Targets {
         &self.list[..self.len]
     }
 
+    /// The counters of the entries that matched.
+    #[inline]
+    pub fn counters(&self) -> &[Index] {
+        &self.counters[..self.counters_len]
+    }
+
     /// The list of one target.
     pub fn set(&mut self, target: Target) {
-        self.len = 0;
+        self.clear();
         self.push(target);
+    }
+
+    fn clear(&mut self) {
+        self.len = 0;
+        self.counters_len = 0;
+    }
+
+    fn count_in(&mut self, counters: Index) {
+        if let Some(slot) = self.counters.get_mut(self.counters_len) {
+            *slot = counters;
+            self.counters_len += 1;
+        }
     }
 
     fn push(&mut self, target: Target) {
@@ -142,6 +189,8 @@ pub enum Verdict {
     Deliver,
     /// A rule says to drop it.
     Drop,
+    /// A rule says that it is the host's.
+    Host,
     /// No rule takes it: the host's stack would, or nobody.
     Miss,
 }
@@ -242,14 +291,16 @@ impl Steering {
     pub fn remove(&mut self, place: Place, rule: &Match, action: Action) {
         for table in self.tables.iter_mut().filter(|table| table.place == place) {
             for entry in table.entries.iter_mut().filter(|entry| entry.rule == *rule) {
-                match action.to {
-                    Some(to) => uncount(&mut entry.to, to),
-                    None => entry.drops = entry.drops.saturating_sub(1),
+                match action.fate {
+                    Fate::Forward(to) => uncount(&mut entry.to, to),
+                    Fate::Drop => entry.drops = entry.drops.saturating_sub(1),
+                    Fate::Host => entry.host = entry.host.saturating_sub(1),
+                }
+                if let Some(counters) = action.counters {
+                    uncount(&mut entry.counters, counters);
                 }
             }
-            table
-                .entries
-                .retain(|entry| !entry.to.is_empty() || entry.drops > 0);
+            table.entries.retain(|entry| !entry.is_empty());
         }
         self.tables.retain(|table| !table.entries.is_empty());
         self.settle();
@@ -267,12 +318,18 @@ impl Steering {
                 return;
             }
             for entry in &table.entries {
-                let [(to, _)] = entry.to[..] else { return };
+                let ([(to, _)], 0, []) = (&entry.to[..], entry.host, &entry.counters[..]) else {
+                    return;
+                };
                 let Some(kinds) = entry.rule.plain_kinds() else {
                     return;
                 };
                 let tag = entry.tag.unwrap_or(0);
-                self.plain.push(Plain { kinds, tag, to });
+                self.plain.push(Plain {
+                    kinds,
+                    tag,
+                    to: *to,
+                });
             }
         }
         self.all_plain = true;
@@ -301,10 +358,11 @@ impl Steering {
 
     /// Where a received frame goes.
     pub fn resolve(&self, frame: &Arrival<'_>, tirs: &Slab<Tir>, targets: &mut Targets) -> Verdict {
-        targets.len = 0;
+        targets.clear();
         for (to, _) in &self.sniffers {
             forward(*to, 0, frame, tirs, targets);
         }
+        let mut handed_over = false;
         let mut verdict = if targets.len > 0 {
             Verdict::Deliver
         } else {
@@ -314,19 +372,28 @@ impl Steering {
             if table.place == Place::Leftovers && self.host_takes(frame) {
                 break;
             }
+            if table.place != Place::Leftovers && handed_over {
+                continue;
+            }
             let Some(entry) = table.entries.iter().find(|entry| entry.rule.takes(frame)) else {
                 continue;
             };
             for (to, _) in &entry.to {
                 forward(*to, entry.tag.unwrap_or(0), frame, tirs, targets);
             }
+            for (counters, _) in &entry.counters {
+                targets.count_in(*counters);
+            }
             let traps = !matches!(table.place, Place::Normal { traps: false, .. });
+            handed_over = entry.host > 0;
             if targets.len > 0 {
                 verdict = Verdict::Deliver;
+            } else if handed_over {
+                verdict = Verdict::Host;
             } else if entry.drop || traps {
                 verdict = Verdict::Drop;
             }
-            if traps || entry.drop {
+            if !handed_over && (traps || entry.drop) {
                 break;
             }
         }
@@ -335,7 +402,7 @@ impl Steering {
 
     /// Where a sent frame goes: sniffers alone see it.
     pub fn resolve_sent(&self, frame: &Arrival<'_>, tirs: &Slab<Tir>, targets: &mut Targets) {
-        targets.len = 0;
+        targets.clear();
         for (to, _) in &self.sniffers {
             forward(*to, 0, frame, tirs, targets);
         }
@@ -352,7 +419,7 @@ impl Steering {
 
 impl Table {
     fn add(&mut self, rule: &Match, action: Action) -> Result<(), Errno> {
-        let drop = action.to.is_none();
+        let drop = action.fate == Fate::Drop;
         let at = match self.entries.iter().position(|entry| entry.rule == *rule) {
             Some(at) => at,
             None => {
@@ -368,6 +435,8 @@ impl Table {
                     tag: action.tag,
                     to: Vec::new(),
                     drops: 0,
+                    host: 0,
+                    counters: Vec::new(),
                 };
                 self.entries.insert(at, entry);
                 at
@@ -376,13 +445,18 @@ impl Table {
         let Some(entry) = self.entries.get_mut(at) else {
             return Err(libc::ENOMEM);
         };
-        let other_tag = entry.tag.is_some_and(|tag| action.tag.unwrap_or(0) != tag);
+        // `check_conflicting_ftes`: a rule that asks for no tag takes the one that is there.
+        let other_tag = action.tag.is_some_and(|tag| entry.tag.unwrap_or(0) != tag);
         if entry.drop != drop || other_tag {
             return Err(libc::EEXIST);
         }
-        match action.to {
-            Some(to) => count(&mut entry.to, to),
-            None => entry.drops += 1,
+        match action.fate {
+            Fate::Forward(to) => count(&mut entry.to, to),
+            Fate::Drop => entry.drops += 1,
+            Fate::Host => entry.host += 1,
+        }
+        if let Some(counters) = action.counters {
+            count(&mut entry.counters, counters);
         }
         Ok(())
     }
@@ -421,15 +495,15 @@ fn forward(
     }
 }
 
-fn count(list: &mut Vec<(Destination, u32)>, to: Destination) {
-    match list.iter_mut().find(|(known, _)| *known == to) {
+fn count<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
+    match list.iter_mut().find(|(known, _)| *known == one) {
         Some((_, times)) => *times += 1,
-        None => list.push((to, 1)),
+        None => list.push((one, 1)),
     }
 }
 
-fn uncount(list: &mut Vec<(Destination, u32)>, to: Destination) {
-    for (_, times) in list.iter_mut().filter(|(known, _)| *known == to) {
+fn uncount<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
+    for (_, times) in list.iter_mut().filter(|(known, _)| *known == one) {
         *times = times.saturating_sub(1);
     }
     list.retain(|(_, times)| *times > 0);
@@ -475,8 +549,9 @@ mod tests {
         fn put(&mut self, place: Place, specs: &[Vec<u8>], rq: Option<Index>) -> Result<(), Errno> {
             let parsed = parse(&specs.concat(), specs.len() as u8, true)?;
             let action = Action {
-                to: rq.map(Destination::Rq),
+                fate: rq.map_or(Fate::Drop, |rq| Fate::Forward(Destination::Rq(rq))),
                 tag: parsed.tag,
+                counters: None,
             };
             self.0.add(place, &parsed.rule, action)
         }
@@ -533,8 +608,9 @@ mod tests {
         assert_eq!(rules.targets(&frame(UDP, 6)).1, [(1, 7), (2, 7)]);
         let rule = parse(&ipv4_any(), 1, true).unwrap().rule;
         let action = |rq| Action {
-            to: Some(Destination::Rq(rq)),
+            fate: Fate::Forward(Destination::Rq(rq)),
             tag: Some(7),
+            counters: None,
         };
         rules.0.remove(place, &rule, action(1));
         assert_eq!(rules.targets(&frame(UDP, 6)).1, [(1, 7), (2, 7)]);
@@ -550,7 +626,9 @@ mod tests {
         let mut rules = Rules::new();
         rules.add(0, &[ipv4_any(), tag(7)], 1).unwrap();
         assert_eq!(rules.add(0, &[ipv4_any(), tag(8)], 1), Err(libc::EEXIST));
-        assert_eq!(rules.add(0, &[ipv4_any()], 2), Err(libc::EEXIST));
+        assert_eq!(rules.add(0, &[ipv4_any()], 2), Ok(()), "takes that tag");
+        rules.add(2, &[ipv4_any()], 1).unwrap();
+        assert_eq!(rules.add(2, &[ipv4_any(), tag(7)], 1), Err(libc::EEXIST));
         let place = Place::Normal {
             priority: 0,
             traps: true,
@@ -581,6 +659,49 @@ mod tests {
     }
 
     #[test]
+    fn frames_handed_over_are_the_hosts_and_the_leftovers() {
+        let mut rules = Rules::new();
+        let place = |priority| Place::Normal {
+            priority,
+            traps: true,
+        };
+        let host = Action {
+            fate: Fate::Host,
+            tag: None,
+            counters: Some(3),
+        };
+        let udp = parse(&[ipv4_any(), udp_any()].concat(), 2, true).unwrap();
+        rules.0.add(place(1), &udp.rule, host).unwrap();
+        rules.add(2, &[eth_any()], 5).unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)), (Verdict::Host, vec![]));
+        assert_eq!(rules.targets(&frame(UDP, 6)).1, [(5, 0)]);
+        rules.add(0, &[eth_any()], 6).unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(6, 0)], "matched before");
+        rules.0.remove(
+            place(0),
+            &parse(&eth_any(), 1, true).unwrap().rule,
+            Action {
+                fate: Fate::Forward(Destination::Rq(6)),
+                tag: None,
+                counters: None,
+            },
+        );
+        let left = Action {
+            fate: Fate::Forward(Destination::Rq(7)),
+            tag: None,
+            counters: None,
+        };
+        rules
+            .0
+            .add(Place::Leftovers, &leftovers(false), left)
+            .unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(7, 0)]);
+        assert_eq!(rules.targets(&frame(MAC, 17)), (Verdict::Host, vec![]));
+        rules.0.remove(place(1), &udp.rule, host);
+        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(5, 0)]);
+    }
+
+    #[test]
     fn what_is_not_trapped_is_passed_on() {
         let mut rules = Rules::new();
         rules
@@ -606,8 +727,9 @@ mod tests {
         let mut rules = Rules::new();
         rules.0.sniff(Destination::Rq(9));
         let to = |rq| Action {
-            to: Some(Destination::Rq(rq)),
+            fate: Fate::Forward(Destination::Rq(rq)),
             tag: None,
+            counters: None,
         };
         for multicast in [true, false] {
             rules

@@ -1,4 +1,5 @@
-//! The kernel's write() interface: from bytes to a typed command, and back.
+//! The kernel's write() interface: from bytes to a typed command, and back; and beside it, in `ioctl`,
+//! the methods that it has no commands for.
 //!
 //! May import everything. Each family of commands has its file below. Invariants: a command is checked
 //! as the kernel checks it (`ib_uverbs_write`) before anything happens; structs are read whole, whatever
@@ -6,8 +7,11 @@
 //! room that the command offers.
 
 mod context;
+mod counters;
 mod cq;
 mod flow;
+mod ioctl;
+mod matcher;
 mod memory;
 mod qp;
 mod srq;
@@ -21,6 +25,8 @@ use crate::fds::Errno;
 use crate::memory::{Plain, bytes_of, copy_to_user, read_from, read_prefix};
 use crate::nic::Session;
 use crate::settings::Settings;
+
+pub use ioctl::ioctl;
 
 /// A command whose framing has been checked.
 pub struct Request<'b> {

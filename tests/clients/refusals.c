@@ -682,6 +682,10 @@ static int flow_other_tag(void) { return flow_beside(tag_7, tag_8); }
 static int flow_drop_beside_forward(void) { return flow_beside(nothing, add_drop); }
 static int flow_forward_beside_drop(void) { return flow_beside(add_drop, nothing); }
 
+static int flow_tag_beside_none(void) { return flow_beside(nothing, tag_7); }
+/* One without takes the tag that is there. */
+static int flow_none_beside_tag(void) { return flow_beside(tag_7, nothing); }
+
 /* The QP is a RAW_PACKET one, as it has to be, but what rules lead to is a receive queue. */
 static int flow_to_sends_only(void)
 {
@@ -720,6 +724,96 @@ static int qp_of_a_transport(void)
 		return errno;
 	CHECK(!ibv_destroy_qp(qp));
 	return 0;
+}
+
+/* ---- matchers and counters, which speak ioctl() ---- */
+
+/* Criteria or values of a whole section of outer headers; both are read as far as they go. */
+struct match {
+	size_t size;
+	uint8_t bytes[64];
+};
+static struct match none = { .size = 64 }, ethertype_mask = { .size = 64, .bytes = { [6] = 0xff, [7] = 0xff } };
+
+static struct mlx5dv_flow_matcher *make_matcher(struct match *mask, uint16_t priority, uint32_t flags)
+{
+	struct mlx5dv_flow_matcher_attr attr = {
+		.type = IBV_FLOW_ATTR_NORMAL, .flags = flags, .priority = priority, .match_criteria_enable = 1,
+		.match_mask = (struct mlx5dv_flow_match_parameters *)mask,
+	};
+
+	errno = 0;
+	return mlx5dv_create_flow_matcher(context, &attr);
+}
+
+/* A rule over a matcher of its own: what becomes of it, and 0 or 1 actions. */
+static int try_match(struct mlx5dv_flow_matcher *matcher, struct match *value, size_t count,
+		     struct mlx5dv_flow_action_attr *actions)
+{
+	if (!matcher)
+		return errno;
+	errno = 0;
+	struct ibv_flow *flow =
+		mlx5dv_create_flow(matcher, (struct mlx5dv_flow_match_parameters *)value, count, actions);
+	int result = flow ? 0 : errno;
+	if (flow) {
+		CHECK(outcome(mlx5dv_destroy_flow_matcher(matcher)) == EBUSY);
+		CHECK(!ibv_destroy_flow(flow));
+	}
+	CHECK(!mlx5dv_destroy_flow_matcher(matcher));
+	return result;
+}
+
+static struct mlx5dv_flow_action_attr miss[2] = { { .type = MLX5DV_FLOW_ACTION_DEFAULT_MISS } };
+static struct match ipv4_type = { .size = 64, .bytes = { [6] = 0x08 } };
+
+static int matcher_miss(void) { return try_match(make_matcher(&ethertype_mask, 0, 0), &ipv4_type, 1, miss); }
+static int matcher_priority(void) { return try_match(make_matcher(&ethertype_mask, 16, 0), &ipv4_type, 1, miss); }
+static int matcher_no_action(void) { return try_match(make_matcher(&ethertype_mask, 0, 0), &ipv4_type, 0, NULL); }
+static int matcher_value_unmasked(void) { return try_match(make_matcher(&none, 0, 0), &ipv4_type, 1, miss); }
+static int matcher_of_sends(void)
+{
+	return try_match(make_matcher(&ethertype_mask, 0, IBV_FLOW_ATTR_FLAGS_EGRESS), &ipv4_type, 1, miss);
+}
+static int matcher_flags(void)
+{
+	return try_match(make_matcher(&ethertype_mask, 0, 1 << 5), &ipv4_type, 1, miss);
+}
+
+/* `ipv4_ihl`, which this device has no eyes for. */
+static int matcher_field(void)
+{
+	static struct match mask = { .size = 64, .bytes = { [26] = 0xf0 } };
+
+	return try_match(make_matcher(&mask, 0, 0), &none, 1, miss);
+}
+
+static int matcher_empty_mask(void)
+{
+	static struct match mask = { .size = 0 };
+
+	return try_match(make_matcher(&mask, 0, 0), &none, 1, miss);
+}
+
+static int matcher_tag(uint32_t tag)
+{
+	miss[1] = (struct mlx5dv_flow_action_attr){ .type = MLX5DV_FLOW_ACTION_TAG, .tag_value = tag };
+	return try_match(make_matcher(&ethertype_mask, 0, 0), &ipv4_type, 2, miss);
+}
+static int matcher_tag_largest(void) { return matcher_tag((1 << 24) - 1); }
+static int matcher_tag_above(void) { return matcher_tag(1 << 24); }
+
+static int counters_unused(void)
+{
+	struct ibv_counters_init_attr attr = { 0 };
+	struct ibv_counters *counters = ibv_create_counters(context, &attr);
+	uint64_t number;
+
+	if (!counters)
+		return errno;
+	int result = outcome(ibv_read_counters(counters, &number, 1, 0));
+	CHECK(!ibv_destroy_counters(counters));
+	return result;
 }
 
 /* ---- destroying what is in use ---- */
@@ -864,10 +958,23 @@ static const struct row full[] = {
 	ROW(flow_ethertype_wrong, WITH_NET_RAW(EINVAL)),
 	TAKEN(flow_twice, WITH_NET_RAW(0)),
 	ROW(flow_other_tag, WITH_NET_RAW(EEXIST)),
+	TAKEN(flow_none_beside_tag, WITH_NET_RAW(0)),
+	ROW(flow_tag_beside_none, WITH_NET_RAW(EEXIST)),
 	ROW(flow_drop_beside_forward, WITH_NET_RAW(EEXIST)),
 	ROW(flow_forward_beside_drop, WITH_NET_RAW(EEXIST)),
 	ROW(flow_to_sends_only, WITH_NET_RAW(EINVAL)),
 	ROW(flow_to_no_qp, WITH_NET_RAW(EINVAL)),
+	TAKEN(matcher_miss, WITH_NET_RAW(0)),
+	ROW(matcher_priority, WITH_NET_RAW(ENOMEM)),
+	ROW(matcher_no_action, WITH_NET_RAW(EINVAL)),
+	ROW(matcher_value_unmasked, WITH_NET_RAW(EINVAL)),
+	ROW(matcher_field, WITH_NET_RAW(EINVAL)),
+	ROW(matcher_of_sends, WITH_NET_RAW(EOPNOTSUPP)),
+	ROW(matcher_flags, EVERYBODY(EINVAL)),
+	ROW(matcher_empty_mask, EVERYBODY(EINVAL)),
+	TAKEN(matcher_tag_largest, WITH_NET_RAW(0)),
+	ROW(matcher_tag_above, WITH_NET_RAW(EINVAL)),
+	ROW(counters_unused, EVERYBODY(EINVAL)),
 	ROW(qp_of_a_transport, EVERYBODY(EOPNOTSUPP)),
 	ROW(busy_pd, EVERYBODY(EBUSY)),
 	ROW(busy_cq, EVERYBODY(EBUSY)),

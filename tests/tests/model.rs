@@ -223,6 +223,16 @@ fn flush_client() {
     }
 }
 
+#[test]
+fn matchers_client() {
+    for build in [Build::Plain, Build::Sanitized] {
+        let done = model(&["loopback"], &[], [clients::ours("matchers", build)])
+            .run()
+            .expect(0);
+        assert_eq!(done.stdout, "ok\n");
+    }
+}
+
 /// Queues that come, go and are reset while `frames` stream in, as `pace` says (`,pps=N` or nothing).
 fn churn(mode: &str, frames: u64, pace: &str, seed: u64, deadline: u64) {
     let client = clients::ours("churn", Build::Plain);

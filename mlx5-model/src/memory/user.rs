@@ -92,6 +92,9 @@ plain!(
     ib_uverbs_ex_create_rwq_ind_table,
     ib_uverbs_ex_create_rwq_ind_table_resp,
     ib_uverbs_ex_destroy_rwq_ind_table,
+    ib_uverbs_ioctl_hdr,
+    ib_uverbs_attr,
+    ib_uverbs_flow_spec_action_count,
     ib_uverbs_comp_event_desc,
     ib_uverbs_async_event_desc,
     mlx5_ib_alloc_ucontext_req_v2,
@@ -112,6 +115,8 @@ plain!(
     mlx5_ib_modify_wq,
     mlx5_ib_create_ah_resp,
     mlx5_ib_create_flow,
+    mlx5_ib_flow_counters_data,
+    mlx5_ib_flow_counters_desc,
     mlx5_ib_alloc_mw,
     mlx5_ib_clock_info,
 );
@@ -166,6 +171,40 @@ pub fn copy_to_user(addr: u64, bytes: &[u8]) -> Result<(), Errno> {
         // SAFETY: the range has just been found mapped and writable, and the program lent it to this
         // command until it returns.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+        return Ok(());
+    }
+    Err(libc::EFAULT)
+}
+
+/// Reads what a command points to. Goes through the kernel, as [`copy_to_user`] does.
+///
+/// # Errors
+/// `EFAULT` if it cannot be read.
+pub fn copy_from_user(addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let local = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: addr as *mut _,
+        iov_len: bytes.len(),
+    };
+    // SAFETY: the local side is a live slice that is this call's alone; the remote side is checked by
+    // the kernel.
+    let done = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    if usize::try_from(done) == Ok(bytes.len()) {
+        return Ok(());
+    }
+    if done < 0 && matches!(crate::fds::real::errno(), libc::ENOSYS | libc::EPERM) {
+        fault_in(addr, bytes.len() as u64, false)?;
+        // SAFETY: the range has just been found mapped and readable, and the program lent it to this
+        // command until it returns.
+        unsafe {
+            std::ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), bytes.len());
+        }
         return Ok(());
     }
     Err(libc::EFAULT)
@@ -323,6 +362,10 @@ mod tests {
         let mut here = [0u8; 2];
         assert_eq!(copy_to_user(here.as_mut_ptr() as u64, &[1, 2]), Ok(()));
         assert_eq!(here, [1, 2]);
+        let mut read = [0u8; 2];
+        assert_eq!(copy_from_user(here.as_ptr() as u64, &mut read), Ok(()));
+        assert_eq!(read, here);
+        assert_eq!(copy_from_user(16, &mut read), Err(libc::EFAULT));
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! May import `frame` and `tunnel`. Invariant: a rule without compares costs one AND and one comparison.
 
-use rss::FrameClass;
+use rss::L3;
 
-use crate::frame::Arrival;
+use crate::frame::{Arrival, kind};
 
 use super::tunnel::Inner;
 
@@ -19,10 +19,26 @@ pub enum Field {
     L4(u8),
     /// The EtherType behind the tags.
     EtherType,
-    /// The C-VLAN tag's control information.
+    /// The first tag's control information.
     Vlan,
+    /// Whether a C-VLAN tag stands directly behind the addresses.
+    CvlanTag,
+    /// Whether an S-VLAN tag does.
+    SvlanTag,
+    /// 4, 6, or 0 for what is not IP.
+    IpVersion,
     /// IPv4's protocol, IPv6's next header.
     IpProtocol,
+    /// IPv4's type of service, IPv6's traffic class.
+    Tos,
+    /// IPv4's time to live, IPv6's hop limit.
+    Ttl,
+    /// Whether the packet is a fragment.
+    Fragment,
+    /// Source address: its first half, and its second one, which holds an IPv4 address at its end.
+    Source(u8),
+    /// Destination address, in the same halves.
+    Destination(u8),
     /// VXLAN's network identifier.
     Vni,
     /// GRE's protocol type.
@@ -87,9 +103,7 @@ impl Layer {
     }
 
     fn agrees(&self, frame: &Arrival<'_>) -> bool {
-        self.compares
-            .iter()
-            .all(|compare| compare.holds(frame.bytes, frame.class))
+        self.compares.iter().all(|compare| compare.holds(frame))
     }
 
     fn masks(&self) -> impl Iterator<Item = (Field, u64)> {
@@ -101,17 +115,42 @@ impl Layer {
 
 impl Compare {
     #[inline]
-    fn holds(&self, bytes: &[u8], class: &FrameClass) -> bool {
+    fn holds(&self, frame: &Arrival<'_>) -> bool {
+        let (bytes, class) = (frame.bytes, frame.class);
         let number = match self.field {
             Field::L2(offset) => eight(bytes, usize::from(offset)),
             Field::L3(offset) => eight(bytes, usize::from(class.l3_offset) + usize::from(offset)),
             Field::L4(offset) => eight(bytes, usize::from(class.l4_offset) + usize::from(offset)),
             Field::EtherType => u64::from(class.ethertype),
             Field::Vlan => u64::from(class.vlan.unwrap_or(0)),
+            Field::CvlanTag => u64::from(frame.kinds & kind::CVLAN != 0),
+            Field::SvlanTag => u64::from(class.vlan_tags > 0 && frame.kinds & kind::CVLAN == 0),
             Field::IpProtocol => u64::from(class.ip_protocol),
-            Field::Vni | Field::GreProtocol | Field::GreKey => return false,
+            Field::Fragment => u64::from(class.fragment),
+            field => {
+                let header = bytes.get(usize::from(class.l3_offset)..).unwrap_or(&[]);
+                number_of_ip(field, header, class.l3)
+            }
         };
         number & self.mask == self.value
+    }
+}
+
+/// A number in an IP header that stands elsewhere in each version; 0 if there is none.
+fn number_of_ip(field: Field, header: &[u8], version: L3) -> u64 {
+    let byte = |at: usize| u64::from(header.get(at).copied().unwrap_or(0));
+    match (field, version) {
+        (Field::IpVersion, L3::Ipv4) => 4,
+        (Field::IpVersion, L3::Ipv6) => 6,
+        (Field::Tos, L3::Ipv4) => byte(1),
+        (Field::Tos, L3::Ipv6) => eight(header, 0) >> 52 & 0xff,
+        (Field::Ttl, L3::Ipv4) => byte(8),
+        (Field::Ttl, L3::Ipv6) => byte(7),
+        (Field::Source(1), L3::Ipv4) => eight(header, 12) >> 32,
+        (Field::Destination(1), L3::Ipv4) => eight(header, 16) >> 32,
+        (Field::Source(half), L3::Ipv6) => eight(header, 8 + 8 * usize::from(half)),
+        (Field::Destination(half), L3::Ipv6) => eight(header, 24 + 8 * usize::from(half)),
+        _ => 0,
     }
 }
 
@@ -166,9 +205,13 @@ impl Match {
 
     /// The kinds asked for, if that is all.
     pub fn plain_kinds(&self) -> Option<u32> {
-        let plain =
-            self.outer.compares.is_empty() && self.tunnel.is_empty() && self.inner.is_empty();
+        let plain = self.outer.compares.is_empty() && !self.looks_inside();
         plain.then_some(self.outer.kinds)
+    }
+
+    /// Whether the rule asks for what lies in a tunnel.
+    pub fn looks_inside(&self) -> bool {
+        !self.tunnel.is_empty() || !self.inner.is_empty()
     }
 
     /// Whether the two ask of the same bits: they would share a flow group.
@@ -189,8 +232,7 @@ impl Match {
     /// Whether a frame is the rule's.
     #[inline]
     pub fn takes(&self, frame: &Arrival<'_>) -> bool {
-        self.outer.takes(frame)
-            && (self.tunnel.is_empty() && self.inner.is_empty() || self.takes_inner(frame))
+        self.outer.takes(frame) && (!self.looks_inside() || self.takes_inner(frame))
     }
 
     #[cold]

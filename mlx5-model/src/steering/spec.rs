@@ -44,6 +44,8 @@ pub struct Parsed {
     pub rule: Match,
     /// The flow tag, if one was asked for.
     pub tag: Option<u32>,
+    /// The handle of the counters, if any were named.
+    pub counters: Option<u32>,
     /// Frames are dropped.
     pub drop: bool,
     /// The first spec asks for group addresses only: such rules have a priority of their own.
@@ -200,8 +202,14 @@ fn action(spec: u32, body: &[u8], parsed: &mut Parsed) -> Result<(), Errno> {
             Ok(())
         }
         spec_type::ACTION_HANDLE => Err(libc::EOPNOTSUPP),
-        // ACTION_COUNT names a counters object, of which there is none.
-        spec_type::ACTION_DROP | spec_type::ACTION_COUNT => Err(libc::EINVAL),
+        spec_type::ACTION_COUNT => {
+            // `ib_uverbs_flow_spec_action_count`: handle, reserved1. One to a rule.
+            let ([a, b, c, d, _, _, _, _], None) = (body, parsed.counters) else {
+                return Err(libc::EINVAL);
+            };
+            parsed.counters = Some(u32::from_ne_bytes([*a, *b, *c, *d]));
+            Ok(())
+        }
         _ => Err(libc::EINVAL),
     }
 }

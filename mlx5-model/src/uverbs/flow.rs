@@ -7,11 +7,11 @@ use crate::nic::Session;
 use crate::objects::Index;
 use crate::state::{Flow, FlowRules, QpBody, State};
 use crate::steering::{
-    Action, Destination, LAST_PRIORITY, MAX_SPECS, Match, Place, leftovers, parse,
+    Action, Destination, Fate, LAST_PRIORITY, MAX_SPECS, Match, Place, leftovers, parse,
 };
 
-use super::Request;
 use super::wq::lacks;
+use super::{Request, counters};
 
 /// `enum ib_flow_attr_type`, which no uAPI header names.
 mod attr_type {
@@ -23,7 +23,8 @@ mod attr_type {
 
 /// `enum ib_flow_flags`.
 const DONT_TRAP: u32 = 1 << 1;
-const EGRESS: u32 = 1 << 2;
+/// Rules for sent frames, which are not steered here.
+pub const EGRESS: u32 = 1 << 2;
 const RESERVED: u32 = 1 << 3;
 
 /// EX_CREATE_FLOW.
@@ -31,13 +32,17 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
     let (command, rest) = request.core_and_rest::<ib_uverbs_create_flow>()?;
     let attr = &command.flow_attr;
     let specs = check(&command, rest)?;
-    check_driver_part(request)?;
     let mut state = session.lock();
     let port = state.port_index(u32::from(attr.port))?;
     let qp = state.qps.find(command.qp_handle, session.context())?;
     let to = destination(&state, qp)?;
     let caps = &session.device().settings().caps;
     let parsed = parse(specs, attr.num_of_specs, caps.tunnel_offloads)?;
+    let counters = parsed
+        .counters
+        .map(|handle| state.rings.counters.find(handle, session.context()))
+        .transpose()?;
+    let wanted = counters::wanted(request)?;
     if attr.priority > LAST_PRIORITY {
         return Err(libc::ENOMEM);
     }
@@ -53,8 +58,13 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
         }
     };
     let action = Action {
-        to: (!parsed.drop).then_some(to),
+        fate: if parsed.drop {
+            Fate::Drop
+        } else {
+            Fate::Forward(to)
+        },
         tag: parsed.tag,
+        counters,
     };
     let is_default = matches!(attr.type_, attr_type::ALL_DEFAULT | attr_type::MC_DEFAULT);
     if is_default && parsed.tag.is_some() {
@@ -72,7 +82,17 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
         attr_type::SNIFFER => return Err(libc::EOPNOTSUPP),
         _ => return Err(libc::EINVAL),
     };
-    let flow_handle = install(&mut state, session.context(), port, qp, rules)?;
+    if let Some(index) = counters {
+        counters::bind(&mut state, index, wanted)?;
+    }
+    let flow = Flow {
+        port,
+        qp: Some(qp),
+        matcher: None,
+        counters,
+        rules,
+    };
+    let flow_handle = install(&mut state, session.context(), flow)?;
     drop(state);
     request.reply(&ib_uverbs_create_flow_resp {
         comp_mask: 0,
@@ -108,18 +128,8 @@ fn check<'r>(command: &ib_uverbs_create_flow, rest: &'r [u8]) -> Result<&'r [u8]
     Ok(specs)
 }
 
-/// The driver's part says which counters to bind. There are none.
-fn check_driver_part(request: &Request<'_>) -> Result<(), Errno> {
-    let driver: mlx5_ib_create_flow = request.driver(0)?;
-    match driver.ncounters_data {
-        0 => Ok(()),
-        1 => Err(libc::EOPNOTSUPP),
-        _ => Err(libc::EINVAL),
-    }
-}
-
 /// Where frames for a QP go.
-fn destination(state: &State, qp: Index) -> Result<Destination, Errno> {
+pub fn destination(state: &State, qp: Index) -> Result<Destination, Errno> {
     match state.qps.at(qp).map(|qp| &qp.body) {
         Some(QpBody::Rss { tir, .. }) => Ok(Destination::Tir(*tir)),
         Some(QpBody::Raw { rq: Some(rq), .. }) => Ok(Destination::Rq(*rq)),
@@ -127,16 +137,30 @@ fn destination(state: &State, qp: Index) -> Result<Destination, Errno> {
     }
 }
 
-fn install(
-    state: &mut State,
-    context: u32,
-    port_index: usize,
-    qp: Index,
-    rules: FlowRules,
-) -> Result<u32, Errno> {
+/// Puts a new rule into its port's tables; gives its handle. The counters are bound already.
+pub fn install(state: &mut State, context: u32, flow: Flow) -> Result<u32, Errno> {
+    // In use from here on, whatever comes: leaving is the same for a rule that was there and one that
+    // could not be.
+    if let Some(qp) = flow.qp.and_then(|qp| state.qps.at_mut(qp)) {
+        qp.flows += 1;
+    }
+    if let Some(matcher) = flow.matcher.and_then(|it| state.matchers.at_mut(it)) {
+        matcher.users += 1;
+    }
+    if let Err(errno) = add(state, &flow) {
+        state.leave_flow(&flow);
+        return Err(errno);
+    }
     let now_ns = state.clock.now_ns();
-    let port = state.ports.get_mut(port_index).ok_or(libc::EINVAL)?;
-    match &rules {
+    if let Some(port) = state.ports.get_mut(flow.port) {
+        port.rules_changed(now_ns);
+    }
+    state.flows.insert(context, flow)
+}
+
+fn add(state: &mut State, flow: &Flow) -> Result<(), Errno> {
+    let port = state.ports.get_mut(flow.port).ok_or(libc::EINVAL)?;
+    match &flow.rules {
         FlowRules::Sniffer(to) => port.steering.sniff(*to),
         FlowRules::Entries(entries, action) => {
             let mut done: Vec<&(Place, Match)> = Vec::new();
@@ -150,19 +174,7 @@ fn install(
             }
         }
     }
-    port.rules_changed(now_ns);
-    let handle = state.flows.insert(
-        context,
-        Flow {
-            port: port_index,
-            qp,
-            rules,
-        },
-    )?;
-    if let Some(qp) = state.qps.at_mut(qp) {
-        qp.flows += 1;
-    }
-    Ok(handle)
+    Ok(())
 }
 
 /// EX_DESTROY_FLOW.

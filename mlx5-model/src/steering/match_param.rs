@@ -1,0 +1,366 @@
+//! From the NIC's own match criteria to what a rule asks (PRM "fte_match_param"): what matchers of mlx5dv
+//! bring, in the layout that the firmware gets.
+//!
+//! May import `frame`, `matching`. Invariants: every bit of a mask is either understood or the rule is
+//! refused, so that no rule takes more than it was asked to; sections that the criteria do not name
+//! are not looked at.
+
+use crate::fds::Errno;
+use crate::frame::kind;
+
+use super::matching::{Compare, Field, Layer, Match};
+
+/// The sections, 64 bytes each, with their bit in `match_criteria_enable` (PRM "Create flow group").
+const OUTER: (usize, u8) = (0, 1 << 0);
+const MISC: (usize, u8) = (1, 1 << 1);
+const INNER: (usize, u8) = (2, 1 << 2);
+const SECTION: usize = 64;
+
+/// Places in `fte_match_set_lyr_2_4`: first bit, bits.
+mod layer {
+    pub const SMAC: (usize, usize) = (0x00, 48);
+    pub const ETHERTYPE: (usize, usize) = (0x30, 16);
+    pub const DMAC: (usize, usize) = (0x40, 48);
+    /// `first_prio`, `first_cfi`, `first_vid`.
+    pub const FIRST_TAG: (usize, usize) = (0x70, 16);
+    pub const IP_PROTOCOL: (usize, usize) = (0x80, 8);
+    /// `ip_dscp`, `ip_ecn`.
+    pub const TOS: (usize, usize) = (0x88, 8);
+    pub const CVLAN_TAG: (usize, usize) = (0x90, 1);
+    pub const SVLAN_TAG: (usize, usize) = (0x91, 1);
+    pub const FRAGMENT: (usize, usize) = (0x92, 1);
+    pub const IP_VERSION: (usize, usize) = (0x93, 4);
+    pub const TCP_FLAGS: (usize, usize) = (0x97, 9);
+    pub const TCP_SPORT: (usize, usize) = (0xa0, 16);
+    pub const TCP_DPORT: (usize, usize) = (0xb0, 16);
+    pub const TTL: (usize, usize) = (0xd8, 8);
+    pub const UDP_SPORT: (usize, usize) = (0xe0, 16);
+    pub const UDP_DPORT: (usize, usize) = (0xf0, 16);
+    /// `src_ipv4_src_ipv6` and `dst_ipv4_dst_ipv6`, the half with the network first.
+    pub const SOURCE: [(usize, usize); 2] = [(0x100, 64), (0x140, 64)];
+    pub const DESTINATION: [(usize, usize); 2] = [(0x180, 64), (0x1c0, 64)];
+}
+
+/// Places in `fte_match_set_misc`.
+mod misc {
+    pub const GRE_PROTOCOL: (usize, usize) = (0x70, 16);
+    pub const GRE_KEY: (usize, usize) = (0x80, 32);
+    pub const VXLAN_VNI: (usize, usize) = (0xa0, 24);
+    pub const OUTER_FLOW_LABEL: (usize, usize) = (0xec, 20);
+    pub const INNER_FLOW_LABEL: (usize, usize) = (0x10c, 20);
+}
+
+/// What criteria and values come to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Parsed {
+    /// What frames the rule takes.
+    pub rule: Match,
+    /// It asks for group addresses only.
+    pub multicast_only: bool,
+}
+
+/// Reads what `mask` and `value` say in the sections that `criteria` names.
+///
+/// # Errors
+/// `EINVAL`, as the kernel has it for values beside their masks (`check_valid_spec`), and as the
+/// firmware has it for fields that the device cannot match.
+pub fn parse(mask: &[u8], value: &[u8], criteria: u8, tunnels: bool) -> Result<Parsed, Errno> {
+    let masked = |(at, byte): (usize, &u8)| byte & !mask.get(at).copied().unwrap_or(0) == 0;
+    if !value.iter().enumerate().all(masked) || criteria & !(OUTER.1 | MISC.1 | INNER.1) != 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut rule = Match::default();
+    let mut multicast_only = false;
+    if criteria & OUTER.1 != 0 {
+        let mut section = Section::of(OUTER.0, mask, value);
+        multicast_only = section.is_multicast();
+        section.read_layer(&mut rule.outer);
+        section.finish()?;
+    }
+    if criteria & MISC.1 != 0 {
+        let mut section = Section::of(MISC.0, mask, value);
+        section.read_misc(&mut rule);
+        section.finish()?;
+    }
+    if criteria & INNER.1 != 0 {
+        let mut section = Section::of(INNER.0, mask, value);
+        section.read_layer(&mut rule.inner);
+        section.finish()?;
+    }
+    if !tunnels && rule.looks_inside() {
+        return Err(libc::EINVAL);
+    }
+    rule.settle();
+    Ok(Parsed {
+        rule,
+        multicast_only,
+    })
+}
+
+/// One section of mask and value. What has been understood is taken out of the mask.
+struct Section {
+    mask: [u8; SECTION],
+    value: [u8; SECTION],
+}
+
+impl Section {
+    fn of(index: usize, mask: &[u8], value: &[u8]) -> Self {
+        let cut = |bytes: &[u8]| {
+            let mut section = [0; SECTION];
+            let rest = bytes.get(index * SECTION..).unwrap_or(&[]);
+            let len = rest.len().min(SECTION);
+            section[..len].copy_from_slice(&rest[..len]);
+            section
+        };
+        Self {
+            mask: cut(mask),
+            value: cut(value),
+        }
+    }
+
+    /// Takes a field out: value and mask.
+    fn take(&mut self, (first, bits): (usize, usize)) -> (u64, u64) {
+        let (mut value, mut mask) = (0, 0);
+        for bit in first..first + bits {
+            let (byte, place) = (bit / 8, 0x80 >> (bit % 8));
+            value = value << 1 | u64::from(self.value[byte] & place != 0);
+            mask = mask << 1 | u64::from(self.mask[byte] & place != 0);
+            self.mask[byte] &= !place;
+        }
+        (value, mask)
+    }
+
+    /// Whether everything has been understood.
+    fn finish(&self) -> Result<(), Errno> {
+        if self.mask == [0; SECTION] {
+            Ok(())
+        } else {
+            Err(libc::EINVAL)
+        }
+    }
+
+    /// `raw_fs_is_multicast` of the driver, which looks at an IPv4 address whatever the version.
+    fn is_multicast(&self) -> bool {
+        let (dmac, ipv4) = (layer::DMAC.0 / 8, layer::DESTINATION[1].0 / 8 + 4);
+        let group = |bytes: &[u8; SECTION]| bytes[dmac] & 1 != 0;
+        let class_d = |bytes: &[u8; SECTION]| bytes[ipv4] & 0xf0 == 0xe0;
+        group(&self.value) && group(&self.mask) || class_d(&self.value) && class_d(&self.mask)
+    }
+
+    /// `fte_match_set_lyr_2_4`.
+    fn read_layer(&mut self, to: &mut Layer) {
+        to.compare(Field::L2(0), self.take(layer::DMAC), 6);
+        to.compare(Field::L2(6), self.take(layer::SMAC), 6);
+        for (field, place) in [
+            (Field::EtherType, layer::ETHERTYPE),
+            (Field::Vlan, layer::FIRST_TAG),
+            (Field::CvlanTag, layer::CVLAN_TAG),
+            (Field::SvlanTag, layer::SVLAN_TAG),
+            (Field::IpProtocol, layer::IP_PROTOCOL),
+            (Field::Tos, layer::TOS),
+            (Field::Ttl, layer::TTL),
+            (Field::Fragment, layer::FRAGMENT),
+            (Field::Source(0), layer::SOURCE[0]),
+            (Field::Source(1), layer::SOURCE[1]),
+            (Field::Destination(0), layer::DESTINATION[0]),
+            (Field::Destination(1), layer::DESTINATION[1]),
+        ] {
+            let (value, mask) = self.take(place);
+            to.push(Compare { field, value, mask });
+        }
+        match self.take(layer::IP_VERSION) {
+            (4, 0xf) => to.kinds |= kind::IPV4,
+            (6, 0xf) => to.kinds |= kind::IPV6,
+            (value, mask) => to.push(Compare {
+                field: Field::IpVersion,
+                value,
+                mask,
+            }),
+        }
+        // Ports and flags are those of a header that has to be there.
+        for (transport, offset, place) in [
+            (kind::TCP, 0, layer::TCP_SPORT),
+            (kind::TCP, 2, layer::TCP_DPORT),
+            (kind::TCP, 12, layer::TCP_FLAGS),
+            (kind::UDP, 0, layer::UDP_SPORT),
+            (kind::UDP, 2, layer::UDP_DPORT),
+        ] {
+            let (value, mask) = self.take(place);
+            if mask != 0 {
+                to.kinds |= transport;
+                to.compare(Field::L4(offset), (value, mask), 2);
+            }
+        }
+    }
+
+    /// `fte_match_set_misc`.
+    fn read_misc(&mut self, rule: &mut Match) {
+        for (field, place) in [
+            (Field::GreProtocol, misc::GRE_PROTOCOL),
+            (Field::GreKey, misc::GRE_KEY),
+            (Field::Vni, misc::VXLAN_VNI),
+        ] {
+            let (value, mask) = self.take(place);
+            if mask != 0 {
+                rule.tunnel.push(Compare { field, value, mask });
+            }
+        }
+        for (to, place) in [
+            (&mut rule.outer, misc::OUTER_FLOW_LABEL),
+            (&mut rule.inner, misc::INNER_FLOW_LABEL),
+        ] {
+            let (value, mask) = self.take(place);
+            if mask != 0 {
+                to.kinds |= kind::IPV6;
+                to.compare(Field::L3(0), (value, mask), 4);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Arrival;
+    use rss::FrameClass;
+
+    /// Criteria and values, field by field.
+    #[derive(Default)]
+    struct Asked {
+        mask: Vec<u8>,
+        value: Vec<u8>,
+    }
+
+    impl Asked {
+        fn with(mut self, section: usize, (first, bits): (usize, usize), value: u64) -> Self {
+            self.mask.resize(4 * SECTION, 0);
+            self.value.resize(4 * SECTION, 0);
+            for bit in 0..bits {
+                let at = section * SECTION * 8 + first + bit;
+                self.mask[at / 8] |= 0x80 >> (at % 8);
+                if value >> (bits - 1 - bit) & 1 != 0 {
+                    self.value[at / 8] |= 0x80 >> (at % 8);
+                }
+            }
+            self
+        }
+
+        fn outer(self, place: (usize, usize), value: u64) -> Self {
+            self.with(0, place, value)
+        }
+
+        fn parse(&self, criteria: u8) -> Result<Parsed, Errno> {
+            parse(&self.mask, &self.value, criteria, true)
+        }
+
+        fn takes(&self, frame: &[u8]) -> bool {
+            let rule = self.parse(OUTER.1 | MISC.1 | INNER.1).unwrap().rule;
+            rule.takes(&Arrival::new(frame, &FrameClass::of(frame), 0))
+        }
+    }
+
+    fn asked() -> Asked {
+        Asked::default()
+    }
+
+    const UDP: [u8; 42] = [
+        2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0xb9, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10,
+        0, 0, 1, 10, 0, 0, 2, 0x30, 0, 0, 53, 0, 8, 0, 0,
+    ];
+
+    #[test]
+    fn fields_are_found_where_the_prm_has_them() {
+        let right: [((usize, usize), u64); 12] = [
+            (layer::DMAC, 0x02_00_00_00_00_01),
+            (layer::SMAC, 0x02_00_00_00_00_02),
+            (layer::ETHERTYPE, 0x0800),
+            (layer::IP_PROTOCOL, 17),
+            (layer::TOS, 0xb9),
+            (layer::TTL, 64),
+            (layer::FRAGMENT, 0),
+            (layer::CVLAN_TAG, 0),
+            (layer::IP_VERSION, 4),
+            (layer::UDP_SPORT, 0x3000),
+            (layer::UDP_DPORT, 53),
+            (layer::DESTINATION[1], 0x0a00_0002),
+        ];
+        for (place, value) in right {
+            assert!(asked().outer(place, value).takes(&UDP), "{place:x?}");
+            let other = asked().outer(place, value ^ 1);
+            assert!(!other.takes(&UDP), "{place:x?} is another");
+        }
+        let all = right
+            .iter()
+            .fold(asked(), |asked, (place, value)| asked.outer(*place, *value));
+        assert!(all.takes(&UDP));
+        assert!(!asked().outer(layer::TCP_DPORT, 53).takes(&UDP));
+        assert!(!asked().outer(layer::SVLAN_TAG, 1).takes(&UDP));
+    }
+
+    #[test]
+    fn tags_addresses_and_flags_of_other_frames() {
+        let mut tcp = vec![
+            2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0x60, 7, 0x86, 0xdd,
+        ];
+        tcp.extend([0x6b, 0x91, 0x23, 0x45, 0, 20, 6, 63]);
+        tcp.extend((0..32).map(|byte| byte + 0x40));
+        tcp.extend([
+            0, 22, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x12, 0, 0, 0, 0, 0, 0,
+        ]);
+        for (place, value) in [
+            (layer::CVLAN_TAG, 1),
+            (layer::FIRST_TAG, 0x6007),
+            (layer::IP_VERSION, 6),
+            (layer::TOS, 0xb9),
+            (layer::TTL, 63),
+            (layer::SOURCE[0], 0x4041_4243_4445_4647),
+            (layer::DESTINATION[1], 0x5859_5a5b_5c5d_5e5f),
+            (layer::TCP_SPORT, 22),
+            (layer::TCP_FLAGS, 0x12),
+        ] {
+            assert!(asked().outer(place, value).takes(&tcp), "{place:x?}");
+            assert!(!asked().outer(place, value ^ 1).takes(&tcp), "{place:x?}");
+        }
+        assert!(asked().with(1, misc::OUTER_FLOW_LABEL, 0x12345).takes(&tcp));
+        assert!(!asked().with(1, misc::OUTER_FLOW_LABEL, 0x12346).takes(&tcp));
+    }
+
+    #[test]
+    fn what_cannot_be_matched_is_refused() {
+        let refused = |asked: Asked, criteria| asked.parse(criteria).unwrap_err();
+        // `ipv4_ihl`, `source_sqn`, and MPLS labels in a section of their own.
+        assert_eq!(refused(asked().outer((0xd0, 4), 5), OUTER.1), libc::EINVAL);
+        assert_eq!(refused(asked().with(1, (8, 24), 1), MISC.1), libc::EINVAL);
+        assert_eq!(refused(asked().with(3, (0, 20), 1), 1 << 3), libc::EINVAL);
+        let mut beside = asked().outer(layer::ETHERTYPE, 0x0800);
+        beside.value[0] = 1;
+        assert_eq!(refused(beside, OUTER.1), libc::EINVAL);
+        let inner = asked().with(2, layer::IP_PROTOCOL, 6);
+        assert_eq!(
+            parse(&inner.mask, &inner.value, INNER.1, false).unwrap_err(),
+            libc::EINVAL
+        );
+        // A section that is not named does not count.
+        assert_eq!(inner.parse(OUTER.1).unwrap().rule, Match::default());
+    }
+
+    #[test]
+    fn short_masks_and_values_are_zero_beyond_their_end() {
+        let ethertype = asked().outer(layer::ETHERTYPE, 0x0800);
+        let parsed = parse(&ethertype.mask[..8], &ethertype.value[..8], OUTER.1, true);
+        assert_eq!(parsed, ethertype.parse(OUTER.1));
+        assert!(parse(&[], &[], OUTER.1, true).is_ok());
+        assert_eq!(parse(&[], &[1], OUTER.1, true).unwrap_err(), libc::EINVAL);
+    }
+
+    #[test]
+    fn group_addresses_are_told() {
+        let multicast = |asked: Asked| asked.parse(OUTER.1).unwrap().multicast_only;
+        assert!(multicast(asked().outer(layer::DMAC, 0x0100_5e00_0001)));
+        assert!(!multicast(asked().outer(layer::DMAC, 0x0200_0000_0001)));
+        // As the driver has it: the mask of a class D address is looked at as if it were one.
+        assert!(!multicast(
+            asked().outer(layer::DESTINATION[1], 0xe000_0001)
+        ));
+    }
+}
