@@ -774,7 +774,7 @@ mod tests {
             spec(0x30, &value, &masks)
         };
         rules.add(0, &[address(3, 255)], 1).unwrap();
-        rules.add(1, &[address(3, 0xfe)], 2).unwrap();
+        rules.add(1, &[address(2, 0xfe)], 2).unwrap();
         assert_eq!(
             rules.targets(&frame(UDP, 17)).1,
             [(2, 0)],

@@ -657,6 +657,16 @@ static int flow_ethertype(uint16_t ethertype)
 static int flow_ethertype_right(void) { return flow_ethertype(0x0800); }
 static int flow_ethertype_wrong(void) { return flow_ethertype(0x86dd); }
 
+/* A bit of a value that its mask leaves out. */
+static int flow_value_unmasked(void)
+{
+	struct rule asked = rule(0);
+	struct ibv_flow_spec_eth eth = { .type = IBV_FLOW_SPEC_ETH, .size = sizeof eth, .val.ether_type = htobe16(0x0800) };
+
+	add(&asked, &eth, sizeof eth);
+	return try_rule(asked);
+}
+
 /* A second rule beside a first one with the same match. */
 static int flow_beside(void (*first)(struct rule *), void (*second)(struct rule *))
 {
@@ -956,6 +966,7 @@ static const struct row full[] = {
 	ROW(flow_tag_above, WITH_NET_RAW(EINVAL)),
 	TAKEN(flow_ethertype_right, WITH_NET_RAW(0)),
 	ROW(flow_ethertype_wrong, WITH_NET_RAW(EINVAL)),
+	ROW(flow_value_unmasked, WITH_NET_RAW(EINVAL)),
 	TAKEN(flow_twice, WITH_NET_RAW(0)),
 	ROW(flow_other_tag, WITH_NET_RAW(EEXIST)),
 	TAKEN(flow_none_beside_tag, WITH_NET_RAW(0)),

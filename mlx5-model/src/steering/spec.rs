@@ -113,7 +113,27 @@ impl<const N: usize> Filter<N> {
     }
 
     /// Bytes `at..at + len` as numbers: value, mask.
-    fn field(&self, at: usize, len: usize) -> (u64, u64) {
+    ///
+    /// # Errors
+    /// `EINVAL` for a value with bits beside its mask (the kernel's `check_valid_spec`).
+    fn field(&self, at: usize, len: usize) -> Result<(u64, u64), Errno> {
+        let (value, mask) = self.numbers(at, len);
+        if value & !mask == 0 {
+            Ok((value, mask))
+        } else {
+            Err(libc::EINVAL)
+        }
+    }
+
+    /// The same of a field that the driver does not look at without a mask.
+    fn field_if_masked(&self, at: usize, len: usize) -> Result<(u64, u64), Errno> {
+        match self.numbers(at, len) {
+            (_, 0) => Ok((0, 0)),
+            _ => self.field(at, len),
+        }
+    }
+
+    fn numbers(&self, at: usize, len: usize) -> (u64, u64) {
         let number = |bytes: &[u8; N]| {
             bytes
                 .iter()
@@ -252,9 +272,9 @@ fn filter(
 /// `ib_uverbs_flow_eth_filter`: destination, source, EtherType, TCI.
 fn ethernet(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Errno> {
     let filter = Filter::<16>::read(body)?;
-    layer.compare(Field::L2(0), filter.field(0, 6), 6);
-    layer.compare(Field::L2(6), filter.field(6, 6), 6);
-    let (value, mask) = filter.field(12, 2);
+    layer.compare(Field::L2(0), filter.field(0, 6)?, 6);
+    layer.compare(Field::L2(6), filter.field(6, 6)?, 6);
+    let (value, mask) = filter.field(12, 2)?;
     layer.push(Compare {
         field: Field::EtherType,
         value,
@@ -263,7 +283,7 @@ fn ethernet(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<()
     if mask != 0 {
         state.ethertype = Some((mask as u16, value as u16));
     }
-    let (value, mask) = filter.field(14, 2);
+    let (value, mask) = filter.field_if_masked(14, 2)?;
     if mask != 0 {
         layer.kinds |= kind::CVLAN;
         layer.push(Compare {
@@ -281,10 +301,10 @@ fn ipv4(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Er
     filter.unsupported_from(10)?;
     layer.kinds |= kind::IPV4;
     state.ip = Some(spec_type::IPV4);
-    layer.compare(Field::L3(12), filter.field(0, 8), 8);
-    layer.compare(Field::L3(1), filter.field(9, 1), 1);
+    layer.compare(Field::L3(12), filter.field(0, 8)?, 8);
+    layer.compare(Field::L3(1), filter.field(9, 1)?, 1);
     state.protocol(filter.mask[8], filter.value[8])?;
-    let (value, mask) = filter.field(8, 1);
+    let (value, mask) = filter.field_if_masked(8, 1)?;
     layer.push(Compare {
         field: Field::IpProtocol,
         value,
@@ -297,7 +317,7 @@ fn ipv4(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Er
 fn ipv6(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Errno> {
     // The last byte is reserved: the kernel's struct ends before it.
     let filter = Filter::<39>::read(body)?;
-    let (label, label_mask) = filter.field(32, 4);
+    let (label, label_mask) = filter.numbers(32, 4);
     if label >= 1 << 20 || label_mask >= 1 << 20 {
         return Err(libc::EINVAL);
     }
@@ -305,13 +325,14 @@ fn ipv6(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Er
     layer.kinds |= kind::IPV6;
     state.ip = Some(spec_type::IPV6);
     for at in [0, 8, 16, 24] {
-        layer.compare(Field::L3(8 + at), filter.field(usize::from(at), 8), 8);
+        layer.compare(Field::L3(8 + at), filter.field(usize::from(at), 8)?, 8);
     }
-    let (class, class_mask) = filter.field(37, 1);
+    filter.field(32, 4)?;
+    let (class, class_mask) = filter.field(37, 1)?;
     let first = (label | class << 20, label_mask | class_mask << 20);
     layer.compare(Field::L3(0), first, 4);
     state.protocol(filter.mask[36], filter.value[36])?;
-    let (value, mask) = filter.field(36, 1);
+    let (value, mask) = filter.field_if_masked(36, 1)?;
     layer.push(Compare {
         field: Field::IpProtocol,
         value,
@@ -331,18 +352,19 @@ fn ports(
     let filter = Filter::<4>::read(body)?;
     state.protocol(0xff, protocol)?;
     layer.kinds |= transport;
-    layer.compare(Field::L4(2), filter.field(0, 2), 2);
-    layer.compare(Field::L4(0), filter.field(2, 2), 2);
+    layer.compare(Field::L4(2), filter.field(0, 2)?, 2);
+    layer.compare(Field::L4(0), filter.field(2, 2)?, 2);
     Ok(())
 }
 
 /// `ib_uverbs_flow_tunnel_filter`: the VNI.
 fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     let filter = Filter::<4>::read(body)?;
-    let (value, mask) = filter.field(0, 4);
+    let (value, mask) = filter.numbers(0, 4);
     if value >= 1 << 24 || mask >= 1 << 24 {
         return Err(libc::EINVAL);
     }
+    filter.field(0, 4)?;
     rule.tunnel.push(Compare {
         field: Field::Vni,
         value,
@@ -363,13 +385,13 @@ fn gre(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
         value: protocol.0,
         mask: protocol.1,
     });
-    let (value, mask) = filter.field(2, 2);
+    let (value, mask) = filter.field(2, 2)?;
     rule.tunnel.push(Compare {
         field: Field::GreProtocol,
         value,
         mask,
     });
-    let (value, mask) = filter.field(4, 4);
+    let (value, mask) = filter.field(4, 4)?;
     rule.tunnel.push(Compare {
         field: Field::GreKey,
         value,
@@ -425,6 +447,31 @@ pub(super) mod tests {
         value[..6].copy_from_slice(&mac);
         mask[..6].fill(0xff);
         spec(spec_type::ETH, &value, &mask)
+    }
+
+    #[test]
+    fn values_beside_their_masks_are_refused() {
+        let (mut value, mask) = ([0; 12], [0; 12]);
+        value[8] = PROTOCOL_TCP;
+        let protocol = spec(spec_type::IPV4, &value, &mask);
+        assert!(parse(&protocol, 1, true).is_ok(), "not looked at");
+        value[4] = 10;
+        assert_eq!(
+            refused(&[spec(spec_type::IPV4, &value, &mask)]),
+            libc::EINVAL
+        );
+        let mut tagged = [0; 16];
+        tagged[14] = 1;
+        assert!(parse(&spec(spec_type::ETH, &tagged, &[0; 16]), 1, true).is_ok());
+        tagged[0] = 2;
+        assert_eq!(
+            refused(&[spec(spec_type::ETH, &tagged, &[0; 16])]),
+            libc::EINVAL
+        );
+        assert_eq!(
+            refused(&[spec(spec_type::UDP, &[0, 53, 0, 0], &[0; 4])]),
+            libc::EINVAL
+        );
     }
 
     fn refused(specs: &[Vec<u8>]) -> Errno {
