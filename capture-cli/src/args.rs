@@ -51,6 +51,9 @@ pub enum Command {
     Recover(RecoverArgs),
     /// Ask a running capture, or tell it what to do
     Ctl(CtlArgs),
+    /// Write man pages and shell completions
+    #[command(hide = true)]
+    Manual(ManualArgs),
 }
 
 /// `wqcap devices`
@@ -64,6 +67,13 @@ pub struct DevicesArgs {
     /// Print JSON on stdout
     #[arg(long)]
     pub json: bool,
+}
+
+/// `wqcap manual`, for those who package
+#[derive(Debug, clap::Args)]
+pub struct ManualArgs {
+    /// Where they go: man1/ and completions/ below it
+    pub dir: PathBuf,
 }
 
 /// `wqcap check`

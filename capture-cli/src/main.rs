@@ -14,6 +14,7 @@ mod desk;
 mod devices;
 mod failure;
 mod log;
+mod manual;
 mod merge;
 mod model;
 mod output;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Merge(it) => merge::merge(&it, args.quiet),
         Command::Ctl(it) => ctl::ctl(&it),
         Command::Recover(it) => recover::recover(&it),
+        Command::Manual(it) => manual::manual(&it),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
