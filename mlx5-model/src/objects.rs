@@ -55,6 +55,9 @@ const GENERATION_BITS: u32 = 12;
 /// So many freed places rest before one is used again.
 const RESTING: usize = 64;
 
+/// Aligned so that its size is a power of two, as long as the object is small: then a place is found by a shift, which
+/// every frame does several times.
+#[repr(align(128))]
 struct Entry<T> {
     generation: u32,
     context: ContextId,

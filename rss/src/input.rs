@@ -1,7 +1,7 @@
 //! What steering and hashing need to know of a frame: its headers' types and places, from borrowed
 //! bytes.
 //!
-//! **May import** `profile`, `toeplitz`, and `core`/`std`.
+//! **May import** `profile`, `selection`, `toeplitz`, and `core`/`std`.
 //!
 //! **Invariant**: [`FrameClass::of`] panics on no input and allocates nothing, and
 //! [`FrameClass::profile`] is the only place that decides which rule takes a frame.
@@ -13,6 +13,7 @@
 //! not known.
 
 use crate::profile::{HashDepth, HashFields, Profile};
+use crate::selection::Selection;
 use crate::toeplitz::Toeplitz;
 
 /// Destination, source, EtherType.
@@ -108,7 +109,7 @@ impl FrameClass {
     pub const MAX_VLAN_TAGS: u8 = 2;
 
     /// Dissects `frame`: its bytes from the destination MAC on. Any bytes will do.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn of(frame: &[u8]) -> Self {
         let mut class = Self::default();
@@ -232,64 +233,12 @@ impl FrameClass {
         }
     }
 
-    /// The Toeplitz hash that an RSS QP with `fields` gives the frame this class was made of: over
-    /// the fields chosen, in Microsoft's order (source address, destination address, source port,
-    /// destination port), without gaps for those left out.
-    ///
-    /// `None` where hardware leaves the hash unspecified: no fields; fields of an L3 or L4 type
-    /// that the frame does not have, or of two such types at once; a truncated L4 header; fields
-    /// other than outer addresses and ports. Ports without addresses go with either IP version.
+    /// The Toeplitz hash that an RSS QP with `fields` gives the frame this class was made of. `None` where hardware
+    /// leaves it unspecified: where [`Selection::of`] selects nothing, and for a truncated L4 header.
     #[inline]
     #[must_use]
     pub fn hash(&self, frame: &[u8], fields: HashFields, toeplitz: &Toeplitz) -> Option<u32> {
-        let (l3_all, src_address, dst_address) = match self.l3 {
-            L3::None => return None,
-            L3::Ipv4 => (HashFields::IPV4, HashFields::SRC_IPV4, HashFields::DST_IPV4),
-            L3::Ipv6 => (HashFields::IPV6, HashFields::SRC_IPV6, HashFields::DST_IPV6),
-        };
-        let (l4_all, src_port, dst_port) = match self.l4 {
-            L4::None => (HashFields::NONE, HashFields::NONE, HashFields::NONE),
-            L4::Tcp => (
-                HashFields::TCP_PORTS,
-                HashFields::SRC_PORT_TCP,
-                HashFields::DST_PORT_TCP,
-            ),
-            L4::Udp => (
-                HashFields::UDP_PORTS,
-                HashFields::SRC_PORT_UDP,
-                HashFields::DST_PORT_UDP,
-            ),
-        };
-        if fields.is_empty() || self.truncated_l4 || !l3_all.with(l4_all).contains(fields) {
-            return None;
-        }
-        let addresses = chosen(
-            self.addresses(frame)?,
-            fields.intersects(src_address),
-            fields.intersects(dst_address),
-        );
-        let hash = toeplitz.hash(addresses);
-        if !fields.intersects(l4_all) {
-            return Some(hash);
-        }
-        let ports = chosen(
-            self.ports(frame)?,
-            fields.intersects(src_port),
-            fields.intersects(dst_port),
-        );
-        Some(toeplitz.update(hash, addresses.len(), ports))
-    }
-}
-
-/// Of two fields of equal length that stand in a row, those chosen.
-#[inline]
-fn chosen(pair: &[u8], source: bool, destination: bool) -> &[u8] {
-    let (first, second) = pair.split_at(pair.len() / 2);
-    match (source, destination) {
-        (true, true) => pair,
-        (true, false) => first,
-        (false, true) => second,
-        (false, false) => &[],
+        Selection::of(fields, self.l3, self.l4)?.hash(frame, self, toeplitz)
     }
 }
 

@@ -22,12 +22,14 @@
 pub mod input;
 pub mod key;
 pub mod profile;
+pub mod selection;
 pub mod table;
 pub mod toeplitz;
 
 pub use input::{FrameClass, L3, L4};
 pub use key::{KeyError, RssKey};
 pub use profile::{HashDepth, HashFields, Profile};
+pub use selection::Selection;
 pub use table::{IndirectionTable, TableError};
 pub use toeplitz::Toeplitz;
 

@@ -55,16 +55,37 @@ impl Toeplitz {
         self.update(0, 0, input)
     }
 
+    /// As [`Toeplitz::hash`], of an input whose length is known beforehand.
+    #[inline]
+    #[must_use]
+    pub fn hash_all<const N: usize>(&self, input: &[u8; N]) -> u32 {
+        const { assert!(N <= Self::MAX_INPUT) }
+        let rows = self.rows.iter().zip(input);
+        rows.fold(0, |hash, (row, &byte)| hash ^ row[usize::from(byte)])
+    }
+
     /// Goes on hashing where an earlier piece ended: `hash` is what the pieces before gave (0 for
     /// the first), `position` the count of bytes in them. Pieces need not come in order, since the
     /// sum does not depend on it.
     #[inline]
     #[must_use]
     pub fn update(&self, hash: u32, position: usize, bytes: &[u8]) -> u32 {
-        // The slice pattern and the `u8` index leave no bounds check in the loop.
+        // The `u8` index leaves no bounds check in the loops. All fields are of two bytes or four: by fours, the loop
+        // itself costs little.
         let rows = self.rows.get(position..).unwrap_or(&[]);
+        let bytes = bytes.get(..rows.len()).unwrap_or(bytes);
+        let (row_fours, _) = rows.as_chunks::<4>();
+        let (byte_fours, rest) = bytes.as_chunks::<4>();
+        let hash = row_fours
+            .iter()
+            .zip(byte_fours)
+            .fold(hash, |hash, (rows, bytes)| {
+                let [a, b, c, d] = bytes.map(usize::from);
+                hash ^ (rows[0][a] ^ rows[1][b]) ^ (rows[2][c] ^ rows[3][d])
+            });
+        let rows = rows.get(bytes.len() - rest.len()..).unwrap_or(&[]);
         rows.iter()
-            .zip(bytes)
+            .zip(rest)
             .fold(hash, |hash, (row, &byte)| hash ^ row[usize::from(byte)])
     }
 }

@@ -128,7 +128,7 @@ impl Regions {
     }
 
     /// The region a key stands for, if the whole key is right.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, lkey: u32) -> Option<&Region> {
         self.slots
             .get(index_of(lkey))?
@@ -138,7 +138,7 @@ impl Regions {
 
     /// The memory an access of `len` bytes at `addr` through `lkey` means, if a queue of protection
     /// domain `pd` may do it.
-    #[inline]
+    #[inline(always)]
     pub fn resolve(
         &self,
         lkey: u32,

@@ -5,23 +5,31 @@
 
 use std::sync::Arc;
 
-use rss::{HashFields, L3, L4, Toeplitz};
+use rss::{HashFields, L3, L4, Selection, Toeplitz};
 
 use crate::frame::Arrival;
 use crate::objects::Index;
 
 use super::tunnel::Inner;
 
+/// What a TIR hashes of one kind of frame.
+#[derive(Clone, Copy)]
+struct Hashed {
+    selection: Selection,
+    /// `rss_hash_type` of the CQE.
+    hash_type: u8,
+}
+
 /// A transport interface receive object (PRM "TIR").
 pub struct Tir {
     /// Shared by all QPs with the key.
-    pub toeplitz: Arc<Toeplitz>,
-    /// What is hashed.
-    pub fields: HashFields,
+    toeplitz: Arc<Toeplitz>,
+    /// By network layer and transport, what is hashed, if anything.
+    hashed: [[Option<Hashed>; 3]; 3],
     /// Whether inner headers are (`MLX5_RX_HASH_INNER`).
-    pub inner: bool,
+    inner: bool,
     /// Receive queues.
-    pub table: Box<[Index]>,
+    table: Box<[Index]>,
 }
 
 /// Where a frame goes, and why.
@@ -36,6 +44,32 @@ pub struct Spread {
 }
 
 impl Tir {
+    /// A TIR that spreads over `table` by the hash of `fields`: of the inner headers if `inner`.
+    pub fn new(
+        toeplitz: Arc<Toeplitz>,
+        fields: HashFields,
+        inner: bool,
+        table: Box<[Index]>,
+    ) -> Self {
+        let hashed = |l3, l4| {
+            let selection = Selection::of(fields, l3, l4)?;
+            let hash_type = hash_type(fields, l3, l4);
+            Some(Hashed {
+                selection,
+                hash_type,
+            })
+        };
+        // In the order of their discriminants.
+        let hashed = [L3::None, L3::Ipv4, L3::Ipv6]
+            .map(|l3| [L4::None, L4::Tcp, L4::Udp].map(|l4| hashed(l3, l4)));
+        Self {
+            toeplitz,
+            hashed,
+            inner,
+            table,
+        }
+    }
+
     /// Where a frame goes. The hash of one that has not the fields is unspecified on hardware; here it
     /// is 0, the table's first entry.
     #[inline(always)]
@@ -55,8 +89,12 @@ impl Tir {
 
     #[inline(always)]
     fn hash(&self, frame: &Arrival<'_>) -> (u32, u8) {
-        match frame.class.hash(frame.bytes, self.fields, &self.toeplitz) {
-            Some(hash) => (hash, self.hash_type(frame)),
+        let class = frame.class;
+        let Some(hashed) = &self.hashed[class.l3 as usize][class.l4 as usize] else {
+            return (0, 0);
+        };
+        match hashed.selection.hash(frame.bytes, class, &self.toeplitz) {
+            Some(hash) => (hash, hashed.hash_type),
             None => (0, 0),
         }
     }
@@ -65,29 +103,23 @@ impl Tir {
     fn hash_inner(&self, frame: &Arrival<'_>) -> (u32, u8) {
         Inner::of(frame).map_or((0, 0), |inner| self.hash(&inner.arrival()))
     }
+}
 
-    /// Two bits each: source and destination address (1 IPv4, 2 IPv6), source and destination port (1 TCP,
-    /// 2 UDP).
-    #[inline(always)]
-    fn hash_type(&self, frame: &Arrival<'_>) -> u8 {
-        let (source, destination, ip) = match frame.class.l3 {
-            L3::None => return 0,
-            L3::Ipv4 => (HashFields::SRC_IPV4, HashFields::DST_IPV4, 1),
-            L3::Ipv6 => (HashFields::SRC_IPV6, HashFields::DST_IPV6, 2),
-        };
-        let two = |fields: HashFields, value: u8| {
-            if self.fields.intersects(fields) {
-                value
-            } else {
-                0
-            }
-        };
-        let addresses = two(source, ip) | two(destination, ip << 2);
-        let (source, destination, transport) = match frame.class.l4 {
-            L4::None => return addresses,
-            L4::Tcp => (HashFields::SRC_PORT_TCP, HashFields::DST_PORT_TCP, 1u8),
-            L4::Udp => (HashFields::SRC_PORT_UDP, HashFields::DST_PORT_UDP, 2),
-        };
-        addresses | two(source, transport << 4) | two(destination, transport << 6)
-    }
+/// Two bits each: source and destination address (1 IPv4, 2 IPv6), source and destination port (1 TCP, 2 UDP).
+fn hash_type(fields: HashFields, l3: L3, l4: L4) -> u8 {
+    let (source, destination, ip) = match l3 {
+        L3::None => return 0,
+        L3::Ipv4 => (HashFields::SRC_IPV4, HashFields::DST_IPV4, 1),
+        L3::Ipv6 => (HashFields::SRC_IPV6, HashFields::DST_IPV6, 2),
+    };
+    let two = |chosen: HashFields, value: u8| {
+        if fields.intersects(chosen) { value } else { 0 }
+    };
+    let addresses = two(source, ip) | two(destination, ip << 2);
+    let (source, destination, transport) = match l4 {
+        L4::None => return addresses,
+        L4::Tcp => (HashFields::SRC_PORT_TCP, HashFields::DST_PORT_TCP, 1u8),
+        L4::Udp => (HashFields::SRC_PORT_UDP, HashFields::DST_PORT_UDP, 2),
+    };
+    addresses | two(source, transport << 4) | two(destination, transport << 6)
 }

@@ -168,12 +168,12 @@ fn make_rss(
         .ok_or(libc::EINVAL)?;
     let tunnels = session.device().settings().caps.tunnel_offloads;
     let key = check_hash(&driver, rqs.len(), tunnels)?;
-    let tir = Tir {
-        toeplitz: state.toeplitz(&key),
-        fields: HashFields::from_bits(driver.rx_hash_fields_mask & !INNER),
-        inner: driver.rx_hash_fields_mask & INNER != 0,
-        table: rqs,
-    };
+    let tir = Tir::new(
+        state.toeplitz(&key),
+        HashFields::from_bits(driver.rx_hash_fields_mask & !INNER),
+        driver.rx_hash_fields_mask & INNER != 0,
+        rqs,
+    );
     let events = AsyncSource::new(&state.context(context)?.events, command.user_handle);
     let tir_handle = state.rings.tirs.insert(context, tir)?;
     let tir = state.rings.tirs.find(tir_handle, context)?;

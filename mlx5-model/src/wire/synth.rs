@@ -1,14 +1,16 @@
 //! A wire that makes its own traffic: UDP and TCP flows over IPv4 and IPv6, as fast as memory goes.
 //!
 //! Every frame is prepared when the wire is opened, one template for each flow and size, and is lent
-//! from there: per frame only the sequence number and the checksum that covers it are stored.
+//! from there: per frame only the sequence number is stored.
 //!
 //! The last 8 bytes of the payload hold a little-endian sequence number, 0 for the wire's first frame,
-//! 1 for the next, over all flows. Tests read loss and order from it. A payload shorter than 8 bytes
-//! has none, but its frame counts in the sequence. Checksums (IPv4, UDP, TCP) are right in every frame.
+//! 1 for the next, over all flows. Tests read loss and order from it. The 8 bytes before hold its
+//! complement, so that the checksum over both never changes; in a payload that is too short for that the
+//! checksum is stored as well. A payload shorter than 8 bytes has no number, but its frame counts in the
+//! sequence. Checksums (IPv4, UDP, TCP) are right in every frame.
 //!
 //! May import: `checksum`, `pace`, `spec`. Invariant: after opening, templates never change size or
-//! place, and everything but the sequence number and the checksum stays as it was built.
+//! place, and everything but the sequence number, its complement and the checksum stays as it was built.
 
 use super::checksum;
 use super::pace::Pace;
@@ -26,6 +28,10 @@ const IMIX: [u32; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
 const COMFORT: u64 = 16 << 20;
 /// A template begins on its own cache line, so that its frame touches as few as it can.
 const LINE: usize = 64;
+
+/// Frames are numbered so many before their turn: a NIC that copies what has just been stored would wait for every
+/// store before it, those into other cores' cache lines included.
+const AHEAD: u64 = 12;
 
 const ETHERNET: usize = 14;
 const VLAN: usize = 4;
@@ -47,6 +53,11 @@ pub(super) struct SynthWire {
     next: usize,
     /// Frames handed over, which is the next frame's number.
     sent: u64,
+    /// Frames that have their number, and the template of the next one to get it.
+    numbered: u64,
+    next_numbered: usize,
+    /// How far ahead of the next frame that is: a template is the next frame's again once its frame is taken.
+    ahead: u64,
     count: u64,
     pace: Option<Pace>,
 }
@@ -57,8 +68,10 @@ struct Template {
     len: u32,
     /// Where the sequence number goes; 0 if it does not fit.
     sequence_at: u32,
+    /// Where, among all bytes, its complement goes, which stands before it; 0 if there is no room.
+    complement_at: u32,
     checksum_at: u32,
-    /// The sum that the checksum covers, with checksum and sequence number at zero.
+    /// The sum that the checksum covers, with checksum, sequence number and complement at zero.
     sum: u16,
     /// The sequence number lies at an odd offset of what is summed.
     odd: bool,
@@ -73,11 +86,17 @@ impl SynthWire {
             templates: Vec::with_capacity(layout.templates),
             next: 0,
             sent: 0,
+            numbered: 0,
+            next_numbered: 0,
+            ahead: AHEAD.min(layout.templates as u64 - 1),
             count: spec.count.unwrap_or(u64::MAX),
             pace: spec.pps.map(Pace::new),
         };
         for i in 0..layout.templates {
             wire.build(spec, i as u32, layout.sizes[i % layout.sizes.len()]);
+        }
+        for _ in 0..wire.ahead {
+            wire.number();
         }
         wire
     }
@@ -111,9 +130,11 @@ impl SynthWire {
         let mut taken = 0;
         let mut held = false;
         while taken < limit {
-            let template = self.templates[self.next];
-            let bytes = &mut self.bytes[template.at..][..template.len as usize];
-            template.number(bytes, self.sent + taken);
+            if self.numbered - (self.sent + taken) <= self.ahead {
+                self.number();
+            }
+            let template = &self.templates[self.next];
+            let bytes = &self.bytes[template.at..][..template.len as usize];
             match take(Frame {
                 bytes,
                 direction: Direction::Received,
@@ -137,6 +158,25 @@ impl SynthWire {
             }
         }
         taken as usize
+    }
+
+    /// Gives the next frame that has none its number.
+    #[inline(always)]
+    fn number(&mut self) {
+        let template = &self.templates[self.next_numbered];
+        if template.complement_at != 0 {
+            let both = u128::from(self.numbered) << 64 | u128::from(!self.numbered);
+            let at = template.complement_at as usize;
+            self.bytes[at..at + 16].copy_from_slice(&both.to_le_bytes());
+        } else {
+            let bytes = &mut self.bytes[template.at..][..template.len as usize];
+            template.number(bytes, self.numbered);
+        }
+        self.numbered += 1;
+        self.next_numbered += 1;
+        if self.next_numbered == self.templates.len() {
+            self.next_numbered = 0;
+        }
     }
 
     fn build(&mut self, spec: &SynthSpec, index: u32, size: u32) {
@@ -196,7 +236,8 @@ impl SynthWire {
         };
         let payload = &mut l4[header..];
         let numbered = payload.len().checked_sub(8);
-        let filled = numbered.unwrap_or(payload.len());
+        let complemented = numbered.and_then(|it| it.checked_sub(8));
+        let filled = complemented.or(numbered).unwrap_or(payload.len());
         for (i, byte) in payload[..filled].iter_mut().enumerate() {
             *byte = i as u8;
         }
@@ -206,6 +247,7 @@ impl SynthWire {
             at,
             len: size,
             sequence_at: numbered.map_or(0, |it| (l4_at + header + it) as u32),
+            complement_at: complemented.map_or(0, |it| (at + l4_at + header + it) as u32),
             checksum_at: (l4_at + checksum_at) as u32,
             sum: checksum::fold(sum),
             odd: numbered.is_some_and(|it| it % 2 == 1),
@@ -217,22 +259,23 @@ impl SynthWire {
 }
 
 impl Template {
-    #[inline]
+    /// Stores the number, and the checksum over it.
+    #[cold]
     fn number(&self, frame: &mut [u8], sequence: u64) {
         let at = self.sequence_at as usize;
         if at != 0 {
             let bytes = sequence.to_le_bytes();
             frame[at..at + 8].copy_from_slice(&bytes);
-            let sum = checksum::fold(u64::from_ne_bytes(bytes));
-            // A word that straddles two words of the sum counts with its bytes swapped (RFC 1071
-            // section 2(B)).
-            self.checksum(frame, if self.odd { sum.swap_bytes() } else { sum });
+            // Words that straddle two words of the sum count with their bytes swapped (RFC 1071 section
+            // 2(B)), which is what turning all of them by a byte amounts to.
+            let words = u64::from_ne_bytes(bytes).rotate_left(if self.odd { 8 } else { 0 });
+            self.checksum(frame, (words >> 32) + (words & 0xffff_ffff));
         }
     }
 
     #[inline]
-    fn checksum(&self, frame: &mut [u8], more: u16) {
-        let sum = u64::from(self.sum) + u64::from(more);
+    fn checksum(&self, frame: &mut [u8], more: u64) {
+        let sum = u64::from(self.sum) + more;
         let sum = match self.udp {
             true => checksum::finish_udp(sum),
             false => checksum::finish(sum),

@@ -1,0 +1,156 @@
+//! Which bytes of a frame enter a hash: settled once for a kind of frame, so that the frame itself only has to be read.
+//!
+//! **May import** `input`, `profile`, `toeplitz`, and `core`/`std`.
+//!
+//! **Invariant**: there is a selection exactly where hardware specifies the hash, and hashing panics on no frame.
+
+use crate::input::{FrameClass, L3, L4};
+use crate::profile::HashFields;
+use crate::toeplitz::Toeplitz;
+
+/// A run of bytes behind the start of some header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    at: u8,
+    len: u8,
+}
+
+impl Run {
+    /// Of two fields of `len` bytes that stand in a row from `at` on, those chosen.
+    const fn of_pair(at: u8, len: u8, source: bool, destination: bool) -> Self {
+        match (source, destination) {
+            (true, true) => Self { at, len: len * 2 },
+            (true, false) => Self { at, len },
+            (false, true) => Self { at: at + len, len },
+            (false, false) => Self { at, len: 0 },
+        }
+    }
+
+    /// The run, behind a header at `offset`.
+    #[inline(always)]
+    fn of(self, frame: &[u8], offset: u16) -> Option<&[u8]> {
+        let at = usize::from(offset) + usize::from(self.at);
+        frame.get(at..at + usize::from(self.len))
+    }
+}
+
+/// The bytes that an RSS QP hashes of frames of one L3 and L4 type, in Microsoft's order (source address, destination
+/// address, source port, destination port), without gaps for fields left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Selection {
+    addresses: Run,
+    ports: Run,
+    /// All fields there are.
+    is_whole: bool,
+    /// The length of an IP header that ends with its addresses.
+    header: u8,
+}
+
+impl Selection {
+    /// What `fields` choose from a frame of these types.
+    ///
+    /// `None` where hardware leaves the hash unspecified: no fields; fields of an L3 or L4 type that the frame does not
+    /// have, or of two such types at once; fields other than outer addresses and ports. Ports without addresses go with
+    /// either IP version.
+    #[must_use]
+    pub const fn of(fields: HashFields, l3: L3, l4: L4) -> Option<Self> {
+        // Where the addresses begin behind the IP header's start, and the bytes of one.
+        let (source, destination, at, len) = match l3 {
+            L3::None => return None,
+            L3::Ipv4 => (HashFields::SRC_IPV4, HashFields::DST_IPV4, 12, 4),
+            L3::Ipv6 => (HashFields::SRC_IPV6, HashFields::DST_IPV6, 8, 16),
+        };
+        let (source_port, destination_port) = match l4 {
+            L4::None => (HashFields::NONE, HashFields::NONE),
+            L4::Tcp => (HashFields::SRC_PORT_TCP, HashFields::DST_PORT_TCP),
+            L4::Udp => (HashFields::SRC_PORT_UDP, HashFields::DST_PORT_UDP),
+        };
+        let all = source
+            .with(destination)
+            .with(source_port)
+            .with(destination_port);
+        if fields.is_empty() || !all.contains(fields) {
+            return None;
+        }
+        Some(Self {
+            is_whole: fields.contains(all) && !matches!(l4, L4::None),
+            header: at + 2 * len,
+            addresses: Run::of_pair(
+                at,
+                len,
+                fields.intersects(source),
+                fields.intersects(destination),
+            ),
+            ports: Run::of_pair(
+                0,
+                2,
+                fields.intersects(source_port),
+                fields.intersects(destination_port),
+            ),
+        })
+    }
+
+    /// The hash of a frame whose class has the selection's types. `None` for one with a truncated L4 header.
+    #[inline(always)]
+    #[must_use]
+    pub fn hash(&self, frame: &[u8], class: &FrameClass, toeplitz: &Toeplitz) -> Option<u32> {
+        if class.truncated_l4 {
+            return None;
+        }
+        // Nearly every frame: both addresses and, directly behind them, both ports.
+        if self.is_whole && class.l4_offset.wrapping_sub(class.l3_offset) == u16::from(self.header)
+        {
+            let at = usize::from(class.l3_offset) + usize::from(self.addresses.at);
+            let fields = frame.get(at..)?;
+            return Some(match self.addresses.len {
+                8 => toeplitz.hash_all::<12>(fields.first_chunk()?),
+                _ => toeplitz.hash_all::<36>(fields.first_chunk()?),
+            });
+        }
+        let addresses = self.addresses.of(frame, class.l3_offset)?;
+        let ports = self.ports.of(frame, class.l4_offset)?;
+        Some(toeplitz.update(toeplitz.hash(addresses), addresses.len(), ports))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_choose_bytes_where_the_frame_has_them() {
+        let run = |at, len| Run { at, len };
+        let of = |fields| Selection::of(fields, L3::Ipv4, L4::Udp);
+        let all = Selection {
+            addresses: run(12, 8),
+            ports: run(0, 4),
+            is_whole: true,
+            header: 20,
+        };
+        assert_eq!(of(HashFields::IPV4 | HashFields::UDP_PORTS), Some(all));
+        let some = Selection {
+            addresses: run(16, 4),
+            ports: run(0, 2),
+            is_whole: false,
+            header: 20,
+        };
+        assert_eq!(
+            of(HashFields::DST_IPV4 | HashFields::SRC_PORT_UDP),
+            Some(some)
+        );
+        assert_eq!(of(HashFields::NONE), None);
+        assert_eq!(of(HashFields::IPV4 | HashFields::TCP_PORTS), None);
+        assert_eq!(of(HashFields::IPV4 | HashFields::IPSEC_SPI), None);
+        let six = Selection::of(HashFields::SRC_IPV6, L3::Ipv6, L4::None);
+        assert_eq!(
+            six,
+            Some(Selection {
+                addresses: run(8, 16),
+                ports: run(0, 0),
+                is_whole: false,
+                header: 40,
+            })
+        );
+        assert_eq!(Selection::of(HashFields::IPV4, L3::None, L4::None), None);
+    }
+}
