@@ -47,13 +47,22 @@ macro_rules! counters {
         #[repr(C, align(64))]
         pub struct PortCounters {
             $($(#[doc = $doc])* pub $name: AtomicU64,)*
+            /// Of the device, on its first port: how often delay drop timed out, and how many queues were made with it.
+            pub delay_drop_timeouts: AtomicU64,
+            /// See `delay_drop_timeouts`.
+            pub delay_drop_queues: AtomicU64,
             /// 1 while the link is up: behind `state`, `phys_state`, and the netdev's `carrier`.
             pub link_up: AtomicU64,
         }
 
         impl PortCounters {
             const fn zero() -> Self {
-                Self { $($name: AtomicU64::new(0),)* link_up: AtomicU64::new(0) }
+                Self {
+                    $($name: AtomicU64::new(0),)*
+                    delay_drop_timeouts: AtomicU64::new(0),
+                    delay_drop_queues: AtomicU64::new(0),
+                    link_up: AtomicU64::new(0),
+                }
             }
         }
 

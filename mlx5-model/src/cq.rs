@@ -242,9 +242,10 @@ enum Armed {
     Yes {
         errors_only: bool,
     },
-    /// It has CQEs to tell of since then, but moderation holds it back.
+    /// It has CQEs to tell of, the first of them since `since_ns` (unknown until the burst it came with ends), but
+    /// moderation holds it back.
     Holding {
-        since_ns: u64,
+        since_ns: Option<u64>,
         count: u32,
     },
 }
@@ -291,7 +292,6 @@ pub struct Cq {
     /// WQs and QPs that complete here.
     pub users: u32,
     errors: CqeErrors,
-    now_ns: u64,
 }
 
 impl Cq {
@@ -331,7 +331,6 @@ impl Cq {
             number: 0,
             users: 0,
             errors: CqeErrors::default(),
-            now_ns: 0,
         })
     }
 
@@ -466,9 +465,9 @@ impl Cq {
                 if errors_only && !error {
                     return;
                 }
-                if self.moderation.count > 1 && self.moderation.period > 0 && !errors_only {
+                if self.moderates(errors_only) {
                     self.armed = Armed::Holding {
-                        since_ns: self.now_ns,
+                        since_ns: None,
                         count: 1,
                     };
                 } else {
@@ -483,6 +482,11 @@ impl Cq {
                 }
             }
         }
+    }
+
+    /// Whether events wait for more CQEs, or for their time.
+    fn moderates(&self, errors_only: bool) -> bool {
+        self.moderation.count > 1 && self.moderation.period > 0 && !errors_only
     }
 
     fn fire(&mut self) {
@@ -505,11 +509,11 @@ impl Cq {
     /// event that moderation holds is due. To be called at the end of each burst.
     pub fn tend(&mut self, now_ns: u64) {
         self.publish();
-        self.now_ns = now_ns;
-        if let Armed::Holding { since_ns, .. } = self.armed
-            && now_ns.saturating_sub(since_ns) >= u64::from(self.moderation.period) * 1000
-        {
-            self.fire();
+        if let Armed::Holding { since_ns, .. } = &mut self.armed {
+            let since_ns = *since_ns.get_or_insert(now_ns);
+            if now_ns.saturating_sub(since_ns) >= u64::from(self.moderation.period) * 1000 {
+                self.fire();
+            }
         }
         if self.record.load(ARM) == NOT_ARMED {
             return;
@@ -526,7 +530,14 @@ impl Cq {
         let errors = self.error_end.wrapping_sub(consumer) & INDEX_MASK;
         if waiting > 0 && (!errors_only || errors > 0 && errors <= waiting) {
             // What came before the arming counts: the user has not seen it.
-            self.fire();
+            if self.moderates(errors_only) && waiting < u32::from(self.moderation.count) {
+                self.armed = Armed::Holding {
+                    since_ns: Some(now_ns),
+                    count: waiting,
+                };
+            } else {
+                self.fire();
+            }
         }
     }
 
@@ -777,7 +788,10 @@ mod tests {
         memory.set(1, 3 << 28 | 8);
         cq.tend(20_000);
         cq.push(&rx());
-        cq.tend(30_000);
+        cq.tend(25_000);
+        cq.tend(34_999);
+        fired(4);
+        cq.tend(35_000);
         fired(5);
     }
 

@@ -33,6 +33,8 @@ pub enum AsyncEvent {
     PortActive = 9,
     /// The port's link went down.
     PortErr = 10,
+    /// An SRQ holds fewer WRs than its limit.
+    SrqLimitReached = 15,
     /// A WQ failed.
     WqFatal = 19,
 }

@@ -17,6 +17,7 @@ mod caps;
 mod clock;
 mod counters;
 mod cq;
+mod delay_drop;
 mod event;
 mod fault;
 mod fds;

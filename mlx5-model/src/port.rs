@@ -1,6 +1,6 @@
 //! A port: its wire, its rules, and how frames pass between the two.
 //!
-//! May import `counters`, `cq`, `event`, `frame`, `objects`, `rq`, `settings`, `sq`, `steering`, `sysfs`,
+//! May import `counters`, `cq`, `delay_drop`, `event`, `frame`, `objects`, `rq`, `settings`, `sq`, `steering`, `sysfs`,
 //! `wire`. Invariants: a frame that a lossless wire hands over is delivered whole or not at all; what is
 //! not delivered is counted; counters are published once a burst.
 
@@ -12,6 +12,7 @@ use rss::FrameClass;
 use crate::clock::Now;
 use crate::counters::{self, PortCounters};
 use crate::cq::{Cq, CqeErrors, RxInfo};
+use crate::delay_drop::DelayDrop;
 use crate::frame::{Arrival, kind};
 use crate::memory::Regions;
 use crate::objects::{Index, Kind, LIMIT, Slab};
@@ -28,9 +29,6 @@ const BURST: usize = 64;
 /// How long a rule set has to stay as it is before a lossless wire gives up frames that match none:
 /// programs install their rules one after the other.
 const SETTLED_NS: u64 = 500_000_000;
-/// Delay drop holds a frame at most so long (`delay_drop.timeout`, 100 ms); then the frame is lost, and
-/// the driver arms it anew.
-const DELAY_DROP_NS: u64 = 100_000_000;
 /// How often a wire is asked what it lost by itself.
 const DROPPED_NS: u64 = 20_000_000;
 
@@ -48,11 +46,13 @@ pub struct Rings {
     pub counters: Slab<FlowCounters>,
     /// What they may read and write.
     pub regions: Regions,
+    /// How long frames wait for WQEs.
+    pub delay_drop: DelayDrop,
 }
 
 impl Rings {
     /// A device without queues.
-    pub fn new(max_wq: u32) -> Self {
+    pub fn new(max_wq: u32, delay_drop: DelayDrop) -> Self {
         Self {
             cqs: Slab::new(Kind::Cq, LIMIT),
             rqs: Slab::new(Kind::Rq, max_wq as usize),
@@ -60,6 +60,7 @@ impl Rings {
             tirs: Slab::new(Kind::Tir, LIMIT),
             counters: Slab::new(Kind::Counters, LIMIT),
             regions: Regions::default(),
+            delay_drop,
         }
     }
 
@@ -709,7 +710,8 @@ impl Pass<'_> {
             return false;
         }
         let since = *self.patience.held_since.get_or_insert(self.now.ns);
-        self.now.ns.saturating_sub(since) < DELAY_DROP_NS
+        let waited_ns = self.now.ns.saturating_sub(since);
+        self.rings.delay_drop.holds(waited_ns)
     }
 
     /// Delivers to every target that has room, and counts for those that have not.

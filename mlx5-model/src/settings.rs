@@ -75,6 +75,8 @@ pub struct DeviceCaps {
     pub cvlan_stripping: bool,
     /// `IBV_WQ_FLAGS_DELAY_DROP`.
     pub delay_drop: bool,
+    /// How long delay drop holds a frame, in microseconds.
+    pub delay_drop_timeout_us: u32,
     /// `IBV_WQ_FLAGS_PCI_WRITE_END_PADDING`.
     pub end_padding: bool,
     /// `IBV_FLOW_ATTR_SNIFFER`.
@@ -111,6 +113,7 @@ impl Default for DeviceCaps {
             scatter_fcs: true,
             cvlan_stripping: true,
             delay_drop: true,
+            delay_drop_timeout_us: 100_000,
             end_padding: true,
             sniffer: true,
             tunnel_offloads: true,

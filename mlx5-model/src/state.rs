@@ -11,10 +11,13 @@ use std::sync::{Arc, Weak};
 use rss::{RssKey, Toeplitz};
 
 use crate::clock::{Clock, Now};
+use crate::counters;
 use crate::cq::Cq;
+use crate::delay_drop::DelayDrop;
 use crate::event::{AsyncEvent, AsyncSource, EventChannel};
 use crate::fault::{Effect, Fault, Schedule};
 use crate::fds::Errno;
+use crate::memory::DoorbellRecord;
 use crate::objects::{ContextId, Index, Kind, LIMIT, Slab};
 use crate::port::{Change, Port, Rings};
 use crate::rq::{Rq, RqOwner, RqState};
@@ -62,8 +65,7 @@ pub struct Table {
     pub users: u32,
 }
 
-/// A shared receive queue. RAW_PACKET QPs receive from none on mlx5, so it only has to exist.
-#[derive(Debug)]
+/// A shared receive queue. RAW_PACKET QPs receive from none on mlx5, so nothing is ever taken from it.
 pub struct Srq {
     /// The domain.
     pub pd: Index,
@@ -71,8 +73,12 @@ pub struct Srq {
     pub max_wr: u32,
     /// SGEs of a WR at most.
     pub max_sge: u32,
-    /// The limit.
+    /// The limit at which an event is raised, once; 0: none is set.
     pub limit: u32,
+    /// Where the program says how many WRs it has posted.
+    pub record: DoorbellRecord,
+    /// Where the event goes.
+    pub events: AsyncSource,
     /// QPs that receive from it.
     pub users: u32,
 }
@@ -254,7 +260,13 @@ impl State {
             clock: Clock::new(settings.caps.clock_khz)?,
             contexts: HashMap::new(),
             running: false,
-            rings: Rings::new(settings.caps.max_wq),
+            rings: Rings::new(
+                settings.caps.max_wq,
+                DelayDrop::new(
+                    settings.caps.delay_drop_timeout_us,
+                    counters::port(index, 1),
+                ),
+            ),
             ports: ports
                 .map(|(at, port)| Port::new(index, at as u8 + 1, port))
                 .collect(),
@@ -405,6 +417,7 @@ impl State {
 
     /// What has to be looked at once a burst.
     fn tend(&mut self, now_ns: u64) {
+        self.rings.delay_drop.rearm();
         let Rings { rqs, cqs, .. } = &mut self.rings;
         for (_, rq) in rqs
             .iter_mut()
@@ -723,11 +736,13 @@ impl State {
         }
     }
 
-    /// Destroys an SRQ that nothing uses.
-    pub fn remove_srq(&mut self, index: Index) {
-        if let Some(srq) = self.srqs.remove(index) {
-            self.leave_pd(srq.pd);
-        }
+    /// Destroys an SRQ that nothing uses; gives the number of its events that were read.
+    pub fn remove_srq(&mut self, index: Index) -> u32 {
+        let Some(srq) = self.srqs.remove(index) else {
+            return 0;
+        };
+        self.leave_pd(srq.pd);
+        srq.events.finish()
     }
 }
 

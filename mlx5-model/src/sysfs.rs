@@ -12,12 +12,25 @@ pub mod tree;
 
 use std::sync::atomic::Ordering;
 
-use crate::counters::{self, FILES};
+use crate::counters::{self, FILES, PortCounters};
 use crate::settings::DeviceSettings;
 
 /// Entries of a port's GID table: two of the link-local address, two of the IPv4 address, each as
 /// RoCE v1 and v2.
 pub const GIDS: usize = 4;
+
+/// What a counter of a port's memory is at the moment.
+type Value = fn(&PortCounters) -> u64;
+
+/// Files of `delay_drop` in debugfs whose value moves, with what they show.
+const DELAY_DROP: [(&str, Value); 2] = [
+    ("num_timeout_events", |port| {
+        port.delay_drop_timeouts.load(Ordering::Relaxed)
+    }),
+    ("num_rqs", |port| {
+        port.delay_drop_queues.load(Ordering::Relaxed)
+    }),
+];
 
 /// Names of files, other than counters, whose value moves.
 const STATES: [&str; 4] = ["state", "phys_state", "carrier", "operstate"];
@@ -55,7 +68,9 @@ pub fn node_guid(device: usize, settings: &DeviceSettings) -> u64 {
 /// Whether a file of this name may have a value that moves. Cheap, and wrong only in being too
 /// generous: it decides whether an open is looked at more closely.
 pub fn may_move(name: &str) -> bool {
-    STATES.contains(&name) || FILES.iter().any(|(_, file, _)| *file == name)
+    STATES.contains(&name)
+        || FILES.iter().any(|(_, file, _)| *file == name)
+        || DELAY_DROP.iter().any(|(file, _)| *file == name)
 }
 
 /// The value of a file, by its canonical path below the run directory, if it is one that moves.
@@ -63,6 +78,11 @@ pub fn render(path: &str) -> Option<String> {
     let mut parts = path.rsplit('/');
     let name = parts.next()?;
     let mut directory = parts.next()?;
+    if directory == "delay_drop" {
+        let (_, value) = DELAY_DROP.iter().find(|(file, _)| *file == name)?;
+        let device = tree::device_at(parts.next()?).filter(|at| *at < counters::DEVICES)?;
+        return Some(format!("{}\n", value(counters::port(device, 1))));
+    }
     let group = FILES
         .iter()
         .find(|(group, file, _)| *file == name && group.directory() == directory);
@@ -130,6 +150,17 @@ mod tests {
             render(&format!("{PORT}/counters/link_downed")).as_deref(),
             Some("1\n")
         );
+    }
+
+    #[test]
+    fn delay_drop_is_shown_where_the_driver_shows_it() {
+        let counters = counters::port(28, 1);
+        counters.delay_drop_timeouts.store(3, Ordering::Relaxed);
+        let dir = "sys/kernel/debug/mlx5/15b3:1d:00.0/delay_drop";
+        let shown = |file: &str| render(&format!("{dir}/{file}"));
+        assert_eq!(shown("num_timeout_events").as_deref(), Some("3\n"));
+        assert_eq!(shown("num_rqs").as_deref(), Some("0\n"));
+        assert_eq!(shown("timeout"), None);
     }
 
     #[test]

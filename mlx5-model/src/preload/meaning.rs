@@ -18,6 +18,7 @@ const CLASS: &[u8] = b"/sys/class/infiniband";
 const NETDEVS: &[u8] = b"/sys/class/net/";
 const PCI: &[u8] = b"/sys/bus/pci/devices/";
 const DEVICES: &[u8] = b"/sys/devices/pci";
+const DEBUG: &[u8] = b"/sys/kernel/debug/mlx5/";
 const NODES: &[u8] = b"/dev/infiniband";
 
 /// A path of the model's making, with its zero.
@@ -122,7 +123,8 @@ impl Stage {
         }
         let rest = path
             .strip_prefix(PCI)
-            .or_else(|| path.strip_prefix(DEVICES));
+            .or_else(|| path.strip_prefix(DEVICES))
+            .or_else(|| path.strip_prefix(DEBUG));
         rest.and_then(|rest| rest.strip_prefix(PCI_DOMAIN.as_bytes()))
             .is_some_and(|rest| rest.first() == Some(&b':'))
     }
@@ -182,6 +184,8 @@ mod tests {
             "/tmp/runner/x",
             "/sys/bus/pci/devices/0000:00:01.0",
             "/sys/devices/pci0000:00",
+            "/sys/kernel/debug/mlx5",
+            "/sys/kernel/debug/mlx5/0000:01:00.0",
         ] {
             assert_eq!(meaning(foreign), "foreign", "{foreign}");
         }
@@ -196,6 +200,7 @@ mod tests {
             "/dev/infiniband/rdma_cm",
             "/sys/bus/pci/devices/15b3:01:00.0/numa_node",
             "/sys/devices/pci15b3:00",
+            "/sys/kernel/debug/mlx5/15b3:01:00.0/delay_drop/timeout",
         ] {
             assert_eq!(meaning(led), format!("/tmp/run{led}"));
         }

@@ -168,6 +168,15 @@ pub static KEYS: &[Key] = &[
         scope: store!(Device, device => caps.delay_drop, truth),
     },
     Key {
+        name: "delay_drop_timeout",
+        takes: "100 to 100000",
+        default: "100000",
+        means: "how long the wire is held, in microseconds, rounded up to whole hundreds",
+        scope: store!(Device, device => caps.delay_drop_timeout_us, |text| {
+            within::<u32>(text, 100, 100_000).map(|us| us.next_multiple_of(100))
+        }),
+    },
+    Key {
         name: "end_padding",
         takes: "true, false",
         default: "true",

@@ -1,4 +1,4 @@
-//! What lies in a tunnel: VXLAN, and GRE with Ethernet or IP inside.
+//! What lies in a tunnel: VXLAN, GRE with Ethernet or IP inside, and IP in IP.
 //!
 //! May import `frame`. Invariant: only rules and QPs that ask for inner headers pay for finding them.
 
@@ -11,6 +11,9 @@ use super::matching::Field;
 /// Where VXLAN is expected (RFC 7348).
 const VXLAN_PORT: u16 = 4789;
 const PROTOCOL_GRE: u8 = 47;
+/// IPv4 (RFC 2003) and IPv6 (RFC 2473, RFC 4213) directly inside IP.
+const PROTOCOL_IPV4: u8 = 4;
+const PROTOCOL_IPV6: u8 = 41;
 /// GRE's protocol types (RFC 2784, RFC 7637).
 const ETHERTYPE_BRIDGING: u16 = 0x6558;
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -22,6 +25,7 @@ const HEADERS: usize = 160;
 enum Tunnel {
     Vxlan { vni: u32 },
     Gre { protocol: u16, key: Option<u32> },
+    Ip,
 }
 
 /// The headers in a tunnel, with an Ethernet header made up where there is none.
@@ -39,10 +43,15 @@ impl Inner {
         if frame.class.l4 == L4::Udp {
             return Self::of_vxlan(behind);
         }
-        let gre = frame.class.l3 != L3::None
-            && frame.class.ip_protocol == PROTOCOL_GRE
-            && !frame.class.fragment;
-        if gre { Self::of_gre(behind) } else { None }
+        if frame.class.l3 == L3::None || frame.class.fragment {
+            return None;
+        }
+        match frame.class.ip_protocol {
+            PROTOCOL_GRE => Self::of_gre(behind),
+            PROTOCOL_IPV4 => Some(Self::of_ip(Tunnel::Ip, ETHERTYPE_IPV4, behind)),
+            PROTOCOL_IPV6 => Some(Self::of_ip(Tunnel::Ip, ETHERTYPE_IPV6, behind)),
+            _ => None,
+        }
     }
 
     /// `datagram` begins with a UDP header.
@@ -77,12 +86,18 @@ impl Inner {
         let _sequence = word(flags & 0x1000 != 0);
         let inside = packet.get(at..)?;
         let tunnel = Tunnel::Gre { protocol, key };
-        let ethernet = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, packet[2], packet[3]];
         match protocol {
             ETHERTYPE_BRIDGING => Some(Self::copy(tunnel, &[], inside)),
-            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Some(Self::copy(tunnel, &ethernet, inside)),
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Some(Self::of_ip(tunnel, protocol, inside)),
             _ => Some(Self::copy(tunnel, &[], &[])),
         }
+    }
+
+    /// A packet without an Ethernet header gets one.
+    fn of_ip(tunnel: Tunnel, ethertype: u16, packet: &[u8]) -> Self {
+        let mut ethernet = [0; 14];
+        ethernet[12..].copy_from_slice(&ethertype.to_be_bytes());
+        Self::copy(tunnel, &ethernet, packet)
     }
 
     fn copy(tunnel: Tunnel, before: &[u8], inside: &[u8]) -> Self {
@@ -165,6 +180,23 @@ mod tests {
             found.arrival().kinds,
             kind::IPV4 | kind::UDP | kind::UNICAST
         );
+    }
+
+    #[test]
+    fn ip_in_ip_is_seen_through() {
+        let inner = udp(53, b"query");
+        let mut outer = udp(0, &[]);
+        outer.truncate(34);
+        outer[23] = PROTOCOL_IPV4;
+        outer.extend(&inner[14..]);
+        let found = inner_of(&outer).unwrap();
+        let arrival = found.arrival();
+        assert_eq!(arrival.kinds, kind::IPV4 | kind::UDP | kind::UNICAST);
+        assert_eq!(arrival.bytes[14..], inner[14..]);
+        assert_eq!(found.number(Field::GreProtocol), None);
+        // Nobody looks into a fragment.
+        outer[20] = 0x20;
+        assert!(inner_of(&outer).is_none());
     }
 
     #[test]

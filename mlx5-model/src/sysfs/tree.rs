@@ -105,6 +105,7 @@ pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
         pci(&mut tree, number, device)?;
         verbs(&mut tree, number, device, &dev)?;
         infiniband(&mut tree, number, device)?;
+        debug(&mut tree, number, device)?;
         for (port, number_of) in device.ports.iter().zip(1..) {
             self::port(&mut tree, number, device, port, number_of)?;
             netdev(&mut tree, number, port, number_of)?;
@@ -255,6 +256,24 @@ fn infiniband(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Re
         &format!("sys/class/infiniband/{}", device.name),
         &class_link(&dir),
     )
+}
+
+/// What the driver shows in debugfs of delay drop: drivers/infiniband/hw/mlx5/main.c (`delay_drop_debugfs_init`).
+fn debug(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
+    let dir = format!("sys/kernel/debug/mlx5/{}/delay_drop", pci_address(number));
+    let timeout = device.caps.delay_drop_timeout_us.to_string();
+    tree.put(&format!("{dir}/timeout"), timeout)?;
+    for (name, _) in super::DELAY_DROP {
+        tree.put(&format!("{dir}/{name}"), "0")?;
+    }
+    Ok(())
+}
+
+/// The device at a PCI address of ours.
+pub fn device_at(address: &str) -> Option<usize> {
+    let bus = address.strip_prefix(PCI_DOMAIN)?.strip_prefix(':')?;
+    let bus = usize::from_str_radix(bus.strip_suffix(":00.0")?, 16).ok()?;
+    bus.checked_sub(1)
 }
 
 /// Groups of four hexadecimal digits, as sysfs writes GUIDs and GIDs.

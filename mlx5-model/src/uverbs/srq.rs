@@ -4,6 +4,7 @@
 use std::mem::offset_of;
 
 use crate::abi::*;
+use crate::event::{AsyncEvent, AsyncSource};
 use crate::fds::Errno;
 use crate::memory::{DoorbellRecord, fault_in};
 use crate::nic::Session;
@@ -15,6 +16,8 @@ use super::Request;
 /// `IB_SRQ_MAX_WR` and `IB_SRQ_LIMIT`, which no uAPI header names.
 const ATTR_MAX_WR: u32 = 1 << 0;
 const ATTR_LIMIT: u32 = 1 << 1;
+/// The word of the doorbell record that says how many WRs were posted (`MLX5_RCV_DBR`).
+const RECEIVED: usize = MLX5_RCV_DBR as usize;
 
 /// CREATE_SRQ.
 pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
@@ -33,14 +36,19 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
         segments.next_power_of_two().max(32) * u64::from(max_wr + 1),
         true,
     )?;
-    DoorbellRecord::new(driver.db_addr)?;
+    let record = DoorbellRecord::new(driver.db_addr)?;
     let mut state = session.lock();
+    let events = &state.context(session.context())?.events;
+    let events = AsyncSource::new(events, command.user_handle);
     let pd = state.use_pd(command.pd_handle, session.context())?;
     let srq = Srq {
         pd,
         max_wr,
         max_sge: command.max_sge,
-        limit: command.srq_limit,
+        // The driver leaves the limit of a new SRQ alone.
+        limit: 0,
+        record,
+        events,
         users: 0,
     };
     let handle = state.srqs.insert(session.context(), srq);
@@ -73,9 +81,19 @@ pub fn modify(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
         if command.srq_limit > srq.max_wr {
             return Err(libc::EINVAL);
         }
-        srq.limit = command.srq_limit;
+        arm(srq, command.srq_limit);
     }
     Ok(())
+}
+
+/// Sets the limit. The event comes when fewer WRs than that are there, which is at once or, since nothing
+/// takes any, never; then the limit is off again (PRM "ARM_RQ"; that it comes at once is inferred).
+fn arm(srq: &mut Srq, limit: u32) {
+    let posted = srq.record.load(RECEIVED) & 0xffff;
+    srq.limit = if posted < limit { 0 } else { limit };
+    if posted < limit {
+        srq.events.raise(AsyncEvent::SrqLimitReached);
+    }
 }
 
 /// QUERY_SRQ.
@@ -99,7 +117,7 @@ pub fn destroy(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
     if state.srqs.at(index).is_some_and(|srq| srq.users > 0) {
         return Err(libc::EBUSY);
     }
-    state.remove_srq(index);
+    let events_reported = state.remove_srq(index);
     drop(state);
-    request.reply(&ib_uverbs_destroy_srq_resp { events_reported: 0 })
+    request.reply(&ib_uverbs_destroy_srq_resp { events_reported })
 }

@@ -73,6 +73,9 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
     let events = AsyncSource::new(&state.context(context)?.events, command.user_handle);
     let mut rq = Rq::new(&layout, cq, pd, driver.user_index, RqOwner::Wq, events)?;
     rq.features = features;
+    if features.delay_drop {
+        state.rings.delay_drop.count_queue();
+    }
     rq.serial = state.wqs_created;
     let wq_handle = state.rings.rqs.insert(context, rq)?;
     state.wqs_created = state.wqs_created.wrapping_add(1);
