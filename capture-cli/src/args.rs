@@ -1,5 +1,6 @@
 //! What can be typed. Only what works is listed.
 
+use crate::time::Moment;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
 use engine::config::Span;
 use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
@@ -47,6 +48,8 @@ pub enum Command {
     Rss(RssArgs),
     /// Join capture files into one, by time
     Merge(MergeArgs),
+    /// Take the frames of some time and filter out of a folder of capture files
+    Extract(ExtractArgs),
     /// Finish the files that a crash left open
     Recover(RecoverArgs),
     /// Ask a running capture, or tell it what to do
@@ -216,6 +219,51 @@ pub struct MergeArgs {
     /// Captures, or folders of .pcap and .pcapng files; - is standard input
     #[arg(required = true, value_name = "IN")]
     pub inputs: Vec<PathBuf>,
+    /// Print what was done as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap extract`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+T is one of
+  2026-03-01T12:00:00Z, 2026-03-01T14:00:00.5+02:00   RFC 3339
+  '2026-03-01 12:00:00', '2026-03-01'                 the time of this machine's zone
+  1772366400, 1772366400.123456789                    seconds since 1970
+  -10m, -1h30m, now                                   before now
+Frames at T of --from are taken, those at T of --to are not.
+With --index, a file's index tells which of its blocks can hold what is sought; missing ones are made there first.
+It helps with every T, and with filters that join host, port and protocols by `and`.
+
+Examples:
+  wqcap extract /var/lib/wqcap --from -10m --filter 'host 10.0.0.1 and tcp port 443' -o found.pcapng
+  wqcap extract cap --index idx --from '2026-03-01 12:00:00' --to '2026-03-01 12:05:00' -o - | tcpdump -nr -
+
+Exit status: 1 also when OUT is complete but for what a torn or damaged file had lost.")]
+pub struct ExtractArgs {
+    /// The folder, output.dir of the capture
+    pub dir: PathBuf,
+    /// From when on [default: the beginning]
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+    /// Until when, without it [default: the end]
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
+    /// A pcap-filter(7) expression [default: every frame]
+    #[arg(
+        long,
+        value_name = "EXPR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub filter: String,
+    /// Where to; pcap or pcapng by its ending, else by the files; - is standard output
+    #[arg(short, long, value_name = "OUT")]
+    pub out: PathBuf,
+    /// The folder of indexes, output.index_dir of the capture [default: files are chosen by their names]
+    #[arg(long, value_name = "DIR")]
+    pub index: Option<PathBuf>,
     /// Print what was done as JSON on stdout
     #[arg(long)]
     pub json: bool,

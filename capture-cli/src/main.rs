@@ -12,6 +12,7 @@ mod config;
 mod ctl;
 mod desk;
 mod devices;
+mod extract;
 mod failure;
 mod log;
 mod manual;
@@ -28,6 +29,7 @@ mod signals;
 mod summary;
 mod table;
 mod terminal;
+mod time;
 
 use args::{Args, Command};
 use clap::Parser;
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Rss(it) => rss::rss(&it, args.quiet),
         Command::Merge(it) => merge::merge(&it, args.quiet),
         Command::Ctl(it) => ctl::ctl(&it),
+        Command::Extract(it) => extract::extract(&it, args.quiet),
         Command::Recover(it) => recover::recover(&it),
         Command::Manual(it) => manual::manual(&it),
     };

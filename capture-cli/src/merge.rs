@@ -31,17 +31,7 @@ impl From<MergeError> for Failure {
 
 /// Merges, and tells what was lost of the inputs.
 pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
-    let to_stdout = args.out.as_os_str() == "-";
-    if to_stdout && args.json {
-        return Err(Failure::refused(
-            "-o - and --json both want stdout; write to a file, or leave one out",
-        ));
-    }
-    if to_stdout && io::stdout().is_terminal() {
-        return Err(Failure::refused(
-            "-o -: stdout is a terminal, which shows no capture; pipe it, or name a file",
-        ));
-    }
+    settle_stdout(&args.out, args.json)?;
     let plan = Plan::new(&args.inputs, &args.out)?;
     let target = Target::new(&args.out, &plan)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
@@ -70,6 +60,22 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
         kind: Kind::Failed,
         messages,
     })
+}
+
+/// Stdout carries the capture or the facts, and a terminal shows no capture.
+pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
+    let to_stdout = out.as_os_str() == "-";
+    if to_stdout && json {
+        return Err(Failure::refused(
+            "-o - and --json both want stdout; write to a file, or leave one out",
+        ));
+    }
+    if to_stdout && io::stdout().is_terminal() {
+        return Err(Failure::refused(
+            "-o -: stdout is a terminal, which shows no capture; pipe it, or name a file",
+        ));
+    }
+    Ok(())
 }
 
 fn text(summary: &Summary) -> String {

@@ -1,4 +1,4 @@
-//! `wqcap recover`: files that a crash left open, finished.
+//! `wqcap recover`: files that a crash left open, finished; by hand, or when the next run starts.
 
 use crate::{
     args::RecoverArgs,
@@ -7,7 +7,7 @@ use crate::{
     table::thousands,
 };
 use engine::recover::{self, Outcome, Recovered};
-use std::fmt::Write;
+use std::{fmt::Write, path::Path, thread::JoinHandle};
 
 /// Finishes what can be finished, and tells of each file.
 pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
@@ -38,8 +38,60 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     })
 }
 
-/// A line for each file that is told of on stdout; failures go to stderr.
-fn text(files: &[Recovered]) -> String {
+/// What an earlier run left open, being finished beside this one.
+#[derive(Default)]
+pub struct Leftovers(Option<JoinHandle<Vec<Recovered>>>);
+
+impl Leftovers {
+    /// Finds them, before this run has files of its own, and finishes them in a thread: reading gigabytes through must
+    /// not keep frames waiting. Not being able to is no reason not to capture.
+    pub fn begin(dir: &Path) -> Self {
+        let parts = match recover::parts(dir) {
+            Ok(parts) if parts.is_empty() => return Self::default(),
+            Ok(parts) => parts,
+            Err(e) => {
+                tracing::warn!("{}: cannot look for files left open: {e}", dir.display());
+                return Self::default();
+            }
+        };
+        let dir = dir.to_owned();
+        let work = move || {
+            let all = recover::finish_all(&dir, &parts);
+            all.iter().for_each(log);
+            all
+        };
+        match std::thread::Builder::new()
+            .name("wqcap-recover".into())
+            .spawn(work)
+        {
+            Ok(thread) => Self(Some(thread)),
+            Err(e) => {
+                tracing::warn!("files left open stay so: no thread to finish them: {e}");
+                Self::default()
+            }
+        }
+    }
+
+    /// Waits for the last of them. Those that somebody writes, or nobody knows, are none.
+    pub fn finish(self) -> Vec<Recovered> {
+        let mut all = self.0.and_then(|it| it.join().ok()).unwrap_or_default();
+        all.retain(|it| !matches!(it.outcome, Outcome::InUse | Outcome::Foreign));
+        all
+    }
+}
+
+fn log(it: &Recovered) {
+    if it.outcome == Outcome::Failed {
+        let problem = it.problem.as_deref().unwrap_or("cannot be finished");
+        tracing::warn!("{}: {problem}", it.part.display());
+    }
+    for line in text(std::slice::from_ref(it)).lines() {
+        tracing::info!("left open by an earlier run: {line}");
+    }
+}
+
+/// A line for each file that is told of; failures go to stderr.
+pub fn text(files: &[Recovered]) -> String {
     let mut text = String::new();
     for file in files {
         let name = file.path.as_ref().unwrap_or(&file.part).display();

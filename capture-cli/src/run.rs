@@ -8,6 +8,7 @@ use crate::{
     failure::Failure,
     output,
     progress::Progress,
+    recover::{self, Leftovers},
     service::Service,
     signals,
     summary::{self, Summary, SummaryFile},
@@ -44,6 +45,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         count: args.count,
         duration: args.duration,
     };
+    let leftovers = plan.output.dir.as_deref().map(Leftovers::begin);
     let mut desk = Desk::new(args, &loaded, &plan);
     let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();
     let control = config
@@ -54,7 +56,12 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let report = captures(&plan, limits, &stop, quiet, &mut desk)?;
     // Before files are told of: who asked for the end hears of it first.
     drop(control);
-    conclude(args, &plan, &report, summary.as_ref(), quiet)
+    let recovered = leftovers.map(Leftovers::finish).unwrap_or_default();
+    if !quiet {
+        terminal::write_lines(recover::text(&recovered).as_bytes());
+    }
+    let json = Summary::new(&plan, &report, &recovered);
+    conclude(args, &json, &report, summary.as_ref(), quiet)
 }
 
 /// Captures, and again as often as that is ordered between a `stop` and a `start`.
@@ -153,16 +160,15 @@ fn attend(
 /// Tells the end everywhere it is asked for; the first failure does not keep the others from being told.
 fn conclude(
     args: &RunArgs,
-    plan: &Plan,
+    json: &Summary<'_>,
     report: &Report,
     file: Option<&SummaryFile>,
     quiet: bool,
 ) -> Result<(), Failure> {
-    let json = Summary::new(plan, report);
     let outcomes = [
-        file.map_or(Ok(()), |file| file.write(&json)),
+        file.map_or(Ok(()), |file| file.write(json)),
         if args.json {
-            output::print_json(&json)
+            output::print_json(json)
         } else {
             Ok(())
         },

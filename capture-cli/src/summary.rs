@@ -7,6 +7,7 @@ use crate::{
 use engine::{
     capture::{ClockReport, End, Report},
     plan::{Plan, Stamps},
+    recover::Recovered,
     reduce::FcsReport,
     sink::{Deleted, HookReport},
     stats::{Counter, NicCounters, QueueLedger, live},
@@ -51,6 +52,8 @@ pub struct Summary<'a> {
     /// Frames whose FCS was checked; null where none was.
     fcs: Option<FcsReport>,
     files: &'a [PathBuf],
+    /// Files that an earlier run left open, and what became of them.
+    recovered: &'a [Recovered],
     /// Old files deleted to keep within limits; null: nothing is ever deleted.
     deleted: Option<Deleted>,
     /// How the hooks went; null: there are none.
@@ -108,7 +111,7 @@ impl From<QueueLedger> for Total {
 
 impl<'a> Summary<'a> {
     /// Of a finished run.
-    pub fn new(plan: &'a Plan, report: &'a Report) -> Self {
+    pub fn new(plan: &'a Plan, report: &'a Report, recovered: &'a [Recovered]) -> Self {
         let (end, error) = end(&report.end);
         Self {
             ledger: Ledger {
@@ -120,6 +123,7 @@ impl<'a> Summary<'a> {
             statistics: report.statistics.as_ref(),
             fcs: report.fcs,
             files: &report.files,
+            recovered,
             deleted: report.deleted,
             hooks: report.hooks,
             duration_s: report.duration.as_secs_f64(),

@@ -304,6 +304,7 @@ impl Capture {
             longest: plan.buffer as usize * plan.max_sge as usize + 4,
             keep: plan.output.keep,
             hook: plan.output.hook.clone(),
+            index_dir: plan.output.index_dir.clone(),
         };
         let (writer, sinks) = Writer::start(&files, encoder, &counters)?;
         Self::with(plan, limits, started, counters, Some(writer), sinks)

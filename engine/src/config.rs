@@ -102,7 +102,6 @@ const NOT_YET: &[(&str, Option<&str>)] = &[
     ("output.stdout", None),
     ("output.order", None),
     ("output.compress", None),
-    ("output.index_dir", None),
     ("flows", None),
     ("control.rdma", None),
     ("control.key_file", None),

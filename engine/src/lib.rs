@@ -22,7 +22,8 @@
 //! know neither rings nor devices; [`observe`] looks on at what goes to the sinks; [`capture`] knows all. Clients that
 //! look at a capture or change it are served by [`control`], which knows nothing of the rest but [`config`] and the
 //! counters of [`stats`]. [`reader`] opens finished files and knows none of these,
-//! nor do [`forecast`], which tells where their frames would go, [`merge`], which joins them, and [`recover`], which
+//! nor do [`forecast`], which tells where their frames would go, [`merge`], which joins them, [`index`] and [`extract`], which find and
+//! take out some of them, and [`recover`], which
 //! finishes those left open. Unsafe code is allowed in [`verbs`], [`memory`], the pool and
 //! ring of [`rx`], and where a system call has no safe face ([`nic`], promiscuous mode); each block says why it holds.
 
@@ -32,9 +33,11 @@ pub mod config;
 pub mod control;
 pub mod device;
 mod error;
+pub mod extract;
 pub mod filter;
 pub mod forecast;
 pub mod frame;
+pub mod index;
 pub mod management;
 pub mod memory;
 pub mod merge;

@@ -97,6 +97,8 @@ pub struct OutputPlan {
     pub keep: Keep,
     /// The program to run after each finished file.
     pub hook: Option<PathBuf>,
+    /// The folder of indexes of finished files.
+    pub index_dir: Option<PathBuf>,
 }
 
 fn name_of_key<S: Serializer>(key: &RssKey, serializer: S) -> Result<S::Ok, S::Error> {
@@ -232,6 +234,8 @@ impl Plan {
                 },
                 keep: keep(&config.output),
                 hook: hook(&config.output)?,
+                index_dir: (!config.output.index_dir.as_os_str().is_empty())
+                    .then(|| config.output.index_dir.clone()),
             },
             notes,
             device: device.clone(),

@@ -59,6 +59,14 @@ pub struct Recovered {
 /// # Errors
 /// The folder cannot be read.
 pub fn recover(dir: &Path) -> io::Result<Vec<Recovered>> {
+    Ok(finish_all(dir, &parts(dir)?))
+}
+
+/// A folder's `.part` files, in name order, whoever writes them.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn parts(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut parts = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -71,12 +79,18 @@ pub fn recover(dir: &Path) -> io::Result<Vec<Recovered>> {
         }
     }
     parts.sort();
+    Ok(parts)
+}
+
+/// Goes through these `.part` files of a folder.
+#[must_use]
+pub fn finish_all(dir: &Path, parts: &[PathBuf]) -> Vec<Recovered> {
     let all: Vec<_> = parts.iter().map(|part| finish(part)).collect();
     if all.iter().any(|it| it.outcome == Outcome::Finished) {
         // New names last once the folder does; not every file system has that to offer.
         let _ = File::open(dir).and_then(|dir| dir.sync_all());
     }
-    Ok(all)
+    all
 }
 
 fn finish(part: &Path) -> Recovered {

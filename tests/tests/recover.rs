@@ -157,6 +157,43 @@ fn nothing_is_overwritten_and_failures_are_status_1() {
 }
 
 #[test]
+fn the_next_run_finishes_what_was_left() {
+    let dir = Dir::new();
+    let out = dir.folder("out");
+    let whole = dir.join("whole.pcap");
+    files::write(&whole, 1, &frames::udp_flows(10, 100));
+    let bytes = fs::read(&whole).expect("written");
+    let left = out.join("wqcap-q00-1.pcap.part");
+    let held = out.join("wqcap-q00-2.pcap.part");
+    for part in [&left, &held] {
+        fs::write(part, &bytes[..bytes.len() - 7]).expect("written");
+    }
+    let writer = fs::File::open(&held).expect("opens");
+    writer.lock().expect("locks");
+    let run = Wqcap::run(&dir, "run")
+        .model("synth:size=200,flows=4,count=100")
+        .out(&out);
+    let done = run.done().expect(0);
+    done.says(&["wqcap-q00-1.pcap: finished with 9 records"]);
+    let text = fs::read_to_string(run.summary_path()).expect("a summary");
+    let summary: Value = serde_json::from_str(&text).expect("JSON");
+    let recovered = summary["recovered"].as_array().expect("a list");
+    assert_eq!(recovered.len(), 1, "{recovered:?}");
+    assert_eq!(recovered[0]["records"], 9);
+    let path = out.join("wqcap-q00-1.pcap");
+    assert_eq!(fs::read(&path).expect("named"), bytes[..24 + 9 * 116]);
+    assert!(held.exists() && !left.exists());
+    // The ledger and the list of files are this run's alone.
+    assert_eq!(summary["ledger"]["total"]["captured"], 100);
+    let listed = summary["files"].as_array().expect("a list");
+    assert!(
+        listed
+            .iter()
+            .all(|file| *file != path.to_str().expect("text"))
+    );
+}
+
+#[test]
 fn a_folder_that_is_not_there_is_status_2() {
     let dir = Dir::new();
     let done = recover(&dir.join("none")).run().expect(2);

@@ -115,6 +115,13 @@ fn output(config: &Config) -> Result<(), ConfigError> {
             "name a folder, or set output.format = \"none\" to count frames only",
         );
     }
+    if output.index_dir == output.dir {
+        return refuse(
+            "output.index_dir",
+            output.index_dir.display(),
+            "output.dir holds capture files only: name another folder",
+        );
+    }
     within(
         "output.buffer",
         output.buffer,

@@ -22,6 +22,8 @@ pub use output::Target;
 pub use plan::Plan;
 pub use run::run;
 
+pub(crate) use run::pick;
+
 use serde::Serialize;
 
 /// Why there is no merged file.

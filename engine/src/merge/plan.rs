@@ -4,7 +4,7 @@
 //! closed again.
 
 use super::{InputFacts, MergeError};
-use crate::reader::{self, Interface, Kind, ReadError, Reader, Source};
+use crate::reader::{Interface, Kind, Parts, ReadError, Reader, Source};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     fs,
@@ -22,6 +22,8 @@ pub struct Plan {
     pub(super) snaplen: u32,
     pub(super) inputs: Vec<InputFacts>,
     pub(super) notes: Vec<String>,
+    /// The files' own statistics hold for what is taken of them.
+    pub(super) statistics: bool,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
 }
@@ -36,7 +38,7 @@ pub(super) struct StreamPlan {
 pub(super) struct FilePlan {
     /// Index into [`Plan::inputs`].
     pub(super) input: usize,
-    pub(super) path: PathBuf,
+    pub(super) parts: Parts,
     /// Stamp of its first record; 0: it has none, or cannot be read so far.
     pub(super) first_ns: u64,
     /// What cannot be read twice stays open, at its first record.
@@ -132,6 +134,17 @@ impl Plan {
     /// # Errors
     /// An input is missing, no capture, given twice, or not like the others.
     pub fn new(inputs: &[PathBuf], out: &Path) -> Result<Self, MergeError> {
+        let mut notes = Vec::new();
+        let files = expanded(inputs, &mut notes)?.into_iter().map(Parts::whole);
+        Self::of_parts(files.collect(), notes, out)
+    }
+
+    /// The same for parts of files.
+    pub(crate) fn of_parts(
+        files: Vec<Parts>,
+        notes: Vec<String>,
+        out: &Path,
+    ) -> Result<Self, MergeError> {
         let wanted = kind_of(out)?;
         let mut plan = Self {
             streams: Vec::new(),
@@ -140,15 +153,17 @@ impl Plan {
             link_type: 0,
             snaplen: 1,
             inputs: Vec::new(),
-            notes: Vec::new(),
+            notes,
+            statistics: true,
             identities: HashSet::new(),
             bytes: Some(0),
         };
         let mut first = None;
         let mut streams: HashMap<(PathBuf, u16), usize> = HashMap::new();
-        for path in expanded(inputs, &mut plan.notes)? {
-            let file = plan.look(&path, &mut first)?;
-            let queue = queue_of(&path).map(|(queue, _)| queue);
+        for parts in files {
+            let file = plan.look(parts, &mut first)?;
+            let path = file.parts.path();
+            let queue = queue_of(path).map(|(queue, _)| queue);
             let stream = queue.map(|queue| {
                 let folder = path.parent().unwrap_or(Path::new(""));
                 let next = plan.streams.len();
@@ -163,10 +178,10 @@ impl Plan {
             }
         }
         for stream in &mut plan.streams {
-            stream
-                .files
-                .make_contiguous()
-                .sort_by_key(|file| (queue_of(&file.path), file.path.clone()));
+            stream.files.make_contiguous().sort_by_key(|file| {
+                let path = file.parts.path();
+                (queue_of(path), path.to_owned())
+            });
         }
         let inputs_are = plan.kind;
         plan.kind = wanted.unwrap_or(inputs_are);
@@ -182,6 +197,11 @@ impl Plan {
         self.bytes
     }
 
+    /// LINKTYPE of all inputs.
+    pub(crate) fn link_type(&self) -> u32 {
+        self.link_type
+    }
+
     /// Whether a file is among the inputs.
     pub(super) fn reads(&self, metadata: &fs::Metadata) -> bool {
         self.identities.contains(&(metadata.dev(), metadata.ino()))
@@ -189,9 +209,10 @@ impl Plan {
 
     fn look(
         &mut self,
-        path: &Path,
+        parts: Parts,
         first: &mut Option<(PathBuf, u32)>,
     ) -> Result<FilePlan, MergeError> {
+        let path = parts.path();
         let shown = path.display();
         let refused = |problem: String| Err(MergeError::Refused(format!("{shown}: {problem}")));
         let mut regular = false;
@@ -204,15 +225,14 @@ impl Plan {
             if !self.identities.insert((metadata.dev(), metadata.ino())) {
                 return refused("is given twice".into());
             }
-            self.bytes = self.bytes.filter(|_| regular).map(|n| n + metadata.len());
+            self.bytes = self
+                .bytes
+                .filter(|_| regular)
+                .map(|n| n + parts.bytes(metadata.len()));
         } else {
             self.bytes = None;
         }
-        let opened = if regular {
-            reader::peek(path)
-        } else {
-            reader::open(path)
-        };
+        let opened = if regular { parts.peek() } else { parts.open() };
         let mut reader = match opened {
             Ok(reader) => reader,
             Err(ReadError::Io { source, .. }) => return refused(source.to_string()),
@@ -254,9 +274,9 @@ impl Plan {
         });
         Ok(FilePlan {
             input: self.inputs.len() - 1,
-            path: path.to_owned(),
             first_ns: first_ns.unwrap_or(0),
             kept: (!regular).then_some(reader),
+            parts,
         })
     }
 

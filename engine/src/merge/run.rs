@@ -6,7 +6,7 @@ use super::{
     output::{Output, Target},
     stream::{Ledger, Stream},
 };
-use crate::reader::Kind;
+use crate::reader::{Kind, Packet};
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, binary_heap::PeekMut},
@@ -24,6 +24,28 @@ pub fn run(
     plan: Plan,
     target: Target,
     out: &str,
+    watch: impl FnMut(u64) -> bool,
+) -> Result<Summary, MergeError> {
+    run_with(plan, target, out, |_| true, watch)
+}
+
+/// The same for the records that `pick` takes. The files' own statistics are not of those, and left out.
+pub(crate) fn pick(
+    mut plan: Plan,
+    target: Target,
+    out: &str,
+    pick: impl FnMut(&Packet<'_>) -> bool,
+    watch: impl FnMut(u64) -> bool,
+) -> Result<Summary, MergeError> {
+    plan.statistics = false;
+    run_with(plan, target, out, pick, watch)
+}
+
+fn run_with(
+    plan: Plan,
+    target: Target,
+    out: &str,
+    mut pick: impl FnMut(&Packet<'_>) -> bool,
     mut watch: impl FnMut(u64) -> bool,
 ) -> Result<Summary, MergeError> {
     let begun = Instant::now();
@@ -33,6 +55,7 @@ pub fn run(
         inputs: plan.inputs,
         ports: plan.ports,
         statistics: Vec::new(),
+        sums: plan.statistics,
         link_type,
         bytes_read: 0,
     };
@@ -58,7 +81,9 @@ pub fn run(
         match stream.packet() {
             None => stream.open(&mut ledger),
             Some((packet, port)) => {
-                if let Some(port) = port {
+                if let Some(port) = port
+                    && pick(&packet)
+                {
                     while kind == Kind::Pcapng && output.interfaces() <= port {
                         let Some(port) = ledger.port_of(output.interfaces()) else {
                             break;

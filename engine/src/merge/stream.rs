@@ -4,7 +4,7 @@ use super::{
     InputFacts,
     plan::{FilePlan, Port, Ports, StreamPlan},
 };
-use crate::reader::{self, End, Interface, Packet, ReadError, Reader, Source, Statistics};
+use crate::reader::{End, Interface, Packet, ReadError, Reader, Source, Statistics};
 use std::{collections::VecDeque, path::PathBuf};
 
 pub(super) struct Stream {
@@ -30,6 +30,8 @@ pub(super) struct Ledger {
     pub(super) inputs: Vec<InputFacts>,
     pub(super) ports: Ports,
     pub(super) statistics: Vec<Statistics>,
+    /// The files' statistics are to be summed up.
+    pub(super) sums: bool,
     pub(super) link_type: u32,
     pub(super) bytes_read: u64,
 }
@@ -45,6 +47,9 @@ impl Ledger {
     }
 
     fn add_statistics(&mut self, port: usize, of: Statistics) {
+        if !self.sums {
+            return;
+        }
         if self.statistics.len() <= port {
             self.statistics.resize(port + 1, Statistics::default());
         }
@@ -99,14 +104,14 @@ impl Stream {
         };
         let (opened, at_first) = match file.kept {
             Some(reader) => (Ok(reader), true),
-            None => (reader::open(&file.path), false),
+            None => (file.parts.open(), false),
         };
         match opened {
             Ok(reader) => {
                 self.open = Some(Open {
                     reader,
                     input: file.input,
-                    path: file.path,
+                    path: file.parts.path().to_owned(),
                     ports: Vec::new(),
                     left_out: 0,
                 });

@@ -15,11 +15,13 @@
 //! packet's `len` is never below what is there of it.
 
 mod fields;
+mod parts;
 mod pcap;
 mod pcapng;
 mod window;
 
 pub use fields::{Order, options};
+pub use parts::Parts;
 
 use pcap::PcapFile;
 use pcapng::PcapngFile;
@@ -39,6 +41,8 @@ pub const MAX_BLOCK: u32 = 16 << 20;
 pub const ETHERNET: u32 = 1;
 /// What a reader holds ready, unless a record is longer.
 const WINDOW: usize = 256 << 10;
+/// The same, when only the beginning is wanted.
+const PEEK: usize = 4096;
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
 
@@ -226,7 +230,7 @@ pub fn open(path: &Path) -> Result<Reader<Source>, ReadError> {
 /// # Errors
 /// As [`open`].
 pub fn peek(path: &Path) -> Result<Reader<Source>, ReadError> {
-    open_with(path, 4096)
+    open_with(path, PEEK)
 }
 
 fn open_with(path: &Path, window: usize) -> Result<Reader<Source>, ReadError> {

@@ -1,11 +1,11 @@
-//! What happens to files after they are finished: old ones go, hooks run. Nothing here is waited for while frames flow.
+//! What happens to files after they are finished: old ones go, hooks run, indexes are made. Nothing here is waited for while frames flow.
 
 use super::{
     Files,
     hook::{HookReport, Hooks},
     keep::{Bell, Deleted, Keeper},
 };
-use crate::Error;
+use crate::{Error, index::Indexer};
 use crossbeam_channel::Sender;
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,14 @@ use std::path::{Path, PathBuf};
 pub(super) struct Aftercare {
     keeper: Option<Keeper>,
     hooks: Option<Hooks>,
+    indexer: Option<Indexer>,
 }
 
 /// Tells them of finished files; they end when it is gone.
 pub(super) struct News {
     bell: Option<Bell>,
     hooks: Option<Sender<PathBuf>>,
+    indexer: Option<Sender<PathBuf>>,
 }
 
 impl News {
@@ -26,9 +28,9 @@ impl News {
         if let Some(bell) = &self.bell {
             bell.ring();
         }
-        if let Some(hooks) = &self.hooks {
-            // The hooks' thread outlives this sender.
-            let _ = hooks.send(file.to_owned());
+        // Their threads outlive these senders.
+        for sender in [&self.hooks, &self.indexer].into_iter().flatten() {
+            let _ = sender.send(file.to_owned());
         }
     }
 }
@@ -43,15 +45,28 @@ impl Aftercare {
             None => (None, None),
             Some(program) => Hooks::start(program).map(|(a, b)| (Some(a), Some(b)))?,
         };
+        let (indexer, indexing) = match &files.index_dir {
+            None => (None, None),
+            Some(folder) => Indexer::start(folder, &files.dir).map(|(a, b)| (Some(a), Some(b)))?,
+        };
         let news = News {
             bell,
             hooks: sender,
+            indexer: indexing,
         };
-        Ok((Self { keeper, hooks }, news))
+        let it = Self {
+            keeper,
+            hooks,
+            indexer,
+        };
+        Ok((it, news))
     }
 
-    /// Waits for the last look and the last hooks, the latter not for long. The news must have ended.
+    /// Waits for the last look, the last hooks and the last indexes, the latter two not for long. The news must have ended.
     pub(super) fn finish(self) -> (Option<Deleted>, Option<HookReport>) {
+        if let Some(indexer) = self.indexer {
+            indexer.finish();
+        }
         (
             self.keeper.map(Keeper::finish),
             self.hooks.map(Hooks::finish),

@@ -47,6 +47,8 @@ pub struct Files {
     pub keep: Keep,
     /// The program to run after each finished file.
     pub hook: Option<PathBuf>,
+    /// The folder of their indexes; `None`: they get none.
+    pub index_dir: Option<PathBuf>,
 }
 
 /// What the writer leaves behind.
@@ -657,6 +659,7 @@ mod tests {
             longest: 2048,
             keep: Keep::default(),
             hook: None,
+            index_dir: None,
         }
     }
 

@@ -1,0 +1,97 @@
+//! `wqcap extract`: the frames of some time and some filter, out of a folder of capture files.
+//!
+//! The summary goes to stderr, since stdout may carry the capture; with `--json` it goes to stdout, which then cannot.
+
+use crate::{
+    args::ExtractArgs,
+    failure::{Failure, Kind},
+    merge, output,
+    progress::Reading,
+    signals,
+    table::{bytes, thousands},
+    terminal,
+};
+use engine::{
+    extract::{self, Extracted, Query},
+    filter::Filter,
+};
+use std::{cell::RefCell, fmt::Write, sync::atomic::Ordering};
+
+/// Extracts, and tells how little had to be read.
+pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
+    merge::settle_stdout(&args.out, args.json)?;
+    let query = query(args)?;
+    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let reading: RefCell<Option<Reading>> = RefCell::default();
+    let extracted = extract::extract(&query, |bytes, of| {
+        if of > 0 {
+            reading
+                .borrow_mut()
+                .get_or_insert_with(|| Reading::of(quiet, of))
+                .tick(&args.dir, bytes);
+        }
+        !stop.load(Ordering::Relaxed)
+    });
+    if let Some(reading) = reading.into_inner() {
+        reading.clear();
+    }
+    let extracted = extracted?;
+    if args.json {
+        output::print_json(&extracted)?;
+    } else if !quiet {
+        terminal::write_lines(text(&extracted).as_bytes());
+    }
+    if extracted.losses.is_empty() {
+        return Ok(());
+    }
+    Err(Failure {
+        kind: Kind::Failed,
+        messages: extracted.losses,
+    })
+}
+
+fn query(args: &ExtractArgs) -> Result<Query, Failure> {
+    let filter = Filter::compile(&args.filter)
+        .map_err(|e| Failure::refused(format!("--filter {:?}: {e}", args.filter)))?;
+    let from = args.from.map_or(0, |it| it.0);
+    let to = args.to.map_or(u64::MAX, |it| it.0);
+    if from >= to {
+        return Err(Failure::refused(
+            "--from is not before --to: no time lies between them",
+        ));
+    }
+    Ok(Query {
+        dir: args.dir.clone(),
+        index_dir: args.index.clone(),
+        times: from..to,
+        filter,
+        out: args.out.clone(),
+    })
+}
+
+fn text(it: &Extracted) -> String {
+    let mut text = format!(
+        "{} frames into {}: {}, {}; read {} of {} files, {} of {}\n",
+        thousands(it.frames),
+        it.out,
+        it.format,
+        bytes(it.bytes),
+        it.files.read,
+        it.files.total,
+        bytes(it.file_bytes.read),
+        bytes(it.file_bytes.total)
+    );
+    let index = it.index;
+    if index.made > 0 {
+        let _ = writeln!(
+            text,
+            "note: {} indexes were absent or stale and are made: {} read for that",
+            index.made,
+            bytes(index.bytes_to_make)
+        );
+    }
+    for note in &it.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}

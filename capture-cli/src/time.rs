@@ -1,0 +1,105 @@
+//! Points in time as people type them.
+
+use engine::config::Span;
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use std::{str::FromStr, time::SystemTime};
+
+/// Nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_err(|_| "this machine's clock stands before 1970")?;
+        let now = u64::try_from(now.as_nanos()).map_err(|_| "this machine's clock is far off")?;
+        Self::at(text, now, &TimeZone::system())
+    }
+}
+
+impl Moment {
+    fn at(text: &str, now: u64, zone: &TimeZone) -> Result<Self, String> {
+        let text = text.trim();
+        if text == "now" {
+            return Ok(Self(now));
+        }
+        if let Some(back) = text.strip_prefix('-') {
+            let back = back.parse::<Span>()?.0.as_nanos();
+            let back = u64::try_from(back).unwrap_or(u64::MAX);
+            return Ok(Self(now.saturating_sub(back)));
+        }
+        if let Some(ns) = unix(text) {
+            return Ok(Self(ns));
+        }
+        let stamp = text.parse::<Timestamp>().or_else(|_| {
+            let civil: DateTime = text.parse()?;
+            zone.to_timestamp(civil)
+        });
+        let ns = stamp
+            .map_err(|_: jiff::Error| {
+                "write 2026-03-01T12:00:00Z, \"2026-03-01 12:00:00\" (local time), seconds since 1970, -10m, or now"
+                    .to_owned()
+            })?
+            .as_nanosecond();
+        u64::try_from(ns)
+            .map(Self)
+            .map_err(|_| "must be from 1970 on, and before 2554".into())
+    }
+}
+
+/// Seconds since 1970 with up to nine digits behind the point, exactly.
+fn unix(text: &str) -> Option<u64> {
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if seconds.is_empty() || !digits(seconds) || !digits(fraction) || fraction.len() > 9 {
+        return None;
+    }
+    let nanos: u64 = format!("{fraction:0<9}").parse().ok()?;
+    let seconds: u64 = seconds.parse().ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_772_366_400_000_000_000;
+
+    #[test]
+    fn moments() {
+        let zone = TimeZone::fixed(jiff::tz::offset(2));
+        let at = |text| Moment::at(text, NOW, &zone).map(|it| it.0);
+        for text in [
+            "2026-03-01T12:00:00Z",
+            "2026-03-01T13:00:00+01:00",
+            "2026-03-01 14:00:00",
+            "2026-03-01T14:00",
+            "1772366400",
+            "1772366400.000000000",
+            "now",
+        ] {
+            assert_eq!(at(text), Ok(NOW), "{text}");
+        }
+        assert_eq!(at("1772366400.5"), Ok(NOW + 500_000_000));
+        assert_eq!(at("2026-03-01T12:00:00.000000001Z"), Ok(NOW + 1));
+        assert_eq!(at("-10m"), Ok(NOW - 600_000_000_000));
+        assert_eq!(at("-1h 30m"), Ok(NOW - 5_400_000_000_000));
+        assert_eq!(at("2026-03-01"), Ok(NOW - 14 * 3_600_000_000_000));
+        for text in [
+            "",
+            "-",
+            "-5",
+            "yesterday",
+            "1e9",
+            "1.0000000001",
+            "99999999999999999999",
+            "1969-12-31T23:59:59Z",
+            "12:00",
+        ] {
+            assert!(at(text).is_err(), "{text}: {:?}", at(text));
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! `wqcap extract`: the frames of some time and filter, and no more read for them than need be. What is to be found is
+//! told by tcpdump, which knows neither names nor indexes.
+
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use wqcap_tests::{
+    Dir, Done, Program, Wqcap, files,
+    frames::{Ends, Frame, IPV4},
+    wqcap::wqcap,
+};
+
+/// Seconds since 1970 of the first file.
+const START: u32 = 1_700_000_000;
+/// Seconds from one file to the next.
+const STEP: u32 = 10;
+const FILES: u32 = 4;
+/// Frames of a file, one a microsecond: about 4 MiB.
+const FRAMES: u32 = 4_000;
+
+fn frame(from: u16, sport: u16, protocol: u8) -> Vec<u8> {
+    let ends = Ends {
+        from,
+        to: 2000,
+        sport,
+        dport: 443,
+    };
+    let ip = Frame::ethernet(&[], IPV4).ipv4(ends, protocol, 0);
+    let transport = match protocol {
+        6 => ip.tcp(ends),
+        _ => ip.udp(ends),
+    };
+    transport.payload(1000).done()
+}
+
+/// Two queues with four files each; `rare` is in one place of one of them, and its port in every file.
+fn captures(dir: &Dir) -> PathBuf {
+    let out = dir.folder("cap");
+    for queue in 0..2u8 {
+        for n in 0..FILES {
+            let frames: Vec<_> = (0..FRAMES)
+                .map(|i| match (queue, n, i) {
+                    (1, 2, 3000..3010) => frame(77, 777, 6),
+                    (_, _, 5) => frame(1, 777, 17),
+                    _ => frame(
+                        u16::from(queue) * 256 + (i % 50) as u16,
+                        1000 + (i % 50) as u16,
+                        17,
+                    ),
+                })
+                .collect();
+            let start = START + n * STEP;
+            let name = format!("wqcap-q{queue:02}-{start}000000000.pcap");
+            files::write(&out.join(name), start, &frames);
+        }
+    }
+    out
+}
+
+fn extract(dir: &Path, out: &Path, args: &[&str]) -> Program {
+    wqcap(["extract", "--json"])
+        .arg(dir)
+        .arg("-o")
+        .arg(out)
+        .args(args)
+}
+
+#[track_caller]
+fn facts(done: &Done) -> Value {
+    serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
+}
+
+/// Stamps and bytes of all frames in the folder that tcpdump takes for `filter`, from and up to these stamps.
+fn expected(dir: &Path, scratch: &Dir, filter: &str, from: u64, to: u64) -> Vec<(u64, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).expect("lists") {
+        let path = entry.expect("lists").path();
+        let some = scratch.join("some.pcap");
+        Program::new("tcpdump")
+            .args(["--nano", "-r"])
+            .arg(&path)
+            .arg("-w")
+            .arg(&some)
+            .arg(filter)
+            .run()
+            .expect(0);
+        let records = files::read_as_it_stands(&some);
+        all.extend(records.into_iter().map(|r| (r.ts, r.bytes)));
+    }
+    all.retain(|(ts, _)| (from..to).contains(ts));
+    all.sort();
+    all
+}
+
+#[track_caller]
+fn found(out: &Path) -> Vec<(u64, Vec<u8>)> {
+    let records = files::read(out);
+    assert!(
+        records.is_sorted_by_key(|r| r.ts),
+        "the output is in the order of time"
+    );
+    let mut all: Vec<_> = records.into_iter().map(|r| (r.ts, r.bytes)).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn only_the_blocks_that_can_hold_what_is_sought_are_read() {
+    let dir = Dir::new();
+    let cap = captures(&dir);
+    let index = dir.folder("idx");
+    let out = dir.join("out.pcap");
+    let args = |filter| ["--index", index.to_str().expect("text"), "--filter", filter];
+
+    // A stranger's bytes under an index's name are no index.
+    let garbage = format!("wqcap-q00-{START}000000000.pcap.cbor");
+    fs::write(index.join(garbage), "no index").expect("written");
+    let rare = "host 10.0.0.77 and tcp port 777";
+    let first = facts(&extract(&cap, &out, &args(rare)).run().expect(0));
+    let want = expected(&cap, &dir, rare, 0, u64::MAX);
+    assert_eq!(want.len(), 10);
+    assert_eq!(found(&out), want);
+    assert_eq!(first["frames"], 10);
+    assert_eq!(first["index"]["made"], 2 * FILES);
+    assert_eq!(first["files"]["total"], 2 * FILES);
+    assert_eq!(first["files"]["read"], 1, "{first}");
+
+    // The second time the indexes are there, and one block of 1 MiB is all there is to read, with the file's beginning
+    // read once before.
+    let second = facts(&extract(&cap, &out, &args(rare)).run().expect(0));
+    assert_eq!(found(&out), want);
+    assert_eq!(second["index"]["made"], 0);
+    assert_eq!(second["index"]["bytes_to_make"], 0);
+    let read = second["file_bytes"]["read"].as_u64().expect("a number");
+    assert!(read > 10 * 1000 && read < (1 << 20) + 20_000, "{second}");
+    assert!(second["file_bytes"]["total"].as_u64() > Some(30_000_000));
+
+    // Port 777 alone is in each file's first block as well.
+    let port = facts(&extract(&cap, &out, &args("udp port 777")).run().expect(0));
+    assert_eq!(
+        found(&out),
+        expected(&cap, &dir, "udp port 777", 0, u64::MAX)
+    );
+    assert_eq!(
+        (&port["frames"], &port["files"]["read"]),
+        (&8.into(), &8.into())
+    );
+    let read = port["file_bytes"]["read"].as_u64().expect("a number");
+    assert!(read < 8 * ((1 << 20) + 20_000), "{port}");
+
+    // What an index cannot tell is looked for in every frame.
+    let any = "host 10.0.0.77 or udp src port 777";
+    let all = facts(&extract(&cap, &out, &args(any)).run().expect(0));
+    assert_eq!(found(&out), expected(&cap, &dir, any, 0, u64::MAX));
+    assert_eq!(all["index"]["helps_filter"], false);
+
+    // Nothing there: an empty file, and hardly anything read.
+    let none = facts(&extract(&cap, &out, &args("host 1.2.3.4")).run().expect(0));
+    assert_eq!(none["frames"], 0);
+    assert!(none["file_bytes"]["read"].as_u64() < Some(20_000), "{none}");
+    assert_eq!(files::read(&out).len(), 0);
+
+    // A file that changed: its index is made anew.
+    let path = cap.join(format!("wqcap-q00-{START}000000000.pcap"));
+    files::write(&path, START, &[frame(77, 777, 6)]);
+    let third = facts(&extract(&cap, &out, &args(rare)).run().expect(0));
+    assert_eq!(
+        (&third["frames"], &third["index"]["made"]),
+        (&11.into(), &1.into())
+    );
+    assert_eq!(found(&out), expected(&cap, &dir, rare, 0, u64::MAX));
+}
+
+#[test]
+fn times_choose_files_by_name_and_blocks_by_index() {
+    let dir = Dir::new();
+    let cap = captures(&dir);
+    fs::write(cap.join("wqcap-q00-1.pcap.part"), "open").expect("written");
+    let index = dir.join("idx");
+    let out = dir.join("out.pcapng");
+    let second = u64::from(START + 2 * STEP) * 1_000_000_000;
+    // The last 100 frames of the third files, and not the one stamped with the end itself.
+    let (from, to) = (second + 3_900_000, second + 3_999_000);
+    let decimal = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    let (from_text, to_text) = (decimal(from), decimal(to));
+    let times = ["--from", &from_text, "--to", &to_text];
+    fs::remove_file(cap.join("wqcap-q00-1.pcap.part")).expect("there");
+    let want = expected(&cap, &dir, "", from, to);
+    fs::write(cap.join("wqcap-q00-1.pcap.part"), "open").expect("written");
+    assert_eq!(want.len(), 2 * 99);
+
+    let done = extract(&cap, &out, &times).run().expect(0);
+    let whole = facts(&done);
+    assert_eq!(found(&out), want);
+    // The third files, and the second ones, which by their names may reach a second into the third ones' time.
+    assert_eq!(whole["files"]["read"], 4, "{whole}");
+    assert!(done.stdout.contains("1 files are open still"), "{done}");
+    let read_whole = whole["file_bytes"]["read"].as_u64().expect("a number");
+
+    let with = [&times[..], &["--index", index.to_str().expect("text")]].concat();
+    let indexed = facts(&extract(&cap, &out, &with).run().expect(0));
+    assert_eq!(found(&out), want);
+    assert_eq!(indexed["index"]["made"], 4, "the others are out of it");
+    assert_eq!(indexed["files"]["read"], 2, "{indexed}");
+    let read = indexed["file_bytes"]["read"].as_u64().expect("a number");
+    assert!(read * 3 < read_whole, "{read} of {read_whole}");
+
+    // The same points in time, in other words.
+    let words = [
+        "--from",
+        "2023-11-14T22:13:40Z",
+        "--to",
+        "2023-11-14T23:13:45+01:00",
+    ];
+    let done = extract(&cap, &out, &words).run().expect(0);
+    assert_eq!(facts(&done)["frames"], 2 * FRAMES);
+    let none = extract(&cap, &out, &["--from", "-10m"]).run().expect(0);
+    assert_eq!(facts(&none)["frames"], 0);
+}
+
+#[test]
+fn a_capture_leaves_an_index_for_each_file() {
+    let dir = Dir::new();
+    let index = dir.join("idx");
+    let finished = Wqcap::run(&dir, "run")
+        .model("synth:size=1000,flows=64,count=6000")
+        .queues(2)
+        .set("output.format=pcapng")
+        .set("output.rotate_size=1MiB")
+        .set(&format!("output.index_dir={}", index.display()))
+        .finish(0);
+    let files = finished.files();
+    assert!(files.len() >= 5);
+    assert_eq!(fs::read_dir(&index).expect("made").count(), files.len());
+    let cap = files[0].1.parent().expect("a folder");
+    let out = dir.join("out.pcapng");
+    let args = ["--index", index.to_str().expect("text")];
+    let all = facts(&extract(cap, &out, &args).run().expect(0));
+    assert_eq!(all["index"]["made"], 0, "{all}");
+    assert_eq!(all["frames"], 6000);
+    assert_eq!(files::read(&out).len(), 6000);
+
+    // One flow: each frame of it, by an independent reader.
+    let record = &files::read(&files[0].1)[0].bytes;
+    let source = record[26..30].iter().map(u8::to_string).collect::<Vec<_>>();
+    let port = u16::from_be_bytes([record[34], record[35]]);
+    let filter = format!("src host {} and src port {port}", source.join("."));
+    let flow = facts(
+        &extract(cap, &out, &[&args[..], &["--filter", &filter]].concat())
+            .run()
+            .expect(0),
+    );
+    assert_eq!(found(&out), expected(cap, &dir, &filter, 0, u64::MAX));
+    assert!(flow["frames"].as_u64() > Some(0), "{flow}");
+    assert_eq!(flow["index"]["helps_filter"], true);
+}
+
+#[test]
+fn what_cannot_be_is_status_2() {
+    let dir = Dir::new();
+    let cap = captures(&dir);
+    let out = dir.join("out.pcap");
+    let empty = dir.folder("empty");
+    for (folder, args, said) in [
+        (&cap, vec!["--filter", "tcp prot 80"], "syntax error"),
+        (&cap, vec!["--from", "yesterday"], "2026-03-01T12:00:00Z"),
+        (&cap, vec!["--from", "5", "--to", "5"], "not before --to"),
+        (&empty, vec![], "no finished .pcap"),
+        (&dir.join("none"), vec![], "No such file"),
+    ] {
+        let done = extract(folder, &out, &args).run().expect(2);
+        done.says(&[said]);
+        assert!(!out.exists());
+    }
+    let itself = fs::read_dir(&cap).expect("lists").next().expect("one");
+    let done = extract(&cap, &itself.expect("lists").path(), &[]).run();
+    done.expect(2).says(&["is one of the inputs"]);
+}
