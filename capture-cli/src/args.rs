@@ -2,7 +2,7 @@
 
 use crate::time::Moment;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
-use engine::config::Span;
+use engine::config::{Size, Span};
 use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 const EXAMPLES: &str = "\
@@ -50,6 +50,8 @@ pub enum Command {
     Merge(MergeArgs),
     /// Take the frames of some time and filter out of a folder of capture files
     Extract(ExtractArgs),
+    /// Tell how fast this machine is
+    Bench(BenchArgs),
     /// Finish the files that a crash left open
     Recover(RecoverArgs),
     /// Ask a running capture, or tell it what to do
@@ -269,6 +271,45 @@ pub struct ExtractArgs {
     pub json: bool,
 }
 
+/// `wqcap bench`
+#[derive(Debug, clap::Args)]
+pub struct BenchArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Writing frames to a disk, against the least that a writer can do there
+    Disk(BenchDiskArgs),
+}
+
+/// `wqcap bench disk`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Writes frames of 1500 bytes through the block writer, and as many bytes with plain O_DIRECT writes through io_uring, in
+turn, each to a file that is synced and then deleted. The ratio is time by time: 1.00 is as fast as plain writes.
+
+Examples:
+  wqcap bench disk /var/lib/wqcap
+  wqcap bench disk --size 8GiB --repeats 9 --json | jq '.results[0].ratio'")]
+pub struct BenchDiskArgs {
+    /// A folder on the disk
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+    /// Bytes to write each time
+    #[arg(long, default_value = "1GiB", value_parser = written)]
+    pub size: Size,
+    /// How many times
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `wqcap recover`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -428,6 +469,14 @@ impl FromStr for Setting {
             key: key.into(),
             value: value.into(),
         })
+    }
+}
+
+/// A size to write.
+fn written(text: &str) -> Result<Size, String> {
+    match text.parse()? {
+        Size(0) => Err("must be above 0".into()),
+        size => Ok(size),
     }
 }
 

@@ -7,6 +7,7 @@
 //! Invariants: facts go to stdout, all else to stderr; exit statuses are decided in this file alone.
 
 mod args;
+mod bench;
 mod check;
 mod config;
 mod ctl;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Merge(it) => merge::merge(&it, args.quiet),
         Command::Ctl(it) => ctl::ctl(&it),
         Command::Extract(it) => extract::extract(&it, args.quiet),
+        Command::Bench(it) => bench::bench(&it.command),
         Command::Recover(it) => recover::recover(&it),
         Command::Manual(it) => manual::manual(&it),
     };

@@ -18,6 +18,7 @@
 //! | [`privileges`] | running the product as a user without rights |
 //! | [`clients`] | C programs, with and without the address sanitizer |
 //! | [`dir`] | scratch folders |
+//! | [`disks`] | disks that lose their power, stall and fail |
 //! | [`skip!`] | leaving a test out, aloud |
 //!
 //! Invariants: no child outlives its test; a signal goes only to a pid that the test itself started; a test that
@@ -27,6 +28,7 @@ pub mod binaries;
 pub mod captures;
 pub mod clients;
 pub mod dir;
+pub mod disks;
 pub mod files;
 pub mod frames;
 pub mod ledger;

@@ -4,13 +4,17 @@
 //! Invariant: an open file is locked (flock) from its creation until it has its final name, so that [`crate::recover`]
 //! can tell it from one that a crash left.
 
-use crate::name::{FileName, PART};
+use crate::{
+    name::{FileName, PART},
+    stats::QueueCounters,
+};
 use std::{
     ffi::OsString,
     fs::{File, OpenOptions, TryLockError},
     io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// An open file and its two names.
@@ -29,6 +33,11 @@ pub(super) struct Leaving {
     pub(super) named: Named,
     /// Bytes that are whole records.
     pub(super) len: u64,
+    /// Frames in them, and their bytes.
+    pub(super) frames: u64,
+    pub(super) frame_bytes: u64,
+    /// Where they are counted.
+    pub(super) counters: Arc<QueueCounters>,
 }
 
 impl Named {
@@ -116,8 +125,18 @@ impl Named {
 }
 
 impl Leaving {
-    /// Cuts, syncs and names the file; an empty one goes.
+    /// Cuts, syncs and names the file; an empty one goes. What is in no finished file counts as lost, though
+    /// [`crate::recover`] may find it yet.
     pub(super) fn finish(self) -> Result<Option<PathBuf>, String> {
+        let (counters, frames, bytes) = (Arc::clone(&self.counters), self.frames, self.frame_bytes);
+        let finished = self.close();
+        if finished.is_err() {
+            counters.lost(frames, bytes);
+        }
+        finished
+    }
+
+    fn close(self) -> Result<Option<PathBuf>, String> {
         let Named {
             file, part, path, ..
         } = self.named;

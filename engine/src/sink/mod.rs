@@ -22,6 +22,7 @@ mod hook;
 mod keep;
 mod pcap;
 mod pcapng;
+mod plain;
 mod writer;
 
 pub use block::{BlockSink, OnFull, Rotation};
@@ -30,6 +31,7 @@ pub use hook::HookReport;
 pub use keep::{Keep, Share};
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
+pub use plain::write_plainly;
 pub use writer::{Deleted, Files, Finished, Writer};
 
 /// One record to be encoded.

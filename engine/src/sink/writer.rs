@@ -297,6 +297,9 @@ struct Open {
     first: u64,
     /// Bytes of the unbroken run of blocks on disk, up to their last record's end.
     whole: u64,
+    /// Frames in that run, and their bytes.
+    frames: u64,
+    frame_bytes: u64,
     /// Blocks that wait for a partial one before them, which shares a sector with the next.
     waiting: VecDeque<Block>,
     partial: bool,
@@ -352,7 +355,7 @@ impl Work {
         }
         for queue in 0..self.queues.len() {
             while let Some(file) = self.queues[queue].files.pop_front() {
-                self.leave(file);
+                self.leave(queue, file);
             }
         }
         self.finished
@@ -405,6 +408,8 @@ impl Work {
             chain: VecDeque::new(),
             first: 0,
             whole: 0,
+            frames: 0,
+            frame_bytes: 0,
             waiting: VecDeque::new(),
             partial: false,
             broke: false,
@@ -590,16 +595,19 @@ impl Work {
             && file.waiting.is_empty()
             && let Some(file) = self.queues[index].files.pop_front()
         {
-            self.leave(file);
+            self.leave(index, file);
         }
     }
 
-    fn leave(&self, file: Open) {
+    fn leave(&self, index: usize, file: Open) {
         if let Some(named) = file.named {
             // The closer outlives this thread.
             let _ = self.leaving.send(Leaving {
                 named,
                 len: file.whole,
+                frames: file.frames,
+                frame_bytes: file.frame_bytes,
+                counters: Arc::clone(&self.queues[index].counters),
             });
         }
     }
@@ -624,6 +632,8 @@ impl Open {
         while let Some(link) = self.chain.pop_front_if(|l| l.state == State::Written) {
             self.first += 1;
             self.whole = link.whole_end;
+            self.frames += link.frames;
+            self.frame_bytes += link.frame_bytes;
         }
         if self.chain.front().is_some_and(|l| l.state == State::Failed) {
             self.broke = true;

@@ -1,0 +1,15 @@
+//! `wqcap bench`: how fast this machine is, one file for each subject.
+//!
+//! Every result stands beside a baseline measured in the same run, in turn with it, so that a busy machine slows both.
+
+mod disk;
+mod report;
+
+use crate::{args::BenchCommand, failure::Failure};
+
+/// Runs a bench and prints what it found.
+pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
+    match command {
+        BenchCommand::Disk(args) => disk::disk(args),
+    }
+}

@@ -1,0 +1,141 @@
+//! What a bench prints: the machine, and results beside their baselines.
+
+use crate::{
+    failure::Failure,
+    output,
+    table::{aligned, scaled},
+};
+use serde::Serialize;
+use std::fs;
+
+/// All of it.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// What was measured.
+    pub results: Vec<Measured>,
+}
+
+/// Where it was measured.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    /// The processor's name; null: the system does not tell.
+    pub cpu: Option<String>,
+    /// CPUs that this process may use.
+    pub cpus: usize,
+    /// The kernel's release.
+    pub kernel: Option<String>,
+}
+
+/// One result.
+#[derive(Debug, Serialize)]
+pub struct Measured {
+    /// `subject/what/size`.
+    pub name: String,
+    /// The median, in nanoseconds.
+    pub ns_per_frame: f64,
+    /// The same the other way round.
+    pub frames_per_s: f64,
+    /// What it is compared with.
+    pub baseline: &'static str,
+    /// `ns_per_frame` by the baseline's: the median over the repeats.
+    pub ratio: f64,
+    /// The least and the most ratio of any repeat.
+    pub spread: [f64; 2],
+    /// What else belongs to it.
+    #[serde(flatten)]
+    pub more: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Measured {
+    /// From times per frame in nanoseconds, of the subject and of its baseline, in pairs.
+    pub fn of(name: String, baseline: &'static str, pairs: &[(f64, f64)]) -> Self {
+        let ratios: Vec<f64> = pairs.iter().map(|(a, b)| a / b).collect();
+        let ns_per_frame = median(pairs.iter().map(|(a, _)| *a).collect());
+        Self {
+            name,
+            ns_per_frame,
+            frames_per_s: 1e9 / ns_per_frame,
+            baseline,
+            spread: [
+                ratios.iter().copied().fold(f64::INFINITY, f64::min),
+                ratios.iter().copied().fold(0.0, f64::max),
+            ],
+            ratio: median(ratios),
+            more: serde_json::Map::new(),
+        }
+    }
+}
+
+/// Of an even number, the mean of the middle two.
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    let middle = of.len() / 2;
+    match of.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => of[middle],
+        _ => f64::midpoint(of[middle - 1], of[middle]),
+    }
+}
+
+impl Report {
+    /// Of this machine.
+    pub fn new(results: Vec<Measured>) -> Self {
+        let cpu = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        });
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+        Self {
+            machine: Machine {
+                cpu,
+                cpus: std::thread::available_parallelism().map_or(1, usize::from),
+                kernel: release.map(|text| text.trim().to_owned()),
+            },
+            results,
+        }
+    }
+
+    /// On stdout, as JSON or as a table.
+    pub fn print(&self, json: bool) -> Result<(), Failure> {
+        if json {
+            return output::print_json(self);
+        }
+        let head = [
+            "result", "ns/frame", "frames/s", "ratio", "spread", "against",
+        ];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        rows.extend(self.results.iter().map(|it| {
+            vec![
+                it.name.clone(),
+                format!("{:.1}", it.ns_per_frame),
+                scaled(it.frames_per_s),
+                format!("{:.2}", it.ratio),
+                format!("{:.2} to {:.2}", it.spread[0], it.spread[1]),
+                it.baseline.to_owned(),
+            ]
+        }));
+        output::print(&aligned(&rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_spreads() {
+        let it = Measured::of("a".into(), "b", &[(10.0, 5.0), (30.0, 10.0), (20.0, 20.0)]);
+        assert_eq!(
+            (it.ns_per_frame, it.ratio, it.spread),
+            (20.0, 2.0, [1.0, 3.0])
+        );
+        assert_eq!(it.frames_per_s, 5e7);
+        let even = Measured::of("a".into(), "b", &[(1.0, 1.0), (2.0, 1.0)]);
+        assert_eq!((even.ns_per_frame, even.ratio), (1.5, 1.5));
+        let json = serde_json::to_value(Report::new(vec![it])).expect("JSON");
+        assert!(json["machine"]["cpus"].as_u64() > Some(0));
+        assert_eq!(json["results"][0]["spread"], serde_json::json!([1.0, 3.0]));
+    }
+}

@@ -1,0 +1,310 @@
+//! Captures whose process or disk comes to harm: what was complete stays whole, what was open is readable up to a point
+//! and is finished by `wqcap recover`, and where the process survives its ledger names every frame that is lost.
+//!
+//! | test | harm | what may be lost |
+//! |---|---|---|
+//! | `killed` | SIGKILL | what was in the write buffers |
+//! | `power_cut` | `EXT4_IOC_SHUTDOWN` on an ext4 in a file | what was in no finished file |
+//! | `a_slow_disk_costs_what_the_ledger_says` | each write stalls | nothing with a wire that waits, else `dropped_storage` |
+//! | `a_disk_that_is_gone` | every call fails with EIO | `dropped_storage`: all that is in no finished file |
+//! | `a_folder_that_is_removed` | rm -r of `output.dir` | `dropped_storage`: all of it |
+//!
+//! Each frame carries a number, so that a gap shows.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+use wqcap_tests::{
+    Dir, Done, Summary, Wqcap,
+    disks::{Image, Shaky},
+    files, need,
+    wqcap::wqcap,
+};
+
+/// Bytes of a frame.
+const SIZE: u64 = 1000;
+/// `output.buffer`: what may wait for the disk.
+const BUFFER: u64 = 1 << 20;
+/// A wire that does not end, slow enough for a debug build on a busy machine.
+const ENDLESS: &str = "synth:size=1000,flows=64,pps=5000";
+
+/// A run of one queue into `out`, with files of 1 MiB and a buffer of as much.
+fn run<'d>(dir: &'d Dir, out: &Path, wire: &str) -> Wqcap<'d> {
+    Wqcap::run(dir, "run")
+        .model(wire)
+        .queues(1)
+        .out(out)
+        .set("output.buffer=1MiB")
+        .set("output.rotate_size=1MiB")
+        .timeout(Duration::from_secs(120))
+}
+
+fn ending(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut all: Vec<_> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == ending))
+        .collect();
+    all.sort();
+    all
+}
+
+/// The frames' numbers in these files.
+#[track_caller]
+fn numbers(files: &[PathBuf]) -> Vec<u64> {
+    let records = files.iter().flat_map(|file| files::read(file));
+    records
+        .map(|record| {
+            assert_eq!(u64::from(record.caplen), SIZE);
+            u64::from_le_bytes(*record.bytes.last_chunk().expect("a number"))
+        })
+        .collect()
+}
+
+/// The numbers begin with the first frame and have no gap. Gives how many they are.
+#[track_caller]
+fn unbroken(files: &[PathBuf]) -> u64 {
+    let numbers = numbers(files);
+    let first = numbers.first().copied().unwrap_or(0);
+    assert!(
+        numbers
+            .iter()
+            .copied()
+            .eq(first..first + numbers.len() as u64),
+        "a gap among {} frames from {first} on",
+        numbers.len()
+    );
+    numbers.len() as u64
+}
+
+/// Recovers until nothing is in use: the kernel may hold a dead writer's files until its last writes have ended.
+#[track_caller]
+fn recovered(dir: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let done = wqcap(["recover", "--json"]).arg(dir).run().expect(0);
+        if ending(dir, "part").is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{done}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What an ended run says of itself. Its ledger adds up, and what it calls captured is in the files it names.
+#[track_caller]
+fn told(run: &Wqcap<'_>, done: &Done) -> Summary {
+    let text = fs::read_to_string(run.summary_path()).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let summary = Summary::parse(&text);
+    summary.ledger.assert_sums();
+    let total = summary.ledger.total;
+    assert_eq!(
+        total.captured,
+        numbers(&summary.files).len() as u64,
+        "captured, and in files: {done}"
+    );
+    assert_eq!(
+        total.received,
+        total.captured + total.dropped_storage,
+        "{done}"
+    );
+    summary
+}
+
+/// Waits until there are so many finished files and an open one.
+fn until_rotated(running: &mut wqcap_tests::Running, out: &Path, finished: usize) {
+    running.until("files rotated", |_| {
+        ending(out, "pcap").len() >= finished && !ending(out, "part").is_empty()
+    });
+}
+
+#[test]
+fn killed() {
+    let dir = Dir::new();
+    let out = dir.folder("out");
+    let run = run(&dir, &out, ENDLESS);
+    let mut running = run.start();
+    until_rotated(&mut running, &out, 2);
+    let finished = ending(&out, "pcap");
+    let before: Vec<_> = finished
+        .iter()
+        .map(|it| fs::read(it).expect("reads"))
+        .collect();
+    let open: u64 = ending(&out, "part")
+        .iter()
+        .filter_map(|it| fs::metadata(it).ok())
+        .map(|it| it.len())
+        .sum();
+    let had: u64 = before.iter().map(|it| it.len() as u64).sum::<u64>() + open;
+    running.signal(Signal::KILL);
+    assert_eq!(running.wait().signal(), Some(9));
+    recovered(&out);
+    for (file, bytes) in finished.iter().zip(before) {
+        assert!(
+            fs::read(file).expect("reads") == bytes,
+            "{} changed",
+            file.display()
+        );
+    }
+    let all = ending(&out, "pcap");
+    unbroken(&all);
+    let kept: u64 = all
+        .iter()
+        .map(|it| fs::metadata(it).expect("there").len())
+        .sum();
+    assert!(
+        kept + BUFFER >= had,
+        "{had} bytes were there before the kill, {kept} after: more than the buffer is lost"
+    );
+}
+
+#[test]
+fn power_cut() {
+    let dir = Dir::new();
+    let disk = need!(Image::new(&dir, 128));
+    let out = disk.path().join("cap");
+    fs::create_dir(&out).expect("made");
+    let run = run(&dir, &out, ENDLESS);
+    let mut running = run.start();
+    until_rotated(&mut running, &out, 3);
+    let finished = ending(&out, "pcap");
+    let before: BTreeMap<_, _> = finished
+        .iter()
+        .map(|it| (it.clone(), fs::read(it).expect("reads")))
+        .collect();
+    disk.cut();
+    // It may have found out by itself.
+    thread::sleep(Duration::from_millis(500));
+    if !running.ended() {
+        running.signal(Signal::TERM);
+    }
+    let done = running.wait();
+    done.says(&["Input/output error"]);
+    let text = fs::read_to_string(run.summary_path()).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let summary = Summary::parse(&text);
+    summary.ledger.assert_sums();
+    let total = summary.ledger.total;
+    assert!(total.dropped_storage > 0, "{done}");
+    let named = summary.files.len();
+    disk.restart();
+    recovered(&out);
+    // A name that was not yet on the disk comes back with recovery; what was synced under it is all there.
+    for (file, bytes) in &before {
+        assert!(
+            fs::read(file).expect("there") == *bytes,
+            "{} changed",
+            file.display()
+        );
+    }
+    let all = ending(&out, "pcap");
+    assert!(named >= before.len() && all.len() >= named, "{done}");
+    unbroken(&finished);
+    // Each for itself: the disk may have kept a block and not the one before it, in another file.
+    let kept: u64 = all
+        .iter()
+        .map(|it| unbroken(std::slice::from_ref(it)))
+        .sum();
+    assert!(kept >= total.captured, "{kept} frames are left of {done}");
+}
+
+/// A disk whose writes stall this long each, `stalls` times and more: under a wire that waits, and under one that goes
+/// on.
+fn slow(stall: Duration, stalls: u64) {
+    let dir = Dir::new();
+    for (wire, waits) in [
+        ("synth:size=1000,flows=64,count=4000", true),
+        (ENDLESS, false),
+    ] {
+        let disk = need!(Shaky::new(&dir));
+        let run = run(&dir, disk.path(), wire);
+        disk.stall(stall);
+        let mut running = run.start();
+        running.until("the disk stalled", |_| disk.stalls() >= stalls);
+        disk.stall(Duration::ZERO);
+        if !waits {
+            running.signal(Signal::TERM);
+        }
+        let done = running.wait().expect(0);
+        let summary = told(&run, &done);
+        let total = summary.ledger.total;
+        if waits {
+            assert_eq!((total.captured, total.dropped_storage), (4000, 0), "{done}");
+            assert_eq!(unbroken(&summary.files), 4000);
+        } else {
+            assert!(total.captured > 0, "{done}");
+        }
+    }
+}
+
+#[test]
+fn a_slow_disk_costs_what_the_ledger_says() {
+    slow(Duration::from_millis(100), 5);
+}
+
+#[test]
+#[ignore = "takes a minute: scripts/soak"]
+fn a_disk_that_stalls_for_seconds() {
+    slow(Duration::from_secs(1), 5);
+    slow(Duration::from_secs(5), 3);
+}
+
+#[test]
+fn a_disk_that_is_gone() {
+    let dir = Dir::new();
+    let disk = need!(Shaky::new(&dir));
+    let run = run(&dir, disk.path(), ENDLESS);
+    let mut running = run.start();
+    until_rotated(&mut running, disk.path(), 2);
+    disk.gone(true);
+    thread::sleep(Duration::from_millis(500));
+    if !running.ended() {
+        running.signal(Signal::TERM);
+    }
+    let done = running.wait();
+    done.says(&["Input/output error"]);
+    disk.gone(false);
+    let summary = told(&run, &done);
+    assert!(summary.ledger.total.dropped_storage > 0, "{done}");
+    assert!(summary.files.len() >= 2);
+    unbroken(&summary.files);
+    // What was on the disk of the open file is there still.
+    recovered(disk.path());
+    unbroken(&ending(disk.path(), "pcap"));
+}
+
+#[test]
+fn a_folder_that_is_removed() {
+    let dir = Dir::new();
+    let out = dir.folder("out");
+    let run = run(&dir, &out, ENDLESS).set("output.rotate_size=1GiB");
+    let mut running = run.start();
+    running.until("a file is open", |_| {
+        ending(&out, "part")
+            .iter()
+            .any(|it| fs::metadata(it).is_ok_and(|it| it.len() > 0))
+    });
+    fs::remove_dir_all(&out).expect("removed");
+    thread::sleep(Duration::from_millis(200));
+    if !running.ended() {
+        running.signal(Signal::TERM);
+    }
+    let done = running.wait().expect(1);
+    let summary = told(&run, &done);
+    let total = summary.ledger.total;
+    assert!(total.received > 0, "{done}");
+    assert_eq!((total.captured, summary.files.len()), (0, 0), "{done}");
+    let document: Value =
+        serde_json::from_str(&fs::read_to_string(run.summary_path()).expect("read")).expect("JSON");
+    assert!(
+        document["error"]
+            .as_str()
+            .is_some_and(|e| e.contains("No such file")),
+        "{document}"
+    );
+}
