@@ -467,6 +467,7 @@ nic      out_of_buffer 5, rx_discards_phy unreadable
 fcs      2,469,134 checked, 3 bad
 files    /d/wqcap-q00-1.pcapng
          /d/wqcap-q01-1.pcapng
+deleted  3 files of 4,096 bytes, the oldest
 time     2.500 s, 988 kframes/s, 640 Mbit/s; first queue ready after 0.120 s
 end      stopped
 notes    queue 1 was recovered once
