@@ -215,7 +215,15 @@ fn describe(plan: &Plan, config: &Config) -> String {
         };
         line(
             if i == 0 { "QPs" } else { "" },
-            format!("{i}  {:<10} {spread}", qp.profile.name()),
+            format!(
+                "{i}  {:<10} {spread}{}",
+                qp.profile.name(),
+                if qp.inner {
+                    ", by what is in tunnels"
+                } else {
+                    ""
+                }
+            ),
         );
     }
     for (i, rule) in plan.steering.rules.iter().enumerate() {

@@ -8,9 +8,9 @@ use crate::{
     nic::NicReader,
     observe::Observer,
     plan::{Plan, Stamps},
-    port::Port,
+    port::{Port, Spreading},
     reduce::{FcsReport, Stage, StageCounters},
-    rx::{Consumer, Control, Ended, Idle, Ring, Worker, system_ns, wait_readable},
+    rx::{Consumer, Control, Ended, Idle, Orders, Ring, Worker, system_ns, wait_readable},
     sink::{
         Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, PcapEncoder, PcapngEncoder,
         Writer,
@@ -29,6 +29,12 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
+
+mod respread;
+mod wq_flags;
+
+pub use respread::{Respread, Respreading};
+pub use wq_flags::WqFlagsHandle;
 
 /// Completions a loop takes with one poll.
 const BATCH: usize = 64;
@@ -58,6 +64,12 @@ pub struct Capture {
     writer: Option<Writer>,
     shared: Shared,
     fatal: Vec<(usize, Arc<AtomicBool>)>,
+    /// By queue.
+    orders: Vec<Arc<Orders>>,
+    /// Why CVLAN stripping cannot be turned on, if it cannot.
+    no_stripping: Option<String>,
+    steering: Spreading,
+    spreading: respread::Spreading,
     clock: Option<Clock>,
     nic: Arc<NicReader>,
     limits: Limits,
@@ -359,6 +371,10 @@ impl Capture {
             writer,
             shared,
             fatal,
+            orders: plan.queues.iter().map(|_| Arc::default()).collect(),
+            no_stripping: wq_flags::refusal(plan),
+            steering: Spreading::of(plan),
+            spreading: respread::Spreading::of(plan),
             clock,
             nic,
             limits,
@@ -389,6 +405,8 @@ impl Capture {
         let control = Arc::clone(&self.shared.control);
         let budget = self.shared.budget.clone();
         let wq_fatal = Arc::clone(&self.fatal[i].1);
+        let orders = Arc::clone(&self.orders[i]);
+        let sampler = self.spreading.sampler(i);
         let idle = match (plan.sleep, queue.shared_core) {
             (true, _) => Idle::Sleep,
             (false, true) => Idle::Yield,
@@ -413,6 +431,8 @@ impl Capture {
                     control,
                     budget,
                     wq_fatal,
+                    orders,
+                    sampler,
                 };
                 let (ring, consumer, ended) = worker.run();
                 // Its last block goes to the writer here.
@@ -520,6 +540,7 @@ impl Capture {
         if let Some(clock) = &mut self.clock {
             clock.look(&self.port);
         }
+        self.look_at_load();
         if self.end.is_some() {
             return;
         }

@@ -5,7 +5,7 @@
 use crate::{
     Error,
     place::Place,
-    verbs::{self, Context},
+    verbs::{self, Context, TunnelOffloads},
 };
 use rdma_sys as ffi;
 use serde::Serialize;
@@ -66,6 +66,8 @@ pub struct DeviceCaps {
     pub delay_drop: bool,
     /// `IBV_DEVICE_PCI_WRITE_END_PADDING`.
     pub end_padding: bool,
+    /// Tunnels whose inner headers can be matched and hashed.
+    pub tunnels: TunnelOffloads,
     /// Rate of the clock that stamps completions, in kHz; 0: no completion timestamps.
     pub clock_khz: u64,
     /// Which bits of a completion timestamp are valid.
@@ -116,7 +118,10 @@ fn sysfs(device: &str, file: &str) -> Option<String> {
 fn facts(context: &Context) -> Result<DeviceFacts, Error> {
     let name = context.name();
     let attr = context.query_device()?;
-    let caps = DeviceCaps::of(&attr);
+    let caps = DeviceCaps {
+        tunnels: TunnelOffloads::of(context),
+        ..DeviceCaps::of(&attr)
+    };
     let ports = (1..=attr.orig_attr.phys_port_cnt)
         .map(|number| port(context, number))
         .collect::<Result<_, _>>()?;
@@ -154,6 +159,7 @@ impl DeviceCaps {
             scatter_fcs: raw(ffi::ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_SCATTER_FCS),
             delay_drop: raw(ffi::ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_DELAY_DROP),
             end_padding: attr.device_cap_flags_ex & PCI_WRITE_END_PADDING != 0,
+            tunnels: TunnelOffloads::default(),
             clock_khz: attr.hca_core_clock,
             timestamp_mask: attr.completion_timestamp_mask,
         }

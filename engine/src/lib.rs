@@ -50,6 +50,7 @@ pub mod port;
 pub mod reader;
 pub mod recover;
 pub mod reduce;
+pub mod respread;
 pub mod rx;
 pub mod sink;
 pub mod stats;

@@ -8,12 +8,13 @@ use crate::{
     filter::Filter,
     management,
     reduce::Reduction,
+    rx::HEADROOM,
     sink::{Keep, Rotation, Share},
-    steer::Steering,
+    steer::{self, Steering},
     unseen,
     verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
-use rss::{key::RssKey, table::IndirectionTable};
+use rss::{key::RssKey, profile::HashDepth, table::IndirectionTable};
 use serde::{Serialize, Serializer};
 use std::path::PathBuf;
 
@@ -32,6 +33,11 @@ pub struct Plan {
     pub table: Vec<u16>,
     /// The RSS QPs and flow rules.
     pub steering: Steering,
+    /// How deep the hash reaches.
+    #[serde(serialize_with = "text")]
+    pub depth: HashDepth,
+    /// Even the queues' load out at run time.
+    pub respread: bool,
     /// The Toeplitz key, as the configuration names it.
     #[serde(serialize_with = "name_of_key")]
     pub key: RssKey,
@@ -99,10 +105,16 @@ pub struct OutputPlan {
     pub hook: Option<PathBuf>,
     /// The folder of indexes of finished files.
     pub index_dir: Option<PathBuf>,
+    /// What becomes of tags that the NIC takes off.
+    pub vlan: config::Vlan,
 }
 
 fn name_of_key<S: Serializer>(key: &RssKey, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(key)
+}
+
+fn text<T: std::fmt::Display, S: Serializer>(it: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(it)
 }
 
 /// How stamps are made.
@@ -191,6 +203,13 @@ impl Plan {
             );
         }
         verifiable(config)?;
+        // Stripping may be turned on later: the room to put a tag back must be there from the start.
+        let restore_vlan =
+            direct && caps.cvlan_stripping && config.output.vlan == config::Vlan::Restore;
+        let headroom = if restore_vlan { HEADROOM } else { 0 };
+        let slot = u64::from(buffer) * u64::from(max_sge) + headroom as u64;
+        respreadable(config, &steering, queues.len())?;
+        tunnels(config, device)?;
         stolen(config, device, port, &mut notes)?;
         let key = config
             .rss
@@ -204,7 +223,7 @@ impl Plan {
         Ok(Self {
             port: port.number,
             netdev: port.netdev.clone(),
-            memory: u64::from(ring) * u64::from(buffer) * u64::from(max_sge) * queues.len() as u64,
+            memory: u64::from(ring) * slot * queues.len() as u64,
             queues,
             table,
             steering,
@@ -218,7 +237,9 @@ impl Plan {
             statistics: config.statistics(),
             stamps,
             direct,
-            restore_vlan: config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Restore,
+            depth: steer::depth(config),
+            respread: config.rss.respread,
+            restore_vlan,
             sleep: config.capture.idle == config::Idle::Sleep,
             promiscuous: config.capture.promiscuous,
             stop_on_port_down: config.capture.on_port_down() == config::OnPortDown::Stop,
@@ -226,6 +247,7 @@ impl Plan {
                 dir,
                 format: config.output.format,
                 buffer: config.output.buffer.0,
+                vlan: config.output.vlan,
                 hold: config.output.on_full() == config::OnFull::Hold,
                 rotation: Rotation {
                     size: config.output.rotate_size.0,
@@ -276,6 +298,39 @@ fn reduction(capture: &config::CaptureConfig) -> Result<Reduction, Error> {
         capture.slice,
     )
     .verifying(capture.verify_fcs))
+}
+
+/// Hashing what is in tunnels takes a device that can.
+fn tunnels(config: &Config, device: &DeviceFacts) -> Result<(), Error> {
+    let has = device.caps.tunnels;
+    let missing = match (has.vxlan, has.gre) {
+        _ if !config.rss.inner => return Ok(()),
+        (true, true) => return Ok(()),
+        (false, _) => "MLX5DV_RAW_PACKET_CAP_TUNNELED_OFFLOAD_VXLAN",
+        (_, false) => "MLX5DV_RAW_PACKET_CAP_TUNNELED_OFFLOAD_GRE",
+    };
+    Err(refuse(
+        "rss.inner",
+        true,
+        format!("{} lacks {missing}; leave it off", device.name),
+    ))
+}
+
+/// Re-spreading needs something to spread over, and rules that can be swapped.
+fn respreadable(config: &Config, steering: &Steering, queues: usize) -> Result<(), Error> {
+    let problem = if !config.rss.respread {
+        return Ok(());
+    } else if config.rss.inner {
+        "with rss.inner it is not known what flows inside tunnels load a queue with; leave one of them off"
+    } else if queues < 2 {
+        "there is one queue; set capture.queues"
+    } else if !steering.has_sides {
+        "the rules stand on more than 8 hardware priorities, and each needs a second one to be swapped; use fewer of \
+         rule.priority"
+    } else {
+        return Ok(());
+    };
+    Err(refuse("rss.respread", true, problem))
 }
 
 /// An FCS can be checked where it is delivered, with the frame that it belongs to.

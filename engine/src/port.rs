@@ -4,9 +4,10 @@ use crate::{
     Error, clock,
     plan::{Plan, Stamps},
     rx::{Ring, RingAttr, system_ns},
-    steer::Spread,
-    verbs::{Context, Flow, FlowRule, Pd, RssQp, RwqTable},
+    steer::{self, RulePlan, SIDES, Spread, Steering},
+    verbs::{Context, Flow, FlowRule, Pd, RssQp, RwqTable, WqHandle},
 };
+use rss::key::RssKey;
 
 /// Everything on a port but the rings, which their loops own.
 ///
@@ -14,8 +15,12 @@ use crate::{
 /// tables. WQs, CQs and memory go with the last of table and ring.
 pub struct Port {
     flows: Vec<Flow>,
+    /// By rule: which of its two priorities it stands on.
+    sides: Vec<u16>,
     qps: Vec<RssQp>,
     tables: Vec<(Spread, RwqTable)>,
+    /// By queue.
+    wqs: Vec<WqHandle>,
     pd: Pd,
     context: Context,
     _promiscuous: Option<promisc::Membership>,
@@ -31,8 +36,10 @@ impl Port {
         let pd = Pd::alloc(&context)?;
         Ok(Self {
             flows: Vec::new(),
+            sides: Vec::new(),
             qps: Vec::new(),
             tables: Vec::new(),
+            wqs: Vec::new(),
             pd,
             context,
             _promiscuous: None,
@@ -84,6 +91,7 @@ impl Port {
     /// # Errors
     /// A verb's.
     pub fn spread(&mut self, plan: &Plan, rings: &[Ring]) -> Result<(), Error> {
+        self.wqs = rings.iter().map(|ring| ring.wq().handle()).collect();
         for qp in &plan.steering.qps {
             let table = match self.tables.iter().find(|(spread, _)| *spread == qp.spread) {
                 Some((_, table)) => table.clone(),
@@ -92,8 +100,7 @@ impl Port {
                         Spread::Table => plan.table.clone(),
                         Spread::Queue(queue) => vec![queue],
                     };
-                    let wqs = queues.iter().map(|q| rings[usize::from(*q)].wq());
-                    let table = RwqTable::create(&self.context, wqs)?;
+                    let table = self.table(&queues)?;
                     self.tables.push((qp.spread, table.clone()));
                     table
                 }
@@ -102,9 +109,60 @@ impl Port {
                 &self.pd,
                 &table,
                 &plan.key,
-                qp.profile.hash_fields(),
+                qp.hash_fields(),
             )?);
         }
+        Ok(())
+    }
+
+    /// A table over the rings' WQs.
+    fn table(&self, queues: &[u16]) -> Result<RwqTable, Error> {
+        let wqs = queues.iter().map(|q| self.wqs[usize::from(*q)].clone());
+        RwqTable::create(&self.context, wqs)
+    }
+
+    /// Lets another table take the place of the shared one, frames flowing.
+    ///
+    /// Each rule that spreads has two priorities, side by side, with nothing else on either ([`crate::steer::SIDES`]).
+    /// One of them is free. The rule is installed there once more, to a new QP over the new table, before the old one
+    /// goes. If the new one stands in front, it takes over the moment it is there; if it stands behind, the moment the
+    /// old one is gone. In between no frame finds no rule, none finds two of one priority, and what stood before and
+    /// behind the rule still does. The WQs are the same all along, so what the old QPs have already put on them stays.
+    ///
+    /// # Errors
+    /// The plan leaves no room for it, or a verb's. Rules swapped by then lead to the new QPs, the others to the old:
+    /// every frame arrives once all the same.
+    pub fn respread(&mut self, spreading: &Spreading, table: &[u16]) -> Result<(), Error> {
+        if !spreading.steering.has_sides {
+            return Err(Error::Config {
+                key: "rss.respread".into(),
+                value: "true".into(),
+                problem: format!(
+                    "the rules stand on more than {} priorities, and each would need a second one to be swapped",
+                    steer::MOST_RANKS
+                ),
+            });
+        }
+        let table = self.table(table)?;
+        let mut qps = self.qps.clone();
+        for (qp, planned) in qps.iter_mut().zip(&spreading.steering.qps) {
+            if planned.spread == Spread::Table {
+                *qp = RssQp::create(&self.pd, &table, &spreading.key, planned.hash_fields())?;
+            }
+        }
+        for (i, rule) in spreading.steering.rules.iter().enumerate() {
+            if spreading.steering.qps[rule.qp].spread != Spread::Table {
+                continue;
+            }
+            let side = SIDES - 1 - self.sides[i];
+            let new = Flow::create(&qps[rule.qp], &flow(spreading.port, rule, side))?;
+            // The old one goes here, after the new one has come.
+            self.flows[i] = new;
+            self.sides[i] = side;
+        }
+        self.qps = qps;
+        self.tables.retain(|(spread, _)| *spread != Spread::Table);
+        self.tables.push((Spread::Table, table));
         Ok(())
     }
 
@@ -117,13 +175,9 @@ impl Port {
             self._promiscuous = promisc::Membership::join(netdev)?;
         }
         for rule in &plan.steering.rules {
-            let flow = FlowRule {
-                port: plan.port,
-                kind: rule.kind,
-                priority: rule.priority,
-                specs: rule.specs.clone(),
-            };
+            let flow = flow(plan.port, rule, 0);
             self.flows.push(Flow::create(&self.qps[rule.qp], &flow)?);
+            self.sides.push(0);
         }
         Ok(())
     }
@@ -163,6 +217,36 @@ impl Port {
             ns,
             plan.device.caps.clock_khz,
         ))
+    }
+}
+
+/// What swapping the rules over takes to know of a plan.
+#[derive(Clone, Debug)]
+pub struct Spreading {
+    steering: Steering,
+    key: RssKey,
+    port: u8,
+}
+
+impl Spreading {
+    /// Of a plan.
+    #[must_use]
+    pub fn of(plan: &Plan) -> Self {
+        Self {
+            steering: plan.steering.clone(),
+            key: plan.key,
+            port: plan.port,
+        }
+    }
+}
+
+/// A planned rule on one of its priorities.
+fn flow(port: u8, rule: &RulePlan, side: u16) -> FlowRule {
+    FlowRule {
+        port,
+        kind: rule.kind,
+        priority: rule.priority + side,
+        specs: rule.specs.clone(),
     }
 }
 

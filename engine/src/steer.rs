@@ -9,17 +9,25 @@
 use crate::{
     Error,
     config::{self, Action, Config, Mode, Proto, RuleConfig},
-    verbs::{FlowKind, FlowSpec, Masked},
+    verbs::{FlowKind, FlowSpec, Inner, Masked},
 };
-use rss::profile::{HashDepth, Profile};
+use rss::profile::{HashDepth, HashFields, Profile};
 use serde::{Serialize, Serializer};
 use std::net::IpAddr;
 
 /// The first priority of `steal`: rules of others, put in front on purpose, still have room.
 const STEAL_BASE: u16 = 8;
-/// Hardware priorities that one of the user's takes: one for each of [`Profile::priority_offset`]'s.
+/// What is in tunnels comes right before: two ranks, one for each of the profiles' offsets that hash.
+const TUNNEL_BASE: u16 = STEAL_BASE - 2 * SIDES;
+/// Ranks that one of the user's priorities takes: one for each of [`Profile::priority_offset`]'s.
 const STEP: u16 = 3;
-/// The largest of the user's priorities: mlx5 takes 0 to 15.
+/// Hardware priorities of a rank: rules are swapped for others by going from one to the other and back.
+pub const SIDES: u16 = 2;
+/// Hardware priorities: mlx5 takes 0 to 15.
+const PRIORITIES: u16 = 16;
+/// Ranks that have room for both sides.
+pub const MOST_RANKS: u16 = PRIORITIES / SIDES;
+/// The largest of the user's priorities: with [`STEP`] ranks each, all of them fit mlx5's.
 pub const MAX_PRIORITY: u16 = 4;
 /// The UDP port of VXLAN (RFC 7348).
 const VXLAN_PORT: u16 = 4789;
@@ -42,6 +50,21 @@ pub struct QpPlan {
     pub profile: Profile,
     /// Over which table.
     pub spread: Spread,
+    /// It hashes the headers inside a tunnel.
+    pub inner: bool,
+}
+
+impl QpPlan {
+    /// What its hash covers.
+    #[must_use]
+    pub fn hash_fields(&self) -> HashFields {
+        let fields = self.profile.hash_fields();
+        if self.inner {
+            fields | HashFields::INNER
+        } else {
+            fields
+        }
+    }
 }
 
 /// One flow rule.
@@ -68,6 +91,8 @@ pub struct Steering {
     pub qps: Vec<QpPlan>,
     /// Flow rules, the more special before the more general.
     pub rules: Vec<RulePlan>,
+    /// The priority behind each rule's is free, so that rules can be swapped while frames flow.
+    pub has_sides: bool,
 }
 
 fn name_of_profile<S: Serializer>(profile: &Profile, serializer: S) -> Result<S::Ok, S::Error> {
@@ -84,12 +109,14 @@ impl Steering {
     /// # Errors
     /// A rule that cannot be, rules that would duplicate frames, or more queues than the mode can have.
     pub fn of(config: &Config, queues: u16) -> Result<Self, Error> {
-        let depth = match config.rss.hash {
-            config::HashDepth::L3 => HashDepth::L3,
-            config::HashDepth::L4 => HashDepth::L4,
-        };
+        let depth = depth(config);
         match config.capture.mode {
-            Mode::Steal => Ok(Self::steal(depth)),
+            mode if config.rss.inner && mode != Mode::Steal => Err(refuse(
+                "rss.inner",
+                true,
+                format!("mode \"{mode}\" has no rules for what is in tunnels; use \"steal\""),
+            )),
+            Mode::Steal => Ok(Self::steal(depth, config.rss.inner)),
             Mode::Sniffer if queues > 1 => Err(refuse(
                 "capture.queues",
                 queues,
@@ -102,19 +129,52 @@ impl Steering {
     }
 
     /// Every frame, by profile.
-    fn steal(depth: HashDepth) -> Self {
-        let mut steering = Self::default();
+    fn steal(depth: HashDepth, inner: bool) -> Self {
+        let mut steering = Self {
+            has_sides: true,
+            ..Self::default()
+        };
+        if inner {
+            steering.tunnels(depth);
+        }
         for profile in Profile::to_install(depth) {
             let qp = steering.qp(*profile, None);
             steering.rules.push(RulePlan {
                 name: profile.name().to_owned(),
                 kind: FlowKind::Normal,
-                priority: STEAL_BASE + u16::from(profile.priority_offset()),
+                priority: STEAL_BASE + SIDES * u16::from(profile.priority_offset()),
                 specs: Match::default().specs(*profile),
                 qp,
             });
         }
         steering
+    }
+
+    /// In front of all others: tunnelled IP by what is inside, VXLAN and GRE over either IP version. Tunnels with
+    /// anything else in them fall through to the rules for what they are themselves.
+    fn tunnels(&mut self, depth: HashDepth) {
+        let profiles = Profile::to_install(depth).iter();
+        for profile in profiles.filter(|it| **it != Profile::CatchAll) {
+            let qp = self.qps.len();
+            self.qps.push(QpPlan {
+                profile: *profile,
+                spread: Spread::Table,
+                inner: true,
+            });
+            for tunnel in ["vxlan", "gre"] {
+                for ip in [Ip::V4, Ip::V6] {
+                    let mut specs = Match::tunnel(tunnel == "vxlan", ip);
+                    specs.extend(inner_specs(*profile));
+                    self.rules.push(RulePlan {
+                        name: format!("{tunnel} {}", profile.name()),
+                        kind: FlowKind::Normal,
+                        priority: TUNNEL_BASE + SIDES * u16::from(profile.priority_offset()),
+                        specs,
+                        qp,
+                    });
+                }
+            }
+        }
     }
 
     fn sniffer() -> Self {
@@ -178,7 +238,20 @@ impl Steering {
         steering.refuse_duplicates(&matches)?;
         // Whatever order the user wrote them in.
         steering.rules.sort_by_key(|r| r.priority);
+        steering.close_ranks();
         Ok(steering)
+    }
+
+    /// Ranks that no rule has are taken out; then each has room for both sides, if there are not too many.
+    fn close_ranks(&mut self) {
+        let mut ranks: Vec<_> = self.rules.iter().map(|rule| rule.priority).collect();
+        ranks.dedup();
+        self.has_sides = ranks.len() <= usize::from(MOST_RANKS);
+        let step = if self.has_sides { SIDES } else { 1 };
+        for rule in &mut self.rules {
+            let rank = ranks.iter().position(|it| *it == rule.priority);
+            rule.priority = u16::try_from(rank.unwrap_or(0)).unwrap_or(0) * step;
+        }
     }
 
     /// The number of the QP for a profile, made if it is not there yet.
@@ -187,15 +260,18 @@ impl Steering {
             (Some(queue), _) => QpPlan {
                 profile: Profile::CatchAll,
                 spread: Spread::Queue(queue),
+                inner: false,
             },
             // What is not hashed needs a table of one entry.
             (None, Profile::CatchAll) => QpPlan {
                 profile,
                 spread: Spread::Queue(0),
+                inner: false,
             },
             (None, _) => QpPlan {
                 profile,
                 spread: Spread::Table,
+                inner: false,
             },
         };
         self.qps
@@ -231,6 +307,15 @@ impl Steering {
             }
         }
         Ok(())
+    }
+}
+
+/// How deep a configuration hashes.
+#[must_use]
+pub fn depth(config: &Config) -> HashDepth {
+    match config.rss.hash {
+        config::HashDepth::L3 => HashDepth::L3,
+        config::HashDepth::L4 => HashDepth::L4,
     }
 }
 
@@ -346,6 +431,31 @@ impl Match {
             return Err("a frame that is dropped goes to no queue".into());
         }
         Ok(it)
+    }
+
+    /// The outer part of a tunnel's rule.
+    fn tunnel(vxlan: bool, ip: Ip) -> Vec<FlowSpec> {
+        let mut outer = Self {
+            ip: Some(ip),
+            ..Self::default()
+        };
+        if vxlan {
+            outer.proto = Some(Proto::UDP.0);
+            outer.dst_port = Masked {
+                value: VXLAN_PORT,
+                mask: 0xffff,
+            };
+        }
+        // The catch-all's specs are the match's own, none added.
+        let mut specs = outer.specs(Profile::CatchAll);
+        specs.push(if vxlan {
+            FlowSpec::Vxlan {
+                vni: Masked::default(),
+            }
+        } else {
+            FlowSpec::Gre
+        });
+        specs
     }
 
     fn set_ip(&mut self, ip: Ip) -> Result<(), String> {
@@ -502,6 +612,17 @@ impl Match {
     }
 }
 
+/// What a profile matches, inside a tunnel.
+fn inner_specs(profile: Profile) -> Vec<FlowSpec> {
+    let (ip, l4) = kinds(profile);
+    let ip = ip.map(|ip| match ip {
+        Ip::V4 => Inner::Ipv4,
+        Ip::V6 => Inner::Ipv6,
+    });
+    let l4 = l4.map(|l4| if l4 == 6 { Inner::Tcp } else { Inner::Udp });
+    ip.into_iter().chain(l4).map(FlowSpec::Inner).collect()
+}
+
 /// The IP version and the L4 protocol of a profile.
 fn kinds(profile: Profile) -> (Option<Ip>, Option<u8>) {
     match profile {
@@ -578,7 +699,18 @@ pub fn describe(specs: &[FlowSpec]) -> String {
                     }
                 }
             }
+            FlowSpec::Vxlan { vni } if vni.mask == 0 => words.push("vxlan".into()),
             FlowSpec::Vxlan { vni } => words.push(format!("vni {}", vni.value)),
+            FlowSpec::Gre => words.push("gre".into()),
+            FlowSpec::Inner(inner) => words.push(
+                match inner {
+                    Inner::Ipv4 => "inner ipv4",
+                    Inner::Ipv6 => "inner ipv6",
+                    Inner::Tcp => "inner tcp",
+                    Inner::Udp => "inner udp",
+                }
+                .into(),
+            ),
             FlowSpec::Drop => words.push("drop".into()),
         }
     }
@@ -628,11 +760,38 @@ mod tests {
                 "8 ipv4 udp -> ipv4-udp",
                 "8 ipv6 tcp -> ipv6-tcp",
                 "8 ipv6 udp -> ipv6-udp",
-                "9 ipv4 -> ipv4",
-                "9 ipv6 -> ipv6",
-                "10 any frame -> queue 0",
+                "10 ipv4 -> ipv4",
+                "10 ipv6 -> ipv6",
+                "12 any frame -> queue 0",
             ]
         );
+    }
+
+    #[test]
+    fn what_is_in_tunnels_comes_before_the_tunnels() {
+        let config = Config::with_overrides("", &[("rss.inner", "true"), ("rss.hash", "l3")]);
+        let steering = Steering::of(&config.unwrap(), 4).unwrap();
+        assert_eq!(
+            lines(&steering)[..5],
+            [
+                "6 ipv4 udp dst port 4789 vxlan inner ipv4 -> ipv4",
+                "6 ipv6 udp dst port 4789 vxlan inner ipv4 -> ipv4",
+                "6 ipv4 gre inner ipv4 -> ipv4",
+                "6 ipv6 gre inner ipv4 -> ipv4",
+                "6 ipv4 udp dst port 4789 vxlan inner ipv6 -> ipv6",
+            ]
+        );
+        assert!(steering.qps[0].inner && steering.qps[0].hash_fields().bits() == 0x8000_0003);
+        let deep = Config::with_overrides("", &[("rss.inner", "true")]).unwrap();
+        let deep = Steering::of(&deep, 4).unwrap();
+        assert_eq!((deep.qps.len(), deep.rules.len()), (13, 31));
+        assert_eq!(
+            lines(&deep)[0],
+            "4 ipv4 udp dst port 4789 vxlan inner ipv4 inner tcp -> ipv4-tcp"
+        );
+        let other = [("rss.inner", "true"), ("capture.mode", "sniffer")];
+        let error = Steering::of(&Config::with_overrides("", &other).unwrap(), 1).unwrap_err();
+        assert!(error.to_string().contains("rss.inner"), "{error}");
     }
 
     #[test]
@@ -652,9 +811,9 @@ mod tests {
         assert_eq!(
             lines(&filtered(rule, 2).unwrap()),
             [
-                "3 ipv4 dst 10.0.0.0/8 tcp -> ipv4-tcp",
-                "3 ipv4 dst 10.0.0.0/8 udp -> ipv4-udp",
-                "4 ipv4 dst 10.0.0.0/8 -> ipv4",
+                "0 ipv4 dst 10.0.0.0/8 tcp -> ipv4-tcp",
+                "0 ipv4 dst 10.0.0.0/8 udp -> ipv4-udp",
+                "2 ipv4 dst 10.0.0.0/8 -> ipv4",
             ]
         );
         assert_eq!(
@@ -666,19 +825,19 @@ mod tests {
         );
         assert_eq!(
             lines(&filtered("[[rule]]\nproto = \"esp\"", 2).unwrap()),
-            ["1 ipv4 protocol 50 -> ipv4", "1 ipv6 protocol 50 -> ipv6"]
+            ["0 ipv4 protocol 50 -> ipv4", "0 ipv6 protocol 50 -> ipv6"]
         );
         assert_eq!(
             lines(&filtered("[[rule]]\nethertype = 0x0806", 2).unwrap()),
-            ["2 ethertype 0x0806 -> queue 0"]
+            ["0 ethertype 0x0806 -> queue 0"]
         );
         assert_eq!(
             lines(&filtered("[[rule]]\nvlan = 7\naction = \"drop\"", 2).unwrap()),
-            ["2 vlan 7 drop -> queue 0"]
+            ["0 vlan 7 drop -> queue 0"]
         );
         assert_eq!(
             lines(&filtered("[[rule]]\nsrc = \"::1\"\nqueue = 1", 2).unwrap()),
-            ["1 ipv6 src ::1/128 -> queue 1"]
+            ["0 ipv6 src ::1/128 -> queue 1"]
         );
         assert_eq!(
             lines(&filtered("[[rule]]\nvni = 5\nqueue = 1", 2).unwrap()),
@@ -696,10 +855,24 @@ mod tests {
                 .unwrap()
             ),
             [
-                "1 ipv4 tcp dst port 443 -> ipv4",
-                "1 ipv6 tcp dst port 443 -> ipv6"
+                "0 ipv4 tcp dst port 443 -> ipv4",
+                "0 ipv6 tcp dst port 443 -> ipv6"
             ]
         );
+    }
+
+    #[test]
+    fn each_rank_has_a_priority_to_swap_with_as_long_as_there_are_enough() {
+        let rules = |n: u16| {
+            let rule = |i| format!("[[rule]]\nsrc = \"10.{i}.0.0/16\"\npriority = {i}\n");
+            filtered(&(0..n).map(rule).collect::<String>(), 2).unwrap()
+        };
+        for (n, has_sides, last) in [(1, true, 2), (4, true, 14), (5, false, 9)] {
+            let steering = rules(n);
+            assert_eq!(steering.has_sides, has_sides, "{n}");
+            assert_eq!(steering.rules.last().unwrap().priority, last, "{n}");
+        }
+        assert!(Steering::of(&Config::default(), 4).unwrap().has_sides);
     }
 
     #[test]

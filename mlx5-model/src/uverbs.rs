@@ -15,6 +15,7 @@ mod matcher;
 mod memory;
 mod qp;
 mod srq;
+mod told;
 mod wq;
 
 use std::io::Write;
@@ -226,12 +227,17 @@ pub fn write(session: &Session, bytes: &[u8]) -> Result<usize, Errno> {
     let header: ib_uverbs_cmd_hdr = read_from(bytes).ok_or(libc::EINVAL)?;
     let method = find(header.command)?;
     let extended = header.command & IB_USER_VERBS_CMD_FLAG_EXTENDED != 0;
+    let debug = Settings::global().debug;
+    let mut details = String::new();
     let result = (|| {
         let request = if extended {
             frame_extended(&header, bytes, method)?
         } else {
             frame_legacy(&header, bytes, method)?
         };
+        if debug {
+            details = told::details(extended, method.number, &request);
+        }
         if !session.is_ready() && method.number != IB_USER_VERBS_CMD_GET_CONTEXT {
             return Err(libc::EINVAL);
         }
@@ -241,8 +247,8 @@ pub fn write(session: &Session, bytes: &[u8]) -> Result<usize, Errno> {
         }
         (method.run)(session, &request)
     })();
-    if Settings::global().debug {
-        tell(session, method, extended, result);
+    if debug {
+        tell(session, method, extended, &details, result);
     }
     result.map(|()| bytes.len())
 }
@@ -264,14 +270,20 @@ fn find(command: u32) -> Result<&'static Method, Errno> {
         .ok_or(libc::EOPNOTSUPP)
 }
 
-fn tell(session: &Session, method: &Method, extended: bool, result: Result<(), Errno>) {
+fn tell(
+    session: &Session,
+    method: &Method,
+    extended: bool,
+    details: &str,
+    result: Result<(), Errno>,
+) {
     let result = match result {
         Ok(()) => "ok".to_owned(),
         Err(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
     };
     let _ = writeln!(
         std::io::stderr(),
-        "mlx5-model: {} context {}: {}{} -> {result}",
+        "mlx5-model: {} context {}: {}{}{details} -> {result}",
         session.device().settings().name,
         session.context(),
         if extended { "extended " } else { "" },

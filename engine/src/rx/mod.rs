@@ -6,11 +6,15 @@
 //! Architecture invariant: a slot is a token. It is on the ring, where the device may write to it, or somebody holds
 //! the token and may read it; there is no third place, and no second token.
 
+mod load;
+mod order;
 mod pool;
 mod ring;
 mod worker;
 
-pub use pool::{FCS_LEN, Filled, Slot, SlotMemory};
+pub use load::{Hashing, QueueLoad, Sampler};
+pub use order::Orders;
+pub use pool::{FCS_LEN, Filled, HEADROOM, Slot, SlotMemory};
 pub use ring::{Batch, Failed, Ring, RingAttr};
 pub use worker::{Consumer, Control, Ended, Fcs, Frame, Idle, Verdict, Worker};
 pub(crate) use worker::{system_ns, wait_readable};

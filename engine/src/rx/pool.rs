@@ -97,12 +97,15 @@ impl Filled {
     }
 }
 
+/// Bytes in front of a slot where VLAN tags are put back: a cache line, so that frames stay aligned.
+pub const HEADROOM: usize = 64;
+
 /// How slots lie in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     /// Bytes the device may write.
     slot_bytes: usize,
-    /// Bytes in front of them, for a VLAN tag that is put back: a cache line, so that frames stay aligned.
+    /// Bytes in front of them: none, or [`HEADROOM`].
     headroom: usize,
     /// Bytes behind each frame that are its FCS.
     fcs: usize,
@@ -112,7 +115,7 @@ impl Layout {
     pub(super) fn of(attr: RingAttr) -> Self {
         Self {
             slot_bytes: attr.buffer as usize * attr.max_sge as usize,
-            headroom: if attr.restore_vlan { 64 } else { 0 },
+            headroom: if attr.restore_vlan { HEADROOM } else { 0 },
             fcs: if attr.flags & SCATTER_FCS != 0 {
                 FCS_LEN
             } else {

@@ -326,6 +326,18 @@ impl Ring {
         Ok(())
     }
 
+    /// Turns CVLAN stripping on or off. What is on the ring stays there: each completion tells whether its frame lost
+    /// a tag.
+    ///
+    /// # Errors
+    /// The verb's: the device cannot.
+    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), Error> {
+        match &mut self.way {
+            Way::Verbs(way) => way.wq.set_cvlan_stripping(on),
+            Way::Direct(way) => way.wq.wq_mut().set_cvlan_stripping(on),
+        }
+    }
+
     fn set_state(&mut self, state: WqState) -> Result<(), Error> {
         match &mut self.way {
             Way::Verbs(way) => way.wq.set_state(state),

@@ -3,7 +3,7 @@
 //! Per batch, not per frame: one look at the stop flag, one conversion of the clock, one list of reposted WRs, one
 //! round of counter stores. Nothing here allocates, locks or logs while frames flow.
 
-use super::{Batch, FCS_LEN, Filled, Ring, SlotMemory};
+use super::{Batch, FCS_LEN, Filled, Orders, Ring, Sampler, SlotMemory};
 use crate::{
     clock::{Conversion, SharedConversion},
     stats::{Budget, QueueCounters},
@@ -130,6 +130,10 @@ pub struct Worker<C> {
     pub budget: Option<Arc<Budget>>,
     /// Set from outside when the device reports this WQ in error.
     pub wq_fatal: Arc<AtomicBool>,
+    /// What the hand asks for meanwhile.
+    pub orders: Arc<Orders>,
+    /// Tells the hand how the load is spread.
+    pub sampler: Sampler,
 }
 
 /// The counters of a loop, kept in registers and its own cache lines, published once a batch.
@@ -213,9 +217,14 @@ impl<C: Consumer> Worker<C> {
                 .as_ref()
                 .map_or(usize::MAX, |b| b.claim(batch.size()));
             let before = tally.captured;
+            if self.orders.are_pending() {
+                let ring = &mut self.ring;
+                self.orders.obey(|on| ring.set_cvlan_stripping(on));
+            }
             let polled = self.ring.poll(&mut batch, grant);
             if !batch.is_empty() {
                 quiet.reset();
+                self.sampler.look(&batch, self.ring.memory());
                 let stamp = self.stamp();
                 self.consumer.batch();
                 for filled in &batch.frames {

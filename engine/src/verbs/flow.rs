@@ -85,8 +85,46 @@ pub enum FlowSpec {
         /// Network identifier, 24 bits.
         vni: Masked<u32>,
     },
+    /// `IBV_FLOW_SPEC_GRE`: any.
+    Gre,
+    /// A header inside the tunnel (`IBV_FLOW_SPEC_INNER`).
+    Inner(Inner),
     /// `IBV_FLOW_SPEC_ACTION_DROP`.
     Drop,
+}
+
+/// Headers inside a tunnel, of which any will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inner {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Inner {
+    /// The same as an outer header.
+    fn outer(self) -> FlowSpec {
+        let (src, dst) = (Masked::default(), Masked::default());
+        match self {
+            Self::Ipv4 => FlowSpec::Ipv4 {
+                src: Masked::default(),
+                dst: Masked::default(),
+                proto: Masked::default(),
+            },
+            Self::Ipv6 => FlowSpec::Ipv6 {
+                src: Masked::default(),
+                dst: Masked::default(),
+                proto: Masked::default(),
+            },
+            Self::Tcp => FlowSpec::Tcp { src, dst },
+            Self::Udp => FlowSpec::Udp { src, dst },
+        }
+    }
 }
 
 impl FlowSpec {
@@ -165,6 +203,30 @@ impl FlowSpec {
                     },
                 },
             ),
+            Self::Gre => {
+                let any = ffi::ibv_flow_gre_filter {
+                    c_ks_res0_ver: 0,
+                    protocol: 0,
+                    key: 0,
+                };
+                put(
+                    out,
+                    &ffi::ibv_flow_spec_gre {
+                        type_: t::IBV_FLOW_SPEC_GRE,
+                        size: size_of_u16::<ffi::ibv_flow_spec_gre>(),
+                        val: any,
+                        mask: any,
+                    },
+                );
+            }
+            Self::Inner(inner) => {
+                let at = out.len();
+                inner.outer().append(out);
+                // Every spec begins with its type, a word.
+                if let Some((kind, _)) = out[at..].split_first_chunk_mut::<4>() {
+                    *kind = (u32::from_ne_bytes(*kind) | t::IBV_FLOW_SPEC_INNER).to_ne_bytes();
+                }
+            }
             Self::Drop => put(
                 out,
                 &ffi::ibv_flow_spec_action_drop {

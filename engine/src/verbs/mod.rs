@@ -42,14 +42,14 @@ mod wq;
 pub use async_event::{AsyncEvent, AsyncEvents};
 pub use context::{Context, names};
 pub use cq::{Channel, Completion, Completions, Cq, CqAttr};
-pub use direct::{Cqe, DirectCq, DirectWq, is_supported as is_direct};
-pub use flow::{Flow, FlowKind, FlowRule, FlowSpec, Masked};
+pub use direct::{Cqe, DirectCq, DirectWq, TunnelOffloads, is_supported as is_direct};
+pub use flow::{Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked};
 pub use mr::Mr;
 pub use pd::Pd;
 pub use qp::RssQp;
 pub use rwq_table::RwqTable;
 pub use wq::{
-    CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS, Wq, WqAttr, WqState,
+    CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS, Wq, WqAttr, WqHandle, WqState,
 };
 
 use crate::Error;
@@ -82,7 +82,9 @@ fn hint(verb: &str, errno: i32) -> Option<&'static str> {
         ("ibv_create_qp_ex" | "ibv_create_flow", libc::EPERM) => {
             "raw packet QPs and flow rules need CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep` on the binary"
         }
-        ("ibv_create_wq", libc::EPERM) => "delay drop needs CAP_SYS_RAWIO",
+        ("ibv_create_wq", libc::EPERM) => {
+            "wq.delay_drop needs CAP_SYS_RAWIO: run as root, or `setcap cap_net_raw,cap_sys_rawio+ep` on the binary"
+        }
         (
             "ibv_create_wq" | "ibv_create_rwq_ind_table" | "ibv_create_qp_ex" | "ibv_create_flow",
             libc::EOPNOTSUPP,

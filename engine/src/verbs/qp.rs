@@ -1,6 +1,8 @@
 //! RSS QPs: RAW_PACKET QPs over an indirection table, without queues of their own.
 
-use super::{Pd, RwqTable, from_errno, last_error, pd::PdInner, rwq_table::RwqTableInner};
+use super::{
+    Pd, RwqTable, direct::ffi as dv, from_errno, last_error, pd::PdInner, rwq_table::RwqTableInner,
+};
 use crate::Error;
 use rdma_sys as ffi;
 use rss::{key::RssKey, profile::HashFields};
@@ -75,8 +77,18 @@ impl RssQp {
         }
         init.rx_hash_conf.rx_hash_key = key.as_mut_ptr();
         init.rx_hash_conf.rx_hash_fields_mask = fields.bits();
-        // SAFETY: live parents, held by the new object; the key outlives the call.
-        let raw = unsafe { create(context.raw, &raw mut init) };
+        let raw = if fields.contains(HashFields::INNER) {
+            // SAFETY: plain integers; `comp_mask` says which of them count.
+            let mut tunnels: dv::mlx5dv_qp_init_attr = unsafe { mem::zeroed() };
+            tunnels.comp_mask = dv::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into();
+            tunnels.create_flags = dv::MLX5DV_QP_CREATE_TUNNEL_OFFLOADS;
+            let (context, init) = (context.raw.cast(), (&raw mut init).cast());
+            // SAFETY: as below; libmlx5 refuses contexts of other providers by itself.
+            unsafe { dv::mlx5dv_create_qp(context, init, &raw mut tunnels).cast() }
+        } else {
+            // SAFETY: live parents, held by the new object; the key outlives the call.
+            unsafe { create(context.raw, &raw mut init) }
+        };
         if raw.is_null() {
             return Err(last_error("ibv_create_qp_ex", object()));
         }

@@ -1,6 +1,6 @@
 //! RWQ indirection tables.
 
-use super::{Context, Wq, context::ContextInner, from_errno, last_error, wq::WqInner};
+use super::{Context, WqHandle, context::ContextInner, from_errno, last_error, wq::WqInner};
 use crate::Error;
 use rdma_sys as ffi;
 use std::{mem, sync::Arc};
@@ -38,14 +38,11 @@ impl RwqTable {
     ///
     /// # Errors
     /// EINVAL for a size that is no power of two or above the device's limit.
-    pub fn create<'wq>(
+    pub fn create(
         context: &Context,
-        entries: impl IntoIterator<Item = &'wq Wq>,
+        entries: impl IntoIterator<Item = WqHandle>,
     ) -> Result<Self, Error> {
-        let wqs: Vec<_> = entries
-            .into_iter()
-            .map(|wq| Arc::clone(&wq.inner))
-            .collect();
+        let wqs: Vec<_> = entries.into_iter().map(|wq| wq.0).collect();
         let object = || format!("{}, {} entries", context.name(), wqs.len());
         let op = context
             .0

@@ -45,6 +45,10 @@ pub struct Wq {
     attr: WqAttr,
 }
 
+/// A WQ as a table needs it, while its owner, perhaps another thread, posts to it.
+#[derive(Clone)]
+pub struct WqHandle(pub(super) Arc<WqInner>);
+
 pub(super) struct WqInner {
     pub(super) raw: *mut ffi::ibv_wq,
     pub(super) context: Arc<ContextInner>,
@@ -136,6 +140,12 @@ impl Wq {
         })
     }
 
+    /// The right to stand in tables, and nothing more.
+    #[must_use]
+    pub fn handle(&self) -> WqHandle {
+        WqHandle(Arc::clone(&self.inner))
+    }
+
     /// What the WQ really has: at least what was asked for.
     #[must_use]
     pub fn attr(&self) -> WqAttr {
@@ -153,30 +163,55 @@ impl Wq {
     /// # Errors
     /// EINVAL for a change that does not exist; ERROR leads only to RESET.
     pub fn set_state(&mut self, state: WqState) -> Result<(), Error> {
-        let object = format!("state {state:?}");
+        let state_of = match state {
+            WqState::Reset => ffi::ibv_wq_state::IBV_WQS_RESET,
+            WqState::Ready => ffi::ibv_wq_state::IBV_WQS_RDY,
+            WqState::Error => ffi::ibv_wq_state::IBV_WQS_ERR,
+        };
+        let attr = ffi::ibv_wq_attr {
+            attr_mask: ffi::ibv_wq_attr_mask::IBV_WQ_ATTR_STATE.0,
+            wq_state: state_of,
+            curr_wq_state: 0,
+            flags: 0,
+            flags_mask: 0,
+        };
+        self.modify(attr, || format!("state {state:?}"))
+    }
+
+    /// Turns CVLAN stripping on or off; frames on the way meet either.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where the device cannot strip.
+    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), Error> {
+        let attr = ffi::ibv_wq_attr {
+            attr_mask: ffi::ibv_wq_attr_mask::IBV_WQ_ATTR_FLAGS.0,
+            wq_state: ffi::ibv_wq_state::IBV_WQS_RDY,
+            curr_wq_state: 0,
+            flags: if on { CVLAN_STRIPPING } else { 0 },
+            flags_mask: CVLAN_STRIPPING,
+        };
+        self.modify(attr, || format!("CVLAN_STRIPPING {on}"))?;
+        self.attr.flags = self.attr.flags & !CVLAN_STRIPPING | attr.flags;
+        Ok(())
+    }
+
+    fn modify(
+        &mut self,
+        mut attr: ffi::ibv_wq_attr,
+        object: impl Fn() -> String,
+    ) -> Result<(), Error> {
         let op = self
             .inner
             .context
             .extended(mem::offset_of!(ffi::verbs_context, modify_wq))
             .and_then(|ops| ops.modify_wq);
         let Some(modify) = op else {
-            return Err(from_errno("ibv_modify_wq", object, libc::EOPNOTSUPP));
-        };
-        let mut attr = ffi::ibv_wq_attr {
-            attr_mask: ffi::ibv_wq_attr_mask::IBV_WQ_ATTR_STATE.0,
-            wq_state: match state {
-                WqState::Reset => ffi::ibv_wq_state::IBV_WQS_RESET,
-                WqState::Ready => ffi::ibv_wq_state::IBV_WQS_RDY,
-                WqState::Error => ffi::ibv_wq_state::IBV_WQS_ERR,
-            },
-            curr_wq_state: 0,
-            flags: 0,
-            flags_mask: 0,
+            return Err(from_errno("ibv_modify_wq", object(), libc::EOPNOTSUPP));
         };
         // SAFETY: a live WQ; `&mut self` is the one who modifies it.
         match unsafe { modify(self.inner.raw, &raw mut attr) } {
             0 => Ok(()),
-            errno => Err(from_errno("ibv_modify_wq", object, errno)),
+            errno => Err(from_errno("ibv_modify_wq", object(), errno)),
         }
     }
 

@@ -1,0 +1,239 @@
+//! The second halves: ignored where there is no NIC, run by the tests of the same purpose in `main.rs`.
+
+use engine::{
+    capture::{Capture, End, Limits, Report, Respread, Snapshot},
+    config::Config,
+    device,
+    plan::Plan,
+    stats::Counter,
+};
+use rss::{FrameClass, HashDepth, Profile, RssKey, Toeplitz};
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use wqcap_tests::{
+    files,
+    frames::{self, Ends, Frame},
+};
+
+const QUEUES: usize = 4;
+/// Long enough for a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(45);
+
+fn start(settings: &[(&str, &str)]) -> Capture {
+    let dir = std::env::var(super::DIR).expect("run by the test in main.rs");
+    let mut all = vec![
+        ("capture.queues", "4"),
+        // At a million frames a second, a loop may be elsewhere for 32 ms.
+        ("capture.ring", "32768"),
+        ("capture.buffer", "128"),
+        ("capture.idle", "sleep"),
+        ("capture.on_port_down", "stop"),
+        ("output.format", "pcap"),
+        ("output.on_full", "hold"),
+        ("output.buffer", "64MiB"),
+        ("output.dir", &dir),
+    ];
+    all.extend(settings);
+    let config = Config::with_overrides("", &all).expect("a configuration");
+    let plan = Plan::new(&config, &device::list().expect("devices")).expect("a plan");
+    Capture::start(&plan, Limits::default()).expect("it starts")
+}
+
+/// Waits a moment; true when the run has ended.
+fn moment(capture: &mut Capture, ms: u64) -> bool {
+    let deadline = Instant::now() + Duration::from_millis(ms);
+    while !capture.wait(deadline) {
+        if Instant::now() >= deadline {
+            return false;
+        }
+    }
+    true
+}
+
+/// What was written.
+fn records(report: &Report) -> Vec<files::Record> {
+    let files: Vec<PathBuf> = report.files.clone();
+    files.iter().flat_map(|file| files::read(file)).collect()
+}
+
+/// Each frame of the wire has a number. Those missing between the first and the last were lost for want of buffers,
+/// which the NIC counts, and none is there twice.
+fn assert_each_once(report: &Report, records: &[files::Record]) {
+    for queue in &report.queues {
+        assert_eq!(queue.received, queue.captured + queue.errors, "{queue:?}");
+        assert_eq!(queue.errors, 0);
+    }
+    let number = |record: &files::Record| {
+        let last = record.bytes.last_chunk().expect("64 bytes");
+        u64::from_le_bytes(*last)
+    };
+    let numbers: HashSet<u64> = records.iter().map(number).collect();
+    assert_eq!(numbers.len(), records.len(), "frames that came twice");
+    let (first, last) = (numbers.iter().min(), numbers.iter().max());
+    let span = last.expect("frames") - first.expect("frames") + 1;
+    let Counter::Value(no_buffer) = report.nic["out_of_buffer"] else {
+        panic!("{:?}", report.nic)
+    };
+    let missing = span - numbers.len() as u64;
+    println!(
+        "figure: {} frames, {missing} missing, {no_buffer} out of buffers",
+        numbers.len()
+    );
+    assert!(
+        missing <= no_buffer,
+        "{missing} missing, {no_buffer} out of buffers"
+    );
+}
+
+#[test]
+#[ignore = "runs on the software NIC, by its first half"]
+fn swapped() {
+    let mut capture = start(&[]);
+    let mut swaps = 0;
+    let tables = [[1, 0, 0, 0], [0, 1, 1, 0], [1, 1, 1, 1], [3, 0, 2, 1]];
+    for weights in tables.iter().cycle() {
+        if moment(&mut capture, 20) {
+            break;
+        }
+        let done = capture
+            .respread(&Respread::Weights(weights.to_vec()))
+            .expect("swapped");
+        assert!(done.moved > 0);
+        swaps += 1;
+    }
+    let report = capture.finish();
+    assert_eq!(report.end, End::PortDown);
+    println!(
+        "figure: {swaps} times the rules were swapped in {:?}",
+        report.duration
+    );
+    assert!(swaps > 10, "{swaps}");
+    assert_each_once(&report, &records(&report));
+    let busy = report.queues.iter().filter(|q| q.received > 0).count();
+    assert_eq!(busy, QUEUES);
+}
+
+/// UDP flows that all go to queue 0 of four, by many entries of a table of 128.
+pub(super) fn skewed_flows() -> Vec<Vec<u8>> {
+    let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
+    let mut flows = Vec::new();
+    for sport in 1000.. {
+        let ends = Ends {
+            from: 1,
+            to: 2,
+            sport,
+            dport: 53,
+        };
+        let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 0);
+        let frame = frame.udp(ends).payload(22).done();
+        let class = FrameClass::of(&frame);
+        assert_eq!(class.profile(HashDepth::L4), Profile::Ipv4Udp);
+        let fields = Profile::Ipv4Udp.hash_fields();
+        let hash = class.hash(&frame, fields, &toeplitz).expect("hashed");
+        if hash.is_multiple_of(4) {
+            flows.push(frame);
+        }
+        if flows.len() == 100 {
+            break;
+        }
+    }
+    flows
+}
+
+/// The busiest queue's part of what was received between two looks, times the queues.
+fn skew(from: &Snapshot, to: &Snapshot) -> f64 {
+    let grown = |i: usize| (to.queues[i].received - from.queues[i].received) as f64;
+    let all: Vec<f64> = (0..QUEUES).map(grown).collect();
+    let most = all.iter().copied().fold(0.0, f64::max);
+    most * QUEUES as f64 / all.iter().sum::<f64>().max(1.0)
+}
+
+#[test]
+#[ignore = "runs on the software NIC, by its first half"]
+fn relieved() {
+    let mut capture = start(&[("rss.respread", "true"), ("output.format", "none")]);
+    let start = capture.snapshot();
+    moment(&mut capture, 1000);
+    let before = skew(&start, &capture.snapshot());
+    assert!(before > 3.9, "{before}");
+    let deadline = Instant::now() + PATIENCE;
+    let after = loop {
+        let from = capture.snapshot();
+        moment(&mut capture, 1000);
+        let now = skew(&from, &capture.snapshot());
+        if now < 1.3 {
+            break now;
+        }
+        assert!(Instant::now() < deadline, "still {now}");
+    };
+    println!("figure: the busiest queue had {before:.2} times its share, and has {after:.2}");
+    let report = capture.finish();
+    for queue in &report.queues {
+        assert_eq!(queue.received, queue.captured, "{queue:?}");
+    }
+    let notes: Vec<_> = report
+        .notes
+        .iter()
+        .filter(|it| it.contains("re-spread"))
+        .collect();
+    assert!(
+        notes[0].contains("the busiest queue had 4.00 times its share"),
+        "{notes:?}"
+    );
+}
+
+#[test]
+#[ignore = "runs on the software NIC, by its first half"]
+fn stripped() {
+    let mut capture = start(&[]);
+    let mut changes = 0;
+    while !moment(&mut capture, 10) {
+        changes += 1;
+        capture
+            .set_cvlan_stripping(changes % 2 == 1)
+            .expect("changed");
+    }
+    let report = capture.finish();
+    println!(
+        "figure: {changes} times stripping was changed in {:?}",
+        report.duration
+    );
+    assert!(changes > 5, "{changes}");
+    let records = records(&report);
+    for record in &records {
+        assert_eq!(record.bytes.len(), 64);
+        assert_eq!(record.bytes[12..16], [0x81, 0, 0, 5]);
+    }
+    assert_each_once(&report, &records);
+}
+
+#[test]
+#[ignore = "runs on the software NIC, by its first half"]
+fn refused() {
+    // The verbs do not tell whether a tag was taken off.
+    let mut capture = start(&[("capture.access", "verbs")]);
+    let error = capture.set_cvlan_stripping(true).expect_err("refused");
+    assert!(error.to_string().contains("output.vlan"), "{error}");
+    capture
+        .set_cvlan_stripping(false)
+        .expect("it is off already");
+    let error = capture
+        .respread(&Respread::Weights(vec![1, 1]))
+        .expect_err("refused");
+    assert!(error.to_string().contains("rss.weights"), "{error}");
+    let same = capture
+        .respread(&Respread::Weights(vec![1; QUEUES]))
+        .expect("nothing to do");
+    assert_eq!(same.moved, 0);
+    let before = capture.snapshot();
+    let deadline = Instant::now() + PATIENCE;
+    let received = |it: &Snapshot| it.queues.iter().map(|q| q.received).sum::<u64>();
+    while received(&capture.snapshot()) == received(&before) {
+        moment(&mut capture, 20);
+        assert!(Instant::now() < deadline, "nothing comes any more");
+    }
+    assert_eq!(capture.finish().end, End::Stopped);
+}

@@ -1,0 +1,65 @@
+//! What `debug` tells of a command beside its name: the sizes of what it makes.
+//!
+//! May import the ABI and [`Request`]. Reads what the command's own code reads, and changes nothing.
+
+use crate::abi::*;
+
+use super::Request;
+
+/// `key=value` words, each with a blank before it; empty for commands that make nothing sized.
+pub fn details(extended: bool, number: u32, request: &Request<'_>) -> String {
+    let words = if extended {
+        of_extended(number, request)
+    } else {
+        of_legacy(number, request)
+    };
+    words.unwrap_or_default()
+}
+
+fn of_legacy(number: u32, request: &Request<'_>) -> Option<String> {
+    match number {
+        IB_USER_VERBS_CMD_REG_MR => {
+            let command: ib_uverbs_reg_mr = request.core().ok()?;
+            Some(format!(" bytes={}", command.length))
+        }
+        IB_USER_VERBS_CMD_CREATE_CQ => {
+            let command: ib_uverbs_create_cq = request.core().ok()?;
+            Some(format!(" cqes={}", command.cqe))
+        }
+        _ => None,
+    }
+}
+
+fn of_extended(number: u32, request: &Request<'_>) -> Option<String> {
+    match number {
+        IB_USER_VERBS_EX_CMD_CREATE_WQ => {
+            let command: ib_uverbs_ex_create_wq = request.core().ok()?;
+            Some(format!(
+                " wrs={} sges={} flags={:#x}",
+                command.max_wr, command.max_sge, command.create_flags
+            ))
+        }
+        IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL => {
+            let (command, _) = request
+                .core_and_rest::<ib_uverbs_ex_create_rwq_ind_table>()
+                .ok()?;
+            Some(format!(
+                " entries={}",
+                1u64 << command.log_ind_tbl_size.min(63)
+            ))
+        }
+        IB_USER_VERBS_EX_CMD_CREATE_QP => {
+            let driver: mlx5_ib_create_qp_rss = request.driver(0).ok()?;
+            Some(format!(" fields={:#x}", driver.rx_hash_fields_mask))
+        }
+        IB_USER_VERBS_EX_CMD_CREATE_FLOW => {
+            let (command, _) = request.core_and_rest::<ib_uverbs_create_flow>().ok()?;
+            let attr = command.flow_attr;
+            Some(format!(
+                " type={} priority={} specs={}",
+                attr.type_, attr.priority, attr.num_of_specs
+            ))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,402 @@
+//! Every type of frame, in every mode: each arrives exactly once, and on the queue where its like go.
+
+use std::collections::{BTreeSet, HashMap};
+use wqcap_tests::{
+    Dir, Finished, Wqcap,
+    captures::Captures,
+    files,
+    frames::{self, Ends, Frame},
+    reference,
+};
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// SCTP, ICMP, ICMPv6, ESP and GRE.
+const OTHERS: [u8; 5] = [132, 1, 58, 50, 47];
+/// Entries of the indirection table, by default.
+const ENTRIES: usize = 128;
+
+/// Queues and a configuration that takes everything.
+const MODES: [(&str, usize, &str); 3] = [
+    ("steal", 4, "[capture]\nmode = \"steal\""),
+    ("sniffer", 1, "[capture]\nmode = \"sniffer\""),
+    (
+        "filtered",
+        4,
+        r#"
+        [capture]
+        mode = "filtered"
+        [[rule]]
+        proto = "tcp"
+        src_port = 2003
+        [[rule]]
+        ethertype = 0x0806
+        queue = 2
+        priority = 1
+        [[rule]]
+        dst = "10.0.0.0/8"
+        priority = 2
+        [[rule]]
+        priority = 3
+        "#,
+    ),
+];
+
+fn replay(dir: &Dir, name: &str, frames: &[Vec<u8>], queues: usize, config: &str) -> Finished {
+    let file = dir.join(format!("{name}.pcap"));
+    files::write(&file, 0, frames);
+    Wqcap::run(dir, name)
+        .config(config)
+        .replay(&file)
+        .queues(queues)
+        .set("capture.buffer=128KiB")
+        .set("capture.ring=64")
+        .finish(0)
+}
+
+/// The queue of each different frame; every frame of the input is there exactly once.
+fn places(finished: &Finished, input: &[Vec<u8>]) -> HashMap<Vec<u8>, usize> {
+    let mut wanted: HashMap<&[u8], usize> = HashMap::new();
+    for frame in input {
+        *wanted.entry(frame).or_default() += 1;
+    }
+    let mut places = HashMap::new();
+    for (queue, records) in finished.records().into_iter().enumerate() {
+        for record in records {
+            let left = wanted.get_mut(&record.bytes[..]);
+            let left = left.unwrap_or_else(|| panic!("never sent: {:02x?}", record.bytes));
+            *left = left
+                .checked_sub(1)
+                .unwrap_or_else(|| panic!("came twice: {:02x?}", record.bytes));
+            places.insert(record.bytes, queue);
+        }
+    }
+    let lost: Vec<_> = wanted.iter().filter(|(_, left)| **left > 0).collect();
+    assert!(lost.is_empty(), "{} are missing: {lost:02x?}", lost.len());
+    places
+}
+
+/// An IP header of version 4 or 6 behind an Ethernet header.
+fn ip(version: u8, ends: Ends, protocol: u8) -> Frame {
+    if version == 4 {
+        Frame::ethernet(&[], frames::IPV4).ipv4(ends, protocol, 0)
+    } else {
+        Frame::ethernet(&[], frames::IPV6).ipv6(ends, protocol)
+    }
+}
+
+fn l4(frame: Frame, protocol: u8, ends: Ends) -> Frame {
+    match protocol {
+        TCP => frame.tcp(ends),
+        UDP => frame.udp(ends),
+        // SCTP has its ports where TCP has them; ESP has its SPI there. What it means is none of the hash's business.
+        _ => frame.payload(24),
+    }
+}
+
+/// IPv4 with `words` of options.
+fn with_options(frame: &[u8], words: u8) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame[14] = 0x40 | (5 + words);
+    frame.splice(34..34, vec![1; usize::from(words) * 4]);
+    frame
+}
+
+/// IPv6 with an extension header of 8 bytes in front of what follows.
+fn with_extension(frame: &[u8], kind: u8) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let next = std::mem::replace(&mut frame[20], kind);
+    frame.splice(54..54, [next, 0, 1, 4, 0, 0, 0, 0]);
+    frame
+}
+
+/// Both directions of flows of each kind that is hashed.
+fn flows() -> Vec<[Vec<u8>; 2]> {
+    let mut flows = Vec::new();
+    for i in 0..12 {
+        let there = Ends {
+            from: 1 + i,
+            to: 100 + i % 5,
+            sport: 2000 + i,
+            dport: 443,
+        };
+        for version in [4, 6] {
+            for protocol in [TCP, UDP].iter().chain(&OTHERS) {
+                let one = |ends: Ends| l4(ip(version, ends, *protocol), *protocol, ends).payload(9);
+                let pair = [there, there.back()].map(|ends| one(ends).done());
+                if *protocol == TCP {
+                    if version == 4 {
+                        flows.push(pair.clone().map(|it| with_options(&it, 1 + (i as u8) % 10)));
+                    } else {
+                        let kind = [0, 43, 60][usize::from(i) % 3];
+                        flows.push(pair.clone().map(|it| with_extension(&it, kind)));
+                    }
+                }
+                flows.push(pair);
+            }
+        }
+    }
+    flows
+}
+
+/// What lands on the catch-all, what no hash tells apart, and what is out of the ordinary.
+fn odd_ones() -> Vec<Vec<u8>> {
+    let ends = Ends {
+        from: 9,
+        to: 8,
+        sport: 7,
+        dport: 6,
+    };
+    let ether = |tags: &[(u16, u16)], kind: u16| Frame::ethernet(tags, kind);
+    let mut all = vec![
+        ether(&[], frames::ARP).payload(46).done(),
+        // LLDP, MPLS, PPPoE discovery and session.
+        ether(&[], 0x88cc).payload(60).done(),
+        ether(&[], 0x8847).payload(60).done(),
+        ether(&[], 0x8863).payload(30).done(),
+        ether(&[], 0x8864).payload(70).done(),
+        // 802.3 with a length, and Ethernet without anything.
+        ether(&[], 38).payload(38).done(),
+        ether(&[], 1500).payload(1500).done(),
+        ether(&[], 0x1234).done(),
+    ];
+    for tags in [
+        &[(0x88a8, 7), (0x8100, 100)][..],
+        &[(0x8100, 7), (0x8100, 100)],
+        &[(0x9100, 7), (0x8100, 100)],
+        &[(0x8100, 0)],
+    ] {
+        let v4 = ether(tags, frames::IPV4).ipv4(ends, TCP, 0);
+        all.push(v4.tcp(ends).payload(5).done());
+        let v6 = ether(tags, frames::IPV6).ipv6(ends, UDP);
+        all.push(v6.udp(ends).payload(5).done());
+    }
+    for version in [4, 6] {
+        for protocol in [TCP, UDP] {
+            let whole = l4(ip(version, ends, protocol), protocol, ends).done();
+            // Cut in every byte of the L4 header, and of the L3 header.
+            all.extend((15..whole.len()).map(|len| whole[..len].to_vec()));
+            let jumbo = l4(ip(version, ends, protocol), protocol, ends);
+            all.push(jumbo.payload(8900).done());
+        }
+        all.push(ip(version, ends, 59).done());
+    }
+    all
+}
+
+#[test]
+fn every_type_arrives_once_in_every_mode() {
+    let dir = Dir::new();
+    let flows = flows();
+    let mut input: Vec<_> = flows.iter().flatten().cloned().collect();
+    input.extend(odd_ones());
+    for (mode, queues, config) in MODES {
+        let finished = replay(&dir, mode, &input, queues, config);
+        let places = places(&finished, &input);
+        for [there, back] in &flows {
+            let queues = (places[there], places[back]);
+            assert_eq!(queues.0, queues.1, "{mode}: {there:02x?}");
+        }
+        let used: BTreeSet<_> = flows.iter().map(|pair| places[&pair[0]]).collect();
+        assert_eq!(used.len(), queues, "{mode}");
+        assert_eq!(finished.summary.nic("out_of_buffer"), 0);
+    }
+}
+
+#[test]
+fn every_capture_arrives_once_in_every_mode() {
+    let dir = Dir::new();
+    let captures = Captures::find();
+    let input: Vec<_> = captures
+        .files
+        .iter()
+        .flat_map(|file| files::read_as_it_stands(file))
+        .map(|record| record.bytes)
+        .filter(|bytes| (14..=128 << 10).contains(&bytes.len()))
+        .collect();
+    assert!(input.len() > 1000, "{}", input.len());
+    for (mode, queues, config) in MODES {
+        let finished = replay(&dir, mode, &input, queues, config);
+        places(&finished, &input);
+        wqcap_tests::skip::say(&format!(
+            "{mode}: {} frames of {} captures, each once",
+            input.len(),
+            captures.files.len()
+        ));
+    }
+}
+
+#[test]
+fn fragments_go_by_their_addresses() {
+    let dir = Dir::new();
+    let mut input = Vec::new();
+    let mut groups = Vec::new();
+    for i in 0..40 {
+        let ends = Ends {
+            from: 1 + i,
+            to: 500 + 11 * i * i,
+            sport: 3000 + i,
+            dport: 4000 + 7 * i,
+        };
+        let v4 = |fragment| Frame::ethernet(&[], frames::IPV4).ipv4(ends, UDP, fragment);
+        // The first, which has the ports, one in the middle, the last; and what has no ports at all.
+        let of_v4 = [
+            v4(0x2000).udp(ends).payload(100).done(),
+            v4(0x2010).payload(100).done(),
+            v4(0x0020).payload(40).done(),
+            ip(4, ends, 1).payload(40).done(),
+        ];
+        let whole = ip(6, ends, UDP).udp(ends).payload(64).done();
+        let v6 = |offset: u16| {
+            let mut frame = with_extension(&whole, 44);
+            frame[56..58].copy_from_slice(&offset.to_be_bytes());
+            frame
+        };
+        let of_v6 = [
+            v6(1),
+            v6(0x81),
+            v6(0x100),
+            ip(6, ends, 58).payload(40).done(),
+        ];
+        for group in [of_v4, of_v6] {
+            input.extend(group.iter().cloned());
+            groups.push(group);
+        }
+    }
+    for hash in ["l4", "l3"] {
+        let config = format!("[rss]\nhash = \"{hash}\"");
+        let finished = replay(&dir, hash, &input, 5, &config);
+        let places = places(&finished, &input);
+        let mut used = BTreeSet::new();
+        for group in &groups {
+            let queues: BTreeSet<_> = group.iter().map(|frame| places[frame]).collect();
+            assert_eq!(queues.len(), 1, "{hash}: {group:02x?}");
+            used.extend(queues);
+        }
+        assert_eq!(used.len(), 5, "{hash}");
+    }
+}
+
+/// An Ethernet frame in VXLAN between two hosts; the source port comes from what is inside, as RFC 7348 has it.
+fn vxlan(version: u8, inside: &[u8]) -> Vec<u8> {
+    let ends = Ends {
+        from: 240,
+        to: 241,
+        sport: 50_000 + u16::from(inside[inside.len() - 1]),
+        dport: 4789,
+    };
+    let mut frame = ip(version, ends, UDP).udp(ends).done();
+    frame.extend([0x08, 0, 0, 0, 0, 0, 99, 0]);
+    frame.extend(inside);
+    frame
+}
+
+/// An Ethernet frame's IP packet in GRE between two hosts.
+fn gre(version: u8, inside: &[u8]) -> Vec<u8> {
+    let ends = Ends {
+        from: 240,
+        to: 241,
+        sport: 0,
+        dport: 0,
+    };
+    let mut frame = ip(version, ends, 47).done();
+    frame.extend([0, 0, inside[12], inside[13]]);
+    frame.extend(&inside[14..]);
+    frame
+}
+
+#[test]
+fn tunnels_are_spread_by_what_is_inside() {
+    let dir = Dir::new();
+    let inside = flows();
+    let arp = Frame::ethernet(&[], frames::ARP).payload(46).done();
+    let mut input: Vec<_> = inside.iter().flatten().cloned().collect();
+    input.extend(odd_ones());
+    for wrap in [vxlan, gre] {
+        for version in [4, 6] {
+            let wrapped = inside.iter().flatten().map(|it| wrap(version, it));
+            input.extend(wrapped.chain([wrap(version, &arp)]));
+        }
+    }
+    for hash in ["l4", "l3"] {
+        let config = format!("[rss]\nhash = \"{hash}\"\ninner = true");
+        let finished = replay(&dir, hash, &input, 4, &config);
+        let places = places(&finished, &input);
+        for [there, back] in &inside {
+            for wrap in [vxlan, gre] {
+                for version in [4, 6] {
+                    let queue = places[&wrap(version, there)];
+                    assert_eq!(queue, places[&wrap(version, back)], "{hash}: {there:02x?}");
+                    // As the same frame goes without a tunnel.
+                    assert_eq!(queue, places[there], "{hash}: {there:02x?}");
+                    if hash == "l4" {
+                        assert_eq!(queue, reference::queue(there, 4, ENTRIES));
+                    }
+                }
+            }
+        }
+    }
+    Wqcap::run(&dir, "without")
+        .model("synth:count=1")
+        .set("rss.inner=true")
+        .set("model.tunnel_offloads=false")
+        .done()
+        .expect(2)
+        .says(&["rss.inner", "mlx5_0", "TUNNELED_OFFLOAD_VXLAN"]);
+}
+
+/// The chi-squared distribution's 99.9 % point for `degrees` of freedom.
+fn limit(degrees: usize) -> f64 {
+    use statrs::distribution::{ChiSquared, ContinuousCDF};
+    let chi_squared = ChiSquared::new(degrees as f64).expect("at least one");
+    chi_squared.inverse_cdf(0.999)
+}
+
+#[test]
+fn ten_thousand_flows_spread_as_a_random_hash_would() {
+    let dir = Dir::new();
+    // A generator of its own and a fixed seed: the same flows in every run.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as u16
+    };
+    let input: Vec<_> = (0..10_000u16)
+        .map(|i| {
+            let ends = Ends {
+                from: random(),
+                to: random(),
+                sport: random(),
+                dport: random(),
+            };
+            let protocol = if i % 2 == 0 { TCP } else { UDP };
+            let version = if i / 2 % 2 == 0 { 4 } else { 6 };
+            l4(ip(version, ends, protocol), protocol, ends).done()
+        })
+        .collect();
+    for queues in 2..=16 {
+        let name = format!("{queues}");
+        let finished = replay(&dir, &name, &input, queues, "");
+        let ledger = &finished.summary.ledger;
+        assert_eq!(ledger.total.captured, 10_000);
+        // Queues take the entries of the table in turn: some have one more than others.
+        let statistic: f64 = (0..queues)
+            .map(|queue| {
+                let entries = (queue..ENTRIES).step_by(queues).count();
+                let expected = 10_000.0 * entries as f64 / ENTRIES as f64;
+                let seen = ledger.queues[queue].captured as f64;
+                (seen - expected).powi(2) / expected
+            })
+            .sum();
+        let limit = limit(queues - 1);
+        wqcap_tests::skip::say(&format!(
+            "{queues} queues: chi-squared {statistic:.1}, 99.9 % are below {limit:.1}"
+        ));
+        assert!(
+            statistic < limit,
+            "{queues} queues: {statistic:.1} of {limit:.1}"
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! The plan that `wqcap check` prints, against the objects that the NIC is then asked for.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use wqcap_tests::{Dir, Wqcap, wqcap::wqcap};
+
+/// How often each object is made, by its kind and its sizes.
+type Objects = BTreeMap<String, usize>;
+
+fn add(objects: &mut Objects, object: String) {
+    *objects.entry(object).or_default() += 1;
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn list(value: &Value) -> &Vec<Value> {
+    value
+        .as_array()
+        .unwrap_or_else(|| panic!("{value} is no list"))
+}
+
+/// Fields that a profile hashes (`rx_hash_fields_mask` in `rdma/mlx5-abi.h`).
+fn fields(profile: &str) -> u32 {
+    match profile {
+        "ipv4" => 0x3,
+        "ipv6" => 0xc,
+        "ipv4-tcp" => 0x33,
+        "ipv4-udp" => 0xc3,
+        "ipv6-tcp" => 0x3c,
+        "ipv6-udp" => 0xcc,
+        "catch-all" => 0,
+        other => panic!("no profile {other}"),
+    }
+}
+
+/// What the plan lists.
+fn planned(plan: &Value) -> Objects {
+    let mut objects = Objects::new();
+    add(&mut objects, "PD".into());
+    let queues = list(&plan["queues"]);
+    let memory = number(&plan["memory"]) / queues.len() as u64;
+    for _ in queues {
+        add(&mut objects, format!("MR bytes={memory}"));
+        // libmlx5 rounds a CQ up to a power of two, less one.
+        let cqes = (number(&plan["ring"]) + 1).next_power_of_two() - 1;
+        add(&mut objects, format!("CQ cqes={cqes}"));
+        add(
+            &mut objects,
+            format!(
+                "WQ wrs={} sges={} flags={:#x}",
+                plan["ring"],
+                plan["max_sge"],
+                number(&plan["wq_flags"])
+            ),
+        );
+    }
+    // QPs over the same queues share a table.
+    let mut tables = BTreeMap::new();
+    for qp in list(&plan["steering"]["qps"]) {
+        let entries = if qp["spread"] == "table" {
+            list(&plan["table"]).len()
+        } else {
+            1
+        };
+        tables.insert(qp["spread"].to_string(), entries);
+        let inner = if qp["inner"] == true { 1 << 31 } else { 0 };
+        let fields = fields(qp["profile"].as_str().expect("a name")) | inner;
+        add(&mut objects, format!("QP fields={fields:#x}"));
+    }
+    for entries in tables.values() {
+        add(&mut objects, format!("RWQ_IND_TBL entries={entries}"));
+    }
+    for rule in list(&plan["steering"]["rules"]) {
+        add(&mut objects, format!("FLOW priority={}", rule["priority"]));
+    }
+    objects
+}
+
+/// What the NIC was asked for, by the lines that its `debug` prints.
+fn made(stderr: &str) -> Objects {
+    let mut objects = Objects::new();
+    for line in stderr.lines().filter(|line| line.ends_with("-> ok")) {
+        let word = line.split_whitespace().find(|word| word.contains("_CMD_"));
+        let Some((_, command)) = word.and_then(|word| word.split_once("_CMD_")) else {
+            continue;
+        };
+        let object = match command {
+            "ALLOC_PD" => "PD",
+            "REG_MR" => "MR",
+            other => match other.strip_prefix("CREATE_") {
+                // A channel belongs to its CQ.
+                Some("COMP_CHANNEL") | None => continue,
+                Some(object) => object,
+            },
+        };
+        let sizes = line
+            .split_whitespace()
+            .filter(|word| word.contains('='))
+            // The plan names neither: its rules are of one type, and a match is a text there.
+            .filter(|word| !word.starts_with("type=") && !word.starts_with("specs="));
+        let sizes: String = sizes.map(|word| format!(" {word}")).collect();
+        add(&mut objects, format!("{object}{sizes}"));
+    }
+    objects
+}
+
+#[test]
+fn the_plan_lists_what_is_made() {
+    let dir = Dir::new();
+    let rules = r#"
+        [[rule]]
+        proto = "udp"
+        [[rule]]
+        vlan = 7
+        queue = 1
+        priority = 1
+        [[rule]]
+        src = "10.0.0.0/8"
+        action = "drop"
+        priority = 2
+    "#;
+    for (name, rules, settings) in [
+        ("steal", "", &["capture.queues=3"][..]),
+        (
+            "l3",
+            "",
+            &["capture.queues=2", "rss.hash=l3", "rss.table_size=512"],
+        ),
+        ("inner", "", &["capture.queues=2", "rss.inner=true"]),
+        (
+            "flags",
+            "",
+            &[
+                "capture.queues=2",
+                "wq.scatter_fcs=true",
+                "wq.cvlan_stripping=true",
+                "capture.max_sge=3",
+                "capture.idle=spin",
+            ],
+        ),
+        ("sniffer", "", &["capture.queues=1", "capture.mode=sniffer"]),
+        (
+            "filtered",
+            rules,
+            &["capture.queues=2", "capture.mode=filtered"],
+        ),
+        ("verbs", "", &["capture.queues=5", "capture.access=verbs"]),
+    ] {
+        let wire = "synth:count=100";
+        let run = Wqcap::run(&dir, name).config(rules).model(wire);
+        let run = settings.iter().fold(run, |run, it| run.set(it));
+        let run = run.set("model.debug=true");
+        let finished = run.finish(0);
+
+        // The configuration that the run had, with the settings that the kit gives every run.
+        let out = format!("output.dir={}", run.out_path().display());
+        let config = dir.join(format!("{name}.toml"));
+        let mut check = wqcap(["check"])
+            .arg(config)
+            .args(["--json", "--model", wire]);
+        for setting in [&["capture.ring=256", "output.buffer=4MiB", &out], settings].concat() {
+            check = check.args(["--set", setting]);
+        }
+        let done = check.run().expect(0);
+        let json: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        assert_eq!(
+            planned(&json["plan"]),
+            made(&finished.done.stderr),
+            "{name}"
+        );
+    }
+}
