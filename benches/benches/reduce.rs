@@ -5,8 +5,8 @@ use engine::{
     config::{SampleBy, Slice},
     filter::{Filter, Switch},
     observe::Observer,
+    pipeline::{Consumer, Frame},
     reduce::{Reduction, Stage},
-    rx::{Consumer, Frame},
     sink::Count,
 };
 use std::{hint::black_box, sync::Arc};

@@ -199,6 +199,9 @@ fn describe(plan: &Plan, config: &Config) -> String {
         )
     });
     line("cores", cores.collect::<Vec<_>>().join(", "));
+    if let Some(parsers) = parsers_line(plan) {
+        line("parsers", parsers);
+    }
     line(
         "memory",
         format!(
@@ -268,6 +271,18 @@ fn device_line(plan: &Plan) -> String {
     text
 }
 
+/// Where parsers run, and what becomes of frames that find theirs full; `None`: the loops work on frames themselves.
+fn parsers_line(plan: &Plan) -> Option<String> {
+    let queues = plan.queues.iter().filter(|queue| !queue.parsers.is_empty());
+    let seats = queues.map(|queue| {
+        let cores: Vec<_> = queue.parsers.iter().map(|it| it.core.to_string()).collect();
+        format!("q{} on {}", queue.index, cores.join(" "))
+    });
+    let seats: Vec<_> = seats.collect();
+    let when_full = if plan.pipeline.hold { "hold" } else { "drop" };
+    (!seats.is_empty()).then(|| format!("{}; full: {when_full}", seats.join(", ")))
+}
+
 /// What is left out or cut off on purpose; `None`: nothing is.
 fn reduction_line(reduction: &Reduction) -> Option<String> {
     let mut steps = Vec::new();
@@ -276,7 +291,9 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
     }
     if reduction.dedup_ns > 0 {
         let memory = bytes(reduction.dedup_memory);
-        steps.push(format!("no repetitions ({memory} for each queue)"));
+        steps.push(format!(
+            "no repetitions ({memory} for each queue or parser)"
+        ));
     }
     if reduction.sample > 1 {
         steps.push(format!("1 {} in {}", reduction.sample_by, reduction.sample));

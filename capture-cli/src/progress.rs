@@ -2,13 +2,12 @@
 //! read, how far.
 
 use crate::{
-    summary::{LOSSES, part, total},
     table::{rate, scaled, thousands},
     terminal,
 };
 use engine::{
     capture::{Capture, Snapshot},
-    stats::{Counter, QueueLedger},
+    stats::{Counter, LOSSES, QueueLedger},
 };
 use std::{
     fmt::Write,
@@ -133,7 +132,10 @@ fn share(read: u64, of: u64, time: Duration, name: &str) -> String {
 
 /// As much as fits into `columns`: rates, then losses, then queues.
 pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
-    let (was, is) = (total(&before.queues), total(&now.queues));
+    let (was, is) = (
+        QueueLedger::total(&before.queues),
+        QueueLedger::total(&now.queues),
+    );
     let time = now.elapsed.saturating_sub(before.elapsed);
     let mut text = format!(
         "{}  {}frames/s  {}bit/s  {}",
@@ -162,7 +164,7 @@ pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
 
 /// Every cause that has lost a frame, here or in the NIC.
 fn losses(total: &QueueLedger, now: &Snapshot) -> String {
-    let here = LOSSES.iter().map(|name| (*name, part(total, name)));
+    let here = LOSSES.iter().map(|name| (*name, total.line(name)));
     let nic = now.nic.iter().filter_map(|(name, counter)| match counter {
         Counter::Value(n) => Some((name.as_str(), *n)),
         Counter::Unreadable(_) => None,

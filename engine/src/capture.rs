@@ -3,14 +3,15 @@
 use crate::{
     Error,
     clock::{Conversion, SharedConversion},
-    config::Format,
+    config::{Format, PipelineMode},
     filter::{Filter, Switch},
     nic::NicReader,
     observe::Observer,
+    pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Rest, Source, ToSink},
     plan::{Plan, Stamps},
     port::{Port, Spreading},
     reduce::{FcsReport, Stage, StageCounters},
-    rx::{Consumer, Control, Ended, Idle, Orders, Ring, Worker, system_ns, wait_readable},
+    rx::{Control, Ended, Idle, Orders, Outlet, Ring, Worker, pin, system_ns, wait_readable},
     sink::{
         Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, PcapEncoder, PcapngEncoder,
         Writer,
@@ -86,7 +87,7 @@ struct Shared {
     counters: Vec<Arc<QueueCounters>>,
     budget: Option<Arc<Budget>>,
     filter: Arc<Switch>,
-    /// By queue.
+    /// By queue and parser.
     stages: Vec<Arc<StageCounters>>,
     /// Frames are parsed, so that the malformed are counted.
     parses: bool,
@@ -287,11 +288,36 @@ impl Capture {
                     &PcapngEncoder::new(plan.snaplen, interface).with_fcs(plan.scatters_fcs()),
                 )
             }
-            _ => {
-                let sinks = vec![Count; plan.queues.len()];
-                Self::with(plan, limits, started, counters, None, sinks)
-            }
+            _ => Self::to_made(plan, limits, started, counters, &|_| Count),
         }
+    }
+
+    /// The same with consumers of one's own in place of files. `make` is called for each place where frames are worked
+    /// on: once a queue, or once for each parser of a queue. What they answer is the ledger's line of each frame.
+    ///
+    /// # Errors
+    /// A verb failed; nothing is left behind.
+    pub fn start_with<C: Consumer + 'static>(
+        plan: &Plan,
+        limits: Limits,
+        make: impl Fn(Place) -> C,
+    ) -> Result<Self, Error> {
+        let counters = plan.queues.iter().map(|_| Arc::default()).collect();
+        Self::to_made(plan, limits, Instant::now(), counters, &make)
+    }
+
+    fn to_made<C: Consumer + 'static>(
+        plan: &Plan,
+        limits: Limits,
+        started: Instant,
+        counters: Vec<Arc<QueueCounters>>,
+        make: &impl Fn(Place) -> C,
+    ) -> Result<Self, Error> {
+        let sources = plan.queues.iter().map(|queue| Made {
+            queue: queue.index,
+            make,
+        });
+        Self::with(plan, limits, started, counters, None, sources)
     }
 
     fn to_files<E: Encoder>(
@@ -319,16 +345,17 @@ impl Capture {
             index_dir: plan.output.index_dir.clone(),
         };
         let (writer, sinks) = Writer::start(&files, encoder, &counters)?;
-        Self::with(plan, limits, started, counters, Some(writer), sinks)
+        let sources = sinks.into_iter().map(ToSink);
+        Self::with(plan, limits, started, counters, Some(writer), sources)
     }
 
-    fn with<C: Consumer + 'static>(
+    fn with<S: Source>(
         plan: &Plan,
         limits: Limits,
         started: Instant,
         counters: Vec<Arc<QueueCounters>>,
         writer: Option<Writer>,
-        sinks: Vec<C>,
+        sources: impl Iterator<Item = S>,
     ) -> Result<Self, Error> {
         let mut port = Port::open(plan)?;
         let events = AsyncEvents::of(port.context())?;
@@ -353,12 +380,12 @@ impl Capture {
             counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(Switch::new(plan.reduction.filter.clone())),
-            stages: plan.queues.iter().map(|_| Arc::default()).collect(),
+            stages: (0..stages(plan)).map(|_| Arc::default()).collect(),
             parses: plan.parses(),
             verifies: plan.reduction.verify_fcs,
-            statistics: plan
-                .statistics
-                .then(|| live::Statistics::new(plan.queues.len())),
+            statistics: plan.statistics.then(|| {
+                live::Statistics::new(plan.queues.len(), stages(plan) / plan.queues.len())
+            }),
         };
         let fatal: Vec<_> = rings
             .iter()
@@ -383,23 +410,78 @@ impl Capture {
             ready: ready.unwrap_or(started),
             end: None,
         };
-        for (i, (ring, sink)) in rings.into_iter().zip(sinks).enumerate() {
-            capture.spawn(plan, i, ring, sink)?;
+        for (i, (ring, source)) in rings.into_iter().zip(sources).enumerate() {
+            match plan.pipeline.mode {
+                PipelineMode::Inline => capture.inline(plan, i, ring, source)?,
+                PipelineMode::Fanout => capture.fanout(plan, i, ring, source)?,
+            }
         }
         capture.port.let_in(plan)?;
         Ok(capture)
     }
 
-    /// Starts one queue's loop on its core.
-    fn spawn<C: Consumer + 'static>(
+    /// Starts one queue's loop with its consumer.
+    fn inline<S: Source>(
         &mut self,
         plan: &Plan,
         i: usize,
         ring: Ring,
-        consumer: C,
+        source: S,
+    ) -> Result<(), Error> {
+        let switch = Arc::clone(&self.shared.filter);
+        let stage = self.shared.stage(i, plan, switch);
+        let counters = Arc::clone(&self.shared.counters[i]);
+        let consumer = source.inline();
+        // Made on the loop's own core, so that its memory is near.
+        self.spawn(plan, i, ring, move || {
+            Inline::new(stage(consumer), counters)
+        })
+    }
+
+    /// Starts one queue's parsers, and its loop in front of them.
+    fn fanout<S: Source>(
+        &mut self,
+        plan: &Plan,
+        i: usize,
+        ring: Ring,
+        source: S,
     ) -> Result<(), Error> {
         let queue = &plan.queues[i];
-        let stage = self.shared.stage(i, plan);
+        let parsers = u16::try_from(queue.parsers.len()).unwrap_or(u16::MAX);
+        let (consumers, sink) = source.fanout(parsers);
+        let attr = FanoutAttr {
+            queue: queue.index,
+            slots: plan.ring,
+            seats: &queue.parsers,
+            rest: if plan.sleep { Rest::Sleep } else { Rest::Spin },
+            hold: plan.pipeline.hold,
+            sink,
+            ordered: S::ORDERED,
+            memory: Arc::clone(ring.memory()),
+            counters: Arc::clone(&self.shared.counters[i]),
+            budget: self.shared.budget.clone(),
+            switch: Arc::clone(&self.shared.filter),
+        };
+        let filter = self.shared.filter.get();
+        let first = queue.parsers.len() * i;
+        let stages = (first..).zip(consumers).map(|(at, consumer)| {
+            let switch = Arc::new(Switch::new((*filter).clone()));
+            let stage = self.shared.stage(at, plan, Arc::clone(&switch));
+            (switch, move || stage(consumer))
+        });
+        let outlet = Fanout::start(attr, stages)?;
+        self.spawn(plan, i, ring, move || outlet)
+    }
+
+    /// Starts one queue's loop on its core.
+    fn spawn<O: Outlet>(
+        &mut self,
+        plan: &Plan,
+        i: usize,
+        ring: Ring,
+        outlet: impl FnOnce() -> O + Send + 'static,
+    ) -> Result<(), Error> {
+        let queue = &plan.queues[i];
         let counters = Arc::clone(&self.shared.counters[i]);
         let clock = self.clock.as_ref().map(|c| Arc::clone(&c.shared));
         let control = Arc::clone(&self.shared.control);
@@ -416,14 +498,11 @@ impl Capture {
         let thread = std::thread::Builder::new()
             .name(format!("wqcap-q{number:02}"))
             .spawn(move || {
-                if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-                    tracing::warn!("queue {number}: cannot be pinned to core {core}; it runs where the kernel puts it");
-                }
+                pin(core, format_args!("queue {number}"));
                 let worker = Worker {
                     queue: number,
                     ring,
-                    // Made here, on the loop's own core, so that its memory is near.
-                    consumer: stage(consumer),
+                    outlet: outlet(),
                     batch: BATCH,
                     idle,
                     counters,
@@ -434,12 +513,13 @@ impl Capture {
                     orders,
                     sampler,
                 };
-                let (ring, consumer, ended) = worker.run();
-                // Its last block goes to the writer here.
-                drop(consumer);
-                (ring, ended)
+                // The last block of a file goes to the writer with the outlet.
+                worker.run()
             })
-            .map_err(|source| Error::System { what: format!("the thread of queue {number}"), source })?;
+            .map_err(|source| Error::System {
+                what: format!("the thread of queue {number}"),
+                source,
+            })?;
         self.loops.push(thread);
         Ok(())
     }
@@ -743,13 +823,14 @@ impl CaptureHandle {
 }
 
 impl Shared {
-    /// Makes the stage in front of a queue's sink.
+    /// Makes the stage in front of a consumer.
     fn stage<C: Consumer>(
         &self,
         i: usize,
         plan: &Plan,
+        switch: Arc<Switch>,
     ) -> impl FnOnce(C) -> Stage<C> + Send + use<C> {
-        let (reduction, switch) = (plan.reduction.clone(), Arc::clone(&self.filter));
+        let reduction = plan.reduction.clone();
         let statistics = self.statistics.clone();
         let system_time = plan.stamps != Stamps::HardwareNic;
         let counters = Arc::clone(&self.stages[i]);
@@ -836,6 +917,12 @@ impl Clock {
             self.shared.store(self.current);
         }
     }
+}
+
+/// Stages of a run: one for each loop that works on frames itself, or for each parser.
+fn stages(plan: &Plan) -> usize {
+    let of_queue = plan.queues.iter().map(|queue| queue.parsers.len().max(1));
+    of_queue.sum()
 }
 
 /// How far one time is ahead of another.

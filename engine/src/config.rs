@@ -95,8 +95,6 @@ pub enum ConfigError {
 /// Whoever adds a feature removes its line.
 const NOT_YET: &[(&str, Option<&str>)] = &[
     ("device.on_loss", None),
-    ("pipeline.mode", Some("fanout")),
-    ("pipeline.parsers_per_queue", None),
     ("output.stdout", None),
     ("output.order", None),
     ("output.compress", None),

@@ -44,6 +44,7 @@ pub mod merge;
 pub mod name;
 pub mod nic;
 pub mod observe;
+pub mod pipeline;
 pub mod place;
 pub mod plan;
 pub mod port;

@@ -6,11 +6,7 @@
 //!
 //! May import: [`crate::frame`], [`crate::stats`], the clock of [`crate::rx`].
 
-use crate::{
-    frame::Headers,
-    rx::{Frame, system_ns},
-    stats::live,
-};
+use crate::{frame::Headers, pipeline::Frame, rx::system_ns, stats::live};
 
 /// Those who look on at one queue's frames.
 #[derive(Default)]

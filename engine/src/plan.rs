@@ -7,6 +7,7 @@ use crate::{
     device::{DeviceCaps, DeviceFacts, PortFacts},
     filter::Filter,
     management,
+    pipeline::Seat,
     reduce::Reduction,
     rx::HEADROOM,
     sink::{Keep, Rotation, Share},
@@ -53,6 +54,8 @@ pub struct Plan {
     pub memory: u64,
     /// Longest record in bytes; 0 means whole frames.
     pub snaplen: u32,
+    /// Who works on frames.
+    pub pipeline: PipelinePlan,
     /// What is left out, or cut off, on purpose.
     pub reduction: Reduction,
     /// Keep live statistics.
@@ -82,8 +85,19 @@ pub struct QueuePlan {
     pub index: u16,
     /// CPU the loop is pinned to.
     pub core: usize,
-    /// Another loop has the same core: an empty poll yields instead of spinning.
+    /// Another loop or a parser has the same core: an empty poll yields instead of spinning.
     pub shared_core: bool,
+    /// Where its parsers run; none with an inline pipeline.
+    pub parsers: Vec<Seat>,
+}
+
+/// Who works on frames.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PipelinePlan {
+    /// `inline` or `fanout`.
+    pub mode: config::PipelineMode,
+    /// When a parser is full: stop polling, instead of dropping.
+    pub hold: bool,
 }
 
 /// Files of the run.
@@ -233,6 +247,10 @@ impl Plan {
             buffer,
             max_sge,
             snaplen: config.capture.snaplen.to_u32(),
+            pipeline: PipelinePlan {
+                mode: config.pipeline.mode,
+                hold: config.pipeline.on_full() == config::OnFull::Hold,
+            },
             reduction,
             statistics: config.statistics(),
             stamps,
@@ -482,21 +500,52 @@ fn queues(
     if count > cores.len() {
         notes.push(format!("capture.queues = {count}, but there are {} cores for them: loops share cores and yield when empty", cores.len()));
     }
-    let on = |core: usize| {
-        (0..count)
-            .filter(|i| cores[i % cores.len()] == core)
-            .count()
+    let loops: Vec<usize> = (0..count).map(|i| cores[i % cores.len()]).collect();
+    let parsers = match config.pipeline.mode {
+        config::PipelineMode::Inline => Vec::new(),
+        config::PipelineMode::Fanout => {
+            let wanted = count * usize::from(config.pipeline.parsers_per_queue);
+            parser_cores(&loops, &near(device.numa_node, &allowed), wanted, notes)
+        }
     };
-    Ok((0..count)
-        .map(|i| {
-            let core = cores[i % cores.len()];
-            QueuePlan {
-                index: u16::try_from(i).unwrap_or(u16::MAX),
-                core,
-                shared_core: on(core) > 1,
-            }
-        })
-        .collect())
+    let is_shared = |core: usize| {
+        let threads = loops.iter().chain(&parsers).filter(|it| **it == core);
+        threads.count() > 1
+    };
+    let mut seats = parsers.iter().map(|&core| Seat {
+        core,
+        shared_core: is_shared(core),
+    });
+    let queue = |(index, &core)| QueuePlan {
+        index,
+        core,
+        shared_core: is_shared(core),
+        parsers: seats.by_ref().take(parsers.len() / count).collect(),
+    };
+    Ok((0..).zip(&loops).map(queue).collect())
+}
+
+/// Cores for so many parsers: those that no loop has, in turn; all, where loops have all.
+fn parser_cores(
+    loops: &[usize],
+    near: &[usize],
+    wanted: usize,
+    notes: &mut Vec<String>,
+) -> Vec<usize> {
+    let free: Vec<usize> = near
+        .iter()
+        .copied()
+        .filter(|core| !loops.contains(core))
+        .collect();
+    let cores = if free.is_empty() { near } else { &free };
+    if free.len() < wanted {
+        notes.push(format!(
+            "pipeline.parsers_per_queue: {wanted} parsers, but {} cores beside those of the loops: they share cores; \
+             fewer capture.queues leave more",
+            free.len()
+        ));
+    }
+    cores.iter().copied().cycle().take(wanted).collect()
 }
 
 /// The allowed CPUs of the device's NUMA node; all allowed ones where there is none to prefer.

@@ -36,6 +36,41 @@ pub struct QueueLedger {
     pub bytes: u64,
 }
 
+/// A line of the ledger: its name, and where it stands.
+pub type Line = (&'static str, fn(&QueueLedger) -> u64);
+
+/// The lines that `received` is the sum of, by their names everywhere: in the summary, in tables, in errors.
+pub const LINES: [Line; 8] = [
+    ("captured", |it| it.captured),
+    ("filtered", |it| it.filtered),
+    ("sampled_out", |it| it.sampled_out),
+    ("deduplicated", |it| it.deduplicated),
+    ("dropped_pipeline", |it| it.dropped_pipeline),
+    ("dropped_storage", |it| it.dropped_storage),
+    ("late", |it| it.late),
+    ("errors", |it| it.errors),
+];
+
+/// Those of them that mean a frame was lost here.
+pub const LOSSES: [&str; 4] = ["dropped_pipeline", "dropped_storage", "late", "errors"];
+
+/// A queue whose ledger does not add up: a frame ended in no line, or in two.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the ledger of queue {queue} does not add up: received {received}, but {sum} accounted for ({lines}); \
+     this is a fault in wqcap: please report it"
+)]
+pub struct Unbalanced {
+    /// Queue number.
+    pub queue: u16,
+    /// Frames the NIC delivered.
+    pub received: u64,
+    /// The sum of all lines.
+    pub sum: u64,
+    /// Each line with its frames.
+    pub lines: String,
+}
+
 impl QueueLedger {
     /// The sums, line by line, of two runs of one queue.
     #[must_use]
@@ -53,6 +88,43 @@ impl QueueLedger {
             errors: self.errors + other.errors,
             bytes: self.bytes + other.bytes,
         }
+    }
+
+    /// A line by its name; 0 for a name that is none.
+    #[must_use]
+    pub fn line(&self, name: &str) -> u64 {
+        LINES
+            .iter()
+            .find(|(it, _)| *it == name)
+            .map_or(0, |(_, of)| of(self))
+    }
+
+    /// All queues together, as queue 0.
+    #[must_use]
+    pub fn total(queues: &[Self]) -> Self {
+        queues.iter().fold(Self::default(), |sum, it| sum.plus(it))
+    }
+
+    /// Holds the ledger to its promise, that every received frame stands in exactly one line. True at the end of a
+    /// run; while it lasts, frames under way stand in none.
+    ///
+    /// # Errors
+    /// It does not hold.
+    pub fn check(&self) -> Result<(), Unbalanced> {
+        let sum = LINES.iter().map(|(_, of)| of(self)).sum();
+        if sum == self.received {
+            return Ok(());
+        }
+        let lines: Vec<_> = LINES
+            .iter()
+            .map(|(name, of)| format!("{name} {}", of(self)))
+            .collect();
+        Err(Unbalanced {
+            queue: self.queue,
+            received: self.received,
+            sum,
+            lines: lines.join(", "),
+        })
     }
 }
 
@@ -77,12 +149,14 @@ pub enum Unreadable {
     Unreadable,
 }
 
-/// One queue's published counters. Its loop stores them once a batch; anyone may read them.
+/// One queue's published counters, stored once a batch; anyone may read them.
 ///
-/// The writer's two stand on a cache line of their own, so that it does not slow the loop.
+/// Three threads at most store here, each on cache lines of its own: the loop, whoever ends frames (the loop itself,
+/// or in its place a parser), and the writer.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
     looped: Aligned<LoopCounters>,
+    ended: Aligned<EndCounters>,
     written: Aligned<WriterCounters>,
 }
 
@@ -93,15 +167,20 @@ struct Aligned<T>(T);
 #[derive(Debug, Default)]
 struct LoopCounters {
     received: AtomicU64,
-    taken: AtomicU64,
-    refused: AtomicU64,
+    dropped_pipeline: AtomicU64,
     errors: AtomicU64,
-    bytes: AtomicU64,
+    recoveries: AtomicU64,
+    beats: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct EndCounters {
+    captured: AtomicU64,
     filtered: AtomicU64,
     sampled_out: AtomicU64,
     deduplicated: AtomicU64,
-    recoveries: AtomicU64,
-    beats: AtomicU64,
+    dropped_storage: AtomicU64,
+    bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -110,25 +189,47 @@ struct WriterCounters {
     lost_bytes: AtomicU64,
 }
 
+/// What a loop has received so far, in frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Received {
+    pub(crate) frames: u64,
+    pub(crate) dropped_pipeline: u64,
+    pub(crate) errors: u64,
+}
+
+/// How frames have ended so far that a consumer has judged.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ends {
+    pub(crate) captured: u64,
+    pub(crate) filtered: u64,
+    pub(crate) sampled_out: u64,
+    pub(crate) deduplicated: u64,
+    pub(crate) dropped_storage: u64,
+    pub(crate) bytes: u64,
+}
+
 impl QueueCounters {
     /// The loop's round of stores.
     #[inline]
-    pub(crate) fn publish(&self, received: u64, taken: u64, refused: u64, errors: u64, bytes: u64) {
+    pub(crate) fn publish_received(&self, received: &Received) {
         let c = &self.looped.0;
-        c.received.store(received, Ordering::Relaxed);
-        c.taken.store(taken, Ordering::Relaxed);
-        c.refused.store(refused, Ordering::Relaxed);
-        c.errors.store(errors, Ordering::Relaxed);
-        c.bytes.store(bytes, Ordering::Relaxed);
+        c.received.store(received.frames, Ordering::Relaxed);
+        c.dropped_pipeline
+            .store(received.dropped_pipeline, Ordering::Relaxed);
+        c.errors.store(received.errors, Ordering::Relaxed);
     }
 
-    /// The same for what a stage before the sink left out on purpose.
+    /// The same for how frames ended.
     #[inline]
-    pub(crate) fn publish_reduced(&self, filtered: u64, sampled_out: u64, deduplicated: u64) {
-        let c = &self.looped.0;
-        c.filtered.store(filtered, Ordering::Relaxed);
-        c.sampled_out.store(sampled_out, Ordering::Relaxed);
-        c.deduplicated.store(deduplicated, Ordering::Relaxed);
+    pub(crate) fn publish_ends(&self, ends: &Ends) {
+        let c = &self.ended.0;
+        c.captured.store(ends.captured, Ordering::Relaxed);
+        c.filtered.store(ends.filtered, Ordering::Relaxed);
+        c.sampled_out.store(ends.sampled_out, Ordering::Relaxed);
+        c.deduplicated.store(ends.deduplicated, Ordering::Relaxed);
+        c.dropped_storage
+            .store(ends.dropped_storage, Ordering::Relaxed);
+        c.bytes.store(ends.bytes, Ordering::Relaxed);
     }
 
     /// The loop has come round: once a batch, and some times a second while its queue is empty.
@@ -150,7 +251,7 @@ impl QueueCounters {
         self.looped.0.recoveries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The writer could not write a block: frames the loop had counted as captured are lost after all.
+    /// The writer could not write a block: frames that were counted as captured are lost after all.
     pub(crate) fn lost(&self, frames: u64, bytes: u64) {
         self.written
             .0
@@ -165,22 +266,23 @@ impl QueueCounters {
     /// The queue's lines as they stand.
     #[must_use]
     pub fn ledger(&self, queue: u16) -> QueueLedger {
-        let (c, w) = (&self.looped.0, &self.written.0);
+        let (c, e, w) = (&self.looped.0, &self.ended.0, &self.written.0);
         let lost = w.lost_frames.load(Ordering::Relaxed);
         QueueLedger {
             queue,
             received: c.received.load(Ordering::Relaxed),
-            captured: c.taken.load(Ordering::Relaxed).saturating_sub(lost),
-            filtered: c.filtered.load(Ordering::Relaxed),
-            sampled_out: c.sampled_out.load(Ordering::Relaxed),
-            deduplicated: c.deduplicated.load(Ordering::Relaxed),
-            dropped_storage: c.refused.load(Ordering::Relaxed) + lost,
+            captured: e.captured.load(Ordering::Relaxed).saturating_sub(lost),
+            filtered: e.filtered.load(Ordering::Relaxed),
+            sampled_out: e.sampled_out.load(Ordering::Relaxed),
+            deduplicated: e.deduplicated.load(Ordering::Relaxed),
+            dropped_pipeline: c.dropped_pipeline.load(Ordering::Relaxed),
+            dropped_storage: e.dropped_storage.load(Ordering::Relaxed) + lost,
+            late: 0,
             errors: c.errors.load(Ordering::Relaxed),
-            bytes: c
+            bytes: e
                 .bytes
                 .load(Ordering::Relaxed)
                 .saturating_sub(w.lost_bytes.load(Ordering::Relaxed)),
-            ..QueueLedger::default()
         }
     }
 }
@@ -239,19 +341,45 @@ mod tests {
     #[test]
     fn a_lost_block_moves_from_captured_to_dropped() {
         let counters = QueueCounters::default();
-        counters.publish(16, 8, 1, 1, 800);
-        counters.publish_reduced(1, 2, 3);
+        counters.publish_received(&Received {
+            frames: 18,
+            dropped_pipeline: 2,
+            errors: 1,
+        });
+        counters.publish_ends(&Ends {
+            captured: 8,
+            filtered: 1,
+            sampled_out: 2,
+            deduplicated: 3,
+            dropped_storage: 1,
+            bytes: 800,
+        });
         counters.lost(3, 300);
         let ledger = counters.ledger(2);
-        assert_eq!((ledger.queue, ledger.received, ledger.captured), (2, 16, 5));
-        assert_eq!(
-            (ledger.filtered, ledger.sampled_out, ledger.deduplicated),
-            (1, 2, 3)
+        ledger.check().unwrap();
+        assert_eq!((ledger.queue, ledger.received, ledger.captured), (2, 18, 5));
+        assert_eq!((ledger.dropped_storage, ledger.bytes), (4, 500));
+        assert_eq!(LINES.map(|(_, of)| of(&ledger)), [5, 1, 2, 3, 2, 4, 0, 1]);
+    }
+
+    #[test]
+    fn a_frame_without_a_line_is_told() {
+        let ledger = QueueLedger {
+            queue: 3,
+            received: 8,
+            captured: 6,
+            errors: 1,
+            ..QueueLedger::default()
+        };
+        let told = ledger.check().unwrap_err().to_string();
+        assert!(told.contains("queue 3") && told.contains("received 8, but 7 accounted for"));
+        assert!(
+            told.contains("captured 6") && told.contains("errors 1"),
+            "{told}"
         );
-        assert_eq!(
-            (ledger.dropped_storage, ledger.errors, ledger.bytes),
-            (4, 1, 500)
-        );
+        let total = QueueLedger::total(&[ledger, ledger]);
+        assert_eq!((total.received, total.line("errors")), (16, 2));
+        assert_eq!(total.line("no line"), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Source: IEEE 802.3, 3.2.9: the CRC-32 that zlib uses too, the least significant byte first on the wire.
 
 use super::FcsReport;
-use crate::rx::Frame;
+use crate::pipeline::Frame;
 
 impl FcsReport {
     /// Checks a frame's FCS, if it has one, marks it and counts it.
@@ -20,7 +20,7 @@ impl FcsReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rx::Fcs;
+    use crate::pipeline::Fcs;
 
     #[test]
     fn a_damaged_frame_is_found_and_marked() {

@@ -10,7 +10,8 @@
 //! so that one in N is one in N different frames. Nothing is copied: a cut frame is a shorter slice of the same bytes,
 //! and its length on the wire stays with it.
 //!
-//! May import: [`crate::config`], [`crate::frame`], [`crate::filter`], [`crate::observe`], and the consumer's seam of [`crate::rx`].
+//! May import: [`crate::config`], [`crate::frame`], [`crate::filter`], [`crate::observe`], and the seam of
+//! [`crate::pipeline`].
 //!
 //! Invariants: a stage that has nothing to do costs one branch per frame. A filter holds for whole batches.
 
@@ -25,7 +26,7 @@ use crate::{
     filter::{Filter, Switch, Watch},
     frame::{FlowKey, Headers, MalformedCounts},
     observe::Observer,
-    rx::{Consumer, Frame, Verdict},
+    pipeline::{Consumer, Frame, Judge, Verdict},
 };
 pub use counters::{FcsReport, StageCounters};
 use dedup::Window;
@@ -147,26 +148,26 @@ impl<C: Consumer> Stage<C> {
             || self.parses;
     }
 
-    /// All steps.
+    /// All steps, and the frame as it was handed on.
     #[inline]
-    fn reduce(&mut self, mut frame: Frame<'_>) -> Verdict {
+    fn reduce<'f>(&mut self, mut frame: Frame<'f>) -> (Verdict, Frame<'f>) {
         if self.verify_fcs {
             self.fcs.verify(&mut frame);
         }
         if !self.watch.filter().accepts(frame.bytes, frame.len) {
-            return Verdict::Filtered;
+            return (Verdict::Filtered, frame);
         }
         if let Some(window) = &mut self.window
             && window.repeats(frame.bytes, frame.ns)
         {
-            return Verdict::Deduplicated;
+            return (Verdict::Deduplicated, frame);
         }
         let by_flow = self.sampler.wants_flows();
         if !by_flow && !self.sampler.keeps(|| 0) {
-            return Verdict::SampledOut;
+            return (Verdict::SampledOut, frame);
         }
         if !self.parses {
-            return self.inner.frame(frame);
+            return (self.inner.frame(frame), frame);
         }
         let outer = Headers::parse(frame.bytes);
         let headers = outer.descend(frame.bytes);
@@ -178,22 +179,41 @@ impl<C: Consumer> Stage<C> {
                 .sampler
                 .keeps(|| FlowKey::spread(frame.bytes, &headers))
         {
-            return Verdict::SampledOut;
+            return (Verdict::SampledOut, frame);
         }
         self.observer.see(&frame, &outer, &headers);
         frame.bytes = &frame.bytes[..slice::keep(self.slice, &headers, frame.bytes.len())];
-        self.inner.frame(frame)
+        (self.inner.frame(frame), frame)
+    }
+}
+
+impl<C: Consumer> Judge for Stage<C> {
+    #[inline]
+    fn judge<'f>(&mut self, frame: Frame<'f>) -> (Verdict, Frame<'f>) {
+        if self.active {
+            self.reduce(frame)
+        } else {
+            (self.inner.frame(frame), frame)
+        }
+    }
+
+    fn batch(&mut self) {
+        Consumer::batch(self);
+    }
+
+    fn handled(&mut self) {
+        Consumer::handled(self);
+    }
+
+    fn idle(&mut self) {
+        Consumer::idle(self);
     }
 }
 
 impl<C: Consumer> Consumer for Stage<C> {
     #[inline]
     fn frame(&mut self, frame: Frame<'_>) -> Verdict {
-        if self.active {
-            self.reduce(frame)
-        } else {
-            self.inner.frame(frame)
-        }
+        self.judge(frame).0
     }
 
     #[inline]
@@ -363,13 +383,13 @@ mod tests {
             Arc::default(),
             Observer::default(),
         );
-        stage.batch();
+        Consumer::batch(&mut stage);
         switch.set(Filter::compile("arp").unwrap());
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
-        stage.batch();
+        Consumer::batch(&mut stage);
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Filtered);
         switch.set(Filter::default());
-        stage.batch();
+        Consumer::batch(&mut stage);
         assert!(!stage.active);
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
         assert_eq!(stage.inner.notes, ["filter: arp", "filter: "]);
@@ -390,7 +410,7 @@ mod tests {
         );
         assert_eq!(give(&mut stage, &udp(1)[..40], 0), Verdict::Captured);
         assert_eq!(give(&mut stage, &[1, 2, 3], 0), Verdict::Captured);
-        stage.batch();
+        Consumer::batch(&mut stage);
         assert_eq!(stage.inner.frames[0].0, udp(1)[..40]);
         let mut counts = BTreeMap::new();
         published.add_malformed_to(&mut counts);

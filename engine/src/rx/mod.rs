@@ -1,7 +1,7 @@
 //! The receive path: a pool of slots, the ring they go round in, and the loop that turns it.
 //!
-//! May import: [`crate::verbs`], [`crate::memory`], [`crate::clock`], [`crate::stats`]. Parsers, filters and sinks
-//! never import this: they see borrowed bytes.
+//! May import: [`crate::verbs`], [`crate::memory`], [`crate::clock`], [`crate::stats`]. Where frames go from a loop is
+//! [`crate::pipeline`]'s business. Parsers, filters and sinks never import this: they see borrowed bytes.
 //!
 //! Architecture invariant: a slot is a token. It is on the ring, where the device may write to it, or somebody holds
 //! the token and may read it; there is no third place, and no second token.
@@ -16,5 +16,5 @@ pub use load::{Hashing, QueueLoad, Sampler};
 pub use order::Orders;
 pub use pool::{FCS_LEN, Filled, HEADROOM, Slot, SlotMemory};
 pub use ring::{Batch, Failed, Ring, RingAttr};
-pub use worker::{Consumer, Control, Ended, Fcs, Frame, Idle, Verdict, Worker};
-pub(crate) use worker::{system_ns, wait_readable};
+pub use worker::{Control, Ended, Idle, Lost, Outlet, Stamper, Taken, Worker};
+pub(crate) use worker::{pin, system_ns, wait_readable};

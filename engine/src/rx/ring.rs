@@ -3,6 +3,9 @@
 //! Two ways lead to the same rings: the verbs (`ibv_start_poll`, `ibv_post_wq_recv`), which every device has, and
 //! libmlx5's direct verbs, which cost a third of them. What goes round is the same, and so is the accounting here.
 //!
+//! Slots may come back in any order and after any time. One that comes back to the WQE it was in costs a comparison,
+//! one that comes back elsewhere the writing of a WQE.
+//!
 //! A ring trusts neither the device nor the driver further than it must: a completion that names a slot which is
 //! not posted, or a length that no slot has, is an error and never a second token or a read out of bounds.
 #![allow(unsafe_code)]
@@ -60,6 +63,8 @@ pub struct Batch {
     pub failed: Vec<Failed>,
     /// Slots whose WR was flushed: no frame was ever in them.
     pub flushed: Vec<Slot>,
+    /// Slots of earlier batches that came back: not of the poll, but to be reposted with it.
+    pub home: Vec<Slot>,
     size: usize,
 }
 
@@ -71,6 +76,7 @@ impl Batch {
             frames: Vec::with_capacity(size),
             failed: Vec::with_capacity(size),
             flushed: Vec::with_capacity(size),
+            home: Vec::with_capacity(size),
             size,
         }
     }
@@ -85,6 +91,12 @@ impl Batch {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Slots in it, of the poll or not.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.len() + self.home.len()
     }
 
     /// The most completions it takes.
@@ -268,6 +280,12 @@ impl Ring {
         }
     }
 
+    /// Slots of the ring, whoever has them.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.attr.wrs
+    }
+
     /// WRs the device has.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
@@ -301,15 +319,19 @@ impl Ring {
     #[inline]
     pub fn repost(&mut self, batch: &mut Batch) -> Result<(), RingError> {
         if batch.failed.is_empty() && batch.flushed.is_empty() {
-            // Nearly always: frames alone, in their order.
+            // Nearly always: frames alone, in their order, or what came home.
+            if !batch.home.is_empty() {
+                self.post_all(batch.home.drain(..))
+                    .map_err(RingError::Post)?;
+            }
             return self
                 .post_all(batch.frames.drain(..).map(Filled::into_slot))
                 .map_err(RingError::Post);
         }
         let slots = batch
-            .frames
+            .home
             .drain(..)
-            .map(Filled::into_slot)
+            .chain(batch.frames.drain(..).map(Filled::into_slot))
             .chain(batch.failed.drain(..).map(|f| f.slot))
             .chain(batch.flushed.drain(..));
         self.post_all(slots).map_err(RingError::Post)
@@ -353,12 +375,15 @@ impl Ring {
     }
 
     /// Brings a WQ back that is in error: everything posted is flushed, then RESET, RDY, and the slots go back on.
-    /// Frames that completed before the error are handed to `frames` first, as they were received. Gives how many
-    /// completed in error, which are frames too.
+    /// Frames that completed before the error are handed to `frames` first, as they were received; those it leaves go
+    /// back on. Gives how many completed in error, which are frames too. Slots that others have are no matter of it.
     ///
     /// # Errors
     /// A verb failed or flushes did not come within a second: the queue cannot be recovered.
-    pub fn recover(&mut self, mut frames: impl FnMut(&Filled, &SlotMemory)) -> Result<u64, Error> {
+    pub fn recover(
+        &mut self,
+        mut frames: impl FnMut(&mut Vec<Filled>, &SlotMemory),
+    ) -> Result<u64, Error> {
         let failed = |what: &str| Error::Device(format!("recovering the WQ: {what}"));
         // A WQ that the device put into error is there already; asking again is allowed. One that only its last
         // completion shows to be broken is put there, so that it flushes.
@@ -379,9 +404,9 @@ impl Ring {
                 }
                 std::thread::yield_now();
             }
-            for filled in batch.frames.drain(..) {
-                frames(&filled, &self.memory);
-                slots.push(filled.into_slot());
+            if !batch.frames.is_empty() {
+                frames(&mut batch.frames, &self.memory);
+                slots.extend(batch.frames.drain(..).map(Filled::into_slot));
             }
             errors += batch.failed.len() as u64;
             slots.extend(batch.failed.drain(..).map(|f| f.slot));

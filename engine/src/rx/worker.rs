@@ -1,14 +1,15 @@
-//! The loop of one queue: poll, hand each frame to the consumer, repost, publish the counters.
+//! The loop of one queue: poll, hand the frames on, repost what came back, publish the counters.
 //!
 //! Per batch, not per frame: one look at the stop flag, one conversion of the clock, one list of reposted WRs, one
 //! round of counter stores. Nothing here allocates, locks or logs while frames flow.
 
-use super::{Batch, FCS_LEN, Filled, Orders, Ring, Sampler, SlotMemory};
+use super::{Batch, Filled, Orders, Ring, Sampler, Slot, SlotMemory};
 use crate::{
     clock::{Conversion, SharedConversion},
-    stats::{Budget, QueueCounters},
+    stats::{Budget, QueueCounters, Received},
 };
 use std::{
+    fmt,
     os::fd::RawFd,
     sync::{
         Arc, Mutex,
@@ -17,55 +18,65 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// One frame, borrowed from its slot for the length of a call.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
-    /// What there is of its bytes: all, unless a stage before has cut it.
-    pub bytes: &'a [u8],
-    /// Its length on the wire without the FCS, at least that of `bytes`.
-    pub len: u32,
-    /// Its FCS, where the device delivers it. Never part of `bytes`, which is what headers are sought in.
-    pub fcs: Option<Fcs>,
-    /// When it was received, in nanoseconds since 1970. Never runs backward within a queue.
-    pub ns: u64,
-}
+/// Where a loop's frames go: its side of a pipeline.
+pub trait Outlet {
+    /// How many frames it takes now; the loop polls no more.
+    #[inline]
+    fn room(&self) -> usize {
+        usize::MAX
+    }
 
-/// A frame check sequence as it came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fcs {
-    /// As on the wire.
-    pub bytes: [u8; FCS_LEN],
-    /// It was checked, and is another frame's.
-    pub bad: bool,
-}
+    /// Takes frames in their order. The slots of those that it leaves go straight back on the ring.
+    fn take(
+        &mut self,
+        frames: &mut Vec<Filled>,
+        memory: &SlotMemory,
+        stamper: &mut Stamper,
+    ) -> Taken;
 
-/// What became of a frame: its line in the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Kept.
-    Captured,
-    /// The filter refused it.
-    Filtered,
-    /// Sampling left it out.
-    SampledOut,
-    /// It repeats one that was kept.
-    Deduplicated,
-    /// There was no room for it.
-    DroppedStorage,
-}
+    /// Adds slots that came back since.
+    #[inline]
+    fn collect(&mut self, _home: &mut Vec<Slot>) {}
 
-/// What a loop feeds. It runs on the queue's own core, so what it does is part of each frame's cost.
-pub trait Consumer: Send {
-    /// Takes one frame. The bytes are gone when it returns.
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict;
-    /// A batch begins: a chance to look, once for many frames, at what others may have changed.
-    fn batch(&mut self) {}
-    /// The batch's frames have all been handled: their buffers go back to the NIC now.
-    fn handled(&mut self) {}
-    /// What decides on the frames that follow has changed; the text says how, for those who keep notes.
-    fn changed(&mut self, _what: &str) {}
-    /// The queue has been empty for a moment: a chance to let go of what is half full.
+    /// Waits for room, no longer than so long.
+    fn wait(&mut self, _timeout: Duration) {}
+
+    /// The queue has been empty for a moment.
     fn idle(&mut self) {}
+
+    /// Why it takes no more, if it broke.
+    #[inline]
+    fn broken(&self) -> Option<&str> {
+        None
+    }
+
+    /// No more frames will come: waits for every slot it has.
+    ///
+    /// # Errors
+    /// Slots will not come back.
+    fn finish(&mut self, _home: &mut Vec<Slot>) -> Result<(), Lost> {
+        Ok(())
+    }
+}
+
+/// What an outlet did with a batch's frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken {
+    /// They ended as captured.
+    pub captured: u64,
+    /// Their end is yet to come; the outlet settles the budget for them.
+    pub away: usize,
+    /// It had no room for them: `dropped_pipeline`.
+    pub refused: u64,
+}
+
+/// Slots that do not come back, each with a frame that nobody has counted.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    /// How many.
+    pub frames: u64,
+    /// Why.
+    pub why: String,
 }
 
 /// What a loop does while its queue is empty.
@@ -101,7 +112,7 @@ pub struct Control {
 
 /// Polls without a frame before a sleeper goes to sleep, and between two looks at the clock of a spinner.
 const EMPTY_POLLS: u32 = 1024;
-/// How long a queue is empty before the consumer is told.
+/// How long a queue is empty before the outlet is told.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// How much later than its flushed WRs the event of a WQ in error may be read.
 const LATE: Duration = Duration::from_secs(1);
@@ -109,13 +120,13 @@ const LATE: Duration = Duration::from_secs(1);
 const SLEEP: Duration = Duration::from_millis(50);
 
 /// A queue's loop, ready to run on its thread.
-pub struct Worker<C> {
+pub struct Worker<O> {
     /// Queue number.
     pub queue: u16,
     /// The ring.
     pub ring: Ring,
     /// Where frames go.
-    pub consumer: C,
+    pub outlet: O,
     /// Completions a poll takes at most.
     pub batch: usize,
     /// Behaviour of an empty queue.
@@ -136,144 +147,169 @@ pub struct Worker<C> {
     pub sampler: Sampler,
 }
 
-/// The counters of a loop, kept in registers and its own cache lines, published once a batch.
-#[derive(Default)]
-struct Tally {
-    received: u64,
-    captured: u64,
-    filtered: u64,
-    sampled_out: u64,
-    deduplicated: u64,
-    dropped_storage: u64,
-    errors: u64,
-    bytes: u64,
+/// Gives frames their time.
+#[derive(Debug)]
+pub struct Stamper {
+    stamp: Stamp,
     last_ns: u64,
 }
 
-impl Tally {
-    #[inline]
-    fn take<C: Consumer>(
-        &mut self,
-        consumer: &mut C,
-        filled: &Filled,
-        memory: &SlotMemory,
-        stamp: Stamp,
-    ) {
-        let bytes = filled.bytes(memory);
-        let ns = stamp.ns(filled).max(self.last_ns);
-        self.last_ns = ns;
-        self.received += 1;
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let fcs = filled.fcs(memory).map(|bytes| Fcs { bytes, bad: false });
-        let frame = Frame {
-            bytes,
-            len,
-            fcs,
-            ns,
-        };
-        match consumer.frame(frame) {
-            Verdict::Captured => {
-                self.captured += 1;
-                self.bytes += bytes.len() as u64;
-            }
-            Verdict::Filtered => self.filtered += 1,
-            Verdict::SampledOut => self.sampled_out += 1,
-            Verdict::Deduplicated => self.deduplicated += 1,
-            Verdict::DroppedStorage => self.dropped_storage += 1,
-        }
-    }
-}
-
 /// A batch's way from ticks to time.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Stamp {
     Device(Conversion),
     System(u64),
 }
 
-impl Stamp {
-    #[inline]
-    fn ns(self, filled: &Filled) -> u64 {
-        match self {
-            Self::Device(line) => line.ns(filled.ticks()),
-            Self::System(ns) => ns,
+impl Stamper {
+    fn new() -> Self {
+        Self {
+            stamp: Stamp::System(0),
+            last_ns: 0,
         }
+    }
+
+    /// Once a batch: the conversion that holds, or the system's time.
+    #[inline]
+    fn look(&mut self, clock: Option<&SharedConversion>) {
+        self.stamp = match clock {
+            Some(clock) => Stamp::Device(clock.load()),
+            None => Stamp::System(system_ns()),
+        };
+    }
+
+    /// When the frame was received, in nanoseconds since 1970; to be asked in the frames' order, since it never runs
+    /// backward.
+    #[inline]
+    pub fn ns(&mut self, filled: &Filled) -> u64 {
+        let ns = match self.stamp {
+            Stamp::Device(line) => line.ns(filled.ticks()),
+            Stamp::System(ns) => ns,
+        };
+        self.last_ns = ns.max(self.last_ns);
+        self.last_ns
     }
 }
 
-impl<C: Consumer> Worker<C> {
-    /// Runs until stopped, then until the ring is drained. Gives back the ring and the consumer, so that their
-    /// owner chooses when objects are destroyed and files closed.
-    pub fn run(mut self) -> (Ring, C, Ended) {
-        let mut tally = Tally::default();
+/// What a loop keeps while it runs.
+struct State {
+    /// Published once a batch.
+    received: Received,
+    stamper: Stamper,
+    ahead: Ahead,
+}
+
+impl<O: Outlet> Worker<O> {
+    /// Runs until stopped, then until the ring is drained and every slot is back. Gives back the ring, so that its
+    /// owner chooses when objects are destroyed; the outlet goes here.
+    pub fn run(mut self) -> (Ring, Ended) {
+        let mut state = State {
+            received: Received::default(),
+            stamper: Stamper::new(),
+            ahead: Ahead::default(),
+        };
         let mut batch = Batch::new(self.batch);
+        let mut ended = self.turns(&mut batch, &mut state);
+        if let Err(lost) = self.outlet.finish(&mut batch.home) {
+            state.received.dropped_pipeline += lost.frames;
+            ended = ended.or(lost.why);
+        }
+        self.counters.publish_received(&state.received);
+        let here = self.ring.outstanding() as usize + batch.slots();
+        if here != self.ring.slots() as usize {
+            ended = ended.or(format!(
+                "queue {}: {here} of its {} slots are left at the end; this is a fault in wqcap: please report it",
+                self.queue,
+                self.ring.slots()
+            ));
+        }
+        if ended != Ended::Stopped {
+            self.control.failed.store(true, Ordering::Release);
+        }
+        (self.ring, ended)
+    }
+
+    /// The loop itself.
+    fn turns(&mut self, batch: &mut Batch, state: &mut State) -> Ended {
         let mut quiet = Quiet::new();
-        let mut ahead = Ahead::default();
-        let ended = loop {
+        loop {
             // Read before the poll: when it is set, rules are gone, so an empty ring stays empty.
             let stopping = self.control.stop.load(Ordering::Acquire);
-            let grant = self
-                .budget
-                .as_ref()
-                .map_or(usize::MAX, |b| b.claim(batch.size()));
-            let before = tally.captured;
+            self.outlet.collect(&mut batch.home);
             if self.orders.are_pending() {
                 let ring = &mut self.ring;
                 self.orders.obey(|on| ring.set_cvlan_stripping(on));
             }
-            let polled = self.ring.poll(&mut batch, grant);
-            if !batch.is_empty() {
+            let room = self.outlet.room();
+            let polled = if room > 0 {
+                self.poll(batch, state, room)
+            } else {
+                self.outlet.wait(SLEEP);
+                Ok(())
+            };
+            if let Err(why) = polled {
+                return Ended::Failed(why);
+            }
+            if let Some(why) = self.outlet.broken() {
+                return Ended::Failed(why.to_owned());
+            }
+            let found = !batch.is_empty();
+            if let Err(why) = self.turn(batch, state) {
+                return Ended::Failed(why);
+            }
+            if found {
                 quiet.reset();
-                self.sampler.look(&batch, self.ring.memory());
-                let stamp = self.stamp();
-                self.consumer.batch();
-                for filled in &batch.frames {
-                    tally.take(&mut self.consumer, filled, self.ring.memory(), stamp);
-                }
-                self.consumer.handled();
-                tally.received += batch.failed.len() as u64;
-                tally.errors += batch.failed.len() as u64;
-            }
-            if let Some(budget) = &self.budget {
-                budget.settle(grant, tally.captured - before);
-            }
-            if let Err(e) = polled {
-                break Ended::Failed(format!("queue {}: {e}", self.queue));
-            }
-            if batch.is_empty() {
+                self.counters.publish_received(&state.received);
+                self.counters.beat();
+            } else if room > 0 {
                 // With nothing left to claim, frames stay on the ring, unreceived.
                 if stopping {
-                    break Ended::Stopped;
+                    return Ended::Stopped;
                 }
                 if self.wq_fatal.swap(false, Ordering::AcqRel)
-                    && !ahead.expected_it()
-                    && let Err(e) = self.recover(&mut tally, "the device reported it in error")
+                    && !state.ahead.expected_it()
+                    && let Err(e) = self.recover(state, "the device reported it in error")
                 {
-                    break Ended::Failed(e);
+                    return Ended::Failed(e);
                 }
                 self.rest(&mut quiet);
-                continue;
             }
-            if let Err(e) = self.turn(&mut batch, &mut tally, &mut ahead) {
-                break Ended::Failed(e);
-            }
-            self.publish(&tally);
-        };
-        self.publish(&tally);
-        if ended != Ended::Stopped {
-            self.control.failed.store(true, Ordering::Release);
         }
-        (self.ring, self.consumer, ended)
+    }
+
+    /// Takes what there is and hands it on.
+    #[inline]
+    fn poll(&mut self, batch: &mut Batch, state: &mut State, room: usize) -> Result<(), String> {
+        let limit = batch.size().min(room);
+        let grant = self
+            .budget
+            .as_ref()
+            .map_or(usize::MAX, |budget| budget.claim(limit));
+        let polled = self.ring.poll(batch, limit.min(grant));
+        if !batch.is_empty() {
+            self.sampler.look(batch, self.ring.memory());
+        }
+        let taken = if batch.frames.is_empty() {
+            Taken::default()
+        } else {
+            state.stamper.look(self.clock.as_deref());
+            state.received.frames += batch.frames.len() as u64;
+            self.outlet
+                .take(&mut batch.frames, self.ring.memory(), &mut state.stamper)
+        };
+        let failed = batch.failed.len() as u64;
+        state.received.frames += failed;
+        state.received.errors += failed;
+        state.received.dropped_pipeline += taken.refused;
+        if let Some(budget) = &self.budget {
+            budget.settle(grant - taken.away, taken.captured);
+        }
+        polled.map_err(|e| format!("queue {}: {e}", self.queue))
     }
 
     /// Puts a batch's slots back, after bringing the WQ back if the batch showed that it is in error.
     #[inline]
-    fn turn(
-        &mut self,
-        batch: &mut Batch,
-        tally: &mut Tally,
-        ahead: &mut Ahead,
-    ) -> Result<(), String> {
+    fn turn(&mut self, batch: &mut Batch, state: &mut State) -> Result<(), String> {
         let broken = batch
             .failed
             .iter()
@@ -284,10 +320,13 @@ impl<C: Consumer> Worker<C> {
                 || "its WRs were flushed".to_owned(),
                 |s| format!("a WR completed with status {s}"),
             );
-            self.recover(tally, &why)?;
+            self.recover(state, &why)?;
             if !self.wq_fatal.swap(false, Ordering::AcqRel) {
-                ahead.recovered();
+                state.ahead.recovered();
             }
+        }
+        if batch.slots() == 0 {
+            return Ok(());
         }
         self.ring
             .repost(batch)
@@ -296,21 +335,34 @@ impl<C: Consumer> Worker<C> {
 
     /// Brings the WQ back and notes the gap.
     #[cold]
-    fn recover(&mut self, tally: &mut Tally, why: &str) -> Result<(), String> {
+    fn recover(&mut self, state: &mut State, why: &str) -> Result<(), String> {
         let from = system_ns();
-        let stamp = self.stamp();
-        let consumer = &mut self.consumer;
+        state.stamper.look(self.clock.as_deref());
+        let (outlet, received, stamper) =
+            (&mut self.outlet, &mut state.received, &mut state.stamper);
+        let budget = self.budget.as_deref();
         let errors = self
             .ring
-            .recover(|filled, memory| tally.take(consumer, filled, memory, stamp))
+            .recover(|frames, memory| {
+                let grant = budget.map_or(usize::MAX, |budget| budget.claim(frames.len()));
+                // Beyond what may be captured, a frame is as good as still on the ring.
+                let mut beyond = frames.split_off(grant.min(frames.len()));
+                received.frames += frames.len() as u64;
+                let taken = outlet.take(frames, memory, stamper);
+                received.dropped_pipeline += taken.refused;
+                if let Some(budget) = budget {
+                    budget.settle(grant - taken.away, taken.captured);
+                }
+                frames.append(&mut beyond);
+            })
             .map_err(|e| {
                 format!(
                     "queue {}: the WQ is in error ({why}) and cannot be recovered: {e}",
                     self.queue
                 )
             })?;
-        tally.received += errors;
-        tally.errors += errors;
+        received.frames += errors;
+        received.errors += errors;
         self.counters.recovered();
         let note = format!(
             "queue {}: the WQ went into error ({why}) and was recovered; frames between {} and {} may be missing",
@@ -325,31 +377,13 @@ impl<C: Consumer> Worker<C> {
         Ok(())
     }
 
-    #[inline]
-    fn stamp(&self) -> Stamp {
-        match &self.clock {
-            Some(clock) => Stamp::Device(clock.load()),
-            None => Stamp::System(system_ns()),
-        }
-    }
-
-    #[inline]
-    fn publish(&self, tally: &Tally) {
-        self.counters.publish(
-            tally.received,
-            tally.captured,
-            tally.dropped_storage,
-            tally.errors,
-            tally.bytes,
-        );
-        self.counters
-            .publish_reduced(tally.filtered, tally.sampled_out, tally.deduplicated);
-        self.counters.beat();
-    }
-
     /// An empty poll's rest.
     #[inline]
     fn rest(&mut self, quiet: &mut Quiet) {
+        if self.ring.outstanding() == 0 {
+            // Nothing completes before a slot has come home.
+            return self.outlet.wait(SLEEP);
+        }
         match self.idle {
             Idle::Spin => std::hint::spin_loop(),
             Idle::Yield => std::thread::yield_now(),
@@ -357,7 +391,7 @@ impl<C: Consumer> Worker<C> {
             Idle::Sleep => std::hint::spin_loop(),
         }
         if quiet.is_idle_now() {
-            self.consumer.idle();
+            self.outlet.idle();
             self.counters.beat();
         }
     }
@@ -376,10 +410,20 @@ impl<C: Consumer> Worker<C> {
         } else {
             quiet.looked = EMPTY_POLLS;
             if quiet.is_idle_now() {
-                self.consumer.idle();
+                self.outlet.idle();
                 self.counters.beat();
             }
             quiet.polls = EMPTY_POLLS;
+        }
+    }
+}
+
+impl Ended {
+    /// A failure's words, unless there is a failure already, which came first.
+    fn or(self, why: String) -> Self {
+        match self {
+            Self::Stopped => Self::Failed(why),
+            failed @ Self::Failed(_) => failed,
         }
     }
 }
@@ -450,6 +494,13 @@ impl Quiet {
         }
         self.since = Some(now);
         true
+    }
+}
+
+/// Pins the calling thread to a core, or says that it cannot be.
+pub(crate) fn pin(core: usize, who: fmt::Arguments<'_>) {
+    if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+        tracing::warn!("{who} cannot be pinned to core {core}; it runs where the kernel puts it");
     }
 }
 

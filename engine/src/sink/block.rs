@@ -7,7 +7,7 @@
 use super::{Encoder, Record, Totals};
 use crate::{
     memory::Region,
-    rx::{Consumer, Frame, Verdict},
+    pipeline::{Consumer, Frame, Verdict},
 };
 use crossbeam_channel::{Receiver, Sender};
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! `output.format = "none"`: frames are counted, nothing is kept.
 
-use crate::rx::{Consumer, Frame, Verdict};
+use crate::pipeline::{Consumer, Frame, Verdict};
 
 /// Keeps nothing.
 #[derive(Clone, Copy, Debug, Default)]

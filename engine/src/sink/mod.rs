@@ -6,7 +6,7 @@
 //!               +----------------- empty blocks -------------+
 //! ```
 //!
-//! May import: [`crate::memory`], [`crate::name`], [`crate::stats`], and the consumer's seam of [`crate::rx`]. A sink does not know
+//! May import: [`crate::memory`], [`crate::name`], [`crate::stats`], and the seam of [`crate::pipeline`]. A sink does not know
 //! that slots, rings or devices exist.
 //!
 //! Invariants: a queue's core never touches the disk. Blocks of a file are numbered by their offset, so they may be

@@ -649,8 +649,9 @@ impl Open {
 mod tests {
     use super::*;
     use crate::{
-        rx::{Consumer, Frame, Verdict},
+        pipeline::{Consumer, Frame, Verdict},
         sink::{PcapEncoder, PcapngEncoder},
+        stats::{Ends, Received},
     };
     use std::{fs::File, path::Path};
 
@@ -903,7 +904,15 @@ mod tests {
         let taken = feed(&mut sinks[0], 0..2_000);
         let bytes: u64 = (0..2_000).map(|i| frame(i).len() as u64).sum();
         assert_eq!(taken, 2_000, "hold: the sink refuses nothing");
-        counters[0].publish(2_000, taken, 0, 0, bytes);
+        counters[0].publish_received(&Received {
+            frames: 2_000,
+            ..Received::default()
+        });
+        counters[0].publish_ends(&Ends {
+            captured: taken,
+            bytes,
+            ..Ends::default()
+        });
         drop(sinks);
         assert!(writer.has_failed() || !writer.writer.is_finished());
         let finished = writer.finish();

@@ -27,34 +27,38 @@ use std::sync::Arc;
 /// The statistics of all queues, for readers on any thread.
 #[derive(Clone, Debug)]
 pub struct Statistics {
-    queues: Arc<[Arc<Slot>]>,
+    /// One for each recorder, those of a queue side by side.
+    recorders: Arc<[Arc<Slot>]>,
+    per_queue: usize,
 }
 
 impl Statistics {
-    /// For so many queues.
+    /// For so many queues, each with so many recorders: one for each thread that works on its frames.
     #[must_use]
-    pub fn new(queues: usize) -> Self {
+    pub fn new(queues: usize, per_queue: usize) -> Self {
+        let recorders = 0..queues * per_queue;
         Self {
-            queues: (0..queues).map(|_| Arc::new(Slot::new())).collect(),
+            recorders: recorders.map(|_| Arc::new(Slot::new())).collect(),
+            per_queue: per_queue.max(1),
         }
     }
 
-    /// The counting half of a queue; one each. To be made on the loop's own thread, so that its memory is near.
+    /// The counting half; one for each number, which counts the recorders of the first queue before those of the next. To be made on the loop's own thread, so that its memory is near.
     /// `system_time`: stamps are the system's time, so that hold times can be told.
     ///
     /// # Panics
-    /// There is no such queue.
+    /// There is no such recorder.
     #[must_use]
-    pub fn recorder(&self, queue: usize, system_time: bool) -> Recorder {
-        Recorder::new(Arc::clone(&self.queues[queue]), system_time)
+    pub fn recorder(&self, number: usize, system_time: bool) -> Recorder {
+        Recorder::new(Arc::clone(&self.recorders[number]), system_time)
     }
 
     /// All queues together, as they were last published.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let mut merger = snapshot::Merger::default();
-        for queue in &*self.queues {
-            queue.look(|published| merger.add(published));
+        for (number, recorder) in self.recorders.iter().enumerate() {
+            recorder.look(|published| merger.add(number / self.per_queue, published));
         }
         merger.done()
     }

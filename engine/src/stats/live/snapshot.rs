@@ -182,17 +182,21 @@ pub(super) struct Merger {
 }
 
 impl Merger {
-    /// Takes the next queue's.
-    pub(super) fn add(&mut self, published: &Published) {
+    /// Takes what a recorder of this queue has published; queues come in order.
+    pub(super) fn add(&mut self, queue: usize, published: &Published) {
         let mix = &published.sums.mix;
         self.mix.merge(mix);
-        self.queues.push(QueueRate {
-            queue: u16::try_from(self.queues.len()).unwrap_or(u16::MAX),
-            frames: mix.total.frames,
-            bytes: mix.total.bytes,
-            frames_per_s: published.rate.frames_per_s,
-            bits_per_s: published.rate.bits_per_s,
-        });
+        while self.queues.len() <= queue {
+            self.queues.push(QueueRate {
+                queue: u16::try_from(self.queues.len()).unwrap_or(u16::MAX),
+                ..QueueRate::default()
+            });
+        }
+        let sum = &mut self.queues[queue];
+        sum.frames += mix.total.frames;
+        sum.bytes += mix.total.bytes;
+        sum.frames_per_s += published.rate.frames_per_s;
+        sum.bits_per_s += published.rate.bits_per_s;
         add(&mut self.inter_arrival, &published.sums.inter_arrival);
         add(&mut self.hold, &published.sums.hold);
         self.talkers(&published.talkers);

@@ -39,7 +39,7 @@ fn shares(talkers: &[Talker]) -> Vec<(&str, u64)> {
 
 #[test]
 fn everything_is_there_at_the_end() {
-    let statistics = Statistics::new(2);
+    let statistics = Statistics::new(2, 1);
     assert_eq!(statistics.snapshot().frames, 0);
     assert_eq!(statistics.snapshot().inter_arrival, None);
     for queue in 0..2 {
@@ -97,7 +97,7 @@ fn everything_is_there_at_the_end() {
 
 #[test]
 fn rates_are_of_late_and_fall_to_nothing() {
-    let statistics = Statistics::new(1);
+    let statistics = Statistics::new(1, 1);
     let mut recorder = statistics.recorder(0, true);
     // A thousand frames a second, then ten times as many.
     for i in 0..5000 {
@@ -121,7 +121,7 @@ fn rates_are_of_late_and_fall_to_nothing() {
 
 #[test]
 fn talkers_are_those_of_the_last_whole_window() {
-    let statistics = Statistics::new(2);
+    let statistics = Statistics::new(2, 1);
     let mut one = statistics.recorder(0, true);
     let mut two = statistics.recorder(1, true);
     let talkers = || shares_of(&statistics);
@@ -156,7 +156,7 @@ fn shares_of(statistics: &Statistics) -> Vec<(String, u64)> {
 
 #[test]
 fn readers_never_see_half_of_a_publication() {
-    let statistics = Statistics::new(1);
+    let statistics = Statistics::new(1, 1);
     std::thread::scope(|scope| {
         let reader = statistics.clone();
         let looking = scope.spawn(move || {
@@ -184,7 +184,7 @@ fn readers_never_see_half_of_a_publication() {
 
 #[test]
 fn without_the_systems_time_there_is_no_hold_time() {
-    let statistics = Statistics::new(1);
+    let statistics = Statistics::new(1, 1);
     let mut recorder = statistics.recorder(0, false);
     give(&mut recorder, &tcp(1, 100), START);
     recorder.handled(|| unreachable!("the clock is not asked"));
@@ -194,7 +194,7 @@ fn without_the_systems_time_there_is_no_hold_time() {
 
 #[test]
 fn a_snapshot_survives_json() {
-    let statistics = Statistics::new(1);
+    let statistics = Statistics::new(1, 1);
     let mut recorder = statistics.recorder(0, true);
     give(&mut recorder, &tcp(1, 100), START);
     give(&mut recorder, &tcp(2, 100), START + MS);
@@ -202,4 +202,22 @@ fn a_snapshot_survives_json() {
     let snapshot = statistics.snapshot();
     let text = serde_json::to_string(&snapshot).unwrap();
     assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), snapshot);
+}
+
+#[test]
+fn a_queues_recorders_are_one_queue() {
+    let statistics = Statistics::new(2, 2);
+    for number in 0..4 {
+        let mut recorder = statistics.recorder(number, true);
+        for i in 0..=number as u64 {
+            give(&mut recorder, &tcp(1, 60), START + i);
+        }
+    }
+    let frames: Vec<_> = statistics
+        .snapshot()
+        .queues
+        .iter()
+        .map(|it| (it.queue, it.frames))
+        .collect();
+    assert_eq!(frames, [(0, 3), (1, 7)]);
 }

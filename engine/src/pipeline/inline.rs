@@ -1,0 +1,54 @@
+//! The inline shape: the loop feeds its consumer itself.
+
+use super::{Consumer, Frame};
+use crate::{
+    rx::{Filled, Outlet, SlotMemory, Stamper, Taken},
+    stats::{Ends, QueueCounters},
+};
+use std::sync::Arc;
+
+/// A consumer on the loop's own core.
+pub(crate) struct Inline<C> {
+    consumer: C,
+    ends: Ends,
+    counters: Arc<QueueCounters>,
+}
+
+impl<C: Consumer> Inline<C> {
+    pub(crate) fn new(consumer: C, counters: Arc<QueueCounters>) -> Self {
+        Self {
+            consumer,
+            ends: Ends::default(),
+            counters,
+        }
+    }
+}
+
+impl<C: Consumer> Outlet for Inline<C> {
+    /// The tokens stay where they are, for the batch's reposting.
+    #[inline]
+    fn take(
+        &mut self,
+        frames: &mut Vec<Filled>,
+        memory: &SlotMemory,
+        stamper: &mut Stamper,
+    ) -> Taken {
+        self.consumer.batch();
+        let before = self.ends.captured;
+        for filled in frames.iter() {
+            let frame = Frame::of(filled, memory, stamper.ns(filled));
+            let verdict = self.consumer.frame(frame);
+            self.ends.count(verdict, frame.len);
+        }
+        self.consumer.handled();
+        self.counters.publish_ends(&self.ends);
+        Taken {
+            captured: self.ends.captured - before,
+            ..Taken::default()
+        }
+    }
+
+    fn idle(&mut self) {
+        self.consumer.idle();
+    }
+}

@@ -1,0 +1,43 @@
+//! What becomes of a frame between ring and file: two shapes behind one seam.
+//!
+//! ```text
+//! inline   loop: poll -> stage -> sink                                         -> repost
+//! fanout   loop: poll -> deal out -> channel -> parser: stage -> gate -> sink -> channel -> loop: repost
+//!                               \-> channel -> parser: stage -/
+//! ```
+//!
+//! The seam is [`Consumer`]: whoever takes frames implements it, and does not see which shape calls it.
+//!
+//! **Inline**, a queue's loop does everything on its own core, and slots go back with their batch.
+//!
+//! **Fan-out** leaves the ring's work to the loop. Slots, never bytes, go in parcels over bounded channels to a queue's
+//! parsers, threads on cores of their own. All frames of a flow go to one parser, which takes them in their order. A
+//! parser judges its frames and hands the parcel in at the queue's gate; from there the slots go home over another
+//! channel. At most half of a queue's slots are with its parsers, an equal share with each, so that the NIC always has
+//! the other half; a parser whose share is used up is full (`pipeline.on_full`).
+//!
+//! A queue has one file, which its parsers share. What is costly about a frame (filter, repetitions, slicing, whatever
+//! a consumer does) is done side by side; the copy into the file's block is made at the gate, by one parser at a time
+//! and in the order of reception. The price: a parser that falls behind holds up the file of its queue, and thereby the
+//! slots of the others. Without a file nothing waits.
+//!
+//! May import: [`crate::rx`], [`crate::filter`], [`crate::stats`]; sinks and stages see only the seam.
+//!
+//! Invariants: a slot is with the loop, in one parcel, or nowhere; the pool is whole when a loop has ended. A frame
+//! is counted before its slot goes home. A filter changes between two rounds, for all parsers of a queue at once.
+
+mod consumer;
+mod fanout;
+mod gate;
+mod inline;
+mod parcel;
+mod parser;
+mod rounds;
+mod source;
+
+pub use consumer::{Consumer, Fcs, Frame, Place, Verdict};
+pub(crate) use fanout::{Fanout, FanoutAttr};
+pub(crate) use inline::Inline;
+pub use parser::Seat;
+pub(crate) use parser::{Judge, Rest};
+pub(crate) use source::{Made, Source, ToSink};

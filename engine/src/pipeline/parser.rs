@@ -1,0 +1,116 @@
+//! A parser: a thread that judges the frames of the parcels it is sent.
+
+use super::{Consumer, Frame, Verdict, gate::Gate, parcel::Parcel};
+use crate::{filter::Switch, rx::SlotMemory};
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
+use serde::Serialize;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long a parser goes without a parcel before its consumer is told, and again and again.
+const IDLE_AFTER: Duration = Duration::from_millis(200);
+/// Looks at an empty channel between two at the clock.
+const EMPTY_LOOKS: u32 = 1024;
+
+/// Where a parser runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Seat {
+    /// CPU it is pinned to.
+    pub core: usize,
+    /// Others have the same core.
+    pub shared_core: bool,
+}
+
+/// What a parser does while it has nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Look again: the least delay, a whole core.
+    Spin,
+    /// Look again, but let others run on this core in between.
+    Yield,
+    /// Sleep on the channel.
+    Sleep,
+}
+
+/// Judges frames: a stage in front of a consumer.
+pub(crate) trait Judge {
+    /// What becomes of the frame, and the frame as it is handed on: cut, its FCS marked.
+    fn judge<'f>(&mut self, frame: Frame<'f>) -> (Verdict, Frame<'f>);
+    /// Frames of one batch follow.
+    fn batch(&mut self);
+    /// They have all been judged, and handed in.
+    fn handled(&mut self);
+    /// There were no frames for a moment.
+    fn idle(&mut self);
+}
+
+/// A parser's thread.
+pub(super) struct Parser<J, S> {
+    pub(super) inbox: Receiver<Parcel>,
+    pub(super) judge: J,
+    /// Where `judge` looks for its filter. Nobody else turns it, so that the filter changes with a parcel.
+    pub(super) switch: Arc<Switch>,
+    pub(super) gate: Arc<Gate<S>>,
+    pub(super) memory: Arc<SlotMemory>,
+    pub(super) rest: Rest,
+}
+
+impl<J: Judge, S: Consumer> Parser<J, S> {
+    /// Runs until the loop sends no more and the last parcel is handed in.
+    pub(super) fn run(mut self) {
+        while let Some(mut parcel) = self.next() {
+            if let Some(filter) = &parcel.filter {
+                self.switch.set((**filter).clone());
+            }
+            self.judge.batch();
+            for item in &mut parcel.items {
+                let (verdict, frame) = self.judge.judge(item.frame(&self.memory));
+                let (kept, bad_fcs) = (frame.bytes.len(), frame.fcs.is_some_and(|it| it.bad));
+                item.judged(verdict, kept, bad_fcs);
+            }
+            if self.gate.hand_in(parcel).is_err() {
+                return;
+            }
+            self.judge.handled();
+        }
+    }
+
+    /// The next parcel; `None`: there will be none.
+    fn next(&mut self) -> Option<Parcel> {
+        loop {
+            let found = match self.rest {
+                Rest::Sleep => self.inbox.recv_timeout(IDLE_AFTER),
+                Rest::Spin => self.look(std::hint::spin_loop),
+                Rest::Yield => self.look(std::thread::yield_now),
+            };
+            match found {
+                Ok(parcel) => return Some(parcel),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.judge.idle();
+                    self.gate.idle();
+                }
+            }
+        }
+    }
+
+    /// Looks at the channel for as long as the consumer need not be told.
+    fn look(&self, between: impl Fn()) -> Result<Parcel, RecvTimeoutError> {
+        let mut until = None;
+        loop {
+            for _ in 0..EMPTY_LOOKS {
+                match self.inbox.try_recv() {
+                    Ok(parcel) => return Ok(parcel),
+                    Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+                    Err(TryRecvError::Empty) => between(),
+                }
+            }
+            let now = Instant::now();
+            if now >= *until.get_or_insert(now + IDLE_AFTER) {
+                return Err(RecvTimeoutError::Timeout);
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The two shapes of the pipeline through the binary: what is in the files and in the summary must not tell which one
+//! wrote them.
+
+use rustix::process::Signal;
+use std::{path::PathBuf, time::Duration};
+use wqcap_tests::{Dir, Finished, Program, Wqcap, captures::Captures, files, wqcap::wqcap};
+
+fn fanout(run: Wqcap<'_>, parsers: usize) -> Wqcap<'_> {
+    run.set("pipeline.mode=fanout")
+        .set(&format!("pipeline.parsers_per_queue={parsers}"))
+}
+
+/// Every frame of every capture that a wire carries, in one file.
+fn everything(dir: &Dir) -> PathBuf {
+    let captures = Captures::find();
+    let records = captures
+        .files
+        .iter()
+        .flat_map(|it| files::read_as_it_stands(it));
+    let frames: Vec<_> = records
+        .map(|it| it.bytes)
+        .filter(|it| it.len() >= 14)
+        .collect();
+    let file = dir.join("everything.pcap");
+    files::write(&file, 1_600_000_000, &frames);
+    file
+}
+
+/// The frames of each queue in the order of its file, whose stamps never fall.
+#[track_caller]
+fn frames(finished: &Finished) -> Vec<Vec<(u32, Vec<u8>)>> {
+    let records = finished.records();
+    for queue in &records {
+        assert!(queue.is_sorted_by_key(|it| it.ts), "{}", finished.done);
+    }
+    records
+        .into_iter()
+        .map(|queue| queue.into_iter().map(|it| (it.len, it.bytes)).collect())
+        .collect()
+}
+
+#[test]
+fn files_are_those_of_an_inline_pipeline() {
+    let dir = Dir::new();
+    let file = everything(&dir);
+    for (i, settings) in [
+        &[][..],
+        &["capture.filter=udp or arp", "capture.dedup=60s"],
+        &["capture.slice=l4", "output.format=pcapng"],
+        &[
+            "capture.sample=3",
+            "capture.sample_by=flow",
+            "capture.snaplen=90",
+        ],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let run = |name: &str| {
+            let run = Wqcap::run(&dir, &format!("{i}-{name}"))
+                .replay(&file)
+                .queues(2)
+                .set("capture.buffer=128KiB")
+                .set("capture.ring=32");
+            settings.iter().fold(run, |run, it| run.set(it))
+        };
+        let inline = run("inline").finish(0);
+        for parsers in [1, 3] {
+            let fanned = fanout(run(&format!("fanout-{parsers}")), parsers).finish(0);
+            assert_eq!(fanned.summary.ledger, inline.summary.ledger, "{settings:?}");
+            assert!(
+                frames(&fanned) == frames(&inline),
+                "{settings:?}, {parsers} parsers: other frames, or in another order"
+            );
+            assert_eq!(
+                fanned.summary.json["malformed"],
+                inline.summary.json["malformed"]
+            );
+        }
+    }
+}
+
+#[test]
+fn a_pipeline_behind_a_slow_disk_drops_or_holds() {
+    let dir = Dir::new();
+    // Parsers that wait for write buffers are slow parsers.
+    for (on_full, count) in [("drop", 60_000), ("hold", 60_000)] {
+        let finished = fanout(Wqcap::run(&dir, on_full), 2)
+            .model(&format!("synth:size=1000,flows=64,count={count}"))
+            .queues(1)
+            .set("output.buffer=64KiB")
+            .set("output.on_full=hold")
+            .set(&format!("pipeline.on_full={on_full}"))
+            .finish(0);
+        let total = finished.summary.ledger.total;
+        assert_eq!(total.received, count, "{}", finished.done);
+        assert_eq!(total.captured + total.dropped_pipeline, count);
+        if on_full == "hold" {
+            assert_eq!(total.captured, count, "{}", finished.done);
+        }
+        frames(&finished);
+    }
+}
+
+#[test]
+fn a_full_disk_buffer_is_counted_as_storage() {
+    let dir = Dir::new();
+    let finished = fanout(Wqcap::run(&dir, "storage"), 2)
+        .model("synth:size=1400,flows=64,count=100000")
+        .queues(1)
+        .set("output.buffer=64KiB")
+        .set("output.on_full=drop")
+        .set("pipeline.on_full=hold")
+        .finish(0);
+    let total = finished.summary.ledger.total;
+    assert_eq!(total.received, 100_000);
+    assert_eq!(total.captured + total.dropped_storage, 100_000);
+    assert_eq!(total.dropped_pipeline, 0);
+}
+
+#[test]
+fn a_sniffers_one_queue_is_spread() {
+    let dir = Dir::new();
+    let finished = fanout(Wqcap::run(&dir, "sniffer"), 3)
+        .model("synth:size=100,flows=64,count=20000")
+        .queues(1)
+        .set("capture.mode=sniffer")
+        .finish(0);
+    assert_eq!(finished.summary.ledger.total.captured, 20_000);
+    assert_eq!(finished.files().len(), 1);
+}
+
+#[test]
+fn interrupts_end_it_in_order_or_at_once() {
+    let dir = Dir::new();
+    let endless = "synth:size=100,flows=64,pps=50000";
+    for parsers in [1, 3] {
+        let run = fanout(Wqcap::run(&dir, &format!("int-{parsers}")), parsers).model(endless);
+        let mut running = run.start();
+        running.until("frames can come", |it| {
+            it.stderr().contains("capturing mlx5_0")
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        running.signal(Signal::INT);
+        let finished = run.finished(running.wait(), 0);
+        assert_eq!(finished.summary.json["end"], "stopped");
+        assert!(finished.summary.ledger.total.captured > 0);
+    }
+    let run = fanout(Wqcap::run(&dir, "twice"), 2).model(endless);
+    // The summary goes to a pipe that nobody reads, so the orderly end waits for ever.
+    let pipe = Program::new("mkfifo").arg(run.summary_path());
+    let _ = pipe.run().expect(0);
+    let mut running = run.start();
+    running.until("frames can come", |it| {
+        it.stderr().contains("capturing mlx5_0")
+    });
+    running.signal(Signal::INT);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!running.ended());
+    running.signal(Signal::INT);
+    let done = running.wait();
+    assert!(
+        done.signal() == Some(2) || done.status.code() == Some(130),
+        "{done}"
+    );
+}
+
+#[test]
+fn check_shows_where_parsers_run() {
+    let done = wqcap(["check", "--json", "--model", "synth:count=1"])
+        .args(["--set", "output.format=none"])
+        .args(["--set", "capture.queues=2"])
+        .args(["--set", "pipeline.mode=fanout"])
+        .args(["--set", "pipeline.parsers_per_queue=3"])
+        .run()
+        .expect(0);
+    let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON alone");
+    let queues = json["plan"]["queues"].as_array().expect("queues");
+    assert_eq!(queues.len(), 2);
+    for queue in queues {
+        let parsers = queue["parsers"].as_array().expect("parsers");
+        assert_eq!(parsers.len(), 3);
+        assert!(parsers.iter().all(|it| it["core"].is_u64()), "{queue}");
+    }
+    assert_eq!(json["plan"]["pipeline"]["mode"], "fanout");
+}
