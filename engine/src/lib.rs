@@ -16,16 +16,44 @@
 //!
 //! Every frame ends in exactly one line of the ledger ([`stats`]).
 //!
+//! # A consumer of one's own
+//!
+//! What happens to frames is behind one seam, the trait [`pipeline::Consumer`], and
+//! [`capture::Capture::start_with`] runs any that implements it. It does not see whether the queue's loop calls it
+//! ([`config::PipelineMode::Inline`]) or a parser thread ([`config::PipelineMode::Fanout`]): frames come borrowed from
+//! their slots, those of a flow in their order, and what it answers is their line in the ledger.
+//!
+//! ```
+//! use engine::pipeline::{Consumer, Frame, Verdict};
+//!
+//! /// Keeps the longest frame's length.
+//! struct Longest(u32);
+//!
+//! impl Consumer for Longest {
+//!     fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+//!         self.0 = self.0.max(frame.len);
+//!         Verdict::Captured
+//!     }
+//! }
+//! ```
+//!
+//! `engine/examples/dns.rs` is a whole program, which counts DNS queries. Without a NIC it runs on the software one:
+//!
+//! ```text
+//! cargo build --workspace && cargo build -p engine --examples
+//! target/debug/wqcap model --wire pcap:dns.pcap -- target/debug/examples/dns mlx5_0
+//! ```
+//!
 //! # Rooms
 //!
-//! Imports go one way: [`verbs`] and [`memory`] know nothing above them; [`rx`] knows those two; [`sink`] and [`stats`]
-//! know neither rings nor devices; [`observe`] looks on at what goes to the sinks; [`capture`] knows all. Clients that
-//! look at a capture or change it are served by [`control`], which knows nothing of the rest but [`config`] and the
-//! counters of [`stats`]. [`reader`] opens finished files and knows none of these,
-//! nor do [`forecast`], which tells where their frames would go, [`merge`], which joins them, [`index`] and [`extract`], which find and
-//! take out some of them, and [`recover`], which
-//! finishes those left open. Unsafe code is allowed in [`verbs`], [`memory`], the pool and
-//! ring of [`rx`], and where a system call has no safe face ([`nic`], promiscuous mode); each block says why it holds.
+//! Imports go one way: [`verbs`] and [`memory`] know nothing above them; [`rx`] knows those two; [`pipeline`] leads from
+//! rings to consumers; [`sink`] and [`stats`] know neither rings nor devices; [`observe`] looks on at what goes to the
+//! sinks; [`capture`] knows all. Clients that look at a capture or change it are served by [`control`], which knows
+//! nothing of the rest but [`config`] and the counters of [`stats`]. [`reader`] opens finished files and knows none of
+//! these, nor do [`forecast`], which tells where their frames would go, [`merge`], which joins them, [`index`] and
+//! [`extract`], which find and take out some of them, and [`recover`], which finishes those left open. Unsafe code is
+//! allowed in [`verbs`], [`memory`], the pool and ring of [`rx`], and where a system call has no safe face ([`nic`],
+//! promiscuous mode); each block says why it holds.
 
 pub mod capture;
 pub mod clock;

@@ -242,7 +242,7 @@ fn a_parser_that_panics_ends_the_run_and_the_ledger_closes() {
         let told = Run::new()
             .set("parsers", parsers)
             .set("on_full", on_full)
-            .set("panic_after", 500)
+            .set("panic_after", 100)
             .done();
         assert_eq!(told.number("unbalanced"), 0, "{}", told.done);
         assert!(told.end.contains("ended in a panic"), "{}", told.done);
