@@ -1,7 +1,7 @@
 //! The child of each test: a capture with consumers that look at what they are given.
 
 use engine::{
-    capture::{Capture, FilterHandle, Limits},
+    capture::{Capture, CaptureHandle, Limits},
     config::{Config, OnPortDown},
     device,
     frame::{FlowKey, Headers},
@@ -46,7 +46,7 @@ struct Looking {
     panic_after: u64,
     /// After so many frames: refuse everything from the next round on.
     filter_after: u64,
-    filter: Arc<OnceLock<FilterHandle>>,
+    filter: Arc<OnceLock<CaptureHandle>>,
 }
 
 impl Consumer for Looking {
@@ -114,7 +114,7 @@ fn child() {
         filter: Arc::clone(&filter),
     })
     .expect("a capture");
-    assert!(filter.set(capture.filter_handle()).is_ok());
+    assert!(filter.set(capture.share()).is_ok());
     let stop_after = order("stop_after").unwrap_or(u64::MAX);
     while !capture.wait(Instant::now() + Duration::from_millis(5)) {
         if seen.lock().expect("no panic").frames >= stop_after {
