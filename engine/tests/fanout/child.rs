@@ -68,7 +68,7 @@ impl Consumer for Looking {
         assert!(frames <= self.panic_after, "as ordered");
         if frames == self.filter_after {
             let filter = self.filter.wait();
-            filter.set("less 1").expect("a good filter");
+            filter.set_filter("less 1").expect("a good filter");
         }
         Verdict::Captured
     }
