@@ -3,7 +3,7 @@
 use super::report::{Measured, Report};
 use crate::{args::BenchDiskArgs, failure::Failure};
 use engine::{
-    rx::{Consumer, Frame},
+    pipeline::{Consumer, Frame},
     sink::{Files, Keep, OnFull, PcapEncoder, Rotation, Writer, write_plainly},
 };
 use std::{
