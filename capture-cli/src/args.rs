@@ -338,6 +338,7 @@ Examples:
   wqcap ctl stats --json | jq .ledger.total
   wqcap ctl filter 'tcp port 443'
   wqcap ctl --unix /tmp/control.sock rotate
+  wqcap ctl --rdma 10.0.0.1:7471 --key-file control.key status
 
 Exit status: 0 done, 1 the service refused or failed, 2 it cannot be reached or the command line is wrong.")]
 pub struct CtlArgs {
@@ -349,6 +350,12 @@ pub struct CtlArgs {
         global = true
     )]
     pub unix: PathBuf,
+    /// Ask over RDMA, in place of the socket
+    #[arg(long, value_name = "HOST:PORT", requires = "key_file", global = true)]
+    pub rdma: Option<String>,
+    /// File with a key of the service, for RDMA
+    #[arg(long, value_name = "FILE", global = true)]
+    pub key_file: Option<PathBuf>,
     /// Print JSON on stdout
     #[arg(long, global = true)]
     pub json: bool,

@@ -8,16 +8,18 @@ use crate::{
 };
 use engine::{
     control::{
+        auth::Keys,
         client::{Client, ClientError, UnixLink},
         message::{
             Body, Command, ControlStatus, RdmaStatus, State, Stats, Status, Total, TransportStatus,
             schema,
         },
+        rdma::RdmaLink,
     },
     stats::Counter,
 };
 use serde_json::Value;
-use std::{collections::BTreeMap, fmt::Write, io, time::Duration};
+use std::{collections::BTreeMap, fmt::Write, io, net::ToSocketAddrs, path::Path, time::Duration};
 
 /// Carries out one command.
 pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
@@ -35,6 +37,9 @@ pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
 }
 
 fn connect(args: &CtlArgs) -> Result<Client, Failure> {
+    if let (Some(to), Some(key_file)) = (&args.rdma, &args.key_file) {
+        return connect_rdma(to, key_file, args.timeout);
+    }
     let path = &args.unix;
     let link = UnixLink::connect(path).map_err(|e| {
         let hint = match e.kind() {
@@ -48,6 +53,17 @@ fn connect(args: &CtlArgs) -> Result<Client, Failure> {
         };
         Failure::refused(format!("{}: {e}{hint}", path.display()))
     })?;
+    Ok(Client::over(link))
+}
+
+fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, Failure> {
+    let refused = |e: io::Error| Failure::refused(format!("--rdma {to}: {e}"));
+    let address = to
+        .to_socket_addrs()
+        .and_then(|mut them| them.next().ok_or(io::ErrorKind::NotFound.into()))
+        .map_err(refused)?;
+    let keys = Keys::read(key_file)?;
+    let link = RdmaLink::connect(address, &keys, timeout).map_err(refused)?;
     Ok(Client::over(link))
 }
 

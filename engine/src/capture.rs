@@ -674,7 +674,9 @@ impl Capture {
                     "a CQ was overrun (IBV_EVENT_CQ_ERR): completions are lost".into(),
                 ));
             }
-            AsyncEvent::Other(number) => tracing::debug!(number, "asynchronous event"),
+            AsyncEvent::SrqLimit(_) | AsyncEvent::SrqError(_) | AsyncEvent::Other(_) => {
+                tracing::debug!(?event, "asynchronous event");
+            }
         }
     }
 

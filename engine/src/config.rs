@@ -99,8 +99,6 @@ const NOT_YET: &[(&str, Option<&str>)] = &[
     ("output.order", None),
     ("output.compress", None),
     ("flows", None),
-    ("control.rdma", None),
-    ("control.key_file", None),
     ("metrics", None),
 ];
 
@@ -427,8 +425,7 @@ mod tests {
     #[test]
     fn the_list_of_what_is_to_come_names_real_keys() {
         for (key, _) in NOT_YET {
-            let optional =
-                ["rule", "flows", "metrics"].contains(key) || key.starts_with("control.");
+            let optional = ["rule", "flows", "metrics"].contains(key);
             assert!(
                 optional || find(&Config::default().to_table(), key).is_some(),
                 "{key}"

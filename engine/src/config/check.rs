@@ -134,6 +134,16 @@ fn output(config: &Config) -> Result<(), ConfigError> {
         output.rotate_time,
         Span(Duration::from_millis(100)),
     )?;
+    if let Some(control) = &config.control {
+        within("control.srq", control.srq, 1, 1 << 16)?;
+        within("control.srq_max", control.srq_max, control.srq, 1 << 16)?;
+        within(
+            "control.srq_calm",
+            control.srq_calm,
+            Span(Duration::from_secs(1)),
+            Span(Duration::from_secs(86_400)),
+        )?;
+    }
     match &config.flows {
         Some(flows) => within(
             "flows.interval",

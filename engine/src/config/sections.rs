@@ -378,8 +378,16 @@ pub struct ControlConfig {
     pub write_group: Option<String>,
     /// Address to serve over RDMA; absent: none.
     pub rdma: Option<SocketAddr>,
-    /// File with the key that RDMA peers must prove; absent: none.
+    /// File with the keys that RDMA peers must prove; absent: none.
     pub key_file: Option<PathBuf>,
+    /// Receives of the SRQ at the start.
+    pub srq: u32,
+    /// Receives that it grows to.
+    pub srq_max: u32,
+    /// How long it must have been calm before it shrinks.
+    pub srq_calm: Span,
+    /// Resize it where the device does; otherwise it has its largest size from the start.
+    pub srq_resize: bool,
 }
 
 impl Default for ControlConfig {
@@ -392,6 +400,10 @@ impl Default for ControlConfig {
             write_group: None,
             rdma: None,
             key_file: None,
+            srq: 64,
+            srq_max: 1024,
+            srq_calm: Span(Duration::from_secs(30)),
+            srq_resize: true,
         }
     }
 }

@@ -437,6 +437,14 @@ pub enum Access {
     ReadWrite,
 }
 
+impl Handshake {
+    /// As text, without a line break.
+    #[must_use]
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
 impl Answer {
     /// With what was told.
     #[must_use]

@@ -1,34 +1,41 @@
 //! The control path: questions to a running capture, and orders.
 //!
-//! One [`service::Service`] answers the same [`message`]s over a Unix socket ([`unix`]). A transport has a thread of
+//! One [`service::Service`] answers the same [`message`]s over a Unix socket ([`unix`]) and over RDMA, from one shared
+//! receive queue ([`srq`]), whose clients prove that they have a key ([`auth`]). A transport has a thread of
 //! its own; each client is a [`session::Session`] to it, which knows what the client may do and how much
 //! ([`limits`]). What is controlled stands behind [`backend::Backend`].
 //!
 //! Architecture invariant: this room sets flags and reads snapshots. It never touches a ring or the pool, never waits
 //! for the capture, and nothing that a client does makes it hold more than its limits allow.
 
+pub mod auth;
 pub mod backend;
 pub mod client;
+mod level;
 pub mod limits;
 pub mod mailbox;
 pub mod message;
 mod once;
 pub mod parts;
 mod peer;
+pub mod rdma;
 pub mod service;
 pub mod session;
+pub mod srq;
 pub mod unix;
 
 use crate::{Error, config::ControlConfig};
 use backend::Backend;
 use limits::Limits;
 use service::Service;
+use srq::SrqServer;
 use std::sync::Arc;
 use unix::UnixServer;
 
 /// The service under way. It ends when this is dropped.
 pub struct Control {
     _unix: UnixServer,
+    _rdma: Option<SrqServer>,
 }
 
 impl Control {
@@ -42,9 +49,17 @@ impl Control {
         busy: &[usize],
     ) -> Result<Self, Error> {
         let service = Service::new(backend, Limits::default());
-        let busy = busy.to_vec();
+        let settle = || {
+            let busy = busy.to_vec();
+            move || keep_off(&busy)
+        };
+        let rdma = config
+            .rdma
+            .map(|address| SrqServer::start(&service, config, address, settle()))
+            .transpose()?;
         Ok(Self {
-            _unix: UnixServer::start(&service, config, move || keep_off(&busy))?,
+            _unix: UnixServer::start(&service, config, settle())?,
+            _rdma: rdma,
         })
     }
 }

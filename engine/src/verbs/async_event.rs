@@ -3,7 +3,11 @@
 use super::{Context, context::ContextInner, last_error};
 use crate::Error;
 use rdma_sys as ffi;
-use std::{mem::MaybeUninit, sync::Arc};
+use std::{
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +20,11 @@ pub enum AsyncEvent {
     PortActive(u8),
     /// A port is down.
     PortError(u8),
+    /// Fewer WRs are posted to an SRQ than its low watermark, which is armed no longer; the number is
+    /// [`super::Srq::id`]'s.
+    SrqLimit(usize),
+    /// An SRQ is in error; the number is [`super::Srq::id`]'s.
+    SrqError(usize),
     /// The device is gone or has failed as a whole.
     DeviceFatal,
     /// Anything else, by its number in `ibv_event_type`.
@@ -24,6 +33,14 @@ pub enum AsyncEvent {
 
 /// Reads a context's asynchronous events; one reader per context.
 pub struct AsyncEvents(Arc<ContextInner>);
+
+impl AsFd for AsyncEvents {
+    /// Readable when there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context's own descriptor, open as long as self holds the context.
+        unsafe { BorrowedFd::borrow_raw((*self.0.raw).async_fd) }
+    }
+}
 
 impl AsyncEvents {
     /// A reader whose descriptor ([`Context::async_fd`]) does not block.
@@ -63,6 +80,8 @@ impl AsyncEvents {
                 8 => AsyncEvent::DeviceFatal,
                 9 => AsyncEvent::PortActive(port()),
                 10 => AsyncEvent::PortError(port()),
+                14 => AsyncEvent::SrqError((*element).srq as usize),
+                15 => AsyncEvent::SrqLimit((*element).srq as usize),
                 19 => AsyncEvent::WqFatal((*element).wq as usize),
                 other => AsyncEvent::Other(other),
             };

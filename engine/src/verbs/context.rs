@@ -1,6 +1,6 @@
 //! Devices and their contexts.
 
-use super::{from_errno, last_error};
+use super::{cm::IdInner, from_errno, last_error};
 use crate::Error;
 use rdma_sys as ffi;
 use std::{ffi::CStr, mem, os::fd::RawFd, ptr, sync::Arc};
@@ -12,6 +12,8 @@ pub struct Context(pub(super) Arc<ContextInner>);
 pub(super) struct ContextInner {
     pub(super) raw: *mut ffi::ibv_context,
     name: String,
+    /// Whose it is, if not ours to close: the connection manager keeps it open for its identifiers.
+    lender: Option<Arc<IdInner>>,
 }
 
 // SAFETY: libibverbs documents every verb on a context as thread safe; the pointer is valid until the last holder
@@ -22,6 +24,9 @@ unsafe impl Sync for ContextInner {}
 
 impl Drop for ContextInner {
     fn drop(&mut self) {
+        if self.lender.is_some() {
+            return;
+        }
         // SAFETY: opened by `Context::open`, closed only here; children hold an Arc of self, so none is left.
         super::destroyed("ibv_close_device", unsafe {
             ffi::ibv_close_device(self.raw)
@@ -102,6 +107,7 @@ impl Context {
         Ok(Self(Arc::new(ContextInner {
             raw,
             name: name.to_owned(),
+            lender: None,
         })))
     }
 
@@ -209,6 +215,15 @@ impl Context {
 }
 
 impl ContextInner {
+    /// A context that the connection manager keeps open as long as `lender` lives.
+    pub(super) fn lent(raw: *mut ffi::ibv_context, name: String, lender: Arc<IdInner>) -> Self {
+        Self {
+            raw,
+            name,
+            lender: Some(lender),
+        }
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }

@@ -38,6 +38,10 @@ impl Channel {
         Ok(channel)
     }
 
+    pub(super) fn raw(&self) -> *mut ffi::ibv_comp_channel {
+        self.raw
+    }
+
     /// The descriptor to poll for readability.
     #[must_use]
     pub fn fd(&self) -> RawFd {

@@ -29,25 +29,33 @@
 #![allow(unsafe_code)]
 
 mod async_event;
+mod cm;
 mod context;
 mod cq;
 mod direct;
 mod flow;
+mod messages;
 mod mr;
 mod pd;
 mod qp;
 mod rwq_table;
+mod srq;
+mod wc;
 mod wq;
 
 pub use async_event::{AsyncEvent, AsyncEvents};
+pub use cm::{CmChannel, CmEvent, CmKey, Connecting, Connection, Ends, Incoming, Listener};
 pub use context::{Context, names};
 pub use cq::{Channel, Completion, Completions, Cq, CqAttr};
 pub use direct::{Cqe, DirectCq, DirectWq, TunnelOffloads, is_supported as is_direct};
 pub use flow::{Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked};
+pub use messages::{Messages, Slot};
 pub use mr::Mr;
 pub use pd::Pd;
 pub use qp::RssQp;
 pub use rwq_table::RwqTable;
+pub use srq::{SRQ_RESIZE, Srq, SrqAttr};
+pub use wc::{Done, MessageCq, status_text};
 pub use wq::{
     CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS, Wq, WqAttr, WqHandle, WqState,
 };
@@ -91,6 +99,21 @@ fn hint(verb: &str, errno: i32) -> Option<&'static str> {
         ) => "the device or its driver does not offer this; `wqcap devices` lists what it can do",
         ("ibv_reg_mr", libc::ENOMEM) => {
             "the memory could not be locked: raise `ulimit -l` (LimitMEMLOCK=) or give CAP_IPC_LOCK, or make the rings smaller (capture.ring)"
+        }
+        ("rdma_create_event_channel", libc::ENODEV | libc::ENOENT) => {
+            "the kernel's connection manager is not there: `modprobe rdma_ucm`"
+        }
+        ("rdma_bind_addr" | "rdma_resolve_addr", libc::ENODEV | libc::EADDRNOTAVAIL) => {
+            "no RDMA device has or reaches this address; `rdma link` lists devices with their interfaces"
+        }
+        ("ibv_create_srq" | "rdma_create_srq", libc::EINVAL) => {
+            "more WRs than the device takes (max_srq_wr, `ibv_devinfo -v`): lower control.srq_max"
+        }
+        ("ibv_create_srq" | "rdma_create_srq", libc::ENOMEM) => {
+            "the device has no more SRQs, or no more memory may be locked (`ulimit -l`)"
+        }
+        ("ibv_modify_srq", libc::EINVAL) => {
+            "the device resizes no SRQ (no IBV_DEVICE_SRQ_RESIZE), or more WRs are posted or a higher limit is armed than it would hold"
         }
         ("ibv_create_flow", libc::ENOMEM) => {
             "mlx5 answers so for a priority above 15 and when its flow tables are full"

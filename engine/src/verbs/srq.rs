@@ -1,0 +1,224 @@
+//! Shared receive queues: one queue of receives for however many QPs.
+
+use super::{
+    Pd, cm::IdInner, context::ContextInner, from_errno, last_error, messages::Messages,
+    messages::Slot, mr::MrInner, pd::PdInner,
+};
+use crate::Error;
+use rdma_sys as ffi;
+use std::{mem, ptr, sync::Arc};
+
+/// The capability to resize SRQs, in `ibv_device_attr::device_cap_flags`.
+pub const SRQ_RESIZE: u32 = ffi::ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0;
+
+/// An SRQ with one poster: not `Clone`, and what changes it takes `&mut`. QPs attached to it hold it, so
+/// `ibv_destroy_srq` never meets one (it would fail with EBUSY).
+pub struct Srq {
+    pub(super) inner: Arc<SrqInner>,
+}
+
+pub(super) struct SrqInner {
+    pub(super) raw: *mut ffi::ibv_srq,
+    /// The CM identifier it was made on, whose `srq` it is; `None`: it is of no identifier.
+    id: Option<Arc<IdInner>>,
+    context: Arc<ContextInner>,
+    // The device writes into `memory` as long as the SRQ exists.
+    _memory: Arc<MrInner>,
+    _pd: Arc<PdInner>,
+}
+
+// SAFETY: only the owner of the one `Srq` posts or modifies; QPs hold the Arc for its lifetime alone.
+unsafe impl Send for SrqInner {}
+// SAFETY: through a shared reference nothing is done but reading the pointer and destroy on the last drop.
+unsafe impl Sync for SrqInner {}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        match &self.id {
+            // SAFETY: made on this live identifier by `create_on`, destroyed only here; QPs hold an Arc of self.
+            Some(id) => unsafe { ffi::rdma_destroy_srq(id.raw) },
+            // SAFETY: made by `create`, destroyed only here; QPs hold an Arc of self.
+            None => super::destroyed("ibv_destroy_srq", unsafe { ffi::ibv_destroy_srq(self.raw) }),
+        }
+    }
+}
+
+/// What an SRQ has (`ibv_srq_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// WRs it holds: at least what was asked for.
+    pub max_wr: u32,
+    /// The low watermark that is armed; 0: none.
+    pub limit: u32,
+}
+
+impl Srq {
+    /// Creates an SRQ of at least `max_wr` WRs of one scatter entry, whose receives go into `messages`.
+    ///
+    /// # Errors
+    /// EINVAL above the device's limits, ENOMEM, EOPNOTSUPP where the device has none.
+    pub fn create(pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Self, Error> {
+        let mut init = init(max_wr);
+        // SAFETY: a live PD, held by the new object; `init` outlives the call.
+        let raw = unsafe { ffi::ibv_create_srq(pd.0.raw, &raw mut init) };
+        if raw.is_null() {
+            return Err(last_error("ibv_create_srq", object(&pd.0.context, max_wr)));
+        }
+        Ok(Self::of(raw, None, pd, messages))
+    }
+
+    /// The same, as the SRQ of a CM identifier that is bound to `pd`'s device.
+    pub(super) fn create_on(
+        id: &Arc<IdInner>,
+        pd: &Pd,
+        messages: &Messages,
+        max_wr: u32,
+    ) -> Result<Self, Error> {
+        let mut init = init(max_wr);
+        // SAFETY: a live identifier and PD, both held by the new object; `init` outlives the call.
+        let ret = unsafe { ffi::rdma_create_srq(id.raw, pd.0.raw, &raw mut init) };
+        if ret != 0 {
+            return Err(last_error("rdma_create_srq", object(&pd.0.context, max_wr)));
+        }
+        // SAFETY: a live identifier whose `srq` the call has set.
+        let raw = unsafe { (*id.raw).srq };
+        Ok(Self::of(raw, Some(Arc::clone(id)), pd, messages))
+    }
+
+    fn of(raw: *mut ffi::ibv_srq, id: Option<Arc<IdInner>>, pd: &Pd, messages: &Messages) -> Self {
+        Self {
+            inner: Arc::new(SrqInner {
+                raw,
+                id,
+                context: Arc::clone(&pd.0.context),
+                _memory: messages.memory(),
+                _pd: Arc::clone(&pd.0),
+            }),
+        }
+    }
+
+    /// A number that is this SRQ's alone in this process, as asynchronous events name it.
+    #[must_use]
+    pub fn id(&self) -> usize {
+        self.inner.raw as usize
+    }
+
+    /// QPs that hold it.
+    #[must_use]
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.inner) - 1
+    }
+
+    /// What it has now.
+    ///
+    /// # Errors
+    /// The verb's errno.
+    pub fn query(&self) -> Result<SrqAttr, Error> {
+        // SAFETY: plain old data, filled by the call on a live SRQ.
+        let (ret, attr) = unsafe {
+            let mut attr: ffi::ibv_srq_attr = mem::zeroed();
+            (ffi::ibv_query_srq(self.inner.raw, &raw mut attr), attr)
+        };
+        match ret {
+            0 => Ok(SrqAttr {
+                max_wr: attr.max_wr,
+                limit: attr.srq_limit,
+            }),
+            errno => Err(from_errno(
+                "ibv_query_srq",
+                self.inner.context.name(),
+                errno,
+            )),
+        }
+    }
+
+    /// Arms the low watermark: one event when fewer than `limit` WRs are posted, and no other until it is armed again.
+    ///
+    /// # Errors
+    /// EINVAL above what the SRQ holds.
+    pub fn arm(&mut self, limit: u32) -> Result<(), Error> {
+        let attr = ffi::ibv_srq_attr {
+            max_wr: 0,
+            max_sge: 0,
+            srq_limit: limit,
+        };
+        self.modify(
+            attr,
+            ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT,
+            format!("srq_limit {limit}"),
+        )
+    }
+
+    /// Makes it hold at least `max_wr` WRs.
+    ///
+    /// # Errors
+    /// EINVAL below what is posted or armed, above the device's limit, and where the device resizes none
+    /// (no `IBV_DEVICE_SRQ_RESIZE`); nothing has changed then.
+    pub fn resize(&mut self, max_wr: u32) -> Result<(), Error> {
+        let attr = ffi::ibv_srq_attr {
+            max_wr,
+            max_sge: 0,
+            srq_limit: 0,
+        };
+        self.modify(
+            attr,
+            ffi::ibv_srq_attr_mask::IBV_SRQ_MAX_WR,
+            format!("max_wr {max_wr}"),
+        )
+    }
+
+    fn modify(
+        &mut self,
+        mut attr: ffi::ibv_srq_attr,
+        mask: ffi::ibv_srq_attr_mask,
+        what: String,
+    ) -> Result<(), Error> {
+        let mask = i32::try_from(mask.0).unwrap_or(0);
+        // SAFETY: a live SRQ; `&mut self` is the one who modifies it.
+        match unsafe { ffi::ibv_modify_srq(self.inner.raw, &raw mut attr, mask) } {
+            0 => Ok(()),
+            errno => Err(from_errno(
+                "ibv_modify_srq",
+                format!("{}, {what}", self.inner.context.name()),
+                errno,
+            )),
+        }
+    }
+
+    /// Posts a receive into `slot`.
+    ///
+    /// # Errors
+    /// The queue is full (ENOMEM) or the device refuses it: the slot comes back, with the errno.
+    pub fn post(&mut self, messages: &mut Messages, slot: Slot) -> Result<(), (Slot, i32)> {
+        let length = messages.slot_len();
+        let (wr_id, mut sge) = messages.lend(slot, length);
+        let mut wr = ffi::ibv_recv_wr {
+            wr_id,
+            next: ptr::null_mut(),
+            sg_list: &raw mut sge,
+            num_sge: 1,
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the WR and its scatter entry outlive the call; the entry lies in memory this SRQ holds, in a slot
+        // that is lent to the device until its completion.
+        match unsafe { ffi::ibv_post_srq_recv(self.inner.raw, &raw mut wr, &raw mut bad) } {
+            0 => Ok(()),
+            errno => Err((messages.returned(wr_id).expect("lent above"), errno)),
+        }
+    }
+}
+
+fn init(max_wr: u32) -> ffi::ibv_srq_init_attr {
+    ffi::ibv_srq_init_attr {
+        srq_context: ptr::null_mut(),
+        attr: ffi::ibv_srq_attr {
+            max_wr,
+            max_sge: 1,
+            srq_limit: 0,
+        },
+    }
+}
+
+fn object(context: &ContextInner, max_wr: u32) -> String {
+    format!("{}, {max_wr} WRs", context.name())
+}

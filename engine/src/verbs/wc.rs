@@ -1,0 +1,139 @@
+//! Completion queues polled by `ibv_poll_cq`, which every provider has: for messages, where a few more nanoseconds do
+//! not matter and the QP's number does.
+
+use super::{Channel, Context, context::ContextInner, last_error};
+use crate::Error;
+use rdma_sys as ffi;
+use std::{
+    mem,
+    os::fd::{AsFd, BorrowedFd},
+    ptr,
+    sync::Arc,
+};
+
+/// A completion queue with one reader and an event channel of its own.
+pub struct MessageCq {
+    pub(super) inner: Arc<MessageCqInner>,
+}
+
+pub(super) struct MessageCqInner {
+    pub(super) raw: *mut ffi::ibv_cq,
+    // Dropped after the CQ is destroyed.
+    channel: Channel,
+    _context: Arc<ContextInner>,
+}
+
+// SAFETY: only the owner of the one `MessageCq` polls; QPs hold the Arc for its lifetime alone.
+unsafe impl Send for MessageCqInner {}
+// SAFETY: through a shared reference nothing is done but destroy on the last drop.
+unsafe impl Sync for MessageCqInner {}
+
+impl Drop for MessageCqInner {
+    fn drop(&mut self) {
+        // SAFETY: created by `create`, destroyed only here; QPs hold an Arc of self; events are acknowledged at once.
+        super::destroyed("ibv_destroy_cq", unsafe { ffi::ibv_destroy_cq(self.raw) });
+    }
+}
+
+/// One completion of a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// The WR's own number.
+    pub wr_id: u64,
+    /// `ibv_wc_status`; 0 is success.
+    pub status: u32,
+    /// The QP it is of.
+    pub qp_num: u32,
+    /// Bytes received; of a receive that succeeded.
+    pub byte_len: u32,
+}
+
+impl AsFd for MessageCq {
+    /// Readable after [`MessageCq::arm`] and a completion.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel's own descriptor, open as long as self.
+        unsafe { BorrowedFd::borrow_raw(self.inner.channel.fd()) }
+    }
+}
+
+impl MessageCq {
+    /// Creates a CQ that holds `entries` completions.
+    ///
+    /// # Errors
+    /// EINVAL above the device's limit.
+    pub fn create(context: &Context, entries: u32) -> Result<Self, Error> {
+        let channel = Channel::create(context)?;
+        let count = i32::try_from(entries).unwrap_or(i32::MAX);
+        // SAFETY: a live context and channel, both held by the new object.
+        let raw =
+            unsafe { ffi::ibv_create_cq(context.0.raw, count, ptr::null_mut(), channel.raw(), 0) };
+        if raw.is_null() {
+            let object = format!("{}, {entries} entries", context.name());
+            return Err(last_error("ibv_create_cq", object));
+        }
+        Ok(Self {
+            inner: Arc::new(MessageCqInner {
+                raw,
+                channel,
+                _context: Arc::clone(&context.0),
+            }),
+        })
+    }
+
+    /// Asks for an event at the next completion. Poll once more after it: what came before it raises none.
+    ///
+    /// # Errors
+    /// The verb's errno.
+    pub fn arm(&mut self) -> Result<(), Error> {
+        // SAFETY: a live CQ.
+        match unsafe { ffi::ibv_req_notify_cq(self.inner.raw, 0) } {
+            0 => Ok(()),
+            errno => Err(super::from_errno("ibv_req_notify_cq", "", errno)),
+        }
+    }
+
+    /// Takes and acknowledges the events there are.
+    pub fn take_events(&mut self) {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a live, non-blocking channel, which this CQ alone uses, so each event is this CQ's.
+        unsafe {
+            while ffi::ibv_get_cq_event(self.inner.channel.raw(), &raw mut cq, &raw mut context)
+                == 0
+            {
+                ffi::ibv_ack_cq_events(cq, 1);
+            }
+        }
+    }
+
+    /// Up to 32 completions.
+    ///
+    /// # Errors
+    /// The CQ cannot be polled any more.
+    pub fn poll(&mut self) -> Result<Vec<Done>, Error> {
+        // SAFETY: plain old data, of which the call fills as many as it returns.
+        let mut completions: [ffi::ibv_wc; 32] = unsafe { mem::zeroed() };
+        // SAFETY: `&mut self` is the one reader; there is room for 32.
+        let count = unsafe { ffi::ibv_poll_cq(self.inner.raw, 32, completions.as_mut_ptr()) };
+        let Ok(count) = usize::try_from(count) else {
+            return Err(super::from_errno("ibv_poll_cq", "", libc::EIO));
+        };
+        Ok(completions[..count]
+            .iter()
+            .map(|it| Done {
+                wr_id: it.wr_id,
+                status: it.status,
+                qp_num: it.qp_num,
+                byte_len: it.byte_len,
+            })
+            .collect())
+    }
+}
+
+/// What a completion's status means.
+#[must_use]
+pub fn status_text(status: u32) -> String {
+    // SAFETY: the library answers any number with a static string.
+    unsafe { std::ffi::CStr::from_ptr(ffi::ibv_wc_status_str(status)) }
+        .to_string_lossy()
+        .into_owned()
+}
