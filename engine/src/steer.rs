@@ -27,7 +27,7 @@ pub const SIDES: u16 = 2;
 const PRIORITIES: u16 = 16;
 /// Ranks that have room for both sides.
 pub const MOST_RANKS: u16 = PRIORITIES / SIDES;
-/// The largest of the user's priorities: with [`STEP`] ranks each, all of them fit mlx5's.
+/// The largest of the user's priorities: with `STEP` ranks each, all of them fit mlx5's.
 pub const MAX_PRIORITY: u16 = 4;
 /// The UDP port of VXLAN (RFC 7348).
 const VXLAN_PORT: u16 = 4789;

@@ -2,7 +2,7 @@
 //!
 //! One thread polls the connection manager's events, the CQ's channel, the device's asynchronous events and the mail.
 //! A receive that has completed is read and posted again at once. When the SRQ falls below its low watermark all the
-//! same, [`Level`] says whether it grows; then the watermark is armed again, since one event disarms it.
+//! same, `Level` says whether it grows; then the watermark is armed again, since one event disarms it.
 //!
 //! A message travels in parts of one packet each: a client that dies in the middle of one has then taken no receive
 //! with it that would never complete.
