@@ -439,7 +439,7 @@ pub enum CtlCommand {
 pub enum RuleCommand {
     /// Add one
     Add {
-        /// Its fields, as in a [[rule]]: proto=udp dst_port=53
+        /// Its fields, as a rule of the config has them: proto=udp dst_port=53
         #[arg(required = true, value_name = "FIELD=VALUE")]
         fields: Vec<Setting>,
     },
