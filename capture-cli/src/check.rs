@@ -111,6 +111,7 @@ fn fill_in(config: &mut Config, plan: &Plan) {
 fn require_folder(config: &Config) -> Result<(), Failure> {
     match config.output.format {
         Format::None => Ok(()),
+        Format::Pcap | Format::Pcapng if config.output.is_stdout() => Ok(()),
         Format::Pcap | Format::Pcapng => {
             folder(&config.output.dir)?;
             hook(&config.output.hook)
@@ -327,6 +328,9 @@ fn table_line(plan: &Plan) -> String {
 }
 
 fn files_line(plan: &Plan, config: &Config) -> String {
+    if plan.output.stdout {
+        return format!("one stream of {} to stdout", plan.output.format);
+    }
     let Some(dir) = plan
         .output
         .dir
@@ -337,8 +341,13 @@ fn files_line(plan: &Plan, config: &Config) -> String {
     };
     let mut text = format!(
         "{}",
-        dir.join(format!("wqcap-q<QQ>-<start ns>.{}", plan.output.format))
-            .display()
+        dir.join(format!(
+            "wqcap-{}-<start ns>.{}{}",
+            if plan.output.by_time { "all" } else { "q<QQ>" },
+            plan.output.format,
+            plan.output.compress.ending()
+        ))
+        .display()
     );
     if let Some(rate) = port(plan)
         .map(|port| port.rate_gbps)

@@ -20,12 +20,25 @@ use engine::{
     plan::Plan,
 };
 use std::{
+    io::{self, IsTerminal},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 /// How long a signal may go unnoticed.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// stdout must be free for frames, and lead to somebody who wants them.
+fn require_stream(json: bool) -> Result<(), Failure> {
+    let problem = if json {
+        "--json goes to stdout too; use --summary FILE.json"
+    } else if io::stdout().is_terminal() {
+        "stdout is a terminal; pipe it into tcpdump -r -, tshark -r - or a file"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::refused(format!("output.stdout = true: {problem}")))
+}
 
 /// Captures until a signal, a limit, or the end of the wire.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
@@ -34,6 +47,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let mut config = config::load(args.config.as_deref(), &settings)?;
     let loaded = config.clone();
     let plan = settle(&mut config)?;
+    if plan.output.stdout {
+        require_stream(args.json)?;
+    }
     let summary = args.summary.as_deref().map(SummaryFile::new).transpose()?;
     for note in &plan.notes {
         tracing::warn!("{note}");
@@ -195,7 +211,7 @@ fn conclude(
 
 fn ended(end: &End) -> Result<(), Failure> {
     match end {
-        End::Stopped | End::Count | End::Duration | End::PortDown => Ok(()),
+        End::Stopped | End::Count | End::Duration | End::PortDown | End::ReaderLeft => Ok(()),
         End::DeviceLost(text) => Err(Failure::failed(format!("the device is gone: {text}"))),
         End::Storage(text) | End::Failed(text) => Err(Failure::failed(text.clone())),
     }
@@ -207,13 +223,11 @@ fn headline(plan: &Plan) -> String {
         .and_then(|port| port.netdev.as_deref())
         .map(|name| format!(" ({name})"));
     let queues = plan.queues.len();
-    let into = plan
-        .output
-        .dir
-        .as_ref()
-        .map_or("counting only".into(), |dir| {
-            format!("into {}", dir.display())
-        });
+    let into = match &plan.output.dir {
+        _ if plan.output.stdout => "to stdout".into(),
+        Some(dir) => format!("into {}", dir.display()),
+        None => "counting only".into(),
+    };
     format!(
         "capturing {} port {}{} on {queues} {}, {into}",
         plan.device.name,
@@ -234,6 +248,7 @@ mod tests {
             End::Count,
             End::Duration,
             End::PortDown,
+            End::ReaderLeft,
             End::DeviceLost("eth0 was deleted".into()),
             End::Storage("a.pcap: no space".into()),
             End::Failed("queue 1".into()),

@@ -132,6 +132,7 @@ fn end(end: &End) -> (&'static str, Option<&str>) {
         End::DeviceLost(text) => ("device_lost", Some(text)),
         End::Storage(text) => ("storage", Some(text)),
         End::Failed(text) => ("failed", Some(text)),
+        End::ReaderLeft => ("reader_left", None),
     }
 }
 
@@ -145,6 +146,7 @@ fn end_in_words(end: &End) -> &'static str {
         End::DeviceLost(_) => "the device is gone",
         End::Storage(_) => "files can no longer be written",
         End::Failed(_) => "failed",
+        End::ReaderLeft => "the reader of stdout has left",
     }
 }
 

@@ -13,8 +13,8 @@ use crate::{
     reduce::{FcsReport, Stage, StageCounters},
     rx::{Control, Ended, Idle, Orders, Outlet, Ring, Worker, pin, system_ns, wait_readable},
     sink::{
-        Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, PcapEncoder, PcapngEncoder,
-        Writer,
+        Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, Origin, PcapEncoder,
+        PcapngEncoder, Writer,
     },
     stats::{Budget, Counter, NicCounters, QueueCounters, QueueLedger, Unreadable, live},
     verbs::{AsyncEvent, AsyncEvents},
@@ -22,6 +22,8 @@ use crate::{
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
+    fs::File,
+    os::fd::AsFd,
     path::PathBuf,
     sync::{
         Arc,
@@ -153,6 +155,8 @@ pub enum End {
     Storage(String),
     /// A queue could not be recovered.
     Failed(String),
+    /// Whoever read the stream on stdout has gone.
+    ReaderLeft,
 }
 
 impl End {
@@ -265,30 +269,22 @@ impl Capture {
         let started = Instant::now();
         let counters: Vec<Arc<QueueCounters>> =
             plan.queues.iter().map(|_| Arc::default()).collect();
-        match (plan.output.format, &plan.output.dir) {
-            (Format::Pcap, Some(dir)) => Self::to_files(
-                plan,
-                limits,
-                started,
-                counters,
-                dir,
-                &PcapEncoder::new(plan.snaplen).with_fcs(plan.scatters_fcs()),
-            ),
-            (Format::Pcapng, Some(dir)) => {
+        match plan.output.format {
+            Format::Pcap => {
+                let encoder = PcapEncoder::new(plan.snaplen).with_fcs(plan.scatters_fcs());
+                Self::to_files(plan, limits, started, counters, &encoder)
+            }
+            Format::Pcapng => {
                 let interface = plan
                     .netdev
                     .clone()
                     .unwrap_or_else(|| format!("{} port {}", plan.device.name, plan.port));
-                Self::to_files(
-                    plan,
-                    limits,
-                    started,
-                    counters,
-                    dir,
-                    &PcapngEncoder::new(plan.snaplen, interface).with_fcs(plan.scatters_fcs()),
-                )
+                let encoder = PcapngEncoder::new(plan.snaplen, interface)
+                    .with_fcs(plan.scatters_fcs())
+                    .from_origin(origin(plan));
+                Self::to_files(plan, limits, started, counters, &encoder)
             }
-            _ => Self::to_made(plan, limits, started, counters, &|_| Count),
+            Format::None => Self::to_made(plan, limits, started, counters, &|_| Count),
         }
     }
 
@@ -325,11 +321,10 @@ impl Capture {
         limits: Limits,
         started: Instant,
         counters: Vec<Arc<QueueCounters>>,
-        dir: &std::path::Path,
         encoder: &E,
     ) -> Result<Self, Error> {
         let files = Files {
-            dir: dir.to_owned(),
+            dir: plan.output.dir.clone().unwrap_or_default(),
             buffer: plan.output.buffer,
             on_full: if plan.output.hold {
                 OnFull::Hold
@@ -340,11 +335,37 @@ impl Capture {
             snaplen: plan.snaplen as usize,
             // A VLAN tag that is put back stands in front of what the buffers hold.
             longest: plan.buffer as usize * plan.max_sge as usize + 4,
+            compress: plan.output.compress,
+            spare_cores: plan.output.spare_cores.clone(),
             keep: plan.output.keep,
             hook: plan.output.hook.clone(),
             index_dir: plan.output.index_dir.clone(),
         };
-        let (writer, sinks) = Writer::start(&files, encoder, &counters)?;
+        if plan.output.stdout {
+            // Past std's own buffer, which would hide how much was taken.
+            let out = std::io::stdout().as_fd().try_clone_to_owned();
+            let out = out.map_err(|source| Error::System {
+                what: "stdout".into(),
+                source,
+            })?;
+            let written = Writer::start_stream(&files, encoder, &counters, File::from(out))?;
+            Self::to_sinks(plan, limits, started, counters, written)
+        } else if plan.output.by_time {
+            let written = Writer::start_ordered(&files, encoder, &counters)?;
+            Self::to_sinks(plan, limits, started, counters, written)
+        } else {
+            let written = Writer::start(&files, encoder, &counters)?;
+            Self::to_sinks(plan, limits, started, counters, written)
+        }
+    }
+
+    fn to_sinks<C: Consumer + 'static>(
+        plan: &Plan,
+        limits: Limits,
+        started: Instant,
+        counters: Vec<Arc<QueueCounters>>,
+        (writer, sinks): (Writer, Vec<C>),
+    ) -> Result<Self, Error> {
         let sources = sinks.into_iter().map(ToSink);
         Self::with(plan, limits, started, counters, Some(writer), sources)
     }
@@ -629,6 +650,8 @@ impl Capture {
             Some(End::Failed(String::new()))
         } else if self.writer.as_ref().is_some_and(Writer::has_failed) {
             Some(End::Storage(String::new()))
+        } else if self.writer.as_ref().is_some_and(Writer::reader_has_left) {
+            Some(End::ReaderLeft)
         } else if self.shared.budget.as_ref().is_some_and(|b| b.is_used_up()) {
             Some(End::Count)
         } else if self
@@ -925,6 +948,31 @@ impl Clock {
 fn stages(plan: &Plan) -> usize {
     let of_queue = plan.queues.iter().map(|queue| queue.parsers.len().max(1));
     of_queue.sum()
+}
+
+/// What pcapng files tell of this run.
+fn origin(plan: &Plan) -> Origin {
+    let port = plan.device.ports.iter().find(|p| p.number == plan.port);
+    let (vendor, part) = plan.device.vendor_part;
+    let stamps = match plan.stamps {
+        Stamps::HardwareSystem => "the NIC's clock, held to the system's",
+        Stamps::HardwareNic => "the NIC's clock as it runs",
+        Stamps::Software => "the system's clock, once a batch",
+    };
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "rates are whole megabits, and positive"
+    )]
+    let speed = port.map_or(0, |p| (p.rate_gbps * 1e9) as u64);
+    Origin {
+        description: format!("{} port {}", plan.device.name, plan.port),
+        device: format!("{vendor:04x}:{part:04x}, firmware {}", plan.device.firmware),
+        speed,
+        filter: plan.reduction.filter.expression().to_owned(),
+        comment: format!("stamps: {stamps}"),
+        ..Origin::here()
+    }
 }
 
 /// How far one time is ahead of another.

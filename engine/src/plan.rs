@@ -105,6 +105,10 @@ pub struct PipelinePlan {
 pub struct OutputPlan {
     /// Where; `None`: nothing is written, frames are counted.
     pub dir: Option<PathBuf>,
+    /// One stream to stdout in place of files, in the order of time.
+    pub stdout: bool,
+    /// One file in the order of time in place of one for each queue.
+    pub by_time: bool,
     /// `pcap`, `pcapng` or `none`.
     pub format: config::Format,
     /// Bytes of write buffers of all queues together.
@@ -113,6 +117,10 @@ pub struct OutputPlan {
     pub hold: bool,
     /// When a queue goes on to its next file.
     pub rotation: Rotation,
+    /// How files are compressed.
+    pub compress: config::Compress,
+    /// Cores for that, which no queue has.
+    pub spare_cores: Vec<usize>,
     /// What stays of finished files.
     pub keep: Keep,
     /// The program to run after each finished file.
@@ -230,8 +238,11 @@ impl Plan {
             .key
             .parse()
             .map_err(|e: rss::key::KeyError| refuse("rss.key", &config.rss.key, e))?;
+        let spare_cores = spare_cores(&config.output, &queues, &mut notes);
+        let stdout = config.output.is_stdout();
         let dir = match config.output.format {
             config::Format::None => None,
+            _ if stdout => None,
             _ => Some(config.output.dir.clone()),
         };
         Ok(Self {
@@ -263,6 +274,8 @@ impl Plan {
             stop_on_port_down: config.capture.on_port_down() == config::OnPortDown::Stop,
             output: OutputPlan {
                 dir,
+                stdout,
+                by_time: config.output.order == config::Order::Time,
                 format: config.output.format,
                 buffer: config.output.buffer.0,
                 vlan: config.output.vlan,
@@ -272,6 +285,8 @@ impl Plan {
                     period_ns: u64::try_from(config.output.rotate_time.0.as_nanos())
                         .unwrap_or(u64::MAX),
                 },
+                compress: config.output.compress,
+                spare_cores,
                 keep: keep(&config.output),
                 hook: hook(&config.output)?,
                 index_dir: (!config.output.index_dir.as_os_str().is_empty())
@@ -371,6 +386,35 @@ fn verifiable(config: &Config) -> Result<(), Error> {
         ));
     }
     Ok(())
+}
+
+/// Cores that compress: those this process may use and no loop or parser has.
+fn spare_cores(
+    output: &config::OutputConfig,
+    queues: &[QueuePlan],
+    notes: &mut Vec<String>,
+) -> Vec<usize> {
+    if output.compress == config::Compress::None || output.format == config::Format::None {
+        return Vec::new();
+    }
+    let cores: Vec<usize> = core_affinity::get_core_ids()
+        .unwrap_or_default()
+        .iter()
+        .map(|core| core.id)
+        .filter(|id| {
+            let taken = |queue: &QueuePlan| {
+                queue.core == *id || queue.parsers.iter().any(|seat| seat.core == *id)
+            };
+            !queues.iter().any(taken)
+        })
+        .collect();
+    if cores.is_empty() {
+        notes.push(
+            "output.compress: every core has a loop or a parser, so compression takes time from them; name fewer capture.cores"
+                .into(),
+        );
+    }
+    cores
 }
 
 /// What stays of finished files.

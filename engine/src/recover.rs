@@ -8,13 +8,13 @@
 
 use crate::{
     name::{FileName, PART},
-    reader::{End, ReadError, Reader},
+    reader::{End, ReadError, Reader, Unpacked},
 };
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::Serialize;
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io,
+    io::{self, Read, Seek},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -175,6 +175,10 @@ fn attempt(part: &Path, path: &Path, it: &mut Recovered) -> Result<Outcome, Stri
 /// anything.
 fn measure(file: &File, it: &mut Recovered) -> Result<u64, String> {
     let keeps = |e: &dyn std::fmt::Display| format!("{e}; it keeps that name");
+    if let Some(mut frames) = Unpacked::of(file) {
+        return measure_packed(file, &mut frames, it);
+    }
+    rewind(file).map_err(|e| keeps(&e))?;
     let mut reader = match Reader::new(file) {
         Ok(reader) => reader,
         Err(ReadError::Empty) => return Ok(0),
@@ -199,6 +203,41 @@ fn measure(file: &File, it: &mut Recovered) -> Result<u64, String> {
         (None, _) => None,
     };
     Ok(reader.sound_end())
+}
+
+/// The same for a compressed file: frames hold whole records, so that it is cut at the end of the last whole frame.
+fn measure_packed(
+    file: &File,
+    frames: &mut Unpacked<&File>,
+    it: &mut Recovered,
+) -> Result<u64, String> {
+    let keeps = |e: &dyn std::fmt::Display| format!("{e}; it keeps that name");
+    let damage = match io::copy(frames, &mut io::sink()) {
+        Ok(_) => None,
+        Err(e) if e.raw_os_error().is_some() => return Err(keeps(&e)),
+        Err(e) => Some(e.to_string()),
+    };
+    let (end, len) = frames.sound_end();
+    rewind(file).map_err(|e| keeps(&e))?;
+    let Some(whole) = Unpacked::of(file.take(end)) else {
+        // Torn within its first frame: nothing of it can be judged.
+        return match damage {
+            Some(damage) => Err(keeps(&damage)),
+            None => Ok(0),
+        };
+    };
+    let mut reader = Reader::new(whole).map_err(|e| keeps(&e))?;
+    while reader.advance().map_err(|e| keeps(&e))? {}
+    if reader.sound_end() != len {
+        return Err(keeps(&"its last whole frame ends within a record"));
+    }
+    it.records = reader.frames();
+    it.problem = damage;
+    Ok(end)
+}
+
+fn rewind(mut file: &File) -> io::Result<()> {
+    file.seek(io::SeekFrom::Start(0)).map(drop)
 }
 
 /// Renames, unless the name is taken.

@@ -187,6 +187,8 @@ struct EndCounters {
 struct WriterCounters {
     lost_frames: AtomicU64,
     lost_bytes: AtomicU64,
+    late_frames: AtomicU64,
+    late_bytes: AtomicU64,
 }
 
 /// What a loop has received so far, in frames.
@@ -263,26 +265,38 @@ impl QueueCounters {
             .fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Frames the loop had counted as captured came too late for the order of time.
+    pub(crate) fn late(&self, frames: u64, bytes: u64) {
+        let w = &self.written.0;
+        w.late_frames.fetch_add(frames, Ordering::Relaxed);
+        w.late_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// The queue's lines as they stand.
     #[must_use]
     pub fn ledger(&self, queue: u16) -> QueueLedger {
         let (c, e, w) = (&self.looped.0, &self.ended.0, &self.written.0);
         let lost = w.lost_frames.load(Ordering::Relaxed);
+        let late = w.late_frames.load(Ordering::Relaxed);
         QueueLedger {
             queue,
             received: c.received.load(Ordering::Relaxed),
-            captured: e.captured.load(Ordering::Relaxed).saturating_sub(lost),
+            captured: e
+                .captured
+                .load(Ordering::Relaxed)
+                .saturating_sub(lost + late),
             filtered: e.filtered.load(Ordering::Relaxed),
             sampled_out: e.sampled_out.load(Ordering::Relaxed),
             deduplicated: e.deduplicated.load(Ordering::Relaxed),
             dropped_pipeline: c.dropped_pipeline.load(Ordering::Relaxed),
             dropped_storage: e.dropped_storage.load(Ordering::Relaxed) + lost,
-            late: 0,
+            late,
             errors: c.errors.load(Ordering::Relaxed),
             bytes: e
                 .bytes
                 .load(Ordering::Relaxed)
-                .saturating_sub(w.lost_bytes.load(Ordering::Relaxed)),
+                .saturating_sub(w.lost_bytes.load(Ordering::Relaxed))
+                .saturating_sub(w.late_bytes.load(Ordering::Relaxed)),
         }
     }
 }

@@ -9,10 +9,13 @@ use pcap_file::{
     pcap::PcapReader,
     pcapng::{
         Block, PcapNgReader,
-        blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption},
+        blocks::{
+            interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption},
+            interface_statistics::InterfaceStatisticsOption,
+        },
     },
 };
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +37,75 @@ pub struct Record {
 #[must_use]
 #[track_caller]
 pub fn read(path: &Path) -> Vec<Record> {
-    let file = fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let file = unpacked(path);
     let records = match file.get(..4) {
         Some([0x0a, 0x0d, 0x0d, 0x0a]) => read_pcapng(&file),
         _ => read_pcap(&file),
     };
     records.unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// What is in a file, unpacked by the formats' own tools if its name says so.
+///
+/// # Panics
+/// When it cannot be read, or the tool finds it damaged.
+#[must_use]
+#[track_caller]
+pub fn unpacked(path: &Path) -> Vec<u8> {
+    let tool = match path.extension().and_then(|e| e.to_str()) {
+        Some("zst") => "zstd",
+        Some("lz4") => "lz4",
+        _ => return fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())),
+    };
+    let out = Command::new(tool)
+        .args(["-q", "-dc"])
+        .arg(path)
+        .output()
+        .unwrap_or_else(|e| panic!("{tool}: {e}; scripts/packages test installs it"));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        out.status.success(),
+        "{tool} -dc {}: {said}",
+        path.display()
+    );
+    out.stdout
+}
+
+/// Frames received and dropped by the statistics at a pcapng file's end.
+///
+/// # Panics
+/// When the file is not whole, or does not end with statistics of its only interface.
+#[must_use]
+#[track_caller]
+pub fn statistics(path: &Path) -> (u64, u64) {
+    let file = unpacked(path);
+    let shown = path.display();
+    let mut reader = PcapNgReader::new(&file[..]).unwrap_or_else(|e| panic!("{shown}: {e}"));
+    let mut last = None;
+    while let Some(block) = reader.next_block() {
+        last = match block.unwrap_or_else(|e| panic!("{shown}: {e}")) {
+            Block::InterfaceStatistics(block) => Some(block.into_owned()),
+            _ => None,
+        };
+    }
+    let last = last.unwrap_or_else(|| panic!("{shown}: no statistics at its end"));
+    assert_eq!(last.interface_id, 0, "{shown}");
+    let find = |of: fn(&InterfaceStatisticsOption<'_>) -> Option<u64>| {
+        last.options
+            .iter()
+            .find_map(of)
+            .unwrap_or_else(|| panic!("{shown}: {last:?}"))
+    };
+    (
+        find(|option| match option {
+            InterfaceStatisticsOption::IsbIfRecv(n) => Some(*n),
+            _ => None,
+        }),
+        find(|option| match option {
+            InterfaceStatisticsOption::IsbIfDrop(n) => Some(*n),
+            _ => None,
+        }),
+    )
 }
 
 fn read_pcap(file: &[u8]) -> Result<Vec<Record>, String> {
@@ -179,7 +245,7 @@ pub fn write(path: &Path, start: u32, frames: &[Vec<u8>]) {
     fs::write(path, file).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-/// The queue in the name of a capture file: `wqcap-q<QQ>-<start ns>.<format>`.
+/// The queue in the name of a capture file: `wqcap-q<QQ>-<start ns>.<format>`, with `.zst` or `.lz4` if compressed.
 ///
 /// # Panics
 /// When the name is not of that form.
@@ -194,7 +260,10 @@ pub fn queue_of(path: &Path) -> usize {
         let (queue, rest) = name.strip_prefix("wqcap-q")?.split_once('-')?;
         let (start, format) = rest.split_once('.')?;
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let known = matches!(format, "pcap" | "pcapng");
+        let known = matches!(
+            format.trim_end_matches(".zst").trim_end_matches(".lz4"),
+            "pcap" | "pcapng"
+        );
         if queue.len() >= 2 && digits(queue) && digits(start) && known {
             queue.parse().ok()
         } else {

@@ -5,14 +5,24 @@
 //! | `the_oldest_files_go_and_strangers_stay` | `output.keep_files`, `output.keep` |
 //! | `each_finished_file_has_its_hook` | `output.hook`: every file once, whole and named |
 //! | `hooks_that_fail_are_counted_and_cost_nothing` | failures do not change the run's end |
+//! | `every_format_rotation_and_compression_reads_everywhere` | capinfos, tshark, tcpdump and `pcap-file` see the same |
+//! | `rotation_under_full_load_is_seamless` | every 100 ms and every 1 MiB: frames in = frames out |
+//! | `a_killed_compressed_capture_is_finished` | torn frames are cut off, the rest stays |
+//! | `merge_reads_compressed_files` | what is joined is what was captured |
+//! | `one_file_in_the_order_of_time` | `output.order = "time"`, with every format of files |
+//! | `a_stream_is_read_as_it_comes` | `output.stdout` into tshark and tcpdump |
+//! | `a_reader_that_leaves_ends_the_run_in_order` | and what it did not take is in the ledger |
 
+use rustix::process::Signal;
 use std::{
     collections::BTreeSet,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
-use wqcap_tests::{Dir, Summary, Wqcap, files};
+use wqcap_tests::{Dir, Finished, Program, Summary, Wqcap, files, frames, wqcap::wqcap};
 
 /// Some megabytes in a second or so.
 const WIRE: &str = "synth:size=1500,flows=64,count=4000";
@@ -167,4 +177,434 @@ fn hooks_that_fail_are_counted_and_cost_nothing() {
             .expect(2)
             .says(&["output.hook", problem]);
     }
+}
+
+/// Frames, and the file that holds them.
+fn sample(dir: &Dir, count: u16) -> (Vec<Vec<u8>>, PathBuf) {
+    let frames = frames::udp_flows(count, 300);
+    let path = dir.join("in.pcap");
+    files::write(&path, 1_700_000_000, &frames);
+    (frames, path)
+}
+
+#[test]
+fn every_format_rotation_and_compression_reads_everywhere() {
+    let dir = Dir::new();
+    let (mut sent, input) = sample(&dir, 5000);
+    sent.sort();
+    // Paced, so that the clock passes some tenths of a second.
+    let wire = format!("pcap:{},pps=12000", input.display());
+    for format in ["pcap", "pcapng"] {
+        for compress in ["none", "lz4", "zstd:1"] {
+            for (rotation, least) in [
+                ("rotate_size=0", 2),
+                ("rotate_size=100KiB", 12),
+                ("rotate_time=100ms", 4),
+            ] {
+                let name = format!("{format}-{compress}-{rotation}").replace(':', "");
+                let run = Wqcap::run(&dir, &name)
+                    .model(&wire)
+                    .queues(2)
+                    .set(&format!("output.format={format}"))
+                    .set(&format!("output.compress={compress}"))
+                    .set(&format!("output.{rotation}"));
+                let finished = run.finish(0);
+                let paths: Vec<_> = finished.files().into_iter().map(|(_, path)| path).collect();
+                assert!(paths.len() >= least, "{name}: {paths:?}");
+                let mut got = Vec::new();
+                for records in finished.records() {
+                    assert!(records.iter().all(|r| r.caplen <= r.len), "{name}");
+                    assert!(
+                        records.is_sorted_by_key(|r| r.ts),
+                        "{name}: times run backward"
+                    );
+                    got.extend(records.into_iter().map(|r| r.bytes));
+                }
+                got.sort();
+                assert!(got == sent, "{name}: other frames than were sent");
+                if format == "pcapng" {
+                    assert_statistics(&finished);
+                }
+                others_agree(&dir, &paths);
+            }
+        }
+    }
+}
+
+/// What the files say of themselves is what the ledger says.
+#[track_caller]
+fn assert_statistics(finished: &Finished) {
+    for (queue, lines) in finished.summary.ledger.queues.iter().enumerate() {
+        let of_queue = finished.files().into_iter().filter(|(q, _)| *q == queue);
+        let (received, dropped) = of_queue
+            .map(|(_, path)| files::statistics(&path))
+            .fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        assert_eq!(
+            (received, dropped),
+            (
+                lines.captured + lines.dropped_storage,
+                lines.dropped_storage
+            ),
+            "queue {queue}"
+        );
+    }
+}
+
+/// capinfos, tshark and tcpdump count as many frames in each file as `pcap-file`. The first two unpack themselves.
+#[track_caller]
+fn others_agree(dir: &Dir, paths: &[PathBuf]) {
+    let counts: Vec<_> = paths.iter().map(|path| files::read(path).len()).collect();
+    let capinfos = Program::new("capinfos")
+        .args(["-T", "-r", "-c", "-M"])
+        .args(paths)
+        .run()
+        .expect(0);
+    let told: Vec<usize> = capinfos
+        .stdout
+        .lines()
+        .filter_map(|line| line.rsplit('\t').next()?.parse().ok())
+        .collect();
+    assert_eq!(told, counts, "{capinfos}");
+
+    let tshark = Program::new("tshark")
+        .args([
+            "-n",
+            "-T",
+            "fields",
+            "-e",
+            "frame.cap_len",
+            "-e",
+            "frame.len",
+            "-e",
+            "frame.time_epoch",
+            "-r",
+        ])
+        .arg(&paths[0])
+        .run()
+        .expect(0);
+    let wanted: Vec<String> = files::read(&paths[0])
+        .iter()
+        .map(|r| {
+            let (s, ns) = (r.ts / 1_000_000_000, r.ts % 1_000_000_000);
+            format!("{}\t{}\t{s}.{ns:09}", r.caplen, r.len)
+        })
+        .collect();
+    assert!(tshark.stdout.lines().eq(wanted.iter()), "{tshark}");
+
+    for (path, count) in paths.iter().zip(&counts) {
+        // libpcap unpacks nothing.
+        let plain = dir.join("plain");
+        fs::write(&plain, files::unpacked(path)).expect("written");
+        let tcpdump = Program::new("tcpdump")
+            .args(["-n", "--count", "-r"])
+            .arg(&plain)
+            .run()
+            .expect(0);
+        let said = format!("{count} packet");
+        assert!(
+            tcpdump.stdout.contains(&said) || tcpdump.stderr.contains(&said),
+            "{tcpdump}"
+        );
+    }
+}
+
+/// The number that the wire puts at the end of each of its frames, from 0.
+fn sequence(frame: &[u8]) -> u64 {
+    let bytes = frame.last_chunk().expect("long enough");
+    u64::from_le_bytes(*bytes)
+}
+
+/// Runs at full speed with a rotation, and looks for every frame in the files.
+fn seamless(dir: &Dir, rotation: &str, compress: &str, count: u64) -> usize {
+    let run = Wqcap::run(dir, &format!("{rotation} {compress}"))
+        .model(&format!("synth:size=700,flows=64,count={count}"))
+        .queues(2)
+        .set(&format!("output.{rotation}"))
+        .set(&format!("output.compress={compress}"))
+        .set("output.buffer=16MiB")
+        .timeout(Duration::from_secs(300));
+    let finished = run.finish(0);
+    let mut seen = vec![false; usize::try_from(count).expect("fits")];
+    for (queue, records) in finished.records().iter().enumerate() {
+        let numbers: Vec<_> = records.iter().map(|r| sequence(&r.bytes)).collect();
+        assert!(numbers.is_sorted(), "queue {queue}: files overlap");
+        for number in numbers {
+            let seen = &mut seen[usize::try_from(number).expect("fits")];
+            assert!(!std::mem::replace(seen, true), "frame {number} twice");
+        }
+    }
+    let gaps = seen.iter().filter(|seen| !**seen).count();
+    assert_eq!(gaps, 0, "frames are missing");
+    finished.files().len()
+}
+
+#[test]
+fn rotation_under_full_load_is_seamless() {
+    let dir = Dir::new();
+    assert!(seamless(&dir, "rotate_size=1MiB", "none", 100_000) >= 60);
+    assert!(seamless(&dir, "rotate_size=1MiB", "lz4", 60_000) >= 40);
+    // However fast it is: at the start and the end of a queue's frames there may be less than a whole period.
+    let _ = seamless(&dir, "rotate_time=100ms", "none", 100_000);
+}
+
+#[test]
+#[ignore = "a minute each: scripts/soak runs it"]
+fn rotation_under_full_load_for_minutes() {
+    for rotation in ["rotate_time=100ms", "rotate_size=1MiB"] {
+        let began = Instant::now();
+        let (mut frames, mut files, mut runs) = (0, 0, 0);
+        while began.elapsed() < Duration::from_secs(60) {
+            // A folder each: the files of a minute are many gigabytes.
+            let dir = Dir::new();
+            files += seamless(&dir, rotation, "none", 1_000_000);
+            frames += 1_000_000;
+            runs += 1;
+        }
+        println!(
+            "{rotation}: {frames} frames in {files} files of {runs} runs, none lost, none twice"
+        );
+    }
+}
+
+#[test]
+fn a_killed_compressed_capture_is_finished() {
+    for compress in ["lz4", "zstd:1"] {
+        let dir = Dir::new();
+        let run = Wqcap::run(&dir, compress.trim_end_matches(":1"))
+            .model("synth:size=700,flows=64,pps=30000")
+            .queues(2)
+            .set("output.format=pcapng")
+            .set("output.rotate_size=3MiB")
+            // Small blocks, small frames: a kill finds many of them written.
+            .set("output.buffer=1MiB")
+            .set(&format!("output.compress={compress}"));
+        let out = run.out_path().to_owned();
+        let running = run.start();
+        let deadline = Instant::now() + Duration::from_secs(40);
+        // Some files finished, and something in an open one.
+        while names(&out).iter().filter(|n| !n.ends_with(".part")).count() < 4 || !open_bytes(&out)
+        {
+            assert!(Instant::now() < deadline, "{:?}", names(&out));
+            thread::sleep(Duration::from_millis(20));
+        }
+        running.signal(Signal::KILL);
+        let _ = running.wait();
+        let recovered = loop {
+            let done = wqcap(["recover", "--json"]).arg(&out).run().expect(0);
+            if names(&out).iter().all(|name| !name.ends_with(".part")) {
+                break done;
+            }
+            assert!(Instant::now() < deadline, "{done}");
+            thread::sleep(Duration::from_millis(50));
+        };
+        assert!(recovered.stdout.contains("\"outcome\""), "{recovered}");
+        let mut numbers = BTreeSet::new();
+        for name in names(&out) {
+            for record in files::read(&out.join(&name)) {
+                assert!(numbers.insert(sequence(&record.bytes)), "{name}: twice");
+            }
+        }
+        assert!(numbers.len() > 10_000, "{}", numbers.len());
+    }
+}
+
+/// Whether an open file holds something.
+fn open_bytes(dir: &Path) -> bool {
+    names(dir)
+        .iter()
+        .filter(|name| name.ends_with(".part"))
+        .any(|name| fs::metadata(dir.join(name)).is_ok_and(|m| m.len() > 4096))
+}
+
+#[test]
+fn merge_reads_compressed_files() {
+    let dir = Dir::new();
+    let (mut sent, input) = sample(&dir, 3000);
+    sent.sort();
+    for compress in ["lz4", "zstd"] {
+        let run = Wqcap::run(&dir, compress)
+            .replay(&input)
+            .queues(3)
+            .set("output.rotate_size=64KiB")
+            // Some frames in each file.
+            .set("output.buffer=256KiB")
+            .set(&format!("output.compress={compress}"));
+        let finished = run.finish(0);
+        let merged = dir.join(format!("{compress}.pcapng"));
+        let done = wqcap(["merge", "--json", "-o"])
+            .arg(&merged)
+            .arg(run.out_path())
+            .run()
+            .expect(0);
+        let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+        // However many files, each queue is one stream.
+        let queues = finished.records().iter().filter(|r| !r.is_empty()).count();
+        assert_eq!(json["streams"], queues, "{done}");
+        let records = files::read(&merged);
+        assert!(records.is_sorted_by_key(|r| r.ts));
+        let mut got: Vec<_> = records.into_iter().map(|r| r.bytes).collect();
+        got.sort();
+        assert!(got == sent);
+        // What is cut off in the middle of a frame gives what stands before it, and tells.
+        let (_, first) = &finished.files()[0];
+        let torn = dir.join(format!(
+            "torn.pcap.{}",
+            first.extension().and_then(|e| e.to_str()).expect("one")
+        ));
+        let bytes = fs::read(first).expect("there");
+        fs::write(&torn, &bytes[..bytes.len() - 10]).expect("written");
+        wqcap(["merge", "-o"])
+            .arg(&merged)
+            .arg(&torn)
+            .run()
+            .expect(1)
+            .says(&["compressed frame at byte"]);
+    }
+}
+
+/// Records of a file of all queues, and the queue of each.
+fn ordered(path: &Path) -> Vec<files::Record> {
+    let name = path.file_name().and_then(|n| n.to_str()).expect("plain");
+    assert!(name.starts_with("wqcap-all-"), "{name}");
+    files::read(path)
+}
+
+#[test]
+fn one_file_in_the_order_of_time() {
+    let dir = Dir::new();
+    for (i, sets) in [
+        &["output.format=pcap"][..],
+        &["output.format=pcapng", "output.rotate_size=200KiB"],
+        &[
+            "output.format=pcapng",
+            "output.compress=lz4",
+            "output.rotate_size=1MiB",
+        ],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut run = Wqcap::run(&dir, &i.to_string())
+            .model("synth:size=200,flows=64,count=12000,pps=20000")
+            .queues(3)
+            .set("output.buffer=64MiB")
+            .set("output.order=time");
+        for set in sets {
+            run = run.set(set);
+        }
+        let summary = summary(&run);
+        let total = summary.ledger.total;
+        assert_eq!(total.received, 12_000);
+        assert_eq!(total.captured + total.late, 12_000, "{total:?}");
+        // Late is what a machine makes of it that does not give its threads their turn; it is never much.
+        assert!(total.late < 6_000, "{total:?}");
+        let mut paths = summary.files.clone();
+        paths.sort();
+        assert_eq!(paths.len() > 1, sets.len() > 1, "{paths:?}");
+        let records: Vec<_> = paths.iter().flat_map(|path| ordered(path)).collect();
+        assert!(records.is_sorted_by_key(|r| r.ts), "{sets:?}: out of order");
+        let numbers: BTreeSet<_> = records.iter().map(|r| sequence(&r.bytes)).collect();
+        assert_eq!(numbers.len(), records.len(), "{sets:?}: twice");
+        assert_eq!(records.len() as u64, total.captured);
+        if sets[0].ends_with("pcapng") {
+            let told: u64 = paths.iter().map(|path| files::statistics(path).0).sum();
+            assert_eq!(told, total.received, "{sets:?}");
+        }
+        others_agree(&dir, &paths);
+    }
+}
+
+/// A run that writes to stdout, and `reader` behind it in a pipe; exit statuses of both.
+fn piped(run: &Wqcap<'_>, reader: &str) -> wqcap_tests::Done {
+    let script = format!(
+        "set -o pipefail; \"$@\" | {{ {reader}; }}; status=(\"${{PIPESTATUS[@]}}\"); echo \"statuses ${{status[*]}}\" >&2"
+    );
+    run.program()
+        .wrapped(["bash", "-c", &script, "bash"])
+        .run()
+        .expect(0)
+}
+
+#[test]
+fn a_stream_is_read_as_it_comes() {
+    let dir = Dir::new();
+    for (format, by) in [("pcap", "output.stdout=true"), ("pcapng", "output.dir=-")] {
+        let tools = [
+            (
+                "tshark",
+                "tshark -n -l -r - -T fields -e frame.len | sort | uniq -c",
+            ),
+            ("tcpdump", "tcpdump -n --count -r -"),
+            ("file", "cat"),
+        ];
+        for (tool, reader) in tools {
+            let kept = dir.join(format!("{format}.{tool}.{format}"));
+            let reader = format!("tee {} | {reader}", kept.display());
+            let run = Wqcap::run(&dir, &format!("{format} {tool}"))
+                .model("synth:size=200,flows=64,count=4000,pps=10000")
+                .queues(3)
+                .set(&format!("output.format={format}"))
+                .set(by);
+            // Frames that `cat` shows are no text.
+            let reader = if tool == "file" {
+                format!("{reader} > /dev/null")
+            } else {
+                reader
+            };
+            let done = piped(&run, &reader);
+            done.says(&["statuses 0 0", "to stdout"]);
+            let text = fs::read_to_string(run.summary_path()).expect("a summary");
+            let summary = Summary::parse(&text);
+            let total = summary.ledger.total;
+            assert_eq!(total.captured + total.late, 4000, "{done}");
+            assert_eq!(summary.files, Vec::<PathBuf>::new());
+            assert_eq!(names(run.out_path()), Vec::<String>::new());
+            let said = match tool {
+                "tshark" => format!("{} 200", total.captured),
+                "tcpdump" => format!("{} packets", total.captured),
+                _ => String::new(),
+            };
+            assert!(
+                done.stdout.contains(&said) || done.stderr.contains(&said),
+                "{done}"
+            );
+            let records = files::read(&kept);
+            assert_eq!(records.len() as u64, total.captured);
+            assert!(records.is_sorted_by_key(|r| r.ts));
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_run_in_order() {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "x")
+        .model("synth:size=200,flows=64,pps=20000")
+        .queues(2)
+        .set("output.stdout=true");
+    // An endless wire: nothing but the reader ends this.
+    let done = piped(&run, "tcpdump -n -c 100 -r - > /dev/null");
+    done.says(&["statuses 0 0", "the reader of stdout has left"]);
+    let text = fs::read_to_string(run.summary_path()).expect("a summary");
+    let summary = Summary::parse(&text);
+    assert_eq!(summary.json["end"], "reader_left");
+    assert!(summary.ledger.total.captured >= 100, "{done}");
+    // What makes no sense with a stream is refused.
+    for set in [
+        "output.keep_files=1",
+        "output.compress=lz4",
+        "output.format=none",
+        "output.rotate_size=1MiB",
+    ] {
+        let run = Wqcap::run(&dir, "refused")
+            .model(WIRE)
+            .set("output.stdout=true")
+            .set(set);
+        run.done().expect(2).says(&["output.stdout = true"]);
+    }
+    let run = Wqcap::run(&dir, "json")
+        .model(WIRE)
+        .set("output.stdout=true")
+        .args(&["--json"]);
+    run.done().expect(2).says(&["--summary"]);
 }

@@ -69,6 +69,8 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<Duration, Failure> {
         },
         snaplen: 0,
         longest: FRAME,
+        compress: engine::config::Compress::None,
+        spare_cores: Vec::new(),
         keep: Keep::default(),
         hook: None,
         index_dir: None,

@@ -1,6 +1,6 @@
 //! Ranges of the keys, as far as they hold on every machine. Limits of a device are the plan's to check.
 
-use super::{Config, ConfigError, Format, Size, Span};
+use super::{Compress, Config, ConfigError, Format, OutputConfig, Size, Span};
 use std::{fmt::Display, time::Duration};
 
 /// The RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of two.
@@ -122,6 +122,16 @@ fn output(config: &Config) -> Result<(), ConfigError> {
             "output.dir holds capture files only: name another folder",
         );
     }
+    if output.compress != Compress::None && !output.index_dir.as_os_str().is_empty() {
+        return refuse(
+            "output.index_dir",
+            output.index_dir.display(),
+            "compressed files have no index; leave output.compress out, or this key",
+        );
+    }
+    if output.is_stdout() {
+        stdout(output)?;
+    }
     within(
         "output.buffer",
         output.buffer,
@@ -152,6 +162,41 @@ fn output(config: &Config) -> Result<(), ConfigError> {
             Span(Duration::from_secs(86_400)),
         ),
         None => Ok(()),
+    }
+}
+
+/// A stream is no file.
+fn stdout(output: &OutputConfig) -> Result<(), ConfigError> {
+    let files = OutputConfig::default();
+    let keys = [
+        (
+            "output.rotate_size",
+            output.rotate_size != files.rotate_size,
+        ),
+        (
+            "output.rotate_time",
+            output.rotate_time != files.rotate_time,
+        ),
+        ("output.keep", output.keep != files.keep),
+        ("output.keep_files", output.keep_files != files.keep_files),
+        ("output.compress", output.compress != files.compress),
+        ("output.index_dir", output.index_dir != files.index_dir),
+        ("output.hook", output.hook != files.hook),
+    ];
+    if output.format == Format::None {
+        return refuse(
+            "output.stdout",
+            true,
+            "output.format = \"none\" counts only; choose pcap or pcapng",
+        );
+    }
+    match keys.iter().find(|(_, set)| *set) {
+        None => Ok(()),
+        Some((key, _)) => refuse(
+            "output.stdout",
+            true,
+            format!("{key} is for files; leave one of the two out"),
+        ),
     }
 }
 

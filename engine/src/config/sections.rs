@@ -292,6 +292,12 @@ impl Default for OutputConfig {
 }
 
 impl OutputConfig {
+    /// Whether frames go to stdout, said in either way.
+    #[must_use]
+    pub fn is_stdout(&self) -> bool {
+        self.stdout || self.dir.as_os_str() == "-"
+    }
+
     /// The key's value, or its default.
     #[must_use]
     pub fn on_full(&self) -> OnFull {
@@ -310,6 +316,18 @@ pub enum Compress {
     Zstd(Option<u8>),
     /// `"lz4"`
     Lz4,
+}
+
+impl Compress {
+    /// What files have behind their format's ending: `.zst`, say.
+    #[must_use]
+    pub fn ending(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Zstd(_) => ".zst",
+            Self::Lz4 => ".lz4",
+        }
+    }
 }
 
 impl TryFrom<String> for Compress {

@@ -4,7 +4,10 @@
 //! closed again.
 
 use super::{InputFacts, MergeError};
-use crate::reader::{Interface, Kind, Parts, ReadError, Reader, Source};
+use crate::{
+    name::FileName,
+    reader::{Interface, Kind, Parts, ReadError, Reader, Source},
+};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     fs,
@@ -106,12 +109,22 @@ fn without_queue(name: &str) -> &str {
     }
 }
 
-/// Queue and start of a capture file, by its name: `wqcap-q<QQ>-<start ns>.…`.
+/// Queue and start of a capture file, by its name.
 fn queue_of(path: &Path) -> Option<(u16, u64)> {
-    let name = path.file_name()?.to_str()?;
-    let (queue, rest) = name.strip_prefix("wqcap-q")?.split_once('-')?;
-    let (start, _) = rest.split_once('.')?;
-    Some((queue.parse().ok()?, start.parse().ok()?))
+    let name = FileName::of(path)?;
+    Some((name.queue?, name.start_ns))
+}
+
+/// Whether a folder means this file, by its name.
+fn is_capture(path: &Path) -> bool {
+    let name = path
+        .file_name()
+        .and_then(|n| n.to_str())
+        .unwrap_or_default();
+    FileName::ENDINGS.iter().any(|ending| {
+        name.strip_suffix(ending)
+            .is_some_and(|stem| stem.ends_with('.'))
+    })
 }
 
 /// The format that a file's ending names.
@@ -321,7 +334,7 @@ fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<PathBuf>,
             let file = entry.map_err(|e| refused(&e))?.path();
             let ending = file.extension().and_then(|e| e.to_str());
             unfinished += u64::from(ending == Some("part"));
-            if matches!(ending, Some("pcap" | "pcapng")) && file.is_file() {
+            if is_capture(&file) && file.is_file() {
                 found.push(file);
             }
         }

@@ -68,8 +68,8 @@ pub trait Consumer: Send {
     fn batch(&mut self) {}
     /// The batch's frames have all been handled: their buffers go back to the NIC now.
     fn handled(&mut self) {}
-    /// What decides on the frames that follow has changed; the text says how, for those who keep notes.
-    fn changed(&mut self, _what: &str) {}
+    /// Another filter, a pcap-filter(7) expression, decides on the frames that follow; for those who keep notes.
+    fn changed(&mut self, _filter: &str) {}
     /// There were no frames for a moment: a chance to let go of what is half full.
     fn idle(&mut self) {}
 }

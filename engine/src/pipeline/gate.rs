@@ -114,9 +114,7 @@ impl<S: Consumer> State<S> {
         let news = parts.iter().find_map(|parcel| parcel.filter.as_ref());
         let Some(filter) = news else { return };
         if self.told.as_deref() != Some(filter.expression()) {
-            self.attr
-                .sink
-                .changed(&format!("filter: {}", filter.expression()));
+            self.attr.sink.changed(filter.expression());
             self.told = Some(filter.expression().to_owned());
         }
     }

@@ -8,7 +8,8 @@
 //! the frames: where in the file a record begins, where the last whole one ends, a record's options as they stand, and
 //! files that contradict their own headers. Crate `pcap-file` stays the strict reader of the tests.
 //!
-//! May import: nothing of the engine. A compressed file is a source like any other: whatever implements [`Read`].
+//! May import: nothing of the engine. A compressed file is a source like any other: [`open`] finds out and puts
+//! [`Unpacked`] in between, and places in it are those of what it unpacks to.
 //!
 //! Invariants: memory is bounded by the longest record ([`MAX_FRAME`], [`MAX_BLOCK`]). No input panics. What
 //! is yielded is whole: a record that the file's end cuts off is never yielded, and [`Reader::end`] tells of it. A
@@ -18,16 +19,18 @@ mod fields;
 mod parts;
 mod pcap;
 mod pcapng;
+mod unpack;
 mod window;
 
 pub use fields::{Order, options};
 pub use parts::Parts;
+pub use unpack::Unpacked;
 
 use pcap::PcapFile;
 use pcapng::PcapngFile;
 use std::{
     fs::File,
-    io::{self, Read},
+    io::{self, ErrorKind, Read},
     ops::Range,
     path::Path,
 };
@@ -234,12 +237,28 @@ pub fn peek(path: &Path) -> Result<Reader<Source>, ReadError> {
 }
 
 fn open_with(path: &Path, window: usize) -> Result<Reader<Source>, ReadError> {
+    let failed = |source| ReadError::Io { offset: 0, source };
     let source: Source = if path.as_os_str() == "-" {
         Box::new(io::stdin())
     } else {
-        Box::new(File::open(path).map_err(|source| ReadError::Io { offset: 0, source })?)
+        Box::new(File::open(path).map_err(failed)?)
     };
-    Reader::with_window(source, window)
+    Reader::with_window(unpacked(source).map_err(failed)?, window)
+}
+
+/// What is in a source, whether it is compressed or not.
+///
+/// # Errors
+/// The source fails.
+pub fn unpacked<R: Read + Send + 'static>(mut source: R) -> io::Result<Source> {
+    let mut start = Vec::new();
+    (&mut source).take(4).read_to_end(&mut start)?;
+    let packed = unpack::is_packed(&start);
+    let whole = io::Cursor::new(start).chain(source);
+    Ok(match packed {
+        false => Box::new(whole),
+        true => Box::new(Unpacked::of(whole).ok_or(ErrorKind::OutOfMemory)?),
+    })
 }
 
 impl<R: Read> Reader<R> {

@@ -221,8 +221,7 @@ impl<C: Consumer> Consumer for Stage<C> {
         self.publish();
         if self.watch.look() {
             self.settle();
-            let note = format!("filter: {}", self.watch.filter().expression());
-            self.inner.changed(&note);
+            self.inner.changed(self.watch.filter().expression());
         }
         self.inner.batch();
     }
@@ -233,8 +232,8 @@ impl<C: Consumer> Consumer for Stage<C> {
         self.inner.handled();
     }
 
-    fn changed(&mut self, what: &str) {
-        self.inner.changed(what);
+    fn changed(&mut self, filter: &str) {
+        self.inner.changed(filter);
     }
 
     fn idle(&mut self) {
@@ -280,8 +279,8 @@ mod tests {
             Verdict::Captured
         }
 
-        fn changed(&mut self, what: &str) {
-            self.notes.push(what.to_owned());
+        fn changed(&mut self, filter: &str) {
+            self.notes.push(filter.to_owned());
         }
     }
 
@@ -392,7 +391,7 @@ mod tests {
         Consumer::batch(&mut stage);
         assert!(!stage.active);
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
-        assert_eq!(stage.inner.notes, ["filter: arp", "filter: "]);
+        assert_eq!(stage.inner.notes, ["arp", ""]);
     }
 
     #[test]

@@ -3,11 +3,14 @@
 //! A file is a run of bytes cut into blocks; a record may begin in one and end in the next. Every block but a file's
 //! last is full, unless the queue falls idle: then what there is goes out at once, and the next block begins again
 //! at the last [`ALIGN`] boundary, since direct I/O writes whole sectors.
+//!
+//! Blocks that are not written as they are, but compressed or put in order first, hold whole records ([`Cut::Records`]).
 
 use super::{Encoder, Record, Totals};
 use crate::{
     memory::Region,
     pipeline::{Consumer, Frame, Verdict},
+    stats::QueueCounters,
 };
 use crossbeam_channel::{Receiver, Sender};
 use serde::Serialize;
@@ -51,6 +54,18 @@ impl Asked {
     }
 }
 
+/// Where a file may be cut into blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Anywhere: blocks are full, and written as they are.
+    Anywhere,
+    /// Between records.
+    Records {
+        /// Idle moments before a block that is not full goes out: each costs a sector at least.
+        patience: u32,
+    },
+}
+
 /// A piece of a file.
 pub(super) struct Block {
     pub(super) memory: Region,
@@ -66,10 +81,14 @@ pub(super) struct Block {
     pub(super) frames: u64,
     /// Bytes of those frames, as on the wire.
     pub(super) frame_bytes: u64,
+    /// The same two by queue, in a file of all queues; else empty.
+    pub(super) by_queue: Vec<(u64, u64)>,
     /// Stamp of the file's first record.
     pub(super) first_ns: u64,
     /// The file's last.
     pub(super) end: bool,
+    /// What was in it cannot be written; the file ends before it.
+    pub(super) spoilt: bool,
 }
 
 impl Block {
@@ -82,9 +101,18 @@ impl Block {
             whole: 0,
             frames: 0,
             frame_bytes: 0,
+            by_queue: Vec::new(),
             first_ns: 0,
             end: false,
+            spoilt: false,
         }
+    }
+
+    /// Takes another block's place in its file, but for the bytes and where they stand.
+    pub(super) fn stands_for(&mut self, other: &Self) {
+        self.begin(other.file, 0, other.first_ns);
+        (self.frames, self.frame_bytes, self.end) = (other.frames, other.frame_bytes, other.end);
+        self.by_queue.clone_from(&other.by_queue);
     }
 
     fn room(&self) -> usize {
@@ -100,7 +128,9 @@ impl Block {
             self.frames,
             self.frame_bytes,
             self.end,
-        ) = (0, 0, 0, 0, false);
+            self.spoilt,
+        ) = (0, 0, 0, 0, false, false);
+        self.by_queue.fill((0, 0));
     }
 
     /// Appends as much as there is room for and returns the rest.
@@ -119,9 +149,34 @@ impl Block {
     }
 }
 
+/// Whose frames are in a file: who bears it when they are lost.
+#[derive(Clone)]
+pub(super) enum Ledger {
+    /// One queue's.
+    Queue(Arc<QueueCounters>),
+    /// All queues'.
+    All(Vec<Arc<QueueCounters>>),
+}
+
+impl Ledger {
+    /// What was in a block is not on disk.
+    pub(super) fn lost(&self, frames: u64, bytes: u64, by_queue: &[(u64, u64)]) {
+        match self {
+            Self::Queue(counters) => counters.lost(frames, bytes),
+            Self::All(all) => {
+                for (counters, (frames, bytes)) in all.iter().zip(by_queue) {
+                    counters.lost(*frames, *bytes);
+                }
+            }
+        }
+    }
+}
+
 /// A block on its way to the disk.
 pub(super) struct Full {
     pub(super) queue: u16,
+    /// How many blocks the queue has sent before.
+    pub(super) number: u64,
     pub(super) block: Block,
 }
 
@@ -133,16 +188,41 @@ pub(super) struct Exchange {
     pub(super) broken: Arc<AtomicBool>,
 }
 
+/// How a queue's files come about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Where among the queues it stands.
+    pub(super) queue: u16,
+    /// Whether its files hold the frames of all queues.
+    pub(super) all: bool,
+    /// Longest record; 0: whole frames.
+    pub(super) snaplen: usize,
+    pub(super) on_full: OnFull,
+    pub(super) rotation: Rotation,
+    pub(super) cut: Cut,
+    /// Stamps, in nanoseconds, after which a block goes out though it is not full.
+    pub(super) held_ns: u64,
+}
+
 /// Encodes a queue's frames into blocks.
 pub struct BlockSink<E: Encoder> {
     queue: u16,
+    all: bool,
     encoder: E,
     /// 0: whole frames.
     snaplen: usize,
     on_full: OnFull,
     rotation: Rotation,
     asked: Asked,
+    cut: Cut,
+    held_ns: u64,
+    /// The last stamp when a block went out for its age.
+    shown_ns: u64,
     exchange: Exchange,
+    /// Blocks sent so far.
+    sent: u64,
+    /// Idle moments since the last block went out for one.
+    quiet: u32,
     /// The block being filled. There is one as long as a file is open.
     current: Option<Block>,
     /// Files begun so far.
@@ -150,6 +230,8 @@ pub struct BlockSink<E: Encoder> {
     /// The stamp at which the open file is to be left.
     rotate_at: u64,
     totals: Totals,
+    /// What the next record is to tell, and the block it goes to: with no current one, it takes the slow way.
+    note: Option<(String, Option<Block>)>,
     /// Frames refused since the last record.
     lost: u64,
     /// A record that does not fit what is left of a block.
@@ -157,30 +239,29 @@ pub struct BlockSink<E: Encoder> {
 }
 
 impl<E: Encoder> BlockSink<E> {
-    pub(super) fn new(
-        queue: u16,
-        encoder: E,
-        snaplen: usize,
-        on_full: OnFull,
-        rotation: Rotation,
-        asked: Arc<AtomicU64>,
-        exchange: Exchange,
-    ) -> Self {
+    pub(super) fn new(shape: Shape, encoder: E, asked: Arc<AtomicU64>, exchange: Exchange) -> Self {
         Self {
-            queue,
+            queue: shape.queue,
+            all: shape.all,
             encoder,
-            snaplen,
-            on_full,
-            rotation,
             asked: Asked {
                 seen: asked.load(Ordering::Relaxed),
                 times: asked,
             },
+            snaplen: shape.snaplen,
+            on_full: shape.on_full,
+            rotation: shape.rotation,
+            cut: shape.cut,
+            held_ns: shape.held_ns,
+            shown_ns: 0,
             exchange,
+            sent: 0,
+            quiet: 0,
             current: None,
             file: 0,
             rotate_at: u64::MAX,
             totals: Totals::default(),
+            note: None,
             lost: 0,
             scratch: Vec::new(),
         }
@@ -209,12 +290,14 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    fn submit(&self, block: Block) {
+    fn submit(&mut self, block: Block) {
         // The channel has room for every block there is, and the writer outlives the sinks.
         let _ = self.exchange.full.send(Full {
             queue: self.queue,
+            number: self.sent,
             block,
         });
+        self.sent += 1;
     }
 
     /// Begins a file with the stamp of its first record; false: no block is free.
@@ -225,7 +308,8 @@ impl<E: Encoder> BlockSink<E> {
         self.file += 1;
         self.exchange.broken.store(false, Ordering::Relaxed);
         block.begin(self.file, 0, ns);
-        block.append(&self.encoder.header(self.queue));
+        let whose = (!self.all).then_some(self.queue);
+        block.append(&self.encoder.header(whose));
         block.whole = block.len;
         self.totals = Totals {
             first_ns: ns,
@@ -241,9 +325,19 @@ impl<E: Encoder> BlockSink<E> {
 
     /// Ends the open file, if there is one.
     fn end_file(&mut self) {
+        // What is to be told is told by the next file's first record.
+        if let Some((note, block)) = self.note.take() {
+            self.current = block;
+            self.end_file();
+            self.note = Some((note, None));
+            return;
+        }
         let trailer = self.encoder.trailer(&self.totals);
         if let Some(block) = &mut self.current {
-            let rest = block.append(&trailer);
+            let rest = match self.cut {
+                Cut::Records { .. } if block.room() < trailer.len() => &trailer,
+                _ => block.append(&trailer),
+            };
             if rest.is_empty() {
                 block.whole = block.len;
             } else if let Some(next) = self.take_empty(OnFull::Hold) {
@@ -269,19 +363,39 @@ impl<E: Encoder> BlockSink<E> {
 
     /// The way of a frame that finds no open file, or too little room in its block.
     #[cold]
-    fn slow(&mut self, record: &Record<'_>, need: usize) -> bool {
+    fn slow(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
+        let Some((note, block)) = self.note.take() else {
+            return self.go_on(queue, record, need);
+        };
+        self.current = block;
+        if self.is_due(record.ns, need) {
+            self.end_file();
+        }
+        let bytes = self.encoder.annotated(queue, record, &note);
+        let taken = self.ready(record.ns) && self.put(record, &bytes);
+        if !taken {
+            self.note = Some((note, self.current.take()));
+        }
+        taken
+    }
+
+    /// Sees to it that there is a current block; false: there is none to be had.
+    fn ready(&mut self, ns: u64) -> bool {
         if self.exchange.broken.load(Ordering::Relaxed) {
             // What is in the current block is lost with its file; the writer counts it.
             if let Some(block) = self.current.take() {
                 self.submit(block);
             }
         }
-        if self.current.is_none() && !self.begin_file(record.ns) {
+        self.current.is_some() || self.begin_file(ns)
+    }
+
+    fn go_on(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
+        if !self.ready(record.ns) {
             return false;
         }
-        let fits = self.current.as_ref().is_some_and(|b| b.room() >= need);
-        if fits {
-            self.encode(record, need);
+        if self.current.as_ref().is_some_and(|b| b.room() >= need) {
+            self.encode(queue, record, need);
             return true;
         }
         // The next block first: without one, nothing of the record may be written.
@@ -290,32 +404,115 @@ impl<E: Encoder> BlockSink<E> {
         };
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(need, 0);
-        self.encoder.record(&mut scratch, self.queue, record);
-        if let Some(block) = &mut self.current {
-            let rest = block.append(&scratch);
-            self.go_on_in(next, rest);
-        }
+        self.encoder.record(&mut scratch, queue, record);
+        self.put_over(next, record, &scratch);
         self.scratch = scratch;
+        true
+    }
+
+    /// Puts an encoded record into the current block, and into the next what does not fit; false: there is none.
+    fn put(&mut self, record: &Record<'_>, bytes: &[u8]) -> bool {
+        match &mut self.current {
+            Some(block) if block.room() >= bytes.len() => {
+                block.append(bytes);
+                block.count(record);
+                true
+            }
+            _ => self
+                .take_empty(self.on_full)
+                .map(|next| self.put_over(next, record, bytes))
+                .is_some(),
+        }
+    }
+
+    /// Goes on to the next block with what the current one has no room for.
+    fn put_over(&mut self, next: Block, record: &Record<'_>, bytes: &[u8]) {
+        let rest = match (self.cut, &mut self.current) {
+            (Cut::Anywhere, Some(block)) => block.append(bytes),
+            _ => bytes,
+        };
+        self.go_on_in(next, rest);
         if let Some(block) = &mut self.current {
             block.count(record);
         }
-        true
     }
 
     /// Encodes a record into the current block, which has room for it.
     #[inline]
-    fn encode(&mut self, record: &Record<'_>, need: usize) {
+    fn encode(&mut self, queue: u16, record: &Record<'_>, need: usize) {
         let Some(block) = &mut self.current else {
             return;
         };
         let at = block.len;
         self.encoder.record(
             &mut block.memory.as_mut_slice()[at..at + need],
-            self.queue,
+            queue,
             record,
         );
         block.len += need;
         block.count(record);
+    }
+
+    /// Takes a record of a queue.
+    #[inline]
+    pub(super) fn take(&mut self, queue: u16, record: &Record<'_>) -> Verdict {
+        let need = self.encoder.record_len(record);
+        if self.is_due(record.ns, need) {
+            self.end_file();
+        }
+        if self.current.as_ref().is_some_and(|b| b.room() >= need) {
+            self.encode(queue, record, need);
+        } else if !self.slow(queue, record, need) {
+            self.lost += 1;
+            self.totals.received += 1;
+            self.totals.dropped += 1;
+            return Verdict::DroppedStorage;
+        }
+        self.lost = 0;
+        self.totals.received += 1;
+        self.totals.last_ns = record.ns;
+        Verdict::Captured
+    }
+
+    /// The record just taken was this queue's, in a file of all queues.
+    pub(super) fn credit(&mut self, queue: u16, len: u32) {
+        if let Some(block) = &mut self.current {
+            let index = usize::from(queue);
+            if block.by_queue.len() <= index {
+                block.by_queue.resize(index + 1, (0, 0));
+            }
+            block.by_queue[index].0 += 1;
+            block.by_queue[index].1 += u64::from(len);
+        }
+    }
+
+    /// Frames that would have come here were lost on the way.
+    pub(super) fn missed(&mut self, n: u64) {
+        self.totals.received += n;
+        self.totals.dropped += n;
+    }
+
+    /// Sends what there is on its way, if a block is free to go on in.
+    fn show(&mut self) {
+        let Some(mut next) = self.take_empty(OnFull::Drop) else {
+            return;
+        };
+        let Some(block) = self.current.take() else {
+            return;
+        };
+        let tail = match self.cut {
+            Cut::Anywhere => block.len % ALIGN,
+            Cut::Records { .. } => 0,
+        };
+        next.begin(
+            block.file,
+            block.offset + (block.len - tail) as u64,
+            block.first_ns,
+        );
+        next.append(&block.memory.as_slice(block.len)[block.len - tail..]);
+        next.whole = next.len;
+        self.submit(block);
+        self.current = Some(next);
     }
 }
 
@@ -339,27 +536,32 @@ impl<E: Encoder> Consumer for BlockSink<E> {
             bad_fcs: frame.fcs.is_some_and(|fcs| fcs.bad),
             lost_before: self.lost,
         };
-        let need = self.encoder.record_len(&record);
-        if self.is_due(frame.ns, need) {
-            self.end_file();
-        }
-        if self.current.as_ref().is_some_and(|b| b.room() >= need) {
-            self.encode(&record, need);
-        } else if !self.slow(&record, need) {
-            self.lost += 1;
-            self.totals.received += 1;
-            self.totals.dropped += 1;
-            return Verdict::DroppedStorage;
-        }
-        self.lost = 0;
-        self.totals.received += 1;
-        self.totals.last_ns = frame.ns;
-        Verdict::Captured
+        self.take(self.queue, &record)
     }
 
+    fn changed(&mut self, filter: &str) {
+        if !self.encoder.filtered(filter) {
+            return;
+        }
+        let block = match self.note.take() {
+            Some((_, block)) => block,
+            None => self.current.take(),
+        };
+        let what = if filter.is_empty() { "none" } else { filter };
+        self.note = Some((format!("filter from here on: {what}"), block));
+    }
+
+    #[inline]
     fn batch(&mut self) {
         if self.asked.again() {
             self.end_file();
+        }
+        if self.totals.last_ns.saturating_sub(self.shown_ns) < self.held_ns {
+            return;
+        }
+        self.shown_ns = self.totals.last_ns;
+        if self.current.as_ref().is_some_and(|b| b.frames > 0) {
+            self.show();
         }
     }
 
@@ -371,22 +573,14 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         if self.current.as_ref().is_none_or(|b| b.frames == 0) {
             return;
         }
-        let Some(mut next) = self.take_empty(OnFull::Drop) else {
-            return;
-        };
-        let Some(block) = self.current.take() else {
-            return;
-        };
-        let tail = block.len % ALIGN;
-        next.begin(
-            block.file,
-            block.offset + (block.len - tail) as u64,
-            block.first_ns,
-        );
-        next.append(&block.memory.as_slice(block.len)[block.len - tail..]);
-        next.whole = next.len;
-        self.submit(block);
-        self.current = Some(next);
+        if let Cut::Records { patience } = self.cut {
+            self.quiet += 1;
+            if self.quiet < patience {
+                return;
+            }
+            self.quiet = 0;
+        }
+        self.show();
     }
 }
 

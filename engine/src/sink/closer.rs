@@ -4,17 +4,14 @@
 //! Invariant: an open file is locked (flock) from its creation until it has its final name, so that [`crate::recover`]
 //! can tell it from one that a crash left.
 
-use crate::{
-    name::{FileName, PART},
-    stats::QueueCounters,
-};
+use super::block::Ledger;
+use crate::name::{FileName, PART};
 use std::{
     ffi::OsString,
     fs::{File, OpenOptions, TryLockError},
     io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 /// An open file and its two names.
@@ -36,17 +33,24 @@ pub(super) struct Leaving {
     /// Frames in them, and their bytes.
     pub(super) frames: u64,
     pub(super) frame_bytes: u64,
+    /// The same by queue, in a file of all queues; else empty.
+    pub(super) by_queue: Vec<(u64, u64)>,
     /// Where they are counted.
-    pub(super) counters: Arc<QueueCounters>,
+    pub(super) ledger: Ledger,
 }
 
 impl Named {
     /// Creates the file of a queue whose first record is stamped `ns`, with direct I/O where the file system has it.
-    pub(super) fn create(dir: &Path, queue: u16, ns: u64, extension: &str) -> Result<Self, String> {
+    pub(super) fn create(
+        dir: &Path,
+        queue: Option<u16>,
+        ns: u64,
+        extension: &str,
+    ) -> Result<Self, String> {
         // Two files of one queue may begin in the same nanosecond: the later one takes the next free name.
         for ns in ns..ns.saturating_add(1000) {
             let name = FileName {
-                queue: Some(queue),
+                queue,
                 start_ns: ns,
                 ending: extension,
             };
@@ -85,7 +89,7 @@ impl Named {
             }
         }
         Err(format!(
-            "output.dir: {} has files of queue {queue} for every nanosecond from {ns} on",
+            "output.dir: {} has such files for every nanosecond from {ns} on",
             dir.display()
         ))
     }
@@ -128,10 +132,11 @@ impl Leaving {
     /// Cuts, syncs and names the file; an empty one goes. What is in no finished file counts as lost, though
     /// [`crate::recover`] may find it yet.
     pub(super) fn finish(self) -> Result<Option<PathBuf>, String> {
-        let (counters, frames, bytes) = (Arc::clone(&self.counters), self.frames, self.frame_bytes);
+        let (ledger, frames, bytes) = (self.ledger.clone(), self.frames, self.frame_bytes);
+        let by_queue = self.by_queue.clone();
         let finished = self.close();
         if finished.is_err() {
-            counters.lost(frames, bytes);
+            ledger.lost(frames, bytes, &by_queue);
         }
         finished
     }

@@ -6,7 +6,10 @@
 //!               +----------------- empty blocks -------------+
 //! ```
 //!
-//! May import: [`crate::memory`], [`crate::name`], [`crate::stats`], and the seam of [`crate::pipeline`]. A sink does not know
+//! In the order of time, an orderer joins the queues' blocks before that ([`order`]), and writes to stdout itself if it
+//! is to ([`stream`]). With compression, packers stand between the sinks and the writer ([`pack`]).
+//!
+//! May import: [`crate::memory`], [`crate::name`], [`crate::stats`], [`crate::config`]'s words, and the seam of [`crate::pipeline`]. A sink does not know
 //! that slots, rings or devices exist.
 //!
 //! Invariants: a queue's core never touches the disk. Blocks of a file are numbered by their offset, so they may be
@@ -20,15 +23,21 @@ mod count;
 mod disk;
 mod hook;
 mod keep;
+mod order;
+mod origin;
+mod pack;
 mod pcap;
 mod pcapng;
 mod plain;
+mod stream;
 mod writer;
 
 pub use block::{BlockSink, OnFull, Rotation};
 pub use count::Count;
 pub use hook::HookReport;
 pub use keep::{Keep, Share};
+pub use order::Relay;
+pub use origin::Origin;
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
 pub use plain::write_plainly;
@@ -92,12 +101,22 @@ pub struct Totals {
 pub trait Encoder: Clone + Send + 'static {
     /// The file name's ending, `pcap`.
     fn extension(&self) -> &'static str;
-    /// What a file of this queue begins with.
-    fn header(&self, queue: u16) -> Vec<u8>;
+    /// What a file of this queue begins with; `None`: it holds the frames of all queues.
+    fn header(&self, queue: Option<u16>) -> Vec<u8>;
     /// Bytes of the record.
     fn record_len(&self, record: &Record<'_>) -> usize;
     /// Writes the record into `out`, which has exactly [`Encoder::record_len`] bytes.
     fn record(&self, out: &mut [u8], queue: u16, record: &Record<'_>);
+    /// Another filter holds from the next record on; whether that record is to tell ([`Encoder::annotated`]).
+    fn filtered(&mut self, _filter: &str) -> bool {
+        false
+    }
+    /// The record with a note for its reader, where the format has room for one.
+    fn annotated(&self, queue: u16, record: &Record<'_>, _note: &str) -> Vec<u8> {
+        let mut out = vec![0; self.record_len(record)];
+        self.record(&mut out, queue, record);
+        out
+    }
     /// What a file ends with.
     fn trailer(&self, totals: &Totals) -> Vec<u8>;
 }

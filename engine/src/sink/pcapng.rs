@@ -2,7 +2,7 @@
 //!
 //! Source: draft-ietf-opsawg-pcapng. Fields are in this machine's byte order; readers tell by the byte-order magic.
 
-use super::{Encoder, Record, Totals};
+use super::{Encoder, Origin, Record, Totals};
 use crate::rx::FCS_LEN;
 
 /// Section header block.
@@ -37,12 +37,23 @@ const ISB_STARTTIME: u16 = 2;
 const ISB_ENDTIME: u16 = 3;
 const ISB_IFRECV: u16 = 4;
 const ISB_IFDROP: u16 = 5;
+const COMMENT: u16 = 1;
+const SHB_HARDWARE: u16 = 2;
 const SHB_OS: u16 = 3;
 const SHB_USERAPPL: u16 = 4;
 const IF_NAME: u16 = 2;
+const IF_DESCRIPTION: u16 = 3;
+const IF_SPEED: u16 = 8;
 const IF_TSRESOL: u16 = 9;
+const IF_FILTER: u16 = 11;
 const IF_OS: u16 = 12;
 const IF_FCSLEN: u16 = 13;
+const IF_HARDWARE: u16 = 15;
+/// First byte of if_filter: a filter string of libpcap.
+const LIBPCAP_STRING: u8 = 0;
+/// The longest filter and the longest note that are written, in bytes: they must not make a header or a record outgrow
+/// a block.
+const MOST_TEXT: usize = 1000;
 
 /// Writes pcapng.
 #[derive(Clone, Debug)]
@@ -50,6 +61,7 @@ pub struct PcapngEncoder {
     snaplen: u32,
     interface: String,
     fcs: bool,
+    origin: Origin,
 }
 
 impl PcapngEncoder {
@@ -60,6 +72,7 @@ impl PcapngEncoder {
             snaplen,
             interface,
             fcs: false,
+            origin: Origin::default(),
         }
     }
 
@@ -67,6 +80,24 @@ impl PcapngEncoder {
     #[must_use]
     pub fn with_fcs(self, fcs: bool) -> Self {
         Self { fcs, ..self }
+    }
+
+    /// Tells where the file comes from.
+    #[must_use]
+    pub fn from_origin(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+}
+
+/// The most of a text that is written.
+fn bounded(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MOST_TEXT)]
+}
+
+/// Appends a text as an option, if there is one.
+fn text(out: &mut Vec<u8>, code: u16, value: &str) {
+    if !value.is_empty() {
+        option(out, code, bounded(value).as_bytes());
     }
 }
 
@@ -95,7 +126,7 @@ impl Encoder for PcapngEncoder {
         "pcapng"
     }
 
-    fn header(&self, queue: u16) -> Vec<u8> {
+    fn header(&self, queue: Option<u16>) -> Vec<u8> {
         let mut out = Vec::new();
         let mut section = Vec::new();
         section.extend(BYTE_ORDER.to_ne_bytes());
@@ -103,7 +134,9 @@ impl Encoder for PcapngEncoder {
         section.extend(0u16.to_ne_bytes());
         // The section's length is not known in advance.
         section.extend((-1i64).to_ne_bytes());
-        option(&mut section, SHB_OS, std::env::consts::OS.as_bytes());
+        text(&mut section, COMMENT, &self.origin.comment);
+        text(&mut section, SHB_HARDWARE, &self.origin.machine);
+        text(&mut section, SHB_OS, &self.origin.os);
         option(
             &mut section,
             SHB_USERAPPL,
@@ -116,17 +149,27 @@ impl Encoder for PcapngEncoder {
         interface.extend(ETHERNET.to_ne_bytes());
         interface.extend(0u16.to_ne_bytes());
         interface.extend(self.snaplen.to_ne_bytes());
-        option(
-            &mut interface,
-            IF_NAME,
-            format!("{} queue {queue}", self.interface).as_bytes(),
-        );
+        let name = match queue {
+            Some(queue) => format!("{} queue {queue}", self.interface),
+            None => self.interface.clone(),
+        };
+        option(&mut interface, IF_NAME, name.as_bytes());
+        text(&mut interface, IF_DESCRIPTION, &self.origin.description);
+        if self.origin.speed > 0 {
+            option(&mut interface, IF_SPEED, &self.origin.speed.to_ne_bytes());
+        }
+        // A filter cut short would be another one.
+        if !self.origin.filter.is_empty() && self.origin.filter.len() <= MOST_TEXT {
+            let filter = [&[LIBPCAP_STRING], self.origin.filter.as_bytes()].concat();
+            option(&mut interface, IF_FILTER, &filter);
+        }
         // 10^-9 seconds.
         option(&mut interface, IF_TSRESOL, &[9]);
         if self.fcs {
             option(&mut interface, IF_FCSLEN, &[FCS_LEN as u8]);
         }
-        option(&mut interface, IF_OS, std::env::consts::OS.as_bytes());
+        text(&mut interface, IF_OS, &self.origin.os);
+        text(&mut interface, IF_HARDWARE, &self.origin.device);
         option(&mut interface, END, &[]);
         block(&mut out, IDB, &interface);
         out
@@ -187,6 +230,25 @@ impl Encoder for PcapngEncoder {
         words_into(end, &[option_head(END, 0), total]);
     }
 
+    fn filtered(&mut self, filter: &str) -> bool {
+        filter.clone_into(&mut self.origin.filter);
+        true
+    }
+
+    fn annotated(&self, queue: u16, record: &Record<'_>, note: &str) -> Vec<u8> {
+        let mut out = vec![0; self.record_len(record)];
+        self.record(&mut out, queue, record);
+        // Before the end of options and the closing length.
+        let end = out.split_off(out.len() - 4 - EPB_TRAILER);
+        text(&mut out, COMMENT, note);
+        out.extend(end);
+        let total = u32::try_from(out.len()).unwrap_or(u32::MAX).to_ne_bytes();
+        let close = out.len() - EPB_TRAILER;
+        out[4..8].copy_from_slice(&total);
+        out[close..].copy_from_slice(&total);
+        out
+    }
+
     fn trailer(&self, totals: &Totals) -> Vec<u8> {
         let halves = |v: u64| {
             let mut out = Vec::with_capacity(8);
@@ -239,7 +301,7 @@ mod tests {
     #[test]
     fn reads_back_byte_for_byte_and_to_the_nanosecond() {
         let encoder = PcapngEncoder::new(0, "mlx5_0".into());
-        let mut file = encoder.header(3);
+        let mut file = encoder.header(Some(3));
         for len in [14usize, 15, 16, 17, 60] {
             let frame = vec![len as u8; len];
             let record = Record {

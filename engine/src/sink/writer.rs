@@ -3,16 +3,19 @@
 use super::{
     BlockSink, Encoder, HookReport, Keep, OnFull, Record, Rotation,
     aftercare::{Aftercare, News},
-    block::{ALIGN, Block, Exchange, Full},
+    block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     closer::{Leaving, Named},
     disk::{DEPTH, Disk, Done},
+    order::{HELD_NS, Line, Orderer, Relay},
+    pack::{Channels, Packers},
+    stream::{Stream, StreamEnd},
 };
-use crate::{Error, memory::Region, stats::QueueCounters};
+use crate::{Error, config::Compress, memory::Region, stats::QueueCounters};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use serde::Serialize;
 use std::{
-    collections::VecDeque,
-    io,
+    collections::{BTreeMap, VecDeque},
+    io::{self, Write},
     path::PathBuf,
     sync::{
         Arc,
@@ -23,10 +26,16 @@ use std::{
 
 /// Bytes of a block, where the buffer is large enough for several of them.
 const BLOCK: usize = 1 << 20;
+/// The same for blocks on their way to the orderer: it knows what is next the earlier the smaller they are.
+const RELAY_BLOCK: usize = 64 << 10;
 /// Blocks a queue has at least: one being filled, one being written, one to go on in.
 const LEAST_BLOCKS: usize = 3;
 /// Failures told in full; more are counted.
 const MOST_FAILURES: usize = 16;
+/// Idle moments, five a second at most, before a compressed file gets a frame that is not full.
+const PATIENCE: u32 = 5;
+/// Bytes that a queue's name and another filter add to a file's header at most, or a note to a record.
+const NOTE_ROOM: usize = 2048;
 
 /// Where files go and how much may wait for the disk.
 #[derive(Clone, Debug)]
@@ -43,6 +52,10 @@ pub struct Files {
     pub snaplen: usize,
     /// The longest frame, in bytes.
     pub longest: usize,
+    /// How they are compressed.
+    pub compress: Compress,
+    /// Cores for that, which no queue has; none: one thread, wherever there is time.
+    pub spare_cores: Vec<usize>,
     /// What stays of finished files.
     pub keep: Keep,
     /// The program to run after each finished file.
@@ -74,6 +87,11 @@ pub struct Deleted {
 }
 
 impl Finished {
+    fn absorb(&mut self, other: Self) {
+        self.files.extend(other.files);
+        self.failures.extend(other.failures);
+    }
+
     fn fail(&mut self, failure: String) {
         tracing::error!("{failure}");
         if self.failures.len() < MOST_FAILURES {
@@ -87,11 +105,15 @@ impl Finished {
 
 /// The running threads.
 pub struct Writer {
-    writer: JoinHandle<Finished>,
-    closer: JoinHandle<Finished>,
-    aftercare: Aftercare,
+    /// Gives the reason if its stream failed.
+    orderer: Option<JoinHandle<Option<String>>>,
+    packers: Option<Packers>,
+    /// The writer and the closer; `None`: there are no files.
+    threads: Option<(JoinHandle<Finished>, JoinHandle<Finished>)>,
+    aftercare: Option<Aftercare>,
     failed: Arc<AtomicBool>,
     rotations: Arc<AtomicU64>,
+    stream: Arc<StreamEnd>,
 }
 
 impl Writer {
@@ -104,65 +126,137 @@ impl Writer {
         encoder: &E,
         counters: &[Arc<QueueCounters>],
     ) -> Result<(Self, Vec<BlockSink<E>>), Error> {
-        let queues = counters.len().max(1);
-        let share = usize::try_from(files.buffer).unwrap_or(usize::MAX) / queues;
-        // A record must fit a block with its header, or it could reach over three.
-        let longest = vec![0; files.longest];
-        let record = Record {
-            ns: 0,
-            bytes: &longest,
-            len: 0,
-            fcs: &[],
-            fcs_len: 0,
-            bad_fcs: false,
-            lost_before: 1,
-        };
-        let least = encoder.record_len(&record) + encoder.header(0).len();
-        let size = BLOCK
-            .min(share / LEAST_BLOCKS)
-            .max(least)
-            .next_multiple_of(ALIGN);
-        let per_queue = (share / size).max(LEAST_BLOCKS);
+        let owners: Vec<_> = (0u16..)
+            .zip(counters)
+            .map(|(queue, counters)| (Some(queue), Ledger::Queue(Arc::clone(counters))))
+            .collect();
+        Self::to_files(files, encoder, owners)
+    }
 
-        let failed = Arc::new(AtomicBool::new(false));
+    /// The same for files that hold the frames of all queues, in the order of time.
+    ///
+    /// # Errors
+    /// As [`Writer::start`].
+    pub fn start_ordered<E: Encoder>(
+        files: &Files,
+        encoder: &E,
+        counters: &[Arc<QueueCounters>],
+    ) -> Result<(Self, Vec<BlockSink<Relay>>), Error> {
+        // What is full here waits, and the queues' own blocks run out.
+        let half = Files {
+            buffer: files.buffer / 2,
+            on_full: OnFull::Hold,
+            snaplen: 0,
+            ..files.clone()
+        };
+        let owner = (None, Ledger::All(counters.to_vec()));
+        let (mut writer, mut outs) = Self::to_files(&half, encoder, vec![owner])?;
+        let relays = Relays::new(files, files.buffer / 2, counters)?;
+        if let Some(out) = outs.pop() {
+            let orderer = Orderer::new(relays.full, relays.lines, out);
+            writer.orderer = Some(spawn("wqcap-order", move || {
+                // The last block goes to the writer here.
+                drop(orderer.run());
+                None
+            })?);
+        }
+        Ok((writer, relays.sinks))
+    }
+
+    /// One stream in the order of time, to `out`, in place of files.
+    ///
+    /// # Errors
+    /// As [`Writer::start`].
+    pub fn start_stream<E: Encoder>(
+        files: &Files,
+        encoder: &E,
+        counters: &[Arc<QueueCounters>],
+        out: impl Write + Send + 'static,
+    ) -> Result<(Self, Vec<BlockSink<Relay>>), Error> {
+        let relays = Relays::new(files, files.buffer, counters)?;
+        let stream = Arc::new(StreamEnd::default());
+        let end = Arc::clone(&stream);
+        let (encoder, counters) = (encoder.clone(), counters.to_vec());
+        let orderer = spawn("wqcap-order", move || {
+            let out = Stream::begin(encoder, out, &counters, end);
+            Orderer::new(relays.full, relays.lines, out).run().finish()
+        })?;
+        let writer = Self {
+            orderer: Some(orderer),
+            packers: None,
+            threads: None,
+            aftercare: None,
+            failed: Arc::default(),
+            rotations: Arc::default(),
+            stream,
+        };
+        Ok((writer, relays.sinks))
+    }
+
+    fn to_files<E: Encoder>(
+        files: &Files,
+        encoder: &E,
+        owners: Vec<(Option<u16>, Ledger)>,
+    ) -> Result<(Self, Vec<BlockSink<E>>), Error> {
+        let cut = match files.compress {
+            Compress::None => Cut::Anywhere,
+            _ => Cut::Records { patience: PATIENCE },
+        };
+        let shape = Shape {
+            queue: 0,
+            all: false,
+            snaplen: files.snaplen,
+            on_full: files.on_full,
+            rotation: files.rotation,
+            cut,
+            held_ns: u64::MAX,
+        };
         let rotations = Arc::<AtomicU64>::default();
-        let (full_in, full) = crossbeam_channel::bounded(queues * per_queue);
-        let mut sinks = Vec::with_capacity(queues);
-        let mut states = Vec::with_capacity(queues);
-        for (queue, counters) in (0u16..).zip(counters) {
-            let (empty_in, empty) = crossbeam_channel::bounded(per_queue);
-            for _ in 0..per_queue {
-                // Bounded by the very number of blocks: there is room.
-                let _ = empty_in.send(Block::new(Region::allocate(size, None)?));
-            }
-            let broken = Arc::new(AtomicBool::new(false));
-            let exchange = Exchange {
-                empty,
-                full: full_in.clone(),
-                broken: Arc::clone(&broken),
+        let sizes = Sizes::new(encoder, BLOCK, files.longest, files.buffer, owners.len());
+        let (full_in, full) = crossbeam_channel::bounded(owners.len() * sizes.per_queue);
+        let mut sinks = Vec::with_capacity(owners.len());
+        let mut empties = Vec::with_capacity(owners.len());
+        let mut states = Vec::with_capacity(owners.len());
+        for (index, (queue, ledger)) in (0u16..).zip(owners) {
+            let (exchange, empty) = exchange(&sizes, &full_in)?;
+            states.push(Queue {
+                queue,
+                empty: empty.clone(),
+                broken: Arc::clone(&exchange.broken),
+                ledger,
+                files: VecDeque::new(),
+                next: 0,
+                early: BTreeMap::new(),
+            });
+            empties.push(empty);
+            let shape = Shape {
+                queue: index,
+                all: queue.is_none(),
+                ..shape
             };
             sinks.push(BlockSink::new(
-                queue,
+                shape,
                 encoder.clone(),
-                files.snaplen,
-                files.on_full,
-                files.rotation,
                 Arc::clone(&rotations),
                 exchange,
             ));
-            states.push(Queue {
-                queue,
-                empty: empty_in,
-                broken,
-                counters: Arc::clone(counters),
-                files: VecDeque::new(),
-            });
         }
+        drop(full_in);
+        let (packers, full) = match files.compress {
+            Compress::None => (None, full),
+            _ => {
+                let (packers, packed) = pack(files, sizes.block, full, empties, &mut states)?;
+                (Some(packers), packed)
+            }
+        };
+        let failed = Arc::new(AtomicBool::new(false));
         let (leaving_in, leaving) = crossbeam_channel::unbounded();
         let work = Work {
             dir: files.dir.clone(),
-            extension: encoder.extension(),
+            extension: format!("{}{}", encoder.extension(), files.compress.ending()),
+            packed: packers.is_some(),
             full,
+            ready: VecDeque::new(),
             leaving: leaving_in,
             disk: Disk::Plain(Vec::new()),
             flying: (0..DEPTH).map(|_| None).collect(),
@@ -170,29 +264,19 @@ impl Writer {
             failed: Arc::clone(&failed),
             finished: Finished::default(),
         };
-        let spawn = |name: &str, run: Box<dyn FnOnce() -> Finished + Send>| {
-            std::thread::Builder::new()
-                .name(name.into())
-                .spawn(run)
-                .map_err(|source| Error::System {
-                    what: format!("the thread {name}"),
-                    source,
-                })
-        };
         let flag = Arc::clone(&failed);
         let (aftercare, news) = Aftercare::start(files)?;
-        let closer = spawn(
-            "wqcap-closer",
-            Box::new(move || close(&leaving, &flag, &news)),
-        )?;
-        let writer = spawn("wqcap-writer", Box::new(move || work.run()))?;
+        let closer = spawn("wqcap-closer", move || close(&leaving, &flag, &news))?;
+        let writer = spawn("wqcap-writer", move || work.run())?;
         Ok((
             Self {
-                writer,
-                closer,
-                aftercare,
+                orderer: None,
+                packers,
+                threads: Some((writer, closer)),
+                aftercare: Some(aftercare),
                 failed,
                 rotations,
+                stream: Arc::default(),
             },
             sinks,
         ))
@@ -201,7 +285,13 @@ impl Writer {
     /// Whether something could not be written.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+        self.failed.load(Ordering::Acquire) || self.stream.failed.load(Ordering::Acquire)
+    }
+
+    /// Whether the stream's reader has left, and nobody is there to write for.
+    #[must_use]
+    pub fn reader_has_left(&self) -> bool {
+        self.stream.left.load(Ordering::Acquire)
     }
 
     /// Asks every sink to go on to its next file, which it does with its next batch, or when it is idle.
@@ -212,19 +302,29 @@ impl Writer {
     /// Waits until everything is written, synced and named. Every sink must be gone.
     #[must_use]
     pub fn finish(self) -> Finished {
-        let panicked = |_| Finished {
-            failures: vec![
-                "a thread that writes files ended in a panic; open files keep their .part name"
-                    .into(),
-            ],
-            ..Finished::default()
-        };
-        let mut finished = self.writer.join().unwrap_or_else(panicked);
-        let closed = self.closer.join().unwrap_or_else(panicked);
-        finished.files = closed.files;
-        finished.failures.extend(closed.failures);
+        // In the order of the frames' way: each ends when the one before it has.
+        let ordered = self.orderer.map(JoinHandle::join);
+        let packed = self.packers.is_none_or(Packers::finish);
+        let mut finished = Finished::default();
+        for thread in self.threads.into_iter().flat_map(<[_; 2]>::from) {
+            match thread.join() {
+                Ok(more) => finished.absorb(more),
+                Err(_) => finished.fail(
+                    "a thread that writes files ended in a panic; open files keep their .part name"
+                        .into(),
+                ),
+            }
+        }
+        match ordered {
+            None | Some(Ok(None)) => {}
+            Some(Ok(Some(failure))) => finished.fail(failure),
+            Some(Err(_)) => finished.fail("the thread that orders frames ended in a panic".into()),
+        }
+        if !packed {
+            finished.fail("a thread that compresses ended in a panic".into());
+        }
         finished.files.sort();
-        let (deleted, hooks) = self.aftercare.finish();
+        let (deleted, hooks) = self.aftercare.map(Aftercare::finish).unwrap_or_default();
         if let Some(deleted) = deleted {
             finished.files.retain(|file| !deleted.files.contains(file));
             finished.deleted = Some(Deleted {
@@ -235,6 +335,137 @@ impl Writer {
         finished.hooks = hooks;
         finished
     }
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, Error> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(run)
+        .map_err(|source| Error::System {
+            what: format!("the thread {name}"),
+            source,
+        })
+}
+
+/// How large blocks are, and how many a queue has.
+struct Sizes {
+    block: usize,
+    per_queue: usize,
+}
+
+impl Sizes {
+    fn new<E: Encoder>(
+        encoder: &E,
+        most: usize,
+        longest: usize,
+        buffer: u64,
+        queues: usize,
+    ) -> Self {
+        let share = usize::try_from(buffer).unwrap_or(usize::MAX) / queues.max(1);
+        // A record must fit a block with its header, or it could reach over three.
+        let longest = vec![0; longest];
+        let record = Record {
+            ns: 0,
+            bytes: &longest,
+            len: 0,
+            fcs: &[],
+            fcs_len: 0,
+            bad_fcs: false,
+            lost_before: 1,
+        };
+        let least = encoder.record_len(&record) + encoder.header(None).len() + NOTE_ROOM;
+        let block = most
+            .min(share / LEAST_BLOCKS)
+            .max(least)
+            .next_multiple_of(ALIGN);
+        Self {
+            block,
+            per_queue: (share / block).max(LEAST_BLOCKS),
+        }
+    }
+}
+
+/// A queue's blocks, with the way back for emptied ones.
+fn exchange(sizes: &Sizes, full: &Sender<Full>) -> Result<(Exchange, Sender<Block>), Error> {
+    let (empty_in, empty) = crossbeam_channel::bounded(sizes.per_queue);
+    for _ in 0..sizes.per_queue {
+        // Bounded by the very number of blocks: there is room.
+        let _ = empty_in.send(Block::new(Region::allocate(sizes.block, None)?));
+    }
+    let exchange = Exchange {
+        empty,
+        full: full.clone(),
+        broken: Arc::default(),
+    };
+    Ok((exchange, empty_in))
+}
+
+/// The queues' ends of an orderer.
+struct Relays {
+    full: Receiver<Full>,
+    lines: Vec<Line>,
+    sinks: Vec<BlockSink<Relay>>,
+}
+
+impl Relays {
+    fn new(files: &Files, buffer: u64, counters: &[Arc<QueueCounters>]) -> Result<Self, Error> {
+        let sizes = Sizes::new(&Relay, RELAY_BLOCK, files.longest, buffer, counters.len());
+        let (full_in, full) = crossbeam_channel::bounded(counters.len() * sizes.per_queue);
+        let mut relays = Self {
+            full,
+            lines: Vec::with_capacity(counters.len()),
+            sinks: Vec::with_capacity(counters.len()),
+        };
+        for (queue, counters) in (0u16..).zip(counters) {
+            let (exchange, empty) = exchange(&sizes, &full_in)?;
+            let shape = Shape {
+                queue,
+                all: false,
+                snaplen: files.snaplen,
+                on_full: files.on_full,
+                rotation: Rotation::default(),
+                cut: Cut::Records { patience: 1 },
+                held_ns: HELD_NS,
+            };
+            relays.lines.push(Line::new(Arc::clone(counters), empty));
+            // Files are the orderer's: nobody asks for another one here.
+            let sink = BlockSink::new(shape, Relay, Arc::default(), exchange);
+            relays.sinks.push(sink);
+        }
+        Ok(relays)
+    }
+}
+
+/// Puts packers between the sinks and the writer, whose `states` then give emptied blocks to them.
+fn pack(
+    files: &Files,
+    size: usize,
+    full: Receiver<Full>,
+    empty: Vec<Sender<Block>>,
+    states: &mut [Queue],
+) -> Result<(Packers, Receiver<Full>), Error> {
+    let threads = files.spare_cores.len().max(1);
+    let spares = Packers::spares(threads);
+    let (spare_in, spare) = crossbeam_channel::bounded(spares);
+    for _ in 0..spares {
+        // Bounded by the very number of blocks: there is room.
+        let _ = spare_in.send(Packers::spare(size)?);
+    }
+    for state in states {
+        state.empty = spare_in.clone();
+    }
+    let (packed_in, packed) = crossbeam_channel::bounded(spares);
+    let channels = Channels {
+        full,
+        empty,
+        packed: packed_in,
+        spare,
+    };
+    let packers = Packers::start(files.compress, &files.spare_cores, threads, channels)?;
+    Ok((packers, packed))
 }
 
 /// The closer's thread.
@@ -259,8 +490,12 @@ fn close(leaving: &Receiver<Leaving>, failed: &AtomicBool, news: &News) -> Finis
 /// The writer's thread.
 struct Work {
     dir: PathBuf,
-    extension: &'static str,
+    extension: String,
+    /// Blocks come from packers: out of order, and without a place in their file.
+    packed: bool,
     full: Receiver<Full>,
+    /// Blocks whose turn it is.
+    ready: VecDeque<Full>,
     leaving: Sender<Leaving>,
     disk: Disk,
     /// Blocks on their way to the disk, by token.
@@ -279,12 +514,17 @@ struct Flying {
 }
 
 struct Queue {
-    queue: u16,
+    /// As in the files' names.
+    queue: Option<u16>,
     empty: Sender<Block>,
     broken: Arc<AtomicBool>,
-    counters: Arc<QueueCounters>,
+    ledger: Ledger,
     /// Open files, oldest first: the one being written, and before it those whose last blocks are still flying.
     files: VecDeque<Open>,
+    /// The number of the block whose turn it is.
+    next: u64,
+    /// Blocks that came before their turn.
+    early: BTreeMap<u64, Block>,
 }
 
 /// An open file and the chain of its blocks from the first one not yet on disk.
@@ -300,6 +540,8 @@ struct Open {
     /// Frames in that run, and their bytes.
     frames: u64,
     frame_bytes: u64,
+    /// The same by queue, in a file of all queues; else empty.
+    by_queue: Vec<(u64, u64)>,
     /// Blocks that wait for a partial one before them, which shares a sector with the next.
     waiting: VecDeque<Block>,
     partial: bool,
@@ -309,12 +551,15 @@ struct Open {
     ended: bool,
     /// Writes under way.
     flying: usize,
+    /// Where the next packed block belongs.
+    end: u64,
 }
 
 /// A block of a file, in the file's order.
 struct Link {
     frames: u64,
     frame_bytes: u64,
+    by_queue: Vec<(u64, u64)>,
     whole_end: u64,
     state: State,
 }
@@ -333,7 +578,15 @@ impl Work {
         let mut open = true;
         while open || self.in_flight() > 0 {
             let mut idle = true;
-            while open && self.in_flight() < DEPTH as usize {
+            while self.in_flight() < DEPTH as usize {
+                if let Some(full) = self.ready.pop_front() {
+                    idle = false;
+                    self.place(full);
+                    continue;
+                }
+                if !open {
+                    break;
+                }
                 // With nothing under way there is nothing else to wait for.
                 let next = if self.in_flight() == 0 && idle {
                     self.full.recv().map_err(|_| TryRecvError::Disconnected)
@@ -343,7 +596,7 @@ impl Work {
                 match next {
                     Ok(full) => {
                         idle = false;
-                        self.place(full);
+                        self.line_up(full);
                     }
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => open = false,
@@ -353,6 +606,7 @@ impl Work {
                 self.reap();
             }
         }
+        self.give_up_early();
         for queue in 0..self.queues.len() {
             while let Some(file) = self.queues[queue].files.pop_front() {
                 self.leave(queue, file);
@@ -363,6 +617,31 @@ impl Work {
 
     fn in_flight(&self) -> usize {
         self.flying.iter().flatten().count()
+    }
+
+    /// Puts a block, and those that waited for it, among those whose turn it is.
+    fn line_up(&mut self, full: Full) {
+        let queue = &mut self.queues[usize::from(full.queue)];
+        queue.early.insert(full.number, full.block);
+        while let Some(block) = queue.early.remove(&queue.next) {
+            self.ready.push_back(Full {
+                queue: full.queue,
+                number: queue.next,
+                block,
+            });
+            queue.next += 1;
+        }
+    }
+
+    /// Blocks whose turn never came, since the one before them was lost with its packer.
+    fn give_up_early(&mut self) {
+        for queue in &mut self.queues {
+            for block in std::mem::take(&mut queue.early).into_values() {
+                queue
+                    .ledger
+                    .lost(block.frames, block.frame_bytes, &block.by_queue);
+            }
+        }
     }
 
     /// Puts a block into its file's chain, and on its way if nothing stands in it.
@@ -381,11 +660,26 @@ impl Work {
             return;
         };
         file.ended |= block.end;
+        if self.packed {
+            block.offset = file.end;
+            file.end += block.len as u64;
+        }
+        if block.spoilt && !file.broke {
+            file.broke = true;
+            queue.broken.store(true, Ordering::Relaxed);
+            self.failed.store(true, Ordering::Release);
+            self.finished.fail(
+                "a block could not be compressed; what stands before it in its file stays readable"
+                    .into(),
+            );
+        }
         if file.broke {
-            queue.counters.lost(block.frames, block.frame_bytes);
+            queue
+                .ledger
+                .lost(block.frames, block.frame_bytes, &block.by_queue);
             block.frames = 0;
             let _ = queue.empty.send(block);
-        } else if file.partial {
+        } else if file.partial || !file.waiting.is_empty() {
             file.waiting.push_back(block);
         } else {
             self.write(index, block);
@@ -401,7 +695,7 @@ impl Work {
         }
         self.sweep(index);
         let queue = &mut self.queues[index];
-        let named = Named::create(&self.dir, queue.queue, block.first_ns, self.extension);
+        let named = Named::create(&self.dir, queue.queue, block.first_ns, &self.extension);
         let mut file = Open {
             number: block.file,
             named: None,
@@ -410,11 +704,13 @@ impl Work {
             whole: 0,
             frames: 0,
             frame_bytes: 0,
+            by_queue: Vec::new(),
             waiting: VecDeque::new(),
             partial: false,
             broke: false,
             ended: false,
             flying: 0,
+            end: 0,
         };
         match named {
             Ok(named) => file.named = Some(named),
@@ -435,6 +731,11 @@ impl Work {
             return;
         };
         let Some(named) = &file.named else { return };
+        // Whoever calls has seen that there is room.
+        let Some(token) = self.flying.iter().position(Option::is_none) else {
+            file.waiting.push_front(block);
+            return;
+        };
         let mut want = block.len;
         if !want.is_multiple_of(ALIGN) {
             file.partial = true;
@@ -449,11 +750,11 @@ impl Work {
         file.chain.push_back(Link {
             frames: block.frames,
             frame_bytes: block.frame_bytes,
+            by_queue: block.by_queue.clone(),
             whole_end: block.offset + block.whole as u64,
             state: State::Flying,
         });
         file.flying += 1;
-        let token = self.flying.iter().position(Option::is_none).unwrap_or(0);
         let (offset, bytes) = (block.offset, block.memory.as_slice(want));
         #[allow(unsafe_code)]
         // SAFETY: the block's memory is a mapping that does not move with the block; the block stays in `flying`,
@@ -484,6 +785,19 @@ impl Work {
         for done in ended {
             self.done(done);
         }
+        // Those that waited for room, of whichever queue.
+        for index in 0..self.queues.len() {
+            let waiting = |f: &&Open| !f.waiting.is_empty();
+            if let Some(number) = self.queues[index]
+                .files
+                .iter()
+                .find(waiting)
+                .map(|f| f.number)
+            {
+                self.go_on(index, number);
+                self.sweep(index);
+            }
+        }
     }
 
     /// One write's end.
@@ -507,7 +821,7 @@ impl Work {
         let queue = &mut self.queues[index];
         if let Some(file) = queue.files.iter_mut().find(|f| f.number == number) {
             file.flying -= 1;
-            file.settle(link, result.is_ok(), &queue.counters);
+            file.settle(link, result.is_ok(), &queue.ledger);
             if let Err(e) = result {
                 let name = file
                     .named
@@ -550,7 +864,7 @@ impl Work {
         )
     }
 
-    /// After a partial block is on disk, what waited for it goes.
+    /// What waited for a partial block, or for room on the way to the disk, goes.
     fn go_on(&mut self, index: usize, number: u64) {
         let queue = &mut self.queues[index];
         let Some(file) = queue.files.iter_mut().find(|f| f.number == number) else {
@@ -558,28 +872,24 @@ impl Work {
         };
         if file.broke {
             for block in file.waiting.drain(..) {
-                queue.counters.lost(block.frames, block.frame_bytes);
+                queue
+                    .ledger
+                    .lost(block.frames, block.frame_bytes, &block.by_queue);
                 let _ = queue.empty.send(block);
             }
             return;
         }
-        if !file.partial || !file.chain.is_empty() {
-            return;
+        if file.partial {
+            if !file.chain.is_empty() {
+                return;
+            }
+            file.show();
         }
-        file.partial = false;
-        // Direct I/O wrote a whole sector: whoever reads the open file must not see the padding.
-        if let Some(named) = file.named.as_ref().filter(|n| n.direct)
-            && let Err(e) = named.file.set_len(file.whole)
-        {
-            tracing::warn!(
-                "cannot cut {} to its records while it is open: {e}",
-                named.part.display()
-            );
-        }
-        while let Some(file) = self.queues[index]
-            .files
-            .iter_mut()
-            .find(|f| f.number == number)
+        while self.in_flight() < DEPTH as usize
+            && let Some(file) = self.queues[index]
+                .files
+                .iter_mut()
+                .find(|f| f.number == number)
             && !file.partial
             && let Some(block) = file.waiting.pop_front()
         {
@@ -607,16 +917,31 @@ impl Work {
                 len: file.whole,
                 frames: file.frames,
                 frame_bytes: file.frame_bytes,
-                counters: Arc::clone(&self.queues[index].counters),
+                by_queue: file.by_queue,
+                ledger: self.queues[index].ledger.clone(),
             });
         }
     }
 }
 
 impl Open {
+    /// The partial block is on disk.
+    fn show(&mut self) {
+        self.partial = false;
+        // Direct I/O wrote a whole sector: whoever reads the open file must not see the padding.
+        if let Some(named) = self.named.as_ref().filter(|n| n.direct)
+            && let Err(e) = named.file.set_len(self.whole)
+        {
+            tracing::warn!(
+                "cannot cut {} to its records while it is open: {e}",
+                named.part.display()
+            );
+        }
+    }
+
     /// A block's write has ended. The unbroken run grows as far as it can; where it meets a block that failed, that
     /// block and all behind it are lost.
-    fn settle(&mut self, link: u64, written: bool, counters: &QueueCounters) {
+    fn settle(&mut self, link: u64, written: bool, ledger: &Ledger) {
         let index = link
             .checked_sub(self.first)
             .and_then(|i| usize::try_from(i).ok());
@@ -634,12 +959,18 @@ impl Open {
             self.whole = link.whole_end;
             self.frames += link.frames;
             self.frame_bytes += link.frame_bytes;
+            if self.by_queue.len() < link.by_queue.len() {
+                self.by_queue.resize(link.by_queue.len(), (0, 0));
+            }
+            for (sum, (frames, bytes)) in self.by_queue.iter_mut().zip(link.by_queue) {
+                *sum = (sum.0 + frames, sum.1 + bytes);
+            }
         }
         if self.chain.front().is_some_and(|l| l.state == State::Failed) {
             self.broke = true;
             for link in self.chain.drain(..) {
                 self.first += 1;
-                counters.lost(link.frames, link.frame_bytes);
+                ledger.lost(link.frames, link.frame_bytes, &link.by_queue);
             }
         }
     }
@@ -650,7 +981,7 @@ mod tests {
     use super::*;
     use crate::{
         pipeline::{Consumer, Frame, Verdict},
-        sink::{PcapEncoder, PcapngEncoder},
+        sink::{Origin, PcapEncoder, PcapngEncoder},
         stats::{Ends, Received},
     };
     use std::{fs::File, path::Path};
@@ -668,6 +999,8 @@ mod tests {
             rotation,
             snaplen: 0,
             longest: 2048,
+            compress: Compress::None,
+            spare_cores: Vec::new(),
             keep: Keep::default(),
             hook: None,
             index_dir: None,
@@ -867,6 +1200,79 @@ mod tests {
         assert_eq!((packets, received), (1_000, Some(1_000)));
     }
 
+    #[test]
+    fn another_filter_is_told_where_it_begins_to_hold() {
+        use pcap_file::pcapng::{
+            Block, PcapNgReader,
+            blocks::{
+                enhanced_packet::EnhancedPacketOption as Epb,
+                interface_description::InterfaceDescriptionOption as Idb,
+            },
+        };
+        let dir = tempfile::tempdir().expect("dir");
+        let encoder = PcapngEncoder::new(0, "port".into()).from_origin(Origin {
+            filter: "ip".into(),
+            comment: "a run".into(),
+            ..Origin::here()
+        });
+        // A period for each thousand frames.
+        let rotation = Rotation {
+            size: 0,
+            period_ns: 1_000,
+        };
+        for compress in [Compress::None, Compress::Lz4] {
+            let files = Files {
+                compress,
+                ..files(dir.path(), 1 << 16, rotation)
+            };
+            let (writer, mut sinks) =
+                Writer::start(&files, &encoder, &[Arc::default()]).expect("start");
+            let sink = &mut sinks[0];
+            assert_eq!(feed(sink, 0..500), 500);
+            sink.changed("arp");
+            // Nothing is lost meanwhile, whatever else happens.
+            sink.idle();
+            assert_eq!(feed(sink, 500..1_000), 500);
+            sink.changed("udp");
+            assert_eq!(feed(sink, 1_000..1_500), 500, "a note at a rotation");
+            sink.changed("");
+            drop(sinks);
+            let finished = writer.finish();
+            assert_eq!(finished.failures, Vec::<String>::new());
+            let (mut filters, mut notes, mut frames) = (Vec::new(), Vec::new(), 0);
+            for path in &finished.files {
+                let mut bytes = Vec::new();
+                let source = crate::reader::unpacked(File::open(path).expect("file"));
+                std::io::Read::read_to_end(&mut source.expect("opens"), &mut bytes).expect("reads");
+                let mut reader = PcapNgReader::new(&bytes[..]).expect("section");
+                while let Some(block) = reader.next_block() {
+                    match block.expect("sound") {
+                        Block::InterfaceDescription(i) => {
+                            filters.extend(i.options.iter().filter_map(|o| match o {
+                                Idb::IfFilter(bytes) => Some(bytes.to_vec()),
+                                _ => None,
+                            }));
+                        }
+                        Block::EnhancedPacket(p) => {
+                            notes.extend(p.options.iter().filter_map(|o| match o {
+                                Epb::Comment(text) => Some((frames, text.to_string())),
+                                _ => None,
+                            }));
+                            assert_eq!(p.data[..], frame(frames));
+                            frames += 1;
+                        }
+                        _ => {}
+                    }
+                }
+                std::fs::remove_file(path).expect("there");
+            }
+            assert_eq!(frames, 1_500);
+            assert_eq!(filters, [b"\0ip".to_vec(), b"\0udp".to_vec()]);
+            let told = |filter| format!("filter from here on: {filter}");
+            assert_eq!(notes, [(500, told("arp")), (1_000, told("udp"))]);
+        }
+    }
+
     /// Runs in a process of its own, since the limit it sets is the process's.
     #[test]
     fn a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_files() {
@@ -914,7 +1320,8 @@ mod tests {
             ..Ends::default()
         });
         drop(sinks);
-        assert!(writer.has_failed() || !writer.writer.is_finished());
+        let writing = |(writer, _): &(JoinHandle<_>, _)| !writer.is_finished();
+        assert!(writer.has_failed() || writer.threads.as_ref().is_some_and(writing));
         let finished = writer.finish();
         assert!(
             !finished.failures.is_empty() && finished.failures[0].contains("stay readable"),

@@ -1,0 +1,544 @@
+//! `output.order = "time"`: the records of all queues in one row, by their stamps, while they come.
+//!
+//! ```text
+//! queue's sink -> relay blocks -> orderer, a thread -> one more sink, or stdout
+//!       ^                            |
+//!       +------- empty blocks -------+
+//! ```
+//!
+//! The next record is certain when every queue has shown one. A queue that is silent cannot be waited for for ever: a
+//! block's records go on when it has been here for [`WINDOW`], or when its queue has no block left to fill. What comes
+//! with an earlier stamp after that is counted as `late`, and not written: the order holds without exception.
+//!
+//! Invariant: a queue sends what it has within [`HELD_NS`] of stamps, or when it falls idle, both well below
+//! [`WINDOW`]. So on a machine that gives its threads their turn, nothing is late.
+
+use super::{
+    BlockSink, Encoder, Record, Totals,
+    block::{Block, Full},
+};
+use crate::{
+    pipeline::{Consumer, Verdict},
+    stats::QueueCounters,
+};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long a record waits for earlier ones of silent queues.
+const WINDOW: Duration = Duration::from_secs(1);
+/// How long a queue fills a relay block, in nanoseconds of stamps.
+pub(super) const HELD_NS: u64 = 100_000_000;
+/// How long nothing must come before the output is told to let go of what it has.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Stamp, frames lost before, captured length, length, and three facts of the FCS.
+const HEAD: usize = 28;
+/// The captured length that marks a relay's end; its stamp is the count of frames lost on the whole.
+const LAST: u32 = u32::MAX;
+
+/// Writes records for the orderer's eyes.
+#[derive(Clone, Copy, Debug)]
+pub struct Relay;
+
+impl Encoder for Relay {
+    fn extension(&self) -> &'static str {
+        ""
+    }
+
+    fn header(&self, _queue: Option<u16>) -> Vec<u8> {
+        Vec::new()
+    }
+
+    #[inline]
+    fn record_len(&self, record: &Record<'_>) -> usize {
+        HEAD + record.bytes.len() + record.fcs.len()
+    }
+
+    #[inline]
+    fn record(&self, out: &mut [u8], _queue: u16, record: &Record<'_>) {
+        let (head, data) = out.split_at_mut(HEAD);
+        head[..8].copy_from_slice(&record.ns.to_ne_bytes());
+        head[8..16].copy_from_slice(&record.lost_before.to_ne_bytes());
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "a frame is far below 4 GiB"
+        )]
+        head[16..20].copy_from_slice(&(record.bytes.len() as u32).to_ne_bytes());
+        head[20..24].copy_from_slice(&record.len.to_ne_bytes());
+        #[allow(clippy::cast_possible_truncation, reason = "an FCS has four bytes")]
+        let fcs = [
+            record.fcs.len() as u8,
+            record.fcs_len as u8,
+            u8::from(record.bad_fcs),
+            0,
+        ];
+        head[24..].copy_from_slice(&fcs);
+        let (bytes, fcs) = data.split_at_mut(record.bytes.len());
+        bytes.copy_from_slice(record.bytes);
+        fcs.copy_from_slice(record.fcs);
+    }
+
+    fn trailer(&self, totals: &Totals) -> Vec<u8> {
+        let mut out = totals.dropped.to_ne_bytes().to_vec();
+        out.extend([0; 8]);
+        out.extend(LAST.to_ne_bytes());
+        out.resize(HEAD, 0);
+        out
+    }
+}
+
+/// A record of a relay block, or the queue's last word.
+enum Relayed<'a> {
+    Record(Record<'a>),
+    Last { lost: u64 },
+}
+
+/// What stands at the beginning of `bytes`, and its length; `None`: nothing.
+fn relayed(bytes: &[u8]) -> Option<(Relayed<'_>, usize)> {
+    let word = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+    let long = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+    let (ns, lost_before, caplen, len) = (long(0)?, long(8)?, word(16)?, word(20)?);
+    if caplen == LAST {
+        return Some((Relayed::Last { lost: ns }, HEAD));
+    }
+    let [fcs, fcs_len, bad_fcs, _] = *bytes.get(24..)?.first_chunk()?;
+    let end_of_bytes = HEAD + caplen as usize;
+    let end = end_of_bytes + usize::from(fcs);
+    let record = Record {
+        ns,
+        bytes: bytes.get(HEAD..end_of_bytes)?,
+        len,
+        fcs: bytes.get(end_of_bytes..end)?,
+        fcs_len: fcs_len.into(),
+        bad_fcs: bad_fcs != 0,
+        lost_before,
+    };
+    Some((Relayed::Record(record), end))
+}
+
+/// Where records go in the order of time.
+pub(super) trait Ordered: Send {
+    /// Takes a record; `false`: it is lost.
+    fn put(&mut self, queue: u16, record: &Record<'_>) -> bool;
+    /// Frames of a queue did not make it here.
+    fn lost(&mut self, n: u64);
+    /// Every record whose turn had come is put; `quiet`: nothing has come for a while, either.
+    fn rest(&mut self, quiet: bool);
+}
+
+impl<E: Encoder> Ordered for BlockSink<E> {
+    fn put(&mut self, queue: u16, record: &Record<'_>) -> bool {
+        let taken = self.take(queue, record) == Verdict::Captured;
+        if taken {
+            self.credit(queue, record.len);
+        }
+        taken
+    }
+
+    fn lost(&mut self, n: u64) {
+        self.missed(n);
+    }
+
+    fn rest(&mut self, quiet: bool) {
+        self.batch();
+        if quiet {
+            self.idle();
+        }
+    }
+}
+
+/// A queue as the orderer sees it.
+pub(super) struct Line {
+    pub(super) counters: Arc<QueueCounters>,
+    /// Emptied blocks go back here.
+    pub(super) empty: Sender<Block>,
+    /// Blocks here, oldest first, and when they came.
+    pub(super) blocks: VecDeque<(Instant, Block)>,
+    /// Where in the oldest the next record begins.
+    pub(super) at: usize,
+    /// No more will come.
+    pub(super) ended: bool,
+    /// Frames it has reported as lost so far.
+    pub(super) lost: u64,
+}
+
+impl Line {
+    pub(super) fn new(counters: Arc<QueueCounters>, empty: Sender<Block>) -> Self {
+        Self {
+            counters,
+            empty,
+            blocks: VecDeque::new(),
+            at: 0,
+            ended: false,
+            lost: 0,
+        }
+    }
+
+    /// Its next record's stamp, after letting go of blocks that are read.
+    fn next_ns(&mut self, out: &mut dyn Ordered) -> Option<u64> {
+        loop {
+            let (_, block) = self.blocks.front()?;
+            match relayed(&block.memory.as_slice(block.len)[self.at..]) {
+                Some((Relayed::Record(record), _)) => return Some(record.ns),
+                Some((Relayed::Last { lost }, len)) => {
+                    out.lost(lost.saturating_sub(self.lost));
+                    (self.lost, self.ended) = (lost, true);
+                    self.at += len;
+                }
+                None => {
+                    let (_, block) = self.blocks.pop_front()?;
+                    self.at = 0;
+                    // The sink may be gone already, and with it the need for blocks.
+                    let _ = self.empty.send(block);
+                }
+            }
+        }
+    }
+}
+
+/// The thread's work.
+pub(super) struct Orderer<O> {
+    pub(super) full: Receiver<Full>,
+    pub(super) lines: Vec<Line>,
+    pub(super) out: O,
+    /// The next record of each queue that has one.
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Queues that may still send something and have shown nothing.
+    silent: usize,
+    last_ns: u64,
+}
+
+impl<O: Ordered> Orderer<O> {
+    pub(super) fn new(full: Receiver<Full>, lines: Vec<Line>, out: O) -> Self {
+        Self {
+            full,
+            heads: BinaryHeap::with_capacity(lines.len()),
+            silent: lines.len(),
+            lines,
+            out,
+            last_ns: 0,
+        }
+    }
+
+    /// Runs until every sink is gone and everything is put.
+    pub(super) fn run(mut self) -> O {
+        loop {
+            let wait = self.wait();
+            let quiet = match self.full.recv_timeout(wait) {
+                Ok(full) => {
+                    self.arrive(full);
+                    false
+                }
+                Err(RecvTimeoutError::Timeout) => wait == PAUSE,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            while let Ok(full) = self.full.try_recv() {
+                self.arrive(full);
+            }
+            self.go_on(Instant::now());
+            self.out.rest(quiet);
+        }
+        // Queues without a frame have no last word either.
+        self.silent = 0;
+        self.go_on(Instant::now());
+        self.out
+    }
+
+    /// How long there is nothing to do unless a block comes.
+    fn wait(&self) -> Duration {
+        let first = self.heads.peek().and_then(|Reverse((_, line))| {
+            let (came, _) = self.lines[*line].blocks.front()?;
+            Some((*came + WINDOW).saturating_duration_since(Instant::now()))
+        });
+        first.map_or(PAUSE, |rest| rest.min(PAUSE))
+    }
+
+    fn arrive(&mut self, full: Full) {
+        let index = usize::from(full.queue);
+        let line = &mut self.lines[index];
+        let shown = !line.blocks.is_empty();
+        line.blocks.push_back((Instant::now(), full.block));
+        if !shown {
+            self.show(index);
+        }
+    }
+
+    /// A silent queue has sent a block.
+    fn show(&mut self, index: usize) {
+        let line = &mut self.lines[index];
+        let ns = line.next_ns(&mut self.out);
+        if let Some(ns) = ns {
+            self.heads.push(Reverse((ns, index)));
+        }
+        self.silent -= usize::from(ns.is_some() || line.ended);
+    }
+
+    /// Puts every record whose turn has come.
+    fn go_on(&mut self, now: Instant) {
+        while let Some(Reverse((_, index))) = self.heads.peek() {
+            if self.silent > 0 && !self.is_released(*index, now) {
+                return;
+            }
+            self.step();
+        }
+    }
+
+    /// Whether a queue's next record goes on though others are silent.
+    fn is_released(&self, index: usize, now: Instant) -> bool {
+        let line = &self.lines[index];
+        let waited = |(came, _): &(Instant, Block)| now.saturating_duration_since(*came) >= WINDOW;
+        line.blocks.front().is_some_and(waited) || self.lines.iter().any(Line::is_out_of_blocks)
+    }
+
+    /// Puts the earliest record.
+    fn step(&mut self) {
+        let Some(Reverse((_, index))) = self.heads.pop() else {
+            return;
+        };
+        let line = &mut self.lines[index];
+        let Some((_, block)) = line.blocks.front() else {
+            return;
+        };
+        let bytes = &block.memory.as_slice(block.len)[line.at..];
+        let Some((Relayed::Record(record), len)) = relayed(bytes) else {
+            return;
+        };
+        line.lost += record.lost_before;
+        if record.lost_before > 0 {
+            self.out.lost(record.lost_before);
+        }
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "a line's index is its queue's number"
+        )]
+        let queue = index as u16;
+        if record.ns < self.last_ns {
+            line.counters.late(1, u64::from(record.len));
+            self.out.lost(1);
+        } else {
+            self.last_ns = record.ns;
+            if !self.out.put(queue, &record) {
+                line.counters.lost(1, u64::from(record.len));
+            }
+        }
+        line.at += len;
+        match line.next_ns(&mut self.out) {
+            Some(ns) => self.heads.push(Reverse((ns, index))),
+            None => self.silent += usize::from(!line.ended),
+        }
+    }
+}
+
+impl Line {
+    /// Whether its queue would have to drop frames, for want of blocks that are here.
+    fn is_out_of_blocks(&self) -> bool {
+        self.empty.is_empty() && !self.blocks.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        memory::Region,
+        stats::{Ends, Received},
+    };
+
+    /// Keeps what it is given.
+    #[derive(Default)]
+    struct Kept {
+        records: Vec<(u16, u64, Vec<u8>)>,
+        lost: u64,
+    }
+
+    impl Ordered for Kept {
+        fn put(&mut self, queue: u16, record: &Record<'_>) -> bool {
+            self.records.push((queue, record.ns, record.bytes.to_vec()));
+            true
+        }
+
+        fn lost(&mut self, n: u64) {
+            self.lost += n;
+        }
+
+        fn rest(&mut self, _quiet: bool) {}
+    }
+
+    struct Bench {
+        orderer: Orderer<Kept>,
+        empties: Vec<Receiver<Block>>,
+    }
+
+    impl Bench {
+        /// So many queues with so many blocks each.
+        fn new(queues: usize, blocks: usize) -> Self {
+            let (mut lines, mut empties) = (Vec::new(), Vec::new());
+            for _ in 0..queues {
+                let (empty_in, empty) = crossbeam_channel::bounded(blocks);
+                for _ in 0..blocks {
+                    let block = Block::new(Region::allocate(4096, None).expect("memory"));
+                    empty_in.send(block).expect("room");
+                }
+                let counters = Arc::new(QueueCounters::default());
+                counters.publish_received(&Received {
+                    frames: 1000,
+                    ..Received::default()
+                });
+                counters.publish_ends(&Ends {
+                    captured: 1000,
+                    bytes: 100_000,
+                    ..Ends::default()
+                });
+                lines.push(Line::new(counters, empty_in));
+                empties.push(empty);
+            }
+            let (_, full) = crossbeam_channel::bounded(0);
+            Self {
+                orderer: Orderer::new(full, lines, Kept::default()),
+                empties,
+            }
+        }
+
+        fn block(&self, queue: u16, stamps: &[u64], last: Option<u64>) -> Full {
+            let mut block = self.empties[usize::from(queue)]
+                .try_recv()
+                .expect("a block");
+            block.len = 0;
+            let mut at = 0;
+            for ns in stamps {
+                let record = Record {
+                    ns: *ns,
+                    bytes: &[7; 60],
+                    len: 100,
+                    fcs: &[],
+                    fcs_len: 0,
+                    bad_fcs: false,
+                    lost_before: 0,
+                };
+                let end = at + Relay.record_len(&record);
+                Relay.record(&mut block.memory.as_mut_slice()[at..end], queue, &record);
+                at = end;
+            }
+            if let Some(dropped) = last {
+                let trailer = Relay.trailer(&Totals {
+                    dropped,
+                    ..Totals::default()
+                });
+                block.memory.as_mut_slice()[at..at + HEAD].copy_from_slice(&trailer);
+                at += HEAD;
+            }
+            block.len = at;
+            Full {
+                queue,
+                number: 0,
+                block,
+            }
+        }
+
+        fn give(
+            &mut self,
+            queue: u16,
+            stamps: &[u64],
+            last: Option<u64>,
+            now: Instant,
+        ) -> Vec<(u16, u64)> {
+            let full = self.block(queue, stamps, last);
+            self.orderer.arrive(full);
+            self.go_on(now)
+        }
+
+        fn go_on(&mut self, now: Instant) -> Vec<(u16, u64)> {
+            self.orderer.go_on(now);
+            let records = std::mem::take(&mut self.orderer.out.records);
+            records.iter().map(|(queue, ns, _)| (*queue, *ns)).collect()
+        }
+
+        fn late(&self, queue: usize) -> u64 {
+            self.orderer.lines[queue].counters.ledger(0).late
+        }
+    }
+
+    #[test]
+    fn what_all_have_shown_goes_at_once_and_the_rest_waits() {
+        let mut bench = Bench::new(2, 3);
+        let now = Instant::now();
+        assert_eq!(bench.give(0, &[10, 30, 50], None, now), []);
+        assert_eq!(
+            bench.give(1, &[20, 30, 40], None, now),
+            [(0, 10), (1, 20), (0, 30), (1, 30), (1, 40)]
+        );
+        assert_eq!(bench.go_on(now), []);
+        assert_eq!(bench.give(1, &[], Some(5), now), [(0, 50)]);
+        assert_eq!(bench.orderer.out.lost, 5);
+        assert_eq!(bench.give(0, &[60], Some(0), now), [(0, 60)]);
+        assert_eq!(bench.orderer.silent, 0);
+        assert_eq!(bench.empties[0].len(), 3, "every block went back");
+    }
+
+    #[test]
+    fn a_silent_queue_is_waited_for_within_the_window_and_then_late() {
+        let mut bench = Bench::new(2, 3);
+        let now = Instant::now();
+        assert_eq!(bench.give(0, &[10, 20], None, now), []);
+        assert_eq!(bench.go_on(now + WINDOW / 2), []);
+        assert_eq!(bench.go_on(now + WINDOW * 2), [(0, 10), (0, 20)]);
+        assert_eq!(bench.give(1, &[15, 20, 25], None, now), []);
+        assert_eq!(
+            bench.go_on(now + WINDOW * 2),
+            [(1, 20), (1, 25)],
+            "equal is in order"
+        );
+        assert_eq!((bench.late(0), bench.late(1)), (0, 1));
+        assert_eq!(bench.orderer.out.lost, 1);
+        let ledger = bench.orderer.lines[1].counters.ledger(1);
+        assert_eq!((ledger.captured, ledger.bytes), (999, 99_900));
+    }
+
+    #[test]
+    fn a_queue_without_blocks_does_not_wait() {
+        let mut bench = Bench::new(2, 2);
+        let now = Instant::now();
+        assert_eq!(bench.give(0, &[10], None, now), []);
+        assert_eq!(
+            bench.give(0, &[20], None, now),
+            [(0, 10)],
+            "one block is free again"
+        );
+        assert_eq!(bench.give(1, &[15], None, now), [(1, 15)]);
+        assert_eq!(bench.late(1), 0);
+    }
+
+    #[test]
+    fn relayed_is_what_was_written() {
+        for len in [0usize, 1, 60, 1500] {
+            let bytes = vec![3; len];
+            let record = Record {
+                ns: u64::MAX - 5,
+                bytes: &bytes,
+                len: 9000,
+                fcs: &[1, 2, 3, 4],
+                fcs_len: 4,
+                bad_fcs: len == 60,
+                lost_before: 1 << 40,
+            };
+            let mut out = vec![0; Relay.record_len(&record)];
+            Relay.record(&mut out, 0, &record);
+            let Some((Relayed::Record(back), end)) = relayed(&out) else {
+                panic!("no record");
+            };
+            assert_eq!(
+                (back.ns, back.bytes, back.len),
+                (record.ns, record.bytes, 9000)
+            );
+            assert_eq!((back.lost_before, end), (1 << 40, out.len()));
+            assert_eq!((back.fcs, back.fcs_len), (record.fcs, 4));
+            assert_eq!(back.bad_fcs, record.bad_fcs);
+            assert!(relayed(&out[..out.len() - 1]).is_none());
+        }
+    }
+}
