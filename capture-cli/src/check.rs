@@ -3,18 +3,23 @@
 //! What is printed is a configuration again: the plan stands in its comments.
 
 use crate::{
-    args::CheckArgs, config, devices::require_capable, failure::Failure, output, preload,
-    table::bytes,
+    args::CheckArgs,
+    config,
+    devices::require_capable,
+    failure::Failure,
+    output, preload,
+    table::{bytes, thousands},
 };
 use engine::{
     config::{Config, Format},
     device,
+    flows::FlowsPlan,
     plan::Plan,
     reduce::Reduction,
     steer::{self, Spread},
 };
 use rustix::fs::{Access, AtFlags, CWD, accessat};
-use std::{fmt::Write, fs, io, path::Path};
+use std::{fmt::Write, fs, io, path::Path, time::Duration};
 
 /// Prints the effective configuration and its plan; fails where a run would.
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
@@ -52,7 +57,7 @@ pub fn enter_model(wire: Option<&str>, settings: &[crate::args::Setting]) -> Res
 pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
     let devices = device::list()?;
     require_capable(&devices, config.device.name.as_deref())?;
-    require_folder(config)?;
+    require_folders(config)?;
     let plan = Plan::new(config, &devices)?;
     require_wire(&plan)?;
     let before = config.clone();
@@ -107,15 +112,19 @@ fn fill_in(config: &mut Config, plan: &Plan) {
     config.capture.cores = Some(plan.queues.iter().map(|queue| queue.core).collect());
 }
 
-/// The folder must be there and writable; only a run's first file would find out otherwise. The same goes for the hook.
-fn require_folder(config: &Config) -> Result<(), Failure> {
+/// Folders must be there and writable; only a run's first file would find out otherwise. The same goes for the hook.
+fn require_folders(config: &Config) -> Result<(), Failure> {
     match config.output.format {
-        Format::None => Ok(()),
-        Format::Pcap | Format::Pcapng if config.output.is_stdout() => Ok(()),
+        Format::None => {}
+        Format::Pcap | Format::Pcapng if config.output.is_stdout() => {}
         Format::Pcap | Format::Pcapng => {
-            folder(&config.output.dir)?;
-            hook(&config.output.hook)
+            folder("output.dir", &config.output.dir)?;
+            hook(&config.output.hook)?;
         }
+    }
+    match &config.flows {
+        None => Ok(()),
+        Some(flows) => folder("flows.dir", &flows.dir),
     }
 }
 
@@ -143,14 +152,11 @@ fn hook(program: &Path) -> Result<(), Failure> {
     }
 }
 
-fn folder(dir: &Path) -> Result<(), Failure> {
+fn folder(key: &str, dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
-    let refused = |problem: String| {
-        Err(Failure::refused(format!(
-            "output.dir = \"{shown}\": {problem}"
-        )))
-    };
-    let way_out = format!("make it (mkdir -p '{shown}') or name another (--set output.dir=.)");
+    let refused =
+        |problem: String| Err(Failure::refused(format!("{key} = \"{shown}\": {problem}")));
+    let way_out = format!("make it (mkdir -p '{shown}') or name another (--set {key}=.)");
     match fs::metadata(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return refused(format!("no such folder; {way_out}"));
@@ -167,7 +173,7 @@ fn folder(dir: &Path) -> Result<(), Failure> {
     ) {
         Ok(()) => Ok(()),
         Err(e) => refused(format!(
-            "cannot be written to: {}; change its rights or name another (--set output.dir=.)",
+            "cannot be written to: {}; change its rights or name another (--set {key}=.)",
             io::Error::from(e)
         )),
     }
@@ -245,6 +251,9 @@ fn describe(plan: &Plan, config: &Config) -> String {
         line("kept", reduced);
     }
     line("files", files_line(plan, config));
+    if let Some(flows) = &plan.flows {
+        line("flows", flows_line(flows));
+    }
     for (i, note) in plan.notes.iter().enumerate() {
         line(if i == 0 { "notes" } else { "" }, note.clone());
     }
@@ -359,6 +368,16 @@ fn files_line(plan: &Plan, config: &Config) -> String {
     text
 }
 
+fn flows_line(flows: &FlowsPlan) -> String {
+    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+    format!(
+        "{}; every {} s, up to {} flows",
+        flows.dir.join("wqcap-flows-<ns>.parquet").display(),
+        seconds(flows.interval_ns),
+        thousands((flows.capacity * flows.tables) as u64)
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,25 +426,30 @@ mod tests {
     #[test]
     fn a_folder_that_will_not_do_is_told_with_a_way_out() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(folder(dir.path()).is_ok());
+        assert!(folder("output.dir", dir.path()).is_ok());
         let missing = dir.path().join("no");
-        let message = folder(&missing).unwrap_err().messages.remove(0);
+        let message = folder("output.dir", &missing)
+            .unwrap_err()
+            .messages
+            .remove(0);
         assert!(
             message.starts_with("output.dir = ") && message.contains("mkdir -p"),
             "{message}"
         );
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(folder(&file).unwrap_err().messages[0].contains("is no folder"));
+        assert!(folder("output.dir", &file).unwrap_err().messages[0].contains("is no folder"));
         // Not even root can write here.
         assert!(
-            folder(Path::new("/proc/self")).unwrap_err().messages[0]
+            folder("output.dir", Path::new("/proc/self"))
+                .unwrap_err()
+                .messages[0]
                 .contains("cannot be written to")
         );
         let counting =
             Config::with_overrides("", &[("output.format", "none"), ("output.dir", "/no")])
                 .unwrap();
-        assert!(require_folder(&counting).is_ok());
+        assert!(require_folders(&counting).is_ok());
     }
 
     #[test]

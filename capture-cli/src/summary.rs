@@ -6,6 +6,7 @@ use crate::{
 };
 use engine::{
     capture::{ClockReport, End, Report},
+    flows::FlowsReport,
     plan::{Plan, Stamps},
     recover::Recovered,
     reduce::FcsReport,
@@ -33,6 +34,8 @@ pub struct Summary<'a> {
     statistics: Option<&'a live::Snapshot>,
     /// Frames whose FCS was checked; null where none was.
     fcs: Option<FcsReport>,
+    /// Sums and files of the flow records; null without them.
+    flows: Option<&'a FlowsReport>,
     files: &'a [PathBuf],
     /// Files that an earlier run left open, and what became of them.
     recovered: &'a [Recovered],
@@ -104,6 +107,7 @@ impl<'a> Summary<'a> {
             malformed: report.malformed.as_ref(),
             statistics: report.statistics.as_ref(),
             fcs: report.fcs,
+            flows: report.flows.as_ref(),
             files: &report.files,
             recovered,
             deleted: report.deleted,
@@ -203,6 +207,9 @@ pub fn text(report: &Report) -> String {
         );
         line("hooks", &text);
     }
+    if let Some(flows) = &report.flows {
+        line("flows", &flows_in_words(flows));
+    }
     line(
         "time",
         &format!(
@@ -216,6 +223,25 @@ pub fn text(report: &Report) -> String {
     line("end", end_in_words(&report.end));
     for (i, note) in report.notes.iter().enumerate() {
         line(if i == 0 { "notes" } else { "" }, note);
+    }
+    text
+}
+
+/// How many records, where, and what is missing in them.
+fn flows_in_words(flows: &FlowsReport) -> String {
+    let mut text = format!(
+        "{} records in {} files",
+        thousands(flows.totals.records),
+        flows.files.len()
+    );
+    for (what, count) in [
+        ("ended early for want of memory", flows.totals.evicted),
+        ("frames in none", flows.totals.missed_frames),
+        ("not written", flows.unwritten),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {} {what}", thousands(count));
+        }
     }
     text
 }
@@ -349,6 +375,7 @@ mod tests {
                 checked: 2_469_134,
                 bad: 3,
             }),
+            flows: None,
             files: vec![
                 "/d/wqcap-q00-1.pcapng".into(),
                 "/d/wqcap-q01-1.pcapng".into(),

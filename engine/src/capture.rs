@@ -5,8 +5,9 @@ use crate::{
     clock::{Conversion, SharedConversion},
     config::{Format, PipelineMode},
     filter::{Filter, Switch},
+    flows::FlowsReport,
     nic::NicReader,
-    observe::Observer,
+    observe::{Observer, Observers},
     pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Rest, Source, ToSink},
     plan::{Plan, Stamps},
     port::{Port, Spreading},
@@ -66,6 +67,7 @@ pub struct Capture {
     loops: Vec<JoinHandle<(Ring, Ended)>>,
     writer: Option<Writer>,
     shared: Shared,
+    observers: Observers,
     fatal: Vec<(usize, Arc<AtomicBool>)>,
     /// By queue.
     orders: Vec<Arc<Orders>>,
@@ -95,8 +97,6 @@ struct Shared {
     parses: bool,
     /// Each frame's FCS is checked.
     verifies: bool,
-    /// `None`: nobody wants statistics.
-    statistics: Option<live::Statistics>,
 }
 
 /// The device's clock and when it was last held to the system's.
@@ -185,6 +185,8 @@ pub struct Report {
     pub statistics: Option<live::Snapshot>,
     /// Frames whose FCS was checked; `None`: `capture.verify_fcs` is off.
     pub fcs: Option<FcsReport>,
+    /// Flow records; `None`: there were none to write.
+    pub flows: Option<FlowsReport>,
     /// Finished files that are still there, in name order.
     pub files: Vec<PathBuf>,
     /// Old files deleted to keep within limits; `None`: nothing is ever deleted.
@@ -231,6 +233,7 @@ impl Report {
             }),
             statistics: later.statistics,
             fcs: added(self.fcs, later.fcs, |sum, more| *sum += more),
+            flows: added(self.flows, later.flows, FlowsReport::absorb),
             files,
             deleted: added(self.deleted, later.deleted, |sum, more| {
                 sum.files += more.files;
@@ -378,6 +381,7 @@ impl Capture {
         writer: Option<Writer>,
         sources: impl Iterator<Item = S>,
     ) -> Result<Self, Error> {
+        let observers = Observers::start(plan, stages(plan) / plan.queues.len())?;
         let mut port = Port::open(plan)?;
         let events = AsyncEvents::of(port.context())?;
         let nic = NicReader::start(&plan.device.name, plan.port, plan.netdev.as_deref());
@@ -404,9 +408,6 @@ impl Capture {
             stages: (0..stages(plan)).map(|_| Arc::default()).collect(),
             parses: plan.parses(),
             verifies: plan.reduction.verify_fcs,
-            statistics: plan.statistics.then(|| {
-                live::Statistics::new(plan.queues.len(), stages(plan) / plan.queues.len())
-            }),
         };
         let fatal: Vec<_> = rings
             .iter()
@@ -418,6 +419,7 @@ impl Capture {
             loops: Vec::with_capacity(rings.len()),
             writer,
             shared,
+            observers,
             fatal,
             orders: plan.queues.iter().map(|_| Arc::default()).collect(),
             no_stripping: wq_flags::refusal(plan),
@@ -450,7 +452,9 @@ impl Capture {
         source: S,
     ) -> Result<(), Error> {
         let switch = Arc::clone(&self.shared.filter);
-        let stage = self.shared.stage(i, plan, switch);
+        let stage = self
+            .shared
+            .stage(i, plan, switch, self.observers.observer(i));
         let counters = Arc::clone(&self.shared.counters[i]);
         let consumer = source.inline();
         // Made on the loop's own core, so that its memory is near.
@@ -487,7 +491,8 @@ impl Capture {
         let first = queue.parsers.len() * i;
         let stages = (first..).zip(consumers).map(|(at, consumer)| {
             let switch = Arc::new(Switch::new((*filter).clone()));
-            let stage = self.shared.stage(at, plan, Arc::clone(&switch));
+            let observer = self.observers.observer(at);
+            let stage = self.shared.stage(at, plan, Arc::clone(&switch), observer);
             (switch, move || stage(consumer))
         });
         let outlet = Fanout::start(attr, stages)?;
@@ -607,13 +612,13 @@ impl Capture {
     /// The traffic of now; `None`: statistics are off ([`Plan::statistics`]). Never slows the loops.
     #[must_use]
     pub fn statistics(&self) -> Option<live::Snapshot> {
-        self.shared.statistics.as_ref().map(|it| it.snapshot())
+        self.observers.statistics().map(live::Statistics::snapshot)
     }
 
     /// For those who read statistics while another thread waits for the capture's end.
     #[must_use]
     pub fn statistics_handle(&self) -> Option<live::Statistics> {
-        self.shared.statistics.clone()
+        self.observers.statistics().cloned()
     }
 
     /// Waits until the run has ended by itself, `deadline` has come, or a signal handler has run; true when the run
@@ -732,6 +737,10 @@ impl Capture {
         if let Some(failure) = finished.failures.first() {
             end.explain(&End::Storage(failure.clone()));
         }
+        let flows = self.observers.finish();
+        if let Some(failure) = flows.as_ref().and_then(|it| it.failures.first()) {
+            end.explain(&End::Storage(failure.clone()));
+        }
         let mut notes = self
             .shared
             .control
@@ -747,6 +756,7 @@ impl Capture {
             malformed: self.shared.malformed(),
             statistics: self.statistics(),
             fcs: self.shared.fcs(),
+            flows,
             files: finished.files,
             deleted: finished.deleted,
             hooks: finished.hooks,
@@ -849,22 +859,19 @@ impl CaptureHandle {
 
 impl Shared {
     /// Makes the stage in front of a consumer.
-    fn stage<C: Consumer>(
+    fn stage<C: Consumer, O>(
         &self,
         i: usize,
         plan: &Plan,
         switch: Arc<Switch>,
-    ) -> impl FnOnce(C) -> Stage<C> + Send + use<C> {
+        observer: O,
+    ) -> impl FnOnce(C) -> Stage<C> + Send + use<C, O>
+    where
+        O: FnOnce() -> Observer + Send,
+    {
         let reduction = plan.reduction.clone();
-        let statistics = self.statistics.clone();
-        let system_time = plan.stamps != Stamps::HardwareNic;
         let counters = Arc::clone(&self.stages[i]);
-        move |sink| {
-            let observer = Observer {
-                live: statistics.map(|it| it.recorder(i, system_time)),
-            };
-            Stage::new(sink, &reduction, switch, counters, observer)
-        }
+        move |sink| Stage::new(sink, &reduction, switch, counters, observer())
     }
 
     fn malformed(&self) -> Option<BTreeMap<&'static str, u64>> {

@@ -93,8 +93,7 @@ pub enum ConfigError {
 
 /// Keys of the contract whose feature is still to come, with the value that needs it; `None`: any but the default.
 /// Whoever adds a feature removes its line.
-const NOT_YET: &[(&str, Option<&str>)] =
-    &[("device.on_loss", None), ("flows", None), ("metrics", None)];
+const NOT_YET: &[(&str, Option<&str>)] = &[("device.on_loss", None), ("metrics", None)];
 
 impl Config {
     /// Reads a configuration file's text.
@@ -406,14 +405,9 @@ mod tests {
 
     #[test]
     fn what_is_still_to_come_is_told() {
-        let config = set(&[
-            ("capture.sample", "1"),
-            ("device.on_loss", "retry"),
-            ("flows", "{}"),
-        ])
-        .unwrap();
+        let config = set(&[("capture.sample", "1"), ("device.on_loss", "retry")]).unwrap();
         let keys: Vec<_> = config.not_yet().into_iter().map(|(key, _)| key).collect();
-        assert_eq!(keys, ["device.on_loss", "flows"]);
+        assert_eq!(keys, ["device.on_loss"]);
     }
 
     #[test]

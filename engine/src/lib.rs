@@ -63,6 +63,7 @@ pub mod device;
 mod error;
 pub mod extract;
 pub mod filter;
+pub mod flows;
 pub mod forecast;
 pub mod frame;
 pub mod index;

@@ -4,22 +4,48 @@
 //! them. What the sink then has no room for has been seen all the same: so over a run, frames that were seen are
 //! `captured + dropped_storage` in the ledger.
 //!
-//! May import: [`crate::frame`], [`crate::stats`], the clock of [`crate::rx`].
+//! May import: [`crate::plan`], [`crate::flows`], [`crate::frame`], [`crate::stats`], the clock of [`crate::rx`].
 
-use crate::{frame::Headers, pipeline::Frame, rx::system_ns, stats::live};
+#[cfg(feature = "flows")]
+use crate::flows::{Meter, Writer};
+use crate::{
+    Error,
+    flows::FlowsReport,
+    frame::Headers,
+    pipeline::Frame,
+    plan::{Plan, Stamps},
+    rx::system_ns,
+    stats::live::{Recorder, Statistics},
+};
 
 /// Those who look on at one queue's frames.
 #[derive(Default)]
 pub struct Observer {
     /// Live statistics.
-    pub live: Option<live::Recorder>,
+    pub live: Option<Recorder>,
+    /// Flow records.
+    #[cfg(feature = "flows")]
+    pub flows: Option<Meter>,
 }
 
 impl Observer {
     /// Whether anyone looks on.
     #[must_use]
     pub fn is_active(&self) -> bool {
+        #[cfg(feature = "flows")]
+        if self.flows.is_some() {
+            return true;
+        }
         self.live.is_some()
+    }
+
+    /// A batch of frames begins.
+    #[inline]
+    pub fn batch(&mut self) {
+        #[cfg(feature = "flows")]
+        if let Some(flows) = &mut self.flows {
+            flows.batch();
+        }
     }
 
     /// Shows a frame with its outermost and its innermost headers.
@@ -27,6 +53,10 @@ impl Observer {
     pub fn see(&mut self, frame: &Frame<'_>, outer: &Headers, inner: &Headers) {
         if let Some(live) = &mut self.live {
             live.count(frame.bytes, frame.len, frame.ns, outer, inner);
+        }
+        #[cfg(feature = "flows")]
+        if let Some(flows) = &mut self.flows {
+            flows.count(frame.bytes, frame.len, frame.ns, outer, inner);
         }
     }
 
@@ -43,5 +73,73 @@ impl Observer {
         if let Some(live) = &mut self.live {
             live.idle();
         }
+        #[cfg(feature = "flows")]
+        if let Some(flows) = &mut self.flows {
+            flows.idle();
+        }
+    }
+}
+
+/// Where the observers of all queues lead.
+pub struct Observers {
+    statistics: Option<Statistics>,
+    /// Stamps are the system's time.
+    system_time: bool,
+    /// Observers of each queue.
+    each: usize,
+    #[cfg(feature = "flows")]
+    flows: Option<Writer>,
+}
+
+impl Observers {
+    /// What a plan asks for, with `each` observers for each queue: one, or one for each of its parsers.
+    ///
+    /// # Errors
+    /// Flow records cannot be written.
+    pub fn start(plan: &Plan, each: usize) -> Result<Self, Error> {
+        let queues = plan.queues.len();
+        Ok(Self {
+            statistics: plan.statistics.then(|| Statistics::new(queues, each)),
+            each,
+            system_time: plan.stamps != Stamps::HardwareNic,
+            #[cfg(feature = "flows")]
+            flows: plan
+                .flows
+                .as_ref()
+                .map(|it| Writer::start(it, queues * each))
+                .transpose()?,
+        })
+    }
+
+    /// Makes an observer, which is to be done on its own thread, so that its memory is near; one each. Those of a queue
+    /// follow each other.
+    pub fn observer(&self, at: usize) -> impl FnOnce() -> Observer + Send + use<> {
+        let (statistics, system_time) = (self.statistics.clone(), self.system_time);
+        #[cfg(feature = "flows")]
+        let meter = self
+            .flows
+            .as_ref()
+            .and_then(|it| it.meter(at, at / self.each));
+        move || Observer {
+            live: statistics.map(|it| it.recorder(at, system_time)),
+            #[cfg(feature = "flows")]
+            flows: meter.map(|make| make()),
+        }
+    }
+
+    /// The statistics; `None`: they are off.
+    #[must_use]
+    pub fn statistics(&self) -> Option<&Statistics> {
+        self.statistics.as_ref()
+    }
+
+    /// Waits until all flow records are written; `None`: there are none. All observers must be gone by then.
+    #[must_use]
+    pub fn finish(&mut self) -> Option<FlowsReport> {
+        #[cfg(feature = "flows")]
+        if let Some(writer) = self.flows.take() {
+            return Some(writer.finish());
+        }
+        None
     }
 }

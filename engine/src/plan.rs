@@ -6,6 +6,7 @@ use crate::{
     config::{self, Config},
     device::{DeviceCaps, DeviceFacts, PortFacts},
     filter::Filter,
+    flows::FlowsPlan,
     management,
     pipeline::Seat,
     reduce::Reduction,
@@ -17,7 +18,7 @@ use crate::{
 };
 use rss::{key::RssKey, profile::HashDepth, table::IndirectionTable};
 use serde::{Serialize, Serializer};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a run will create, touch and write.
 #[derive(Clone, Debug, Serialize)]
@@ -60,6 +61,8 @@ pub struct Plan {
     pub reduction: Reduction,
     /// Keep live statistics.
     pub statistics: bool,
+    /// Flow records; `None`: none.
+    pub flows: Option<FlowsPlan>,
     /// How stamps are made.
     pub stamps: Stamps,
     /// Reach rings in their own memory where the device allows it, else by the verbs.
@@ -245,6 +248,11 @@ impl Plan {
             _ if stdout => None,
             _ => Some(config.output.dir.clone()),
         };
+        let flows = config
+            .flows
+            .as_ref()
+            .map(|it| flows(it, dir.as_deref(), tables(&queues)))
+            .transpose()?;
         Ok(Self {
             port: port.number,
             netdev: port.netdev.clone(),
@@ -264,6 +272,7 @@ impl Plan {
             },
             reduction,
             statistics: config.statistics(),
+            flows,
             stamps,
             direct,
             depth: steer::depth(config),
@@ -306,7 +315,7 @@ impl Plan {
     /// Whether frames are parsed, so that malformed ones can be counted.
     #[must_use]
     pub fn parses(&self) -> bool {
-        self.reduction.parses() || self.statistics
+        self.reduction.parses() || self.statistics || self.flows.is_some()
     }
 }
 
@@ -437,6 +446,46 @@ fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
     std::path::absolute(&output.hook)
         .map(Some)
         .map_err(|e| refuse("output.hook", output.hook.display(), e))
+}
+
+/// What flow records are written.
+fn flows(
+    flows: &config::FlowsConfig,
+    output: Option<&Path>,
+    tables: usize,
+) -> Result<FlowsPlan, Error> {
+    if !cfg!(feature = "flows") {
+        return Err(refuse(
+            "flows",
+            flows.dir.display(),
+            "this build has no flow records; build it with cargo's feature `flows`",
+        ));
+    }
+    let same = |output: &Path| {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        real(output) == real(&flows.dir)
+    };
+    if output.is_some_and(same) {
+        return Err(refuse(
+            "flows.dir",
+            flows.dir.display(),
+            "output.dir holds capture files only; name another folder",
+        ));
+    }
+    let nanoseconds = |span: config::Span| u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX);
+    Ok(FlowsPlan {
+        dir: flows.dir.clone(),
+        interval_ns: nanoseconds(flows.interval),
+        active_ns: nanoseconds(flows.active),
+        idle_ns: nanoseconds(flows.idle),
+        tables,
+        capacity: FlowsPlan::capacity_of(flows.memory.0 / tables.max(1) as u64),
+    })
+}
+
+/// Flow tables of a run: one for each queue, or for each of its parsers.
+fn tables(queues: &[QueuePlan]) -> usize {
+    queues.iter().map(|queue| queue.parsers.len().max(1)).sum()
 }
 
 /// The device the configuration means.

@@ -14,6 +14,7 @@
 //! | [`frames`] | frames made by hand, with a sequence number where a test needs one |
 //! | [`mod@reference`] | the naive answer to "which queue takes this frame?" |
 //! | [`captures`] | a folder of real captures, or generated ones in its place |
+//! | [`duckdb`] | reads Parquet files, independently of who wrote them |
 //! | [`netns`] | network namespaces joined by veth |
 //! | [`privileges`] | running the product as a user without rights |
 //! | [`clients`] | C programs, with and without the address sanitizer |
@@ -29,6 +30,7 @@ pub mod captures;
 pub mod clients;
 pub mod dir;
 pub mod disks;
+pub mod duckdb;
 pub mod files;
 pub mod frames;
 pub mod ledger;

@@ -1,6 +1,6 @@
 //! Ranges of the keys, as far as they hold on every machine. Limits of a device are the plan's to check.
 
-use super::{Compress, Config, ConfigError, Format, OutputConfig, Size, Span};
+use super::{Compress, Config, ConfigError, FlowsConfig, Format, OutputConfig, Size, Span};
 use std::{fmt::Display, time::Duration};
 
 /// The RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of two.
@@ -154,15 +154,16 @@ fn output(config: &Config) -> Result<(), ConfigError> {
             Span(Duration::from_secs(86_400)),
         )?;
     }
-    match &config.flows {
-        Some(flows) => within(
-            "flows.interval",
-            flows.interval,
-            Span(Duration::from_secs(1)),
-            Span(Duration::from_secs(86_400)),
-        ),
-        None => Ok(()),
+    config.flows.as_ref().map_or(Ok(()), flows)
+}
+
+fn flows(flows: &FlowsConfig) -> Result<(), ConfigError> {
+    let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
+    within("flows.interval", flows.interval, Span(second), Span(day))?;
+    for (key, value) in [("flows.active", flows.active), ("flows.idle", flows.idle)] {
+        within(key, value, Span(Duration::from_millis(100)), Span(day))?;
     }
+    within("flows.memory", flows.memory, Size(64 << 10), Size(1 << 40))
 }
 
 /// A stream is no file.

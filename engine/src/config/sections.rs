@@ -369,6 +369,12 @@ pub struct FlowsConfig {
     pub dir: PathBuf,
     /// How often they are written.
     pub interval: Span,
+    /// A record ends when its flow has lasted this long.
+    pub active: Span,
+    /// A record ends when nothing of its flow came for this long.
+    pub idle: Span,
+    /// Memory of all queues' tables together.
+    pub memory: Size,
 }
 
 impl Default for FlowsConfig {
@@ -376,6 +382,9 @@ impl Default for FlowsConfig {
         Self {
             dir: PathBuf::from("/var/lib/wqcap/flows"),
             interval: Span(Duration::from_secs(60)),
+            active: Span(Duration::from_secs(300)),
+            idle: Span(Duration::from_secs(30)),
+            memory: Size(256 << 20),
         }
     }
 }

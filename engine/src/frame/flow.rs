@@ -43,6 +43,13 @@ impl FiveTuple {
         self.src
     }
 
+    /// Destination address, as [`FiveTuple::src_bytes`].
+    #[inline]
+    #[must_use]
+    pub fn dst_bytes(&self) -> [u8; 16] {
+        self.dst
+    }
+
     fn address(&self, bytes: [u8; 16]) -> Option<IpAddr> {
         let [a, b, c, d, ..] = bytes;
         match self.version {

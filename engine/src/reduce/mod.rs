@@ -3,7 +3,7 @@
 //! ```text
 //! loop -> filter -> dedup -> sample -> slice -> sink
 //!         filtered  deduplicated  sampled_out
-//!                                   └> observer: statistics, with the whole frame
+//!                                   └> observer: statistics and flow records, with the whole frame
 //! ```
 //!
 //! Each step has its line in the ledger, and a frame ends at the first that refuses it. Repetitions go before sampling,
@@ -223,6 +223,7 @@ impl<C: Consumer> Consumer for Stage<C> {
             self.settle();
             self.inner.changed(self.watch.filter().expression());
         }
+        self.observer.batch();
         self.inner.batch();
     }
 

@@ -1,0 +1,179 @@
+//! One flow as it is kept while it lasts.
+
+use super::key::Key;
+use crate::frame::{FiveTuple, Headers, Tcp, protocol};
+
+/// What went one way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Direction {
+    /// Frames.
+    pub frames: u64,
+    /// Their bytes on the wire, without FCS.
+    pub bytes: u64,
+    /// Stamp of the first, in nanoseconds since 1970; 0 where there are no frames.
+    pub first_ns: u64,
+    /// Stamp of the last.
+    pub last_ns: u64,
+}
+
+impl Direction {
+    #[inline]
+    fn count(&mut self, len: u32, ns: u64) {
+        if self.frames == 0 {
+            self.first_ns = ns;
+        }
+        self.frames += 1;
+        self.bytes += u64::from(len);
+        self.last_ns = ns;
+    }
+}
+
+/// A flow. What each frame touches comes first, in two cache lines; the third is written once.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Flow {
+    pub(super) key: Key,
+    pub(super) hash: u32,
+    /// Whether its first frame went from the lower end to the other.
+    upward: bool,
+    /// Whether it came in a tunnel.
+    tunnel: bool,
+    flags: [u8; 2],
+    /// As the first frame went, and the other way.
+    ways: [Direction; 2],
+    /// Ethertype of the first frame's innermost packet.
+    ethertype: u16,
+    /// The first frame's outermost packet.
+    outer: FiveTuple,
+}
+
+impl Flow {
+    /// A flow without any frame yet.
+    pub(super) fn begin(
+        key: Key,
+        hash: u32,
+        upward: bool,
+        outer: &Headers,
+        inner: &Headers,
+    ) -> Self {
+        Self {
+            key,
+            hash,
+            upward,
+            tunnel: outer.l3() != inner.l3(),
+            flags: [0; 2],
+            ways: [Direction::default(); 2],
+            ethertype: inner.ethertype,
+            outer: outer.tuple,
+        }
+    }
+
+    /// Counts a frame.
+    #[inline]
+    pub(super) fn count(&mut self, upward: bool, flags: u8, len: u32, ns: u64) {
+        let way = usize::from(upward != self.upward);
+        self.flags[way] |= flags;
+        self.ways[way].count(len, ns);
+    }
+
+    /// Stamp of its first frame.
+    #[inline]
+    pub(super) fn first_ns(&self) -> u64 {
+        self.ways[0].first_ns
+    }
+
+    /// Stamp of its last frame.
+    #[inline]
+    pub(super) fn last_ns(&self) -> u64 {
+        self.ways[0].last_ns.max(self.ways[1].last_ns)
+    }
+
+    /// As it is written.
+    pub(super) fn record(&self, queue: u16, end: End) -> Record {
+        let ends = self.key.ends;
+        Record {
+            tuple: if self.upward { ends } else { ends.reversed() },
+            vlans: self.key.vlans,
+            network: (self.key.network != Key::NO_NETWORK).then_some(self.key.network),
+            ethertype: self.ethertype,
+            outer: self.tunnel.then_some(self.outer),
+            ways: self.ways,
+            tcp_flags: (ends.version != 0 && ends.protocol == protocol::TCP).then_some(self.flags),
+            queue,
+            end,
+        }
+    }
+}
+
+/// The control bits of a TCP segment, as far as its header is there.
+#[inline]
+pub(super) fn tcp_flags(frame: &[u8], inner: &Headers) -> u8 {
+    if inner.tuple.protocol != protocol::TCP || inner.fragment.is_later() {
+        return 0;
+    }
+    let header = inner.l4().and_then(|at| frame.get(at..inner.end()));
+    header.map_or(0, |it| Tcp::new(it).map_or(0, |tcp| tcp.flags()))
+}
+
+/// Why a record was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// Nothing came for `flows.idle`.
+    Idle,
+    /// It lasted for `flows.active`; what comes goes into another record.
+    Active,
+    /// Another flow needed its place.
+    Evicted,
+    /// The capture ended.
+    Stopped,
+}
+
+impl End {
+    /// As it stands in the files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Active => "active",
+            Self::Evicted => "evicted",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// One line of the flow records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The innermost packet's ends as the first frame went. Without IP: MAC addresses in the first six bytes.
+    pub tuple: FiveTuple,
+    /// VLAN identifiers of the two outermost tags; [`crate::frame::FlowKey::UNTAGGED`] where there is none.
+    pub vlans: [u16; 2],
+    /// VXLAN or Geneve network identifier.
+    pub network: Option<u32>,
+    /// Ethertype of the first frame's innermost packet.
+    pub ethertype: u16,
+    /// The first frame's outermost packet, if that is another than the innermost.
+    pub outer: Option<FiveTuple>,
+    /// As the first frame went, and the other way.
+    pub ways: [Direction; 2],
+    /// All control bits that were seen, by way; of TCP alone.
+    pub tcp_flags: Option<[u8; 2]>,
+    /// The queue that it came on.
+    pub queue: u16,
+    /// Why it ended here.
+    pub end: End,
+}
+
+impl Record {
+    /// Frames both ways.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.ways[0].frames + self.ways[1].frames
+    }
+
+    /// Bytes both ways.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.ways[0].bytes + self.ways[1].bytes
+    }
+}

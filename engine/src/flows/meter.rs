@@ -1,0 +1,261 @@
+//! A queue's own half: enters each frame into its flow, and hands finished flows on.
+//!
+//! The stamps of the frames are the clock: a flow that has been silent for too long, or has lasted too long, is found so
+//! by its own next frame, or by a hand that goes round the table a little with every batch. Records go in batches whose
+//! memory comes back. While no batch is free, flows stay in the table beyond their time; only a full table needs room
+//! at once, and without it a frame of a new flow is counted as missed.
+
+use super::{
+    FlowsPlan, Totals,
+    flow::{End, Flow, Record, tcp_flags},
+    key::Key,
+    table::Table,
+};
+use crate::frame::Headers;
+use crossbeam_channel::{Receiver, Sender};
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+/// Records of a batch on its way to the file.
+pub(super) const RECORDS: usize = 256;
+/// Time between two steps of the hand, and what a batch of records may wait to be full.
+const STEP_NS: u64 = 1_000_000;
+const LINGER_NS: u64 = 200_000_000;
+/// Flows that a step looks at, at most: it is part of a batch's cost.
+const STEP_FLOWS: u64 = 512;
+/// The same when no frames come, five times a second: they may come again any moment.
+const IDLE_FLOWS: u64 = 8192;
+/// Flows among which the one to be evicted is the oldest.
+const CANDIDATES: usize = 8;
+
+/// Where batches of records come from and go to.
+#[derive(Clone)]
+pub(super) struct Exchange {
+    pub(super) empty: Receiver<Vec<Record>>,
+    pub(super) full: Sender<Vec<Record>>,
+}
+
+/// Enters the frames of one queue into flows.
+pub struct Meter {
+    queue: u16,
+    table: Table,
+    active_ns: u64,
+    idle_ns: u64,
+    exchange: Exchange,
+    /// The batch that is being filled.
+    batch: Option<Vec<Record>>,
+    totals: Totals,
+    published: Arc<Mutex<Totals>>,
+    /// Stamp of the last frame.
+    now_ns: u64,
+    /// How far the hand has come, and when.
+    hand: usize,
+    stepped_ns: u64,
+    sent_ns: u64,
+    idle_since: Option<Instant>,
+}
+
+impl Meter {
+    pub(super) fn new(
+        queue: u16,
+        plan: &FlowsPlan,
+        exchange: Exchange,
+        published: Arc<Mutex<Totals>>,
+    ) -> Self {
+        Self {
+            queue,
+            table: Table::new(plan.capacity),
+            active_ns: plan.active_ns,
+            idle_ns: plan.idle_ns,
+            exchange,
+            batch: None,
+            totals: Totals::default(),
+            published,
+            now_ns: 0,
+            hand: 0,
+            stepped_ns: 0,
+            sent_ns: 0,
+            idle_since: None,
+        }
+    }
+
+    /// Enters a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost headers.
+    #[inline]
+    pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
+        self.now_ns = ns;
+        let (key, upward) = Key::of(frame, outer, inner);
+        let hash = self.table.hash(&key);
+        let flags = tcp_flags(frame, inner);
+        match self.table.find(hash, &key) {
+            Some(at) if self.ended(at, ns).is_none() => {
+                self.table.get_mut(at).count(upward, flags, len, ns);
+                return;
+            }
+            Some(at) if !self.end(at, ns) => {
+                // No room for its record: better one record that is too long than none.
+                self.table.get_mut(at).count(upward, flags, len, ns);
+                return;
+            }
+            _ => {}
+        }
+        if self.table.is_full() && !self.evict() {
+            self.totals.missed_frames += 1;
+            self.totals.missed_bytes += u64::from(len);
+            return;
+        }
+        let mut flow = Flow::begin(key, hash, upward, outer, inner);
+        flow.count(upward, flags, len, ns);
+        self.table.insert(flow);
+    }
+
+    /// Whether a flow's time is over at `ns`.
+    #[inline]
+    fn ended(&self, at: usize, ns: u64) -> Option<End> {
+        let flow = self.table.get(at);
+        if ns.saturating_sub(flow.last_ns()) >= self.idle_ns {
+            Some(End::Idle)
+        } else if ns.saturating_sub(flow.first_ns()) >= self.active_ns {
+            Some(End::Active)
+        } else {
+            None
+        }
+    }
+
+    /// Takes out a flow whose time is over; false: there is no room for its record.
+    #[cold]
+    fn end(&mut self, at: usize, ns: u64) -> bool {
+        match self.ended(at, ns) {
+            Some(end) if self.has_room() => {
+                let flow = self.table.remove(at);
+                self.push(flow.record(self.queue, end));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Makes place for another flow; false: there is no room for the record.
+    #[cold]
+    fn evict(&mut self) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        // The places behind the hand are as good as any: what stands where is chance.
+        let len = self.table.len();
+        let oldest = (0..CANDIDATES.min(len))
+            .map(|i| (self.hand + i) % len)
+            .min_by_key(|&at| self.table.get(at).last_ns());
+        let Some(at) = oldest else { return false };
+        self.hand = (self.hand + CANDIDATES) % len;
+        let flow = self.table.remove(at);
+        self.totals.evicted += 1;
+        self.push(flow.record(self.queue, End::Evicted));
+        true
+    }
+
+    /// A batch of frames begins.
+    #[inline]
+    pub fn batch(&mut self) {
+        self.idle_since = None;
+        if self.now_ns.saturating_sub(self.stepped_ns) >= STEP_NS {
+            self.step(self.now_ns);
+        }
+    }
+
+    /// No frame has come for a moment: time goes on without frames to tell it.
+    pub fn idle(&mut self) {
+        if self.now_ns == 0 {
+            return;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        let silent = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.sweep(self.now_ns.saturating_add(silent), IDLE_FLOWS);
+        self.send();
+    }
+
+    /// Moves the hand as far as the time that has passed asks for: round the table within half of the idle time.
+    #[cold]
+    fn step(&mut self, ns: u64) {
+        let passed = ns.saturating_sub(self.stepped_ns);
+        let round = (self.idle_ns.min(self.active_ns) / 2).max(STEP_NS);
+        let flows = (self.table.len() as u64)
+            .saturating_mul(passed)
+            .div_ceil(round);
+        self.stepped_ns = ns;
+        self.sweep(ns, flows.min(STEP_FLOWS));
+        if ns.saturating_sub(self.sent_ns) >= LINGER_NS {
+            self.send();
+            self.sent_ns = ns;
+        }
+    }
+
+    /// Moves the hand over so many flows, and ends those whose time is over.
+    fn sweep(&mut self, ns: u64, flows: u64) {
+        for _ in 0..flows.min(self.table.len() as u64) {
+            if self.table.len() == 0 {
+                break;
+            }
+            if self.hand >= self.table.len() {
+                self.hand = 0;
+            }
+            // Where a flow was taken out stands another one now, to be looked at next.
+            if !self.end(self.hand, ns) {
+                self.hand += 1;
+            }
+        }
+    }
+
+    /// Whether there is room for one more record.
+    fn has_room(&mut self) -> bool {
+        if self.batch.is_none() {
+            self.batch = self.exchange.empty.try_recv().ok();
+        }
+        self.batch.is_some()
+    }
+
+    /// Adds a record, for which there must be room.
+    fn push(&mut self, record: Record) {
+        self.totals.add(&record);
+        if let Some(batch) = &mut self.batch {
+            batch.push(record);
+            if batch.len() == RECORDS {
+                self.send();
+            }
+        }
+    }
+
+    /// Sends what there is of a batch, and lets readers see the sums.
+    fn send(&mut self) {
+        if let Some(batch) = self.batch.take_if(|it| !it.is_empty()) {
+            // The channel has room for every batch there is, and the writer outlives the meters.
+            let _ = self.exchange.full.send(batch);
+        }
+        self.totals.flows = self.table.len() as u64;
+        if let Ok(mut seen) = self.published.try_lock() {
+            *seen = self.totals;
+        }
+    }
+}
+
+impl Drop for Meter {
+    /// What is still open ends with the capture. Nothing is in a hurry any more: it waits for room.
+    fn drop(&mut self) {
+        while self.table.len() > 0 {
+            if self.batch.is_none() {
+                self.batch = self.exchange.empty.recv().ok();
+            }
+            if self.batch.is_none() {
+                // The writer is gone; it has said why.
+                break;
+            }
+            let flow = self.table.remove(self.table.len() - 1);
+            self.push(flow.record(self.queue, End::Stopped));
+        }
+        self.send();
+        if let Ok(mut seen) = self.published.lock() {
+            *seen = self.totals;
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The flows of one queue in bounded memory.
+//!
+//! Flows lie side by side in one array, in no order; an index of cells (hash and place) leads to them by linear probing.
+//! The index is at most half full, so runs are short, and a removal closes the gap it leaves, so that nothing ever
+//! needs rebuilding: there is no moment at which one frame pays for many.
+//!
+//! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the place its hash names.
+
+use super::{flow::Flow, key::Key};
+use std::hash::BuildHasher;
+
+/// One place in the index.
+#[derive(Clone, Copy)]
+struct Cell {
+    hash: u32,
+    /// Which flow; [`NOTHING`]: the cell is free.
+    at: u32,
+}
+
+const NOTHING: u32 = u32::MAX;
+const FREE: Cell = Cell {
+    hash: 0,
+    at: NOTHING,
+};
+
+/// The table.
+pub(super) struct Table {
+    index: Box<[Cell]>,
+    flows: Vec<Flow>,
+    capacity: usize,
+    seed: u64,
+}
+
+impl Table {
+    /// Bytes of memory for each flow: at its sparsest, the index has four cells for each.
+    #[cfg(test)]
+    pub(super) const FLOW_BYTES: usize = size_of::<Flow>() + 4 * size_of::<Cell>();
+    /// More would not be told apart by the cells.
+    const MOST: usize = 1 << 30;
+
+    /// For `capacity` flows.
+    pub(super) fn new(capacity: usize) -> Self {
+        let capacity = capacity.clamp(1, Self::MOST);
+        Self {
+            index: vec![FREE; (2 * capacity).next_power_of_two()].into(),
+            flows: Vec::with_capacity(capacity),
+            capacity,
+            seed: std::hash::RandomState::new().hash_one(0),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.flows.len() == self.capacity
+    }
+
+    #[inline]
+    pub(super) fn hash(&self, key: &Key) -> u32 {
+        key.hash(self.seed)
+    }
+
+    #[inline]
+    fn mask(&self) -> usize {
+        self.index.len() - 1
+    }
+
+    /// The place of a flow.
+    #[inline]
+    pub(super) fn find(&self, hash: u32, key: &Key) -> Option<usize> {
+        let mut i = hash as usize & self.mask();
+        loop {
+            let cell = self.index[i];
+            if cell.at == NOTHING {
+                return None;
+            }
+            if cell.hash == hash && self.flows[cell.at as usize].key == *key {
+                return Some(cell.at as usize);
+            }
+            i = (i + 1) & self.mask();
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, at: usize) -> &Flow {
+        &self.flows[at]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, at: usize) -> &mut Flow {
+        &mut self.flows[at]
+    }
+
+    /// Enters a flow that is not there yet. The table must not be full.
+    pub(super) fn insert(&mut self, flow: Flow) {
+        debug_assert!(!self.is_full());
+        let mut i = flow.hash as usize & self.mask();
+        while self.index[i].at != NOTHING {
+            i = (i + 1) & self.mask();
+        }
+        self.index[i] = Cell {
+            hash: flow.hash,
+            at: place(self.flows.len()),
+        };
+        self.flows.push(flow);
+    }
+
+    /// Takes a flow out. The last one moves to its place.
+    pub(super) fn remove(&mut self, at: usize) -> Flow {
+        let gap = self.cell_of(at);
+        self.close(gap);
+        let last = self.flows.len() - 1;
+        if at != last {
+            let moved = self.cell_of(last);
+            self.index[moved].at = place(at);
+        }
+        self.flows.swap_remove(at)
+    }
+
+    /// The cell that leads to a place.
+    fn cell_of(&self, at: usize) -> usize {
+        let mut i = self.flows[at].hash as usize & self.mask();
+        while self.index[i].at != place(at) {
+            i = (i + 1) & self.mask();
+        }
+        i
+    }
+
+    /// Frees a cell and moves back those behind it that would no longer be found.
+    fn close(&mut self, mut gap: usize) {
+        let mut i = gap;
+        loop {
+            i = (i + 1) & self.mask();
+            let cell = self.index[i];
+            if cell.at == NOTHING {
+                break;
+            }
+            let home = cell.hash as usize & self.mask();
+            // How far it is from home, and from the gap.
+            let (far, back) = (i.wrapping_sub(home), i.wrapping_sub(gap));
+            if far & self.mask() >= back & self.mask() {
+                self.index[gap] = cell;
+                gap = i;
+            }
+        }
+        self.index[gap] = FREE;
+    }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "there are at most 2^30 flows"
+)]
+fn place(at: usize) -> u32 {
+    at as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{flows::flow::Flow, frame::Headers};
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    /// Flow number `n`, told by its VLAN, with a hash that collides and wraps around the index's end.
+    fn flow(n: u16) -> Flow {
+        let headers = Headers::parse(&[]);
+        let (mut key, upward) = Key::of(&[], &headers, &headers);
+        key.vlans[0] = n;
+        Flow::begin(key, hash(n), upward, &headers, &headers)
+    }
+
+    fn hash(n: u16) -> u32 {
+        u32::from(n % 5) + 14
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_map(steps in prop::collection::vec((0_u16..40, any::<bool>()), 0..400)) {
+            let mut table = Table::new(20);
+            let mut map = HashMap::new();
+            for (n, insert) in steps {
+                let wanted = flow(n);
+                let found = table.find(hash(n), &wanted.key);
+                prop_assert_eq!(found.is_some(), map.contains_key(&n));
+                match (found, insert) {
+                    (None, true) if !table.is_full() => {
+                        table.insert(wanted);
+                        map.insert(n, ());
+                    }
+                    (Some(at), false) => {
+                        prop_assert_eq!(table.remove(at).key, wanted.key);
+                        map.remove(&n);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(table.len(), map.len());
+                for n in map.keys() {
+                    let at = table.find(hash(*n), &flow(*n).key).unwrap();
+                    prop_assert_eq!(table.get(at).key.vlans[0], *n);
+                }
+            }
+        }
+    }
+}
