@@ -80,11 +80,11 @@ mod tests {
 
     #[test]
     fn every_key_that_is_to_come_is_named() {
-        let all = settings(&["output.order=time", "rss.inner=true"]);
+        let all = settings(&["metrics={}", "device.on_loss=retry"]);
         let failure = load(None, &all.iter().collect::<Vec<_>>()).unwrap_err();
         assert_eq!(failure.messages.len(), 2);
         assert!(
-            failure.messages[0].starts_with("rss.inner = true: "),
+            failure.messages[0].starts_with("device.on_loss = "),
             "{failure:?}"
         );
     }
