@@ -209,6 +209,8 @@ pub struct BlockSink<E: Encoder> {
     queue: u16,
     all: bool,
     encoder: E,
+    /// Bytes that close a file.
+    trailer: usize,
     /// 0: whole frames.
     snaplen: usize,
     on_full: OnFull,
@@ -243,6 +245,7 @@ impl<E: Encoder> BlockSink<E> {
         Self {
             queue: shape.queue,
             all: shape.all,
+            trailer: encoder.trailer(&Totals::default()).len(),
             encoder,
             asked: Asked {
                 seen: asked.load(Ordering::Relaxed),
@@ -267,13 +270,14 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Whether a record of `need` bytes at `ns` belongs to the next file.
+    /// Whether a record of `need` bytes at `ns` belongs to the next file: with it, and what closes the file, this one
+    /// would be too long.
     #[inline]
     fn is_due(&self, ns: u64, need: usize) -> bool {
         let Some(block) = &self.current else {
             return false;
         };
-        let size = block.offset + (block.len + need) as u64;
+        let size = block.offset + (block.len + need + self.trailer) as u64;
         // A record longer than a whole file still gets one of its own.
         ns >= self.rotate_at
             || (self.rotation.size != 0
