@@ -67,7 +67,6 @@ fn flows(c: &mut Criterion) {
             interval_ns: u64::MAX,
             active_ns: u64::MAX,
             idle_ns: u64::MAX,
-            tables: 1,
             capacity: flows as usize,
         };
         let writer = Writer::start(&plan, 1).expect("scratch space");

@@ -252,7 +252,7 @@ fn describe(plan: &Plan, config: &Config) -> String {
     }
     line("files", files_line(plan, config));
     if let Some(flows) = &plan.flows {
-        line("flows", flows_line(flows));
+        line("flows", flows_line(flows, plan.stages()));
     }
     for (i, note) in plan.notes.iter().enumerate() {
         line(if i == 0 { "notes" } else { "" }, note.clone());
@@ -368,13 +368,13 @@ fn files_line(plan: &Plan, config: &Config) -> String {
     text
 }
 
-fn flows_line(flows: &FlowsPlan) -> String {
+fn flows_line(flows: &FlowsPlan, stages: usize) -> String {
     let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
     format!(
         "{}; every {} s, up to {} flows",
         flows.dir.join("wqcap-flows-<ns>.parquet").display(),
         seconds(flows.interval_ns),
-        thousands((flows.capacity * flows.tables) as u64)
+        thousands((flows.capacity * stages) as u64)
     )
 }
 

@@ -381,7 +381,7 @@ impl Capture {
         writer: Option<Writer>,
         sources: impl Iterator<Item = S>,
     ) -> Result<Self, Error> {
-        let observers = Observers::start(plan, stages(plan) / plan.queues.len())?;
+        let observers = Observers::start(plan, plan.stages() / plan.queues.len())?;
         let mut port = Port::open(plan)?;
         let events = AsyncEvents::of(port.context())?;
         let nic = NicReader::start(&plan.device.name, plan.port, plan.netdev.as_deref());
@@ -405,7 +405,7 @@ impl Capture {
             counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(Switch::new(plan.reduction.filter.clone())),
-            stages: (0..stages(plan)).map(|_| Arc::default()).collect(),
+            stages: (0..plan.stages()).map(|_| Arc::default()).collect(),
             parses: plan.parses(),
             verifies: plan.reduction.verify_fcs,
         };
@@ -949,12 +949,6 @@ impl Clock {
             self.shared.store(self.current);
         }
     }
-}
-
-/// Stages of a run: one for each loop that works on frames itself, or for each parser.
-fn stages(plan: &Plan) -> usize {
-    let of_queue = plan.queues.iter().map(|queue| queue.parsers.len().max(1));
-    of_queue.sum()
 }
 
 /// What pcapng files tell of this run.

@@ -158,6 +158,12 @@ pub enum Stamps {
 const DEFAULT_QUEUES: usize = 8;
 
 impl Plan {
+    /// Stages that work on frames: one for each queue whose loop does so itself, or for each of its parsers.
+    #[must_use]
+    pub fn stages(&self) -> usize {
+        stages(&self.queues)
+    }
+
     /// Settles everything a run needs.
     ///
     /// # Errors
@@ -251,7 +257,7 @@ impl Plan {
         let flows = config
             .flows
             .as_ref()
-            .map(|it| flows(it, dir.as_deref(), tables(&queues)))
+            .map(|it| flows(it, dir.as_deref(), stages(&queues)))
             .transpose()?;
         Ok(Self {
             port: port.number,
@@ -452,7 +458,7 @@ fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
 fn flows(
     flows: &config::FlowsConfig,
     output: Option<&Path>,
-    tables: usize,
+    stages: usize,
 ) -> Result<FlowsPlan, Error> {
     if !cfg!(feature = "flows") {
         return Err(refuse(
@@ -478,13 +484,12 @@ fn flows(
         interval_ns: nanoseconds(flows.interval),
         active_ns: nanoseconds(flows.active),
         idle_ns: nanoseconds(flows.idle),
-        tables,
-        capacity: FlowsPlan::capacity_of(flows.memory.0 / tables.max(1) as u64),
+        capacity: FlowsPlan::capacity_of(flows.memory.0 / stages.max(1) as u64),
     })
 }
 
-/// Flow tables of a run: one for each queue, or for each of its parsers.
-fn tables(queues: &[QueuePlan]) -> usize {
+/// As [`Plan::stages`].
+fn stages(queues: &[QueuePlan]) -> usize {
     queues.iter().map(|queue| queue.parsers.len().max(1)).sum()
 }
 

@@ -4,6 +4,9 @@
 use crate::{Dir, binaries, files, frames, skip};
 use std::path::{Path, PathBuf};
 
+/// A wire carries nothing shorter than an Ethernet header.
+pub const SHORTEST: usize = 14;
+
 /// Captures to replay.
 pub struct Captures {
     /// The files, by name.
@@ -31,6 +34,22 @@ impl Captures {
         } else {
             Self::generate()
         }
+    }
+
+    /// The frames of all of them that a wire can carry, as one capture in `dir`.
+    #[must_use]
+    pub fn everything(&self, dir: &Dir) -> (PathBuf, Vec<Vec<u8>>) {
+        let records = self
+            .files
+            .iter()
+            .flat_map(|it| files::read_as_it_stands(it));
+        let frames: Vec<_> = records
+            .map(|it| it.bytes)
+            .filter(|it| it.len() >= SHORTEST)
+            .collect();
+        let file = dir.join("everything.pcap");
+        files::write(&file, 1_600_000_000, &frames);
+        (file, frames)
     }
 
     fn generate() -> Self {

@@ -5,6 +5,18 @@
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf};
 
+/// A JSON number that counts something.
+///
+/// # Panics
+/// When it is none.
+#[must_use]
+#[track_caller]
+pub fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
 /// The lines of a ledger, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {

@@ -2,28 +2,12 @@
 //! wrote them.
 
 use rustix::process::Signal;
-use std::{path::PathBuf, time::Duration};
-use wqcap_tests::{Dir, Finished, Program, Wqcap, captures::Captures, files, wqcap::wqcap};
+use std::time::Duration;
+use wqcap_tests::{Dir, Finished, Program, Wqcap, captures::Captures, wqcap::wqcap};
 
 fn fanout(run: Wqcap<'_>, parsers: usize) -> Wqcap<'_> {
     run.set("pipeline.mode=fanout")
         .set(&format!("pipeline.parsers_per_queue={parsers}"))
-}
-
-/// Every frame of every capture that a wire carries, in one file.
-fn everything(dir: &Dir) -> PathBuf {
-    let captures = Captures::find();
-    let records = captures
-        .files
-        .iter()
-        .flat_map(|it| files::read_as_it_stands(it));
-    let frames: Vec<_> = records
-        .map(|it| it.bytes)
-        .filter(|it| it.len() >= 14)
-        .collect();
-    let file = dir.join("everything.pcap");
-    files::write(&file, 1_600_000_000, &frames);
-    file
 }
 
 /// The frames of each queue in the order of its file, whose stamps never fall.
@@ -42,7 +26,7 @@ fn frames(finished: &Finished) -> Vec<Vec<(u32, Vec<u8>)>> {
 #[test]
 fn files_are_those_of_an_inline_pipeline() {
     let dir = Dir::new();
-    let file = everything(&dir);
+    let (file, _) = Captures::find().everything(&dir);
     for (i, settings) in [
         &[][..],
         &["capture.filter=udp or arp", "capture.dedup=60s"],

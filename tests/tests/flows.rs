@@ -11,6 +11,7 @@ use wqcap_tests::{
     duckdb::Duckdb,
     files,
     frames::{self, Ends, Frame},
+    ledger::number,
     need,
     wqcap::wqcap,
 };
@@ -43,12 +44,6 @@ fn table(finished: &Finished) -> String {
     format!("read_parquet([{}])", names.join(", "))
 }
 
-fn number(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
-}
-
 /// Records, frames and bytes in the files, which the summary and the ledger must have too.
 fn assert_sums(duckdb: &Duckdb, finished: &Finished, frames: u64, bytes: u64) {
     let rows = duckdb.query(&format!(
@@ -73,17 +68,7 @@ fn assert_sums(duckdb: &Duckdb, finished: &Finished, frames: u64, bytes: u64) {
 fn every_real_frame_is_in_one_record() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();
-    let captures = Captures::find();
-    let records = captures
-        .files
-        .iter()
-        .flat_map(|it| files::read_as_it_stands(it));
-    let frames: Vec<_> = records
-        .map(|it| it.bytes)
-        .filter(|it| it.len() >= 14)
-        .collect();
-    let file = dir.join("everything.pcap");
-    files::write(&file, 1_600_000_000, &frames);
+    let (file, frames) = Captures::find().everything(&dir);
     let bytes: usize = frames.iter().map(Vec::len).sum();
     for (name, slice) in [("whole", ""), ("cut", "l3")] {
         let finished = run(&dir, name, &replay(&file))

@@ -13,25 +13,6 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// A wire carries nothing shorter.
-const SHORTEST: usize = 14;
-
-/// Every frame of every capture that a wire carries, in one file.
-fn everything(dir: &Dir) -> (PathBuf, Vec<Vec<u8>>) {
-    let captures = Captures::find();
-    let records = captures
-        .files
-        .iter()
-        .flat_map(|it| files::read_as_it_stands(it));
-    let frames: Vec<_> = records
-        .map(|it| it.bytes)
-        .filter(|it| it.len() >= SHORTEST)
-        .collect();
-    let file = dir.join("everything.pcap");
-    files::write(&file, 1_600_000_000, &frames);
-    (file, frames)
-}
-
 /// The records of all queues.
 fn records(finished: &Finished) -> Vec<Record> {
     finished.records().into_iter().flatten().collect()
@@ -55,7 +36,7 @@ fn run<'d>(dir: &'d Dir, name: &str, file: &std::path::Path) -> Wqcap<'d> {
 #[test]
 fn a_filter_keeps_what_tcpdump_keeps() {
     let dir = Dir::new();
-    let (file, frames) = everything(&dir);
+    let (file, frames) = Captures::find().everything(&dir);
     for (i, expression) in [
         "tcp port 80 or arp",
         "vlan and ip",
@@ -129,7 +110,7 @@ fn a_count_is_of_frames_that_are_kept() {
 #[test]
 fn slices_keep_the_length_on_the_wire() {
     let dir = Dir::new();
-    let (file, whole) = everything(&dir);
+    let (file, whole) = Captures::find().everything(&dir);
     for slice in ["l3", "l4", "payload:16"] {
         let finished = run(&dir, &slice.replace(':', "-"), &file)
             .queues(1)

@@ -2,19 +2,13 @@
 
 use serde_json::Value;
 use std::collections::BTreeMap;
-use wqcap_tests::{Dir, Wqcap, wqcap::wqcap};
+use wqcap_tests::{Dir, Wqcap, ledger::number, wqcap::wqcap};
 
 /// How often each object is made, by its kind and its sizes.
 type Objects = BTreeMap<String, usize>;
 
 fn add(objects: &mut Objects, object: String) {
     *objects.entry(object).or_default() += 1;
-}
-
-fn number(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
 fn list(value: &Value) -> &Vec<Value> {

@@ -18,13 +18,11 @@ use std::{
 };
 use wqcap_tests::{
     Dir, Finished, Program, Wqcap,
-    captures::Captures,
+    captures::{Captures, SHORTEST},
     files::{self, Record},
     reference, skip,
 };
 
-/// A wire carries nothing shorter than an Ethernet header.
-const SHORTEST: usize = 14;
 /// Entries of the indirection table, by default.
 const TABLE_SIZE: u16 = 128;
 

@@ -183,17 +183,16 @@ fn cannot_freeze() -> Option<String> {
         return Some("no loop devices here".into());
     }
     for program in ["mkfs.ext4", "fsfreeze", "unshare"] {
-        if Program::new("sh")
-            .args(["-c", &format!("command -v {program}")])
-            .run()
-            .status
-            .code()
-            != Some(0)
-        {
+        if !is_installed(program) {
             return Some(format!("no {program} here"));
         }
     }
     None
+}
+
+fn is_installed(program: &str) -> bool {
+    let found = Program::new("sh").args(["-c", &format!("command -v {program}")]);
+    found.run().status.success()
 }
 
 /// The unit as it would be installed, but for the place of the binary.
@@ -208,13 +207,7 @@ fn unit(dir: &Dir) -> std::path::PathBuf {
 
 #[test]
 fn systemd_takes_the_unit_and_finds_it_well_confined() {
-    if Program::new("sh")
-        .args(["-c", "command -v systemd-analyze"])
-        .run()
-        .status
-        .code()
-        != Some(0)
-    {
+    if !is_installed("systemd-analyze") {
         skip!("no systemd-analyze here");
     }
     let dir = Dir::new();

@@ -7,6 +7,7 @@ use wqcap_tests::{
     captures::Captures,
     files,
     frames::{self, Ends, Frame},
+    ledger::number,
 };
 
 fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
@@ -17,12 +18,6 @@ fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
         .set("capture.ring=32")
         .set("output.format=none")
         .set("capture.statistics=true")
-}
-
-fn number(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
 /// Sum of `what` over an object's or an array's entries.
@@ -37,17 +32,7 @@ fn sum(of: &Value, what: &str) -> u64 {
 #[test]
 fn all_real_frames_are_counted_once() {
     let dir = Dir::new();
-    let captures = Captures::find();
-    let records = captures
-        .files
-        .iter()
-        .flat_map(|it| files::read_as_it_stands(it));
-    let frames: Vec<_> = records
-        .map(|it| it.bytes)
-        .filter(|it| it.len() >= 14)
-        .collect();
-    let file = dir.join("everything.pcap");
-    files::write(&file, 1_600_000_000, &frames);
+    let (file, frames) = Captures::find().everything(&dir);
     let finished = run(&dir, "all", &file).finish(0);
     let statistics = &finished.summary.json["statistics"];
     let bytes: usize = frames.iter().map(Vec::len).sum();

@@ -53,8 +53,6 @@ pub struct FlowsPlan {
     pub active_ns: u64,
     /// A flow's record ends when nothing came for this long, in nanoseconds.
     pub idle_ns: u64,
-    /// Tables of flows: one for each queue, or for each of its parsers.
-    pub tables: usize,
     /// Flows that each table holds.
     pub capacity: usize,
 }

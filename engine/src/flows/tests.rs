@@ -55,7 +55,6 @@ impl Bench {
             interval_ns: 1,
             active_ns,
             idle_ns,
-            tables: 1,
             capacity,
         };
         let (full_in, full) = crossbeam_channel::unbounded();
@@ -406,7 +405,6 @@ fn files_hold_what_the_meters_saw() {
         interval_ns: 3_600_000_000_000,
         active_ns: u64::MAX,
         idle_ns: u64::MAX,
-        tables: 1,
         capacity: 64,
     };
     let writer = Writer::start(&plan, 2).unwrap();
@@ -452,7 +450,6 @@ fn a_folder_that_is_not_there_is_told_at_once() {
         interval_ns: 1_000_000_000,
         active_ns: 1,
         idle_ns: 1,
-        tables: 1,
         capacity: 1,
     };
     let Err(error) = Writer::start(&plan, 1) else {
