@@ -3,7 +3,7 @@
 //! Of each run: what is in the files is exactly what should be, the rest stands in the ledger's own line for it, and
 //! nothing else does.
 
-use std::{collections::HashMap, path::PathBuf, process::Command};
+use std::{collections::HashMap, process::Command};
 use wqcap_tests::{
     Dir, Finished, Wqcap,
     captures::Captures,
