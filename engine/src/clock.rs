@@ -5,7 +5,9 @@
 //! Invariant: a conversion is continuous. A correction bends the line from the present tick on and never steps it,
 //! so stamps do not run backward when the system clock is slewed under them.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+mod shared;
+
+pub use shared::SharedConversion;
 
 /// Most a correction may bend the line: 500 parts per million, the most the kernel slews its own clock by.
 const MAX_SLEW: f64 = 500e-6;
@@ -89,55 +91,6 @@ impl Conversion {
             base_ns: here,
             slope,
         }
-    }
-}
-
-/// A conversion that one thread corrects and others read, without a lock: a sequence lock over three words.
-#[derive(Debug)]
-pub struct SharedConversion {
-    version: AtomicU64,
-    words: [AtomicU64; 3],
-}
-
-impl SharedConversion {
-    /// Shares a conversion.
-    #[must_use]
-    pub fn new(c: Conversion) -> Self {
-        Self {
-            version: AtomicU64::new(0),
-            words: [c.base_ticks, c.base_ns, c.slope].map(AtomicU64::new),
-        }
-    }
-
-    /// The conversion of now. Meant to be called once a batch.
-    #[inline]
-    #[must_use]
-    pub fn load(&self) -> Conversion {
-        loop {
-            let before = self.version.load(Ordering::Acquire);
-            let [base_ticks, base_ns, slope] =
-                [0, 1, 2].map(|i: usize| self.words[i].load(Ordering::Relaxed));
-            fence(Ordering::Acquire);
-            if before & 1 == 0 && self.version.load(Ordering::Relaxed) == before {
-                return Conversion {
-                    base_ticks,
-                    base_ns,
-                    slope,
-                };
-            }
-            std::hint::spin_loop();
-        }
-    }
-
-    /// Replaces the conversion. One thread may call this.
-    pub fn store(&self, c: Conversion) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version + 1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        for (word, value) in self.words.iter().zip([c.base_ticks, c.base_ns, c.slope]) {
-            word.store(value, Ordering::Relaxed);
-        }
-        self.version.store(version + 2, Ordering::Release);
     }
 }
 

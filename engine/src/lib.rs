@@ -85,6 +85,7 @@ pub mod rx;
 pub mod sink;
 pub mod stats;
 pub mod steer;
+mod sync;
 mod unseen;
 pub mod verbs;
 

@@ -4,7 +4,7 @@
 //! at the tags in place and shifts what follows it, `len` is the length on the wire. What cannot be told from a frame's
 //! bytes (`inbound`, `ifindex`) is refused.
 //!
-//! Imports nothing of the engine. Invariants: a [`Program`] has been verified, so it ends and cannot read outside the
+//! Imports nothing of the engine but its locks' names. Invariants: a [`Program`] has been verified, so it ends and cannot read outside the
 //! frame; running one takes no lock and allocates nothing. A filter is replaced as a whole, between two batches
 //! ([`Switch`]).
 
@@ -120,6 +120,7 @@ fn instructions(expression: &str) -> Result<Vec<Instruction>, FilterError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     const ARP: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 6];
 
@@ -156,5 +157,36 @@ mod tests {
         let direction = Filter::compile("inbound").unwrap_err();
         assert_eq!(direction, FilterError::Refused(Refused::NotInFrame));
         assert!(Filter::compile("a\0b").is_err());
+    }
+
+    #[test]
+    fn a_filter_holds_until_one_looks() {
+        let switch = Arc::new(Switch::new(Filter::compile("ip").unwrap()));
+        let mut watch = Watch::new(Arc::clone(&switch));
+        assert!(!watch.look());
+        let before = switch.set(Filter::compile("arp").unwrap());
+        assert_eq!(before.expression(), "ip");
+        assert_eq!(watch.filter().expression(), "ip");
+        assert!(watch.look() && !watch.look());
+        assert_eq!(watch.filter().expression(), "arp");
+    }
+
+    #[test]
+    fn the_last_change_is_seen_in_the_end() {
+        let switch = Arc::new(Switch::default());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut watch = Watch::new(Arc::clone(&switch));
+                    while watch.filter().expression() != "udp" {
+                        watch.look();
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            for expression in ["ip", "tcp", "udp"] {
+                switch.set(Filter::compile(expression).unwrap());
+            }
+        });
     }
 }

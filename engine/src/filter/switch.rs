@@ -4,7 +4,7 @@
 //! a filter holds for whole batches and the hot path never waits.
 
 use super::Filter;
-use std::sync::{
+use crate::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicU64, Ordering},
 };
@@ -93,41 +93,5 @@ impl Watch {
     fn take(&mut self, generation: u64) {
         self.seen = generation;
         self.filter = self.switch.get();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_filter_holds_until_one_looks() {
-        let switch = Arc::new(Switch::new(Filter::compile("ip").unwrap()));
-        let mut watch = Watch::new(Arc::clone(&switch));
-        assert!(!watch.look());
-        let before = switch.set(Filter::compile("arp").unwrap());
-        assert_eq!(before.expression(), "ip");
-        assert_eq!(watch.filter().expression(), "ip");
-        assert!(watch.look() && !watch.look());
-        assert_eq!(watch.filter().expression(), "arp");
-    }
-
-    #[test]
-    fn the_last_change_is_seen_in_the_end() {
-        let switch = Arc::new(Switch::default());
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    let mut watch = Watch::new(Arc::clone(&switch));
-                    while watch.filter().expression() != "udp" {
-                        watch.look();
-                        std::hint::spin_loop();
-                    }
-                });
-            }
-            for expression in ["ip", "tcp", "udp"] {
-                switch.set(Filter::compile(expression).unwrap());
-            }
-        });
     }
 }

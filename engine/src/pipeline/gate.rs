@@ -8,9 +8,8 @@ use super::{
 use crate::{
     rx::SlotMemory,
     stats::{Budget, Ends, QueueCounters},
+    sync::{Arc, Mutex, Sender},
 };
-use crossbeam_channel::Sender;
-use std::sync::{Arc, Mutex};
 
 /// The gate of one queue.
 pub(super) struct Gate<S> {

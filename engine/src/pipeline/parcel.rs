@@ -4,8 +4,8 @@ use super::{Frame, Verdict};
 use crate::{
     filter::Filter,
     rx::{Filled, SlotMemory},
+    sync::Arc,
 };
-use std::sync::Arc;
 
 /// A slot with its frame on its way through a parser, and what has become of it.
 pub(super) struct Item {

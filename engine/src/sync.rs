@@ -1,0 +1,8 @@
+//! Primitives by which threads share state, under one name: the models in `interleavings/` run the same sources with
+//! loom's in their place.
+
+pub(crate) use crossbeam_channel::Sender;
+pub(crate) use std::{
+    hint,
+    sync::{Arc, Mutex, PoisonError, atomic},
+};

@@ -1,0 +1,194 @@
+//! The models, each small enough for loom to go through all of it within seconds.
+
+use super::{
+    Consumer, Frame, Verdict,
+    gate::{Gate, GateAttr},
+    parcel::{Item, Parcel},
+};
+use crate::{
+    clock::{Conversion, SharedConversion},
+    filter::{Filter, Switch, Watch},
+    rx::{Filled, SlotMemory},
+    stats::{Budget, QueueCounters},
+    sync::{Arc, Mutex, Sender},
+};
+use loom::thread;
+
+/// Runs a model under every order. `interruptions`: at how many steps at most a thread is interrupted though it could
+/// go on; `None`: at all of them.
+fn model(interruptions: Option<usize>, run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = interruptions;
+    builder.check(run);
+}
+
+#[test]
+fn a_shared_conversion_is_read_whole_and_never_an_older_one() {
+    let line = |n| Conversion {
+        base_ticks: n,
+        base_ns: n,
+        slope: n,
+    };
+    model(None, move || {
+        let shared = Arc::new(SharedConversion::new(line(1)));
+        let writer = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.store(line(2)))
+        };
+        let seen = [shared.load(), shared.load()];
+        for it in seen {
+            assert!(it == line(1) || it == line(2), "{it:?}");
+        }
+        assert!(seen[0].slope <= seen[1].slope);
+        writer.join().unwrap();
+        assert_eq!(shared.load(), line(2));
+    });
+}
+
+#[test]
+fn a_budget_is_never_exceeded_and_what_is_given_back_can_be_claimed() {
+    model(None, || {
+        let budget = Arc::new(Budget::new(3));
+        let takers: Vec<_> = (0..2)
+            .map(|_| {
+                let budget = Arc::clone(&budget);
+                // A poll that finds one frame of two.
+                thread::spawn(move || {
+                    let grant = budget.claim(2);
+                    let captured = grant.min(1) as u64;
+                    budget.settle(grant, captured);
+                    captured
+                })
+            })
+            .collect();
+        let taken: u64 = takers.into_iter().map(|it| it.join().unwrap()).sum();
+        assert!(taken <= 3 && !budget.is_used_up());
+        let rest = budget.claim(9);
+        assert_eq!(rest as u64, 3 - taken);
+        budget.settle(rest, rest as u64);
+        assert!(budget.is_used_up());
+    });
+}
+
+#[test]
+fn who_sees_that_the_filter_changed_finds_the_new_one() {
+    model(None, || {
+        let switch = Arc::new(Switch::new(Filter("ip")));
+        let mut watch = Watch::new(Arc::clone(&switch));
+        let hand = {
+            let switch = Arc::clone(&switch);
+            thread::spawn(move || {
+                switch.set(Filter("tcp"));
+                switch.set(Filter("udp"));
+            })
+        };
+        let mut before = watch.filter().clone();
+        for _ in 0..2 {
+            let changed = watch.look();
+            let now = watch.filter().clone();
+            assert!(
+                changed || now == before,
+                "{now:?} from one batch to the next"
+            );
+            // Never back to an older one.
+            assert!(before != Filter("udp") || now == before);
+            assert!(!changed || now != Filter("ip"));
+            before = now;
+        }
+        hand.join().unwrap();
+        watch.look();
+        assert_eq!(*watch.filter(), Filter("udp"));
+    });
+}
+
+/// Writes down what it is given.
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Consumer for Written {
+    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+        self.0.lock().unwrap().push(frame.bytes[0]);
+        Verdict::Captured
+    }
+
+    fn changed(&mut self, _what: &str) {
+        // In the order of the frames, as a note in a file.
+        self.0.lock().unwrap().push(u8::MAX);
+    }
+}
+
+/// A parcel of these frames; the number of a frame is its place in its round too.
+fn parcel(round: u64, parts: usize, lane: usize, frames: &[u8]) -> Parcel {
+    let item = |number: &u8| Item::new(Filled::new(*number), 0, u32::from(*number));
+    Parcel {
+        round,
+        parts,
+        lane,
+        filter: None,
+        items: frames.iter().map(item).collect(),
+    }
+}
+
+/// Two parsers, three rounds, of which both have a part in the first, and a filter that changes with the second. Each
+/// parser hears of it with its next parcel.
+fn hand_in(ordered: bool) {
+    let sink = Arc::new(Mutex::new(Vec::new()));
+    let home = Arc::new(Mutex::new(Vec::<Parcel>::new()));
+    let counters = Arc::new(QueueCounters::new());
+    // One more than there are frames.
+    let budget = Arc::new(Budget::new(7));
+    assert_eq!(budget.claim(7), 7);
+    let gate = Arc::new(Gate::new(GateAttr {
+        sink: Written(Arc::clone(&sink)),
+        ordered,
+        memory: Arc::new(SlotMemory),
+        counters: Arc::clone(&counters),
+        budget: Some(Arc::clone(&budget)),
+        home: Sender(Arc::clone(&home)),
+    }));
+    let filter = Arc::new(Filter("arp"));
+    let first = [parcel(0, 2, 0, &[0, 2]), parcel(2, 1, 0, &[5])];
+    let second = [parcel(0, 2, 1, &[1]), parcel(1, 1, 1, &[3, 4])];
+    let parsers = [first, second].map(|mut parcels| {
+        parcels[1].filter = Some(Arc::clone(&filter));
+        let gate = Arc::clone(&gate);
+        thread::spawn(move || {
+            for parcel in parcels {
+                assert!(gate.hand_in(parcel).is_ok());
+            }
+        })
+    });
+    // The loop, between two polls: a frame is counted before its slot is home.
+    let back: usize = home.lock().unwrap().iter().map(|it| it.items.len()).sum();
+    assert!(counters.ended() >= back as u64);
+    for parser in parsers {
+        parser.join().unwrap();
+    }
+    let written = sink.lock().unwrap().clone();
+    if ordered {
+        assert_eq!(written, [0, 1, 2, u8::MAX, 3, 4, 5]);
+    } else {
+        let mut frames: Vec<_> = written.into_iter().filter(|it| *it < 9).collect();
+        frames.sort_unstable();
+        assert_eq!(frames, [0, 1, 2, 3, 4, 5]);
+    }
+    assert_eq!(counters.ended(), 6);
+    assert!(!budget.is_used_up());
+    budget.settle(1, 1);
+    assert!(budget.is_used_up());
+    // The pool is whole: every token came home, once.
+    let home = home.lock().unwrap();
+    let tokens = home.iter().flat_map(|parcel| &parcel.items);
+    let mut tokens: Vec<_> = tokens.map(|it| it.filled.bytes(&SlotMemory)[0]).collect();
+    tokens.sort_unstable();
+    assert_eq!(tokens, [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn frames_pass_the_gate_in_order_whoever_is_first() {
+    model(Some(4), || hand_in(true));
+}
+
+#[test]
+fn without_an_order_nothing_waits_at_the_gate() {
+    model(Some(4), || hand_in(false));
+}

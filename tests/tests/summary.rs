@@ -1,0 +1,122 @@
+//! The summary, held to its documentation: every key of real summaries is in `docs/summary.md` with its type, and every
+//! key that is documented is in one of them.
+
+use serde_json::Value;
+use std::{collections::BTreeMap, fs, path::Path};
+use wqcap_tests::{Dir, Wqcap, binaries};
+
+/// The documented keys and their types.
+fn documented() -> BTreeMap<String, String> {
+    let path = binaries::root().join("docs/summary.md");
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let rows = text.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split(" | ");
+        let key = cells.next()?.strip_suffix('`')?;
+        Some((key.to_owned(), cells.next()?.to_owned()))
+    });
+    rows.collect()
+}
+
+/// The documented key of the element or member `name` of what is documented as `of`.
+fn key_of(documented: &BTreeMap<String, String>, of: &str, name: &str) -> String {
+    let own = if of.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{of}.{name}")
+    };
+    let any = format!("{of}.*");
+    if !documented.contains_key(&own) && documented.contains_key(&any) {
+        any
+    } else {
+        own
+    }
+}
+
+fn is_of(value: &Value, kind: &str) -> bool {
+    match kind {
+        "count" => value.is_u64(),
+        "number" => value.is_number(),
+        "text" => value.is_string(),
+        "list" => value.is_array(),
+        "object" => value.is_object(),
+        "null" => value.is_null(),
+        other => panic!("docs/summary.md has a type {other:?}"),
+    }
+}
+
+/// Walks a summary, and notes the documented keys it has.
+fn walk(documented: &BTreeMap<String, String>, key: &str, value: &Value, seen: &mut Vec<String>) {
+    if let Some(kinds) = documented.get(key) {
+        assert!(
+            kinds.split(" or ").any(|kind| is_of(value, kind)),
+            "{key} is no {kinds}: {value}"
+        );
+        seen.push(key.to_owned());
+    } else {
+        // An element that is an object has its members documented, not itself.
+        let member = key.is_empty() || key.ends_with("[]") && value.is_object();
+        assert!(member, "docs/summary.md does not have {key}: {value}");
+    }
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                walk(documented, &key_of(documented, key, name), member, seen);
+            }
+        }
+        Value::Array(elements) => {
+            for element in elements {
+                walk(documented, &format!("{key}[]"), element, seen);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The summary of a run with everything on that a summary can tell of, in a folder where `left` was left open.
+fn everything_on(dir: &Dir, left: &Path) -> Value {
+    let run = Wqcap::run(dir, "all")
+        .model("synth:size=100,flows=20,count=8000")
+        .queues(2)
+        .set("capture.statistics=true")
+        .set("capture.verify_fcs=true")
+        .set("wq.scatter_fcs=true")
+        .set("capture.slice=l4")
+        .set(&format!("flows.dir={}", dir.folder("flows").display()))
+        .set("output.rotate_size=64KiB")
+        .set("output.keep_files=4")
+        .set("output.hook=/bin/true")
+        .set("model.fault=wq_fatal:queue=0@frames=2000");
+    // What an earlier run left open.
+    let out = dir.folder("all.out");
+    fs::copy(left, out.join("wqcap-q07-1.pcap.part")).expect("a copy");
+    // Not `finish`: files that were deleted hold frames no longer.
+    let _ = run.done().expect(0);
+    let text = fs::read_to_string(run.summary_path()).expect("a summary");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+#[test]
+fn real_summaries_and_their_documentation_have_the_same_keys() {
+    let documented = documented();
+    let dir = Dir::new();
+    let plain = Wqcap::run(&dir, "plain")
+        .model("synth:count=1000")
+        .set("capture.timestamps=software")
+        .finish(0);
+    let (_, left) = plain.files().remove(0);
+    let failed = Wqcap::run(&dir, "failed")
+        .model("synth:count=20000")
+        .set("model.fault=device_fatal@frames=5000")
+        .finish(1);
+    let mut seen = Vec::new();
+    let (plain, failed) = (plain.summary.json, failed.summary.json);
+    for summary in [&plain, &failed, &everything_on(&dir, &left)] {
+        walk(&documented, "", summary, &mut seen);
+    }
+    assert!(failed["error"].is_string());
+    assert!(plain["clock"].is_null() && plain["error"].is_null());
+    // A class of malformed frames is there only when there are such frames.
+    for key in documented.keys().filter(|key| *key != "malformed.*") {
+        assert!(seen.contains(key), "{key} is documented, but in no summary");
+    }
+}
