@@ -11,12 +11,11 @@ use engine::{
         auth::Keys,
         client::{Client, ClientError, UnixLink},
         message::{
-            Body, Command, ControlStatus, RdmaStatus, State, Stats, Status, Total, TransportStatus,
-            schema,
+            Body, Command, ControlStatus, RdmaStatus, State, Stats, Status, TransportStatus, schema,
         },
         rdma::RdmaLink,
     },
-    stats::Counter,
+    stats::{Counter, Total},
 };
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt::Write, io, net::ToSocketAddrs, path::Path, time::Duration};

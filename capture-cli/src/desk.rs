@@ -9,12 +9,11 @@ use engine::{
     config::Config,
     control::{
         backend::{Backend, Done},
-        message::{
-            CaptureStatus, Changed, Code, Command, Ledger, LogLevel, Refusal, State, Stats, Total,
-        },
+        message::{CaptureStatus, Changed, Code, Command, Ledger, LogLevel, Refusal, State, Stats},
     },
     device,
     plan::Plan,
+    stats::QueueLedger,
 };
 use serde_json::{Value, json};
 use std::{
@@ -378,7 +377,9 @@ impl Backend for Counter {
             elapsed_s: snapshot.as_ref().map_or(0.0, |it| it.elapsed.as_secs_f64()),
             filter: self.filter(),
             log: log::level(),
-            ledger: snapshot.map(|it| Total::of(&it.queues)).unwrap_or_default(),
+            ledger: snapshot
+                .map(|it| QueueLedger::total(&it.queues).into())
+                .unwrap_or_default(),
         }
     }
 
@@ -389,7 +390,7 @@ impl Backend for Counter {
         Stats {
             elapsed_s: snapshot.elapsed.as_secs_f64(),
             ledger: Ledger {
-                total: Total::of(&snapshot.queues),
+                total: QueueLedger::total(&snapshot.queues).into(),
                 queues: snapshot.queues,
             },
             nic: snapshot.nic,

@@ -2,8 +2,10 @@
 
 mod budget;
 pub mod live;
+mod total;
 
 pub use budget::Budget;
+pub use total::Total;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@
 //! A message is one JSON object. Over a Unix socket it is a line; over RDMA it is split into parts
 //! ([`super::parts`]). The text never holds a line break.
 
-use crate::stats::{NicCounters, QueueLedger};
+use crate::stats::{NicCounters, QueueLedger, Total};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -361,41 +361,6 @@ pub struct Ledger {
     pub total: Total,
     /// By queue.
     pub queues: Vec<QueueLedger>,
-}
-
-/// The lines of [`QueueLedger`], of all queues together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[allow(missing_docs, reason = "they are described at QueueLedger")]
-pub struct Total {
-    pub received: u64,
-    pub captured: u64,
-    pub filtered: u64,
-    pub sampled_out: u64,
-    pub deduplicated: u64,
-    pub dropped_pipeline: u64,
-    pub dropped_storage: u64,
-    pub late: u64,
-    pub errors: u64,
-    pub bytes: u64,
-}
-
-impl Total {
-    /// The sum.
-    #[must_use]
-    pub fn of(queues: &[QueueLedger]) -> Self {
-        queues.iter().fold(Self::default(), |sum, it| Self {
-            received: sum.received + it.received,
-            captured: sum.captured + it.captured,
-            filtered: sum.filtered + it.filtered,
-            sampled_out: sum.sampled_out + it.sampled_out,
-            deduplicated: sum.deduplicated + it.deduplicated,
-            dropped_pipeline: sum.dropped_pipeline + it.dropped_pipeline,
-            dropped_storage: sum.dropped_storage + it.dropped_storage,
-            late: sum.late + it.late,
-            errors: sum.errors + it.errors,
-            bytes: sum.bytes + it.bytes,
-        })
-    }
 }
 
 /// The handshake of transports without peer credentials; see [`super::auth`].
