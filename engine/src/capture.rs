@@ -708,6 +708,14 @@ impl Capture {
         }
     }
 
+    /// Tells everybody that the end has come. The writer too: a loop may wait for it, and it for room on the disk.
+    fn hurry(&self) {
+        self.shared.control.stop.store(true, Ordering::Release);
+        if let Some(writer) = &self.writer {
+            writer.hurry();
+        }
+    }
+
     /// Ends the run in order: rules away, rings drained, files closed.
     #[must_use]
     pub fn finish(mut self) -> Report {
@@ -716,7 +724,7 @@ impl Capture {
         self.port.shut();
         std::thread::sleep(SETTLE);
         let nic = self.nic.growth();
-        self.shared.control.stop.store(true, Ordering::Release);
+        self.hurry();
         let mut rings = Vec::with_capacity(self.loops.len());
         for thread in std::mem::take(&mut self.loops) {
             match thread.join() {
@@ -748,6 +756,7 @@ impl Capture {
             .lock()
             .map(|mut n| std::mem::take(&mut *n))
             .unwrap_or_default();
+        notes.extend(finished.notes);
         notes.extend(finished.failures.into_iter().skip(1));
         Report {
             end,
@@ -772,7 +781,7 @@ impl Drop for Capture {
     /// A capture that is not finished, as when starting it failed half way: the loops must not outlive it.
     fn drop(&mut self) {
         self.port.shut();
-        self.shared.control.stop.store(true, Ordering::Release);
+        self.hurry();
         for thread in self.loops.drain(..) {
             let _ = thread.join();
         }

@@ -1,5 +1,5 @@
-//! Disks that come to harm: an ext4 file system in a file, whose power can be cut, and one in memory, by FUSE, that
-//! stalls and fails when told to. Both go with their owner.
+//! Disks that come to harm: an ext4 file system in a file, whose power can be cut, a small one in memory, and one by
+//! FUSE that stalls and fails when told to. All go with their owner.
 
 use crate::{Dir, Program, process};
 use fuser::{
@@ -17,7 +17,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// An ext4 file system in a file, mounted through a loop device.
@@ -61,8 +61,10 @@ impl Image {
     }
 
     fn plug(&self) -> Result<(), String> {
+        // The journal is written when somebody asks for it, and else not within a test: what a power cut leaves is what
+        // was synced.
         let mounted = Program::new("mount")
-            .args(["-o", "loop"])
+            .args(["-o", "loop,commit=300"])
             .arg(&self.file)
             .arg(&self.mount)
             .run();
@@ -92,7 +94,16 @@ impl Image {
     /// # Panics
     /// When it cannot be mounted.
     pub fn restart(&self) {
-        drop(Program::new("umount").arg(&self.mount).run().expect(0));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let done = Program::new("umount").arg(&self.mount).run();
+            if done.status.success() {
+                break;
+            }
+            // The kernel may hold a dead writer's files until its last writes have ended.
+            assert!(Instant::now() < deadline, "{done}");
+            thread::sleep(Duration::from_millis(50));
+        }
         self.plug().expect("was mounted before");
     }
 }
@@ -100,6 +111,44 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         // Lazily: a process may still hold a file of it after a test that failed.
+        let _ = Program::new("umount").arg("-l").arg(&self.mount).run();
+    }
+}
+
+/// A small file system in memory (tmpfs).
+pub struct Memory {
+    mount: PathBuf,
+}
+
+impl Memory {
+    /// Mounts one of so many MiB.
+    ///
+    /// # Errors
+    /// What is missing for that, as a reason to skip.
+    pub fn new(dir: &Dir, mib: u64) -> Result<Self, String> {
+        if !process::is_root() {
+            return Err("mounting a disk takes root".into());
+        }
+        let mount = dir.folder("memory");
+        let mounted = Program::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"])
+            .arg(&mount)
+            .run();
+        match mounted.status.code() {
+            Some(0) => Ok(Self { mount }),
+            _ => Err(format!("no tmpfs can be mounted here: {mounted}")),
+        }
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.mount
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
         let _ = Program::new("umount").arg("-l").arg(&self.mount).run();
     }
 }

@@ -10,6 +10,7 @@ use pcap_file::{
     pcapng::{
         Block, PcapNgReader,
         blocks::{
+            enhanced_packet::EnhancedPacketOption,
             interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption},
             interface_statistics::InterfaceStatisticsOption,
         },
@@ -106,6 +107,29 @@ pub fn statistics(path: &Path) -> (u64, u64) {
             _ => None,
         }),
     )
+}
+
+/// Frames that a pcapng file's records say were lost right before them.
+///
+/// # Panics
+/// When the file is not whole.
+#[must_use]
+#[track_caller]
+pub fn lost_before(path: &Path) -> u64 {
+    let file = unpacked(path);
+    let shown = path.display();
+    let mut reader = PcapNgReader::new(&file[..]).unwrap_or_else(|e| panic!("{shown}: {e}"));
+    let mut lost = 0;
+    while let Some(block) = reader.next_block() {
+        if let Block::EnhancedPacket(packet) = block.unwrap_or_else(|e| panic!("{shown}: {e}")) {
+            let counts = packet.options.iter().filter_map(|option| match option {
+                EnhancedPacketOption::DropCount(n) => Some(*n),
+                _ => None,
+            });
+            lost += counts.sum::<u64>();
+        }
+    }
+    lost
 }
 
 fn read_pcap(file: &[u8]) -> Result<Vec<Record>, String> {

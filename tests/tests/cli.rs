@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::{
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     thread,
     time::Duration,
 };
@@ -286,69 +286,6 @@ fn capabilities_are_asked_for_or_granted_and_it_is_said() {
         .map(|f| files::read(&f.expect("listed").path()).len())
         .sum();
     assert_eq!(captured, 2000, "two runs of a thousand frames");
-}
-
-/// Runs `run` with a tmpfs of `size` over its output folder, in a mount namespace of its own, and copies what the
-/// folder held at the end to `copy`.
-fn on_small_disk(run: &Wqcap<'_>, size: &str, copy: &Path) -> Program {
-    let script = r#"
-        out=$1 copy=$2 size=$3
-        shift 3
-        mount -t tmpfs -o "size=$size" tmpfs "$out" || exit 99
-        "$@"
-        status=$?
-        cp -r "$out/." "$copy" || exit 98
-        exit $status
-    "#;
-    let out = run.out_path().to_str().expect("plain").to_owned();
-    let copy = copy.to_str().expect("plain").to_owned();
-    run.program()
-        .wrapped(["unshare", "-m", "sh", "-c", script, "sh", &out, &copy, size])
-}
-
-#[test]
-fn a_full_disk_ends_the_run_and_what_was_captured_stays_readable() {
-    if !Program::new("unshare")
-        .args(["-m", "true"])
-        .run()
-        .status
-        .success()
-    {
-        skip!("no mount namespaces here: it takes root");
-    }
-    for on_full in ["hold", "drop"] {
-        let dir = Dir::new();
-        let copy = dir.folder("copy");
-        let run = Wqcap::run(&dir, "full")
-            // Endless: only the full disk can end it, however slow this machine is today.
-            .model("synth:size=1500,flows=64,pps=20000")
-            .queues(2)
-            .set("output.buffer=1MiB")
-            .set(&format!("output.on_full={on_full}"));
-        let done = on_small_disk(&run, "6m", &copy).run().expect(1);
-        done.says(&["No space left on device", "wqcap-q"]);
-        let summary = Summary::parse(
-            &fs::read_to_string(run.summary_path()).expect("a summary, for all that"),
-        );
-        let total = summary.ledger.total;
-        assert_eq!(summary.json["end"], "storage", "{done}");
-        assert!(total.dropped_storage > 0, "{done}");
-        let mut readable = 0;
-        for entry in fs::read_dir(&copy).expect("a folder") {
-            let path = entry.expect("listed").path();
-            readable += files::read(&path).len() as u64;
-            let _ = Program::new("tcpdump")
-                .args(["-n", "--count", "-r"])
-                .arg(&path)
-                .run()
-                .expect(0);
-        }
-        assert_eq!(readable, total.captured, "{done}");
-        assert!(
-            readable > 1000,
-            "six megabytes hold some thousands of frames: {done}"
-        );
-    }
 }
 
 #[test]

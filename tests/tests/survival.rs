@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | `killed` | SIGKILL | what was in the write buffers |
 //! | `power_cut` | `EXT4_IOC_SHUTDOWN` on an ext4 in a file | what was in no finished file |
+//! | `an_open_file_after_a_power_cut` | the same | what was written since the last sync, a second ago |
 //! | `a_slow_disk_costs_what_the_ledger_says` | each write stalls | nothing with a wire that waits, else `dropped_storage` |
 //! | `a_disk_that_is_gone` | every call fails with EIO | `dropped_storage`: all that is in no finished file |
 //! | `a_folder_that_is_removed` | rm -r of `output.dir` | `dropped_storage`: all of it |
@@ -21,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_tests::{
-    Dir, Done, Summary, Wqcap,
+    Dir, Done, Program, Summary, Wqcap,
     disks::{Image, Shaky},
     files, need,
     wqcap::wqcap,
@@ -211,6 +212,38 @@ fn power_cut() {
         .map(|it| unbroken(std::slice::from_ref(it)))
         .sum();
     assert!(kept >= total.captured, "{kept} frames are left of {done}");
+}
+
+#[test]
+fn an_open_file_after_a_power_cut() {
+    /// Of this, a sync a second leaves all but the end, however busy the machine.
+    const RUN: Duration = Duration::from_secs(6);
+    const LEAST: u64 = 1_500_000_000;
+    let dir = Dir::new();
+    let disk = need!(Image::new(&dir, 128));
+    let out = disk.path().join("cap");
+    fs::create_dir(&out).expect("made");
+    // The folder itself is there before the run.
+    drop(Program::new("sync").run().expect(0));
+    let run = run(&dir, &out, ENDLESS).set("output.rotate_size=1GiB");
+    let mut running = run.start();
+    running.until("a file is open", |_| {
+        ending(&out, "part")
+            .iter()
+            .any(|it| fs::metadata(it).is_ok_and(|it| it.len() > 0))
+    });
+    thread::sleep(RUN);
+    disk.cut();
+    running.signal(Signal::KILL);
+    let _ = running.wait();
+    disk.restart();
+    recovered(&out);
+    let all = ending(&out, "pcap");
+    assert_eq!(all.len(), 1, "{all:?}");
+    assert!(unbroken(&all) > 0);
+    let records = files::read(&all[0]);
+    let kept = records[records.len() - 1].ts - records[0].ts;
+    assert!(kept >= LEAST, "{kept} ns of {RUN:?} are left");
 }
 
 /// A disk whose writes stall this long each, `stalls` times and more: under a wire that waits, and under one that goes

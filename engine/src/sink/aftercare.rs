@@ -24,6 +24,11 @@ pub(super) struct News {
 }
 
 impl News {
+    /// For the writer, to ask for room.
+    pub(super) fn bell(&self) -> Option<Bell> {
+        self.bell.clone()
+    }
+
     pub(super) fn tell(&self, file: &Path) {
         if let Some(bell) = &self.bell {
             bell.ring();
@@ -39,7 +44,8 @@ impl Aftercare {
     pub(super) fn start(files: &Files) -> Result<(Self, News), Error> {
         let (keeper, bell) = match files.keep.is_everything() {
             true => (None, None),
-            false => Keeper::start(&files.dir, files.keep).map(|(a, b)| (Some(a), Some(b)))?,
+            false => Keeper::start(&files.dir, files.keep, files.buffer)
+                .map(|(a, b)| (Some(a), Some(b)))?,
         };
         let (hooks, sender) = match &files.hook {
             None => (None, None),

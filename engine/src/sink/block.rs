@@ -89,6 +89,8 @@ pub(super) struct Block {
     pub(super) end: bool,
     /// What was in it cannot be written; the file ends before it.
     pub(super) spoilt: bool,
+    /// Its memory's number in the pool of what is written.
+    pub(super) extent: Option<u16>,
 }
 
 impl Block {
@@ -105,6 +107,7 @@ impl Block {
             first_ns: 0,
             end: false,
             spoilt: false,
+            extent: None,
         }
     }
 

@@ -3,6 +3,9 @@
 //! Invariants: only regular files with a capture file's name go, never an open one (its name ends in `.part`) and
 //! never a link. What there is, is looked up anew before anything is deleted: a hook or a person may have taken files
 //! away meanwhile, and others must not pay for them. A thread of its own: no block and no sync waits for it.
+//!
+//! A disk that is full before `output.keep` is reached makes the oldest files go too: whoever names a limit wants the
+//! newest frames rather than the oldest.
 
 use crate::{Error, name::FileName};
 use crossbeam_channel::{Receiver, Sender};
@@ -12,6 +15,10 @@ use std::{
     collections::HashSet,
     fs, io,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -58,30 +65,50 @@ pub(super) struct Keeper {
     thread: JoinHandle<Deleted>,
 }
 
-/// Tells the keeper that there is one more file.
+/// Tells the keeper that there is something to do.
 #[derive(Clone)]
-pub(super) struct Bell(Sender<()>);
+pub(super) struct Bell {
+    rings: Sender<()>,
+    room: Arc<AtomicBool>,
+}
 
 impl Bell {
+    /// There is one more file.
     pub(super) fn ring(&self) {
         // Full: it is going to look anyway.
-        let _ = self.0.try_send(());
+        let _ = self.rings.try_send(());
+    }
+
+    /// The disk is full.
+    pub(super) fn ask_for_room(&self) {
+        self.room.store(true, Ordering::Release);
+        self.ring();
     }
 }
 
 impl Keeper {
     /// Looks at the folder at once, after each ring, and a last time when the bell is gone.
-    pub(super) fn start(dir: &Path, keep: Keep) -> Result<(Self, Bell), Error> {
+    /// `room` is what a full disk takes to go on.
+    pub(super) fn start(dir: &Path, keep: Keep, room: u64) -> Result<(Self, Bell), Error> {
         let (bell, rings) = crossbeam_channel::bounded(1);
-        let dir = dir.to_owned();
+        let bell = Bell {
+            rings: bell,
+            room: Arc::default(),
+        };
+        let look = Look {
+            dir: dir.to_owned(),
+            keep,
+            room,
+        };
+        let asked = Arc::clone(&bell.room);
         let thread = std::thread::Builder::new()
             .name("wqcap-keeper".into())
-            .spawn(move || run(&dir, keep, &rings))
+            .spawn(move || run(&look, &rings, &asked))
             .map_err(|source| Error::System {
                 what: "the thread wqcap-keeper".into(),
                 source,
             })?;
-        Ok((Self { thread }, Bell(bell)))
+        Ok((Self { thread }, bell))
     }
 
     /// Waits for the last look; the bell must be gone.
@@ -90,11 +117,21 @@ impl Keeper {
     }
 }
 
-fn run(dir: &Path, keep: Keep, rings: &Receiver<()>) -> Deleted {
+/// What the thread looks at, and for what.
+struct Look {
+    dir: PathBuf,
+    keep: Keep,
+    room: u64,
+}
+
+fn run(look: &Look, rings: &Receiver<()>, asked: &AtomicBool) -> Deleted {
     let mut deleted = Deleted::default();
     let mut last = String::new();
     loop {
-        match tidy(dir, keep, &mut deleted) {
+        // Files alone are no measure of a disk.
+        let asked = asked.swap(false, Ordering::AcqRel) && look.keep.bytes.is_some();
+        let room = if asked { look.room } else { 0 };
+        match tidy(&look.dir, look.keep, room, &mut deleted) {
             Ok(()) => last.clear(),
             // Told once, not at every look.
             Err(e) if e != last => {
@@ -117,8 +154,8 @@ struct Old {
     len: u64,
 }
 
-/// Deletes the oldest files until what is left is within the limits.
-fn tidy(dir: &Path, keep: Keep, deleted: &mut Deleted) -> Result<(), String> {
+/// Deletes the oldest files until what is left is within the limits, and `room` bytes more are free.
+fn tidy(dir: &Path, keep: Keep, room: u64, deleted: &mut Deleted) -> Result<(), String> {
     let told = |e: io::Error| format!("cannot look at {}: {e}", dir.display());
     let mut old = finished(dir).map_err(told)?;
     let most = match keep.bytes {
@@ -135,6 +172,7 @@ fn tidy(dir: &Path, keep: Keep, deleted: &mut Deleted) -> Result<(), String> {
     };
     old.sort_by(|a, b| (b.start_ns, &b.path).cmp(&(a.start_ns, &a.path)));
     let mut bytes: u64 = old.iter().map(|it| it.len).sum();
+    let most = most.min(bytes.saturating_sub(room));
     while bytes > most || old.len() > most_files {
         let Some(it) = old.pop() else { break };
         match fs::remove_file(&it.path) {
@@ -197,7 +235,7 @@ mod tests {
 
     fn left(files: &[(&str, usize)], keep: Keep) -> Vec<String> {
         let dir = folder(files);
-        tidy(dir.path(), keep, &mut Deleted::default()).expect("tidies");
+        tidy(dir.path(), keep, 0, &mut Deleted::default()).expect("tidies");
         names(dir.path())
     }
 
@@ -239,7 +277,7 @@ mod tests {
             bytes: Some(Share::Bytes(1)),
             files: 1,
         };
-        tidy(dir.path(), keep, &mut deleted).expect("tidies");
+        tidy(dir.path(), keep, 0, &mut deleted).expect("tidies");
         assert_eq!(
             names(dir.path()),
             [
@@ -255,13 +293,27 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_takes_the_oldest_where_bytes_are_limited() {
+        for (bytes, want) in [(Some(Share::Bytes(1 << 20)), 2), (None, 4)] {
+            let dir = folder(&FILES);
+            let keep = Keep { bytes, files: 9 };
+            let (keeper, bell) = Keeper::start(dir.path(), keep, 150).expect("starts");
+            bell.ask_for_room();
+            drop(bell);
+            let deleted = keeper.finish();
+            assert_eq!(names(dir.path()).len(), want);
+            assert_eq!(deleted.files.len(), 4 - want);
+        }
+    }
+
+    #[test]
     fn a_ring_is_answered_and_the_end_is_too() {
         let dir = folder(&FILES);
         let keep = Keep {
             bytes: None,
             files: 1,
         };
-        let (keeper, bell) = Keeper::start(dir.path(), keep).expect("starts");
+        let (keeper, bell) = Keeper::start(dir.path(), keep, 150).expect("starts");
         for i in 200..220 {
             fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
             bell.ring();

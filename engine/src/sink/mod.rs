@@ -6,6 +6,8 @@
 //!               +----------------- empty blocks -------------+
 //! ```
 //!
+//! `writer` is what others see of this, `work` the thread that writes, `open` a file it writes, `disk` its way there.
+//!
 //! In the order of time, an orderer joins the queues' blocks before that (`order`), and writes to stdout itself if it
 //! is to (`stream`). With compression, packers stand between the sinks and the writer (`pack`).
 //!
@@ -21,8 +23,10 @@ mod block;
 mod closer;
 mod count;
 mod disk;
+mod drought;
 mod hook;
 mod keep;
+mod open;
 mod order;
 mod origin;
 mod pack;
@@ -30,6 +34,7 @@ mod pcap;
 mod pcapng;
 mod plain;
 mod stream;
+mod work;
 mod writer;
 
 pub use block::{BlockSink, OnFull, Rotation};

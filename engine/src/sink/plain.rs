@@ -1,8 +1,8 @@
 //! The least that a writer can do: what the block writer is measured against.
 
 use super::{
-    block::ALIGN,
-    disk::{DEPTH, Disk},
+    block::{ALIGN, Block},
+    disk::{DEPTH, Disk, Pool, Write},
 };
 use crate::memory::Region;
 use std::{
@@ -39,8 +39,11 @@ pub fn write_plainly(path: &Path, bytes: u64) -> io::Result<(u64, Duration, bool
     };
     let memory = Region::allocate(WRITE.next_multiple_of(ALIGN), None)
         .map_err(|e| io::Error::other(e.to_string()))?;
-    let content = memory.as_slice(WRITE);
-    let mut disk = Disk::open();
+    let mut block = Block::new(memory);
+    let mut pool = Pool::default();
+    pool.join(&mut block);
+    let mut disk = Disk::open(&pool);
+    let place = disk.meet(&file);
     let writes = bytes.div_ceil(WRITE as u64);
     let (mut begun, mut ended) = (0, 0);
     let mut problem = None;
@@ -50,7 +53,16 @@ pub fn write_plainly(path: &Path, bytes: u64) -> io::Result<(u64, Duration, bool
             #[allow(unsafe_code)]
             // SAFETY: memory and file outlive this loop, which ends when no write is under way, and nobody writes to
             // the memory.
-            let submitted = unsafe { disk.submit(0, &file, begun * WRITE as u64, content) };
+            let submitted = unsafe {
+                disk.submit(Write {
+                    token: 0,
+                    file: &file,
+                    place,
+                    offset: begun * WRITE as u64,
+                    bytes: block.memory.as_slice(WRITE),
+                    extent: block.extent,
+                })
+            };
             match submitted {
                 Ok(()) => begun += 1,
                 Err(e) => problem = Some(e),
@@ -70,7 +82,7 @@ pub fn write_plainly(path: &Path, bytes: u64) -> io::Result<(u64, Duration, bool
         });
         if let Err(e) = reaped {
             // Writes may be under way still: neither memory nor file may go.
-            std::mem::forget((memory, file, disk));
+            std::mem::forget((block, file, disk));
             return Err(e);
         }
     }

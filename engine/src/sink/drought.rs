@@ -1,0 +1,121 @@
+//! A disk without room: how long, and when it is worth another try. Frames go on into the write buffers meanwhile, as
+//! with a disk that is slow.
+
+use std::{
+    io,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+/// The first pause between two tries; each is twice as long as the one before it, up to the longest.
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(1);
+/// How long the end of a run waits for room.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whether an error says that there is no room, which may come back.
+pub(super) fn is_want_of_room(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+/// A want of room that lasts.
+#[derive(Debug)]
+pub(super) struct Drought {
+    began: Instant,
+    /// When to try again; `None`: a try is under way.
+    next: Option<Instant>,
+    pause: Duration,
+}
+
+impl Drought {
+    pub(super) fn begin(now: Instant) -> Self {
+        Self {
+            began: now,
+            next: Some(now + FIRST),
+            pause: FIRST,
+        }
+    }
+
+    /// Whether everything waits; else something is tried.
+    pub(super) fn waits(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// How long to wait.
+    pub(super) fn rest(&self, now: Instant) -> Duration {
+        let next = self.next.unwrap_or(now);
+        next.saturating_duration_since(now)
+    }
+
+    /// A try begins.
+    pub(super) fn try_again(&mut self) {
+        self.next = None;
+    }
+
+    /// What was tried has failed. Many may fail in one try: the pause begins with the first.
+    pub(super) fn goes_on(&mut self, now: Instant) {
+        if self.next.is_none() {
+            self.pause = (self.pause * 2).min(LONGEST);
+            self.next = Some(now + self.pause);
+        }
+    }
+
+    pub(super) fn lasted(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.began)
+    }
+}
+
+/// Tells the writer that the run is at its end.
+#[derive(Debug, Default)]
+pub(super) struct Haste(OnceLock<Instant>);
+
+impl Haste {
+    pub(super) fn begin(&self) {
+        let _ = self.0.set(Instant::now());
+    }
+
+    /// Whether room is not waited for any more.
+    pub(super) fn has_no_patience(&self, now: Instant) -> bool {
+        let begun = self.0.get();
+        begun.is_some_and(|begun| now.saturating_duration_since(*begun) >= PATIENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_second_and_a_try_counts_once() {
+        let start = Instant::now();
+        let mut drought = Drought::begin(start);
+        let mut now = start;
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            assert!(drought.waits());
+            pauses.push(drought.rest(now).as_millis());
+            now += drought.rest(now);
+            assert_eq!(drought.rest(now), Duration::ZERO);
+            drought.try_again();
+            assert!(!drought.waits());
+            for _ in 0..16 {
+                drought.goes_on(now);
+            }
+        }
+        assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(drought.lasted(now), Duration::from_millis(3500));
+    }
+
+    #[test]
+    fn patience_ends_only_after_the_end_was_told() {
+        let haste = Haste::default();
+        let later = Instant::now() + 10 * PATIENCE;
+        assert!(!haste.has_no_patience(later));
+        haste.begin();
+        assert!(!haste.has_no_patience(Instant::now()));
+        assert!(haste.has_no_patience(later));
+        let (full, other) = (libc::ENOSPC, libc::EIO);
+        assert!(is_want_of_room(&io::Error::from_raw_os_error(full)));
+        assert!(!is_want_of_room(&io::Error::from_raw_os_error(other)));
+    }
+}

@@ -1,0 +1,171 @@
+//! A file that is being written: the chain of its blocks, and what of them has reached the disk.
+
+use super::{
+    block::{Block, Ledger},
+    closer::{Leaving, Named},
+    disk::Place,
+};
+use std::collections::VecDeque;
+
+/// An open file and the chain of its blocks from the first one not yet on disk.
+pub(super) struct Open {
+    pub(super) number: u64,
+    /// `None`: it could not be created; its blocks are lost.
+    pub(super) named: Option<Named>,
+    /// Where the disk knows it.
+    pub(super) place: Option<Place>,
+    chain: VecDeque<Link>,
+    /// Link number of the chain's first.
+    first: u64,
+    /// Bytes of the unbroken run of blocks on disk, up to their last record's end.
+    whole: u64,
+    /// Frames in that run, and their bytes.
+    frames: u64,
+    frame_bytes: u64,
+    /// The same by queue, in a file of all queues; else empty.
+    by_queue: Vec<(u64, u64)>,
+    /// Blocks that wait for a partial one before them, which shares a sector with the next.
+    pub(super) waiting: VecDeque<Block>,
+    pub(super) partial: bool,
+    /// A block of it could not be written; those behind it are lost.
+    pub(super) broke: bool,
+    /// No more blocks will come.
+    pub(super) ended: bool,
+    /// Writes under way.
+    pub(super) flying: usize,
+    /// Where the next packed block belongs.
+    pub(super) end: u64,
+    /// Something was written since it was synced last.
+    pub(super) unsynced: bool,
+}
+
+/// A block of a file, in the file's order.
+struct Link {
+    frames: u64,
+    frame_bytes: u64,
+    by_queue: Vec<(u64, u64)>,
+    whole_end: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Flying,
+    Written,
+    Failed,
+}
+
+impl Open {
+    /// The file that is a queue's so-many-th.
+    pub(super) fn new(number: u64, named: Option<Named>, place: Option<Place>) -> Self {
+        Self {
+            number,
+            broke: named.is_none(),
+            named,
+            place,
+            chain: VecDeque::new(),
+            first: 0,
+            whole: 0,
+            frames: 0,
+            frame_bytes: 0,
+            by_queue: Vec::new(),
+            waiting: VecDeque::new(),
+            partial: false,
+            ended: false,
+            flying: 0,
+            end: 0,
+            unsynced: false,
+        }
+    }
+
+    /// Its name while it is open.
+    pub(super) fn name(&self) -> String {
+        let named = self.named.as_ref();
+        named
+            .map(|it| it.part.display().to_string())
+            .unwrap_or_default()
+    }
+
+    /// Whether every block so far is on disk.
+    pub(super) fn is_settled(&self) -> bool {
+        self.chain.is_empty()
+    }
+
+    /// A block joins the chain, on its way; its link number.
+    pub(super) fn chain(&mut self, block: &Block) -> u64 {
+        let link = self.first + self.chain.len() as u64;
+        self.chain.push_back(Link {
+            frames: block.frames,
+            frame_bytes: block.frame_bytes,
+            by_queue: block.by_queue.clone(),
+            whole_end: block.offset + block.whole as u64,
+            state: State::Flying,
+        });
+        self.flying += 1;
+        link
+    }
+
+    /// The partial block is on disk.
+    pub(super) fn show(&mut self) {
+        self.partial = false;
+        // Direct I/O wrote a whole sector: whoever reads the open file must not see the padding.
+        if let Some(named) = self.named.as_ref().filter(|n| n.direct)
+            && let Err(e) = named.file.set_len(self.whole)
+        {
+            tracing::warn!(
+                "cannot cut {} to its records while it is open: {e}",
+                named.part.display()
+            );
+        }
+    }
+
+    /// A block's write has ended. The unbroken run grows as far as it can; where it meets a block that failed, that
+    /// block and all behind it are lost.
+    pub(super) fn settle(&mut self, link: u64, written: bool, ledger: &Ledger) {
+        self.flying -= 1;
+        self.unsynced |= written;
+        let index = link
+            .checked_sub(self.first)
+            .and_then(|i| usize::try_from(i).ok());
+        // A link that is not in the chain any more was lost with a block before it.
+        let Some(link) = index.and_then(|i| self.chain.get_mut(i)) else {
+            return;
+        };
+        link.state = if written {
+            State::Written
+        } else {
+            State::Failed
+        };
+        while let Some(link) = self.chain.pop_front_if(|l| l.state == State::Written) {
+            self.first += 1;
+            self.whole = link.whole_end;
+            self.frames += link.frames;
+            self.frame_bytes += link.frame_bytes;
+            if self.by_queue.len() < link.by_queue.len() {
+                self.by_queue.resize(link.by_queue.len(), (0, 0));
+            }
+            for (sum, (frames, bytes)) in self.by_queue.iter_mut().zip(link.by_queue) {
+                *sum = (sum.0 + frames, sum.1 + bytes);
+            }
+        }
+        if self.chain.front().is_some_and(|l| l.state == State::Failed) {
+            self.broke = true;
+            for link in self.chain.drain(..) {
+                self.first += 1;
+                ledger.lost(link.frames, link.frame_bytes, &link.by_queue);
+            }
+        }
+    }
+
+    /// What the closer needs of it; `None`: there is no file.
+    pub(super) fn leave(self, ledger: Ledger) -> Option<Leaving> {
+        Some(Leaving {
+            named: self.named?,
+            len: self.whole,
+            frames: self.frames,
+            frame_bytes: self.frame_bytes,
+            by_queue: self.by_queue,
+            ledger,
+        })
+    }
+}

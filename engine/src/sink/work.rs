@@ -1,0 +1,591 @@
+//! The writer's thread: takes full blocks and writes them, several at once.
+//!
+//! A disk without room is waited for, with every block where it is; what breaks a file is any other error. Then the file
+//! ends at its last whole record on disk, and the queue goes on in a new one.
+
+use super::{
+    block::{ALIGN, Block, Full, Ledger},
+    closer::{Errand, Named},
+    disk::{DEPTH, Disk, Done, Pool, Write},
+    drought::{Drought, Haste, is_want_of_room},
+    keep::Bell,
+    open::Open,
+    writer::Finished,
+};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How often open files are synced: what a power cut may cost of what was written.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// How long the thread sleeps at most while it waits for room: it must see the run's end.
+const NAP: Duration = Duration::from_millis(50);
+
+/// The thread's work.
+pub(super) struct Work {
+    pub(super) dir: PathBuf,
+    pub(super) extension: String,
+    /// Blocks come from packers: out of order, and without a place in their file.
+    pub(super) packed: bool,
+    pub(super) full: Receiver<Full>,
+    pub(super) closer: Sender<Errand>,
+    /// Asks for old files to be deleted, where that is wanted.
+    pub(super) bell: Option<Bell>,
+    pub(super) haste: Arc<Haste>,
+    pub(super) queues: Vec<Queue>,
+    pub(super) failed: Arc<AtomicBool>,
+    disk: Disk,
+    /// Blocks whose turn it is.
+    ready: VecDeque<Full>,
+    /// Blocks on their way to the disk, by token.
+    flying: Vec<Option<Flying>>,
+    drought: Option<Drought>,
+    next_sync: Instant,
+    finished: Finished,
+}
+
+/// A block on its way.
+struct Flying {
+    queue: usize,
+    link: u64,
+    /// Bytes the write must write.
+    want: usize,
+    block: Block,
+    /// There was no room for it: it waits for another try.
+    stuck: bool,
+}
+
+/// A queue as the writer sees it.
+pub(super) struct Queue {
+    /// As in the files' names.
+    queue: Option<u16>,
+    pub(super) empty: Sender<Block>,
+    broken: Arc<AtomicBool>,
+    ledger: Ledger,
+    /// Open files, oldest first: the one being written, and before it those whose last blocks are still flying.
+    files: VecDeque<Open>,
+    /// The number of the block whose turn it is.
+    next: u64,
+    /// Blocks that came before their turn.
+    early: BTreeMap<u64, Block>,
+}
+
+impl Queue {
+    pub(super) fn new(
+        queue: Option<u16>,
+        empty: Sender<Block>,
+        broken: Arc<AtomicBool>,
+        ledger: Ledger,
+    ) -> Self {
+        Self {
+            queue,
+            empty,
+            broken,
+            ledger,
+            files: VecDeque::new(),
+            next: 0,
+            early: BTreeMap::new(),
+        }
+    }
+
+    fn file(&mut self, number: u64) -> Option<&mut Open> {
+        self.files.iter_mut().find(|it| it.number == number)
+    }
+
+    /// What was in a block is lost; its memory is not.
+    fn lose(&self, block: Block) {
+        self.ledger
+            .lost(block.frames, block.frame_bytes, &block.by_queue);
+        self.give_back(block);
+    }
+
+    fn give_back(&self, block: Block) {
+        // The sink may be gone already, and with it the need for blocks.
+        let _ = self.empty.send(block);
+    }
+}
+
+/// What a writer has from those that made it.
+pub(super) struct Hands {
+    pub(super) full: Receiver<Full>,
+    pub(super) closer: Sender<Errand>,
+    pub(super) haste: Arc<Haste>,
+    pub(super) failed: Arc<AtomicBool>,
+    pub(super) bell: Option<Bell>,
+}
+
+impl Work {
+    /// Files in `dir` with this ending.
+    pub(super) fn new(
+        dir: PathBuf,
+        extension: String,
+        packed: bool,
+        queues: Vec<Queue>,
+        hands: Hands,
+    ) -> Self {
+        Self {
+            dir,
+            extension,
+            packed,
+            full: hands.full,
+            closer: hands.closer,
+            bell: hands.bell,
+            haste: hands.haste,
+            queues,
+            failed: hands.failed,
+            disk: Disk::Plain(Vec::new()),
+            ready: VecDeque::new(),
+            flying: (0..DEPTH).map(|_| None).collect(),
+            drought: None,
+            next_sync: Instant::now(),
+            finished: Finished::default(),
+        }
+    }
+
+    /// Works until every sink is gone and everything is written.
+    pub(super) fn run(self, pool: &Pool) -> Finished {
+        // Here, not where the thread was made: the kernel lets only the ring's maker submit to it.
+        self.on(Disk::open(pool))
+    }
+
+    /// The same on a disk that is there.
+    pub(super) fn on(mut self, disk: Disk) -> Finished {
+        self.disk = disk;
+        let mut open = true;
+        while open || self.in_flight() > 0 || !self.ready.is_empty() {
+            let now = Instant::now();
+            self.look_for_room(now);
+            self.sync_files(now);
+            open &= self.take_blocks(open);
+            if self.flying.iter().flatten().any(|it| !it.stuck) {
+                self.reap();
+            } else if let Some(drought) = &self.drought {
+                std::thread::sleep(drought.rest(Instant::now()).min(NAP));
+            }
+        }
+        self.drought_ends(Instant::now());
+        self.give_up_early();
+        for queue in 0..self.queues.len() {
+            while let Some(file) = self.queues[queue].files.pop_front() {
+                self.leave(queue, file);
+            }
+        }
+        self.finished
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flying.iter().flatten().count()
+    }
+
+    /// Takes blocks while there are any and the disk takes them; `false`: no more will come.
+    fn take_blocks(&mut self, open: bool) -> bool {
+        let mut idle = true;
+        while self.in_flight() < DEPTH as usize
+            && !self.drought.as_ref().is_some_and(Drought::waits)
+        {
+            if let Some(full) = self.ready.pop_front() {
+                idle = false;
+                self.place(full);
+                continue;
+            }
+            if !open {
+                break;
+            }
+            // With nothing under way there is nothing else to wait for.
+            let next = if self.in_flight() == 0 && idle {
+                self.wait()
+            } else {
+                self.full.try_recv()
+            };
+            match next {
+                Ok(full) => {
+                    idle = false;
+                    self.line_up(full);
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+        true
+    }
+
+    /// Waits for a block, as long as no file waits to be synced.
+    fn wait(&self) -> Result<Full, TryRecvError> {
+        let files = || self.queues.iter().flat_map(|queue| &queue.files);
+        if !files().any(|file| file.unsynced) {
+            return self.full.recv().map_err(|_| TryRecvError::Disconnected);
+        }
+        let waited = self.full.recv_deadline(self.next_sync);
+        waited.map_err(|e| match e {
+            RecvTimeoutError::Timeout => TryRecvError::Empty,
+            RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+        })
+    }
+
+    /// Has what was written since the last time synced, by another thread.
+    fn sync_files(&mut self, now: Instant) {
+        if now < self.next_sync {
+            return;
+        }
+        self.next_sync = now + SYNC_EVERY;
+        for file in self.queues.iter_mut().flat_map(|queue| &mut queue.files) {
+            if file.unsynced
+                && let Some(order) = file.named.as_ref().and_then(Named::to_sync)
+            {
+                file.unsynced = false;
+                // The closer outlives this thread.
+                let _ = self.closer.send(Errand::Sync(order));
+            }
+        }
+    }
+
+    /// Puts a block, and those that waited for it, among those whose turn it is.
+    fn line_up(&mut self, full: Full) {
+        let queue = &mut self.queues[usize::from(full.queue)];
+        queue.early.insert(full.number, full.block);
+        while let Some(block) = queue.early.remove(&queue.next) {
+            self.ready.push_back(Full {
+                queue: full.queue,
+                number: queue.next,
+                block,
+            });
+            queue.next += 1;
+        }
+    }
+
+    /// Blocks whose turn never came, since the one before them was lost with its packer.
+    fn give_up_early(&mut self) {
+        for queue in &mut self.queues {
+            for block in std::mem::take(&mut queue.early).into_values() {
+                queue.lose(block);
+            }
+        }
+    }
+
+    fn fail(&mut self, failure: String) {
+        self.failed.store(true, Ordering::Release);
+        self.finished.fail(failure);
+    }
+
+    /// Puts a block into its file's chain, and on its way if nothing stands in it.
+    fn place(&mut self, mut full: Full) {
+        let index = usize::from(full.queue);
+        let number = full.block.file;
+        let last = self.queues[index].files.back();
+        if last.is_none_or(|f| f.number != number) && !self.begin(index, &full.block) {
+            return self.ready.push_front(full);
+        }
+        let queue = &mut self.queues[index];
+        let Some(file) = queue.files.back_mut() else {
+            return;
+        };
+        file.ended |= full.block.end;
+        if self.packed {
+            full.block.offset = file.end;
+            file.end += full.block.len as u64;
+        }
+        let spoils = full.block.spoilt && !file.broke;
+        file.broke |= spoils;
+        if file.broke {
+            queue.broken.fetch_or(spoils, Ordering::Relaxed);
+            queue.lose(full.block);
+        } else if file.partial || !file.waiting.is_empty() {
+            file.waiting.push_back(full.block);
+        } else {
+            self.write(index, full.block);
+        }
+        if spoils {
+            self.fail(
+                "a block could not be compressed; what stands before it in its file stays readable"
+                    .into(),
+            );
+        }
+        self.sweep(index);
+    }
+
+    /// Opens the file that a queue's block is the first of; `false`: there is no room for it now.
+    fn begin(&mut self, index: usize, block: &Block) -> bool {
+        // A file whose end the sink did not tell broke under it.
+        if let Some(last) = self.queues[index].files.back_mut() {
+            last.ended = true;
+        }
+        self.sweep(index);
+        let queue = &self.queues[index];
+        let named = match Named::create(&self.dir, queue.queue, block.first_ns, &self.extension) {
+            Ok(named) => Some(named),
+            Err(refusal) if refusal.is_want_of_room && self.waits_for_room() => {
+                self.drought_goes_on(&refusal.text);
+                return false;
+            }
+            Err(refusal) => {
+                queue.broken.store(true, Ordering::Relaxed);
+                self.fail(refusal.text);
+                None
+            }
+        };
+        let place = named.as_ref().and_then(|it| self.disk.meet(&it.file));
+        self.queues[index]
+            .files
+            .push_back(Open::new(block.file, named, place));
+        true
+    }
+
+    /// Starts a block's write.
+    fn write(&mut self, index: usize, mut block: Block) {
+        let Some(file) = self.queues[index].file(block.file) else {
+            return;
+        };
+        let Some(named) = &file.named else { return };
+        // Whoever calls has seen that there is room.
+        let Some(token) = self.flying.iter().position(Option::is_none) else {
+            file.waiting.push_front(block);
+            return;
+        };
+        let mut want = block.len;
+        if !want.is_multiple_of(ALIGN) {
+            file.partial = true;
+            if named.direct {
+                // Direct I/O writes whole sectors; the file is cut to its true length afterwards.
+                want = want.next_multiple_of(ALIGN);
+                let len = block.len;
+                block.memory.as_mut_slice()[len..want].fill(0);
+            }
+        }
+        let flying = Flying {
+            queue: index,
+            link: file.chain(&block),
+            want,
+            block,
+            stuck: false,
+        };
+        self.submit(token, flying);
+    }
+
+    fn submit(&mut self, token: usize, flying: Flying) {
+        let block = &flying.block;
+        let file = self.queues[flying.queue].file(block.file);
+        let submitted = match file.map(|it| (it.place, &it.named)) {
+            Some((place, Some(named))) => {
+                let write = Write {
+                    token,
+                    file: &named.file,
+                    place,
+                    offset: block.offset,
+                    bytes: block.memory.as_slice(flying.want),
+                    extent: block.extent,
+                };
+                #[allow(unsafe_code)]
+                // SAFETY: the block's memory is a mapping that does not move with the block, the one it joined the pool
+                // with; the block stays in `flying`, untouched, until `reap` is told of the write's end. The file stays
+                // in `queues` as long as its chain holds this link.
+                unsafe {
+                    self.disk.submit(write)
+                }
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
+        };
+        self.flying[token] = Some(flying);
+        if let Err(e) = submitted {
+            self.done(Done {
+                token,
+                result: Err(e),
+            });
+        }
+    }
+
+    /// Takes the writes that have ended.
+    fn reap(&mut self) {
+        let mut ended = Vec::with_capacity(DEPTH as usize);
+        if let Err(e) = self.disk.reap(true, |done| ended.push(done)) {
+            self.fail(format!("io_uring: {e}"));
+        }
+        for done in ended {
+            self.done(done);
+        }
+        // Those that waited for room, of whichever queue.
+        for index in 0..self.queues.len() {
+            let waiting = |f: &&Open| !f.waiting.is_empty();
+            if let Some(number) = self.queues[index]
+                .files
+                .iter()
+                .find(waiting)
+                .map(|f| f.number)
+            {
+                self.go_on(index, number);
+                self.sweep(index);
+            }
+        }
+    }
+
+    /// One write's end.
+    fn done(&mut self, done: Done) {
+        let Some(mut flying) = self.flying.get_mut(done.token).and_then(Option::take) else {
+            return;
+        };
+        let (index, want, number) = (flying.queue, flying.want, flying.block.file);
+        let result = match done.result {
+            Ok(n) if n == want => Ok(()),
+            Ok(n) => self.again(index, &flying.block, n, want),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                self.again(index, &flying.block, 0, want)
+            }
+            Err(e) => Err(e),
+        };
+        let name = self.queues[index].file(number).map(|it| it.name());
+        let name = name.unwrap_or_default();
+        match &result {
+            Err(e) if is_want_of_room(e) && self.waits_for_room() => {
+                flying.stuck = true;
+                self.flying[done.token] = Some(flying);
+                return self.drought_goes_on(&format!("{name}: {e}"));
+            }
+            Err(e) => self.fail(format!(
+                "cannot write {want} bytes to {name}: {e}; the whole records before them stay readable"
+            )),
+            Ok(()) if self.drought.as_ref().is_some_and(|it| !it.waits()) => {
+                self.drought_ends(Instant::now());
+            }
+            Ok(()) => {}
+        }
+        let queue = &mut self.queues[index];
+        queue.broken.fetch_or(result.is_err(), Ordering::Relaxed);
+        let ledger = queue.ledger.clone();
+        if let Some(file) = queue.file(number) {
+            file.settle(flying.link, result.is_ok(), &ledger);
+        }
+        queue.give_back(flying.block);
+        self.go_on(index, number);
+        self.sweep(index);
+    }
+
+    /// A write that the disk cut short, or refused as direct I/O: once more, the plain way, for the rest of it.
+    fn again(&mut self, index: usize, block: &Block, from: usize, want: usize) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let file = self.queues[index].file(block.file);
+        let Some(named) = file.and_then(|f| f.named.as_mut()) else {
+            return Ok(());
+        };
+        if from == 0 && named.direct {
+            named.go_through_page_cache()?;
+        }
+        // Direct I/O goes on at a sector's start.
+        let (from, want) = if named.direct {
+            (from - from % ALIGN, want)
+        } else {
+            (from, block.len)
+        };
+        named.file.write_all_at(
+            &block.memory.as_slice(want)[from..],
+            block.offset + from as u64,
+        )
+    }
+
+    /// What waited for a partial block, or for room on the way to the disk, goes.
+    fn go_on(&mut self, index: usize, number: u64) {
+        let queue = &mut self.queues[index];
+        let Some(file) = queue.file(number) else {
+            return;
+        };
+        if file.broke {
+            for block in std::mem::take(&mut file.waiting) {
+                queue.lose(block);
+            }
+            return;
+        }
+        if file.partial {
+            if !file.is_settled() {
+                return;
+            }
+            file.show();
+        }
+        while self.in_flight() < DEPTH as usize
+            && let Some(file) = self.queues[index].file(number)
+            && !file.partial
+            && let Some(block) = file.waiting.pop_front()
+        {
+            self.write(index, block);
+        }
+    }
+
+    /// Lets go of files that are complete.
+    fn sweep(&mut self, index: usize) {
+        while let Some(file) = self.queues[index].files.front()
+            && file.ended
+            && file.flying == 0
+            && file.waiting.is_empty()
+            && let Some(file) = self.queues[index].files.pop_front()
+        {
+            self.leave(index, file);
+        }
+    }
+
+    fn leave(&mut self, index: usize, file: Open) {
+        self.disk.part(file.place);
+        if let Some(leaving) = file.leave(self.queues[index].ledger.clone()) {
+            // The closer outlives this thread.
+            let _ = self.closer.send(Errand::Leave(leaving));
+        }
+    }
+}
+
+/// A disk without room.
+impl Work {
+    fn waits_for_room(&self) -> bool {
+        !self.haste.has_no_patience(Instant::now())
+    }
+
+    /// There is no room, again or for the first time.
+    fn drought_goes_on(&mut self, what: &str) {
+        let now = Instant::now();
+        match &mut self.drought {
+            Some(drought) => drought.goes_on(now),
+            None => {
+                tracing::error!(
+                    "{what}: waiting for room; frames fill the write buffers meanwhile, then output.on_full holds"
+                );
+                self.drought = Some(Drought::begin(now));
+            }
+        }
+    }
+
+    /// Tries again what found no room, when it is time for that.
+    fn look_for_room(&mut self, now: Instant) {
+        let out_of_patience = !self.waits_for_room();
+        let Some(drought) = &mut self.drought else {
+            return;
+        };
+        if !drought.waits() || (!drought.rest(now).is_zero() && !out_of_patience) {
+            return;
+        }
+        drought.try_again();
+        if let Some(bell) = &self.bell {
+            bell.ask_for_room();
+        }
+        for token in 0..self.flying.len() {
+            if let Some(flying) = self.flying[token].take_if(|it| it.stuck) {
+                let stuck = false;
+                self.submit(token, Flying { stuck, ..flying });
+            }
+        }
+    }
+
+    /// Something was written again, or the run has ended.
+    fn drought_ends(&mut self, now: Instant) {
+        if let Some(drought) = self.drought.take() {
+            let note = format!(
+                "output.dir: there was no room for {:.1} s; frames that found no write buffer meanwhile are in dropped_storage",
+                drought.lasted(now).as_secs_f64()
+            );
+            tracing::warn!("{note}");
+            self.finished.note(note);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Disks without room: frames go into the write buffers, then `output.on_full` holds, and when room returns the capture
+//! goes on where it was.
+//!
+//! | test | what it shows |
+//! |---|---|
+//! | `capture_goes_on_when_room_returns` | the same files go on; the gap is in the ledger, the summary and the file |
+//! | `the_oldest_files_make_room_where_keep_is_set` | `output.keep` above what the disk has |
+//! | `a_run_that_ends_without_room_says_so` | status 1; what was captured stays readable |
+//!
+//! Each frame carries a number, so that a gap shows.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use wqcap_tests::{
+    Dir, Program, Running, Summary, Wqcap,
+    disks::{Image, Memory},
+    files, need,
+    wqcap::wqcap,
+};
+
+/// A wire that does not end, slow enough for a debug build on a busy machine.
+const WIRE: &str = "synth:size=1000,flows=64,pps=5000";
+
+/// A run of one queue into `out`, with files of 1 MiB and a buffer of as much, that answers questions.
+fn run<'d>(dir: &'d Dir, name: &str, out: &Path) -> (Wqcap<'d>, PathBuf) {
+    let socket = dir.join(format!("{name}.sock"));
+    let run = Wqcap::run(dir, name)
+        .model(WIRE)
+        .queues(1)
+        .out(out)
+        .set("output.format=pcapng")
+        .set("output.buffer=1MiB")
+        .set("output.rotate_size=1MiB")
+        .set(&format!("control.unix={}", socket.display()))
+        .timeout(Duration::from_secs(120));
+    (run, socket)
+}
+
+/// A line of the running capture's ledger; 0 until it answers.
+fn line(socket: &Path, name: &str) -> u64 {
+    let done = wqcap(["ctl", "--unix"])
+        .arg(socket)
+        .args(["stats", "--json"])
+        .run();
+    let stats: Value = serde_json::from_str(&done.stdout).unwrap_or_default();
+    stats["ledger"]["total"][name].as_u64().unwrap_or(0)
+}
+
+fn waits_for_room(running: &Running) -> bool {
+    running.stderr().contains("waiting for room")
+}
+
+fn summary(run: &Wqcap<'_>) -> Summary {
+    Summary::parse(&fs::read_to_string(run.summary_path()).expect("a summary"))
+}
+
+/// The frames' numbers in these files.
+fn numbers(files: &[PathBuf]) -> Vec<u64> {
+    let records = files.iter().flat_map(|file| files::read(file));
+    let number = |bytes: &[u8]| u64::from_le_bytes(*bytes.last_chunk().expect("long"));
+    records.map(|record| number(&record.bytes)).collect()
+}
+
+fn goes_on(dir: &Dir, disk: &Path) {
+    let ballast = disk.join("ballast");
+    fs::write(&ballast, vec![1; 8 << 20]).expect("there is room for it");
+    let (run, socket) = run(dir, "goes-on", disk);
+    let mut running = run.start();
+    running.until("the disk is full", waits_for_room);
+    running.until("frames are dropped", |_| {
+        line(&socket, "dropped_storage") > 0
+    });
+    let before = line(&socket, "captured");
+    fs::remove_file(&ballast).expect("there");
+    running.until("frames are captured again", |_| {
+        line(&socket, "captured") > before + 1000
+    });
+    running.signal(Signal::TERM);
+    let done = running.wait().expect(0);
+    let summary = summary(&run);
+    let total = summary.ledger.total;
+    let numbers = numbers(&summary.files);
+    assert_eq!(total.captured, numbers.len() as u64, "{done}");
+    assert_eq!(
+        total.received,
+        total.captured + total.dropped_storage,
+        "{done}"
+    );
+    let missing: u64 = numbers.windows(2).map(|pair| pair[1] - pair[0] - 1).sum();
+    assert!(numbers.is_sorted() && missing > 0, "{done}");
+    let told: u64 = summary.files.iter().map(|it| files::lost_before(it)).sum();
+    assert_eq!(
+        (told, missing),
+        (missing, total.dropped_storage),
+        "the files say where: {done}"
+    );
+    let notes = summary.json["notes"].to_string();
+    assert!(notes.contains("there was no room for"), "{notes}");
+}
+
+#[test]
+fn capture_goes_on_when_room_returns() {
+    let dir = Dir::new();
+    // With direct I/O, and without.
+    goes_on(&dir, need!(Image::new(&dir, 24)).path());
+    goes_on(&dir, need!(Memory::new(&dir, 16)).path());
+}
+
+#[test]
+fn the_oldest_files_make_room_where_keep_is_set() {
+    let dir = Dir::new();
+    let disk = need!(Image::new(&dir, 16));
+    let (run, socket) = run(&dir, "keep", disk.path());
+    let run = run.set("output.keep=1GiB");
+    let mut running = run.start();
+    running.until("more is captured than the disk holds", |_| {
+        line(&socket, "captured") > 24_000
+    });
+    running.signal(Signal::TERM);
+    let done = running.wait().expect(0);
+    let summary = summary(&run);
+    assert!(
+        summary.json["deleted"]["files"].as_u64() > Some(2),
+        "{done}"
+    );
+    let numbers = numbers(&summary.files);
+    assert!(
+        numbers.is_sorted() && numbers.len() > 1000 && numbers[0] > 0,
+        "the newest are there: {done}"
+    );
+}
+
+#[test]
+fn a_run_that_ends_without_room_says_so() {
+    for on_full in ["hold", "drop"] {
+        let dir = Dir::new();
+        let disk = need!(Memory::new(&dir, 6));
+        let (run, _) = run(&dir, on_full, disk.path());
+        let run = run.set(&format!("output.on_full={on_full}"));
+        let mut running = run.start();
+        running.until("the disk is full", waits_for_room);
+        running.signal(Signal::TERM);
+        let done = running.wait().expect(1);
+        done.says(&["No space left on device", "wqcap-q"]);
+        let summary = summary(&run);
+        let total = summary.ledger.total;
+        assert_eq!(summary.json["end"], "storage", "{done}");
+        assert!(total.dropped_storage > 0, "{done}");
+        let numbers = numbers(&summary.files);
+        assert_eq!(numbers.len() as u64, total.captured, "{done}");
+        assert!(
+            numbers.len() > 1000,
+            "six megabytes hold some thousands of frames: {done}"
+        );
+        for file in &summary.files {
+            let _ = Program::new("tcpdump")
+                .args(["-n", "--count", "-r"])
+                .arg(file)
+                .run()
+                .expect(0);
+        }
+    }
+}
