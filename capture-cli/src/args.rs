@@ -445,7 +445,7 @@ pub enum RuleCommand {
     },
     /// Remove one
     Remove {
-        /// Its fields, as they were added
+        /// Its id alone (id=dns), or its fields as they were added
         #[arg(required = true, value_name = "FIELD=VALUE")]
         fields: Vec<Setting>,
     },

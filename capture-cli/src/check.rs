@@ -35,10 +35,15 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     if args.json {
         output::print_json(&serde_json::json!({ "config": config, "plan": plan }))?;
     } else {
-        let plan = plan.map(|plan| describe(plan, &config)).unwrap_or_default();
-        output::print(&format!("{}{plan}", config.to_toml()))?;
+        output::print(&text(&config, plan))?;
     }
     planned.map(drop)
+}
+
+/// A configuration with its plan in comments.
+pub fn text(config: &Config, plan: Option<&Plan>) -> String {
+    let plan = plan.map(|plan| describe(plan, config)).unwrap_or_default();
+    format!("{}{plan}", config.to_toml())
 }
 
 /// Starts this process again on the software NIC, if that is asked for.

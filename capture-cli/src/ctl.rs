@@ -1,24 +1,21 @@
 //! `wqcap ctl`: asks a running capture, and prints what it says.
 
+mod text;
+mod traffic;
+
 use crate::{
     args::{CtlArgs, CtlCommand, RuleCommand, Setting},
     failure::Failure,
     output,
-    table::{aligned, bytes, rate, scaled, thousands},
 };
-use engine::{
-    control::{
-        auth::Keys,
-        client::{Client, ClientError, UnixLink},
-        message::{
-            Body, Command, ControlStatus, RdmaStatus, State, Stats, Status, TransportStatus, schema,
-        },
-        rdma::RdmaLink,
-    },
-    stats::{Counter, Total},
+use engine::control::{
+    auth::Keys,
+    client::{Client, ClientError, UnixLink},
+    message::{Body, Command, Stats, schema},
+    rdma::RdmaLink,
 };
 use serde_json::Value;
-use std::{collections::BTreeMap, fmt::Write, io, net::ToSocketAddrs, path::Path, time::Duration};
+use std::{collections::BTreeMap, io, net::ToSocketAddrs, path::Path, time::Duration};
 
 /// Carries out one command.
 pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
@@ -130,12 +127,22 @@ fn command(typed: &CtlCommand) -> Result<Command, Failure> {
     })
 }
 
-/// Fields as JSON values where they are such, numbers above all, else as text.
+/// Fields as JSON values where they are such, numbers above all, also hexadecimal ones; else as text.
 fn rule(fields: &[Setting]) -> BTreeMap<String, Value> {
-    let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+    let value = |it: &Setting| {
+        let text = it.value.as_str();
+        let hex = text.strip_prefix("0x");
+        if it.key == "id" {
+            return Value::from(text);
+        }
+        match hex.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
+            Some(number) => Value::from(number),
+            None => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
+        }
+    };
     fields
         .iter()
-        .map(|it| (it.key.clone(), value(&it.value)))
+        .map(|it| (it.key.clone(), value(it)))
         .collect()
 }
 
@@ -158,40 +165,11 @@ fn watch(
                 serde_json::to_string(&stats).map_err(|e| Failure::failed(format!("JSON: {e}")))?;
             output::print(&(line + "\n"))?;
         } else {
-            output::print(&watched(before.as_deref(), &stats))?;
+            output::print(&text::watched(before.as_deref(), &stats))?;
         }
         before = Some(stats);
     }
     Ok(())
-}
-
-/// A line of `watch`: what came since the line before, and what is lost in all.
-fn watched(before: Option<&Stats>, now: &Stats) -> String {
-    let zero = Stats::default();
-    let before = before.unwrap_or(&zero);
-    let (was, is) = (&before.ledger.total, &now.ledger.total);
-    // Another capture may have been started in between.
-    let time = Duration::from_secs_f64((now.elapsed_s - before.elapsed_s).max(0.0));
-    let frames = is.received.saturating_sub(was.received);
-    let octets = is.bytes.saturating_sub(was.bytes);
-    let lost = is.dropped_pipeline + is.dropped_storage + is.late + is.errors;
-    let mut line = format!(
-        "{:>9.1} s  {:>9}frames/s  {:>9}bit/s  received {}  captured {}  lost {}",
-        now.elapsed_s,
-        scaled(rate(frames, time)),
-        scaled(rate(octets, time) * 8.0),
-        thousands(is.received),
-        thousands(is.captured),
-        thousands(lost)
-    );
-    for (name, counter) in &now.nic {
-        match counter {
-            Counter::Value(0) => {}
-            Counter::Value(n) => _ = write!(line, "  {name} {}", thousands(*n)),
-            Counter::Unreadable(_) => _ = write!(line, "  {name} unreadable"),
-        }
-    }
-    line + "\n"
 }
 
 fn tell(body: &Body, json: bool) -> Result<(), Failure> {
@@ -200,9 +178,10 @@ fn tell(body: &Body, json: bool) -> Result<(), Failure> {
         (Body::Stats(it), true) => output::print_json(it),
         (Body::Changed(it), true) => output::print_json(it),
         (Body::Subscribed { .. }, _) => Ok(()),
-        (Body::Devices(it) | Body::Plan(it), _) => output::print_json(it),
-        (Body::Status(it), false) => output::print(&status(it)),
-        (Body::Stats(it), false) => output::print(&stats(it)),
+        (Body::Devices(it) | Body::Plan(it), true) => output::print_json(it),
+        (Body::Devices(it) | Body::Plan(it), false) => output::print(&text::told(it)),
+        (Body::Status(it), false) => output::print(&text::status(it)),
+        (Body::Stats(it), false) => output::print(&text::stats(it)),
         (Body::Changed(it), false) => output::print(&format!(
             "{}{}\n",
             if it.changed { "" } else { "no change: " },
@@ -211,148 +190,28 @@ fn tell(body: &Body, json: bool) -> Result<(), Failure> {
     }
 }
 
-fn status(it: &Status) -> String {
-    let capture = &it.capture;
-    let mut text = String::new();
-    let mut line = |what: &str, value: String| _ = writeln!(text, "{what:<9}{value}");
-    let state = match capture.state {
-        State::Running => "running",
-        State::Drained => "drained",
-        State::Stopped => "stopped",
-    };
-    line(
-        "state",
-        format!(
-            "{state}, {:.1} s, process {}",
-            capture.elapsed_s, capture.pid
-        ),
-    );
-    line(
-        "device",
-        format!(
-            "{} port {}, {} queues",
-            capture.device, capture.port, capture.queues
-        ),
-    );
-    let filter = if capture.filter.is_empty() {
-        "every frame"
-    } else {
-        &capture.filter
-    };
-    line("filter", filter.to_owned());
-    line("log", capture.log.clone());
-    line("frames", total(&capture.ledger));
-    let ControlStatus { unix, rdma } = &it.control;
-    if let Some(unix) = unix {
-        line("unix", transport(unix));
-    }
-    if let Some(rdma) = rdma {
-        line("rdma", transport(&rdma.transport));
-        line("srq", srq(rdma));
-    }
-    line("wqcap", capture.wqcap.clone());
-    text
-}
-
-fn total(it: &Total) -> String {
-    let mut text = format!(
-        "{} received, {} captured, {}",
-        thousands(it.received),
-        thousands(it.captured),
-        bytes(it.bytes)
-    );
-    for (name, n) in [
-        ("filtered", it.filtered),
-        ("sampled_out", it.sampled_out),
-        ("deduplicated", it.deduplicated),
-        ("dropped_pipeline", it.dropped_pipeline),
-        ("dropped_storage", it.dropped_storage),
-        ("late", it.late),
-        ("errors", it.errors),
-    ] {
-        if n > 0 {
-            let _ = write!(text, ", {} {name}", thousands(n));
-        }
-    }
-    text
-}
-
-fn transport(it: &TransportStatus) -> String {
-    format!(
-        "{} clients, {} accepted, {} refused, {} expelled, {} requests",
-        it.clients, it.accepted, it.refused, it.expelled, it.requests
-    )
-}
-
-fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
-    let not_ready = it
-        .receiver_not_ready
-        .map_or("unreadable".into(), |n| n.to_string());
-    format!(
-        "{} of {} WRs posted (cap {}, {}), limit {} armed {} times and reached {} times, grown {}, shrunk {}, \
-         refused {}, receiver not ready {not_ready}, {} QPs",
-        it.posted,
-        it.max_wr,
-        it.cap,
-        if it.resizes {
-            "resized as needed"
-        } else {
-            "fixed"
-        },
-        it.limit,
-        it.armed,
-        it.limit_events,
-        it.grown,
-        it.shrunk,
-        it.resize_refused,
-        it.qps
-    )
-}
-
-fn stats(it: &Stats) -> String {
-    let mut rows = vec![
-        ["queue", "received", "captured", "filtered", "lost", "bytes"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
-    let row = |name: String, numbers: [u64; 5]| {
-        std::iter::once(name)
-            .chain(numbers.map(thousands))
-            .collect::<Vec<_>>()
-    };
-    for q in &it.ledger.queues {
-        let lost = q.dropped_pipeline + q.dropped_storage + q.late + q.errors;
-        let left_out = q.filtered + q.sampled_out + q.deduplicated;
-        rows.push(row(
-            q.queue.to_string(),
-            [q.received, q.captured, left_out, lost, q.bytes],
-        ));
-    }
-    let t = &it.ledger.total;
-    let lost = t.dropped_pipeline + t.dropped_storage + t.late + t.errors;
-    let left_out = t.filtered + t.sampled_out + t.deduplicated;
-    rows.push(row(
-        "total".into(),
-        [t.received, t.captured, left_out, lost, t.bytes],
-    ));
-    rows[0][3] = "left out".into();
-    aligned(&rows) + &watched(None, it)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn rule_fields_are_numbers_where_they_are_such() {
-        let fields: Vec<Setting> = ["proto=udp", "dst_port=53", "src=10.0.0.0/8"]
-            .iter()
-            .map(|it| it.parse().unwrap())
-            .collect();
+        let fields: Vec<Setting> = [
+            "proto=udp",
+            "dst_port=53",
+            "src=10.0.0.0/8",
+            "ethertype=0x88cc",
+            "id=7",
+        ]
+        .iter()
+        .map(|it| it.parse().unwrap())
+        .collect();
         let rule = rule(&fields);
         assert_eq!(rule["dst_port"], 53);
         assert_eq!(rule["proto"], "udp");
         assert_eq!(rule["src"], "10.0.0.0/8");
+        assert_eq!(rule["ethertype"], 0x88cc);
+        assert_eq!(rule["id"], "7");
     }
 
     #[test]
@@ -368,20 +227,5 @@ mod tests {
         ] {
             assert!(command(&typed).is_err(), "{typed:?}");
         }
-    }
-
-    #[test]
-    fn a_status_names_what_was_lost() {
-        let mut status_of = Status {
-            capture: Default::default(),
-            control: ControlStatus::default(),
-        };
-        status_of.capture.ledger.dropped_storage = 1234;
-        let text = status(&status_of);
-        assert!(text.contains("1,234 dropped_storage"), "{text}");
-        assert!(
-            text.contains("every frame") && !text.contains("errors"),
-            "{text}"
-        );
     }
 }

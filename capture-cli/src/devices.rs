@@ -18,8 +18,13 @@ pub fn devices(args: &DevicesArgs) -> Result<(), Failure> {
             "no RDMA device on this machine; to try the software NIC:\n  {TRY_MODEL}"
         ));
     }
+    output::print(&text(&devices))
+}
+
+/// Devices as paragraphs.
+pub fn text(devices: &[DeviceFacts]) -> String {
     let texts: Vec<_> = devices.iter().map(describe).collect();
-    output::print(&texts.join("\n"))
+    texts.join("\n")
 }
 
 /// A device as a paragraph.

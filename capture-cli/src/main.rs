@@ -16,6 +16,7 @@ mod devices;
 mod extract;
 mod failure;
 mod log;
+mod look;
 mod manual;
 mod merge;
 mod model;

@@ -2,11 +2,12 @@
 //! read, how far.
 
 use crate::{
+    look::Look,
     table::{rate, scaled, thousands},
     terminal,
 };
 use engine::{
-    capture::{Capture, Snapshot},
+    capture::Snapshot,
     stats::{Counter, LOSSES, QueueLedger},
 };
 use std::{
@@ -17,10 +18,8 @@ use std::{
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Rewrites a line each second, on a terminal.
+/// Rewrites a line with each look at a capture, on a terminal.
 pub struct Progress {
-    before: Option<Snapshot>,
-    next: Instant,
     shown: bool,
 }
 
@@ -28,25 +27,15 @@ impl Progress {
     /// With `quiet`, or where stderr is no terminal, nothing is ever drawn.
     pub fn new(quiet: bool) -> Self {
         Self {
-            before: None,
-            next: Instant::now(),
             shown: !quiet && terminal::is_terminal(),
         }
     }
 
-    /// Draws, if it is time to.
-    pub fn tick(&mut self, capture: &Capture) {
-        let now = Instant::now();
-        if !self.shown || now < self.next {
-            return;
+    /// Draws what a look has shown.
+    pub fn show(&self, look: &Look) {
+        if let Some(before) = look.before.as_ref().filter(|_| self.shown) {
+            terminal::redraw(&line(before, &look.now, terminal::columns()));
         }
-        // Not `next + EVERY`: after a pause (the process was stopped) there is nothing to catch up on.
-        self.next = now + EVERY;
-        let snapshot = capture.snapshot();
-        if let Some(before) = &self.before {
-            terminal::redraw(&line(before, &snapshot, terminal::columns()));
-        }
-        self.before = Some(snapshot);
     }
 
     /// Leaves the terminal as it was.

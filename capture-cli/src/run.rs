@@ -6,6 +6,7 @@ use crate::{
     config,
     desk::{self, Desk, Next},
     failure::Failure,
+    look::Looks,
     output,
     progress::Progress,
     recover::{self, Leftovers},
@@ -148,7 +149,8 @@ fn attend(
     desk: &mut Desk<'_>,
     waiting: &mut Vec<Done>,
 ) -> (Report, Next) {
-    let mut progress = Progress::new(quiet);
+    let progress = Progress::new(quiet);
+    let mut looks = Looks::new();
     let mut next = Next::GoOn;
     while !capture.wait(Instant::now() + LOOK) {
         if stop.load(Ordering::Relaxed) {
@@ -158,8 +160,11 @@ fn attend(
         if next != Next::GoOn {
             break;
         }
-        progress.tick(&capture);
-        service.tick(&capture);
+        if let Some(look) = looks.take(&capture) {
+            progress.show(&look);
+            service.tell(&look);
+            desk.has_seen(&look.now);
+        }
     }
     if next != Next::Stop {
         service.stopping();

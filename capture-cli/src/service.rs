@@ -3,12 +3,11 @@
 //! Without `NOTIFY_SOCKET` in the environment nothing is sent, and the loops are watched all the same: a queue that is
 //! stuck is named in the log.
 
-use crate::{progress, terminal};
-use engine::capture::{Capture, Snapshot};
+use crate::{look::Look, progress, terminal};
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// How often the status line is renewed and the loops are looked at.
+/// How often the service manager hears of a process that captures nothing.
 const EVERY: Duration = Duration::from_secs(1);
 /// How long a loop may take for one round before it counts as stuck. Idle ones come round five times a second; only
 /// `output.on_full = "hold"` and `pipeline.on_full = "hold"` let one wait.
@@ -16,7 +15,6 @@ const STUCK: Duration = Duration::from_secs(5);
 
 /// A run as its service manager sees it.
 pub struct Service {
-    before: Option<Snapshot>,
     next: Instant,
     pulse: Pulse,
     /// The service manager wants to hear regularly that all is well.
@@ -27,7 +25,6 @@ impl Service {
     /// Reads from the environment who is to be told.
     pub fn new() -> Self {
         Self {
-            before: None,
             next: Instant::now(),
             pulse: Pulse::default(),
             watched: sd_notify::watchdog_enabled().is_some(),
@@ -39,24 +36,18 @@ impl Service {
         tell(&[NotifyState::Ready, NotifyState::Status(headline)]);
     }
 
-    /// Once a second: the status line, and the watchdog if every loop has come round.
-    pub fn tick(&mut self, capture: &Capture) {
-        let now = Instant::now();
-        if now < self.next {
-            return;
-        }
-        self.next = now + EVERY;
-        let snapshot = capture.snapshot();
-        let newly_stuck = self.pulse.look(&snapshot.beats, now);
+    /// With each look: the status line, and the watchdog if every loop has come round.
+    pub fn tell(&mut self, look: &Look) {
+        let newly_stuck = self.pulse.look(&look.now.beats, look.at);
         for queue in newly_stuck {
             tracing::error!(
                 "queue {queue}: its loop has been stuck for {} s; the watchdog is not fed until it goes on",
                 STUCK.as_secs()
             );
         }
-        if let Some(before) = &self.before {
+        if let Some(before) = &look.before {
             let status = match self.pulse.stuck().as_slice() {
-                [] => progress::line(before, &snapshot, terminal::WIDE),
+                [] => progress::line(before, &look.now, terminal::WIDE),
                 stuck => format!("stuck: queue {}", list(stuck)),
             };
             tell(&[NotifyState::Status(&status)]);
@@ -64,7 +55,6 @@ impl Service {
         if self.watched && self.pulse.stuck().is_empty() {
             tell(&[NotifyState::Watchdog]);
         }
-        self.before = Some(snapshot);
     }
 
     /// Once a second while nothing is captured: there is no loop that could be stuck.

@@ -10,7 +10,7 @@ use crate::{
     observe::{Observer, Observers},
     pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Rest, Source, ToSink},
     plan::{Plan, Stamps},
-    port::{Port, Spreading},
+    port::Port,
     reduce::{FcsReport, Stage, StageCounters},
     rx::{Control, Ended, Idle, Orders, Outlet, Ring, Worker, pin, system_ns, wait_readable},
     sink::{
@@ -20,6 +20,7 @@ use crate::{
     stats::{Budget, Counter, NicCounters, QueueCounters, QueueLedger, Unreadable, live},
     verbs::{AsyncEvent, AsyncEvents},
 };
+use rss::profile::HashDepth;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -35,6 +36,7 @@ use std::{
 };
 
 mod respread;
+mod rules;
 mod wq_flags;
 
 pub use respread::{Respread, Respreading};
@@ -73,8 +75,10 @@ pub struct Capture {
     orders: Vec<Arc<Orders>>,
     /// Why CVLAN stripping cannot be turned on, if it cannot.
     no_stripping: Option<String>,
-    steering: Spreading,
+    stripping: Arc<AtomicBool>,
     spreading: respread::Spreading,
+    /// What a rule table is made into rules with.
+    depth: HashDepth,
     clock: Option<Clock>,
     nic: Arc<NicReader>,
     limits: Limits,
@@ -392,7 +396,7 @@ impl Capture {
             rings.push(port.ring(plan, queue.index)?);
             ready.get_or_insert_with(Instant::now);
         }
-        port.spread(plan, &rings)?;
+        port.spread(&rings)?;
         let clock = match plan.stamps {
             Stamps::Software => None,
             stamps => Some(Clock::start(
@@ -423,8 +427,9 @@ impl Capture {
             fatal,
             orders: plan.queues.iter().map(|_| Arc::default()).collect(),
             no_stripping: wq_flags::refusal(plan),
-            steering: Spreading::of(plan),
+            stripping: Arc::new(AtomicBool::new(plan.strips_vlan())),
             spreading: respread::Spreading::of(plan),
+            depth: plan.depth,
             clock,
             nic,
             limits,
@@ -825,11 +830,17 @@ impl CaptureHandle {
     /// As [`Capture::snapshot`].
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
+        self.snapshot_beside(self.nic.growth())
+    }
+
+    /// The same with the NIC's counters of another look: reading them takes system calls, the rest a few loads.
+    #[must_use]
+    pub fn snapshot_beside(&self, nic: NicCounters) -> Snapshot {
         Snapshot {
             elapsed: self.ready.elapsed(),
             queues: self.shared.ledgers(),
             beats: self.shared.counters.iter().map(|it| it.beats()).collect(),
-            nic: self.nic.growth(),
+            nic,
         }
     }
 

@@ -67,6 +67,7 @@ pub mod flows;
 pub mod forecast;
 pub mod frame;
 pub mod index;
+pub mod ladder;
 pub mod management;
 pub mod memory;
 pub mod merge;

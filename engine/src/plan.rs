@@ -239,7 +239,7 @@ impl Plan {
             direct && caps.cvlan_stripping && config.output.vlan == config::Vlan::Restore;
         let headroom = if restore_vlan { HEADROOM } else { 0 };
         let slot = u64::from(buffer) * u64::from(max_sge) + headroom as u64;
-        respreadable(config, &steering, queues.len())?;
+        respreadable(config, queues.len())?;
         tunnels(config, device)?;
         stolen(config, device, port, &mut notes)?;
         let key = config
@@ -318,6 +318,12 @@ impl Plan {
         self.wq_flags & SCATTER_FCS != 0
     }
 
+    /// Whether the NIC takes CVLAN tags off from the start.
+    #[must_use]
+    pub fn strips_vlan(&self) -> bool {
+        self.wq_flags & CVLAN_STRIPPING != 0
+    }
+
     /// Whether frames are parsed, so that malformed ones can be counted.
     #[must_use]
     pub fn parses(&self) -> bool {
@@ -364,17 +370,14 @@ fn tunnels(config: &Config, device: &DeviceFacts) -> Result<(), Error> {
     ))
 }
 
-/// Re-spreading needs something to spread over, and rules that can be swapped.
-fn respreadable(config: &Config, steering: &Steering, queues: usize) -> Result<(), Error> {
+/// Re-spreading needs something to spread over.
+fn respreadable(config: &Config, queues: usize) -> Result<(), Error> {
     let problem = if !config.rss.respread {
         return Ok(());
     } else if config.rss.inner {
         "with rss.inner it is not known what flows inside tunnels load a queue with; leave one of them off"
     } else if queues < 2 {
         "there is one queue; set capture.queues"
-    } else if !steering.has_sides {
-        "the rules stand on more than 8 hardware priorities, and each needs a second one to be swapped; use fewer of \
-         rule.priority"
     } else {
         return Ok(());
     };

@@ -2,10 +2,11 @@
 
 use crate::{
     Error, clock,
+    ladder::{Ladder, Move},
     plan::{Plan, Stamps},
     rx::{Ring, RingAttr, system_ns},
-    steer::{self, RulePlan, SIDES, Spread, Steering},
-    verbs::{Context, Flow, FlowRule, Pd, RssQp, RwqTable, WqHandle},
+    steer::{QpPlan, RulePlan, Spread, Steering},
+    verbs::{Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable, WqHandle},
 };
 use rss::key::RssKey;
 
@@ -14,16 +15,50 @@ use rss::key::RssKey;
 /// The order of the fields is the order of teardown: rules first, so that nothing more arrives, then QPs, then the
 /// tables. WQs, CQs and memory go with the last of table and ring.
 pub struct Port {
-    flows: Vec<Flow>,
-    /// By rule: which of its two priorities it stands on.
-    sides: Vec<u16>,
-    qps: Vec<RssQp>,
+    /// The rules that are installed, the more special before the more general; none while nothing is let in.
+    rules: Vec<Rule>,
+    is_open: bool,
+    /// What is installed, or will be.
+    steering: Steering,
+    qps: Vec<(QpPlan, RssQp)>,
     tables: Vec<(Spread, RwqTable)>,
+    /// The shared table: a queue for each entry.
+    entries: Vec<u16>,
+    key: RssKey,
+    number: u8,
     /// By queue.
     wqs: Vec<WqHandle>,
     pd: Pd,
     context: Context,
     _promiscuous: Option<promisc::Membership>,
+}
+
+/// An installed rule.
+struct Rule {
+    flow: Flow,
+    /// On which hardware priority it stands now.
+    priority: u16,
+    wanted: Wanted,
+}
+
+/// A rule as it is wanted, wherever it stands.
+#[derive(Clone, PartialEq, Eq)]
+struct Wanted {
+    kind: FlowKind,
+    rank: u16,
+    specs: Vec<FlowSpec>,
+    qp: QpPlan,
+}
+
+impl Wanted {
+    fn of(rule: &RulePlan, steering: &Steering) -> Self {
+        Self {
+            kind: rule.kind,
+            rank: rule.rank,
+            specs: rule.specs.clone(),
+            qp: steering.qps[rule.qp],
+        }
+    }
 }
 
 impl Port {
@@ -35,10 +70,14 @@ impl Port {
         let context = Context::open(&plan.device.name)?;
         let pd = Pd::alloc(&context)?;
         Ok(Self {
-            flows: Vec::new(),
-            sides: Vec::new(),
+            rules: Vec::new(),
+            is_open: false,
+            steering: plan.steering.clone(),
             qps: Vec::new(),
             tables: Vec::new(),
+            entries: plan.table.clone(),
+            key: plan.key,
+            number: plan.port,
             wqs: Vec::new(),
             pd,
             context,
@@ -90,29 +129,34 @@ impl Port {
     ///
     /// # Errors
     /// A verb's.
-    pub fn spread(&mut self, plan: &Plan, rings: &[Ring]) -> Result<(), Error> {
+    pub fn spread(&mut self, rings: &[Ring]) -> Result<(), Error> {
         self.wqs = rings.iter().map(|ring| ring.wq().handle()).collect();
-        for qp in &plan.steering.qps {
-            let table = match self.tables.iter().find(|(spread, _)| *spread == qp.spread) {
-                Some((_, table)) => table.clone(),
-                None => {
-                    let queues = match qp.spread {
-                        Spread::Table => plan.table.clone(),
-                        Spread::Queue(queue) => vec![queue],
-                    };
-                    let table = self.table(&queues)?;
-                    self.tables.push((qp.spread, table.clone()));
-                    table
-                }
-            };
-            self.qps.push(RssQp::create(
-                &self.pd,
-                &table,
-                &plan.key,
-                qp.hash_fields(),
-            )?);
+        self.provide(&self.steering.qps.clone())
+    }
+
+    /// Makes those of these QPs that are not there yet, with their tables.
+    fn provide(&mut self, wanted: &[QpPlan]) -> Result<(), Error> {
+        for plan in wanted {
+            if self.qps.iter().all(|(there, _)| there != plan) {
+                let table = self.table_for(plan.spread)?;
+                let qp = RssQp::create(&self.pd, &table, &self.key, plan.hash_fields())?;
+                self.qps.push((*plan, qp));
+            }
         }
         Ok(())
+    }
+
+    /// The table for frames that are spread so, made if it is not there yet.
+    fn table_for(&mut self, spread: Spread) -> Result<RwqTable, Error> {
+        if let Some((_, table)) = self.tables.iter().find(|(it, _)| *it == spread) {
+            return Ok(table.clone());
+        }
+        let table = match spread {
+            Spread::Table => self.table(&self.entries)?,
+            Spread::Queue(queue) => self.table(&[queue])?,
+        };
+        self.tables.push((spread, table.clone()));
+        Ok(table)
     }
 
     /// A table over the rings' WQs.
@@ -123,47 +167,145 @@ impl Port {
 
     /// Lets another table take the place of the shared one, frames flowing.
     ///
-    /// Each rule that spreads has two priorities, side by side, with nothing else on either ([`crate::steer::SIDES`]).
-    /// One of them is free. The rule is installed there once more, to a new QP over the new table, before the old one
-    /// goes. If the new one stands in front, it takes over the moment it is there; if it stands behind, the moment the
-    /// old one is gone. In between no frame finds no rule, none finds two of one priority, and what stood before and
-    /// behind the rule still does. The WQs are the same all along, so what the old QPs have already put on them stays.
+    /// Every rule is installed once more, to a new QP over the new table, on a priority beside its own, before the old
+    /// one goes ([`crate::ladder`]). If the new one stands in front, it takes over the moment it is there; if it stands
+    /// behind, the moment the old one is gone. In between no frame finds no rule, none finds two of one priority, and
+    /// what stood before and behind the rule still does. The WQs are the same all along, so what the old QPs have
+    /// already put on them stays.
     ///
     /// # Errors
-    /// The plan leaves no room for it, or a verb's. Rules swapped by then lead to the new QPs, the others to the old:
-    /// every frame arrives once all the same.
-    pub fn respread(&mut self, spreading: &Spreading, table: &[u16]) -> Result<(), Error> {
-        if !spreading.steering.has_sides {
-            return Err(Error::Config {
-                key: "rss.respread".into(),
-                value: "true".into(),
-                problem: format!(
-                    "the rules stand on more than {} priorities, and each would need a second one to be swapped",
-                    steer::MOST_RANKS
-                ),
-            });
-        }
-        let table = self.table(table)?;
+    /// A verb's. Rules swapped by then lead to the new QPs, the others to the old: every frame arrives once all the
+    /// same.
+    pub fn respread(&mut self, entries: &[u16]) -> Result<(), Error> {
+        let table = self.table(entries)?;
         let mut qps = self.qps.clone();
-        for (qp, planned) in qps.iter_mut().zip(&spreading.steering.qps) {
-            if planned.spread == Spread::Table {
-                *qp = RssQp::create(&self.pd, &table, &spreading.key, planned.hash_fields())?;
+        for (plan, qp) in &mut qps {
+            if plan.spread == Spread::Table {
+                *qp = RssQp::create(&self.pd, &table, &self.key, plan.hash_fields())?;
             }
         }
-        for (i, rule) in spreading.steering.rules.iter().enumerate() {
-            if spreading.steering.qps[rule.qp].spread != Spread::Table {
-                continue;
-            }
-            let side = SIDES - 1 - self.sides[i];
-            let new = Flow::create(&qps[rule.qp], &flow(spreading.port, rule, side))?;
-            // The old one goes here, after the new one has come.
-            self.flows[i] = new;
-            self.sides[i] = side;
+        for it in self.ladder().shift() {
+            self.carry_out(it, &qps)?;
         }
         self.qps = qps;
         self.tables.retain(|(spread, _)| *spread != Spread::Table);
         self.tables.push((Spread::Table, table));
+        self.entries = entries.to_vec();
         Ok(())
+    }
+
+    /// Lets the rules of another steering take the place of those there are, frames flowing: what is new is installed
+    /// before what is gone goes, and what stays is never away.
+    ///
+    /// # Errors
+    /// A verb's; then the rules are those there were.
+    pub fn steer(&mut self, steering: Steering) -> Result<(), Error> {
+        let made = self.provide(&steering.qps).and_then(|()| {
+            if self.is_open {
+                self.exchange(&steering)
+            } else {
+                Ok(())
+            }
+        });
+        if made.is_ok() {
+            self.steering = steering;
+        }
+        // QPs that no rule leads to, and their tables.
+        let used = &self.steering.qps;
+        self.qps.retain(|(plan, _)| used.contains(plan));
+        self.tables
+            .retain(|(spread, _)| used.iter().any(|qp| qp.spread == *spread));
+        made
+    }
+
+    /// Installs what is missing, then takes away what is too many.
+    fn exchange(&mut self, steering: &Steering) -> Result<(), Error> {
+        let mut gone: Vec<_> = self.rules.iter().map(|rule| rule.wanted.clone()).collect();
+        let mut new = Vec::new();
+        for rule in &steering.rules {
+            let wanted = Wanted::of(rule, steering);
+            match gone.iter().position(|it| *it == wanted) {
+                Some(at) => _ = gone.remove(at),
+                None => new.push(wanted),
+            }
+        }
+        for (done, wanted) in new.iter().enumerate() {
+            if let Err(e) = self.admit(wanted.clone()) {
+                self.remove(&new[..done]);
+                return Err(e);
+            }
+        }
+        self.remove(&gone);
+        Ok(())
+    }
+
+    /// Installs a rule on a priority of its rank; others make room where there is none.
+    fn admit(&mut self, wanted: Wanted) -> Result<(), Error> {
+        let Some((moves, priority)) = self.ladder().admit(wanted.rank) else {
+            return Err(Error::Config {
+                key: "rule: priority".into(),
+                value: String::new(),
+                problem: "every hardware priority is taken; remove a rule first".into(),
+            });
+        };
+        let qps = self.qps.clone();
+        for it in moves {
+            self.carry_out(it, &qps)?;
+        }
+        self.install(wanted, priority)
+    }
+
+    /// Takes rules away, the more general first, or frames of one already gone would land on it for a moment.
+    fn remove(&mut self, them: &[Wanted]) {
+        let mut them: Vec<_> = them.iter().collect();
+        them.sort_by_key(|it| it.rank);
+        for wanted in them.into_iter().rev() {
+            if let Some(at) = self.rules.iter().position(|rule| rule.wanted == *wanted) {
+                self.rules.remove(at);
+            }
+        }
+    }
+
+    /// Moves the rules of one priority to another, onto these QPs.
+    fn carry_out(&mut self, it: Move, qps: &[(QpPlan, RssQp)]) -> Result<(), Error> {
+        for rule in self
+            .rules
+            .iter_mut()
+            .filter(|rule| rule.priority == it.from)
+        {
+            let flow = create(qps, &rule.wanted, self.number, it.to)?;
+            // The old one goes here, after the new one has come.
+            rule.flow = flow;
+            rule.priority = it.to;
+        }
+        Ok(())
+    }
+
+    /// Installs a rule behind all others of its rank.
+    fn install(&mut self, wanted: Wanted, priority: u16) -> Result<(), Error> {
+        let flow = create(&self.qps, &wanted, self.number, priority)?;
+        let at = self
+            .rules
+            .partition_point(|rule| rule.wanted.rank <= wanted.rank);
+        let rule = Rule {
+            flow,
+            priority,
+            wanted,
+        };
+        self.rules.insert(at, rule);
+        Ok(())
+    }
+
+    /// Where the installed rules stand.
+    fn ladder(&self) -> Ladder {
+        let rules = self.rules.iter();
+        Ladder::of(rules.map(|rule| (rule.wanted.rank, rule.priority)))
+    }
+
+    /// What is installed, or will be.
+    #[must_use]
+    pub fn steering(&self) -> &Steering {
+        &self.steering
     }
 
     /// Installs the rules, the most special first: from the last one on, every frame of the port arrives.
@@ -174,18 +316,19 @@ impl Port {
         if let Some(netdev) = plan.netdev.as_deref().filter(|_| plan.promiscuous) {
             self._promiscuous = promisc::Membership::join(netdev)?;
         }
-        for rule in &plan.steering.rules {
-            let flow = flow(plan.port, rule, 0);
-            self.flows.push(Flow::create(&self.qps[rule.qp], &flow)?);
-            self.sides.push(0);
+        self.is_open = true;
+        let steering = self.steering.clone();
+        for rule in &steering.rules {
+            self.install(Wanted::of(rule, &steering), rule.priority)?;
         }
         Ok(())
     }
 
     /// Takes the rules away: nothing more arrives on the rings.
     pub fn shut(&mut self) {
+        self.is_open = false;
         // The catch-all first, or frames of a rule already gone would still land on it.
-        while self.flows.pop().is_some() {}
+        while self.rules.pop().is_some() {}
         self._promiscuous = None;
     }
 
@@ -220,33 +363,22 @@ impl Port {
     }
 }
 
-/// What swapping the rules over takes to know of a plan.
-#[derive(Clone, Debug)]
-pub struct Spreading {
-    steering: Steering,
-    key: RssKey,
+/// Installs a rule that leads to its QP.
+fn create(
+    qps: &[(QpPlan, RssQp)],
+    wanted: &Wanted,
     port: u8,
-}
-
-impl Spreading {
-    /// Of a plan.
-    #[must_use]
-    pub fn of(plan: &Plan) -> Self {
-        Self {
-            steering: plan.steering.clone(),
-            key: plan.key,
-            port: plan.port,
-        }
-    }
-}
-
-/// A planned rule on one of its priorities.
-fn flow(port: u8, rule: &RulePlan, side: u16) -> FlowRule {
-    FlowRule {
+    priority: u16,
+) -> Result<Flow, Error> {
+    let rule = FlowRule {
         port,
-        kind: rule.kind,
-        priority: rule.priority + side,
-        specs: rule.specs.clone(),
+        kind: wanted.kind,
+        priority,
+        specs: wanted.specs.clone(),
+    };
+    match qps.iter().find(|(plan, _)| *plan == wanted.qp) {
+        Some((_, qp)) => Flow::create(qp, &rule),
+        None => Err(Error::Device("a rule's QP has not been made".into())),
     }
 }
 

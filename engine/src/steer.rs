@@ -1,6 +1,6 @@
 //! Steering: the RSS QPs and flow rules that a mode and its rule table come to.
 //!
-//! May import: [`crate::config`], [`crate::verbs`]' plain rule types, `rss`. Pure: nothing is created here.
+//! May import: [`crate::config`], [`crate::ladder`], [`crate::verbs`]' plain rule types, `rss`. Pure: nothing is created here.
 //!
 //! One RSS QP hashes one L3 and at most one L4 type, so whatever a rule takes is split by profile: for each pair of
 //! L3 and L4 the rule may match, a hardware rule to that pair's QP. Within one priority of the user's, the more
@@ -9,6 +9,7 @@
 use crate::{
     Error,
     config::{self, Action, Config, Mode, Proto, RuleConfig},
+    ladder::RUNGS,
     verbs::{FlowKind, FlowSpec, Inner, Masked},
 };
 use rss::profile::{HashDepth, HashFields, Profile};
@@ -21,12 +22,9 @@ const STEAL_BASE: u16 = 8;
 const TUNNEL_BASE: u16 = STEAL_BASE - 2 * SIDES;
 /// Ranks that one of the user's priorities takes: one for each of [`Profile::priority_offset`]'s.
 const STEP: u16 = 3;
-/// Hardware priorities of a rank: rules are swapped for others by going from one to the other and back.
-pub const SIDES: u16 = 2;
-/// Hardware priorities: mlx5 takes 0 to 15.
-const PRIORITIES: u16 = 16;
-/// Ranks that have room for both sides.
-pub const MOST_RANKS: u16 = PRIORITIES / SIDES;
+/// Hardware priorities from one rank to the next, where there are enough: rules move to the free ones between them
+/// when they are swapped or others come in.
+const SIDES: u16 = 2;
 /// The largest of the user's priorities: with `STEP` ranks each, all of them fit mlx5's.
 pub const MAX_PRIORITY: u16 = 4;
 /// The UDP port of VXLAN (RFC 7348).
@@ -77,6 +75,9 @@ pub struct RulePlan {
     pub kind: FlowKind,
     /// Lower is matched first.
     pub priority: u16,
+    /// Orders rules as `priority` does, also beside the rules of another steering of the same mode.
+    #[serde(skip)]
+    pub rank: u16,
     /// What it matches.
     #[serde(rename = "match", serialize_with = "text_of_specs")]
     pub specs: Vec<FlowSpec>,
@@ -91,8 +92,9 @@ pub struct Steering {
     pub qps: Vec<QpPlan>,
     /// Flow rules, the more special before the more general.
     pub rules: Vec<RulePlan>,
-    /// The priority behind each rule's is free, so that rules can be swapped while frames flow.
-    pub has_sides: bool,
+    /// The rule table that this comes from; `None` in other modes than `filtered`.
+    #[serde(skip)]
+    pub asked: Option<Vec<RuleConfig>>,
 }
 
 fn name_of_profile<S: Serializer>(profile: &Profile, serializer: S) -> Result<S::Ok, S::Error> {
@@ -124,25 +126,29 @@ impl Steering {
                  threads with pipeline.mode = \"fanout\"",
             )),
             Mode::Sniffer => Ok(Self::sniffer()),
+            Mode::Filtered if config.rule.is_empty() => Err(refuse(
+                "capture.mode",
+                "filtered",
+                "there is no [[rule]] that says what to take",
+            )),
             Mode::Filtered => Self::filtered(&config.rule, depth, queues),
         }
     }
 
     /// Every frame, by profile.
     fn steal(depth: HashDepth, inner: bool) -> Self {
-        let mut steering = Self {
-            has_sides: true,
-            ..Self::default()
-        };
+        let mut steering = Self::default();
         if inner {
             steering.tunnels(depth);
         }
         for profile in Profile::to_install(depth) {
             let qp = steering.qp(*profile, None);
+            let priority = STEAL_BASE + SIDES * u16::from(profile.priority_offset());
             steering.rules.push(RulePlan {
                 name: profile.name().to_owned(),
                 kind: FlowKind::Normal,
-                priority: STEAL_BASE + SIDES * u16::from(profile.priority_offset()),
+                priority,
+                rank: priority,
                 specs: Match::default().specs(*profile),
                 qp,
             });
@@ -165,10 +171,12 @@ impl Steering {
                 for ip in [Ip::V4, Ip::V6] {
                     let mut specs = Match::tunnel(tunnel == "vxlan", ip);
                     specs.extend(inner_specs(*profile));
+                    let priority = TUNNEL_BASE + SIDES * u16::from(profile.priority_offset());
                     self.rules.push(RulePlan {
                         name: format!("{tunnel} {}", profile.name()),
                         kind: FlowKind::Normal,
-                        priority: TUNNEL_BASE + SIDES * u16::from(profile.priority_offset()),
+                        priority,
+                        rank: priority,
                         specs,
                         qp,
                     });
@@ -184,24 +192,37 @@ impl Steering {
             name: "sniffer".into(),
             kind: FlowKind::Sniffer,
             priority: 0,
+            rank: 0,
             specs: Vec::new(),
             qp,
         });
         steering
     }
 
-    fn filtered(rules: &[RuleConfig], depth: HashDepth, queues: u16) -> Result<Self, Error> {
-        if rules.is_empty() {
-            return Err(refuse(
-                "capture.mode",
-                "filtered",
-                "there is no [[rule]] that says what to take",
-            ));
-        }
-        let mut steering = Self::default();
+    /// What a rule table comes to; without rules nothing is taken.
+    ///
+    /// # Errors
+    /// A rule that cannot be, or rules that would duplicate frames.
+    pub fn filtered(rules: &[RuleConfig], depth: HashDepth, queues: u16) -> Result<Self, Error> {
+        let mut steering = Self {
+            asked: Some(rules.to_vec()),
+            ..Self::default()
+        };
         // (number of the user's rule, its match) of each rule in `steering.rules`.
         let mut matches: Vec<(usize, Profile, Match)> = Vec::new();
         for (number, rule) in (1..).zip(rules) {
+            let before = rules.iter().take(number - 1);
+            if let Some(id) = rule
+                .id
+                .as_ref()
+                .filter(|id| before.into_iter().any(|it| it.id.as_ref() == Some(*id)))
+            {
+                return Err(refuse(
+                    &format!("rule {number}: id"),
+                    format!("{id:?}"),
+                    "another rule has this name",
+                ));
+            }
             let wanted = Match::of(rule)
                 .map_err(|problem| refuse(&format!("rule {number}"), "", problem))?;
             if rule.priority > MAX_PRIORITY {
@@ -225,10 +246,12 @@ impl Steering {
                 if rule.action == Action::Drop {
                     specs.push(FlowSpec::Drop);
                 }
+                let rank = rule.priority * STEP + u16::from(profile.priority_offset());
                 steering.rules.push(RulePlan {
                     name: format!("rule {number} {}", profile.name()),
                     kind: FlowKind::Normal,
-                    priority: rule.priority * STEP + u16::from(profile.priority_offset()),
+                    priority: rank,
+                    rank,
                     specs,
                     qp,
                 });
@@ -237,19 +260,19 @@ impl Steering {
         }
         steering.refuse_duplicates(&matches)?;
         // Whatever order the user wrote them in.
-        steering.rules.sort_by_key(|r| r.priority);
+        steering.rules.sort_by_key(|r| r.rank);
         steering.close_ranks();
         Ok(steering)
     }
 
-    /// Ranks that no rule has are taken out; then each has room for both sides, if there are not too many.
+    /// Ranks that no rule has are taken out; then there is room between those that are left, if they are not too many.
     fn close_ranks(&mut self) {
-        let mut ranks: Vec<_> = self.rules.iter().map(|rule| rule.priority).collect();
+        let mut ranks: Vec<_> = self.rules.iter().map(|rule| rule.rank).collect();
         ranks.dedup();
-        self.has_sides = ranks.len() <= usize::from(MOST_RANKS);
-        let step = if self.has_sides { SIDES } else { 1 };
+        let has_room = ranks.len() <= usize::from(RUNGS / SIDES);
+        let step = if has_room { SIDES } else { 1 };
         for rule in &mut self.rules {
-            let rank = ranks.iter().position(|it| *it == rule.priority);
+            let rank = ranks.iter().position(|it| *it == rule.rank);
             rule.priority = u16::try_from(rank.unwrap_or(0)).unwrap_or(0) * step;
         }
     }
@@ -862,17 +885,15 @@ mod tests {
     }
 
     #[test]
-    fn each_rank_has_a_priority_to_swap_with_as_long_as_there_are_enough() {
+    fn there_is_room_between_ranks_as_long_as_there_are_few() {
         let rules = |n: u16| {
             let rule = |i| format!("[[rule]]\nsrc = \"10.{i}.0.0/16\"\npriority = {i}\n");
             filtered(&(0..n).map(rule).collect::<String>(), 2).unwrap()
         };
-        for (n, has_sides, last) in [(1, true, 2), (4, true, 14), (5, false, 9)] {
+        for (n, last) in [(1, 2), (4, 14), (5, 9)] {
             let steering = rules(n);
-            assert_eq!(steering.has_sides, has_sides, "{n}");
             assert_eq!(steering.rules.last().unwrap().priority, last, "{n}");
         }
-        assert!(Steering::of(&Config::default(), 4).unwrap().has_sides);
     }
 
     #[test]
@@ -884,6 +905,10 @@ mod tests {
             ("[[rule]]\nvlan = 4096", "at most 4095"),
             ("[[rule]]\nqueue = 2", "queues 0 to 1"),
             ("[[rule]]\npriority = 5", "at most 4"),
+            (
+                "[[rule]]\nid = \"a\"\nvlan = 1\n[[rule]]\nid = \"a\"\nvlan = 2",
+                "rule 2: id = \"a\": another rule",
+            ),
             ("[[rule]]\nvni = 3\nproto = \"tcp\"", "VXLAN"),
             ("[[rule]]\nethertype = 0x0806\nproto = \"udp\"", "ethertype"),
             ("[[rule]]\naction = \"drop\"\nqueue = 0", "no queue"),

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `looking_changes_nothing` | status, stats, plan, devices and watch, for people and for programs |
 //! | `changes_hold_and_repeats_are_harmless` | filter, rotate, drain, stop, start, log, reload, shutdown |
+//! | `the_spread_and_the_flags_change_while_frames_flow` | respread, wq-flags |
+//! | `rules_come_and_go` | rule add, rule remove, and the plan that tells of them |
 //! | `what_cannot_be_done_is_told` | exit statuses of refusals and of nobody there |
 //! | `groups_decide_who_may` | the socket's mode, and both groups |
 //! | `vandals_are_put_out_and_others_served` | garbage, oversize, flooding, stalling, vanishing |
@@ -27,8 +29,14 @@ struct Captured<'d> {
 }
 
 fn start<'d>(dir: &'d Dir, name: &str, sets: &[&str]) -> Captured<'d> {
+    start_as(dir, name, "", sets)
+}
+
+/// The same with a configuration file.
+fn start_as<'d>(dir: &'d Dir, name: &str, config: &str, sets: &[&str]) -> Captured<'d> {
     let socket = dir.join(format!("{name}.sock"));
     let mut command = Wqcap::run(dir, name)
+        .config(config)
         .model("synth:size=64,flows=64,pps=20000")
         .queues(2)
         .set(&format!("control.unix={}", socket.display()));
@@ -178,8 +186,27 @@ fn looking_changes_nothing() {
         "{text}"
     );
 
+    let statistics = &capture.json(&["stats"])["statistics"];
+    assert!(statistics["frames"].as_u64() > Some(0), "{statistics}");
+    for part in [
+        "\nnow ",
+        "\nprotocols udp",
+        "\nsizes ",
+        "\nheld ",
+        "\nsenders ",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+
     assert_eq!(capture.json(&["plan"])["plan"]["device"]["name"], "mlx5_0");
+    let text = capture.ctl(&["plan"]).expect(0).stdout;
+    assert!(
+        text.contains("filter = \"udp or tcp\"") && text.contains("#   rules"),
+        "{text}"
+    );
     assert_eq!(capture.json(&["devices"])["devices"][0]["name"], "mlx5_0");
+    let text = capture.ctl(&["devices"]).expect(0).stdout;
+    assert!(text.starts_with("mlx5_0\n  device "), "{text}");
 
     let watched = capture
         .ctl(&["watch", "--every", "0.1", "--count", "3", "--json"])
@@ -303,6 +330,107 @@ fn a_reload_carries_over_what_can_change() {
         "nothing changed"
     );
     capture.shutdown();
+}
+
+#[test]
+fn the_spread_and_the_flags_change_while_frames_flow() {
+    let dir = Dir::new();
+    let capture = start(&dir, "spread", &["rss.table_size=16"]);
+    let shares = |capture: &Captured| {
+        let plan = capture.json(&["plan"]);
+        let table = plan["plan"]["table"].as_array().expect("a table").clone();
+        [0, 1].map(|queue| table.iter().filter(|it| **it == queue).count())
+    };
+    assert_eq!(shares(&capture), [8, 8]);
+    assert!(capture.change(&["respread", "--weights", "3,1"]));
+    assert_eq!(shares(&capture), [12, 4]);
+    assert!(!capture.change(&["respread", "--weights", "3,1"]));
+    let refused = capture.ctl(&["respread", "--weights", "3,1,1"]).expect(1);
+    assert!(refused.stderr.contains("rss.weights"), "{refused}");
+    assert!(capture.change(&["respread", "--weights", "0,1"]));
+    let of_queue_0 = |capture: &Captured| {
+        capture.json(&["stats"])["ledger"]["queues"][0]["received"]
+            .as_u64()
+            .expect("a number")
+    };
+    // What an old QP has put on the queue is received by then.
+    thread::sleep(Duration::from_millis(300));
+    let before = of_queue_0(&capture);
+    let total = capture.status()["capture"]["ledger"]["received"].as_u64();
+    capture.until("frames on the other queue", |status| {
+        status["capture"]["ledger"]["received"].as_u64() > total.map(|it| it + 1000)
+    });
+    assert_eq!(of_queue_0(&capture), before, "nothing leads there any more");
+
+    assert!(capture.change(&["wq-flags", "--cvlan-stripping", "true"]));
+    assert!(!capture.change(&["wq-flags", "--cvlan-stripping", "true"]));
+    assert!(!capture.change(&["wq-flags", "--scatter-fcs", "false"]));
+    let refused = capture
+        .ctl(&["wq-flags", "--scatter-fcs", "true"])
+        .expect(1);
+    assert!(refused.stderr.contains("wq.scatter_fcs"), "{refused}");
+    dir.write(
+        "spread.toml",
+        "[wq]\ncvlan_stripping = true\n[rss]\nweights = [1, 3]\n",
+    );
+    assert!(capture.change(&["reload"]));
+    assert!(!capture.change(&["reload"]));
+    assert_eq!(shares(&capture), [4, 12]);
+
+    assert!(capture.change(&["drain"]));
+    assert!(capture.change(&["respread", "--weights", "1,1"]));
+    assert!(capture.change(&["start"]));
+    let drained = of_queue_0(&capture);
+    capture.until("frames on both queues", |_| of_queue_0(&capture) > drained);
+    let finished = capture.shutdown();
+    let notes = finished.summary.json["notes"].to_string();
+    for note in ["re-spread after", "wq.cvlan_stripping was set to true"] {
+        assert!(notes.contains(note), "{notes}");
+    }
+}
+
+#[test]
+fn rules_come_and_go() {
+    let dir = Dir::new();
+    let config = "[capture]\nmode = \"filtered\"\n[[rule]]\nid = \"all\"\npriority = 2\n";
+    let capture = start_as(&dir, "rules", config, &[]);
+    let add: &[&str] = &["rule", "add", "id=first", "proto=udp", "queue=1"];
+    assert!(capture.change(add));
+    assert!(!capture.change(add));
+    let refused = capture
+        .ctl(&["rule", "add", "src=10.0.0.0/8", "queue=0"])
+        .expect(1);
+    refused.says(&["rule 3", "rule 2", "priority"]);
+    let refused = capture
+        .ctl(&["rule", "add", "id=first", "proto=tcp"])
+        .expect(1);
+    refused.says(&["id", "first", "remove it first"]);
+    let refused = capture.ctl(&["rule", "add", "colour=red"]).expect(1);
+    refused.says(&["colour"]);
+    let plan = capture.json(&["plan"]);
+    assert_eq!(plan["config"]["rule"][1]["id"], "first", "{plan}");
+    let text = capture.ctl(&["plan"]).expect(0).stdout;
+    assert!(text.contains("ipv4 udp -> QP"), "{text}");
+    assert!(capture.change(&["rule", "remove", "id=first"]));
+    assert!(!capture.change(&["rule", "remove", "id=first"]));
+    assert!(capture.change(&["rule", "remove", "id=all", "priority=2"]));
+
+    thread::sleep(Duration::from_millis(300));
+    let received = || capture.status()["capture"]["ledger"]["received"].as_u64();
+    let before = received();
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(received(), before, "no rule takes anything");
+    assert!(capture.change(&["rule", "add", "ethertype=0x0800"]));
+    capture.until("frames by the new rule", |_| received() > before);
+    assert!(capture.change(&["stop"]));
+    let refused = capture.ctl(&["rule", "add", "vlan=1"]).expect(1);
+    refused.says(&["nothing is captured"]);
+    capture.shutdown();
+
+    let steal = start(&dir, "steal", &["output.format=none"]);
+    let refused = steal.ctl(&["rule", "add", "vlan=1"]).expect(1);
+    refused.says(&["filtered"]);
+    steal.shutdown();
 }
 
 #[test]

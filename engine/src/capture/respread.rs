@@ -189,12 +189,18 @@ fn shares(table: &[u16], queues: usize) -> Vec<f64> {
 }
 
 impl Capture {
+    /// The shared indirection table as it is: a queue for each entry.
+    #[must_use]
+    pub fn table(&self) -> &[u16] {
+        &self.spreading.table
+    }
+
     /// Rebuilds the indirection table on new QPs and swaps the rules over to them, frames flowing: none is lost and
     /// none comes twice. A flow that moves goes on in another queue's file.
     ///
     /// # Errors
-    /// The rules leave no room for a second set of priorities, the weights fit no table, or a verb's: then rules that
-    /// were swapped lead to the new QPs and the others to the old, and every frame still arrives once.
+    /// The weights fit no table, or a verb's: then rules that were swapped lead to the new QPs and the others to the
+    /// old, and every frame still arrives once.
     pub fn respread(&mut self, how: &Respread) -> Result<Respreading, Error> {
         let proposal = self.spreading.propose(how)?;
         let entries = self.spreading.table.len();
@@ -206,7 +212,7 @@ impl Capture {
                 skew_after: 0.0,
             });
         };
-        self.port.respread(&self.steering, &proposal.table)?;
+        self.port.respread(&proposal.table)?;
         self.spreading.table = proposal.table;
         let done = Respreading {
             moved: proposal.moved,

@@ -2,7 +2,13 @@
 
 use super::{Capture, Shared};
 use crate::{Error, plan::Plan, rx::Orders};
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 /// Changes WQ flags of a running capture, from any thread.
 #[derive(Clone)]
@@ -10,6 +16,7 @@ pub struct WqFlagsHandle {
     orders: Vec<Arc<Orders>>,
     /// Why stripping cannot be turned on, if it cannot.
     refusal: Option<String>,
+    stripping: Arc<AtomicBool>,
     shared: Shared,
     ready: Instant,
 }
@@ -21,6 +28,7 @@ impl Capture {
         WqFlagsHandle {
             orders: self.orders.clone(),
             refusal: self.no_stripping.clone(),
+            stripping: Arc::clone(&self.stripping),
             shared: self.shared.clone(),
             ready: self.ready,
         }
@@ -38,6 +46,12 @@ impl Capture {
 }
 
 impl WqFlagsHandle {
+    /// Whether the NIC takes CVLAN tags off.
+    #[must_use]
+    pub fn cvlan_stripping(&self) -> bool {
+        self.stripping.load(Ordering::Acquire)
+    }
+
     /// As [`Capture::set_cvlan_stripping`].
     ///
     /// # Errors
@@ -58,6 +72,7 @@ impl WqFlagsHandle {
                 return Err(e);
             }
         }
+        self.stripping.store(on, Ordering::Release);
         self.shared.note(format!(
             "wq.cvlan_stripping was set to {on} after {:.3} s",
             self.ready.elapsed().as_secs_f64()

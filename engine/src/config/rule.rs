@@ -11,6 +11,9 @@ use std::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleConfig {
+    /// A name, by which it can be removed while the capture runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// Destination MAC address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dst_mac: Option<Mac>,
@@ -45,6 +48,14 @@ pub struct RuleConfig {
     /// The one queue its frames go to; absent: they are spread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<u16>,
+}
+
+impl fmt::Display for RuleConfig {
+    /// Its fields, as in a file, on one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = toml::to_string(self).map_err(|_| fmt::Error)?;
+        f.write_str(&text.lines().collect::<Vec<_>>().join(", "))
+    }
 }
 
 /// What a rule does.

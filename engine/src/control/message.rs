@@ -6,7 +6,7 @@
 //! A message is one JSON object. Over a Unix socket it is a line; over RDMA it is split into parts
 //! ([`super::parts`]). The text never holds a line break.
 
-use crate::stats::{NicCounters, QueueLedger, Total};
+use crate::stats::{NicCounters, QueueLedger, Total, live};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -39,9 +39,10 @@ pub enum Command {
     Status,
     /// The ledger as it stands, by queue and in total, and what the NIC lost.
     Stats,
-    /// The RDMA devices of the machine, as `wqcap devices --json` prints them.
+    /// The RDMA devices of the machine, as `wqcap devices --json` prints them; `text` is the same for people.
     Devices,
-    /// What is captured and how, as `wqcap check --json` prints it.
+    /// What is captured and how, as `wqcap check --json` prints it, with what has changed since the start; `text` is
+    /// the same for people.
     Plan,
     /// From now on a `stats` answer each interval, under this request's number; another subscription takes its place.
     Subscribe {
@@ -68,7 +69,7 @@ pub enum Command {
     },
     /// Removes a rule. Nothing happens if there is none like it.
     RuleRemove {
-        /// Its fields, as in a `[[rule]]` of the configuration.
+        /// Its `id` alone, or all its fields.
         rule: BTreeMap<String, Value>,
     },
     /// Changes creation flags that a WQ can change while it receives; what is absent stays.
@@ -350,8 +351,11 @@ pub struct Stats {
     pub elapsed_s: f64,
     /// The ledger.
     pub ledger: Ledger,
-    /// What the NIC lost before delivery, by its own names.
+    /// What the NIC lost before delivery, by its own names, at most a second ago.
     pub nic: NicCounters,
+    /// The traffic of now; absent: `capture.statistics` is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<live::Snapshot>,
 }
 
 /// By queue and in total.

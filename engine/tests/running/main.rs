@@ -43,6 +43,23 @@ fn rules_are_swapped_without_losing_or_repeating_a_frame() {
 }
 
 #[test]
+fn rules_come_and_go_and_the_others_take_each_frame_once() {
+    let dir = Dir::new();
+    let wire = "synth:size=96,flows=64,proto=mix,ip=mix,pps=500000,count=750000,lossy";
+    run("ruled", wire, dir.path());
+}
+
+#[test]
+fn rules_that_cannot_be_change_nothing() {
+    let dir = Dir::new();
+    run(
+        "rules_refused",
+        "synth:size=64,flows=16,pps=20000",
+        dir.path(),
+    );
+}
+
+#[test]
 fn an_overloaded_queue_is_relieved_by_itself() {
     let dir = Dir::new();
     let file = dir.join("skewed.pcap");

@@ -2,7 +2,7 @@
 
 use engine::{
     capture::{Capture, End, Limits, Report, Respread, Snapshot},
-    config::Config,
+    config::{Config, RuleConfig},
     device,
     plan::Plan,
     stats::Counter,
@@ -23,6 +23,11 @@ const QUEUES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(45);
 
 fn start(settings: &[(&str, &str)]) -> Capture {
+    start_as("", settings)
+}
+
+/// The same, with a configuration file's text underneath.
+fn start_as(text: &str, settings: &[(&str, &str)]) -> Capture {
     let dir = std::env::var(super::DIR).expect("run by the test in main.rs");
     let mut all = vec![
         ("capture.queues", "4"),
@@ -37,7 +42,7 @@ fn start(settings: &[(&str, &str)]) -> Capture {
         ("output.dir", &dir),
     ];
     all.extend(settings);
-    let config = Config::with_overrides("", &all).expect("a configuration");
+    let config = Config::with_overrides(text, &all).expect("a configuration");
     let plan = Plan::new(&config, &device::list().expect("devices")).expect("a plan");
     Capture::start(&plan, Limits::default()).expect("it starts")
 }
@@ -114,6 +119,115 @@ fn swapped() {
     assert_each_once(&report, &records(&report));
     let busy = report.queues.iter().filter(|q| q.received > 0).count();
     assert_eq!(busy, QUEUES);
+}
+
+fn rule(text: &str) -> RuleConfig {
+    let config = Config::parse(&format!("[[rule]]\n{}", text.replace(';', "\n")));
+    config.expect("a rule").rule.remove(0)
+}
+
+#[test]
+#[ignore = "runs on the software NIC, by its first half"]
+fn ruled() {
+    // Everything, by its three ranks; whatever comes and goes beside it, each frame arrives once.
+    let all = "[capture]\nmode = \"filtered\"\n[[rule]]\npriority = 2\n";
+    let mut capture = start_as(all, &[]);
+    let texts = [
+        "id = \"a\"; proto = \"udp\"; queue = 1",
+        "proto = \"tcp\"; priority = 1",
+        "src = \"10.0.0.0/8\"; priority = 3",
+        "ethertype = 0x86dd; queue = 3; priority = 1",
+        "priority = 4",
+        "vlan = 7; priority = 1; action = \"drop\"",
+    ];
+    let rules = texts.map(rule);
+    let mut changes = 0;
+    for i in 0.. {
+        if moment(&mut capture, 10) {
+            break;
+        }
+        let it = &rules[i % rules.len()];
+        let there = capture.rules().expect("filtered").contains(it);
+        let changed = if there {
+            capture.remove_rule(it)
+        } else {
+            capture.add_rule(it)
+        };
+        assert!(changed.expect("changed"));
+        if i % 5 == 4 {
+            let weights = if i % 2 == 0 {
+                [1, 2, 3, 4]
+            } else {
+                [4, 3, 2, 1]
+            };
+            let how = Respread::Weights(weights.to_vec());
+            capture.respread(&how).expect("swapped");
+        }
+        changes += 1;
+    }
+    let report = capture.finish();
+    println!(
+        "figure: {changes} rules came or went in {:?}",
+        report.duration
+    );
+    assert!(changes > 12, "{changes}");
+    assert_each_once(&report, &records(&report));
+}
+
+#[test]
+#[ignore = "runs on the software NIC, by its first half"]
+fn rules_refused() {
+    let all =
+        "[capture]\nmode = \"filtered\"\n[[rule]]\nid = \"udp\"\nproto = \"udp\"\nqueue = 0\n";
+    let mut capture = start_as(all, &[]);
+    let mut refused = |text: &str, words: &[&str]| {
+        let error = capture.add_rule(&rule(text)).expect_err(text).to_string();
+        for word in words {
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    };
+    refused(
+        "dst = \"10.0.0.0/8\"; queue = 1",
+        &["rule 2", "rule 1", "priority"],
+    );
+    refused("id = \"udp\"; proto = \"tcp\"", &["rule: id", "queue = 0"]);
+    refused("vlan = 5000", &["4095"]);
+    refused("queue = 4", &["queues 0 to 3"]);
+    let udp = rule("id = \"udp\"; proto = \"udp\"; queue = 0");
+    assert!(!capture.add_rule(&udp).expect("there"));
+    let received = |capture: &Capture| capture.snapshot().queues[0].received;
+    let until_more = |capture: &mut Capture| {
+        let (before, deadline) = (received(capture), Instant::now() + PATIENCE);
+        while received(capture) <= before + 100 {
+            moment(capture, 10);
+            assert!(Instant::now() < deadline, "nothing comes");
+        }
+    };
+    until_more(&mut capture);
+    // By its name alone; then nothing is taken.
+    assert!(capture.remove_rule(&rule("id = \"udp\"")).expect("gone"));
+    assert!(!capture.remove_rule(&rule("id = \"udp\"")).expect("none"));
+    moment(&mut capture, 200);
+    let still = received(&capture);
+    moment(&mut capture, 200);
+    assert_eq!(received(&capture), still);
+    // While nothing is let in, rules come and go all the same.
+    capture.pause();
+    assert!(capture.add_rule(&udp).expect("added"));
+    let how = Respread::Weights(vec![1, 0, 0, 0]);
+    assert!(capture.respread(&how).expect("made").moved > 0);
+    let config = Config::with_overrides(all, &[("capture.queues", "4")]).expect("as before");
+    let plan = Plan::new(&config, &device::list().expect("devices")).expect("a plan");
+    capture.resume(&plan).expect("rules");
+    until_more(&mut capture);
+    let report = capture.finish();
+    let added = |note: &&String| note.contains("a rule was");
+    assert_eq!(
+        report.notes.iter().filter(added).count(),
+        2,
+        "{:?}",
+        report.notes
+    );
 }
 
 /// UDP flows that all go to queue 0 of four, by many entries of a table of 128.
@@ -220,6 +334,8 @@ fn refused() {
     capture
         .set_cvlan_stripping(false)
         .expect("it is off already");
+    let error = capture.add_rule(&rule("vlan = 1")).expect_err("refused");
+    assert!(error.to_string().contains("filtered"), "{error}");
     let error = capture
         .respread(&Respread::Weights(vec![1, 1]))
         .expect_err("refused");

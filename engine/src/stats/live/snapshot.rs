@@ -7,6 +7,7 @@ use super::{
     talkers::{Address, Talkers, WINDOW_NS},
 };
 use hdrhistogram::Histogram;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,7 +30,7 @@ const BOUNDS: [u64; 9] = [
 /// whether there was room for them in the files or not.
 ///
 /// Queues publish at most ten times a second, so the newest frames may be missing.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Snapshot {
     /// Since the start.
     pub frames: u64,
@@ -59,7 +60,7 @@ pub struct Snapshot {
 }
 
 /// Frames and their bytes on the wire, without FCS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Volume {
     /// Frames.
     pub frames: u64,
@@ -68,7 +69,7 @@ pub struct Volume {
 }
 
 /// One queue's traffic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueRate {
     /// Its number.
     pub queue: u16,
@@ -83,7 +84,7 @@ pub struct QueueRate {
 }
 
 /// Frames of a range of sizes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SizeBin {
     /// The longest of them; `None`: without end. Each bin begins behind the one before.
     pub up_to: Option<u32>,
@@ -92,7 +93,7 @@ pub struct SizeBin {
 }
 
 /// The heaviest senders.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TopTalkers {
     /// Seconds that are counted: the last 10 that are over, or less in the beginning.
     pub over_s: f64,
@@ -103,7 +104,7 @@ pub struct TopTalkers {
 }
 
 /// A sender.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Talker {
     /// The innermost packet's source address, or the MAC address where there is no IP.
     pub address: String,
@@ -114,7 +115,7 @@ pub struct Talker {
 }
 
 /// A histogram's sums; times in nanoseconds, within 1 %.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Distribution {
     /// How many values.
     pub count: u64,
@@ -137,7 +138,7 @@ pub struct Distribution {
 }
 
 /// One bound of a cumulative histogram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bound {
     /// The bound.
     pub ns: u64,

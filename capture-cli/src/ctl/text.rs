@@ -1,0 +1,213 @@
+//! What a service has said, for people.
+
+use super::traffic;
+use crate::table::{aligned, bytes, rate, scaled, thousands};
+use engine::{
+    control::message::{ControlStatus, RdmaStatus, State, Stats, Status, TransportStatus},
+    stats::{Counter, Total},
+};
+use serde_json::Value;
+use std::{fmt::Write, time::Duration};
+
+/// An answer that brings its own text, or else its JSON.
+pub fn told(it: &Value) -> String {
+    match it["text"].as_str() {
+        Some(text) => text.to_owned(),
+        None => format!("{it:#}\n"),
+    }
+}
+
+/// State of capture and service, a line for each.
+pub fn status(it: &Status) -> String {
+    let capture = &it.capture;
+    let mut text = String::new();
+    let mut line = |what: &str, value: String| _ = writeln!(text, "{what:<9}{value}");
+    let state = match capture.state {
+        State::Running => "running",
+        State::Drained => "drained",
+        State::Stopped => "stopped",
+    };
+    line(
+        "state",
+        format!(
+            "{state}, {:.1} s, process {}",
+            capture.elapsed_s, capture.pid
+        ),
+    );
+    line(
+        "device",
+        format!(
+            "{} port {}, {} queues",
+            capture.device, capture.port, capture.queues
+        ),
+    );
+    let filter = if capture.filter.is_empty() {
+        "every frame"
+    } else {
+        &capture.filter
+    };
+    line("filter", filter.to_owned());
+    line("log", capture.log.clone());
+    line("frames", total(&capture.ledger));
+    let ControlStatus { unix, rdma } = &it.control;
+    if let Some(unix) = unix {
+        line("unix", transport(unix));
+    }
+    if let Some(rdma) = rdma {
+        line("rdma", transport(&rdma.transport));
+        line("srq", srq(rdma));
+    }
+    line("wqcap", capture.wqcap.clone());
+    text
+}
+
+fn total(it: &Total) -> String {
+    let mut text = format!(
+        "{} received, {} captured, {}",
+        thousands(it.received),
+        thousands(it.captured),
+        bytes(it.bytes)
+    );
+    for (name, n) in [
+        ("filtered", it.filtered),
+        ("sampled_out", it.sampled_out),
+        ("deduplicated", it.deduplicated),
+        ("dropped_pipeline", it.dropped_pipeline),
+        ("dropped_storage", it.dropped_storage),
+        ("late", it.late),
+        ("errors", it.errors),
+    ] {
+        if n > 0 {
+            let _ = write!(text, ", {} {name}", thousands(n));
+        }
+    }
+    text
+}
+
+fn transport(it: &TransportStatus) -> String {
+    format!(
+        "{} clients, {} accepted, {} refused, {} expelled, {} requests",
+        it.clients, it.accepted, it.refused, it.expelled, it.requests
+    )
+}
+
+fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
+    let not_ready = it
+        .receiver_not_ready
+        .map_or("unreadable".into(), |n| n.to_string());
+    format!(
+        "{} of {} WRs posted (cap {}, {}), limit {} armed {} times and reached {} times, grown {}, shrunk {}, \
+         refused {}, receiver not ready {not_ready}, {} QPs",
+        it.posted,
+        it.max_wr,
+        it.cap,
+        if it.resizes {
+            "resized as needed"
+        } else {
+            "fixed"
+        },
+        it.limit,
+        it.armed,
+        it.limit_events,
+        it.grown,
+        it.shrunk,
+        it.resize_refused,
+        it.qps
+    )
+}
+
+/// The ledger as a table, what came since the start, and the traffic of now.
+pub fn stats(it: &Stats) -> String {
+    let mut rows = vec![
+        ["queue", "received", "captured", "filtered", "lost", "bytes"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    let row = |name: String, numbers: [u64; 5]| {
+        std::iter::once(name)
+            .chain(numbers.map(thousands))
+            .collect::<Vec<_>>()
+    };
+    for q in &it.ledger.queues {
+        let lost = q.dropped_pipeline + q.dropped_storage + q.late + q.errors;
+        let left_out = q.filtered + q.sampled_out + q.deduplicated;
+        rows.push(row(
+            q.queue.to_string(),
+            [q.received, q.captured, left_out, lost, q.bytes],
+        ));
+    }
+    let t = &it.ledger.total;
+    let lost = t.dropped_pipeline + t.dropped_storage + t.late + t.errors;
+    let left_out = t.filtered + t.sampled_out + t.deduplicated;
+    rows.push(row(
+        "total".into(),
+        [t.received, t.captured, left_out, lost, t.bytes],
+    ));
+    rows[0][3] = "left out".into();
+    let mut text = aligned(&rows) + &watched(None, it);
+    if let Some(statistics) = &it.statistics {
+        text.push('\n');
+        text.push_str(&traffic::text(statistics));
+    }
+    text
+}
+
+/// A line of `watch`: what came since the line before, and what is lost in all.
+pub fn watched(before: Option<&Stats>, now: &Stats) -> String {
+    let zero = Stats::default();
+    let before = before.unwrap_or(&zero);
+    let (was, is) = (&before.ledger.total, &now.ledger.total);
+    // Another capture may have been started in between.
+    let time = Duration::from_secs_f64((now.elapsed_s - before.elapsed_s).max(0.0));
+    let frames = is.received.saturating_sub(was.received);
+    let octets = is.bytes.saturating_sub(was.bytes);
+    let lost = is.dropped_pipeline + is.dropped_storage + is.late + is.errors;
+    let mut line = format!(
+        "{:>9.1} s  {:>9}frames/s  {:>9}bit/s  received {}  captured {}  lost {}",
+        now.elapsed_s,
+        scaled(rate(frames, time)),
+        scaled(rate(octets, time) * 8.0),
+        thousands(is.received),
+        thousands(is.captured),
+        thousands(lost)
+    );
+    for (name, counter) in &now.nic {
+        match counter {
+            Counter::Value(0) => {}
+            Counter::Value(n) => _ = write!(line, "  {name} {}", thousands(*n)),
+            Counter::Unreadable(_) => _ = write!(line, "  {name} unreadable"),
+        }
+    }
+    let heaviest = now.statistics.as_ref().map(|it| &it.talkers.by_bytes);
+    if let Some(talker) = heaviest.and_then(|them| them.first()) {
+        let _ = write!(line, "  most from {}", talker.address);
+    }
+    line + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_names_what_was_lost() {
+        let mut status_of = Status {
+            capture: Default::default(),
+            control: ControlStatus::default(),
+        };
+        status_of.capture.ledger.dropped_storage = 1234;
+        let text = status(&status_of);
+        assert!(text.contains("1,234 dropped_storage"), "{text}");
+        assert!(
+            text.contains("every frame") && !text.contains("errors"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn answers_for_people_are_their_text() {
+        let told_of = |it| told(&it);
+        assert_eq!(told_of(serde_json::json!({"text": "a\nb\n"})), "a\nb\n");
+        assert!(told_of(serde_json::json!({"devices": []})).contains("devices"));
+    }
+}

@@ -1,0 +1,192 @@
+//! Orders that change a running capture, carried out by its owner.
+
+use super::{Desk, changed, counter::Live, failed, same};
+use engine::{
+    Error,
+    capture::{Capture, Respread},
+    config::RuleConfig,
+    control::message::{Changed, Code, Command, Refusal},
+    plan::Plan,
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+type Outcome = Result<Changed, Refusal>;
+
+impl Desk<'_> {
+    pub(super) fn change(
+        &mut self,
+        command: &Command,
+        capture: &mut Capture,
+        plan: &Plan,
+    ) -> Outcome {
+        let outcome = match command {
+            Command::Start => self.start(capture, plan),
+            Command::Drain => Ok(self.drain(capture)),
+            Command::Rotate => rotate(capture),
+            Command::Reload => self.reload(Some((capture, plan))),
+            Command::WqFlags {
+                cvlan_stripping,
+                scatter_fcs,
+            } => wq_flags(capture, plan, *cvlan_stripping, *scatter_fcs),
+            Command::Respread { weights } => respread(capture, weights),
+            Command::RuleAdd { rule } => add_rule(capture, rule),
+            Command::RuleRemove { rule } => remove_rule(capture, rule),
+            // The others are the service's own, or end the capture.
+            Command::Status
+            | Command::Stats
+            | Command::Devices
+            | Command::Plan
+            | Command::Subscribe { .. }
+            | Command::Filter { .. }
+            | Command::Log { .. }
+            | Command::Stop
+            | Command::Shutdown => Err(failed("it has come to the wrong desk".into())),
+        };
+        // A re-spread that failed half way has moved rules all the same.
+        self.counter.is_spread(capture);
+        outcome
+    }
+
+    /// Lets frames in again after a drain.
+    fn start(&self, capture: &mut Capture, plan: &Plan) -> Outcome {
+        let mut live = self.counter.live();
+        if !matches!(*live, Live::Drained(_)) {
+            return Ok(same("it is running"));
+        }
+        capture.resume(plan).map_err(|e| failed(e.to_string()))?;
+        *live = Live::Running((&*capture).into());
+        Ok(changed("running"))
+    }
+
+    fn drain(&self, capture: &mut Capture) -> Changed {
+        let mut live = self.counter.live();
+        if matches!(*live, Live::Drained(_)) {
+            return same("it is drained");
+        }
+        capture.pause();
+        *live = Live::Drained((&*capture).into());
+        changed("nothing more comes in, and files are completed; `start` lets frames in again")
+    }
+}
+
+fn rotate(capture: &Capture) -> Outcome {
+    if capture.rotate() {
+        return Ok(changed("each queue goes on to its next file"));
+    }
+    Err(Refusal::new(
+        Code::State,
+        "output.format = \"none\": this run writes no files",
+    ))
+}
+
+/// A WQ can change one flag while it receives; asking for what holds already is no change.
+pub(super) fn wq_flags(
+    capture: &Capture,
+    plan: &Plan,
+    cvlan_stripping: Option<bool>,
+    scatter_fcs: Option<bool>,
+) -> Outcome {
+    if scatter_fcs.is_some_and(|on| on != plan.scatters_fcs()) {
+        return Err(Refusal::new(
+            Code::Unsupported,
+            "wq.scatter_fcs: ibv_modify_wq changes CVLAN stripping alone; set it in the configuration and start anew",
+        ));
+    }
+    let flags = capture.wq_flags_handle();
+    let is = flags.cvlan_stripping();
+    let wanted = cvlan_stripping.unwrap_or(is);
+    if wanted != is {
+        flags.set_cvlan_stripping(wanted).map_err(refusal)?;
+    }
+    Ok(Changed {
+        changed: wanted != is,
+        now: format!(
+            "wq.cvlan_stripping = {wanted}, wq.scatter_fcs = {}",
+            plan.scatters_fcs()
+        ),
+    })
+}
+
+pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
+    let how = if weights.is_empty() {
+        Respread::ByLoad
+    } else {
+        Respread::Weights(weights.to_vec())
+    };
+    let done = capture.respread(&how).map_err(refusal)?;
+    if done.moved == 0 {
+        return Ok(same(&format!(
+            "no other table of {} entries would serve better",
+            done.entries
+        )));
+    }
+    Ok(changed(&format!(
+        "{} of {} entries of the table moved; the busiest queue had {:.2} times its share, and is to have {:.2}",
+        done.moved, done.entries, done.skew_before, done.skew_after
+    )))
+}
+
+fn add_rule(capture: &mut Capture, fields: &BTreeMap<String, Value>) -> Outcome {
+    let rule = rule(fields)?;
+    let new = capture.add_rule(&rule).map_err(refusal)?;
+    Ok(ruled(capture, new))
+}
+
+fn remove_rule(capture: &mut Capture, fields: &BTreeMap<String, Value>) -> Outcome {
+    let rule = rule(fields)?;
+    let gone = capture.remove_rule(&rule).map_err(refusal)?;
+    Ok(ruled(capture, gone))
+}
+
+fn ruled(capture: &Capture, changed: bool) -> Changed {
+    let now = match capture.rules().map(<[_]>::len).unwrap_or_default() {
+        0 => "no rule: nothing is taken".into(),
+        1 => "1 rule".into(),
+        n => format!("{n} rules"),
+    };
+    Changed { changed, now }
+}
+
+/// The fields of a message as a rule.
+fn rule(fields: &BTreeMap<String, Value>) -> Result<RuleConfig, Refusal> {
+    let object = fields.clone().into_iter().collect();
+    serde_json::from_value(Value::Object(object))
+        .map_err(|e| Refusal::new(Code::Malformed, format!("rule: {e}")))
+}
+
+/// What the engine refuses to do is the asker's to mend; what it failed to do is not.
+fn refusal(e: Error) -> Refusal {
+    let code = match &e {
+        Error::Config { key, .. } if key == "rule" || key.starts_with("wq.") => Code::Unsupported,
+        Error::Config { .. } => Code::Malformed,
+        _ => Code::Failed,
+    };
+    Refusal::new(code, e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn fields(value: &Value) -> BTreeMap<String, Value> {
+        serde_json::from_value(value.clone()).unwrap()
+    }
+
+    #[test]
+    fn a_message_s_fields_are_a_rule_or_refused_by_name() {
+        let rule_of = |value| rule(&fields(&value));
+        let it = rule_of(json!({"id": "dns", "proto": "udp", "dst_port": 53})).unwrap();
+        assert_eq!((it.id.as_deref(), it.dst_port), (Some("dns"), Some(53)));
+        for (value, word) in [
+            (json!({"colour": 1}), "colour"),
+            (json!({"vlan": 70_000}), "70000"),
+            (json!({"proto": "tpc"}), "tpc"),
+        ] {
+            let refusal = rule_of(value).unwrap_err();
+            assert_eq!(refusal.code, Code::Malformed);
+            assert!(refusal.message.contains(word), "{refusal:?}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What the control service sees of this process: the plan, a handle of the capture, and the way to its owner.
+
+use super::{Order, changed, failed, nothing_runs, same};
+use crate::{check, devices, log};
+use engine::{
+    capture::{Capture, CaptureHandle, Report, Snapshot},
+    config::Config,
+    control::{
+        backend::{Backend, Done},
+        message::{CaptureStatus, Changed, Code, Command, Ledger, LogLevel, Refusal, State, Stats},
+    },
+    device,
+    plan::Plan,
+    stats::{NicCounters, QueueLedger, live},
+};
+use serde_json::{Value, json};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError, mpsc::SyncSender},
+    time::{Duration, Instant},
+};
+
+/// How old statistics may be before they are put together anew; queues publish no more often.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// What the service sees of this process.
+pub struct Counter {
+    plan: Mutex<(Config, Plan)>,
+    device: String,
+    port: u8,
+    queues: u16,
+    pub(super) live: Mutex<Live>,
+    /// What the NIC has lost, as the last look of the capture's owner has shown.
+    nic: Mutex<NicCounters>,
+    statistics: Mutex<Option<(Instant, live::Snapshot)>>,
+    orders: SyncSender<Order>,
+}
+
+/// The capture, as far as others may see it.
+pub(super) enum Live {
+    Running(Handles),
+    Drained(Handles),
+    Stopped(Box<Stopped>),
+}
+
+/// What it was when it ended.
+#[derive(Default)]
+pub(super) struct Stopped {
+    last: Option<Snapshot>,
+    statistics: Option<live::Snapshot>,
+    filter: String,
+}
+
+/// Of a capture under way.
+#[derive(Clone)]
+pub(super) struct Handles {
+    capture: CaptureHandle,
+    statistics: Option<live::Statistics>,
+}
+
+impl From<&Capture> for Handles {
+    fn from(capture: &Capture) -> Self {
+        Self {
+            capture: capture.share(),
+            statistics: capture.statistics_handle(),
+        }
+    }
+}
+
+impl Counter {
+    pub(super) fn new(config: &Config, plan: &Plan, orders: SyncSender<Order>) -> Self {
+        Self {
+            plan: Mutex::new((config.clone(), plan.clone())),
+            device: plan.device.name.clone(),
+            port: plan.port,
+            queues: u16::try_from(plan.queues.len()).unwrap_or(u16::MAX),
+            live: Mutex::new(Live::Stopped(Box::new(Stopped {
+                filter: config.capture.filter.clone(),
+                ..Stopped::default()
+            }))),
+            nic: Mutex::default(),
+            statistics: Mutex::default(),
+            orders,
+        }
+    }
+
+    pub(super) fn is_running(&self, capture: &Capture) {
+        self.is_spread(capture);
+        lock(&self.statistics).take();
+        // The first look is the owner's, at once; until then nothing is lost.
+        lock(&self.nic).clone_from(&capture.snapshot().nic);
+        *self.live() = Live::Running(capture.into());
+    }
+
+    pub(super) fn has_seen(&self, snapshot: &Snapshot) {
+        lock(&self.nic).clone_from(&snapshot.nic);
+    }
+
+    pub(super) fn has_ended(&self, report: &Report) {
+        let stopped = Stopped {
+            last: Some(Snapshot {
+                elapsed: report.duration,
+                queues: report.queues.clone(),
+                beats: Vec::new(),
+                nic: report.nic.clone(),
+            }),
+            statistics: report.statistics.clone(),
+            filter: self.filter(),
+        };
+        *self.live() = Live::Stopped(Box::new(stopped));
+    }
+
+    /// Rules and table are these from now on.
+    pub(super) fn is_spread(&self, capture: &Capture) {
+        let (config, plan) = &mut *lock(&self.plan);
+        plan.steering.clone_from(capture.steering());
+        capture.table().clone_into(&mut plan.table);
+        if let Some(rules) = capture.rules() {
+            rules.clone_into(&mut config.rule);
+        }
+    }
+
+    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+        lock(&self.live)
+    }
+
+    fn handles(&self) -> Option<Handles> {
+        match &*self.live() {
+            Live::Running(handles) | Live::Drained(handles) => Some(handles.clone()),
+            Live::Stopped(_) => None,
+        }
+    }
+
+    pub(super) fn filter(&self) -> String {
+        match &*self.live() {
+            Live::Running(handles) | Live::Drained(handles) => handles.capture.filter(),
+            Live::Stopped(stopped) => stopped.filter.clone(),
+        }
+    }
+
+    /// Where it stands and what it has counted.
+    fn look(&self) -> (State, Option<Snapshot>) {
+        // The lock is not held while counters are read.
+        let (state, handles) = match &*self.live() {
+            Live::Running(handles) => (State::Running, handles.clone()),
+            Live::Drained(handles) => (State::Drained, handles.clone()),
+            Live::Stopped(stopped) => return (State::Stopped, stopped.last.clone()),
+        };
+        // The loops' counters are read as they are. The NIC's take system calls: the owner's look serves.
+        let nic = lock(&self.nic).clone();
+        (state, Some(handles.capture.snapshot_beside(nic)))
+    }
+
+    /// The traffic of now, or of the end; `None`: statistics are off.
+    fn traffic(&self) -> Option<live::Snapshot> {
+        let handle = match &*self.live() {
+            Live::Running(handles) | Live::Drained(handles) => handles.statistics.clone()?,
+            Live::Stopped(stopped) => return stopped.statistics.clone(),
+        };
+        let mut last = lock(&self.statistics);
+        let now = Instant::now();
+        match &*last {
+            Some((at, it)) if now < *at + FRESH => Some(it.clone()),
+            _ => {
+                let it = handle.snapshot();
+                *last = Some((now, it.clone()));
+                Some(it)
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Backend for Counter {
+    fn status(&self) -> CaptureStatus {
+        let (state, snapshot) = self.look();
+        CaptureStatus {
+            wqcap: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            state,
+            device: self.device.clone(),
+            port: self.port,
+            queues: self.queues,
+            elapsed_s: snapshot.as_ref().map_or(0.0, |it| it.elapsed.as_secs_f64()),
+            filter: self.filter(),
+            log: log::level(),
+            ledger: snapshot
+                .map(|it| QueueLedger::total(&it.queues).into())
+                .unwrap_or_default(),
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        let Some(snapshot) = self.look().1 else {
+            return Stats::default();
+        };
+        Stats {
+            elapsed_s: snapshot.elapsed.as_secs_f64(),
+            ledger: Ledger {
+                total: QueueLedger::total(&snapshot.queues).into(),
+                queues: snapshot.queues,
+            },
+            nic: snapshot.nic,
+            statistics: self.traffic(),
+        }
+    }
+
+    fn devices(&self) -> Result<Value, Refusal> {
+        let devices = device::list().map_err(|e| failed(e.to_string()))?;
+        let text = devices::text(&devices);
+        Ok(json!({ "devices": devices, "text": text }))
+    }
+
+    fn plan(&self) -> Result<Value, Refusal> {
+        let (config, plan) = lock(&self.plan).clone();
+        let text = check::text(&config, Some(&plan));
+        Ok(json!({ "config": config, "plan": plan, "text": text }))
+    }
+
+    fn change(&self, command: &Command, done: Done) {
+        match command {
+            Command::Log { level } => done.tell(set_level(*level)),
+            Command::Filter { expression } => done.tell(match self.handles() {
+                Some(handles) => set_filter(&handles.capture, expression),
+                None => Err(nothing_runs()),
+            }),
+            command => {
+                let order = Order {
+                    command: command.clone(),
+                    done,
+                };
+                // A full desk: the owner is busy ending. Dropping the order tells so.
+                let _ = self.orders.try_send(order);
+            }
+        }
+    }
+}
+
+/// Lets another filter hold.
+pub(super) fn set_filter(handle: &CaptureHandle, expression: &str) -> Result<Changed, Refusal> {
+    if handle.filter() == expression {
+        return Ok(same(&format!("filter: {expression:?}")));
+    }
+    handle
+        .set_filter(expression)
+        .map(|change| changed(&format!("filter: {:?}", change.after)))
+        .map_err(|e| Refusal::new(Code::Malformed, e.to_string()))
+}
+
+fn set_level(level: LogLevel) -> Result<Changed, Refusal> {
+    let before = log::level();
+    log::set_level(level.name()).map_err(failed)?;
+    let now = format!("log: {}", level.name());
+    Ok(if before == level.name() {
+        same(&now)
+    } else {
+        changed(&now)
+    })
+}

@@ -1,0 +1,117 @@
+//! The configuration, read again while the process runs.
+
+use super::{Desk, change, changed, counter::set_filter, failed, nothing_runs, same};
+use crate::config;
+use engine::{
+    capture::Capture,
+    config::Config,
+    control::message::{Changed, Code, Refusal},
+    filter::Filter,
+    plan::Plan,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+impl Desk<'_> {
+    /// Reads the configuration again. What can change in a running capture changes; if anything else differs, nothing
+    /// does.
+    pub(super) fn reload(
+        &mut self,
+        capture: Option<(&mut Capture, &Plan)>,
+    ) -> Result<Changed, Refusal> {
+        let (settings, _) = config::split(&self.args.set);
+        let new = config::load(self.args.config.as_deref(), &settings)
+            .map_err(|e| failed(e.messages.join("; ")))?;
+        self.refuse_the_rest(&new)?;
+        let filter = &new.capture.filter;
+        Filter::compile(filter).map_err(|e| {
+            Refusal::new(Code::Malformed, format!("capture.filter = {filter:?}: {e}"))
+        })?;
+        let Some((capture, plan)) = capture else {
+            return if json!(new) == json!(self.config) {
+                Ok(same("nothing differs"))
+            } else {
+                Err(nothing_runs())
+            };
+        };
+        let mut done = vec![change::wq_flags(
+            capture,
+            plan,
+            Some(new.wq.cvlan_stripping),
+            None,
+        )?];
+        if new.rss.weights != self.config.rss.weights {
+            // None at all means equal ones here, not by load.
+            let queues = plan.queues.len();
+            let weights = match new.rss.weights.as_slice() {
+                [] => vec![1; queues],
+                weights => weights.to_vec(),
+            };
+            done.push(change::respread(capture, &weights)?);
+        }
+        done.push(set_filter(&capture.share(), filter)?);
+        self.config = new;
+        done.retain(|it| it.changed);
+        let words: Vec<_> = done.into_iter().map(|it| it.now).collect();
+        if words.is_empty() {
+            return Ok(same("nothing differs"));
+        }
+        Ok(changed(&words.join("; ")))
+    }
+
+    /// What cannot change, by key.
+    fn refuse_the_rest(&self, new: &Config) -> Result<(), Refusal> {
+        let mut rest = new.clone();
+        rest.capture.filter.clone_from(&self.config.capture.filter);
+        rest.wq.cvlan_stripping = self.config.wq.cvlan_stripping;
+        rest.rss.weights.clone_from(&self.config.rss.weights);
+        let mut keys = BTreeSet::new();
+        differences("", &json!(self.config), &json!(rest), &mut keys);
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<_> = keys.into_iter().collect();
+        Err(Refusal::new(
+            Code::State,
+            format!(
+                "{} cannot change while this process runs; end it and start it again",
+                keys.join(", ")
+            ),
+        ))
+    }
+}
+
+/// Names of the values that differ, as configuration keys.
+fn differences(at: &str, one: &Value, other: &Value, keys: &mut BTreeSet<String>) {
+    match (one, other) {
+        (Value::Object(a), Value::Object(b)) => {
+            for key in a.keys().chain(b.keys()) {
+                let path = if at.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{at}.{key}")
+                };
+                let null = Value::Null;
+                let of =
+                    |map: &serde_json::Map<String, Value>| map.get(key).unwrap_or(&null).clone();
+                differences(&path, &of(a), &of(b), keys);
+            }
+        }
+        (a, b) if a != b => _ = keys.insert(at.to_owned()),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_named_as_keys() {
+        let mut keys = BTreeSet::new();
+        let one = json!({"a": {"b": 1, "c": 2}, "d": 3});
+        let other = json!({"a": {"b": 1, "c": 4}, "e": 5});
+        differences("", &one, &other, &mut keys);
+        assert_eq!(keys.into_iter().collect::<Vec<_>>(), ["a.c", "d", "e"]);
+    }
+}

@@ -1,0 +1,104 @@
+//! Rules of `mode = "filtered"` that come and go while frames flow.
+
+use super::Capture;
+use crate::{Error, config::RuleConfig, steer::Steering};
+
+impl Capture {
+    /// The rules that hold; `None` in other modes than `filtered`.
+    #[must_use]
+    pub fn rules(&self) -> Option<&[RuleConfig]> {
+        self.port.steering().asked.as_deref()
+    }
+
+    /// The QPs and rules that hold.
+    #[must_use]
+    pub fn steering(&self) -> &Steering {
+        self.port.steering()
+    }
+
+    /// Adds a rule, frames flowing: those that other rules take arrive once each all the while. False: it is there
+    /// already.
+    ///
+    /// # Errors
+    /// Another mode, another rule of the same `id`, a rule that cannot be or would duplicate frames, or a verb's: then
+    /// the rules are those there were.
+    pub fn add_rule(&mut self, rule: &RuleConfig) -> Result<bool, Error> {
+        let mut rules = self.changeable()?;
+        if rules.contains(rule) {
+            return Ok(false);
+        }
+        if let Some(other) = rules
+            .iter()
+            .find(|it| rule.id.is_some() && it.id == rule.id)
+        {
+            return Err(refuse(
+                "rule: id",
+                rule.id.as_deref().unwrap_or_default(),
+                format!("there is another rule of this name, {other}; remove it first"),
+            ));
+        }
+        rules.push(rule.clone());
+        self.lead(&rules)?;
+        self.note_rule("added", rule);
+        Ok(true)
+    }
+
+    /// Removes a rule, given by its `id` alone or by all its fields. The last one may go: then nothing is taken. False:
+    /// there is none like it.
+    ///
+    /// # Errors
+    /// Another mode, or a verb's: then the rules are those there were.
+    pub fn remove_rule(&mut self, which: &RuleConfig) -> Result<bool, Error> {
+        let mut rules = self.changeable()?;
+        let by_id = RuleConfig {
+            id: which.id.clone(),
+            ..RuleConfig::default()
+        };
+        let is_it = |rule: &RuleConfig| {
+            if *which == by_id && which.id.is_some() {
+                rule.id == which.id
+            } else {
+                rule == which
+            }
+        };
+        let Some(at) = rules.iter().position(is_it) else {
+            return Ok(false);
+        };
+        let rule = rules.remove(at);
+        self.lead(&rules)?;
+        self.note_rule("removed", &rule);
+        Ok(true)
+    }
+
+    fn changeable(&self) -> Result<Vec<RuleConfig>, Error> {
+        self.rules().map(<[_]>::to_vec).ok_or_else(|| {
+            refuse(
+                "rule",
+                "",
+                "rules come and go in capture.mode = \"filtered\" only; this run has another mode"
+                    .into(),
+            )
+        })
+    }
+
+    fn lead(&mut self, rules: &[RuleConfig]) -> Result<(), Error> {
+        let queues = u16::try_from(self.orders.len()).unwrap_or(u16::MAX);
+        self.port
+            .steer(Steering::filtered(rules, self.depth, queues)?)
+    }
+
+    fn note_rule(&self, what: &str, rule: &RuleConfig) {
+        self.shared.note(format!(
+            "a rule was {what} after {:.3} s: {rule}",
+            self.ready.elapsed().as_secs_f64()
+        ));
+    }
+}
+
+fn refuse(key: &str, value: &str, problem: String) -> Error {
+    Error::Config {
+        key: key.into(),
+        value: value.into(),
+        problem,
+    }
+}
