@@ -18,7 +18,6 @@ use engine::{
         message::{Changed, Code, Command, Refusal},
     },
     plan::Plan,
-    stats::QueueLedger,
 };
 use std::{
     sync::{
