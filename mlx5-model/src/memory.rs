@@ -13,6 +13,6 @@ mod user;
 
 pub use region::{Access, Regions, check_region};
 pub use user::{
-    DoorbellRecord, Plain, Ring, bytes_of, copy_from_user, copy_to_user, fault_in, read_from,
-    read_prefix,
+    DoorbellRecord, Plain, Ring, bytes_of, copy_frame, copy_from_user, copy_to_user, fault_in,
+    read_from, read_prefix,
 };

@@ -22,7 +22,7 @@ use crate::sq::Sq;
 use crate::state::FlowCounters;
 use crate::steering::{Glance, Steering, Target, Targets, Tir, Verdict};
 use crate::sysfs;
-use crate::wire::{Direction, Frame, Take, Wire, WireState};
+use crate::wire::{Direction, Frame, Take, Taker, Wire, WireState};
 
 /// Frames a port takes from its wire before the device is let go.
 const BURST: usize = 64;
@@ -393,7 +393,7 @@ impl Port {
             if let Some(wire) = &mut self.wire {
                 if self.settings.wire.lossless() {
                     // Nothing has piled up behind the frame at the head.
-                    wire.burst(now_ns, 1, |_| Take::Wait);
+                    wire.each(now_ns, 1, |_| Take::Wait);
                 }
                 self.set_up(true);
                 change = Some(Change::Up);
@@ -429,7 +429,7 @@ impl Port {
         let Some(wire) = &mut self.wire else { return };
         let mut lost = 0;
         for _ in 0..BURST {
-            let taken = wire.burst(now_ns, BURST, |frame| {
+            let taken = wire.each(now_ns, BURST, |frame| {
                 lost += u64::from(frame.direction == Direction::Received);
                 Take::Taken
             });
@@ -459,19 +459,15 @@ impl Port {
             tally: &mut tally,
             patience,
             now,
+            // Each frame has a time of its own, as on a wire. They count up to now, not beyond: no
+            // completion is from the future.
+            stamp: self
+                .last_stamp
+                .max(now.shown_ns.saturating_sub(BURST as u64)),
         };
-        // Each frame has a time of its own, as on a wire. They count up to now, not beyond: no
-        // completion is from the future.
-        let mut stamp = self
-            .last_stamp
-            .max(now.shown_ns.saturating_sub(BURST as u64));
-        let taken = wire.burst(now.ns, self.budget, |frame| {
-            let take = pass.frame(frame, stamp + 1);
-            stamp += u64::from(take == Take::Taken);
-            take
-        });
+        let taken = wire.burst(now.ns, self.budget, &mut pass);
         let held_since = pass.patience.held_since;
-        self.last_stamp = stamp;
+        self.last_stamp = pass.stamp;
         // The frame that was held is gone: the next one to be held has all the time anew.
         let gone = taken > 0 && held_since == self.held_since;
         self.held_since = held_since.filter(|_| !gone);
@@ -517,14 +513,9 @@ impl Port {
                 tally: &mut tally,
                 patience,
                 now,
+                stamp: now.shown_ns.saturating_sub(1),
             };
-            pass.frame(
-                Frame {
-                    bytes: frame,
-                    direction: Direction::Transmitted,
-                },
-                now.shown_ns,
-            );
+            pass.hand(frame, Direction::Transmitted);
             self.publish(&tally, 0);
         }
     }
@@ -599,14 +590,43 @@ struct Pass<'p> {
     tally: &'p mut Tally,
     patience: Patience,
     now: Now,
+    /// The last frame's time.
+    stamp: u64,
 }
 
-impl Pass<'_> {
+/// What a frame is, and where it seems to go.
+#[derive(Default)]
+struct Look {
+    class: FrameClass,
+    kinds: u32,
+    glance: Glance,
+}
+
+impl Taker for Pass<'_> {
+    type Look = Look;
+
     #[inline(always)]
-    fn frame(&mut self, frame: Frame<'_>, stamp: u64) -> Take {
+    fn look(&self, frame: &Frame<'_>) -> Look {
         let class = FrameClass::of(frame.bytes);
-        let arrival = Arrival::new(frame.bytes, &class, stamp);
-        let take = match self.steering.glance(&arrival, &self.rings.tirs) {
+        let arrival = Arrival::new(frame.bytes, &class, 0);
+        let glance = self.steering.glance(&arrival, &self.rings.tirs);
+        let kinds = arrival.kinds;
+        Look {
+            class,
+            kinds,
+            glance,
+        }
+    }
+
+    #[inline(always)]
+    fn take(&mut self, frame: Frame<'_>, look: &Look) -> Take {
+        let arrival = Arrival {
+            bytes: frame.bytes,
+            class: &look.class,
+            kinds: look.kinds,
+            now_ns: self.stamp + 1,
+        };
+        let take = match look.glance {
             _ if frame.direction == Direction::Transmitted => return self.sent(&arrival),
             Glance::One(target) => match self.rings.offer(&arrival, &self.now, target) {
                 Room::Enough => Take::Taken,
@@ -623,10 +643,13 @@ impl Pass<'_> {
             if arrival.kinds & kind::MULTICAST != 0 {
                 self.tally.multicast += 1;
             }
+            self.stamp += 1;
         }
         take
     }
+}
 
+impl Pass<'_> {
     /// A frame of the host's own: sniffers alone see it, and nothing waits for them.
     #[cold]
     fn sent(&mut self, arrival: &Arrival<'_>) -> Take {

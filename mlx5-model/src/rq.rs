@@ -13,7 +13,7 @@ use crate::cq::{Cq, Cqe, Failure, RxInfo, prefetch, prefetch_for_write};
 use crate::event::{AsyncEvent, AsyncSource};
 use crate::fds::Errno;
 use crate::frame::Arrival;
-use crate::memory::{Access, DoorbellRecord, Regions, Ring};
+use crate::memory::{Access, DoorbellRecord, Regions, Ring, copy_frame};
 use crate::objects::Index;
 
 /// The receive word of a doorbell record.
@@ -372,7 +372,7 @@ impl Rq {
         }
         // SAFETY: `buffer` has checked that `room` bytes at `to` belong to a region that the queue may
         // write, and the frame is no longer; the user may race, which is its own affair.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        unsafe { copy_frame(bytes, to) };
         Ok(bytes.len() as u32)
     }
 

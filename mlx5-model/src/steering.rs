@@ -196,13 +196,14 @@ pub enum Verdict {
 }
 
 /// What a first look says.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub enum Glance {
     /// The frame goes to one queue.
     One(Target),
     /// No rule takes it.
     Miss,
     /// It takes [`Steering::resolve`] to say.
+    #[default]
     Unclear,
 }
 

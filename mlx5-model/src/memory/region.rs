@@ -1,5 +1,6 @@
 //! Memory regions: from lkey and address to memory that may be touched.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use crate::abi;
@@ -44,6 +45,9 @@ const RESTING: usize = 64;
 #[derive(Default)]
 pub struct Regions {
     slots: Vec<Option<Region>>,
+    /// The region of the last access, which nearly always is that of the next: found at a comparison, it keeps an
+    /// access from waiting until its key has been looked up. Gone as soon as any region changes.
+    last: Cell<Option<Region>>,
     free: VecDeque<u32>,
     variant: u8,
 }
@@ -61,6 +65,7 @@ impl Regions {
         len: u64,
         iova: u64,
     ) -> Result<Region, Errno> {
+        self.last.set(None);
         let index = match self.free.front() {
             Some(&index) if self.free.len() > RESTING || self.slots.len() as u32 >= MAX_REGIONS => {
                 self.free.pop_front();
@@ -99,6 +104,7 @@ impl Regions {
         access: Option<u32>,
         range: Option<(u64, u64, u64)>,
     ) -> Result<Region, Errno> {
+        self.last.set(None);
         let old = self.get(lkey).copied().ok_or(libc::EINVAL)?;
         let (start, len, iova) = range.unwrap_or((old.start, old.len, old.iova));
         let access = access.unwrap_or(old.access);
@@ -119,6 +125,7 @@ impl Regions {
 
     /// Forgets a region: from now on its key is nobody's.
     pub fn remove(&mut self, lkey: u32) {
+        self.last.set(None);
         if self.get(lkey).is_some()
             && let Some(slot) = self.slots.get_mut(index_of(lkey))
         {
@@ -136,6 +143,13 @@ impl Regions {
             .filter(|region| region.lkey == lkey)
     }
 
+    #[cold]
+    fn look_up(&self, lkey: u32) -> Option<Region> {
+        let region = self.get(lkey).copied();
+        self.last.set(region);
+        region
+    }
+
     /// The memory an access of `len` bytes at `addr` through `lkey` means, if a queue of protection
     /// domain `pd` may do it.
     #[inline(always)]
@@ -147,7 +161,10 @@ impl Regions {
         len: u64,
         access: Access,
     ) -> Option<*mut u8> {
-        let region = self.get(lkey)?;
+        let region = match self.last.get() {
+            Some(last) if last.lkey == lkey => last,
+            _ => self.look_up(lkey)?,
+        };
         let offset = addr.wrapping_sub(region.iova);
         let inside = offset <= region.len && len <= region.len - offset;
         let allowed =

@@ -210,6 +210,29 @@ pub fn copy_from_user(addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     Err(libc::EFAULT)
 }
 
+/// Copies a frame. The shortest ones, of which there are most in the loads that a NIC is measured by, are copied
+/// right here: the way to the C library's copy and its choice among ways costs as much as the bytes themselves.
+///
+/// # Safety
+/// As many bytes at `to` may be written, and are none of `frame`'s.
+#[inline(always)]
+pub unsafe fn copy_frame(frame: &[u8], to: *mut u8) {
+    if let (Some(first), Some(last)) = (frame.first_chunk::<32>(), frame.last_chunk::<32>())
+        && frame.len() <= 64
+    {
+        // SAFETY: the frame is no shorter than 32 bytes; the two copies overlap where it is shorter than 64.
+        unsafe {
+            to.cast::<[u8; 32]>().write_unaligned(*first);
+            to.add(frame.len() - 32)
+                .cast::<[u8; 32]>()
+                .write_unaligned(*last);
+        }
+    } else {
+        // SAFETY: as the caller says.
+        unsafe { std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len()) };
+    }
+}
+
 const PAGE: u64 = 4096;
 
 /// Makes every page of a range present (and private copies of it, if it is to be written), as

@@ -22,7 +22,7 @@ use std::os::fd::RawFd;
 
 use super::gso::{Outcome, Split, VirtioHeader};
 use super::spec::AfPacketSpec;
-use super::{Direction, Frame, MIN_FRAME, Take, WireError, WireSpec, WireState};
+use super::{Direction, MIN_FRAME, Take, Taker, WireError, WireSpec, WireState};
 use ring::Ring;
 use socket::{Offloads, Socket};
 
@@ -171,12 +171,7 @@ impl AfPacketWire {
     }
 
     #[inline]
-    pub(super) fn burst(
-        &mut self,
-        now_ns: u64,
-        budget: usize,
-        mut take: impl FnMut(Frame<'_>) -> Take,
-    ) -> usize {
+    pub(super) fn burst(&mut self, now_ns: u64, budget: usize, taker: &mut impl Taker) -> usize {
         let mut taken = 0;
         while taken < budget {
             let Some(block) = self.ring.block() else {
@@ -190,11 +185,7 @@ impl AfPacketWire {
                     return taken;
                 }
                 let bytes = &block[piece.at..][..piece.len];
-                if take(Frame {
-                    bytes,
-                    direction: piece.direction,
-                }) == Take::Wait
-                {
+                if taker.hand(bytes, piece.direction) == Take::Wait {
                     return taken;
                 }
                 self.walk.took();

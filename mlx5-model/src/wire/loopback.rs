@@ -3,7 +3,7 @@
 //! May import: `std`. Invariants: order is kept; at most [`FRAMES`] frames and [`BYTES`] bytes are under
 //! way, what does not fit is dropped whole and counted; once as full as it gets it allocates nothing.
 
-use super::{Direction, Frame, Take};
+use super::{Direction, Take, Taker};
 
 /// The most frames under way.
 const FRAMES: usize = 4096;
@@ -45,12 +45,7 @@ impl LoopbackWire {
     }
 
     #[inline]
-    pub(super) fn burst(
-        &mut self,
-        _now_ns: u64,
-        budget: usize,
-        mut take: impl FnMut(Frame<'_>) -> Take,
-    ) -> usize {
+    pub(super) fn burst(&mut self, _now_ns: u64, budget: usize, taker: &mut impl Taker) -> usize {
         let mut taken = 0;
         while taken < budget {
             let heap = &mut self.draining;
@@ -64,11 +59,7 @@ impl LoopbackWire {
             };
             let len = *len as usize;
             let bytes = &heap.bytes[heap.at..][..len];
-            if take(Frame {
-                bytes,
-                direction: Direction::Received,
-            }) == Take::Wait
-            {
+            if taker.hand(bytes, Direction::Received) == Take::Wait {
                 break;
             }
             heap.at += len;
@@ -91,10 +82,15 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{Each, Frame};
+
+    fn burst(wire: &mut LoopbackWire, budget: usize, take: impl FnMut(Frame<'_>) -> Take) -> usize {
+        wire.burst(0, budget, &mut Each(take))
+    }
 
     fn drain(wire: &mut LoopbackWire, budget: usize) -> Vec<Vec<u8>> {
         let mut frames = vec![];
-        wire.burst(0, budget, |frame| {
+        burst(wire, budget, |frame| {
             frames.push(frame.bytes.to_vec());
             Take::Taken
         });
@@ -110,7 +106,7 @@ mod tests {
                 wire.send(&[&sent.to_be_bytes()[..], &vec![0; 14 + round]].concat());
                 sent += 1;
             }
-            assert_eq!(wire.burst(0, 9, |_| Take::Wait), 0);
+            assert_eq!(burst(&mut wire, 9, |_| Take::Wait), 0);
             got.extend(drain(&mut wire, round % 5));
         }
         got.extend(drain(&mut wire, usize::MAX));

@@ -68,6 +68,41 @@ pub enum Take {
     Wait,
 }
 
+/// Whoever frames are handed to.
+pub trait Taker {
+    /// What can be said of a frame before it is its turn.
+    type Look: Default;
+
+    /// Looks at a frame, which may be one still to come in this burst. What is found out must not depend on the
+    /// frames before it: a wire that knows them looks one ahead, so that the long way from a frame's bytes to its
+    /// queue overlaps with the delivery of the frame before.
+    fn look(&self, frame: &Frame<'_>) -> Self::Look;
+
+    /// Takes the frame at the head of the wire, at which `look` was had in this burst.
+    fn take(&mut self, frame: Frame<'_>, look: &Self::Look) -> Take;
+
+    /// Hands over a frame that nobody has looked at.
+    #[inline(always)]
+    fn hand(&mut self, bytes: &[u8], direction: Direction) -> Take {
+        let frame = Frame { bytes, direction };
+        let look = self.look(&frame);
+        self.take(frame, &look)
+    }
+}
+
+/// A function that frames are handed to.
+struct Each<F>(F);
+
+impl<F: FnMut(Frame<'_>) -> Take> Taker for Each<F> {
+    type Look = ();
+
+    fn look(&self, _frame: &Frame<'_>) {}
+
+    fn take(&mut self, frame: Frame<'_>, _look: &()) -> Take {
+        self.0(frame)
+    }
+}
+
 /// Whether more can come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireState {
@@ -151,16 +186,21 @@ impl Wire {
         }))
     }
 
-    /// Hands up to `budget` frames that are due at `now_ns` (the NIC's clock) to `take`, in order, and
+    /// Hands up to `budget` frames that are due at `now_ns` (the NIC's clock) to `taker`, in order, and
     /// returns how many were taken. `now_ns` must not go backwards.
     #[inline]
-    pub fn burst(
+    pub fn burst(&mut self, now_ns: u64, budget: usize, taker: &mut impl Taker) -> usize {
+        each!(&mut self.0, wire => wire.burst(now_ns, budget, taker))
+    }
+
+    /// As [`Wire::burst`], to a function.
+    pub fn each(
         &mut self,
         now_ns: u64,
         budget: usize,
         take: impl FnMut(Frame<'_>) -> Take,
     ) -> usize {
-        each!(&mut self.0, wire => wire.burst(now_ns, budget, take))
+        self.burst(now_ns, budget, &mut Each(take))
     }
 
     /// Sends one frame. Wires that only play (`pcap`, `synth`) swallow it.

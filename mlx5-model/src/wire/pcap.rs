@@ -15,7 +15,7 @@ use std::io;
 
 use super::pace::Pace;
 use super::spec::{PcapPace, PcapSpec};
-use super::{Direction, Frame, Take, WireError, WireSpec, WireState};
+use super::{Direction, Take, Taker, WireError, WireSpec, WireState};
 use index::{Index, Record};
 
 /// The player.
@@ -118,12 +118,7 @@ impl PcapWire {
     }
 
     #[inline]
-    pub(super) fn burst(
-        &mut self,
-        now_ns: u64,
-        budget: usize,
-        mut take: impl FnMut(Frame<'_>) -> Take,
-    ) -> usize {
+    pub(super) fn burst(&mut self, now_ns: u64, budget: usize, taker: &mut impl Taker) -> usize {
         let limit = match &mut self.schedule {
             Schedule::Pace(pace) => pace.due(now_ns).min(budget as u64) as usize,
             Schedule::Recorded { start } => {
@@ -142,11 +137,7 @@ impl PcapWire {
                 break;
             }
             let bytes = &self.data[record.at..][..record.len as usize];
-            if take(Frame {
-                bytes,
-                direction: Direction::Received,
-            }) == Take::Wait
-            {
+            if taker.hand(bytes, Direction::Received) == Take::Wait {
                 held = true;
                 break;
             }

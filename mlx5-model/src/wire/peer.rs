@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
-use super::{Direction, Frame, Take, WireError, WireSpec};
+use super::{Direction, Take, Taker, WireError, WireSpec};
 use socket::{Received, Seqpacket};
 
 /// The most frames received by one system call.
@@ -140,12 +140,7 @@ impl PeerWire {
     }
 
     #[inline]
-    pub(super) fn burst(
-        &mut self,
-        now_ns: u64,
-        budget: usize,
-        mut take: impl FnMut(Frame<'_>) -> Take,
-    ) -> usize {
+    pub(super) fn burst(&mut self, now_ns: u64, budget: usize, taker: &mut impl Taker) -> usize {
         let mut taken = 0;
         while taken < budget {
             if self.next == self.filled && !self.receive(now_ns) {
@@ -153,11 +148,7 @@ impl PeerWire {
             }
             let len = self.lens[self.next] as usize;
             let bytes = &self.buffer[self.next * FRAME..][..len];
-            if take(Frame {
-                bytes,
-                direction: Direction::Received,
-            }) == Take::Wait
-            {
+            if taker.hand(bytes, Direction::Received) == Take::Wait {
                 break;
             }
             self.next += 1;

@@ -15,7 +15,7 @@
 use super::checksum;
 use super::pace::Pace;
 use super::spec::{Mix, Sizes, SynthSpec};
-use super::{Direction, Frame, Take, WireState};
+use super::{Direction, Frame, Take, Taker, WireState};
 
 pub(super) const MAX_FLOWS: u32 = 1 << 20;
 /// What an IPv4 total length can say, and a little less.
@@ -116,39 +116,46 @@ impl SynthWire {
         }
     }
 
+    /// What a template holds. Its headers are the same whichever number it carries.
+    #[inline(always)]
+    fn frame(&self, index: usize) -> Frame<'_> {
+        let template = &self.templates[index];
+        Frame {
+            bytes: &self.bytes[template.at..][..template.len as usize],
+            direction: Direction::Received,
+        }
+    }
+
     #[inline]
-    pub(super) fn burst(
-        &mut self,
-        now_ns: u64,
-        budget: usize,
-        mut take: impl FnMut(Frame<'_>) -> Take,
-    ) -> usize {
+    pub(super) fn burst<T: Taker>(&mut self, now_ns: u64, budget: usize, taker: &mut T) -> usize {
         let mut limit = (self.count - self.sent).min(budget as u64);
         if let Some(pace) = &mut self.pace {
             limit = limit.min(pace.due(now_ns));
         }
+        if limit == 0 {
+            return 0;
+        }
+        // By turns, and never copied: what was stored field by field cannot be loaded as a whole without waiting.
+        let mut looks = [taker.look(&self.frame(self.next)), T::Look::default()];
+        let mut turn = 0;
         let mut taken = 0;
         let mut held = false;
         while taken < limit {
             if self.numbered - (self.sent + taken) <= self.ahead {
                 self.number();
             }
-            let template = &self.templates[self.next];
-            let bytes = &self.bytes[template.at..][..template.len as usize];
-            match take(Frame {
-                bytes,
-                direction: Direction::Received,
-            }) {
-                Take::Taken => taken += 1,
-                Take::Wait => {
-                    held = true;
-                    break;
-                }
+            let after = match self.next + 1 {
+                after if after == self.templates.len() => 0,
+                after => after,
+            };
+            looks[turn ^ 1] = taker.look(&self.frame(after));
+            if taker.take(self.frame(self.next), &looks[turn]) == Take::Wait {
+                held = true;
+                break;
             }
-            self.next += 1;
-            if self.next == self.templates.len() {
-                self.next = 0;
-            }
+            turn ^= 1;
+            self.next = after;
+            taken += 1;
         }
         self.sent += taken;
         if let Some(pace) = &mut self.pace {

@@ -142,7 +142,7 @@ fn capture(wire: &mut Wire, done: &AtomicBool) -> Vec<(Direction, Vec<u8>)> {
     let (began, mut frames, mut calls) = (Instant::now(), vec![], 0);
     let (mut quiet, mut waiting): (_, Option<Vec<u8>>) = (Instant::now(), None);
     loop {
-        let taken = wire.burst(began.elapsed().as_nanos() as u64, 64, |frame| {
+        let taken = wire.each(began.elapsed().as_nanos() as u64, 64, |frame| {
             calls += 1;
             if let Some(waiting) = waiting.take() {
                 assert!(waiting == frame.bytes, "what had to wait has changed");
@@ -307,7 +307,7 @@ fn an_idle_wire_can_be_polled() {
         // Neighbour discovery may come in between.
         while !during_poll(&mut wire, poll) {}
         while poll(&wire, 0).0 > 0 {
-            wire.burst(0, 64, |_| Take::Taken);
+            wire.each(0, 64, |_| Take::Taken);
         }
     }
 }
@@ -316,7 +316,7 @@ fn an_idle_wire_can_be_polled() {
 fn during_poll(wire: &mut Wire, poll: impl Fn(&Wire, i32) -> (i32, i16)) -> bool {
     assert_eq!(poll(wire, 5000).0, 1);
     let mut seen = false;
-    wire.burst(0, 64, |frame| {
+    wire.each(0, 64, |frame| {
         seen |= frame.bytes == [0x55; 60];
         Take::Taken
     });
@@ -554,7 +554,7 @@ fn down_is_up_but_deleted_is_lost() {
     sent.unwrap();
     let (began, mut seen) = (Instant::now(), 0);
     while wire.state() == WireState::Up {
-        wire.burst(
+        wire.each(
             began.elapsed().as_nanos() as u64 + u64::MAX / 2,
             64,
             |frame| {
@@ -702,7 +702,7 @@ fn speed() {
         thread::sleep(Duration::from_millis(50));
         let (began, mut taken, mut sum) = (Instant::now(), 0, 0);
         loop {
-            let now = wire.burst(0, 64, |frame| {
+            let now = wire.each(0, 64, |frame| {
                 sum += u64::from(std::hint::black_box(frame.bytes)[13]);
                 Take::Taken
             });

@@ -26,7 +26,7 @@ fn open(path: &Path, options: &str) -> Result<Wire, WireError> {
 fn play(wire: &mut Wire) -> Vec<Vec<u8>> {
     let mut frames = vec![];
     while wire.state() == WireState::Up {
-        wire.burst(u64::MAX / 2, 7, |frame| {
+        wire.each(u64::MAX / 2, 7, |frame| {
             frames.push(frame.bytes.to_vec());
             Take::Taken
         });
@@ -237,7 +237,7 @@ fn rounds() {
         [20, 30, 20, 30, 20, 30]
     );
     let mut wire = open(&path, ",loop=0").unwrap();
-    assert_eq!(wire.burst(0, 1001, |_| Take::Taken), 1001);
+    assert_eq!(wire.each(0, 1001, |_| Take::Taken), 1001);
     assert_eq!(wire.state(), WireState::Up);
 
     fs::write(&path, file(1, &[])).unwrap();
@@ -259,7 +259,7 @@ fn the_recorded_pace() {
 
     let mut wire = open(&path, ",speed=1,loop=2").unwrap();
     assert_eq!(wire.next_due_ns(), Some(0));
-    let burst = |wire: &mut Wire, now| wire.burst(now, 9, |_| Take::Taken);
+    let burst = |wire: &mut Wire, now| wire.each(now, 9, |_| Take::Taken);
     assert_eq!(burst(&mut wire, 1_000_000), 1);
     assert_eq!(wire.next_due_ns(), Some(1_100_000));
     assert_eq!(burst(&mut wire, 1_099_999), 0);
@@ -269,7 +269,7 @@ fn the_recorded_pace() {
         "the stamp that goes back is due at once"
     );
     // Held for 700 us: what follows is shifted, the second round begins with the end of the first.
-    assert_eq!(wire.burst(2_000_000, 9, |_| Take::Wait), 0);
+    assert_eq!(wire.each(2_000_000, 9, |_| Take::Wait), 0);
     assert_eq!(burst(&mut wire, 2_000_000), 2);
     assert_eq!(wire.next_due_ns(), Some(2_100_000));
     assert_eq!(burst(&mut wire, 3_000_000), 3);

@@ -21,7 +21,7 @@ fn later() -> u64 {
 fn drain(wire: &mut Wire) -> Vec<Vec<u8>> {
     let mut frames = vec![];
     for _ in 0..3 {
-        while wire.burst(later(), 7, |frame| {
+        while wire.each(later(), 7, |frame| {
             frames.push(frame.bytes.to_vec());
             Take::Taken
         }) > 0
@@ -47,7 +47,7 @@ fn both_ways_in_order_and_whole() {
         a.send(frame).unwrap();
         b.send(frame).unwrap();
     }
-    assert_eq!(b.burst(later(), 9, |_| Take::Wait), 0);
+    assert_eq!(b.each(later(), 9, |_| Take::Wait), 0);
     assert_eq!(drain(&mut b), sent);
     assert_eq!(drain(&mut a), sent);
     assert_eq!((a.dropped(), b.dropped()), (0, 0));

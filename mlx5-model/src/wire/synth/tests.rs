@@ -13,7 +13,7 @@ fn frames(text: &str) -> Vec<Vec<u8>> {
     let mut wire = open(text);
     let mut frames = vec![];
     while wire.state() == WireState::Up {
-        wire.burst(0, 64, |frame| {
+        wire.each(0, 64, |frame| {
             assert_eq!(frame.direction, Direction::Received);
             frames.push(frame.bytes.to_vec());
             Take::Taken
@@ -195,7 +195,7 @@ fn a_frame_that_must_wait_stays_at_the_head() {
     let mut seen = vec![];
     let mut calls = 0;
     while wire.state() == WireState::Up {
-        wire.burst(0, 4, |frame| {
+        wire.each(0, 4, |frame| {
             calls += 1;
             if calls % 3 == 0 {
                 return Take::Wait;
@@ -205,22 +205,22 @@ fn a_frame_that_must_wait_stays_at_the_head() {
         });
     }
     assert_eq!(seen, (0..10).collect::<Vec<_>>());
-    assert_eq!(wire.burst(0, 4, |_| panic!("after the end")), 0);
+    assert_eq!(wire.each(0, 4, |_| panic!("after the end")), 0);
     assert_eq!(wire.next_due_ns(), None);
 }
 
 #[test]
 fn pacing_follows_the_clock() {
     let mut wire = open("synth:pps=1000");
-    let mut burst = |now| wire.burst(now, 100, |_| Take::Taken);
+    let mut burst = |now| wire.each(now, 100, |_| Take::Taken);
     assert_eq!(burst(5_000_000), 1);
     assert_eq!(burst(5_999_999), 0);
     assert_eq!(burst(6_000_000), 1);
     assert_eq!(burst(16_000_000), 10);
     assert_eq!(wire.next_due_ns(), Some(17_000_000));
     // Held at the head, it does not pile up.
-    assert_eq!(wire.burst(1_000_000_000, 100, |_| Take::Wait), 0);
-    assert_eq!(wire.burst(1_000_000_000, 100, |_| Take::Taken), 1);
+    assert_eq!(wire.each(1_000_000_000, 100, |_| Take::Wait), 0);
+    assert_eq!(wire.each(1_000_000_000, 100, |_| Take::Taken), 1);
 }
 
 /// How fast the wire alone is; `cargo test --release -- --ignored --nocapture`.
@@ -238,7 +238,7 @@ fn speed() {
         let began = std::time::Instant::now();
         let (mut taken, mut sum) = (0, 0);
         while taken < 50_000_000 {
-            taken += wire.burst(0, 64, |frame| {
+            taken += wire.each(0, 64, |frame| {
                 sum += std::hint::black_box(frame.bytes).len();
                 Take::Taken
             });
