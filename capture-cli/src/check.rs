@@ -252,6 +252,16 @@ fn describe(plan: &Plan, config: &Config) -> String {
             ),
         );
     }
+    if let Some(split) = &plan.steering.split {
+        let nic = split.nic.join("; ");
+        line(
+            "filter",
+            format!(
+                "in the NIC, by these rules: {nic}; in software, of what they take: {}",
+                split.software
+            ),
+        );
+    }
     if let Some(reduced) = reduction_line(&plan.reduction) {
         line("kept", reduced);
     }

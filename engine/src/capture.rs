@@ -18,6 +18,7 @@ use crate::{
         PcapngEncoder, Writer,
     },
     stats::{Budget, Counter, NicCounters, QueueCounters, QueueLedger, Unreadable, live},
+    steer::Split,
     verbs::{AsyncEvent, AsyncEvents},
 };
 use rss::profile::HashDepth;
@@ -95,6 +96,8 @@ struct Shared {
     counters: Vec<Arc<QueueCounters>>,
     budget: Option<Arc<Budget>>,
     filter: Arc<Switch>,
+    /// What the NIC's rules take, where they were made of the filter.
+    split: Option<Arc<Split>>,
     /// By queue and parser.
     stages: Vec<Arc<StageCounters>>,
     /// Frames are parsed, so that the malformed are counted.
@@ -409,6 +412,7 @@ impl Capture {
             counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(Switch::new(plan.reduction.filter.clone())),
+            split: plan.steering.split.clone().map(Arc::new),
             stages: (0..plan.stages()).map(|_| Arc::default()).collect(),
             parses: plan.parses(),
             verifies: plan.reduction.verify_fcs,
@@ -854,13 +858,18 @@ impl CaptureHandle {
     /// told between the frames it holds for and those before ([`Consumer::changed`]).
     ///
     /// # Errors
-    /// The expression is none; the filter that held holds on.
+    /// The expression is none, or the NIC's rules, which were made of the first one, do not take all it keeps; the
+    /// filter that held holds on.
     pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
-        let filter = Filter::compile(expression).map_err(|e| Error::Config {
+        let refused = |problem: String| Error::Config {
             key: "capture.filter".into(),
             value: format!("{expression:?}"),
-            problem: e.to_string(),
-        })?;
+            problem,
+        };
+        let filter = Filter::compile(expression).map_err(|e| refused(e.to_string()))?;
+        if let Some(split) = &self.shared.split {
+            split.allows(&filter).map_err(refused)?;
+        }
         let before = self.shared.filter.set(filter);
         let change = FilterChange {
             ns: system_ns(),

@@ -794,7 +794,12 @@ fn stolen(
             return Ok(());
         }
         config::Mode::Filtered => {
-            notes.push("mode \"filtered\": the kernel no longer gets what the rules take; fragments have no ports and match no rule with ports".into());
+            let refused = if config.capture.filter.trim().is_empty() {
+                ""
+            } else {
+                ", also where the filter then refuses it"
+            };
+            notes.push(format!("mode \"filtered\": the kernel no longer gets what the rules take{refused}; fragments have no ports and match no rule with ports"));
             return Ok(());
         }
         config::Mode::Steal => {}

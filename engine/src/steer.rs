@@ -1,14 +1,20 @@
 //! Steering: the RSS QPs and flow rules that a mode and its rule table come to.
 //!
-//! May import: [`crate::config`], [`crate::ladder`], [`crate::verbs`]' plain rule types, `rss`. Pure: nothing is created here.
+//! May import: [`crate::config`], [`crate::filter`], [`crate::ladder`], [`crate::verbs`]' plain rule types, `rss`. Pure:
+//! nothing is created here.
 //!
 //! One RSS QP hashes one L3 and at most one L4 type, so whatever a rule takes is split by profile: for each pair of
 //! L3 and L4 the rule may match, a hardware rule to that pair's QP. Within one priority of the user's, the more
 //! special profiles stand before the more general ones, which is what [`Profile::priority_offset`] says.
 
+mod expression;
+
+pub use expression::Split;
+
 use crate::{
     Error,
     config::{self, Action, Config, Mode, Proto, RuleConfig},
+    filter::Filter,
     ladder::RUNGS,
     verbs::{FlowKind, FlowSpec, Inner, Masked},
 };
@@ -29,6 +35,8 @@ const SIDES: u16 = 2;
 pub const MAX_PRIORITY: u16 = 4;
 /// The UDP port of VXLAN (RFC 7348).
 const VXLAN_PORT: u16 = 4789;
+/// A VLAN tag's identifier, which are twelve of its bits (IEEE 802.1Q).
+const VLAN_ID: u16 = 0x0fff;
 
 /// Where a QP sends frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -92,9 +100,12 @@ pub struct Steering {
     pub qps: Vec<QpPlan>,
     /// Flow rules, the more special before the more general.
     pub rules: Vec<RulePlan>,
-    /// The rule table that this comes from; `None` in other modes than `filtered`.
+    /// The rule table that this comes from; `None` in other modes than `filtered`, and where there is none.
     #[serde(skip)]
     pub asked: Option<Vec<RuleConfig>>,
+    /// The rules were made of the filter's expression.
+    #[serde(rename = "filter", skip_serializing_if = "Option::is_none")]
+    pub split: Option<Split>,
 }
 
 fn name_of_profile<S: Serializer>(profile: &Profile, serializer: S) -> Result<S::Ok, S::Error> {
@@ -126,11 +137,9 @@ impl Steering {
                  threads with pipeline.mode = \"fanout\"",
             )),
             Mode::Sniffer => Ok(Self::sniffer()),
-            Mode::Filtered if config.rule.is_empty() => Err(refuse(
-                "capture.mode",
-                "filtered",
-                "there is no [[rule]] that says what to take",
-            )),
+            Mode::Filtered if config.rule.is_empty() => {
+                Self::by_filter(&config.capture.filter, depth)
+            }
             Mode::Filtered => Self::filtered(&config.rule, depth, queues),
         }
     }
@@ -197,6 +206,47 @@ impl Steering {
             qp,
         });
         steering
+    }
+
+    /// What a filter keeps, as far as rules can tell, spread by profile. Rules of one priority lead to one QP each frame.
+    fn by_filter(expression: &str, depth: HashDepth) -> Result<Self, Error> {
+        if expression.trim().is_empty() {
+            return Err(refuse(
+                "capture.mode",
+                "filtered",
+                "there is no [[rule]], and no capture.filter, that says what to take",
+            ));
+        }
+        let refused = |problem: String| {
+            refuse(
+                "capture.filter",
+                format!("{expression:?}"),
+                format!(
+                    "mode \"filtered\" has no [[rule]] and can make none of this: {problem}; say so in the expression, \
+                     write [[rule]]s, or use mode \"steal\""
+                ),
+            )
+        };
+        let filter = Filter::compile(expression).map_err(|e| refused(e.to_string()))?;
+        let split = Split::of(&filter).map_err(refused)?;
+        let mut steering = Self::default();
+        for wanted in &split.matches {
+            for profile in wanted.profiles(depth, false) {
+                let qp = steering.qp(profile, None);
+                steering.rules.push(RulePlan {
+                    name: format!("filter {}", profile.name()),
+                    kind: FlowKind::Normal,
+                    rank: u16::from(profile.priority_offset()),
+                    priority: 0,
+                    specs: wanted.specs(profile),
+                    qp,
+                });
+            }
+        }
+        steering.split = Some(split);
+        steering.rules.sort_by_key(|r| r.rank);
+        steering.close_ranks();
+        Ok(steering)
     }
 
     /// What a rule table comes to; without rules nothing is taken.
@@ -389,7 +439,7 @@ impl Match {
             // The identifier's twelve bits; priority and DEI are anybody's.
             vlan: rule.vlan.map_or(Masked::default(), |value| Masked {
                 value,
-                mask: 0x0fff,
+                mask: VLAN_ID,
             }),
             src_port: exact(rule.src_port),
             dst_port: exact(rule.dst_port),
@@ -397,7 +447,7 @@ impl Match {
             vni: rule.vni,
             ..Self::default()
         };
-        if rule.vlan.is_some_and(|v| v > 0x0fff) {
+        if rule.vlan.is_some_and(|v| v > VLAN_ID) {
             return Err("vlan is at most 4095".into());
         }
         if rule.vni.is_some_and(|v| v >= 1 << 24) {
@@ -500,9 +550,11 @@ impl Match {
             };
             let same_l4 = match (self.proto, l4) {
                 (Some(mine), Some(its)) => mine == its,
-                // A protocol is an IP packet's, hashed by addresses unless the profile is the protocol's own.
+                // A protocol is an IP packet's, hashed by addresses unless the profile is the protocol's own. Its
+                // fragments have no ports, so they are never that profile's.
                 (Some(mine), None) => {
-                    ip.is_some() && (depth == HashDepth::L3 || whole || ![6, 17].contains(&mine))
+                    let all_have_ports = [6, 17].contains(&mine) && self.has_ports();
+                    ip.is_some() && (depth == HashDepth::L3 || whole || !all_have_ports)
                 }
                 (None, _) => true,
             };
@@ -515,8 +567,7 @@ impl Match {
         if whole {
             // The most general that still carries the whole match: a protocol needs an IP spec, ports an L4 spec.
             let fitting: Vec<_> = fitting.collect();
-            let ports = self.src_port.mask | self.dst_port.mask != 0 || self.vni.is_some();
-            let offset = if ports {
+            let offset = if self.has_ports() {
                 0
             } else if self.ip.is_some() || self.proto.is_some() {
                 1
@@ -530,6 +581,11 @@ impl Match {
         }
         // With hash = "l3", ports still have to be matched: the L3 profile's rule carries an L4 spec.
         fitting.collect()
+    }
+
+    /// Whether it asks for what fragments do not have.
+    fn has_ports(&self) -> bool {
+        self.src_port.mask | self.dst_port.mask != 0 || self.vni.is_some()
     }
 
     /// This match narrowed to the frames of a profile.
@@ -555,7 +611,7 @@ impl Match {
             ethertype,
             vlan: it.vlan,
         }];
-        let l4 = own_l4.or(it.proto.filter(|p| [6, 17].contains(p)));
+        let l4 = own_l4.or(it.proto.filter(|_| it.has_ports()));
         let proto = match (it.proto, l4) {
             (Some(value), None) => Masked { value, mask: 0xff },
             _ => Masked::default(),
@@ -609,17 +665,6 @@ impl Match {
             a.is_none() || b.is_none() || a == b
         }
         let number = |a: Masked<u128>, b: Masked<u128>| (a.value ^ b.value) & a.mask & b.mask == 0;
-        let wide = |m: Masked<u16>| Masked {
-            value: m.value.into(),
-            mask: m.mask.into(),
-        };
-        let mac = |m: Masked<[u8; 6]>| {
-            let number = |b: [u8; 6]| b.iter().fold(0u128, |n, b| n << 8 | u128::from(*b));
-            Masked {
-                value: number(m.value),
-                mask: number(m.mask),
-            }
-        };
         number(mac(self.dst_mac), mac(other.dst_mac))
             && number(wide(self.vlan), wide(other.vlan))
             && free(self.ethertype, other.ethertype)
@@ -632,6 +677,23 @@ impl Match {
             && number(wide(self.src_port), wide(other.src_port))
             && number(wide(self.dst_port), wide(other.dst_port))
             && free(self.vni, other.vni)
+    }
+}
+
+/// As a number.
+fn wide(it: Masked<u16>) -> Masked<u128> {
+    Masked {
+        value: it.value.into(),
+        mask: it.mask.into(),
+    }
+}
+
+/// A MAC address as a number.
+fn mac(it: Masked<[u8; 6]>) -> Masked<u128> {
+    let number = |bytes: [u8; 6]| bytes.iter().fold(0, |n, it| n << 8 | u128::from(*it));
+    Masked {
+        value: number(it.value),
+        mask: number(it.mask),
     }
 }
 
@@ -670,8 +732,11 @@ pub fn describe(specs: &[FlowSpec]) -> String {
                 ethertype,
                 vlan,
             } => {
-                if dst.mask != [0; 6] {
+                if dst.mask == [0xff; 6] {
                     words.push(format!("to {}", config::Mac(dst.value)));
+                } else if dst.mask != [0; 6] {
+                    let (value, mask) = (config::Mac(dst.value), config::Mac(dst.mask));
+                    words.push(format!("to {value}/{mask}"));
                 }
                 if vlan.mask != 0 {
                     words.push(format!("vlan {}", vlan.value & vlan.mask));
@@ -750,7 +815,7 @@ mod tests {
 
     fn filtered(text: &str, queues: u16) -> Result<Steering, Error> {
         let config =
-            Config::parse(&format!("[capture]\nmode = \"filtered\"\n{text}")).expect("parses");
+            Config::parse(&format!("capture.mode = \"filtered\"\n{text}")).expect("parses");
         Steering::of(&config, queues)
     }
 
@@ -885,6 +950,76 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_becomes_the_rules_that_take_all_it_keeps() {
+        let of = |expression: &str| {
+            let steering = filtered(&format!("capture.filter = \"{expression}\""), 2).unwrap();
+            let mut nic = steering.split.unwrap().nic;
+            nic.sort();
+            nic
+        };
+        // First fragments have the port, which no NIC sees in them.
+        assert_eq!(
+            of("udp dst port 53"),
+            ["ipv4 protocol 17", "ipv6 udp dst port 53"]
+        );
+        assert_eq!(
+            of("ip and udp dst port 53 and ip[6:2] & 0x3fff = 0"),
+            ["ipv4 udp dst port 53"]
+        );
+        assert_eq!(
+            of("tcp"),
+            ["ipv4 protocol 6", "ipv6 protocol 44", "ipv6 protocol 6"]
+        );
+        assert_eq!(
+            of("ip host 10.0.0.1 and greater 100"),
+            ["ipv4 dst 10.0.0.1/32", "ipv4 src 10.0.0.1/32"]
+        );
+        assert_eq!(
+            of("ip or arp"),
+            ["ethertype 0x0800", "ethertype 0x0806", "ipv4"]
+        );
+        assert_eq!(
+            of("ether[12:2] = 0x8100 and vlan 7 and icmp6"),
+            ["vlan 7 ipv6 protocol 44", "vlan 7 ipv6 protocol 58"]
+        );
+        // Not every NIC sees through this tag.
+        assert_eq!(
+            of("ether[12:2] = 0x88a8 and vlan and arp"),
+            ["ethertype 0x0806", "ethertype 0x88a8"]
+        );
+        assert_eq!(of("ether dst 01:80:c2:00:00:00"), ["to 01:80:c2:00:00:00"]);
+        assert_eq!(
+            of("ether multicast"),
+            ["to 01:00:00:00:00:00/01:00:00:00:00:00"]
+        );
+        let steering = filtered("capture.filter = \"ip proto 17\"", 2).unwrap();
+        assert_eq!(
+            lines(&steering),
+            ["0 ipv4 udp -> ipv4-udp", "2 ipv4 protocol 17 -> ipv4"]
+        );
+    }
+
+    #[test]
+    fn another_filter_is_allowed_where_the_rules_take_all_it_keeps() {
+        let steering = filtered("capture.filter = \"udp or arp\"", 2).unwrap();
+        let split = steering.split.unwrap();
+        let allows = |expression| split.allows(&Filter::compile(expression).unwrap());
+        for narrower in [
+            "udp port 53",
+            "arp and greater 60",
+            "udp and src net 10.0.0.0/8",
+        ] {
+            allows(narrower).unwrap_or_else(|e| panic!("{narrower}: {e}"));
+        }
+        let error = allows("tcp").unwrap_err();
+        assert!(
+            error.contains("do not take ipv") && error.contains("protocol 6"),
+            "{error}"
+        );
+        assert!(allows("").is_err() && allows("greater 60").is_err());
+    }
+
+    #[test]
     fn there_is_room_between_ranks_as_long_as_there_are_few() {
         let rules = |n: u16| {
             let rule = |i| format!("[[rule]]\nsrc = \"10.{i}.0.0/16\"\npriority = {i}\n");
@@ -900,6 +1035,8 @@ mod tests {
     fn what_cannot_be_is_refused_by_name() {
         for (rule, why) in [
             ("", "no [[rule]]"),
+            ("capture.filter = \"greater 100\"", "write [[rule]]s"),
+            ("capture.filter = \"ip6 protochain 58\"", "protochain"),
             ("[[rule]]\nsrc = \"10.0.0.1\"\ndst = \"::1\"", "rule 1"),
             ("[[rule]]\ndst_port = 80", "ports need proto"),
             ("[[rule]]\nvlan = 4096", "at most 4095"),

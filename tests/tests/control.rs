@@ -288,6 +288,20 @@ fn changes_hold_and_repeats_are_harmless() {
     assert!(total.filtered > 0);
 }
 
+/// Rules that were made of a filter stay; another filter must not need more than they take.
+#[test]
+fn a_filter_that_the_rules_cannot_feed_is_refused() {
+    let dir = Dir::new();
+    let settings = ["capture.mode=filtered", "capture.filter=udp"];
+    let capture = start(&dir, "rules", &settings);
+    assert!(capture.change(&["filter", "udp and greater 60"]));
+    let refused = capture.ctl(&["filter", "tcp or udp"]);
+    assert!(refused.status != Some(0), "{refused}");
+    assert!(refused.stderr.contains("do not take ipv"), "{refused}");
+    assert_eq!(capture.status()["capture"]["filter"], "udp and greater 60");
+    capture.shutdown();
+}
+
 #[test]
 fn a_named_change_is_carried_out_once() {
     let dir = Dir::new();

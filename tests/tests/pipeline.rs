@@ -3,6 +3,7 @@
 //! Of each run: what is in the files is exactly what should be, the rest stands in the ledger's own line for it, and
 //! nothing else does.
 
+use rss::{FrameClass, L3};
 use std::{collections::HashMap, process::Command};
 use wqcap_tests::{
     Dir, Finished, Wqcap,
@@ -72,6 +73,76 @@ fn a_filter_keeps_what_tcpdump_keeps() {
             "{expression}"
         );
     }
+}
+
+/// Frames that the expression keeps and no rule takes are such as no NIC parses.
+#[test]
+fn rules_and_filter_together_keep_what_the_filter_alone_does() {
+    let dir = Dir::new();
+    let (file, frames) = Captures::find().everything(&dir);
+    for (i, expression) in [
+        "tcp port 80 or arp",
+        "udp and greater 100",
+        "ip6 net fe80::/10 and not icmp6",
+        "ether[12:2] = 0x8100 and vlan and ip",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let capture = |mode: &str| {
+            let finished = run(&dir, &format!("{mode}-{i}"), &file)
+                .set(&format!("capture.mode={mode}"))
+                .set(&format!("capture.filter={expression}"))
+                .finish(0);
+            let received = finished.summary.ledger.total.received;
+            let kept = sorted(records(&finished).into_iter().map(|it| it.bytes));
+            (received, kept)
+        };
+        let (all, alone) = capture("steal");
+        let (taken, together) = capture("filtered");
+        assert_eq!(all, frames.len() as u64);
+        assert!(taken < all, "{expression}: the rules take everything");
+        let mut missing = alone.clone();
+        for frame in &together {
+            let at = missing.binary_search(frame);
+            missing.remove(at.unwrap_or_else(|_| panic!("{expression}: {frame:02x?}")));
+        }
+        for frame in &missing {
+            let class = FrameClass::of(frame);
+            let unparsed = class.truncated_l4 || class.l3 == L3::None;
+            assert!(unparsed, "{expression}: no rule takes {frame:02x?}");
+        }
+        assert!(missing.len() * 20 <= alone.len(), "{expression}");
+    }
+}
+
+#[test]
+fn check_shows_which_part_of_a_filter_is_whose() {
+    let dir = Dir::new();
+    let check = |expression: &str| {
+        wqcap([
+            "check",
+            "--model",
+            "synth:count=10",
+            "--set",
+            "capture.mode=filtered",
+        ])
+        .args(["--set", &format!("capture.filter={expression}")])
+        .arg("--set")
+        .arg(format!("output.dir={}", dir.path().display()))
+        .run()
+    };
+    let done = check("udp dst port 53").expect(0);
+    let split = "filter   in the NIC, by these rules: ipv4 protocol 17; ipv6 udp dst port 53; in software, of what \
+                 they take: udp dst port 53";
+    let words: Vec<_> = done.stdout.split_whitespace().collect();
+    let wanted: Vec<_> = split.split_whitespace().collect();
+    assert!(words.join(" ").contains(&wanted.join(" ")), "{done}");
+    let done = check("arp or greater 100").expect(2);
+    assert!(
+        done.stderr.contains("capture.filter") && done.stderr.contains("write [[rule]]s"),
+        "{done}"
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::Capture;
 use crate::{Error, config::RuleConfig, steer::Steering};
 
 impl Capture {
-    /// The rules that hold; `None` in other modes than `filtered`.
+    /// The rules that hold; `None` in other modes than `filtered`, and where they were made of the filter.
     #[must_use]
     pub fn rules(&self) -> Option<&[RuleConfig]> {
         self.port.steering().asked.as_deref()
@@ -75,7 +75,8 @@ impl Capture {
             refuse(
                 "rule",
                 "",
-                "rules come and go in capture.mode = \"filtered\" only; this run has another mode"
+                "rules come and go in capture.mode = \"filtered\" with [[rule]]s only; this run has another mode, or \
+                 rules that were made of its filter"
                     .into(),
             )
         })

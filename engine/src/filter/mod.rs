@@ -8,9 +8,11 @@
 //! frame; running one takes no lock and allocates nothing. A filter is replaced as a whole, between two batches
 //! ([`Switch`]).
 
+mod known;
 mod program;
 mod switch;
 
+pub use known::{Bits, From, Known};
 pub use program::{Program, Refused};
 pub use switch::{Switch, Watch};
 
@@ -61,6 +63,16 @@ impl Filter {
     #[must_use]
     pub fn program(&self) -> Option<&Program> {
         self.program.as_ref()
+    }
+
+    /// What is known of the bytes of each frame that is kept: one of these holds for it, and may hold for others.
+    /// `None`: that cannot be told.
+    #[must_use]
+    pub fn known(&self) -> Option<Vec<Known>> {
+        match &self.program {
+            Some(program) => known::paths(program),
+            None => Some(vec![Known::default()]),
+        }
     }
 
     /// Whether a frame is kept. `len` is its length on the wire.

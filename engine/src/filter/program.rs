@@ -39,14 +39,14 @@ pub enum Refused {
 
 /// Operand of an arithmetic or jump instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operand {
+pub(super) enum Operand {
     Constant(u32),
     Index,
 }
 
 /// Arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Alu {
+pub(super) enum Alu {
     Add,
     Sub,
     Mul,
@@ -61,7 +61,7 @@ enum Alu {
 
 /// Comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Test {
+pub(super) enum Test {
     Equal,
     Greater,
     AtLeast,
@@ -70,7 +70,7 @@ enum Test {
 
 /// A decoded instruction. `yes` and `no` are indices of instructions, always further on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Op {
+pub(super) enum Op {
     Word(u32),
     Half(u32),
     Byte(u32),
@@ -200,6 +200,11 @@ impl Program {
         let load = |op: &Op| matches!(op, Op::Load(_) | Op::IndexLoad(_));
         let remembers = ops.iter().any(|op| store(op) || load(op));
         Ok(Self { ops, remembers })
+    }
+
+    /// The instructions.
+    pub(super) fn ops(&self) -> &[Op] {
+        &self.ops
     }
 
     /// How many instructions there are.
