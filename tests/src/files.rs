@@ -116,20 +116,49 @@ pub fn statistics(path: &Path) -> (u64, u64) {
 #[must_use]
 #[track_caller]
 pub fn lost_before(path: &Path) -> u64 {
+    let counts = |option: &EnhancedPacketOption<'_>| match option {
+        EnhancedPacketOption::DropCount(n) => Some(*n),
+        _ => None,
+    };
+    options(path, counts).into_iter().map(|(_, n)| n).sum()
+}
+
+/// The comments of a pcapng file's records, with the records' places among them.
+///
+/// # Panics
+/// When the file is not whole.
+#[must_use]
+#[track_caller]
+pub fn comments(path: &Path) -> Vec<(usize, String)> {
+    options(path, |option| match option {
+        EnhancedPacketOption::Comment(text) => Some(text.to_string()),
+        _ => None,
+    })
+}
+
+/// What is wanted of the options of a pcapng file's records.
+#[track_caller]
+fn options<T>(
+    path: &Path,
+    wanted: impl Fn(&EnhancedPacketOption<'_>) -> Option<T>,
+) -> Vec<(usize, T)> {
     let file = unpacked(path);
     let shown = path.display();
     let mut reader = PcapNgReader::new(&file[..]).unwrap_or_else(|e| panic!("{shown}: {e}"));
-    let mut lost = 0;
+    let (mut found, mut record) = (Vec::new(), 0);
     while let Some(block) = reader.next_block() {
         if let Block::EnhancedPacket(packet) = block.unwrap_or_else(|e| panic!("{shown}: {e}")) {
-            let counts = packet.options.iter().filter_map(|option| match option {
-                EnhancedPacketOption::DropCount(n) => Some(*n),
-                _ => None,
-            });
-            lost += counts.sum::<u64>();
+            found.extend(
+                packet
+                    .options
+                    .iter()
+                    .filter_map(&wanted)
+                    .map(|it| (record, it)),
+            );
+            record += 1;
         }
     }
-    lost
+    found
 }
 
 fn read_pcap(file: &[u8]) -> Result<Vec<Record>, String> {

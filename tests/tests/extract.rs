@@ -78,9 +78,12 @@ fn expected(dir: &Path, scratch: &Dir, filter: &str, from: u64, to: u64) -> Vec<
     for entry in fs::read_dir(dir).expect("lists") {
         let path = entry.expect("lists").path();
         let some = scratch.join("some.pcap");
+        // libpcap unpacks nothing.
+        let plain = scratch.join("plain");
+        fs::write(&plain, files::unpacked(&path)).expect("written");
         Program::new("tcpdump")
             .args(["--nano", "-r"])
-            .arg(&path)
+            .arg(&plain)
             .arg("-w")
             .arg(&some)
             .arg(filter)
@@ -255,6 +258,67 @@ fn a_capture_leaves_an_index_for_each_file() {
     assert_eq!(found(&out), expected(cap, &dir, &filter, 0, u64::MAX));
     assert!(flow["frames"].as_u64() > Some(0), "{flow}");
     assert_eq!(flow["index"]["helps_filter"], true);
+}
+
+#[test]
+fn only_the_compressed_frames_that_can_hold_what_is_sought_are_read() {
+    let dir = Dir::new();
+    let mut noise = 1u64;
+    let sent: Vec<_> = (0..12_000u32)
+        .map(|i| {
+            let mut frame = match i {
+                9000..9010 => frame(77, 777, 6),
+                _ => frame((i % 50) as u16, 1000, 17),
+            };
+            // What does not shrink, so that files are as large as frames are many.
+            for byte in &mut frame[60..] {
+                noise ^= noise << 13;
+                noise ^= noise >> 7;
+                noise ^= noise << 17;
+                *byte = noise as u8;
+            }
+            frame
+        })
+        .collect();
+    let input = dir.join("in.pcap");
+    files::write(&input, START, &sent);
+    for compress in ["lz4", "zstd:1"] {
+        let name = compress.replace(':', "");
+        let index = dir.join(&format!("{name}.idx"));
+        let run = Wqcap::run(&dir, &name)
+            .replay(&input)
+            .queues(1)
+            .set(&format!("output.compress={compress}"))
+            .set(&format!("output.index_dir={}", index.display()));
+        let _ = run.finish(0);
+        let out = dir.join("out.pcap");
+        let with = ["--index", index.to_str().expect("text")];
+        let everything = facts(&extract(run.out_path(), &out, &with).run().expect(0));
+        assert_eq!(found(&out).len(), sent.len());
+        assert_eq!(everything["index"]["made"], 0, "the capture left it");
+        let bytes = |facts: &Value, of: &str| facts["file_bytes"][of].as_u64().expect("a number");
+        let (read, total) = (bytes(&everything, "read"), bytes(&everything, "total"));
+        assert!(
+            total > 10_000_000 && read < total + (1 << 20),
+            "nothing but the beginning is read twice: {everything}"
+        );
+
+        let rare = "host 10.0.0.77 and tcp port 777";
+        let few = [&with[..], &["--filter", rare]].concat();
+        let few = facts(&extract(run.out_path(), &out, &few).run().expect(0));
+        let want = expected(run.out_path(), &dir, rare, 0, u64::MAX);
+        assert_eq!((found(&out).len(), want.len()), (10, 10));
+        assert!(found(&out) == want);
+        // The first frame and the one that it is in, of twelve.
+        assert!(bytes(&few, "read") * 4 < total, "{few}");
+
+        // What no frame is: the first one is read, to know what they would be.
+        let none = extract(run.out_path(), &out, &["--from", "-10m", "--to", "-9m"]);
+        assert_eq!(facts(&none.run().expect(0))["frames"], 0);
+        let times = [&with[..], &["--to", "1970-01-02T00:00:00Z"]].concat();
+        let none = facts(&extract(run.out_path(), &out, &times).run().expect(0));
+        assert_eq!((none["frames"].as_u64(), found(&out).len()), (Some(0), 0));
+    }
 }
 
 #[test]

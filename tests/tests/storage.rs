@@ -12,6 +12,8 @@
 //! | `one_file_in_the_order_of_time` | `output.order = "time"`, with every format of files |
 //! | `a_stream_is_read_as_it_comes` | `output.stdout` into tshark and tcpdump |
 //! | `a_reader_that_leaves_ends_the_run_in_order` | and what it did not take is in the ledger |
+//! | `parsers_and_every_output_go_together` | fan-out with compression, one ordered file, and stdout |
+//! | `another_filter_is_told_of_in_one_row_too` | comments in ordered files and streams, in both shapes |
 
 use rustix::process::Signal;
 use std::{
@@ -607,4 +609,122 @@ fn a_reader_that_leaves_ends_the_run_in_order() {
         .set("output.stdout=true")
         .args(&["--json"]);
     run.done().expect(2).says(&["--summary"]);
+}
+
+/// The same run with parsers on threads of their own.
+fn fanout(run: Wqcap<'_>) -> Wqcap<'_> {
+    run.set("pipeline.mode=fanout")
+        .set("pipeline.parsers_per_queue=2")
+}
+
+/// Lets a run write its stream to a file.
+fn streamed<'d>(run: Wqcap<'d>, to: &Path) -> Wqcap<'d> {
+    let script = format!("exec \"$@\" > '{}'", to.display());
+    run.set("output.stdout=true")
+        .wrapped(&["bash", "-c", &script, "bash"])
+}
+
+#[test]
+fn parsers_and_every_output_go_together() {
+    let dir = Dir::new();
+    let (mut sent, input) = sample(&dir, 5000);
+    sent.sort();
+    for format in ["pcap", "pcapng"] {
+        let run = |name: &str| {
+            let run = Wqcap::run(&dir, &format!("{format}-{name}"))
+                .replay(&input)
+                .queues(2)
+                .set(&format!("output.format={format}"));
+            fanout(run)
+        };
+        for compress in ["lz4", "zstd:1"] {
+            let run = run(&compress.replace(':', ""))
+                .set(&format!("output.compress={compress}"))
+                .set("output.rotate_size=64KiB")
+                .set("output.buffer=256KiB");
+            let records = run.finish(0).records();
+            assert!(records.iter().all(|queue| queue.is_sorted_by_key(|r| r.ts)));
+            let mut got: Vec<_> = records.into_iter().flatten().map(|r| r.bytes).collect();
+            got.sort();
+            assert!(got == sent, "{format} {compress}");
+        }
+        let stream = dir.join(&format!("{format}.stream"));
+        let in_time = run("time").set("output.order=time");
+        let packed = run("time lz4")
+            .set("output.order=time")
+            .set("output.compress=lz4");
+        let to_stdout = streamed(run("stdout"), &stream);
+        for run in [in_time, packed, to_stdout] {
+            let summary = summary(&run);
+            let path = summary.files.first().unwrap_or(&stream);
+            let records = files::read(path);
+            assert!(records.is_sorted_by_key(|r| r.ts), "{}", path.display());
+            let total = summary.ledger.total;
+            assert_eq!(records.len() as u64, total.captured);
+            assert_eq!(total.captured + total.late, 5000);
+            // Each that is there is one that was sent, and there once.
+            let mut left = sent.iter();
+            let mut got: Vec<_> = records.into_iter().map(|r| r.bytes).collect();
+            got.sort();
+            assert!(got.iter().all(|frame| left.any(|it| it == frame)));
+        }
+    }
+}
+
+#[test]
+fn another_filter_is_told_of_in_one_row_too() {
+    let dir = Dir::new();
+    let shapes: [(&str, bool, bool); 4] = [
+        ("file", false, false),
+        ("file parsers", false, true),
+        ("stream", true, false),
+        ("stream parsers", true, true),
+    ];
+    for (name, to_stdout, parsers) in shapes {
+        let socket = dir.join("control.sock");
+        let stream = dir.join(&format!("{name}.stream"));
+        let mut run = Wqcap::run(&dir, name)
+            .model("synth:size=200,flows=64,pps=4000")
+            .queues(2)
+            .set("output.format=pcapng")
+            .set("output.order=time")
+            .set(&format!("control.unix={}", socket.display()));
+        if parsers {
+            run = fanout(run);
+        }
+        if to_stdout {
+            run = streamed(run, &stream);
+        }
+        let mut running = run.start();
+        let ctl = |args: &[&str]| wqcap(["ctl", "--unix"]).arg(&socket).args(args).run();
+        let captured = || -> u64 {
+            let stats = ctl(&["stats", "--json"]).stdout;
+            let json: serde_json::Value = serde_json::from_str(&stats).unwrap_or_default();
+            json["ledger"]["queues"].as_array().map_or(0, |queues| {
+                let of = |it: &serde_json::Value| it["captured"].as_u64().unwrap_or(0);
+                queues.iter().map(of).min().unwrap_or(0)
+            })
+        };
+        running.until("both queues capture", |_| captured() > 0);
+        drop(ctl(&["filter", "udp"]).expect(0));
+        let then = captured();
+        running.until("frames by the new filter", |_| captured() > then + 500);
+        running.signal(Signal::TERM);
+        let done = running.wait().expect(0);
+        let text = fs::read_to_string(run.summary_path()).expect("a summary");
+        let summary = Summary::parse(&text);
+        let path = summary.files.first().unwrap_or(&stream);
+        let comments = files::comments(path);
+        assert_eq!(comments.len(), 2, "one for each queue: {comments:?} {done}");
+        assert!(
+            comments
+                .iter()
+                .all(|(at, text)| *at > 0 && text == "filter from here on: udp"),
+            "{comments:?}"
+        );
+        assert_eq!(
+            files::read(path).len() as u64,
+            summary.ledger.total.captured
+        );
+    }
 }

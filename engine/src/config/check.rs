@@ -1,6 +1,6 @@
 //! Ranges of the keys, as far as they hold on every machine. Limits of a device are the plan's to check.
 
-use super::{Compress, Config, ConfigError, FlowsConfig, Format, OutputConfig, Size, Span};
+use super::{Config, ConfigError, FlowsConfig, Format, OutputConfig, Size, Span};
 use std::{fmt::Display, time::Duration};
 
 /// The RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of two.
@@ -120,13 +120,6 @@ fn output(config: &Config) -> Result<(), ConfigError> {
             "output.index_dir",
             output.index_dir.display(),
             "output.dir holds capture files only: name another folder",
-        );
-    }
-    if output.compress != Compress::None && !output.index_dir.as_os_str().is_empty() {
-        return refuse(
-            "output.index_dir",
-            output.index_dir.display(),
-            "compressed files have no index; leave output.compress out, or this key",
         );
     }
     if output.is_stdout() {

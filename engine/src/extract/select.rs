@@ -68,10 +68,7 @@ pub(super) fn select(
                     continue;
                 }
                 if index.apart {
-                    Parts::of(
-                        path.clone(),
-                        std::iter::once(0..index.head).chain(ranges).collect(),
-                    )
+                    Parts::of(path.clone(), ranges)
                 } else {
                     Parts::whole(path.clone())
                 }
@@ -120,37 +117,41 @@ impl Selection {
 fn listed(dir: &Path, notes: &mut Vec<String>) -> Result<Vec<(PathBuf, u64)>, MergeError> {
     let refused =
         |e: &dyn std::fmt::Display| MergeError::Refused(format!("{}: {e}", dir.display()));
-    let (mut files, mut open, mut packed) = (Vec::new(), 0, 0);
+    let (mut files, mut open) = (Vec::new(), 0);
     for entry in fs::read_dir(dir).map_err(|e| refused(&e))? {
         let path = entry.map_err(|e| refused(&e))?.path();
-        match path.extension().and_then(|e| e.to_str()) {
-            Some("part") => open += 1,
-            Some("zst" | "lz4") => packed += 1,
-            Some("pcap" | "pcapng") => match fs::metadata(&path) {
-                Ok(it) if it.is_file() && it.len() > 0 => files.push((path, it.len())),
-                Ok(_) => {}
-                // Deleted just now, to make room.
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(e) => return Err(refused(&e)),
-            },
-            _ => {}
+        if path.extension().is_some_and(|ending| ending == "part") {
+            open += 1;
+        }
+        if !is_capture(&path) {
+            continue;
+        }
+        match fs::metadata(&path) {
+            Ok(it) if it.is_file() && it.len() > 0 => files.push((path, it.len())),
+            Ok(_) => {}
+            // Deleted just now, to make room.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(refused(&e)),
         }
     }
-    let mut left_out = |n: u64, what: &str| {
-        if n > 0 {
-            notes.push(format!("{}: {n} files {what}", dir.display()));
-        }
-    };
-    left_out(
-        open,
-        "are open still, or were left so by a crash (wqcap recover); they are left out",
-    );
-    left_out(packed, "are compressed, and are left out");
+    if open > 0 {
+        notes.push(format!(
+            "{}: {open} files are open still, or were left so by a crash (wqcap recover); they are left out",
+            dir.display()
+        ));
+    }
     if files.is_empty() {
         return Err(refused(&"has no finished .pcap or .pcapng files"));
     }
     files.sort();
     Ok(files)
+}
+
+/// A finished file by its ending, whoever named it.
+fn is_capture(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let ends = |ending| name.is_some_and(|it| it.ends_with(&format!(".{ending}")));
+    FileName::ENDINGS.into_iter().any(ends)
 }
 
 /// For each file of a queue, when the next one of that queue begins.

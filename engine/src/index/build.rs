@@ -1,7 +1,7 @@
 //! Reads a finished file through, once, for its index.
 
 use super::{BLOCK, Block, Flow, Index, MOST_FLOWS, Stamp, VERSION};
-use crate::reader::{self, Packet, Parts, ReadError};
+use crate::reader::{self, Packet, Parts, ReadError, Seams};
 use std::{collections::HashMap, fs, io, os::unix::fs::MetadataExt, path::Path};
 
 /// Makes a file's index. `go_on` is asked at each block. `None`: it said no.
@@ -10,17 +10,20 @@ use std::{collections::HashMap, fs, io, os::unix::fs::MetadataExt, path::Path};
 /// The file cannot be read, or not to its end: such a file has no index.
 pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<Index>, ReadError> {
     let stamp = Stamp::of(path).map_err(|source| ReadError::Io { offset: 0, source })?;
-    let mut reader = reader::open(path)?;
+    let (mut reader, seams) = reader::open_noting(path)?;
     let mut index = Index {
         version: VERSION,
         stamp,
         head: 0,
         frames: 0,
-        apart: is_plain(path),
+        apart: true,
         flows: Vec::new(),
         blocks: Vec::new(),
     };
-    let mut work = Work::default();
+    let mut work = Work {
+        packed: seams.map(Packed::new),
+        ..Work::default()
+    };
     let mut interfaces = 0;
     while reader.advance()? {
         let end = reader.sound_end();
@@ -34,8 +37,7 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<Index>, Rea
             index.head = packet.offset;
         }
         index.frames += 1;
-        let full = work.open.as_ref().is_none_or(|b| b.end - b.start >= BLOCK);
-        if full {
+        if work.is_block_full(packet.offset, end) {
             if !go_on() {
                 return Ok(None);
             }
@@ -46,6 +48,11 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<Index>, Rea
     if index.frames == 0 {
         index.head = reader.sound_end();
     }
+    if let Some(packed) = &mut work.packed {
+        packed.ends(stamp.len);
+        index.head = packed.head;
+        index.apart &= packed.apart;
+    }
     work.close(&mut index);
     // A section or an interface that the last blocks brought.
     index.apart &= interfaces == reader.interfaces().len() || index.frames == 0;
@@ -54,11 +61,16 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<Index>, Rea
     Ok(unchanged.then_some(index))
 }
 
-/// Bytes before the first record.
+/// Bytes that must be read to know what the frames are: those before the first record, in a compressed file those of its
+/// first frame.
 ///
 /// # Errors
 /// The file cannot be read so far.
 pub fn head(file: &Parts) -> Result<u64, ReadError> {
+    let failed = |source| ReadError::Io { offset: 0, source };
+    if is_packed(file.path()) {
+        return reader::first_frame(fs::File::open(file.path()).map_err(failed)?).map_err(failed);
+    }
     let mut reader = file.peek()?;
     reader.advance()?;
     Ok(reader
@@ -66,15 +78,72 @@ pub fn head(file: &Parts) -> Result<u64, ReadError> {
         .map_or(reader.sound_end(), |packet| packet.offset))
 }
 
-/// Offsets of what is read are offsets in the file.
-fn is_plain(path: &Path) -> bool {
+fn is_packed(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str());
-    matches!(ending, Some("pcap" | "pcapng"))
+    matches!(ending, Some("zst" | "lz4"))
+}
+
+/// The compressed frames of a file, as its records pass: where the one begins that a record is in.
+struct Packed {
+    seams: Seams,
+    /// Where the frame begins: in the file, and in what is in it.
+    file: u64,
+    content: u64,
+    /// Where the first frame ends; 0: not yet seen.
+    head: u64,
+    /// Where the last record ends, in the content.
+    record_end: u64,
+    /// No record reaches over two frames, and each frame begins with one.
+    apart: bool,
+}
+
+impl Packed {
+    fn new(seams: Seams) -> Self {
+        Self {
+            seams,
+            file: 0,
+            content: 0,
+            head: 0,
+            record_end: 0,
+            apart: true,
+        }
+    }
+
+    /// The next record stands here in the content; whether a frame begins with it.
+    fn passes(&mut self, offset: u64, end: u64) -> bool {
+        let begins = self.go_to(offset);
+        self.apart &= !begins || self.content == offset;
+        self.record_end = end;
+        begins
+    }
+
+    fn go_to(&mut self, place: u64) -> bool {
+        let mut moved = false;
+        while let Some((file, content)) = self.seams.up_to(place) {
+            self.apart &= content >= self.record_end;
+            (self.file, self.content) = (file, content);
+            if self.head == 0 {
+                self.head = file;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Nothing more comes, and the file has so many bytes.
+    fn ends(&mut self, len: u64) {
+        self.go_to(u64::MAX);
+        self.file = len;
+    }
 }
 
 #[derive(Default)]
 struct Work {
+    /// `None`: the file is not compressed, and places in it are those of its records.
+    packed: Option<Packed>,
     open: Option<Block>,
+    /// Where the open block begins in a compressed file's content.
+    content: u64,
     /// Numbers of flows.
     numbers: HashMap<Flow, u32>,
     /// The block that each flow was seen in last, plus one.
@@ -84,9 +153,22 @@ struct Work {
 }
 
 impl Work {
+    /// Whether the next record, from `offset` to `end` of the content, belongs to another block.
+    fn is_block_full(&mut self, offset: u64, end: u64) -> bool {
+        match &mut self.packed {
+            None => self.open.as_ref().is_none_or(|b| b.end - b.start >= BLOCK),
+            // A block is whole frames. The writer's own are hardly less than what is told apart.
+            Some(packed) => packed.passes(offset, end) && offset - self.content >= BLOCK / 2,
+        }
+    }
+
     fn add(&mut self, flows: &mut Vec<Flow>, packet: &Packet<'_>, end: u64) {
+        if self.open.is_none() {
+            self.content = packet.offset;
+        }
+        let start = self.packed.as_ref().map_or(packet.offset, |it| it.file);
         let block = self.open.get_or_insert(Block {
-            start: packet.offset,
+            start,
             end,
             first_ns: packet.ns,
             last_ns: packet.ns,
@@ -126,6 +208,9 @@ impl Work {
 
     fn close(&mut self, index: &mut Index) {
         if let Some(mut block) = self.open.take() {
+            if let Some(packed) = &self.packed {
+                block.end = packed.file;
+            }
             block.flows.sort_unstable();
             index.blocks.push(block);
             self.closed += 1;
@@ -141,5 +226,88 @@ impl Stamp {
             modified_s: it.mtime(),
             modified_ns: it.mtime_nsec(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        index::Terms,
+        reader::tests::written,
+        sink::{Encoder, PcapEncoder, PcapngEncoder},
+    };
+
+    fn packed(bytes: &[u8], cuts: &[usize]) -> Vec<u8> {
+        let mut context = zstd_safe::CCtx::create();
+        let ends = cuts.iter().copied().chain([bytes.len()]);
+        let starts = [0].into_iter().chain(cuts.iter().copied());
+        let mut file = Vec::new();
+        for (start, end) in starts.zip(ends) {
+            let mut out = vec![0; zstd_safe::compress_bound(end - start)];
+            let len = context.compress2(&mut out[..], &bytes[start..end]);
+            file.extend(&out[..len.expect("packs")]);
+        }
+        file
+    }
+
+    fn of(encoder: &impl Encoder, cuts: impl Fn(&[usize]) -> Vec<usize>) -> Index {
+        let dir = tempfile::tempdir().expect("dir");
+        let (bytes, starts) = written(encoder, 1_000);
+        let path = dir.path().join("wqcap-q00-1.pcap.zst");
+        fs::write(&path, packed(&bytes, &cuts(&starts))).expect("written");
+        let index = build(&path, || true).expect("reads").expect("made");
+        assert_eq!(index.frames, 1_000);
+        // Every part gives as many frames as the index says.
+        let head = head(&Parts::whole(path.clone())).expect("reads");
+        assert_eq!(head, index.head);
+        for block in index.apart.then_some(&index.blocks).into_iter().flatten() {
+            let times = block.first_ns..block.last_ns + 1;
+            let parts = index.select(&times, &Terms::default());
+            let mut reader = Parts::of(path.clone(), parts).open().expect("opens");
+            let mut frames = 0;
+            while reader.advance().expect("sound") {
+                frames += u64::from(reader.packet().is_some_and(|it| times.contains(&it.ns)));
+            }
+            assert_eq!(frames, block.frames);
+        }
+        index
+    }
+
+    #[test]
+    fn compressed_frames_of_whole_records_are_read_apart() {
+        let index = of(&PcapngEncoder::new(0, "port".into()), |starts| {
+            starts
+                .iter()
+                .copied()
+                .skip(170)
+                .step_by(170)
+                .take(5)
+                .collect()
+        });
+        assert!(index.apart && index.blocks[0].start == 0);
+        let ends = index.blocks.iter().map(|it| it.end);
+        assert!(
+            ends.eq(index
+                .blocks
+                .iter()
+                .skip(1)
+                .map(|it| it.start)
+                .chain([index.stamp.len]))
+        );
+    }
+
+    #[test]
+    fn frames_that_cut_records_are_not() {
+        for shift in [1, 10] {
+            let cut = |starts: &[usize]| vec![starts[300] + shift, starts[600]];
+            assert!(!of(&PcapEncoder::new(0), cut).apart);
+        }
+        // A header in a frame of its own.
+        let index = of(&PcapEncoder::new(0), |starts| vec![starts[0], starts[600]]);
+        assert!(index.apart && index.blocks[0].start == index.head);
+        // One frame, as from the command line.
+        let index = of(&PcapEncoder::new(0), |_| Vec::new());
+        assert!(index.apart && index.blocks.len() == 1);
     }
 }

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The layout's number. An index of another layout is none.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of a file that are told apart, about.
 const BLOCK: u64 = 1 << 20;
 /// Flows told apart in a file. Blocks with others are looked through whatever is sought.
@@ -43,11 +43,13 @@ pub struct Index {
     version: u32,
     /// The file as it was when it was read.
     stamp: Stamp,
-    /// Bytes before the first record: what must be read before any other part makes sense.
+    /// Bytes before the first record, in a compressed file those of its first frame: what must be read before any other
+    /// part makes sense.
     pub head: u64,
     /// Frames in the file.
     pub frames: u64,
-    /// The file's parts can be read apart: it has one section, and all its interfaces stand at its beginning.
+    /// The file's parts can be read apart: it has one section, and all its interfaces stand at its beginning; if it is
+    /// compressed, no record reaches over two frames.
     pub apart: bool,
     /// The flows, in the order of their first frames.
     pub flows: Vec<Flow>,
@@ -63,12 +65,12 @@ struct Stamp {
     modified_ns: i64,
 }
 
-/// A run of whole records.
+/// A run of whole records; in a compressed file, of whole frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// Where its first record begins.
+    /// Where in the file its first record begins, or its first frame.
     pub start: u64,
-    /// Where its last record ends.
+    /// Where its last record ends, or its last frame.
     pub end: u64,
     /// The earliest stamp in it, in nanoseconds since 1970.
     pub first_ns: u64,
@@ -84,7 +86,8 @@ pub struct Block {
 
 impl Index {
     /// The parts of the file that can hold frames of `times` (from, up to and without) that fulfil `terms`: byte
-    /// ranges, ascending, neighbours joined.
+    /// ranges, ascending, neighbours joined. What they need to make sense comes with them ([`Index::head`]), if there are
+    /// any.
     #[must_use]
     pub fn select(&self, times: &Range<u64>, terms: &Terms) -> Vec<Range<u64>> {
         let wanted: Vec<bool> = self.flows.iter().map(|flow| terms.allow(flow)).collect();
@@ -102,6 +105,10 @@ impl Index {
                 Some(last) if last.end == block.start => last.end = block.end,
                 _ => parts.push(block.start..block.end),
             }
+        }
+        // A compressed file's first block is its head, too.
+        if parts.first().is_some_and(|first| first.start > 0) {
+            parts.insert(0, 0..self.head);
         }
         parts
     }

@@ -24,7 +24,7 @@ mod window;
 
 pub use fields::{Order, options};
 pub use parts::Parts;
-pub use unpack::Unpacked;
+pub use unpack::{Seams, Unpacked, first_frame};
 
 use pcap::PcapFile;
 use pcapng::PcapngFile;
@@ -236,6 +236,21 @@ pub fn peek(path: &Path) -> Result<Reader<Source>, ReadError> {
     open_with(path, PEEK)
 }
 
+/// Opens a file, and tells where its compressed frames end; `None`: it is not compressed.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_noting(path: &Path) -> Result<(Reader<Source>, Option<Seams>), ReadError> {
+    let failed = |source| ReadError::Io { offset: 0, source };
+    let file = File::open(path).map_err(failed)?;
+    let seams = Seams::default();
+    let (source, packed) = unpacked_noting(file, Some(&seams)).map_err(failed)?;
+    Ok((
+        Reader::with_window(source, WINDOW)?,
+        packed.then_some(seams),
+    ))
+}
+
 fn open_with(path: &Path, window: usize) -> Result<Reader<Source>, ReadError> {
     let failed = |source| ReadError::Io { offset: 0, source };
     let source: Source = if path.as_os_str() == "-" {
@@ -250,14 +265,26 @@ fn open_with(path: &Path, window: usize) -> Result<Reader<Source>, ReadError> {
 ///
 /// # Errors
 /// The source fails.
-pub fn unpacked<R: Read + Send + 'static>(mut source: R) -> io::Result<Source> {
+pub fn unpacked<R: Read + Send + 'static>(source: R) -> io::Result<Source> {
+    unpacked_noting(source, None).map(|(source, _)| source)
+}
+
+/// The same, and whether it is compressed.
+fn unpacked_noting<R: Read + Send + 'static>(
+    mut source: R,
+    seams: Option<&Seams>,
+) -> io::Result<(Source, bool)> {
     let mut start = Vec::new();
     (&mut source).take(4).read_to_end(&mut start)?;
     let packed = unpack::is_packed(&start);
     let whole = io::Cursor::new(start).chain(source);
-    Ok(match packed {
-        false => Box::new(whole),
-        true => Box::new(Unpacked::of(whole).ok_or(ErrorKind::OutOfMemory)?),
+    if !packed {
+        return Ok((Box::new(whole), false));
+    }
+    let unpacked = Unpacked::of(whole).ok_or(ErrorKind::OutOfMemory)?;
+    Ok(match seams {
+        None => (Box::new(unpacked), true),
+        Some(seams) => (Box::new(unpacked.noting(seams.clone())), true),
     })
 }
 

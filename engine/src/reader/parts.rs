@@ -35,7 +35,7 @@ impl Parts {
     }
 
     /// These byte ranges of it, one after the other. They must begin with what stands before the first record, and each
-    /// hold whole records.
+    /// hold whole records, in a compressed file whole frames of whole records.
     #[must_use]
     pub fn of(path: PathBuf, ranges: Vec<Range<u64>>) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Parts {
         let file = File::open(&self.path).map_err(|source| ReadError::Io { offset: 0, source })?;
         let whole = 0..u64::MAX;
         let mut ranges = self.ranges.clone().unwrap_or(vec![whole]).into_iter();
-        let source: Source = Box::new(Ranges {
+        let source = super::unpacked(Ranges {
             file,
             // A file is open at its beginning.
             here: 0,
@@ -100,6 +100,7 @@ impl Parts {
             rest: ranges,
             meter: self.meter.clone().unwrap_or_default(),
         });
+        let source = source.map_err(|source| ReadError::Io { offset: 0, source })?;
         Reader::with_window(source, window)
     }
 }

@@ -259,7 +259,7 @@ pub(crate) fn written<E: Encoder>(encoder: &E, frames: u64) -> (Vec<u8>, Vec<usi
     let mut file = encoder.header(Some(1));
     let mut starts = vec![file.len()];
     for i in 0..frames {
-        let bytes = vec![i as u8 + 1; 14 + i as usize * 3];
+        let bytes = vec![(i as u8).wrapping_add(1); 14 + i as usize * 3];
         let record = Record {
             ns: SECOND + i,
             bytes: &bytes,

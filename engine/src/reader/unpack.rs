@@ -8,7 +8,11 @@
 //! checksum does not hold; what was in the frames before it has been given by then.
 
 use lz4_flex::frame::FrameDecoder;
-use std::io::{self, ErrorKind, Read};
+use std::{
+    collections::VecDeque,
+    io::{self, ErrorKind, Read},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
 const LZ4: u32 = 0x184d_2204;
@@ -25,9 +29,52 @@ pub fn is_packed(start: &[u8]) -> bool {
         .is_some_and(|magic| matches!(magic, LZ4 | ZSTD))
 }
 
+/// Where the frames end that have been read, in the file and in what is in it, for whoever asks before the next ones.
+#[derive(Clone, Debug, Default)]
+pub struct Seams(Arc<Mutex<VecDeque<(u64, u64)>>>);
+
+impl Seams {
+    fn list(&self) -> MutexGuard<'_, VecDeque<(u64, u64)>> {
+        // One side appends, the other takes: nothing is ever half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next frame that ends at `place` of the content or before it. Everything before a byte that was read has been
+    /// told of.
+    #[must_use]
+    pub fn up_to(&self, place: u64) -> Option<(u64, u64)> {
+        let mut list = self.list();
+        let (_, end) = *list.front()?;
+        if end <= place { list.pop_front() } else { None }
+    }
+}
+
+/// Bytes of a compressed file up to the end of its first frame that has anything in it.
+///
+/// # Errors
+/// The file is not compressed so, or is damaged there.
+pub fn first_frame(file: impl Read) -> io::Result<u64> {
+    let seams = Seams::default();
+    let unpacked = Unpacked::of(file).ok_or(ErrorKind::InvalidData)?;
+    let mut unpacked = unpacked.noting(seams.clone());
+    let mut piece = [0; 4096];
+    loop {
+        let got = unpacked.read(&mut piece)?;
+        while let Some((end, content)) = seams.up_to(u64::MAX) {
+            if content > 0 {
+                return Ok(end);
+            }
+        }
+        if got == 0 {
+            return Ok(unpacked.sound_end().0);
+        }
+    }
+}
+
 /// What is in a compressed file.
 pub struct Unpacked<R: Read> {
     codec: Codec<R>,
+    seams: Option<Seams>,
     within: bool,
     /// Bytes given so far.
     given: u64,
@@ -52,10 +99,20 @@ impl<R: Read> Unpacked<R> {
         };
         Some(Self {
             codec,
+            seams: None,
             within: false,
             given: 0,
             sound: (0, 0),
         })
+    }
+
+    /// Notes where frames end.
+    #[must_use]
+    pub fn noting(self, seams: Seams) -> Self {
+        Self {
+            seams: Some(seams),
+            ..self
+        }
     }
 
     /// Where the last whole frame ends that was read: in the file, and in what is in it.
@@ -160,6 +217,9 @@ impl<R: Read> Read for Unpacked<R> {
             if got == 0 || !self.within {
                 self.within = false;
                 self.sound = (self.input().offset, self.given);
+                if let Some(seams) = &self.seams {
+                    seams.list().push_back(self.sound);
+                }
             }
             if got > 0 {
                 return Ok(got);
@@ -344,6 +404,29 @@ mod tests {
             damaged[at] ^= 1;
             let (_, sound, e) = unpack(&damaged);
             assert!(e.is_some() && sound == ends[4], "{sound:?} {ends:?}");
+        }
+    }
+
+    #[test]
+    fn seams_are_told_before_what_is_behind_them() {
+        for pack in [lz4 as fn(&[u8]) -> Vec<u8>, zstd] {
+            let (first, second) = (pack(&[1; 1000]), pack(&[2; 500]));
+            let file = [&first[..], &skippable(100), &second].concat();
+            let ends = [first.len() as u64, file.len() as u64];
+            assert_eq!(first_frame(&file[..]).expect("reads"), ends[0]);
+            let seams = Seams::default();
+            let mut unpacked = Unpacked::of(&file[..])
+                .expect("known")
+                .noting(seams.clone());
+            let mut byte = [0];
+            for place in 0..1500 {
+                assert_eq!(unpacked.read(&mut byte).expect("reads"), 1);
+                let seam = seams.up_to(place);
+                assert_eq!(seam, (place == 1000).then_some((ends[0], 1000)));
+            }
+            assert_eq!(unpacked.read(&mut byte).expect("ends"), 0);
+            assert_eq!(seams.up_to(1500), Some((ends[1], 1500)));
+            assert_eq!(seams.up_to(u64::MAX), None);
         }
     }
 

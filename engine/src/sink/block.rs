@@ -235,7 +235,8 @@ pub struct BlockSink<E: Encoder> {
     /// The stamp at which the open file is to be left.
     rotate_at: u64,
     totals: Totals,
-    /// What the next record is to tell, and the block it goes to: with no current one, it takes the slow way.
+    /// The filter that the next record is to tell of, and the block it goes to: with no current one, it takes the slow
+    /// way.
     note: Option<(String, Option<Block>)>,
     /// Frames refused since the last record.
     lost: u64,
@@ -554,8 +555,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
             Some((_, block)) => block,
             None => self.current.take(),
         };
-        let what = if filter.is_empty() { "none" } else { filter };
-        self.note = Some((format!("filter from here on: {what}"), block));
+        self.note = Some((filter.to_owned(), block));
     }
 
     #[inline]

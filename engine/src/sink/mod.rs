@@ -116,8 +116,8 @@ pub trait Encoder: Clone + Send + 'static {
     fn filtered(&mut self, _filter: &str) -> bool {
         false
     }
-    /// The record with a note for its reader, where the format has room for one.
-    fn annotated(&self, queue: u16, record: &Record<'_>, _note: &str) -> Vec<u8> {
+    /// The record, telling its reader that this filter holds from it on, where the format has room for that.
+    fn annotated(&self, queue: u16, record: &Record<'_>, _filter: &str) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
         out

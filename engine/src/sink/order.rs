@@ -36,8 +36,10 @@ pub(super) const HELD_NS: u64 = 100_000_000;
 /// How long nothing must come before the output is told to let go of what it has.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Stamp, frames lost before, captured length, length, and three facts of the FCS.
+/// Stamp, frames lost before, captured length, length, three facts of the FCS, and whether a filter is told of.
 const HEAD: usize = 28;
+/// The longest filter that is relayed, in bytes. It must not make a record outgrow a block; files have room for less.
+const MOST_FILTER: usize = 1500;
 /// The captured length that marks a relay's end; its stamp is the count of frames lost on the whole.
 const LAST: u32 = u32::MAX;
 
@@ -83,6 +85,22 @@ impl Encoder for Relay {
         fcs.copy_from_slice(record.fcs);
     }
 
+    fn filtered(&mut self, _filter: &str) -> bool {
+        true
+    }
+
+    /// Behind the frame: the filter, and before it its length.
+    fn annotated(&self, queue: u16, record: &Record<'_>, filter: &str) -> Vec<u8> {
+        let mut out = vec![0; self.record_len(record)];
+        self.record(&mut out, queue, record);
+        out[HEAD - 1] = 1;
+        let filter = &filter[..filter.floor_char_boundary(MOST_FILTER)];
+        #[allow(clippy::cast_possible_truncation, reason = "it is bounded")]
+        out.extend((filter.len() as u16).to_ne_bytes());
+        out.extend(filter.as_bytes());
+        out
+    }
+
     fn trailer(&self, totals: &Totals) -> Vec<u8> {
         let mut out = totals.dropped.to_ne_bytes().to_vec();
         out.extend([0; 8]);
@@ -94,8 +112,11 @@ impl Encoder for Relay {
 
 /// A record of a relay block, or the queue's last word.
 enum Relayed<'a> {
-    Record(Record<'a>),
-    Last { lost: u64 },
+    /// With the filter that holds from it on, if it tells of one.
+    Record(Record<'a>, Option<&'a str>),
+    Last {
+        lost: u64,
+    },
 }
 
 /// What stands at the beginning of `bytes`, and its length; `None`: nothing.
@@ -106,9 +127,18 @@ fn relayed(bytes: &[u8]) -> Option<(Relayed<'_>, usize)> {
     if caplen == LAST {
         return Some((Relayed::Last { lost: ns }, HEAD));
     }
-    let [fcs, fcs_len, bad_fcs, _] = *bytes.get(24..)?.first_chunk()?;
+    let [fcs, fcs_len, bad_fcs, tells] = *bytes.get(24..)?.first_chunk()?;
     let end_of_bytes = HEAD + caplen as usize;
     let end = end_of_bytes + usize::from(fcs);
+    let (filter, after) = match tells {
+        0 => (None, end),
+        _ => {
+            let len = u16::from_ne_bytes(*bytes.get(end..)?.first_chunk()?);
+            let text = end + 2..end + 2 + usize::from(len);
+            let filter = str::from_utf8(bytes.get(text.clone())?).ok()?;
+            (Some(filter), text.end)
+        }
+    };
     let record = Record {
         ns,
         bytes: bytes.get(HEAD..end_of_bytes)?,
@@ -118,13 +148,13 @@ fn relayed(bytes: &[u8]) -> Option<(Relayed<'_>, usize)> {
         bad_fcs: bad_fcs != 0,
         lost_before,
     };
-    Some((Relayed::Record(record), end))
+    Some((Relayed::Record(record, filter), after))
 }
 
 /// Where records go in the order of time.
 pub(super) trait Ordered: Send {
-    /// Takes a record; `false`: it is lost.
-    fn put(&mut self, queue: u16, record: &Record<'_>) -> bool;
+    /// Takes a record, from which on a filter may hold for its queue; `false`: it is lost.
+    fn put(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool;
     /// Frames of a queue did not make it here.
     fn lost(&mut self, n: u64);
     /// Every record whose turn had come is put; `quiet`: nothing has come for a while, either.
@@ -132,7 +162,10 @@ pub(super) trait Ordered: Send {
 }
 
 impl<E: Encoder> Ordered for BlockSink<E> {
-    fn put(&mut self, queue: u16, record: &Record<'_>) -> bool {
+    fn put(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
+        if let Some(filter) = filter {
+            self.changed(filter);
+        }
         let taken = self.take(queue, record) == Verdict::Captured;
         if taken {
             self.credit(queue, record.len);
@@ -165,6 +198,8 @@ pub(super) struct Line {
     pub(super) ended: bool,
     /// Frames it has reported as lost so far.
     pub(super) lost: u64,
+    /// The filter that its next record is to tell of, where the one that told has come too late.
+    filter: Option<String>,
 }
 
 impl Line {
@@ -176,6 +211,7 @@ impl Line {
             at: 0,
             ended: false,
             lost: 0,
+            filter: None,
         }
     }
 
@@ -184,7 +220,7 @@ impl Line {
         loop {
             let (_, block) = self.blocks.front()?;
             match relayed(&block.memory.as_slice(block.len)[self.at..]) {
-                Some((Relayed::Record(record), _)) => return Some(record.ns),
+                Some((Relayed::Record(record, _), _)) => return Some(record.ns),
                 Some((Relayed::Last { lost }, len)) => {
                     out.lost(lost.saturating_sub(self.lost));
                     (self.lost, self.ended) = (lost, true);
@@ -305,7 +341,7 @@ impl<O: Ordered> Orderer<O> {
             return;
         };
         let bytes = &block.memory.as_slice(block.len)[line.at..];
-        let Some((Relayed::Record(record), len)) = relayed(bytes) else {
+        let Some((Relayed::Record(record, filter), len)) = relayed(bytes) else {
             return;
         };
         line.lost += record.lost_before;
@@ -320,9 +356,13 @@ impl<O: Ordered> Orderer<O> {
         if record.ns < self.last_ns {
             line.counters.late(1, u64::from(record.len));
             self.out.lost(1);
+            if let Some(filter) = filter {
+                line.filter = Some(filter.to_owned());
+            }
         } else {
             self.last_ns = record.ns;
-            if !self.out.put(queue, &record) {
+            let owed = line.filter.take();
+            if !self.out.put(queue, &record, filter.or(owed.as_deref())) {
                 line.counters.lost(1, u64::from(record.len));
             }
         }
@@ -353,11 +393,14 @@ mod tests {
     #[derive(Default)]
     struct Kept {
         records: Vec<(u16, u64, Vec<u8>)>,
+        filters: Vec<(u64, String)>,
         lost: u64,
     }
 
     impl Ordered for Kept {
-        fn put(&mut self, queue: u16, record: &Record<'_>) -> bool {
+        fn put(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
+            self.filters
+                .extend(filter.map(|it| (record.ns, it.to_owned())));
             self.records.push((queue, record.ns, record.bytes.to_vec()));
             true
         }
@@ -402,6 +445,20 @@ mod tests {
                 orderer: Orderer::new(full, lines, Kept::default()),
                 empties,
             }
+        }
+
+        /// A record that tells of a filter.
+        fn tells(&self, queue: u16, ns: u64, filter: &str) -> Full {
+            let mut full = self.block(queue, &[ns], None);
+            let Some((Relayed::Record(record, _), _)) =
+                relayed(full.block.memory.as_slice(full.block.len))
+            else {
+                panic!("no record");
+            };
+            let told = Relay.annotated(queue, &record, filter);
+            full.block.memory.as_mut_slice()[..told.len()].copy_from_slice(&told);
+            full.block.len = told.len();
+            full
         }
 
         fn block(&self, queue: u16, stamps: &[u64], last: Option<u64>) -> Full {
@@ -500,6 +557,20 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_is_told_of_by_the_first_record_that_is_not_late() {
+        let mut bench = Bench::new(2, 9);
+        let now = Instant::now();
+        assert_eq!(bench.give(0, &[10], None, now), []);
+        assert_eq!(bench.go_on(now + WINDOW * 2), [(0, 10)]);
+        bench.orderer.arrive(bench.tells(1, 5, "udp"));
+        bench.orderer.arrive(bench.tells(0, 20, "udp"));
+        assert_eq!(bench.give(1, &[15, 25], None, now), [(1, 15), (0, 20)]);
+        assert_eq!(bench.late(1), 1);
+        let told = [(15, "udp".to_owned()), (20, "udp".to_owned())];
+        assert_eq!(bench.orderer.out.filters, told);
+    }
+
+    #[test]
     fn a_queue_without_blocks_does_not_wait() {
         let mut bench = Bench::new(2, 2);
         let now = Instant::now();
@@ -528,7 +599,7 @@ mod tests {
             };
             let mut out = vec![0; Relay.record_len(&record)];
             Relay.record(&mut out, 0, &record);
-            let Some((Relayed::Record(back), end)) = relayed(&out) else {
+            let Some((Relayed::Record(back, None), end)) = relayed(&out) else {
                 panic!("no record");
             };
             assert_eq!(
@@ -539,6 +610,15 @@ mod tests {
             assert_eq!((back.fcs, back.fcs_len), (record.fcs, 4));
             assert_eq!(back.bad_fcs, record.bad_fcs);
             assert!(relayed(&out[..out.len() - 1]).is_none());
+            for filter in ["", "tcp port 80"] {
+                let out = Relay.annotated(0, &record, filter);
+                let Some((Relayed::Record(again, told), end)) = relayed(&out) else {
+                    panic!("no record");
+                };
+                assert_eq!((again.bytes, told), (record.bytes, Some(filter)));
+                assert_eq!(end, out.len());
+                assert!(relayed(&out[..end - 1]).is_none());
+            }
         }
     }
 }

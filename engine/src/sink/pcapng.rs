@@ -235,12 +235,14 @@ impl Encoder for PcapngEncoder {
         true
     }
 
-    fn annotated(&self, queue: u16, record: &Record<'_>, note: &str) -> Vec<u8> {
+    fn annotated(&self, queue: u16, record: &Record<'_>, filter: &str) -> Vec<u8> {
+        let what = if filter.is_empty() { "none" } else { filter };
+        let note = format!("filter from here on: {what}");
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
         // Before the end of options and the closing length.
         let end = out.split_off(out.len() - 4 - EPB_TRAILER);
-        text(&mut out, COMMENT, note);
+        text(&mut out, COMMENT, &note);
         out.extend(end);
         let total = u32::try_from(out.len()).unwrap_or(u32::MAX).to_ne_bytes();
         let close = out.len() - EPB_TRAILER;

@@ -122,18 +122,24 @@ impl<E: Encoder, W: Write + Send> Stream<E, W> {
 }
 
 impl<E: Encoder, W: Write + Send> Ordered for Stream<E, W> {
-    fn put(&mut self, queue: u16, record: &Record<'_>) -> bool {
+    fn put(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
         if self.is_over() {
             return false;
         }
+        let told = filter.filter(|filter| self.encoder.filtered(filter));
         if self.totals.first_ns == 0 {
             self.totals.first_ns = record.ns;
         }
         self.totals.last_ns = record.ns;
         self.totals.received += 1;
-        let at = self.buffer.len();
-        self.buffer.resize(at + self.encoder.record_len(record), 0);
-        self.encoder.record(&mut self.buffer[at..], queue, record);
+        if let Some(filter) = told {
+            let bytes = self.encoder.annotated(queue, record, filter);
+            self.buffer.extend(bytes);
+        } else {
+            let at = self.buffer.len();
+            self.buffer.resize(at + self.encoder.record_len(record), 0);
+            self.encoder.record(&mut self.buffer[at..], queue, record);
+        }
         self.waiting.push((self.buffer.len(), queue, record.len));
         if self.buffer.len() >= CHUNK {
             self.write_out();
@@ -192,16 +198,16 @@ mod tests {
             bad_fcs: false,
             lost_before: 0,
         };
-        assert!(stream.put(1, &record));
+        assert!(stream.put(1, &record, None));
         stream.rest(false);
         assert_eq!(stream.out.1.len(), 24 + 76);
         for queue in [0, 1, 1, 0] {
-            assert!(stream.put(queue, &record));
+            assert!(stream.put(queue, &record, None));
         }
         assert!(!end.left.load(Ordering::Relaxed));
         stream.rest(false);
         assert!(end.left.load(Ordering::Relaxed));
-        assert!(!stream.put(0, &record));
+        assert!(!stream.put(0, &record, None));
         // Two of the four were taken whole.
         for (queue, lost) in [(0, 1), (1, 1)] {
             assert_eq!(counters[queue].ledger(0).dropped_storage, lost);
