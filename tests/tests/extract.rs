@@ -284,7 +284,7 @@ fn only_the_compressed_frames_that_can_hold_what_is_sought_are_read() {
     files::write(&input, START, &sent);
     for compress in ["lz4", "zstd:1"] {
         let name = compress.replace(':', "");
-        let index = dir.join(&format!("{name}.idx"));
+        let index = dir.join(format!("{name}.idx"));
         let run = Wqcap::run(&dir, &name)
             .replay(&input)
             .queues(1)

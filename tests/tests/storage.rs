@@ -648,7 +648,7 @@ fn parsers_and_every_output_go_together() {
             got.sort();
             assert!(got == sent, "{format} {compress}");
         }
-        let stream = dir.join(&format!("{format}.stream"));
+        let stream = dir.join(format!("{format}.stream"));
         let in_time = run("time").set("output.order=time");
         let packed = run("time lz4")
             .set("output.order=time")
@@ -682,7 +682,7 @@ fn another_filter_is_told_of_in_one_row_too() {
     ];
     for (name, to_stdout, parsers) in shapes {
         let socket = dir.join("control.sock");
-        let stream = dir.join(&format!("{name}.stream"));
+        let stream = dir.join(format!("{name}.stream"));
         let mut run = Wqcap::run(&dir, name)
             .model("synth:size=200,flows=64,pps=4000")
             .queues(2)
