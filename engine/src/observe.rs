@@ -86,6 +86,7 @@ pub struct Observers {
     /// Stamps are the system's time.
     system_time: bool,
     /// Observers of each queue.
+    #[cfg(feature = "flows")]
     each: usize,
     #[cfg(feature = "flows")]
     flows: Option<Writer>,
@@ -100,6 +101,7 @@ impl Observers {
         let queues = plan.queues.len();
         Ok(Self {
             statistics: plan.statistics.then(|| Statistics::new(queues, each)),
+            #[cfg(feature = "flows")]
             each,
             system_time: plan.stamps != Stamps::HardwareNic,
             #[cfg(feature = "flows")]

@@ -3,11 +3,13 @@
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
 };
 use wqcap_tests::{
     Dir, Finished, Wqcap,
     captures::Captures,
+    disks::Memory,
     duckdb::Duckdb,
     files,
     frames::{self, Ends, Frame},
@@ -284,6 +286,40 @@ fn more_flows_than_memory() {
         table(&finished)
     ));
     assert_eq!(rows[0][0], flows["evicted"]);
+}
+
+/// The disk of the records is full, and not that of the frames.
+#[test]
+fn a_full_disk_loses_records_and_no_frame() {
+    let dir = Dir::new();
+    let disk = need!(Memory::new(&dir, 1));
+    fs::write(disk.path().join("ballast"), vec![0; 900 << 10]).expect("there is room yet");
+    let run = Wqcap::run(&dir, "full")
+        .model("synth:size=64,flows=20000,count=60000,pps=20000")
+        .queues(1)
+        .set("flows.interval=1s")
+        .set("flows.idle=100ms")
+        .set(&format!("flows.dir={}", disk.path().display()));
+    let finished = run.finish(1);
+    let total = finished.summary.ledger.total;
+    assert_eq!((total.received, total.captured), (60_000, 60_000));
+    let flows = &finished.summary.json["flows"];
+    let lost = number(&flows["unwritten"]);
+    assert!(lost > 20_000, "{flows}");
+    assert!(number(&flows["records"]) >= lost, "{flows}");
+    assert_eq!(number(&flows["frames"]), 60_000, "{flows}");
+    assert_eq!(finished.summary.json["end"], "storage");
+    for told in [
+        finished.summary.json["error"].as_str().expect("told"),
+        &finished.done.stderr,
+    ] {
+        assert!(told.contains("No space left on device"), "{told}");
+        assert!(told.contains("flows.dir"), "{told}");
+    }
+    // Nothing half written takes up what room there is.
+    let left = fs::read_dir(disk.path()).expect("a folder").count();
+    let files = flows["files"].as_array().expect("files").len();
+    assert_eq!(left, 1 + files);
 }
 
 #[test]

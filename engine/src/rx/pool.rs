@@ -3,6 +3,7 @@
 
 use super::RingAttr;
 use crate::verbs::{Mr, SCATTER_FCS};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a frame check sequence (IEEE 802.3).
 pub const FCS_LEN: usize = 4;
@@ -16,18 +17,27 @@ pub const FCS_LEN: usize = 4;
 /// }
 /// ```
 #[derive(Debug)]
-pub struct Slot(u32);
+pub struct Slot {
+    index: u32,
+    ring: RingId,
+}
 
 impl Slot {
-    /// Only the ring makes slots: each number once at the start, and again when its completion comes.
-    pub(super) fn new(index: u32) -> Self {
-        Self(index)
-    }
-
     /// The slot's number, its WR's `wr_id`.
     #[must_use]
     pub fn index(&self) -> u32 {
-        self.0
+        self.index
+    }
+}
+
+/// Tells the rings of a process apart, so that no token opens another ring's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RingId(u32);
+
+impl RingId {
+    fn next() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -58,6 +68,9 @@ impl Filled {
     }
 
     /// The frame's bytes, without its FCS.
+    ///
+    /// # Panics
+    /// The memory is another ring's.
     #[inline]
     #[must_use]
     pub fn bytes<'a>(&'a self, memory: &'a SlotMemory) -> &'a [u8] {
@@ -66,6 +79,9 @@ impl Filled {
     }
 
     /// The frame's FCS, where the queue scatters it behind the frame.
+    ///
+    /// # Panics
+    /// The memory is another ring's.
     #[inline]
     #[must_use]
     pub fn fcs(&self, memory: &SlotMemory) -> Option<[u8; FCS_LEN]> {
@@ -79,8 +95,8 @@ impl Filled {
     #[inline]
     fn delivered<'a>(&'a self, memory: &'a SlotMemory) -> &'a [u8] {
         let ahead = usize::from(self.ahead);
-        // SAFETY: `slot` is a token of this memory's ring, so the device does not write there and nobody writes at
-        // all; the ring made sure that `len` is at most a slot's size and the index one of the pool's, and `ahead`
+        // SAFETY: `slot` is a token of this memory's ring, which `address` has checked, so the device does not write
+        // there and nobody writes at all; the ring made sure that `len` is at most a slot's size and the index one of the pool's, and `ahead`
         // is at most the slot's headroom.
         unsafe {
             std::slice::from_raw_parts(
@@ -134,6 +150,7 @@ impl Layout {
 pub struct SlotMemory {
     mr: Mr,
     layout: Layout,
+    ring: RingId,
 }
 
 /// Length of two MAC addresses, behind which a VLAN tag stands (IEEE 802.3).
@@ -144,7 +161,30 @@ const CVLAN: [u8; 2] = [0x81, 0x00];
 impl SlotMemory {
     /// Slots over registered memory.
     pub(super) fn new(mr: Mr, layout: Layout) -> Self {
-        Self { mr, layout }
+        Self {
+            mr,
+            layout,
+            ring: RingId::next(),
+        }
+    }
+
+    /// The token of a slot. Only the ring makes them: each number once at the start, and again when its completion
+    /// comes.
+    #[inline]
+    pub(super) fn slot(&self, index: u32) -> Slot {
+        Slot {
+            index,
+            ring: self.ring,
+        }
+    }
+
+    /// Holds a token to this memory: a comparison of two numbers that are at hand.
+    ///
+    /// # Panics
+    /// It is another ring's.
+    #[inline]
+    pub(super) fn own(&self, slot: &Slot) {
+        assert!(slot.ring == self.ring, "a slot of another ring");
     }
 
     /// The longest frame a slot takes, in bytes.
@@ -160,9 +200,10 @@ impl SlotMemory {
 
     #[inline]
     pub(super) fn address(&self, slot: &Slot) -> *mut u8 {
-        debug_assert!((slot.0 as usize) < self.mr.memory().len() / self.layout.stride());
-        let at = slot.0 as usize * self.layout.stride() + self.layout.headroom;
-        // SAFETY: the ring hands out numbers below the number of slots, so this stays inside the region.
+        self.own(slot);
+        debug_assert!((slot.index as usize) < self.mr.memory().len() / self.layout.stride());
+        let at = slot.index as usize * self.layout.stride() + self.layout.headroom;
+        // SAFETY: the ring hands out numbers below the number of its slots, so this stays inside the region.
         unsafe { self.mr.memory().as_ptr().add(at) }
     }
 

@@ -217,7 +217,8 @@ impl Ring {
             posted,
             outstanding: 0,
         };
-        let slots = (0..attr.wrs).map(Slot::new);
+        let memory = Arc::clone(&ring.memory);
+        let slots = (0..attr.wrs).map(|index| memory.slot(index));
         ring.post_all(slots).map_err(|errno| Error::Verb {
             verb: "ibv_post_wq_recv",
             object: format!("{} WRs", attr.wrs),
@@ -316,6 +317,9 @@ impl Ring {
     ///
     /// # Errors
     /// The WQ takes no WRs.
+    ///
+    /// # Panics
+    /// The batch is another ring's.
     #[inline]
     pub fn repost(&mut self, batch: &mut Batch) -> Result<(), RingError> {
         if batch.failed.is_empty() && batch.flushed.is_empty() {
@@ -337,12 +341,15 @@ impl Ring {
         self.post_all(slots).map_err(RingError::Post)
     }
 
+    /// # Panics
+    /// One of the slots is another ring's.
     #[inline]
     fn post_all(&mut self, slots: impl Iterator<Item = Slot>) -> Result<(), i32> {
-        let posted = &mut self.posted;
+        let (posted, memory) = (&mut self.posted, &self.memory);
+        let slots = slots.inspect(|slot| memory.own(slot));
         let count = match &mut self.way {
             Way::Verbs(way) => way.post(posted, slots)?,
-            Way::Direct(way) => way.post(posted, slots, &self.memory, self.attr),
+            Way::Direct(way) => way.post(posted, slots, memory, self.attr),
         };
         self.outstanding += count;
         Ok(())
@@ -452,7 +459,7 @@ impl Account<'_> {
             clippy::cast_possible_truncation,
             reason = "an index of `posted`, whose length is a u32"
         )]
-        let slot = Slot::new(index as u32);
+        let slot = self.memory.slot(index as u32);
         match status {
             0 if len as usize <= self.memory.slot_bytes() => {
                 self.batch
@@ -475,7 +482,7 @@ impl VerbsWay {
         let lkey = memory.mr().lkey();
         let mut sges: Box<[_]> = (0..attr.wrs)
             .flat_map(|slot| {
-                let start = memory.address(&Slot::new(slot)) as u64;
+                let start = memory.address(&memory.slot(slot)) as u64;
                 (0..attr.max_sge).map(move |i| ffi::ibv_sge {
                     addr: start + u64::from(i) * u64::from(attr.buffer),
                     length: attr.buffer,
