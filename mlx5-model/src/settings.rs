@@ -83,6 +83,10 @@ pub struct DeviceCaps {
     pub sniffer: bool,
     /// RSS on inner headers and tunnel specs in rules.
     pub tunnel_offloads: bool,
+    /// Rules match MPLS labels (`ft_field_support` of the first label, wherever it stands).
+    pub mpls: bool,
+    /// Rules match the SPI of ESP.
+    pub esp: bool,
     /// Base-2 logarithm of the largest RWQ indirection table.
     pub max_ind_table_log: u32,
     /// WQs at most.
@@ -117,6 +121,8 @@ impl Default for DeviceCaps {
             end_padding: true,
             sniffer: true,
             tunnel_offloads: true,
+            mpls: true,
+            esp: true,
             max_ind_table_log: 11,
             max_wq: 1 << 17,
             max_recv_wr: 32768,

@@ -17,7 +17,7 @@ mod tir;
 mod tunnel;
 
 pub use matching::Match;
-pub use spec::{MAX_SPECS, parse};
+pub use spec::{MAX_SPECS, Sight, parse};
 pub use tir::{Spread, Tir};
 
 use crate::fds::Errno;
@@ -548,7 +548,7 @@ mod tests {
             )
         }
         fn put(&mut self, place: Place, specs: &[Vec<u8>], rq: Option<Index>) -> Result<(), Errno> {
-            let parsed = parse(&specs.concat(), specs.len() as u8, true)?;
+            let parsed = parse(&specs.concat(), specs.len() as u8, ALL)?;
             let action = Action {
                 fate: rq.map_or(Fate::Drop, |rq| Fate::Forward(Destination::Rq(rq))),
                 tag: parsed.tag,
@@ -607,7 +607,7 @@ mod tests {
             rules.add(3, &[ipv4_any(), tag(7)], rq).unwrap();
         }
         assert_eq!(rules.targets(&frame(UDP, 6)).1, [(1, 7), (2, 7)]);
-        let rule = parse(&ipv4_any(), 1, true).unwrap().rule;
+        let rule = parse(&ipv4_any(), 1, ALL).unwrap().rule;
         let action = |rq| Action {
             fate: Fate::Forward(Destination::Rq(rq)),
             tag: Some(7),
@@ -671,7 +671,7 @@ mod tests {
             tag: None,
             counters: Some(3),
         };
-        let udp = parse(&[ipv4_any(), udp_any()].concat(), 2, true).unwrap();
+        let udp = parse(&[ipv4_any(), udp_any()].concat(), 2, ALL).unwrap();
         rules.0.add(place(1), &udp.rule, host).unwrap();
         rules.add(2, &[eth_any()], 5).unwrap();
         assert_eq!(rules.targets(&frame(UDP, 17)), (Verdict::Host, vec![]));
@@ -680,7 +680,7 @@ mod tests {
         assert_eq!(rules.targets(&frame(UDP, 17)).1, [(6, 0)], "matched before");
         rules.0.remove(
             place(0),
-            &parse(&eth_any(), 1, true).unwrap().rule,
+            &parse(&eth_any(), 1, ALL).unwrap().rule,
             Action {
                 fate: Fate::Forward(Destination::Rq(6)),
                 tag: None,

@@ -15,10 +15,12 @@ enum { ETHERTYPE_END = 0x88b5 };
 
 struct match {
 	size_t size;
-	uint8_t bytes[64];
+	uint8_t bytes[256];
 };
 /* Bytes of `fte_match_set_lyr_2_4` in the Programmer's Reference Manual. */
 enum { ETHERTYPE = 6, PROTOCOL = 16, UDP_DPORT = 30 };
+/* Of `fte_match_set_misc`, and of `fte_match_set_misc2`, in the match parameters. */
+enum { ESP_SPI = 64 + 48, MPLS_OVER_UDP = 192 + 12 };
 
 /* A queue pair and what it has received since it was last asked. */
 struct end {
@@ -248,16 +250,22 @@ static void counters(void)
 
 /* ---- matchers ---- */
 
-static struct mlx5dv_flow_matcher *matcher(struct match mask, uint16_t priority)
+/* `criteria`: a bit for each section of the mask that counts. */
+static struct mlx5dv_flow_matcher *matcher_of(uint8_t criteria, struct match mask, uint16_t priority)
 {
 	struct mlx5dv_flow_matcher_attr attr = {
-		.type = IBV_FLOW_ATTR_NORMAL, .priority = priority, .match_criteria_enable = 1,
+		.type = IBV_FLOW_ATTR_NORMAL, .priority = priority, .match_criteria_enable = criteria,
 		.match_mask = (struct mlx5dv_flow_match_parameters *)&mask,
 	};
 	struct mlx5dv_flow_matcher *made = mlx5dv_create_flow_matcher(context, &attr);
 
 	CHECK(made);
 	return made;
+}
+
+static struct mlx5dv_flow_matcher *matcher(struct match mask, uint16_t priority)
+{
+	return matcher_of(1, mask, priority);
 }
 
 static struct ibv_flow *flow(struct mlx5dv_flow_matcher *matcher, struct match value, size_t count,
@@ -337,6 +345,109 @@ static void matchers(void)
 	CHECK(!mlx5dv_destroy_flow_matcher(last));
 }
 
+/* ---- labels and security parameters indexes ---- */
+
+enum { GRE = 47, ESP = 50, MPLS_PORT = 6635 };
+static const uint8_t ENTRY[4] = { 0x12, 0x34, 0x51, 64 };
+
+static uint32_t word(const uint8_t *bytes)
+{
+	uint32_t word;
+
+	memcpy(&word, bytes, sizeof word);
+	return word;
+}
+
+/* A label stack entry behind Ethernet, GRE or UDP, and an SPI of the same bytes, once each. */
+static void send_labels(void)
+{
+	send_ipv4(ESP, 0, 0);
+	frame[12] = 0x88;
+	frame[13] = 0x47;
+	memcpy(frame + 14, ENTRY, 4);
+	send_one();
+	send_ipv4(GRE, 0, 0);
+	memcpy(frame + 34, (uint8_t[]){ 0, 0, 0x88, 0x47 }, 4);
+	memcpy(frame + 38, ENTRY, 4);
+	send_one();
+	send_ipv4(UDP, MPLS_PORT, 0);
+	memcpy(frame + 42, ENTRY, 4);
+	send_one();
+	send_ipv4(ESP, 0, 0);
+	memcpy(frame + 34, ENTRY, 4);
+	send_one();
+}
+
+/* A rule of one spec behind another, which may be none. */
+static struct ibv_flow *behind(enum ibv_flow_spec_type before, enum ibv_flow_spec_type type, const uint8_t value[4])
+{
+	struct {
+		struct ibv_flow_attr attr;
+		uint8_t specs[64];
+	} rule = { .attr = { .type = IBV_FLOW_ATTR_NORMAL, .priority = 4, .port = PORT, .num_of_specs = 1 } };
+	struct ibv_flow_spec_tcp_udp udp = { .type = before, .size = sizeof udp };
+	struct ibv_flow_spec_gre gre = { .type = before, .size = sizeof gre };
+	struct ibv_flow_spec_mpls mpls = {
+		.type = type, .size = sizeof mpls, .val.label = word(value), .mask.label = UINT32_MAX,
+	};
+	struct ibv_flow_spec_esp esp = {
+		.type = type, .size = sizeof esp, .val.spi = word(value), .mask.spi = UINT32_MAX,
+	};
+	size_t at = 0;
+
+	if (before == IBV_FLOW_SPEC_UDP)
+		memcpy(rule.specs, &udp, at = sizeof udp);
+	else if (before == IBV_FLOW_SPEC_GRE)
+		memcpy(rule.specs, &gre, at = sizeof gre);
+	rule.attr.num_of_specs += at > 0;
+	if (type == IBV_FLOW_SPEC_MPLS)
+		memcpy(rule.specs + at, &mpls, sizeof mpls);
+	else
+		memcpy(rule.specs + at, &esp, sizeof esp);
+	rule.attr.size = sizeof rule;
+	return ibv_create_flow(a.qp, &rule.attr);
+}
+
+static void labels(void)
+{
+	static const struct {
+		const char *name;
+		enum ibv_flow_spec_type before, type;
+	} rules[] = {
+		{ "a label", 0, IBV_FLOW_SPEC_MPLS },
+		{ "a label in GRE", IBV_FLOW_SPEC_GRE, IBV_FLOW_SPEC_MPLS },
+		{ "a label in UDP", IBV_FLOW_SPEC_UDP, IBV_FLOW_SPEC_MPLS },
+		{ "an SPI", 0, IBV_FLOW_SPEC_ESP },
+	};
+	struct mlx5dv_flow_action_attr to_b = { .type = MLX5DV_FLOW_ACTION_DEST_IBV_QP, .qp = b.qp };
+	struct match all = { .size = 256 }, entry = { .size = 256 };
+
+	for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+		struct ibv_flow *right = behind(rules[i].before, rules[i].type, ENTRY);
+		struct ibv_flow *wrong = behind(rules[i].before, rules[i].type, (uint8_t[]){ 0x12, 0x34, 0x61, 64 });
+
+		CHECK_SAYING(right && wrong, "%s", rules[i].name);
+		send_labels();
+		expect(rules[i].name, 1, 0, 0);
+		CHECK(!ibv_destroy_flow(right) && !ibv_destroy_flow(wrong));
+	}
+
+	memset(all.bytes + ESP_SPI, 0xff, 4);
+	memcpy(entry.bytes + ESP_SPI, ENTRY, 4);
+	struct mlx5dv_flow_matcher *spi = matcher_of(1 << 1, all, 4);
+	struct ibv_flow *by_spi = flow(spi, entry, 1, &to_b);
+	memset(all.bytes, 0, sizeof all.bytes);
+	memset(entry.bytes, 0, sizeof entry.bytes);
+	memset(all.bytes + MPLS_OVER_UDP, 0xff, 4);
+	memcpy(entry.bytes + MPLS_OVER_UDP, ENTRY, 4);
+	struct mlx5dv_flow_matcher *in_udp = matcher_of(1 << 3, all, 5);
+	struct ibv_flow *by_label = flow(in_udp, entry, 1, &to_b);
+	send_labels();
+	expect("an SPI and a label by matchers", 0, 0, 2);
+	CHECK(!ibv_destroy_flow(by_spi) && !ibv_destroy_flow(by_label));
+	CHECK(!mlx5dv_destroy_flow_matcher(spi) && !mlx5dv_destroy_flow_matcher(in_udp));
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -355,6 +466,7 @@ int main(void)
 
 	counters();
 	matchers();
+	labels();
 
 	CHECK(!ibv_destroy_flow(end));
 	CHECK(!mlx5dv_destroy_flow_matcher(ends));

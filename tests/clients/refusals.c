@@ -667,6 +667,30 @@ static int flow_value_unmasked(void)
 	return try_rule(asked);
 }
 
+static int flow_mpls(uint32_t mask)
+{
+	struct rule asked = rule(0);
+	struct ibv_flow_spec_mpls mpls = { .type = IBV_FLOW_SPEC_MPLS, .size = sizeof mpls, .mask.label = mask };
+
+	add(&asked, &mpls, sizeof mpls);
+	return try_rule(asked);
+}
+static int flow_mpls_label(void) { return flow_mpls(UINT32_MAX); }
+static int flow_mpls_any(void) { return flow_mpls(0); }
+
+static int flow_esp(uint32_t spi_mask, uint32_t seq_mask)
+{
+	struct rule asked = rule(0);
+	struct ibv_flow_spec_esp esp = {
+		.type = IBV_FLOW_SPEC_ESP, .size = sizeof esp, .mask = { .spi = spi_mask, .seq = seq_mask },
+	};
+
+	add(&asked, &esp, sizeof esp);
+	return try_rule(asked);
+}
+static int flow_esp_spi(void) { return flow_esp(UINT32_MAX, 0); }
+static int flow_esp_sequence(void) { return flow_esp(0, 1); }
+
 /* A second rule beside a first one with the same match. */
 static int flow_beside(void (*first)(struct rule *), void (*second)(struct rule *))
 {
@@ -967,6 +991,9 @@ static const struct row full[] = {
 	TAKEN(flow_ethertype_right, WITH_NET_RAW(0)),
 	ROW(flow_ethertype_wrong, WITH_NET_RAW(EINVAL)),
 	ROW(flow_value_unmasked, WITH_NET_RAW(EINVAL)),
+	TAKEN(flow_mpls_label, WITH_NET_RAW(0)),
+	TAKEN(flow_esp_spi, WITH_NET_RAW(0)),
+	ROW(flow_esp_sequence, WITH_NET_RAW(EOPNOTSUPP)),
 	TAKEN(flow_twice, WITH_NET_RAW(0)),
 	ROW(flow_other_tag, WITH_NET_RAW(EEXIST)),
 	TAKEN(flow_none_beside_tag, WITH_NET_RAW(0)),
@@ -1013,6 +1040,10 @@ static const struct row bare[] = {
 	ROW(rss_inner, WITH_NET_RAW(EINVAL)),
 	ROW(rss_inner_bare, WITH_NET_RAW(EOPNOTSUPP)),
 	ROW(flow_sniffer, WITH_NET_RAW(EOPNOTSUPP)),
+	ROW(flow_mpls_label, WITH_NET_RAW(EOPNOTSUPP)),
+	TAKEN(flow_mpls_any, WITH_NET_RAW(0)),
+	/* The driver does not ask for this one; the firmware refuses. */
+	ROW(flow_esp_spi, WITH_NET_RAW(EINVAL)),
 	TAKEN(cq_largest, EVERYBODY(0)),
 	ROW(cq_above_the_devices, EVERYBODY(EINVAL)),
 };

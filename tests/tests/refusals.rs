@@ -18,6 +18,8 @@ const BARE: &[&str] = &[
     "end_padding=false",
     "sniffer=false",
     "tunnel_offloads=false",
+    "mpls=false",
+    "esp=false",
     "max_ind_table_log=3",
     "max_cqe=1023",
 ];

@@ -198,6 +198,20 @@ pub static KEYS: &[Key] = &[
         scope: store!(Device, device => caps.tunnel_offloads, truth),
     },
     Key {
+        name: "mpls",
+        takes: "true, false",
+        default: "true",
+        means: "rules can match MPLS labels",
+        scope: store!(Device, device => caps.mpls, truth),
+    },
+    Key {
+        name: "esp",
+        takes: "true, false",
+        default: "true",
+        means: "rules can match the SPI of ESP",
+        scope: store!(Device, device => caps.esp, truth),
+    },
+    Key {
         name: "max_ind_table_log",
         takes: "0 to 13",
         default: "11",

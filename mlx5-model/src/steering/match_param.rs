@@ -8,12 +8,14 @@
 use crate::fds::Errno;
 use crate::frame::kind;
 
-use super::matching::{Compare, Field, Layer, Match};
+use super::matching::{Below, Compare, Field, Layer, Match};
+use super::spec::Sight;
 
 /// The sections, 64 bytes each, with their bit in `match_criteria_enable` (PRM "Create flow group").
 const OUTER: (usize, u8) = (0, 1 << 0);
 const MISC: (usize, u8) = (1, 1 << 1);
 const INNER: (usize, u8) = (2, 1 << 2);
+const MISC_2: (usize, u8) = (3, 1 << 3);
 const SECTION: usize = 64;
 
 /// Places in `fte_match_set_lyr_2_4`: first bit, bits.
@@ -48,6 +50,7 @@ mod misc {
     pub const VXLAN_VNI: (usize, usize) = (0xa0, 24);
     pub const OUTER_FLOW_LABEL: (usize, usize) = (0xec, 20);
     pub const INNER_FLOW_LABEL: (usize, usize) = (0x10c, 20);
+    pub const OUTER_ESP_SPI: (usize, usize) = (0x180, 32);
 }
 
 /// What criteria and values come to.
@@ -59,14 +62,24 @@ pub struct Parsed {
     pub multicast_only: bool,
 }
 
+/// Places in `fte_match_set_misc2`, a label stack entry each.
+mod misc_2 {
+    pub const OUTER_FIRST_MPLS: (usize, usize) = (0x00, 32);
+    pub const INNER_FIRST_MPLS: (usize, usize) = (0x20, 32);
+    pub const OUTER_FIRST_MPLS_OVER_GRE: (usize, usize) = (0x40, 32);
+    pub const OUTER_FIRST_MPLS_OVER_UDP: (usize, usize) = (0x60, 32);
+}
+
 /// Reads what `mask` and `value` say in the sections that `criteria` names.
 ///
 /// # Errors
 /// `EINVAL`, as the kernel has it for values beside their masks (`check_valid_spec`), and as the
 /// firmware has it for fields that the device cannot match.
-pub fn parse(mask: &[u8], value: &[u8], criteria: u8, tunnels: bool) -> Result<Parsed, Errno> {
+pub fn parse(mask: &[u8], value: &[u8], criteria: u8, sight: Sight) -> Result<Parsed, Errno> {
     let masked = |(at, byte): (usize, &u8)| byte & !mask.get(at).copied().unwrap_or(0) == 0;
-    if !value.iter().enumerate().all(masked) || criteria & !(OUTER.1 | MISC.1 | INNER.1) != 0 {
+    if !value.iter().enumerate().all(masked)
+        || criteria & !(OUTER.1 | MISC.1 | INNER.1 | MISC_2.1) != 0
+    {
         return Err(libc::EINVAL);
     }
     let mut rule = Match::default();
@@ -79,7 +92,7 @@ pub fn parse(mask: &[u8], value: &[u8], criteria: u8, tunnels: bool) -> Result<P
     }
     if criteria & MISC.1 != 0 {
         let mut section = Section::of(MISC.0, mask, value);
-        section.read_misc(&mut rule);
+        section.read_misc(&mut rule, sight);
         section.finish()?;
     }
     if criteria & INNER.1 != 0 {
@@ -87,7 +100,14 @@ pub fn parse(mask: &[u8], value: &[u8], criteria: u8, tunnels: bool) -> Result<P
         section.read_layer(&mut rule.inner);
         section.finish()?;
     }
-    if !tunnels && rule.looks_inside() {
+    if criteria & MISC_2.1 != 0 {
+        let mut section = Section::of(MISC_2.0, mask, value);
+        if sight.mpls {
+            section.read_labels(&mut rule);
+        }
+        section.finish()?;
+    }
+    if !sight.tunnels && rule.looks_inside() {
         return Err(libc::EINVAL);
     }
     rule.settle();
@@ -193,8 +213,27 @@ impl Section {
         }
     }
 
+    /// `fte_match_set_misc2`.
+    fn read_labels(&mut self, rule: &mut Match) {
+        let mut read = |layer: &mut Layer, below, place| {
+            let (value, mask) = self.take(place);
+            let field = Field::Mpls(below);
+            layer.push(Compare { field, value, mask });
+        };
+        let (outer, inner) = (&mut rule.outer, &mut rule.inner);
+        read(outer, Below::Ethernet, misc_2::OUTER_FIRST_MPLS);
+        read(inner, Below::Ethernet, misc_2::INNER_FIRST_MPLS);
+        read(outer, Below::Gre, misc_2::OUTER_FIRST_MPLS_OVER_GRE);
+        read(outer, Below::Udp, misc_2::OUTER_FIRST_MPLS_OVER_UDP);
+    }
+
     /// `fte_match_set_misc`.
-    fn read_misc(&mut self, rule: &mut Match) {
+    fn read_misc(&mut self, rule: &mut Match, sight: Sight) {
+        if sight.esp {
+            let (value, mask) = self.take(misc::OUTER_ESP_SPI);
+            let field = Field::Spi;
+            rule.outer.push(Compare { field, value, mask });
+        }
         for (field, place) in [
             (Field::GreProtocol, misc::GRE_PROTOCOL),
             (Field::GreKey, misc::GRE_KEY),
@@ -222,6 +261,7 @@ impl Section {
 mod tests {
     use super::*;
     use crate::frame::Arrival;
+    use crate::steering::spec::tests::{ALL, NOTHING};
     use rss::FrameClass;
 
     /// Criteria and values, field by field.
@@ -250,11 +290,14 @@ mod tests {
         }
 
         fn parse(&self, criteria: u8) -> Result<Parsed, Errno> {
-            parse(&self.mask, &self.value, criteria, true)
+            parse(&self.mask, &self.value, criteria, ALL)
         }
 
         fn takes(&self, frame: &[u8]) -> bool {
-            let rule = self.parse(OUTER.1 | MISC.1 | INNER.1).unwrap().rule;
+            let rule = self
+                .parse(OUTER.1 | MISC.1 | INNER.1 | MISC_2.1)
+                .unwrap()
+                .rule;
             rule.takes(&Arrival::new(frame, &FrameClass::of(frame), 0))
         }
     }
@@ -328,16 +371,19 @@ mod tests {
     #[test]
     fn what_cannot_be_matched_is_refused() {
         let refused = |asked: Asked, criteria| asked.parse(criteria).unwrap_err();
-        // `ipv4_ihl`, `source_sqn`, and MPLS labels in a section of their own.
+        // `ipv4_ihl`, `source_sqn`, and `metadata_reg_c_7`.
         assert_eq!(refused(asked().outer((0xd0, 4), 5), OUTER.1), libc::EINVAL);
         assert_eq!(refused(asked().with(1, (8, 24), 1), MISC.1), libc::EINVAL);
-        assert_eq!(refused(asked().with(3, (0, 20), 1), 1 << 3), libc::EINVAL);
+        assert_eq!(
+            refused(asked().with(3, (0x80, 32), 1), MISC_2.1),
+            libc::EINVAL
+        );
         let mut beside = asked().outer(layer::ETHERTYPE, 0x0800);
         beside.value[0] = 1;
         assert_eq!(refused(beside, OUTER.1), libc::EINVAL);
         let inner = asked().with(2, layer::IP_PROTOCOL, 6);
         assert_eq!(
-            parse(&inner.mask, &inner.value, INNER.1, false).unwrap_err(),
+            parse(&inner.mask, &inner.value, INNER.1, NOTHING).unwrap_err(),
             libc::EINVAL
         );
         // A section that is not named does not count.
@@ -347,10 +393,10 @@ mod tests {
     #[test]
     fn short_masks_and_values_are_zero_beyond_their_end() {
         let ethertype = asked().outer(layer::ETHERTYPE, 0x0800);
-        let parsed = parse(&ethertype.mask[..8], &ethertype.value[..8], OUTER.1, true);
+        let parsed = parse(&ethertype.mask[..8], &ethertype.value[..8], OUTER.1, ALL);
         assert_eq!(parsed, ethertype.parse(OUTER.1));
-        assert!(parse(&[], &[], OUTER.1, true).is_ok());
-        assert_eq!(parse(&[], &[1], OUTER.1, true).unwrap_err(), libc::EINVAL);
+        assert!(parse(&[], &[], OUTER.1, ALL).is_ok());
+        assert_eq!(parse(&[], &[1], OUTER.1, ALL).unwrap_err(), libc::EINVAL);
     }
 
     #[test]

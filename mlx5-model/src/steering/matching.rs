@@ -2,11 +2,18 @@
 //!
 //! May import `frame` and `tunnel`. Invariant: a rule without compares costs one AND and one comparison.
 
-use rss::L3;
+use rss::{L3, L4};
 
 use crate::frame::{Arrival, kind};
 
-use super::tunnel::Inner;
+use super::tunnel::{Gre, Inner, PROTOCOL_GRE};
+
+/// Unicast and multicast (RFC 5332).
+pub const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
+/// MPLS in UDP (RFC 7510).
+const PORT_MPLS: u16 = 6635;
+/// RFC 4303.
+const PROTOCOL_ESP: u8 = 50;
 
 /// Where a compared number comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,12 +46,27 @@ pub enum Field {
     Source(u8),
     /// Destination address, in the same halves.
     Destination(u8),
+    /// The first MPLS label stack entry, if there is one.
+    Mpls(Below),
+    /// The security parameters index of ESP, if there is one.
+    Spi,
     /// VXLAN's network identifier.
     Vni,
     /// GRE's protocol type.
     GreProtocol,
     /// GRE's key.
     GreKey,
+}
+
+/// What a label stack stands behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Below {
+    /// Ethernet and its tags.
+    Ethernet,
+    /// GRE (RFC 4023).
+    Gre,
+    /// UDP (RFC 7510).
+    Udp,
 }
 
 /// A number in a frame that has to be another, as far as a mask goes.
@@ -127,6 +149,11 @@ impl Compare {
             Field::SvlanTag => u64::from(class.vlan_tags > 0 && frame.kinds & kind::CVLAN == 0),
             Field::IpProtocol => u64::from(class.ip_protocol),
             Field::Fragment => u64::from(class.fragment),
+            // A rule that asks for such a header takes no frame without one.
+            Field::Mpls(_) | Field::Spi => match word_of(self.field, frame) {
+                Some(word) => u64::from(word),
+                None => return false,
+            },
             field => {
                 let header = bytes.get(usize::from(class.l3_offset)..).unwrap_or(&[]);
                 number_of_ip(field, header, class.l3)
@@ -134,6 +161,35 @@ impl Compare {
         };
         number & self.mask == self.value
     }
+}
+
+/// The word that a label or an SPI is.
+#[cold]
+fn word_of(field: Field, frame: &Arrival<'_>) -> Option<u32> {
+    let (bytes, class) = (frame.bytes, frame.class);
+    let payload = || {
+        let of_ip = class.l3 != L3::None && !class.fragment;
+        of_ip.then(|| bytes.get(usize::from(class.l4_offset)..))?
+    };
+    let behind = match field {
+        Field::Mpls(Below::Ethernet) if ETHERTYPES_MPLS.contains(&class.ethertype) => {
+            bytes.get(usize::from(class.l3_offset)..)?
+        }
+        Field::Mpls(Below::Udp) if class.l4 == L4::Udp => {
+            let datagram = payload()?;
+            let port = u16::from_be_bytes([*datagram.get(2)?, *datagram.get(3)?]);
+            (port == PORT_MPLS).then(|| datagram.get(8..))??
+        }
+        Field::Mpls(Below::Gre) if class.ip_protocol == PROTOCOL_GRE => {
+            let gre = Gre::of(payload()?)?;
+            ETHERTYPES_MPLS
+                .contains(&gre.protocol)
+                .then_some(gre.inside)?
+        }
+        Field::Spi if class.ip_protocol == PROTOCOL_ESP => payload()?,
+        _ => return None,
+    };
+    behind.first_chunk().copied().map(u32::from_be_bytes)
 }
 
 /// A number in an IP header that stands elsewhere in each version; 0 if there is none.

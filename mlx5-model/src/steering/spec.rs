@@ -8,7 +8,8 @@ use crate::fds::Errno;
 use crate::frame::kind;
 use crate::memory::read_from;
 
-use super::matching::{Compare, Field, Layer, Match};
+use super::matching::{Below, Compare, ETHERTYPES_MPLS, Field, Layer, Match};
+use super::tunnel::PROTOCOL_GRE;
 
 /// `enum ib_flow_spec_type`, which no uAPI header names.
 mod spec_type {
@@ -30,12 +31,21 @@ mod spec_type {
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-const ETHERTYPE_MPLS: [u16; 2] = [0x8847, 0x8848];
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
-const PROTOCOL_GRE: u8 = 47;
 /// The most specs a rule can have (`IB_FLOW_SPEC_SUPPORT_LAYERS`).
 pub const MAX_SPECS: u8 = 10;
+
+/// What the device's flow tables can look at.
+#[derive(Debug, Clone, Copy)]
+pub struct Sight {
+    /// Tunnel headers, and those inside.
+    pub tunnels: bool,
+    /// MPLS labels.
+    pub mpls: bool,
+    /// ESP headers.
+    pub esp: bool,
+}
 
 /// What a list of specs comes to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,7 +93,7 @@ impl LayerState {
         } else {
             ETHERTYPE_IPV6
         };
-        let agree = mask == 0xffff && (value == expected || ETHERTYPE_MPLS.contains(&value));
+        let agree = mask == 0xffff && (value == expected || ETHERTYPES_MPLS.contains(&value));
         if agree { Ok(()) } else { Err(libc::EINVAL) }
     }
 }
@@ -159,9 +169,10 @@ impl<const N: usize> Filter<N> {
 /// # Errors
 /// As the kernel: `EINVAL` for what is malformed or contradicts itself, `EOPNOTSUPP` for what the
 /// device cannot match.
-pub fn parse(mut bytes: &[u8], count: u8, tunnels: bool) -> Result<Parsed, Errno> {
+pub fn parse(mut bytes: &[u8], count: u8, sight: Sight) -> Result<Parsed, Errno> {
     let mut parsed = Parsed::default();
     let mut layers = [LayerState::default(), LayerState::default()];
+    let mut previous = 0;
     for index in 0..count {
         let header: abi::ib_uverbs_flow_spec_hdr = read_from(bytes).ok_or(libc::EINVAL)?;
         let size = usize::from(header.size);
@@ -177,8 +188,10 @@ pub fn parse(mut bytes: &[u8], count: u8, tunnels: bool) -> Result<Parsed, Errno
         if header.type_ >= spec_type::ACTION_TAG {
             action(header.type_, body, &mut parsed)?;
         } else {
-            filter(header.type_, body, tunnels, &mut parsed.rule, &mut layers)?;
+            let specs = [previous, header.type_];
+            filter(specs, body, sight, &mut parsed.rule, &mut layers)?;
         }
+        previous = header.type_;
         bytes = &bytes[size..];
     }
     if !bytes.is_empty() {
@@ -234,15 +247,16 @@ fn action(spec: u32, body: &[u8], parsed: &mut Parsed) -> Result<(), Errno> {
     }
 }
 
+/// One filter, which the spec before it may give another meaning.
 fn filter(
-    spec: u32,
+    [previous, spec]: [u32; 2],
     body: &[u8],
-    tunnels: bool,
+    sight: Sight,
     rule: &mut Match,
     layers: &mut [LayerState; 2],
 ) -> Result<(), Errno> {
     let inner = spec & spec_type::INNER != 0;
-    if inner && !tunnels {
+    if inner && !sight.tunnels {
         return Err(libc::EOPNOTSUPP);
     }
     let [outer_state, inner_state] = layers;
@@ -258,13 +272,19 @@ fn filter(
         spec_type::IPV6 => ipv6(body, layer, state),
         spec_type::TCP => ports(body, layer, state, kind::TCP, PROTOCOL_TCP),
         spec_type::UDP => ports(body, layer, state, kind::UDP, PROTOCOL_UDP),
-        spec_type::VXLAN_TUNNEL | spec_type::GRE if !tunnels => Err(libc::EOPNOTSUPP),
+        spec_type::VXLAN_TUNNEL | spec_type::GRE if !sight.tunnels => Err(libc::EOPNOTSUPP),
         spec_type::VXLAN_TUNNEL => vxlan(body, rule),
         spec_type::GRE => {
             state.protocol(0xff, PROTOCOL_GRE)?;
             gre(body, rule)
         }
-        spec_type::ESP | spec_type::MPLS => Err(libc::EOPNOTSUPP),
+        // The driver has one place for it, whichever layer the spec names.
+        spec_type::ESP => esp(body, &mut rule.outer, sight),
+        spec_type::MPLS => match previous {
+            spec_type::UDP => mpls(body, Below::Udp, &mut rule.outer, sight),
+            spec_type::GRE => mpls(body, Below::Gre, &mut rule.outer, sight),
+            _ => mpls(body, Below::Ethernet, layer, sight),
+        },
         _ => Err(libc::EINVAL),
     }
 }
@@ -400,9 +420,46 @@ fn gre(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     Ok(())
 }
 
+/// `ib_uverbs_flow_spec_esp_filter`: SPI, sequence number. As with the driver, it asks for no protocol: without a mask,
+/// it asks for nothing.
+fn esp(body: &[u8], layer: &mut Layer, sight: Sight) -> Result<(), Errno> {
+    let filter = Filter::<8>::read(body)?;
+    filter.unsupported_from(4)?;
+    let (value, mask) = filter.field(0, 4)?;
+    if mask != 0 && !sight.esp {
+        // The driver does not ask for the capability, and the firmware refuses the rule.
+        return Err(libc::EINVAL);
+    }
+    let field = Field::Spi;
+    layer.push(Compare { field, value, mask });
+    Ok(())
+}
+
+/// `ib_uverbs_flow_mpls_filter`: label, traffic class, bottom of stack, time to live, all in one word.
+fn mpls(body: &[u8], below: Below, layer: &mut Layer, sight: Sight) -> Result<(), Errno> {
+    let filter = Filter::<4>::read(body)?;
+    filter.unsupported_from(if sight.mpls { 4 } else { 0 })?;
+    let (value, mask) = filter.field(0, 4)?;
+    let field = Field::Mpls(below);
+    layer.push(Compare { field, value, mask });
+    Ok(())
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::frame::Arrival;
+
+    pub const ALL: Sight = Sight {
+        tunnels: true,
+        mpls: true,
+        esp: true,
+    };
+    pub const NOTHING: Sight = Sight {
+        tunnels: false,
+        mpls: false,
+        esp: false,
+    };
 
     /// A spec as the uAPI has it.
     pub fn spec(kind: u32, value: &[u8], mask: &[u8]) -> Vec<u8> {
@@ -454,7 +511,7 @@ pub(super) mod tests {
         let (mut value, mask) = ([0; 12], [0; 12]);
         value[8] = PROTOCOL_TCP;
         let protocol = spec(spec_type::IPV4, &value, &mask);
-        assert!(parse(&protocol, 1, true).is_ok(), "not looked at");
+        assert!(parse(&protocol, 1, ALL).is_ok(), "not looked at");
         value[4] = 10;
         assert_eq!(
             refused(&[spec(spec_type::IPV4, &value, &mask)]),
@@ -462,7 +519,7 @@ pub(super) mod tests {
         );
         let mut tagged = [0; 16];
         tagged[14] = 1;
-        assert!(parse(&spec(spec_type::ETH, &tagged, &[0; 16]), 1, true).is_ok());
+        assert!(parse(&spec(spec_type::ETH, &tagged, &[0; 16]), 1, ALL).is_ok());
         tagged[0] = 2;
         assert_eq!(
             refused(&[spec(spec_type::ETH, &tagged, &[0; 16])]),
@@ -475,7 +532,7 @@ pub(super) mod tests {
     }
 
     fn refused(specs: &[Vec<u8>]) -> Errno {
-        parse(&specs.concat(), specs.len() as u8, true).unwrap_err()
+        parse(&specs.concat(), specs.len() as u8, ALL).unwrap_err()
     }
 
     #[test]
@@ -487,7 +544,7 @@ pub(super) mod tests {
         let mut partial = eth_type(ETHERTYPE_IPV4);
         partial[8 + 16 + 12] = 0xf0;
         assert_eq!(refused(&[partial, ipv4_any()]), libc::EINVAL);
-        assert!(parse(&[eth_type(ETHERTYPE_IPV4), ipv4_any()].concat(), 2, true).is_ok());
+        assert!(parse(&[eth_type(ETHERTYPE_IPV4), ipv4_any()].concat(), 2, ALL).is_ok());
         let (mut value, mut mask) = ([0; 12], [0; 12]);
         (value[8], mask[8]) = (PROTOCOL_TCP, 0xff);
         assert_eq!(
@@ -516,12 +573,76 @@ pub(super) mod tests {
             libc::EINVAL
         );
         assert_eq!(
-            refused(&[spec(spec_type::MPLS, &[0; 4], &[0; 4])]),
+            refused(&[spec(spec_type::ESP, &[0; 8], &[0, 0, 0, 0, 0, 0, 0, 1])]),
             libc::EOPNOTSUPP
         );
+        let without = |kind, len| {
+            let asking = spec(
+                kind,
+                &vec![0; len],
+                &[&[0xff; 4][..], &vec![0; len - 4]].concat(),
+            );
+            parse(&asking, 1, NOTHING).unwrap_err()
+        };
+        assert_eq!(without(spec_type::MPLS, 4), libc::EOPNOTSUPP);
+        assert_eq!(without(spec_type::ESP, 8), libc::EINVAL);
+        let asks_nothing = spec(spec_type::MPLS, &[0; 4], &[0; 4]);
+        assert_eq!(parse(&asks_nothing, 1, NOTHING), Ok(Parsed::default()));
         assert_eq!(refused(&[spec(0x99, &[0; 4], &[0; 4])]), libc::EINVAL);
         let inner = spec(spec_type::INNER | spec_type::ETH, &[0; 16], &[0; 16]);
-        assert_eq!(parse(&inner, 1, false), Err(libc::EOPNOTSUPP));
+        assert_eq!(parse(&inner, 1, NOTHING), Err(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn labels_and_indexes_are_found_where_they_stand() {
+        const ENTRY: [u8; 4] = [0x12, 0x34, 0x51, 64];
+        let takes = |specs: &[Vec<u8>], frame: &[u8]| {
+            let parsed = parse(&specs.concat(), specs.len() as u8, ALL).unwrap();
+            let class = rss::FrameClass::of(frame);
+            parsed.rule.takes(&Arrival::new(frame, &class, 0))
+        };
+        let ip = |protocol, inside: &[u8]| {
+            let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+            frame.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0]);
+            frame.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+            frame.extend(inside);
+            frame
+        };
+        let mpls = spec(spec_type::MPLS, &ENTRY, &[0xff; 4]);
+        let gre = spec(spec_type::GRE, &[0; 8], &[0; 8]);
+        let frames = [
+            [&[2; 12][..], &[0x88, 0x47], &ENTRY].concat(),
+            ip(
+                PROTOCOL_UDP,
+                &[&[0x30, 0, 0x19, 0xeb, 0, 0, 0, 0][..], &ENTRY].concat(),
+            ),
+            ip(
+                PROTOCOL_GRE,
+                &[&[0x20, 0, 0x88, 0x47, 0, 0, 0, 9][..], &ENTRY].concat(),
+            ),
+        ];
+        let rules = [
+            vec![mpls.clone()],
+            vec![udp_any(), mpls.clone()],
+            vec![gre, mpls],
+        ];
+        for (i, rule) in rules.iter().enumerate() {
+            for (k, frame) in frames.iter().enumerate() {
+                assert_eq!(takes(rule, frame), i == k, "rule {i}, frame {k}");
+                assert!(!takes(rule, &frame[..frame.len() - 1]));
+            }
+        }
+        let spi = |mask| spec(spec_type::ESP, &[0; 8], &[mask, 0, 0, 0, 0, 0, 0, 0]);
+        let esp = ip(50, &[0, 1, 2, 3, 0, 0, 0, 1]);
+        assert!(takes(&[spi(0xff)], &esp));
+        assert!(!takes(&[spi(0xff)], &ip(51, &[0; 8])));
+        assert!(
+            takes(&[spi(0)], &frames[0]),
+            "without a mask it asks for nothing"
+        );
+        let mut fragment = esp.clone();
+        fragment[20] = 0x20;
+        assert!(!takes(&[spi(0xff)], &fragment));
     }
 
     #[test]
@@ -529,8 +650,8 @@ pub(super) mod tests {
         assert_eq!(refused(&[tag(1 << 24)]), libc::EINVAL);
         assert_eq!(refused(&[vec![0x20, 0, 0, 0, 4, 0, 0, 0]]), libc::EINVAL);
         assert_eq!(refused(&[vec![0x20, 0, 0, 0, 200, 0, 0, 0]]), libc::EINVAL);
-        assert_eq!(parse(&eth_any(), 2, true), Err(libc::EINVAL));
-        assert_eq!(parse(&eth_any(), 0, true), Err(libc::EINVAL));
+        assert_eq!(parse(&eth_any(), 2, ALL), Err(libc::EINVAL));
+        assert_eq!(parse(&eth_any(), 0, ALL), Err(libc::EINVAL));
         let mut reserved = eth_any();
         reserved[6] = 1;
         assert_eq!(refused(&[reserved]), libc::EINVAL);
@@ -547,21 +668,21 @@ pub(super) mod tests {
             ]
             .concat(),
             3,
-            true,
+            ALL,
         )
         .unwrap();
         assert_eq!(parsed.rule.outer.kinds, kind::IPV4);
         assert_eq!((parsed.tag, parsed.drop), (Some(0xff_ffff), true));
         assert!(
-            parse(&eth_to([1, 0, 0x5e, 0, 0, 1]), 1, true)
+            parse(&eth_to([1, 0, 0x5e, 0, 0, 1]), 1, ALL)
                 .unwrap()
                 .multicast_only
         );
         assert!(
-            !parse(&eth_to([2, 0, 0, 0, 0, 1]), 1, true)
+            !parse(&eth_to([2, 0, 0, 0, 0, 1]), 1, ALL)
                 .unwrap()
                 .multicast_only
         );
-        assert_eq!(parse(&[], 0, true), Ok(Parsed::default()));
+        assert_eq!(parse(&[], 0, ALL), Ok(Parsed::default()));
     }
 }

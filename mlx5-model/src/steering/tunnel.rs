@@ -10,7 +10,7 @@ use super::matching::Field;
 
 /// Where VXLAN is expected (RFC 7348).
 const VXLAN_PORT: u16 = 4789;
-const PROTOCOL_GRE: u8 = 47;
+pub const PROTOCOL_GRE: u8 = 47;
 /// IPv4 (RFC 2003) and IPv6 (RFC 2473, RFC 4213) directly inside IP.
 const PROTOCOL_IPV4: u8 = 4;
 const PROTOCOL_IPV6: u8 = 41;
@@ -26,6 +26,44 @@ enum Tunnel {
     Vxlan { vni: u32 },
     Gre { protocol: u16, key: Option<u32> },
     Ip,
+}
+
+/// A GRE header (RFC 2784, RFC 2890), and what it carries.
+pub struct Gre<'f> {
+    /// What lies inside.
+    pub protocol: u16,
+    /// The key, if it has one.
+    pub key: Option<u32>,
+    /// Everything behind it.
+    pub inside: &'f [u8],
+}
+
+impl<'f> Gre<'f> {
+    /// The header at the start of `packet`.
+    pub fn of(packet: &'f [u8]) -> Option<Self> {
+        let flags = u16::from_be_bytes([*packet.first()?, *packet.get(1)?]);
+        let protocol = u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]);
+        if flags & 0x7 != 0 {
+            return None;
+        }
+        let mut at = 4;
+        let mut word = |present: bool| {
+            let bytes = present.then(|| packet.get(at..at + 4));
+            at += 4 * usize::from(present);
+            bytes
+                .flatten()
+                .and_then(|bytes| bytes.first_chunk::<4>())
+                .copied()
+        };
+        let _checksum = word(flags & 0x8000 != 0);
+        let key = word(flags & 0x2000 != 0).map(u32::from_be_bytes);
+        let _sequence = word(flags & 0x1000 != 0);
+        Some(Self {
+            protocol,
+            key,
+            inside: packet.get(at..)?,
+        })
+    }
 }
 
 /// The headers in a tunnel, with an Ethernet header made up where there is none.
@@ -67,24 +105,11 @@ impl Inner {
 
     /// `packet` begins with a GRE header.
     fn of_gre(packet: &[u8]) -> Option<Self> {
-        let flags = u16::from_be_bytes([*packet.first()?, *packet.get(1)?]);
-        let protocol = u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]);
-        if flags & 0x7 != 0 {
-            return None;
-        }
-        let mut at = 4;
-        let mut word = |present: bool| {
-            let bytes = present.then(|| packet.get(at..at + 4));
-            at += 4 * usize::from(present);
-            bytes
-                .flatten()
-                .and_then(|bytes| bytes.first_chunk::<4>())
-                .copied()
-        };
-        let _checksum = word(flags & 0x8000 != 0);
-        let key = word(flags & 0x2000 != 0).map(u32::from_be_bytes);
-        let _sequence = word(flags & 0x1000 != 0);
-        let inside = packet.get(at..)?;
+        let Gre {
+            protocol,
+            key,
+            inside,
+        } = Gre::of(packet)?;
         let tunnel = Tunnel::Gre { protocol, key };
         match protocol {
             ETHERTYPE_BRIDGING => Some(Self::copy(tunnel, &[], inside)),

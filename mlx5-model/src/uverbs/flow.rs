@@ -7,7 +7,7 @@ use crate::nic::Session;
 use crate::objects::Index;
 use crate::state::{Flow, FlowRules, QpBody, State};
 use crate::steering::{
-    Action, Destination, Fate, LAST_PRIORITY, MAX_SPECS, Match, Place, leftovers, parse,
+    Action, Destination, Fate, LAST_PRIORITY, MAX_SPECS, Match, Place, Sight, leftovers, parse,
 };
 
 use super::wq::lacks;
@@ -27,6 +27,16 @@ const DONT_TRAP: u32 = 1 << 1;
 pub const EGRESS: u32 = 1 << 2;
 const RESERVED: u32 = 1 << 3;
 
+/// What rules can look at.
+pub fn sight(session: &Session) -> Sight {
+    let caps = &session.device().settings().caps;
+    Sight {
+        tunnels: caps.tunnel_offloads,
+        mpls: caps.mpls,
+        esp: caps.esp,
+    }
+}
+
 /// EX_CREATE_FLOW.
 pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
     let (command, rest) = request.core_and_rest::<ib_uverbs_create_flow>()?;
@@ -36,8 +46,7 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
     let port = state.port_index(u32::from(attr.port))?;
     let qp = state.qps.find(command.qp_handle, session.context())?;
     let to = destination(&state, qp)?;
-    let caps = &session.device().settings().caps;
-    let parsed = parse(specs, attr.num_of_specs, caps.tunnel_offloads)?;
+    let parsed = parse(specs, attr.num_of_specs, sight(session))?;
     let counters = parsed
         .counters
         .map(|handle| state.rings.counters.find(handle, session.context()))
@@ -78,7 +87,7 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
         attr_type::NORMAL => FlowRules::Entries(vec![(place, parsed.rule)], action),
         attr_type::ALL_DEFAULT => FlowRules::Entries(all.to_vec(), action),
         attr_type::MC_DEFAULT => FlowRules::Entries(all[..1].to_vec(), action),
-        attr_type::SNIFFER if caps.sniffer => FlowRules::Sniffer(to),
+        attr_type::SNIFFER if session.device().settings().caps.sniffer => FlowRules::Sniffer(to),
         attr_type::SNIFFER => return Err(libc::EOPNOTSUPP),
         _ => return Err(libc::EINVAL),
     };

@@ -11,7 +11,7 @@ use crate::nic::Session;
 use crate::state::{Flow, FlowRules, Matcher};
 use crate::steering::{Action, Fate, LAST_PRIORITY, Place, match_param};
 
-use super::flow::{EGRESS, destination, install};
+use super::flow::{EGRESS, destination, install, sight};
 use super::ioctl::{Attrs, Kind, Spec};
 use super::wq::lacks;
 
@@ -139,8 +139,8 @@ pub fn create_flow(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
         return Err(libc::EOPNOTSUPP);
     }
     let value = attrs.bytes(MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE)?;
-    let tunnels = session.device().settings().caps.tunnel_offloads;
-    let parsed = match_param::parse(&criteria.mask, &value, criteria.criteria, tunnels)?;
+    let sight = sight(session);
+    let parsed = match_param::parse(&criteria.mask, &value, criteria.criteria, sight)?;
     let place = if parsed.multicast_only {
         Place::Multicast
     } else {
