@@ -7,6 +7,7 @@
 //! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the place its hash names.
 
 use super::{flow::Flow, key::Key};
+use crate::memory::prefer_huge_pages;
 use std::hash::BuildHasher;
 
 /// One place in the index.
@@ -41,9 +42,15 @@ impl Table {
     /// For `capacity` flows.
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(1, Self::MOST);
+        let cells = (2 * capacity).next_power_of_two();
+        let mut index = Vec::with_capacity(cells);
+        prefer_huge_pages(index.spare_capacity_mut());
+        index.resize(cells, FREE);
+        let mut flows = Vec::with_capacity(capacity);
+        prefer_huge_pages(flows.spare_capacity_mut());
         Self {
-            index: vec![FREE; (2 * capacity).next_power_of_two()].into(),
-            flows: Vec::with_capacity(capacity),
+            index: index.into(),
+            flows,
             capacity,
             seed: std::hash::RandomState::new().hash_one(0),
         }
