@@ -69,9 +69,10 @@ fn describe(device: &DeviceFacts) -> String {
         match caps.clock_khz {
             0 => "no completion timestamps".into(),
             khz => format!(
-                "{} MHz, {} bits",
+                "{} MHz, {} bits{}",
                 khz as f64 / 1000.0,
-                caps.timestamp_mask.count_ones()
+                caps.timestamp_mask.count_ones(),
+                if caps.real_time { ", real time" } else { "" }
             ),
         },
     );
@@ -168,6 +169,7 @@ pub mod tests {
                 max_cqe: 4_194_303,
                 clock_khz: 1_000_000,
                 timestamp_mask: u64::MAX,
+                real_time: false,
                 rss_toeplitz: true,
                 delay_drop: true,
                 ..DeviceCaps::default()
@@ -181,6 +183,7 @@ pub mod tests {
                 mtu: Some(1500),
                 place: Place::default(),
             }],
+            delay_drop: None,
             direct: true,
             software: false,
             missing: missing.iter().map(|verb| (*verb).to_owned()).collect(),

@@ -197,12 +197,13 @@ fn text(files: &[FileFacts], report: &Report, canvas: &Canvas) -> String {
     };
     let _ = writeln!(
         text,
-        "{} frames, {}, {} flows in {:.3} s; hash {}, key {}, table of {}{weights}",
+        "{} frames, {}, {} flows in {:.3} s; hash {}{}, key {}, table of {}{weights}",
         thousands(report.frames),
         bytes(report.bytes),
         thousands(report.flows),
         report.seconds,
         spread.hash,
+        if spread.inner { " inside tunnels" } else { "" },
         spread.key,
         spread.table_size
     );
@@ -243,6 +244,15 @@ fn text(files: &[FileFacts], report: &Report, canvas: &Canvas) -> String {
         "hashed by addresses alone",
         &report.addresses_only,
     );
+    for (what, load) in [
+        ("dropped by rules", report.dropped),
+        ("taken by no rule, left to the kernel", report.left),
+    ] {
+        if load.frames > 0 {
+            let frames = thousands(load.frames);
+            let _ = writeln!(text, "{what}: {frames} frames, {}", bytes(load.bytes));
+        }
+    }
     heaviest(&mut text, report, canvas);
     if let Some(suggestion) = &report.suggestion {
         suggest(&mut text, suggestion);

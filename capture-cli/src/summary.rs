@@ -5,13 +5,14 @@ use crate::{
     table::{aligned, rate, scaled, thousands},
 };
 use engine::{
-    capture::{ClockReport, End, Report},
+    capture::{End, Report},
+    clock::ClockReport,
     flows::FlowsReport,
     plan::{Plan, Stamps},
     recover::Recovered,
     reduce::FcsReport,
     sink::{Deleted, HookReport},
-    stats::{Counter, LINES, NicCounters, QueueLedger, Total, live},
+    stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, live},
 };
 use serde::Serialize;
 use std::{
@@ -48,6 +49,8 @@ pub struct Summary<'a> {
     /// Where stamps come from, and how the device's clock went beside the system's.
     stamps: Stamps,
     clock: Option<ClockReport>,
+    /// How long the NIC held frames for a WQ without buffers, in microseconds; null: it did not.
+    delay_drop_timeout_us: Option<Counter>,
     end: &'static str,
     error: Option<&'a str>,
     notes: &'a [String],
@@ -84,6 +87,7 @@ impl<'a> Summary<'a> {
             startup_s: report.startup.as_secs_f64(),
             stamps: plan.stamps,
             clock: report.clock,
+            delay_drop_timeout_us: plan.delays_drop().then(|| timeout(plan)),
             end,
             error,
             notes: &report.notes,
@@ -92,6 +96,12 @@ impl<'a> Summary<'a> {
             wqcap: env!("CARGO_PKG_VERSION"),
         }
     }
+}
+
+fn timeout(plan: &Plan) -> Counter {
+    let unreadable = Counter::Unreadable(Unreadable::Unreadable);
+    let told = plan.device.delay_drop;
+    told.map_or(unreadable, |it| Counter::Value(it.timeout_us))
 }
 
 /// Names for programs; the text only with failures.

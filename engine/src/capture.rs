@@ -2,7 +2,7 @@
 
 use crate::{
     Error,
-    clock::{Conversion, SharedConversion},
+    clock::ClockReport,
     config::{Format, PipelineMode},
     filter::{Filter, Switch},
     flows::FlowsReport,
@@ -36,10 +36,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod clock;
 mod respread;
 mod rules;
 mod wq_flags;
 
+use clock::{Clock, ClockWatch};
 pub use respread::{Respread, Respreading};
 pub use wq_flags::WqFlagsHandle;
 
@@ -47,8 +49,6 @@ pub use wq_flags::WqFlagsHandle;
 const BATCH: usize = 64;
 /// How often a waiting hand looks at its flags.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often the device's clock is held to the system's.
-const CLOCK_EVERY: Duration = Duration::from_secs(1);
 /// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
 const SETTLE: Duration = Duration::from_millis(2);
 
@@ -106,29 +106,21 @@ struct Shared {
     verifies: bool,
 }
 
-/// The device's clock and when it was last held to the system's.
-struct Clock {
-    shared: Arc<SharedConversion>,
-    nominal: Conversion,
-    current: Conversion,
-    /// The files speak the system's time, so the conversion is corrected.
-    hold: bool,
-    next: Instant,
-    report: ClockReport,
+/// What there is before the first verb.
+struct Beginning {
+    started: Instant,
+    counters: Vec<Arc<QueueCounters>>,
+    clock: ClockWatch,
 }
 
-/// How the device's clock went beside the system's.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct ClockReport {
-    /// The device's clock at its nominal rate minus the system's, in nanoseconds, at the last look. Both were equal at
-    /// the start.
-    pub offset_ns: i64,
-    /// The same as a rate, in parts per million: how much faster the device's clock runs.
-    pub drift_ppm: f64,
-    /// The most that a stamp in the files was off the system's time at any look, in nanoseconds.
-    pub worst_error_ns: u64,
-    /// Looks, one a second.
-    pub looks: u64,
+impl Beginning {
+    fn of(plan: &Plan) -> Self {
+        Self {
+            started: Instant::now(),
+            counters: plan.queues.iter().map(|_| Arc::default()).collect(),
+            clock: ClockWatch::default(),
+        }
+    }
 }
 
 /// Counters of a moment, for progress lines.
@@ -253,7 +245,10 @@ impl Report {
             }),
             duration: self.duration + later.duration,
             startup: self.startup,
-            clock: later.clock,
+            clock: match (self.clock, later.clock) {
+                (Some(earlier), Some(later)) => Some(later.after(&earlier)),
+                (earlier, later) => later.or(earlier),
+            },
             notes: [self.notes, later.notes].concat(),
         }
     }
@@ -276,13 +271,11 @@ impl Capture {
     /// # Errors
     /// A verb or a file failed; nothing is left behind.
     pub fn start(plan: &Plan, limits: Limits) -> Result<Self, Error> {
-        let started = Instant::now();
-        let counters: Vec<Arc<QueueCounters>> =
-            plan.queues.iter().map(|_| Arc::default()).collect();
+        let beginning = Beginning::of(plan);
         match plan.output.format {
             Format::Pcap => {
                 let encoder = PcapEncoder::new(plan.snaplen).with_fcs(plan.scatters_fcs());
-                Self::to_files(plan, limits, started, counters, &encoder)
+                Self::to_files(plan, limits, beginning, &encoder)
             }
             Format::Pcapng => {
                 let interface = plan
@@ -291,10 +284,11 @@ impl Capture {
                     .unwrap_or_else(|| format!("{} port {}", plan.device.name, plan.port));
                 let encoder = PcapngEncoder::new(plan.snaplen, interface)
                     .with_fcs(plan.scatters_fcs())
-                    .from_origin(origin(plan));
-                Self::to_files(plan, limits, started, counters, &encoder)
+                    .from_origin(origin(plan))
+                    .with_clock(plan.stamp_form().map(|_| Arc::clone(&beginning.clock)));
+                Self::to_files(plan, limits, beginning, &encoder)
             }
-            Format::None => Self::to_made(plan, limits, started, counters, &|_| Count),
+            Format::None => Self::to_made(plan, limits, beginning, &|_| Count),
         }
     }
 
@@ -308,29 +302,26 @@ impl Capture {
         limits: Limits,
         make: impl Fn(Place) -> C,
     ) -> Result<Self, Error> {
-        let counters = plan.queues.iter().map(|_| Arc::default()).collect();
-        Self::to_made(plan, limits, Instant::now(), counters, &make)
+        Self::to_made(plan, limits, Beginning::of(plan), &make)
     }
 
     fn to_made<C: Consumer + 'static>(
         plan: &Plan,
         limits: Limits,
-        started: Instant,
-        counters: Vec<Arc<QueueCounters>>,
+        beginning: Beginning,
         make: &impl Fn(Place) -> C,
     ) -> Result<Self, Error> {
         let sources = plan.queues.iter().map(|queue| Made {
             queue: queue.index,
             make,
         });
-        Self::with(plan, limits, started, counters, None, sources)
+        Self::with(plan, limits, beginning, None, sources)
     }
 
     fn to_files<E: Encoder>(
         plan: &Plan,
         limits: Limits,
-        started: Instant,
-        counters: Vec<Arc<QueueCounters>>,
+        beginning: Beginning,
         encoder: &E,
     ) -> Result<Self, Error> {
         let files = Files {
@@ -351,6 +342,7 @@ impl Capture {
             hook: plan.output.hook.clone(),
             index_dir: plan.output.index_dir.clone(),
         };
+        let counters = &beginning.counters;
         if plan.output.stdout {
             // Past std's own buffer, which would hide how much was taken.
             let out = std::io::stdout().as_fd().try_clone_to_owned();
@@ -358,40 +350,43 @@ impl Capture {
                 what: "stdout".into(),
                 source,
             })?;
-            let written = Writer::start_stream(&files, encoder, &counters, File::from(out))?;
-            Self::to_sinks(plan, limits, started, counters, written)
+            let written = Writer::start_stream(&files, encoder, counters, File::from(out))?;
+            Self::to_sinks(plan, limits, beginning, written)
         } else if plan.output.by_time {
-            let written = Writer::start_ordered(&files, encoder, &counters)?;
-            Self::to_sinks(plan, limits, started, counters, written)
+            let written = Writer::start_ordered(&files, encoder, counters)?;
+            Self::to_sinks(plan, limits, beginning, written)
         } else {
-            let written = Writer::start(&files, encoder, &counters)?;
-            Self::to_sinks(plan, limits, started, counters, written)
+            let written = Writer::start(&files, encoder, counters)?;
+            Self::to_sinks(plan, limits, beginning, written)
         }
     }
 
     fn to_sinks<C: Consumer + 'static>(
         plan: &Plan,
         limits: Limits,
-        started: Instant,
-        counters: Vec<Arc<QueueCounters>>,
+        beginning: Beginning,
         (writer, sinks): (Writer, Vec<C>),
     ) -> Result<Self, Error> {
         let sources = sinks.into_iter().map(ToSink);
-        Self::with(plan, limits, started, counters, Some(writer), sources)
+        Self::with(plan, limits, beginning, Some(writer), sources)
     }
 
     fn with<S: Source>(
         plan: &Plan,
         limits: Limits,
-        started: Instant,
-        counters: Vec<Arc<QueueCounters>>,
+        beginning: Beginning,
         writer: Option<Writer>,
         sources: impl Iterator<Item = S>,
     ) -> Result<Self, Error> {
         let observers = Observers::start(plan, plan.stages() / plan.queues.len())?;
         let mut port = Port::open(plan)?;
         let events = AsyncEvents::of(port.context())?;
-        let nic = NicReader::start(&plan.device.name, plan.port, plan.netdev.as_deref());
+        let nic = NicReader::start(
+            &plan.device.name,
+            plan.port,
+            plan.netdev.as_deref(),
+            plan.delays_drop(),
+        );
         let nic = Arc::new(nic);
         let mut rings = Vec::with_capacity(plan.queues.len());
         let mut ready = None;
@@ -400,16 +395,10 @@ impl Capture {
             ready.get_or_insert_with(Instant::now);
         }
         port.spread(&rings)?;
-        let clock = match plan.stamps {
-            Stamps::Software => None,
-            stamps => Some(Clock::start(
-                port.conversion(plan)?,
-                stamps == Stamps::HardwareSystem,
-            )),
-        };
+        let clock = Clock::start(plan, &port, beginning.clock)?;
         let shared = Shared {
             control: Arc::default(),
-            counters,
+            counters: beginning.counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(Switch::new(plan.reduction.filter.clone())),
             split: plan.steering.split.clone().map(Arc::new),
@@ -438,8 +427,8 @@ impl Capture {
             nic,
             limits,
             stop_on_port_down: plan.stop_on_port_down,
-            started,
-            ready: ready.unwrap_or(started),
+            started: beginning.started,
+            ready: ready.unwrap_or(beginning.started),
             end: None,
         };
         for (i, (ring, source)) in rings.into_iter().zip(sources).enumerate() {
@@ -652,8 +641,10 @@ impl Capture {
         while let Some(event) = self.events.take() {
             self.handle(event);
         }
-        if let Some(clock) = &mut self.clock {
-            clock.look(&self.port);
+        if let Some(told) = self.clock.as_mut().and_then(|it| it.look(&self.port)) {
+            let after = self.ready.elapsed().as_secs_f64();
+            self.shared
+                .note(format!("{told}, found after {after:.3} s"));
         }
         self.look_at_load();
         if self.end.is_some() {
@@ -780,7 +771,7 @@ impl Capture {
             hooks: finished.hooks,
             duration: self.ready.elapsed(),
             startup: self.ready.duration_since(self.started),
-            clock: self.clock.as_ref().map(|c| c.report),
+            clock: self.clock.as_ref().map(Clock::report),
             notes,
         }
     }
@@ -938,56 +929,16 @@ impl Shared {
     }
 }
 
-impl Clock {
-    fn start(nominal: Conversion, hold: bool) -> Self {
-        Self {
-            shared: Arc::new(SharedConversion::new(nominal)),
-            nominal,
-            current: nominal,
-            hold,
-            next: Instant::now() + CLOCK_EVERY,
-            report: ClockReport::default(),
-        }
-    }
-
-    /// Once a second: measures the device's clock, and corrects the conversion if the files speak the system's time.
-    fn look(&mut self, port: &Port) {
-        let now = Instant::now();
-        if now < self.next {
-            return;
-        }
-        self.next = now + CLOCK_EVERY;
-        let Ok((ticks, ns)) = port.read_clock() else {
-            return;
-        };
-        let since_start = self.nominal.since_base(ns);
-        self.report.looks += 1;
-        self.report.offset_ns = ahead(self.nominal.ns(ticks), ns);
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "parts per million need few digits"
-        )]
-        {
-            self.report.drift_ppm = self.report.offset_ns as f64 * 1e6 / since_start.max(1) as f64;
-        }
-        let error = ahead(self.current.ns(ticks), ns).unsigned_abs();
-        self.report.worst_error_ns = self.report.worst_error_ns.max(error);
-        if self.hold {
-            let interval = u64::try_from(CLOCK_EVERY.as_nanos()).unwrap_or(u64::MAX);
-            self.current = self.current.corrected(ticks, ns, interval, &self.nominal);
-            self.shared.store(self.current);
-        }
-    }
-}
-
 /// What pcapng files tell of this run.
 fn origin(plan: &Plan) -> Origin {
     let port = plan.device.ports.iter().find(|p| p.number == plan.port);
     let (vendor, part) = plan.device.vendor_part;
-    let stamps = match plan.stamps {
-        Stamps::HardwareSystem => "the NIC's clock, held to the system's",
-        Stamps::HardwareNic => "the NIC's clock as it runs",
-        Stamps::Software => "the system's clock, once a batch",
+    let stamps = match (plan.stamps, plan.real_time) {
+        (Stamps::HardwareSystem, false) => "the NIC's clock, held to the system's",
+        (Stamps::HardwareSystem, true) => "the NIC's real-time clock, held to the system's",
+        (Stamps::HardwareNic, false) => "the NIC's clock as it runs",
+        (Stamps::HardwareNic, true) => "the NIC's real-time clock as it runs",
+        (Stamps::Software, _) => "the system's clock, once a batch",
     };
     #[allow(
         clippy::cast_possible_truncation,
@@ -1003,11 +954,4 @@ fn origin(plan: &Plan) -> Origin {
         comment: format!("stamps: {stamps}"),
         ..Origin::here()
     }
-}
-
-/// How far one time is ahead of another.
-fn ahead(one: u64, other: u64) -> i64 {
-    #[allow(clippy::cast_possible_wrap, reason = "a signed distance")]
-    let distance = one.wrapping_sub(other) as i64;
-    distance
 }

@@ -1,96 +1,132 @@
-//! The device's clock: ticks of a completion in, nanoseconds since 1970 out.
+//! The device's clock: stamps of completions in, nanoseconds since 1970 out.
 //!
-//! May import: nothing of the engine. Who queries the device's clock and when is [`crate::capture`]'s business.
+//! A [`Reader`] looks at the device's clock beside the host's, a [`Keeper`] makes a line of what it saw, and the loops
+//! convert by that line ([`SharedConversion`]).
 //!
-//! Invariant: a conversion is continuous. A correction bends the line from the present tick on and never steps it,
-//! so stamps do not run backward when the system clock is slewed under them.
+//! May import: [`crate::verbs`], in `reader` alone. Who looks and when is [`crate::capture`]'s business.
+//!
+//! Invariant: a correction never turns the line back. It bends it from the present stamp on; the line steps only where
+//! the device's own clock has jumped, to go on as if it had not.
 
+mod keeper;
+mod reader;
 mod shared;
 
+pub use keeper::{ClockReport, Disturbance, Keeper};
+pub use reader::{NicTime, Reader, Reading, coarse_ns, monotonic_ns};
 pub use shared::SharedConversion;
 
-/// Most a correction may bend the line: 500 parts per million, the most the kernel slews its own clock by.
-const MAX_SLEW: f64 = 500e-6;
-/// A difference too large to slew away, in nanoseconds: the system clock was set, not disciplined.
-const STEP: i64 = 1_000_000_000;
+/// How far a held line may be ahead of the host's coarse clock, which is up to 10 ms old.
+const AHEAD_NS: u64 = 20_000_000;
 
-/// A line from ticks to nanoseconds.
+/// What a completion's stamp is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A free-running counter.
+    Ticks {
+        /// High bits that do not count.
+        unused: u32,
+    },
+    /// UTC: seconds in the upper half, nanoseconds in the lower (PRM, "Real time clock").
+    RealTime,
+}
+
+impl Form {
+    /// A counter of which these bits count.
+    #[must_use]
+    pub fn ticks(mask: u64) -> Self {
+        Self::Ticks {
+            unused: mask.leading_zeros().min(63),
+        }
+    }
+
+    /// From one stamp of this form to another, in ticks or nanoseconds.
+    #[inline]
+    #[allow(clippy::cast_possible_wrap, reason = "a signed distance")]
+    fn distance(self, from: u64, to: u64) -> i64 {
+        match self {
+            Self::Ticks { unused } => (to.wrapping_sub(from) << unused) as i64 >> unused,
+            Self::RealTime => linear(to).wrapping_sub(linear(from)) as i64,
+        }
+    }
+}
+
+/// Nanoseconds of a real-time stamp.
+#[inline]
+fn linear(stamp: u64) -> u64 {
+    (stamp >> 32)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(stamp & 0xffff_ffff)
+}
+
+/// The real-time stamp of a time.
+fn real_time(ns: u64) -> u64 {
+    ((ns / 1_000_000_000) << 32) | (ns % 1_000_000_000)
+}
+
+/// A line from stamps to nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conversion {
-    /// The device's ticks at the line's start.
-    base_ticks: u64,
+    form: Form,
+    /// The stamp at the line's start.
+    base: u64,
     /// Nanoseconds since 1970 at the line's start.
     base_ns: u64,
     /// Nanoseconds per tick, 2^32 being one.
     slope: u64,
+    /// The host's monotonic clock at the line's start; 0: the line does not follow the host's time.
+    base_mono_ns: u64,
 }
 
 impl Conversion {
-    /// A line through one reading, at the clock's nominal rate in kHz.
+    /// A line through one stamp, with so many nanoseconds a tick.
     #[must_use]
-    pub fn new(ticks: u64, ns: u64, khz: u64) -> Self {
-        let slope = (1_000_000u128 << 32) / u128::from(khz.max(1));
-        Self {
-            base_ticks: ticks,
-            base_ns: ns,
-            slope: u64::try_from(slope).unwrap_or(u64::MAX),
-        }
-    }
-
-    /// Nanoseconds since 1970 at `ticks`, which may lie on either side of the line's start.
-    #[inline]
-    #[must_use]
-    pub fn ns(&self, ticks: u64) -> u64 {
-        #[allow(
-            clippy::cast_possible_wrap,
-            reason = "a signed distance on a wrapping counter"
-        )]
-        let distance = i128::from(ticks.wrapping_sub(self.base_ticks) as i64);
+    pub fn new(form: Form, stamp: u64, ns: u64, ns_per_tick: f64) -> Self {
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "the distance fits 64 bits"
+            reason = "a positive rate; 32 bits behind the point are a quarter of a nanosecond a second"
         )]
+        let slope = (ns_per_tick * 2f64.powi(32)).round() as u64;
+        Self {
+            form,
+            base: stamp,
+            base_ns: ns,
+            slope,
+            base_mono_ns: 0,
+        }
+    }
+
+    /// The same line, known to follow the host's time, whose monotonic clock showed `mono_ns` at its start.
+    #[must_use]
+    pub fn held_from(self, mono_ns: u64) -> Self {
+        Self {
+            base_mono_ns: mono_ns,
+            ..self
+        }
+    }
+
+    /// Nanoseconds since 1970 at a stamp, which may lie on either side of the line's start.
+    #[inline]
+    #[must_use]
+    pub fn ns(&self, stamp: u64) -> u64 {
+        let distance = i128::from(self.form.distance(self.base, stamp));
+        #[allow(clippy::cast_possible_truncation, reason = "the distance fits 64 bits")]
         let ns = ((distance * i128::from(self.slope)) >> 32) as i64;
         self.base_ns.wrapping_add_signed(ns)
     }
 
-    /// Nanoseconds from the line's start to `ns`.
+    /// The latest time that a frame can have been received when the host's monotonic clock shows `mono_ns`. A device
+    /// whose clock has jumped stamps later ones until that is found out.
+    #[inline]
     #[must_use]
-    pub fn since_base(&self, ns: u64) -> u64 {
-        ns.saturating_sub(self.base_ns)
-    }
-
-    /// The line bent at `ticks` so that it meets the reference clock, which shows `ns` there, one `interval` on.
-    /// `nominal` is the line at the clock's nominal rate. A difference of more than a second forward is stepped
-    /// over; backward it is slewed all the same.
-    #[must_use]
-    pub fn corrected(&self, ticks: u64, ns: u64, interval_ns: u64, nominal: &Self) -> Self {
-        let here = self.ns(ticks);
-        #[allow(clippy::cast_possible_wrap, reason = "a signed distance")]
-        let error = ns.wrapping_sub(here) as i64;
-        if error > STEP {
-            return Self {
-                base_ticks: ticks,
-                base_ns: ns,
-                slope: nominal.slope,
-            };
+    pub fn latest(&self, mono_ns: u64) -> u64 {
+        if self.base_mono_ns == 0 {
+            return u64::MAX;
         }
-        #[allow(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "parts per million of a rate"
-        )]
-        let slope = {
-            let bend = (error as f64 / interval_ns.max(1) as f64).clamp(-MAX_SLEW, MAX_SLEW);
-            (nominal.slope as f64 * (1.0 + bend)) as u64
-        };
-        Self {
-            base_ticks: ticks,
-            base_ns: here,
-            slope,
-        }
+        let elapsed = mono_ns.saturating_sub(self.base_mono_ns);
+        // The line runs no more than a thousandth faster.
+        self.base_ns + elapsed + elapsed / 1000 + AHEAD_NS
     }
 }
 
@@ -98,69 +134,66 @@ impl Conversion {
 mod tests {
     use super::*;
 
+    const ALL: Form = Form::Ticks { unused: 0 };
+
     #[test]
-    fn a_nominal_line_counts_nanoseconds() {
-        let gigahertz = Conversion::new(1_000, 5_000_000_000, 1_000_000);
+    fn a_line_counts_nanoseconds() {
+        let gigahertz = Conversion::new(ALL, 1_000, 5_000_000_000, 1.0);
         assert_eq!(gigahertz.ns(1_000), 5_000_000_000);
         assert_eq!(gigahertz.ns(1_001), 5_000_000_001);
         assert_eq!(gigahertz.ns(999), 4_999_999_999);
-        let slow = Conversion::new(0, 0, 156_250);
-        // 6.4 ns a tick; the fixed-point slope is short by less than one part in 2^34.
-        assert!((6_399_999_999..=6_400_000_000).contains(&slow.ns(1_000_000_000)));
+        let slow = Conversion::new(ALL, 0, 0, 6.4);
+        assert!(slow.ns(1_000_000_000).abs_diff(6_400_000_000) <= 1);
     }
 
     #[test]
     fn wraps_with_the_counter() {
-        let line = Conversion::new(u64::MAX - 5, 1_000, 1_000_000);
+        let line = Conversion::new(ALL, u64::MAX - 5, 1_000, 1.0);
         assert_eq!(line.ns(4), 1_010);
+        let narrow = Conversion::new(Form::ticks((1 << 40) - 1), (1 << 40) - 6, 1_000, 1.0);
+        assert_eq!(narrow.ns(4), 1_010);
+        assert_eq!(narrow.ns((1 << 40) - 7), 999);
+        assert_eq!(narrow.ns(4 | 0xff << 40), 1_010, "bits that do not count");
     }
 
     #[test]
-    fn a_correction_is_continuous_and_bounded() {
-        let nominal = Conversion::new(0, 0, 1_000_000);
-        // The system clock runs 100 ppm faster than the device's.
-        let mut line = nominal;
-        for second in 1..=20u64 {
-            let ticks = second * 1_000_000_000;
-            let system = ticks + ticks / 10_000;
-            let next = line.corrected(ticks, system, 1_000_000_000, &nominal);
-            assert_eq!(next.ns(ticks), line.ns(ticks), "no step");
-            line = next;
-        }
-        let ticks = 21_000_000_000u64;
-        let error = (ticks + ticks / 10_000).abs_diff(line.ns(ticks));
-        assert!(
-            error <= 110_000,
-            "follows within one second's drift, not {error} ns"
-        );
+    fn real_time_is_read_in_halves() {
+        let now = 1_700_000_000_999_999_999;
+        let line = Conversion::new(Form::RealTime, real_time(now), now, 1.0);
+        assert_eq!(line.ns(real_time(now)), now);
+        assert_eq!(line.ns(real_time(now + 2)), now + 2);
+        assert_eq!(line.ns(real_time(now - 1_000_000_000)), now - 1_000_000_000);
     }
 
     #[test]
-    fn a_system_clock_set_back_does_not_turn_stamps_back() {
-        let nominal = Conversion::new(0, 10_000_000_000, 1_000_000);
-        let line = nominal.corrected(1_000_000_000, 0, 1_000_000_000, &nominal);
-        assert!(line.ns(2_000_000_000) > line.ns(1_000_000_000));
+    fn nothing_is_received_later_than_now() {
+        let line = Conversion::new(ALL, 0, 5_000_000_000, 1.0);
+        assert_eq!(line.latest(1), u64::MAX, "it follows nobody");
+        let held = line.held_from(1_000);
+        let now = held.latest(1_000_001_000);
+        assert!((6_000_000_000..6_100_000_000).contains(&now), "{now}");
     }
 
     #[test]
     fn a_shared_line_is_read_whole() {
-        let shared = SharedConversion::new(Conversion::new(0, 0, 1_000_000));
+        let at = |i| Conversion {
+            form: ALL,
+            base: i,
+            base_ns: i,
+            slope: i,
+            base_mono_ns: i,
+        };
+        let shared = SharedConversion::new(at(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for i in 1..=100_000u64 {
-                    shared.store(Conversion {
-                        base_ticks: i,
-                        base_ns: i,
-                        slope: i,
-                    });
+                    shared.store(&at(i));
                 }
             });
             loop {
                 let c = shared.load();
-                if c.base_ticks != 0 {
-                    assert!(c.base_ticks == c.base_ns && c.base_ns == c.slope, "{c:?}");
-                }
-                if c.base_ticks == 100_000 {
+                assert_eq!(c, at(c.base));
+                if c.base == 100_000 {
                     break;
                 }
             }

@@ -4,6 +4,7 @@
 
 use crate::{
     Error,
+    delay_drop::DelayDrop,
     place::Place,
     verbs::{self, Context, TunnelOffloads},
 };
@@ -31,6 +32,8 @@ pub struct DeviceFacts {
     pub numa_node: Option<u32>,
     /// Capabilities that matter to capture.
     pub caps: DeviceCaps,
+    /// What its driver tells of delay drop; `None`: nothing, or not to us.
+    pub delay_drop: Option<DelayDrop>,
     /// Its ports, in port order (port 1 first).
     pub ports: Vec<PortFacts>,
     /// Its rings can be reached in their own memory (libmlx5's direct verbs).
@@ -72,6 +75,8 @@ pub struct DeviceCaps {
     pub clock_khz: u64,
     /// Which bits of a completion timestamp are valid.
     pub timestamp_mask: u64,
+    /// Completions can be stamped in UTC.
+    pub real_time: bool,
 }
 
 /// One port.
@@ -120,6 +125,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
     let attr = context.query_device()?;
     let caps = DeviceCaps {
         tunnels: TunnelOffloads::of(context),
+        real_time: context.stamps_real_time(),
         ..DeviceCaps::of(&attr)
     };
     let ports = (1..=attr.orig_attr.phys_port_cnt)
@@ -132,6 +138,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         vendor_part: (attr.orig_attr.vendor_id, attr.orig_attr.vendor_part_id),
         // The kernel says -1 where there is only one node.
         numa_node: sysfs(name, "device/numa_node").and_then(|t| t.parse().ok()),
+        delay_drop: DelayDrop::of(Path::new("/sys"), name),
         direct: verbs::is_direct(context),
         software: sysfs(name, "device/model/wire").is_some(),
         missing: caps.missing(),
@@ -162,6 +169,7 @@ impl DeviceCaps {
             tunnels: TunnelOffloads::default(),
             clock_khz: attr.hca_core_clock,
             timestamp_mask: attr.completion_timestamp_mask,
+            real_time: false,
         }
     }
 

@@ -59,6 +59,7 @@ pub mod capture;
 pub mod clock;
 pub mod config;
 pub mod control;
+pub mod delay_drop;
 pub mod device;
 mod error;
 pub mod extract;

@@ -1,11 +1,19 @@
 //! The NIC's own counters of what it lost before delivery, by their own names.
 //!
 //! `out_of_buffer` and its like are files of the RDMA device (`ports/N/hw_counters`); `rx_discards_phy` and its like
-//! are ethtool statistics of the port's network interface. A counter that cannot be read is `"unreadable"`, never 0.
+//! are ethtool statistics of the port's network interface; timeouts of delay drop are the driver's, in debugfs. A counter that cannot be read is `"unreadable"`, never 0.
 #![allow(unsafe_code)]
 
-use crate::stats::{Counter, NicCounters, Unreadable};
-use std::{collections::BTreeMap, fs, io, os::fd::AsRawFd, path::PathBuf};
+use crate::{
+    delay_drop::{self, TIMEOUTS},
+    stats::{Counter, NicCounters, Unreadable},
+};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+};
 
 /// Of the RDMA port: always told.
 const PORT: [&str; 1] = ["out_of_buffer"];
@@ -24,19 +32,23 @@ const NETDEV: [&str; 4] = [
 pub struct NicReader {
     folder: PathBuf,
     netdev: Option<String>,
+    /// Where the driver tells of delay drop; `None`: it is not in use, so its timeouts are not ours.
+    delay_drop: Option<PathBuf>,
     start: BTreeMap<&'static str, Option<u64>>,
 }
 
 impl NicReader {
-    /// Reads the counters as they stand at the start.
+    /// Reads the counters as they stand at the start; those of delay drop where it is in use.
     #[must_use]
-    pub fn start(device: &str, port: u8, netdev: Option<&str>) -> Self {
+    pub fn start(device: &str, port: u8, netdev: Option<&str>, delay_drop: bool) -> Self {
+        let told = || delay_drop::folder(Path::new("/sys"), device).unwrap_or_default();
         let folder = PathBuf::from(format!(
             "/sys/class/infiniband/{device}/ports/{port}/hw_counters"
         ));
         let mut reader = Self {
             folder,
             netdev: netdev.map(str::to_owned),
+            delay_drop: delay_drop.then(told),
             start: BTreeMap::new(),
         };
         reader.start = reader.read();
@@ -60,14 +72,13 @@ impl NicReader {
     }
 
     fn read(&self) -> BTreeMap<&'static str, Option<u64>> {
-        let port = |name: &&'static str| {
-            let value = fs::read_to_string(self.folder.join(name))
-                .ok()
-                .and_then(|t| t.trim().parse().ok());
-            (*name, value)
-        };
+        let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse().ok();
+        let port = |name: &&'static str| (*name, number(self.folder.join(name)));
         let mut all: BTreeMap<_, _> = PORT.iter().map(port).collect();
         all.extend(PORT_IF_THERE.iter().map(port).filter(|(_, v)| v.is_some()));
+        if let Some(folder) = &self.delay_drop {
+            all.insert(TIMEOUTS, number(folder.join(TIMEOUTS)));
+        }
         let ethtool = self
             .netdev
             .as_deref()
@@ -153,16 +164,13 @@ mod tests {
 
     #[test]
     fn a_counter_that_cannot_be_read_is_not_a_zero() {
-        let reader = NicReader::start("no_such_device", 1, Some("no_such_if"));
+        let reader = NicReader::start("no_such_device", 1, Some("no_such_if"), true);
         let growth = reader.growth();
-        assert_eq!(
-            growth["out_of_buffer"],
-            Counter::Unreadable(Unreadable::Unreadable)
-        );
-        assert_eq!(
-            growth["rx_discards_phy"],
-            Counter::Unreadable(Unreadable::Unreadable)
-        );
+        for name in ["out_of_buffer", "rx_discards_phy", TIMEOUTS] {
+            assert_eq!(growth[name], Counter::Unreadable(Unreadable::Unreadable));
+        }
         assert!(!growth.contains_key("wire_dropped"));
+        let without = NicReader::start("no_such_device", 1, None, false);
+        assert!(!without.growth().contains_key(TIMEOUTS));
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::{
     Error,
+    clock::Form,
     config::{self, Config},
     device::{DeviceCaps, DeviceFacts, PortFacts},
     filter::Filter,
@@ -65,6 +66,8 @@ pub struct Plan {
     pub flows: Option<FlowsPlan>,
     /// How stamps are made.
     pub stamps: Stamps,
+    /// The device stamps in UTC, instead of counting ticks.
+    pub real_time: bool,
     /// Reach rings in their own memory where the device allows it, else by the verbs.
     pub direct: bool,
     /// Put VLAN tags back that the NIC takes off.
@@ -146,9 +149,9 @@ fn text<T: std::fmt::Display, S: Serializer>(it: &T, serializer: S) -> Result<S:
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stamps {
-    /// The device's ticks, held to the system clock.
+    /// The device's clock, held to the system's.
     HardwareSystem,
-    /// The device's ticks at its nominal rate, from the system's time at the start.
+    /// The device's clock as it runs.
     HardwareNic,
     /// The system clock when a batch was polled.
     Software,
@@ -279,6 +282,8 @@ impl Plan {
             reduction,
             statistics: config.statistics(),
             flows,
+            // By the verbs, completions would be lost: see `CompletionStamps::RealTime`.
+            real_time: stamps != Stamps::Software && caps.real_time && direct,
             stamps,
             direct,
             depth: steer::depth(config),
@@ -312,6 +317,16 @@ impl Plan {
         })
     }
 
+    /// What a completion's stamp is; `None`: nobody asks the device for one.
+    #[must_use]
+    pub fn stamp_form(&self) -> Option<Form> {
+        match self.stamps {
+            Stamps::Software => None,
+            _ if self.real_time => Some(Form::RealTime),
+            _ => Some(Form::ticks(self.device.caps.timestamp_mask)),
+        }
+    }
+
     /// Whether the NIC delivers each frame's FCS.
     #[must_use]
     pub fn scatters_fcs(&self) -> bool {
@@ -322,6 +337,12 @@ impl Plan {
     #[must_use]
     pub fn strips_vlan(&self) -> bool {
         self.wq_flags & CVLAN_STRIPPING != 0
+    }
+
+    /// Whether the NIC holds the wire for a while when a WQ has no buffers.
+    #[must_use]
+    pub fn delays_drop(&self) -> bool {
+        self.wq_flags & DELAY_DROP != 0
     }
 
     /// Whether frames are parsed, so that malformed ones can be counted.
@@ -584,12 +605,12 @@ fn queues(
             "name at least one core, or leave the key out",
         ));
     }
-    let count = usize::from(
-        config
-            .capture
-            .queues
-            .unwrap_or_else(|| u16::try_from(cores.len().min(DEFAULT_QUEUES)).unwrap_or(1)),
-    );
+    let usual = match config.capture.mode {
+        // One is all it takes: see `Steering`.
+        config::Mode::Sniffer => 1,
+        _ => cores.len().min(DEFAULT_QUEUES),
+    };
+    let count = config.capture.queues.map_or(usual, usize::from);
     let most = device.caps.max_wq.min(device.caps.max_table) as usize;
     if count == 0 || count > most {
         return Err(refuse(

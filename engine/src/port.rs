@@ -1,12 +1,16 @@
 //! A plan's verbs objects: created in order, taken down in order, and nothing else.
 
 use crate::{
-    Error, clock,
+    Error,
+    clock::{Form, Reader},
     ladder::{Ladder, Move},
-    plan::{Plan, Stamps},
-    rx::{Ring, RingAttr, system_ns},
+    plan::Plan,
+    rx::{Ring, RingAttr},
     steer::{QpPlan, RulePlan, Spread, Steering},
-    verbs::{Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable, WqHandle},
+    verbs::{
+        CompletionStamps, Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable,
+        WqHandle,
+    },
 };
 use rss::key::RssKey;
 
@@ -91,6 +95,12 @@ impl Port {
         &self.context
     }
 
+    /// The device's clock, to be looked at.
+    #[must_use]
+    pub fn clock(&self) -> Reader<'_> {
+        Reader::of(&self.context)
+    }
+
     /// Makes one queue's ring, ready and full of WRs.
     ///
     /// # Errors
@@ -103,7 +113,11 @@ impl Port {
             flags: plan.wq_flags,
             // One vector serves all: a loop that polls needs none, a sleeper is woken wherever it runs.
             vector: 0,
-            timestamps: plan.stamps != Stamps::Software,
+            stamps: match plan.stamp_form() {
+                None => CompletionStamps::None,
+                Some(Form::Ticks { .. }) => CompletionStamps::Ticks,
+                Some(Form::RealTime) => CompletionStamps::RealTime,
+            },
             restore_vlan: plan.restore_vlan,
             channel: plan.sleep,
             direct: plan.direct,
@@ -330,36 +344,6 @@ impl Port {
         // The catch-all first, or frames of a rule already gone would still land on it.
         while self.rules.pop().is_some() {}
         self._promiscuous = None;
-    }
-
-    /// One reading of the device's clock beside the system's, the tightest of a few.
-    ///
-    /// # Errors
-    /// The device cannot be asked for its clock.
-    pub fn read_clock(&self) -> Result<(u64, u64), Error> {
-        let mut best: Option<(u64, u64, u64)> = None;
-        for _ in 0..5 {
-            let before = system_ns();
-            let ticks = self.context.query_clock()?;
-            let width = system_ns().saturating_sub(before);
-            if best.is_none_or(|(w, ..)| width < w) {
-                best = Some((width, ticks, before + width / 2));
-            }
-        }
-        Ok(best.map_or((0, 0), |(_, ticks, ns)| (ticks, ns)))
-    }
-
-    /// The line from the device's ticks to nanoseconds, at its nominal rate.
-    ///
-    /// # Errors
-    /// The device cannot be asked for its clock.
-    pub fn conversion(&self, plan: &Plan) -> Result<clock::Conversion, Error> {
-        let (ticks, ns) = self.read_clock()?;
-        Ok(clock::Conversion::new(
-            ticks,
-            ns,
-            plan.device.caps.clock_khz,
-        ))
     }
 }
 

@@ -1,11 +1,17 @@
-//! The engine's conversion is a line; here it is three numbers.
+//! The engine's conversion is a line; here it is four numbers, and one form of stamps.
+
+/// As in the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form;
 
 /// As in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conversion {
-    pub(crate) base_ticks: u64,
+    pub(crate) form: Form,
+    pub(crate) base: u64,
     pub(crate) base_ns: u64,
     pub(crate) slope: u64,
+    pub(crate) base_mono_ns: u64,
 }
 
 #[path = "../../engine/src/clock/shared.rs"]

@@ -4,7 +4,8 @@
 //! what it shows starts from the host's time and then drifts from it, as a NIC's does, and steps only by
 //! [`Clock::jump`]; both pages are refreshed only by [`Clock::tick`],
 //! whose caller holds the device; the device keeps mappings of its own, because libmlx5 unmaps its
-//! own before it closes the device.
+//! own before it closes the device. The info page speaks of the clock as a driver would that knows its
+//! nominal rate alone.
 
 #![allow(unsafe_code)]
 
@@ -111,6 +112,10 @@ pub struct Clock {
     now_ns: u64,
     /// How far the clock has jumped.
     jumped_ns: i64,
+    /// How much faster than its nominal rate the clock runs, in parts per million.
+    drift_ppm: i32,
+    /// Until when the info page stands as it does in the middle of an update.
+    updating_until_ns: u64,
     /// PRM "Initialization segment", `internal_timer_h` and `_l`: two big-endian words.
     counter: Page,
     /// `struct mlx5_ib_clock_info`.
@@ -118,11 +123,11 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock of that rate that begins at host time.
+    /// A clock of that nominal rate, off it by so many parts per million, that begins at host time.
     ///
     /// # Errors
     /// When there is no memory for the pages.
-    pub fn new(khz: u64) -> Result<Self, Errno> {
+    pub fn new(khz: u64, drift_ppm: i32) -> Result<Self, Errno> {
         let epoch_ns = read_clock(libc::CLOCK_REALTIME);
         let mut clock = Self {
             khz: khz.max(1),
@@ -130,6 +135,8 @@ impl Clock {
             began: read_clock(libc::CLOCK_MONOTONIC_RAW),
             now_ns: epoch_ns,
             jumped_ns: 0,
+            drift_ppm,
+            updating_until_ns: 0,
             counter: Page::new(c"mlx5-core-clock")?,
             info: Page::new(c"mlx5-clock-info")?,
         };
@@ -169,10 +176,11 @@ impl Clock {
 
         let sign = self.info.half(offset_of!(mlx5_ib_clock_info, sign));
         let turn = sign.load(Ordering::Relaxed);
-        sign.store(
-            turn | abi::MLX5_IB_CLOCK_INFO_KERNEL_UPDATING,
-            Ordering::Relaxed,
-        );
+        let updating = abi::MLX5_IB_CLOCK_INFO_KERNEL_UPDATING;
+        sign.store(turn | updating, Ordering::Relaxed);
+        if self.now_ns < self.updating_until_ns {
+            return self.now_ns;
+        }
         fence(Ordering::Release);
         self.info
             .word(offset_of!(mlx5_ib_clock_info, nsec))
@@ -180,13 +188,23 @@ impl Clock {
         self.info
             .word(offset_of!(mlx5_ib_clock_info, cycles))
             .store(cycles, Ordering::Relaxed);
-        sign.store(turn.wrapping_add(2), Ordering::Release);
+        sign.store((turn & !updating).wrapping_add(2), Ordering::Release);
         self.now_ns
     }
 
     /// What the clock shows at the time of the last tick.
     pub fn shown_ns(&self) -> u64 {
-        self.now_ns.saturating_add_signed(self.jumped_ns)
+        let elapsed = i128::from(self.now_ns - self.epoch_ns);
+        let drifted = elapsed * i128::from(self.drift_ppm) / 1_000_000;
+        self.now_ns
+            .saturating_add_signed(drifted as i64)
+            .saturating_add_signed(self.jumped_ns)
+    }
+
+    /// Leaves the info page in the middle of an update for so long: whoever reads it is told to come again.
+    pub fn keep_updating(&mut self, for_ns: u64) {
+        self.updating_until_ns = self.now_ns.saturating_add(for_ns);
+        self.tick();
     }
 
     /// Lets what the clock shows step.
@@ -263,7 +281,7 @@ mod tests {
 
     #[test]
     fn time_goes_forward_and_the_pages_follow() {
-        let mut clock = Clock::new(1_000_000).unwrap();
+        let mut clock = Clock::new(1_000_000, 0).unwrap();
         let first = clock.now_ns();
         std::thread::sleep(std::time::Duration::from_millis(2));
         let second = clock.tick();
@@ -282,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_jump_is_shown_and_nothing_else() {
-        let mut clock = Clock::new(1_000_000).unwrap();
+        let mut clock = Clock::new(1_000_000, 0).unwrap();
         for jump in [5_000_000_000, -9_000_000_000, i64::MIN, i64::MAX] {
             let before = clock.now_ns();
             clock.jump(jump);
@@ -294,14 +312,42 @@ mod tests {
             );
             assert_eq!(clock.info.word(8).load(Ordering::Relaxed), shown);
         }
-        let mut clock = Clock::new(1_000_000).unwrap();
+        let mut clock = Clock::new(1_000_000, 0).unwrap();
         clock.jump(-7);
         assert_eq!(clock.shown_ns(), clock.now_ns() - 7);
     }
 
     #[test]
+    fn a_drifting_clock_leaves_the_host_behind() {
+        for drift in [-200, 10_000] {
+            let mut clock = Clock::new(1_000_000, drift).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            clock.tick();
+            let elapsed = clock.now_ns() - clock.epoch_ns;
+            let ahead = clock.shown_ns() as i64 - clock.now_ns() as i64;
+            assert!((ahead - elapsed as i64 * i64::from(drift) / 1_000_000).abs() <= 1);
+            assert_eq!(clock.info.word(8).load(Ordering::Relaxed), clock.shown_ns());
+        }
+    }
+
+    #[test]
+    fn an_update_that_takes_its_time_is_seen_and_ends() {
+        let mut clock = Clock::new(1_000_000, 0).unwrap();
+        let sign = |clock: &Clock| clock.info.half(0).load(Ordering::Relaxed);
+        let before = clock.info.word(8).load(Ordering::Relaxed);
+        clock.keep_updating(1_000_000);
+        clock.tick();
+        assert_eq!(sign(&clock) & 1, 1);
+        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), before);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        clock.tick();
+        assert_eq!(sign(&clock) & 1, 0);
+        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), clock.now_ns());
+    }
+
+    #[test]
     fn other_rates_convert_back_by_mult_and_shift() {
-        let clock = Clock::new(156_250).unwrap();
+        let clock = Clock::new(156_250, 0).unwrap();
         let ns = clock.now_ns();
         let cycles = clock.cycles(ns + 1_000_000_000) - clock.cycles(ns);
         assert!((156_249_999..=156_250_001).contains(&cycles));
@@ -317,7 +363,7 @@ mod tests {
 
     #[test]
     fn the_pages_cannot_be_mapped_for_writing() {
-        let clock = Clock::new(1_000_000).unwrap();
+        let clock = Clock::new(1_000_000, 0).unwrap();
         assert_eq!(
             clock
                 .map_counter(std::ptr::null_mut(), libc::PROT_WRITE, libc::MAP_SHARED)

@@ -57,6 +57,11 @@ pub enum Effect {
         /// By so much.
         ns: i64,
     },
+    /// The clock info cannot be read, because it is being updated.
+    ClockBusy {
+        /// How long.
+        for_ns: u64,
+    },
 }
 
 /// When it happens, by its port.
@@ -135,9 +140,12 @@ fn one(text: &str) -> Result<Fault, String> {
         "clock_jump" => Effect::ClockJump {
             ns: options.needed("ns", -JUMP_NS, JUMP_NS)?,
         },
+        "clock_busy" => Effect::ClockBusy {
+            for_ns: options.needed("for", 1, MS)? * NS_PER_MS,
+        },
         _ => {
             return Err(format!(
-                "\"{kind}\" is no fault; there are wq_fatal, bad_lkey, bad_fcs, cq_overrun, port_down, device_fatal, slow_pci and clock_jump"
+                "\"{kind}\" is no fault; there are wq_fatal, bad_lkey, bad_fcs, cq_overrun, port_down, device_fatal, slow_pci, clock_jump and clock_busy"
             ));
         }
     };
@@ -215,7 +223,7 @@ impl<'a> Options<'a> {
         match self.given.first() {
             None => Ok(()),
             Some((name, _)) => Err(format!(
-                "{} takes no {name}, or not twice: wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down takes for, slow_pci ns and for, clock_jump ns, and all of them port",
+                "{} takes no {name}, or not twice: wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down and clock_busy take for, slow_pci ns and for, clock_jump ns, and all of them port",
                 self.kind
             )),
         }
@@ -313,6 +321,10 @@ mod tests {
                 "clock_jump:ns=+9@frames=7",
                 fault(Effect::ClockJump { ns: 9 }, 1, frames),
             ),
+            (
+                "clock_busy:for=5@ms=3",
+                fault(Effect::ClockBusy { for_ns: 5_000_000 }, 1, ms),
+            ),
         ] {
             assert_eq!(parse(text), Ok(vec![wanted]), "{text}");
         }
@@ -344,6 +356,7 @@ mod tests {
             ("slow_pci@ms=1", "slow_pci needs ns=N"),
             ("slow_pci:ns=0@ms=1", "ns=0"),
             ("clock_jump@ms=1", "clock_jump needs ns=N"),
+            ("clock_busy@ms=1", "clock_busy needs for=N"),
             ("clock_jump:ns=1000000000000001@ms=1", "ns=1000000000000001"),
         ] {
             let error = parse(text).expect_err(text);

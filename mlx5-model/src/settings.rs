@@ -33,16 +33,29 @@ pub struct Settings {
 /// One device.
 #[derive(Debug, Clone)]
 pub struct DeviceSettings {
-    /// `mlx5_<N>`.
+    /// `mlx5_<N>`, or `mlx5_bond_<N>`.
     pub name: String,
     /// What it says it can do, and refuses beyond.
     pub caps: DeviceCaps,
+    /// Whom it shares its hardware with.
+    pub place: DevicePlace,
     /// Port `N` is the entry `N - 1`.
     pub ports: Vec<PortSettings>,
     /// The CPU the NIC's thread is pinned to.
     pub cpu: Option<usize>,
     /// What is to go wrong.
     pub faults: Vec<Fault>,
+}
+
+/// Whom a device says it shares its hardware with. What its wires bring does not depend on it.
+#[derive(Debug, Clone, Default)]
+pub struct DevicePlace {
+    /// The PCI function is a virtual one.
+    pub is_vf: bool,
+    /// Virtual functions that it has brought up.
+    pub vfs: u32,
+    /// It stands for several physical ports (RoCE LAG).
+    pub lag: bool,
 }
 
 /// One port.
@@ -64,6 +77,10 @@ pub struct PortSettings {
     pub mtu: u32,
     /// Whether the link is up at the start.
     pub link_up: bool,
+    /// The netdev's port name on an e-switch in switchdev mode, if it is made up.
+    pub eswitch_port: Option<String>,
+    /// The bond that the netdev belongs to, if it is made up.
+    pub bond: Option<String>,
 }
 
 /// What a device can do. The defaults are a ConnectX-5's.
@@ -97,6 +114,8 @@ pub struct DeviceCaps {
     pub max_cqe: u32,
     /// The NIC clock's rate.
     pub clock_khz: u64,
+    /// How much faster than that it runs, in parts per million.
+    pub clock_drift_ppm: i32,
     /// Which bits of a completion's timestamp count; 0: no timestamps.
     pub timestamp_mask: u64,
     /// Whether CQs can be made whose timestamps are UTC.
@@ -128,6 +147,7 @@ impl Default for DeviceCaps {
             max_recv_wr: 32768,
             max_cqe: 4_194_303,
             clock_khz: 1_000_000,
+            clock_drift_ppm: 0,
             timestamp_mask: u64::MAX,
             realtime_clock: false,
             max_srq: 1 << 16,
@@ -147,11 +167,14 @@ struct PortDraft {
     netdev: Option<String>,
     mtu: Option<u32>,
     link_up: Option<bool>,
+    eswitch_port: Option<String>,
+    bond: Option<String>,
 }
 
 #[derive(Debug, Default)]
 struct DeviceDraft {
     ports: usize,
+    place: DevicePlace,
     cpu: Option<usize>,
     faults: Vec<Fault>,
     caps: DeviceCaps,
@@ -381,7 +404,13 @@ impl DeviceDraft {
             ));
         }
         Ok(DeviceSettings {
-            name: format!("mlx5_{index}"),
+            // As the driver names it (`mlx5_ib_stage_init_init`).
+            name: if self.place.lag {
+                format!("mlx5_bond_{index}")
+            } else {
+                format!("mlx5_{index}")
+            },
+            place: self.place,
             caps: self.caps,
             ports,
             cpu: self.cpu,
@@ -420,6 +449,8 @@ impl PortDraft {
             ifname: named.unwrap_or_else(|| format!("mlx5_{device}p{port}")),
             netdev: real,
             link_up: self.link_up.unwrap_or(true),
+            eswitch_port: self.eswitch_port,
+            bond: self.bond,
         })
     }
 }

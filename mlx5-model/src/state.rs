@@ -257,7 +257,7 @@ impl State {
         let ports = settings.ports.iter().enumerate();
         Ok(Self {
             settings,
-            clock: Clock::new(settings.caps.clock_khz)?,
+            clock: Clock::new(settings.caps.clock_khz, settings.caps.clock_drift_ppm)?,
             contexts: HashMap::new(),
             running: false,
             rings: Rings::new(
@@ -553,6 +553,7 @@ impl State {
                 self.clock.jump(ns);
                 self.ports.iter_mut().for_each(Port::clock_jumped);
             }
+            Effect::ClockBusy { for_ns } => self.clock.keep_updating(for_ns),
         }
         true
     }

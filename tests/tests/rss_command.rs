@@ -3,7 +3,14 @@
 
 use serde_json::Value;
 use std::{collections::HashSet, path::Path};
-use wqcap_tests::{Dir, Done, Wqcap, captures::Captures, files, frames, reference, wqcap::wqcap};
+use wqcap_tests::{
+    Dir, Done, Wqcap,
+    captures::Captures,
+    files,
+    frames::{self, Ends, Frame},
+    reference,
+    wqcap::wqcap,
+};
 
 const QUEUES: usize = 4;
 
@@ -85,6 +92,73 @@ fn a_capture_on_the_model_does_what_was_foretold() {
         .map(|q| q.received)
         .collect();
     assert_eq!(frames_by_queue(&foretold), received);
+}
+
+/// Frames in tunnels, and around them: the assortment itself, and each IP packet of it in VXLAN and GRE.
+fn tunnelled() -> Vec<Vec<u8>> {
+    let mut all = frames::assortment();
+    for (sport, inner) in (1000..).zip(frames::assortment()) {
+        let ends = Ends {
+            from: 1,
+            to: 2,
+            sport,
+            dport: 4789,
+        };
+        let outer = Frame::ethernet(&[], frames::IPV4);
+        let udp = outer.clone().ipv4(ends, 17, 0).udp(ends).done();
+        all.push([&udp, &[8, 0, 0, 0, 0, 0, 7, 0][..], &inner].concat());
+        let gre = outer.ipv4(ends, 47, 0).done();
+        all.push([&gre, &[0, 0, 0x65, 0x58][..], &inner].concat());
+        if inner[12..14] == [8, 0] {
+            let keyed = [0x20, 0, 8, 0, 0, 0, 0, 9];
+            all.push([&gre, &keyed[..], &inner[14..]].concat());
+        }
+    }
+    all
+}
+
+/// What is foretold is what the model does, for each of these configurations.
+#[test]
+fn rules_and_tunnels_are_foretold_as_the_model_treats_them() {
+    let dir = Dir::new();
+    let file = dir.join("in.pcap");
+    let frames = tunnelled();
+    files::write(&file, 1_600_000_000, &frames);
+    let filtered = |rules: &str| format!("[capture]\nmode = \"filtered\"\n{rules}");
+    let configs = [
+        "[rss]\ninner = true".to_owned(),
+        "[rss]\ninner = true\nhash = \"l3\"".to_owned(),
+        filtered("[[rule]]\nproto = \"udp\"\n[[rule]]\nethertype = 0x0806\nqueue = 3"),
+        filtered(
+            "[[rule]]\nsrc = \"10.0.0.0/9\"\n[[rule]]\nproto = \"tcp\"\ndst_port = 443\naction = \"drop\"\npriority = 1\n\
+                  [[rule]]\nvlan = 100\npriority = 2\nqueue = 1\n[[rule]]\nproto = \"tcp\"\npriority = 3",
+        ),
+        filtered(
+            "[[rule]]\nvni = 7\nqueue = 2\n[[rule]]\nproto = \"gre\"\npriority = 1\n[rss]\nhash = \"l3\"",
+        ),
+        filtered("[[rule]]\naction = \"drop\"\nproto = \"icmp\"\n[[rule]]\npriority = 1"),
+    ];
+    let (mut on_queues, mut apart) = (0, 0);
+    for (i, config) in configs.iter().enumerate() {
+        let path = dir.write(&format!("{i}.toml"), config);
+        let path = path.to_str().expect("plain");
+        let foretold = json(&["-c", path], &file);
+        let run = Wqcap::run(&dir, &i.to_string())
+            .config(config)
+            .replay(&file)
+            .queues(QUEUES)
+            .set("capture.buffer=16KiB")
+            .finish(0);
+        let queues = &run.summary.ledger.queues;
+        let received: Vec<_> = queues.iter().map(|q| q.received).collect();
+        assert_eq!(frames_by_queue(&foretold), received, "{config}");
+        let frames_of = |what: &str| foretold[what]["frames"].as_u64().expect("a number");
+        on_queues += received.iter().sum::<u64>();
+        apart += frames_of("dropped") + frames_of("left");
+        let all = received.iter().sum::<u64>() + frames_of("dropped") + frames_of("left");
+        assert_eq!(all, frames.len() as u64, "{config}");
+    }
+    assert!(on_queues > 0 && apart > 0, "{on_queues}, {apart}");
 }
 
 #[test]

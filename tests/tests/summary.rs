@@ -36,6 +36,7 @@ fn is_of(value: &Value, kind: &str) -> bool {
     match kind {
         "count" => value.is_u64(),
         "number" => value.is_number(),
+        "truth" => value.is_boolean(),
         "text" => value.is_string(),
         "list" => value.is_array(),
         "object" => value.is_object(),

@@ -1,19 +1,23 @@
 //! Which queue each frame of a capture would take under a configuration, without a NIC.
 //!
 //! ```text
-//! frame -> what the NIC would see of it (sight) -> profile, hash, queue (crate rss) -> tallies, flows -> Report
+//! frame -> what the NIC would see of it (sight, tunnel) -> its rule (rules) -> hash, queue (crate rss) -> tallies,
+//! flows -> Report
 //! ```
 //!
-//! May import: [`crate::config`], [`crate::Error`] and crate `rss`.
+//! May import: [`crate::config`], [`crate::steer`], the plain rule types of [`crate::verbs`], [`crate::Error`] and
+//! crate `rss`.
 //!
-//! Invariants: every frame is on exactly one queue, so that the queues' sums are the totals; the way from frame to
-//! queue is the one that the engine installs, by the same functions. Memory grows with the flows seen, by about a
+//! Invariants: a frame is on exactly one queue, dropped by a rule, or left to the kernel, so that the queues' sums are
+//! the totals; the rules are those that a run would install. Memory grows with the flows seen, by about a
 //! hundred bytes each, and with nothing else.
 
 mod flows;
 mod report;
+mod rules;
 mod sight;
 mod suggest;
+mod tunnel;
 
 pub use report::{
     ByReason, Directions, Flow, QueueLoad, Report, Setting, Skew, Spread, Suggestion,
@@ -23,11 +27,14 @@ pub use suggest::Limits;
 use crate::{
     Error,
     config::{self, Config},
+    steer::{self, Spread as Target, Steering},
 };
 use flows::Flows;
 use rss::{HashDepth, IndirectionTable, Profile, RssKey, Toeplitz};
-use sight::{CatchAllReason, HostsReason, Sight};
+use rules::{Fate, Rules};
+use sight::{CatchAllReason, HostsReason, Seen, Sight};
 use suggest::Candidates;
+use tunnel::Inside;
 
 /// Most queues a plan has by default, as in [`crate::plan`].
 const DEFAULT_QUEUES: usize = 8;
@@ -59,10 +66,14 @@ impl std::ops::AddAssign for Load {
 pub struct Forecast {
     spread: Spread,
     depth: HashDepth,
+    rules: Rules,
     toeplitz: Toeplitz,
     table: IndirectionTable,
     sight: Sight,
+    inner_sight: Sight,
     queues: Vec<Load>,
+    dropped: Load,
+    left: Load,
     catch_all: [Load; CatchAllReason::ALL.len()],
     hosts: [Load; HostsReason::ALL.len()],
     flows: Flows,
@@ -75,7 +86,7 @@ impl Forecast {
     /// Settles how frames would spread. With `suggest`, what other ways would do is counted too.
     ///
     /// # Errors
-    /// The configuration has no such key, table or number of queues.
+    /// The configuration has no such key, table or number of queues, or rules that no run would install.
     pub fn new(config: &Config, suggest: bool) -> Result<Self, Error> {
         let refuse = |key: &str, value: String, problem: String| Error::Config {
             key: key.into(),
@@ -95,9 +106,7 @@ impl Forecast {
                 queues = 1;
                 notes.push("mode \"sniffer\" has one queue, which takes every frame".into());
             }
-            config::Mode::Filtered => notes.push(
-                "mode \"filtered\": the rules are not looked at; every frame is spread as if a rule had taken it".into(),
-            ),
+            config::Mode::Filtered => {}
         }
         let key: RssKey =
             config.rss.key.parse().map_err(|e: rss::KeyError| {
@@ -106,26 +115,27 @@ impl Forecast {
         let size = config.rss.table_size;
         let table = IndirectionTable::new(size, queues, &config.rss.weights)
             .map_err(|e| refuse("rss.table_size", size.to_string(), e.to_string()))?;
-        let depth = match config.rss.hash {
-            config::HashDepth::L3 => HashDepth::L3,
-            config::HashDepth::L4 => HashDepth::L4,
-        };
         Ok(Self {
             spread: Spread {
                 mode: config.capture.mode.to_string(),
                 queues,
                 hash: config.rss.hash.to_string(),
+                inner: config.rss.inner,
                 key: config.rss.key.clone(),
                 symmetric: key.is_symmetric(),
                 table_size: size,
                 weights: config.rss.weights.clone(),
                 notes,
             },
-            depth,
+            depth: steer::depth(config),
+            rules: Rules::new(Steering::of(config, queues)?),
             toeplitz: Toeplitz::new(&key),
             table,
             sight: Sight::default(),
+            inner_sight: Sight::default(),
             queues: vec![Load::default(); usize::from(queues)],
+            dropped: Load::default(),
+            left: Load::default(),
             catch_all: Default::default(),
             hosts: Default::default(),
             flows: Flows::default(),
@@ -139,21 +149,40 @@ impl Forecast {
     pub fn frame(&mut self, bytes: &[u8], len: u32, ns: u64) {
         self.first_ns = self.first_ns.min(ns);
         self.last_ns = self.last_ns.max(ns);
-        let seen = self.sight.of(bytes, len);
-        let profile = seen.profile(self.depth);
-        let hash = seen.hash(profile.hash_fields(), &self.toeplitz);
-        let queue = hash.map_or(0, |hash| self.table.queue_of(hash));
+        let outer = self.sight.of(bytes, len);
+        let inside = if self.rules.look_inside() {
+            Inside::of(&outer)
+        } else {
+            None
+        };
+        let inner = inside.as_ref().map(|it| it.look(&mut self.inner_sight));
+        let qp = match self.rules.fate(&outer, inner.as_ref()) {
+            Fate::Qp(qp) => self.rules.steering().qps[qp],
+            Fate::Dropped => return self.dropped.add(len),
+            Fate::Left => return self.left.add(len),
+        };
+        let inner = inner.as_ref().filter(|_| qp.inner);
+        let seen = inner.map_or(&outer, |it| &it.seen);
+        let queue = match qp.spread {
+            Target::Queue(queue) => queue,
+            Target::Table => {
+                let hash = seen.hash(qp.profile.hash_fields(), &self.toeplitz);
+                hash.map_or(0, |hash| self.table.queue_of(hash))
+            }
+        };
         if let Some(load) = self.queues.get_mut(usize::from(queue)) {
             load.add(len);
         }
-        match profile {
-            Profile::CatchAll => self.catch_all[seen.why_catch_all() as usize].add(len),
-            Profile::Ipv4 | Profile::Ipv6 => self.hosts[seen.why_hosts() as usize].add(len),
+        match (qp.profile, qp.spread) {
+            (Profile::CatchAll, Target::Queue(0)) if is_catch_all(seen, self.depth) => {
+                self.catch_all[seen.why_catch_all() as usize].add(len);
+            }
+            (Profile::Ipv4 | Profile::Ipv6, _) => self.hosts[seen.why_hosts() as usize].add(len),
             _ => {}
         }
-        self.flows.count(&seen, queue, len);
+        self.flows.count(seen, queue, len);
         if let Some(candidates) = &mut self.candidates {
-            candidates.count(&seen, len);
+            candidates.count(seen, len);
         }
     }
 
@@ -162,6 +191,11 @@ impl Forecast {
     pub fn report(self, limits: Limits) -> Report {
         report::report(self, limits)
     }
+}
+
+/// Whether a frame is hashed by nothing, rather than put on queue 0 by a rule of the user's.
+fn is_catch_all(seen: &Seen<'_>, depth: HashDepth) -> bool {
+    seen.profile(depth) == Profile::CatchAll
 }
 
 #[cfg(test)]

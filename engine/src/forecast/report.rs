@@ -19,6 +19,8 @@ pub struct Spread {
     pub queues: u16,
     /// `rss.hash`.
     pub hash: String,
+    /// `rss.inner`.
+    pub inner: bool,
     /// `rss.key`.
     pub key: String,
     /// Whether that key gives both directions of a flow one hash.
@@ -130,6 +132,10 @@ pub struct Report {
     pub catch_all: ByReason,
     /// What is hashed by its addresses alone.
     pub addresses_only: ByReason,
+    /// What a rule drops; on no queue.
+    pub dropped: Load,
+    /// What no rule takes, which is left to the kernel; on no queue.
+    pub left: Load,
     /// Whether both directions of flows meet.
     pub directions: Directions,
     /// The heaviest flows, by bytes.
@@ -197,6 +203,8 @@ pub(super) fn report(forecast: Forecast, limits: Limits) -> Report {
                 .zip(forecast.hosts)
                 .map(|((_, name), load)| (*name, load)),
         ),
+        dropped: forecast.dropped,
+        left: forecast.left,
         directions,
         heaviest,
         suggestion: forecast.candidates.and_then(|candidates| {

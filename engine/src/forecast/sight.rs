@@ -127,6 +127,12 @@ impl Seen<'_> {
         self.class.hash(self.bytes, fields, toeplitz)
     }
 
+    /// Bytes on the wire that are not here.
+    pub(super) fn missing(&self) -> u32 {
+        let here = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        self.len.saturating_sub(here)
+    }
+
     /// For a frame of the catch-all.
     pub(super) fn why_catch_all(&self) -> CatchAllReason {
         if self.len < ETHERNET_LEN {

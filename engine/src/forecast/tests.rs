@@ -215,3 +215,60 @@ fn nothing_is_no_reason_to_suggest_anything() {
     let report = forecast(&[], &[]);
     assert!(report.suggestion.is_none() && report.skew.frames.is_none());
 }
+
+#[test]
+fn rules_decide_before_hashes_do() {
+    let rules = r#"
+        [capture]
+        mode = "filtered"
+        queues = 4
+        [[rule]]
+        proto = "udp"
+        src_port = 7
+        action = "drop"
+        [[rule]]
+        src = "10.0.0.9"
+        queue = 2
+        priority = 1
+        [[rule]]
+        proto = "udp"
+        priority = 2
+    "#;
+    let config = Config::with_overrides(rules, &[]).expect("config");
+    let mut forecast = Forecast::new(&config, true).expect("forecast");
+    let icmp = ipv4([10, 0, 0, 1], [10, 1, 0, 1], 1, &[8; 8], 0);
+    for frame in [udp(1, 7), udp(9, 8), udp(9, 9), udp(1, 8), icmp] {
+        forecast.frame(&frame, 60, 1);
+    }
+    let report = forecast.report(LIMITS);
+    assert_eq!((report.dropped.frames, report.left.frames), (1, 1));
+    assert_eq!((report.frames, report.flows), (3, 3));
+    assert!(report.queues[2].frames >= 2, "{:?}", report.queues);
+    assert_eq!(report.catch_all.load.frames, 0);
+}
+
+#[test]
+fn a_tunnel_that_the_file_has_cut_is_looked_into_as_far_as_it_goes() {
+    let settings = [("rss.inner", "true"), ("capture.queues", "8")];
+    let inner = udp(3, 4000);
+    let mut whole = ipv4([1, 1, 1, 1], [2, 2, 2, 2], 47, &[0, 0, 0x65, 0x58], 0);
+    whole.truncate(38);
+    whole.extend(&inner);
+    let queue = |there: usize| {
+        let config = Config::with_overrides("", &settings).expect("config");
+        let mut forecast = Forecast::new(&config, false).expect("forecast");
+        let len = u32::try_from(whole.len()).expect("short");
+        forecast.frame(&whole[..there], len, 1);
+        let report = forecast.report(LIMITS);
+        let busy = report.queues.iter().find(|q| q.frames > 0).expect("one");
+        (busy.queue, report.heaviest[0].flow.clone())
+    };
+    let all = queue(whole.len());
+    assert_eq!(all.1, "udp 10.0.0.3:4000 - 10.1.0.1:53");
+    assert_eq!(queue(38 + 38), all, "the ports are there");
+    assert!(
+        queue(38 + 20).1.starts_with("gre 1.1.1.1"),
+        "{:?}",
+        queue(58)
+    );
+}

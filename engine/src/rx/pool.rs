@@ -46,7 +46,7 @@ impl RingId {
 pub struct Filled {
     slot: Slot,
     len: u32,
-    ticks: u64,
+    stamp: u64,
     /// Bytes in front of where the device began to write that belong to the frame.
     ahead: u8,
     /// The device took a VLAN tag off, and it was not put back.
@@ -54,10 +54,10 @@ pub struct Filled {
 }
 
 impl Filled {
-    /// The device's clock at reception, in its ticks.
+    /// The device's stamp of the reception ([`crate::clock::Form`]).
     #[must_use]
-    pub fn ticks(&self) -> u64 {
-        self.ticks
+    pub fn stamp(&self) -> u64 {
+        self.stamp
     }
 
     /// Whether the device took a VLAN tag off that was not put back. Never true where the ring is reached by the
@@ -210,11 +210,11 @@ impl SlotMemory {
     /// A slot that the device has filled with `len` bytes (at most a slot's), and the tag it took off. The tag is put
     /// back in place if the slots have headroom for it: the addresses move four bytes forward.
     #[inline]
-    pub(super) fn fill(&self, slot: Slot, len: u32, ticks: u64, stripped: Option<u16>) -> Filled {
+    pub(super) fn fill(&self, slot: Slot, len: u32, stamp: u64, stripped: Option<u16>) -> Filled {
         let mut filled = Filled {
             slot,
             len,
-            ticks,
+            stamp,
             ahead: 0,
             tag_lost: stripped.is_some(),
         };

@@ -15,7 +15,8 @@ use crate::{
     Error,
     memory::Region,
     verbs::{
-        Channel, Context, Cq, CqAttr, DirectCq, DirectWq, Mr, Pd, Wq, WqAttr, WqState, is_direct,
+        Channel, CompletionStamps, Context, Cq, CqAttr, DirectCq, DirectWq, Mr, Pd, Wq, WqAttr,
+        WqState, is_direct,
     },
 };
 use rdma_sys as ffi;
@@ -42,8 +43,8 @@ pub struct RingAttr {
     pub flags: u32,
     /// Completion vector.
     pub vector: u32,
-    /// Ask for the device's time stamps.
-    pub timestamps: bool,
+    /// The device's time stamps to ask for.
+    pub stamps: CompletionStamps,
     /// Put VLAN tags back that the NIC took off; only direct rings can.
     pub restore_vlan: bool,
     /// A channel to sleep on.
@@ -190,7 +191,7 @@ impl Ring {
         let cq_attr = CqAttr {
             entries: attr.wrs,
             vector: attr.vector,
-            timestamps: attr.timestamps,
+            stamps: attr.stamps,
         };
         let cq = Cq::create(context, cq_attr, channel)?;
         let wq_attr = WqAttr {
@@ -444,7 +445,7 @@ impl Account<'_> {
         index: u64,
         status: u32,
         len: u32,
-        ticks: u64,
+        stamp: u64,
         stripped: Option<u16>,
     ) -> Result<(), RingError> {
         let posted = usize::try_from(index)
@@ -464,7 +465,7 @@ impl Account<'_> {
             0 if len as usize <= self.memory.slot_bytes() => {
                 self.batch
                     .frames
-                    .push(self.memory.fill(slot, len, ticks, stripped));
+                    .push(self.memory.fill(slot, len, stamp, stripped));
             }
             FLUSHED => self.batch.flushed.push(slot),
             // A length no slot has is as good as an error that says so.

@@ -5,7 +5,7 @@
 
 use super::{Batch, Filled, Orders, Ring, Sampler, Slot, SlotMemory};
 use crate::{
-    clock::{Conversion, SharedConversion},
+    clock::{Conversion, SharedConversion, coarse_ns},
     stats::{Budget, QueueCounters, Received},
 };
 use std::{
@@ -133,7 +133,7 @@ pub struct Worker<O> {
     pub idle: Idle,
     /// Published counters.
     pub counters: Arc<QueueCounters>,
-    /// Ticks to nanoseconds; `None`: stamps are the system clock's, one a batch.
+    /// From the device's stamps to nanoseconds; `None`: stamps are the system clock's, one a batch.
     pub clock: Option<Arc<SharedConversion>>,
     /// Shared with all loops.
     pub control: Arc<Control>,
@@ -154,10 +154,14 @@ pub struct Stamper {
     last_ns: u64,
 }
 
-/// A batch's way from ticks to time.
+/// A batch's way from stamps to time.
 #[derive(Clone, Copy, Debug)]
 enum Stamp {
-    Device(Conversion),
+    Device {
+        line: Conversion,
+        /// Nothing in the batch was received later.
+        latest: u64,
+    },
     System(u64),
 }
 
@@ -173,7 +177,11 @@ impl Stamper {
     #[inline]
     fn look(&mut self, clock: Option<&SharedConversion>) {
         self.stamp = match clock {
-            Some(clock) => Stamp::Device(clock.load()),
+            Some(clock) => {
+                let line = clock.load();
+                let latest = line.latest(coarse_ns());
+                Stamp::Device { line, latest }
+            }
             None => Stamp::System(system_ns()),
         };
     }
@@ -183,7 +191,7 @@ impl Stamper {
     #[inline]
     pub fn ns(&mut self, filled: &Filled) -> u64 {
         let ns = match self.stamp {
-            Stamp::Device(line) => line.ns(filled.ticks()),
+            Stamp::Device { line, latest } => line.ns(filled.stamp()).min(latest),
             Stamp::System(ns) => ns,
         };
         self.last_ns = ns.max(self.last_ns);

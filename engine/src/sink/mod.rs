@@ -11,8 +11,8 @@
 //! In the order of time, an orderer joins the queues' blocks before that (`order`), and writes to stdout itself if it
 //! is to (`stream`). With compression, packers stand between the sinks and the writer (`pack`).
 //!
-//! May import: [`crate::memory`], [`crate::name`], [`crate::stats`], [`crate::config`]'s words, and the seam of
-//! [`crate::pipeline`]. A sink does not know that slots, rings or devices exist.
+//! May import: [`crate::memory`], [`crate::name`], [`crate::stats`], [`crate::config`]'s words, what
+//! [`crate::clock`] reports, and the seam of [`crate::pipeline`]. A sink does not know that slots, rings or devices exist.
 //!
 //! Invariants: a queue's core never touches the disk. Blocks of a file are numbered by their offset, so they may be
 //! written in any order; what counts as written is the unbroken run from the file's start, and a file that breaks is
@@ -122,6 +122,6 @@ pub trait Encoder: Clone + Send + 'static {
         self.record(&mut out, queue, record);
         out
     }
-    /// What a file ends with.
+    /// What a file ends with: so many bytes, whatever it tells.
     fn trailer(&self, totals: &Totals) -> Vec<u8>;
 }

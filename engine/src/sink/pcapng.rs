@@ -3,7 +3,8 @@
 //! Source: draft-ietf-opsawg-pcapng. Fields are in this machine's byte order; readers tell by the byte-order magic.
 
 use super::{Encoder, Origin, Record, Totals};
-use crate::rx::FCS_LEN;
+use crate::{clock::ClockReport, rx::FCS_LEN};
+use std::sync::{Arc, Mutex};
 
 /// Section header block.
 const SHB: u32 = 0x0a0d_0d0a;
@@ -62,6 +63,7 @@ pub struct PcapngEncoder {
     interface: String,
     fcs: bool,
     origin: Origin,
+    clock: Option<Arc<Mutex<Option<ClockReport>>>>,
 }
 
 impl PcapngEncoder {
@@ -73,6 +75,7 @@ impl PcapngEncoder {
             interface,
             fcs: false,
             origin: Origin::default(),
+            clock: None,
         }
     }
 
@@ -80,6 +83,12 @@ impl PcapngEncoder {
     #[must_use]
     pub fn with_fcs(self, fcs: bool) -> Self {
         Self { fcs, ..self }
+    }
+
+    /// Tells at each file's end how the NIC's clock goes, as known then.
+    #[must_use]
+    pub fn with_clock(self, clock: Option<Arc<Mutex<Option<ClockReport>>>>) -> Self {
+        Self { clock, ..self }
     }
 
     /// Tells where the file comes from.
@@ -263,6 +272,10 @@ impl Encoder for PcapngEncoder {
         let mut body = Vec::new();
         body.extend(0u32.to_ne_bytes());
         body.extend(halves(totals.last_ns));
+        if let Some(clock) = &self.clock {
+            let report = clock.lock().map_or(None, |it| *it).unwrap_or_default();
+            text(&mut body, COMMENT, &report.line());
+        }
         option(&mut body, ISB_STARTTIME, &halves(totals.first_ns));
         option(&mut body, ISB_ENDTIME, &halves(totals.last_ns));
         option(&mut body, ISB_IFRECV, &totals.received.to_ne_bytes());

@@ -3,6 +3,7 @@
 use super::{Context, context::ContextInner, last_error};
 use crate::Error;
 use rdma_sys as ffi;
+use rdma_sys::ibv_create_cq_wc_flags as Flags;
 use std::{io, os::fd::RawFd, ptr, sync::Arc};
 
 /// Where completion events arrive.
@@ -59,6 +60,21 @@ impl Drop for Channel {
     }
 }
 
+/// What the device stamps completions with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompletionStamps {
+    /// Nothing that anybody asks for.
+    #[default]
+    None,
+    /// Its counter.
+    Ticks,
+    /// UTC: seconds in the upper half, nanoseconds in the lower. libmlx5 asks the device for it where it can
+    /// ([`Context::stamps_real_time`]) when nothing but the wall clock is asked for. For CQs that are read in their own
+    /// memory: `ibv_start_poll` then looks at the driver's clock info each time, and while that is being changed answers
+    /// EBUSY and, in libmlx5 of rdma-core 44, loses the completion.
+    RealTime,
+}
+
 /// What a CQ is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct CqAttr {
@@ -66,14 +82,14 @@ pub struct CqAttr {
     pub entries: u32,
     /// Completion vector (an interrupt of the device).
     pub vector: u32,
-    /// Ask for the device's completion time stamps.
-    pub timestamps: bool,
+    /// Time stamps to ask for.
+    pub stamps: CompletionStamps,
 }
 
 /// A completion queue with one reader: not `Clone`, and polling takes `&mut`.
 pub struct Cq {
     pub(super) inner: Arc<CqInner>,
-    timestamps: bool,
+    stamps: CompletionStamps,
 }
 
 pub(super) struct CqInner {
@@ -107,14 +123,14 @@ pub struct Completion {
     pub status: u32,
     /// Bytes written.
     pub byte_len: u32,
-    /// The device's clock in ticks, 0 where time stamps were not asked for.
+    /// The device's counter; 0 where [`CqAttr::stamps`] did not ask for it.
     pub timestamp: u64,
 }
 
 /// The completions that one poll found: a borrowed view, whose drop ends the poll and hands the entries back.
 pub struct Completions<'cq> {
     cq: *mut ffi::ibv_cq_ex,
-    timestamps: bool,
+    stamps: CompletionStamps,
     first: bool,
     _exclusive: std::marker::PhantomData<&'cq mut Cq>,
 }
@@ -141,10 +157,12 @@ impl Cq {
                 libc::EOPNOTSUPP,
             ));
         };
-        let mut flags = u64::from(ffi::ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN.0);
-        if attr.timestamps {
-            flags |= u64::from(ffi::ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0);
-        }
+        let mut flags = u64::from(Flags::IBV_WC_EX_WITH_BYTE_LEN.0);
+        flags |= u64::from(match attr.stamps {
+            CompletionStamps::None => 0,
+            CompletionStamps::Ticks => Flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0,
+            CompletionStamps::RealTime => Flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0,
+        });
         let mut init = ffi::ibv_cq_init_attr_ex {
             cqe: attr.entries,
             cq_context: ptr::null_mut(),
@@ -166,7 +184,7 @@ impl Cq {
                 channel,
                 _context: Arc::clone(&context.0),
             }),
-            timestamps: attr.timestamps,
+            stamps: attr.stamps,
         })
     }
 
@@ -181,7 +199,7 @@ impl Cq {
         match unsafe { ffi::ibv_start_poll(self.inner.raw, &raw mut attr) } {
             0 => Ok(Some(Completions {
                 cq: self.inner.raw,
-                timestamps: self.timestamps,
+                stamps: self.stamps,
                 first: true,
                 _exclusive: std::marker::PhantomData,
             })),
@@ -275,7 +293,7 @@ impl Completions<'_> {
                 } else {
                     0
                 },
-                timestamp: if self.timestamps && status == 0 {
+                timestamp: if self.stamps == CompletionStamps::Ticks && status == 0 {
                     ffi::ibv_wc_read_completion_ts(self.cq)
                 } else {
                     0

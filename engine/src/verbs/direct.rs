@@ -55,7 +55,7 @@ pub struct Cqe {
     pub status: u32,
     /// Bytes written.
     pub byte_len: u32,
-    /// The device's clock in ticks.
+    /// The device's stamp, of the kind that the CQ was created for.
     pub timestamp: u64,
     /// The tag control information of a VLAN tag that the NIC took off.
     pub stripped: Option<u16>,

@@ -29,6 +29,7 @@
 #![allow(unsafe_code)]
 
 mod async_event;
+mod clock;
 mod cm;
 mod context;
 mod cq;
@@ -44,9 +45,10 @@ mod wc;
 mod wq;
 
 pub use async_event::{AsyncEvent, AsyncEvents};
+pub use clock::ClockInfo;
 pub use cm::{CmChannel, CmEvent, CmKey, Connecting, Connection, Ends, Incoming, Listener};
 pub use context::{Context, names};
-pub use cq::{Channel, Completion, Completions, Cq, CqAttr};
+pub use cq::{Channel, Completion, CompletionStamps, Completions, Cq, CqAttr};
 pub use direct::{Cqe, DirectCq, DirectWq, TunnelOffloads, is_supported as is_direct};
 pub use flow::{Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked};
 pub use messages::{Messages, Slot};

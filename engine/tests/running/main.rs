@@ -4,8 +4,13 @@
 //! own: `wqcap model --wire WIRE -- THIS_BINARY on_the_nic::NAME`.
 
 mod on_the_nic;
+mod stamps;
 
-use std::{env, path::Path};
+use std::{
+    env,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
 use wqcap_tests::{Dir, files, frames, wqcap::model};
 
 /// Where the second half may write.
@@ -14,13 +19,18 @@ const DIR: &str = "WQCAP_TEST_DIR";
 /// Runs the second half of a test on a wire.
 #[track_caller]
 fn run(name: &str, wire: &str, dir: &Path) {
+    run_on(&format!("on_the_nic::{name}"), wire, &[], dir);
+}
+
+/// The same on a software NIC with settings.
+#[track_caller]
+fn run_on(inner: &str, wire: &str, sets: &[&str], dir: &Path) {
     let this = env::current_exe().expect("a test has a file");
     let this = this.to_str().expect("plain");
-    let inner = format!("on_the_nic::{name}");
     let done = model(
         &[wire],
-        &[],
-        [this, &inner, "--exact", "--ignored", "--nocapture"],
+        sets,
+        [this, inner, "--exact", "--ignored", "--nocapture"],
     )
     .env(DIR, dir)
     .run()
@@ -82,4 +92,45 @@ fn what_cannot_be_changed_is_refused_and_the_run_goes_on() {
     files::write(&file, 0, &frames::udp_flows(10, 100));
     let wire = format!("pcap:{},loop=0,pps=1000", file.display());
     run("refused", &wire, dir.path());
+}
+
+/// 20,000 frames a second from nowhere, for five seconds.
+const STAMPED: &str = "synth:size=64,flows=16,pps=20000,count=100000";
+
+/// One at a time: they are about when things happen.
+static STAMPS: Mutex<()> = Mutex::new(());
+
+#[track_caller]
+fn stamps(name: &str, sets: &[&str]) {
+    let _alone = STAMPS.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = Dir::new();
+    run_on(&format!("stamps::{name}"), STAMPED, sets, dir.path());
+}
+
+#[test]
+fn stamps_are_the_system_s_time_however_the_nic_s_clock_drifts() {
+    stamps("held", &["clock_drift=400"]);
+    stamps("held", &["clock_drift=-400", "realtime_clock=true"]);
+}
+
+#[test]
+fn stamps_of_the_nic_s_own_clock_drift_with_it() {
+    stamps("own", &["clock_drift=400"]);
+    stamps("own", &["clock_drift=400", "realtime_clock=true"]);
+}
+
+#[test]
+fn a_jump_of_the_nic_s_clock_is_found_and_taken_out() {
+    for ns in ["60000000000", "-60000000000"] {
+        let fault = format!("fault=clock_jump:ns={ns}@ms=1500");
+        stamps("jumped", &["clock_drift=100", "clock_khz=156250", &fault]);
+    }
+}
+
+#[test]
+fn a_clock_info_that_is_being_changed_is_waited_for() {
+    let busy = "fault=clock_busy:for=200@ms=500;clock_busy:for=200@ms=1200";
+    for access in ["busy_auto", "busy_verbs"] {
+        stamps(access, &["realtime_clock=true", busy]);
+    }
 }

@@ -6,7 +6,7 @@ use super::{
     parcel::{Item, Parcel},
 };
 use crate::{
-    clock::{Conversion, SharedConversion},
+    clock::{Conversion, Form, SharedConversion},
     filter::{Filter, Switch, Watch},
     rx::{Filled, SlotMemory},
     stats::{Budget, QueueCounters},
@@ -25,15 +25,17 @@ fn model(interruptions: Option<usize>, run: impl Fn() + Send + Sync + 'static) {
 #[test]
 fn a_shared_conversion_is_read_whole_and_never_an_older_one() {
     let line = |n| Conversion {
-        base_ticks: n,
+        form: Form,
+        base: n,
         base_ns: n,
         slope: n,
+        base_mono_ns: n,
     };
     model(None, move || {
         let shared = Arc::new(SharedConversion::new(line(1)));
         let writer = {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.store(line(2)))
+            thread::spawn(move || shared.store(&line(2)))
         };
         let seen = [shared.load(), shared.load()];
         for it in seen {

@@ -147,6 +147,27 @@ pub static KEYS: &[Key] = &[
         scope: store!(Device, device => caps.numa_node, |text| within(text, -1, 1023)),
     },
     Key {
+        name: "vf",
+        takes: "true, false",
+        default: "false",
+        means: "the device is a virtual function, by sysfs",
+        scope: store!(Device, device => place.is_vf, truth),
+    },
+    Key {
+        name: "vfs",
+        takes: "0 to 127",
+        default: "0",
+        means: "virtual functions that the device has brought up, by sysfs",
+        scope: store!(Device, device => place.vfs, |text| within(text, 0, 127)),
+    },
+    Key {
+        name: "lag",
+        takes: "true, false",
+        default: "false",
+        means: "the device stands for several physical ports: its name is mlx5_bond_<N>, but not in these keys",
+        scope: store!(Device, device => place.lag, truth),
+    },
+    Key {
         name: "scatter_fcs",
         takes: "true, false",
         default: "true",
@@ -247,6 +268,13 @@ pub static KEYS: &[Key] = &[
         scope: store!(Device, device => caps.clock_khz, |text| within(text, 1000, 4_000_000)),
     },
     Key {
+        name: "clock_drift",
+        takes: "-10000 to 10000",
+        default: "0",
+        means: "how much faster than its nominal rate the NIC's clock runs, in parts per million",
+        scope: store!(Device, device => caps.clock_drift_ppm, |text| within(text, -10_000, 10_000)),
+    },
+    Key {
         name: "timestamp_mask",
         takes: "64 bits, 0x for hexadecimal",
         default: "0xffffffffffffffff",
@@ -325,6 +353,20 @@ pub static KEYS: &[Key] = &[
         default: "the interface's, or 1500",
         means: "MTU of the port's netdev",
         scope: store!(Port, port => mtu, |text| within(text, 68, 65536).map(Some)),
+    },
+    Key {
+        name: "eswitch_port",
+        takes: "a port's name, as p0 or pf0vf3",
+        default: "none",
+        means: "which port of an e-switch in switchdev mode a made-up netdev is, by sysfs: an uplink or a representor",
+        scope: store!(Port, port => eswitch_port, |text| interface_name(text).map(Some)),
+    },
+    Key {
+        name: "bond",
+        takes: "an interface's name",
+        default: "none",
+        means: "the bond that a made-up netdev belongs to, by sysfs",
+        scope: store!(Port, port => bond, |text| interface_name(text).map(Some)),
     },
     Key {
         name: "link_up",

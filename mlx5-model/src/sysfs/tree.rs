@@ -19,6 +19,9 @@ use crate::settings::{DeviceSettings, PortSettings, Settings};
 /// The PCI domain of the model's devices, which no firmware gives out: Mellanox's vendor number.
 pub const PCI_DOMAIN: &str = "15b3";
 
+/// The PCI address of the function whose virtual functions the model's devices can be: behind all of theirs.
+const PHYSICAL: &str = "15b3:ff:00.0";
+
 /// A device's PCI address.
 pub fn pci_address(device: usize) -> String {
     format!("{PCI_DOMAIN}:{:02x}:00.0", device + 1)
@@ -149,8 +152,8 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
             ("max_link_speed", "8.0 GT/s PCIe"),
             ("max_link_width", "16"),
             ("enable", "1"),
-            ("sriov_totalvfs", "0"),
-            ("sriov_numvfs", "0"),
+            ("sriov_totalvfs", if device.place.vfs > 0 { "127" } else { "0" }),
+            ("sriov_numvfs", &device.place.vfs.to_string()),
             (
                 "uevent",
                 &format!("DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:1017\nPCI_SUBSYS_ID=15B3:0007\nPCI_SLOT_NAME={address}"),
@@ -160,6 +163,11 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
             ("model/finite", finite(&device.ports[0])),
         ],
     )?;
+    if device.place.is_vf {
+        // The physical function is another guest's, or the host's: it is there, and that is all.
+        tree.directory(&format!("sys/devices/pci{PCI_DOMAIN}:00/{PHYSICAL}"))?;
+        tree.link(&format!("{dir}/physfn"), &format!("../{PHYSICAL}"))?;
+    }
     tree.link(
         &format!("{dir}/driver"),
         "../../../bus/pci/drivers/mlx5_core",
@@ -408,8 +416,23 @@ fn netdev(tree: &mut Tree, number: usize, port: &PortSettings, number_of: u8) ->
             ),
         ],
     )?;
+    standing(tree, &dir, port)?;
     tree.link(&format!("{dir}/device"), "../..")?;
     tree.link(&format!("sys/class/net/{}", port.ifname), &class_link(&dir))
+}
+
+/// What a made-up netdev is to others: Documentation/networking/switchdev.rst, drivers/net/bonding/bond_sysfs.c.
+fn standing(tree: &mut Tree, dir: &str, port: &PortSettings) -> io::Result<()> {
+    if let Some(name) = &port.eswitch_port {
+        tree.put(&format!("{dir}/phys_switch_id"), "15b300feff15b300")?;
+        tree.put(&format!("{dir}/phys_port_name"), name)?;
+    }
+    if let Some(bond) = &port.bond {
+        let master = format!("virtual/net/{bond}");
+        tree.put(&format!("sys/devices/{master}/bonding/mode"), "802.3ad 4")?;
+        tree.link(&format!("{dir}/master"), &format!("../../../../{master}"))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

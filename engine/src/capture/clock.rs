@@ -1,0 +1,82 @@
+//! The device's clock while a capture runs.
+
+use crate::{
+    Error,
+    clock::{ClockReport, Disturbance, Keeper, SharedConversion},
+    plan::{Plan, Stamps},
+    port::Port,
+};
+use std::sync::{Arc, Mutex};
+
+/// How the clock went, for those who write it down; `None`: stamps are not the device's, or it has not begun.
+pub(super) type ClockWatch = Arc<Mutex<Option<ClockReport>>>;
+
+/// The device's clock, what was seen of it, and what the loops convert by.
+pub(super) struct Clock {
+    pub(super) shared: Arc<SharedConversion>,
+    keeper: Keeper,
+    watch: ClockWatch,
+}
+
+impl Clock {
+    /// Begins; `None`: stamps are the host's own.
+    ///
+    /// # Errors
+    /// The device cannot be asked for its clock.
+    pub(super) fn start(
+        plan: &Plan,
+        port: &Port,
+        watch: ClockWatch,
+    ) -> Result<Option<Self>, Error> {
+        let Some(form) = plan.stamp_form() else {
+            return Ok(None);
+        };
+        let first = port.clock().first_look(plan.device.caps.clock_khz)?;
+        let held = plan.stamps == Stamps::HardwareSystem;
+        let keeper = Keeper::new(form, plan.device.caps.clock_khz, held, first);
+        let clock = Self {
+            shared: Arc::new(SharedConversion::new(*keeper.line())),
+            keeper,
+            watch,
+        };
+        clock.publish();
+        Ok(Some(clock))
+    }
+
+    /// How it went.
+    pub(super) fn report(&self) -> ClockReport {
+        self.keeper.report()
+    }
+
+    /// Looks at the clock, which costs a microsecond or two. Tells what a reader of the files should know.
+    pub(super) fn look(&mut self, port: &Port) -> Option<String> {
+        // A device that is gone is found out elsewhere.
+        let look = port.clock().look().ok()?;
+        let disturbance = self.keeper.see(&look);
+        self.publish();
+        let disturbance = disturbance?;
+        self.shared.store(self.keeper.line());
+        told(disturbance)
+    }
+
+    fn publish(&self) {
+        if let Ok(mut watch) = self.watch.lock() {
+            *watch = Some(self.keeper.report());
+        }
+    }
+}
+
+/// What became known, in words.
+fn told(disturbance: Disturbance) -> Option<String> {
+    let by = |ns: i64| format!("{:+.6} s", ns as f64 / 1e9);
+    match (disturbance.nic_ns, disturbance.host_ns) {
+        (0, 0) => None,
+        (nic, 0) => Some(format!("the NIC's clock jumped by {}", by(nic))),
+        (0, host) => Some(format!("the system's clock was set by {}", by(host))),
+        (nic, host) => Some(format!(
+            "the NIC's clock jumped by {}, and the system's was set by {}",
+            by(nic),
+            by(host)
+        )),
+    }
+}

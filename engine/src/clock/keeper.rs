@@ -1,0 +1,398 @@
+//! From readings to lines: the files' clock is held to the host's, or goes by the NIC's own.
+//!
+//! Of the looks of a second the last one counts, unless an earlier one showed the NIC's clock further ahead than a rate
+//! can explain: an answer may be late, and then shows a time that has passed, but it is never early. Held, the line is steered by a proportional and an integral
+//! part: the difference found is made up for within the next second, and what it says of the rate is remembered.
+//! Crystals are within [`MOST`] of their rate; a difference that would take more is made up for over several seconds,
+//! and no rate is learned from it.
+//!
+//! A clock that was set shows as a difference that no rate explains. Which one it was is told by the host's monotonic
+//! clock, which nobody sets: the NIC's, then the line goes on as if it had not jumped; or the host's own, then the
+//! line goes after it.
+
+use super::{Conversion, Form, NicTime, Reading, real_time};
+use serde::Serialize;
+
+/// How often the line is corrected, in nanoseconds.
+const EVERY_NS: u64 = 1_000_000_000;
+/// The first time, when nothing is known of the rate.
+const FIRST_NS: u64 = 100_000_000;
+/// A look that is less sure is not gone by, in nanoseconds.
+const UNSURE_NS: u64 = 20_000;
+
+/// The most that a crystal is off its rate, and that a difference bends the line by; the kernel slews its own clock by
+/// no more.
+const MOST: f64 = 500e-6;
+/// Shares of a difference that are made up for at once, and that are remembered as the rate. A constant difference of
+/// rates dies out; noise of one look is off the line by its own size at the next, by a third at the one after.
+const AT_ONCE: f64 = 0.7;
+const REMEMBERED: f64 = 0.3;
+/// How exactly a rate must be known before it is gone by.
+const RATE: f64 = 20e-6;
+/// A difference too large to slew away, in nanoseconds: the host's clock was set forward. The line steps after it.
+const STEP_NS: i64 = 1_000_000_000;
+/// Differences that no rate explains: this, and a thousandth of the time since the last look that counted.
+const JUMP_NS: i64 = 1_000_000;
+
+/// How the device's clock went beside the host's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct ClockReport {
+    /// The device stamps in real time; else it counts ticks.
+    pub real_time: bool,
+    /// The NIC's clock minus the host's at the last look, in nanoseconds. The NIC's is what its driver takes the
+    /// counter for; where that cannot be told, both were equal at the start.
+    pub offset_ns: i64,
+    /// How much faster the NIC's clock runs than the host's, in parts per million.
+    pub drift_ppm: f64,
+    /// The most that a stamp in the files was off the host's time at any look that counted, in nanoseconds, those
+    /// aside that found a jump.
+    pub worst_error_ns: u64,
+    /// What a look that counted may itself have been off by, at most, in nanoseconds.
+    pub uncertainty_ns: u64,
+    /// Looks that counted, one a second.
+    pub looks: u64,
+    /// Seconds without any.
+    pub missed: u64,
+    /// How often the NIC's clock jumped.
+    pub jumps: u64,
+    /// By how much in sum, in nanoseconds.
+    pub jumped_ns: i64,
+}
+
+/// Which clocks were set since the look before, and by how much; 0: not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disturbance {
+    /// The NIC's, in nanoseconds.
+    pub nic_ns: i64,
+    /// The host's, in nanoseconds.
+    pub host_ns: i64,
+}
+
+impl ClockReport {
+    /// A line of text for a file's end. It has the same length whatever it says, since what closes a file is planned
+    /// for before.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "stamps: NIC clock minus system clock {:>+20} ns, drift {:>+10.3} ppm, worst error {:>20} ns, \
+             looks {:>10}, jumps {:>10}",
+            self.offset_ns,
+            self.drift_ppm.clamp(-99_999.0, 99_999.0),
+            self.worst_error_ns,
+            self.looks.min(9_999_999_999),
+            self.jumps.min(9_999_999_999),
+        )
+    }
+
+    /// Adds what an earlier run of the same capture has seen.
+    #[must_use]
+    pub fn after(self, earlier: &Self) -> Self {
+        Self {
+            worst_error_ns: self.worst_error_ns.max(earlier.worst_error_ns),
+            uncertainty_ns: self.uncertainty_ns.max(earlier.uncertainty_ns),
+            looks: self.looks + earlier.looks,
+            missed: self.missed + earlier.missed,
+            jumps: self.jumps + earlier.jumps,
+            jumped_ns: self.jumped_ns.saturating_add(earlier.jumped_ns),
+            ..self
+        }
+    }
+}
+
+/// Makes lines of readings.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    form: Form,
+    /// The files speak the host's time.
+    held: bool,
+    /// Nanoseconds of a tick, by the data sheet.
+    nominal: f64,
+    /// How much faster than that the line must run, once it is known.
+    rate: Option<f64>,
+    line: Conversion,
+    /// The first look since either clock was set.
+    first: Reading,
+    /// The last that counted.
+    last: Reading,
+    /// The one that was answered soonest since then, and how far the NIC's clock was ahead.
+    best: Option<(i64, Reading)>,
+    /// The last of all.
+    seen: Reading,
+    /// When one is to count, on the monotonic clock.
+    due_ns: u64,
+    report: ClockReport,
+}
+
+impl Keeper {
+    /// Begins with a reading. `khz` is the counter's nominal rate; `held`: the files speak the host's time.
+    #[must_use]
+    pub fn new(form: Form, khz: u64, held: bool, first: Reading) -> Self {
+        #[allow(clippy::cast_precision_loss, reason = "rates have few digits")]
+        let nominal = match form {
+            Form::Ticks { .. } => 1e6 / khz.max(1) as f64,
+            Form::RealTime => 1.0,
+        };
+        let (stamp, ns) = match (form, first.nic) {
+            (Form::RealTime, nic) => {
+                let now = nic.map_or(first.system_ns, |nic| nic.ns);
+                (real_time(now), if held { first.system_ns } else { now })
+            }
+            (Form::Ticks { .. }, Some(nic)) if !held => (first.ticks, nic.ns),
+            (Form::Ticks { .. }, _) => (first.ticks, first.system_ns),
+        };
+        let line = Conversion::new(form, stamp, ns, nominal);
+        let mut keeper = Self {
+            form,
+            held,
+            nominal,
+            rate: None,
+            line: if held {
+                line.held_from(first.mono_ns)
+            } else {
+                line
+            },
+            first,
+            last: first,
+            best: None,
+            seen: first,
+            due_ns: first.mono_ns + FIRST_NS,
+            report: ClockReport {
+                real_time: form == Form::RealTime,
+                ..ClockReport::default()
+            },
+        };
+        keeper.report.offset_ns = keeper.offset(&first);
+        keeper
+    }
+
+    /// The line that holds.
+    #[must_use]
+    pub fn line(&self) -> &Conversion {
+        &self.line
+    }
+
+    /// How it went so far.
+    #[must_use]
+    pub fn report(&self) -> ClockReport {
+        self.report
+    }
+
+    /// Takes a look, of which there should be some dozens a second. Tells which clock was set since the last one, and
+    /// whether [`Keeper::line`] is another now.
+    pub fn see(&mut self, now: &Reading) -> Option<Disturbance> {
+        let sure = now.uncertainty_ns <= UNSURE_NS;
+        let usable = sure && (self.form != Form::RealTime || now.nic.is_some());
+        if usable {
+            let ahead = self.ahead_by(now);
+            if self.best.is_none_or(|best| is_no_later(&best, ahead, now)) {
+                self.best = Some((ahead, *now));
+            }
+            let at_once = self.is_jump_for_sure(now, ahead);
+            self.seen = *now;
+            if at_once {
+                // What was seen before it tells nothing any more.
+                self.best = Some((ahead, *now));
+                return self.count(now);
+            }
+        }
+        if now.mono_ns < self.due_ns {
+            return None;
+        }
+        match self.best {
+            Some((_, best)) => self.count(&self.moved_on(&best)),
+            None => {
+                self.report.missed += 1;
+                self.due_ns = now.mono_ns + EVERY_NS;
+                None
+            }
+        }
+    }
+
+    /// What the last look would have shown, had it been answered as soon as this one was.
+    fn moved_on(&self, best: &Reading) -> Reading {
+        let passed = ahead(self.seen.mono_ns, best.mono_ns) as f64;
+        let on_the_nic = passed * (1.0 - self.rate.unwrap_or(0.0));
+        let ticks = rounded(on_the_nic / self.nominal);
+        Reading {
+            ticks: best.ticks.wrapping_add_signed(ticks),
+            nic: best.nic.map(|nic| NicTime {
+                ns: nic.ns.wrapping_add_signed(rounded(on_the_nic)),
+                ..nic
+            }),
+            uncertainty_ns: best.uncertainty_ns.max(self.seen.uncertainty_ns),
+            ..self.seen
+        }
+    }
+
+    /// How far the NIC's clock went ahead of the host's monotonic one since the last look that counted, but for its
+    /// rate.
+    fn ahead_by(&self, now: &Reading) -> i64 {
+        let passed = ahead(now.mono_ns, self.last.mono_ns);
+        let drifted = rounded(passed as f64 * self.rate.unwrap_or(0.0));
+        self.elapsed(&self.last, now) + drifted - passed
+    }
+
+    /// What a rate may explain of that.
+    fn explained(&self, now: &Reading) -> i64 {
+        JUMP_NS + ahead(now.mono_ns, self.last.mono_ns) / 1000
+    }
+
+    /// A clock that went back, or is where it cannot be yet. One that is behind may only have answered late.
+    fn is_jump_for_sure(&self, now: &Reading, ahead: i64) -> bool {
+        ahead > self.explained(now) || self.elapsed(&self.seen, now) < -JUMP_NS
+    }
+
+    /// Goes by a look.
+    fn count(&mut self, look: &Reading) -> Option<Disturbance> {
+        let beyond = |ns: i64| {
+            if ns.abs() > self.explained(look) {
+                ns
+            } else {
+                0
+            }
+        };
+        let host = ahead(look.system_ns, self.last.system_ns);
+        let disturbance = Disturbance {
+            nic_ns: beyond(self.ahead_by(look)),
+            host_ns: beyond(host - ahead(look.mono_ns, self.last.mono_ns)),
+        };
+        let calm = disturbance == Disturbance::default();
+        // Held, the line goes on as if the clock had not jumped.
+        let jumped = if self.held { disturbance.nic_ns } else { 0 };
+        let stamp = self.stamp(look, jumped)?;
+        if disturbance.nic_ns != 0 {
+            self.report.jumps += 1;
+            self.report.jumped_ns = self.report.jumped_ns.saturating_add(disturbance.nic_ns);
+        }
+        let error = ahead(look.system_ns, self.line.ns(stamp));
+        self.note(look, error, calm);
+        self.line = if self.held {
+            self.steered(look, jumped, error)?
+        } else {
+            self.own(look).unwrap_or(self.line)
+        };
+        // A poor look to begin with would keep the rate unknown for long.
+        let better = self.rate.is_none() && look.uncertainty_ns < self.first.uncertainty_ns / 4;
+        if !calm || better {
+            self.first = *look;
+        }
+        self.last = *look;
+        self.best = None;
+        self.due_ns = look.mono_ns + EVERY_NS;
+        Some(disturbance)
+    }
+
+    /// What the report tells of a look.
+    fn note(&mut self, now: &Reading, error: i64, calm: bool) {
+        self.report.looks += 1;
+        self.report.offset_ns = self.offset(now);
+        self.report.uncertainty_ns = self.report.uncertainty_ns.max(now.uncertainty_ns);
+        if calm {
+            self.report.worst_error_ns = self.report.worst_error_ns.max(error.unsigned_abs());
+            if let Some(rate) = self.host_rate(now) {
+                self.report.drift_ppm = -rate * 1e6;
+            }
+        }
+    }
+
+    /// The line from a look on, bent so that it meets the host's time a second later. It goes on where it was, as if the
+    /// NIC's clock had not jumped.
+    fn steered(&mut self, look: &Reading, jumped: i64, error: i64) -> Option<Conversion> {
+        let wanted = error as f64 / EVERY_NS as f64;
+        self.rate = match self.rate {
+            None => self.first_rate(look),
+            Some(rate) if wanted.abs() <= MOST => {
+                Some((rate + REMEMBERED * wanted).clamp(-MOST, MOST))
+            }
+            known => known,
+        };
+        let (stamp, unjumped) = (self.stamp(look, 0)?, self.stamp(look, jumped)?);
+        let (ns, bend) = if error > STEP_NS {
+            (look.system_ns, 0.0)
+        } else {
+            (
+                self.line.ns(unjumped),
+                (AT_ONCE * wanted).clamp(-MOST, MOST),
+            )
+        };
+        let slope = self.nominal * (1.0 + self.rate.unwrap_or(0.0) + bend);
+        Some(Conversion::new(self.form, stamp, ns, slope).held_from(look.mono_ns))
+    }
+
+    /// The rate by two looks alone, once these are far enough apart for what they may be off by.
+    fn first_rate(&self, now: &Reading) -> Option<f64> {
+        let unsure = (self.first.uncertainty_ns + now.uncertainty_ns) as f64;
+        let passed = ahead(now.mono_ns, self.first.mono_ns) as f64;
+        let rate = self.host_rate(now).filter(|_| unsure <= RATE * passed)?;
+        Some(rate.clamp(-MOST, MOST))
+    }
+
+    /// The NIC's own line from now on, where its driver tells.
+    fn own(&self, now: &Reading) -> Option<Conversion> {
+        match self.form {
+            Form::RealTime => None,
+            Form::Ticks { .. } => now
+                .nic
+                .map(|nic| Conversion::new(self.form, now.ticks, nic.ns, nic.ns_per_tick)),
+        }
+    }
+
+    /// How much faster the host's clock runs than the device's, since either was set.
+    fn host_rate(&self, now: &Reading) -> Option<f64> {
+        let device = self.elapsed(&self.first, now);
+        let host = ahead(now.system_ns, self.first.system_ns);
+        (device > 0 && host > 0).then(|| host as f64 / device as f64 - 1.0)
+    }
+
+    /// Nanoseconds between two readings by what stamps the frames.
+    fn elapsed(&self, from: &Reading, to: &Reading) -> i64 {
+        if let (Some(from), Some(to)) = (from.nic, to.nic)
+            && (self.form == Form::RealTime || !self.held)
+        {
+            return ahead(to.ns, from.ns);
+        }
+        let Form::Ticks { .. } = self.form else {
+            return ahead(to.mono_ns, from.mono_ns);
+        };
+        rounded(self.form.distance(from.ticks, to.ticks) as f64 * self.nominal)
+    }
+
+    /// What the device would stamp a frame with at a reading, had its clock not jumped by so much.
+    fn stamp(&self, at: &Reading, jumped_ns: i64) -> Option<u64> {
+        match self.form {
+            Form::Ticks { .. } => {
+                let jumped = rounded(jumped_ns as f64 / self.nominal);
+                Some(at.ticks.wrapping_add_signed(-jumped))
+            }
+            Form::RealTime => {
+                let nic = at.nic?;
+                Some(real_time(nic.ns.wrapping_add_signed(-jumped_ns)))
+            }
+        }
+    }
+
+    fn offset(&self, now: &Reading) -> i64 {
+        match now.nic {
+            Some(nic) => ahead(nic.ns, now.system_ns),
+            None => self.elapsed(&self.first, now) - ahead(now.system_ns, self.first.system_ns),
+        }
+    }
+}
+
+/// Whether a look was answered no later than an earlier one, as far as a rate can tell: the younger tells more of now.
+fn is_no_later((most, best): &(i64, Reading), ahead_by: i64, now: &Reading) -> bool {
+    let since = ahead(now.mono_ns, best.mono_ns) as f64;
+    ahead_by + rounded(since * MOST) >= *most
+}
+
+/// How far one time is ahead of another.
+fn ahead(one: u64, other: u64) -> i64 {
+    one.wrapping_sub(other).cast_signed()
+}
+
+fn rounded(ns: f64) -> i64 {
+    ns.round() as i64
+}
+
+#[cfg(test)]
+mod tests;

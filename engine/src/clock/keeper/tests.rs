@@ -1,0 +1,335 @@
+//! A device's clock whose every nanosecond is known, and what the keeper makes of looks at it.
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+/// When the runs begin: since 1970, and on the monotonic clock.
+const EPOCH: u64 = 1_700_000_000 * SECOND;
+const BOOT: u64 = 5 * SECOND;
+/// What a look is off by at most. Two of these over the first 0.1 s tell the rate exactly enough.
+const UNCERTAIN: u64 = 900;
+
+/// A device and a host whose true time is `t`, in nanoseconds from the start.
+#[derive(Clone)]
+struct World {
+    /// How far the device's clock has drifted ahead at a time, both in nanoseconds.
+    drift: fn(f64) -> f64,
+    khz: u64,
+    /// When the device's clock jumps, and how far.
+    jump: Option<(u64, i64)>,
+    /// When the host's clock is set, and how far.
+    set: Option<(u64, i64)>,
+    /// State of a generator.
+    dice: u64,
+}
+
+impl World {
+    fn new(drift: fn(f64) -> f64) -> Self {
+        Self {
+            drift,
+            khz: 1_000_000,
+            jump: None,
+            set: None,
+            dice: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+
+    fn nic_ns(&self, t: u64) -> u64 {
+        let jumped = self.jump.map_or(0, |(at, ns)| if t >= at { ns } else { 0 });
+        (EPOCH + t).wrapping_add_signed(rounded((self.drift)(t as f64)) + jumped)
+    }
+
+    fn ticks(&self, t: u64) -> u64 {
+        let ns = u128::from(self.nic_ns(t));
+        u64::try_from(ns * u128::from(self.khz) / 1_000_000).expect("fits")
+    }
+
+    fn system_ns(&self, t: u64) -> u64 {
+        let set = self.set.map_or(0, |(at, ns)| if t >= at { ns } else { 0 });
+        (EPOCH + t).wrapping_add_signed(set)
+    }
+
+    /// A look at `t` that is off by as much as it says it may be.
+    fn look(&mut self, t: u64) -> Reading {
+        self.dice = self
+            .dice
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let off = (self.dice >> 33) % (2 * UNCERTAIN + 1);
+        let host = (t + off).saturating_sub(UNCERTAIN);
+        Reading {
+            ticks: self.ticks(t),
+            nic: Some(NicTime {
+                ns: self.nic_ns(t),
+                ns_per_tick: 1e6 / self.khz as f64,
+            }),
+            system_ns: self.system_ns(host),
+            mono_ns: BOOT + host,
+            uncertainty_ns: UNCERTAIN,
+        }
+    }
+
+    fn stamp(&self, form: Form, t: u64) -> u64 {
+        match form {
+            Form::Ticks { .. } => self.ticks(t),
+            Form::RealTime => real_time(self.nic_ns(t)),
+        }
+    }
+}
+
+/// How often a capture looks.
+const LOOK: u64 = SECOND / 50;
+
+/// Runs for so many seconds with the looks of a capture, of which `late` says how late each is answered. Tells of every
+/// look when it was and how far the line was ahead of the host's time just before it, and makes sure that a held line
+/// never turns back, unless the NIC's clock has jumped.
+fn run_late(
+    world: &mut World,
+    form: Form,
+    held: bool,
+    seconds: u64,
+    late: impl Fn(u64) -> u64,
+) -> (Keeper, Vec<(u64, i64)>) {
+    let mut keeper = Keeper::new(form, world.khz, held, world.look(0));
+    let mut errors = Vec::new();
+    for t in (LOOK..=seconds * SECOND).step_by(LOOK as usize) {
+        let stamp = world.stamp(form, t);
+        let before = keeper.line().ns(stamp);
+        errors.push((t, ahead(before, world.system_ns(t))));
+        let shown = world.look(t - late(t));
+        let mut look = world.look(t);
+        (look.ticks, look.nic) = (shown.ticks, shown.nic);
+        let disturbance = keeper.see(&look).unwrap_or_default();
+        // Bent where the stamp of now was reckoned to be, it may be off by what it bends in between: a thousandth of
+        // what the rate that is not known yet makes of 0.1 s.
+        let after = keeper.line().ns(stamp) + 50;
+        if held && disturbance.nic_ns == 0 {
+            assert!(
+                after >= before,
+                "the line turned back by {}",
+                before - after
+            );
+        }
+    }
+    (keeper, errors)
+}
+
+/// The same with a NIC that answers at once.
+fn run(world: &mut World, form: Form, held: bool, seconds: u64) -> (Keeper, Vec<(u64, i64)>) {
+    run_late(world, form, held, seconds, |_| 0)
+}
+
+fn worst(errors: &[(u64, i64)], from: u64) -> u64 {
+    let late = errors.iter().filter(|(t, _)| *t >= from);
+    late.map(|(_, error)| error.unsigned_abs())
+        .max()
+        .expect("some")
+}
+
+const FORMS: [Form; 2] = [Form::Ticks { unused: 0 }, Form::RealTime];
+
+/// The bound that docs/time.md states.
+#[test]
+fn a_steady_drift_is_held_within_the_stated_bound() {
+    for form in FORMS {
+        for drift in
+            [|_| 0.0, |t| 20e-6 * t, |t| -100e-6 * t, |t| 400e-6 * t] as [fn(f64) -> f64; 4]
+        {
+            for khz in [1_000_000, 156_250] {
+                let mut world = World {
+                    khz,
+                    ..World::new(drift)
+                };
+                let (keeper, errors) = run(&mut world, form, true, 60);
+                let ppm = drift(1e6);
+                let unknown = drift(0.12e9).abs() as u64 + UNCERTAIN + 7;
+                let first = worst(&errors[..6], 0);
+                assert!(first <= unknown, "{ppm} ppm: {first} ns at first");
+                let early = worst(&errors, 0);
+                assert!(
+                    early <= unknown + 20_000 + 3 * UNCERTAIN,
+                    "{ppm} ppm: {early} ns"
+                );
+                let settled = worst(&errors, 10 * SECOND);
+                assert!(settled <= 3 * UNCERTAIN, "{ppm} ppm: {settled} ns");
+                let report = keeper.report();
+                assert!((report.drift_ppm - ppm).abs() < 0.2, "{report:?}");
+                assert_eq!(
+                    (report.jumps, report.missed, report.uncertainty_ns),
+                    (0, 0, UNCERTAIN)
+                );
+                assert!((58..=60).contains(&report.looks), "{report:?}");
+                let off = ahead(world.nic_ns(60 * SECOND), world.system_ns(60 * SECOND));
+                let told = (report.offset_ns - off).unsigned_abs();
+                assert!(
+                    told <= UNCERTAIN + drift(SECOND as f64).abs() as u64,
+                    "{report:?}"
+                );
+            }
+        }
+    }
+}
+
+/// A software NIC that gets to its clock only now and then, as on a machine that has other things to do.
+#[test]
+fn late_answers_are_told_from_slow_clocks() {
+    for ppm in [|t| 100e-6 * t, |t| -100e-6 * t] as [fn(f64) -> f64; 2] {
+        let mut world = World::new(ppm);
+        let late = |t: u64| match t / LOOK % 7 {
+            3 => 2_000,
+            other => 4_000_000 + other * 1_000_000,
+        };
+        let (keeper, errors) = run_late(&mut world, FORMS[0], true, 60, late);
+        let settled = worst(&errors, 15 * SECOND);
+        assert!(settled <= 2_000 + 3 * UNCERTAIN, "{settled}");
+        assert_eq!(keeper.report().jumps, 0);
+    }
+}
+
+#[test]
+fn a_rate_that_wanders_adds_what_it_wanders_in_some_seconds() {
+    // 10 ppm up and down within ten minutes, as a card that warms up and cools: 0.1 ppm a second.
+    const PERIOD: f64 = 600e9 / std::f64::consts::TAU;
+    let drift = |t: f64| 10e-6 * PERIOD * (1.0 - (t / PERIOD).cos());
+    let (_, errors) = run(&mut World::new(drift), FORMS[0], true, 120);
+    let settled = worst(&errors, 10 * SECOND);
+    assert!(settled <= 3 * UNCERTAIN + 500, "{settled}");
+}
+
+#[test]
+fn a_jump_of_the_nic_s_clock_is_taken_out_at_the_next_look() {
+    for form in FORMS {
+        for jump in [
+            -60 * SECOND as i64,
+            -5_000_000,
+            5_000_000,
+            60 * SECOND as i64,
+        ] {
+            let mut world = World::new(|t| 50e-6 * t);
+            world.jump = Some((20 * SECOND, jump));
+            let (keeper, errors) = run(&mut world, form, true, 40);
+            let report = keeper.report();
+            assert_eq!(report.jumps, 1);
+            assert!(
+                (report.jumped_ns - jump).unsigned_abs() < 100_000,
+                "{report:?}"
+            );
+            let settled = worst(&errors, 30 * SECOND);
+            assert!(settled <= 3 * UNCERTAIN, "{jump}: {settled}");
+            assert!(report.worst_error_ns < 100_000, "{report:?}");
+            let between = errors
+                .iter()
+                .find(|(t, _)| *t >= 20 * SECOND)
+                .expect("some");
+            let until_then = (between.1 - jump).unsigned_abs();
+            assert!(
+                until_then < 100_000 + jump.unsigned_abs() / 1000,
+                "{between:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_host_s_clock_that_is_set_is_followed_without_stepping_back() {
+    for (set, within) in [
+        (3_600 * SECOND as i64, Some(SECOND)),
+        (200_000, Some(10 * SECOND)),
+        (-200_000, Some(10 * SECOND)),
+        (-3_600 * SECOND as i64, None),
+    ] {
+        let mut world = World::new(|t| 50e-6 * t);
+        world.set = Some((20 * SECOND, set));
+        let (keeper, errors) = run(&mut world, FORMS[0], true, 60);
+        assert_eq!(keeper.report().jumps, 0, "the NIC's clock did not jump");
+        match within {
+            Some(within) => {
+                let settled = worst(&errors, 21 * SECOND + within);
+                assert!(settled <= 4 * UNCERTAIN, "{set}: {settled}");
+            }
+            None => assert!(
+                worst(&errors, 59 * SECOND) < 3_600 * SECOND,
+                "it goes after it"
+            ),
+        }
+    }
+}
+
+#[test]
+fn which_clock_was_set_is_told_apart() {
+    for (host, nic, told) in [
+        (-7_000_000, 9_000_000, (-7_000_000, 9_000_000)),
+        (9_000_000, -7_000_000, (9_000_000, -7_000_000)),
+        (0, -30_000_000, (0, -30_000_000)),
+        (8_000_000, 0, (8_000_000, 0)),
+        // A rate may explain it.
+        (900_000, 900_000, (0, 0)),
+    ] {
+        let mut world = World::new(|_| 0.0);
+        let mut keeper = Keeper::new(FORMS[0], world.khz, true, world.look(0));
+        world.set = Some((SECOND / 2, host));
+        world.jump = Some((SECOND / 2, nic));
+        let mut found = (0, 0);
+        for t in (LOOK..4 * SECOND).step_by(LOOK as usize) {
+            let disturbance = keeper.see(&world.look(t)).unwrap_or_default();
+            found = (found.0 + disturbance.host_ns, found.1 + disturbance.nic_ns);
+        }
+        let off = |a: i64, b: i64| (a - b).unsigned_abs() > 10_000;
+        assert!(
+            !off(found.0, told.0) && !off(found.1, told.1),
+            "{found:?} of {told:?}"
+        );
+    }
+}
+
+#[test]
+fn the_nic_s_own_clock_is_left_alone() {
+    for form in FORMS {
+        let mut world = World::new(|t| 100e-6 * t);
+        world.jump = Some((20 * SECOND, 5 * SECOND as i64));
+        let (keeper, errors) = run(&mut world, form, false, 40);
+        for (t, error) in errors {
+            let own = ahead(world.nic_ns(t), world.system_ns(t));
+            assert!((error - own).abs() < 1_000, "{t}: {error} of {own}");
+        }
+        assert_eq!(keeper.report().jumps, 1);
+    }
+}
+
+#[test]
+fn without_the_driver_s_reckoning_ticks_go_by_the_nominal_rate() {
+    let mut world = World::new(|t| 100e-6 * t);
+    let bare = |mut it: Reading| {
+        it.nic = None;
+        it
+    };
+    let mut keeper = Keeper::new(FORMS[0], world.khz, false, bare(world.look(0)));
+    let taken = keeper.see(&bare(world.look(SECOND)));
+    assert_eq!(taken, Some(Disturbance::default()));
+    assert_eq!(keeper.line().latest(0), u64::MAX);
+    let off = ahead(keeper.line().ns(world.ticks(SECOND)), EPOCH + SECOND);
+    assert!(off.abs_diff(100_000) <= 2 * UNCERTAIN, "{off}");
+    assert!(keeper.report().offset_ns.abs_diff(100_000) <= 2 * UNCERTAIN);
+    // In real time there is nothing to go by.
+    let mut keeper = Keeper::new(FORMS[1], 1, true, bare(world.look(0)));
+    assert_eq!(keeper.see(&bare(world.look(SECOND))), None);
+    assert_eq!((keeper.report().looks, keeper.report().missed), (0, 1));
+}
+
+#[test]
+fn the_line_of_text_has_one_length() {
+    let long = ClockReport {
+        offset_ns: i64::MIN,
+        drift_ppm: f64::MIN,
+        worst_error_ns: u64::MAX,
+        looks: u64::MAX,
+        jumps: u64::MAX,
+        ..ClockReport::default()
+    };
+    assert_eq!(long.line().len(), ClockReport::default().line().len());
+    let known = ClockReport {
+        offset_ns: -1234,
+        ..ClockReport::default()
+    };
+    assert!(known.line().contains(" -1234 ns"), "{}", known.line());
+}

@@ -1,0 +1,196 @@
+//! Looks at the device's clock beside the host's.
+
+use crate::{
+    Error,
+    verbs::{ClockInfo, Context},
+};
+use rustix::time::{ClockId, clock_gettime};
+use std::{thread, time::Duration};
+
+/// What a counter is off by at least that stands still between two questions, in nanoseconds: it shows what it was a
+/// moment ago. A NIC's is another at each; a software NIC's stands from one of its rounds to the next.
+const COARSE_NS: u64 = 10_000;
+
+/// Looks at the start, of which one should be sure, and the time between them.
+const FIRST_LOOKS: usize = 10;
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// The device's clock beside the host's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// The counter.
+    pub ticks: u64,
+    /// What the driver takes that for, where it can be asked.
+    pub nic: Option<NicTime>,
+    /// The host's time, in nanoseconds since 1970.
+    pub system_ns: u64,
+    /// The host's monotonic clock.
+    pub mono_ns: u64,
+    /// How far these may be from the moment when the counter was so, either way.
+    pub uncertainty_ns: u64,
+}
+
+/// The NIC's time as the driver reckons it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NicTime {
+    /// Nanoseconds since 1970.
+    pub ns: u64,
+    /// Nanoseconds a tick of the counter, as far as the driver knows.
+    pub ns_per_tick: f64,
+}
+
+/// Reads one device's clock.
+#[derive(Clone)]
+pub struct Reader<'a> {
+    context: &'a Context,
+}
+
+impl<'a> Reader<'a> {
+    /// Of a device.
+    #[must_use]
+    pub fn of(context: &'a Context) -> Self {
+        Self { context }
+    }
+
+    /// A look.
+    ///
+    /// # Errors
+    /// The device cannot be asked for its clock.
+    pub fn look(&self) -> Result<Reading, Error> {
+        let info = self.info()?;
+        let first = monotonic_ns();
+        let before = self.context.query_clock()?;
+        let asked = monotonic_ns();
+        let ticks = self.context.query_clock()?;
+        let answered = monotonic_ns();
+        Ok(if ticks == before {
+            let it = reading(ticks, info, first, answered);
+            Reading {
+                uncertainty_ns: it.uncertainty_ns.max(COARSE_NS),
+                ..it
+            }
+        } else {
+            reading(ticks, info, asked, answered)
+        })
+    }
+
+    /// Looks until one is sure, a few times with a moment in between; else the one that was answered soonest, which
+    /// shows the device's clock, of nominally so many kHz, furthest ahead.
+    ///
+    /// # Errors
+    /// The device cannot be asked for its clock.
+    pub fn first_look(&self, khz: u64) -> Result<Reading, Error> {
+        let mut best = self.look()?;
+        // How much earlier than the best so far a look was answered, in nanoseconds.
+        let sooner = |it: &Reading, best: &Reading| {
+            let ticks = i128::from(it.ticks.wrapping_sub(best.ticks).cast_signed());
+            let passed = i128::from(it.mono_ns - best.mono_ns);
+            ticks * 1_000_000 / i128::from(khz.max(1)) - passed
+        };
+        for _ in 0..FIRST_LOOKS {
+            if best.uncertainty_ns < COARSE_NS && best.nic.is_some() {
+                break;
+            }
+            thread::sleep(MOMENT);
+            let look = self.look()?;
+            let more = look.nic.is_some() && best.nic.is_none();
+            if more || look.uncertainty_ns < COARSE_NS || sooner(&look, &best) > 0 {
+                best = look;
+            }
+        }
+        Ok(best)
+    }
+
+    /// The driver's reckoning; `None`: the device has none, or it was being changed for all the time there was.
+    fn info(&self) -> Result<Option<ClockInfo>, Error> {
+        match self.context.clock_info() {
+            Ok(info) => Ok(Some(info)),
+            Err(Error::Verb { source, .. })
+                if matches!(
+                    source.raw_os_error(),
+                    Some(libc::EBUSY | libc::EINVAL | libc::EOPNOTSUPP)
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// The counter showed `ticks` at a time between two of the monotonic clock.
+fn reading(ticks: u64, info: Option<ClockInfo>, from: u64, to: u64) -> Reading {
+    let mono_ns = from + (to - from) / 2;
+    let (system, mono) = host();
+    Reading {
+        ticks,
+        nic: info.map(|info| NicTime {
+            ns: info.ns(ticks),
+            ns_per_tick: info.ns_per_tick(),
+        }),
+        system_ns: system - (mono - mono_ns),
+        mono_ns,
+        uncertainty_ns: (to - from).div_ceil(2),
+    }
+}
+
+/// Both clocks of the host at one moment: the tightest of three.
+fn host() -> (u64, u64) {
+    let looks = (0..3).map(|_| {
+        let before = monotonic_ns();
+        let system = ns(ClockId::Realtime);
+        let width = monotonic_ns() - before;
+        (width, system, before + width / 2)
+    });
+    looks
+        .min()
+        .map_or((0, 0), |(_, system, mono)| (system, mono))
+}
+
+/// The host's monotonic clock, in nanoseconds.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    ns(ClockId::Monotonic)
+}
+
+/// The same as of the kernel's last tick, up to 10 ms ago: a handful of nanoseconds to ask for.
+#[inline]
+#[must_use]
+pub fn coarse_ns() -> u64 {
+    ns(ClockId::MonotonicCoarse)
+}
+
+#[inline]
+fn ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    #[allow(
+        clippy::cast_sign_loss,
+        reason = "neither clock shows a time before its epoch"
+    )]
+    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    ns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_clocks_of_the_host_are_of_one_moment() {
+        let (system, mono) = host();
+        let (later, later_mono) = host();
+        let apart = (later - system).abs_diff(later_mono - mono);
+        assert!(apart < 50_000_000, "{apart}");
+        assert!(coarse_ns() <= monotonic_ns());
+    }
+
+    #[test]
+    fn a_reading_stands_in_the_middle() {
+        let now = monotonic_ns();
+        let it = reading(7, None, now - 301, now);
+        assert_eq!(
+            (it.ticks, it.mono_ns, it.uncertainty_ns),
+            (7, now - 301 + 150, 151)
+        );
+    }
+}

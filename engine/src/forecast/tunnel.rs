@@ -1,0 +1,110 @@
+//! What lies in the tunnels whose inner headers a NIC can see: VXLAN, and GRE over Ethernet or IP.
+//!
+//! Sources: RFC 7348 (VXLAN), RFC 2784 and RFC 2890 (GRE), RFC 7637 (its protocol type for Ethernet).
+
+use super::sight::{Seen, Sight};
+use rss::{L3, L4};
+
+const VXLAN_PORT: [u8; 2] = 4789u16.to_be_bytes();
+/// VXLAN's flag that the network identifier is valid.
+const VNI_VALID: u8 = 0x08;
+const PROTOCOL_GRE: u8 = 47;
+const UDP_LEN: usize = 8;
+/// GRE's version; only 0 is GRE as it is meant here.
+const GRE_VERSION: u8 = 0x07;
+/// GRE's flags, each of which adds four bytes: checksum, key, sequence number.
+const GRE_WORDS: [u8; 3] = [0x80, 0x20, 0x10];
+const BRIDGED: u16 = 0x6558;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const ETHERNET_LEN: usize = 14;
+/// Inner headers are sought no further.
+const MOST: usize = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tunnel {
+    Vxlan { vni: u32 },
+    Gre,
+}
+
+/// What there is of the packet in a tunnel, behind an Ethernet header that is made up where it has none.
+pub(super) struct Inside {
+    tunnel: Tunnel,
+    bytes: [u8; MOST],
+    there: usize,
+    /// Bytes that the file has cut off.
+    missing: u32,
+}
+
+/// The packet in a tunnel as the NIC would see it.
+pub(super) struct Inner<'a> {
+    pub(super) tunnel: Tunnel,
+    pub(super) seen: Seen<'a>,
+}
+
+impl Inside {
+    /// Of a frame; `None`: it is no tunnel.
+    pub(super) fn of(seen: &Seen<'_>) -> Option<Self> {
+        let class = &seen.class;
+        let behind = seen.bytes.get(usize::from(class.l4_offset)..)?;
+        let (tunnel, ethertype, packet) = if class.l4 == L4::Udp {
+            vxlan(behind)?
+        } else if class.l3 != L3::None && !class.fragment && class.ip_protocol == PROTOCOL_GRE {
+            gre(behind)?
+        } else {
+            return None;
+        };
+        let mut it = Self {
+            tunnel,
+            bytes: [0; MOST],
+            there: 0,
+            missing: seen.missing(),
+        };
+        if let Some(ethertype) = ethertype {
+            it.bytes[12..ETHERNET_LEN].copy_from_slice(&ethertype.to_be_bytes());
+            it.there = ETHERNET_LEN;
+        }
+        let room = &mut it.bytes[it.there..];
+        let len = room.len().min(packet.len());
+        room[..len].copy_from_slice(&packet[..len]);
+        it.there += len;
+        Some(it)
+    }
+
+    /// The packet, looked at.
+    pub(super) fn look<'a>(&'a self, sight: &'a mut Sight) -> Inner<'a> {
+        let there = &self.bytes[..self.there];
+        let len = u32::try_from(there.len()).unwrap_or(u32::MAX);
+        Inner {
+            tunnel: self.tunnel,
+            seen: sight.of(there, len.saturating_add(self.missing)),
+        }
+    }
+}
+
+/// A tunnel, the ethertype of what is in it if that has no Ethernet header, and what is in it.
+type Found<'a> = Option<(Tunnel, Option<u16>, &'a [u8])>;
+
+/// `datagram` begins with a UDP header.
+fn vxlan(datagram: &[u8]) -> Found<'_> {
+    let (header, inner) = datagram.get(UDP_LEN..)?.split_first_chunk::<8>()?;
+    let [flags, _, _, _, a, b, c, _] = *header;
+    let is_vxlan = datagram.get(2..4) == Some(&VXLAN_PORT) && flags & VNI_VALID != 0;
+    let vni = u32::from_be_bytes([0, a, b, c]);
+    is_vxlan.then_some((Tunnel::Vxlan { vni }, None, inner))
+}
+
+/// `packet` begins with a GRE header.
+fn gre(packet: &[u8]) -> Found<'_> {
+    let [flags, version, a, b] = *packet.first_chunk()?;
+    if version & GRE_VERSION != 0 {
+        return None;
+    }
+    let words = GRE_WORDS.iter().filter(|flag| flags & **flag != 0).count();
+    let inner = packet.get(4 + 4 * words..)?;
+    Some(match u16::from_be_bytes([a, b]) {
+        BRIDGED => (Tunnel::Gre, None, inner),
+        ethertype @ (IPV4 | IPV6) => (Tunnel::Gre, Some(ethertype), inner),
+        _ => (Tunnel::Gre, None, &[]),
+    })
+}
