@@ -94,11 +94,10 @@ fn goes_on(dir: &Dir, disk: &Path) {
     let missing: u64 = numbers.windows(2).map(|pair| pair[1] - pair[0] - 1).sum();
     assert!(numbers.is_sorted() && missing > 0, "{done}");
     let told: u64 = summary.files.iter().map(|it| files::lost_before(it)).sum();
-    assert_eq!(
-        (told, missing),
-        (missing, total.dropped_storage),
-        "the files say where: {done}"
-    );
+    assert_eq!(told, total.dropped_storage, "the files say where: {done}");
+    // A busy machine may let the ring run empty as well, which is the NIC's loss.
+    let before = summary.nic("out_of_buffer") + summary.nic("wire_dropped");
+    assert!((told..=told + before).contains(&missing), "{done}");
     let notes = summary.json["notes"].to_string();
     assert!(notes.contains("there was no room for"), "{notes}");
 }
