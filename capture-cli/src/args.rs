@@ -56,6 +56,8 @@ pub enum Command {
     Recover(RecoverArgs),
     /// Ask a running capture, or tell it what to do
     Ctl(CtlArgs),
+    /// Be a capture device of Wireshark
+    Extcap(ExtcapArgs),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Manual(ManualArgs),
@@ -74,6 +76,58 @@ pub struct DevicesArgs {
     pub json: bool,
 }
 
+/// `wqcap extcap`: the arguments are Wireshark's (extcap(4)), and those of the dialog
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Wireshark runs this. It finds it by a file in its extcap folder (Help, About, Folders):
+  #!/bin/sh
+  exec wqcap --quiet extcap \"$@\"
+
+Examples:
+  wqcap extcap --extcap-interfaces
+  tshark -i wqcap-model -o extcap.wqcap_model.wire:af_packet:lo")]
+pub struct ExtcapArgs {
+    /// List the interfaces
+    #[arg(long)]
+    pub extcap_interfaces: bool,
+    /// Wireshark's version
+    #[arg(long, value_name = "VERSION")]
+    pub extcap_version: Option<String>,
+    /// The interface that is meant
+    #[arg(long, value_name = "NAME")]
+    pub extcap_interface: Option<String>,
+    /// List its link types
+    #[arg(long)]
+    pub extcap_dlts: bool,
+    /// List what its dialog offers
+    #[arg(long)]
+    pub extcap_config: bool,
+    /// A capture filter: checked, or used with --capture
+    #[arg(long, value_name = "EXPR")]
+    pub extcap_capture_filter: Option<String>,
+    /// Capture
+    #[arg(long)]
+    pub capture: bool,
+    /// Where frames go
+    #[arg(long, value_name = "FILE")]
+    pub fifo: Option<PathBuf>,
+    /// The software NIC's wire
+    #[arg(long, value_name = "WIRE", default_value = "synth:pps=1000")]
+    pub wire: String,
+    /// capture.queues
+    #[arg(long, value_name = "N")]
+    pub queues: Option<u16>,
+    /// capture.mode
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<String>,
+    /// capture.snaplen
+    #[arg(long, value_name = "BYTES")]
+    pub snaplen: Option<u32>,
+    /// More keys, KEY=VALUE, separated by blanks
+    #[arg(long, value_name = "KEYS", default_value = "")]
+    pub set: String,
+}
+
 /// `wqcap manual`, for those who package
 #[derive(Debug, clap::Args)]
 pub struct ManualArgs {
@@ -89,6 +143,7 @@ What is printed is itself a config: the plan stands in its comments.
 Examples:
   wqcap check /etc/wqcap/wqcap.toml
   wqcap check --set capture.queues=4 --model loopback
+  wqcap check /etc/wqcap/wqcap.toml --privileges
   wqcap check wqcap.toml --json | jq .plan.memory")]
 pub struct CheckArgs {
     /// The config [default: none, every key has its default]
@@ -99,6 +154,9 @@ pub struct CheckArgs {
     /// Plan for the software NIC on this wire
     #[arg(long, value_name = "WIRE")]
     pub model: Option<String>,
+    /// Tell which rights a run takes, which of them are missing, and how to grant those
+    #[arg(long)]
+    pub privileges: bool,
     /// Print JSON on stdout
     #[arg(long)]
     pub json: bool,

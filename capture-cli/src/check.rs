@@ -7,7 +7,7 @@ use crate::{
     config,
     devices::require_capable,
     failure::Failure,
-    output, preload,
+    output, preload, privileges,
     table::{bytes, thousands},
 };
 use engine::{
@@ -27,6 +27,10 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     enter_model(args.model.as_deref(), &model)?;
     let mut config = config::load(args.config.as_deref(), &settings)?;
     let planned = settle(&mut config);
+    if args.privileges {
+        let on_model = args.model.is_some();
+        return privileges::check(&planned?, config.wq.delay_drop, on_model, args.json);
+    }
     let plan = planned.as_ref().ok();
     config.fill_in();
     if let Some(plan) = plan {

@@ -13,6 +13,7 @@ mod config;
 mod ctl;
 mod desk;
 mod devices;
+mod extcap;
 mod extract;
 mod failure;
 mod log;
@@ -22,6 +23,7 @@ mod merge;
 mod model;
 mod output;
 mod preload;
+mod privileges;
 mod progress;
 mod recover;
 mod rss;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Extract(it) => extract::extract(&it, args.quiet),
         Command::Bench(it) => bench::bench(&it.command),
         Command::Recover(it) => recover::recover(&it),
+        Command::Extcap(it) => extcap::extcap(&it),
         Command::Manual(it) => manual::manual(&it),
     };
     match outcome {

@@ -41,10 +41,16 @@ fn require_stream(json: bool) -> Result<(), Failure> {
     Err(Failure::refused(format!("output.stdout = true: {problem}")))
 }
 
+/// Goes over to the software NIC, if the run is to be there.
+pub fn enter(args: &RunArgs) -> Result<(), Failure> {
+    let (_, model) = config::split(&args.set);
+    enter_model(args.model.as_deref(), &model)
+}
+
 /// Captures until a signal, a limit, or the end of the wire.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
-    let (settings, model) = config::split(&args.set);
-    enter_model(args.model.as_deref(), &model)?;
+    enter(args)?;
+    let (settings, _) = config::split(&args.set);
     let mut config = config::load(args.config.as_deref(), &settings)?;
     let loaded = config.clone();
     let plan = settle(&mut config)?;

@@ -288,6 +288,43 @@ fn capabilities_are_asked_for_or_granted_and_it_is_said() {
     assert_eq!(captured, 2000, "two runs of a thousand frames");
 }
 
+/// What `check --privileges` finds missing is what a run then lacks, and its command grants it.
+#[test]
+fn missing_rights_are_named_with_the_command_that_grants_them() {
+    if !is_root() {
+        skip!("only root can give and take capabilities");
+    }
+    let place = ForAll::new();
+    let check = |capabilities: &[&str], more: &[&str]| {
+        let program = Program::new(place.wqcap())
+            .args(["check", "--privileges", "--model", "synth:count=1"])
+            .args(["--set", "output.format=none", "--set", "model.caps=process"])
+            .args(more);
+        as_nobody(program, capabilities).run()
+    };
+    let done = check(privileges::NONE, &[]).expect(2);
+    for part in ["CAP_NET_RAW", "MISSING", "--ambient-caps +net_raw "] {
+        assert!(done.stdout.contains(part), "{done}");
+    }
+    assert!(!done.stdout.contains("CAP_SYS_RAWIO"), "{done}");
+    let done = check(privileges::NET_RAW, &[]).expect(0);
+    assert!(!done.stdout.contains("MISSING"), "{done}");
+    let done = check(
+        privileges::NET_RAW,
+        &["--set", "wq.delay_drop=true", "--json"],
+    )
+    .expect(2);
+    let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let missing: Vec<_> = json["privileges"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter(|it| it["held"] == false)
+        .map(|it| it["capability"].as_str().expect("a name"))
+        .collect();
+    assert_eq!(missing, ["CAP_SYS_RAWIO"]);
+}
+
 #[test]
 fn man_pages_and_completions_cover_every_command() {
     let dir = Dir::new();

@@ -1,0 +1,236 @@
+//! `wqcap extcap`: a capture device of Wireshark, tshark and dumpcap.
+//!
+//! Wireshark runs this program once for each question (extcap(4)): which interfaces there are, what link type they
+//! have, what their dialog offers, whether a capture filter is right. To capture, it runs it with a FIFO, reads pcapng
+//! from that until there is no more, and ends it by SIGTERM. What the dialog sets comes back as arguments; here they
+//! become configuration keys, and from then on it is a run like any other.
+
+use crate::{
+    args::{ExtcapArgs, RunArgs, Setting},
+    failure::Failure,
+    output, run,
+};
+use engine::{config::Config, device, filter::Filter};
+use std::{
+    fmt::{Display, Write},
+    fs::File,
+    path::Path,
+};
+
+/// What interfaces are called: this, the device, its port.
+const PREFIX: &str = "wqcap-";
+/// The interface that is the software NIC's.
+const MODEL: &str = "wqcap-model";
+/// `LINKTYPE_ETHERNET`.
+const ETHERNET: u32 = 1;
+
+/// Answers Wireshark's question.
+pub fn extcap(args: &ExtcapArgs) -> Result<(), Failure> {
+    if args.extcap_interfaces {
+        return output::print(&interfaces()?);
+    }
+    let Some(interface) = &args.extcap_interface else {
+        return Err(Failure::refused(
+            "Wireshark runs this command; by hand, begin with `wqcap extcap --extcap-interfaces`",
+        ));
+    };
+    let interface = Interface::named(interface)?;
+    match (&args.fifo, &args.extcap_capture_filter) {
+        (Some(fifo), _) if args.capture => capture(&interface, args, fifo),
+        _ if args.capture => Err(Failure::refused("--capture needs --fifo FILE")),
+        _ if args.extcap_dlts => output::print(&format!(
+            "dlt {{number={ETHERNET}}}{{name=EN10MB}}{{display=Ethernet}}\n"
+        )),
+        _ if args.extcap_config => output::print(&dialog(&interface)),
+        // Nothing printed: the filter is right.
+        (_, Some(filter)) => match Filter::compile(filter) {
+            Ok(_) => Ok(()),
+            Err(e) => output::print(&format!("{e}\n")),
+        },
+        _ => Err(Failure::refused(
+            "one of --extcap-dlts, --extcap-config, --capture is missing",
+        )),
+    }
+}
+
+enum Interface {
+    Port { device: String, port: u8 },
+    Model,
+}
+
+impl Interface {
+    fn named(name: &str) -> Result<Self, Failure> {
+        if name == MODEL {
+            return Ok(Self::Model);
+        }
+        let parts = name
+            .strip_prefix(PREFIX)
+            .and_then(|it| it.rsplit_once('-'))
+            .and_then(|(device, port)| Some((device.to_owned(), port.parse().ok()?)));
+        match parts {
+            Some((device, port)) => Ok(Self::Port { device, port }),
+            None => Err(Failure::refused(format!(
+                "--extcap-interface {name}: an interface is called {MODEL}, or {PREFIX}DEVICE-PORT"
+            ))),
+        }
+    }
+}
+
+/// Every port that can be captured from, and the software NIC.
+fn interfaces() -> Result<String, Failure> {
+    let mut text = format!(
+        "extcap {{version={}}}{{display=wqcap}}\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    for device in device::list()? {
+        for port in &device.ports {
+            let netdev = port.netdev.as_deref();
+            let netdev = netdev.map(|it| format!(", {it}")).unwrap_or_default();
+            let display = format!("wqcap: {} port {}{netdev}", device.name, port.number);
+            line(
+                &mut text,
+                format_args!("{PREFIX}{}-{}", device.name, port.number),
+                &display,
+            );
+        }
+    }
+    line(&mut text, MODEL, "wqcap: software NIC");
+    Ok(text)
+}
+
+fn line(text: &mut String, value: impl Display, display: &str) {
+    let _ = writeln!(
+        text,
+        "interface {{value={value}}}{{display={}}}",
+        escaped(display)
+    );
+}
+
+/// Braces and line ends are the format's own.
+fn escaped(text: &str) -> String {
+    text.replace(['{', '}', '\n'], " ")
+}
+
+/// The keys that matter most; any other can be typed.
+fn dialog(interface: &Interface) -> String {
+    let defaults = Config::default();
+    let mut text = String::new();
+    if let Interface::Model = interface {
+        text += "arg {number=0}{call=--wire}{display=Wire}{type=string}{default=synth:pps=1000}{required=true}\
+                 {tooltip=What the software NIC is plugged into: af_packet:IFACE, pcap:FILE, synth:size=64}\n";
+    }
+    text += "arg {number=1}{call=--queues}{display=Queues}{type=integer}{range=1,64}{default=1}\
+             {tooltip=capture.queues: frames are spread over so many, each on a core of its own}\n\
+             arg {number=2}{call=--mode}{display=Mode}{type=selector}\
+             {tooltip=capture.mode: whether the host goes on receiving what is captured}\n\
+             value {arg=2}{value=steal}{display=steal: the capture alone receives}{default=true}\n\
+             value {arg=2}{value=sniffer}{display=sniffer: the host receives too}{default=false}\n";
+    let _ = writeln!(
+        text,
+        "arg {{number=3}}{{call=--snaplen}}{{display=Bytes of a frame}}{{type=integer}}{{range=0,262144}}{{default={}}}\
+         {{tooltip=capture.snaplen, 0: the whole frame}}",
+        defaults.capture.snaplen
+    );
+    text += "arg {number=4}{call=--set}{display=More keys}{type=string}\
+             {tooltip=KEY=VALUE, separated by blanks: capture.verify_fcs=true rss.hash=l3}\n";
+    text
+}
+
+/// Captures into Wireshark's FIFO.
+fn capture(interface: &Interface, args: &ExtcapArgs, fifo: &Path) -> Result<(), Failure> {
+    let mut set = Vec::new();
+    let mut put = |key: &str, value: String| {
+        set.push(Setting {
+            key: key.into(),
+            value,
+        });
+    };
+    put("output.stdout", "true".into());
+    put("output.format", "pcapng".into());
+    let model = match interface {
+        Interface::Port { device, port } => {
+            put("device.name", device.clone());
+            put("device.port", port.to_string());
+            None
+        }
+        Interface::Model => Some(args.wire.clone()),
+    };
+    let given = [
+        ("capture.queues", args.queues.map(|it| it.to_string())),
+        ("capture.mode", args.mode.clone()),
+        ("capture.snaplen", args.snaplen.map(|it| it.to_string())),
+        ("capture.filter", args.extcap_capture_filter.clone()),
+    ];
+    for (key, value) in given {
+        if let Some(value) = value {
+            put(key, value);
+        }
+    }
+    for more in args.set.split_whitespace() {
+        set.push(
+            more.parse()
+                .map_err(|e| Failure::refused(format!("more keys: {more}: {e}")))?,
+        );
+    }
+    let run = RunArgs {
+        config: None,
+        set,
+        count: None,
+        duration: None,
+        summary: None,
+        model,
+        json: false,
+    };
+    run::enter(&run)?;
+    let failed = |what: &str, e: std::io::Error| {
+        Failure::failed(format!("cannot {what} {}: {e}", fifo.display()))
+    };
+    // Waits for Wireshark to open its end.
+    let fifo_end = File::options()
+        .write(true)
+        .open(fifo)
+        .map_err(|e| failed("open", e))?;
+    rustix::stdio::dup2_stdout(&fifo_end).map_err(|e| failed("write to", e.into()))?;
+    drop(fifo_end);
+    run::run(&run, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_are_ports_or_the_model() {
+        assert!(matches!(Interface::named(MODEL), Ok(Interface::Model)));
+        match Interface::named("wqcap-rocep3s0f0-2") {
+            Ok(Interface::Port { device, port }) => {
+                assert_eq!((&device[..], port), ("rocep3s0f0", 2))
+            }
+            _ => panic!("a port"),
+        }
+        for wrong in ["eth0", "wqcap-", "wqcap-mlx5_0", "wqcap-mlx5_0-300"] {
+            assert!(Interface::named(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_text_breaks_the_format() {
+        assert_eq!(escaped("a{b}\nc"), "a b  c");
+        for text in [
+            dialog(&Interface::Model),
+            dialog(&Interface::named("wqcap-a-1").unwrap()),
+        ] {
+            for line in text.lines() {
+                assert_eq!(
+                    line.matches('{').count(),
+                    line.matches('}').count(),
+                    "{line}"
+                );
+                assert!(
+                    line.starts_with("arg {") || line.starts_with("value {"),
+                    "{line}"
+                );
+            }
+        }
+    }
+}

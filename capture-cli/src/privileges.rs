@@ -1,0 +1,154 @@
+//! `wqcap check --privileges`: which rights a run takes, which of them are there, and how to grant the others.
+
+use crate::{failure::Failure, output, table::bytes};
+use caps::{CapSet, Capability};
+use engine::plan::Plan;
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+use std::{env, fmt::Write};
+
+/// A right that a run takes.
+#[derive(Debug, Serialize)]
+struct Right {
+    /// The Linux capability.
+    capability: &'static str,
+    /// What for.
+    purpose: String,
+    /// Whether it is there, or is not needed after all.
+    held: bool,
+}
+
+/// Tells of every right. Fails where one is missing.
+pub fn check(plan: &Plan, delay_drop: bool, on_model: bool, json: bool) -> Result<(), Failure> {
+    // The software NIC locks no memory.
+    let locked = if on_model { 0 } else { plan.memory };
+    let rights = rights(locked, delay_drop);
+    let missing: Vec<_> = rights
+        .iter()
+        .filter(|it| !it.held)
+        .map(|it| it.capability)
+        .collect();
+    let grants = grants(&missing, on_model);
+    if json {
+        output::print_json(&serde_json::json!({ "privileges": rights, "grant": grants }))?;
+    } else {
+        output::print(&text(&rights, &grants))?;
+    }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::refused(format!("{} missing", missing.join(", "))))
+    }
+}
+
+/// `memory`: what is locked, in bytes.
+fn rights(memory: u64, delay_drop: bool) -> Vec<Right> {
+    let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
+    let mut rights = vec![Right {
+        capability: "CAP_NET_RAW",
+        purpose: "raw packet QPs and flow rules".into(),
+        held: has(Capability::CAP_NET_RAW),
+    }];
+    if delay_drop {
+        rights.push(Right {
+            capability: "CAP_SYS_RAWIO",
+            purpose: "wq.delay_drop".into(),
+            held: has(Capability::CAP_SYS_RAWIO),
+        });
+    }
+    if memory == 0 {
+        return rights;
+    }
+    // No limit is one that suffices.
+    let limit = getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
+    let enough = limit >= memory;
+    rights.push(Right {
+        capability: "CAP_IPC_LOCK",
+        purpose: if enough {
+            format!(
+                "not needed: {} of rings are within `ulimit -l`",
+                bytes(memory)
+            )
+        } else {
+            format!(
+                "{} of rings, where `ulimit -l` is {}",
+                bytes(memory),
+                bytes(limit)
+            )
+        },
+        held: enough || has(Capability::CAP_IPC_LOCK),
+    });
+    rights
+}
+
+/// Commands and settings that grant what is missing, one of which is enough.
+fn grants(missing: &[&str], on_model: bool) -> Vec<String> {
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let lower = missing.join(",").to_lowercase();
+    let ambient = lower.replace("cap_", "+");
+    let this = env::current_exe().map_or("wqcap".into(), |it| it.display().to_string());
+    let mut grants = Vec::new();
+    // The dynamic linker does not preload into a program with file capabilities.
+    if !on_model {
+        grants.push(format!("setcap {lower}+ep {this}"));
+    }
+    grants.push(format!(
+        "setpriv --reuid NAME --init-groups --inh-caps {ambient} --ambient-caps {ambient} {this} run ..."
+    ));
+    grants.push(format!(
+        "AmbientCapabilities={}   (systemd: [Service])",
+        missing.join(" ")
+    ));
+    grants
+}
+
+fn text(rights: &[Right], grants: &[String]) -> String {
+    let mut text = String::new();
+    for Right {
+        capability,
+        purpose,
+        held,
+    } in rights
+    {
+        let held = if *held { "yes" } else { "MISSING" };
+        let _ = writeln!(text, "{capability:<14}{held:<9}{purpose}");
+    }
+    if !grants.is_empty() {
+        text += "any of these grants what is missing:\n";
+    }
+    for grant in grants {
+        let _ = writeln!(text, "  {grant}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_granted_by_name() {
+        let all = grants(&["CAP_NET_RAW", "CAP_SYS_RAWIO"], false);
+        assert!(
+            all[0].starts_with("setcap cap_net_raw,cap_sys_rawio+ep /"),
+            "{all:?}"
+        );
+        assert!(
+            all[1].contains("--ambient-caps +net_raw,+sys_rawio "),
+            "{all:?}"
+        );
+        assert!(all[2].starts_with("AmbientCapabilities=CAP_NET_RAW CAP_SYS_RAWIO"));
+        assert!(!grants(&["CAP_NET_RAW"], true)[0].starts_with("setcap"));
+        assert!(grants(&[], false).is_empty());
+    }
+
+    #[test]
+    fn memory_counts_against_the_limit() {
+        let of = |memory| rights(memory, true).pop().expect("the last");
+        assert!(of(1).held && of(1).purpose.starts_with("not needed"));
+        assert_eq!(rights(1, true).len(), 3);
+        assert_eq!(rights(0, false).len(), 1);
+    }
+}
