@@ -7,7 +7,7 @@ mod change;
 mod counter;
 mod reload;
 
-pub use counter::Counter;
+pub use counter::{Counter, Sight};
 
 use crate::args::RunArgs;
 use engine::{

@@ -20,6 +20,7 @@ mod log;
 mod look;
 mod manual;
 mod merge;
+mod metrics;
 mod model;
 mod output;
 mod preload;

@@ -7,6 +7,7 @@ use crate::{
     desk::{self, Desk, Next},
     failure::Failure,
     look::Looks,
+    metrics::{Metrics, Source},
     output,
     progress::Progress,
     recover::{self, Leftovers},
@@ -76,9 +77,22 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         .as_ref()
         .map(|it| Control::start(it, desk.counter(), &busy))
         .transpose()?;
+    let metrics = config
+        .metrics
+        .as_ref()
+        .map(|it| {
+            let watcher = control.as_ref().map(Control::watcher);
+            let dir = plan.output.dir.clone();
+            let source = Source::new(desk.counter(), watcher, dir);
+            Metrics::start(it.listen, source, &busy)
+        })
+        .transpose()?;
+    if let Some(Metrics { address, .. }) = metrics.as_ref().filter(|_| !quiet) {
+        terminal::say(format_args!("metrics at http://{address}/metrics"));
+    }
     let report = captures(&plan, limits, &stop, quiet, &mut desk)?;
     // Before files are told of: who asked for the end hears of it first.
-    drop(control);
+    drop((control, metrics));
     let recovered = leftovers.map(Leftovers::finish).unwrap_or_default();
     if !quiet {
         terminal::write_lines(recover::text(&recovered).as_bytes());

@@ -38,7 +38,8 @@ impl Service {
 
     /// With each look: the status line, and the watchdog if every loop has come round.
     pub fn tell(&mut self, look: &Look) {
-        let newly_stuck = self.pulse.look(&look.now.beats, look.at);
+        let beats: Vec<_> = look.now.rings.iter().map(|it| it.beats).collect();
+        let newly_stuck = self.pulse.look(&beats, look.at);
         for queue in newly_stuck {
             tracing::error!(
                 "queue {queue}: its loop has been stuck for {} s; the watchdog is not fed until it goes on",

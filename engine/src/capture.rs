@@ -14,10 +14,12 @@ use crate::{
     reduce::{FcsReport, Stage, StageCounters},
     rx::{Control, Ended, Idle, Orders, Outlet, Ring, Worker, pin, system_ns, wait_readable},
     sink::{
-        Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, Origin, PcapEncoder,
+        Backlog, Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, Origin, PcapEncoder,
         PcapngEncoder, Writer,
     },
-    stats::{Budget, Counter, NicCounters, QueueCounters, QueueLedger, Unreadable, live},
+    stats::{
+        Budget, Counter, NicCounters, QueueCounters, QueueLedger, RingState, Unreadable, live,
+    },
     steer::Split,
     verbs::{AsyncEvent, AsyncEvents},
 };
@@ -130,8 +132,8 @@ pub struct Snapshot {
     pub elapsed: Duration,
     /// By queue.
     pub queues: Vec<QueueLedger>,
-    /// By queue: how often its loop has come round, also with nothing to do.
-    pub beats: Vec<u64>,
+    /// By queue.
+    pub rings: Vec<RingState>,
     /// What the NIC lost, by the counters' own names.
     pub nic: NicCounters,
 }
@@ -562,6 +564,7 @@ impl Capture {
         CaptureHandle {
             shared: self.shared.clone(),
             nic: Arc::clone(&self.nic),
+            backlog: self.writer.as_ref().and_then(Writer::backlog),
             ready: self.ready,
         }
     }
@@ -807,6 +810,7 @@ impl End {
 pub struct CaptureHandle {
     shared: Shared,
     nic: Arc<NicReader>,
+    backlog: Option<Backlog>,
     ready: Instant,
 }
 
@@ -834,9 +838,15 @@ impl CaptureHandle {
         Snapshot {
             elapsed: self.ready.elapsed(),
             queues: self.shared.ledgers(),
-            beats: self.shared.counters.iter().map(|it| it.beats()).collect(),
+            rings: self.shared.counters.iter().map(|it| it.ring()).collect(),
             nic,
         }
+    }
+
+    /// What the writer has to do; `None`: nothing is written to files.
+    #[must_use]
+    pub fn backlog(&self) -> Option<&Backlog> {
+        self.backlog.as_ref()
     }
 
     /// The filter that holds; empty: every frame.

@@ -93,7 +93,7 @@ pub enum ConfigError {
 
 /// Keys of the contract whose feature is still to come, with the value that needs it; `None`: any but the default.
 /// Whoever adds a feature removes its line.
-const NOT_YET: &[(&str, Option<&str>)] = &[("device.on_loss", None), ("metrics", None)];
+const NOT_YET: &[(&str, Option<&str>)] = &[("device.on_loss", None)];
 
 impl Config {
     /// Reads a configuration file's text.

@@ -154,6 +154,22 @@ pub enum Unreadable {
     Unreadable,
 }
 
+/// Bounds of [`RingState::found`]: a loop takes no more at once.
+pub const FOUND: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+/// How a queue's ring and its loop are doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RingState {
+    /// WRs that the NIC has; the others are on their way through the pipeline.
+    pub posted: u64,
+    /// Rounds of the loop, also with nothing to do. A loop whose count stands still for seconds is stuck.
+    pub beats: u64,
+    /// Times that the WQ was brought back from an error.
+    pub recoveries: u64,
+    /// Rounds that found frames, by how many: up to each of [`FOUND`], and more than the one before.
+    pub found: [u64; FOUND.len()],
+}
+
 /// One queue's published counters, stored once a batch; anyone may read them.
 ///
 /// Three threads at most store here, each on cache lines of its own: the loop, whoever ends frames (the loop itself,
@@ -176,6 +192,10 @@ struct LoopCounters {
     errors: AtomicU64,
     recoveries: AtomicU64,
     beats: AtomicU64,
+    /// WRs that the NIC has.
+    posted: AtomicU64,
+    /// Rounds by the frames they found.
+    found: [AtomicU64; FOUND.len()],
 }
 
 #[derive(Debug, Default)]
@@ -220,6 +240,12 @@ impl QueueCounters {
     #[inline]
     pub(crate) fn publish_received(&self, received: &Received) {
         let c = &self.looped.0;
+        // One writer: a load and a store will do.
+        let new = received.frames - c.received.load(Ordering::Relaxed);
+        if new > 0 {
+            let bin = &c.found[bin(new)];
+            bin.store(bin.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
         c.received.store(received.frames, Ordering::Relaxed);
         c.dropped_pipeline
             .store(received.dropped_pipeline, Ordering::Relaxed);
@@ -247,10 +273,22 @@ impl QueueCounters {
         beats.store(beats.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// How often the loop has come round. A loop whose count stands still for seconds is stuck.
+    /// The NIC has so many WRs now.
+    #[inline]
+    pub(crate) fn posted(&self, wrs: u32) {
+        self.looped.0.posted.store(wrs.into(), Ordering::Relaxed);
+    }
+
+    /// How the ring and its loop are doing.
     #[must_use]
-    pub fn beats(&self) -> u64 {
-        self.looped.0.beats.load(Ordering::Relaxed)
+    pub fn ring(&self) -> RingState {
+        let c = &self.looped.0;
+        RingState {
+            posted: c.posted.load(Ordering::Relaxed),
+            beats: c.beats.load(Ordering::Relaxed),
+            recoveries: c.recoveries.load(Ordering::Relaxed),
+            found: c.found.each_ref().map(|it| it.load(Ordering::Relaxed)),
+        }
     }
 
     /// The WQ was brought back once more.
@@ -306,9 +344,30 @@ impl QueueCounters {
     }
 }
 
+/// Which of [`FOUND`] so many frames belong to.
+#[inline]
+fn bin(frames: u64) -> usize {
+    let bits = u64::BITS - frames.saturating_sub(1).leading_zeros();
+    (bits as usize).min(FOUND.len() - 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounds_are_told_by_what_they_found() {
+        let counters = QueueCounters::default();
+        let mut received = Received::default();
+        for found in [1, 2, 3, 4, 5, 64, 0, 33, 32, 900] {
+            received.frames += found;
+            counters.publish_received(&received);
+        }
+        assert_eq!(counters.ring().found, [1, 1, 2, 1, 0, 1, 3]);
+        for (i, bound) in FOUND.into_iter().enumerate() {
+            assert_eq!(bin(bound), i);
+        }
+    }
 
     #[test]
     fn a_lost_block_moves_from_captured_to_dropped() {

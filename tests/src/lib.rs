@@ -15,6 +15,7 @@
 //! | [`mod@reference`] | the naive answer to "which queue takes this frame?" |
 //! | [`captures`] | a folder of real captures, or generated ones in its place |
 //! | [`duckdb`] | reads Parquet files, independently of who wrote them |
+//! | [`promtool`] | Prometheus' word on metrics and rules |
 //! | [`netns`] | network namespaces joined by veth |
 //! | [`privileges`] | running the product as a user without rights |
 //! | [`clients`] | C programs, with and without the address sanitizer |
@@ -37,6 +38,7 @@ pub mod ledger;
 pub mod netns;
 pub mod privileges;
 pub mod process;
+pub mod promtool;
 pub mod reference;
 pub mod skip;
 pub mod wqcap;

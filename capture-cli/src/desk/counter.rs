@@ -57,6 +57,21 @@ pub(super) struct Handles {
     statistics: Option<live::Statistics>,
 }
 
+/// The capture at one moment.
+#[derive(Debug)]
+pub struct Sight {
+    /// What it does.
+    pub state: State,
+    /// What it has counted; `None`: nothing yet.
+    pub snapshot: Option<Snapshot>,
+    /// Bytes of write buffers in use, and in all; `None`: nothing is written now.
+    pub backlog: Option<(u64, u64)>,
+    /// `None`: statistics are off.
+    pub traffic: Option<live::Snapshot>,
+    /// WRs of each ring.
+    pub ring: u32,
+}
+
 impl From<&Capture> for Handles {
     fn from(capture: &Capture) -> Self {
         Self {
@@ -100,7 +115,7 @@ impl Counter {
             last: Some(Snapshot {
                 elapsed: report.duration,
                 queues: report.queues.clone(),
-                beats: Vec::new(),
+                rings: Vec::new(),
                 nic: report.nic.clone(),
             }),
             statistics: report.statistics.clone(),
@@ -134,6 +149,22 @@ impl Counter {
         match &*self.live() {
             Live::Running(handles) | Live::Drained(handles) => handles.capture.filter(),
             Live::Stopped(stopped) => stopped.filter.clone(),
+        }
+    }
+
+    /// All that can be seen at once.
+    pub fn sight(&self) -> Sight {
+        let (state, snapshot) = self.look();
+        let backlog = self.handles().and_then(|it| {
+            let backlog = it.capture.backlog()?;
+            Some((backlog.used(), backlog.size()))
+        });
+        Sight {
+            state,
+            snapshot,
+            backlog,
+            traffic: self.traffic(),
+            ring: lock(&self.plan).1.ring,
         }
     }
 

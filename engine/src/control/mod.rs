@@ -27,6 +27,7 @@ pub mod unix;
 use crate::{Error, config::ControlConfig};
 use backend::Backend;
 use limits::Limits;
+use message::ControlStatus;
 use service::Service;
 use srq::SrqServer;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use unix::UnixServer;
 
 /// The service under way. It ends when this is dropped.
 pub struct Control {
+    service: Arc<Service>,
     _unix: UnixServer,
     _rdma: Option<SrqServer>,
 }
@@ -60,12 +62,20 @@ impl Control {
         Ok(Self {
             _unix: UnixServer::start(&service, config, settle())?,
             _rdma: rdma,
+            service,
         })
+    }
+
+    /// For those who tell of the service: its state, whenever it is asked for.
+    #[must_use]
+    pub fn watcher(&self) -> impl Fn() -> ControlStatus + Send + Sync + use<> {
+        let service = Arc::clone(&self.service);
+        move || service.status()
     }
 }
 
-/// Keeps the calling thread off the capture's CPUs; where no other is left, it steps back behind the loops.
-fn keep_off(busy: &[usize]) {
+/// Keeps the calling thread off the CPUs in `busy`, which are the capture's; where no other is left, it steps back behind the loops.
+pub fn keep_off(busy: &[usize]) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(allowed) = sched_getaffinity(None) else {
         return;
@@ -81,6 +91,6 @@ fn keep_off(busy: &[usize]) {
         rustix::process::nice(10).map(drop)
     };
     if let Err(e) = kept {
-        tracing::debug!("the control thread runs where the kernel puts it: {e}");
+        tracing::debug!("a thread beside the capture runs where the kernel puts it: {e}");
     }
 }

@@ -73,7 +73,8 @@ impl Service {
         self.once.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn status(&self) -> ControlStatus {
+    /// State of every transport.
+    pub(super) fn status(&self) -> ControlStatus {
         ControlStatus {
             unix: self.unix.get().map(|it| it.read()),
             rdma: self.rdma.get().map(|(counters, srq)| RdmaStatus {

@@ -240,6 +240,7 @@ impl<O: Outlet> Worker<O> {
     /// The loop itself.
     fn turns(&mut self, batch: &mut Batch, state: &mut State) -> Ended {
         let mut quiet = Quiet::new();
+        self.counters.posted(self.ring.outstanding());
         loop {
             // Read before the poll: when it is set, rules are gone, so an empty ring stays empty.
             let stopping = self.control.stop.load(Ordering::Acquire);
@@ -268,6 +269,7 @@ impl<O: Outlet> Worker<O> {
             if found {
                 quiet.reset();
                 self.counters.publish_received(&state.received);
+                self.counters.posted(self.ring.outstanding());
                 self.counters.beat();
             } else if room > 0 {
                 // With nothing left to claim, frames stay on the ring, unreceived.

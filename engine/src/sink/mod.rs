@@ -19,6 +19,7 @@
 //! cut at the end of its last whole record in that run.
 
 mod aftercare;
+mod backlog;
 mod block;
 mod closer;
 mod count;
@@ -37,6 +38,7 @@ mod stream;
 mod work;
 mod writer;
 
+pub use backlog::Backlog;
 pub use block::{BlockSink, OnFull, Rotation};
 pub use count::Count;
 pub use hook::HookReport;

@@ -3,6 +3,7 @@
 use super::{
     BlockSink, Encoder, HookReport, Keep, OnFull, Record, Rotation,
     aftercare::Aftercare,
+    backlog::Backlog,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     closer::close,
     disk::Pool,
@@ -126,6 +127,7 @@ pub struct Writer {
     failed: Arc<AtomicBool>,
     haste: Arc<Haste>,
     rotations: Arc<AtomicU64>,
+    backlog: Option<Backlog>,
     stream: Arc<StreamEnd>,
 }
 
@@ -138,6 +140,7 @@ struct Prepared<E: Encoder> {
     pool: Pool,
     /// By queue: where emptied blocks go back to.
     empties: Vec<Sender<Block>>,
+    backlog: Backlog,
     /// Bytes of a block.
     block: usize,
 }
@@ -215,6 +218,7 @@ impl Writer {
             failed: Arc::default(),
             haste: Arc::default(),
             rotations: Arc::default(),
+            backlog: None,
             stream,
         };
         Ok((writer, relays.sinks))
@@ -245,12 +249,14 @@ impl Writer {
         let mut sinks = Vec::with_capacity(owners.len());
         let mut empties = Vec::with_capacity(owners.len());
         let mut states = Vec::with_capacity(owners.len());
+        let mut idle = Vec::with_capacity(owners.len());
         // With compression, what is written is the packers'.
         let mut pool = Pool::default();
         let plain = files.compress == Compress::None;
         for (index, (queue, ledger)) in (0u16..).zip(owners) {
             let (exchange, empty) = exchange(&sizes, &full_in, plain.then_some(&mut pool))?;
             let broken = Arc::clone(&exchange.broken);
+            idle.push(exchange.empty.clone());
             states.push(Queue::new(queue, empty.clone(), broken, ledger));
             empties.push(empty);
             let shape = Shape {
@@ -273,6 +279,7 @@ impl Writer {
             sinks,
             pool,
             empties,
+            backlog: Backlog::new(idle, sizes.per_queue, sizes.block),
             block: sizes.block,
         })
     }
@@ -325,10 +332,17 @@ impl Writer {
                 failed,
                 haste,
                 rotations: it.rotations,
+                backlog: Some(it.backlog),
                 stream: Arc::default(),
             },
             it.sinks,
         ))
+    }
+
+    /// For those who want to know how much waits to be written.
+    #[must_use]
+    pub fn backlog(&self) -> Option<Backlog> {
+        self.backlog.clone()
     }
 
     /// Whether something could not be written.

@@ -1,0 +1,117 @@
+//! The metrics endpoint: what a capture has counted, for Prometheus to fetch (`[metrics]`).
+//!
+//! ```text
+//! GET /metrics -> http: one small thread a request -> Source: snapshots that others publish -> families -> text
+//! ```
+//!
+//! Invariant: a scrape reads what loops and looks have published. It never waits for the capture, and whatever a client
+//! does, there are a few threads at most and a few kilobytes for each.
+
+mod families;
+mod http;
+mod older;
+
+pub use families::Source;
+
+use crate::failure::Failure;
+use engine::control::keep_off;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+/// Requests that are answered at once; who comes on top of that is told to come again.
+const AT_ONCE: usize = 8;
+
+/// The endpoint under way. It ends when this is dropped.
+pub struct Metrics {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Closing it ends the thread.
+    bell: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Metrics {
+    /// Serves `source` at `listen`, away from the CPUs in `busy`, which are the capture's.
+    ///
+    /// # Errors
+    /// The address cannot be had.
+    pub fn start(listen: SocketAddr, source: Source, busy: &[usize]) -> Result<Self, Failure> {
+        let refused =
+            |e: io::Error| Failure::refused(format!("metrics.listen = \"{listen}\": {e}"));
+        let listener = TcpListener::bind(listen).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let (bell, ear) = UnixStream::pair().map_err(refused)?;
+        let busy = busy.to_vec();
+        let thread = thread::Builder::new()
+            .name("wqcap-metrics".into())
+            .spawn(move || {
+                keep_off(&busy);
+                serve(&listener, &ear, &Arc::new(source));
+            })
+            .map_err(refused)?;
+        Ok(Self {
+            address,
+            bell: Some(bell),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        self.bell.take();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Accepts connections until `ear` hears of the end.
+fn serve(listener: &TcpListener, ear: &UnixStream, source: &Arc<Source>) {
+    let under_way = Arc::new(AtomicUsize::new(0));
+    loop {
+        let mut fds = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(ear, PollFlags::IN),
+        ];
+        // An interrupted sleep is a short one.
+        let _ = poll(&mut fds, None);
+        if !fds[1].revents().is_empty() {
+            return;
+        }
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(e) => {
+                tracing::debug!("metrics.listen: {e}");
+                // Out of descriptors, say: not again at once.
+                thread::sleep(http::PAUSE);
+                continue;
+            }
+        };
+        if under_way.fetch_add(1, Ordering::AcqRel) >= AT_ONCE {
+            http::turn_away(stream);
+            under_way.fetch_sub(1, Ordering::AcqRel);
+            continue;
+        }
+        let (source, mine) = (Arc::clone(source), Arc::clone(&under_way));
+        let answer = move || {
+            http::answer(stream, |older| source.text(older));
+            mine.fetch_sub(1, Ordering::AcqRel);
+        };
+        if thread::Builder::new().spawn(answer).is_err() {
+            under_way.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}

@@ -1,0 +1,622 @@
+//! Which metrics there are, and where each comes from. `docs/metrics.md` lists them; a test holds it to this.
+
+use super::older::older;
+use crate::desk::{Counter, Sight};
+use engine::{
+    control::message::{ControlStatus, RdmaStatus, State, TransportStatus},
+    stats::{self, FOUND, LINES, QueueLedger, RingState, live},
+};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text},
+    metrics::MetricType,
+    registry::Registry,
+};
+use std::{fmt::Result, path::PathBuf, sync::Arc};
+
+/// What a scrape reads.
+pub struct Source {
+    counter: Arc<Counter>,
+    control: Option<Box<dyn Fn() -> ControlStatus + Send + Sync>>,
+    /// Where files go.
+    dir: Option<PathBuf>,
+}
+
+impl Source {
+    /// Of this process; `control` is asked for the control service's state.
+    pub fn new(
+        counter: Arc<Counter>,
+        control: Option<impl Fn() -> ControlStatus + Send + Sync + 'static>,
+        dir: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            counter,
+            control: control.map(|it| Box::new(it) as _),
+            dir,
+        }
+    }
+
+    /// All metrics of now, in the older format or in that of OpenMetrics.
+    pub fn text(&self, in_older: bool) -> String {
+        let text = Scrape {
+            sight: self.counter.sight(),
+            control: self.control.as_ref().map(|ask| ask()).unwrap_or_default(),
+            disk: self.dir.as_ref().and_then(|dir| {
+                let disk = rustix::fs::statvfs(dir).ok()?;
+                Some((disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize))
+            }),
+        }
+        .text();
+        if in_older { older(&text) } else { text }
+    }
+}
+
+/// What there is to tell.
+#[derive(Debug)]
+struct Scrape {
+    sight: Sight,
+    control: ControlStatus,
+    /// Bytes that are free for files, and in all.
+    disk: Option<(u64, u64)>,
+}
+
+impl Scrape {
+    fn text(self) -> String {
+        let mut registry = Registry::with_prefix("wqcap");
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut text, &registry);
+        text
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result {
+        let mut families = Families(encoder);
+        self.of_the_process(&mut families)?;
+        if let Some(snapshot) = &self.sight.snapshot {
+            families.ledger(&snapshot.queues)?;
+            families.rings(&snapshot.rings, &snapshot.queues, self.sight.ring)?;
+            families.nic(&snapshot.nic)?;
+        }
+        if let Some(traffic) = &self.sight.traffic {
+            families.traffic(traffic)?;
+        }
+        self.of_storage(&mut families)?;
+        families.transports(&self.control)?;
+        match &self.control.rdma {
+            Some(rdma) => families.srq(rdma),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Scrape {
+    fn of_the_process(&self, families: &mut Families<'_>) -> Result {
+        families.gauges(
+            "build_info",
+            "Always 1; the program's version is a label",
+            [([("version", env!("CARGO_PKG_VERSION"))], 1.0)],
+        )?;
+        let states = [
+            ("running", State::Running),
+            ("drained", State::Drained),
+            ("stopped", State::Stopped),
+        ];
+        let is = |state| f64::from(u8::from(self.sight.state == state));
+        families.gauges(
+            "capture_state",
+            "1 for what the capture does, 0 for the rest",
+            states.map(|(name, state)| ([("state", name)], is(state))),
+        )?;
+        if let Some(snapshot) = &self.sight.snapshot {
+            let seconds = snapshot.elapsed.as_secs_f64();
+            families.gauge(
+                "capture_seconds",
+                "Time since the first WQ of this capture was ready",
+                seconds,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn of_storage(&self, families: &mut Families<'_>) -> Result {
+        if let Some((used, size)) = self.sight.backlog {
+            families.gauge(
+                "write_buffer_used_bytes",
+                "Write buffers that are being filled, or wait to be written",
+                used as f64,
+            )?;
+            families.gauge("write_buffer_bytes", "Write buffers in all", size as f64)?;
+        }
+        if let Some((free, size)) = self.disk {
+            families.gauge(
+                "disk_free_bytes",
+                "Room for files on the disk of output.dir",
+                free as f64,
+            )?;
+            families.gauge(
+                "disk_size_bytes",
+                "Size of the disk of output.dir",
+                size as f64,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// One label.
+type Label<'a> = [(&'a str, &'a str); 1];
+
+struct Families<'a>(DescriptorEncoder<'a>);
+
+impl Families<'_> {
+    fn counters<S: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (S, u64)>,
+    ) -> Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in rows {
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, f64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> Result {
+        self.0
+            .encode_descriptor(name, help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, _, f64>(&value, None)
+    }
+
+    fn gauges<S: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (S, f64)>,
+    ) -> Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in rows {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) -> Result {
+        self.0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?
+            .encode_gauge(&value)
+    }
+
+    fn histograms<S: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (S, Bins)>,
+    ) -> Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, it) in rows {
+            family
+                .encode_family(&labels)?
+                .encode_histogram::<NoLabelSet>(it.sum, it.count(), &it.bins, None)?;
+        }
+        Ok(())
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, it: &Bins) -> Result {
+        self.0
+            .encode_descriptor(name, help, None, MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(it.sum, it.count(), &it.bins, None)
+    }
+
+    /// Every line of the ledger, as it stands.
+    fn ledger(&mut self, queues: &[QueueLedger]) -> Result {
+        let by_queue = |of: fn(&QueueLedger) -> u64| {
+            queues
+                .iter()
+                .map(move |it| ([("queue", it.queue.to_string())], of(it)))
+        };
+        self.counters(
+            "frames_received",
+            "Frames that the NIC has delivered",
+            by_queue(|it| it.received),
+        )?;
+        self.counters(
+            "frames",
+            "How frames have ended, by line of the ledger; the lines of a queue add up to what it has received",
+            queues.iter().flat_map(|it| {
+                let queue = it.queue.to_string();
+                LINES.iter().map(move |(name, of)| {
+                    let labels = [("queue", queue.clone()), ("line", (*name).to_owned())];
+                    (labels, of(it))
+                })
+            }),
+        )?;
+        self.counters(
+            "captured_bytes",
+            "Bytes of captured frames",
+            by_queue(|it| it.bytes),
+        )
+    }
+
+    /// Rings and their loops, by queue.
+    fn rings(&mut self, rings: &[RingState], ledger: &[QueueLedger], wrs: u32) -> Result {
+        let by_queue = |of: fn(&RingState) -> u64| {
+            let named = rings.iter().enumerate();
+            named.map(move |(queue, it)| ([("queue", queue.to_string())], of(it)))
+        };
+        let gauges =
+            |of: fn(&RingState) -> u64| by_queue(of).map(|(labels, value)| (labels, value as f64));
+        self.gauge("ring_wrs", "WRs of each queue's ring", wrs.into())?;
+        self.gauges(
+            "ring_posted_wrs",
+            "WRs that the NIC has; the others are on their way through the pipeline",
+            gauges(|it| it.posted),
+        )?;
+        self.histograms(
+            "ring_depth",
+            "Frames that waited when the loop came by, of which it takes 64 at once; one observation for each time",
+            rings.iter().zip(ledger).map(|(ring, queue)| {
+                let bounds = FOUND.iter().map(|bound| *bound as f64);
+                let bins = Bins {
+                    sum: queue.received as f64,
+                    bins: bounds
+                        .chain([f64::INFINITY])
+                        .zip(ring.found.into_iter().chain([0]))
+                        .collect(),
+                };
+                ([("queue", queue.queue.to_string())], bins)
+            }),
+        )?;
+        self.counters(
+            "loop_rounds",
+            "Rounds of a queue's loop; one that stands still for seconds is stuck",
+            by_queue(|it| it.beats),
+        )?;
+        self.counters(
+            "wq_recoveries",
+            "Times that a WQ was brought back from an error",
+            by_queue(|it| it.recoveries),
+        )
+    }
+
+    /// What was lost before delivery, by the NIC's own names. What cannot be read has no value.
+    fn nic(&mut self, nic: &stats::NicCounters) -> Result {
+        let label = |name| [("counter", name)];
+        self.counters(
+            "nic_frames",
+            "Counters of the NIC by their own names, grown since the start of this capture",
+            nic.iter().filter_map(|(name, counter)| match counter {
+                stats::Counter::Value(n) => Some((label(name.as_str()), *n)),
+                stats::Counter::Unreadable(_) => None,
+            }),
+        )?;
+        self.gauges(
+            "nic_unreadable",
+            "1 for a counter of the NIC that cannot be read",
+            nic.iter().map(|(name, counter)| {
+                let unreadable = matches!(counter, stats::Counter::Unreadable(_));
+                (label(name.as_str()), f64::from(u8::from(unreadable)))
+            }),
+        )
+    }
+
+    /// Live statistics.
+    fn traffic(&mut self, it: &live::Snapshot) -> Result {
+        for (name, help, of) in [
+            (
+                "protocol_frames",
+                "Frames that were kept, by what the innermost packet carries",
+                (|it| it.frames) as fn(&live::Volume) -> u64,
+            ),
+            ("protocol_bytes", "The same in bytes on the wire", |it| {
+                it.bytes
+            }),
+        ] {
+            let rows = it.protocols.iter();
+            let rows = rows.map(|(name, it)| ([("protocol", name.as_str())], of(it)));
+            self.counters(name, help, rows)?;
+        }
+        let rows = it.traits.iter();
+        self.counters(
+            "trait_frames",
+            "Frames that were kept, by what they have besides",
+            rows.map(|(name, it)| ([("trait", name.as_str())], it.frames)),
+        )?;
+        let sizes = it.sizes.iter();
+        let sizes = Bins {
+            sum: it.bytes as f64,
+            bins: sizes
+                .map(|bin| (bin.up_to.map_or(f64::INFINITY, f64::from), bin.frames))
+                .collect(),
+        };
+        self.histogram(
+            "frame_size_bytes",
+            "Sizes of frames that were kept, on the wire, without FCS",
+            &sizes,
+        )?;
+        for (name, help, times) in [
+            (
+                "gap_seconds",
+                "Time between neighbours of the same queue",
+                &it.inter_arrival,
+            ),
+            (
+                "hold_seconds",
+                "How long the oldest frame of each batch had held its buffer",
+                &it.hold,
+            ),
+        ] {
+            if let Some(times) = times {
+                self.histogram(name, help, &Bins::of(times))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Clients of the control service, by transport.
+    fn transports(&mut self, control: &ControlStatus) -> Result {
+        let of_rdma = control.rdma.as_ref().map(|it| &it.transport);
+        let both: Vec<_> = [("unix", control.unix.as_ref()), ("rdma", of_rdma)]
+            .into_iter()
+            .filter_map(|(name, it)| Some(([("transport", name)], it?)))
+            .collect();
+        if both.is_empty() {
+            return Ok(());
+        }
+        let rows = |of: fn(&TransportStatus) -> u64| {
+            both.iter().map(move |(labels, it)| (*labels, of(it)))
+        };
+        self.gauges(
+            "control_clients",
+            "Clients of the control service",
+            rows(|it| it.clients).map(|(labels, n): (Label<'_>, _)| (labels, n as f64)),
+        )?;
+        self.counters(
+            "control_accepted",
+            "Connections so far",
+            rows(|it| it.accepted),
+        )?;
+        self.counters(
+            "control_refused",
+            "Connections turned away: too many, without the right, or without the key",
+            rows(|it| it.refused),
+        )?;
+        self.counters(
+            "control_expelled",
+            "Clients put out: garbage, oversize, stalled, flooding",
+            rows(|it| it.expelled),
+        )?;
+        self.counters(
+            "control_requests",
+            "Requests so far",
+            rows(|it| it.requests),
+        )
+    }
+
+    /// The shared receive queue of RDMA clients.
+    fn srq(&mut self, RdmaStatus { srq: it, .. }: &RdmaStatus) -> Result {
+        for (name, help, value) in [
+            ("srq_max_wrs", "WRs that the SRQ can hold now", it.max_wr),
+            ("srq_posted_wrs", "WRs posted now", it.posted),
+            ("srq_limit_wrs", "The low watermark that is armed", it.limit),
+            ("srq_cap_wrs", "WRs that it may grow to", it.cap),
+        ] {
+            self.gauge(name, help, value.into())?;
+        }
+        self.gauge("srq_qps", "QPs attached to the SRQ", it.qps as f64)?;
+        for (name, help, value) in [
+            (
+                "srq_limit_events",
+                "IBV_EVENT_SRQ_LIMIT_REACHED so far",
+                it.limit_events,
+            ),
+            (
+                "srq_armed",
+                "Times that the low watermark was armed",
+                it.armed,
+            ),
+            ("srq_grown", "Times that the SRQ grew", it.grown),
+            ("srq_shrunk", "Times that it shrank", it.shrunk),
+            (
+                "srq_resize_refused",
+                "Resizes that the device refused",
+                it.resize_refused,
+            ),
+        ] {
+            self.counter(name, help, value)?;
+        }
+        if let Some(n) = it.receiver_not_ready {
+            let help = "Senders told that no receive was posted";
+            self.counter("srq_receiver_not_ready", help, n)?;
+        }
+        Ok(())
+    }
+}
+
+/// A histogram as it is written: each bin holds what the ones before do not.
+struct Bins {
+    sum: f64,
+    /// Upper bound and number.
+    bins: Vec<(f64, u64)>,
+}
+
+impl Bins {
+    fn of(times: &live::Distribution) -> Self {
+        let mut before = 0;
+        let mut bins: Vec<_> = times
+            .up_to
+            .iter()
+            .map(|it| {
+                let new = it.count.saturating_sub(before);
+                before = it.count;
+                (it.ns as f64 / 1e9, new)
+            })
+            .collect();
+        bins.push((f64::INFINITY, times.count.saturating_sub(before)));
+        Self {
+            sum: times.mean_ns * times.count as f64 / 1e9,
+            bins,
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.bins.iter().map(|(_, n)| n).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{
+        capture::Snapshot,
+        control::message::SrqStatus,
+        stats::{Counter, Unreadable},
+    };
+    use std::{collections::BTreeSet, time::Duration};
+
+    /// A scrape with something of everything.
+    fn full() -> Scrape {
+        let queue = |queue| QueueLedger {
+            queue,
+            received: 10,
+            captured: 7,
+            filtered: 2,
+            errors: 1,
+            bytes: 700,
+            ..QueueLedger::default()
+        };
+        let ring = RingState {
+            posted: 60,
+            beats: 5,
+            recoveries: 1,
+            found: [1, 0, 2, 0, 0, 0, 3],
+        };
+        let distribution = live::Distribution {
+            count: 4,
+            min_ns: 1,
+            mean_ns: 250.0,
+            p50_ns: 1,
+            p90_ns: 1,
+            p99_ns: 1,
+            p999_ns: 1,
+            max_ns: 1,
+            up_to: vec![
+                live::Bound { ns: 100, count: 1 },
+                live::Bound { ns: 1000, count: 3 },
+            ],
+        };
+        let traffic = live::Snapshot {
+            bytes: 900,
+            protocols: [("tcp".to_owned(), live::Volume::default())].into(),
+            traits: [("vlan".to_owned(), live::Volume::default())].into(),
+            sizes: vec![
+                live::SizeBin {
+                    up_to: Some(64),
+                    frames: 2,
+                },
+                live::SizeBin {
+                    up_to: None,
+                    frames: 1,
+                },
+            ],
+            inter_arrival: Some(distribution.clone()),
+            hold: Some(distribution),
+            ..live::Snapshot::default()
+        };
+        Scrape {
+            sight: Sight {
+                state: State::Running,
+                snapshot: Some(Snapshot {
+                    elapsed: Duration::from_millis(1500),
+                    queues: vec![queue(0), queue(1)],
+                    rings: vec![ring, ring],
+                    nic: [
+                        ("out_of_buffer".to_owned(), Counter::Value(3)),
+                        (
+                            "rx_discards_phy".to_owned(),
+                            Counter::Unreadable(Unreadable::Unreadable),
+                        ),
+                    ]
+                    .into(),
+                }),
+                backlog: Some((1 << 20, 4 << 20)),
+                traffic: Some(traffic),
+                ring: 64,
+            },
+            control: ControlStatus {
+                unix: Some(TransportStatus::default()),
+                rdma: Some(RdmaStatus {
+                    srq: SrqStatus {
+                        receiver_not_ready: Some(1),
+                        ..SrqStatus::default()
+                    },
+                    ..RdmaStatus::default()
+                }),
+            },
+            disk: Some((5, 10)),
+        }
+    }
+
+    #[test]
+    fn samples_are_what_was_counted() {
+        let text = full().text();
+        for line in [
+            "wqcap_capture_state{state=\"running\"} 1.0",
+            "wqcap_capture_seconds 1.5",
+            "wqcap_frames_received_total{queue=\"1\"} 10",
+            "wqcap_frames_total{queue=\"0\",line=\"captured\"} 7",
+            "wqcap_frames_total{queue=\"0\",line=\"late\"} 0",
+            "wqcap_captured_bytes_total{queue=\"0\"} 700",
+            "wqcap_ring_depth_bucket{le=\"4.0\",queue=\"0\"} 3",
+            "wqcap_ring_depth_count{queue=\"0\"} 6",
+            "wqcap_nic_frames_total{counter=\"out_of_buffer\"} 3",
+            "wqcap_nic_unreadable{counter=\"rx_discards_phy\"} 1.0",
+            "wqcap_frame_size_bytes_bucket{le=\"+Inf\"} 3",
+            "wqcap_hold_seconds_bucket{le=\"1e-6\"} 3",
+            "wqcap_hold_seconds_bucket{le=\"+Inf\"} 4",
+            "wqcap_hold_seconds_sum 1e-6",
+            "wqcap_write_buffer_used_bytes 1048576.0",
+            "wqcap_srq_receiver_not_ready_total 1",
+        ] {
+            assert!(
+                text.lines().any(|it| it == line),
+                "{line} is not in\n{text}"
+            );
+        }
+        // A counter that cannot be read is none.
+        assert!(!text.contains("frames_total{counter=\"rx_discards_phy\"}"));
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn the_documentation_lists_them_all_and_no_other() {
+        let text = older(&full().text());
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let made: BTreeSet<_> = types
+            .filter_map(|it| it.split_once(' '))
+            .map(|(name, kind)| (name.to_owned(), kind.to_owned()))
+            .collect();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+        let documentation = std::fs::read_to_string(path).unwrap();
+        let documented: BTreeSet<_> = documentation
+            .lines()
+            .filter_map(|line| {
+                let mut cells = line.strip_prefix("| `")?.split('|');
+                let name = cells.next()?.trim().trim_end_matches('`');
+                Some((name.to_owned(), cells.next()?.trim().to_owned()))
+            })
+            .collect();
+        assert_eq!(made, documented);
+    }
+}

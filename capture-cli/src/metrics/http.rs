@@ -1,0 +1,161 @@
+//! As much of HTTP as a scrape takes: one request for each connection, bounded in size and time.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+/// Bytes of the longest request.
+const LONGEST: usize = 8 << 10;
+/// Header lines of a request.
+const HEADERS: usize = 64;
+/// How long a request may take to arrive, and its answer to be taken.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// After an error that will not be gone at once.
+pub const PAUSE: Duration = Duration::from_millis(50);
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// What a client asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Metrics { head: bool, older: bool },
+    Other,
+    Method,
+}
+
+/// Answers the one request of a connection; `metrics` makes the text, in the older format or in that of OpenMetrics.
+/// A client that does not keep to the rules hears so, or nothing.
+pub fn answer(mut stream: TcpStream, metrics: impl FnOnce(bool) -> String) {
+    let outcome = match asked(&mut stream) {
+        Ok(Some(Asked::Metrics { head, older })) => {
+            let kind = if older { OLDER } else { OPENMETRICS };
+            reply(&mut stream, "200 OK", kind, &metrics(older), head)
+        }
+        Ok(Some(Asked::Other)) => {
+            let text = "metrics are at /metrics\n";
+            reply(&mut stream, "404 Not Found", PLAIN, text, false)
+        }
+        Ok(Some(Asked::Method)) => {
+            let text = "only GET and HEAD\n";
+            reply(&mut stream, "405 Method Not Allowed", PLAIN, text, false)
+        }
+        Ok(None) => {
+            let text = "no HTTP request, or too long\n";
+            reply(&mut stream, "400 Bad Request", PLAIN, text, false)
+        }
+        Err(e) => Err(e),
+    };
+    if let Err(e) = outcome {
+        tracing::debug!("metrics: a client was not answered: {e}");
+    }
+}
+
+/// Tells a client that there are too many.
+pub fn turn_away(mut stream: TcpStream) {
+    // Whoever hears it or not is none of the capture's business.
+    let _ = stream.set_nonblocking(true);
+    let text = "too many requests at once\n";
+    let _ = reply(&mut stream, "503 Service Unavailable", PLAIN, text, false);
+}
+
+/// Reads a request's head; `None`: it is none.
+fn asked(stream: &mut TcpStream) -> io::Result<Option<Asked>> {
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut head = Vec::with_capacity(1024);
+    let mut chunk = [0; 1024];
+    while head.len() < LONGEST {
+        let rest = deadline.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(rest))?;
+        match stream.read(&mut chunk) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => head.extend_from_slice(&chunk[..n]),
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        }
+        match parse(&head) {
+            Ok(None) => {}
+            Ok(asked) => return Ok(asked),
+            Err(_) => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+/// `None`: it is not whole yet.
+fn parse(head: &[u8]) -> Result<Option<Asked>, httparse::Error> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    if request.parse(head)?.is_partial() {
+        return Ok(None);
+    }
+    let path = request.path.unwrap_or_default();
+    let path = path.split('?').next().unwrap_or_default();
+    let accepts = request
+        .headers
+        .iter()
+        .filter(|it| it.name.eq_ignore_ascii_case("accept"))
+        .any(|it| String::from_utf8_lossy(it.value).contains("application/openmetrics-text"));
+    Ok(Some(match (request.method.unwrap_or_default(), path) {
+        (method @ ("GET" | "HEAD"), "/metrics") => Asked::Metrics {
+            head: method == "HEAD",
+            older: !accepts,
+        },
+        ("GET" | "HEAD", _) => Asked::Other,
+        _ => Asked::Method,
+    }))
+}
+
+fn reply(
+    stream: &mut TcpStream,
+    status: &str,
+    kind: &str,
+    text: &str,
+    head: bool,
+) -> io::Result<()> {
+    let length = text.len();
+    let mut answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    if !head {
+        answer.push_str(text);
+    }
+    stream.write_all(answer.as_bytes())?;
+    stream.shutdown(std::net::Shutdown::Write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_told_apart() {
+        let asked = |text: &str| parse(text.as_bytes()).unwrap();
+        let metrics = |head, older| Some(Asked::Metrics { head, older });
+        assert_eq!(asked("GET /metrics HTTP/1.1\r\nHost: a\r\n"), None);
+        assert_eq!(
+            asked("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"),
+            metrics(false, true)
+        );
+        assert_eq!(
+            asked("HEAD /metrics?a=b HTTP/1.0\r\n\r\n"),
+            metrics(true, true)
+        );
+        let accept = "aCCEPT: application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+        assert_eq!(
+            asked(&format!("GET /metrics HTTP/1.1\r\n{accept}\r\n\r\n")),
+            metrics(false, false)
+        );
+        assert_eq!(asked("GET / HTTP/1.1\r\n\r\n"), Some(Asked::Other));
+        assert_eq!(asked("POST /metrics HTTP/1.1\r\n\r\n"), Some(Asked::Method));
+        assert!(parse(b"\x16\x03\x01\x02\x00").is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! The text format of before OpenMetrics (version 0.0.4), which promtool and older scrapers read.
+//!
+//! It has the same samples. A counter's family has the name of its samples there, `_total` and all, and nothing marks
+//! the end.
+
+/// An OpenMetrics text in the older format.
+pub fn older(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut help = None;
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        if line.starts_with("# HELP ") {
+            // Its type comes next.
+            help = Some(line);
+            continue;
+        }
+        let counter = line
+            .strip_prefix("# TYPE ")
+            .and_then(|rest| rest.strip_suffix(" counter"));
+        for line in help.take().into_iter().chain([line]) {
+            match counter {
+                Some(name) => out.push_str(&line.replacen(name, &format!("{name}_total"), 1)),
+                None => out.push_str(line),
+            }
+            out.push('\n');
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_named_as_their_samples() {
+        let text = "# HELP a Frames.\n# TYPE a counter\na_total 1\n# HELP b Now.\n# TYPE b gauge\nb 2\n# EOF\n";
+        assert_eq!(
+            older(text),
+            "# HELP a_total Frames.\n# TYPE a_total counter\na_total 1\n# HELP b Now.\n# TYPE b gauge\nb 2\n"
+        );
+    }
+}

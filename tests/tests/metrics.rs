@@ -1,0 +1,328 @@
+//! The metrics endpoint of captures on the software NIC: what a scrape adds up to, what others say of its form, and
+//! what clients that misbehave can do.
+//!
+//! | test | shows |
+//! |---|---|
+//! | `scrapes_under_load_add_up_to_the_summary` | every line of the ledger, in order, and the last scrape is the summary |
+//! | `promtool_has_nothing_to_say` | the form of metrics and alert rules |
+//! | `dashboard_and_rules_name_what_there_is` | every name in them is documented, or a scrape has it |
+//! | `bad_clients_wait_for_nobody` | garbage, stalling, crowds |
+
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+use wqcap_tests::{Dir, Running, Wqcap, binaries, need, promtool::Promtool, wqcap::wqcap};
+
+/// A capture with an endpoint, and its control socket.
+struct Measured<'d> {
+    command: Wqcap<'d>,
+    run: Running,
+    address: String,
+    socket: PathBuf,
+}
+
+fn start<'d>(dir: &'d Dir, name: &str, wire: &str, sets: &[&str]) -> Measured<'d> {
+    let socket = dir.join(format!("{name}.sock"));
+    let mut command = Wqcap::run(dir, name)
+        .model(wire)
+        .queues(3)
+        .set("metrics.listen=127.0.0.1:0")
+        .set(&format!("control.unix={}", socket.display()));
+    for set in sets {
+        command = command.set(set);
+    }
+    let mut run = command.start();
+    run.until("it tells where its metrics are", |run| {
+        run.stderr().contains("/metrics") && run.stderr().contains("capturing")
+    });
+    let told = run.stderr();
+    let rest = told.split("http://").nth(1).expect("an address");
+    let address = rest.split("/metrics").next().expect("a path").to_owned();
+    Measured {
+        command,
+        run,
+        address,
+        socket,
+    }
+}
+
+impl Measured<'_> {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).expect("somebody listens");
+        let patience = Some(Duration::from_secs(30));
+        stream.set_read_timeout(patience).expect("a time-out");
+        stream
+    }
+
+    /// Sends a request as it is; the whole answer.
+    fn ask(&self, request: &[u8]) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request).expect("room");
+        let mut answer = String::new();
+        // One that is put out in the middle of its request may find the connection reset.
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+
+    fn text(&self, more: &str) -> String {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: test\r\n{more}\r\n");
+        let answer = self.ask(request.as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        let length = format!("Content-Length: {}\r\n", body.len());
+        assert!(head.contains(&length), "{head}");
+        body.to_owned()
+    }
+
+    fn scrape(&self) -> BTreeMap<String, f64> {
+        samples(&self.text(""))
+    }
+
+    fn ctl(&self, command: &str) {
+        let ctl = wqcap(["ctl", "--unix"]).arg(&self.socket).arg(command);
+        ctl.run().expect(0);
+    }
+
+    #[track_caller]
+    fn shutdown(self) -> wqcap_tests::Finished {
+        self.ctl("shutdown");
+        self.command.finished(self.run.wait(), 0)
+    }
+}
+
+/// Samples by name and labels.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+            let value = value.parse().unwrap_or_else(|e| panic!("{e}: {line}"));
+            (name.to_owned(), value)
+        })
+        .collect()
+}
+
+/// The frames of a queue by line, as a scrape has them.
+fn line(scrape: &BTreeMap<String, f64>, queue: usize, line: &str) -> u64 {
+    let name = match line {
+        "received" => format!("wqcap_frames_received_total{{queue=\"{queue}\"}}"),
+        "bytes" => format!("wqcap_captured_bytes_total{{queue=\"{queue}\"}}"),
+        line => format!("wqcap_frames_total{{queue=\"{queue}\",line=\"{line}\"}}"),
+    };
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count"
+    )]
+    let count = scrape[&name] as u64;
+    count
+}
+
+const LINES: [&str; 8] = [
+    "captured",
+    "filtered",
+    "sampled_out",
+    "deduplicated",
+    "dropped_pipeline",
+    "dropped_storage",
+    "late",
+    "errors",
+];
+
+#[test]
+fn scrapes_under_load_add_up_to_the_summary() {
+    let dir = Dir::new();
+    let wire = "synth:size=200,flows=256,proto=mix,ip=mix,pps=200000";
+    let sets = ["capture.filter=udp", "capture.sample=2"];
+    let capture = start(&dir, "load", wire, &sets);
+    let mut before = capture.scrape();
+    let until = Instant::now() + Duration::from_secs(3);
+    let mut scrapes = 0;
+    while Instant::now() < until {
+        let now = capture.scrape();
+        for (name, value) in &before {
+            let grows = name.contains("_total") || name.contains("_bucket");
+            assert!(!grows || now[name] >= *value, "{name} fell from {value}");
+        }
+        for queue in 0..3 {
+            let sum: u64 = LINES.iter().map(|it| line(&now, queue, it)).sum();
+            // Counters are read one after the other while frames go by.
+            assert!(sum > 0 || line(&now, queue, "received") < 10_000);
+        }
+        before = now;
+        scrapes += 1;
+    }
+    assert!(scrapes > 10, "{scrapes}");
+    capture.ctl("stop");
+    let last = capture.scrape();
+    assert_eq!(last["wqcap_capture_state{state=\"stopped\"}"], 1.0);
+    let finished = capture.shutdown();
+    let queues = finished.summary.json["ledger"]["queues"]
+        .as_array()
+        .expect("queues");
+    let mut all = 0;
+    for (queue, ledger) in queues.iter().enumerate() {
+        for name in LINES.into_iter().chain(["received", "bytes"]) {
+            let scraped = line(&last, queue, name);
+            assert_eq!(
+                ledger[name].as_u64(),
+                Some(scraped),
+                "queue {queue}: {name}"
+            );
+        }
+        let sum: u64 = LINES.iter().map(|it| line(&last, queue, it)).sum();
+        assert_eq!(sum, line(&last, queue, "received"));
+        all += sum;
+    }
+    assert!(all > 10_000, "{all}");
+    let nic = finished.summary.json["nic"].as_object().expect("counters");
+    for (name, value) in nic {
+        let name = format!("wqcap_nic_frames_total{{counter=\"{name}\"}}");
+        assert_eq!(last.get(&name).copied(), value.as_f64(), "{name}");
+    }
+    // Of statistics: each kept frame has one protocol.
+    let protocols = last
+        .iter()
+        .filter(|(name, _)| name.starts_with("wqcap_protocol_frames_total"));
+    let protocols: f64 = protocols.map(|(_, n)| n).sum();
+    assert_eq!(protocols, last["wqcap_frame_size_bytes_count"]);
+}
+
+#[test]
+fn promtool_has_nothing_to_say() {
+    let promtool = need!(Promtool::find());
+    let dir = Dir::new();
+    let capture = start(&dir, "form", "synth:size=64,pps=20000", &[]);
+    let file = dir.write("scrape.txt", &capture.text(""));
+    let done = promtool.metrics(&file).expect(0);
+    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
+    capture.shutdown();
+    let rules = binaries::root().join("configs/monitoring/alerts.yml");
+    let done = promtool.rules(&rules).expect(0);
+    assert!(done.stdout.contains("9 rules found"), "{done}");
+    let broken = dir.write(
+        "broken.yml",
+        &fs::read_to_string(rules)
+            .expect("rules")
+            .replace("rate(", "rat("),
+    );
+    let _ = promtool.rules(&broken).expect(1);
+}
+
+/// Everything in a text that looks like the name of a metric.
+fn names(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c| !is_part(c))
+        .filter(|word| word.starts_with("wqcap_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn dashboard_and_rules_name_what_there_is() {
+    let dir = Dir::new();
+    let capture = start(&dir, "names", "synth:size=64,pps=20000", &[]);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    // Hold times come with the first frames.
+    let mut text = capture.text("");
+    while !text.contains("wqcap_hold_seconds") {
+        assert!(Instant::now() < deadline, "{text}");
+        thread::sleep(Duration::from_millis(50));
+        text = capture.text("");
+    }
+    capture.shutdown();
+    let scraped = names(&text);
+    let read = |path: &str| {
+        fs::read_to_string(binaries::root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+    };
+    let dashboard = read("configs/monitoring/grafana.json");
+    let json: Value = serde_json::from_str(&dashboard).expect("the dashboard is JSON");
+    let panels = json["panels"].as_array().expect("panels");
+    assert!(panels.len() > 10);
+    for panel in panels {
+        assert!(panel["targets"][0]["expr"].is_string(), "{panel}");
+    }
+    // The SRQ is told where control is served over RDMA, which the software NIC does not do.
+    let documented = names(&read("docs/metrics.md"));
+    let named = |text: &str| {
+        for name in names(text) {
+            let base = ["_bucket", "_count", "_sum"]
+                .iter()
+                .find_map(|it| name.strip_suffix(it))
+                .unwrap_or(&name);
+            let srq = base.starts_with("wqcap_srq_");
+            assert!(documented.contains(base), "{name} is not documented");
+            assert!(srq || scraped.contains(&name), "{name} is in no scrape");
+        }
+    };
+    named(&dashboard);
+    named(&read("configs/monitoring/alerts.yml"));
+}
+
+#[test]
+fn bad_clients_wait_for_nobody() {
+    let dir = Dir::new();
+    let capture = start(
+        &dir,
+        "bad",
+        "synth:size=64,pps=20000",
+        &["output.format=none"],
+    );
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n\r\n", "404"),
+        ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+        ("\x16\x03\x01 nonsense\r\n\r\n", "400"),
+    ] {
+        let answer = capture.ask(request.as_bytes());
+        let wanted = format!("HTTP/1.1 {status} ");
+        assert!(answer.starts_with(&wanted), "{request:?}: {answer}");
+    }
+    let long = format!(
+        "GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n",
+        "x".repeat(100_000)
+    );
+    let answer = capture.ask(long.as_bytes());
+    assert!(!answer.contains("200 OK"), "{answer}");
+    let head = capture.ask(b"HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(
+        head.ends_with("\r\n\r\n") && head.contains("200 OK"),
+        "{head}"
+    );
+    let open = capture.text("Accept: application/openmetrics-text;version=1.0.0\r\n");
+    assert!(open.ends_with("# EOF\n"), "{open}");
+
+    // More than are answered at once, and all of them stall: who comes then is told so, and served a little later.
+    let mut stalling: Vec<_> = (0..20).map(|_| capture.connect()).collect();
+    for stream in &mut stalling {
+        let _ = stream.write_all(b"GET /metr");
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let answer = capture.ask(b"GET /metrics HTTP/1.1\r\n\r\n");
+        if answer.starts_with("HTTP/1.1 200 ") {
+            break;
+        }
+        assert!(
+            answer.is_empty() || answer.starts_with("HTTP/1.1 503 "),
+            "{answer}"
+        );
+        assert!(Instant::now() < deadline, "it is not served any more");
+        thread::sleep(Duration::from_millis(100));
+    }
+    drop(stalling);
+    let taken = Wqcap::run(&dir, "taken")
+        .model("synth:size=64")
+        .set("output.format=none")
+        .set(&format!("metrics.listen={}", capture.address))
+        .done()
+        .expect(2);
+    taken.says(&["metrics.listen", &capture.address]);
+    capture.shutdown();
+}
