@@ -583,9 +583,9 @@ mod tests {
             "wqcap_nic_frames_total{counter=\"out_of_buffer\"} 3",
             "wqcap_nic_unreadable{counter=\"rx_discards_phy\"} 1.0",
             "wqcap_frame_size_bytes_bucket{le=\"+Inf\"} 3",
-            "wqcap_hold_seconds_bucket{le=\"1e-6\"} 3",
+            "wqcap_hold_seconds_bucket{le=\"0.000001\"} 3",
             "wqcap_hold_seconds_bucket{le=\"+Inf\"} 4",
-            "wqcap_hold_seconds_sum 1e-6",
+            "wqcap_hold_seconds_sum 0.000001",
             "wqcap_write_buffer_used_bytes 1048576.0",
             "wqcap_srq_receiver_not_ready_total 1",
         ] {
