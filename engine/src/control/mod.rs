@@ -67,7 +67,6 @@ impl Control {
     }
 
     /// For those who tell of the service: its state, whenever it is asked for.
-    #[must_use]
     pub fn watcher(&self) -> impl Fn() -> ControlStatus + Send + Sync + use<> {
         let service = Arc::clone(&self.service);
         move || service.status()
