@@ -200,7 +200,7 @@ fn promtool_has_nothing_to_say() {
     let promtool = need!(Promtool::find());
     let dir = Dir::new();
     let capture = start(&dir, "form", "synth:size=64,pps=20000", &[]);
-    let file = dir.write("scrape.txt", &capture.text(""));
+    let file = dir.write("scrape.txt", capture.text(""));
     let done = promtool.metrics(&file).expect(0);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
     capture.shutdown();
@@ -209,7 +209,7 @@ fn promtool_has_nothing_to_say() {
     assert!(done.stdout.contains("9 rules found"), "{done}");
     let broken = dir.write(
         "broken.yml",
-        &fs::read_to_string(rules)
+        fs::read_to_string(rules)
             .expect("rules")
             .replace("rate(", "rat("),
     );
