@@ -342,6 +342,8 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// Writing frames to a disk, against the least that a writer can do there
     Disk(BenchDiskArgs),
+    /// What capture.idle = "sleep" costs a frame that comes after a pause
+    Wake(BenchWakeArgs),
 }
 
 /// `wqcap bench disk`
@@ -361,6 +363,33 @@ pub struct BenchDiskArgs {
     #[arg(long, default_value = "1GiB", value_parser = written)]
     pub size: Size,
     /// How many times
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap bench wake`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Captures with capture.idle = \"spin\" and \"sleep\" in turn, and compares the median age of frames when their loop has
+them: by how much the NIC's waking is later than a loop that polls. Frames should be some tenths of a millisecond apart.
+
+Examples:
+  wqcap bench wake --model synth:size=64,flows=1,pps=1000
+  wqcap bench wake --set device.name=mlx5_1 --frames 10000 --json | jq '.results[0].extra_ns'")]
+pub struct BenchWakeArgs {
+    /// Set a key of the config; model.KEY is for the model; the last one wins
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    /// Capture on the software NIC on this wire
+    #[arg(long, value_name = "WIRE")]
+    pub model: Option<String>,
+    /// Frames of each capture
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = value_parser!(u64).range(1..=10_000_000))]
+    pub frames: u64,
+    /// How many captures of each kind
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// Print JSON on stdout

@@ -226,6 +226,9 @@ fn describe(plan: &Plan, config: &Config) -> String {
             bytes(plan.output.buffer)
         ),
     );
+    if plan.delays_drop() {
+        line("delay", delay_line(plan));
+    }
     line("table", table_line(plan));
     for (i, qp) in plan.steering.qps.iter().enumerate() {
         let spread = match qp.spread {
@@ -298,6 +301,20 @@ fn device_line(plan: &Plan) -> String {
         );
     }
     text
+}
+
+/// How long the NIC holds frames for a WQ without buffers, as far as its driver tells.
+fn delay_line(plan: &Plan) -> String {
+    match plan.device.delay_drop {
+        Some(told) => format!(
+            "frames wait up to {} us for a WQ without buffers; that ran out {} times since the driver was loaded",
+            thousands(told.timeout_us),
+            thousands(told.num_timeout_events)
+        ),
+        None => "how long frames wait for a WQ without buffers is in debugfs (mlx5/PCI/delay_drop), which cannot be \
+                 read here: root can, where it is mounted"
+            .into(),
+    }
 }
 
 /// Where parsers run, and what becomes of frames that find theirs full; `None`: the loops work on frames themselves.

@@ -62,3 +62,32 @@ fn a_disk_beside_its_baseline() {
         .says(&["/nowhere"]);
     drop(wqcap(["bench", "disk", "--size", "0"]).run().expect(2));
 }
+
+#[test]
+fn a_sleeper_s_waking_beside_a_spinner() {
+    let wire = "synth:size=64,flows=1,pps=1000";
+    let bench = |more: &[&str]| {
+        let few = ["--frames", "200", "--repeats", "2"];
+        let bench = wqcap(["bench", "wake", "--model", wire]).args(few);
+        bench.args(more).run().expect(0)
+    };
+    let done = bench(&["--json"]);
+    let report: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let result = &report["results"][0];
+    assert_eq!(result["name"], "wake/sleep/1q");
+    assert_eq!(result["baseline"], "spin");
+    let extra = result["extra_ns"].as_array().expect("one a repeat");
+    assert_eq!(extra.len(), 2);
+    // A frame is not looked at before it has come, nor a second later.
+    let age = result["ns_per_frame"].as_f64().expect("a number");
+    assert!((-1e6..1e9).contains(&age), "{report}");
+    let table = bench(&[]);
+    assert!(table.stdout.contains("wake/sleep/1q"), "{table}");
+    assert!(table.stdout.contains("sleeping adds "), "{table}");
+    drop(
+        wqcap(["bench", "wake", "--model", "nowhere"])
+            .run()
+            .expect(2),
+    );
+}

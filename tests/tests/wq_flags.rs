@@ -1,10 +1,12 @@
 //! Each WQ flag, off and on, on a device that has it and on one that has not, for users with different rights.
 
+use serde_json::Value;
 use wqcap_tests::{
-    Program,
+    Dir, Program, Wqcap,
     privileges::{ForAll, NET_RAW, NONE, as_nobody},
     process::is_root,
     skip,
+    wqcap::wqcap,
 };
 
 /// A flag: its key, the model's setting that takes the capability away, and how errors name it.
@@ -79,4 +81,48 @@ fn a_flag_needs_the_device_and_the_right() {
             }
         }
     }
+}
+
+/// `wqcap check` and the summary tell how long the NIC holds frames, and how often that was not long enough.
+#[test]
+fn delay_drop_tells_its_timeout_and_its_events() {
+    if !is_root() {
+        skip!("delay drop takes CAP_SYS_RAWIO");
+    }
+    let model = ["--set", "model.delay_drop_timeout=100"];
+    let on = ["--set", "wq.delay_drop=true", "--set", "output.format=none"];
+    let check = |sets: &[&str]| {
+        let check = wqcap(["check", "--model", "loopback"]).args(model);
+        check.args(sets).run().expect(0)
+    };
+    let told = check(&on).stdout;
+    assert!(
+        told.contains("frames wait up to 100 us") && told.contains("ran out 0 times"),
+        "{told}"
+    );
+    assert!(!check(&on[2..]).stdout.contains("frames wait"));
+    // With the last frame that was asked for, the loop polls no more, and the hand finds out a moment later: the ring
+    // runs full meanwhile, nearly always for more than a tenth of a millisecond.
+    let dir = Dir::new();
+    let mut events = 0;
+    for attempt in 0..10 {
+        let run = Wqcap::run(&dir, &attempt.to_string())
+            .model("synth:size=64,pps=1000000,lossy")
+            .args(&model)
+            .args(&on)
+            .args(&["--count", "1000"])
+            .queues(1)
+            .set("capture.ring=64");
+        let _ = run.done().expect(0);
+        let summary = std::fs::read_to_string(run.summary_path()).expect("a summary");
+        let summary: Value = serde_json::from_str(&summary).expect("JSON");
+        assert_eq!(summary["delay_drop_timeout_us"], 100, "{summary}");
+        events += summary["nic"]["num_timeout_events"]
+            .as_u64()
+            .expect("a number");
+        if events > 0 {
+            break;
+        }
+    }
+    assert!(events > 0);
 }

@@ -4,6 +4,7 @@
 
 mod disk;
 mod report;
+mod wake;
 
 use crate::{args::BenchCommand, failure::Failure};
 
@@ -11,5 +12,6 @@ use crate::{args::BenchCommand, failure::Failure};
 pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Disk(args) => disk::disk(args),
+        BenchCommand::Wake(args) => wake::wake(args),
     }
 }
