@@ -340,10 +340,67 @@ pub struct BenchArgs {
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
+    /// What a queue's core pays for a frame that is written
+    Capture(BenchCaptureArgs),
+    /// How fast a core compresses frames, and what is left of them
+    Compress(BenchCompressArgs),
     /// Writing frames to a disk, against the least that a writer can do there
     Disk(BenchDiskArgs),
     /// What capture.idle = "sleep" costs a frame that comes after a pause
     Wake(BenchWakeArgs),
+}
+
+/// `wqcap bench capture`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Fills a ring while its loop is held back, takes the rules away, and then measures the CPU time of the queue's thread:
+poll, time stamp, parse of the 5-tuple, copy, submission, repost. The baseline only parses and counts, in turn with it.
+
+Examples:
+  wqcap bench capture /var/lib/wqcap
+  wqcap bench capture --frame 1500 --rounds 20 --json
+  wqcap bench capture --device mlx5_0      with whatever comes in there")]
+pub struct BenchCaptureArgs {
+    /// A folder on the disk
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+    /// A real device, in place of the software NIC
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Bytes of a frame of the software NIC, without FCS
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = value_parser!(u32).range(60..=2000), conflicts_with = "device")]
+    pub frame: u32,
+    /// Rings that are drained each time
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=100_000))]
+    pub rounds: u32,
+    /// How many times
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap bench compress`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Compresses blocks of records one after the other, each to a frame of its own, on one core. The baseline copies them.
+
+Examples:
+  wqcap bench compress
+  wqcap bench compress traffic.pcapng --block 1MiB --json")]
+pub struct BenchCompressArgs {
+    /// A capture whose frames are compressed [default: made-up ones, half of them text and half noise]
+    pub file: Option<PathBuf>,
+    /// Bytes of a block
+    #[arg(long, default_value = "64KiB", value_parser = written)]
+    pub block: Size,
+    /// How many times
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `wqcap bench disk`

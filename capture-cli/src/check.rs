@@ -21,6 +21,9 @@ use engine::{
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::{fmt::Write, fs, io, path::Path, time::Duration};
 
+/// A stall of a disk that should cost nothing, in milliseconds: garbage collection in a solid-state disk takes as long.
+const STALL_MS: f64 = 250.0;
+
 /// Prints the effective configuration and its plan; fails where a run would.
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     let (settings, model) = config::split(&args.set);
@@ -400,6 +403,13 @@ fn files_line(plan: &Plan, config: &Config) -> String {
     {
         let ms = plan.output.buffer as f64 * 8.0 / (rate * 1e6);
         let _ = write!(text, "; the buffers hold {ms:.0} ms at {rate} Gbit/s");
+        if ms < STALL_MS {
+            let need = (rate * 1e6 / 8.0 * STALL_MS / f64::from(1 << 20)).ceil();
+            let _ = write!(
+                text,
+                ", {STALL_MS} ms would take output.buffer = \"{need}MiB\""
+            );
+        }
     }
     text
 }
@@ -450,7 +460,7 @@ mod tests {
 ",
             "table of 4
 ",
-            "wqcap-q<QQ>-<start ns>.pcapng; the buffers hold 21 ms at 100 Gbit/s
+            "wqcap-q<QQ>-<start ns>.pcapng; the buffers hold 21 ms at 100 Gbit/s, 250 ms would take output.buffer = \"2981MiB\"
 ",
             "#   notes     two queues share a core
 ",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::fs;
-use wqcap_tests::{Dir, wqcap::wqcap};
+use wqcap_tests::{Dir, Program, binaries, process, skip, wqcap::wqcap};
 
 #[test]
 fn a_disk_beside_its_baseline() {
@@ -90,4 +90,91 @@ fn a_sleeper_s_waking_beside_a_spinner() {
             .run()
             .expect(2),
     );
+}
+
+#[test]
+fn what_a_queue_pays_for_a_frame() {
+    let dir = Dir::new();
+    let short = ["--rounds", "2", "--repeats", "2"];
+    let done = wqcap(["bench", "capture", "--json"])
+        .args(short)
+        .arg(dir.path())
+        .run()
+        .expect(0);
+    let report: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let result = &report["results"][0];
+    assert_eq!(result["name"], "capture/pcap/64B/1q");
+    assert_eq!(result["baseline"], "count");
+    assert!(result["frames"].as_u64() > Some(2 * 7000), "{report}");
+    for figures in ["ns", "baseline_ns"] {
+        let figures = result[figures].as_array().expect("a list");
+        assert!(figures.len() == 2 && figures.iter().all(|ns| ns.as_f64() > Some(0.0)));
+    }
+    assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 0);
+    wqcap(["bench", "capture", "--device", "mlx5_7"])
+        .arg(dir.path())
+        .run()
+        .expect(2)
+        .says(&["RDMA device"]);
+}
+
+#[test]
+fn compression_by_core() {
+    let dir = Dir::new();
+    let done = wqcap(["bench", "compress", "--json", "--repeats", "1"])
+        .run()
+        .expect(0);
+    let report: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let results = report["results"].as_array().expect("a list");
+    assert_eq!(results.len(), 4);
+    for result in results {
+        assert!(result["bytes_per_s"].as_f64() > Some(0.0), "{result}");
+        // Half of it is noise.
+        let share = result["compressed_to"].as_f64().expect("a number");
+        assert!((0.4..0.9).contains(&share), "{result}");
+    }
+    let empty = dir.join("empty.pcap");
+    wqcap_tests::files::write(&empty, 1, &[]);
+    wqcap(["bench", "compress"])
+        .arg(&empty)
+        .run()
+        .expect(2)
+        .says(&["empty.pcap"]);
+}
+
+#[test]
+fn beside_the_peers() {
+    if !process::is_root() {
+        skip!("network namespaces take root");
+    }
+    let dir = Dir::new();
+    let bin = binaries::wqcap();
+    let done = Program::new(binaries::root().join("benches/peers"))
+        .args(["--rates", "2000", "--seconds", "0.5", "--repeats", "1"])
+        .args(["--json", "--dir"])
+        .arg(dir.path())
+        .env("WQCAP_BIN_DIR", bin.parent().expect("a folder"))
+        .run()
+        .expect(0);
+    let report: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let results = report["results"].as_array().expect("a list");
+    let tools: Vec<_> = results
+        .iter()
+        .filter_map(|it| it["tool"].as_str())
+        .collect();
+    // Both are among the packages of the tests; netsniff-ng need not be here.
+    assert!(
+        tools.starts_with(&["wqcap", "tcpdump", "dumpcap"]),
+        "{done}"
+    );
+    for result in results {
+        let number = |name: &str| result[name].as_f64().expect("a number");
+        assert!(number("sent") > 0.0 && number("cpu_s") > 0.0, "{result}");
+        assert_eq!(number("captured") + number("lost"), number("sent"));
+    }
+    assert_eq!(results[0]["lost"], 0, "{done}");
+    assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 0);
 }

@@ -2,6 +2,8 @@
 //!
 //! Every result stands beside a baseline measured in the same run, in turn with it, so that a busy machine slows both.
 
+mod capture;
+mod compress;
 mod disk;
 mod report;
 mod wake;
@@ -11,6 +13,8 @@ use crate::{args::BenchCommand, failure::Failure};
 /// Runs a bench and prints what it found.
 pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
     match command {
+        BenchCommand::Capture(args) => capture::capture(args),
+        BenchCommand::Compress(args) => compress::compress(args),
         BenchCommand::Disk(args) => disk::disk(args),
         BenchCommand::Wake(args) => wake::wake(args),
     }

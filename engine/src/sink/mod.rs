@@ -45,6 +45,7 @@ pub use hook::HookReport;
 pub use keep::{Keep, Share};
 pub use order::Relay;
 pub use origin::Origin;
+pub use pack::compress_blocks;
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
 pub use plain::write_plainly;

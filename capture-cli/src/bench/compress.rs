@@ -1,0 +1,118 @@
+//! `wqcap bench compress`: how fast one core compresses frames, and what is left of them.
+
+use super::report::{Measured, Report};
+use crate::{args::BenchCompressArgs, failure::Failure};
+use engine::{
+    config::Compress,
+    reader,
+    sink::{Encoder, PcapEncoder, Record, compress_blocks},
+};
+use std::time::Instant;
+
+/// Frames that are made up where no file is given, and their bytes.
+const FRAMES: u64 = 20_000;
+const FRAME: usize = 1500;
+/// Names of what is compared.
+const METHODS: [(&str, Compress); 4] = [
+    ("lz4", Compress::Lz4),
+    ("zstd:1", Compress::Zstd(Some(1))),
+    ("zstd:3", Compress::Zstd(Some(3))),
+    ("zstd:9", Compress::Zstd(Some(9))),
+];
+
+/// Compresses the same blocks with each method, in turn with a plain copy of them.
+pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
+    let block = usize::try_from(args.block.0).unwrap_or(usize::MAX);
+    let (content, frames) = match &args.file {
+        Some(path) => {
+            let failed = |e| Failure::refused(format!("{}: {e}", path.display()));
+            encoded_file(path).map_err(failed)?
+        }
+        None => made_up(),
+    };
+    let mut copy = vec![0; content.len()];
+    let mut results = Vec::new();
+    for (name, method) in METHODS {
+        let mut pairs = Vec::new();
+        let mut packed = 0;
+        for _ in 0..args.repeats {
+            let start = Instant::now();
+            copy.copy_from_slice(&content);
+            std::hint::black_box(&copy);
+            let copied = start.elapsed();
+            let (len, time) = compress_blocks(method, &content, block)
+                .map_err(|e| Failure::failed(format!("{name}: {e}")))?;
+            packed = len;
+            let each = |time: std::time::Duration| time.as_secs_f64() * 1e9 / frames as f64;
+            pairs.push((each(time), each(copied)));
+        }
+        let name = format!("compress/{name}/{}KiB", block >> 10);
+        let mut result = Measured::of(name, "copy", &pairs);
+        let bytes_per_frame = content.len() as f64 / frames as f64;
+        let rate = bytes_per_frame * result.frames_per_s;
+        result.more.insert("bytes_per_s".into(), rate.into());
+        let share = packed as f64 / content.len() as f64;
+        result.more.insert("compressed_to".into(), share.into());
+        results.push(result);
+    }
+    Report::new(results).print(args.json)
+}
+
+fn record(bytes: &[u8], ns: u64, out: &mut Vec<u8>) {
+    let record = Record {
+        ns,
+        bytes,
+        len: bytes.len() as u32,
+        fcs: &[],
+        fcs_len: 0,
+        bad_fcs: false,
+        lost_before: 0,
+    };
+    let encoder = PcapEncoder::new(0);
+    let at = out.len();
+    out.resize(at + encoder.record_len(&record), 0);
+    encoder.record(&mut out[at..], 0, &record);
+}
+
+/// The frames of a capture, as the block writer would have them, and how many they are.
+fn encoded_file(path: &std::path::Path) -> Result<(Vec<u8>, u64), reader::ReadError> {
+    let mut reader = reader::open(path)?;
+    let (mut out, mut frames) = (Vec::new(), 0);
+    while reader.advance()? {
+        if let Some(packet) = reader.packet() {
+            record(packet.bytes, packet.ns, &mut out);
+            frames += 1;
+        }
+    }
+    if frames == 0 {
+        return Err(reader::ReadError::Empty);
+    }
+    Ok((out, frames))
+}
+
+/// Frames with headers of some hundred flows; half of each payload is text, half of it noise.
+fn made_up() -> (Vec<u8>, u64) {
+    let mut out = Vec::new();
+    let mut noise = 0x9e37_79b9_7f4a_7c15u64;
+    for i in 0..FRAMES {
+        let mut frame = vec![0; FRAME];
+        let flow = i * 7 % 300;
+        frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
+        frame[14..22].copy_from_slice(&[0x45, 0, 5, 206, (i >> 8) as u8, i as u8, 0x40, 0]);
+        frame[22..34].copy_from_slice(&[64, 6, 0, 0, 10, 0, 0, flow as u8, 10, 0, 1, 1]);
+        frame[34..38].copy_from_slice(&[4, flow as u8, 1, 187]);
+        let (text, rest) = frame[54..].split_at_mut(723);
+        let line = format!("GET /{flow}/{i} HTTP/1.1\r\nHost: a.example\r\nAccept: */*\r\n");
+        for (to, from) in text.iter_mut().zip(line.bytes().cycle()) {
+            *to = from;
+        }
+        for byte in rest {
+            noise ^= noise << 13;
+            noise ^= noise >> 7;
+            noise ^= noise << 17;
+            *byte = noise as u8;
+        }
+        record(&frame, 1_700_000_000_000_000_000 + i * 120_000, &mut out);
+    }
+    (out, FRAMES)
+}
