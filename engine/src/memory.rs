@@ -8,7 +8,9 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
-use std::{fmt, io, mem::MaybeUninit, ptr};
+#[cfg(feature = "flows")]
+use std::mem::MaybeUninit;
+use std::{fmt, io, ptr};
 
 /// Size of the huge pages asked for, in bytes: x86-64's and arm64's common size.
 const HUGE_PAGE: usize = 2 << 20;
@@ -205,6 +207,7 @@ impl Drop for Region {
 /// Asks for huge pages behind memory of the heap that nothing has been written to yet: tables that are read all over
 /// spare a walk through the page tables for each entry. Only whole pages inside it are asked for; a kernel that has none
 /// gives ordinary ones.
+#[cfg(feature = "flows")]
 pub(crate) fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     let start = memory.as_mut_ptr().cast::<u8>();
     let skip = start.addr().next_multiple_of(HUGE_PAGE) - start.addr();
@@ -233,6 +236,7 @@ mod tests {
         assert_eq!(resident.map(|r| r & 1), [1, 1]);
     }
 
+    #[cfg(feature = "flows")]
     #[test]
     fn huge_pages_are_asked_for_where_whole_ones_fit() {
         for len in [0, 1, HUGE_PAGE - 1, 5 * HUGE_PAGE + 7] {

@@ -134,7 +134,7 @@ fn ruled() {
     let mut capture = start_as(all, &[]);
     let texts = [
         "id = \"a\"; proto = \"udp\"; queue = 1",
-        "proto = \"tcp\"; priority = 1",
+        "proto = \"tcp\"",
         "src = \"10.0.0.0/8\"; priority = 3",
         "ethertype = 0x86dd; queue = 3; priority = 1",
         "priority = 4",
