@@ -57,6 +57,8 @@ pub struct DeviceCaps {
     pub max_table: u32,
     /// Most CQEs of one CQ.
     pub max_cqe: u32,
+    /// Longest time that a CQ can hold back an event, in microseconds; 0: it cannot.
+    pub max_cq_period: u16,
     /// Toeplitz hashing of RAW_PACKET QPs.
     pub rss_toeplitz: bool,
     /// Hash fields offered (`ibv_rx_hash_fields`).
@@ -160,6 +162,7 @@ impl DeviceCaps {
             max_sge: u32::try_from(attr.orig_attr.max_sge).unwrap_or(0),
             max_table: attr.rss_caps.max_rwq_indirection_table_size,
             max_cqe: u32::try_from(attr.orig_attr.max_cqe).unwrap_or(0),
+            max_cq_period: attr.cq_mod_caps.max_cq_period,
             rss_toeplitz: raw_packet_rss && toeplitz != 0,
             rss_fields: attr.rss_caps.rx_hash_fields_mask,
             cvlan_stripping: raw(ffi::ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING),

@@ -15,7 +15,7 @@ use crate::{
     sink::{Keep, Rotation, Share},
     steer::{self, Steering},
     unseen,
-    verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS},
+    verbs::{CVLAN_STRIPPING, DELAY_DROP, Moderation, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
 use rss::{key::RssKey, profile::HashDepth, table::IndirectionTable};
 use serde::{Serialize, Serializer};
@@ -74,6 +74,8 @@ pub struct Plan {
     pub restore_vlan: bool,
     /// Empty queues sleep on their channel instead of spinning.
     pub sleep: bool,
+    /// When frames wake a sleeper; `None`: at once, for want of the device's moderation or of sleepers.
+    pub moderation: Option<Moderation>,
     /// Join promiscuous mode on the network interface.
     pub promiscuous: bool,
     /// End the run when the port goes down.
@@ -159,6 +161,12 @@ pub enum Stamps {
 
 /// Most queues a plan has by default.
 const DEFAULT_QUEUES: usize = 8;
+/// When frames wake a loop that sleeps: few enough to leave the ring almost empty, soon enough not to be noticed beside
+/// the wake-up itself.
+const WAKE: Moderation = Moderation {
+    count: 32,
+    period_us: 20,
+};
 
 impl Plan {
     /// Stages that work on frames: one for each queue whose loop does so itself, or for each of its parsers.
@@ -262,6 +270,7 @@ impl Plan {
             .as_ref()
             .map(|it| flows(it, dir.as_deref(), stages(&queues)))
             .transpose()?;
+        let sleep = config.capture.idle == config::Idle::Sleep;
         Ok(Self {
             port: port.number,
             netdev: port.netdev.clone(),
@@ -289,7 +298,8 @@ impl Plan {
             depth: steer::depth(config),
             respread: config.rss.respread,
             restore_vlan,
-            sleep: config.capture.idle == config::Idle::Sleep,
+            sleep,
+            moderation: (sleep && caps.max_cq_period >= WAKE.period_us).then_some(WAKE),
             promiscuous: config.capture.promiscuous,
             stop_on_port_down: config.capture.on_port_down() == config::OnPortDown::Stop,
             output: OutputPlan {

@@ -120,6 +120,7 @@ impl Port {
             },
             restore_vlan: plan.restore_vlan,
             channel: plan.sleep,
+            moderation: plan.moderation,
             direct: plan.direct,
             numa_node: plan.device.numa_node,
         };

@@ -112,6 +112,8 @@ pub struct DeviceCaps {
     pub max_recv_wr: u32,
     /// CQEs in a CQ at most.
     pub max_cqe: u32,
+    /// CQs can hold back their events.
+    pub cq_moderation: bool,
     /// The NIC clock's rate.
     pub clock_khz: u64,
     /// How much faster than that it runs, in parts per million.
@@ -146,6 +148,7 @@ impl Default for DeviceCaps {
             max_wq: 1 << 17,
             max_recv_wr: 32768,
             max_cqe: 4_194_303,
+            cq_moderation: true,
             clock_khz: 1_000_000,
             clock_drift_ppm: 0,
             timestamp_mask: u64::MAX,

@@ -502,6 +502,21 @@ static int cq_vector(void) { return try_cq(1, context->num_comp_vectors); }
 static int cq_largest(void) { return try_cq(device.orig_attr.max_cqe, 0); }
 static int cq_above_the_devices(void) { return try_cq(device.orig_attr.max_cqe + 1, 0); }
 
+static int cq_moderated(uint16_t period)
+{
+	struct ibv_modify_cq_attr attr = {
+		.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { .cq_count = 8, .cq_period = period },
+	};
+	struct ibv_cq *made = ibv_create_cq(context, 1, NULL, NULL, 0);
+
+	CHECK(made);
+	int result = ibv_modify_cq(made, &attr);
+	CHECK(!ibv_destroy_cq(made));
+	return result;
+}
+static int cq_moderated_longest(void) { return cq_moderated(0xfff); }
+static int cq_moderated_too_long(void) { return cq_moderated(0x1000); }
+
 /* ---- shared receive queues ---- */
 
 static int modify_srq(int mask, uint32_t max_wr, uint32_t limit)
@@ -968,6 +983,8 @@ static const struct row full[] = {
 	ROW(cq_empty, EVERYBODY(EINVAL)),
 	ROW(cq_negative, EVERYBODY(EINVAL)),
 	ROW(cq_above_any, EVERYBODY(EINVAL)),
+	TAKEN(cq_moderated_longest, EVERYBODY(0)),
+	ROW(cq_moderated_too_long, EVERYBODY(EINVAL)),
 	ROW(cq_vector, EVERYBODY(EINVAL)),
 	ROW(srq_resize, EVERYBODY(EINVAL)),
 	TAKEN(srq_limit, EVERYBODY(0)),
@@ -1044,6 +1061,7 @@ static const struct row bare[] = {
 	TAKEN(flow_mpls_any, WITH_NET_RAW(0)),
 	/* The driver does not ask for this one; the firmware refuses. */
 	ROW(flow_esp_spi, WITH_NET_RAW(EINVAL)),
+	ROW(cq_moderated_longest, EVERYBODY(EOPNOTSUPP)),
 	TAKEN(cq_largest, EVERYBODY(0)),
 	ROW(cq_above_the_devices, EVERYBODY(EINVAL)),
 };

@@ -22,6 +22,7 @@ const BARE: &[&str] = &[
     "esp=false",
     "max_ind_table_log=3",
     "max_cqe=1023",
+    "cq_moderation=false",
 ];
 
 /// Runs the rows for `device` as `who`; gives how many there were. The client knows what is right.

@@ -63,6 +63,41 @@ fn a_ring_is_the_same_by_direct_verbs_and_by_the_verbs() {
     }
 }
 
+/// Frames far apart, each of which finds the loop asleep; and on a device that cannot moderate its CQs' events.
+#[test]
+fn a_sleeper_is_woken_for_every_frame() {
+    const FRAMES: u64 = 400;
+    let dir = Dir::new();
+    for (name, settings) in [
+        (
+            "direct",
+            ["capture.access=auto", "model.cq_moderation=true"],
+        ),
+        (
+            "verbs",
+            ["capture.access=verbs", "model.cq_moderation=true"],
+        ),
+        (
+            "at-once",
+            ["capture.access=auto", "model.cq_moderation=false"],
+        ),
+    ] {
+        let mut run = Wqcap::run(&dir, name)
+            .model(&format!("synth:count={FRAMES},size=94,pps=1000"))
+            .queues(1)
+            .set("capture.idle=sleep");
+        for setting in settings {
+            run = run.set(setting);
+        }
+        let finished = run.finish(0);
+        assert_eq!(
+            finished.summary.ledger.total.captured, FRAMES,
+            "{}",
+            finished.done
+        );
+    }
+}
+
 #[test]
 fn a_jumbo_frame_over_several_buffers_is_written_whole() {
     let dir = Dir::new();

@@ -15,8 +15,8 @@ use crate::{
     Error,
     memory::Region,
     verbs::{
-        Channel, CompletionStamps, Context, Cq, CqAttr, DirectCq, DirectWq, Mr, Pd, Wq, WqAttr,
-        WqState, is_direct,
+        Channel, CompletionStamps, Context, Cq, CqAttr, DirectCq, DirectWq, Moderation, Mr, Pd, Wq,
+        WqAttr, WqState, is_direct,
     },
 };
 use rdma_sys as ffi;
@@ -49,6 +49,8 @@ pub struct RingAttr {
     pub restore_vlan: bool,
     /// A channel to sleep on.
     pub channel: bool,
+    /// When it wakes the sleeper; `None`: at the first completion.
+    pub moderation: Option<Moderation>,
     /// Reach the queues in their own memory where the device allows it.
     pub direct: bool,
     /// Where the memory should be.
@@ -193,7 +195,10 @@ impl Ring {
             vector: attr.vector,
             stamps: attr.stamps,
         };
-        let cq = Cq::create(context, cq_attr, channel)?;
+        let mut cq = Cq::create(context, cq_attr, channel)?;
+        if let Some(by) = attr.moderation {
+            cq.moderate(by)?;
+        }
         let wq_attr = WqAttr {
             max_wr: attr.wrs,
             max_sge: attr.max_sge,

@@ -4,6 +4,7 @@ use super::{Context, context::ContextInner, last_error};
 use crate::Error;
 use rdma_sys as ffi;
 use rdma_sys::ibv_create_cq_wc_flags as Flags;
+use serde::Serialize;
 use std::{io, os::fd::RawFd, ptr, sync::Arc};
 
 /// Where completion events arrive.
@@ -75,6 +76,15 @@ pub enum CompletionStamps {
     RealTime,
 }
 
+/// When an armed CQ raises its event: whichever comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Moderation {
+    /// Completions.
+    pub count: u16,
+    /// Time behind the first one, in microseconds.
+    pub period_us: u16,
+}
+
 /// What a CQ is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct CqAttr {
@@ -96,7 +106,7 @@ pub(super) struct CqInner {
     pub(super) raw: *mut ffi::ibv_cq_ex,
     // Dropped after the CQ is destroyed.
     channel: Option<Channel>,
-    _context: Arc<ContextInner>,
+    context: Arc<ContextInner>,
 }
 
 // SAFETY: created single threaded: only the owner of the one `Cq` polls; WQs hold the Arc for its lifetime alone.
@@ -182,10 +192,39 @@ impl Cq {
             inner: Arc::new(CqInner {
                 raw,
                 channel,
-                _context: Arc::clone(&context.0),
+                context: Arc::clone(&context.0),
             }),
             stamps: attr.stamps,
         })
+    }
+
+    /// Lets an armed CQ wait for more completions before it raises an event.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP from a device without moderation, EINVAL above its limits.
+    pub fn moderate(&mut self, by: Moderation) -> Result<(), Error> {
+        let object = || format!("{} completions, {} µs", by.count, by.period_us);
+        let op = self
+            .inner
+            .context
+            .extended(std::mem::offset_of!(ffi::verbs_context, modify_cq))
+            .and_then(|ops| ops.modify_cq);
+        let Some(modify) = op else {
+            let errno = libc::EOPNOTSUPP;
+            return Err(super::from_errno("ibv_modify_cq", object(), errno));
+        };
+        let mut attr = ffi::ibv_modify_cq_attr {
+            attr_mask: ffi::ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
+            moderate: ffi::ibv_moderate_cq {
+                cq_count: by.count,
+                cq_period: by.period_us,
+            },
+        };
+        // SAFETY: a live CQ; `&mut self` is the one who modifies it.
+        match unsafe { modify(ffi::ibv_cq_ex_to_cq(self.inner.raw), &raw mut attr) } {
+            0 => Ok(()),
+            errno => Err(super::from_errno("ibv_modify_cq", object(), errno)),
+        }
     }
 
     /// Starts a poll; `None` when the queue is empty.

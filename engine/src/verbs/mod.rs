@@ -48,7 +48,7 @@ pub use async_event::{AsyncEvent, AsyncEvents};
 pub use clock::ClockInfo;
 pub use cm::{CmChannel, CmEvent, CmKey, Connecting, Connection, Ends, Incoming, Listener};
 pub use context::{Context, names};
-pub use cq::{Channel, Completion, CompletionStamps, Completions, Cq, CqAttr};
+pub use cq::{Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, Moderation};
 pub use direct::{Cqe, DirectCq, DirectWq, TunnelOffloads, is_supported as is_direct};
 pub use flow::{Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked};
 pub use messages::{Messages, Slot};

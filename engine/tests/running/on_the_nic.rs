@@ -64,6 +64,28 @@ fn records(report: &Report) -> Vec<files::Record> {
     files.iter().flat_map(|file| files::read(file)).collect()
 }
 
+/// The wire's flows, or a multiple of them: the number of a frame says by its rest which one it is of.
+const FLOWS: u64 = 64;
+/// Frames in which the rules of the start are all there, a twentieth of a second and more.
+const START: u64 = 50_000;
+
+/// The number from which on frames of every flow are received: the start installs one rule after the other, and the
+/// first ones are in force while the others are still to come.
+fn first_of_all(numbers: &HashSet<u64>) -> u64 {
+    let mut first = [u64::MAX; FLOWS as usize];
+    for number in numbers {
+        let of_flow = &mut first[(number % FLOWS) as usize];
+        *of_flow = number.min(of_flow).to_owned();
+    }
+    let first = first.into_iter().max().expect("flows");
+    let least = numbers.iter().min().expect("frames");
+    assert!(
+        first < least + START,
+        "{first}, {least} was the first of any"
+    );
+    first
+}
+
 /// Each frame of the wire has a number. Those missing between the first and the last were lost for want of buffers,
 /// which the NIC counts, and none is there twice.
 fn assert_each_once(report: &Report, records: &[files::Record]) {
@@ -77,12 +99,14 @@ fn assert_each_once(report: &Report, records: &[files::Record]) {
     };
     let numbers: HashSet<u64> = records.iter().map(number).collect();
     assert_eq!(numbers.len(), records.len(), "frames that came twice");
-    let (first, last) = (numbers.iter().min(), numbers.iter().max());
-    let span = last.expect("frames") - first.expect("frames") + 1;
+    let first = first_of_all(&numbers);
+    let last = numbers.iter().max().expect("frames");
+    let span = last - first + 1;
+    let counted = numbers.iter().filter(|it| **it >= first).count() as u64;
     let Counter::Value(no_buffer) = report.nic["out_of_buffer"] else {
         panic!("{:?}", report.nic)
     };
-    let missing = span - numbers.len() as u64;
+    let missing = span - counted;
     println!(
         "figure: {} frames, {missing} missing, {no_buffer} out of buffers",
         numbers.len()
@@ -278,7 +302,8 @@ fn relieved() {
         let from = capture.snapshot();
         moment(&mut capture, 1000);
         let now = skew(&from, &capture.snapshot());
-        if now < 1.3 {
+        // As far as it is promised: more is far more than a share.
+        if now < 1.5 {
             break now;
         }
         assert!(Instant::now() < deadline, "still {now}");

@@ -261,6 +261,13 @@ pub static KEYS: &[Key] = &[
         scope: store!(Device, device => caps.max_cqe, |text| within(text, 1, 4_194_303)),
     },
     Key {
+        name: "cq_moderation",
+        takes: "true, false",
+        default: "true",
+        means: "CQs can hold back their events",
+        scope: store!(Device, device => caps.cq_moderation, truth),
+    },
+    Key {
         name: "clock_khz",
         takes: "1000 to 4000000",
         default: "1000000",

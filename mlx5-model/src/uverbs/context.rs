@@ -175,10 +175,13 @@ pub fn query_device_ex(session: &Session, request: &Request<'_>) -> Result<(), E
             )
             | flag(caps.scatter_fcs, IB_UVERBS_RAW_PACKET_CAP_SCATTER_FCS)
             | flag(caps.delay_drop, IB_UVERBS_RAW_PACKET_CAP_DELAY_DROP),
-        cq_moderation_caps: ib_uverbs_cq_moderation_caps {
-            max_cq_moderation_count: u16::MAX,
-            max_cq_moderation_period: super::cq::MAX_PERIOD,
-            reserved: 0,
+        cq_moderation_caps: match caps.cq_moderation {
+            true => ib_uverbs_cq_moderation_caps {
+                max_cq_moderation_count: u16::MAX,
+                max_cq_moderation_period: super::cq::MAX_PERIOD,
+                reserved: 0,
+            },
+            false => ib_uverbs_cq_moderation_caps::default(),
         },
         ..Default::default()
     })?;

@@ -148,7 +148,8 @@ pub fn modify_ex(session: &Session, request: &Request<'_>) -> Result<(), Errno> 
     if command.attr_mask == 0 || command.reserved != 0 {
         return Err(libc::EINVAL);
     }
-    if command.attr_mask & !ATTR_MODERATE != 0 {
+    let able = session.device().settings().caps.cq_moderation;
+    if command.attr_mask & !ATTR_MODERATE != 0 || !able {
         return Err(libc::EOPNOTSUPP);
     }
     let mut state = session.lock();
