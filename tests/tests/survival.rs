@@ -32,6 +32,9 @@ use wqcap_tests::{
 const SIZE: u64 = 1000;
 /// `output.buffer`: what may wait for the disk.
 const BUFFER: u64 = 1 << 20;
+/// So much that only what a test does to its disk costs frames: three seconds of [`ENDLESS`], where other people's syncs
+/// on the disk below may stop everything for one.
+const PATIENT: &str = "output.buffer=16MiB";
 /// A wire that does not end, slow enough for a debug build on a busy machine.
 const ENDLESS: &str = "synth:size=1000,flows=64,pps=5000";
 
@@ -171,7 +174,7 @@ fn power_cut() {
     let disk = need!(Image::new(&dir, 128));
     let out = disk.path().join("cap");
     fs::create_dir(&out).expect("made");
-    let run = run(&dir, &out, ENDLESS);
+    let run = run(&dir, &out, ENDLESS).set(PATIENT);
     let mut running = run.start();
     until_rotated(&mut running, &out, 3);
     let finished = ending(&out, "pcap");
@@ -225,7 +228,9 @@ fn an_open_file_after_a_power_cut() {
     fs::create_dir(&out).expect("made");
     // The folder itself is there before the run.
     drop(Program::new("sync").run().expect(0));
-    let run = run(&dir, &out, ENDLESS).set("output.rotate_size=1GiB");
+    let run = run(&dir, &out, ENDLESS)
+        .set(PATIENT)
+        .set("output.rotate_size=1GiB");
     let mut running = run.start();
     running.until("a file is open", |_| {
         ending(&out, "part")
