@@ -1,10 +1,12 @@
 //! The ledger: every received frame ends in exactly one line of it.
 
 mod budget;
+mod ends;
 pub mod live;
 mod total;
 
 pub use budget::Budget;
+pub(crate) use ends::Ends;
 pub use total::Total;
 
 use schemars::JsonSchema;
@@ -222,17 +224,6 @@ pub(crate) struct Received {
     pub(crate) frames: u64,
     pub(crate) dropped_pipeline: u64,
     pub(crate) errors: u64,
-}
-
-/// How frames have ended so far that a consumer has judged.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ends {
-    pub(crate) captured: u64,
-    pub(crate) filtered: u64,
-    pub(crate) sampled_out: u64,
-    pub(crate) deduplicated: u64,
-    pub(crate) dropped_storage: u64,
-    pub(crate) bytes: u64,
 }
 
 impl QueueCounters {

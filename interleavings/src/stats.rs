@@ -1,22 +1,14 @@
-//! The budget, and a stand-in for what a queue publishes.
+//! The budget and the ends, and a stand-in for what a queue publishes.
 
 #[path = "../../engine/src/stats/budget.rs"]
 mod budget;
+#[path = "../../engine/src/stats/ends.rs"]
+mod ends;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use budget::Budget;
-
-/// As in the engine.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ends {
-    pub(crate) captured: u64,
-    pub(crate) filtered: u64,
-    pub(crate) sampled_out: u64,
-    pub(crate) deduplicated: u64,
-    pub(crate) dropped_storage: u64,
-    pub(crate) bytes: u64,
-}
+pub(crate) use ends::Ends;
 
 /// The sum of all ends.
 #[derive(Debug)]

@@ -75,7 +75,7 @@ fn first_of_all(numbers: &HashSet<u64>) -> u64 {
     let mut first = [u64::MAX; FLOWS as usize];
     for number in numbers {
         let of_flow = &mut first[(number % FLOWS) as usize];
-        *of_flow = number.min(of_flow).to_owned();
+        *of_flow = (*of_flow).min(*number);
     }
     let first = first.into_iter().max().expect("flows");
     let least = numbers.iter().min().expect("frames");
