@@ -61,6 +61,9 @@ pub enum Command {
     /// Write man pages and shell completions
     #[command(hide = true)]
     Manual(ManualArgs),
+    /// Run hooks for a capture, which starts this itself
+    #[command(hide = true)]
+    Hooks(HooksArgs),
 }
 
 /// `wqcap devices`
@@ -133,6 +136,13 @@ pub struct ExtcapArgs {
 pub struct ManualArgs {
     /// Where they go: man1/ and completions/ below it
     pub dir: PathBuf,
+}
+
+/// `wqcap hooks`: paths come in on stdin, reports go out on stdout
+#[derive(Debug, clap::Args)]
+pub struct HooksArgs {
+    /// The hook
+    pub program: PathBuf,
 }
 
 /// `wqcap check`

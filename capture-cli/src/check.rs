@@ -88,6 +88,11 @@ fn model_says(plan: &Plan, what: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
+/// Whether the plan's port is the software NIC's.
+pub fn is_on_model(plan: &Plan) -> bool {
+    model_says(plan, "model_wire").is_some()
+}
+
 /// The software NIC says of each port whether its wire ends.
 fn wire_defaults(config: &mut Config, plan: &Plan) {
     if model_says(plan, "model_finite").as_deref() == Some("1") {

@@ -29,6 +29,7 @@ mod progress;
 mod recover;
 mod rss;
 mod run;
+mod sandbox;
 mod service;
 mod signals;
 mod summary;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Command::Recover(it) => recover::recover(&it),
         Command::Extcap(it) => extcap::extcap(&it),
         Command::Manual(it) => manual::manual(&it),
+        Command::Hooks(it) => sandbox::hooks::serve(&it),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,7 +2,7 @@
 
 use crate::{
     args::RunArgs,
-    check::{enter_model, port, settle},
+    check::{enter_model, is_on_model, port, settle},
     config,
     desk::{self, Desk, Next},
     failure::Failure,
@@ -11,6 +11,7 @@ use crate::{
     output,
     progress::Progress,
     recover::{self, Leftovers},
+    sandbox::{Sandbox, hooks, user},
     service::Service,
     signals,
     summary::{self, Summary, SummaryFile},
@@ -23,7 +24,11 @@ use engine::{
 };
 use std::{
     io::{self, IsTerminal},
-    sync::atomic::{AtomicBool, Ordering},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -42,9 +47,13 @@ fn require_stream(json: bool) -> Result<(), Failure> {
     Err(Failure::refused(format!("output.stdout = true: {problem}")))
 }
 
-/// Goes over to the software NIC, if the run is to be there.
+/// Becomes who the run is to be, and goes over to the software NIC if the run is to be there.
 pub fn enter(args: &RunArgs) -> Result<(), Failure> {
-    let (_, model) = config::split(&args.set);
+    let (settings, model) = config::split(&args.set);
+    // What is no file is read once, and that is behind the model.
+    if args.model.is_some() && args.config.as_deref().is_none_or(Path::is_file) {
+        user::become_one(&config::load(args.config.as_deref(), &settings)?)?;
+    }
     enter_model(args.model.as_deref(), &model)
 }
 
@@ -53,8 +62,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     enter(args)?;
     let (settings, _) = config::split(&args.set);
     let mut config = config::load(args.config.as_deref(), &settings)?;
+    user::become_one(&config)?;
     let loaded = config.clone();
-    let plan = settle(&mut config)?;
+    let mut plan = settle(&mut config)?;
     if plan.output.stdout {
         require_stream(args.json)?;
     }
@@ -69,6 +79,16 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         count: args.count,
         duration: args.duration,
     };
+    if let Some(hook) = &plan.output.hook {
+        plan.output.hook_process = Some(Arc::new(hooks::start(hook)?));
+    }
+    let sandbox = Sandbox::enter(
+        &config,
+        &plan,
+        args.config.as_deref(),
+        args.summary.as_deref(),
+        is_on_model(&plan),
+    )?;
     let leftovers = plan.output.dir.as_deref().map(Leftovers::begin);
     let mut desk = Desk::new(args, &loaded, &plan);
     let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();
@@ -90,7 +110,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     if let Some(Metrics { address, .. }) = metrics.as_ref().filter(|_| !quiet) {
         terminal::say(format_args!("metrics at http://{address}/metrics"));
     }
-    let report = captures(&plan, limits, &stop, quiet, &mut desk)?;
+    let report = captures(&plan, limits, &stop, quiet, &mut desk, &sandbox)?;
     // Before files are told of: who asked for the end hears of it first.
     drop((control, metrics));
     let recovered = leftovers.map(Leftovers::finish).unwrap_or_default();
@@ -108,8 +128,10 @@ fn captures(
     stop: &AtomicBool,
     quiet: bool,
     desk: &mut Desk<'_>,
+    sandbox: &Sandbox,
 ) -> Result<Report, Failure> {
     let mut capture = Capture::start(plan, limits)?;
+    sandbox.close()?;
     let mut sum: Option<Report> = None;
     let headline = headline(plan);
     loop {

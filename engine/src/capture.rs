@@ -342,6 +342,7 @@ impl Capture {
             spare_cores: plan.output.spare_cores.clone(),
             keep: plan.output.keep,
             hook: plan.output.hook.clone(),
+            hook_process: plan.output.hook_process.clone(),
             index_dir: plan.output.index_dir.clone(),
         };
         let counters = &beginning.counters;

@@ -21,13 +21,13 @@ pub use keep::Keep;
 pub use rule::{Action, Mac, Net, Proto, RuleConfig};
 pub use sections::{
     CaptureConfig, Compress, ControlConfig, DeviceConfig, FileMode, FlowsConfig, MetricsConfig,
-    OutputConfig, PipelineConfig, RssConfig, Slice, WqConfig,
+    OutputConfig, PipelineConfig, ProcessConfig, RssConfig, Slice, WqConfig,
 };
 pub use size::Size;
 pub use span::Span;
 pub use words::{
     Access, Clock, Format, HashDepth, Idle, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode,
-    SampleBy, Timestamps, Vlan,
+    SampleBy, Sandbox, Timestamps, Vlan,
 };
 
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,8 @@ pub struct Config {
     /// The metrics endpoint; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsConfig>,
+    /// What the process may do.
+    pub process: ProcessConfig,
 }
 
 /// What is wrong with a configuration.

@@ -12,14 +12,17 @@ use crate::{
     pipeline::Seat,
     reduce::Reduction,
     rx::HEADROOM,
-    sink::{Keep, Rotation, Share},
+    sink::{HookProcess, Keep, Rotation, Share},
     steer::{self, Steering},
     unseen,
     verbs::{CVLAN_STRIPPING, DELAY_DROP, Moderation, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
 use rss::{key::RssKey, profile::HashDepth, table::IndirectionTable};
 use serde::{Serialize, Serializer};
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// What a run will create, touch and write.
 #[derive(Clone, Debug, Serialize)]
@@ -133,6 +136,9 @@ pub struct OutputPlan {
     pub keep: Keep,
     /// The program to run after each finished file.
     pub hook: Option<PathBuf>,
+    /// The process that runs it; `None`: the capture's own.
+    #[serde(skip)]
+    pub hook_process: Option<Arc<HookProcess>>,
     /// The folder of indexes of finished files.
     pub index_dir: Option<PathBuf>,
     /// What becomes of tags that the NIC takes off.
@@ -319,6 +325,7 @@ impl Plan {
                 spare_cores,
                 keep: keep(&config.output),
                 hook: hook(&config.output)?,
+                hook_process: None,
                 index_dir: (!config.output.index_dir.as_os_str().is_empty())
                     .then(|| config.output.index_dir.clone()),
             },

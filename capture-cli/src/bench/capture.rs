@@ -108,6 +108,7 @@ fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<f64, Fai
         spare_cores: Vec::new(),
         keep: Keep::default(),
         hook: None,
+        hook_process: None,
         index_dir: None,
     };
     let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::new(0), &[Arc::default()])?;

@@ -73,6 +73,7 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<Duration, Failure> {
         spare_cores: Vec::new(),
         keep: Keep::default(),
         hook: None,
+        hook_process: None,
         index_dir: None,
     };
     let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::new(0), &[Arc::default()])?;

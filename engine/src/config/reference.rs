@@ -88,6 +88,7 @@ fn types() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("flows", fields::<FlowsConfig>()),
         ("control", fields::<ControlConfig>()),
         ("metrics", fields::<MetricsConfig>()),
+        ("process", fields::<ProcessConfig>()),
     ])
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Access, Clock, Format, HashDepth, Idle, Keep, Mode, OnFull, OnLoss, OnPortDown, Order,
-    PipelineMode, SampleBy, Size, Span, Timestamps, Vlan,
+    PipelineMode, SampleBy, Sandbox, Size, Span, Timestamps, Vlan,
 };
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -472,4 +472,14 @@ impl Default for MetricsConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
         }
     }
+}
+
+/// `[process]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProcessConfig {
+    /// Who root becomes, by name or number; empty: nobody else.
+    pub user: String,
+    /// What a running capture is kept from.
+    pub sandbox: Sandbox,
 }

@@ -44,6 +44,18 @@ words! {
         /// Wait for it to come back.
         Retry = "retry",
     }
+    /// How much a capture may still do to its machine once it has begun.
+    Sandbox {
+        /// What its configuration takes, as far as the kernel can see to that.
+        #[default]
+        On = "on",
+        /// The same, or no capture at all.
+        Require = "require",
+        /// The same for files; other system calls are allowed, and the kernel logs them.
+        Log = "log",
+        /// All that its user may do.
+        Off = "off",
+    }
     /// Which frames are taken, and from whom.
     Mode {
         /// All of the port's, away from the kernel.

@@ -49,7 +49,10 @@ impl Aftercare {
         };
         let (hooks, sender) = match &files.hook {
             None => (None, None),
-            Some(program) => Hooks::start(program).map(|(a, b)| (Some(a), Some(b)))?,
+            Some(program) => {
+                let process = files.hook_process.clone();
+                Hooks::start(program, process).map(|(a, b)| (Some(a), Some(b)))?
+            }
         };
         let (indexer, indexing) = match &files.index_dir {
             None => (None, None),

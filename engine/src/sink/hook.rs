@@ -10,16 +10,21 @@
 //! none lasts longer than [`LONGEST`], and none holds up a run's end for more than [`GRACE`]: what remains is killed
 //! with its whole process group, told and counted.
 
+mod process;
+
+pub use process::{HookProcess, serve_hooks};
+
 use crate::Error;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,
     io,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -36,7 +41,7 @@ const GRACE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How a run's hooks went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookReport {
     /// Ended with status 0.
     pub succeeded: u64,
@@ -57,8 +62,15 @@ struct Limits {
 }
 
 impl Hooks {
-    /// A hook for each path sent, until the sender is gone.
-    pub(super) fn start(program: &Path) -> Result<(Self, Sender<PathBuf>), Error> {
+    /// A hook for each path sent, until the sender is gone; in `process`, if there is one.
+    pub(super) fn start(
+        program: &Path,
+        process: Option<Arc<HookProcess>>,
+    ) -> Result<(Self, Sender<PathBuf>), Error> {
+        if let Some(process) = process {
+            let (sender, files) = crossbeam_channel::unbounded();
+            return Ok((Self::spawn(move || process.run(&files))?, sender));
+        }
         let limits = Limits {
             longest: LONGEST,
             grace: GRACE,
@@ -75,14 +87,18 @@ impl Hooks {
             running: Vec::new(),
             report: HookReport::default(),
         };
+        Ok((Self::spawn(move || runner.run(&files))?, sender))
+    }
+
+    fn spawn(work: impl FnOnce() -> HookReport + Send + 'static) -> Result<Self, Error> {
         let thread = std::thread::Builder::new()
             .name("wqcap-hooks".into())
-            .spawn(move || runner.run(&files))
+            .spawn(work)
             .map_err(|source| Error::System {
                 what: "the thread wqcap-hooks".into(),
                 source,
             })?;
-        Ok((Self { thread }, sender))
+        Ok(Self { thread })
     }
 
     /// Waits until all are done, or their time is over; the sender must be gone.

@@ -41,7 +41,7 @@ mod writer;
 pub use backlog::Backlog;
 pub use block::{BlockSink, OnFull, Rotation};
 pub use count::Count;
-pub use hook::HookReport;
+pub use hook::{HookProcess, HookReport, serve_hooks};
 pub use keep::{Keep, Share};
 pub use order::Relay;
 pub use origin::Origin;

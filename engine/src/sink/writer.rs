@@ -1,7 +1,7 @@
 //! The disk's half as those see it who start and end it: what becomes files, the threads for that, and what they leave.
 
 use super::{
-    BlockSink, Encoder, HookReport, Keep, OnFull, Record, Rotation,
+    BlockSink, Encoder, HookProcess, HookReport, Keep, OnFull, Record, Rotation,
     aftercare::Aftercare,
     backlog::Backlog,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
@@ -64,6 +64,8 @@ pub struct Files {
     pub keep: Keep,
     /// The program to run after each finished file.
     pub hook: Option<PathBuf>,
+    /// The process that runs it; `None`: this one.
+    pub hook_process: Option<Arc<HookProcess>>,
     /// The folder of their indexes; `None`: they get none.
     pub index_dir: Option<PathBuf>,
 }

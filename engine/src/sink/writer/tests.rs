@@ -37,6 +37,7 @@ fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
         spare_cores: Vec::new(),
         keep: Keep::default(),
         hook: None,
+        hook_process: None,
         index_dir: None,
     }
 }

@@ -1,0 +1,76 @@
+//! What a running capture is kept from (`[process]`): other files than its own, and system calls that no capture makes.
+//!
+//! The order of a start is this. Root becomes `process.user`, before anything is opened ([`user`]). What runs hooks is
+//! started, outside the sandbox ([`hooks`]). Then files are closed off ([`files`]): a landlock domain holds for a thread
+//! and those it makes, so this comes before the first of them. Then all is opened, and at last calls are closed off for
+//! all threads at once ([`calls`]).
+//!
+//! Invariant: a capture that goes on without a part of its sandbox has said so.
+
+mod calls;
+mod files;
+pub mod hooks;
+pub mod user;
+
+use crate::failure::Failure;
+use engine::{
+    config::{Config, Sandbox as Wanted},
+    plan::Plan,
+};
+use std::path::Path;
+
+/// A sandbox with its files closed off, and its calls still open.
+pub struct Sandbox {
+    wanted: Wanted,
+    on_model: bool,
+}
+
+impl Sandbox {
+    /// Closes off all files but those of the configuration, of which `config` is the file and `summary` what
+    /// `--summary` names, for this thread and those it makes.
+    pub fn enter(
+        settings: &Config,
+        plan: &Plan,
+        config: Option<&Path>,
+        summary: Option<&Path>,
+        on_model: bool,
+    ) -> Result<Self, Failure> {
+        let it = Self {
+            wanted: settings.process.sandbox,
+            on_model,
+        };
+        if it.wanted != Wanted::Off {
+            let own = files::Own::of(settings, plan, config, summary, on_model);
+            it.judge("landlock keeps it from other files", own.restrict())?;
+        }
+        Ok(it)
+    }
+
+    /// Closes off all calls but those a capture makes, for all threads.
+    pub fn close(&self) -> Result<(), Failure> {
+        let beyond = match self.wanted {
+            Wanted::Off => return Ok(()),
+            Wanted::Log => calls::Beyond::Logged,
+            Wanted::On | Wanted::Require => calls::Beyond::Refused,
+        };
+        let what = "seccomp keeps it from other system calls";
+        self.judge(what, calls::restrict_all(beyond, self.on_model))
+    }
+
+    /// What the kernel could not do is told, or ends the start.
+    fn judge(&self, what: &str, outcome: Result<(), String>) -> Result<(), Failure> {
+        match outcome {
+            Ok(()) => {
+                tracing::debug!("{what}");
+                Ok(())
+            }
+            Err(why) if self.wanted == Wanted::Require => Err(Failure::refused(format!(
+                "process.sandbox = \"require\": {why}; \"on\" goes on without"
+            ))),
+            Err(why) => {
+                tracing::warn!("a part of the sandbox is missing: {why}");
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Which system calls a capture makes once it has begun, and the seccomp filter that keeps it to them.
+//!
+//! The list was made by letting the whole test suite run with `process.sandbox = "log"`. Three calls depend on their
+//! arguments: memory never becomes executable, sockets are those of control, metrics and RDMA, and a thread may be made
+//! while a process may not. A filter cannot look behind the pointer that `clone3` takes, so that one is absent
+//! (ENOSYS), and the C library goes on to `clone`.
+
+use seccompiler::{
+    BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
+};
+use std::collections::BTreeMap;
+
+/// What becomes of a call that is not on the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beyond {
+    /// It fails with EPERM.
+    Refused,
+    /// It is made, and the kernel logs it.
+    Logged,
+}
+
+/// Keeps all threads of this process to the list. `Err`: why the kernel did not.
+pub fn restrict_all(beyond: Beyond, on_model: bool) -> Result<(), String> {
+    for filter in filters(beyond, on_model).map_err(|e| format!("seccomp: {e}"))? {
+        apply_filter_all_threads(&filter).map_err(|e| format!("seccomp: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Of two filters the stricter answer holds, and the later one of two errors.
+fn filters(beyond: Beyond, on_model: bool) -> Result<Vec<BpfProgram>, Error> {
+    let arch: TargetArch = std::env::consts::ARCH.try_into()?;
+    let beyond = match beyond {
+        Beyond::Refused => SeccompAction::Errno(libc::EPERM.cast_unsigned()),
+        Beyond::Logged => SeccompAction::Log,
+    };
+    let absent = SeccompFilter::new(
+        BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
+        arch,
+    )?;
+    let listed = SeccompFilter::new(rules(on_model)?, beyond, SeccompAction::Allow, arch)?;
+    Ok(vec![absent.try_into()?, listed.try_into()?])
+}
+
+fn rules(on_model: bool) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
+    let lists = [FILES, MEMORY, THREADS, WAITING, SOCKETS, FACTS, OLD];
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = lists
+        .concat()
+        .into_iter()
+        .map(|it| (it, Vec::new()))
+        .collect();
+    let never_executable = when(&[is_masked(2, libc::PROT_EXEC, 0)?])?;
+    rules.insert(libc::SYS_mmap, vec![never_executable.clone()]);
+    rules.insert(libc::SYS_mprotect, vec![never_executable]);
+    let a_thread = when(&[is_masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?])?;
+    rules.insert(libc::SYS_clone, vec![a_thread]);
+    // The other filter answers it.
+    rules.insert(libc::SYS_clone3, Vec::new());
+    rules.insert(libc::SYS_socket, sockets(on_model)?);
+    if on_model {
+        // How it reaches memory that may not be there.
+        rules.insert(libc::SYS_process_vm_readv, Vec::new());
+        rules.insert(libc::SYS_process_vm_writev, Vec::new());
+    }
+    Ok(rules)
+}
+
+/// Raw sockets take CAP_NET_RAW, which a capture has.
+fn sockets(on_model: bool) -> Result<Vec<SeccompRule>, Error> {
+    let mut rules = Vec::new();
+    let wires = on_model.then_some(libc::AF_PACKET);
+    for family in [libc::AF_UNIX, libc::AF_NETLINK].into_iter().chain(wires) {
+        rules.push(when(&[is(0, family)?])?);
+    }
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
+            rules.push(when(&[
+                is(0, family)?,
+                is_masked(1, SOCK_TYPE_MASK, kind)?,
+            ])?);
+        }
+    }
+    Ok(rules)
+}
+
+/// `SOCK_TYPE_MASK` of linux/net.h: above it are flags.
+const SOCK_TYPE_MASK: i32 = 0xf;
+
+fn when(conditions: &[SeccompCondition]) -> Result<SeccompRule, Error> {
+    Ok(SeccompRule::new(conditions.to_vec())?)
+}
+
+/// Argument `argument`, an `int`, is `value`.
+fn is(argument: u8, value: i32) -> Result<SeccompCondition, Error> {
+    is_masked(argument, -1, value)
+}
+
+/// The bits `mask` of argument `argument`, an `int` or flags in its lower half, are `value`.
+fn is_masked(argument: u8, mask: i32, value: i32) -> Result<SeccompCondition, Error> {
+    let mask = SeccompCmpOp::MaskedEq(u64::from(mask.cast_unsigned()));
+    let value = u64::from(value.cast_unsigned());
+    Ok(SeccompCondition::new(
+        argument,
+        SeccompCmpArgLen::Dword,
+        mask,
+        value,
+    )?)
+}
+
+/// Capture files, indexes and flow records; sysfs; the devices.
+const FILES: &[i64] = &[
+    libc::SYS_close,
+    libc::SYS_copy_file_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fadvise64,
+    libc::SYS_fallocate,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_fcntl,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_ioctl,
+    libc::SYS_linkat,
+    libc::SYS_lseek,
+    libc::SYS_mkdirat,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_pipe2,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    libc::SYS_sync_file_range,
+    libc::SYS_unlinkat,
+    libc::SYS_write,
+    libc::SYS_writev,
+];
+
+/// Rings, buffers, the heap.
+const MEMORY: &[i64] = &[
+    libc::SYS_brk,
+    libc::SYS_get_mempolicy,
+    libc::SYS_madvise,
+    libc::SYS_mbind,
+    libc::SYS_membarrier,
+    libc::SYS_memfd_create,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_mremap,
+    libc::SYS_msync,
+    libc::SYS_munlock,
+    libc::SYS_munmap,
+    libc::SYS_set_mempolicy,
+];
+
+/// Threads, where they run, their signals and their end.
+const THREADS: &[i64] = &[
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_futex,
+    libc::SYS_getcpu,
+    libc::SYS_getpriority,
+    libc::SYS_gettid,
+    libc::SYS_prctl,
+    libc::SYS_restart_syscall,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_setpriority,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+];
+
+/// Clocks, and waiting for them and for files.
+const WAITING: &[i64] = &[
+    libc::SYS_clock_getres,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_rm_watch,
+    libc::SYS_gettimeofday,
+    libc::SYS_nanosleep,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_timerfd_settime,
+];
+
+/// Control, metrics, the service manager.
+const SOCKETS: &[i64] = &[
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_listen,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_socketpair,
+];
+
+/// Who and where this is.
+const FACTS: &[i64] = &[
+    libc::SYS_capget,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getgroups,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getrandom,
+    libc::SYS_getresgid,
+    libc::SYS_getresuid,
+    libc::SYS_getrusage,
+    libc::SYS_getuid,
+    libc::SYS_prlimit64,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+];
+
+/// The same under names that newer architectures left out.
+#[cfg(target_arch = "x86_64")]
+const OLD: &[i64] = &[
+    libc::SYS_access,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_dup2,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_getdents,
+    libc::SYS_getrlimit,
+    libc::SYS_link,
+    libc::SYS_lstat,
+    libc::SYS_mkdir,
+    libc::SYS_open,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_rename,
+    libc::SYS_rmdir,
+    libc::SYS_select,
+    libc::SYS_stat,
+    libc::SYS_time,
+    libc::SYS_unlink,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD: &[i64] = &[];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+    use std::{io::ErrorKind, process::Command, thread};
+
+    /// In a thread of its own, as a filter is never taken off.
+    fn within<T: Send + 'static>(beyond: Beyond, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let restricted = move || {
+            for filter in filters(beyond, false).unwrap() {
+                seccompiler::apply_filter(&filter).unwrap();
+            }
+            work()
+        };
+        thread::spawn(restricted).join().unwrap()
+    }
+
+    #[test]
+    fn no_program_is_started_and_no_raw_socket_opened() {
+        let (spawned, sockets) = within(Beyond::Refused, || {
+            let raw = |family| socket(family, SocketType::RAW, Some(ipproto::RAW)).map(drop);
+            (
+                Command::new("true").status().map_err(|e| e.kind()),
+                [
+                    AddressFamily::PACKET,
+                    AddressFamily::INET,
+                    AddressFamily::INET6,
+                ]
+                .map(raw),
+            )
+        });
+        assert_eq!(spawned, Err(ErrorKind::PermissionDenied));
+        assert_eq!(sockets, [Err(rustix::io::Errno::PERM); 3]);
+    }
+
+    #[test]
+    fn threads_files_and_sockets_work() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = path.clone();
+        within(Beyond::Refused, || {
+            thread::spawn(|| std::fs::write(file, "frames"))
+                .join()
+                .unwrap()
+                .unwrap();
+            socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        });
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "frames");
+    }
+
+    #[test]
+    fn what_is_only_logged_works() {
+        assert!(
+            within(Beyond::Logged, || Command::new("true").status())
+                .unwrap()
+                .success()
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! Which files a capture may open, and the landlock domain that keeps it to them.
+
+use engine::{config::Config, plan::Plan};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, path_beneath_rules,
+};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+/// The newest rights that are asked for; older kernels know fewer of them, and keep to those.
+const RIGHTS: ABI = ABI::V5;
+
+/// What is read by the C library, by libibverbs and libmlx5, by the engine's looks at the machine.
+const READ: &[&str] = &[
+    "/sys",
+    "/proc",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/share/zoneinfo",
+    "/lib",
+    "/lib64",
+    "/etc/group",
+    "/etc/ld.so.cache",
+    "/etc/libibverbs.d",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/rdma",
+    "/dev/urandom",
+];
+/// Devices.
+const DEVICES: &[&str] = &["/dev/infiniband", "/dev/null", "/dev/zero"];
+
+/// What one capture may open.
+pub struct Own {
+    /// Files, or folders with all below them.
+    read: Vec<PathBuf>,
+    /// The same, to be made, written and removed as well.
+    write: Vec<PathBuf>,
+    /// TCP ports to listen on.
+    listen: Vec<u16>,
+}
+
+impl Own {
+    /// What the configuration names. A rule is for something that is there, so folders that a capture makes are made
+    /// here; what cannot be made is told by whoever wants to write there.
+    pub fn of(
+        settings: &Config,
+        plan: &Plan,
+        config: Option<&Path>,
+        summary: Option<&Path>,
+        on_model: bool,
+    ) -> Self {
+        let mut read: Vec<PathBuf> = READ.iter().map(PathBuf::from).collect();
+        // For the lines of a panic's trace.
+        read.extend(env::current_exe());
+        for path in config.into_iter().flat_map(places) {
+            read.push(path);
+        }
+        let mut write = Vec::new();
+        write.extend(plan.output.dir.clone());
+        write.extend(plan.output.index_dir.iter().map(|it| made(it)));
+        write.extend(plan.flows.iter().map(|it| it.dir.clone()));
+        if let Some(control) = &settings.control {
+            write.push(made(folder_of(&control.unix)));
+            read.extend(control.key_file.clone());
+        }
+        match summary {
+            // A pipe or a device is written to as it is; a file is replaced.
+            Some(path) if path.exists() && !path.is_file() => write.push(path.into()),
+            Some(path) => write.extend(places(path)),
+            None => {}
+        }
+        if on_model {
+            // Its wires and what it shows in place of sysfs are files, which the engine knows nothing of.
+            read.push("/".into());
+            write.push(model_base());
+        }
+        let listen = settings.metrics.iter().map(|it| it.listen.port()).collect();
+        Self {
+            read,
+            write,
+            listen,
+        }
+    }
+
+    /// Closes off everything else for this thread and those it makes. `Err`: why the kernel did not.
+    pub fn restrict(&self) -> Result<(), String> {
+        let status = self.domain().map_err(|e| format!("landlock: {e}"))?;
+        if status == RulesetStatus::NotEnforced {
+            return Err(
+                "this kernel has no landlock, or it is not among its security modules (lsm=)"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+
+    fn domain(&self) -> Result<RulesetStatus, RulesetError> {
+        let all = AccessFs::from_all(RIGHTS);
+        let ports = self.listen.iter();
+        let ports =
+            ports.map(|&port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::BindTcp)));
+        let status = Ruleset::default()
+            .handle_access(all)?
+            .handle_access(AccessNet::from_all(RIGHTS))?
+            .create()?
+            .add_rules(path_beneath_rules(&self.read, reading()))?
+            .add_rules(path_beneath_rules(&self.write, writing()))?
+            .add_rules(path_beneath_rules(DEVICES, reading() | using()))?
+            .add_rules(ports)?
+            .restrict_self()?;
+        Ok(status.ruleset)
+    }
+}
+
+fn reading() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::ReadDir
+}
+
+fn using() -> BitFlags<AccessFs> {
+    AccessFs::WriteFile | AccessFs::IoctlDev
+}
+
+/// All but making devices and links, and starting programs.
+fn writing() -> BitFlags<AccessFs> {
+    reading()
+        | AccessFs::WriteFile
+        | AccessFs::Truncate
+        | AccessFs::MakeReg
+        | AccessFs::MakeDir
+        | AccessFs::MakeSock
+        | AccessFs::RemoveFile
+        | AccessFs::RemoveDir
+}
+
+/// The folder of a file as it is named, and that of what a link leads to: either may be replaced while it is used.
+fn places(file: &Path) -> Vec<PathBuf> {
+    let mut places = vec![folder_of(file).to_owned()];
+    if let Ok(path) = fs::canonicalize(file) {
+        places.push(folder_of(&path).to_owned());
+    }
+    places
+}
+
+fn folder_of(file: &Path) -> &Path {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn made(folder: &Path) -> PathBuf {
+    let _ = fs::create_dir_all(folder);
+    folder.to_owned()
+}
+
+/// Where the software NIC has its scratch folder, which it removes at the end.
+fn model_base() -> PathBuf {
+    let own = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    own.filter(|it| it.is_absolute() && it.is_dir())
+        .unwrap_or_else(|| "/tmp".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{io::ErrorKind, net::TcpListener, os::unix::fs::symlink, thread};
+
+    #[test]
+    fn nothing_else_is_opened() {
+        let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let secret = other.path().join("secret");
+        fs::write(&secret, "x").unwrap();
+        symlink(other.path(), own.path().join("way out")).unwrap();
+        let domain = Own {
+            read: Vec::new(),
+            write: vec![own.path().to_owned()],
+            listen: vec![0],
+        };
+        let inside = own.path().to_owned();
+        // A domain holds for the thread that enters it.
+        let refused = thread::spawn(move || {
+            domain.restrict()?;
+            let file = inside.join("a.part");
+            fs::write(&file, "frames").expect("its own");
+            fs::rename(&file, inside.join("a")).expect("its own");
+            fs::remove_file(inside.join("a")).expect("its own");
+            TcpListener::bind("127.0.0.1:0").expect("its own");
+            let not_its_own = [
+                fs::read(&secret).map(drop),
+                fs::read(inside.join("way out/secret")).map(drop),
+                fs::write(secret.with_file_name("new"), ""),
+                fs::remove_file(&secret),
+            ];
+            Ok::<_, String>(not_its_own.map(|it| it.map_err(|e| e.kind())))
+        });
+        match refused.join().unwrap() {
+            Ok(refused) => assert_eq!(refused, [Err(ErrorKind::PermissionDenied); 4]),
+            Err(reason) => println!("not enforced here: {reason}"),
+        }
+        assert!(other.path().join("secret").exists());
+    }
+
+    #[test]
+    fn a_file_may_be_replaced_where_it_is_and_where_it_leads() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = dir.path().canonicalize().unwrap().join("there");
+        fs::create_dir(&there).unwrap();
+        fs::write(there.join("c.toml"), "").unwrap();
+        let link = dir.path().join("c.toml");
+        symlink(there.join("c.toml"), &link).unwrap();
+        assert_eq!(places(&link), [dir.path().to_owned(), there]);
+        assert_eq!(folder_of(Path::new("c.toml")), Path::new("."));
+    }
+}

@@ -1,0 +1,40 @@
+//! The process that runs `output.hook` for a capture, which itself may start no programs.
+//!
+//! It is started before files are closed off, and so hooks may do what the capture's user may. All that a capture can
+//! ask of it is the configured program with a path of its choice.
+
+use crate::{args::HooksArgs, failure::Failure};
+use caps::CapSet;
+use engine::sink::{HookProcess, serve_hooks};
+use std::{env, io, os::unix::process::CommandExt, path::Path, process::Command};
+
+/// Starts it: this program as `wqcap hooks PROGRAM`.
+pub fn start(program: &Path) -> Result<HookProcess, Failure> {
+    let refused = |e: io::Error| {
+        Failure::refused(format!(
+            "cannot start the process that runs output.hook: {e}"
+        ))
+    };
+    let mut command = Command::new(env::current_exe().map_err(refused)?);
+    command.arg("hooks").arg(program);
+    // ^C at a terminal is for the capture, which then gives its hooks their time.
+    command.process_group(0);
+    HookProcess::start(command).map_err(refused)
+}
+
+/// `wqcap hooks`: what it then does.
+pub fn serve(args: &HooksArgs) -> Result<(), Failure> {
+    if !rustix::process::geteuid().is_root() {
+        // What a capture takes is not for its hooks.
+        for set in [
+            CapSet::Ambient,
+            CapSet::Inheritable,
+            CapSet::Effective,
+            CapSet::Permitted,
+        ] {
+            caps::clear(None, set)
+                .map_err(|e| Failure::failed(format!("hooks keep the capture's rights: {e}")))?;
+        }
+    }
+    serve_hooks(&args.program, io::stdin().lock(), io::stdout()).map_err(Failure::from)
+}

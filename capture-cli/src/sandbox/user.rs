@@ -1,0 +1,131 @@
+//! Root becomes somebody else (`process.user`), and keeps the capabilities that the configuration takes.
+//!
+//! They become ambient, so that they are still there when the process executes itself to be on the software NIC.
+
+use crate::failure::Failure;
+use caps::{CapSet, Capability, CapsHashSet, errors::CapsError, securebits};
+use engine::config::Config;
+use nix::unistd::{Gid, Uid, User, initgroups, setgroups, setresgid, setresuid};
+use std::ffi::CString;
+
+/// Becomes `process.user`, unless this is that user already, or none is named.
+pub fn become_one(config: &Config) -> Result<(), Failure> {
+    let name = &config.process.user;
+    if name.is_empty() {
+        return Ok(());
+    }
+    let refused =
+        |problem: String| Failure::refused(format!("process.user = \"{name}\": {problem}"));
+    let user = Identity::of(name).map_err(refused)?;
+    let now = Uid::effective();
+    if now == user.uid {
+        return Ok(());
+    }
+    if !now.is_root() {
+        return Err(refused(format!(
+            "this is user {now}, and only root can become another; start it as root or as that user, or leave the key out"
+        )));
+    }
+    user.enter(&needs(config))
+        .map_err(|e| refused(format!("cannot become that user: {e}")))
+}
+
+struct Identity {
+    uid: Uid,
+    gid: Gid,
+    /// Of whose groups; `None`: a number that nobody has.
+    name: Option<CString>,
+}
+
+impl Identity {
+    fn of(name: &str) -> Result<Self, String> {
+        let number = name.parse().ok().map(Uid::from_raw);
+        let found = match number {
+            Some(uid) => User::from_uid(uid),
+            None => User::from_name(name),
+        };
+        match (found.map_err(|e| e.to_string())?, number) {
+            (Some(user), _) => Ok(Self {
+                uid: user.uid,
+                gid: user.gid,
+                name: CString::new(user.name).ok(),
+            }),
+            (None, Some(uid)) => Ok(Self {
+                uid,
+                gid: Gid::from_raw(uid.as_raw()),
+                name: None,
+            }),
+            (None, None) => Err("there is no such user".into()),
+        }
+    }
+
+    fn enter(&self, kept: &CapsHashSet) -> Result<(), Box<dyn std::error::Error>> {
+        match &self.name {
+            Some(name) => initgroups(name, self.gid)?,
+            None => setgroups(&[self.gid])?,
+        }
+        limit(kept)?;
+        securebits::set_keepcaps(true)?;
+        setresgid(self.gid, self.gid, self.gid)?;
+        setresuid(self.uid, self.uid, self.uid)?;
+        keep(kept)?;
+        Ok(())
+    }
+}
+
+/// No program that is executed from now on has others.
+fn limit(kept: &CapsHashSet) -> Result<(), CapsError> {
+    for it in caps::read(None, CapSet::Bounding)? {
+        if !kept.contains(&it) {
+            caps::drop(None, CapSet::Bounding, it)?;
+        }
+    }
+    Ok(())
+}
+
+fn keep(kept: &CapsHashSet) -> Result<(), CapsError> {
+    // What root does not have itself, it cannot keep; who needs it finds out and says so.
+    let held = caps::read(None, CapSet::Permitted)?;
+    let kept = &held & kept;
+    for set in [
+        CapSet::Effective,
+        CapSet::Permitted,
+        CapSet::Inheritable,
+        CapSet::Ambient,
+    ] {
+        caps::set(None, set, &kept)?;
+    }
+    Ok(())
+}
+
+fn needs(config: &Config) -> CapsHashSet {
+    let mut needs = CapsHashSet::from([Capability::CAP_NET_RAW, Capability::CAP_IPC_LOCK]);
+    if config.wq.delay_drop {
+        needs.insert(Capability::CAP_SYS_RAWIO);
+    }
+    needs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_names_and_numbers() {
+        let root = Identity::of("root").unwrap();
+        assert_eq!((root.uid.as_raw(), root.gid.as_raw()), (0, 0));
+        assert!(Identity::of("0").unwrap().name.is_some());
+        let nobody = Identity::of("4000000").unwrap();
+        assert_eq!(nobody.gid.as_raw(), 4_000_000);
+        assert!(nobody.name.is_none());
+        assert!(Identity::of("no-such-user").is_err());
+    }
+
+    #[test]
+    fn only_delay_drop_takes_raw_io() {
+        let mut config = Config::default();
+        assert!(!needs(&config).contains(&Capability::CAP_SYS_RAWIO));
+        config.wq.delay_drop = true;
+        assert!(needs(&config).contains(&Capability::CAP_SYS_RAWIO));
+    }
+}

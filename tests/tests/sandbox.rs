@@ -1,0 +1,294 @@
+//! A capture with no more rights than it takes: as an ordinary user, inside landlock and seccomp, to the last file.
+
+use rustix::process::Signal;
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use wqcap_tests::{
+    Dir, Program, Running, Wqcap,
+    clients::{self, Build},
+    privileges::{self, ForAll, as_nobody},
+    process, skip,
+};
+
+/// Enough for a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// User nobody.
+const NOBODY: u32 = 65534;
+/// `capability.h`: bit 13 is CAP_NET_RAW, bit 14 CAP_IPC_LOCK.
+const NET_RAW: u64 = 1 << 13;
+const IPC_LOCK: u64 = 1 << 14;
+
+/// Waits until something holds.
+#[track_caller]
+fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Folders, a control socket and a hook for a capture that does all there is to do with files.
+struct Whole {
+    place: ForAll,
+}
+
+impl Whole {
+    fn new() -> Self {
+        let place = ForAll::new();
+        for name in ["out", "index", "flows", "run"] {
+            let folder = place.dir().folder(name);
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("own");
+        }
+        let hook = place.dir().write(
+            "hook",
+            "#!/bin/sh\necho \"$(basename \"$1\") $(grep CapEff /proc/self/status | cut -f 2)\" >> \"${0%/*}/run/hooked\"\n",
+        );
+        fs::set_permissions(hook, fs::Permissions::from_mode(0o755)).expect("own");
+        Self { place }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.dir().join(name)
+    }
+
+    /// `run` with everything that opens files while it goes on, and `settings`.
+    fn program(&self, settings: &[&str]) -> Program {
+        let at = |key: &str, name: &str| format!("{key}={}", self.path(name).display());
+        let paths = [
+            at("output.dir", "out"),
+            at("output.index_dir", "index"),
+            at("flows.dir", "flows"),
+            at("output.hook", "hook"),
+            at("control.unix", "run/control.sock"),
+        ];
+        let fixed = [
+            "capture.queues=2",
+            "capture.ring=256",
+            "capture.idle=sleep",
+            "output.buffer=4MiB",
+            "output.rotate_time=300ms",
+            "output.keep_files=6",
+            "flows.interval=1s",
+            "metrics.listen=127.0.0.1:0",
+            // The model is to ask for the process's own capabilities, and to grant nothing.
+            "model.caps=process",
+        ];
+        let settings = paths
+            .iter()
+            .map(String::as_str)
+            .chain(fixed)
+            .chain(settings.iter().copied());
+        Program::new(self.place.wqcap())
+            .args(["run", "--model", "synth:pps=3000,flows=64"])
+            .args(settings.flat_map(|it| ["--set", it]))
+            .arg("--summary")
+            .arg(self.path("run/summary.json"))
+            .timeout(Duration::from_secs(120))
+    }
+
+    fn hooked(&self) -> String {
+        fs::read_to_string(self.path("run/hooked")).unwrap_or_default()
+    }
+
+    /// Rotates, deletes and hooks for a while, is looked at and told things, and ends in order.
+    fn goes_through(&self, running: Running, as_whom: impl Fn(Program) -> Program) {
+        await_that("many files with their hooks", || {
+            self.hooked().lines().count() >= 16
+        });
+        let ctl = |args: &[&str]| {
+            let program = Program::new(self.place.wqcap())
+                .args(["ctl", "--unix"])
+                .arg(self.path("run/control.sock"))
+                .args(args);
+            as_whom(program).run().expect(0)
+        };
+        let _ = ctl(&["filter", "udp or tcp"]);
+        // Everything is taken down and made again, inside.
+        let _ = ctl(&["stop"]);
+        let _ = ctl(&["start"]);
+        let before = self.hooked().lines().count();
+        await_that("more files", || self.hooked().lines().count() >= before + 4);
+        let index = fs::read_dir(self.path("index")).expect("a folder").count();
+        assert!(index > 0, "no index was made");
+        let flows = fs::read_dir(self.path("flows")).expect("a folder").count();
+        assert!(flows > 0, "no flow records were written");
+        running.signal(Signal::TERM);
+        let done = running.wait().expect(0);
+        assert!(
+            !self.path("run/control.sock").exists(),
+            "the socket is left: {done}"
+        );
+        let summary = fs::read_to_string(self.path("run/summary.json")).expect("a summary");
+        let summary = wqcap_tests::Summary::parse(&summary);
+        assert!(summary.ledger.total.captured > 0);
+        assert!(summary.files.len() <= 6, "{:?}", summary.files);
+        for line in self.hooked().lines() {
+            assert!(
+                line.ends_with(" 0000000000000000"),
+                "a hook has capabilities: {line}"
+            );
+        }
+    }
+}
+
+/// The lines `name` of all threads of `pid` (proc_pid_status(5)).
+fn of_threads(pid: u32, name: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let status = tasks.filter_map(|it| fs::read_to_string(it.ok()?.path().join("status")).ok());
+    let line = |text: String| {
+        let mut lines = text
+            .lines()
+            .filter_map(|it| it.strip_prefix(name)?.strip_prefix(':'));
+        lines.next().map(|it| it.trim().to_owned())
+    };
+    status.filter_map(line).collect()
+}
+
+fn is_confined(pid: u32) -> bool {
+    let filters = of_threads(pid, "Seccomp");
+    !filters.is_empty() && filters.iter().all(|it| it == "2")
+}
+
+/// Every thread is inside, and has none but these capabilities.
+#[track_caller]
+fn assert_confined(pid: u32, capabilities: u64) {
+    await_that("the filter for all threads", || is_confined(pid));
+    for value in of_threads(pid, "NoNewPrivs") {
+        assert_eq!(value, "1");
+    }
+    for name in ["CapEff", "CapPrm"] {
+        for value in of_threads(pid, name) {
+            let held = u64::from_str_radix(&value, 16).expect("a mask");
+            assert_eq!(held & !capabilities, 0, "{name} {value}");
+        }
+    }
+}
+
+#[test]
+fn an_ordinary_user_captures_rotates_and_hooks_inside() {
+    if !process::is_root() {
+        skip!("becoming an ordinary user with a capability takes root");
+    }
+    let whole = Whole::new();
+    let as_user = |program| as_nobody(program, privileges::NET_RAW);
+    let running = as_user(whole.program(&[])).start();
+    await_that("the first hook", || !whole.hooked().is_empty());
+    assert_confined(running.pid(), NET_RAW);
+    whole.goes_through(running, as_user);
+}
+
+#[test]
+fn root_becomes_the_user_of_the_configuration() {
+    if !process::is_root() {
+        skip!("only root can become somebody else");
+    }
+    let whole = Whole::new();
+    let running = whole.program(&["process.user=nobody"]).start();
+    await_that("the first hook", || !whole.hooked().is_empty());
+    assert_confined(running.pid(), NET_RAW | IPC_LOCK);
+    for ids in of_threads(running.pid(), "Uid") {
+        assert_eq!(ids, ["65534"; 4].join("\t"));
+    }
+    let file = fs::read_dir(whole.path("out"))
+        .expect("a folder")
+        .flatten()
+        .next();
+    let owner = file.and_then(|it| it.metadata().ok()).map(|it| it.uid());
+    // It may have been deleted meanwhile, for its age.
+    assert!(owner.is_none_or(|uid| uid == NOBODY), "{owner:?}");
+    whole.goes_through(running, |program| program);
+}
+
+#[test]
+fn who_cannot_become_the_user_is_told() {
+    let dir = Dir::new();
+    let run = |user: &str| {
+        Wqcap::run(&dir, "user")
+            .model("synth:count=10")
+            .set(&format!("process.user={user}"))
+    };
+    run("no-such-user")
+        .done()
+        .expect(2)
+        .says(&["process.user = \"no-such-user\"", "no such user"]);
+    if !process::is_root() {
+        skip!("only root can stop being root");
+    }
+    let place = ForAll::new();
+    let program = Program::new(place.wqcap())
+        .args([
+            "run",
+            "--model",
+            "synth:count=10",
+            "--set",
+            "output.format=none",
+        ])
+        .args(["--set", "process.user=daemon"]);
+    as_nobody(program, privileges::NONE)
+        .run()
+        .expect(2)
+        .says(&["process.user = \"daemon\"", "only root"]);
+}
+
+/// Nothing that the capture was not told of is opened, whatever its names come to lead to.
+#[test]
+fn a_folder_that_is_exchanged_while_it_is_written_to_leads_nowhere() {
+    let (dir, other) = (Dir::new(), Dir::new());
+    let required = Wqcap::run(&dir, "required")
+        .model("synth:count=10")
+        .set("process.sandbox=require")
+        .done();
+    if !required.status.success() {
+        skip!("{}", required.stderr.trim());
+    }
+    let run = Wqcap::run(&dir, "exchanged")
+        .model("synth:pps=2000,flows=64")
+        .set("output.rotate_time=200ms");
+    let out = run.out_path().to_owned();
+    // The model removes its scratch folder at the end, so a capture on it may write beside that; not so on a real NIC.
+    let running = run
+        .program()
+        .env("XDG_RUNTIME_DIR", dir.folder("scratch"))
+        .start();
+    await_that("a finished file", || finished(&out));
+    fs::rename(&out, dir.join("moved")).expect("own");
+    symlink(other.path(), &out).expect("own");
+    let done = running.wait().expect(1);
+    done.says(&["Permission denied"]);
+    assert_eq!(fs::read_dir(other.path()).expect("own").count(), 0);
+}
+
+#[test]
+fn a_kernel_without_landlock_is_told_of_or_refused() {
+    let dir = Dir::new();
+    let run = |sandbox: &str| {
+        let wrapper = clients::ours("without_landlock", Build::Plain);
+        Wqcap::run(&dir, sandbox)
+            .model("synth:count=1000")
+            .set(&format!("process.sandbox={sandbox}"))
+            .wrapped(&[wrapper.to_str().expect("plain")])
+    };
+    let on = run("on").finish(0);
+    assert_eq!(on.summary.ledger.total.captured, 1000);
+    on.done
+        .says(&["a part of the sandbox is missing", "no landlock"]);
+    let off = run("off").finish(0);
+    assert!(!off.done.stderr.contains("sandbox"), "{}", off.done);
+    run("require")
+        .done()
+        .expect(2)
+        .says(&["process.sandbox = \"require\"", "no landlock"]);
+}
+
+fn finished(out: &Path) -> bool {
+    let mut names = fs::read_dir(out)
+        .expect("a folder")
+        .flatten()
+        .map(|it| it.path());
+    names.any(|it| it.extension().is_some_and(|it| it == "pcap"))
+}
