@@ -10,10 +10,12 @@
 use crate::Error;
 #[cfg(feature = "flows")]
 use std::mem::MaybeUninit;
-use std::{fmt, io, ptr};
+use std::{fmt, io, ptr, sync::Arc};
 
 /// Size of the huge pages asked for, in bytes: x86-64's and arm64's common size.
 const HUGE_PAGE: usize = 2 << 20;
+/// Size of the smallest pages.
+const PAGE: usize = 4096;
 
 /// Which pages a region got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,18 +26,30 @@ pub enum Pages {
     Ordinary,
 }
 
-/// An anonymous private mapping, page aligned, unmapped on drop.
+/// An anonymous private mapping, or a part of one that is nobody else's; page aligned. The mapping goes with its last
+/// part.
 pub struct Region {
     start: *mut u8,
     len: usize,
-    mapped: usize,
+    mapping: Arc<Mapping>,
+}
+
+/// What was mapped in one piece.
+struct Mapping {
+    start: *mut u8,
+    len: usize,
     pages: Pages,
 }
 
-// SAFETY: owns its mapping; bytes are reached through raw pointers whose users argue for their own exclusivity.
+// SAFETY: its bytes are no other region's; they are reached through raw pointers whose users argue for their own
+// exclusivity.
 unsafe impl Send for Region {}
 // SAFETY: shared references give away only the address and the length.
 unsafe impl Sync for Region {}
+// SAFETY: it only unmaps, once, whichever thread drops it.
+unsafe impl Send for Mapping {}
+// SAFETY: shared references give away only the address and the length.
+unsafe impl Sync for Mapping {}
 
 impl Region {
     /// Maps and pre-faults `len` bytes (at least one), on `numa_node` where one is given, in huge pages when there
@@ -45,110 +59,39 @@ impl Region {
     /// There is not enough memory.
     pub fn allocate(len: usize, numa_node: Option<u32>) -> Result<Self, Error> {
         let len = len.max(1);
-        Self::map(
-            len,
-            len.next_multiple_of(HUGE_PAGE),
-            libc::MAP_HUGETLB,
-            Pages::Huge,
-            numa_node,
-        )
-        .or_else(|_| {
-            Self::map(
+        Mapping::huge(len, numa_node)
+            .or_else(|_| Mapping::ordinary(len, numa_node))
+            .map(|mapping| Self {
+                start: mapping.start,
                 len,
-                len.next_multiple_of(4096),
-                0,
-                Pages::Ordinary,
-                numa_node,
-            )
-        })
-        .map_err(|source| Error::System {
-            what: format!("{len} bytes of memory"),
+                mapping: Arc::new(mapping),
+            })
+            .map_err(|source| Error::System {
+                what: format!("{len} bytes of memory"),
+                source,
+            })
+    }
+
+    /// Maps and pre-faults `count` regions of `len` bytes (at least one) side by side, so that transparent huge pages
+    /// can serve regions that are smaller than these. Reserved ones are left to what a device writes to.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn several(count: usize, len: usize) -> Result<Vec<Self>, Error> {
+        let len = len.max(1);
+        let stride = len.next_multiple_of(PAGE);
+        let whole = stride.saturating_mul(count.max(1));
+        let mapping = Mapping::ordinary(whole, None).map_err(|source| Error::System {
+            what: format!("{whole} bytes of memory"),
             source,
-        })
-    }
-
-    fn map(
-        len: usize,
-        mapped: usize,
-        flags: i32,
-        pages: Pages,
-        numa_node: Option<u32>,
-    ) -> io::Result<Self> {
-        if pages == Pages::Huge && len < HUGE_PAGE {
-            // A huge page for a few kilobytes would starve those who can use it.
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        // SAFETY: a new anonymous mapping, at an address of the kernel's choice.
-        let start = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                mapped,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let region = Self {
-            start: start.cast(),
+        })?;
+        let mapping = Arc::new(mapping);
+        let part = |n: usize| Self {
+            start: mapping.start.wrapping_add(n * stride),
             len,
-            mapped,
-            pages,
+            mapping: Arc::clone(&mapping),
         };
-        if let Some(node) = numa_node {
-            region.bind(node);
-        }
-        if pages == Pages::Ordinary {
-            // A wish: where transparent huge pages are off, ordinary ones serve.
-            region.advise(libc::MADV_HUGEPAGE).ok();
-        }
-        region.advise(libc::MADV_DONTFORK)?;
-        region.populate()?;
-        Ok(region)
-    }
-
-    /// Asks for pages of one NUMA node. A wish, too: a full node must not stop a capture.
-    fn bind(&self, node: u32) {
-        const MPOL_PREFERRED: libc::c_ulong = 1;
-        let mask: libc::c_ulong = 1 << node.min(63);
-        // SAFETY: our own mapping; the mask outlives the call and has 64 bits, of which the kernel reads one less.
-        unsafe {
-            libc::syscall(
-                libc::SYS_mbind,
-                self.start,
-                self.mapped,
-                MPOL_PREFERRED,
-                &raw const mask,
-                65usize,
-                0usize,
-            )
-        };
-    }
-
-    fn advise(&self, advice: i32) -> io::Result<()> {
-        // SAFETY: our own mapping, whole.
-        if unsafe { libc::madvise(self.start.cast(), self.mapped, advice) } == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
-    }
-
-    fn populate(&self) -> io::Result<()> {
-        match self.advise(libc::MADV_POPULATE_WRITE) {
-            // Before Linux 5.14 there is no such advice: touch each page.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                for page in (0..self.mapped).step_by(4096) {
-                    // SAFETY: inside our own mapping, which nobody else knows yet.
-                    unsafe { self.start.add(page).write_volatile(0) };
-                }
-                Ok(())
-            }
-            other => other,
-        }
+        Ok((0..count).map(part).collect())
     }
 
     /// First byte.
@@ -172,14 +115,14 @@ impl Region {
     /// Which pages it got.
     #[must_use]
     pub fn pages(&self) -> Pages {
-        self.pages
+        self.mapping.pages
     }
 
     /// The bytes, for a region that no device writes to.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: our own mapping of at least `len` bytes, initialised by the kernel; `&mut self` is exclusive, and
-        // a region given to a device is owned by its registration, which lends only `&Region`.
+        // SAFETY: at least `len` bytes of a mapping, no other region's, initialised by the kernel; `&mut self` is
+        // exclusive, and a region given to a device is owned by its registration, which lends only `&Region`.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
@@ -191,16 +134,107 @@ impl Region {
     }
 }
 
-impl fmt::Debug for Region {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({} bytes, {:?})", self.len, self.pages)
+impl Mapping {
+    /// In reserved huge pages; a huge page for a few kilobytes would starve those who can use it.
+    fn huge(len: usize, numa_node: Option<u32>) -> io::Result<Self> {
+        if len < HUGE_PAGE {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let len = len.next_multiple_of(HUGE_PAGE);
+        Self::map(len, libc::MAP_HUGETLB, Pages::Huge, numa_node)
+    }
+
+    fn ordinary(len: usize, numa_node: Option<u32>) -> io::Result<Self> {
+        let len = len.checked_next_multiple_of(PAGE);
+        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
+        Self::map(len, 0, Pages::Ordinary, numa_node)
+    }
+
+    fn map(len: usize, flags: i32, pages: Pages, numa_node: Option<u32>) -> io::Result<Self> {
+        // SAFETY: a new anonymous mapping, at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let mapping = Self {
+            start: start.cast(),
+            len,
+            pages,
+        };
+        if let Some(node) = numa_node {
+            mapping.bind(node);
+        }
+        if pages == Pages::Ordinary {
+            // A wish: where transparent huge pages are off, ordinary ones serve.
+            mapping.advise(libc::MADV_HUGEPAGE).ok();
+        }
+        mapping.advise(libc::MADV_DONTFORK)?;
+        mapping.populate()?;
+        Ok(mapping)
+    }
+
+    /// Asks for pages of one NUMA node. A wish, too: a full node must not stop a capture.
+    fn bind(&self, node: u32) {
+        const MPOL_PREFERRED: libc::c_ulong = 1;
+        let mask: libc::c_ulong = 1 << node.min(63);
+        // SAFETY: our own mapping; the mask outlives the call and has 64 bits, of which the kernel reads one less.
+        unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.start,
+                self.len,
+                MPOL_PREFERRED,
+                &raw const mask,
+                65usize,
+                0usize,
+            )
+        };
+    }
+
+    fn advise(&self, advice: i32) -> io::Result<()> {
+        // SAFETY: our own mapping, whole.
+        if unsafe { libc::madvise(self.start.cast(), self.len, advice) } == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    fn populate(&self) -> io::Result<()> {
+        match self.advise(libc::MADV_POPULATE_WRITE) {
+            // Before Linux 5.14 there is no such advice: touch each page.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                for page in (0..self.len).step_by(PAGE) {
+                    // SAFETY: inside our own mapping, which nobody else knows yet.
+                    unsafe { self.start.add(page).write_volatile(0) };
+                }
+                Ok(())
+            }
+            other => other,
+        }
     }
 }
 
-impl Drop for Region {
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes, {:?})", self.len, self.pages())
+    }
+}
+
+impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, unmapped once; registrations and blocks own their region, so no user is left.
-        unsafe { libc::munmap(self.start.cast(), self.mapped) };
+        // SAFETY: our own mapping, unmapped once; registrations and blocks own their region, and every region its share
+        // of the mapping, so no user is left.
+        unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }
 
@@ -234,6 +268,22 @@ mod tests {
         let told = unsafe { libc::mincore(region.as_ptr().cast(), 8192, resident.as_mut_ptr()) };
         assert_eq!(told, 0);
         assert_eq!(resident.map(|r| r & 1), [1, 1]);
+    }
+
+    #[test]
+    fn parts_of_one_mapping_are_apart_and_outlive_each_other() {
+        let mut parts = Region::several(3, 5000).expect("memory");
+        for (n, part) in (1u8..).zip(&mut parts) {
+            assert_eq!((part.len(), part.as_ptr().addr() % PAGE), (5000, 0));
+            part.as_mut_slice().fill(n);
+        }
+        let mut last = parts.pop().expect("three");
+        drop(parts.remove(0));
+        assert!(parts[0].as_slice(5000).iter().all(|it| *it == 2));
+        drop(parts);
+        assert!(last.as_slice(5000).iter().all(|it| *it == 3));
+        last.as_mut_slice().fill(4);
+        assert!(Region::several(1 << 20, 1 << 50).is_err());
     }
 
     #[cfg(feature = "flows")]
