@@ -6,7 +6,8 @@
 //!               +----------------- empty blocks -------------+
 //! ```
 //!
-//! `writer` is what others see of this, `work` the thread that writes, `open` a file it writes, `disk` its way there.
+//! `writer` is what others see of this, `work` the thread that writes, `open` a file it writes, `disk` its way there,
+//! `ahead` what is made ready for it.
 //!
 //! In the order of time, an orderer joins the queues' blocks before that (`order`), and writes to stdout itself if it
 //! is to (`stream`). With compression, packers stand between the sinks and the writer (`pack`).
@@ -19,6 +20,7 @@
 //! cut at the end of its last whole record in that run.
 
 mod aftercare;
+mod ahead;
 mod backlog;
 mod block;
 mod closer;
@@ -27,6 +29,7 @@ mod disk;
 mod drought;
 mod hook;
 mod keep;
+mod named;
 mod open;
 mod order;
 mod origin;

@@ -4,11 +4,13 @@
 //! ends at its last whole record on disk, and the queue goes on in a new one.
 
 use super::{
+    ahead::Ahead,
     block::{ALIGN, Block, Full, Ledger},
-    closer::{Errand, Named},
+    closer::Errand,
     disk::{DEPTH, Disk, Done, Pool, Write},
     drought::{Drought, Haste, is_want_of_room},
     keep::Bell,
+    named::Named,
     open::Open,
     writer::Finished,
 };
@@ -35,6 +37,9 @@ pub(super) struct Work {
     pub(super) extension: String,
     /// Blocks come from packers: out of order, and without a place in their file.
     pub(super) packed: bool,
+    /// The longest that a file gets.
+    longest: u64,
+    ahead: Ahead,
     pub(super) full: Receiver<Full>,
     pub(super) closer: Sender<Errand>,
     /// Asks for old files to be deleted, where that is wanted.
@@ -120,21 +125,33 @@ pub(super) struct Hands {
     pub(super) haste: Arc<Haste>,
     pub(super) failed: Arc<AtomicBool>,
     pub(super) bell: Option<Bell>,
+    pub(super) ahead: Ahead,
+}
+
+/// What is to be written.
+pub(super) struct Target {
+    /// The folder.
+    pub(super) dir: PathBuf,
+    /// The ending of files' names.
+    pub(super) extension: String,
+    /// Blocks come from packers.
+    pub(super) packed: bool,
+    /// The longest that a file gets, in bytes; 0: any length.
+    pub(super) longest: u64,
 }
 
 impl Work {
-    /// Files in `dir` with this ending.
-    pub(super) fn new(
-        dir: PathBuf,
-        extension: String,
-        packed: bool,
-        queues: Vec<Queue>,
-        hands: Hands,
-    ) -> Self {
+    /// Ready to run.
+    pub(super) fn new(target: Target, queues: Vec<Queue>, hands: Hands) -> Self {
         Self {
-            dir,
-            extension,
-            packed,
+            dir: target.dir,
+            extension: target.extension,
+            packed: target.packed,
+            longest: match target.longest {
+                0 => u64::MAX,
+                bytes => bytes,
+            },
+            ahead: hands.ahead,
             full: hands.full,
             closer: hands.closer,
             bell: hands.bell,
@@ -318,8 +335,9 @@ impl Work {
             last.ended = true;
         }
         self.sweep(index);
-        let queue = &self.queues[index];
-        let named = match Named::create(&self.dir, queue.queue, block.first_ns, &self.extension) {
+        let (queue, opened) = (&self.queues[index], self.ahead.take(index));
+        let (dir, ns) = (&self.dir, block.first_ns);
+        let named = match Named::create(dir, queue.queue, ns, &self.extension, opened) {
             Ok(named) => Some(named),
             Err(refusal) if refusal.is_want_of_room && self.waits_for_room() => {
                 self.drought_goes_on(&refusal.text);
@@ -358,6 +376,10 @@ impl Work {
                 let len = block.len;
                 block.memory.as_mut_slice()[len..want].fill(0);
             }
+        }
+        if named.direct && file.wants_room() && self.drought.is_none() {
+            let end = block.offset + want as u64;
+            self.ahead.make_room(&named.room, end, self.longest);
         }
         let flying = Flying {
             queue: index,

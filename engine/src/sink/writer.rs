@@ -3,6 +3,7 @@
 use super::{
     BlockSink, Encoder, HookProcess, HookReport, Keep, OnFull, Record, Rotation,
     aftercare::Aftercare,
+    ahead::Ahead,
     backlog::Backlog,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     closer::close,
@@ -11,7 +12,7 @@ use super::{
     order::{HELD_NS, Line, Orderer, Relay},
     pack::{Channels, Packers},
     stream::{Stream, StreamEnd},
-    work::{Hands, Queue, Work},
+    work::{Hands, Queue, Target, Work},
 };
 use crate::{Error, config::Compress, memory::Region, stats::QueueCounters};
 use crossbeam_channel::{Receiver, Sender};
@@ -123,8 +124,8 @@ pub struct Writer {
     /// Gives the reason if its stream failed.
     orderer: Option<JoinHandle<Option<String>>>,
     packers: Option<Packers>,
-    /// The writer and the closer; `None`: there are no files.
-    threads: Option<(JoinHandle<Finished>, JoinHandle<Finished>)>,
+    /// The writer, who works ahead of it, and the closer, in the order in which they end; none: there are no files.
+    threads: Vec<JoinHandle<Finished>>,
     aftercare: Option<Aftercare>,
     failed: Arc<AtomicBool>,
     haste: Arc<Haste>,
@@ -215,7 +216,7 @@ impl Writer {
         let writer = Self {
             orderer: Some(orderer),
             packers: None,
-            threads: None,
+            threads: Vec::new(),
             aftercare: None,
             failed: Arc::default(),
             haste: Arc::default(),
@@ -309,19 +310,22 @@ impl Writer {
         let (failed, haste) = (Arc::default(), Arc::default());
         let (errands_in, errands) = crossbeam_channel::unbounded();
         let (aftercare, news) = Aftercare::start(files)?;
-        let work = Work::new(
-            files.dir.clone(),
-            format!("{}{}", encoder.extension(), files.compress.ending()),
-            packers.is_some(),
-            it.states,
-            Hands {
-                full,
-                closer: errands_in,
-                haste: Arc::clone(&haste),
-                failed: Arc::clone(&failed),
-                bell: news.bell(),
-            },
-        );
+        let (ahead, preparing) = Ahead::start(&files.dir, it.states.len())?;
+        let target = Target {
+            dir: files.dir.clone(),
+            extension: format!("{}{}", encoder.extension(), files.compress.ending()),
+            packed: packers.is_some(),
+            longest: files.rotation.size,
+        };
+        let hands = Hands {
+            full,
+            closer: errands_in,
+            haste: Arc::clone(&haste),
+            failed: Arc::clone(&failed),
+            bell: news.bell(),
+            ahead,
+        };
+        let work = Work::new(target, it.states, hands);
         let (flag, pool) = (Arc::clone(&failed), it.pool);
         let closer = spawn("wqcap-closer", move || close(&errands, &flag, &news))?;
         let writer = spawn("wqcap-writer", move || work.run(&pool))?;
@@ -329,7 +333,7 @@ impl Writer {
             Self {
                 orderer: None,
                 packers,
-                threads: Some((writer, closer)),
+                threads: vec![writer, preparing, closer],
                 aftercare: Some(aftercare),
                 failed,
                 haste,
@@ -378,7 +382,7 @@ impl Writer {
         let ordered = self.orderer.map(JoinHandle::join);
         let packed = self.packers.is_none_or(Packers::finish);
         let mut finished = Finished::default();
-        for thread in self.threads.into_iter().flat_map(<[_; 2]>::from) {
+        for thread in self.threads {
             match thread.join() {
                 Ok(more) => finished.absorb(more),
                 Err(_) => finished.fail(
@@ -409,7 +413,7 @@ impl Writer {
     }
 }
 
-fn spawn<T: Send + 'static>(
+pub(super) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, Error> {
@@ -467,8 +471,8 @@ fn exchange(
     mut pool: Option<&mut Pool>,
 ) -> Result<(Exchange, Sender<Block>), Error> {
     let (empty_in, empty) = crossbeam_channel::bounded(sizes.per_queue);
-    for _ in 0..sizes.per_queue {
-        let mut block = Block::new(Region::allocate(sizes.block, None)?);
+    for memory in Region::several(sizes.per_queue, sizes.block)? {
+        let mut block = Block::new(memory);
         if let Some(pool) = &mut pool {
             pool.join(&mut block);
         }

@@ -1,0 +1,286 @@
+//! Open files: how they are created, and their two names.
+//!
+//! Invariant: an open file is locked (flock) from before anybody can find it until it has its final name, so that
+//! [`crate::recover`] can tell it from one that a crash left.
+
+use super::{ahead::Room, drought::is_want_of_room};
+use crate::name::{FileName, PART};
+use rustix::fs::{AtFlags, CWD, linkat};
+use std::{
+    ffi::OsString,
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Names that are tried for a file.
+const NAMES: u64 = 1000;
+
+/// An open file, with a name or without.
+pub(super) struct Opened {
+    file: File,
+    /// Writes go past the page cache.
+    direct: bool,
+}
+
+impl Opened {
+    /// A file in `dir` without a name, of which nothing is left unless it gets one.
+    ///
+    /// # Errors
+    /// The folder cannot be written to, or its file system has no such files.
+    pub(super) fn nameless(dir: &Path) -> io::Result<Self> {
+        let opened = Self::with(|flags| {
+            let mut options = OpenOptions::new();
+            options.write(true).custom_flags(libc::O_TMPFILE | flags);
+            options.open(dir)
+        })?;
+        lock(&opened.file);
+        Ok(opened)
+    }
+
+    /// A new file of this name.
+    ///
+    /// # Errors
+    /// It is there already, or cannot be created.
+    fn create(part: &Path) -> io::Result<Self> {
+        let opened = Self::with(|flags| {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).custom_flags(flags);
+            let file = options.open(part);
+            if file.as_ref().is_err_and(is_invalid) {
+                // Some kernels create the file before they find that it cannot be direct.
+                let _ = std::fs::remove_file(part);
+            }
+            file
+        })?;
+        if lock(&opened.file) && opened.file.metadata().is_ok_and(|m| m.nlink() > 0) {
+            return Ok(opened);
+        }
+        // A recovery found it before it was locked, empty, and takes it away.
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// With direct I/O where the file system has it.
+    fn with(open: impl Fn(i32) -> io::Result<File>) -> io::Result<Self> {
+        let opened = |direct| move |file| Self { file, direct };
+        match open(libc::O_DIRECT) {
+            Err(e) if is_invalid(&e) => open(0).map(opened(false)),
+            other => other.map(opened(true)),
+        }
+    }
+
+    /// Gives a nameless file its first name; where that cannot be, another file gets it.
+    fn enter(self, part: &Path) -> io::Result<Self> {
+        // By its descriptor's own entry, as open(2) shows it: the other way takes a capability.
+        let here = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        match linkat(CWD, here, CWD, part, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => Ok(self),
+            Err(_) => Self::create(part),
+        }
+    }
+}
+
+/// Direct I/O is refused like that.
+fn is_invalid(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EINVAL)
+}
+
+/// Locks a new file; `false`: somebody else has it.
+fn lock(file: &File) -> bool {
+    match file.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(e)) => {
+            tracing::warn!(
+                "files cannot be locked here ({e}): do not run `wqcap recover` beside a capture"
+            );
+            true
+        }
+    }
+}
+
+/// An open file and its two names.
+pub(super) struct Named {
+    pub(super) file: Arc<File>,
+    /// Its name while it is open.
+    pub(super) part: PathBuf,
+    /// Its name when it is complete.
+    pub(super) path: PathBuf,
+    /// Writes go past the page cache.
+    pub(super) direct: bool,
+    /// Its length.
+    pub(super) room: Arc<Room>,
+    syncs: Arc<Syncs>,
+}
+
+/// How the syncs of an open file went.
+#[derive(Debug, Default)]
+struct Syncs {
+    /// One is asked for, and not done yet.
+    asked: AtomicBool,
+    /// One has failed: nobody knows what of the file will be there, and the system tells only once.
+    failed: AtomicBool,
+}
+
+/// An open file that is to be synced.
+pub(super) struct ToSync {
+    file: Arc<File>,
+    part: PathBuf,
+    syncs: Arc<Syncs>,
+}
+
+impl ToSync {
+    pub(super) fn sync(self) -> Result<(), String> {
+        let synced = self.file.sync_data();
+        self.syncs.asked.store(false, Ordering::Release);
+        synced.map_err(|e| {
+            self.syncs.failed.store(true, Ordering::Release);
+            format!("cannot sync {}: {e}", self.part.display())
+        })
+    }
+}
+
+/// Why a file cannot be created.
+pub(super) struct Refusal {
+    pub(super) text: String,
+    /// It may be possible again.
+    pub(super) is_want_of_room: bool,
+}
+
+impl Named {
+    /// The file of a queue whose first record is stamped `ns`: a nameless one that was opened before, or a new one.
+    pub(super) fn create(
+        dir: &Path,
+        queue: Option<u16>,
+        ns: u64,
+        extension: &str,
+        mut nameless: Option<Opened>,
+    ) -> Result<Self, Refusal> {
+        // Two files of one queue may begin in the same nanosecond: the later one takes the next free name.
+        for ns in ns..ns.saturating_add(NAMES) {
+            let name = FileName {
+                queue,
+                start_ns: ns,
+                ending: extension,
+            };
+            let path = dir.join(name.to_string());
+            let mut part = OsString::from(&path);
+            part.push(PART);
+            let part = PathBuf::from(part);
+            let opened = match nameless.take() {
+                Some(file) => file.enter(&part),
+                None => Opened::create(&part),
+            };
+            match opened {
+                Ok(_) if path.exists() => drop(std::fs::remove_file(&part)),
+                Ok(opened) => return Ok(Self::of(opened, part, path)),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => {
+                    return Err(Refusal {
+                        text: format!("output.dir: cannot create {}: {e}", part.display()),
+                        is_want_of_room: is_want_of_room(&e),
+                    });
+                }
+            }
+        }
+        Err(Refusal {
+            text: format!(
+                "output.dir: {} has such files for every nanosecond from {ns} on",
+                dir.display()
+            ),
+            is_want_of_room: false,
+        })
+    }
+
+    fn of(opened: Opened, part: PathBuf, path: PathBuf) -> Self {
+        let file = Arc::new(opened.file);
+        Self {
+            room: Arc::new(Room::new(Arc::clone(&file))),
+            file,
+            part,
+            path,
+            direct: opened.direct,
+            syncs: Arc::default(),
+        }
+    }
+
+    /// For the closer to sync it; `None`: it is still about the last time.
+    pub(super) fn to_sync(&self) -> Option<ToSync> {
+        let asked = self.syncs.asked.swap(true, Ordering::AcqRel);
+        (!asked).then(|| ToSync {
+            file: Arc::clone(&self.file),
+            part: self.part.clone(),
+            syncs: Arc::clone(&self.syncs),
+        })
+    }
+
+    /// Whether a sync of it has failed.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.syncs.failed.load(Ordering::Acquire)
+    }
+
+    /// Leaves direct I/O, for a file system that opens files so and then refuses to write them.
+    pub(super) fn go_through_page_cache(&mut self) -> io::Result<()> {
+        #[allow(unsafe_code)]
+        // SAFETY: fcntl on a descriptor this object owns.
+        let flags = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETFL, 0) };
+        if flags < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        tracing::info!(
+            "{}: no direct I/O here, writing through the page cache",
+            self.part.display()
+        );
+        self.direct = false;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(dir: &Path, nameless: Option<Opened>) -> Named {
+        let made = Named::create(dir, Some(3), 17, "pcap", nameless);
+        made.map_err(|it| it.text).expect("created")
+    }
+
+    #[test]
+    fn a_file_opened_ahead_gets_the_name_of_its_first_record() {
+        let dir = tempfile::tempdir().expect("dir");
+        let ahead = Opened::nameless(dir.path()).expect("opened");
+        let file = begin(dir.path(), Some(ahead));
+        assert_eq!(file.part, dir.path().join("wqcap-q03-17.pcap.part"));
+        let inode = |m: io::Result<std::fs::Metadata>| m.expect("there").ino();
+        assert_eq!(inode(file.part.metadata()), inode(file.file.metadata()));
+        let other = File::open(&file.part).expect("opens");
+        assert!(other.try_lock().is_err(), "recovery leaves it alone");
+    }
+
+    #[test]
+    fn a_taken_name_is_nobody_elses() {
+        let dir = tempfile::tempdir().expect("dir");
+        for taken in ["wqcap-q03-17.pcap.part", "wqcap-q03-18.pcap"] {
+            std::fs::write(dir.path().join(taken), taken).expect("written");
+        }
+        for (ahead, start) in [(true, 19), (false, 20), (true, 21)] {
+            let ahead = ahead.then(|| Opened::nameless(dir.path()).expect("opened"));
+            let file = begin(dir.path(), ahead);
+            let name = format!("wqcap-q03-{start}.pcap.part");
+            assert_eq!(file.part, dir.path().join(name));
+        }
+        for taken in ["wqcap-q03-17.pcap.part", "wqcap-q03-18.pcap"] {
+            let left = std::fs::read(dir.path().join(taken)).expect("there");
+            assert_eq!(left, taken.as_bytes());
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).expect("lists").count(), 5);
+    }
+}
