@@ -25,6 +25,10 @@ fn a_disk_beside_its_baseline() {
     let result = &report["results"][0];
     assert_eq!(result["name"], "disk/pcap/1500B/1q");
     assert_eq!(result["baseline"], "o_direct");
+    let ceiling = &report["results"][1];
+    assert_eq!(ceiling["name"], "disk/pcap/1500B/1q/allocated");
+    assert_eq!(ceiling["baseline"], "o_direct_allocated");
+    assert_eq!(ceiling["bytes_per_s"], result["bytes_per_s"]);
     let number = |name: &str| {
         result[name]
             .as_f64()

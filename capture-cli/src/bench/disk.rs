@@ -17,8 +17,11 @@ const FRAME: usize = 1500;
 const RECORD: u64 = 1516;
 /// `output.buffer` by default.
 const BUFFER: u64 = 256 << 20;
+/// What plain writes are compared, and the endings of the results' names: they make their file longer each, as a writer
+/// does who knows nothing, or have all its room before they begin, which is the most that the disk gives.
+const BASELINES: [(&str, &str); 2] = [("o_direct", ""), ("o_direct_allocated", "/allocated")];
 
-/// Writes with both in turn, and prints the ratio.
+/// Writes each way in turn, and prints the ratios.
 pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
     let scratch = tempfile::Builder::new()
@@ -27,38 +30,53 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
         .map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
     let frames = args.size.0.div_ceil(RECORD).max(1);
     let bytes = frames * RECORD;
-    let mut pairs = Vec::new();
-    let mut rates = Vec::new();
-    let mut direct = true;
+    let mut rounds = Vec::new();
     for _ in 0..args.repeats {
-        let plain = scratch.path().join("plain");
-        let (written, time, was_direct) = write_plainly(&plain, bytes)
-            .map_err(|e| Failure::failed(format!("{shown}: the plain writer: {e}")))?;
-        direct &= was_direct;
-        remove(&plain)?;
+        let plain = |allocated| by_plain_writes(scratch.path(), bytes, allocated);
+        let [appending, allocated] = [plain(false)?, plain(true)?];
         let ours = by_blocks(scratch.path(), frames)?;
-        // The plain writer rounds up to whole writes: per byte, then.
-        let plain_per_frame = nanos(time) / written as f64 * RECORD as f64;
-        pairs.push((nanos(ours) / frames as f64, plain_per_frame));
-        rates.push([
-            bytes as f64 / ours.as_secs_f64(),
-            written as f64 / time.as_secs_f64(),
-        ]);
+        rounds.push((ours, [appending, allocated]));
     }
-    let mut result = Measured::of("disk/pcap/1500B/1q".into(), "o_direct", &pairs);
-    result.more.insert("bytes".into(), bytes.into());
-    result.more.insert("direct".into(), direct.into());
-    result.more.insert("repeats".into(), args.repeats.into());
-    let [ours, plain] = [0, 1].map(|i| rates.iter().map(|pair| pair[i]).collect::<Vec<_>>());
-    result.more.insert("bytes_per_s".into(), ours.into());
-    result
-        .more
-        .insert("baseline_bytes_per_s".into(), plain.into());
-    Report::new(vec![result]).print(args.json)
+    let results = BASELINES.iter().enumerate();
+    let results = results.map(|(i, (baseline, ending))| {
+        let pairs: Vec<_> = rounds.iter().map(|(ours, of)| (*ours, of[i].ns)).collect();
+        let name = format!("disk/pcap/1500B/1q{ending}");
+        let mut result = Measured::of(name, baseline, &pairs);
+        let direct = rounds.iter().all(|(_, of)| of[i].direct);
+        result.more.insert("bytes".into(), bytes.into());
+        result.more.insert("direct".into(), direct.into());
+        result.more.insert("repeats".into(), args.repeats.into());
+        let rate = |ns: f64| RECORD as f64 * 1e9 / ns;
+        let [ours, plain] = [|it: &(f64, f64)| it.0, |it: &(f64, f64)| it.1]
+            .map(|of| pairs.iter().map(|pair| rate(of(pair))).collect::<Vec<_>>());
+        result.more.insert("bytes_per_s".into(), ours.into());
+        let baseline = "baseline_bytes_per_s";
+        result.more.insert(baseline.into(), plain.into());
+        result
+    });
+    Report::new(results.collect()).print(args.json)
 }
 
-/// From the first frame to the file's final name.
-fn by_blocks(dir: &Path, frames: u64) -> Result<Duration, Failure> {
+/// What plain writes took.
+struct Plain {
+    /// Nanoseconds for as many bytes as a frame's record.
+    ns: f64,
+    /// The writes were direct.
+    direct: bool,
+}
+
+fn by_plain_writes(dir: &Path, bytes: u64, allocated: bool) -> Result<Plain, Failure> {
+    let file = dir.join("plain");
+    let (written, time, direct) = write_plainly(&file, bytes, allocated)
+        .map_err(|e| Failure::failed(format!("{}: the plain writer: {e}", dir.display())))?;
+    remove(&file)?;
+    // It rounds up to whole writes: by the byte, then.
+    let ns = nanos(time) / written as f64 * RECORD as f64;
+    Ok(Plain { ns, direct })
+}
+
+/// Nanoseconds of a frame, from the first one to the file's final name.
+fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     let files = Files {
         dir: dir.to_owned(),
         buffer: BUFFER,
@@ -97,7 +115,7 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<Duration, Failure> {
         return Err(Failure::failed(failure.clone()));
     }
     finished.files.iter().try_for_each(|file| remove(file))?;
-    Ok(time)
+    Ok(nanos(time) / frames as f64)
 }
 
 fn remove(file: &Path) -> Result<(), Failure> {

@@ -5,6 +5,10 @@ use super::{
     disk::{DEPTH, Disk, Pool, Write},
 };
 use crate::memory::Region;
+use rustix::{
+    fs::{FallocateFlags, fallocate},
+    io::Errno,
+};
 use std::{
     fs::OpenOptions,
     io,
@@ -17,12 +21,16 @@ use std::{
 const WRITE: usize = 1 << 20;
 
 /// Writes `bytes`, rounded up to whole writes, into a new file: io_uring and O_DIRECT where they are to be had, as many
-/// writes under way as the block writer has, always of the same memory, and a sync at the end. Gives the bytes and the
-/// time it took, and whether the writes were direct.
+/// writes under way as the block writer has, always of the same memory, and a sync at the end. `allocated`: into a file
+/// that has its whole length before. Gives the bytes and the time it took, and whether the writes were direct.
 ///
 /// # Errors
 /// The file is there already or cannot be written, or there is no memory.
-pub fn write_plainly(path: &Path, bytes: u64) -> io::Result<(u64, Duration, bool)> {
+pub fn write_plainly(
+    path: &Path,
+    bytes: u64,
+    allocated: bool,
+) -> io::Result<(u64, Duration, bool)> {
     let open = |flags| {
         OpenOptions::new()
             .write(true)
@@ -45,6 +53,13 @@ pub fn write_plainly(path: &Path, bytes: u64) -> io::Result<(u64, Duration, bool
     let mut disk = Disk::open(&pool);
     let place = disk.meet(&file);
     let writes = bytes.div_ceil(WRITE as u64);
+    if allocated {
+        match fallocate(&file, FallocateFlags::empty(), 0, writes * WRITE as u64) {
+            // Where that is unknown, writes find room in another way.
+            Err(Errno::OPNOTSUPP) => {}
+            other => other?,
+        }
+    }
     let (mut begun, mut ended) = (0, 0);
     let mut problem = None;
     let start = Instant::now();
@@ -101,10 +116,14 @@ mod tests {
     fn as_many_bytes_as_asked_for() {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("plain");
-        let (bytes, _, _) = write_plainly(&path, (40 << 20) - 1).expect("writes");
-        assert_eq!(bytes, 40 << 20);
-        assert_eq!(std::fs::metadata(&path).expect("there").len(), bytes);
-        assert!(write_plainly(&path, 1).is_err(), "nothing is overwritten");
-        assert!(write_plainly(&dir.path().join("no/plain"), 1).is_err());
+        for allocated in [false, true] {
+            let (bytes, _, _) = write_plainly(&path, (40 << 20) - 1, allocated).expect("writes");
+            assert_eq!(bytes, 40 << 20);
+            assert_eq!(std::fs::metadata(&path).expect("there").len(), bytes);
+            let again = write_plainly(&path, 1, allocated);
+            assert!(again.is_err(), "nothing is overwritten");
+            std::fs::remove_file(&path).expect("there");
+        }
+        assert!(write_plainly(&dir.path().join("no/plain"), 1, false).is_err());
     }
 }
