@@ -3,7 +3,7 @@
 //! May import `abi`, `fds` and `memory`. Invariants: the time that the device goes by never steps back;
 //! what it shows starts from the host's time and then drifts from it, as a NIC's does, and steps only by
 //! [`Clock::jump`]; both pages are refreshed only by [`Clock::tick`],
-//! whose caller holds the device; the device keeps mappings of its own, because libmlx5 unmaps its
+//! whose caller holds the device, the counter's each time, the info page as seldom as a driver does; the device keeps mappings of its own, because libmlx5 unmaps its
 //! own before it closes the device. The info page speaks of the clock as a driver would that knows its
 //! nominal rate alone.
 
@@ -22,6 +22,11 @@ use crate::memory::bytes_of;
 pub const PAGE: usize = 4096;
 /// `mlx5_ib_clock_info.shift`: with it, `mult` has 24 bits behind the point.
 const SHIFT: u32 = 24;
+
+/// How often the info page is brought up to date, in nanoseconds. A driver does so before the counter outruns `mult`,
+/// with interrupts off. The device's thread can be preempted in the middle of it, and then every reader is told to come
+/// again: so it is seldom.
+const REFRESH_NS: u64 = 1_000_000_000;
 
 /// A page that the device writes and programs map read-only.
 struct Page {
@@ -116,6 +121,8 @@ pub struct Clock {
     drift_ppm: i32,
     /// Until when the info page stands as it does in the middle of an update.
     updating_until_ns: u64,
+    /// When the info page is to be brought up to date.
+    refresh_ns: u64,
     /// PRM "Initialization segment", `internal_timer_h` and `_l`: two big-endian words.
     counter: Page,
     /// `struct mlx5_ib_clock_info`.
@@ -137,6 +144,7 @@ impl Clock {
             jumped_ns: 0,
             drift_ppm,
             updating_until_ns: 0,
+            refresh_ns: 0,
             counter: Page::new(c"mlx5-core-clock")?,
             info: Page::new(c"mlx5-clock-info")?,
         };
@@ -150,7 +158,7 @@ impl Clock {
             mult: (((1_000_000u64 << SHIFT) + self.khz / 2) / self.khz) as u32,
             shift: SHIFT,
             mask: u64::MAX,
-            // How often the driver would have to refresh; the device does so all the time.
+            // How often the driver would have to refresh: never, with a counter of 64 bits.
             overflow_period: u64::MAX,
             ..mlx5_ib_clock_info::default()
         };
@@ -163,7 +171,7 @@ impl Clock {
         }
     }
 
-    /// Reads the time and refreshes both pages; gives the time in ns.
+    /// Reads the time and refreshes the pages; gives the time in ns.
     pub fn tick(&mut self) -> u64 {
         let elapsed = read_clock(libc::CLOCK_MONOTONIC_RAW).saturating_sub(self.began);
         self.now_ns = self.now_ns.max(self.epoch_ns + elapsed);
@@ -173,13 +181,21 @@ impl Clock {
         self.counter
             .word(0)
             .store(cycles.to_be(), Ordering::Release);
+        if self.now_ns >= self.refresh_ns {
+            self.refresh(shown_ns, cycles);
+        }
+        self.now_ns
+    }
 
+    /// Brings the info page up to date, unless it is to stand in the middle of that for a while yet.
+    #[cold]
+    fn refresh(&mut self, shown_ns: u64, cycles: u64) {
         let sign = self.info.half(offset_of!(mlx5_ib_clock_info, sign));
         let turn = sign.load(Ordering::Relaxed);
         let updating = abi::MLX5_IB_CLOCK_INFO_KERNEL_UPDATING;
         sign.store(turn | updating, Ordering::Relaxed);
         if self.now_ns < self.updating_until_ns {
-            return self.now_ns;
+            return;
         }
         fence(Ordering::Release);
         self.info
@@ -189,7 +205,7 @@ impl Clock {
             .word(offset_of!(mlx5_ib_clock_info, cycles))
             .store(cycles, Ordering::Relaxed);
         sign.store((turn & !updating).wrapping_add(2), Ordering::Release);
-        self.now_ns
+        self.refresh_ns = self.now_ns + REFRESH_NS;
     }
 
     /// What the clock shows at the time of the last tick.
@@ -204,12 +220,14 @@ impl Clock {
     /// Leaves the info page in the middle of an update for so long: whoever reads it is told to come again.
     pub fn keep_updating(&mut self, for_ns: u64) {
         self.updating_until_ns = self.now_ns.saturating_add(for_ns);
+        self.refresh_ns = self.now_ns;
         self.tick();
     }
 
     /// Lets what the clock shows step.
     pub fn jump(&mut self, ns: i64) {
         self.jumped_ns = self.jumped_ns.saturating_add(ns);
+        self.refresh_ns = self.now_ns;
         self.tick();
     }
 
@@ -295,7 +313,13 @@ mod tests {
             0,
             "not being updated"
         );
-        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), second);
+        // The info page is of the beginning, and says the same of any counter.
+        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), first);
+        assert_eq!(clock.info.word(16).load(Ordering::Relaxed), first);
+        clock.refresh_ns = 0;
+        let third = clock.tick();
+        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), third);
+        assert!(clock.refresh_ns > third);
     }
 
     #[test]
@@ -322,6 +346,7 @@ mod tests {
         for drift in [-200, 10_000] {
             let mut clock = Clock::new(1_000_000, drift).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(5));
+            clock.refresh_ns = 0;
             clock.tick();
             let elapsed = clock.now_ns() - clock.epoch_ns;
             let ahead = clock.shown_ns() as i64 - clock.now_ns() as i64;

@@ -5,15 +5,20 @@ use crate::{
     verbs::{ClockInfo, Context},
 };
 use rustix::time::{ClockId, clock_gettime};
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 /// What a counter is off by at least that stands still between two questions, in nanoseconds: it shows what it was a
 /// moment ago. A NIC's is another at each; a software NIC's stands from one of its rounds to the next.
 const COARSE_NS: u64 = 10_000;
 
-/// Looks at the start, of which one should be sure, and the time between them.
+/// Looks at the start, of which one should be sure, the time between them, and how long a counter that does not move
+/// is waited for: what stands still tells nothing of now.
 const FIRST_LOOKS: usize = 10;
 const MOMENT: Duration = Duration::from_millis(1);
+const STANDSTILL: Duration = Duration::from_secs(1);
 
 /// The device's clock beside the host's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,12 +92,15 @@ impl<'a> Reader<'a> {
             let passed = i128::from(it.mono_ns - best.mono_ns);
             ticks * 1_000_000 / i128::from(khz.max(1)) - passed
         };
-        for _ in 0..FIRST_LOOKS {
-            if best.uncertainty_ns < COARSE_NS && best.nic.is_some() {
-                break;
-            }
+        let (mut left, mut before) = (FIRST_LOOKS, best.ticks);
+        let until = Instant::now() + STANDSTILL;
+        while left > 0 && (best.uncertainty_ns >= COARSE_NS || best.nic.is_none()) {
             thread::sleep(MOMENT);
             let look = self.look()?;
+            if look.ticks != before || Instant::now() > until {
+                left -= 1;
+            }
+            before = look.ticks;
             let more = look.nic.is_some() && best.nic.is_none();
             if more || look.uncertainty_ns < COARSE_NS || sooner(&look, &best) > 0 {
                 best = look;
