@@ -172,7 +172,7 @@ fn looking_changes_nothing() {
         status["control"]["unix"]["clients"] == 1
     });
     let text = capture.ctl(&["status"]).expect(0).stdout;
-    assert!(text.contains("state    running"), "{text}");
+    assert!(text.contains("state     running"), "{text}");
 
     let stats = capture.json(&["stats"]);
     let queues = stats["ledger"]["queues"].as_array().expect("queues");

@@ -26,7 +26,7 @@ const RECEIVES: u32 = 64;
 /// Sends under way.
 const SENDS: u32 = 16;
 /// Bytes of the longest part.
-const LARGEST_PART: u32 = 4096;
+pub(super) const LARGEST_PART: u32 = 4096;
 
 /// A connection to the service. The fields' order is the order of teardown.
 pub struct RdmaLink {
@@ -317,7 +317,7 @@ impl Drop for RdmaLink {
     }
 }
 
-fn failed(e: Error) -> io::Error {
+pub(super) fn failed(e: Error) -> io::Error {
     match e {
         Error::Verb { ref source, .. } => io::Error::new(source.kind(), e.to_string()),
         e => io::Error::other(e.to_string()),
@@ -325,7 +325,7 @@ fn failed(e: Error) -> io::Error {
 }
 
 /// Waits until one of these is ready.
-fn sleep(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
+pub(super) fn sleep(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
     let rest = deadline.saturating_duration_since(Instant::now());
     if rest.is_zero() {
         return Err(ErrorKind::TimedOut.into());
@@ -339,7 +339,7 @@ fn sleep(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
 }
 
 /// Waits for an event of the connection being made.
-fn await_event(
+pub(super) fn await_event(
     channel: &CmChannel,
     deadline: Instant,
     wanted: impl Fn(&CmEvent) -> bool,
