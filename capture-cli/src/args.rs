@@ -62,6 +62,8 @@ pub enum Command {
     Recover(RecoverArgs),
     /// Ask a running capture, or tell it what to do
     Ctl(CtlArgs),
+    /// Look at a running capture, live
+    Top(TopArgs),
     /// Be a capture device of Wireshark
     Extcap(ExtcapArgs),
     /// Write man pages and shell completions
@@ -503,6 +505,20 @@ Examples:
 
 Exit status: 0 done, 1 the service refused or failed, 2 it cannot be reached or the command line is wrong.")]
 pub struct CtlArgs {
+    /// The service.
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// Print JSON on stdout
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to ask or to do.
+    #[command(subcommand)]
+    pub command: CtlCommand,
+}
+
+/// A control service, and how patiently it is asked.
+#[derive(Debug, clap::Args)]
+pub struct ServiceArgs {
     /// The service's socket
     #[arg(
         long,
@@ -520,15 +536,29 @@ pub struct CtlArgs {
     /// Ask by datagrams, without a connection: status and stats
     #[arg(long, requires = "rdma", global = true)]
     pub datagram: bool,
-    /// Print JSON on stdout
-    #[arg(long, global = true)]
-    pub json: bool,
     /// How long to wait for an answer: seconds, or a time with its unit
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "30", global = true)]
     pub timeout: Duration,
-    /// What to ask or to do.
-    #[command(subcommand)]
-    pub command: CtlCommand,
+}
+
+/// `wqcap top`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+q or Esc ends it. What does not fit on a small terminal is left out, the least important first.
+
+Examples:
+  wqcap top
+  wqcap top --unix /tmp/control.sock --every 0.5
+  wqcap top --rdma 10.0.0.1:7471 --key-file control.key
+
+Exit status: 0 ended by a key or a signal, 1 the capture has gone, 2 it cannot be reached.")]
+pub struct TopArgs {
+    /// The service.
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// How often: seconds, or a time with its unit
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
+    pub every: Duration,
 }
 
 /// What to ask a capture, or to tell it.

@@ -4,7 +4,7 @@ mod text;
 mod traffic;
 
 use crate::{
-    args::{CtlArgs, CtlCommand, RuleCommand, Setting},
+    args::{CtlArgs, CtlCommand, RuleCommand, ServiceArgs, Setting},
     failure::Failure,
     output,
 };
@@ -32,16 +32,19 @@ pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
         _ => {}
     }
     let command = command(&args.command)?;
-    let mut client = connect(args)?;
+    let mut client = connect(&args.service)?;
     let once = command.is_change().then(fresh_name).transpose()?;
-    let body = client.ask(command, once, args.timeout).map_err(failure)?;
+    let body = client
+        .ask(command, once, args.service.timeout)
+        .map_err(failure)?;
     if let CtlCommand::Watch { every, count } = args.command {
         return watch(&mut client, every, count, args);
     }
     tell(&body, args.json)
 }
 
-fn connect(args: &CtlArgs) -> Result<Client, Failure> {
+/// Connects to a service by whichever way was typed.
+pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
     if let (Some(to), Some(key_file)) = (&args.rdma, &args.key_file) {
         return connect_rdma(to, key_file, args);
     }
@@ -61,7 +64,7 @@ fn connect(args: &CtlArgs) -> Result<Client, Failure> {
     Ok(Client::over(link))
 }
 
-fn connect_rdma(to: &str, key_file: &Path, args: &CtlArgs) -> Result<Client, Failure> {
+fn connect_rdma(to: &str, key_file: &Path, args: &ServiceArgs) -> Result<Client, Failure> {
     let refused = |e: io::Error| Failure::refused(format!("--rdma {to}: {e}"));
     let address = to
         .to_socket_addrs()
@@ -82,17 +85,17 @@ fn hear(
     count: Option<u64>,
     args: &CtlArgs,
 ) -> Result<(), Failure> {
-    let Some(key_file) = &args.key_file else {
+    let Some(key_file) = &args.service.key_file else {
         return Err(Failure::refused(
             "announced: --key-file names the key that announcements are signed with",
         ));
     };
     let keys = Keys::read(key_file)?;
-    let mut announcements = Announcements::listen(at, group, keys, args.timeout)
+    let mut announcements = Announcements::listen(at, group, keys, args.service.timeout)
         .map_err(|e| Failure::refused(format!("--at {at}: {e}")))?;
     let mut left = count.unwrap_or(u64::MAX);
     while left > 0 {
-        let deadline = Instant::now() + args.timeout;
+        let deadline = Instant::now() + args.service.timeout;
         let (_, status) = match announcements.next(deadline) {
             Err(e) if e.kind() == io::ErrorKind::TimedOut && count.is_none() => continue,
             other => other.map_err(|e| Failure::failed(format!("no announcement: {e}")))?,
@@ -116,7 +119,8 @@ fn fresh_name() -> Result<String, Failure> {
         .map_err(|e| Failure::failed(format!("/proc/sys/kernel/random/uuid: {e}")))
 }
 
-fn failure(e: ClientError) -> Failure {
+/// What a service, or the way to it, has refused.
+pub fn failure(e: ClientError) -> Failure {
     Failure::failed(e.to_string())
 }
 
@@ -202,7 +206,7 @@ fn watch(
     let mut before: Option<Box<Stats>> = None;
     let mut left = count.unwrap_or(u64::MAX);
     while left > 0 {
-        let Body::Stats(stats) = client.next(every + args.timeout).map_err(failure)? else {
+        let Body::Stats(stats) = client.next(every + args.service.timeout).map_err(failure)? else {
             continue;
         };
         left -= 1;

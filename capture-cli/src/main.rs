@@ -36,6 +36,7 @@ mod summary;
 mod table;
 mod terminal;
 mod time;
+mod top;
 
 use args::{Args, Command};
 use clap::Parser;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Command::Extract(it) => extract::extract(&it, args.quiet),
         Command::Bench(it) => bench::bench(&it.command),
         Command::Recover(it) => recover::recover(&it),
+        Command::Top(it) => top::top(&it),
         Command::Extcap(it) => extcap::extcap(&it),
         Command::Manual(it) => manual::manual(&it),
         Command::Hooks(it) => sandbox::hooks::serve(&it),

@@ -7,7 +7,9 @@ use engine::{
     config::Config,
     control::{
         backend::{Backend, Done},
-        message::{CaptureStatus, Changed, Code, Command, Ledger, LogLevel, Refusal, State, Stats},
+        message::{
+            CaptureStatus, Changed, Code, Command, Disk, Ledger, LogLevel, Refusal, State, Stats,
+        },
     },
     device,
     plan::Plan,
@@ -155,17 +157,20 @@ impl Counter {
     /// All that can be seen at once.
     pub fn sight(&self) -> Sight {
         let (state, snapshot) = self.look();
-        let backlog = self.handles().and_then(|it| {
-            let backlog = it.capture.backlog()?;
-            Some((backlog.used(), backlog.size()))
-        });
         Sight {
             state,
             snapshot,
-            backlog,
+            backlog: self.backlog(),
             traffic: self.traffic(),
             ring: lock(&self.plan).1.ring,
         }
+    }
+
+    /// Bytes of write buffers in use, and in all.
+    fn backlog(&self) -> Option<(u64, u64)> {
+        let handles = self.handles()?;
+        let backlog = handles.capture.backlog()?;
+        Some((backlog.used(), backlog.size()))
     }
 
     /// Where it stands and what it has counted.
@@ -234,6 +239,7 @@ impl Backend for Counter {
                 queues: snapshot.queues,
             },
             nic: snapshot.nic,
+            disk: self.backlog().map(|(used, buffer)| Disk { buffer, used }),
             statistics: self.traffic(),
         }
     }

@@ -370,9 +370,21 @@ pub struct Stats {
     pub ledger: Ledger,
     /// What the NIC lost before delivery, by its own names, at most a second ago.
     pub nic: NicCounters,
+    /// What waits for the disk; absent: nothing is written to files now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Disk>,
     /// The traffic of now; absent: `capture.statistics` is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<live::Snapshot>,
+}
+
+/// The write buffers of all queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Disk {
+    /// Bytes of them (`output.buffer`).
+    pub buffer: u64,
+    /// Bytes in use: being filled, compressed or written. At the whole size frames are dropped, or loops wait.
+    pub used: u64,
 }
 
 /// By queue and in total.

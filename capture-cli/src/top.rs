@@ -1,0 +1,129 @@
+//! `wqcap top`: a running capture as it goes, on a terminal.
+//!
+//! A thread asks the service, this one draws and listens to keys: a service that takes its time keeps nobody from
+//! leaving. [`view`] makes a screen of what was answered, of any size.
+//!
+//! Invariant: whatever ends it, the terminal is as it was before; errors are told after that.
+
+mod view;
+
+use crate::{args::TopArgs, ctl, failure::Failure, signals};
+use engine::control::{
+    client::Client,
+    message::{Body, Command, Stats, Status},
+};
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+};
+use std::{
+    io::{self, IsTerminal},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+use view::View;
+
+/// How long a signal or an answer may go unnoticed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// State and counters of one moment.
+type Answer = Result<(Box<Status>, Box<Stats>), Failure>;
+
+/// Draws until a key, a signal, or the end of the capture.
+pub fn top(args: &TopArgs) -> Result<(), Failure> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(Failure::refused(
+            "top draws on a terminal; `wqcap ctl watch` prints lines",
+        ));
+    }
+    let failed = |e: io::Error| Failure::failed(format!("the terminal: {e}"));
+    let stop = signals::catch().map_err(failed)?;
+    thread::scope(|scope| {
+        let (sender, answers) = sync_channel(1);
+        scope.spawn(move || ask(args, &sender));
+        // Who cannot be reached is told of on an untouched terminal.
+        let first = answers
+            .recv()
+            .unwrap_or_else(|_| Err(Failure::failed("nobody asks")))?;
+        let mut terminal = ratatui::try_init().map_err(failed)?;
+        let ended = draw(&mut terminal, View::new(first), &answers, &stop);
+        ratatui::restore();
+        drop(answers);
+        ended
+    })
+}
+
+/// Asks again and again, until an answer is missing or nobody wants it.
+fn ask(args: &TopArgs, answers: &SyncSender<Answer>) {
+    let mut client = match ctl::connect(&args.service) {
+        Ok(client) => client,
+        Err(e) => return drop(answers.send(Err(e))),
+    };
+    loop {
+        let answer = moment(&mut client, args.service.timeout);
+        let last = answer.is_err();
+        if answers.send(answer).is_err() || last {
+            return;
+        }
+        thread::sleep(args.every);
+    }
+}
+
+fn moment(client: &mut Client, timeout: Duration) -> Answer {
+    let mut ask = |command| client.ask(command, None, timeout).map_err(ctl::failure);
+    match (ask(Command::Status)?, ask(Command::Stats)?) {
+        (Body::Status(status), Body::Stats(stats)) => Ok((status, stats)),
+        _ => Err(Failure::failed("the service answers what was not asked")),
+    }
+}
+
+fn draw(
+    terminal: &mut DefaultTerminal,
+    mut view: View,
+    answers: &Receiver<Answer>,
+    stop: &AtomicBool,
+) -> Result<(), Failure> {
+    let failed = |e: io::Error| Failure::failed(format!("the terminal: {e}"));
+    let mut changed = true;
+    while !stop.load(Ordering::Relaxed) {
+        match answers.try_recv() {
+            Ok(answer) => {
+                view.goes_on(answer?);
+                changed = true;
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Err(Failure::failed("nobody asks")),
+        }
+        if changed {
+            terminal.draw(|frame| view.draw(frame)).map_err(failed)?;
+            changed = false;
+        }
+        // An interrupted wait looks at the flag again.
+        match event::poll(LOOK) {
+            Ok(true) => match event::read().map_err(failed)? {
+                Event::Key(key) if ends(key) => return Ok(()),
+                Event::Resize(..) => changed = true,
+                _ => {}
+            },
+            Ok(false) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    Ok(())
+}
+
+/// The terminal sends ^C as a key while it is drawn on.
+fn ends(key: KeyEvent) -> bool {
+    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+    key.kind == KeyEventKind::Press
+        && match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => true,
+            KeyCode::Char('c') => control,
+            _ => false,
+        }
+}

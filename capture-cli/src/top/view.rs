@@ -1,0 +1,450 @@
+//! One screen of a capture. What does not fit is left out, the least important first: senders, protocols, columns.
+
+use crate::table::{bytes, rate, scaled, thousands};
+use engine::{
+    control::message::{State, Stats, Status},
+    stats::{Counter, LINES, LOSSES, QueueLedger},
+};
+use ratatui::{
+    Frame,
+    layout::{Alignment, Constraint, Layout, Rect},
+    style::{Color, Style, Stylize},
+    text::Line,
+    widgets::{Paragraph, Row, Table},
+};
+use std::time::Duration;
+
+/// From this width on senders stand beside the queues, not below them.
+const WIDE: u16 = 110;
+/// Lines that senders are worth: a heading and two of them.
+const LEAST_SENDERS: u16 = 3;
+/// A queue is named as skewed from this multiple of its fair share on.
+const SKEWED: f64 = 1.5;
+
+/// What was answered last, and the time before.
+pub struct View {
+    status: Box<Status>,
+    now: Box<Stats>,
+    before: Option<Box<Stats>>,
+}
+
+/// A queue's share in the time between two answers.
+struct Flow {
+    queue: u16,
+    frames: f64,
+    bits: f64,
+    captured: u64,
+    left_out: u64,
+    lost: u64,
+}
+
+impl View {
+    /// The first answer: there are no rates yet.
+    pub fn new((status, now): (Box<Status>, Box<Stats>)) -> Self {
+        Self {
+            status,
+            now,
+            before: None,
+        }
+    }
+
+    /// The next answer.
+    pub fn goes_on(&mut self, (status, now): (Box<Status>, Box<Stats>)) {
+        self.status = status;
+        self.before = Some(std::mem::replace(&mut self.now, now));
+    }
+
+    /// Fills the screen.
+    pub fn draw(&self, frame: &mut Frame<'_>) {
+        let flows = self.flows();
+        let area = frame.area();
+        let head = self.head(&flows, area);
+        let rows = Layout::vertical([
+            Constraint::Length(u16::try_from(head.len()).unwrap_or(u16::MAX)),
+            Constraint::Fill(1),
+            Constraint::Length(1),
+        ]);
+        let [top, middle, bottom] = rows.areas(area);
+        frame.render_widget(Paragraph::new(head), top);
+        let (queues, senders) = parts(middle, flows.len());
+        frame.render_widget(queue_table(&flows, queues.width), queues);
+        if let Some(senders) = senders {
+            self.draw_senders(frame, senders);
+        }
+        let hint = Line::from("q quits").alignment(Alignment::Right).dim();
+        frame.render_widget(hint, bottom);
+    }
+
+    /// What holds for all queues together, most important first.
+    fn head(&self, flows: &[Flow], area: Rect) -> Vec<Line<'static>> {
+        let capture = &self.status.capture;
+        let state = match capture.state {
+            State::Running => "running",
+            State::Drained => "drained",
+            State::Stopped => "stopped",
+        };
+        let elapsed = Duration::from_secs_f64(self.now.elapsed_s.max(0.0)).as_secs();
+        let (hours, minutes, seconds) = (elapsed / 3600, elapsed / 60 % 60, elapsed % 60);
+        let total = &self.now.ledger.total;
+        let sum = |of: fn(&Flow) -> f64| flows.iter().map(of).sum::<f64>();
+        let mut head = vec![
+            Line::from(format!(
+                "{} port {}  {state} {hours}:{minutes:02}:{seconds:02}",
+                capture.device, capture.port
+            ))
+            .bold(),
+            Line::from(format!(
+                "{}frames/s  {}bit/s  captured {}",
+                scaled(sum(|it| it.frames)),
+                scaled(sum(|it| it.bits)),
+                thousands(total.captured)
+            )),
+        ];
+        head.extend(self.losses(usize::from(area.width)));
+        head.push(self.balance(flows));
+        let filter =
+            (!capture.filter.is_empty()).then(|| Line::from(format!("filter  {}", capture.filter)));
+        // Queues, their heading and the last line come first.
+        let room = usize::from(area.height).saturating_sub(head.len() + flows.len() + 2);
+        head.extend(filter.into_iter().chain(self.protocols()).take(room));
+        head
+    }
+
+    /// Every loss by its cause, the NIC's by their own names, on as many lines as that takes.
+    fn losses(&self, width: usize) -> Vec<Line<'static>> {
+        let queues = &self.now.ledger.queues;
+        let ours = LINES.iter().filter(|(name, _)| LOSSES.contains(name));
+        let ours = ours.map(|(name, of)| ((*name).to_owned(), queues.iter().map(of).sum::<u64>()));
+        let nic = self
+            .now
+            .nic
+            .iter()
+            .filter_map(|(name, counter)| match counter {
+                Counter::Value(n) => Some((name.clone(), *n)),
+                Counter::Unreadable(_) => None,
+            });
+        let causes = ours.chain(nic).filter(|(_, n)| *n > 0);
+        let mut lines = vec![String::from("lost")];
+        for (name, n) in causes {
+            let cause = format!("  {name} {}", thousands(n));
+            match lines.last_mut() {
+                Some(line) if line == "lost" || line.len() + cause.len() <= width => {
+                    *line += &cause
+                }
+                _ => lines.push(format!("    {cause}")),
+            }
+        }
+        if lines == ["lost"] {
+            return vec![Line::from("lost nothing").green()];
+        }
+        lines
+            .into_iter()
+            .map(|line| Line::from(line).red())
+            .collect()
+    }
+
+    /// How evenly the queues are loaded, and how full their buffers are.
+    fn balance(&self, flows: &[Flow]) -> Line<'static> {
+        let mut parts = Vec::new();
+        let mut style = Style::new();
+        if let Some((skew, queue)) = skew(flows) {
+            parts.push(format!("skew {skew:.2} (q{queue})"));
+            if skew >= SKEWED {
+                style = style.fg(Color::Yellow);
+            }
+        }
+        if let Some(disk) = &self.now.disk {
+            parts.push(format!(
+                "disk {} of {}",
+                bytes(disk.used),
+                bytes(disk.buffer)
+            ));
+        }
+        Line::styled(parts.join("  "), style)
+    }
+
+    /// Shares of all frames; `None`: statistics are off.
+    fn protocols(&self) -> Option<Line<'static>> {
+        let statistics = self.now.statistics.as_ref()?;
+        let all = statistics.frames.max(1) as f64;
+        let mut shares: Vec<_> = statistics
+            .protocols
+            .iter()
+            .filter(|(_, volume)| volume.frames > 0)
+            .collect();
+        shares.sort_by_key(|(_, volume)| std::cmp::Reverse(volume.frames));
+        let shares = shares
+            .into_iter()
+            .map(|(name, it)| format!("{name} {:.0} %", it.frames as f64 * 100.0 / all));
+        Some(Line::from(shares.collect::<Vec<_>>().join("  ")))
+    }
+
+    fn draw_senders(&self, frame: &mut Frame<'_>, area: Rect) {
+        let Some(statistics) = &self.now.statistics else {
+            let off = "senders: capture.statistics is off";
+            return frame.render_widget(Paragraph::new(off).dim(), area);
+        };
+        let talkers = &statistics.talkers;
+        let over = talkers.over_s.max(1.0);
+        let rows = talkers.by_bytes.iter().map(|it| {
+            let bits = it.count as f64 * 8.0 / over;
+            Row::new([it.address.clone(), format!("{}bit/s", scaled(bits))])
+        });
+        let table = Table::new(rows, [Constraint::Fill(1), Constraint::Length(13)])
+            .header(Row::new(["sender", "sent"]).dim());
+        frame.render_widget(table, area);
+    }
+
+    /// By queue, in the time since the answer before.
+    fn flows(&self) -> Vec<Flow> {
+        let now = &self.now;
+        let before = self.before.as_ref();
+        // Another capture may have been started in between.
+        let time = before.map_or(0.0, |it| (now.elapsed_s - it.elapsed_s).max(0.0));
+        let time = Duration::from_secs_f64(time);
+        let of = |it: &QueueLedger| {
+            let was =
+                before.and_then(|all| all.ledger.queues.iter().find(|was| was.queue == it.queue));
+            let grown =
+                |of: fn(&QueueLedger) -> u64| rate(of(it).saturating_sub(was.map_or(0, of)), time);
+            Flow {
+                queue: it.queue,
+                frames: grown(|it| it.received),
+                bits: grown(|it| it.bytes) * 8.0,
+                captured: it.captured,
+                left_out: it.filtered + it.sampled_out + it.deduplicated,
+                lost: it.dropped_pipeline + it.dropped_storage + it.late + it.errors,
+            }
+        };
+        now.ledger.queues.iter().map(of).collect()
+    }
+}
+
+/// The busiest queue, and its frames as a multiple of a fair share; `None`: one queue, or no frames.
+fn skew(flows: &[Flow]) -> Option<(f64, u16)> {
+    let all: f64 = flows.iter().map(|it| it.frames).sum();
+    let busiest = flows.iter().max_by(|a, b| a.frames.total_cmp(&b.frames))?;
+    (flows.len() > 1 && all > 0.0)
+        .then(|| (busiest.frames * flows.len() as f64 / all, busiest.queue))
+}
+
+/// Where the queues go and, if there is room, the senders.
+fn parts(area: Rect, queues: usize) -> (Rect, Option<Rect>) {
+    if area.width >= WIDE {
+        let [left, right] =
+            Layout::horizontal([Constraint::Length(72), Constraint::Fill(1)]).areas(area);
+        return (left, Some(right));
+    }
+    let lines = u16::try_from(queues + 1).unwrap_or(u16::MAX);
+    if area.height < lines.saturating_add(1 + LEAST_SENDERS) {
+        return (area, None);
+    }
+    let [queues, _, senders] = Layout::vertical([
+        Constraint::Length(lines),
+        Constraint::Length(1),
+        Constraint::Fill(1),
+    ])
+    .areas(area);
+    (queues, Some(senders))
+}
+
+/// Its name, its width, and what stands in it.
+type Column = (&'static str, u16, fn(&Flow) -> String);
+
+/// A line for each queue: as many columns as there is room for.
+fn queue_table(flows: &[Flow], width: u16) -> Table<'static> {
+    let columns: [Column; 6] = [
+        ("queue", 5, |it| it.queue.to_string()),
+        ("frames/s", 9, |it| scaled(it.frames).trim_end().to_owned()),
+        ("lost", 11, |it| thousands(it.lost)),
+        ("bit/s", 9, |it| scaled(it.bits).trim_end().to_owned()),
+        ("captured", 15, |it| thousands(it.captured)),
+        ("left out", 15, |it| thousands(it.left_out)),
+    ];
+    let mut room = width;
+    let fitting = columns.iter().take_while(|(_, width, _)| {
+        let fits = room >= *width;
+        room = room.saturating_sub(width + 1);
+        fits
+    });
+    let fitting: Vec<_> = fitting.collect();
+    let right = |text: String| Line::from(text).alignment(Alignment::Right);
+    let rows = flows.iter().map(|flow| {
+        let row = Row::new(fitting.iter().map(|(_, _, of)| right(of(flow))));
+        if flow.lost > 0 { row.red() } else { row }
+    });
+    let widths = fitting
+        .iter()
+        .map(|(_, width, _)| Constraint::Length(*width));
+    let header = fitting.iter().map(|(name, _, _)| right((*name).to_owned()));
+    Table::new(rows.collect::<Vec<_>>(), widths).header(Row::new(header).dim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{
+        control::message::{ControlStatus, Disk, Ledger},
+        stats::live::{Snapshot, Talker, TopTalkers, Volume},
+    };
+    use ratatui::{Terminal, backend::TestBackend};
+    use std::collections::BTreeMap;
+
+    fn stats(elapsed_s: f64, received: &[u64]) -> Box<Stats> {
+        let queues: Vec<_> = (0u16..)
+            .zip(received)
+            .map(|(queue, &n)| QueueLedger {
+                queue,
+                received: n,
+                captured: n - n / 10,
+                dropped_storage: n / 10,
+                bytes: n * 100,
+                ..QueueLedger::default()
+            })
+            .collect();
+        Box::new(Stats {
+            elapsed_s,
+            ledger: Ledger {
+                total: QueueLedger::total(&queues).into(),
+                queues,
+            },
+            nic: BTreeMap::from([("out_of_buffer".into(), Counter::Value(7))]),
+            disk: Some(Disk {
+                buffer: 64 << 20,
+                used: 3 << 20,
+            }),
+            statistics: Some(Snapshot {
+                frames: 100,
+                protocols: BTreeMap::from([(
+                    "tcp".into(),
+                    Volume {
+                        frames: 75,
+                        bytes: 1,
+                    },
+                )]),
+                talkers: TopTalkers {
+                    over_s: 10.0,
+                    by_bytes: vec![Talker {
+                        address: "10.1.2.3".into(),
+                        count: 1_250_000,
+                        error: 0,
+                    }],
+                    by_frames: Vec::new(),
+                },
+                ..empty()
+            }),
+        })
+    }
+
+    fn empty() -> Snapshot {
+        Snapshot {
+            frames: 0,
+            bytes: 0,
+            frames_per_s: 0.0,
+            bits_per_s: 0.0,
+            queues: Vec::new(),
+            protocols: BTreeMap::new(),
+            traits: BTreeMap::new(),
+            sizes: Vec::new(),
+            talkers: TopTalkers {
+                over_s: 0.0,
+                by_bytes: Vec::new(),
+                by_frames: Vec::new(),
+            },
+            inter_arrival: None,
+            hold: None,
+        }
+    }
+
+    fn view() -> View {
+        let status = || {
+            let mut status = Status {
+                capture: Default::default(),
+                control: ControlStatus::default(),
+            };
+            status.capture.device = "mlx5_0".into();
+            status.capture.port = 1;
+            Box::new(status)
+        };
+        let mut view = View::new((status(), stats(10.0, &[1000, 1000])));
+        view.goes_on((status(), stats(12.0, &[7000, 3000])));
+        view
+    }
+
+    /// The screen's lines, without blanks at their ends.
+    fn screen(view: &View, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        let cells: Vec<_> = terminal.backend().buffer().content().to_vec();
+        let lines = cells.chunks(usize::from(width.max(1)));
+        lines
+            .map(|line| {
+                let text: String = line.iter().map(|cell| cell.symbol()).collect();
+                text.trim_end().to_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn everything_is_on_a_large_screen() {
+        for width in [80, 200] {
+            let text = screen(&view(), width, 24).join("\n");
+            for part in [
+                "mlx5_0 port 1",
+                "0:00:12",
+                "4.00 kframes/s  3.20 Mbit/s  captured 9,000",
+                "dropped_storage 1,000  out_of_buffer 7",
+                "skew 1.50 (q0)  disk 3 MiB of 64 MiB",
+                "tcp 75 %",
+                "    0    3.00 k         700    2.40 M           6,300               0",
+                "10.1.2.3",
+                "1.00 Mbit/s",
+                "q quits",
+            ] {
+                assert!(text.contains(part), "{part:?} is not at {width}:\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_most_important_is_on_a_small_one() {
+        let lines = screen(&view(), 40, 10);
+        let text = lines.join("\n");
+        for part in [
+            "mlx5_0 port 1",
+            "4.00 kframes/s",
+            "\nlost  dropped_storage 1,000\n      out_of_buffer 7\nskew 1.50",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+        assert!(
+            text.contains("    1    1.00 k         300     800 k"),
+            "{text}"
+        );
+        assert!(!text.contains("10.1.2.3"), "{text}");
+    }
+
+    #[test]
+    fn no_size_is_too_small() {
+        for width in [0, 1, 3, 17, 40] {
+            for height in [0, 1, 2, 5, 9] {
+                let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+                terminal.draw(|frame| view().draw(frame)).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn without_frames_nothing_is_skewed() {
+        let mut view = view();
+        view.before = None;
+        assert!(skew(&view.flows()).is_none());
+        view.now.nic.clear();
+        view.now
+            .ledger
+            .queues
+            .iter_mut()
+            .for_each(|it| it.dropped_storage = 0);
+        assert!(screen(&view, 80, 24).join("\n").contains("lost nothing"));
+    }
+}
