@@ -233,7 +233,7 @@ fn without_a_terminal_or_a_capture_it_says_so() {
         binaries::wqcap().display(),
         dir.join("no").display()
     );
-    let terminal = Terminal::new(&dir, &top, 80, 24);
+    let terminal = Terminal::new(&dir, &top, 200, 24);
     let screen = terminal.is_restored("status=2");
     assert!(screen.contains("no capture serves it"), "{screen}");
 }
