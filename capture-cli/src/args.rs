@@ -364,6 +364,8 @@ pub enum BenchCommand {
     Compress(BenchCompressArgs),
     /// Writing frames to a disk, against the least that a writer can do there
     Disk(BenchDiskArgs),
+    /// What a loop costs a frame, against the least that a program can do with a ring
+    Rx(BenchRxArgs),
     /// What capture.idle = "sleep" costs a frame that comes after a pause
     Wake(BenchWakeArgs),
 }
@@ -444,6 +446,49 @@ pub struct BenchDiskArgs {
     /// Print JSON on stdout
     #[arg(long)]
     pub json: bool,
+}
+
+/// `wqcap bench rx`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Fills rings while nobody looks at them, takes the rules away, and then measures the CPU time of draining and reposting
+them: the engine's loop with its time stamps and its ledger, a bare loop over ibv_poll_cq, and the baseline, a bare loop
+over ibv_start_poll that reads the same fields, time stamp included; in turn.
+
+Examples:
+  wqcap bench rx
+  wqcap bench rx --queues 1,4,16 --batch 1,16,64,256 --json
+  wqcap bench rx --frame 1500
+  wqcap bench rx --device mlx5_0      with whatever comes in there")]
+pub struct BenchRxArgs {
+    /// A real device, in place of the software NIC
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Bytes of a frame of the software NIC, without FCS
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = value_parser!(u32).range(60..=9216), conflicts_with = "device")]
+    pub frame: u32,
+    /// Numbers of queues, powers of two
+    #[arg(long, value_name = "N,...", default_value = "1", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=64))]
+    pub queues: Vec<u16>,
+    /// Completions that a loop takes at once
+    #[arg(long, value_name = "N,...", default_value = "64", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=1024))]
+    pub batch: Vec<u16>,
+    /// Rings that are drained each time
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=100_000))]
+    pub rounds: u32,
+    /// How many times
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl BenchRxArgs {
+    /// Bytes of a WR's buffer: the default, or what a frame takes.
+    pub fn buffer(&self) -> u32 {
+        self.frame.next_power_of_two().max(2048)
+    }
 }
 
 /// `wqcap bench wake`

@@ -47,8 +47,6 @@ use clock::{Clock, ClockWatch};
 pub use respread::{Respread, Respreading};
 pub use wq_flags::WqFlagsHandle;
 
-/// Completions a loop takes with one poll.
-const BATCH: usize = 64;
 /// How often a waiting hand looks at its flags.
 const LOOK: Duration = Duration::from_millis(20);
 /// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
@@ -521,7 +519,7 @@ impl Capture {
             (false, true) => Idle::Yield,
             (false, false) => Idle::Spin,
         };
-        let (core, number) = (queue.core, queue.index);
+        let (core, number, batch) = (queue.core, queue.index, plan.batch);
         let thread = std::thread::Builder::new()
             .name(format!("wqcap-q{number:02}"))
             .spawn(move || {
@@ -530,7 +528,7 @@ impl Capture {
                     queue: number,
                     ring,
                     outlet: outlet(),
-                    batch: BATCH,
+                    batch,
                     idle,
                     counters,
                     clock,

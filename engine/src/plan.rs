@@ -77,6 +77,8 @@ pub struct Plan {
     pub restore_vlan: bool,
     /// Empty queues sleep on their channel instead of spinning.
     pub sleep: bool,
+    /// Completions that a loop takes with one poll at most.
+    pub batch: usize,
     /// When frames wake a sleeper; `None`: at once, for want of the device's moderation or of sleepers.
     pub moderation: Option<Moderation>,
     /// Join promiscuous mode on the network interface.
@@ -175,6 +177,9 @@ const WAKE: Moderation = Moderation {
 };
 
 impl Plan {
+    /// Completions that a loop takes with one poll, unless somebody wishes otherwise.
+    pub const BATCH: usize = 64;
+
     /// Stages that work on frames: one for each queue whose loop does so itself, or for each of its parsers.
     #[must_use]
     pub fn stages(&self) -> usize {
@@ -305,6 +310,7 @@ impl Plan {
             respread: config.rss.respread,
             restore_vlan,
             sleep,
+            batch: Self::BATCH,
             moderation: (sleep && caps.max_cq_period >= WAKE.period_us).then_some(WAKE),
             promiscuous: config.capture.promiscuous,
             stop_on_port_down: config.capture.on_port_down() == config::OnPortDown::Stop,

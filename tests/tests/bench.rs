@@ -124,6 +124,42 @@ fn what_a_queue_pays_for_a_frame() {
 }
 
 #[test]
+fn what_a_loop_costs_beside_bare_ones() {
+    let done = wqcap(["bench", "rx", "--json", "--queues", "1,2"])
+        .args(["--batch", "8,64", "--rounds", "1", "--repeats", "2"])
+        .run()
+        .expect(0);
+    let report: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let results = report["results"].as_array().expect("a list");
+    let names: Vec<_> = results
+        .iter()
+        .filter_map(|it| it["name"].as_str())
+        .collect();
+    let mut wanted = Vec::new();
+    for queues in ["1q", "2q"] {
+        for batch in ["/b8", ""] {
+            for way in ["engine", "poll_cq"] {
+                wanted.push(format!("rx/{way}/64B/{queues}{batch}"));
+            }
+        }
+    }
+    assert_eq!(names, wanted);
+    for result in results {
+        assert_eq!(result["baseline"], "cq_ex");
+        let baseline = result["baseline_ns"].as_array().expect("a list");
+        assert_eq!(baseline.len(), 2);
+        for ns in baseline.iter().chain([&result["ns_per_frame"]]) {
+            assert!(ns.as_f64() > Some(0.0), "{result}");
+        }
+    }
+    wqcap(["bench", "rx", "--queues", "3"])
+        .run()
+        .expect(2)
+        .says(&["--queues 3", "power of two"]);
+}
+
+#[test]
 fn compression_by_core() {
     let dir = Dir::new();
     let done = wqcap(["bench", "compress", "--json", "--repeats", "1"])

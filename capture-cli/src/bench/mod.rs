@@ -6,6 +6,8 @@ mod capture;
 mod compress;
 mod disk;
 mod report;
+mod rounds;
+mod rx;
 mod wake;
 
 use crate::{args::BenchCommand, failure::Failure};
@@ -16,6 +18,7 @@ pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Capture(args) => capture::capture(args),
         BenchCommand::Compress(args) => compress::compress(args),
         BenchCommand::Disk(args) => disk::disk(args),
+        BenchCommand::Rx(args) => rx::rx(args),
         BenchCommand::Wake(args) => wake::wake(args),
     }
 }

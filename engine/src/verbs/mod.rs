@@ -29,6 +29,7 @@
 #![allow(unsafe_code)]
 
 mod async_event;
+pub mod bare;
 mod clock;
 mod cm;
 mod context;

@@ -1,0 +1,143 @@
+//! One hot piece of work on frames of every kind in turn, so many times: `hot PIECE TIMES`. Without arguments it lists the
+//! pieces. `tests/instructions.rs` counts what each takes.
+
+use engine::{
+    config::{SampleBy, Slice},
+    filter::{Filter, Switch},
+    flows::{FlowsPlan, Writer},
+    frame::{FlowKey, Headers},
+    observe::Observer,
+    pipeline::{Consumer, Frame},
+    reduce::{Reduction, Stage},
+    sink::Count,
+};
+use rss::{key::RssKey, toeplitz::Toeplitz};
+use std::{error::Error, hint::black_box, process::ExitCode, sync::Arc};
+
+type Outcome = Result<(), Box<dyn Error>>;
+type Piece = fn(&[Vec<u8>], usize) -> Outcome;
+
+const PIECES: [(&str, Piece); 7] = [
+    ("frame/outermost", outermost),
+    ("frame/innermost", innermost),
+    ("frame/flow_key", flow_key),
+    ("toeplitz/ipv4", toeplitz),
+    ("filter/long", filter),
+    ("reduce/slice", reduce),
+    ("flows/count", flows),
+];
+const FILTER: &str = "(tcp port 80 or udp port 53 or tcp port 8080) and \
+                      (net 10.0.0.0/8 or net 172.16.0.0/12) and not host 10.0.0.7";
+const NS: u64 = 1_700_000_000_000_000_000;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.is_empty() {
+        PIECES.iter().for_each(|(name, _)| println!("{name}"));
+        return ExitCode::SUCCESS;
+    }
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("hot: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[String]) -> Outcome {
+    let [name, times] = args else {
+        return Err("usage: hot PIECE TIMES".into());
+    };
+    let (_, piece) = PIECES
+        .iter()
+        .find(|(it, _)| it == name)
+        .ok_or("no such piece")?;
+    let frames: Vec<_> = wqcap_benches::kinds().into_iter().map(|it| it.1).collect();
+    piece(&frames, times.parse()?)
+}
+
+fn in_turn(frames: &[Vec<u8>], times: usize) -> impl Iterator<Item = &[u8]> {
+    let turn = frames.iter().cycle().take(times);
+    turn.map(|it| black_box(it.as_slice()))
+}
+
+fn outermost(frames: &[Vec<u8>], times: usize) -> Outcome {
+    in_turn(frames, times).for_each(|it| _ = black_box(Headers::parse(it)));
+    Ok(())
+}
+
+fn innermost(frames: &[Vec<u8>], times: usize) -> Outcome {
+    in_turn(frames, times).for_each(|it| _ = black_box(Headers::innermost(it)));
+    Ok(())
+}
+
+fn flow_key(frames: &[Vec<u8>], times: usize) -> Outcome {
+    let headers: Vec<_> = frames.iter().map(|it| Headers::parse(it)).collect();
+    let turn = in_turn(frames, times).zip(headers.iter().cycle());
+    turn.for_each(|(frame, headers)| _ = black_box(FlowKey::of(frame, black_box(headers))));
+    Ok(())
+}
+
+fn toeplitz(frames: &[Vec<u8>], times: usize) -> Outcome {
+    let toeplitz = Toeplitz::new(&RssKey::MICROSOFT);
+    in_turn(frames, times).for_each(|it| _ = black_box(toeplitz.hash(&it[26..38])));
+    Ok(())
+}
+
+fn filter(frames: &[Vec<u8>], times: usize) -> Outcome {
+    let filter = Filter::compile(FILTER)?;
+    in_turn(frames, times).for_each(|it| _ = black_box(filter.accepts(it, len(it))));
+    Ok(())
+}
+
+fn reduce(frames: &[Vec<u8>], times: usize) -> Outcome {
+    let filter = Filter::compile("tcp port 443")?;
+    let reduction = Reduction::new(filter, 0, 2, SampleBy::Flow, Slice::L4);
+    let switch = Arc::new(Switch::new(reduction.filter.clone()));
+    let mut stage = Stage::new(
+        Count,
+        &reduction,
+        switch,
+        Arc::default(),
+        Observer::default(),
+    );
+    for (bytes, ns) in in_turn(frames, times).zip(NS..) {
+        let len = len(bytes);
+        let fcs = None;
+        let frame = Frame {
+            bytes,
+            len,
+            fcs,
+            ns,
+        };
+        black_box(stage.frame(frame));
+    }
+    Ok(())
+}
+
+fn flows(frames: &[Vec<u8>], times: usize) -> Outcome {
+    let dir = tempfile::tempdir()?;
+    let plan = FlowsPlan {
+        dir: dir.path().to_owned(),
+        interval_ns: u64::MAX,
+        active_ns: u64::MAX,
+        idle_ns: u64::MAX,
+        capacity: 1024,
+    };
+    let writer = Writer::start(&plan, 1)?;
+    let mut meter = writer.meter(0, 0).ok_or("no meter")?();
+    for frame in in_turn(frames, times) {
+        let outer = Headers::parse(frame);
+        let inner = outer.descend(frame);
+        meter.count(frame, len(frame), NS, &outer, &inner);
+    }
+    // What is in the table is not worth a file.
+    std::mem::forget(meter);
+    std::mem::forget(writer);
+    Ok(())
+}
+
+fn len(frame: &[u8]) -> u32 {
+    u32::try_from(frame.len()).unwrap_or(u32::MAX)
+}
