@@ -24,17 +24,9 @@ pub fn start(program: &Path) -> Result<HookProcess, Failure> {
 
 /// `wqcap hooks`: what it then does.
 pub fn serve(args: &HooksArgs) -> Result<(), Failure> {
-    if !rustix::process::geteuid().is_root() {
-        // What a capture takes is not for its hooks.
-        for set in [
-            CapSet::Ambient,
-            CapSet::Inheritable,
-            CapSet::Effective,
-            CapSet::Permitted,
-        ] {
-            caps::clear(None, set)
-                .map_err(|e| Failure::failed(format!("hooks keep the capture's rights: {e}")))?;
-        }
-    }
+    // What a capture takes is not for its hooks: an ordinary user's program that is executed has ambient capabilities
+    // alone. Clearing those is no privileged call, which a hardened unit may not make.
+    caps::clear(None, CapSet::Ambient)
+        .map_err(|e| Failure::failed(format!("hooks keep the capture's rights: {e}")))?;
     serve_hooks(&args.program, io::stdin().lock(), io::stdout()).map_err(Failure::from)
 }
