@@ -87,8 +87,7 @@ impl Leaving {
         if self.named.is_suspect() {
             return Err(told("trust", io::Error::other("an earlier sync failed")));
         }
-        let cut = self.named.room.cut(self.len);
-        cut.map_err(|e| told("cut", e))?;
+        file.set_len(self.len).map_err(|e| told("cut", e))?;
         file.sync_all().map_err(|e| told("sync", e))?;
         std::fs::rename(part, path).map_err(|e| told("rename", e))?;
         Ok(Some(path.clone()))

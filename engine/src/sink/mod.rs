@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `writer` is what others see of this, `work` the thread that writes, `open` a file it writes, `disk` its way there,
-//! `ahead` what is made ready for it.
+//! `ahead` who opens files for it.
 //!
 //! In the order of time, an orderer joins the queues' blocks before that (`order`), and writes to stdout itself if it
 //! is to (`stream`). With compression, packers stand between the sinks and the writer (`pack`).

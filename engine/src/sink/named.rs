@@ -3,7 +3,7 @@
 //! Invariant: an open file is locked (flock) from before anybody can find it until it has its final name, so that
 //! [`crate::recover`] can tell it from one that a crash left.
 
-use super::{ahead::Room, drought::is_want_of_room};
+use super::drought::is_want_of_room;
 use crate::name::{FileName, PART};
 use rustix::fs::{AtFlags, CWD, linkat};
 use std::{
@@ -116,8 +116,6 @@ pub(super) struct Named {
     pub(super) path: PathBuf,
     /// Writes go past the page cache.
     pub(super) direct: bool,
-    /// Its length.
-    pub(super) room: Arc<Room>,
     syncs: Arc<Syncs>,
 }
 
@@ -201,10 +199,8 @@ impl Named {
     }
 
     fn of(opened: Opened, part: PathBuf, path: PathBuf) -> Self {
-        let file = Arc::new(opened.file);
         Self {
-            room: Arc::new(Room::new(Arc::clone(&file))),
-            file,
+            file: Arc::new(opened.file),
             part,
             path,
             direct: opened.direct,

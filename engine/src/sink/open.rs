@@ -87,13 +87,6 @@ impl Open {
             .unwrap_or_default()
     }
 
-    /// Whether another write would be one of several under way: one at a time needs no room, and a stream that is slow
-    /// keeps its file as long as what is in it. Its beginning is on the disk before that, or a crash could leave a file
-    /// of nothing but room.
-    pub(super) fn wants_room(&self) -> bool {
-        self.flying > 0 && self.whole > 0
-    }
-
     /// Whether every block so far is on disk.
     pub(super) fn is_settled(&self) -> bool {
         self.chain.is_empty()
@@ -116,10 +109,9 @@ impl Open {
     /// The partial block is on disk.
     pub(super) fn show(&mut self) {
         self.partial = false;
-        // Direct I/O wrote a whole sector: whoever reads the open file must not see the padding, nor room made
-        // ahead.
+        // Direct I/O wrote a whole sector: whoever reads the open file must not see the padding.
         if let Some(named) = self.named.as_ref().filter(|n| n.direct)
-            && let Err(e) = named.room.cut(self.whole)
+            && let Err(e) = named.file.set_len(self.whole)
         {
             tracing::warn!(
                 "cannot cut {} to its records while it is open: {e}",

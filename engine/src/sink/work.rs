@@ -37,8 +37,6 @@ pub(super) struct Work {
     pub(super) extension: String,
     /// Blocks come from packers: out of order, and without a place in their file.
     pub(super) packed: bool,
-    /// The longest that a file gets.
-    longest: u64,
     ahead: Ahead,
     pub(super) full: Receiver<Full>,
     pub(super) closer: Sender<Errand>,
@@ -128,29 +126,19 @@ pub(super) struct Hands {
     pub(super) ahead: Ahead,
 }
 
-/// What is to be written.
-pub(super) struct Target {
-    /// The folder.
-    pub(super) dir: PathBuf,
-    /// The ending of files' names.
-    pub(super) extension: String,
-    /// Blocks come from packers.
-    pub(super) packed: bool,
-    /// The longest that a file gets, in bytes; 0: any length.
-    pub(super) longest: u64,
-}
-
 impl Work {
-    /// Ready to run.
-    pub(super) fn new(target: Target, queues: Vec<Queue>, hands: Hands) -> Self {
+    /// Files in `dir` with this ending.
+    pub(super) fn new(
+        dir: PathBuf,
+        extension: String,
+        packed: bool,
+        queues: Vec<Queue>,
+        hands: Hands,
+    ) -> Self {
         Self {
-            dir: target.dir,
-            extension: target.extension,
-            packed: target.packed,
-            longest: match target.longest {
-                0 => u64::MAX,
-                bytes => bytes,
-            },
+            dir,
+            extension,
+            packed,
             ahead: hands.ahead,
             full: hands.full,
             closer: hands.closer,
@@ -376,10 +364,6 @@ impl Work {
                 let len = block.len;
                 block.memory.as_mut_slice()[len..want].fill(0);
             }
-        }
-        if named.direct && file.wants_room() && self.drought.is_none() {
-            let end = block.offset + want as u64;
-            self.ahead.make_room(&named.room, end, self.longest);
         }
         let flying = Flying {
             queue: index,

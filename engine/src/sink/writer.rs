@@ -12,7 +12,7 @@ use super::{
     order::{HELD_NS, Line, Orderer, Relay},
     pack::{Channels, Packers},
     stream::{Stream, StreamEnd},
-    work::{Hands, Queue, Target, Work},
+    work::{Hands, Queue, Work},
 };
 use crate::{Error, config::Compress, memory::Region, stats::QueueCounters};
 use crossbeam_channel::{Receiver, Sender};
@@ -311,12 +311,6 @@ impl Writer {
         let (errands_in, errands) = crossbeam_channel::unbounded();
         let (aftercare, news) = Aftercare::start(files)?;
         let (ahead, preparing) = Ahead::start(&files.dir, it.states.len())?;
-        let target = Target {
-            dir: files.dir.clone(),
-            extension: format!("{}{}", encoder.extension(), files.compress.ending()),
-            packed: packers.is_some(),
-            longest: files.rotation.size,
-        };
         let hands = Hands {
             full,
             closer: errands_in,
@@ -325,7 +319,13 @@ impl Writer {
             bell: news.bell(),
             ahead,
         };
-        let work = Work::new(target, it.states, hands);
+        let work = Work::new(
+            files.dir.clone(),
+            format!("{}{}", encoder.extension(), files.compress.ending()),
+            packers.is_some(),
+            it.states,
+            hands,
+        );
         let (flag, pool) = (Arc::clone(&failed), it.pool);
         let closer = spawn("wqcap-closer", move || close(&errands, &flag, &news))?;
         let writer = spawn("wqcap-writer", move || work.run(&pool))?;

@@ -419,13 +419,7 @@ fn on_fake(
         haste,
         empty: it.empties.remove(0),
     };
-    let target = Target {
-        dir: dir.to_owned(),
-        extension: "pcap".into(),
-        packed: false,
-        longest: 0,
-    };
-    let work = Work::new(target, it.states, hands);
+    let work = Work::new(dir.to_owned(), "pcap".into(), false, it.states, hands);
     (work, it.sinks.remove(0), seen)
 }
 
