@@ -44,7 +44,10 @@ pub enum Effect {
         for_ns: Option<u64>,
     },
     /// The device dies.
-    DeviceFatal,
+    DeviceFatal {
+        /// After how long its driver has it again; `None`: never.
+        for_ns: Option<u64>,
+    },
     /// Each frame takes longer to get to memory.
     SlowPci {
         /// By so much.
@@ -132,7 +135,9 @@ fn one(text: &str) -> Result<Fault, String> {
         "port_down" => Effect::PortDown {
             for_ns: options.duration()?,
         },
-        "device_fatal" => Effect::DeviceFatal,
+        "device_fatal" => Effect::DeviceFatal {
+            for_ns: options.duration()?,
+        },
         "slow_pci" => Effect::SlowPci {
             ns: options.needed("ns", 1, NS)?,
             for_ns: options.duration()?,
@@ -223,7 +228,7 @@ impl<'a> Options<'a> {
         match self.given.first() {
             None => Ok(()),
             Some((name, _)) => Err(format!(
-                "{} takes no {name}, or not twice: wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down and clock_busy take for, slow_pci ns and for, clock_jump ns, and all of them port",
+                "{} takes no {name}, or not twice: wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down, device_fatal and clock_busy take for, slow_pci ns and for, clock_jump ns, and all of them port",
                 self.kind
             )),
         }
@@ -300,7 +305,17 @@ mod tests {
             ),
             (
                 "device_fatal@frames=7",
-                fault(Effect::DeviceFatal, 1, frames),
+                fault(Effect::DeviceFatal { for_ns: None }, 1, frames),
+            ),
+            (
+                "device_fatal:for=5@ms=3",
+                fault(
+                    Effect::DeviceFatal {
+                        for_ns: Some(5_000_000),
+                    },
+                    1,
+                    ms,
+                ),
             ),
             (
                 "slow_pci:ns=1_000,for=5@ms=3",

@@ -23,6 +23,7 @@ use crate::objects::ContextId;
 use crate::port::Port;
 use crate::settings::{DeviceSettings, Settings};
 use crate::state::{Context, State};
+use crate::sysfs::presence;
 use crate::thread;
 use crate::uverbs;
 
@@ -35,6 +36,7 @@ const SPIN_ROUNDS: u32 = 16;
 
 /// A device.
 pub struct Device {
+    index: usize,
     settings: &'static DeviceSettings,
     /// Commands that want the lock.
     waiting: AtomicU32,
@@ -68,6 +70,7 @@ impl Device {
 
     fn new(index: usize, settings: &'static DeviceSettings) -> Result<Self, Errno> {
         Ok(Self {
+            index,
             settings,
             waiting: AtomicU32::new(0),
             state: Mutex::new(State::new(index, settings)?),
@@ -105,7 +108,7 @@ impl Device {
     }
 
     /// The NIC's thread.
-    fn run(&self) {
+    fn run(&'static self) {
         thread::pin(self.settings.cpu);
         let mut spinning: Option<Instant> = None;
         let mut rounds = 0u32;
@@ -116,6 +119,11 @@ impl Device {
                 return;
             }
             let work = state.work();
+            if let Some(ns) = state.leave() {
+                drop(state);
+                self.be_away(ns);
+                continue;
+            }
             let idle = if work > 0 {
                 None
             } else {
@@ -138,6 +146,21 @@ impl Device {
                 std::hint::spin_loop();
             }
         }
+    }
+}
+
+impl Device {
+    /// Nobody finds the device for so long: its driver is restarted.
+    fn be_away(&'static self, ns: u64) {
+        let name = &self.settings.name;
+        presence::hide(self.index, name);
+        let back = move || {
+            std::thread::sleep(Duration::from_nanos(ns));
+            self.lock().come_back();
+            presence::show(self.index, name);
+        };
+        // Without a thread it stays away.
+        let _ = thread::spawn(name, back);
     }
 }
 
@@ -182,11 +205,15 @@ pub struct Session {
 /// The file that answers for a newly opened `/dev/infiniband/uverbs<device>`, `fd` being its descriptor.
 ///
 /// # Errors
-/// `ENODEV` if there is no such device.
+/// `ENODEV` if there is no such device, or not now.
 pub fn open_context(device: usize, fd: RawFd) -> Result<Arc<dyn File>, Errno> {
     let _ = fd;
+    let device = Device::get(device)?;
+    if device.lock().is_away() {
+        return Err(libc::ENODEV);
+    }
     Ok(Arc::new(Session {
-        device: Device::get(device)?,
+        device,
         context: NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed),
         ready: AtomicBool::new(false),
     }))
@@ -211,6 +238,22 @@ impl Session {
     /// The device's state.
     pub fn lock(&self) -> MutexGuard<'static, State> {
         self.device.lock()
+    }
+
+    /// Whether a command may run. A dead device still takes leave of its objects (mlx5
+    /// `mlx5_internal_err_ret_value`). To a program that had it open when its driver went away it is gone for good, and
+    /// its objects with it: the kernel answers nothing but the close of the file (`ib_uverbs_write`,
+    /// `ib_uverbs_ioctl` of a disassociated file).
+    ///
+    /// # Errors
+    /// `EIO` if it may not.
+    pub fn admit(&self, takes_leave: bool) -> Result<(), Errno> {
+        let state = self.lock();
+        let gone = self.is_ready() && !state.contexts.contains_key(&self.context);
+        if gone || state.is_dead() && !takes_leave {
+            return Err(libc::EIO);
+        }
+        Ok(())
     }
 
     /// Answers GET_CONTEXT, once: from here on the device runs.
@@ -247,6 +290,7 @@ impl Session {
         if len != PAGE || !self.is_ready() {
             return Err(libc::EINVAL);
         }
+        self.admit(true)?;
         // The driver finds command and index in the page offset.
         match ((offset as u64 / PAGE as u64) >> 8) & 0xff {
             command

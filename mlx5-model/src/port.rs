@@ -26,6 +26,8 @@ use crate::wire::{Direction, Frame, Take, Taker, Wire, WireState};
 
 /// Frames a port takes from its wire before the device is let go.
 const BURST: usize = 64;
+/// Bursts that a wire loses at most when it is found again: one without a pace would go on for ever.
+const MOST_ARREARS: usize = 1 << 12;
 /// How long a rule set has to stay as it is before a lossless wire gives up frames that match none:
 /// programs install their rules one after the other.
 const SETTLED_NS: u64 = 500_000_000;
@@ -205,6 +207,8 @@ pub struct Port {
     budget: usize,
     outage: Option<Outage>,
     slow: Option<Slow>,
+    /// The wire stays plugged in while nobody has the device open.
+    keeps_wire: bool,
 }
 
 impl Port {
@@ -230,6 +234,7 @@ impl Port {
             budget: BURST,
             outage: None,
             slow: None,
+            keeps_wire: false,
         }
     }
 
@@ -248,8 +253,17 @@ impl Port {
         self.settings
     }
 
-    /// Plugs the wire in: the first program opens the device. Without a wire the link is down.
-    pub fn plug(&mut self) {
+    /// Plugs the wire in: the first program opens the device. Without a wire the link is down. One that is still
+    /// there from before the device's driver was restarted goes on where it is.
+    pub fn plug(&mut self, now_ns: u64) {
+        self.budget = BURST;
+        self.outage = None;
+        self.slow = None;
+        if self.wire.is_some() {
+            self.lose_arrears(now_ns);
+            self.set_up(self.settings.link_up);
+            return;
+        }
         match Wire::open(&self.settings.wire) {
             Ok(wire) => {
                 for note in wire.notes() {
@@ -266,9 +280,21 @@ impl Port {
         self.dropped_seen = 0;
         self.received = 0;
         self.first_rule_ns = None;
-        self.budget = BURST;
-        self.outage = None;
-        self.slow = None;
+    }
+
+    /// The device leaves its programs, but not its wire.
+    pub fn keep_wire(&mut self) {
+        self.keeps_wire = true;
+    }
+
+    /// What a wire had meanwhile: a lossless one has waited, any other has lost it.
+    fn lose_arrears(&mut self, now_ns: u64) {
+        if !self.settings.wire.lossless() {
+            self.drain(now_ns, MOST_ARREARS);
+        } else if let Some(wire) = &mut self.wire {
+            // Nothing has piled up behind the frame at the head.
+            wire.each(now_ns, 1, |_| Take::Wait);
+        }
     }
 
     fn tell(&self, what: impl std::fmt::Display) {
@@ -283,6 +309,9 @@ impl Port {
 
     /// Pulls the wire: the last program has closed the device.
     pub fn unplug(&mut self) {
+        if self.keeps_wire {
+            return;
+        }
         let unsplit = self.wire.take().map_or(0, |wire| wire.unsplit());
         if unsplit > 0 {
             self.tell(format_args!(
@@ -386,14 +415,13 @@ impl Port {
         let over = |until: Option<u64>| until.is_some_and(|until| now_ns >= until);
         let mut change = None;
         if self.is_draining() {
-            self.drain(now_ns);
+            self.drain(now_ns, BURST);
         }
         if self.outage.as_ref().is_some_and(|it| over(it.until_ns)) {
             self.outage = None;
-            if let Some(wire) = &mut self.wire {
+            if self.wire.is_some() {
                 if self.settings.wire.lossless() {
-                    // Nothing has piled up behind the frame at the head.
-                    wire.each(now_ns, 1, |_| Take::Wait);
+                    self.lose_arrears(now_ns);
                 }
                 self.set_up(true);
                 change = Some(Change::Up);
@@ -424,11 +452,11 @@ impl Port {
             && !(self.waits_for_rules() && self.steering.is_empty())
     }
 
-    /// Loses what has come over the wire meanwhile.
-    fn drain(&mut self, now_ns: u64) {
+    /// Loses what has come over the wire meanwhile, so many bursts of it at most.
+    fn drain(&mut self, now_ns: u64, bursts: usize) {
         let Some(wire) = &mut self.wire else { return };
         let mut lost = 0;
-        for _ in 0..BURST {
+        for _ in 0..bursts {
             let taken = wire.each(now_ns, BURST, |frame| {
                 lost += u64::from(frame.direction == Direction::Received);
                 Take::Taken

@@ -27,7 +27,7 @@ use crate::counters;
 use crate::fds::real::{self, errno, set_errno};
 use crate::fds::{self, Errno, File};
 use crate::settings::Settings;
-use crate::sysfs::{self, run_dir, tree};
+use crate::sysfs::{self, presence, run_dir, tree};
 
 /// What the shims know once there is a device.
 struct Stage {
@@ -76,6 +76,7 @@ fn set_stage(settings: &'static Settings) -> Result<(), String> {
         Some(dir) => dir,
         None => run_dir::create(|dir| tree::write(dir, settings))?,
     };
+    presence::attach(&dir);
     counters::attach(&dir.join("counters")).map_err(|error| told("counters", error))?;
     let mut made_up = Vec::new();
     for (number, device) in settings.devices.iter().enumerate() {

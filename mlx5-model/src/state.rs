@@ -239,10 +239,24 @@ pub struct State {
     /// Faults to come, and whether any is to come or in effect: all that an undisturbed round looks at.
     schedule: Schedule,
     disturbed: bool,
-    /// The device has died.
-    dead: bool,
+    life: Life,
+    /// Its driver has been restarted: faults are not to come once more.
+    restarted: bool,
     toeplitz: Vec<Weak<Toeplitz>>,
     frame: Vec<u8>,
+}
+
+/// Whether the device is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Alive,
+    /// It does nothing any more, and only takes leave of its objects.
+    Dead {
+        /// For how long nobody is to find it from now on; `None`: it stays as it is.
+        leaves_for_ns: Option<u64>,
+    },
+    /// Its driver is being restarted: nobody finds it.
+    Away,
 }
 
 /// Send WQEs of a queue executed in a row.
@@ -282,7 +296,8 @@ impl State {
             wqs_created: 0,
             schedule: Schedule::new(&settings.faults),
             disturbed: !settings.faults.is_empty(),
-            dead: false,
+            life: Life::Alive,
+            restarted: false,
             toeplitz: Vec::new(),
             frame: Vec::new(),
         })
@@ -360,7 +375,7 @@ impl State {
         if self.disturbed {
             self.disturb(now.ns);
             now.shown_ns = self.clock.shown_ns();
-            if self.dead {
+            if self.is_dead() {
                 return 0;
             }
         }
@@ -458,29 +473,61 @@ impl State {
     }
 
     /// Begins anew, for the first program that opens the device: faults are still to come, unless the
-    /// device is dead, and stays so.
+    /// device is dead, and stays so, or has had its driver restarted, and goes on.
     pub fn plug(&mut self) {
-        self.ports.iter_mut().for_each(Port::plug);
+        let now_ns = self.clock.now_ns();
+        self.ports.iter_mut().for_each(|port| port.plug(now_ns));
         self.wqs_created = 0;
-        self.schedule = Schedule::new(&self.settings.faults);
-        self.disturbed = self.dead || !self.schedule.is_empty();
+        if !self.restarted {
+            self.schedule = Schedule::new(&self.settings.faults);
+        }
+        self.disturbed = self.is_dead() || !self.schedule.is_empty();
     }
 
-    /// Whether the device has died: it does nothing any more, and only takes leave of its objects.
+    /// Whether the device has died: it does nothing any more, and takes leave of its objects at most.
     pub fn is_dead(&self) -> bool {
-        self.dead
+        self.life != Life::Alive
+    }
+
+    /// Whether its driver is being restarted.
+    pub fn is_away(&self) -> bool {
+        self.life == Life::Away
+    }
+
+    /// If the device is to leave: takes everything from the programs that have it open, which the kernel
+    /// calls to disassociate them, and tells for how long it is gone. Wires stay where they are.
+    pub fn leave(&mut self) -> Option<u64> {
+        let Life::Dead {
+            leaves_for_ns: Some(ns),
+        } = self.life
+        else {
+            return None;
+        };
+        self.life = Life::Away;
+        self.ports.iter_mut().for_each(Port::keep_wire);
+        let contexts: Vec<_> = self.contexts.keys().copied().collect();
+        for context in contexts {
+            self.close_context(context);
+        }
+        Some(ns)
+    }
+
+    /// The driver has the device again.
+    pub fn come_back(&mut self) {
+        self.life = Life::Alive;
+        self.restarted = true;
     }
 
     /// Lets faults that are due strike, those in effect go on, and looks whether any is left.
     #[cold]
     fn disturb(&mut self, now_ns: u64) {
-        if self.dead {
+        if self.is_dead() {
             return;
         }
         let mut schedule = std::mem::take(&mut self.schedule);
         schedule.run(|fault| self.is_due(fault, now_ns) && self.strike(fault, now_ns));
         self.schedule = schedule;
-        let mut disturbed = self.dead || !self.schedule.is_empty();
+        let mut disturbed = self.is_dead() || !self.schedule.is_empty();
         for at in 0..self.ports.len() {
             let Some(port) = self.ports.get_mut(at) else {
                 continue;
@@ -497,6 +544,10 @@ impl State {
     }
 
     fn is_due(&self, fault: &Fault, now_ns: u64) -> bool {
+        // Nothing more goes wrong on a device that has died in the same round.
+        if self.is_dead() {
+            return false;
+        }
         let port = self.ports.get(usize::from(fault.port).wrapping_sub(1));
         port.is_some_and(|port| fault.is_due(port.received(), port.since_rule_ns(now_ns)))
     }
@@ -537,8 +588,10 @@ impl State {
                     self.announce(change, number);
                 }
             }
-            Effect::DeviceFatal => {
-                self.dead = true;
+            Effect::DeviceFatal { for_ns } => {
+                self.life = Life::Dead {
+                    leaves_for_ns: for_ns,
+                };
                 for port in &mut self.ports {
                     port.die();
                 }

@@ -1,12 +1,13 @@
 //! What programs see under `/sys/class/infiniband*` and in `/dev/infiniband`.
 //!
 //! Imports `settings` and `counters`; the shims in `preload` ask it. Split: [`run_dir`] owns the
-//! directory and its lifetime, [`tree`] fills it, and this file answers for the values that move.
+//! directory and its lifetime, [`tree`] fills it, [`presence`] hides a device that has gone away, and this file answers for the values that move.
 //!
 //! Invariants: the tree is written once, by the first process that needs it, before any program can
 //! see it; whatever can change afterwards is rendered when its file is opened, from memory that all
 //! processes share, and the file in the tree is only its place.
 
+pub mod presence;
 pub mod run_dir;
 pub mod tree;
 

@@ -241,10 +241,7 @@ pub fn write(session: &Session, bytes: &[u8]) -> Result<usize, Errno> {
         if !session.is_ready() && method.number != IB_USER_VERBS_CMD_GET_CONTEXT {
             return Err(libc::EINVAL);
         }
-        if !method.takes_leave() && session.lock().is_dead() {
-            // mlx5 `mlx5_internal_err_ret_value`.
-            return Err(libc::EIO);
-        }
+        session.admit(method.takes_leave())?;
         (method.run)(session, &request)
     })();
     if debug {

@@ -199,9 +199,7 @@ fn run(session: &Session, method: &Method, bytes: &[u8], arg: u64) -> Result<(),
     if !session.is_ready() {
         return Err(libc::EINVAL);
     }
-    if !method.takes_leave && session.lock().is_dead() {
-        return Err(libc::EIO);
-    }
+    session.admit(method.takes_leave)?;
     (method.run)(session, &attrs)
 }
 
