@@ -35,25 +35,7 @@ pub fn load(file: Option<&Path>, settings: &[&Setting]) -> Result<Config, Failur
         (ConfigError::Toml(_), Some(path)) => Failure::refused(format!("{}: {e}", path.display())),
         _ => Failure::refused(format!("{e}")),
     })?;
-    refuse_what_is_to_come(&config)?;
     Ok(config)
-}
-
-/// Better refused than ignored: who sets a key relies on it.
-fn refuse_what_is_to_come(config: &Config) -> Result<(), Failure> {
-    let mut refusal = Failure::refused("");
-    refusal.messages = config
-        .not_yet()
-        .into_iter()
-        .map(|(key, value)| {
-            format!("{key} = {value}: this build does not have that yet; leave the key out")
-        })
-        .collect();
-    if refusal.messages.is_empty() {
-        Ok(())
-    } else {
-        Err(refusal)
-    }
 }
 
 #[cfg(test)]
@@ -76,17 +58,6 @@ mod tests {
     fn a_file_that_is_not_there_is_named() {
         let failure = load(Some(Path::new("/nowhere/x.toml")), &[]).unwrap_err();
         assert!(failure.messages[0].contains("/nowhere/x.toml"));
-    }
-
-    #[test]
-    fn every_key_that_is_to_come_is_named() {
-        let all = settings(&["device.on_loss=retry"]);
-        let failure = load(None, &all.iter().collect::<Vec<_>>()).unwrap_err();
-        assert_eq!(failure.messages.len(), 1);
-        assert!(
-            failure.messages[0].starts_with("device.on_loss = "),
-            "{failure:?}"
-        );
     }
 
     #[test]

@@ -90,6 +90,38 @@ impl<'a> Desk<'a> {
         self.counter.has_ended(report);
     }
 
+    /// It has ended with its device, and is to go on once that is back. True: not before somebody orders it, since it
+    /// was drained.
+    pub fn has_lost(&self, report: &Report) -> bool {
+        self.counter.has_lost(report)
+    }
+
+    /// Answers what is ordered while the device is lost, for a moment. Who orders the end of the search is put into
+    /// `ended`.
+    pub fn serve_lost(&mut self, ended: &mut Vec<Done>) -> Next {
+        // The sender's other end is ours: there is no error but the time-out.
+        let Ok(order) = self.orders.recv_timeout(LOOK) else {
+            return Next::GoOn;
+        };
+        match order.command {
+            Command::Stop => {
+                ended.push(order.done);
+                return Next::Stop;
+            }
+            Command::Shutdown => {
+                ended.push(order.done);
+                return Next::End;
+            }
+            Command::Start => order.done.tell(Ok(same(LOST))),
+            Command::Reload => {
+                let outcome = self.reload(None);
+                order.done.tell(outcome);
+            }
+            _ => order.done.tell(Err(device_lost())),
+        }
+        Next::GoOn
+    }
+
     /// Carries out what has been ordered of a running capture. Who orders its end is put into `ended`, to be told when
     /// it has come.
     pub fn serve(&mut self, capture: &mut Capture, plan: &Plan, ended: &mut Vec<Done>) -> Next {
@@ -161,6 +193,13 @@ fn same(now: &str) -> Changed {
 
 fn nothing_runs() -> Refusal {
     Refusal::new(Code::State, "nothing is captured; `start` begins a capture")
+}
+
+/// How it stands then.
+const LOST: &str = "the device is lost; capturing goes on by itself once it is back";
+
+fn device_lost() -> Refusal {
+    Refusal::new(Code::State, LOST)
 }
 
 /// Tells those whose orders ended the capture.

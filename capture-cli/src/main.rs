@@ -9,6 +9,7 @@
 mod args;
 mod bench;
 mod check;
+mod comeback;
 mod config;
 mod ctl;
 mod desk;

@@ -8,6 +8,7 @@ use crate::{
 };
 use engine::{
     capture::Snapshot,
+    outage::Cause,
     stats::{Counter, LOSSES, QueueLedger},
 };
 use std::{
@@ -159,15 +160,18 @@ fn losses(total: &QueueLedger, now: &Snapshot) -> String {
         Counter::Unreadable(_) => None,
     });
     let mut text = String::new();
+    if now.outages.lasting().any(|it| it.cause == Cause::PortDown) {
+        text.push_str("port down, ");
+    }
+    let before = text.len();
     for (name, n) in here.chain(nic).filter(|(_, n)| *n > 0) {
-        let separator = if text.is_empty() { "lost: " } else { ", " };
+        let separator = if text.len() == before { "lost: " } else { ", " };
         let _ = write!(text, "{separator}{name} {}", thousands(n));
     }
-    if text.is_empty() {
-        "none lost".into()
-    } else {
-        text
+    if text.len() == before {
+        text.push_str("none lost");
     }
+    text
 }
 
 /// `1:02:03`, `2:03`.
@@ -184,7 +188,7 @@ fn clock(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::stats::Unreadable;
+    use engine::{outage::Outages, stats::Unreadable};
 
     fn snapshot(seconds: u64, frames: u64) -> Snapshot {
         let queue = |queue| QueueLedger {
@@ -206,6 +210,7 @@ mod tests {
                 ),
             ]
             .into(),
+            outages: Outages::default(),
         }
     }
 
@@ -228,6 +233,14 @@ mod tests {
             text.contains("  lost: dropped_storage 1,200, out_of_buffer 7  q0"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_port_that_is_down_is_told_before_everything_else() {
+        let mut now = snapshot(3, 3000);
+        now.outages.begin(Cause::PortDown, 1);
+        let text = line(&snapshot(2, 2000), &now, 200);
+        assert!(text.contains("  port down, none lost  q0"), "{text}");
     }
 
     #[test]

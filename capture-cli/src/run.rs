@@ -3,6 +3,7 @@
 use crate::{
     args::RunArgs,
     check::{enter_model, is_on_model, port, settle},
+    comeback::{Backoff, Outcome, Search},
     config,
     desk::{self, Desk, Next},
     failure::Failure,
@@ -19,8 +20,10 @@ use crate::{
 };
 use engine::{
     capture::{Capture, End, Limits, Report},
+    config::{Config, OnLoss},
     control::{Control, backend::Done},
     plan::Plan,
+    verbs::release_what_is_lost,
 };
 use std::{
     io::{self, IsTerminal},
@@ -64,6 +67,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let mut config = config::load(args.config.as_deref(), &settings)?;
     user::become_one(&config)?;
     let loaded = config.clone();
+    if !release_what_is_lost() {
+        tracing::debug!("libibverbs keeps its half of objects whose device is lost");
+    }
     let mut plan = settle(&mut config)?;
     if plan.output.stdout {
         require_stream(args.json)?;
@@ -110,7 +116,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     if let Some(Metrics { address, .. }) = metrics.as_ref().filter(|_| !quiet) {
         terminal::say(format_args!("metrics at http://{address}/metrics"));
     }
-    let report = captures(&plan, limits, &stop, quiet, &mut desk, &sandbox)?;
+    let report = captures(&config, &plan, limits, &stop, quiet, &mut desk, &sandbox)?;
     // Before files are told of: who asked for the end hears of it first.
     drop((control, metrics));
     let recovered = leftovers.map(Leftovers::finish).unwrap_or_default();
@@ -123,6 +129,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
 
 /// Captures, and again as often as that is ordered between a `stop` and a `start`.
 fn captures(
+    config: &Config,
     plan: &Plan,
     limits: Limits,
     stop: &AtomicBool,
@@ -133,16 +140,16 @@ fn captures(
     let mut capture = Capture::start(plan, limits)?;
     sandbox.close()?;
     let mut sum: Option<Report> = None;
-    let headline = headline(plan);
     loop {
-        desk.is_running(&capture);
         let mut service = Service::new();
-        service.ready(&headline);
-        if !quiet {
-            terminal::say(format_args!("{headline}"));
-        }
         let mut waiting = Vec::new();
-        let (report, next) = attend(capture, plan, stop, &mut service, quiet, desk, &mut waiting);
+        let run = Run {
+            config,
+            limits,
+            stop,
+            quiet,
+        };
+        let (report, next) = run.whole(capture, plan.clone(), &mut service, desk, &mut waiting);
         desk.has_ended(&report);
         desk::tell_ended(waiting, &report.end);
         let report = match sum {
@@ -157,6 +164,114 @@ fn captures(
             None => return Ok(report),
         }
         sum = Some(report);
+    }
+}
+
+/// What holds for one capture from its start to its end, however often its device is lost in between.
+struct Run<'a> {
+    config: &'a Config,
+    limits: Limits,
+    stop: &'a AtomicBool,
+    quiet: bool,
+}
+
+impl Run<'_> {
+    /// Captures until the end, and goes on after each loss of the device if it is to; who ordered the end is left in
+    /// `waiting`.
+    fn whole(
+        &self,
+        mut capture: Capture,
+        mut plan: Plan,
+        service: &mut Service,
+        desk: &mut Desk<'_>,
+        waiting: &mut Vec<Done>,
+    ) -> (Report, Next) {
+        let began = capture.ready();
+        let mut backoff = Backoff::new();
+        loop {
+            let headline = headline(&plan);
+            desk.is_running(&capture);
+            service.ready(&headline);
+            if !self.quiet {
+                terminal::say(format_args!("{headline}"));
+            }
+            let ready = capture.ready();
+            let (mut report, next, now) = self.attend(capture, &plan, service, desk, waiting);
+            if !self.is_to_go_on(&report, next) {
+                return (report, next);
+            }
+            if desk.has_lost(&report) {
+                tracing::warn!("it was drained: `start` captures again once the device is back");
+                report.end = End::Stopped;
+                return (report, Next::Stop);
+            }
+            let search = Search {
+                config: self.config,
+                plan: now,
+                limits: self.limits,
+                began,
+                stop: self.stop,
+                service,
+                desk,
+                waiting,
+            };
+            match search.run(&report, ready.elapsed(), &mut backoff) {
+                Outcome::Back(back) => (capture, plan) = *back,
+                Outcome::Over(end, next) => {
+                    if next == Next::End {
+                        service.stopping();
+                    }
+                    report.end = end;
+                    return (report, next);
+                }
+            }
+        }
+    }
+
+    fn is_to_go_on(&self, report: &Report, next: Next) -> bool {
+        report.end.is_loss() && next == Next::GoOn && self.config.device.on_loss == OnLoss::Retry
+    }
+
+    /// Watches a capture until it ends, or is to end; who ordered that is left in `waiting`. Tells the plan as it was
+    /// in the end, too.
+    fn attend(
+        &self,
+        mut capture: Capture,
+        plan: &Plan,
+        service: &mut Service,
+        desk: &mut Desk<'_>,
+        waiting: &mut Vec<Done>,
+    ) -> (Report, Next, Plan) {
+        let progress = Progress::new(self.quiet);
+        let mut looks = Looks::new();
+        let mut next = Next::GoOn;
+        while !capture.wait(Instant::now() + LOOK) {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            next = desk.serve(&mut capture, plan, waiting);
+            if next != Next::GoOn {
+                break;
+            }
+            if let Some(look) = looks.take(&capture) {
+                progress.show(&look);
+                service.tell(&look);
+                desk.has_seen(&look.now);
+            }
+        }
+        let stopped = self.stop.load(Ordering::Relaxed);
+        let goes_on = capture.has_lost_its_device() && self.config.device.on_loss == OnLoss::Retry;
+        if next == Next::End || next == Next::GoOn && (stopped || !goes_on) {
+            service.stopping();
+        }
+        progress.clear();
+        if stopped && !self.quiet && terminal::is_terminal() {
+            terminal::say(format_args!(
+                "draining queues and closing files; ^C again ends at once"
+            ));
+        }
+        let now = capture.plan_now(plan);
+        (capture.finish(), next, now)
     }
 }
 
@@ -179,45 +294,6 @@ fn started_again(
             Err(e) => order.tell(Err(desk::failed(e.to_string()))),
         }
     }
-}
-
-/// Watches a capture until it ends, or is to end; who ordered that is left in `waiting`.
-fn attend(
-    mut capture: Capture,
-    plan: &Plan,
-    stop: &AtomicBool,
-    service: &mut Service,
-    quiet: bool,
-    desk: &mut Desk<'_>,
-    waiting: &mut Vec<Done>,
-) -> (Report, Next) {
-    let progress = Progress::new(quiet);
-    let mut looks = Looks::new();
-    let mut next = Next::GoOn;
-    while !capture.wait(Instant::now() + LOOK) {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        next = desk.serve(&mut capture, plan, waiting);
-        if next != Next::GoOn {
-            break;
-        }
-        if let Some(look) = looks.take(&capture) {
-            progress.show(&look);
-            service.tell(&look);
-            desk.has_seen(&look.now);
-        }
-    }
-    if next != Next::Stop {
-        service.stopping();
-    }
-    progress.clear();
-    if stop.load(Ordering::Relaxed) && !quiet && terminal::is_terminal() {
-        terminal::say(format_args!(
-            "draining queues and closing files; ^C again ends at once"
-        ));
-    }
-    (capture.finish(), next)
 }
 
 /// Tells the end everywhere it is asked for; the first failure does not keep the others from being told.

@@ -58,19 +58,30 @@ impl Service {
         }
     }
 
-    /// Once a second while nothing is captured: there is no loop that could be stuck.
+    /// Once a second while nothing is captured.
     pub fn rest(&mut self) {
+        self.alive("stopped; `wqcap ctl start` captures again");
+    }
+
+    /// Once a second: there is no loop that could be stuck.
+    fn alive(&mut self, status: &str) {
         let now = Instant::now();
         if now < self.next {
             return;
         }
         self.next = now + EVERY;
-        tell(&[NotifyState::Status(
-            "stopped; `wqcap ctl start` captures again",
-        )]);
+        tell(&[NotifyState::Status(status)]);
         if self.watched {
             tell(&[NotifyState::Watchdog]);
         }
+    }
+
+    /// Once a second while the device is lost: how often it was looked for, and when it is again.
+    pub fn search(&mut self, device: &str, tries: u32, wait: Duration) {
+        self.alive(&format!(
+            "{device} is lost; looked for {tries} times, again in {:.1} s",
+            wait.as_secs_f64()
+        ));
     }
 
     /// Queues are drained and files closed from here on.

@@ -8,6 +8,7 @@ use engine::{
     capture::{End, Report},
     clock::ClockReport,
     flows::FlowsReport,
+    outage::Outage,
     plan::{Plan, Stamps},
     recover::Recovered,
     reduce::FcsReport,
@@ -44,6 +45,8 @@ pub struct Summary<'a> {
     deleted: Option<Deleted>,
     /// How the hooks went; null: there are none.
     hooks: Option<HookReport>,
+    /// Times in which nothing could be received.
+    outages: OutagesSummary<'a>,
     duration_s: f64,
     startup_s: f64,
     /// Where stamps come from, and how the device's clock went beside the system's.
@@ -65,6 +68,14 @@ struct Ledger<'a> {
     queues: &'a [QueueLedger],
 }
 
+#[derive(Debug, Serialize)]
+struct OutagesSummary<'a> {
+    count: u64,
+    seconds: f64,
+    /// A hundred at most.
+    last: Vec<&'a Outage>,
+}
+
 impl<'a> Summary<'a> {
     /// Of a finished run.
     pub fn new(plan: &'a Plan, report: &'a Report, recovered: &'a [Recovered]) -> Self {
@@ -83,6 +94,11 @@ impl<'a> Summary<'a> {
             recovered,
             deleted: report.deleted,
             hooks: report.hooks,
+            outages: OutagesSummary {
+                count: report.outages.count(),
+                seconds: report.outages.seconds(),
+                last: report.outages.last().collect(),
+            },
             duration_s: report.duration.as_secs_f64(),
             startup_s: report.startup.as_secs_f64(),
             stamps: plan.stamps,
@@ -198,6 +214,11 @@ pub fn text(report: &Report) -> String {
             report.startup.as_secs_f64()
         ),
     );
+    if report.outages.count() > 0 {
+        let outages = &report.outages;
+        let text = format!("{}, {:.3} s together", outages.count(), outages.seconds());
+        line("outages", &text);
+    }
     line("end", end_in_words(&report.end));
     for (i, note) in report.notes.iter().enumerate() {
         line(if i == 0 { "notes" } else { "" }, note);
@@ -321,7 +342,7 @@ impl SummaryFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::stats::Unreadable;
+    use engine::{outage::Outages, stats::Unreadable};
     use std::time::Duration;
 
     fn ledger(queue: u16) -> QueueLedger {
@@ -363,6 +384,7 @@ mod tests {
                 bytes: 4096,
             }),
             hooks: None,
+            outages: Outages::default(),
             duration: Duration::from_millis(2500),
             startup: Duration::from_millis(120),
             clock: None,

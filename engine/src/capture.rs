@@ -8,6 +8,7 @@ use crate::{
     flows::FlowsReport,
     nic::NicReader,
     observe::{Observer, Observers},
+    outage::{OutageLog, Outages},
     pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Rest, Source, ToSink},
     plan::{Plan, Stamps},
     port::Port,
@@ -17,9 +18,7 @@ use crate::{
         Backlog, Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, Origin, PcapEncoder,
         PcapngEncoder, Writer,
     },
-    stats::{
-        Budget, Counter, NicCounters, QueueCounters, QueueLedger, RingState, Unreadable, live,
-    },
+    stats::{Budget, NicCounters, QueueCounters, QueueLedger, RingState, live, nic_sum},
     steer::Split,
     verbs::{AsyncEvent, AsyncEvents},
 };
@@ -39,6 +38,7 @@ use std::{
 };
 
 mod clock;
+mod loss;
 mod respread;
 mod rules;
 mod wq_flags;
@@ -104,6 +104,10 @@ struct Shared {
     parses: bool,
     /// Each frame's FCS is checked.
     verifies: bool,
+    /// Times in which nothing could be received.
+    outages: OutageLog,
+    /// What this capture goes on from.
+    earlier: Option<Arc<Report>>,
 }
 
 /// What there is before the first verb.
@@ -111,14 +115,18 @@ struct Beginning {
     started: Instant,
     counters: Vec<Arc<QueueCounters>>,
     clock: ClockWatch,
+    outages: OutageLog,
+    earlier: Option<Arc<Report>>,
 }
 
 impl Beginning {
-    fn of(plan: &Plan) -> Self {
+    fn of(plan: &Plan, earlier: Option<&Report>) -> Self {
         Self {
             started: Instant::now(),
             counters: plan.queues.iter().map(|_| Arc::default()).collect(),
             clock: ClockWatch::default(),
+            outages: OutageLog::of(earlier.map_or_else(Outages::default, |it| it.outages.clone())),
+            earlier: earlier.cloned().map(Arc::new),
         }
     }
 }
@@ -126,7 +134,7 @@ impl Beginning {
 /// Counters of a moment, for progress lines.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
-    /// Since the first WQ was ready.
+    /// Since the first WQ was ready, without the time in which the device was lost.
     pub elapsed: Duration,
     /// By queue.
     pub queues: Vec<QueueLedger>,
@@ -134,6 +142,9 @@ pub struct Snapshot {
     pub rings: Vec<RingState>,
     /// What the NIC lost, by the counters' own names.
     pub nic: NicCounters,
+    /// Times in which nothing could be received.
+    #[serde(skip)]
+    pub outages: Outages,
 }
 
 /// Why a run ended.
@@ -167,6 +178,12 @@ impl End {
             Self::DeviceLost(_) | Self::Storage(_) | Self::Failed(_)
         )
     }
+
+    /// Whether another capture can go on from here once the device is back.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::DeviceLost(_))
+    }
 }
 
 /// What a finished run tells; the source of `--summary`.
@@ -192,7 +209,10 @@ pub struct Report {
     pub deleted: Option<Deleted>,
     /// How the hooks went; `None`: there are none.
     pub hooks: Option<HookReport>,
-    /// From the first WQ ready to the last file synced and closed.
+    /// Times in which nothing could be received.
+    #[serde(skip)]
+    pub outages: Outages,
+    /// From the first WQ ready to the last file synced and closed, without the time in which the device was lost.
     pub duration: Duration,
     /// From start to the first WQ ready.
     pub startup: Duration,
@@ -206,25 +226,17 @@ impl Report {
     /// Two runs of one plan told as one: what was counted is added up, and the later one says how it ended.
     #[must_use]
     pub fn followed_by(self, later: Self) -> Self {
-        let mut nic = self.nic;
-        for (name, counter) in later.nic {
-            let sum = match (nic.get(&name), counter) {
-                (Some(Counter::Value(a)), Counter::Value(b)) => Counter::Value(a + b),
-                (None, counter) => counter,
-                _ => Counter::Unreadable(Unreadable::Unreadable),
-            };
-            nic.insert(name, sum);
-        }
         let queues = self.queues.iter().zip(&later.queues);
         let mut files = [self.files, later.files].concat();
         if later.deleted.is_some() {
             // The later run may have deleted files of the earlier one.
             files.retain(|path| path.exists());
         }
+        files.sort();
         Self {
             end: later.end,
             queues: queues.map(|(a, b)| a.plus(b)).collect(),
-            nic,
+            nic: nic_sum(self.nic, later.nic),
             malformed: added(self.malformed, later.malformed, |sum, more| {
                 for (class, n) in more {
                     *sum.entry(class).or_default() += n;
@@ -243,6 +255,7 @@ impl Report {
                 sum.failed += more.failed;
                 sum.not_run += more.not_run;
             }),
+            outages: self.outages.plus(later.outages),
             duration: self.duration + later.duration,
             startup: self.startup,
             clock: match (self.clock, later.clock) {
@@ -271,7 +284,10 @@ impl Capture {
     /// # Errors
     /// A verb or a file failed; nothing is left behind.
     pub fn start(plan: &Plan, limits: Limits) -> Result<Self, Error> {
-        let beginning = Beginning::of(plan);
+        Self::begin(plan, limits, Beginning::of(plan, None))
+    }
+
+    fn begin(plan: &Plan, limits: Limits, beginning: Beginning) -> Result<Self, Error> {
         match plan.output.format {
             Format::Pcap => {
                 let encoder = PcapEncoder::new(plan.snaplen).with_fcs(plan.scatters_fcs());
@@ -285,7 +301,8 @@ impl Capture {
                 let encoder = PcapngEncoder::new(plan.snaplen, interface)
                     .with_fcs(plan.scatters_fcs())
                     .from_origin(origin(plan))
-                    .with_clock(plan.stamp_form().map(|_| Arc::clone(&beginning.clock)));
+                    .with_clock(plan.stamp_form().map(|_| Arc::clone(&beginning.clock)))
+                    .with_outages(beginning.outages.clone());
                 Self::to_files(plan, limits, beginning, &encoder)
             }
             Format::None => Self::to_made(plan, limits, beginning, &|_| Count),
@@ -302,7 +319,7 @@ impl Capture {
         limits: Limits,
         make: impl Fn(Place) -> C,
     ) -> Result<Self, Error> {
-        Self::to_made(plan, limits, Beginning::of(plan), &make)
+        Self::to_made(plan, limits, Beginning::of(plan, None), &make)
     }
 
     fn to_made<C: Consumer + 'static>(
@@ -406,6 +423,8 @@ impl Capture {
             stages: (0..plan.stages()).map(|_| Arc::default()).collect(),
             parses: plan.parses(),
             verifies: plan.reduction.verify_fcs,
+            outages: beginning.outages,
+            earlier: beginning.earlier,
         };
         let fatal: Vec<_> = rings
             .iter()
@@ -438,6 +457,8 @@ impl Capture {
                 PipelineMode::Fanout => capture.fanout(plan, i, ring, source)?,
             }
         }
+        capture.look_at_port();
+        capture.is_back();
         capture.port.let_in(plan)?;
         Ok(capture)
     }
@@ -643,6 +664,10 @@ impl Capture {
         while let Some(event) = self.events.take() {
             self.handle(event);
         }
+        if self.end.as_ref().is_some_and(End::is_loss) {
+            // Nothing that the device says of its clock counts any more.
+            return;
+        }
         if let Some(told) = self.clock.as_mut().and_then(|it| it.look(&self.port)) {
             let after = self.ready.elapsed().as_secs_f64();
             self.shared
@@ -654,7 +679,7 @@ impl Capture {
         }
         self.end = if self.shared.control.failed.load(Ordering::Acquire) {
             // The loop's own words come with its thread.
-            Some(End::Failed(String::new()))
+            Some(self.lost_or(End::Failed(String::new())))
         } else if self.writer.as_ref().is_some_and(Writer::has_failed) {
             Some(End::Storage(String::new()))
         } else if self.writer.as_ref().is_some_and(Writer::reader_has_left) {
@@ -679,32 +704,23 @@ impl Capture {
                     flag.store(true, Ordering::Release);
                 }
             }
-            AsyncEvent::PortError(_) if self.stop_on_port_down => {
-                self.end.get_or_insert(End::PortDown);
-            }
-            AsyncEvent::PortError(port) => {
-                self.shared.note(format!(
-                    "port {port} went down after {:.3} s",
-                    self.ready.elapsed().as_secs_f64()
-                ));
-            }
-            AsyncEvent::PortActive(port) => {
-                self.shared.note(format!(
-                    "port {port} came up after {:.3} s",
-                    self.ready.elapsed().as_secs_f64()
-                ));
-            }
+            AsyncEvent::PortError(port) if port == self.port.number() => self.port_went_down(),
+            AsyncEvent::PortActive(port) if port == self.port.number() => self.port_came_up(),
             AsyncEvent::DeviceFatal => {
-                self.end.get_or_insert(End::DeviceLost(
-                    "the device reported that it is gone (IBV_EVENT_DEVICE_FATAL)".into(),
-                ));
+                let how = "the device reported that it is gone (IBV_EVENT_DEVICE_FATAL)";
+                let end = self.lost(how.into());
+                self.end.get_or_insert(end);
             }
             AsyncEvent::CqError => {
                 self.end.get_or_insert(End::Failed(
                     "a CQ was overrun (IBV_EVENT_CQ_ERR): completions are lost".into(),
                 ));
             }
-            AsyncEvent::SrqLimit(_) | AsyncEvent::SrqError(_) | AsyncEvent::Other(_) => {
+            AsyncEvent::PortError(_)
+            | AsyncEvent::PortActive(_)
+            | AsyncEvent::SrqLimit(_)
+            | AsyncEvent::SrqError(_)
+            | AsyncEvent::Other(_) => {
                 tracing::debug!(?event, "asynchronous event");
             }
         }
@@ -725,18 +741,26 @@ impl Capture {
         let mut end = self.end.take().unwrap_or(End::Stopped);
         self.port.shut();
         std::thread::sleep(SETTLE);
-        let nic = self.nic.growth();
+        let nic = if end.is_loss() {
+            self.nic.growth_so_far()
+        } else {
+            self.nic.growth()
+        };
         self.hurry();
+        let mut aside = Vec::new();
         let mut rings = Vec::with_capacity(self.loops.len());
         for thread in std::mem::take(&mut self.loops) {
             match thread.join() {
                 Ok((ring, ended)) => {
                     rings.push(ring);
                     if let Ended::Failed(why) = ended {
-                        end.explain(&End::Failed(why));
+                        aside.extend(end.explain(End::Failed(why)));
                     }
                 }
-                Err(_) => end.explain(&End::Failed("a queue's loop ended in a panic".into())),
+                Err(_) => {
+                    let why = "a queue's loop ended in a panic";
+                    aside.extend(end.explain(End::Failed(why.into())));
+                }
             }
         }
         drop(rings);
@@ -744,12 +768,12 @@ impl Capture {
             .writer
             .take()
             .map_or_else(Finished::default, Writer::finish);
-        if let Some(failure) = finished.failures.first() {
-            end.explain(&End::Storage(failure.clone()));
+        for failure in finished.failures {
+            aside.extend(end.explain(End::Storage(failure)));
         }
         let flows = self.observers.finish();
         if let Some(failure) = flows.as_ref().and_then(|it| it.failures.first()) {
-            end.explain(&End::Storage(failure.clone()));
+            aside.extend(end.explain(End::Storage(failure.clone())));
         }
         let mut notes = self
             .shared
@@ -759,8 +783,9 @@ impl Capture {
             .map(|mut n| std::mem::take(&mut *n))
             .unwrap_or_default();
         notes.extend(finished.notes);
-        notes.extend(finished.failures.into_iter().skip(1));
-        Report {
+        notes.extend(aside);
+        let outages = self.shared.outages.get();
+        let report = Report {
             end,
             queues: self.shared.ledgers(),
             nic,
@@ -771,10 +796,19 @@ impl Capture {
             files: finished.files,
             deleted: finished.deleted,
             hooks: finished.hooks,
+            outages: outages.clone(),
             duration: self.ready.elapsed(),
             startup: self.ready.duration_since(self.started),
             clock: self.clock.as_ref().map(Clock::report),
             notes,
+        };
+        match self.shared.earlier.take() {
+            None => report,
+            // The log of outages is one from the first of them on.
+            Some(earlier) => Report {
+                outages,
+                ..Arc::unwrap_or_clone(earlier).followed_by(report)
+            },
         }
     }
 }
@@ -794,12 +828,18 @@ impl Drop for Capture {
 }
 
 impl End {
-    /// Lets a failure's own words replace an end that is none, or a failure still without words.
-    fn explain(&mut self, other: &Self) {
-        match self {
-            Self::Failed(words) | Self::Storage(words) | Self::DeviceLost(words)
-                if !words.is_empty() => {}
-            _ => *self = other.clone(),
+    /// Lets a failure's own words replace an end that is none, or a failure still without words. Gives back what a
+    /// reader should know beside the failure that there is already.
+    fn explain(&mut self, failure: Self) -> Option<String> {
+        match (&*self, failure) {
+            (
+                Self::Failed(words) | Self::Storage(words) | Self::DeviceLost(words),
+                Self::Failed(more) | Self::Storage(more),
+            ) if !words.is_empty() => Some(more),
+            (_, failure) => {
+                *self = failure;
+                None
+            }
         }
     }
 }
@@ -828,17 +868,30 @@ impl CaptureHandle {
     /// As [`Capture::snapshot`].
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        self.snapshot_beside(self.nic.growth())
+        let mut nic = self.nic.growth();
+        if let Some(earlier) = &self.shared.earlier {
+            nic = nic_sum(earlier.nic.clone(), nic);
+        }
+        self.snapshot_beside(nic)
     }
 
     /// The same with the NIC's counters of another look: reading them takes system calls, the rest a few loads.
     #[must_use]
     pub fn snapshot_beside(&self, nic: NicCounters) -> Snapshot {
+        let mut elapsed = self.ready.elapsed();
+        let mut queues = self.shared.ledgers();
+        if let Some(earlier) = &self.shared.earlier {
+            elapsed += earlier.duration;
+            for (queue, before) in queues.iter_mut().zip(&earlier.queues) {
+                *queue = before.plus(queue);
+            }
+        }
         Snapshot {
-            elapsed: self.ready.elapsed(),
-            queues: self.shared.ledgers(),
+            elapsed,
+            queues,
             rings: self.shared.counters.iter().map(|it| it.ring()).collect(),
             nic,
+            outages: self.shared.outages.get(),
         }
     }
 

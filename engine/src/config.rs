@@ -4,8 +4,7 @@
 //! machine makes of it is settled in [`crate::plan`].
 //!
 //! Invariant: a [`Config`] made by [`Config::parse`] or [`Config::with_overrides`] has no unknown key, and every value
-//! is within the range that `docs/config.md` states. Keys whose feature this build lacks are listed by
-//! [`Config::not_yet`], so that nothing a user asks for is silently ignored.
+//! is within the range that `docs/config.md` states.
 
 mod check;
 mod keep;
@@ -93,10 +92,6 @@ pub enum ConfigError {
     },
 }
 
-/// Keys of the contract whose feature is still to come, with the value that needs it; `None`: any but the default.
-/// Whoever adds a feature removes its line.
-const NOT_YET: &[(&str, Option<&str>)] = &[("device.on_loss", None)];
-
 impl Config {
     /// Reads a configuration file's text.
     ///
@@ -126,24 +121,6 @@ impl Config {
         }
         check::check(&config)?;
         Ok(config)
-    }
-
-    /// Keys that are set and that this build cannot honour yet, with their values.
-    #[must_use]
-    pub fn not_yet(&self) -> Vec<(String, String)> {
-        let (this, default) = (self.to_table(), Self::default().to_table());
-        let differs = |key: &str| {
-            let value = find(&this, key)?;
-            (Some(value) != find(&default, key)).then_some(value)
-        };
-        NOT_YET
-            .iter()
-            .filter_map(|(key, only)| {
-                let value = differs(key)?;
-                let meant = only.is_none_or(|only| value.as_str() == Some(only));
-                meant.then(|| ((*key).to_owned(), value.to_string()))
-            })
-            .collect()
     }
 
     /// Defaults for a wire that ends: the run ends with it, and, if the wire waits for buffers (`lossless`), nothing is
@@ -177,10 +154,6 @@ impl Config {
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string(self).unwrap_or_else(|e| format!("# cannot be printed: {e}\n"))
-    }
-
-    fn to_table(&self) -> Table {
-        Table::try_from(self).unwrap_or_default()
     }
 }
 
@@ -225,14 +198,6 @@ fn insert(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
     }
 }
 
-/// The value at a dotted key.
-fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
-    match key.split_once('.') {
-        Some((first, rest)) => find(table.get(first)?.as_table()?, rest),
-        None => table.get(key),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,7 +215,6 @@ mod tests {
     fn empty_text_is_the_defaults() {
         assert_eq!(Config::parse("").unwrap(), Config::default());
         check::check(&Config::default()).unwrap();
-        assert_eq!(Config::default().not_yet(), []);
     }
 
     #[test]
@@ -415,24 +379,6 @@ mod tests {
         let text = "[capture]\nring = 100000\nqueues = 2\n";
         let config = Config::with_overrides(text, &[("capture.ring", "64")]).unwrap();
         assert_eq!((config.capture.ring, config.capture.queues), (64, Some(2)));
-    }
-
-    #[test]
-    fn what_is_still_to_come_is_told() {
-        let config = set(&[("capture.sample", "1"), ("device.on_loss", "retry")]).unwrap();
-        let keys: Vec<_> = config.not_yet().into_iter().map(|(key, _)| key).collect();
-        assert_eq!(keys, ["device.on_loss"]);
-    }
-
-    #[test]
-    fn the_list_of_what_is_to_come_names_real_keys() {
-        for (key, _) in NOT_YET {
-            let optional = ["rule", "flows", "metrics"].contains(key);
-            assert!(
-                optional || find(&Config::default().to_table(), key).is_some(),
-                "{key}"
-            );
-        }
     }
 
     #[test]

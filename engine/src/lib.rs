@@ -75,6 +75,7 @@ pub mod merge;
 pub mod name;
 pub mod nic;
 pub mod observe;
+pub mod outage;
 pub mod pipeline;
 pub mod place;
 pub mod plan;

@@ -13,6 +13,7 @@ use std::{
     fs, io,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// Of the RDMA port: always told.
@@ -35,6 +36,8 @@ pub struct NicReader {
     /// Where the driver tells of delay drop; `None`: it is not in use, so its timeouts are not ours.
     delay_drop: Option<PathBuf>,
     start: BTreeMap<&'static str, Option<u64>>,
+    /// What the last look has shown.
+    seen: Mutex<NicCounters>,
 }
 
 impl NicReader {
@@ -50,6 +53,7 @@ impl NicReader {
             netdev: netdev.map(str::to_owned),
             delay_drop: delay_drop.then(told),
             start: BTreeMap::new(),
+            seen: Mutex::default(),
         };
         reader.start = reader.read();
         reader
@@ -58,6 +62,29 @@ impl NicReader {
     /// The growth since the start.
     #[must_use]
     pub fn growth(&self) -> NicCounters {
+        let growth = self.look();
+        self.lock().clone_from(&growth);
+        growth
+    }
+
+    /// The same of a device that is gone: what can no longer be read is as the last look has shown it.
+    #[must_use]
+    pub fn growth_so_far(&self) -> NicCounters {
+        let mut growth = self.look();
+        for (name, seen) in self.lock().iter() {
+            let now = growth.entry(name.clone()).or_insert(*seen);
+            if matches!(now, Counter::Unreadable(_)) {
+                *now = *seen;
+            }
+        }
+        growth
+    }
+
+    fn lock(&self) -> MutexGuard<'_, NicCounters> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look(&self) -> NicCounters {
         self.read()
             .into_iter()
             .map(|(name, now)| {
@@ -170,6 +197,15 @@ mod tests {
             assert_eq!(growth[name], Counter::Unreadable(Unreadable::Unreadable));
         }
         assert!(!growth.contains_key("wire_dropped"));
+        reader
+            .lock()
+            .insert("out_of_buffer".into(), Counter::Value(7));
+        let so_far = reader.growth_so_far();
+        assert_eq!(so_far["out_of_buffer"], Counter::Value(7));
+        assert_eq!(
+            so_far[TIMEOUTS],
+            Counter::Unreadable(Unreadable::Unreadable)
+        );
         let without = NicReader::start("no_such_device", 1, None, false);
         assert!(!without.growth().contains_key(TIMEOUTS));
     }

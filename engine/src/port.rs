@@ -95,6 +95,23 @@ impl Port {
         &self.context
     }
 
+    /// Its number, from 1.
+    #[must_use]
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Asks the device whether the port is up.
+    ///
+    /// # Errors
+    /// EIO from a device that is gone.
+    pub fn ask(&self) -> Result<bool, Error> {
+        /// `IBV_PORT_ACTIVE` and `IBV_PORT_ACTIVE_DEFER`.
+        const UP: std::ops::RangeInclusive<u32> = 4..=5;
+        let attr = self.context.query_port(self.number)?;
+        Ok(UP.contains(&attr.state))
+    }
+
     /// The device's clock, to be looked at.
     #[must_use]
     pub fn clock(&self) -> Reader<'_> {

@@ -138,6 +138,21 @@ impl QueueLedger {
 /// Counters of the NIC by their own names; a value that cannot be read is never a zero.
 pub type NicCounters = BTreeMap<String, Counter>;
 
+/// Two runs' counters added up; a sum with one that cannot be read cannot be told.
+#[must_use]
+pub fn nic_sum(one: NicCounters, other: NicCounters) -> NicCounters {
+    let mut sums = one;
+    for (name, counter) in other {
+        let sum = match (sums.get(&name), counter) {
+            (Some(Counter::Value(a)), Counter::Value(b)) => Counter::Value(a + b),
+            (None, counter) => counter,
+            _ => Counter::Unreadable(Unreadable::Unreadable),
+        };
+        sums.insert(name, sum);
+    }
+    sums
+}
+
 /// One counter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]

@@ -475,7 +475,8 @@ impl State {
     /// Begins anew, for the first program that opens the device: faults are still to come, unless the
     /// device is dead, and stays so, or has had its driver restarted, and goes on.
     pub fn plug(&mut self) {
-        let now_ns = self.clock.now_ns();
+        // Nobody has looked at the clock while the device was at rest.
+        let now_ns = self.clock.tick();
         self.ports.iter_mut().for_each(|port| port.plug(now_ns));
         self.wqs_created = 0;
         if !self.restarted {

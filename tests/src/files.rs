@@ -13,6 +13,7 @@ use pcap_file::{
             enhanced_packet::EnhancedPacketOption,
             interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption},
             interface_statistics::InterfaceStatisticsOption,
+            section_header::SectionHeaderOption,
         },
     },
 };
@@ -121,6 +122,24 @@ pub fn lost_before(path: &Path) -> u64 {
         _ => None,
     };
     options(path, counts).into_iter().map(|(_, n)| n).sum()
+}
+
+/// The comments of a pcapng file's section.
+///
+/// # Panics
+/// When the file is not whole.
+#[must_use]
+#[track_caller]
+pub fn section_comments(path: &Path) -> Vec<String> {
+    let file = unpacked(path);
+    let shown = path.display();
+    let reader = PcapNgReader::new(&file[..]).unwrap_or_else(|e| panic!("{shown}: {e}"));
+    let options = reader.section().options.iter();
+    let comments = options.filter_map(|option| match option {
+        SectionHeaderOption::Comment(text) => Some(text.to_string()),
+        _ => None,
+    });
+    comments.collect()
 }
 
 /// The comments of a pcapng file's records, with the records' places among them.

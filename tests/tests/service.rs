@@ -93,6 +93,31 @@ fn a_service_manager_hears_of_readiness_progress_and_the_end() {
 }
 
 #[test]
+fn while_the_device_is_lost_the_status_says_so_and_the_watchdog_is_fed() {
+    let dir = Dir::new();
+    let mut manager = Manager::new(&dir);
+    let run = Wqcap::run(&dir, "lost")
+        .model("synth:size=100,flows=64,count=20000")
+        .set("model.fault=device_fatal@frames=5000")
+        .set("device.on_loss=retry");
+    let running = manager.start(&run);
+    manager.await_line("READY=1");
+    for _ in 0..2 {
+        let lost = manager.await_line("STATUS=mlx5_0 is lost; looked for ");
+        assert!(lost.contains(" times, again in "), "{lost}");
+        manager.await_line("WATCHDOG=1");
+    }
+    assert!(
+        !manager.heard.iter().any(|line| line.contains("STOPPING")),
+        "it goes on: {:#?}",
+        manager.heard
+    );
+    running.signal(Signal::TERM);
+    manager.await_line("STOPPING=1");
+    let _ = run.finished(running.wait(), 0);
+}
+
+#[test]
 fn nobody_is_told_before_the_first_queue_is_ready() {
     let dir = Dir::new();
     let mut manager = Manager::new(&dir);

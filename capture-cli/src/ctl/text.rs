@@ -24,6 +24,7 @@ fn state(it: State) -> &'static str {
         State::Running => "running",
         State::Drained => "drained",
         State::Stopped => "stopped",
+        State::Lost => "device lost",
     }
 }
 

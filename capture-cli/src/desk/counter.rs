@@ -1,6 +1,6 @@
 //! What the control service sees of this process: the plan, a handle of the capture, and the way to its owner.
 
-use super::{Order, changed, failed, nothing_runs, same};
+use super::{Order, changed, device_lost, failed, nothing_runs, same};
 use crate::{check, devices, log};
 use engine::{
     capture::{Capture, CaptureHandle, Report, Snapshot},
@@ -42,6 +42,8 @@ pub(super) enum Live {
     Running(Handles),
     Drained(Handles),
     Stopped(Box<Stopped>),
+    /// Its device is gone, and looked for.
+    Lost(Box<Stopped>),
 }
 
 /// What it was when it ended.
@@ -113,17 +115,29 @@ impl Counter {
     }
 
     pub(super) fn has_ended(&self, report: &Report) {
-        let stopped = Stopped {
+        let stopped = self.stopped(report);
+        *self.live() = Live::Stopped(stopped);
+    }
+
+    /// True: it was drained.
+    pub(super) fn has_lost(&self, report: &Report) -> bool {
+        let stopped = self.stopped(report);
+        let before = std::mem::replace(&mut *self.live(), Live::Lost(stopped));
+        matches!(before, Live::Drained(_))
+    }
+
+    fn stopped(&self, report: &Report) -> Box<Stopped> {
+        Box::new(Stopped {
             last: Some(Snapshot {
                 elapsed: report.duration,
                 queues: report.queues.clone(),
                 rings: Vec::new(),
                 nic: report.nic.clone(),
+                outages: report.outages.clone(),
             }),
             statistics: report.statistics.clone(),
             filter: self.filter(),
-        };
-        *self.live() = Live::Stopped(Box::new(stopped));
+        })
     }
 
     /// Rules and table are these from now on.
@@ -143,14 +157,22 @@ impl Counter {
     fn handles(&self) -> Option<Handles> {
         match &*self.live() {
             Live::Running(handles) | Live::Drained(handles) => Some(handles.clone()),
-            Live::Stopped(_) => None,
+            Live::Stopped(_) | Live::Lost(_) => None,
+        }
+    }
+
+    /// Why there is no capture to change.
+    fn idle(&self) -> Refusal {
+        match &*self.live() {
+            Live::Lost(_) => device_lost(),
+            _ => nothing_runs(),
         }
     }
 
     pub(super) fn filter(&self) -> String {
         match &*self.live() {
             Live::Running(handles) | Live::Drained(handles) => handles.capture.filter(),
-            Live::Stopped(stopped) => stopped.filter.clone(),
+            Live::Stopped(stopped) | Live::Lost(stopped) => stopped.filter.clone(),
         }
     }
 
@@ -180,6 +202,7 @@ impl Counter {
             Live::Running(handles) => (State::Running, handles.clone()),
             Live::Drained(handles) => (State::Drained, handles.clone()),
             Live::Stopped(stopped) => return (State::Stopped, stopped.last.clone()),
+            Live::Lost(stopped) => return (State::Lost, stopped.last.clone()),
         };
         // The loops' counters are read as they are. The NIC's take system calls: the owner's look serves.
         let nic = lock(&self.nic).clone();
@@ -190,7 +213,7 @@ impl Counter {
     fn traffic(&self) -> Option<live::Snapshot> {
         let handle = match &*self.live() {
             Live::Running(handles) | Live::Drained(handles) => handles.statistics.clone()?,
-            Live::Stopped(stopped) => return stopped.statistics.clone(),
+            Live::Stopped(stopped) | Live::Lost(stopped) => return stopped.statistics.clone(),
         };
         let mut last = lock(&self.statistics);
         let now = Instant::now();
@@ -261,7 +284,7 @@ impl Backend for Counter {
             Command::Log { level } => done.tell(set_level(*level)),
             Command::Filter { expression } => done.tell(match self.handles() {
                 Some(handles) => set_filter(&handles.capture, expression),
-                None => Err(nothing_runs()),
+                None => Err(self.idle()),
             }),
             command => {
                 let order = Order {

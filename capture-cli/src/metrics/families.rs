@@ -4,6 +4,7 @@ use super::older::older;
 use crate::desk::{Counter, Sight};
 use engine::{
     control::message::{ControlStatus, RdmaStatus, State, TransportStatus},
+    outage::Outages,
     stats::{self, FOUND, LINES, QueueLedger, RingState, live},
 };
 use prometheus_client::{
@@ -103,6 +104,7 @@ impl Scrape {
             ("running", State::Running),
             ("drained", State::Drained),
             ("stopped", State::Stopped),
+            ("lost", State::Lost),
         ];
         let is = |state| f64::from(u8::from(self.sight.state == state));
         families.gauges(
@@ -117,6 +119,7 @@ impl Scrape {
                 "Time since the first WQ of this capture was ready",
                 seconds,
             )?;
+            families.outages(&snapshot.outages)?;
         }
         Ok(())
     }
@@ -173,6 +176,18 @@ impl Families<'_> {
         self.0
             .encode_descriptor(name, help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, f64>(&value, None)
+    }
+
+    fn outages(&mut self, outages: &Outages) -> Result {
+        self.counter(
+            "outages",
+            "Times in which nothing could be received: the device was lost, or its port down",
+            outages.count(),
+        )?;
+        let help = "How long they lasted together, up to now";
+        self.0
+            .encode_descriptor("outage_seconds", help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, _, f64>(&outages.seconds(), None)
     }
 
     fn gauges<S: EncodeLabelSet>(
@@ -549,6 +564,7 @@ mod tests {
                         ),
                     ]
                     .into(),
+                    outages: Outages::default(),
                 }),
                 backlog: Some((1 << 20, 4 << 20)),
                 traffic: Some(traffic),

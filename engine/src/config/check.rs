@@ -1,6 +1,8 @@
 //! Ranges of the keys, as far as they hold on every machine. Limits of a device are the plan's to check.
 
-use super::{Config, ConfigError, ControlConfig, FlowsConfig, Format, OutputConfig, Size, Span};
+use super::{
+    Config, ConfigError, ControlConfig, FlowsConfig, Format, OnLoss, OutputConfig, Size, Span,
+};
 use std::{fmt::Display, time::Duration};
 
 /// The RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of two.
@@ -18,7 +20,12 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     output(config)
 }
 
-fn device(Config { device, .. }: &Config) -> Result<(), ConfigError> {
+fn device(Config { device, output, .. }: &Config) -> Result<(), ConfigError> {
+    if device.on_loss == OnLoss::Retry && output.is_stdout() && output.format == Format::Pcap {
+        let problem = "output.stdout with output.format = \"pcap\" cannot go on after a loss, since a pcap stream has one \
+                       beginning; choose pcapng, which begins a new section";
+        return refuse("device.on_loss", "\"retry\"", problem);
+    }
     if let (Some(name), Some(netdev)) = (&device.name, &device.netdev) {
         let problem = format!("device.name = {name:?} is set too; name the device by one of them");
         return refuse("device.netdev", format!("{netdev:?}"), problem);

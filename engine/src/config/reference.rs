@@ -36,17 +36,23 @@ fn fields<T: DeserializeOwned + Debug>() -> Vec<&'static str> {
     fields
 }
 
-/// A row of a table.
-struct Row {
-    default: String,
-    to_come: bool,
+fn table(config: &Config) -> Table {
+    Table::try_from(config).unwrap()
 }
 
-/// The document as section -> (whether it is still to come, its rows by key).
-fn document() -> BTreeMap<String, (bool, BTreeMap<String, Row>)> {
+/// The value at a dotted key.
+fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
+    match key.split_once('.') {
+        Some((first, rest)) => find(table.get(first)?.as_table()?, rest),
+        None => table.get(key),
+    }
+}
+
+/// The document as section -> what it says of each key's default.
+fn document() -> BTreeMap<String, BTreeMap<String, String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/config.md");
     let text = std::fs::read_to_string(&path).unwrap();
-    let mut sections: BTreeMap<String, (bool, BTreeMap<String, Row>)> = BTreeMap::new();
+    let mut sections: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     let mut section = String::new();
     for line in text.lines() {
         if let Some(title) = line.strip_prefix("## ") {
@@ -56,7 +62,7 @@ fn document() -> BTreeMap<String, (bool, BTreeMap<String, Row>)> {
                 .unwrap()
                 .trim_matches(['[', ']'])
                 .to_owned();
-            sections.insert(section.clone(), (title.ends_with('†'), BTreeMap::new()));
+            sections.insert(section.clone(), BTreeMap::new());
         }
         if line.starts_with("| `") {
             let cells: Vec<_> = line.trim_matches('|').split(" | ").map(str::trim).collect();
@@ -64,12 +70,9 @@ fn document() -> BTreeMap<String, (bool, BTreeMap<String, Row>)> {
                 panic!("not four cells: {line}")
             };
             let name = key.split('`').nth(1).unwrap().to_owned();
-            let row = Row {
-                default: default.to_owned(),
-                to_come: key.ends_with('†'),
-            };
-            let (_, rows) = sections.get_mut(&section).unwrap();
-            assert!(rows.insert(name, row).is_none(), "twice: {line}");
+            let rows = sections.get_mut(&section).unwrap();
+            let before = rows.insert(name, default.to_owned());
+            assert!(before.is_none(), "twice: {line}");
         }
     }
     sections
@@ -109,7 +112,7 @@ fn every_key_is_documented_and_nothing_else() {
     );
     for (section, keys) in types() {
         assert_eq!(
-            document[section].1.keys().collect::<Vec<_>>(),
+            document[section].keys().collect::<Vec<_>>(),
             sorted(keys).iter().collect::<Vec<_>>(),
             "{section}"
         );
@@ -119,12 +122,11 @@ fn every_key_is_documented_and_nothing_else() {
 #[test]
 fn documented_defaults_are_the_defaults() {
     let everything = Config::parse("[flows]\n[control]\n[metrics]\n").unwrap();
-    for (section, (_, rows)) in document() {
-        for (key, row) in rows {
+    for (section, rows) in document() {
+        for (key, default) in rows {
             let name = format!("{section}.{key}");
             // One literal in backquotes is the value; words describe what an absent key means.
-            let literal = row
-                .default
+            let literal = default
                 .strip_prefix('`')
                 .and_then(|text| text.strip_suffix('`'));
             if section == "rule" {
@@ -137,7 +139,7 @@ fn documented_defaults_are_the_defaults() {
             match literal.filter(|text| !text.contains('`')) {
                 Some(literal) => {
                     assert!(
-                        find(&everything.to_table(), &name).is_some(),
+                        find(&table(&everything), &name).is_some(),
                         "{name} has no value by default"
                     );
                     let set = Config::parse(&format!(
@@ -146,31 +148,15 @@ fn documented_defaults_are_the_defaults() {
                     let set = set
                         .or_else(|_| Config::parse(&format!("[{section}]\n{key} = {literal}")))
                         .unwrap();
-                    let (set, default) = (set.to_table(), everything.to_table());
+                    let (set, default) = (table(&set), table(&everything));
                     assert_eq!(find(&set, &name), find(&default, &name), "{name}");
                 }
                 None => assert_eq!(
-                    find(&everything.to_table(), &name),
+                    find(&table(&everything), &name),
                     None,
                     "{name} has a value by default"
                 ),
             }
-        }
-    }
-}
-
-#[test]
-fn what_is_to_come_is_marked() {
-    for (section, (to_come, rows)) in document() {
-        let listed = |name: &str| {
-            NOT_YET
-                .iter()
-                .any(|(key, only)| *key == name && only.is_none())
-        };
-        assert_eq!(to_come, listed(&section), "{section}");
-        for (key, row) in rows {
-            let name = format!("{section}.{key}");
-            assert_eq!(row.to_come, listed(&name), "{name}");
         }
     }
 }

@@ -277,6 +277,8 @@ pub enum State {
     /// Has ended, by `stop`; or there is none.
     #[default]
     Stopped,
+    /// Goes on by itself once the device, which is gone, is back (`device.on_loss = "retry"`).
+    Lost,
 }
 
 /// State of the control service.

@@ -229,7 +229,7 @@ fn pcapng_with_sections_of_both_orders_and_packets_of_three_kinds() {
 
 #[test]
 fn statistics_are_the_last_that_were_told() {
-    let encoder = PcapngEncoder::new(0, "mlx5_0".into());
+    let mut encoder = PcapngEncoder::new(0, "mlx5_0".into());
     let mut file = encoder.header(Some(3));
     for received in [5, 9] {
         file.extend(encoder.trailer(&Totals {
@@ -256,7 +256,7 @@ fn statistics_are_the_last_that_were_told() {
 
 /// What the engine writes, in either format: the file, and where each of its records begins and the last one ends.
 pub(crate) fn written<E: Encoder>(encoder: &E, frames: u64) -> (Vec<u8>, Vec<usize>) {
-    let mut file = encoder.header(Some(1));
+    let mut file = encoder.clone().header(Some(1));
     let mut starts = vec![file.len()];
     for i in 0..frames {
         let bytes = vec![(i as u8).wrapping_add(1); 14 + i as usize * 3];

@@ -254,15 +254,16 @@ impl<O: Outlet> Worker<O> {
                 self.poll(batch, state, room)
             } else {
                 self.outlet.wait(SLEEP);
-                Ok(())
+                Ok(false)
             };
-            if let Err(why) = polled {
-                return Ended::Failed(why);
-            }
+            // Frames that the outlet has taken along are no longer in the batch.
+            let found = match polled {
+                Ok(found) => found,
+                Err(why) => return Ended::Failed(why),
+            };
             if let Some(why) = self.outlet.broken() {
                 return Ended::Failed(why.to_owned());
             }
-            let found = !batch.is_empty();
             if let Err(why) = self.turn(batch, state) {
                 return Ended::Failed(why);
             }
@@ -287,16 +288,17 @@ impl<O: Outlet> Worker<O> {
         }
     }
 
-    /// Takes what there is and hands it on.
+    /// Takes what there is and hands it on; false: there was nothing.
     #[inline]
-    fn poll(&mut self, batch: &mut Batch, state: &mut State, room: usize) -> Result<(), String> {
+    fn poll(&mut self, batch: &mut Batch, state: &mut State, room: usize) -> Result<bool, String> {
         let limit = batch.size().min(room);
         let grant = self
             .budget
             .as_ref()
             .map_or(usize::MAX, |budget| budget.claim(limit));
         let polled = self.ring.poll(batch, limit.min(grant));
-        if !batch.is_empty() {
+        let found = !batch.is_empty();
+        if found {
             self.sampler.look(batch, self.ring.memory());
         }
         let taken = if batch.frames.is_empty() {
@@ -314,7 +316,9 @@ impl<O: Outlet> Worker<O> {
         if let Some(budget) = &self.budget {
             budget.settle(grant - taken.away, taken.captured);
         }
-        polled.map_err(|e| format!("queue {}: {e}", self.queue))
+        polled
+            .map(|()| found)
+            .map_err(|e| format!("queue {}: {e}", self.queue))
     }
 
     /// Puts a batch's slots back, after bringing the WQ back if the batch showed that it is in error.

@@ -52,7 +52,7 @@ impl Encoder for Relay {
         ""
     }
 
-    fn header(&self, _queue: Option<u16>) -> Vec<u8> {
+    fn header(&mut self, _queue: Option<u16>) -> Vec<u8> {
         Vec::new()
     }
 

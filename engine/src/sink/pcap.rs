@@ -46,7 +46,7 @@ impl Encoder for PcapEncoder {
         "pcap"
     }
 
-    fn header(&self, _queue: Option<u16>) -> Vec<u8> {
+    fn header(&mut self, _queue: Option<u16>) -> Vec<u8> {
         let mut out = Vec::with_capacity(24);
         out.extend(MAGIC_NS.to_ne_bytes());
         out.extend(2u16.to_ne_bytes());
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn reads_back_byte_for_byte_and_to_the_nanosecond() {
-        let encoder = PcapEncoder::new(60);
+        let mut encoder = PcapEncoder::new(60);
         let mut file = encoder.header(Some(0));
         let frame = [7u8; 60];
         for (ns, len) in [(1, 60), (1_700_000_000_123_456_789, 1500)] {

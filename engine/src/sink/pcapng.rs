@@ -3,7 +3,11 @@
 //! Source: draft-ietf-opsawg-pcapng. Fields are in this machine's byte order; readers tell by the byte-order magic.
 
 use super::{Encoder, Origin, Record, Totals};
-use crate::{clock::ClockReport, rx::FCS_LEN};
+use crate::{
+    clock::ClockReport,
+    outage::{OutageLog, Teller},
+    rx::FCS_LEN,
+};
 use std::sync::{Arc, Mutex};
 
 /// Section header block.
@@ -64,6 +68,7 @@ pub struct PcapngEncoder {
     fcs: bool,
     origin: Origin,
     clock: Option<Arc<Mutex<Option<ClockReport>>>>,
+    outages: Teller,
 }
 
 impl PcapngEncoder {
@@ -76,6 +81,7 @@ impl PcapngEncoder {
             fcs: false,
             origin: Origin::default(),
             clock: None,
+            outages: Teller::default(),
         }
     }
 
@@ -89,6 +95,15 @@ impl PcapngEncoder {
     #[must_use]
     pub fn with_clock(self, clock: Option<Arc<Mutex<Option<ClockReport>>>>) -> Self {
         Self { clock, ..self }
+    }
+
+    /// Tells at each file's beginning which outages there were since the one before.
+    #[must_use]
+    pub fn with_outages(self, log: OutageLog) -> Self {
+        Self {
+            outages: Teller::of(log),
+            ..self
+        }
     }
 
     /// Tells where the file comes from.
@@ -135,7 +150,7 @@ impl Encoder for PcapngEncoder {
         "pcapng"
     }
 
-    fn header(&self, queue: Option<u16>) -> Vec<u8> {
+    fn header(&mut self, queue: Option<u16>) -> Vec<u8> {
         let mut out = Vec::new();
         let mut section = Vec::new();
         section.extend(BYTE_ORDER.to_ne_bytes());
@@ -144,6 +159,7 @@ impl Encoder for PcapngEncoder {
         // The section's length is not known in advance.
         section.extend((-1i64).to_ne_bytes());
         text(&mut section, COMMENT, &self.origin.comment);
+        text(&mut section, COMMENT, &self.outages.tell());
         text(&mut section, SHB_HARDWARE, &self.origin.machine);
         text(&mut section, SHB_OS, &self.origin.os);
         option(
@@ -315,7 +331,7 @@ mod tests {
 
     #[test]
     fn reads_back_byte_for_byte_and_to_the_nanosecond() {
-        let encoder = PcapngEncoder::new(0, "mlx5_0".into());
+        let mut encoder = PcapngEncoder::new(0, "mlx5_0".into());
         let mut file = encoder.header(Some(3));
         for len in [14usize, 15, 16, 17, 60] {
             let frame = vec![len as u8; len];

@@ -42,7 +42,7 @@ pub(super) struct Stream<E, W> {
 impl<E: Encoder, W: Write + Send> Stream<E, W> {
     /// Writes what a file begins with: a reader wants to know what it reads before the first frame comes.
     pub(super) fn begin(
-        encoder: E,
+        mut encoder: E,
         out: W,
         counters: &[Arc<QueueCounters>],
         end: Arc<StreamEnd>,

@@ -39,8 +39,8 @@ const MOST_FAILURES: usize = 16;
 const MOST_NOTES: usize = 16;
 /// Idle moments, five a second at most, before a compressed file gets a frame that is not full.
 const PATIENCE: u32 = 5;
-/// Bytes that a queue's name and another filter add to a file's header at most, or a note to a record.
-const NOTE_ROOM: usize = 2048;
+/// Bytes that a queue's name, another filter and outages add to a file's header at most, or a note to a record.
+const NOTE_ROOM: usize = 3072;
 
 /// Where files go and how much may wait for the disk.
 #[derive(Clone, Debug)]
@@ -452,7 +452,7 @@ impl Sizes {
             bad_fcs: false,
             lost_before: 1,
         };
-        let least = encoder.record_len(&record) + encoder.header(None).len() + NOTE_ROOM;
+        let least = encoder.record_len(&record) + encoder.clone().header(None).len() + NOTE_ROOM;
         let block = most
             .min(share / LEAST_BLOCKS)
             .max(least)

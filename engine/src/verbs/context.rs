@@ -87,6 +87,22 @@ pub fn names() -> Result<Vec<String>, Error> {
     Ok(DeviceList::get()?.iter().map(|(_, name)| name).collect())
 }
 
+/// Lets objects be released whose device has gone away under them. The kernel, which has freed them then, answers EIO
+/// to whoever destroys one; libibverbs keeps its own half, rings and all, unless it is told that this is all right
+/// (`RDMAV_ALLOW_DISASSOC_DESTROY`, which it reads when it first lists devices).
+///
+/// To be called before that and before the first thread. False, and nothing is done: there are threads already.
+#[must_use]
+pub fn release_what_is_lost() -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
+    if !threads.is_ok_and(|threads| threads == 1) {
+        return false;
+    }
+    // SAFETY: the calling thread is the only one, so that nobody reads the environment meanwhile.
+    unsafe { std::env::set_var("RDMAV_ALLOW_DISASSOC_DESTROY", "1") };
+    true
+}
+
 impl Context {
     /// Opens the device of this name.
     ///

@@ -51,7 +51,7 @@ pub use clock::ClockInfo;
 pub use cm::{
     CmChannel, CmEvent, CmKey, Connecting, Connection, Ends, Incoming, Listener, Reaching,
 };
-pub use context::{Context, names};
+pub use context::{Context, names, release_what_is_lost};
 pub use cq::{Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, Moderation};
 pub use datagram::{DatagramQp, Destination, ROUTE_HEADER, Route};
 pub use direct::{Cqe, DirectCq, DirectWq, TunnelOffloads, is_supported as is_direct};
