@@ -82,6 +82,7 @@ impl View {
             State::Running => "running",
             State::Drained => "drained",
             State::Stopped => "stopped",
+            State::Lost => "device lost",
         };
         let elapsed = Duration::from_secs_f64(self.now.elapsed_s.max(0.0)).as_secs();
         let (hours, minutes, seconds) = (elapsed / 3600, elapsed / 60 % 60, elapsed % 60);
