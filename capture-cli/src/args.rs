@@ -199,7 +199,7 @@ Examples:
   wqcap run --model pcap:in.pcapng --set output.dir=out
   wqcap run --model af_packet:eth0 --set output.dir=. --set model.rate=10
 
-SIGINT, SIGTERM and SIGHUP drain the queues and close the files.
+SIGINT, SIGTERM and SIGHUP drain the queues and close the files; with --config, SIGHUP reads it again instead.
 A second SIGINT ends at once.")]
 pub struct RunArgs {
     /// The config [default: none, every key has its default]

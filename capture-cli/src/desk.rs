@@ -45,6 +45,8 @@ pub struct Desk<'a> {
     orders: Receiver<Order>,
     args: &'a RunArgs,
     config: Config,
+    /// Set by SIGHUP: the configuration is to be read again.
+    hangup: Arc<AtomicBool>,
 }
 
 /// What an order means to the capture's owner.
@@ -59,14 +61,27 @@ pub enum Next {
 }
 
 impl<'a> Desk<'a> {
-    /// For a process that captures as `plan` says, made of `config` as it was loaded.
-    pub fn new(args: &'a RunArgs, config: &Config, plan: &Plan) -> Self {
+    /// For a process that captures as `plan` says, made of `config` as it was loaded. When `hangup` is set, it is
+    /// loaded again.
+    pub fn new(args: &'a RunArgs, config: &Config, plan: &Plan, hangup: Arc<AtomicBool>) -> Self {
         let (sender, orders) = sync_channel(ORDERS);
         Self {
             counter: Arc::new(Counter::new(config, plan, sender)),
             orders,
             args,
             config: config.clone(),
+            hangup,
+        }
+    }
+
+    /// Loads the configuration again if a signal has asked for that; nobody waits for the answer but the log.
+    fn heed_hangup(&mut self, capture: Option<(&mut Capture, &Plan)>) {
+        if !self.hangup.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        match self.reload(capture) {
+            Ok(it) => tracing::info!("SIGHUP: the configuration is read again: {}", it.now),
+            Err(e) => tracing::error!("SIGHUP: nothing has changed: {}", e.message),
         }
     }
 
@@ -99,6 +114,7 @@ impl<'a> Desk<'a> {
     /// Answers what is ordered while the device is lost, for a moment. Who orders the end of the search is put into
     /// `ended`.
     pub fn serve_lost(&mut self, ended: &mut Vec<Done>) -> Next {
+        self.heed_hangup(None);
         // The sender's other end is ours: there is no error but the time-out.
         let Ok(order) = self.orders.recv_timeout(LOOK) else {
             return Next::GoOn;
@@ -125,6 +141,7 @@ impl<'a> Desk<'a> {
     /// Carries out what has been ordered of a running capture. Who orders its end is put into `ended`, to be told when
     /// it has come.
     pub fn serve(&mut self, capture: &mut Capture, plan: &Plan, ended: &mut Vec<Done>) -> Next {
+        self.heed_hangup(Some((&mut *capture, plan)));
         loop {
             let order = match self.orders.try_recv() {
                 Ok(order) => order,
@@ -149,6 +166,7 @@ impl<'a> Desk<'a> {
     pub fn await_start(&mut self, stop: &AtomicBool, mut look: impl FnMut()) -> Option<Done> {
         loop {
             look();
+            self.heed_hangup(None);
             let order = match self.orders.recv_timeout(LOOK) {
                 Ok(order) => order,
                 Err(RecvTimeoutError::Timeout) if !stop.load(Ordering::Relaxed) => continue,

@@ -79,8 +79,15 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         tracing::warn!("{note}");
     }
     // Before anything is created: a signal during the start must find its handler.
-    let stop =
-        signals::catch().map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
+    let (stop, reload) = (Arc::default(), Arc::default());
+    // Without a file a hangup is a terminal that is gone.
+    let hangup = if args.config.is_some() {
+        &reload
+    } else {
+        &stop
+    };
+    signals::catch_into(&stop, hangup)
+        .map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
     let limits = Limits {
         count: args.count,
         duration: args.duration,
@@ -96,7 +103,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         is_on_model(&plan),
     )?;
     let leftovers = plan.output.dir.as_deref().map(Leftovers::begin);
-    let mut desk = Desk::new(args, &loaded, &plan);
+    let mut desk = Desk::new(args, &loaded, &plan, reload);
     let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();
     let control = config
         .control

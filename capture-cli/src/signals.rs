@@ -1,4 +1,4 @@
-//! Signals that end a run in order.
+//! Signals that end a run in order, or let it read its configuration again.
 
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -13,17 +13,23 @@ use std::{
 /// as if it had never been caught, so that a shell sees how it ended.
 pub fn catch() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
+    catch_into(&stop, &stop)?;
+    Ok(stop)
+}
+
+/// The same, with SIGHUP in a flag of its own.
+pub fn catch_into(stop: &Arc<AtomicBool>, hangup: &Arc<AtomicBool>) -> io::Result<()> {
     let again = Arc::new(AtomicBool::new(false));
     // The order matters: at the first SIGINT `again` is still unset.
     flag::register_conditional_default(SIGINT, Arc::clone(&again))?;
     flag::register(SIGINT, again)?;
-    flag::register(SIGINT, Arc::clone(&stop))?;
-    flag::register(SIGTERM, Arc::clone(&stop))?;
+    flag::register(SIGINT, Arc::clone(stop))?;
+    flag::register(SIGTERM, Arc::clone(stop))?;
     // nohup(1) has it ignored, and the run is to go on.
     if !is_ignored(SIGHUP) {
-        flag::register(SIGHUP, Arc::clone(&stop))?;
+        flag::register(SIGHUP, Arc::clone(hangup))?;
     }
-    Ok(stop)
+    Ok(())
 }
 
 fn is_ignored(signal: i32) -> bool {

@@ -10,6 +10,7 @@
 //! | `groups_decide_who_may` | the socket's mode, and both groups |
 //! | `vandals_are_put_out_and_others_served` | garbage, oversize, flooding, stalling, vanishing |
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -345,6 +346,25 @@ fn a_reload_carries_over_what_can_change() {
         "udp",
         "nothing changed"
     );
+    capture.shutdown();
+}
+
+#[test]
+fn a_hangup_reads_the_configuration_again() {
+    let dir = Dir::new();
+    let capture = start(&dir, "hangup", &[]);
+    dir.write("hangup.toml", "[capture]\nfilter = \"udp\"\n");
+    capture.run.signal(Signal::HUP);
+    capture.until("the new filter", |status| {
+        status["capture"]["filter"] == "udp"
+    });
+    dir.write("hangup.toml", "[capture]\nfilter = \"tcp\"\nsample = 3\n");
+    capture.run.signal(Signal::HUP);
+    // What was refused before is told in the log, and nothing has changed.
+    capture.until("a word on it", |_| {
+        capture.run.stderr().contains("capture.sample")
+    });
+    assert_eq!(capture.status()["capture"]["filter"], "udp");
     capture.shutdown();
 }
 

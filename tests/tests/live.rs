@@ -17,9 +17,9 @@ fn capture<'d>(dir: &'d Dir, pair: &Pair) -> Wqcap<'d> {
     Wqcap::run(dir, "live")
         .model(&format!("af_packet:{IFACE}"))
         .queues(2)
-        // Room for all of the traffic: on a busy machine a loop may not run for a while.
+        // Room for all of the traffic, and on either queue: on a busy machine a loop or a disk may not run for a while.
         .set("capture.ring=32768")
-        .set("output.buffer=64MiB")
+        .set("output.buffer=256MiB")
         .wrapped(&["ip", "netns", "exec", pair.far.name()])
         .timeout(Duration::from_secs(120))
 }
