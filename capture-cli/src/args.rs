@@ -368,6 +368,8 @@ pub enum BenchCommand {
     Rx(BenchRxArgs),
     /// What capture.idle = "sleep" costs a frame that comes after a pause
     Wake(BenchWakeArgs),
+    /// How fast frames go from one port to another without loss, and how old they are then
+    Wire(BenchWireArgs),
 }
 
 /// `wqcap bench capture`
@@ -513,6 +515,63 @@ pub struct BenchWakeArgs {
     /// How many captures of each kind
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap bench wire`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Sends over a RAW_PACKET QP of one port and captures on another, counting only. Without --rate the highest rate without
+loss is sought, from the link's rate down by halves (RFC 2544, 26.1). Then single frames are sent, and the time from the
+call that sends one to its stamp is taken; both ends must be on this machine.
+
+Examples:
+  wqcap bench wire                                       the software NIC, whose port leads back to itself
+  wqcap bench wire --tx mlx5_0 --rx mlx5_1 --sizes 64,512,1518 --report wire.json
+  wqcap bench wire --tx mlx5_0 --rx mlx5_1 --rate 10000000 --seconds 60
+  wqcap bench wire --tx mlx5_0 --rx mlx5_1 --replay traffic.pcapng --set capture.queues=8")]
+pub struct BenchWireArgs {
+    /// The device that sends
+    #[arg(long, value_name = "NAME", requires = "rx")]
+    pub tx: Option<String>,
+    /// Its port
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..=254))]
+    pub tx_port: u8,
+    /// The device that receives; its port and all else are the config's
+    #[arg(long, value_name = "NAME", requires = "tx")]
+    pub rx: Option<String>,
+    /// The receiver's configuration
+    #[arg(short, long, value_name = "CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Set a key of the receiver's config; the last one wins
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    /// Bytes of frames, without FCS
+    #[arg(long, value_name = "BYTES,...", default_value = "64", value_delimiter = ',', value_parser = value_parser!(u32).range(60..=9216), conflicts_with = "replay")]
+    pub sizes: Vec<u32>,
+    /// Flows that frames are of
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = value_parser!(u32).range(1..=65_536))]
+    pub flows: u32,
+    /// Send the frames of a capture file instead, over and over
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
+    /// Frames a second, in place of a search
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
+    pub rate: Option<u64>,
+    /// Loss that counts as none, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    pub loss: f64,
+    /// How long each rate is tried
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "2")]
+    pub seconds: Duration,
+    /// Single frames whose age is taken
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = value_parser!(u32).range(1..=1_000_000))]
+    pub probes: u32,
+    /// Write the results to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Print JSON on stdout
     #[arg(long)]
     pub json: bool,

@@ -160,6 +160,59 @@ fn what_a_loop_costs_beside_bare_ones() {
 }
 
 #[test]
+fn from_one_port_to_another() {
+    let dir = Dir::new();
+    let file = dir.join("wire.json");
+    // Fewer frames than the ring has WRs: none is lost, however busy the machine is.
+    let done = wqcap(["bench", "wire", "--json", "--sizes", "64,512"])
+        .args(["--rate", "20000", "--seconds", "0.2", "--probes", "20"])
+        .args(["--set", "capture.ring=8192"])
+        .arg("--report")
+        .arg(&file)
+        .run()
+        .expect(0);
+    let report: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let written = fs::read_to_string(&file).expect("the report");
+    assert_eq!(
+        serde_json::from_str::<Value>(&written).expect("JSON"),
+        report
+    );
+    for (result, name) in report["results"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .zip(["wire/64B", "wire/512B"])
+    {
+        assert_eq!(
+            (&result["name"], &result["baseline"]),
+            (&name.into(), &"line".into())
+        );
+        let trials = result["trials"].as_array().expect("a list");
+        let [trial] = &trials[..] else {
+            panic!("one rate was asked for: {result}");
+        };
+        assert!(trial["sent"].as_u64() > Some(0), "{result}");
+        assert_eq!(trial["received"], trial["sent"]);
+        assert_eq!(
+            (&trial["lost"], &trial["out_of_buffer"]),
+            (&0.into(), &0.into())
+        );
+        assert_eq!(result["latency_ns"]["probes"], 20);
+    }
+    wqcap(["bench", "wire", "--tx", "mlx5_7", "--rx", "mlx5_8"])
+        .run()
+        .expect(2);
+    let nothing = dir.join("nothing.pcap");
+    fs::write(&nothing, "").expect("writes");
+    wqcap(["bench", "wire", "--replay"])
+        .arg(&nothing)
+        .run()
+        .expect(2)
+        .says(&["nothing.pcap"]);
+}
+
+#[test]
 fn compression_by_core() {
     let dir = Dir::new();
     let done = wqcap(["bench", "compress", "--json", "--repeats", "1"])

@@ -9,6 +9,7 @@ mod report;
 mod rounds;
 mod rx;
 mod wake;
+mod wire;
 
 use crate::{args::BenchCommand, failure::Failure};
 
@@ -20,5 +21,6 @@ pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Disk(args) => disk::disk(args),
         BenchCommand::Rx(args) => rx::rx(args),
         BenchCommand::Wake(args) => wake::wake(args),
+        BenchCommand::Wire(args) => wire::wire(args),
     }
 }

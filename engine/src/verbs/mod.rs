@@ -37,6 +37,7 @@ mod cq;
 mod datagram;
 mod direct;
 mod flow;
+mod generator;
 mod messages;
 mod mr;
 mod pd;
@@ -56,6 +57,7 @@ pub use cq::{Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, Mod
 pub use datagram::{DatagramQp, Destination, ROUTE_HEADER, Route};
 pub use direct::{Cqe, DirectCq, DirectWq, TunnelOffloads, is_supported as is_direct};
 pub use flow::{Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked};
+pub use generator::Generator;
 pub use messages::{Messages, Slot};
 pub use mr::Mr;
 pub use pd::Pd;

@@ -1,0 +1,310 @@
+//! `wqcap bench wire`: frames sent over a RAW_PACKET QP and received by the engine, on a real pair of ports or on the
+//! software NIC: how fast without loss, found as RFC 2544 (26.1) has it, and how old a frame is when its stamp is made.
+//!
+//! A trial sends for so long at one rate and waits until nothing comes any more. What the receiver lacks then is lost;
+//! where, its ledger and the NIC's counters tell.
+
+mod traffic;
+
+use super::report::{Measured, Report};
+use crate::{
+    args::BenchWireArgs,
+    check::{enter_model, settle},
+    config,
+    failure::Failure,
+    output,
+};
+use engine::{
+    capture::{Capture, Limits, Snapshot},
+    config::{Config, Format},
+    pipeline::{Consumer, Frame, Verdict},
+    plan::Plan,
+    sink::Count,
+    stats::Counter,
+    verbs::{Context, Generator},
+};
+use serde::Serialize;
+use serde_json::json;
+use std::{
+    fs,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+use traffic::{Traffic, number_in};
+
+/// Sends under way.
+const DEPTH: u32 = 1024;
+/// Frames that are sent at once: at 64 bytes and 100 Gbit/s, 0.2 us apart from an even pace.
+const BURST: usize = 32;
+/// Nothing has come for so long: nothing will.
+const QUIET: Duration = Duration::from_millis(200);
+/// Bytes on the wire beside a frame: preamble, FCS, gap (IEEE 802.3, clause 4).
+const OVERHEAD: u64 = 24;
+/// Until the last probe must have come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One rate, tried.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Trial {
+    /// Frames a second that were to be sent.
+    wanted: f64,
+    /// Those that were.
+    sent_per_s: f64,
+    sent: u64,
+    received: u64,
+    lost: u64,
+    /// Of the lost, those that found no WR.
+    out_of_buffer: u64,
+}
+
+/// Ages of frames, in nanoseconds.
+#[derive(Debug, Serialize)]
+struct Latency {
+    probes: usize,
+    min: i64,
+    median: i64,
+    p99: i64,
+    max: i64,
+}
+
+/// Searches and prints what it found.
+pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
+    if args.tx.is_none() {
+        // What is sent there comes back.
+        enter_model(Some("loopback"), &[])?;
+    }
+    let config = receiver(args)?;
+    let mut results = Vec::new();
+    // A file's frames have sizes of their own.
+    let sizes = if args.replay.is_some() {
+        &[64][..]
+    } else {
+        &args.sizes
+    };
+    for size in sizes {
+        let traffic = Traffic::of(args, *size)?;
+        results.push(measure(args, &config, &traffic)?);
+    }
+    let report = Report::new(results);
+    if let Some(path) = &args.report {
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|e| Failure::failed(format!("JSON: {e}")))?;
+        fs::write(path, text + "\n")
+            .map_err(|e| Failure::failed(format!("{}: {e}", path.display())))?;
+    }
+    report.print(args.json)?;
+    if args.json {
+        return Ok(());
+    }
+    report.results.iter().try_for_each(|it| {
+        let latency = &it.more["latency_ns"];
+        output::print(&format!(
+            "{}: a frame is {} ns old when it is stamped (least {}, 99 of 100 {}, most {})\n",
+            it.name, latency["median"], latency["min"], latency["p99"], latency["max"]
+        ))
+    })
+}
+
+/// The receiver's configuration: counts only.
+fn receiver(args: &BenchWireArgs) -> Result<Config, Failure> {
+    let (settings, _) = config::split(&args.set);
+    let mut config = config::load(args.config.as_deref(), &settings)?;
+    if let Some(device) = args.rx.as_ref().or(args.tx.as_ref()) {
+        config.device.name = Some(device.clone());
+        config.device.netdev = None;
+    }
+    if args.tx.is_none() {
+        config.capture.queues.get_or_insert(1);
+    }
+    config.output.format = Format::None;
+    Ok(config)
+}
+
+fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<Measured, Failure> {
+    let plan = settle(&mut config.clone())?;
+    let name = args.tx.clone().unwrap_or_else(|| plan.device.name.clone());
+    let context = Context::open(&name)?;
+    let mut sender = Generator::make(&context, args.tx_port, DEPTH, &traffic.frames)?;
+    let line = line_rate(&plan, traffic.mean_len());
+    let (best, trials) = match args.rate {
+        Some(rate) => {
+            let trial = trial(&plan, &mut sender, rate as f64, args.seconds)?;
+            (trial, vec![trial])
+        }
+        None => search(args, &plan, &mut sender, line)?,
+    };
+    drop(sender);
+    let mut sender = Generator::make(&context, args.tx_port, DEPTH, &[traffic::probe()])?;
+    let latency = latency(&plan, &mut sender, args.probes)?;
+    let ns = 1e9 / best.sent_per_s;
+    let mut result = Measured::of(
+        format!("wire/{}", traffic.name),
+        "line",
+        &[(ns, 1e9 / line)],
+    );
+    result.more.insert("trials".into(), json!(trials));
+    result.more.insert("latency_ns".into(), json!(latency));
+    Ok(result)
+}
+
+/// Frames a second that the receiver's link carries at most.
+fn line_rate(plan: &Plan, len: u64) -> f64 {
+    let port = plan.device.ports.iter().find(|it| it.number == plan.port);
+    port.map_or(0.0, |it| it.rate_gbps) * 1e9 / (8 * (len + OVERHEAD)) as f64
+}
+
+/// The highest rate whose loss is within the limit, to a hundredth of it: from the line's rate down by halves.
+fn search(
+    args: &BenchWireArgs,
+    plan: &Plan,
+    sender: &mut Generator,
+    line: f64,
+) -> Result<(Trial, Vec<Trial>), Failure> {
+    let mut trials = Vec::new();
+    let (mut low, mut high) = (None::<Trial>, line);
+    let mut wanted = line;
+    loop {
+        let it = trial(plan, sender, wanted, args.seconds)?;
+        trials.push(it);
+        if it.lost as f64 <= args.loss / 100.0 * it.sent as f64 {
+            // A sender that cannot go as fast has found its own limit.
+            let own_limit = it.sent_per_s < 0.98 * wanted;
+            low = Some(it);
+            if own_limit || wanted >= line {
+                return Ok((it, trials));
+            }
+        } else {
+            high = it.sent_per_s.min(wanted);
+        }
+        let floor = low.map_or(0.0, |it| it.wanted);
+        if let Some(best) = low
+            && (high - floor) / high < 0.01
+        {
+            return Ok((best, trials));
+        }
+        wanted = f64::midpoint(floor, high);
+        if low.is_none() && wanted < 100.0 {
+            return Err(Failure::failed(
+                "frames are lost at any rate: do the ports lead to each other?",
+            ));
+        }
+    }
+}
+
+fn trial(
+    plan: &Plan,
+    sender: &mut Generator,
+    wanted: f64,
+    time: Duration,
+) -> Result<Trial, Failure> {
+    let mut capture = Capture::start_with(plan, Limits::default(), |_| Count)?;
+    let (before, began) = (capture.snapshot(), Instant::now());
+    let (mut sent, few) = (0, wanted * time.as_secs_f64() < 1000.0);
+    while began.elapsed() < time {
+        let due = (began.elapsed().as_secs_f64() * wanted) as u64;
+        if sent + BURST as u64 <= due || few && sent < due {
+            sent += sender.send(BURST.min((due - sent) as usize))? as u64;
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    while !sender.is_done()? {
+        thread::yield_now();
+    }
+    let took = began.elapsed();
+    let received = settled(&mut capture);
+    let after = capture.snapshot();
+    drop(capture.finish());
+    let lost_there = |at: &Snapshot| match at.nic.get("out_of_buffer") {
+        Some(Counter::Value(n)) => *n,
+        _ => 0,
+    };
+    Ok(Trial {
+        wanted,
+        sent_per_s: sent as f64 / took.as_secs_f64(),
+        sent,
+        received,
+        // Others may send to the port too.
+        lost: sent.saturating_sub(received),
+        out_of_buffer: lost_there(&after) - lost_there(&before),
+    })
+}
+
+/// What has been received when nothing more comes.
+fn settled(capture: &mut Capture) -> u64 {
+    let received = |capture: &Capture| -> u64 {
+        let now = capture.snapshot();
+        now.queues.iter().map(|it| it.received).sum()
+    };
+    let (mut last, mut since) = (received(capture), Instant::now());
+    while since.elapsed() < QUIET {
+        let _ = capture.wait(Instant::now() + Duration::from_millis(5));
+        let now = received(capture);
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    last
+}
+
+/// Sends frames one by one, each with its number, and takes the time from the call that sends it to its stamp.
+fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, Failure> {
+    let stamps = Arc::new(Mutex::new(vec![None; probes as usize]));
+    let mut capture = Capture::start_with(plan, Limits::default(), |_| Stamps {
+        seen: Arc::clone(&stamps),
+    })?;
+    let mut sent_at = Vec::new();
+    for number in 0..probes {
+        let deadline = Instant::now() + PATIENCE;
+        while !sender.write(traffic::NUMBER_AT, &number.to_be_bytes())? {
+            if Instant::now() > deadline {
+                return Err(Failure::failed("a probe does not leave the port"));
+            }
+        }
+        sent_at.push(now_ns());
+        let _ = sender.send(1)?;
+        let _ = capture.wait(Instant::now() + Duration::from_micros(500));
+    }
+    let _ = settled(&mut capture);
+    drop(capture.finish());
+    let stamps = stamps.lock().map_or_else(|_| Vec::new(), |it| it.clone());
+    let mut ages: Vec<i64> = stamps
+        .iter()
+        .zip(&sent_at)
+        .filter_map(|(stamp, sent)| Some(stamp.as_ref()?.wrapping_sub(*sent).cast_signed()))
+        .collect();
+    ages.sort_unstable();
+    let at = |share: f64| ages[((ages.len() - 1) as f64 * share) as usize];
+    if ages.is_empty() {
+        return Err(Failure::failed("no probe has come"));
+    }
+    Ok(Latency {
+        probes: ages.len(),
+        min: at(0.0),
+        median: at(0.5),
+        p99: at(0.99),
+        max: at(1.0),
+    })
+}
+
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Writes down the stamp of each probe.
+struct Stamps {
+    seen: Arc<Mutex<Vec<Option<u64>>>>,
+}
+
+impl Consumer for Stamps {
+    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+        if let (Some(number), Ok(mut seen)) = (number_in(frame.bytes), self.seen.lock())
+            && let Some(place) = seen.get_mut(number as usize)
+        {
+            place.get_or_insert(frame.ns);
+        }
+        Verdict::Captured
+    }
+}
