@@ -32,6 +32,19 @@ pub struct Record {
     pub bytes: Vec<u8>,
 }
 
+impl Record {
+    /// The number that a wire `synth:` puts at each frame's end.
+    ///
+    /// # Panics
+    /// When the record is too short for one.
+    #[must_use]
+    #[track_caller]
+    pub fn number(&self) -> u64 {
+        let tail = self.bytes.last_chunk().expect("frames hold a number");
+        u64::from_le_bytes(*tail)
+    }
+}
+
 /// Reads a pcap or pcapng file that the product wrote.
 ///
 /// # Panics

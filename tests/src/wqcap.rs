@@ -2,6 +2,7 @@
 
 use crate::{Dir, Done, Program, Running, Summary, binaries, files, process};
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs,
     path::{Path, PathBuf},
@@ -246,6 +247,29 @@ impl Finished {
             queues[queue].append(&mut files::read(&path));
         }
         queues
+    }
+
+    /// The numbers of a `synth:` wire's frames that are in the files.
+    ///
+    /// # Panics
+    /// When one is there twice, or within a queue numbers do not rise or stamps fall.
+    #[must_use]
+    #[track_caller]
+    pub fn numbers(&self) -> BTreeSet<u64> {
+        let mut seen = BTreeSet::new();
+        for (queue, records) in self.records().iter().enumerate() {
+            for pair in records.windows(2) {
+                assert!(pair[0].ts <= pair[1].ts, "stamps fall in queue {queue}");
+                assert!(
+                    pair[0].number() < pair[1].number(),
+                    "order is lost in queue {queue}"
+                );
+            }
+            for record in records {
+                assert!(seen.insert(record.number()), "{} twice", record.number());
+            }
+        }
+        seen
     }
 
     /// What the summary says of files is what there is: the same names, and in each queue's as many frames as the

@@ -17,16 +17,11 @@
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{
-    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-use wqcap_tests::{
-    Dir, Done, Finished, Program, Running, Wqcap,
-    files::{self, Record},
-    wqcap::wqcap,
-};
+use wqcap_tests::{Dir, Done, Finished, Program, Running, Wqcap, files, wqcap::wqcap};
 
 const COUNT: u64 = 20_000;
 /// Enough for a machine that is busy with other things.
@@ -47,31 +42,6 @@ fn run<'d>(dir: &'d Dir, name: &str, wire: &str, fault: &str) -> Wqcap<'d> {
 /// A wire that waits for whoever takes its frames, and ends after `COUNT` of them.
 fn patient() -> String {
     format!("synth:size=100,flows=64,count={COUNT}")
-}
-
-/// The number that the generator put at the frame's end.
-fn number(record: &Record) -> u64 {
-    let tail = record.bytes.last_chunk().expect("frames hold a number");
-    u64::from_le_bytes(*tail)
-}
-
-/// The numbers in the files, none of which is there twice; within a queue they rise, and stamps never fall.
-#[track_caller]
-fn numbers(finished: &Finished) -> BTreeSet<u64> {
-    let mut seen = BTreeSet::new();
-    for (queue, records) in finished.records().iter().enumerate() {
-        for pair in records.windows(2) {
-            assert!(pair[0].ts <= pair[1].ts, "stamps fall in queue {queue}");
-            assert!(
-                number(&pair[0]) < number(&pair[1]),
-                "order is lost in queue {queue}"
-            );
-        }
-        for record in records {
-            assert!(seen.insert(number(record)), "{} twice", number(record));
-        }
-    }
-    seen
 }
 
 /// One of the summary's outages.
@@ -169,7 +139,7 @@ fn a_patient_wire_loses_nothing() {
             "{}",
             finished.done
         );
-        assert_eq!(numbers(&finished), (0..COUNT).collect());
+        assert_eq!(finished.numbers(), (0..COUNT).collect());
         let outages = outages(&finished);
         assert_eq!(outages.len(), 3, "{}", finished.done);
         for outage in &outages {
@@ -197,7 +167,7 @@ fn what_a_lossy_wire_brings_meanwhile_is_the_gap() {
     )
     .set("capture.ring=4096")
     .finish(0);
-    let seen = numbers(&finished);
+    let seen = finished.numbers();
     let total = finished.summary.ledger.total;
     assert_eq!(seen.len() as u64, total.captured, "{}", finished.done);
     let back = *seen.range(10_000..).next().expect("it goes on");
@@ -289,7 +259,7 @@ fn a_device_that_stays_away_ends_with_a_signal() {
             "looking again in 800ms",
         ]);
         assert_eq!(finished.summary.json["end"], "stopped");
-        assert_eq!(numbers(&finished), (0..5000).collect());
+        assert_eq!(finished.numbers(), (0..5000).collect());
         let outages = outages(&finished);
         assert!(
             matches!(&outages[..], [Outage { cause, to: None, .. }] if cause == "device_lost"),
@@ -311,7 +281,7 @@ fn limits_hold_across_a_loss() {
     .finish(0);
     assert_eq!(finished.summary.json["end"], "count");
     assert_eq!(finished.summary.ledger.total.captured, 9000);
-    assert_eq!(numbers(&finished).len(), 9000);
+    assert_eq!(finished.numbers().len(), 9000);
 
     let begun = Instant::now();
     let finished = run(&dir, "duration", &patient(), "device_fatal@frames=5000")
@@ -331,7 +301,7 @@ fn without_retry_it_ends() {
     finished.done.says(&["error: the device is gone"]);
     assert_eq!(errors(&finished.done).len(), 1, "{}", finished.done);
     assert_eq!(finished.summary.json["end"], "device_lost");
-    assert_eq!(numbers(&finished), (0..5000).collect());
+    assert_eq!(finished.numbers(), (0..5000).collect());
     assert_eq!(outages(&finished).len(), 1);
 }
 
@@ -441,7 +411,7 @@ fn control_and_metrics_go_on() {
     let finished = watched.command.finished(watched.run.wait(), 0);
     assert_eq!(finished.summary.json["end"], "stopped");
     assert_eq!(outages(&finished).len(), 1);
-    let _ = numbers(&finished);
+    let _ = finished.numbers();
 }
 
 #[test]
@@ -489,7 +459,7 @@ fn a_flapping_port_is_a_gap_in_the_files() {
         .set("capture.on_port_down=wait")
         .args(&["--count", &COUNT.to_string()])
         .finish(0);
-    assert_eq!(numbers(&finished), (0..COUNT).collect());
+    assert_eq!(finished.numbers(), (0..COUNT).collect());
     let mut outages = outages(&finished);
     // The wire's end is one more, if it comes before the last frame is counted.
     outages.truncate(3);

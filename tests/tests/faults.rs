@@ -1,10 +1,7 @@
 //! What a capture does when the NIC goes wrong: it recovers what can be recovered, ends in order where it cannot, and
 //! accounts for every frame either way.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 use wqcap_tests::{Dir, Finished, Wqcap, files::Record};
 
 const COUNT: u64 = 20_000;
@@ -26,34 +23,6 @@ fn on_wire<'d>(dir: &'d Dir, name: &str, wire: &str, fault: &str) -> Wqcap<'d> {
         .queues(3)
 }
 
-/// The number that the generator put at the frame's end.
-fn number(record: &Record) -> u64 {
-    let tail = record.bytes.last_chunk().expect("frames hold a number");
-    u64::from_le_bytes(*tail)
-}
-
-/// The numbers in the files, none of which is there twice; within a queue they rise, and stamps never fall.
-#[track_caller]
-fn numbers(finished: &Finished) -> BTreeSet<u64> {
-    let mut seen = BTreeSet::new();
-    for (queue, records) in finished.records().iter().enumerate() {
-        for pair in records.windows(2) {
-            assert!(
-                pair[0].ts <= pair[1].ts,
-                "stamps run backward in queue {queue}"
-            );
-            assert!(
-                number(&pair[0]) < number(&pair[1]),
-                "order is lost in queue {queue}"
-            );
-        }
-        for record in records {
-            assert!(seen.insert(number(record)), "{} twice", number(record));
-        }
-    }
-    seen
-}
-
 /// All frames are there, but those that completed in error.
 #[track_caller]
 fn assert_complete(finished: &Finished, errors: u64) {
@@ -64,7 +33,7 @@ fn assert_complete(finished: &Finished, errors: u64) {
         "{}",
         finished.done
     );
-    let numbers = numbers(finished);
+    let numbers = finished.numbers();
     assert_eq!(numbers.len() as u64, COUNT - errors);
     assert!(numbers.last().is_some_and(|last| *last < COUNT));
 }
@@ -133,7 +102,7 @@ fn a_lossy_wire_loses_nothing_to_an_event_that_is_read_late() {
     .queues(1)
     .set("capture.ring=4096")
     .finish(0);
-    let seen = numbers(&finished);
+    let seen = finished.numbers();
     assert_eq!(seen.len() as u64, finished.summary.ledger.total.captured);
     assert_eq!(notes(&finished).len(), 1, "{:?}", notes(&finished));
     // The first come before all rules are there.
@@ -175,7 +144,7 @@ fn frames_of_a_lossy_wire_that_is_down_are_lost_and_counted() {
     let lost = finished.summary.nic("wire_dropped");
     assert!(lost >= 1000, "{lost} lost in 100 ms");
     let missed = finished.summary.nic("out_of_buffer");
-    let seen = numbers(&finished);
+    let seen = finished.numbers();
     // The first come before all rules are there.
     let early = 1000 - seen.range(..1000).count() as u64;
     let known = seen.len() as u64 + lost + missed;
@@ -192,7 +161,7 @@ fn a_port_down_ends_a_run_that_is_to_stop_there() {
         .finish(0);
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!(finished.summary.json["end"], "port_down");
-    assert_eq!(numbers(&finished), (0..5000).collect());
+    assert_eq!(finished.numbers(), (0..5000).collect());
 }
 
 #[test]
@@ -205,7 +174,7 @@ fn a_dead_device_ends_the_run_with_what_it_had() {
         finished
             .done
             .says(&["error: the device is gone", "IBV_EVENT_DEVICE_FATAL"]);
-        assert_eq!(numbers(&finished), (0..5000).collect());
+        assert_eq!(finished.numbers(), (0..5000).collect());
     }
 }
 
@@ -217,7 +186,7 @@ fn an_overrun_cq_ends_the_run_in_order() {
             .set(&format!("capture.access={access}"))
             .finish(1);
         finished.done.says(&["error: ", "CQ"]);
-        let seen = numbers(&finished);
+        let seen = finished.numbers();
         assert_eq!(seen.range(..5000).count(), 5000, "what came before");
     }
 }
@@ -244,7 +213,7 @@ fn a_clock_that_jumps_forward_shows_in_the_stamps_of_its_own_alone() {
             .finish(0);
         assert_complete(&finished, 0);
         let mut records: Vec<_> = finished.records().concat();
-        records.sort_by_key(number);
+        records.sort_by_key(Record::number);
         let step = records[5000].ts - records[4999].ts;
         assert!(
             steps.contains(&(step / 1_000_000_000)),

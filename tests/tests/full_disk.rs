@@ -62,8 +62,7 @@ fn summary(run: &Wqcap<'_>) -> Summary {
 /// The frames' numbers in these files.
 fn numbers(files: &[PathBuf]) -> Vec<u64> {
     let records = files.iter().flat_map(|file| files::read(file));
-    let number = |bytes: &[u8]| u64::from_le_bytes(*bytes.last_chunk().expect("long"));
-    records.map(|record| number(&record.bytes)).collect()
+    records.map(|record| record.number()).collect()
 }
 
 fn goes_on(dir: &Dir, disk: &Path) {

@@ -68,7 +68,7 @@ fn numbers(files: &[PathBuf]) -> Vec<u64> {
     records
         .map(|record| {
             assert_eq!(u64::from(record.caplen), SIZE);
-            u64::from_le_bytes(*record.bytes.last_chunk().expect("a number"))
+            record.number()
         })
         .collect()
 }

@@ -94,6 +94,12 @@ impl IdInner {
         }
     }
 
+    /// The device's port; 0 before it is bound to one.
+    fn port(&self) -> u8 {
+        // SAFETY: a live identifier.
+        unsafe { (*self.raw).port_num }
+    }
+
     /// The context of the device it is bound to.
     fn context(self: &Arc<Self>) -> Option<Context> {
         // SAFETY: a live identifier; the library sets `verbs` when it is bound to a device, and keeps that open.
@@ -300,8 +306,7 @@ impl Listener {
     /// The device's port.
     #[must_use]
     pub fn port(&self) -> u8 {
-        // SAFETY: a live identifier that is bound.
-        unsafe { (*self.id.raw).port_num }
+        self.id.port()
     }
 
     /// Creates the SRQ of this listener.
@@ -529,8 +534,7 @@ impl Connecting {
     /// The device's port that leads there.
     #[must_use]
     pub fn port(&self) -> u8 {
-        // SAFETY: a live identifier.
-        unsafe { (*self.id.raw).port_num }
+        self.id.port()
     }
 
     /// Makes the QP and asks to be connected; [`CmEvent::Established`] follows.
@@ -627,8 +631,7 @@ impl Reaching {
     /// The device's port that leads there.
     #[must_use]
     pub fn port(&self) -> u8 {
-        // SAFETY: a live identifier.
-        unsafe { (*self.id.raw).port_num }
+        self.id.port()
     }
 }
 
