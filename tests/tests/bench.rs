@@ -270,4 +270,23 @@ fn beside_the_peers() {
     }
     assert_eq!(results[0]["lost"], 0, "{done}");
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 0);
+    plotted(&dir, &done.stdout, &tools);
+}
+
+/// A picture of it names every tool.
+fn plotted(dir: &Dir, json: &str, tools: &[&str]) {
+    let input = dir.write("peers.json", json);
+    let picture = dir.join("peers.svg");
+    let plot = binaries::wqcap().with_file_name("plot");
+    let redirected = format!(
+        "exec {} {} <{}",
+        plot.display(),
+        picture.display(),
+        input.display()
+    );
+    let _ = Program::new("sh").args(["-c", &redirected]).run().expect(0);
+    let picture = fs::read_to_string(picture).expect("a picture");
+    for tool in tools {
+        assert!(picture.contains(tool), "{tool} is not in the picture");
+    }
 }
