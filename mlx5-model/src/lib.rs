@@ -1,9 +1,20 @@
 //! A software mlx5 NIC, preloaded under unmodified libibverbs and libmlx5.
 //!
-//! It stands at the kernel's stable boundary. From outside in: `preload` holds the C symbols that
-//! stand before the C library's, `fds` knows which descriptors are the model's, `sysfs` and
-//! `counters` show the devices that `settings` asks for, and `nic::open_context` answers for
-//! `/dev/infiniband/uverbs<N>`. Everything that speaks verbs lies behind that last one.
+//! The model stands at the kernel's stable boundary. The modules, each of which imports only those below it:
+//!
+//! | module | contents |
+//! |---|---|
+//! | `preload` | the C symbols that replace the C library's, and the library's start and end |
+//! | `sysfs` | the files that programs see of the devices |
+//! | `uapi` | `/dev/infiniband/uverbs<N>`: commands by write() and ioctl(), decoded and checked |
+//! | `device` | the NIC: objects, queues, ports, clock, events, and the thread that drives them |
+//! | `steering` | flow rules and RSS: which queues a frame goes to |
+//! | `wire` | where frames come from and go to |
+//! | `settings` | the environment's settings, parsed and checked |
+//! | `objects` | handles and the tables behind them |
+//! | `frame` | a frame as the NIC's parser sees it, and checksums |
+//! | `process` | descriptors, the C library's own functions, threads, capabilities |
+//! | `abi` | layouts, generated from the system headers |
 //!
 //! Nothing here knows the capture engine. Unsafe code lives in the modules that opt in by a
 //! file-level `allow`, and in no other.
@@ -13,26 +24,13 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod abi;
-mod caps;
-mod clock;
-mod counters;
-mod cq;
-mod delay_drop;
-mod event;
-mod fault;
-mod fds;
+mod device;
 mod frame;
-mod memory;
-mod nic;
 mod objects;
-mod port;
 mod preload;
-mod rq;
+mod process;
 mod settings;
-mod sq;
-mod state;
 mod steering;
 mod sysfs;
-mod thread;
-mod uverbs;
+mod uapi;
 mod wire;

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::fds::Errno;
+use crate::process::Errno;
 
 /// A context of the device: one open of its file.
 pub type ContextId = u32;

@@ -12,8 +12,8 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use libc::{off_t, size_t, ssize_t};
 
 use super::{Stage, answer, export};
-use crate::fds::real::{self, errno, raw, set_errno};
-use crate::fds::{self, Errno};
+use crate::process::real::{self, errno, raw, set_errno};
+use crate::process::{Errno, descriptors as fds};
 
 /// As much as one read or write moves: `MAX_RW_COUNT` of the kernel, and less than a slice may have.
 const MOST: usize = 0x7fff_f000;

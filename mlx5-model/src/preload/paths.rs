@@ -1,7 +1,7 @@
 //! The shims that take a path: they lead `/sys/class/infiniband*`, `/dev/infiniband` and the few
 //! other places where hardware would show itself into the run directory.
 //!
-//! Imports `meaning` for what a path means, and `sysfs` for values that move. Invariant: a path that
+//! Imports `path_resolve` for what a path means, and `sysfs` for values that move. Invariant: a path that
 //! is not the model's reaches the C library as the very pointer the program gave.
 //!
 //! Every SAFETY reason here is at heart the same: the program keeps the C function's contract, and
@@ -12,10 +12,10 @@ use std::os::fd::AsRawFd;
 
 use libc::{AT_FDCWD, DIR, FILE, mode_t, size_t, ssize_t};
 
-use super::meaning::{Meaning, Path, path_of};
+use super::path_resolve::{Meaning, Path, path_of};
 use super::{Stage, answer, export, open_device};
-use crate::fds::real::{self, errno, raw, set_errno};
-use crate::fds::{self, Errno};
+use crate::process::real::{self, errno, raw, set_errno};
+use crate::process::{Errno, descriptors as fds};
 use crate::sysfs;
 
 /// The path that stands for `path`, for calls that look at it and leave no descriptor. A device's

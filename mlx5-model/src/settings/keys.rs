@@ -321,7 +321,7 @@ pub static KEYS: &[Key] = &[
         takes: "KIND[:k=v,...]@frames=N or @ms=N, with ; between several",
         default: "none",
         means: "what goes wrong on the device, and when: see Faults",
-        scope: store!(Device, device => faults, crate::fault::parse),
+        scope: store!(Device, device => faults, crate::settings::fault::parse),
     },
     Key {
         name: "wire",

@@ -5,8 +5,8 @@
 //! refused, so that no rule takes more than it was asked to; sections that the criteria do not name
 //! are not looked at.
 
-use crate::fds::Errno;
 use crate::frame::kind;
+use crate::process::Errno;
 
 use super::matching::{Below, Compare, Field, Layer, Match};
 use super::spec::Sight;

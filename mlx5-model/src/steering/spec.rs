@@ -4,9 +4,9 @@
 //! refused here with the same errno, before a rule exists.
 
 use crate::abi;
-use crate::fds::Errno;
+use crate::device::memory::read_from;
 use crate::frame::kind;
-use crate::memory::read_from;
+use crate::process::Errno;
 
 use super::matching::{Below, Compare, ETHERTYPES_MPLS, Field, Layer, Match};
 use super::tunnel::PROTOCOL_GRE;

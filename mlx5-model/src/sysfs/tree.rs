@@ -12,8 +12,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::counters::FILES;
-use crate::fds::real;
+use crate::device::counters::FILES;
+use crate::process::real;
 use crate::settings::{DeviceSettings, PortSettings, Settings};
 
 /// The PCI domain of the model's devices, which no firmware gives out: Mellanox's vendor number.

@@ -18,7 +18,6 @@
 //! - [`Wire::burst`] allocates nothing and makes no system call per frame.
 
 mod af_packet;
-mod checksum;
 mod gso;
 mod loopback;
 mod pace;

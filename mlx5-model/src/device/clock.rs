@@ -1,0 +1,404 @@
+//! The NIC's free-running clock, and the two pages through which programs read it.
+//!
+//! May import `abi`, `fds` and `memory`. Invariants: the time that the device goes by never steps back;
+//! what it shows starts from the host's time and then drifts from it, as a NIC's does, and steps only by
+//! [`Clock::jump`]; both pages are refreshed only by [`Clock::tick`],
+//! whose caller holds the device, the counter's each time, the info page as seldom as a driver does; the device keeps mappings of its own, because libmlx5 unmaps its
+//! own before it closes the device. The info page speaks of the clock as a driver would that knows its
+//! nominal rate alone.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::abi::{self, mlx5_ib_clock_info};
+use crate::device::memory::bytes_of;
+use crate::process::{Errno, real};
+
+/// What every mapping of the device is: one page.
+pub const PAGE: usize = 4096;
+/// `mlx5_ib_clock_info.shift`: with it, `mult` has 24 bits behind the point.
+const SHIFT: u32 = 24;
+
+/// How often the info page is brought up to date, in nanoseconds. A driver does so before the counter outruns `mult`,
+/// with interrupts off. The device's thread can be preempted in the middle of it, and then every reader is told to come
+/// again: so it is seldom.
+const REFRESH_NS: u64 = 1_000_000_000;
+
+/// A page that the device writes and programs map read-only.
+struct Page {
+    file: OwnedFd,
+    base: *mut u8,
+}
+
+// SAFETY: the mapping lives as long as the page, and is only stored to through atomics by the one
+// thread that holds the device.
+unsafe impl Send for Page {}
+
+impl Page {
+    fn new(name: &CStr) -> Result<Self, Errno> {
+        let file = real::memfd(name, PAGE)?;
+        let base = real::mmap(
+            std::ptr::null_mut(),
+            PAGE,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )?;
+        Ok(Self {
+            file,
+            base: base.cast(),
+        })
+    }
+
+    fn map(&self, addr: *mut c_void, prot: c_int, flags: c_int) -> Result<*mut c_void, Errno> {
+        real::mmap(
+            addr,
+            PAGE,
+            prot,
+            libc::MAP_SHARED | flags & libc::MAP_FIXED,
+            self.file.as_raw_fd(),
+            0,
+        )
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the page is mapped, aligned, and as long as it says; a multiple of 8 below it holds
+        // an aligned u64.
+        unsafe { &*self.base.add(offset % PAGE / 8 * 8).cast::<AtomicU64>() }
+    }
+
+    fn half(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: as above, for 4 bytes.
+        unsafe { &*self.base.add(offset % PAGE / 4 * 4).cast::<AtomicU32>() }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this page's own, and nothing borrows it any more.
+        unsafe { libc::munmap(self.base.cast(), PAGE) };
+    }
+}
+
+/// Time as a burst sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// What the device goes by: pacing, timeouts.
+    pub ns: u64,
+    /// What its clock shows: timestamps. It is the same, as long as the clock has not jumped.
+    pub shown_ns: u64,
+    /// The clock's rate; timestamps count in it.
+    pub khz: u64,
+}
+
+impl Now {
+    /// What the clock's counter reads at a time: a completion's timestamp.
+    #[inline]
+    pub fn cycles(&self, ns: u64) -> u64 {
+        if self.khz == 1_000_000 {
+            ns
+        } else {
+            (u128::from(ns) * u128::from(self.khz) / 1_000_000) as u64
+        }
+    }
+}
+
+/// The clock of a device.
+pub struct Clock {
+    khz: u64,
+    /// Host time when the clock began, and the raw monotonic clock then.
+    epoch_ns: u64,
+    began: u64,
+    now_ns: u64,
+    /// How far the clock has jumped.
+    jumped_ns: i64,
+    /// How much faster than its nominal rate the clock runs, in parts per million.
+    drift_ppm: i32,
+    /// Until when the info page stands as it does in the middle of an update.
+    updating_until_ns: u64,
+    /// When the info page is to be brought up to date.
+    refresh_ns: u64,
+    /// PRM "Initialization segment", `internal_timer_h` and `_l`: two big-endian words.
+    counter: Page,
+    /// `struct mlx5_ib_clock_info`.
+    info: Page,
+}
+
+impl Clock {
+    /// A clock of that nominal rate, off it by so many parts per million, that begins at host time.
+    ///
+    /// # Errors
+    /// When there is no memory for the pages.
+    pub fn new(khz: u64, drift_ppm: i32) -> Result<Self, Errno> {
+        let epoch_ns = read_clock(libc::CLOCK_REALTIME);
+        let mut clock = Self {
+            khz: khz.max(1),
+            epoch_ns,
+            began: read_clock(libc::CLOCK_MONOTONIC_RAW),
+            now_ns: epoch_ns,
+            jumped_ns: 0,
+            drift_ppm,
+            updating_until_ns: 0,
+            refresh_ns: 0,
+            counter: Page::new(c"mlx5-core-clock")?,
+            info: Page::new(c"mlx5-clock-info")?,
+        };
+        clock.write_constants();
+        clock.tick();
+        Ok(clock)
+    }
+
+    fn write_constants(&self) {
+        let info = mlx5_ib_clock_info {
+            mult: (((1_000_000u64 << SHIFT) + self.khz / 2) / self.khz) as u32,
+            shift: SHIFT,
+            mask: u64::MAX,
+            // How often the driver would have to refresh: never, with a counter of 64 bits.
+            overflow_period: u64::MAX,
+            ..mlx5_ib_clock_info::default()
+        };
+        for (index, chunk) in bytes_of(&info).chunks_exact(8).enumerate() {
+            if let Ok(bytes) = chunk.try_into() {
+                self.info
+                    .word(index * 8)
+                    .store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Reads the time and refreshes the pages; gives the time in ns.
+    pub fn tick(&mut self) -> u64 {
+        let elapsed = read_clock(libc::CLOCK_MONOTONIC_RAW).saturating_sub(self.began);
+        self.now_ns = self.now_ns.max(self.epoch_ns + elapsed);
+        let shown_ns = self.shown_ns();
+        let cycles = self.cycles(shown_ns);
+        // One store: the reader's two words belong together.
+        self.counter
+            .word(0)
+            .store(cycles.to_be(), Ordering::Release);
+        if self.now_ns >= self.refresh_ns {
+            self.refresh(shown_ns, cycles);
+        }
+        self.now_ns
+    }
+
+    /// Brings the info page up to date, unless it is to stand in the middle of that for a while yet.
+    #[cold]
+    fn refresh(&mut self, shown_ns: u64, cycles: u64) {
+        let sign = self.info.half(offset_of!(mlx5_ib_clock_info, sign));
+        let turn = sign.load(Ordering::Relaxed);
+        let updating = abi::MLX5_IB_CLOCK_INFO_KERNEL_UPDATING;
+        sign.store(turn | updating, Ordering::Relaxed);
+        if self.now_ns < self.updating_until_ns {
+            return;
+        }
+        fence(Ordering::Release);
+        self.info
+            .word(offset_of!(mlx5_ib_clock_info, nsec))
+            .store(shown_ns, Ordering::Relaxed);
+        self.info
+            .word(offset_of!(mlx5_ib_clock_info, cycles))
+            .store(cycles, Ordering::Relaxed);
+        sign.store((turn & !updating).wrapping_add(2), Ordering::Release);
+        self.refresh_ns = self.now_ns + REFRESH_NS;
+    }
+
+    /// What the clock shows at the time of the last tick.
+    pub fn shown_ns(&self) -> u64 {
+        let elapsed = i128::from(self.now_ns - self.epoch_ns);
+        let drifted = elapsed * i128::from(self.drift_ppm) / 1_000_000;
+        self.now_ns
+            .saturating_add_signed(drifted as i64)
+            .saturating_add_signed(self.jumped_ns)
+    }
+
+    /// Leaves the info page in the middle of an update for so long: whoever reads it is told to come again.
+    pub fn keep_updating(&mut self, for_ns: u64) {
+        self.updating_until_ns = self.now_ns.saturating_add(for_ns);
+        self.refresh_ns = self.now_ns;
+        self.tick();
+    }
+
+    /// Lets what the clock shows step.
+    pub fn jump(&mut self, ns: i64) {
+        self.jumped_ns = self.jumped_ns.saturating_add(ns);
+        self.refresh_ns = self.now_ns;
+        self.tick();
+    }
+
+    /// The time of the last tick, in ns since 1970 by the NIC's reckoning.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// What the counter reads at a time.
+    fn cycles(&self, ns: u64) -> u64 {
+        Now {
+            ns,
+            shown_ns: ns,
+            khz: self.khz,
+        }
+        .cycles(ns)
+    }
+
+    /// Maps the counter's page (`MLX5_IB_MMAP_CORE_CLOCK`).
+    ///
+    /// # Errors
+    /// `EPERM` for a writable mapping, as the driver answers.
+    pub fn map_counter(
+        &self,
+        addr: *mut c_void,
+        prot: c_int,
+        flags: c_int,
+    ) -> Result<*mut c_void, Errno> {
+        read_only(prot)?;
+        self.counter.map(addr, prot, flags)
+    }
+
+    /// Maps the info page (`MLX5_IB_MMAP_CLOCK_INFO`).
+    ///
+    /// # Errors
+    /// As [`Clock::map_counter`].
+    pub fn map_info(
+        &self,
+        addr: *mut c_void,
+        prot: c_int,
+        flags: c_int,
+    ) -> Result<*mut c_void, Errno> {
+        read_only(prot)?;
+        self.info.map(addr, prot, flags)
+    }
+}
+
+fn read_only(prot: c_int) -> Result<(), Errno> {
+    if prot & libc::PROT_WRITE != 0 {
+        Err(libc::EPERM)
+    } else {
+        Ok(())
+    }
+}
+
+fn read_clock(id: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the struct is writable; a clock that does not exist leaves it at zero.
+    unsafe { libc::clock_gettime(id, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_forward_and_the_pages_follow() {
+        let mut clock = Clock::new(1_000_000, 0).unwrap();
+        let first = clock.now_ns();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let second = clock.tick();
+        assert!(second >= first + 2_000_000 && second < first + 2_000_000_000);
+        assert_eq!(
+            u64::from_be(clock.counter.word(0).load(Ordering::Relaxed)),
+            second
+        );
+        assert_eq!(
+            clock.info.half(0).load(Ordering::Relaxed) & 1,
+            0,
+            "not being updated"
+        );
+        // The info page is of the beginning, and says the same of any counter.
+        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), first);
+        assert_eq!(clock.info.word(16).load(Ordering::Relaxed), first);
+        clock.refresh_ns = 0;
+        let third = clock.tick();
+        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), third);
+        assert!(clock.refresh_ns > third);
+    }
+
+    #[test]
+    fn a_jump_is_shown_and_nothing_else() {
+        let mut clock = Clock::new(1_000_000, 0).unwrap();
+        for jump in [5_000_000_000, -9_000_000_000, i64::MIN, i64::MAX] {
+            let before = clock.now_ns();
+            clock.jump(jump);
+            assert!(clock.now_ns() >= before);
+            let shown = clock.shown_ns();
+            assert_eq!(
+                u64::from_be(clock.counter.word(0).load(Ordering::Relaxed)),
+                shown
+            );
+            assert_eq!(clock.info.word(8).load(Ordering::Relaxed), shown);
+        }
+        let mut clock = Clock::new(1_000_000, 0).unwrap();
+        clock.jump(-7);
+        assert_eq!(clock.shown_ns(), clock.now_ns() - 7);
+    }
+
+    #[test]
+    fn a_drifting_clock_leaves_the_host_behind() {
+        for drift in [-200, 10_000] {
+            let mut clock = Clock::new(1_000_000, drift).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            clock.refresh_ns = 0;
+            clock.tick();
+            let elapsed = clock.now_ns() - clock.epoch_ns;
+            let ahead = clock.shown_ns() as i64 - clock.now_ns() as i64;
+            assert!((ahead - elapsed as i64 * i64::from(drift) / 1_000_000).abs() <= 1);
+            assert_eq!(clock.info.word(8).load(Ordering::Relaxed), clock.shown_ns());
+        }
+    }
+
+    #[test]
+    fn an_update_that_takes_its_time_is_seen_and_ends() {
+        let mut clock = Clock::new(1_000_000, 0).unwrap();
+        let sign = |clock: &Clock| clock.info.half(0).load(Ordering::Relaxed);
+        let before = clock.info.word(8).load(Ordering::Relaxed);
+        clock.keep_updating(1_000_000);
+        clock.tick();
+        assert_eq!(sign(&clock) & 1, 1);
+        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), before);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        clock.tick();
+        assert_eq!(sign(&clock) & 1, 0);
+        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), clock.now_ns());
+    }
+
+    #[test]
+    fn other_rates_convert_back_by_mult_and_shift() {
+        let clock = Clock::new(156_250, 0).unwrap();
+        let ns = clock.now_ns();
+        let cycles = clock.cycles(ns + 1_000_000_000) - clock.cycles(ns);
+        assert!((156_249_999..=156_250_001).contains(&cycles));
+        let mult = u64::from(
+            clock
+                .info
+                .half(offset_of!(mlx5_ib_clock_info, mult))
+                .load(Ordering::Relaxed),
+        );
+        let back = (cycles * mult) >> SHIFT;
+        assert!(back.abs_diff(1_000_000_000) < 100, "{back}");
+    }
+
+    #[test]
+    fn the_pages_cannot_be_mapped_for_writing() {
+        let clock = Clock::new(1_000_000, 0).unwrap();
+        assert_eq!(
+            clock
+                .map_counter(std::ptr::null_mut(), libc::PROT_WRITE, libc::MAP_SHARED)
+                .unwrap_err(),
+            libc::EPERM
+        );
+        let at = clock
+            .map_info(std::ptr::null_mut(), libc::PROT_READ, libc::MAP_SHARED)
+            .unwrap();
+        // SAFETY: mapped just now.
+        unsafe { libc::munmap(at, PAGE) };
+    }
+}

@@ -1,0 +1,350 @@
+//! Event channels: what `ibv_get_cq_event` and `ibv_get_async_event` read.
+//!
+//! May import `abi`, `fds` and `memory`. A channel is an eventfd, so that poll, epoll and select need
+//! no help, with a queue behind it that the interposed `read` serves.
+//!
+//! Invariants: whenever no read is under way, the eventfd is readable if and only if the queue holds
+//! an event; an object's count of reported events is exactly the number a program has read, or
+//! destroying the object would wait for ever for acknowledgements; a destroyed object's events are
+//! gone from the queue.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::abi::{ib_uverbs_async_event_desc, ib_uverbs_comp_event_desc};
+use crate::device::memory::bytes_of;
+use crate::process::{
+    Errno,
+    descriptors::{self as fds, File},
+    real,
+};
+
+/// Asynchronous events (`enum ib_event_type`, which no uAPI header names).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AsyncEvent {
+    /// A CQ overran.
+    CqErr = 0,
+    /// A QP's queue failed.
+    QpFatal = 1,
+    /// The device is gone.
+    DeviceFatal = 8,
+    /// The port's link came up.
+    PortActive = 9,
+    /// The port's link went down.
+    PortErr = 10,
+    /// An SRQ holds fewer WRs than its limit.
+    SrqLimitReached = 15,
+    /// A WQ failed.
+    WqFatal = 19,
+}
+
+/// How many of an object's events its program has read.
+pub type Reported = Arc<AtomicU32>;
+
+struct Event {
+    element: u64,
+    kind: u32,
+    reported: Option<Reported>,
+}
+
+/// What a channel's events look like to its reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Completion,
+    Async,
+}
+
+/// A channel, and the file that answers for its descriptor.
+pub struct EventChannel {
+    fd: RawFd,
+    format: Format,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    closed: bool,
+}
+
+impl EventChannel {
+    /// A channel for completion events (CREATE_COMP_CHANNEL). The descriptor is the caller's program's.
+    ///
+    /// # Errors
+    /// What eventfd answers, or `EMFILE`.
+    pub fn completion() -> Result<Arc<Self>, Errno> {
+        Self::open(Format::Completion)
+    }
+
+    /// A context's channel for asynchronous events.
+    ///
+    /// # Errors
+    /// As [`EventChannel::completion`].
+    pub fn asynchronous() -> Result<Arc<Self>, Errno> {
+        Self::open(Format::Async)
+    }
+
+    fn open(format: Format) -> Result<Arc<Self>, Errno> {
+        let fd = real::eventfd(0, libc::EFD_CLOEXEC)?;
+        let channel = Arc::new(Self {
+            fd,
+            format,
+            queue: Mutex::default(),
+        });
+        if let Err(errno) = fds::install(fd, Arc::clone(&channel) as Arc<dyn File>) {
+            let _ = real::close(fd);
+            return Err(errno);
+        }
+        Ok(channel)
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    /// Whether the program has closed the descriptor: nobody will read any more.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, event: Event) {
+        let mut queue = self.lock();
+        if !queue.closed {
+            queue.events.push_back(event);
+            let _ = real::write(self.fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Reports a completion event of the CQ that the program knows as `element`.
+    pub fn complete(&self, element: u64, reported: &Reported) {
+        self.push(Event {
+            element,
+            kind: 0,
+            reported: Some(Arc::clone(reported)),
+        });
+    }
+
+    /// Reports an event that belongs to no object, but to a port or the device.
+    pub fn raise(&self, kind: AsyncEvent, element: u64) {
+        self.push(Event {
+            element,
+            kind: kind as u32,
+            reported: None,
+        });
+    }
+
+    /// Removes the events of a destroyed object.
+    pub fn purge(&self, reported: &Reported) {
+        let mut queue = self.lock();
+        let before = queue.events.len();
+        queue.events.retain(|event| {
+            !event
+                .reported
+                .as_ref()
+                .is_some_and(|counted| Arc::ptr_eq(counted, reported))
+        });
+        if before > 0 && queue.events.is_empty() && !queue.closed {
+            self.clear();
+        }
+    }
+
+    /// Makes the eventfd unreadable. A reader that took its count a moment ago finds the queue empty
+    /// and waits again, so this must not wait for a count of its own.
+    fn clear(&self) {
+        let mut count = [0u8; 8];
+        let vector = libc::iovec {
+            iov_base: count.as_mut_ptr().cast(),
+            iov_len: 8,
+        };
+        // SAFETY: one writable buffer of 8 bytes.
+        let taken = unsafe { libc::preadv2(self.fd, &vector, 1, -1, libc::RWF_NOWAIT) };
+        if taken < 0 && real::errno() == libc::EOPNOTSUPP {
+            let mut readable = libc::pollfd {
+                fd: self.fd,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one pollfd.
+            if unsafe { libc::poll(&mut readable, 1, 0) } == 1 {
+                let _ = real::read(self.fd, &mut count);
+            }
+        }
+    }
+
+    /// The next event, as its reader wants it.
+    fn pop(&self) -> Option<([u8; 16], usize)> {
+        let mut queue = self.lock();
+        let event = queue.events.pop_front()?;
+        if let Some(reported) = &event.reported {
+            // Under the lock, so that a purge and this agree about who had the event.
+            reported.fetch_add(1, Ordering::Relaxed);
+        }
+        if !queue.events.is_empty() {
+            // The reader's own read took the whole count.
+            let _ = real::write(self.fd, &1u64.to_ne_bytes());
+        }
+        let mut bytes = [0; 16];
+        let len = self.format.len();
+        match self.format {
+            Format::Completion => {
+                let desc = ib_uverbs_comp_event_desc {
+                    cq_handle: event.element,
+                };
+                bytes[..len].copy_from_slice(bytes_of(&desc));
+            }
+            Format::Async => {
+                let desc = ib_uverbs_async_event_desc {
+                    element: event.element,
+                    event_type: event.kind,
+                    reserved: 0,
+                };
+                bytes[..len].copy_from_slice(bytes_of(&desc));
+            }
+        }
+        Some((bytes, len))
+    }
+}
+
+impl Format {
+    const fn len(self) -> usize {
+        match self {
+            Self::Completion => size_of::<ib_uverbs_comp_event_desc>(),
+            Self::Async => size_of::<ib_uverbs_async_event_desc>(),
+        }
+    }
+}
+
+impl File for EventChannel {
+    /// One event a call, as the kernel has it. The waiting is the kernel's own, on the eventfd: so
+    /// `O_NONBLOCK` and interrupted calls are as they should be.
+    fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
+        if buf.len() < self.format.len() {
+            return Err(libc::EINVAL);
+        }
+        loop {
+            real::read(fd, &mut [0; 8])?;
+            if let Some((bytes, len)) = self.pop() {
+                buf[..len].copy_from_slice(&bytes[..len]);
+                return Ok(len);
+            }
+        }
+    }
+
+    fn write(&self, _fd: RawFd, _buf: &[u8]) -> Result<usize, Errno> {
+        Err(libc::EINVAL)
+    }
+
+    fn close(&self, _fd: RawFd) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        queue.events.clear();
+    }
+}
+
+/// An object whose failures are told to its program.
+#[derive(Clone)]
+pub struct AsyncSource {
+    channel: Arc<EventChannel>,
+    /// The program's own handle for the object.
+    element: u64,
+    reported: Reported,
+}
+
+impl AsyncSource {
+    /// Events of the object `element` go to `channel`.
+    pub fn new(channel: &Arc<EventChannel>, element: u64) -> Self {
+        Self {
+            channel: Arc::clone(channel),
+            element,
+            reported: Reported::default(),
+        }
+    }
+
+    /// Reports an event.
+    pub fn raise(&self, kind: AsyncEvent) {
+        self.channel.push(Event {
+            element: self.element,
+            kind: kind as u32,
+            reported: Some(Arc::clone(&self.reported)),
+        });
+    }
+
+    /// Takes back what was not read, and tells how many events were.
+    pub fn finish(&self) -> u32 {
+        self.channel.purge(&self.reported);
+        self.reported.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readable(channel: &EventChannel) -> bool {
+        let mut poll = libc::pollfd {
+            fd: channel.fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one pollfd.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+
+    #[test]
+    fn readable_exactly_while_events_wait() {
+        let channel = EventChannel::completion().unwrap();
+        let reported = Reported::default();
+        assert!(!readable(&channel));
+        channel.complete(7, &reported);
+        channel.complete(8, &reported);
+        let mut buf = [0; 8];
+        for expected in [7u64, 8] {
+            assert!(readable(&channel));
+            assert_eq!(channel.read(channel.fd(), &mut buf), Ok(8));
+            assert_eq!(u64::from_ne_bytes(buf), expected);
+        }
+        assert!(!readable(&channel));
+        assert_eq!(reported.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_purge_leaves_the_others_and_counts_only_what_was_read() {
+        let channel = EventChannel::asynchronous().unwrap();
+        let (gone, stays) = (AsyncSource::new(&channel, 1), AsyncSource::new(&channel, 2));
+        gone.raise(AsyncEvent::WqFatal);
+        stays.raise(AsyncEvent::CqErr);
+        gone.raise(AsyncEvent::WqFatal);
+        let mut buf = [0; 16];
+        assert_eq!(channel.read(channel.fd(), &mut buf), Ok(16));
+        assert_eq!((buf[0], buf[8]), (1, 19));
+        assert_eq!(gone.finish(), 1);
+        assert!(readable(&channel));
+        assert_eq!(channel.read(channel.fd(), &mut buf), Ok(16));
+        assert_eq!((buf[0], buf[8]), (2, 0));
+        assert!(!readable(&channel));
+
+        stays.raise(AsyncEvent::CqErr);
+        assert_eq!(stays.finish(), 1);
+        assert!(!readable(&channel));
+    }
+
+    #[test]
+    fn a_short_buffer_takes_nothing() {
+        let channel = EventChannel::asynchronous().unwrap();
+        channel.raise(AsyncEvent::PortErr, 1);
+        assert_eq!(channel.read(channel.fd(), &mut [0; 8]), Err(libc::EINVAL));
+        assert!(readable(&channel));
+        channel.close(channel.fd());
+        assert!(channel.is_closed());
+    }
+}

@@ -1,0 +1,304 @@
+//! Memory regions: from lkey and address to memory that may be touched.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use crate::abi;
+use crate::process::Errno;
+
+use super::fault_in;
+
+/// What an access wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Gather for a send.
+    Read,
+    /// Scatter a received frame.
+    Write,
+}
+
+/// A registered range (PRM "Memory key").
+#[derive(Debug, Clone, Copy)]
+pub struct Region {
+    /// Index << 8 | variant.
+    pub lkey: u32,
+    /// The protection domain it belongs to.
+    pub pd: u32,
+    /// `IB_UVERBS_ACCESS_*`.
+    pub access: u32,
+    /// Where it begins, as work requests say it.
+    iova: u64,
+    /// Where it begins in this process.
+    start: u64,
+    len: u64,
+}
+
+/// Indexes below this are never a region's: 0 is no key, and 1 with variant 0 is
+/// `MLX5_INVALID_LKEY`, which ends a scatter list.
+const FIRST_INDEX: u32 = 16;
+/// As many regions as `max_mr` tells.
+pub const MAX_REGIONS: u32 = 1 << 16;
+/// So many freed indexes rest before one is used again.
+const RESTING: usize = 64;
+
+/// All regions of a device, by the index in their keys.
+#[derive(Default)]
+pub struct Regions {
+    slots: Vec<Option<Region>>,
+    /// The region of the last access, which nearly always is that of the next: found at a comparison, it keeps an
+    /// access from waiting until its key has been looked up. Gone as soon as any region changes.
+    last: Cell<Option<Region>>,
+    free: VecDeque<u32>,
+    variant: u8,
+}
+
+impl Regions {
+    /// What REG_MR asks for, which [`check_region`] has found sound.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there are too many.
+    pub fn register(
+        &mut self,
+        pd: u32,
+        access: u32,
+        start: u64,
+        len: u64,
+        iova: u64,
+    ) -> Result<Region, Errno> {
+        self.last.set(None);
+        let index = match self.free.front() {
+            Some(&index) if self.free.len() > RESTING || self.slots.len() as u32 >= MAX_REGIONS => {
+                self.free.pop_front();
+                index
+            }
+            _ if (self.slots.len() as u32) < MAX_REGIONS => {
+                self.slots.push(None);
+                self.slots.len() as u32 - 1
+            }
+            _ => return Err(libc::ENOMEM),
+        };
+        self.variant = self.variant.wrapping_add(1);
+        let lkey = (index + FIRST_INDEX) << 8 | u32::from(self.variant);
+        let region = Region {
+            lkey,
+            pd,
+            access,
+            iova,
+            start,
+            len,
+        };
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            *slot = Some(region);
+        }
+        Ok(region)
+    }
+
+    /// What REREG_MR asks for: the same key, another range, domain or rights.
+    ///
+    /// # Errors
+    /// As [`check_region`].
+    pub fn change(
+        &mut self,
+        lkey: u32,
+        pd: Option<u32>,
+        access: Option<u32>,
+        range: Option<(u64, u64, u64)>,
+    ) -> Result<Region, Errno> {
+        self.last.set(None);
+        let old = self.get(lkey).copied().ok_or(libc::EINVAL)?;
+        let (start, len, iova) = range.unwrap_or((old.start, old.len, old.iova));
+        let access = access.unwrap_or(old.access);
+        check_region(access, start, len, iova)?;
+        let new = Region {
+            lkey,
+            pd: pd.unwrap_or(old.pd),
+            access,
+            iova,
+            start,
+            len,
+        };
+        if let Some(slot) = self.slots.get_mut(index_of(lkey)) {
+            *slot = Some(new);
+        }
+        Ok(new)
+    }
+
+    /// Forgets a region: from now on its key is nobody's.
+    pub fn remove(&mut self, lkey: u32) {
+        self.last.set(None);
+        if self.get(lkey).is_some()
+            && let Some(slot) = self.slots.get_mut(index_of(lkey))
+        {
+            *slot = None;
+            self.free.push_back(index_of(lkey) as u32);
+        }
+    }
+
+    /// The region a key stands for, if the whole key is right.
+    #[inline(always)]
+    pub fn get(&self, lkey: u32) -> Option<&Region> {
+        self.slots
+            .get(index_of(lkey))?
+            .as_ref()
+            .filter(|region| region.lkey == lkey)
+    }
+
+    #[cold]
+    fn look_up(&self, lkey: u32) -> Option<Region> {
+        let region = self.get(lkey).copied();
+        self.last.set(region);
+        region
+    }
+
+    /// The memory an access of `len` bytes at `addr` through `lkey` means, if a queue of protection
+    /// domain `pd` may do it.
+    #[inline(always)]
+    pub fn resolve(
+        &self,
+        lkey: u32,
+        pd: u32,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Option<*mut u8> {
+        let region = match self.last.get() {
+            Some(last) if last.lkey == lkey => last,
+            _ => self.look_up(lkey)?,
+        };
+        let offset = addr.wrapping_sub(region.iova);
+        let inside = offset <= region.len && len <= region.len - offset;
+        let allowed =
+            access == Access::Read || region.access & abi::IB_UVERBS_ACCESS_LOCAL_WRITE != 0;
+        (inside && allowed && region.pd == pd)
+            .then_some(region.start.wrapping_add(offset) as *mut u8)
+    }
+}
+
+#[inline]
+fn index_of(lkey: u32) -> usize {
+    (lkey >> 8).wrapping_sub(FIRST_INDEX) as usize
+}
+
+/// The kernel's checks (`ib_check_mr_access`, `ib_umem_get`), then the pinning. It needs no device, and
+/// takes long where there is much memory.
+///
+/// # Errors
+/// `EINVAL` for rights that contradict each other or an iova at another place in its page, `EFAULT` for
+/// memory that is not there or not so accessible, `EOPNOTSUPP` for on-demand paging.
+pub fn check_region(access: u32, start: u64, len: u64, iova: u64) -> Result<(), Errno> {
+    let writes = abi::IB_UVERBS_ACCESS_REMOTE_WRITE | abi::IB_UVERBS_ACCESS_REMOTE_ATOMIC;
+    let known = abi::IB_UVERBS_ACCESS_LOCAL_WRITE
+        | writes
+        | abi::IB_UVERBS_ACCESS_REMOTE_READ
+        | abi::IB_UVERBS_ACCESS_MW_BIND
+        | abi::IB_UVERBS_ACCESS_ZERO_BASED
+        | abi::IB_UVERBS_ACCESS_ON_DEMAND
+        | abi::IB_UVERBS_ACCESS_HUGETLB
+        | abi::IB_UVERBS_ACCESS_OPTIONAL_RANGE;
+    if access & writes != 0 && access & abi::IB_UVERBS_ACCESS_LOCAL_WRITE == 0
+        || access & !known != 0
+    {
+        return Err(libc::EINVAL);
+    }
+    if access & abi::IB_UVERBS_ACCESS_ON_DEMAND != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if start & 0xfff != iova & 0xfff
+        || start.checked_add(len).is_none()
+        || iova.checked_add(len).is_none()
+        || len == 0
+    {
+        return Err(libc::EINVAL);
+    }
+    fault_in(
+        start,
+        len,
+        access & (abi::IB_UVERBS_ACCESS_LOCAL_WRITE | writes) != 0,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITE: u32 = abi::IB_UVERBS_ACCESS_LOCAL_WRITE;
+
+    #[test]
+    fn every_way_to_be_wrong_is_refused() {
+        let memory = [0u8; 256];
+        let at = memory.as_ptr() as u64;
+        let mut regions = Regions::default();
+        let region = regions.register(1, WRITE, at, 256, at).unwrap();
+        let resolve = |lkey, pd, addr, len| regions.resolve(lkey, pd, addr, len, Access::Write);
+        assert_eq!(resolve(region.lkey, 1, at, 256), Some(at as *mut u8));
+        assert_eq!(
+            resolve(region.lkey, 1, at + 256, 0),
+            Some((at + 256) as *mut u8)
+        );
+        assert_eq!(resolve(region.lkey ^ 1, 1, at, 1), None, "variant");
+        assert_eq!(resolve(region.lkey + 256, 1, at, 1), None, "index");
+        assert_eq!(resolve(region.lkey, 2, at, 1), None, "domain");
+        assert_eq!(resolve(region.lkey, 1, at - 1, 1), None, "before");
+        assert_eq!(resolve(region.lkey, 1, at + 255, 2), None, "behind");
+        assert_eq!(resolve(region.lkey, 1, at + 1, u64::MAX), None, "overflow");
+        assert_eq!(resolve(abi::MLX5_INVALID_LKEY, 1, at, 1), None);
+    }
+
+    #[test]
+    fn rights_and_reregistration() {
+        let memory = [0u8; 64];
+        let at = memory.as_ptr() as u64;
+        let mut regions = Regions::default();
+        let region = regions.register(1, 0, at, 64, at).unwrap();
+        assert_eq!(regions.resolve(region.lkey, 1, at, 1, Access::Write), None);
+        assert!(
+            regions
+                .resolve(region.lkey, 1, at, 1, Access::Read)
+                .is_some()
+        );
+        regions
+            .change(region.lkey, Some(3), Some(WRITE), None)
+            .unwrap();
+        assert!(
+            regions
+                .resolve(region.lkey, 3, at, 1, Access::Write)
+                .is_some()
+        );
+        assert_eq!(
+            check_region(abi::IB_UVERBS_ACCESS_REMOTE_WRITE, at, 64, at),
+            Err(libc::EINVAL)
+        );
+        assert_eq!(check_region(WRITE, at, 64, at + 1), Err(libc::EINVAL));
+        assert_eq!(check_region(WRITE, 4096, 64, 4096), Err(libc::EFAULT));
+        assert_eq!(check_region(WRITE, at, 0, at), Err(libc::EINVAL));
+        regions.remove(region.lkey);
+        assert!(regions.get(region.lkey).is_none());
+    }
+
+    #[test]
+    fn an_iova_of_its_own_is_translated() {
+        let memory = [0u8; 64];
+        let at = memory.as_ptr() as u64;
+        let iova = 0x10_0000_0000 | at & 0xfff;
+        let mut regions = Regions::default();
+        let region = regions.register(1, WRITE, at, 64, iova).unwrap();
+        assert_eq!(
+            regions.resolve(region.lkey, 1, iova + 8, 8, Access::Write),
+            Some((at + 8) as *mut u8)
+        );
+        assert_eq!(regions.resolve(region.lkey, 1, at, 8, Access::Write), None);
+    }
+
+    #[test]
+    fn freed_keys_rest() {
+        let memory = [0u8; 64];
+        let at = memory.as_ptr() as u64;
+        let mut regions = Regions::default();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..60 {
+            let region = regions.register(1, WRITE, at, 64, at).unwrap();
+            assert!(seen.insert(region.lkey >> 8));
+            regions.remove(region.lkey);
+        }
+    }
+}

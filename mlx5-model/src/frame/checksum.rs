@@ -1,0 +1,122 @@
+//! The Internet checksum (RFC 1071) and SCTP's CRC32c, for wires that make or mend frames.
+//!
+//! May import: nothing. Invariant: sums are of native-endian words, so they add up whatever the machine,
+//! and a folded sum is stored with `to_ne_bytes` (RFC 1071 section 2(B): byte order independence).
+
+/// Adds the 16-bit words of `bytes` to a running sum. Only the last piece of a sum may have an odd
+/// length.
+#[inline]
+pub fn add(sum: u64, bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    // Four bytes at a time: 2^32 and 2^16 are both 1 modulo 0xffff, and 64 bits cannot overflow
+    // with fewer than 2^32 words.
+    let sum = words
+        .iter()
+        .fold(sum, |sum, word| sum + u64::from(u32::from_ne_bytes(*word)));
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    sum + u64::from(u32::from_ne_bytes(last))
+}
+
+/// Folds a sum to 16 bits. Zero only if every summed byte was zero.
+#[inline]
+pub fn fold(sum: u64) -> u16 {
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    ((sum >> 16) + (sum & 0xffff)) as u16
+}
+
+/// The sum of a pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): `addresses` are source and
+/// destination in a row.
+#[inline]
+pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
+    let sum = add(0, addresses);
+    let sum = add(sum, &(length as u32).to_be_bytes());
+    add(sum, &[0, protocol])
+}
+
+/// The bytes a checksum field gets for a sum over everything with that field at zero.
+#[inline]
+pub fn finish(sum: u64) -> [u8; 2] {
+    (!fold(sum)).to_ne_bytes()
+}
+
+/// As [`finish`], for UDP, where zero means "none" and is sent as 0xffff (RFC 768).
+#[inline]
+pub fn finish_udp(sum: u64) -> [u8; 2] {
+    match !fold(sum) {
+        0 => [0xff, 0xff],
+        sum => sum.to_ne_bytes(),
+    }
+}
+
+const CRC32C: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut crc = i as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 {
+                crc >> 1 ^ 0x82f6_3b78
+            } else {
+                crc >> 1
+            };
+            bit += 1;
+        }
+        table[i] = crc;
+        i += 1;
+    }
+    table
+};
+
+/// SCTP's checksum (RFC 9260 appendix A), as its field holds it.
+pub fn crc32c(bytes: &[u8]) -> [u8; 4] {
+    let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
+        CRC32C[((crc ^ u32::from(*byte)) & 0xff) as usize] ^ crc >> 8
+    });
+    (!crc).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_rfc_1071() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(fold(add(0, &bytes)).to_ne_bytes(), [0xdd, 0xf2]);
+        // In pieces, and with an odd end.
+        assert_eq!(
+            fold(add(add(0, &bytes[..2]), &bytes[2..])).to_ne_bytes(),
+            [0xdd, 0xf2]
+        );
+        assert_eq!(fold(add(0, &[0x12])).to_ne_bytes(), [0x12, 0x00]);
+    }
+
+    #[test]
+    fn a_known_ipv4_header() {
+        let header = [
+            0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0x00,
+            0x01, 0xc0, 0xa8, 0x00, 0xc7,
+        ];
+        assert_eq!(finish(add(0, &header)), [0xb8, 0x61]);
+    }
+
+    #[test]
+    fn folding_the_largest_sums() {
+        assert_eq!(fold(u64::MAX), 0xffff);
+        assert_eq!(fold(0), 0);
+        assert_eq!(fold(0xffff), 0xffff);
+        assert_eq!(fold(0x1_0000), 1);
+        assert_eq!(finish_udp(0xffff), [0xff, 0xff]);
+    }
+
+    #[test]
+    fn the_crc_of_the_digits() {
+        // The check value of CRC-32C is 0xe3069283.
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283_u32.to_le_bytes());
+    }
+}

@@ -1,0 +1,404 @@
+//! A frame inside the NIC: what it was parsed to, and the sums over it.
+//!
+//! May import `rss` and `abi`. Invariant: no function here panics on any bytes.
+
+pub mod checksum;
+
+use rss::{FrameClass, L3, L4};
+
+use crate::abi;
+
+/// What a rule can ask of a frame in one comparison: each bit is one property.
+pub mod kind {
+    /// IPv4.
+    pub const IPV4: u32 = 1 << 0;
+    /// IPv6.
+    pub const IPV6: u32 = 1 << 1;
+    /// TCP.
+    pub const TCP: u32 = 1 << 2;
+    /// UDP.
+    pub const UDP: u32 = 1 << 3;
+    /// A C-VLAN tag directly behind the addresses.
+    pub const CVLAN: u32 = 1 << 4;
+    /// To a group address.
+    pub const MULTICAST: u32 = 1 << 5;
+    /// To a single station.
+    pub const UNICAST: u32 = 1 << 6;
+}
+
+/// IEEE 802.1Q customer tag.
+const TPID_CVLAN: [u8; 2] = [0x81, 0x00];
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+
+/// A frame on its way through steering.
+pub struct Arrival<'f> {
+    /// From the destination MAC to the last byte before the FCS.
+    pub bytes: &'f [u8],
+    /// What the NIC's parser made of it. Borrowed, because copying what has just been stored field by
+    /// field would wait for every store before it, those into other cores' cache lines included.
+    pub class: &'f FrameClass,
+    /// Bits of [`kind`].
+    pub kinds: u32,
+    /// When it came, in ns of the NIC's clock.
+    pub now_ns: u64,
+}
+
+impl<'f> Arrival<'f> {
+    /// A frame that [`FrameClass::of`] has parsed.
+    #[inline(always)]
+    pub fn new(bytes: &'f [u8], class: &'f FrameClass, now_ns: u64) -> Self {
+        let kinds = kinds_of(bytes, class);
+        Self {
+            bytes,
+            class,
+            kinds,
+            now_ns,
+        }
+    }
+
+    /// The tag control information of a C-VLAN tag directly behind the addresses, which is the only
+    /// tag that is stripped.
+    #[inline]
+    pub fn cvlan(&self) -> Option<u16> {
+        if self.kinds & kind::CVLAN != 0 {
+            self.class.vlan
+        } else {
+            None
+        }
+    }
+
+    /// The frame check sequence as it stands on the wire, over the frame as it came.
+    pub fn fcs(&self) -> [u8; 4] {
+        crc32(self.bytes).to_le_bytes()
+    }
+
+    /// `l4_hdr_type_etc` of the CQE without `cv`: bits 6:4 transport, bits 3:2 network layer.
+    #[inline]
+    pub fn header_types(&self) -> u8 {
+        let l3 = match self.class.l3 {
+            L3::None => abi::MLX5_CQE_L3_HDR_TYPE_NONE,
+            L3::Ipv4 => abi::MLX5_CQE_L3_HDR_TYPE_IPV4,
+            L3::Ipv6 => abi::MLX5_CQE_L3_HDR_TYPE_IPV6,
+        };
+        // PRM "CQE format", l4_hdr_type: 1 TCP without ACK, 2 UDP, 3 TCP with ACK alone, 4 TCP with ACK
+        // and data.
+        let l4 = match self.class.l4 {
+            L4::None => 0,
+            L4::Udp => 2,
+            L4::Tcp => {
+                let header = self
+                    .bytes
+                    .get(usize::from(self.class.l4_offset)..)
+                    .unwrap_or(&[]);
+                let header_len = usize::from(header.get(12).copied().unwrap_or(0) >> 4) * 4;
+                let ack = header.get(13).copied().unwrap_or(0) & 0x10 != 0;
+                match (ack, header.len() > header_len) {
+                    (false, _) => 1,
+                    (true, false) => 3,
+                    (true, true) => 4,
+                }
+            }
+        };
+        (l4 << 4 | l3 << 2) as u8
+    }
+
+    /// `hds_ip_ext` of the CQE: which checksums were found right.
+    pub fn checks(&self) -> u8 {
+        let mut checks = abi::MLX5_CQE_L2_OK;
+        let network = self
+            .bytes
+            .get(usize::from(self.class.l3_offset)..)
+            .unwrap_or(&[]);
+        match self.class.l3 {
+            L3::None => return checks as u8,
+            L3::Ipv6 => checks |= abi::MLX5_CQE_L3_OK,
+            L3::Ipv4 => {
+                let header = usize::from(self.class.l4_offset - self.class.l3_offset);
+                if fold(sum(network.get(..header).unwrap_or(&[]))) == 0xffff {
+                    checks |= abi::MLX5_CQE_L3_OK;
+                }
+            }
+        }
+        if self.class.l4 != L4::None
+            && let Some(segment) = transport(network, self.class)
+            && fold(pseudo_header(network, self.class, segment.len()) + sum(segment)) == 0xffff
+        {
+            checks |= abi::MLX5_CQE_L4_OK;
+        }
+        checks as u8
+    }
+}
+
+#[inline(always)]
+fn kinds_of(bytes: &[u8], class: &FrameClass) -> u32 {
+    let mut kinds = 0;
+    // A frame that ends within the header its IP header announces is nothing to the parser: only rules
+    // that ask for no layer take it.
+    if !class.truncated_l4 {
+        kinds |= match class.l3 {
+            L3::None => 0,
+            L3::Ipv4 => kind::IPV4,
+            L3::Ipv6 => kind::IPV6,
+        } | match class.l4 {
+            L4::None => 0,
+            L4::Tcp => kind::TCP,
+            L4::Udp => kind::UDP,
+        };
+    }
+    if class.vlan_tags > 0 && bytes.get(12..14) == Some(&TPID_CVLAN) {
+        kinds |= kind::CVLAN;
+    }
+    let group = bytes.first().is_some_and(|byte| byte & 1 != 0);
+    kinds
+        | if group {
+            kind::MULTICAST
+        } else {
+            kind::UNICAST
+        }
+}
+
+/// The transport segment without the padding behind it, as far as the frame holds it.
+fn transport<'f>(network: &'f [u8], class: &FrameClass) -> Option<&'f [u8]> {
+    let start = usize::from(class.l4_offset - class.l3_offset);
+    let end = match class.l3 {
+        L3::None => return None,
+        L3::Ipv4 => usize::from(u16::from_be_bytes([*network.get(2)?, *network.get(3)?])),
+        L3::Ipv6 => start + usize::from(u16::from_be_bytes([*network.get(4)?, *network.get(5)?])),
+    };
+    network.get(start..end)
+}
+
+fn pseudo_header(network: &[u8], class: &FrameClass, len: usize) -> u32 {
+    let addresses = match class.l3 {
+        L3::Ipv4 => network.get(12..20),
+        _ => network.get(8..40),
+    };
+    sum(addresses.unwrap_or(&[])) + u32::from(class.ip_protocol) + len as u32
+}
+
+/// The sum of 16-bit words that Internet checksums are made of (RFC 1071), not yet folded.
+fn sum(bytes: &[u8]) -> u32 {
+    let mut words = bytes.chunks_exact(2);
+    let whole: u32 = words
+        .by_ref()
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    whole
+        + words
+            .remainder()
+            .first()
+            .map_or(0, |&last| u32::from(last) << 8)
+}
+
+fn fold(mut sum: u32) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// Fills in the checksums that a send WQE asks the NIC for (`MLX5_ETH_WQE_L3_CSUM`, `_L4_CSUM`).
+pub fn fill_checksums(frame: &mut [u8], l3: bool, l4: bool) {
+    let class = FrameClass::of(frame);
+    let Some(network) = frame.get_mut(usize::from(class.l3_offset)..) else {
+        return;
+    };
+    if class.l3 == L3::None {
+        return;
+    }
+    let header = usize::from(class.l4_offset - class.l3_offset);
+    if l3
+        && class.l3 == L3::Ipv4
+        && let Some(bytes) = network.get_mut(..header)
+    {
+        bytes[10..12].fill(0);
+        let value = !fold(sum(bytes));
+        bytes[10..12].copy_from_slice(&value.to_be_bytes());
+    }
+    let at = match class.ip_protocol {
+        PROTOCOL_TCP => 16,
+        PROTOCOL_UDP => 6,
+        _ => return,
+    };
+    if !l4 || class.l4 == L4::None {
+        return;
+    }
+    let Some(len) = transport(network, &class).map(<[u8]>::len) else {
+        return;
+    };
+    let pseudo = pseudo_header(network, &class, len);
+    let Some(segment) = network.get_mut(header..header + len) else {
+        return;
+    };
+    let Some(field) = segment.get_mut(at..at + 2) else {
+        return;
+    };
+    field.fill(0);
+    let value = match !fold(pseudo + sum(segment)) {
+        // A UDP checksum of zero would say there is none.
+        0 if class.ip_protocol == PROTOCOL_UDP => 0xffff,
+        value => value,
+    };
+    segment[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Eight tables for eight bytes at a time.
+static CRC_TABLES: [[u32; 256]; 8] = crc_tables();
+
+const fn crc_tables() -> [[u32; 256]; 8] {
+    let mut tables = [[0u32; 256]; 8];
+    let mut value = 0;
+    while value < 256 {
+        let mut crc = value as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            // IEEE 802.3, 3.2.9, least significant bit first.
+            crc = if crc & 1 != 0 {
+                crc >> 1 ^ 0xedb8_8320
+            } else {
+                crc >> 1
+            };
+            bit += 1;
+        }
+        tables[0][value] = crc;
+        value += 1;
+    }
+    let mut table = 1;
+    while table < 8 {
+        let mut value = 0;
+        while value < 256 {
+            let before = tables[table - 1][value];
+            tables[table][value] = before >> 8 ^ tables[0][(before & 0xff) as usize];
+            value += 1;
+        }
+        table += 1;
+    }
+    tables
+}
+
+/// The Ethernet CRC.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        let low = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]) ^ crc;
+        let table = |index: usize, value: u32| CRC_TABLES[index][(value & 0xff) as usize];
+        crc = table(7, low)
+            ^ table(6, low >> 8)
+            ^ table(5, low >> 16)
+            ^ table(4, low >> 24)
+            ^ table(3, u32::from(chunk[4]))
+            ^ table(2, u32::from(chunk[5]))
+            ^ table(1, u32::from(chunk[6]))
+            ^ table(0, u32::from(chunk[7]));
+    }
+    for &byte in chunks.remainder() {
+        crc = CRC_TABLES[0][((crc ^ u32::from(byte)) & 0xff) as usize] ^ crc >> 8;
+    }
+    !crc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checks(frame: &[u8]) -> u8 {
+        Arrival::new(frame, &FrameClass::of(frame), 0).checks()
+    }
+
+    fn seen(frame: &[u8]) -> (u32, u8, Option<u16>) {
+        let class = FrameClass::of(frame);
+        let arrival = Arrival::new(frame, &class, 0);
+        (arrival.kinds, arrival.header_types(), arrival.cvlan())
+    }
+
+    fn udp(payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0x02, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
+        frame.extend([
+            0x45,
+            0,
+            0,
+            (28 + payload.len()) as u8,
+            0,
+            0,
+            0,
+            0,
+            64,
+            17,
+            0,
+            0,
+        ]);
+        frame.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([0x04, 0, 0x13, 0x89, 0, (8 + payload.len()) as u8, 0, 0]);
+        frame.extend(payload);
+        frame
+    }
+
+    #[test]
+    fn the_crc_is_ethernets() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        assert_eq!(crc32(b""), 0);
+        let bytes: Vec<u8> = (0..255).collect();
+        for len in 0..40 {
+            let mut slow = u32::MAX;
+            for byte in &bytes[..len] {
+                slow = CRC_TABLES[0][((slow ^ u32::from(*byte)) & 0xff) as usize] ^ slow >> 8;
+            }
+            assert_eq!(crc32(&bytes[..len]), !slow);
+        }
+    }
+
+    #[test]
+    fn checksums_filled_are_checksums_found_right() {
+        for payload in [&b"even"[..], b"odd", b""] {
+            let mut frame = udp(payload);
+            assert_eq!(checks(&frame), 1);
+            fill_checksums(&mut frame, true, true);
+            // Padding behind the datagram does not count.
+            frame.extend([0xff; 5]);
+            assert_eq!(checks(&frame), 7);
+            frame[14] ^= 0x01;
+        }
+    }
+
+    #[test]
+    fn kinds_and_header_types() {
+        let frame = udp(b"x");
+        let ipv4_udp = kind::IPV4 | kind::UDP;
+        assert_eq!(
+            seen(&frame),
+            (ipv4_udp | kind::UNICAST, 2 << 4 | 2 << 2, None)
+        );
+        assert_eq!(
+            seen(&frame[..38]).0,
+            kind::UNICAST,
+            "ends within its UDP header"
+        );
+        let mut tagged = frame[..12].to_vec();
+        tagged.extend([0x81, 0, 0x20, 100]);
+        tagged.extend(&frame[12..]);
+        tagged[0] = 1;
+        let kinds = ipv4_udp | kind::CVLAN | kind::MULTICAST;
+        assert_eq!(seen(&tagged), (kinds, 2 << 4 | 2 << 2, Some(0x2064)));
+        tagged[12] = 0x88;
+        tagged[13] = 0xa8;
+        assert_eq!(seen(&tagged).2, None);
+    }
+
+    #[test]
+    fn no_bytes_panic() {
+        let mut frame = udp(b"payload");
+        for len in 0..frame.len() {
+            let class = FrameClass::of(&frame[..len]);
+            let arrival = Arrival::new(&frame[..len], &class, 0);
+            let _ = (arrival.checks(), arrival.header_types(), arrival.fcs());
+            fill_checksums(&mut frame.clone()[..len], true, true);
+        }
+        for at in 12..frame.len() {
+            frame[at] = 0xff;
+            let _ = checks(&frame);
+            fill_checksums(&mut frame.clone(), true, true);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The C library's own functions, past the model's symbols of the same names.
+//!
+//! Imports nothing. Invariant: a call finds its function once by `dlsym(RTLD_NEXT)` and keeps the
+//! address in an atomic, so that it works before any constructor ran, in any thread and in a signal
+//! handler's `write`.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use libc::{mode_t, off_t, size_t, ssize_t};
+
+/// An errno value.
+pub type Errno = c_int;
+
+/// The C signatures, untouched: errno is where the C library left it.
+pub mod raw {
+    use std::mem::transmute;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    use libc::{DIR, FILE, off64_t};
+
+    use super::*;
+
+    fn find(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+        let known = cache.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: the name is a C string; RTLD_NEXT is answered by the dynamic linker at any time.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        cache.store(found, Ordering::Relaxed);
+        found
+    }
+
+    macro_rules! functions {
+        ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty, or $fail:expr;)*) => {$(
+            #[doc = concat!("`", stringify!($name), "` as the C library has it, or `ENOSYS` if it lacks it.")]
+            ///
+            /// # Safety
+            /// As the C function of that name.
+            #[inline]
+            pub unsafe fn $name($($arg: $ty),*) -> $ret {
+                static AT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => unreachable!(),
+                };
+                let at = find(&AT, NAME);
+                if at.is_null() {
+                    super::set_errno(libc::ENOSYS);
+                    return $fail;
+                }
+                // SAFETY: the address is that of the C function of this name, and the signature is
+                // the one of its header (variadic ones with their one optional argument, which
+                // the x86-64 and aarch64 System V conventions pass just so).
+                let call = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $ret>(at) };
+                // SAFETY: the caller keeps the C function's contract.
+                unsafe { call($($arg),*) }
+            }
+        )*};
+    }
+
+    functions! {
+        open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, or -1;
+        open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, or -1;
+        openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, or -1;
+        openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, or -1;
+        __open_2(path: *const c_char, flags: c_int) -> c_int, or -1;
+        __open64_2(path: *const c_char, flags: c_int) -> c_int, or -1;
+        __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int, or -1;
+        __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int, or -1;
+        fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, or std::ptr::null_mut();
+        fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE, or std::ptr::null_mut();
+        opendir(path: *const c_char) -> *mut DIR, or std::ptr::null_mut();
+        stat(path: *const c_char, out: *mut libc::stat) -> c_int, or -1;
+        lstat(path: *const c_char, out: *mut libc::stat) -> c_int, or -1;
+        fstatat(dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, or -1;
+        stat64(path: *const c_char, out: *mut libc::stat64) -> c_int, or -1;
+        lstat64(path: *const c_char, out: *mut libc::stat64) -> c_int, or -1;
+        fstatat64(dir: c_int, path: *const c_char, out: *mut libc::stat64, flags: c_int) -> c_int, or -1;
+        __xstat(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, or -1;
+        __lxstat(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, or -1;
+        __xstat64(version: c_int, path: *const c_char, out: *mut libc::stat64) -> c_int, or -1;
+        __lxstat64(version: c_int, path: *const c_char, out: *mut libc::stat64) -> c_int, or -1;
+        statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int, or -1;
+        access(path: *const c_char, mode: c_int) -> c_int, or -1;
+        faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, or -1;
+        readlink(path: *const c_char, buf: *mut c_char, len: size_t) -> ssize_t, or -1;
+        readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, len: size_t) -> ssize_t, or -1;
+        realpath(path: *const c_char, out: *mut c_char) -> *mut c_char, or std::ptr::null_mut();
+        chdir(path: *const c_char) -> c_int, or -1;
+        lgetxattr(path: *const c_char, name: *const c_char, out: *mut c_void, len: size_t) -> ssize_t, or -1;
+        getxattr(path: *const c_char, name: *const c_char, out: *mut c_void, len: size_t) -> ssize_t, or -1;
+        listxattr(path: *const c_char, out: *mut c_char, len: size_t) -> ssize_t, or -1;
+        llistxattr(path: *const c_char, out: *mut c_char, len: size_t) -> ssize_t, or -1;
+        read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t, or -1;
+        write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t, or -1;
+        __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t, or -1;
+        ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int, or -1;
+        fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int, or -1;
+        fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int, or -1;
+        mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void, or libc::MAP_FAILED;
+        mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off64_t) -> *mut c_void, or libc::MAP_FAILED;
+        close(fd: c_int) -> c_int, or -1;
+        close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, or -1;
+        dup(fd: c_int) -> c_int, or -1;
+        dup2(old: c_int, new: c_int) -> c_int, or -1;
+        dup3(old: c_int, new: c_int, flags: c_int) -> c_int, or -1;
+        socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, or -1;
+        closefrom(first: c_int) -> (), or Default::default();
+        scandir(path: *const c_char, list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int, or -1;
+        scandir64(path: *const c_char, list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int, or -1;
+        eaccess(path: *const c_char, mode: c_int) -> c_int, or -1;
+        euidaccess(path: *const c_char, mode: c_int) -> c_int, or -1;
+        __realpath_chk(path: *const c_char, out: *mut c_char, room: size_t) -> *mut c_char, or std::ptr::null_mut();
+        canonicalize_file_name(path: *const c_char) -> *mut c_char, or std::ptr::null_mut();
+        if_nametoindex(name: *const c_char) -> c_uint, or 0;
+        if_indextoname(index: c_uint, out: *mut c_char) -> *mut c_char, or std::ptr::null_mut();
+        setenv(name: *const c_char, value: *const c_char, overwrite: c_int) -> c_int, or -1;
+    }
+}
+
+/// This thread's errno.
+#[inline]
+pub fn errno() -> Errno {
+    // SAFETY: the location is this thread's own, for as long as the thread lives.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets this thread's errno.
+#[inline]
+pub fn set_errno(errno: Errno) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno }
+}
+
+/// The count, or errno.
+fn counted(result: ssize_t) -> Result<usize, Errno> {
+    usize::try_from(result).map_err(|_| errno())
+}
+
+fn checked(result: c_int) -> Result<c_int, Errno> {
+    if result < 0 { Err(errno()) } else { Ok(result) }
+}
+
+/// `read(2)`.
+pub fn read(fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: the slice is writable for its length.
+    counted(unsafe { raw::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
+}
+
+/// `write(2)`.
+pub fn write(fd: RawFd, buf: &[u8]) -> Result<usize, Errno> {
+    // SAFETY: the slice is readable for its length.
+    counted(unsafe { raw::write(fd, buf.as_ptr().cast(), buf.len()) })
+}
+
+/// `open(2)` with the given flags, and `O_CREAT`'s mode.
+pub fn open(path: &CStr, flags: c_int, mode: mode_t) -> Result<RawFd, Errno> {
+    // SAFETY: the path is a C string.
+    checked(unsafe { raw::open(path.as_ptr(), flags, mode) })
+}
+
+/// `close(2)`.
+pub fn close(fd: RawFd) -> Result<(), Errno> {
+    // SAFETY: closing a number is memory-safe; whose descriptor it is, the caller knows.
+    checked(unsafe { raw::close(fd) }).map(drop)
+}
+
+/// `ioctl(2)`; `arg` is whatever the request wants.
+pub fn ioctl(fd: RawFd, request: c_ulong, arg: *mut c_void) -> Result<c_int, Errno> {
+    // SAFETY: the model forwards a program's own call unchanged: the program answers for `arg`.
+    checked(unsafe { raw::ioctl(fd, request, arg) })
+}
+
+/// `mmap(2)`. With `MAP_FIXED` it replaces what lies at `addr`, as the caller asked.
+pub fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: RawFd,
+    offset: off_t,
+) -> Result<*mut c_void, Errno> {
+    // SAFETY: a mapping without MAP_FIXED lands on free addresses; with it, the program that asked
+    // answers for the range.
+    let at = unsafe { raw::mmap(addr, len, prot, flags, fd, offset) };
+    if at == libc::MAP_FAILED {
+        Err(errno())
+    } else {
+        Ok(at)
+    }
+}
+
+/// `eventfd(2)`. Not interposed; here so that the device needs no unsafe code for it.
+pub fn eventfd(initial: c_uint, flags: c_int) -> Result<RawFd, Errno> {
+    // SAFETY: no pointers.
+    checked(unsafe { libc::eventfd(initial, flags) })
+}
+
+/// An anonymous file of that many bytes, closed on exec.
+pub fn memfd(name: &CStr, len: usize) -> Result<OwnedFd, Errno> {
+    // SAFETY: the name is a C string.
+    let fd = checked(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+    // SAFETY: the descriptor is new, so nobody else owns it.
+    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+    let len = off_t::try_from(len).map_err(|_| libc::EINVAL)?;
+    // SAFETY: no pointers.
+    checked(unsafe { libc::ftruncate(fd, len) })?;
+    Ok(owned)
+}

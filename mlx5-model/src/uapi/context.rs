@@ -1,0 +1,282 @@
+//! Contexts, and what devices and ports say of themselves.
+
+use std::cmp::min;
+use std::mem::size_of;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::device::event::EventChannel;
+use crate::device::nic::Session;
+use crate::device::rq::MAX_WQE;
+use crate::objects::LIMIT;
+use crate::process::Errno;
+use crate::settings::{DeviceCaps, DeviceSettings};
+
+use super::Request;
+
+/// CPUs that completion events can be steered to.
+pub const COMP_VECTORS: u32 = 2;
+/// `IBV_QPT_RAW_PACKET`, as a bit.
+const RAW_PACKET: u32 = 1 << IB_UVERBS_QPT_RAW_PACKET;
+/// The verbs' CQE and CQ sizes: what libmlx5 asks for.
+const MAX_SEND_WQEBB: u32 = 32768;
+/// A ConnectX-5.
+const PART: u32 = 4119;
+const FIRMWARE: u64 = 16 << 32 | 35 << 16 | 4030;
+/// Mellanox's OUI, as the driver reports it.
+const VENDOR: u32 = 0x02c9;
+
+/// GET_CONTEXT.
+pub fn get(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let asked: mlx5_ib_alloc_ucontext_req_v2 = request.driver(8)?;
+    if asked.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0 {
+        // libmlx5 asks again without.
+        return Err(libc::EOPNOTSUPP);
+    }
+    if asked.total_num_bfregs == 0 || asked.num_low_latency_bfregs > asked.total_num_bfregs {
+        return Err(libc::EINVAL);
+    }
+    if asked.comp_mask != 0 || asked.reserved0 != 0 || asked.reserved1 != 0 || asked.reserved2 != 0
+    {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let caps = &session.device().settings().caps;
+    let async_fd = session.begin()?;
+    request.reply(&ib_uverbs_get_context_resp {
+        async_fd: async_fd as u32,
+        num_comp_vectors: COMP_VECTORS,
+        ..Default::default()
+    })?;
+    let realtime = if caps.realtime_clock {
+        MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS
+    } else {
+        0
+    };
+    request.reply_driver(&mlx5_ib_alloc_ucontext_resp {
+        qp_tab_size: 1 << 17,
+        bf_reg_size: 512,
+        // Fewer than asked for would make libmlx5 want more through ioctl.
+        tot_bfregs: asked.total_num_bfregs,
+        cache_line_size: 64,
+        max_sq_desc_sz: 1024,
+        max_rq_desc_sz: MAX_WQE as u16,
+        max_send_wqebb: MAX_SEND_WQEBB,
+        max_recv_wr: caps.max_recv_wr,
+        max_srq_recv_wr: caps.max_srq_wr,
+        num_ports: session.device().settings().ports.len() as u16,
+        comp_mask: MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET | realtime,
+        response_length: size_of::<mlx5_ib_alloc_ucontext_resp>() as u32,
+        // Version 1: completions name their queue by the program's own index.
+        cqe_version: min(asked.max_cqe_version, 1),
+        cmds_supp_uhw: (MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE | MLX5_USER_CMDS_SUPP_UHW_CREATE_AH)
+            as u8,
+        eth_min_inline: MLX5_USER_INLINE_MODE_NONE as u8,
+        clock_info_versions: 1 << MLX5_IB_CLOCK_INFO_V1,
+        hca_core_clock_offset: 0,
+        log_uar_size: 12,
+        num_uars_per_page: 1,
+        ..Default::default()
+    })
+}
+
+fn device_attributes(session: &Session) -> ib_uverbs_query_device_resp {
+    let settings = session.device().settings();
+    let guid = guid(settings).to_be();
+    ib_uverbs_query_device_resp {
+        fw_ver: FIRMWARE,
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_ffff_ffff_f000,
+        vendor_id: VENDOR,
+        vendor_part_id: PART,
+        max_qp: LIMIT as u32,
+        max_qp_wr: MAX_SEND_WQEBB,
+        device_cap_flags: capability_flags(&settings.caps) as u32,
+        max_sge: 30,
+        max_sge_rd: 30,
+        max_cq: LIMIT as u32,
+        max_cqe: settings.caps.max_cqe,
+        max_mr: LIMIT as u32,
+        max_pd: LIMIT as u32,
+        max_qp_rd_atom: 16,
+        max_res_rd_atom: 1 << 20,
+        max_qp_init_rd_atom: 16,
+        atomic_cap: 1,
+        max_mw: LIMIT as u32,
+        max_raw_ethy_qp: LIMIT as u32,
+        max_mcast_grp: 2_097_152,
+        max_mcast_qp_attach: 240,
+        max_total_mcast_qp_attach: 503_316_480,
+        max_ah: LIMIT as u32,
+        max_srq: min(settings.caps.max_srq, LIMIT as u32),
+        max_srq_wr: settings.caps.max_srq_wr,
+        max_srq_sge: settings.caps.max_srq_sge,
+        max_pkeys: 128,
+        local_ca_ack_delay: 16,
+        phys_port_cnt: settings.ports.len() as u8,
+        ..Default::default()
+    }
+}
+
+/// The EUI-64 of the first port's address, as adapters carry it.
+fn guid(settings: &DeviceSettings) -> u64 {
+    let [a, b, c, d, e, f] = settings.ports.first().map_or([0; 6], |port| port.mac);
+    u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f])
+}
+
+fn capability_flags(caps: &DeviceCaps) -> u64 {
+    let flag = |on: bool, flag: u64| if on { flag } else { 0 };
+    IB_UVERBS_DEVICE_CHANGE_PHY_PORT
+        | IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT
+        | IB_UVERBS_DEVICE_SYS_IMAGE_GUID
+        | IB_UVERBS_DEVICE_UD_IP_CSUM
+        | IB_UVERBS_DEVICE_RAW_IP_CSUM
+        | IB_UVERBS_DEVICE_MEM_WINDOW
+        | IB_UVERBS_DEVICE_MANAGED_FLOW_STEERING
+        | flag(caps.scatter_fcs, IB_UVERBS_DEVICE_RAW_SCATTER_FCS)
+        | flag(caps.end_padding, IB_UVERBS_DEVICE_PCI_WRITE_END_PADDING)
+}
+
+/// QUERY_DEVICE.
+pub fn query_device(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    request.reply(&device_attributes(session))
+}
+
+/// EX_QUERY_DEVICE.
+pub fn query_device_ex(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_ex_query_device = request.core()?;
+    if command.comp_mask != 0 || command.reserved != 0 {
+        return Err(libc::EINVAL);
+    }
+    let caps = &session.device().settings().caps;
+    let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+    request.reply(&ib_uverbs_ex_query_device_resp {
+        base: device_attributes(session),
+        response_length: request.room::<ib_uverbs_ex_query_device_resp>(),
+        timestamp_mask: caps.timestamp_mask,
+        hca_core_clock: if caps.timestamp_mask == 0 {
+            0
+        } else {
+            caps.clock_khz
+        },
+        device_cap_flags_ex: capability_flags(caps),
+        rss_caps: ib_uverbs_rss_caps {
+            supported_qpts: RAW_PACKET,
+            max_rwq_indirection_tables: LIMIT as u32,
+            max_rwq_indirection_table_size: 1 << caps.max_ind_table_log,
+            reserved: 0,
+        },
+        max_wq_type_rq: min(caps.max_wq, LIMIT as u32),
+        raw_packet_caps: IB_UVERBS_RAW_PACKET_CAP_IP_CSUM
+            | flag(
+                caps.cvlan_stripping,
+                IB_UVERBS_RAW_PACKET_CAP_CVLAN_STRIPPING,
+            )
+            | flag(caps.scatter_fcs, IB_UVERBS_RAW_PACKET_CAP_SCATTER_FCS)
+            | flag(caps.delay_drop, IB_UVERBS_RAW_PACKET_CAP_DELAY_DROP),
+        cq_moderation_caps: match caps.cq_moderation {
+            true => ib_uverbs_cq_moderation_caps {
+                max_cq_moderation_count: u16::MAX,
+                max_cq_moderation_period: super::cq::MAX_PERIOD,
+                reserved: 0,
+            },
+            false => ib_uverbs_cq_moderation_caps::default(),
+        },
+        ..Default::default()
+    })?;
+    let tunnels = MLX5_IB_TUNNELED_OFFLOADS_VXLAN | MLX5_IB_TUNNELED_OFFLOADS_GRE;
+    let hashed = super::qp::OUTER_HASH_FIELDS
+        | if caps.tunnel_offloads {
+            u64::from(MLX5_RX_HASH_INNER)
+        } else {
+            0
+        };
+    request.reply_driver(&mlx5_ib_query_device_resp {
+        response_length: request.driver_room::<mlx5_ib_query_device_resp>(),
+        rss_caps: mlx5_ib_rss_caps {
+            rx_hash_fields_mask: hashed,
+            rx_hash_function: MLX5_RX_HASH_FUNC_TOEPLITZ as u8,
+            reserved: [0; 7],
+        },
+        tunnel_offloads_caps: flag(caps.tunnel_offloads, tunnels),
+        ..Default::default()
+    })
+}
+
+/// QUERY_PORT.
+pub fn query_port(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_query_port = request.core()?;
+    let state = session.lock();
+    let port = state
+        .ports
+        .get(state.port_index(u32::from(command.port_num))?)
+        .ok_or(libc::EINVAL)?;
+    let (state, physical) = if port.is_up() { (4, 5) } else { (1, 3) };
+    let (width, speed) = width_and_speed(port.settings().rate_gbps);
+    request.reply(&ib_uverbs_query_port_resp {
+        // IB_PORT_CM_SUP and IB_PORT_IP_BASED_GIDS.
+        port_cap_flags: 0x0401_0000,
+        max_msg_sz: 1 << 30,
+        gid_tbl_len: GIDS,
+        pkey_tbl_len: 1,
+        state,
+        max_mtu: 5,
+        active_mtu: verbs_mtu(port.settings().mtu),
+        active_width: width,
+        active_speed: speed,
+        phys_state: physical,
+        // IB_LINK_LAYER_ETHERNET.
+        link_layer: 2,
+        ..Default::default()
+    })
+}
+
+/// Entries of a port's GID table that have a file in sysfs.
+pub const GIDS: u32 = 4;
+
+/// `enum ib_mtu` for a netdev's MTU, from which RoCE takes its headers.
+fn verbs_mtu(mtu: u32) -> u8 {
+    match mtu.saturating_sub(76) {
+        4096.. => 5,
+        2048.. => 4,
+        1024.. => 3,
+        512.. => 2,
+        _ => 1,
+    }
+}
+
+/// Lanes and their speed (`enum ib_port_width`, `enum ib_port_speed`) that make a rate, as the driver's
+/// `translate_eth_proto_oper` has them.
+fn width_and_speed(gbps: u32) -> (u8, u8) {
+    const X1: u8 = 1;
+    const X4: u8 = 2;
+    const SDR: u8 = 1;
+    const QDR: u8 = 4;
+    const EDR: u8 = 32;
+    const HDR: u8 = 64;
+    match gbps {
+        1 => (X1, SDR),
+        10 => (X1, QDR),
+        25 => (X1, EDR),
+        40 => (X4, QDR),
+        50 => (X1, HDR),
+        200 => (X4, HDR),
+        _ => (X4, EDR),
+    }
+}
+
+/// CREATE_COMP_CHANNEL.
+pub fn create_comp_channel(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let channel = EventChannel::completion()?;
+    let fd = channel.fd();
+    let mut state = session.lock();
+    let context = state
+        .contexts
+        .get_mut(&session.context())
+        .ok_or(libc::EINVAL)?;
+    context.channels.retain(|known| !known.is_closed());
+    context.channels.push(Arc::clone(&channel));
+    drop(state);
+    request.reply(&ib_uverbs_create_comp_channel_resp { fd: fd as u32 })
+}

@@ -1,0 +1,212 @@
+//! CREATE_CQ and its kin.
+
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::device::cq::{Completions, Cq, Moderation};
+use crate::device::event::{AsyncSource, Reported};
+use crate::device::nic::Session;
+use crate::objects::number;
+use crate::process::Errno;
+
+use super::Request;
+use super::context::COMP_VECTORS;
+
+/// `IB_CQ_MODERATE`, which no uAPI header names.
+const ATTR_MODERATE: u32 = 1 << 0;
+/// `MLX5_MAX_CQ_PERIOD`.
+pub const MAX_PERIOD: u16 = 4095;
+
+struct Asked {
+    user_handle: u64,
+    cqe: u32,
+    comp_vector: u32,
+    comp_channel: i32,
+    flags: u32,
+}
+
+/// CREATE_CQ.
+pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_create_cq = request.core()?;
+    let asked = Asked {
+        user_handle: command.user_handle,
+        cqe: command.cqe,
+        comp_vector: command.comp_vector,
+        comp_channel: command.comp_channel,
+        flags: 0,
+    };
+    let (cq_handle, cqe, cqn) = make(session, &asked, &driver_part(request)?)?;
+    request.reply(&ib_uverbs_create_cq_resp {
+        cq_handle,
+        cqe,
+        ..Default::default()
+    })?;
+    request.reply_driver(&mlx5_ib_create_cq_resp { cqn, reserved: 0 })
+}
+
+/// EX_CREATE_CQ.
+pub fn create_ex(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_ex_create_cq = request.core()?;
+    if command.comp_mask != 0 || command.reserved != 0 {
+        return Err(libc::EINVAL);
+    }
+    let asked = Asked {
+        user_handle: command.user_handle,
+        cqe: command.cqe,
+        comp_vector: command.comp_vector,
+        comp_channel: command.comp_channel,
+        flags: command.flags,
+    };
+    let (cq_handle, cqe, cqn) = make(session, &asked, &driver_part(request)?)?;
+    request.reply(&ib_uverbs_ex_create_cq_resp {
+        base: ib_uverbs_create_cq_resp {
+            cq_handle,
+            cqe,
+            ..Default::default()
+        },
+        comp_mask: 0,
+        response_length: request.room::<ib_uverbs_ex_create_cq_resp>(),
+    })?;
+    request.reply_driver(&mlx5_ib_create_cq_resp { cqn, reserved: 0 })
+}
+
+fn driver_part(request: &Request<'_>) -> Result<mlx5_ib_create_cq, Errno> {
+    // Programs older than the flags send what comes before them.
+    request.driver(std::mem::offset_of!(mlx5_ib_create_cq, flags))
+}
+
+/// The driver's `roundup_pow_of_two(entries + 1)`, as a logarithm.
+fn log_entries(cqe: u32, max: u32) -> Result<u32, Errno> {
+    if cqe == 0 || cqe > max {
+        return Err(libc::EINVAL);
+    }
+    Ok((cqe + 1).next_power_of_two().trailing_zeros())
+}
+
+/// Gives handle, capacity and number.
+fn make(
+    session: &Session,
+    asked: &Asked,
+    driver: &mlx5_ib_create_cq,
+) -> Result<(u32, u32, u32), Errno> {
+    let caps = &session.device().settings().caps;
+    let known = IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION | IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
+    if asked.comp_vector >= COMP_VECTORS {
+        return Err(libc::EINVAL);
+    }
+    if asked.flags & !known != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let log = log_entries(asked.cqe, caps.max_cqe)?;
+    if driver.cqe_size != 64 && driver.cqe_size != 128 {
+        return Err(libc::EINVAL);
+    }
+    let flags = u32::from(driver.flags);
+    let padding = flags & MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD != 0;
+    let real_time = flags & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS != 0;
+    if driver.cqe_comp_en != 0 || padding || real_time && !caps.realtime_clock {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let mut state = session.lock();
+    let context = state.context(session.context())?;
+    let completions = match asked.comp_channel {
+        ..0 => None,
+        fd => {
+            let known = context
+                .channels
+                .iter()
+                .find(|channel| channel.fd() == fd && !channel.is_closed());
+            Some(Completions {
+                channel: Arc::clone(known.ok_or(libc::EBADF)?),
+                element: asked.user_handle,
+                reported: Reported::default(),
+            })
+        }
+    };
+    let events = AsyncSource::new(&context.events, asked.user_handle);
+    let ignore_overrun = asked.flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN != 0;
+    let mut cq = Cq::new(
+        driver.buf_addr,
+        driver.db_addr,
+        log,
+        driver.cqe_size,
+        ignore_overrun,
+        events,
+    )?;
+    cq.completions = completions;
+    cq.real_time = real_time;
+    let handle = state.rings.cqs.insert(session.context(), cq)?;
+    if let Ok(cq) = state.rings.cqs.get_mut(handle, session.context()) {
+        cq.number = number(handle);
+    }
+    Ok((handle, (1 << log) - 1, number(handle)))
+}
+
+/// EX_MODIFY_CQ: moderation.
+pub fn modify_ex(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_ex_modify_cq = request.core()?;
+    if command.attr_mask == 0 || command.reserved != 0 {
+        return Err(libc::EINVAL);
+    }
+    let able = session.device().settings().caps.cq_moderation;
+    if command.attr_mask & !ATTR_MODERATE != 0 || !able {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let mut state = session.lock();
+    let cq = state
+        .rings
+        .cqs
+        .get_mut(command.cq_handle, session.context())?;
+    if command.attr.cq_period > MAX_PERIOD {
+        return Err(libc::EINVAL);
+    }
+    cq.moderation = Moderation {
+        count: command.attr.cq_count,
+        period: command.attr.cq_period,
+    };
+    Ok(())
+}
+
+/// RESIZE_CQ.
+pub fn resize(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_resize_cq = request.core()?;
+    let driver: mlx5_ib_resize_cq = request.driver(size_of::<mlx5_ib_resize_cq>())?;
+    let log = log_entries(command.cqe, session.device().settings().caps.max_cqe)?;
+    let mut state = session.lock();
+    let cq = state
+        .rings
+        .cqs
+        .get_mut(command.cq_handle, session.context())?;
+    if driver.reserved0 != 0 || driver.reserved1 != 0 {
+        return Err(libc::EINVAL);
+    }
+    // The same size is no change, and no ring was brought for one.
+    if 1 << log != cq.entries() {
+        let size = match driver.cqe_size {
+            64 | 128 => u32::from(driver.cqe_size),
+            _ => return Err(libc::EINVAL),
+        };
+        cq.resize(driver.buf_addr, log, size)?;
+    }
+    drop(state);
+    request.reply(&ib_uverbs_resize_cq_resp {
+        cqe: (1 << log) - 1,
+        ..Default::default()
+    })
+}
+
+/// DESTROY_CQ.
+pub fn destroy(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_destroy_cq = request.core()?;
+    let mut state = session.lock();
+    let index = state.rings.cqs.find(command.cq_handle, session.context())?;
+    if state.rings.cqs.at(index).is_some_and(|cq| cq.users > 0) {
+        return Err(libc::EBUSY);
+    }
+    let (comp_events_reported, async_events_reported) = state.remove_cq(index);
+    drop(state);
+    request.reply(&ib_uverbs_destroy_cq_resp {
+        comp_events_reported,
+        async_events_reported,
+    })
+}

@@ -1,0 +1,208 @@
+//! Flow matchers and the rules over them, as mlx5dv has them beside the verbs' own
+//! (`drivers/infiniband/hw/mlx5/fs.c`): match criteria in the NIC's own layout, and the one action that
+//! verbs have no word for, to hand frames back to the host's stack.
+
+use std::mem::size_of;
+
+use crate::abi::*;
+use crate::device::nic::Session;
+use crate::device::state::{Flow, FlowRules, Matcher};
+use crate::process::Errno;
+use crate::process::capabilities;
+use crate::steering::{Action, Fate, LAST_PRIORITY, Place, match_param};
+
+use super::flow::{EGRESS, destination, install, sight};
+use super::ioctl::{Attrs, Kind, Spec};
+use super::wq::lacks;
+
+const MATCH_PARAMS: u16 = size_of::<mlx5_ib_match_params>() as u16;
+/// Sizes of the data that come with each `enum mlx5_ib_flow_type`: NORMAL brings its priority.
+const FLOW_TYPES: [u16; 4] = [2, 0, 0, 0];
+
+/// Attributes of MLX5_IB_METHOD_FLOW_MATCHER_CREATE.
+pub const CREATE: &[Spec] = &[
+    Spec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE, Kind::New),
+    Spec::mandatory(
+        MLX5_IB_ATTR_FLOW_MATCHER_MATCH_MASK,
+        Kind::In(1, MATCH_PARAMS),
+    ),
+    Spec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE, Kind::Choice),
+    Spec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA, Kind::In(1, 1)),
+    Spec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_FLAGS, Kind::In(4, 8)),
+    Spec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE, Kind::In(8, 8)),
+];
+/// Attributes of MLX5_IB_METHOD_FLOW_MATCHER_DESTROY.
+pub const DESTROY: &[Spec] = &[Spec::mandatory(
+    MLX5_IB_ATTR_FLOW_MATCHER_DESTROY_HANDLE,
+    Kind::Object,
+)];
+/// Attributes of MLX5_IB_METHOD_CREATE_FLOW.
+pub const CREATE_FLOW: &[Spec] = &[
+    Spec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, Kind::New),
+    Spec::mandatory(
+        MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE,
+        Kind::In(1, MATCH_PARAMS),
+    ),
+    Spec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_MATCHER, Kind::Object),
+    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_DEST_QP, Kind::Object),
+    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_DEST_DEVX, Kind::Unknown),
+    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_ARR_FLOW_ACTIONS, Kind::Unknown),
+    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_TAG, Kind::In(4, 4)),
+    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_ARR_COUNTERS_DEVX, Kind::Unknown),
+    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_FLAGS, Kind::In(4, 8)),
+];
+/// Attributes of MLX5_IB_METHOD_DESTROY_FLOW.
+pub const DESTROY_FLOW: &[Spec] = &[Spec::mandatory(
+    MLX5_IB_ATTR_DESTROY_FLOW_HANDLE,
+    Kind::Object,
+)];
+
+/// MLX5_IB_METHOD_FLOW_MATCHER_CREATE.
+pub fn create(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
+    let flow_type = attrs.choice(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE, &FLOW_TYPES)?;
+    let criteria = attrs.bytes(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA)?;
+    let matcher = Matcher {
+        mask: attrs.bytes(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_MASK)?,
+        criteria: criteria.first().copied().unwrap_or(0),
+        is_normal: flow_type == MLX5_IB_FLOW_TYPE_NORMAL,
+        priority: attrs.number(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE)? as u16,
+        receives: is_receive_table(attrs)?,
+        users: 0,
+    };
+    let mut state = session.lock();
+    let handle = state.matchers.insert(session.context(), matcher)?;
+    drop(state);
+    attrs.reply_handle(MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE, handle)
+}
+
+/// `mlx5_ib_matcher_ns`: whether rules are for frames received, the only ones that are steered here.
+fn is_receive_table(attrs: &Attrs) -> Result<bool, Errno> {
+    let (table, flags) = (
+        MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE,
+        MLX5_IB_ATTR_FLOW_MATCHER_FLOW_FLAGS,
+    );
+    if !attrs.has(table) {
+        return Ok(attrs.flags(flags, EGRESS)? == 0);
+    }
+    let known = MLX5_IB_UAPI_FLOW_TABLE_TYPE_NIC_RX..=MLX5_IB_UAPI_FLOW_TABLE_TYPE_RDMA_TX;
+    let number = u32::try_from(attrs.number(table)?).map_err(|_| libc::EINVAL)?;
+    if attrs.has(flags) || !known.contains(&number) {
+        return Err(libc::EINVAL);
+    }
+    Ok(number == MLX5_IB_UAPI_FLOW_TABLE_TYPE_NIC_RX)
+}
+
+/// MLX5_IB_METHOD_FLOW_MATCHER_DESTROY.
+pub fn destroy(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
+    let handle = attrs.handle(MLX5_IB_ATTR_FLOW_MATCHER_DESTROY_HANDLE)?;
+    let mut state = session.lock();
+    let index = state
+        .matchers
+        .find(handle, session.context())
+        .map_err(|_| libc::ENOENT)?;
+    if state.matchers.at(index).is_some_and(|it| it.users > 0) {
+        return Err(libc::EBUSY);
+    }
+    state.matchers.remove(index);
+    Ok(())
+}
+
+/// MLX5_IB_METHOD_CREATE_FLOW.
+pub fn create_flow(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
+    let context = session.context();
+    let mut state = session.lock();
+    let handle = attrs.handle(MLX5_IB_ATTR_CREATE_FLOW_MATCHER)?;
+    let matcher = state
+        .matchers
+        .find(handle, context)
+        .map_err(|_| libc::ENOENT)?;
+    let qp = if attrs.has(MLX5_IB_ATTR_CREATE_FLOW_DEST_QP) {
+        let handle = attrs.handle(MLX5_IB_ATTR_CREATE_FLOW_DEST_QP)?;
+        Some(state.qps.find(handle, context).map_err(|_| libc::ENOENT)?)
+    } else {
+        None
+    };
+    if lacks(capabilities::NET_RAW) {
+        return Err(libc::EPERM);
+    }
+    let to = qp.map(|qp| destination(&state, qp)).transpose()?;
+    let fate = fate(attrs, to.map(Fate::Forward))?;
+    let tag = tag(attrs)?;
+    let criteria = state.matchers.at(matcher).ok_or(libc::ENOENT)?;
+    if !criteria.is_normal {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if criteria.priority > LAST_PRIORITY {
+        return Err(libc::ENOMEM);
+    }
+    if !criteria.receives {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let value = attrs.bytes(MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE)?;
+    let sight = sight(session);
+    let parsed = match_param::parse(&criteria.mask, &value, criteria.criteria, sight)?;
+    let place = if parsed.multicast_only {
+        Place::Multicast
+    } else {
+        Place::Normal {
+            priority: criteria.priority,
+            traps: true,
+        }
+    };
+    let action = Action {
+        fate,
+        tag,
+        counters: None,
+    };
+    let flow = Flow {
+        // A matcher is the device's; its first port is where frames come from.
+        port: 0,
+        qp,
+        matcher: Some(matcher),
+        counters: None,
+        rules: FlowRules::Entries(vec![(place, parsed.rule)], action),
+    };
+    let handle = install(&mut state, context, flow)?;
+    drop(state);
+    attrs.reply_handle(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, handle)
+}
+
+/// `get_dests` of the driver: a QP, or the host's stack, or nowhere; never two of them. Without any
+/// the firmware is asked for an entry that does nothing, which it refuses.
+fn fate(attrs: &Attrs, to: Option<Fate>) -> Result<Fate, Errno> {
+    let miss = MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DEFAULT_MISS;
+    let drop = MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DROP;
+    match (
+        to,
+        attrs.flags(MLX5_IB_ATTR_CREATE_FLOW_FLAGS, miss | drop)?,
+    ) {
+        (Some(to), 0) => Ok(to),
+        (None, flags) if flags == miss => Ok(Fate::Host),
+        (None, flags) if flags == drop => Ok(Fate::Drop),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+fn tag(attrs: &Attrs) -> Result<Option<u32>, Errno> {
+    if !attrs.has(MLX5_IB_ATTR_CREATE_FLOW_TAG) {
+        return Ok(None);
+    }
+    let tag = attrs.number(MLX5_IB_ATTR_CREATE_FLOW_TAG)? as u32;
+    if tag < 1 << 24 {
+        Ok(Some(tag))
+    } else {
+        Err(libc::EINVAL)
+    }
+}
+
+/// MLX5_IB_METHOD_DESTROY_FLOW.
+pub fn destroy_flow(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
+    let handle = attrs.handle(MLX5_IB_ATTR_DESTROY_FLOW_HANDLE)?;
+    let mut state = session.lock();
+    let index = state
+        .flows
+        .find(handle, session.context())
+        .map_err(|_| libc::ENOENT)?;
+    state.remove_flow(index);
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! Shared receive queues. On mlx5 no RAW_PACKET QP receives from one and no WQ is one, so here they
+//! hold nothing; they exist so that a program that makes one alongside finds what it expects.
+
+use std::mem::offset_of;
+
+use crate::abi::*;
+use crate::device::event::{AsyncEvent, AsyncSource};
+use crate::device::memory::{DoorbellRecord, fault_in};
+use crate::device::nic::Session;
+use crate::device::state::Srq;
+use crate::objects::number;
+use crate::process::Errno;
+
+use super::Request;
+
+/// `IB_SRQ_MAX_WR` and `IB_SRQ_LIMIT`, which no uAPI header names.
+const ATTR_MAX_WR: u32 = 1 << 0;
+const ATTR_LIMIT: u32 = 1 << 1;
+/// The word of the doorbell record that says how many WRs were posted (`MLX5_RCV_DBR`).
+const RECEIVED: usize = MLX5_RCV_DBR as usize;
+
+/// CREATE_SRQ.
+pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_create_srq = request.core()?;
+    let driver: mlx5_ib_create_srq = request.driver(offset_of!(mlx5_ib_create_srq, uidx))?;
+    let caps = &session.device().settings().caps;
+    if command.max_wr > caps.max_srq_wr || command.max_sge > caps.max_srq_sge {
+        return Err(libc::EINVAL);
+    }
+    let max_wr = (command.max_wr + 1).next_power_of_two() - 1;
+    // A WQE: the link to the next (`mlx5_wqe_srq_next_seg`), then the scatter list, in powers of two of
+    // at least 32 bytes.
+    let segments = (1 + u64::from(command.max_sge)) * size_of::<mlx5_wqe_data_seg>() as u64;
+    fault_in(
+        driver.buf_addr,
+        segments.next_power_of_two().max(32) * u64::from(max_wr + 1),
+        true,
+    )?;
+    let record = DoorbellRecord::new(driver.db_addr)?;
+    let mut state = session.lock();
+    let events = &state.context(session.context())?.events;
+    let events = AsyncSource::new(events, command.user_handle);
+    let pd = state.use_pd(command.pd_handle, session.context())?;
+    let srq = Srq {
+        pd,
+        max_wr,
+        max_sge: command.max_sge,
+        // The driver leaves the limit of a new SRQ alone.
+        limit: 0,
+        record,
+        events,
+        users: 0,
+    };
+    let handle = state.srqs.insert(session.context(), srq);
+    if handle.is_err() {
+        state.leave_pd(pd);
+    }
+    let srq_handle = handle?;
+    drop(state);
+    let srqn = number(srq_handle);
+    request.reply(&ib_uverbs_create_srq_resp {
+        srq_handle,
+        max_wr,
+        max_sge: command.max_sge,
+        srqn,
+        ..Default::default()
+    })?;
+    request.reply_driver(&mlx5_ib_create_srq_resp { srqn, reserved: 0 })
+}
+
+/// MODIFY_SRQ.
+pub fn modify(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_modify_srq = request.core()?;
+    let mut state = session.lock();
+    let srq = state.srqs.get_mut(command.srq_handle, session.context())?;
+    // mlx5 cannot resize.
+    if command.attr_mask & ATTR_MAX_WR != 0 {
+        return Err(libc::EINVAL);
+    }
+    if command.attr_mask & ATTR_LIMIT != 0 {
+        if command.srq_limit > srq.max_wr {
+            return Err(libc::EINVAL);
+        }
+        arm(srq, command.srq_limit);
+    }
+    Ok(())
+}
+
+/// Sets the limit. The event comes when fewer WRs than that are there, which is at once or, since nothing
+/// takes any, never; then the limit is off again (PRM "ARM_RQ"; that it comes at once is inferred).
+fn arm(srq: &mut Srq, limit: u32) {
+    let posted = srq.record.load(RECEIVED) & 0xffff;
+    srq.limit = if posted < limit { 0 } else { limit };
+    if posted < limit {
+        srq.events.raise(AsyncEvent::SrqLimitReached);
+    }
+}
+
+/// QUERY_SRQ.
+pub fn query(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_query_srq = request.core()?;
+    let state = session.lock();
+    let srq = state.srqs.get(command.srq_handle, session.context())?;
+    request.reply(&ib_uverbs_query_srq_resp {
+        max_wr: srq.max_wr,
+        max_sge: srq.max_sge,
+        srq_limit: srq.limit,
+        reserved: 0,
+    })
+}
+
+/// DESTROY_SRQ.
+pub fn destroy(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_destroy_srq = request.core()?;
+    let mut state = session.lock();
+    let index = state.srqs.find(command.srq_handle, session.context())?;
+    if state.srqs.at(index).is_some_and(|srq| srq.users > 0) {
+        return Err(libc::EBUSY);
+    }
+    let events_reported = state.remove_srq(index);
+    drop(state);
+    request.reply(&ib_uverbs_destroy_srq_resp { events_reported })
+}

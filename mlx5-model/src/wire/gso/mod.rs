@@ -1,0 +1,490 @@
+//! Super-frames turned back into the frames of a wire.
+//!
+//! A kernel hands frames around before the NIC would finish them: with checksums left to the hardware
+//! (CHECKSUM_PARTIAL) and many segments in one (GSO, GRO, "BIG TCP"). A packet socket says so in a
+//! `struct virtio_net_hdr` in front of the frame. Here that is finished as a NIC's TSO and checksum
+//! offload would, behind VLAN tags, PPPoE and tunnels too.
+//!
+//! May import: `checksum`. Works on byte slices only, and in place: the header of a segment is put
+//! directly before its payload, where the segment before it ended, so segments must be used up in order
+//! and no payload is ever copied.
+//!
+//! Invariant: the segments' payloads in a row are the super-frame's payload; nothing is written outside
+//! the frame; and what cannot be understood is left whole.
+
+use std::ops::Range;
+
+use crate::frame::checksum;
+
+/// `struct virtio_net_hdr` (linux/virtio_net.h), in the machine's byte order as packet sockets have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct VirtioHeader {
+    flags: u8,
+    gso_type: u8,
+    gso_size: u16,
+    csum_start: u16,
+    csum_offset: u16,
+}
+
+/// VIRTIO_NET_HDR_F_NEEDS_CSUM.
+const NEEDS_CSUM: u8 = 1;
+/// VIRTIO_NET_HDR_GSO_*.
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
+const GSO_ECN: u8 = 0x80;
+
+/// Where SCTP keeps its checksum, and no other protocol: it is a CRC (RFC 9260 section 3.1).
+const SCTP_CSUM_OFFSET: u16 = 8;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// FIN and PSH, which end a stretch of data, and CWR, which answers one mark (RFC 9293 section 3.1,
+/// RFC 3168 section 6.1.2).
+const TCP_LAST_ONLY: u8 = 0x09;
+const TCP_FIRST_ONLY: u8 = 0x80;
+
+/// The longest headers that are split: several tunnels deep.
+const HEADER: usize = 512;
+const LAYERS: usize = 12;
+
+impl VirtioHeader {
+    /// `sizeof(struct virtio_net_hdr)`.
+    pub(super) const LEN: usize = 10;
+
+    pub(super) fn read(bytes: &[u8; Self::LEN]) -> VirtioHeader {
+        let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        VirtioHeader {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            gso_size: half(4),
+            csum_start: half(6),
+            csum_offset: half(8),
+        }
+    }
+
+    /// Whether there is nothing to finish.
+    pub(super) fn is_plain(&self) -> bool {
+        self.flags & NEEDS_CSUM == 0 && self.gso_type & !GSO_ECN == GSO_NONE
+    }
+
+    /// Accounts for `bytes` put in before the place where the checksum begins.
+    pub(super) fn shift(&mut self, bytes: u16) {
+        self.csum_start = self.csum_start.saturating_add(bytes);
+    }
+
+    fn csum_start(&self) -> Option<usize> {
+        (self.flags & NEEDS_CSUM != 0).then_some(usize::from(self.csum_start))
+    }
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is a wire frame, its checksum in place.
+    Whole,
+    /// [`Split::next`] hands out its segments.
+    Split,
+    /// It has segments, but there is no telling how to take them apart.
+    Unsplit,
+}
+
+/// A header whose fields depend on the frame's length or on its neighbours, and where it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layer {
+    kind: LayerKind,
+    at: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LayerKind {
+    Pppoe,
+    Ipv4,
+    Ipv6,
+    /// A tunnel's, or the one whose payload is split.
+    Udp,
+    Gre,
+    Tcp,
+}
+
+/// A super-frame on its way out, segment by segment.
+#[derive(Debug)]
+pub(super) struct Split {
+    header: [u8; HEADER],
+    header_len: usize,
+    layers: [Layer; LAYERS],
+    depth: usize,
+    payload: Range<usize>,
+    gso_size: usize,
+    next: u32,
+    /// The innermost UDP checksum is wanted.
+    checksummed: bool,
+}
+
+impl Default for Split {
+    fn default() -> Split {
+        Split {
+            header: [0; HEADER],
+            header_len: 0,
+            layers: [Layer {
+                kind: LayerKind::Tcp,
+                at: 0,
+            }; LAYERS],
+            depth: 0,
+            payload: 0..0,
+            gso_size: 0,
+            next: 0,
+            checksummed: false,
+        }
+    }
+}
+
+impl Split {
+    /// Finishes `frame` if it is one, or gets ready to hand out its segments.
+    pub(super) fn begin(&mut self, frame: &mut [u8], virtio: &VirtioHeader) -> Outcome {
+        let kind = virtio.gso_type & !GSO_ECN;
+        if kind == GSO_NONE {
+            complete_checksum(frame, virtio);
+            return Outcome::Whole;
+        }
+        if self.prepare(frame, virtio, kind).is_some() {
+            return Outcome::Split;
+        }
+        self.payload = 0..0;
+        complete_checksum(frame, virtio);
+        Outcome::Unsplit
+    }
+
+    fn prepare(&mut self, frame: &[u8], virtio: &VirtioHeader, kind: u8) -> Option<()> {
+        let l4 = match kind {
+            GSO_TCPV4 | GSO_TCPV6 => TCP,
+            GSO_UDP_L4 => UDP,
+            _ => return None,
+        };
+        // Nothing is sought deeper than headers that can be split.
+        let mut walk = Walk {
+            frame: &frame[..frame.len().min(HEADER)],
+            target: virtio.csum_start(),
+            l4,
+            layers: self.layers,
+            depth: 0,
+            jumbo: None,
+        };
+        let l4_at = walk.ethernet(12)?;
+        let payload_at = l4_at
+            + match l4 {
+                TCP => match usize::from(frame.get(l4_at + 12)? >> 4) * 4 {
+                    0..20 => return None,
+                    length => length,
+                },
+                _ => 8,
+            };
+        let checksum = frame.get(l4_at + 6..l4_at + 8)?;
+        self.checksummed = virtio.csum_start().is_some() || checksum != [0, 0];
+        if virtio.gso_size == 0 || payload_at >= frame.len() || payload_at > HEADER {
+            return None;
+        }
+        (self.layers, self.depth) = (walk.layers, walk.depth);
+        self.header_len = payload_at;
+        self.header[..payload_at].copy_from_slice(&frame[..payload_at]);
+        if let Some(at) = walk.jumbo {
+            self.remove_jumbo(at);
+        }
+        self.payload = payload_at..frame.len();
+        self.gso_size = usize::from(virtio.gso_size);
+        self.next = 0;
+        Some(())
+    }
+
+    /// Takes out the hop-by-hop header at `at`: it says how long the super-frame is (RFC 2675), and never
+    /// leaves the host.
+    fn remove_jumbo(&mut self, at: usize) {
+        let ip_at = at - 40;
+        self.header[ip_at + 6] = self.header[at];
+        self.header.copy_within(at + 8..self.header_len, at);
+        self.header_len -= 8;
+        for layer in &mut self.layers[..self.depth] {
+            if layer.at > at {
+                layer.at -= 8;
+            }
+        }
+    }
+
+    /// Makes the next segment and says where in `frame`, the one begun with, it lies. The segments before
+    /// it are gone.
+    pub(super) fn next(&mut self, frame: &mut [u8]) -> Option<Range<usize>> {
+        if self.payload.is_empty() {
+            return None;
+        }
+        let start = self.payload.start - self.header_len;
+        let len = self.payload.len().min(self.gso_size);
+        self.payload.start += len;
+        let range = start..self.payload.start;
+        let segment = &mut frame[range.clone()];
+        segment[..self.header_len].copy_from_slice(&self.header[..self.header_len]);
+        for i in (0..self.depth).rev() {
+            self.mend(segment, i);
+        }
+        self.next += 1;
+        Some(range)
+    }
+
+    /// Sets what layer `i` says of the segment; everything in it is right by now.
+    fn mend(&self, segment: &mut [u8], i: usize) {
+        let Layer { kind, at } = self.layers[i];
+        let length = segment.len() - at;
+        match kind {
+            LayerKind::Pppoe => put(segment, at + 4, length - 6),
+            LayerKind::Ipv4 => {
+                let id = u16::from_be_bytes([segment[at + 4], segment[at + 5]]);
+                put(segment, at + 2, length);
+                put(
+                    segment,
+                    at + 4,
+                    usize::from(id.wrapping_add(self.next as u16)),
+                );
+                segment[at + 10..at + 12].fill(0);
+                let end = at + usize::from(segment[at] & 0xf) * 4;
+                let sum = checksum::finish(checksum::add(0, &segment[at..end]));
+                segment[at + 10..at + 12].copy_from_slice(&sum);
+            }
+            LayerKind::Ipv6 => put(segment, at + 4, length - 40),
+            LayerKind::Udp => {
+                put(segment, at + 4, length);
+                let innermost = i + 1 == self.depth;
+                let wanted = match innermost {
+                    true => self.checksummed,
+                    false => segment[at + 6..at + 8] != [0, 0],
+                };
+                if wanted {
+                    segment[at + 6..at + 8].fill(0);
+                    let sum = checksum::finish_udp(self.sum(segment, i, UDP));
+                    segment[at + 6..at + 8].copy_from_slice(&sum);
+                }
+            }
+            LayerKind::Gre => {
+                // RFC 2784 section 2.1: the C bit, and a checksum over header and payload.
+                if segment[at] & 0x80 != 0 {
+                    segment[at + 4..at + 6].fill(0);
+                    let sum = checksum::finish(checksum::add(0, &segment[at..]));
+                    segment[at + 4..at + 6].copy_from_slice(&sum);
+                }
+            }
+            LayerKind::Tcp => {
+                let sequence = u32::from_be_bytes([
+                    segment[at + 4],
+                    segment[at + 5],
+                    segment[at + 6],
+                    segment[at + 7],
+                ]);
+                let before = self.next.wrapping_mul(self.gso_size as u32);
+                segment[at + 4..at + 8]
+                    .copy_from_slice(&sequence.wrapping_add(before).to_be_bytes());
+                if !self.payload.is_empty() {
+                    segment[at + 13] &= !TCP_LAST_ONLY;
+                }
+                if self.next > 0 {
+                    segment[at + 13] &= !TCP_FIRST_ONLY;
+                }
+                segment[at + 16..at + 18].fill(0);
+                let sum = checksum::finish(self.sum(segment, i, TCP));
+                segment[at + 16..at + 18].copy_from_slice(&sum);
+            }
+        }
+    }
+
+    /// The sum of layer `i` to the end, and of the pseudo header from the IP layer around it.
+    fn sum(&self, segment: &[u8], i: usize, protocol: u8) -> u64 {
+        let at = self.layers[i].at;
+        let around = self.layers[i - 1];
+        let addresses = match around.kind {
+            LayerKind::Ipv4 => around.at + 12..around.at + 20,
+            _ => around.at + 8..around.at + 40,
+        };
+        let sum = checksum::pseudo(&segment[addresses], protocol, segment.len() - at);
+        checksum::add(sum, &segment[at..])
+    }
+}
+
+fn put(segment: &mut [u8], at: usize, value: usize) {
+    segment[at..at + 2].copy_from_slice(&(value as u16).to_be_bytes());
+}
+
+/// Puts the checksum where the header wants it. The field holds the pseudo header's sum already.
+fn complete_checksum(frame: &mut [u8], virtio: &VirtioHeader) {
+    let Some(start) = virtio.csum_start() else {
+        return;
+    };
+    let at = start + usize::from(virtio.csum_offset);
+    if virtio.csum_offset == SCTP_CSUM_OFFSET {
+        if at + 4 <= frame.len() {
+            frame[at..at + 4].fill(0);
+            let crc = checksum::crc32c(&frame[start..]);
+            frame[at..at + 4].copy_from_slice(&crc);
+        }
+    } else if at + 2 <= frame.len() {
+        let sum = checksum::finish_udp(checksum::add(0, &frame[start..]));
+        frame[at..at + 2].copy_from_slice(&sum);
+    }
+}
+
+/// The way from the Ethernet header to the L4 header whose payload is split.
+struct Walk<'a> {
+    frame: &'a [u8],
+    /// Where that header begins, if the checksum says so: it need not be the first of its kind.
+    target: Option<usize>,
+    l4: u8,
+    layers: [Layer; LAYERS],
+    depth: usize,
+    /// A jumbo payload header, which is not to go over the wire.
+    jumbo: Option<usize>,
+}
+
+impl Walk<'_> {
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.frame.get(at).copied()
+    }
+
+    fn half(&self, at: usize) -> Option<u16> {
+        Some(u16::from_be_bytes(*self.frame.get(at..)?.first_chunk()?))
+    }
+
+    fn push(&mut self, kind: LayerKind, at: usize) -> Option<()> {
+        *self.layers.get_mut(self.depth)? = Layer { kind, at };
+        self.depth += 1;
+        Some(())
+    }
+
+    /// From the EtherType at `at` to where the L4 header begins.
+    fn ethernet(&mut self, at: usize) -> Option<usize> {
+        match self.half(at)? {
+            // 802.1Q, 802.1ad, and the old QinQ one.
+            0x8100 | 0x88a8 | 0x9100 => self.ethernet(at + 4),
+            0x0800 => self.ipv4(at + 2),
+            0x86dd => self.ipv6(at + 2),
+            0x8847 | 0x8848 => self.mpls(at + 2),
+            // RFC 2516 section 4: six bytes, the last two a length; then PPP's protocol.
+            0x8864 => {
+                self.push(LayerKind::Pppoe, at + 2)?;
+                match self.half(at + 8)? {
+                    0x0021 => self.ipv4(at + 10),
+                    0x0057 => self.ipv6(at + 10),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// RFC 3032 section 2.1: four bytes each, the third one's low bit ends the stack.
+    fn mpls(&mut self, at: usize) -> Option<usize> {
+        match (self.byte(at + 2)? & 1, self.byte(at + 4)? >> 4) {
+            (0, _) => self.mpls(at + 4),
+            (_, 4) => self.ipv4(at + 4),
+            (_, 6) => self.ipv6(at + 4),
+            _ => None,
+        }
+    }
+
+    fn ipv4(&mut self, at: usize) -> Option<usize> {
+        let first = self.byte(at)?;
+        let header = usize::from(first & 0xf) * 4;
+        if first >> 4 != 4 || header < 20 {
+            return None;
+        }
+        self.push(LayerKind::Ipv4, at)?;
+        self.ip_payload(self.byte(at + 9)?, at + header)
+    }
+
+    fn ipv6(&mut self, at: usize) -> Option<usize> {
+        if self.byte(at)? >> 4 != 6 {
+            return None;
+        }
+        self.push(LayerKind::Ipv6, at)?;
+        let (mut next, first) = (self.byte(at + 6)?, at + 40);
+        let mut at = first;
+        // Hop-by-hop, routing, destination options (RFC 8200 section 4).
+        while let 0 | 43 | 60 = next {
+            let (kind, length) = (self.byte(at)?, self.byte(at + 1)?);
+            // RFC 2675 section 2: option 0xc2 of 4 bytes, in a header of its own.
+            let option = self.frame.get(at + 2..at + 4)?;
+            if next == 0 && at == first && length == 0 && option == [0xc2, 4] {
+                self.jumbo.get_or_insert(at);
+            }
+            next = kind;
+            at += 8 + usize::from(length) * 8;
+        }
+        self.ip_payload(next, at)
+    }
+
+    fn ip_payload(&mut self, protocol: u8, at: usize) -> Option<usize> {
+        if protocol == self.l4 && self.target.is_none_or(|it| it == at) {
+            self.push(
+                if protocol == TCP {
+                    LayerKind::Tcp
+                } else {
+                    LayerKind::Udp
+                },
+                at,
+            )?;
+            return Some(at);
+        }
+        match protocol {
+            4 => self.ipv4(at),
+            41 => self.ipv6(at),
+            47 => self.gre(at),
+            // A tunnel: what its own header looks like depends on who knows the port, so the inner
+            // packet is sought from its other end.
+            UDP => {
+                self.push(LayerKind::Udp, at)?;
+                self.inner(at + 8)
+            }
+            _ => None,
+        }
+    }
+
+    /// RFC 2784 and 2890: flags, protocol, and four bytes each for checksum, key and sequence number.
+    fn gre(&mut self, at: usize) -> Option<usize> {
+        let flags = self.byte(at)?;
+        let options = [0x80, 0x20, 0x10]
+            .iter()
+            .filter(|it| flags & **it != 0)
+            .count();
+        self.push(LayerKind::Gre, at)?;
+        let payload = at + 4 + options * 4;
+        match self.half(at + 2)? {
+            0x0800 => self.ipv4(payload),
+            0x86dd => self.ipv6(payload),
+            0x8847 => self.mpls(payload),
+            // Transparent Ethernet bridging.
+            0x6558 => self.ethernet(payload + 12),
+            _ => None,
+        }
+    }
+
+    /// The IP header whose payload begins at the target, no earlier than `from`.
+    fn inner(&mut self, from: usize) -> Option<usize> {
+        let target = self.target?;
+        let room = target.checked_sub(from)?;
+        for words in 5..=15 {
+            let length = words * 4;
+            if length <= room {
+                let at = target - length;
+                let valid = self.byte(at)? == 0x40 | words as u8
+                    && self.byte(at + 9)? == self.l4
+                    && checksum::fold(checksum::add(0, self.frame.get(at..target)?)) == 0xffff;
+                if valid {
+                    return self.ipv4(at);
+                }
+            }
+        }
+        let at = target.checked_sub(40).filter(|at| *at >= from)?;
+        (self.byte(at)? >> 4 == 6 && self.byte(at + 6)? == self.l4)
+            .then(|| self.ipv6(at))
+            .flatten()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

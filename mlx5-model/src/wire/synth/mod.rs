@@ -1,0 +1,391 @@
+//! A wire that makes its own traffic: UDP and TCP flows over IPv4 and IPv6, as fast as memory goes.
+//!
+//! Every frame is prepared when the wire is opened, one template for each flow and size, and is lent
+//! from there: per frame only the sequence number is stored.
+//!
+//! The last 8 bytes of the payload hold a little-endian sequence number, 0 for the wire's first frame,
+//! 1 for the next, over all flows. Tests read loss and order from it. The 8 bytes before hold its
+//! complement, so that the checksum over both never changes; in a payload that is too short for that the
+//! checksum is stored as well. A payload shorter than 8 bytes has no number, but its frame counts in the
+//! sequence. Checksums (IPv4, UDP, TCP) are right in every frame.
+//!
+//! May import: `checksum`, `pace`, `spec`. Invariant: after opening, templates never change size or
+//! place, and everything but the sequence number, its complement and the checksum stays as it was built.
+
+use super::pace::Pace;
+use super::spec::{Mix, Sizes, SynthSpec};
+use super::{Direction, Frame, Take, Taker, WireState};
+use crate::frame::checksum;
+
+pub(super) const MAX_FLOWS: u32 = 1 << 20;
+/// What an IPv4 total length can say, and a little less.
+pub(super) const MAX_SIZE: u32 = 65_535;
+pub(super) const MAX_MEMORY: u64 = 1 << 30;
+
+/// "Simple IMIX", 7:4:1, without FCS, spread so that large frames do not come in a row.
+const IMIX: [u32; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
+/// Templates of every flow in every size are built only if they take no more than this.
+const COMFORT: u64 = 16 << 20;
+/// A template begins on its own cache line, so that its frame touches as few as it can.
+const LINE: usize = 64;
+
+/// Frames are numbered so many before their turn: a NIC that copies what has just been stored would wait for every
+/// store before it, those into other cores' cache lines included.
+const AHEAD: u64 = 12;
+
+const ETHERNET: usize = 14;
+const VLAN: usize = 4;
+const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+/// Locally administered addresses of the two ends.
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+/// What iperf listens on: no dissector takes it for anything else.
+const PORT: u16 = 5001;
+
+/// The generator.
+#[derive(Debug)]
+pub(super) struct SynthWire {
+    bytes: Vec<u8>,
+    templates: Vec<Template>,
+    next: usize,
+    /// Frames handed over, which is the next frame's number.
+    sent: u64,
+    /// Frames that have their number, and the template of the next one to get it.
+    numbered: u64,
+    next_numbered: usize,
+    /// How far ahead of the next frame that is: a template is the next frame's again once its frame is taken.
+    ahead: u64,
+    count: u64,
+    pace: Option<Pace>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Template {
+    at: usize,
+    len: u32,
+    /// Where the sequence number goes; 0 if it does not fit.
+    sequence_at: u32,
+    /// Where, among all bytes, its complement goes, which stands before it; 0 if there is no room.
+    complement_at: u32,
+    checksum_at: u32,
+    /// The sum that the checksum covers, with checksum, sequence number and complement at zero.
+    sum: u16,
+    /// The sequence number lies at an odd offset of what is summed.
+    odd: bool,
+    udp: bool,
+}
+
+impl SynthWire {
+    pub(super) fn new(spec: &SynthSpec) -> SynthWire {
+        let layout = Layout::of(spec);
+        let mut wire = SynthWire {
+            bytes: Vec::with_capacity(layout.bytes as usize),
+            templates: Vec::with_capacity(layout.templates),
+            next: 0,
+            sent: 0,
+            numbered: 0,
+            next_numbered: 0,
+            ahead: AHEAD.min(layout.templates as u64 - 1),
+            count: spec.count.unwrap_or(u64::MAX),
+            pace: spec.pps.map(Pace::new),
+        };
+        for i in 0..layout.templates {
+            wire.build(spec, i as u32, layout.sizes[i % layout.sizes.len()]);
+        }
+        for _ in 0..wire.ahead {
+            wire.number();
+        }
+        wire
+    }
+
+    pub(super) fn state(&self) -> WireState {
+        if self.sent == self.count {
+            WireState::Ended
+        } else {
+            WireState::Up
+        }
+    }
+
+    pub(super) fn next_due_ns(&self) -> Option<u64> {
+        match self.state() {
+            WireState::Up => self.pace.as_ref().map(Pace::next_due_ns),
+            _ => None,
+        }
+    }
+
+    /// What a template holds. Its headers are the same whichever number it carries.
+    #[inline(always)]
+    fn frame(&self, index: usize) -> Frame<'_> {
+        let template = &self.templates[index];
+        Frame {
+            bytes: &self.bytes[template.at..][..template.len as usize],
+            direction: Direction::Received,
+        }
+    }
+
+    #[inline]
+    pub(super) fn burst<T: Taker>(&mut self, now_ns: u64, budget: usize, taker: &mut T) -> usize {
+        let mut limit = (self.count - self.sent).min(budget as u64);
+        if let Some(pace) = &mut self.pace {
+            limit = limit.min(pace.due(now_ns));
+        }
+        if limit == 0 {
+            return 0;
+        }
+        // By turns, and never copied: what was stored field by field cannot be loaded as a whole without waiting.
+        let mut looks = [taker.look(&self.frame(self.next)), T::Look::default()];
+        let mut turn = 0;
+        let mut taken = 0;
+        let mut held = false;
+        while taken < limit {
+            if self.numbered - (self.sent + taken) <= self.ahead {
+                self.number();
+            }
+            let after = match self.next + 1 {
+                after if after == self.templates.len() => 0,
+                after => after,
+            };
+            looks[turn ^ 1] = taker.look(&self.frame(after));
+            if taker.take(self.frame(self.next), &looks[turn]) == Take::Wait {
+                held = true;
+                break;
+            }
+            turn ^= 1;
+            self.next = after;
+            taken += 1;
+        }
+        self.sent += taken;
+        if let Some(pace) = &mut self.pace {
+            pace.took(taken as usize);
+            if held {
+                pace.hold(now_ns);
+            }
+        }
+        taken as usize
+    }
+
+    /// Gives the next frame that has none its number.
+    #[inline(always)]
+    fn number(&mut self) {
+        let template = &self.templates[self.next_numbered];
+        if template.complement_at != 0 {
+            let both = u128::from(self.numbered) << 64 | u128::from(!self.numbered);
+            let at = template.complement_at as usize;
+            self.bytes[at..at + 16].copy_from_slice(&both.to_le_bytes());
+        } else {
+            let bytes = &mut self.bytes[template.at..][..template.len as usize];
+            template.number(bytes, self.numbered);
+        }
+        self.numbered += 1;
+        self.next_numbered += 1;
+        if self.next_numbered == self.templates.len() {
+            self.next_numbered = 0;
+        }
+    }
+
+    fn build(&mut self, spec: &SynthSpec, index: u32, size: u32) {
+        let (flow, reverse) = match spec.both {
+            true => (index / 2 % spec.flows, index % 2 == 1),
+            false => (index % spec.flows, false),
+        };
+        let ipv6 = spec.ip.second(flow);
+        // Not in step with the IP version, so that all four kinds come up.
+        let tcp = spec.proto.second(flow / 2);
+        let at = self.bytes.len().next_multiple_of(LINE);
+        self.bytes.resize(at + size as usize, 0);
+        let frame = &mut self.bytes[at..];
+        let ends = |a: usize| a ^ usize::from(reverse);
+
+        frame[0..6].copy_from_slice(&MACS[ends(1)]);
+        frame[6..12].copy_from_slice(&MACS[ends(0)]);
+        let mut ip_at = ETHERNET;
+        if let Some(vlan) = spec.vlan {
+            frame[12..14].copy_from_slice(&ETHERTYPE_VLAN);
+            frame[14..16].copy_from_slice(&vlan.to_be_bytes());
+            ip_at += VLAN;
+        }
+        let ethertype = if ipv6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
+        frame[ip_at - 2..ip_at].copy_from_slice(&ethertype);
+
+        let protocol = if tcp { TCP } else { UDP };
+        let (l4_at, addresses_at) = match ipv6 {
+            false => (ip_at + 20, ip_at + 12),
+            true => (ip_at + 40, ip_at + 8),
+        };
+        let l4_length = size as usize - l4_at;
+        match ipv6 {
+            false => ipv4(&mut frame[ip_at..l4_at], protocol, l4_length, flow, ends),
+            true => ipv6_header(&mut frame[ip_at..l4_at], protocol, l4_length, flow, ends),
+        }
+
+        let mut ports = [1024 + (flow % 60_000) as u16, PORT];
+        if reverse {
+            ports.reverse();
+        }
+        let l4 = &mut frame[l4_at..];
+        l4[0..2].copy_from_slice(&ports[0].to_be_bytes());
+        l4[2..4].copy_from_slice(&ports[1].to_be_bytes());
+        let (header, checksum_at) = match tcp {
+            false => {
+                l4[4..6].copy_from_slice(&(l4_length as u16).to_be_bytes());
+                (8, 6)
+            }
+            true => {
+                // Sequence and acknowledgement 1, 5 words of header, PSH and ACK, a full window
+                // (RFC 9293 section 3.1).
+                l4[4..12].copy_from_slice(&[0, 0, 0, 1, 0, 0, 0, 1]);
+                l4[12..16].copy_from_slice(&[5 << 4, 0x18, 0xff, 0xff]);
+                (20, 16)
+            }
+        };
+        let payload = &mut l4[header..];
+        let numbered = payload.len().checked_sub(8);
+        let complemented = numbered.and_then(|it| it.checked_sub(8));
+        let filled = complemented.or(numbered).unwrap_or(payload.len());
+        for (i, byte) in payload[..filled].iter_mut().enumerate() {
+            *byte = i as u8;
+        }
+        let sum = checksum::pseudo(&frame[addresses_at..l4_at], protocol, l4_length);
+        let sum = checksum::add(sum, &frame[l4_at..]);
+        let template = Template {
+            at,
+            len: size,
+            sequence_at: numbered.map_or(0, |it| (l4_at + header + it) as u32),
+            complement_at: complemented.map_or(0, |it| (at + l4_at + header + it) as u32),
+            checksum_at: (l4_at + checksum_at) as u32,
+            sum: checksum::fold(sum),
+            odd: numbered.is_some_and(|it| it % 2 == 1),
+            udp: !tcp,
+        };
+        template.checksum(frame, 0);
+        self.templates.push(template);
+    }
+}
+
+impl Template {
+    /// Stores the number, and the checksum over it.
+    #[cold]
+    fn number(&self, frame: &mut [u8], sequence: u64) {
+        let at = self.sequence_at as usize;
+        if at != 0 {
+            let bytes = sequence.to_le_bytes();
+            frame[at..at + 8].copy_from_slice(&bytes);
+            // Words that straddle two words of the sum count with their bytes swapped (RFC 1071 section
+            // 2(B)), which is what turning all of them by a byte amounts to.
+            let words = u64::from_ne_bytes(bytes).rotate_left(if self.odd { 8 } else { 0 });
+            self.checksum(frame, (words >> 32) + (words & 0xffff_ffff));
+        }
+    }
+
+    #[inline]
+    fn checksum(&self, frame: &mut [u8], more: u64) {
+        let sum = u64::from(self.sum) + more;
+        let sum = match self.udp {
+            true => checksum::finish_udp(sum),
+            false => checksum::finish(sum),
+        };
+        let at = self.checksum_at as usize;
+        frame[at..at + 2].copy_from_slice(&sum);
+    }
+}
+
+/// RFC 791 section 3.1. Flow `n` is 10.x.y.z with its number in x.y.z, to 198.18.x.y likewise.
+fn ipv4(ip: &mut [u8], protocol: u8, l4: usize, flow: u32, ends: impl Fn(usize) -> usize) {
+    let number = flow.to_be_bytes();
+    let addresses = [
+        [10, number[1], number[2], number[3]],
+        [198, 18, number[2], number[3]],
+    ];
+    ip[0] = 0x45;
+    let total = (ip.len() + l4) as u16;
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    ip[6] = 0x40; // Don't fragment, as from any stack that discovers its path's MTU.
+    ip[8] = 64;
+    ip[9] = protocol;
+    ip[12..16].copy_from_slice(&addresses[ends(0)]);
+    ip[16..20].copy_from_slice(&addresses[ends(1)]);
+    let sum = checksum::finish(checksum::add(0, ip));
+    ip[10..12].copy_from_slice(&sum);
+}
+
+/// RFC 8200 section 3. Flow `n` is 2001:db8::n to 2001:db8:1::n.
+fn ipv6_header(ip: &mut [u8], protocol: u8, l4: usize, flow: u32, ends: impl Fn(usize) -> usize) {
+    let address = |end: u8| {
+        let mut address = [0x20, 1, 0x0d, 0xb8, 0, end, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        address[12..].copy_from_slice(&flow.to_be_bytes());
+        address
+    };
+    ip[0] = 0x60;
+    ip[4..6].copy_from_slice(&(l4 as u16).to_be_bytes());
+    ip[6] = protocol;
+    ip[7] = 64;
+    ip[8..24].copy_from_slice(&address(ends(0) as u8));
+    ip[24..40].copy_from_slice(&address(ends(1) as u8));
+}
+
+impl Mix {
+    fn second(self, flow: u32) -> bool {
+        match self {
+            Mix::First => false,
+            Mix::Second => true,
+            Mix::Both => flow % 2 == 1,
+        }
+    }
+}
+
+/// The fewest bytes that hold the headers of all flows of `spec`.
+pub(super) fn least_size(spec: &SynthSpec) -> u32 {
+    let vlan = if spec.vlan.is_some() { VLAN } else { 0 };
+    let ip = if spec.ip == Mix::First { 20 } else { 40 };
+    let l4 = if spec.proto == Mix::First { 8 } else { 20 };
+    (ETHERNET + vlan + ip + l4) as u32
+}
+
+/// How much memory the templates of `spec` take.
+pub(super) fn memory(spec: &SynthSpec) -> u64 {
+    Layout::of(spec).bytes
+}
+
+struct Layout {
+    sizes: Vec<u32>,
+    templates: usize,
+    bytes: u64,
+}
+
+impl Layout {
+    /// Every flow in every size if that is little memory. If not, all flows equally often and all sizes
+    /// at least once.
+    fn of(spec: &SynthSpec) -> Layout {
+        let sizes: Vec<u32> = match &spec.sizes {
+            Sizes::List(sizes) => sizes.clone(),
+            Sizes::Range(low, high) => (*low..=*high).collect(),
+            Sizes::Imix => IMIX.iter().map(|it| (*it).max(least_size(spec))).collect(),
+        };
+        let flows = spec.flows as usize * if spec.both { 2 } else { 1 };
+        let per_round: u64 = sizes
+            .iter()
+            .map(|it| u64::from(*it).next_multiple_of(LINE as u64))
+            .sum();
+        let bytes = |templates: usize| per_round * templates.div_ceil(sizes.len()) as u64;
+        let all = flows / gcd(flows, sizes.len()) * sizes.len();
+        let templates = match bytes(all) {
+            0..=COMFORT => all,
+            _ => flows * sizes.len().div_ceil(flows),
+        };
+        Layout {
+            templates,
+            bytes: bytes(templates),
+            sizes,
+        }
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests;
