@@ -2,8 +2,8 @@
 //!
 //! May import `abi`, `fds` and `memory`. Invariants: the time that the device goes by never steps back;
 //! what it shows starts from the host's time and then drifts from it, as a NIC's does, and steps only by
-//! [`Clock::jump`]; both pages are refreshed only by [`Clock::tick`],
-//! whose caller holds the device, the counter's each time, the info page as seldom as a driver does; the device keeps mappings of its own, because libmlx5 unmaps its
+//! [`Clock::jump`]; both pages are refreshed only by who holds the device, the counter's at each tick, the
+//! info page as seldom as a driver does; the device keeps mappings of its own, because libmlx5 unmaps its
 //! own before it closes the device. The info page speaks of the clock as a driver would that knows its
 //! nominal rate alone.
 
@@ -149,7 +149,7 @@ impl Clock {
             info: Page::new(c"mlx5-clock-info")?,
         };
         clock.write_constants();
-        clock.tick();
+        clock.show();
         Ok(clock)
     }
 
@@ -173,8 +173,18 @@ impl Clock {
 
     /// Reads the time and refreshes the pages; gives the time in ns.
     pub fn tick(&mut self) -> u64 {
-        let elapsed = read_clock(libc::CLOCK_MONOTONIC_RAW).saturating_sub(self.began);
+        self.advance(read_clock(libc::CLOCK_MONOTONIC_RAW).saturating_sub(self.began))
+    }
+
+    /// The same, so many ns after the clock began.
+    fn advance(&mut self, elapsed: u64) -> u64 {
         self.now_ns = self.now_ns.max(self.epoch_ns + elapsed);
+        self.show();
+        self.now_ns
+    }
+
+    /// Brings the pages to the time of the last tick.
+    fn show(&mut self) {
         let shown_ns = self.shown_ns();
         let cycles = self.cycles(shown_ns);
         // One store: the reader's two words belong together.
@@ -184,7 +194,6 @@ impl Clock {
         if self.now_ns >= self.refresh_ns {
             self.refresh(shown_ns, cycles);
         }
-        self.now_ns
     }
 
     /// Brings the info page up to date, unless it is to stand in the middle of that for a while yet.
@@ -221,14 +230,14 @@ impl Clock {
     pub fn keep_updating(&mut self, for_ns: u64) {
         self.updating_until_ns = self.now_ns.saturating_add(for_ns);
         self.refresh_ns = self.now_ns;
-        self.tick();
+        self.show();
     }
 
     /// Lets what the clock shows step.
     pub fn jump(&mut self, ns: i64) {
         self.jumped_ns = self.jumped_ns.saturating_add(ns);
         self.refresh_ns = self.now_ns;
-        self.tick();
+        self.show();
     }
 
     /// The time of the last tick, in ns since 1970 by the NIC's reckoning.
@@ -297,29 +306,46 @@ fn read_clock(id: libc::clockid_t) -> u64 {
 mod tests {
     use super::*;
 
+    const SECOND: u64 = 1_000_000_000;
+
+    fn counter(clock: &Clock) -> u64 {
+        u64::from_be(clock.counter.word(0).load(Ordering::Relaxed))
+    }
+
+    /// The time and the count that the info page is of.
+    fn info(clock: &Clock) -> [u64; 2] {
+        [8, 16].map(|at| clock.info.word(at).load(Ordering::Relaxed))
+    }
+
+    fn sign(clock: &Clock) -> u32 {
+        clock.info.half(0).load(Ordering::Relaxed)
+    }
+
     #[test]
-    fn time_goes_forward_and_the_pages_follow() {
+    fn time_is_the_hosts_and_does_not_step() {
+        let mut clock = Clock::new(1_000_000, 0).unwrap();
+        let since = |clock: &Clock| read_clock(libc::CLOCK_MONOTONIC_RAW) - clock.began;
+        for _ in 0..100 {
+            let before = since(&clock);
+            let passed = clock.tick() - clock.epoch_ns;
+            assert!((before..=since(&clock)).contains(&passed));
+        }
+        let now = clock.now_ns();
+        assert_eq!(clock.advance(0), now, "not back");
+    }
+
+    #[test]
+    fn the_pages_follow() {
         let mut clock = Clock::new(1_000_000, 0).unwrap();
         let first = clock.now_ns();
-        std::thread::sleep(std::time::Duration::from_millis(2));
-        let second = clock.tick();
-        assert!(second >= first + 2_000_000 && second < first + 2_000_000_000);
-        assert_eq!(
-            u64::from_be(clock.counter.word(0).load(Ordering::Relaxed)),
-            second
-        );
-        assert_eq!(
-            clock.info.half(0).load(Ordering::Relaxed) & 1,
-            0,
-            "not being updated"
-        );
+        assert_eq!(clock.advance(REFRESH_NS - 1), first + REFRESH_NS - 1);
+        assert_eq!(counter(&clock), first + REFRESH_NS - 1);
         // The info page is of the beginning, and says the same of any counter.
-        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), first);
-        assert_eq!(clock.info.word(16).load(Ordering::Relaxed), first);
-        clock.refresh_ns = 0;
-        let third = clock.tick();
-        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), third);
-        assert!(clock.refresh_ns > third);
+        assert_eq!(info(&clock), [first; 2]);
+        let last = clock.advance(REFRESH_NS);
+        assert_eq!((counter(&clock), info(&clock)), (last, [last; 2]));
+        assert_eq!(sign(&clock) & 1, 0, "not being updated");
+        assert_eq!(clock.refresh_ns, last + REFRESH_NS);
     }
 
     #[test]
@@ -330,11 +356,7 @@ mod tests {
             clock.jump(jump);
             assert!(clock.now_ns() >= before);
             let shown = clock.shown_ns();
-            assert_eq!(
-                u64::from_be(clock.counter.word(0).load(Ordering::Relaxed)),
-                shown
-            );
-            assert_eq!(clock.info.word(8).load(Ordering::Relaxed), shown);
+            assert_eq!((counter(&clock), info(&clock)), (shown, [shown; 2]));
         }
         let mut clock = Clock::new(1_000_000, 0).unwrap();
         clock.jump(-7);
@@ -343,31 +365,27 @@ mod tests {
 
     #[test]
     fn a_drifting_clock_leaves_the_host_behind() {
-        for drift in [-200, 10_000] {
+        for (drift, ahead) in [(-200, -1_000_000), (10_000, 50_000_000)] {
             let mut clock = Clock::new(1_000_000, drift).unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            clock.refresh_ns = 0;
-            clock.tick();
-            let elapsed = clock.now_ns() - clock.epoch_ns;
-            let ahead = clock.shown_ns() as i64 - clock.now_ns() as i64;
-            assert!((ahead - elapsed as i64 * i64::from(drift) / 1_000_000).abs() <= 1);
-            assert_eq!(clock.info.word(8).load(Ordering::Relaxed), clock.shown_ns());
+            clock.advance(5 * SECOND);
+            let shown = clock.shown_ns();
+            assert_eq!(
+                shown,
+                (clock.epoch_ns + 5 * SECOND).wrapping_add_signed(ahead)
+            );
+            assert_eq!((counter(&clock), info(&clock)), (shown, [shown; 2]));
         }
     }
 
     #[test]
     fn an_update_that_takes_its_time_is_seen_and_ends() {
         let mut clock = Clock::new(1_000_000, 0).unwrap();
-        let sign = |clock: &Clock| clock.info.half(0).load(Ordering::Relaxed);
-        let before = clock.info.word(8).load(Ordering::Relaxed);
+        let before = info(&clock);
         clock.keep_updating(1_000_000);
-        clock.tick();
-        assert_eq!(sign(&clock) & 1, 1);
-        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), before);
-        std::thread::sleep(std::time::Duration::from_millis(2));
-        clock.tick();
-        assert_eq!(sign(&clock) & 1, 0);
-        assert_eq!(clock.info.word(8).load(Ordering::Relaxed), clock.now_ns());
+        clock.advance(999_999);
+        assert_eq!((sign(&clock) & 1, info(&clock)), (1, before));
+        let now = clock.advance(1_000_000);
+        assert_eq!((sign(&clock) & 1, info(&clock)), (0, [now; 2]));
     }
 
     #[test]

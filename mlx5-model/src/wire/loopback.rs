@@ -12,14 +12,14 @@ const BYTES: usize = 64 << 20;
 
 /// Two heaps of frames: one is filled by sending while the other is drained, and they change places when
 /// the latter is empty. That keeps every frame in one piece without copying it again.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct LoopbackWire {
     filling: Heap,
     draining: Heap,
     dropped: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Heap {
     bytes: Vec<u8>,
     lens: Vec<u32>,

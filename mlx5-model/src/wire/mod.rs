@@ -140,7 +140,6 @@ impl WireError {
 }
 
 /// An open wire. It belongs to one thread at a time, the NIC's.
-#[derive(Debug)]
 pub struct Wire(Inner);
 
 // It is opened on one thread and driven on another.
@@ -149,7 +148,6 @@ const _: () = {
     is_send::<Wire>();
 };
 
-#[derive(Debug)]
 enum Inner {
     AfPacket(Box<af_packet::AfPacketWire>),
     Pcap(Box<pcap::PcapWire>),
@@ -169,6 +167,20 @@ macro_rules! each {
             Inner::Loopback($wire) => $call,
         }
     };
+}
+
+impl std::fmt::Debug for Wire {
+    /// Its kind: a wire's buffers are megabytes.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.0 {
+            Inner::AfPacket(_) => "af_packet",
+            Inner::Pcap(_) => "pcap",
+            Inner::Synth(_) => "synth",
+            Inner::Peer(_) => "peer",
+            Inner::Loopback(_) => "loopback",
+        };
+        write!(f, "Wire({kind})")
+    }
 }
 
 impl Wire {

@@ -39,7 +39,6 @@ const MACS: usize = 12;
 const ADDRESS_AT: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
 
 /// The interface.
-#[derive(Debug)]
 pub(super) struct AfPacketWire {
     /// Only to be put back when the wire goes.
     _offloads: Offloads,
@@ -212,7 +211,7 @@ impl AfPacketWire {
 }
 
 /// Where in the current block we are.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Walk {
     /// The block's own header was read.
     begun: bool,

@@ -24,7 +24,6 @@ const FRAME: usize = 2048;
 const STATUS: usize =
     offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, block_status);
 
-#[derive(Debug)]
 pub(super) struct Ring {
     base: NonNull<u8>,
     blocks: usize,

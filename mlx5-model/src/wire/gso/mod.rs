@@ -109,7 +109,6 @@ enum LayerKind {
 }
 
 /// A super-frame on its way out, segment by segment.
-#[derive(Debug)]
 pub(super) struct Split {
     header: [u8; HEADER],
     header_len: usize,

@@ -23,7 +23,7 @@ pub(super) struct Record {
 }
 
 /// All that a wire needs to know of a file.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Index {
     pub(super) records: Vec<Record>,
     /// Records that are no frames: too short for Ethernet, or of another link type.

@@ -19,7 +19,6 @@ use super::{Direction, Take, Taker, WireError, WireSpec, WireState};
 use index::{Index, Record};
 
 /// The player.
-#[derive(Debug)]
 pub(super) struct PcapWire {
     data: Vec<u8>,
     records: Vec<Record>,
@@ -31,7 +30,6 @@ pub(super) struct PcapWire {
     notes: Vec<String>,
 }
 
-#[derive(Debug)]
 enum Schedule {
     Eager,
     Pace(Pace),

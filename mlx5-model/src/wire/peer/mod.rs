@@ -1,8 +1,9 @@
 //! A cable between two models in two processes: a Unix socket that keeps frames apart (SOCK_SEQPACKET).
 //!
 //! Either end may come first, go, and come back: whoever holds the lock on `PATH.lock` listens at `PATH`,
-//! the other connects. The kernel gives the lock free with its holder, however that ends, so a socket file
-//! that was left behind stops nobody. The lock file stays; removing it could split the two.
+//! the other connects. An end that goes gives up lock and connection at once, even where a forked child still
+//! has copies of their descriptors; of one that is killed the kernel gives them up, so a socket file that was
+//! left behind stops nobody. The lock file stays; removing it could split the two.
 //!
 //! As on a cable, a frame sent while nobody is there, or faster than the other end takes them, is lost. It
 //! is counted where it was sent.
@@ -28,7 +29,6 @@ const FRAME: usize = 64 << 10;
 const LOOK_NS: u64 = 5_000_000;
 
 /// One end of the cable.
-#[derive(Debug)]
 pub(super) struct PeerWire {
     path: PathBuf,
     lock: File,
@@ -42,7 +42,6 @@ pub(super) struct PeerWire {
     dropped: u64,
 }
 
-#[derive(Debug)]
 enum Link {
     /// Neither holds the lock nor reached who does.
     Seeking,
@@ -226,9 +225,12 @@ fn remove_socket(path: &Path) -> io::Result<()> {
 
 impl Drop for PeerWire {
     fn drop(&mut self) {
-        if let Link::First { .. } = self.link {
+        if let Link::First { listener, .. } = &self.link {
             // Before the lock goes, or it could be the next first end's.
             let _ = remove_socket(&self.path);
+            // An end that has connected and was not accepted yet must see that nobody is here.
+            while listener.accept().is_some() {}
+            socket::unlock(&self.lock);
         }
     }
 }

@@ -16,7 +16,8 @@ use super::BATCH;
 /// As much as the sender may have under way, if the machine's limits allow.
 const SEND_BUFFER: c_int = 8 << 20;
 
-#[derive(Debug)]
+/// Dropping it ends the connection, for copies of the descriptor in forked children as well: a close alone leaves it
+/// open until the last copy is closed, and the other end would go on sending to nobody.
 pub(super) struct Seqpacket(OwnedFd);
 
 pub(super) enum Received {
@@ -68,6 +69,12 @@ impl Seqpacket {
 
     pub(super) fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+
+    /// What a forked child has of it.
+    #[cfg(test)]
+    pub(super) fn copy(&self) -> OwnedFd {
+        self.0.try_clone().expect("a descriptor")
     }
 
     /// Whether the frame is on its way.
@@ -150,6 +157,13 @@ impl Seqpacket {
     }
 }
 
+impl Drop for Seqpacket {
+    fn drop(&mut self) {
+        // SAFETY: takes no memory of ours. Without a connection there is none to end.
+        unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
+    }
+}
+
 /// Whether the lock is ours, now or already. It belongs to the open file: two wires of one process are two.
 pub(super) fn lock(file: &File) -> io::Result<bool> {
     // SAFETY: takes no memory of ours.
@@ -158,6 +172,12 @@ pub(super) fn lock(file: &File) -> io::Result<bool> {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
         Err(e) => Err(e),
     }
+}
+
+/// Gives the lock up. Closing the file would keep it while a forked child has a copy of the descriptor.
+pub(super) fn unlock(file: &File) {
+    // SAFETY: takes no memory of ours.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
 }
 
 fn address(path: &Path) -> io::Result<(libc::sockaddr_un, u32)> {

@@ -1,6 +1,8 @@
 //! Two ends in one process: the socket and the lock do not know the difference.
 
-use super::super::{Take, Wire, WireSpec};
+use super::super::{Inner, Take, Wire, WireSpec};
+use super::{Link, PeerWire};
+use std::os::fd::OwnedFd;
 
 fn open(path: &std::path::Path) -> Wire {
     Wire::open(
@@ -83,6 +85,65 @@ fn either_end_may_go_and_come_back() {
         drain(gone);
         drain(left);
     }
+}
+
+/// What a child that is forked now keeps open, whatever becomes of this end.
+fn inherited(wire: &Wire) -> Vec<OwnedFd> {
+    let Inner::Peer(wire) = &wire.0 else {
+        unreachable!()
+    };
+    let PeerWire { lock, link, .. } = &**wire;
+    let mut files = vec![OwnedFd::from(lock.try_clone().unwrap())];
+    match link {
+        Link::Seeking => {}
+        Link::First { listener, other } => {
+            files.push(listener.copy());
+            files.extend(other.iter().map(|it| it.copy()));
+        }
+        Link::Second { other } => files.push(other.copy()),
+    }
+    files
+}
+
+#[test]
+fn an_end_that_goes_is_gone_though_a_forked_child_has_its_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cable");
+    let (mut a, mut b) = (open(&path), open(&path));
+    let mut children = vec![];
+    for round in 0..4 {
+        a.send(&frame(round, 60)).unwrap();
+        assert_eq!(drain(&mut b), [frame(round, 60)], "round {round}");
+        let (gone, left) = if round % 2 == 0 {
+            (&mut a, &mut b)
+        } else {
+            (&mut b, &mut a)
+        };
+        children.extend(inherited(gone));
+        *gone = open(&dir.path().join("elsewhere"));
+        drain(left);
+        *gone = open(&path);
+        drain(gone);
+        drain(left);
+    }
+    // One that has connected, and was not accepted yet when the other went.
+    children.extend(inherited(&a));
+    children.extend(inherited(&b));
+    drop((a, b));
+    let (a, mut b) = (open(&path), open(&path));
+    children.extend(inherited(&a));
+    drop(a);
+    let mut a = open(&path);
+    drain(&mut b);
+    a.send(&frame(7, 60)).unwrap();
+    assert_eq!(drain(&mut b), [frame(7, 60)]);
+}
+
+#[test]
+fn a_wire_is_short_to_look_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let wire = open(&dir.path().join("cable"));
+    assert_eq!(format!("{wire:?}"), "Wire(peer)");
 }
 
 #[test]

@@ -46,7 +46,6 @@ const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const PORT: u16 = 5001;
 
 /// The generator.
-#[derive(Debug)]
 pub(super) struct SynthWire {
     bytes: Vec<u8>,
     templates: Vec<Template>,
