@@ -3,13 +3,7 @@
 use crate::time::Moment;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
 use engine::config::{Size, Span};
-use std::{
-    ffi::OsString,
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    str::FromStr,
-    time::Duration,
-};
+use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -637,9 +631,6 @@ pub struct ServiceArgs {
     /// File with a key of the service, for RDMA
     #[arg(long, value_name = "FILE", global = true)]
     pub key_file: Option<PathBuf>,
-    /// Ask by datagrams, without a connection: status and stats
-    #[arg(long, requires = "rdma", global = true)]
-    pub datagram: bool,
     /// How long to wait for an answer: seconds, or a time with its unit
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "30", global = true)]
     pub timeout: Duration,
@@ -677,18 +668,6 @@ pub enum CtlCommand {
         /// How often: seconds, or a time with its unit
         #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
         every: Duration,
-        /// End after so many
-        #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
-        count: Option<u64>,
-    },
-    /// Hear what services announce of themselves, until interrupted
-    Announced {
-        /// An address of an RDMA device of this machine, to hear on
-        #[arg(long, value_name = "ADDR:PORT")]
-        at: SocketAddr,
-        /// A multicast group to join
-        #[arg(long, value_name = "ADDR")]
-        group: Option<IpAddr>,
         /// End after so many
         #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
         count: Option<u64>,

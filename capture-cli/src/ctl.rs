@@ -13,23 +13,14 @@ use engine::control::{
     client::{Client, ClientError, UnixLink},
     message::{Body, Command, Stats, schema},
     rdma::RdmaLink,
-    unconnected::{Announcements, DatagramLink},
 };
 use serde_json::Value;
-use std::{
-    collections::BTreeMap,
-    io,
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, io, net::ToSocketAddrs, path::Path, time::Duration};
 
 /// Carries out one command.
 pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
-    match args.command {
-        CtlCommand::Schema => return output::print_json(&schema()),
-        CtlCommand::Announced { at, group, count } => return hear(at, group, count, args),
-        _ => {}
+    if matches!(args.command, CtlCommand::Schema) {
+        return output::print_json(&schema());
     }
     let command = command(&args.command)?;
     let mut client = connect(&args.service)?;
@@ -46,7 +37,7 @@ pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
 /// Connects to a service by whichever way was typed.
 pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
     if let (Some(to), Some(key_file)) = (&args.rdma, &args.key_file) {
-        return connect_rdma(to, key_file, args);
+        return connect_rdma(to, key_file, args.timeout);
     }
     let path = &args.unix;
     let link = UnixLink::connect(path).map_err(|e| {
@@ -64,52 +55,15 @@ pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
     Ok(Client::over(link))
 }
 
-fn connect_rdma(to: &str, key_file: &Path, args: &ServiceArgs) -> Result<Client, Failure> {
+fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, Failure> {
     let refused = |e: io::Error| Failure::refused(format!("--rdma {to}: {e}"));
     let address = to
         .to_socket_addrs()
         .and_then(|mut them| them.next().ok_or(io::ErrorKind::NotFound.into()))
         .map_err(refused)?;
     let keys = Keys::read(key_file)?;
-    Ok(if args.datagram {
-        Client::over(DatagramLink::find(address, keys, args.timeout).map_err(refused)?)
-    } else {
-        Client::over(RdmaLink::connect(address, &keys, args.timeout).map_err(refused)?)
-    })
-}
-
-/// Prints announcements as they come.
-fn hear(
-    at: SocketAddr,
-    group: Option<IpAddr>,
-    count: Option<u64>,
-    args: &CtlArgs,
-) -> Result<(), Failure> {
-    let Some(key_file) = &args.service.key_file else {
-        return Err(Failure::refused(
-            "announced: --key-file names the key that announcements are signed with",
-        ));
-    };
-    let keys = Keys::read(key_file)?;
-    let mut announcements = Announcements::listen(at, group, keys, args.service.timeout)
-        .map_err(|e| Failure::refused(format!("--at {at}: {e}")))?;
-    let mut left = count.unwrap_or(u64::MAX);
-    while left > 0 {
-        let deadline = Instant::now() + args.service.timeout;
-        let (_, status) = match announcements.next(deadline) {
-            Err(e) if e.kind() == io::ErrorKind::TimedOut && count.is_none() => continue,
-            other => other.map_err(|e| Failure::failed(format!("no announcement: {e}")))?,
-        };
-        left -= 1;
-        if args.json {
-            let line = serde_json::to_string(&status)
-                .map_err(|e| Failure::failed(format!("JSON: {e}")))?;
-            output::print(&(line + "\n"))?;
-        } else {
-            output::print(&text::announced(&status))?;
-        }
-    }
-    Ok(())
+    let link = RdmaLink::connect(address, &keys, timeout).map_err(refused)?;
+    Ok(Client::over(link))
 }
 
 /// A name no other change has, so that a repeat is told from a new one.
@@ -127,7 +81,7 @@ pub fn failure(e: ClientError) -> Failure {
 /// What was typed as what is asked.
 fn command(typed: &CtlCommand) -> Result<Command, Failure> {
     Ok(match typed {
-        CtlCommand::Status | CtlCommand::Schema | CtlCommand::Announced { .. } => Command::Status,
+        CtlCommand::Status | CtlCommand::Schema => Command::Status,
         CtlCommand::Stats => Command::Stats,
         CtlCommand::Watch { every, .. } => Command::Subscribe {
             interval_ms: u32::try_from(every.as_millis()).unwrap_or(u32::MAX),

@@ -305,18 +305,6 @@ mod tests {
                 ["output.rotate_time = 1ms", "at least 100ms"],
             ),
             ("[output]\ndir = \"\"", ["output.dir", "format = \"none\""]),
-            (
-                "[control]\nannounce = [\"239.0.0.1:0\"]",
-                ["control.announce", "needs control.rdma"],
-            ),
-            (
-                "[control]\ndatagrams = true",
-                ["control.datagrams = true", "needs control.rdma"],
-            ),
-            (
-                "[control]\nannounce_interval = \"1ms\"",
-                ["control.announce_interval = 1ms", "1s to 1day"],
-            ),
         ] {
             let message = refused(text);
             for part in parts {

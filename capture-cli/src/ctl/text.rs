@@ -3,9 +3,7 @@
 use super::traffic;
 use crate::table::{aligned, bytes, rate, scaled, thousands};
 use engine::{
-    control::message::{
-        ControlStatus, DatagramStatus, RdmaStatus, State, Stats, Status, TransportStatus,
-    },
+    control::message::{ControlStatus, RdmaStatus, State, Stats, Status, TransportStatus},
     stats::{Counter, Total},
 };
 use serde_json::Value;
@@ -19,45 +17,17 @@ pub fn told(it: &Value) -> String {
     }
 }
 
-fn state(it: State) -> &'static str {
-    match it {
-        State::Running => "running",
-        State::Drained => "drained",
-        State::Stopped => "stopped",
-        State::Lost => "device lost",
-    }
-}
-
-fn datagrams(it: &DatagramStatus) -> String {
-    format!(
-        "{} queries, {} refused, {} announcements, {} not delivered",
-        thousands(it.queries),
-        thousands(it.refused),
-        thousands(it.announcements),
-        thousands(it.missed)
-    )
-}
-
-/// One line of what a service announces.
-pub fn announced(it: &Status) -> String {
-    let capture = &it.capture;
-    format!(
-        "{} port {}, process {}: {}, {:.1} s, {}\n",
-        capture.device,
-        capture.port,
-        capture.pid,
-        state(capture.state),
-        capture.elapsed_s,
-        total(&capture.ledger)
-    )
-}
-
 /// State of capture and service, a line for each.
 pub fn status(it: &Status) -> String {
     let capture = &it.capture;
     let mut text = String::new();
     let mut line = |what: &str, value: String| _ = writeln!(text, "{what:<10}{value}");
-    let state = state(capture.state);
+    let state = match capture.state {
+        State::Running => "running",
+        State::Drained => "drained",
+        State::Stopped => "stopped",
+        State::Lost => "device lost",
+    };
     line(
         "state",
         format!(
@@ -87,9 +57,6 @@ pub fn status(it: &Status) -> String {
     if let Some(rdma) = rdma {
         line("rdma", transport(&rdma.transport));
         line("srq", srq(rdma));
-        if let Some(it) = &rdma.datagrams {
-            line("datagrams", datagrams(it));
-        }
     }
     line("wqcap", capture.wqcap.clone());
     text

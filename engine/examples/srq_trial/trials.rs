@@ -7,7 +7,6 @@ use engine::control::{
     message::{Access, Body, Code, Command, Handshake, RdmaStatus},
     parts,
     rdma::RdmaLink,
-    unconnected::{Announcements, DatagramLink},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -248,13 +247,6 @@ pub fn run(address: &str, keys: &str, connects: &str, dir: &str) -> Outcome {
         || churn(&served, connects),
     );
     t.run("the service ends in order", || served.shut_down());
-    t.run(
-        "queries by datagram are answered, to who has the key",
-        || datagrams(&place),
-    );
-    t.run("announcements reach a group and a peer", || {
-        announcements(&place)
-    });
     t.run("a calm SRQ shrinks again", || shrink(&place));
     t.run(
         "a device that resizes nothing has the whole SRQ from the start",
@@ -624,72 +616,6 @@ fn churn(served: &Served, connects: u32) -> Outcome {
         kernel == left,
         format!("objects in the kernel: {kernel} before, {left} after"),
     )
-}
-
-fn datagrams(place: &Place) -> Outcome {
-    let served = Served::start(place, "srq = 16\nsrq_max = 64\ndatagrams = true")?;
-    let find = |keys: &Keys| DatagramLink::find(place.address, keys.clone(), PATIENCE);
-    let mut client = Client::over(find(&place.keys)?);
-    for _ in 0..50 {
-        status(&mut client)?;
-    }
-    match client.ask(Command::Rotate, None, PATIENCE) {
-        Err(ClientError::Refused(refusal)) if refusal.code == Code::Unsupported => {}
-        other => return Err(format!("{other:?}").into()),
-    }
-    let wrong = place.with("wrong", &format!("read_only = \"{}\"", "ee".repeat(32)))?;
-    let mut stranger = Client::over(find(&wrong)?);
-    match stranger.ask(Command::Status, None, Duration::from_secs(3)) {
-        Err(ClientError::Lost(e)) if e.kind() == std::io::ErrorKind::TimedOut => {}
-        other => return Err(format!("{other:?}").into()),
-    }
-    // It has asked again and again, and lets the connected ones be served.
-    let after = served.until("refusals", |it| {
-        it.datagrams.is_some_and(|it| it.refused >= 2)
-    })?;
-    let counted = after.datagrams.ok_or("no datagrams in the status")?;
-    hold(counted.queries >= 51, format!("{counted:?}"))?;
-    hold(after.srq.qps >= 2, format!("on the same SRQ: {after:?}"))?;
-    drop((client, stranger));
-    served.shut_down()
-}
-
-fn announcements(place: &Place) -> Outcome {
-    let host = place.address.ip();
-    let (peer, group) = (
-        SocketAddr::new(host, place.address.port() + 10),
-        "239.255.71.71",
-    );
-    let member = SocketAddr::new(host, peer.port() + 1);
-    let hear = |at, group: Option<&str>| -> Outcome<Announcements> {
-        let group = group.map(str::parse).transpose()?;
-        Ok(Announcements::listen(
-            at,
-            group,
-            place.keys.clone(),
-            PATIENCE,
-        )?)
-    };
-    let (mut peers, mut members) = (hear(peer, None)?, hear(member, Some(group))?);
-    let served = Served::start(
-        place,
-        &format!("announce = [\"{group}:0\", \"{peer}\"]\nannounce_interval = \"1s\""),
-    )?;
-    let pid = served.child.id();
-    for (who, it) in [("peer", &mut peers), ("member", &mut members)] {
-        for _ in 0..3 {
-            let (_, status) = it
-                .next(Instant::now() + PATIENCE)
-                .map_err(|e| format!("{who}: {e}"))?;
-            hold(status.capture.pid == pid, format!("{status:?}"))?;
-        }
-    }
-    // A peer that starts again has another QP, and hears again; one that is gone is not delivered to.
-    drop(peers);
-    let missed = |it: &RdmaStatus| it.datagrams.is_some_and(|it| it.missed > 0);
-    served.until("a miss", missed)?;
-    hear(peer, None)?.next(Instant::now() + PATIENCE)?;
-    served.shut_down()
 }
 
 /// Counts of RDMA objects, by kind, as the kernel has them.

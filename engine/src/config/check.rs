@@ -1,8 +1,6 @@
 //! Ranges of the keys, as far as they hold on every machine. Limits of a device are the plan's to check.
 
-use super::{
-    Config, ConfigError, ControlConfig, FlowsConfig, Format, OnLoss, OutputConfig, Size, Span,
-};
+use super::{Config, ConfigError, FlowsConfig, Format, OnLoss, OutputConfig, Size, Span};
 use std::{fmt::Display, time::Duration};
 
 /// The RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of two.
@@ -153,24 +151,8 @@ fn output(config: &Config) -> Result<(), ConfigError> {
             Span(Duration::from_secs(1)),
             Span(Duration::from_secs(86_400)),
         )?;
-        announcements(control)?;
     }
     config.flows.as_ref().map_or(Ok(()), flows)
-}
-
-fn announcements(control: &ControlConfig) -> Result<(), ConfigError> {
-    within(
-        "control.announce_interval",
-        control.announce_interval,
-        Span(Duration::from_secs(1)),
-        Span(Duration::from_secs(86_400)),
-    )?;
-    let wants = "needs control.rdma, from whose device datagrams go";
-    match (control.rdma, control.announce.first()) {
-        (None, Some(peer)) => refuse("control.announce", format!("[\"{peer}\"]"), wants),
-        (None, None) if control.datagrams => refuse("control.datagrams", true, wants),
-        _ => Ok(()),
-    }
 }
 
 fn flows(flows: &FlowsConfig) -> Result<(), ConfigError> {

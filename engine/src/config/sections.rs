@@ -415,13 +415,6 @@ pub struct ControlConfig {
     pub srq_calm: Span,
     /// Resize it where the device does; otherwise it has its largest size from the start.
     pub srq_resize: bool,
-    /// Answer queries that come by datagram too.
-    pub datagrams: bool,
-    /// Multicast groups, and peers with their ports, that are told the status now and then; of a group the port does
-    /// not matter.
-    pub announce: Vec<SocketAddr>,
-    /// How often.
-    pub announce_interval: Span,
 }
 
 impl Default for ControlConfig {
@@ -438,9 +431,6 @@ impl Default for ControlConfig {
             srq_max: 1024,
             srq_calm: Span(Duration::from_secs(30)),
             srq_resize: true,
-            datagrams: false,
-            announce: Vec::new(),
-            announce_interval: Span(Duration::from_secs(10)),
         }
     }
 }

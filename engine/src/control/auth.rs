@@ -112,68 +112,31 @@ impl Keys {
     /// This side's proof, in hex; `None` without the key.
     #[must_use]
     pub fn prove(&self, side: Side, bond: &Bond) -> Option<String> {
-        self.sign(bond.access, &bond.text(side))
+        Some(hex(&self.mac(side, bond)?.finalize().into_bytes()))
     }
 
     /// Whether `proof` is the proof of that side. Takes as long whatever is wrong with it.
     #[must_use]
     pub fn verify(&self, side: Side, bond: &Bond, proof: &str) -> bool {
-        self.is_signed(bond.access, &bond.text(side), proof)
-    }
-
-    /// The key that a text is signed with by whoever only looks: the read-only one, unless there is none.
-    #[must_use]
-    pub fn looking(&self) -> Access {
-        match self.read_only {
-            Some(_) => Access::ReadOnly,
-            None => Access::ReadWrite,
-        }
-    }
-
-    /// Signs a text with the key of `access`, in hex; `None` without the key.
-    #[must_use]
-    pub fn sign(&self, access: Access, text: &str) -> Option<String> {
-        Some(hex(&self.mac_of(access, text)?.finalize().into_bytes()))
-    }
-
-    /// Whether `signature` is that of a text. Takes as long whatever is wrong with it.
-    #[must_use]
-    pub fn is_signed(&self, access: Access, text: &str, signature: &str) -> bool {
-        match (self.mac_of(access, text), unhex(signature)) {
-            (Some(mac), Some(signature)) => mac.verify_slice(&signature).is_ok(),
+        match (self.mac(side, bond), unhex(proof)) {
+            (Some(mac), Some(proof)) => mac.verify_slice(&proof).is_ok(),
             _ => false,
         }
     }
 
-    fn mac_of(&self, access: Access, text: &str) -> Option<Hmac<Sha256>> {
-        let key = match access {
+    fn mac(&self, side: Side, bond: &Bond) -> Option<Hmac<Sha256>> {
+        let key = match bond.access {
             Access::ReadOnly => self.read_only.as_ref(),
             Access::ReadWrite => self.read_write.as_ref(),
         }?;
         let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
+        // Every field has a fixed form, and a line to itself: no two bonds read the same.
+        let text = format!(
+            "wqcap control 1\n{side:?}\n{:?}\n{:08x} {:08x}\n{}\n{}\n",
+            bond.access, bond.service_qp, bond.client_qp, bond.challenge, bond.answer
+        );
         mac.update(text.as_bytes());
         Some(mac)
-    }
-}
-
-impl Bond {
-    /// What a side signs. Every field has a fixed form, and a line to itself: no two bonds read the same.
-    fn text(&self, side: Side) -> String {
-        format!(
-            "wqcap control 1\n{side:?}\n{:?}\n{:08x} {:08x}\n{}\n{}\n",
-            self.access, self.service_qp, self.client_qp, self.challenge, self.answer
-        )
-    }
-}
-
-#[cfg(test)]
-impl Keys {
-    /// These two.
-    pub(super) fn of(read_only: &[u8], read_write: &[u8]) -> Self {
-        Self {
-            read_only: Some(read_only.to_vec()),
-            read_write: Some(read_write.to_vec()),
-        }
     }
 }
 
@@ -222,7 +185,10 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn keys() -> Keys {
-        Keys::of(&[1; 16], &[2; 16])
+        Keys {
+            read_only: Some(vec![1; 16]),
+            read_write: Some(vec![2; 16]),
+        }
     }
 
     fn bond() -> Bond {

@@ -6,7 +6,6 @@
 //! A message is one JSON object. Over a Unix socket it is a line; over RDMA it is split into parts
 //! ([`super::parts`]). The text never holds a line break.
 
-use super::datagram::Datagram;
 use crate::stats::{NicCounters, QueueLedger, Total, live};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -315,22 +314,6 @@ pub struct RdmaStatus {
     pub transport: TransportStatus,
     /// The shared receive queue.
     pub srq: SrqStatus,
-    /// What goes without a connection; absent: nothing does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub datagrams: Option<DatagramStatus>,
-}
-
-/// Counters of the UD QP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DatagramStatus {
-    /// Queries answered.
-    pub queries: u64,
-    /// Datagrams that were none, not signed with a key, not of now, heard before, or too many.
-    pub refused: u64,
-    /// Announcements sent, one for each group or peer.
-    pub announcements: u64,
-    /// Times that a group or peer was not reached.
-    pub missed: u64,
 }
 
 /// The one shared receive queue of all RDMA clients.
@@ -491,7 +474,6 @@ enum Messages {
     Request(Request),
     Answer(Answer),
     Handshake(Handshake),
-    Datagram(Datagram),
 }
 
 /// The JSON Schema of all messages: each definition under `$defs`.

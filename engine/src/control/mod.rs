@@ -1,10 +1,9 @@
 //! The control path: questions to a running capture, and orders.
 //!
 //! One [`service::Service`] answers the same [`message`]s over a Unix socket ([`unix`]) and over RDMA, from one shared
-//! receive queue ([`srq`]), whose clients prove that they have a key ([`auth`]); without a connection it answers and
-//! announces by [`datagram`]s, received from that same queue. A transport has a thread of its own; each client is a
-//! [`session::Session`] to it, which knows what the client may do and how much ([`limits`]). What is controlled stands
-//! behind [`backend::Backend`].
+//! receive queue ([`srq`]), whose clients prove that they have a key ([`auth`]). A transport has a thread of
+//! its own; each client is a [`session::Session`] to it, which knows what the client may do and how much
+//! ([`limits`]). What is controlled stands behind [`backend::Backend`].
 //!
 //! Architecture invariant: this room sets flags and reads snapshots. It never touches a ring or the pool, never waits
 //! for the capture, and nothing that a client does makes it hold more than its limits allow.
@@ -12,8 +11,6 @@
 pub mod auth;
 pub mod backend;
 pub mod client;
-pub mod datagram;
-mod datagrams;
 mod level;
 pub mod limits;
 pub mod mailbox;
@@ -25,7 +22,6 @@ pub mod rdma;
 pub mod service;
 pub mod session;
 pub mod srq;
-pub mod unconnected;
 pub mod unix;
 
 use crate::{Error, config::ControlConfig};

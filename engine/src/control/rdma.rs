@@ -26,7 +26,7 @@ const RECEIVES: u32 = 64;
 /// Sends under way.
 const SENDS: u32 = 16;
 /// Bytes of the longest part.
-pub(super) const LARGEST_PART: u32 = 4096;
+const LARGEST_PART: u32 = 4096;
 
 /// A connection to the service. The fields' order is the order of teardown.
 pub struct RdmaLink {
@@ -317,7 +317,7 @@ impl Drop for RdmaLink {
     }
 }
 
-pub(super) fn failed(e: Error) -> io::Error {
+fn failed(e: Error) -> io::Error {
     match e {
         Error::Verb { ref source, .. } => io::Error::new(source.kind(), e.to_string()),
         e => io::Error::other(e.to_string()),
@@ -325,7 +325,7 @@ pub(super) fn failed(e: Error) -> io::Error {
 }
 
 /// Waits until one of these is ready.
-pub(super) fn sleep(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
+fn sleep(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
     let rest = deadline.saturating_duration_since(Instant::now());
     if rest.is_zero() {
         return Err(ErrorKind::TimedOut.into());
@@ -339,7 +339,7 @@ pub(super) fn sleep(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
 }
 
 /// Waits for an event of the connection being made.
-pub(super) fn await_event(
+fn await_event(
     channel: &CmChannel,
     deadline: Instant,
     wanted: impl Fn(&CmEvent) -> bool,

@@ -3,7 +3,7 @@
 use super::{
     backend::{Backend, Done},
     limits::Limits,
-    message::{Body, ControlStatus, RdmaStatus, Refusal, Status, TransportStatus},
+    message::{Body, ControlStatus, RdmaStatus, Refusal, SrqStatus, Status, TransportStatus},
     message::{Changed, Command},
     once::Once,
 };
@@ -20,8 +20,8 @@ pub struct Service {
     once: Mutex<Once>,
     /// Counters of the Unix socket, once that is served.
     pub unix: OnceLock<Arc<Counters>>,
-    /// The same of RDMA, and its state as its thread last told it.
-    pub rdma: OnceLock<(Arc<Counters>, Arc<Mutex<RdmaStatus>>)>,
+    /// The same of RDMA, and the state of its SRQ as its thread last told it.
+    pub rdma: OnceLock<(Arc<Counters>, Arc<Mutex<SrqStatus>>)>,
 }
 
 impl Service {
@@ -77,9 +77,9 @@ impl Service {
     pub(super) fn status(&self) -> ControlStatus {
         ControlStatus {
             unix: self.unix.get().map(|it| it.read()),
-            rdma: self.rdma.get().map(|(counters, told)| RdmaStatus {
+            rdma: self.rdma.get().map(|(counters, srq)| RdmaStatus {
                 transport: counters.read(),
-                ..told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+                srq: srq.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             }),
         }
     }

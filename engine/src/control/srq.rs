@@ -9,10 +9,9 @@
 
 use super::{
     auth::{self, Bond, Keys, Side},
-    datagrams::{self, Datagrams},
     level::Level,
     mailbox::{Mailbox, Token},
-    message::{Answer, Code, Handshake, RdmaStatus, Refusal, SrqStatus, VERSION},
+    message::{Answer, Code, Handshake, Refusal, SrqStatus, VERSION},
     parts::{self, Joiner},
     service::{Counters, Service},
     session::{Session, Step},
@@ -22,7 +21,7 @@ use crate::{
     config::ControlConfig,
     verbs::{
         AsyncEvent, AsyncEvents, CmChannel, CmEvent, Connection, Done, Ends, Incoming, Listener,
-        MessageCq, Messages, Pd, ROUTE_HEADER, SRQ_RESIZE, Slot, Srq, status_text,
+        MessageCq, Messages, Pd, SRQ_RESIZE, Slot, Srq, status_text,
     },
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -113,7 +112,6 @@ impl Drop for SrqServer {
 /// The fields' order is the order of teardown: QPs go before the SRQ, that before what it receives into.
 struct Server {
     clients: HashMap<u32, Client>,
-    datagrams: Option<Datagrams>,
     srq: Srq,
     cq: MessageCq,
     pd: Pd,
@@ -132,7 +130,7 @@ struct Server {
     service: Arc<Service>,
     mailbox: Arc<Mailbox>,
     counters: Arc<Counters>,
-    told: Arc<Mutex<RdmaStatus>>,
+    told: Arc<Mutex<SrqStatus>>,
     status: SrqStatus,
     not_ready: PathBuf,
     /// Bytes of a part.
@@ -159,11 +157,8 @@ impl Server {
         let most = u32::try_from(device.max_srq_wr).unwrap_or(0);
         let cap = config.srq_max.min(most);
         let pd = Pd::alloc(&context)?;
-        let clients = u32::try_from(service.limits.clients).unwrap_or(0);
-        let sends = clients * SENDS + datagrams::SENDS;
-        // A datagram comes behind its route header.
-        let room = part + u32::try_from(ROUTE_HEADER).unwrap_or(0);
-        let (messages, mut free) = Messages::register(&pd, cap + sends, room)?;
+        let sends = u32::try_from(service.limits.clients).unwrap_or(0) * SENDS;
+        let (messages, mut free) = Messages::register(&pd, cap + sends, part)?;
         let spare = free.split_off(sends as usize);
         let resizes = config.srq_resize && probe(&pd, &messages, device.device_cap_flags);
         let mut level = Level::new(config.srq, cap, resizes, config.srq_calm.0, now);
@@ -171,15 +166,6 @@ impl Server {
         // It may hold more than was asked for.
         level.resized(srq.query()?.max_wr, now);
         let cq = MessageCq::create(&context, cap + sends + 64)?;
-        let ends = Ends {
-            pd: &pd,
-            cq: &cq,
-            srq: &srq,
-            sends: SENDS,
-        };
-        let part = part as usize;
-        let datagrams =
-            Datagrams::make(service, config, &channel, &listener, address, &ends, part)?;
         let not_ready = PathBuf::from(format!(
             "/sys/class/infiniband/{}/ports/{}/hw_counters",
             context.name(),
@@ -187,7 +173,6 @@ impl Server {
         ));
         let mut server = Self {
             clients: HashMap::new(),
-            datagrams,
             cq,
             pd,
             events: AsyncEvents::of(&context)?,
@@ -207,7 +192,7 @@ impl Server {
             counters: Arc::default(),
             told: Arc::default(),
             not_ready,
-            part,
+            part: part as usize,
             next: 1,
             tell: now,
             srq,
@@ -218,9 +203,6 @@ impl Server {
         server.arm();
         server.cq.arm()?;
         server.listener.listen(BACKLOG)?;
-        if let Some(datagrams) = &server.datagrams {
-            datagrams.listen(BACKLOG)?;
-        }
         server.tell_status();
         Ok(server)
     }
@@ -243,7 +225,6 @@ impl Server {
         self.deliver();
         let now = Instant::now();
         self.serve(now);
-        self.serve_datagrams(now);
         self.part_with(now);
         self.resize_if_calm(now);
         if now >= self.tell {
@@ -263,7 +244,6 @@ impl Server {
             .filter_map(|it| it.wait(now, &limits));
         let rest = waits
             .chain(self.level.wait(now))
-            .chain(self.datagrams.as_ref().and_then(|it| it.wait(now)))
             .min()
             .unwrap_or(Duration::from_secs(60))
             .min(if self.clients.is_empty() {
@@ -306,21 +286,6 @@ impl Server {
             // A send of a QP that is gone: its slots came back with it.
             return;
         };
-        if let Some(datagrams) = &mut self.datagrams {
-            if datagrams.sent(it.wr_id) {
-                self.free.push(slot);
-                return;
-            }
-            if datagrams.is_of(it) {
-                self.posted = self.posted.saturating_sub(1);
-                if it.status == 0 {
-                    let bytes = &self.messages.bytes(&slot)[..it.byte_len as usize];
-                    datagrams.take(it, bytes, &self.keys, &self.service);
-                }
-                self.spare.push(slot);
-                return;
-            }
-        }
         let mut client = self.clients.get_mut(&it.qp_num);
         if client.as_mut().is_some_and(|them| them.sent(it.wr_id)) {
             self.free.push(slot);
@@ -426,11 +391,6 @@ impl Server {
 
     fn connections(&mut self) {
         while let Some(event) = self.channel.take() {
-            if let Some(datagrams) = &mut self.datagrams
-                && datagrams.event(&self.keys, &event)
-            {
-                continue;
-            }
             match event {
                 CmEvent::Request(incoming) => self.admit(incoming),
                 CmEvent::Established(key, _) => self.established(key),
@@ -439,10 +399,7 @@ impl Server {
                         client.gone = true;
                     }
                 }
-                CmEvent::AddressResolved(_)
-                | CmEvent::RouteResolved(_)
-                | CmEvent::Reached(..)
-                | CmEvent::Other => {}
+                CmEvent::AddressResolved(_) | CmEvent::RouteResolved(_) | CmEvent::Other => {}
             }
         }
     }
@@ -454,12 +411,6 @@ impl Server {
     }
 
     fn admit(&mut self, incoming: Incoming) {
-        if let Some(datagrams) = &self.datagrams
-            && datagrams.is_asked_for(&incoming)
-        {
-            datagrams.show(incoming);
-            return;
-        }
         if self.clients.len() >= self.service.limits.clients {
             Counters::count(&self.counters.refused);
             return;
@@ -567,13 +518,6 @@ impl Server {
         }
     }
 
-    fn serve_datagrams(&mut self, now: Instant) {
-        if let Some(datagrams) = &mut self.datagrams {
-            datagrams.announce(&self.channel, &self.keys, &self.service, now);
-            datagrams.transmit(&mut self.messages, &mut self.free);
-        }
-    }
-
     /// Lets those go who have gone, and those who must. Their QPs go with them, and the slots of their sends come back.
     fn part_with(&mut self, now: Instant) {
         let limits = self.service.limits;
@@ -619,11 +563,10 @@ impl Server {
             .iter()
             .find_map(|name| std::fs::read_to_string(self.not_ready.join(name)).ok())
             .and_then(|text| text.trim().parse().ok());
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = RdmaStatus {
-            srq: self.status.clone(),
-            datagrams: self.datagrams.as_ref().map(Datagrams::status),
-            ..RdmaStatus::default()
-        };
+        self.told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone_from(&self.status);
     }
 
     /// Sends what is still to be said, the answer to `shutdown` above all, and then ends each connection.

@@ -1,10 +1,10 @@
-//! The RDMA connection manager: an event channel, listeners, reliable connections, and the ways that datagrams take.
+//! The RDMA connection manager: an event channel, listeners, and reliable connections.
 //!
 //! An identifier owns its connection's QP and lends its device's context, so it outlives both: what is made on that
 //! context holds the identifier.
 
 use super::{
-    Context, DatagramQp, Messages, Pd, Route, Srq,
+    Context, Messages, Pd, Srq,
     context::ContextInner,
     last_error,
     messages::Slot,
@@ -60,40 +60,6 @@ impl Drop for IdInner {
 }
 
 impl IdInner {
-    /// Begins to resolve an address, from the device that has the address `from`, or whichever leads there.
-    fn resolve(
-        &self,
-        from: Option<SocketAddr>,
-        to: SocketAddr,
-        timeout: Duration,
-    ) -> Result<(), Error> {
-        let (mut source, mut storage) = (from.map(sockaddr), sockaddr(to));
-        let source = source
-            .as_mut()
-            .map_or(ptr::null_mut(), |it| (&raw mut *it).cast());
-        // SAFETY: a live identifier; the addresses have the length of their families.
-        let ret = unsafe {
-            ffi::rdma_resolve_addr(
-                self.raw,
-                source,
-                (&raw mut storage).cast(),
-                milliseconds(timeout),
-            )
-        };
-        match ret {
-            0 => Ok(()),
-            _ => Err(last_error("rdma_resolve_addr", to.to_string())),
-        }
-    }
-
-    fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
-        // SAFETY: a live identifier.
-        match unsafe { ffi::rdma_resolve_route(self.raw, milliseconds(timeout)) } {
-            0 => Ok(()),
-            _ => Err(last_error("rdma_resolve_route", "")),
-        }
-    }
-
     /// The device's port; 0 before it is bound to one.
     fn port(&self) -> u8 {
         // SAFETY: a live identifier.
@@ -119,8 +85,6 @@ pub enum CmEvent {
     RouteResolved(CmKey),
     /// The connection stands; the number is the other side's QP.
     Established(CmKey, u32),
-    /// How datagrams reach whom [`Reaching`] was after.
-    Reached(CmKey, Route),
     /// It was rejected, did not come about, or could not; in the library's words.
     Failed(CmKey, String),
     /// The other side has ended it.
@@ -135,7 +99,6 @@ pub type CmKey = usize;
 /// A connection that somebody asks for. Dropped unanswered it is rejected.
 pub struct Incoming {
     id: Option<Arc<IdInner>>,
-    listener: CmKey,
     peer_qp: u32,
 }
 
@@ -173,10 +136,17 @@ impl CmChannel {
         Ok(channel)
     }
 
-    fn new_id(&self, space: ffi::rdma_port_space::Type) -> Result<Arc<IdInner>, Error> {
+    fn new_id(&self) -> Result<Arc<IdInner>, Error> {
         let mut raw = ptr::null_mut();
         // SAFETY: a live channel, held by the new object.
-        let ret = unsafe { ffi::rdma_create_id(self.0.0, &raw mut raw, ptr::null_mut(), space) };
+        let ret = unsafe {
+            ffi::rdma_create_id(
+                self.0.0,
+                &raw mut raw,
+                ptr::null_mut(),
+                ffi::rdma_port_space::RDMA_PS_TCP,
+            )
+        };
         if ret != 0 {
             return Err(last_error("rdma_create_id", ""));
         }
@@ -191,28 +161,19 @@ impl CmChannel {
         use ffi::rdma_cm_event_type as kind;
         let mut event: *mut ffi::rdma_cm_event = ptr::null_mut();
         // SAFETY: a live channel whose descriptor does not block; the event is valid until acknowledged, which is after
-        // the last use. `conn` and `ud` are the members of the union that rdma_get_cm_event(3) gives for connected
-        // services and for datagrams; the QP's number is read of either as an integer that need not mean anything.
+        // the last use. `conn` is the member of the union that rdma_get_cm_event(3) gives for connected services.
         unsafe {
             if ffi::rdma_get_cm_event(self.0.0, &raw mut event) != 0 {
                 return None;
             }
             let (id, peer_qp) = ((*event).id, (*event).param.conn.qp_num);
-            let (key, listener) = (id as CmKey, (*event).listen_id as CmKey);
-            let datagrams = (*id).ps == ffi::rdma_port_space::RDMA_PS_UDP;
+            let key = id as CmKey;
             let told = match (*event).event {
-                kind::RDMA_CM_EVENT_MULTICAST_JOIN => {
-                    CmEvent::Reached(key, Route::of(&(*event).param.ud))
-                }
-                kind::RDMA_CM_EVENT_ESTABLISHED if datagrams => {
-                    CmEvent::Reached(key, Route::of(&(*event).param.ud))
-                }
                 kind::RDMA_CM_EVENT_CONNECT_REQUEST => CmEvent::Request(Incoming {
                     id: Some(Arc::new(IdInner {
                         raw: id,
                         _channel: Arc::clone(&self.0),
                     })),
-                    listener,
                     peer_qp,
                 }),
                 kind::RDMA_CM_EVENT_ADDR_RESOLVED => CmEvent::AddressResolved(key),
@@ -225,7 +186,6 @@ impl CmChannel {
                 | kind::RDMA_CM_EVENT_ROUTE_ERROR
                 | kind::RDMA_CM_EVENT_CONNECT_ERROR
                 | kind::RDMA_CM_EVENT_UNREACHABLE
-                | kind::RDMA_CM_EVENT_MULTICAST_ERROR
                 | kind::RDMA_CM_EVENT_REJECTED => CmEvent::Failed(key, failure(&*event)),
                 _ => CmEvent::Other,
             };
@@ -253,28 +213,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds to an address of an RDMA device, for connections. Nobody can connect before [`Listener::listen`].
+    /// Binds to an address of an RDMA device. Nobody can connect before [`Listener::listen`].
     ///
     /// # Errors
     /// EADDRNOTAVAIL or ENODEV where no RDMA device has the address, EADDRINUSE.
     pub fn bind(channel: &CmChannel, address: SocketAddr) -> Result<Self, Error> {
-        Self::bind_in(channel, ffi::rdma_port_space::RDMA_PS_TCP, address)
-    }
-
-    /// The same for datagrams: who asks is told which QP to send to ([`Incoming::show`]).
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    pub fn bind_datagrams(channel: &CmChannel, address: SocketAddr) -> Result<Self, Error> {
-        Self::bind_in(channel, ffi::rdma_port_space::RDMA_PS_UDP, address)
-    }
-
-    fn bind_in(
-        channel: &CmChannel,
-        space: ffi::rdma_port_space::Type,
-        address: SocketAddr,
-    ) -> Result<Self, Error> {
-        let id = channel.new_id(space)?;
+        let id = channel.new_id()?;
         let mut storage = sockaddr(address);
         // SAFETY: a live identifier; the address has the length of its family.
         let ret = unsafe { ffi::rdma_bind_addr(id.raw, (&raw mut storage).cast()) };
@@ -289,12 +233,6 @@ impl Listener {
                     .into(),
         })?;
         Ok(Self { id, context })
-    }
-
-    /// As [`Incoming::listener`] names it.
-    #[must_use]
-    pub fn key(&self) -> CmKey {
-        self.id.raw as CmKey
     }
 
     /// The device's context, lent by the connection manager.
@@ -342,28 +280,6 @@ pub struct Ends<'a> {
     pub sends: u32,
 }
 
-impl Ends<'_> {
-    /// How a QP on them begins.
-    pub(super) fn init(&self, qp_type: ffi::ibv_qp_type::Type) -> ffi::ibv_qp_init_attr {
-        ffi::ibv_qp_init_attr {
-            qp_context: ptr::null_mut(),
-            send_cq: self.cq.inner.raw,
-            recv_cq: self.cq.inner.raw,
-            srq: self.srq.inner.raw,
-            cap: ffi::ibv_qp_cap {
-                max_send_wr: self.sends,
-                // With an SRQ the next two are ignored (ibv_create_qp_ex(3)).
-                max_recv_wr: 0,
-                max_recv_sge: 0,
-                max_send_sge: 1,
-                max_inline_data: 0,
-            },
-            qp_type,
-            sq_sig_all: 1,
-        }
-    }
-}
-
 /// A reliable connection and its QP.
 pub struct Connection {
     id: Arc<IdInner>,
@@ -382,29 +298,6 @@ impl Drop for Connection {
 }
 
 impl Incoming {
-    /// Whom it asked ([`Listener::key`]).
-    #[must_use]
-    pub fn listener(&self) -> CmKey {
-        self.listener
-    }
-
-    /// Tells who asked for datagrams to send them to `qp`.
-    ///
-    /// # Errors
-    /// The verb's errno.
-    pub fn show(mut self, qp: &DatagramQp) -> Result<(), Error> {
-        let Some(id) = self.id.take() else {
-            return Err(super::from_errno("rdma_accept", "", libc::EINVAL));
-        };
-        let mut param = conn_param();
-        param.qp_num = qp.qp_num();
-        // SAFETY: a live identifier that is asked for; `param` outlives the call.
-        match unsafe { ffi::rdma_accept(id.raw, &raw mut param) } {
-            0 => Ok(()),
-            _ => Err(last_error("rdma_accept", "UD")),
-        }
-    }
-
     /// Makes the QP and accepts.
     ///
     /// # Errors
@@ -435,7 +328,22 @@ impl Drop for Incoming {
 
 impl Connection {
     fn make(id: Arc<IdInner>, peer_qp: u32, ends: &Ends<'_>) -> Result<Self, Error> {
-        let mut init = ends.init(ffi::ibv_qp_type::IBV_QPT_RC);
+        let mut init = ffi::ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: ends.cq.inner.raw,
+            recv_cq: ends.cq.inner.raw,
+            srq: ends.srq.inner.raw,
+            cap: ffi::ibv_qp_cap {
+                max_send_wr: ends.sends,
+                // With an SRQ the next two are ignored (ibv_create_qp_ex(3)).
+                max_recv_wr: 0,
+                max_recv_sge: 0,
+                max_send_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: ffi::ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: 1,
+        };
         // SAFETY: a live identifier; the PD, CQ and SRQ are held by the new object until its QP is destroyed.
         if unsafe { ffi::rdma_create_qp(id.raw, ends.pd.0.raw, &raw mut init) } != 0 {
             return Err(last_error("rdma_create_qp", "RC"));
@@ -512,9 +420,21 @@ impl Connecting {
     /// # Errors
     /// The verb's errno.
     pub fn resolve(channel: &CmChannel, to: SocketAddr, timeout: Duration) -> Result<Self, Error> {
-        let id = channel.new_id(ffi::rdma_port_space::RDMA_PS_TCP)?;
-        id.resolve(None, to, timeout)?;
-        Ok(Self { id })
+        let id = channel.new_id()?;
+        let mut storage = sockaddr(to);
+        // SAFETY: a live identifier; the address has the length of its family.
+        let ret = unsafe {
+            ffi::rdma_resolve_addr(
+                id.raw,
+                ptr::null_mut(),
+                (&raw mut storage).cast(),
+                milliseconds(timeout),
+            )
+        };
+        match ret {
+            0 => Ok(Self { id }),
+            _ => Err(last_error("rdma_resolve_addr", to.to_string())),
+        }
     }
 
     /// Begins to resolve the route; [`CmEvent::RouteResolved`] follows.
@@ -522,7 +442,11 @@ impl Connecting {
     /// # Errors
     /// The verb's errno.
     pub fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
-        self.id.resolve_route(timeout)
+        // SAFETY: a live identifier.
+        match unsafe { ffi::rdma_resolve_route(self.id.raw, milliseconds(timeout)) } {
+            0 => Ok(()),
+            _ => Err(last_error("rdma_resolve_route", "")),
+        }
     }
 
     /// The device that leads there; `None` before the address is resolved.
@@ -556,82 +480,6 @@ impl Connection {
     /// Tells the number of the other side's QP, which the asking side learns with [`CmEvent::Established`].
     pub fn set_peer_qp(&mut self, peer_qp: u32) {
         self.peer_qp = peer_qp;
-    }
-}
-
-/// Somebody, or a group, that datagrams are to reach. A member of the group as long as this is held.
-pub struct Reaching {
-    id: Arc<IdInner>,
-    to: SocketAddr,
-}
-
-impl Reaching {
-    /// Begins to resolve an address, from the device that has the address `from`; [`CmEvent::AddressResolved`] follows.
-    ///
-    /// # Errors
-    /// The verb's errno.
-    pub fn resolve(
-        channel: &CmChannel,
-        from: Option<SocketAddr>,
-        to: SocketAddr,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
-        let id = channel.new_id(ffi::rdma_port_space::RDMA_PS_UDP)?;
-        // Any port of its own: `from` names the device.
-        let from = from.map(|it| SocketAddr::new(it.ip(), 0));
-        id.resolve(from, to, timeout)?;
-        Ok(Self { id, to })
-    }
-
-    /// After the address: joins the group, and [`CmEvent::Reached`] follows; or begins to resolve the route to a
-    /// single one, and [`CmEvent::RouteResolved`] follows.
-    ///
-    /// # Errors
-    /// The verb's errno.
-    pub fn address_resolved(&self, timeout: Duration) -> Result<(), Error> {
-        if !self.to.ip().is_multicast() {
-            return self.id.resolve_route(timeout);
-        }
-        let mut storage = sockaddr(self.to);
-        // SAFETY: a live identifier that is bound to a device; the address has the length of its family.
-        let ret = unsafe {
-            ffi::rdma_join_multicast(self.id.raw, (&raw mut storage).cast(), ptr::null_mut())
-        };
-        match ret {
-            0 => Ok(()),
-            _ => Err(last_error("rdma_join_multicast", self.to.to_string())),
-        }
-    }
-
-    /// After the route: asks which QP to send to; [`CmEvent::Reached`] follows.
-    ///
-    /// # Errors
-    /// The verb's errno.
-    pub fn route_resolved(&self) -> Result<(), Error> {
-        let mut param = conn_param();
-        // SAFETY: a live identifier with its route; `param` outlives the call.
-        match unsafe { ffi::rdma_connect(self.id.raw, &raw mut param) } {
-            0 => Ok(()),
-            _ => Err(last_error("rdma_connect", self.to.to_string())),
-        }
-    }
-
-    /// As events name it.
-    #[must_use]
-    pub fn key(&self) -> CmKey {
-        self.id.raw as CmKey
-    }
-
-    /// The device that leads there; `None` before the address is resolved.
-    #[must_use]
-    pub fn context(&self) -> Option<Context> {
-        self.id.context()
-    }
-
-    /// The device's port that leads there.
-    #[must_use]
-    pub fn port(&self) -> u8 {
-        self.id.port()
     }
 }
 

@@ -34,7 +34,6 @@ mod clock;
 mod cm;
 mod context;
 mod cq;
-mod datagram;
 mod direct;
 mod flow;
 mod generator;
@@ -49,12 +48,9 @@ mod wq;
 
 pub use async_event::{AsyncEvent, AsyncEvents};
 pub use clock::ClockInfo;
-pub use cm::{
-    CmChannel, CmEvent, CmKey, Connecting, Connection, Ends, Incoming, Listener, Reaching,
-};
+pub use cm::{CmChannel, CmEvent, CmKey, Connecting, Connection, Ends, Incoming, Listener};
 pub use context::{Context, names, release_what_is_lost};
 pub use cq::{Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, Moderation};
-pub use datagram::{DatagramQp, Destination, ROUTE_HEADER, Route};
 pub use direct::{Cqe, DirectCq, DirectWq, TunnelOffloads, is_supported as is_direct};
 pub use flow::{Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked};
 pub use generator::Generator;
@@ -64,7 +60,7 @@ pub use pd::Pd;
 pub use qp::RssQp;
 pub use rwq_table::RwqTable;
 pub use srq::{SRQ_RESIZE, Srq, SrqAttr};
-pub use wc::{Done, MessageCq, Sender, status_text};
+pub use wc::{Done, MessageCq, status_text};
 pub use wq::{
     CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS, Wq, WqAttr, WqHandle, WqState,
 };

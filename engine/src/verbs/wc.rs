@@ -46,46 +46,6 @@ pub struct Done {
     pub qp_num: u32,
     /// Bytes received; of a receive that succeeded.
     pub byte_len: u32,
-    /// Who sent a datagram.
-    pub sender: Sender,
-}
-
-/// What a completion tells of a datagram's sender.
-#[derive(Clone, Copy, Debug)]
-pub struct Sender {
-    /// Its QP.
-    pub qp_num: u32,
-    flags: u32,
-    lid: u16,
-    service_level: u8,
-    path_bits: u8,
-    pkey_index: u16,
-}
-
-impl Sender {
-    fn of(wc: &ffi::ibv_wc) -> Self {
-        Self {
-            qp_num: wc.src_qp,
-            flags: wc.wc_flags,
-            lid: wc.slid,
-            service_level: wc.sl,
-            path_bits: wc.dlid_path_bits,
-            pkey_index: wc.pkey_index,
-        }
-    }
-
-    /// As much of the completion as names the sender.
-    pub(super) fn completion(&self) -> ffi::ibv_wc {
-        // SAFETY: plain old data; all zero is valid.
-        let mut wc: ffi::ibv_wc = unsafe { mem::zeroed() };
-        wc.src_qp = self.qp_num;
-        wc.wc_flags = self.flags;
-        wc.slid = self.lid;
-        wc.sl = self.service_level;
-        wc.dlid_path_bits = self.path_bits;
-        wc.pkey_index = self.pkey_index;
-        wc
-    }
 }
 
 impl AsFd for MessageCq {
@@ -164,7 +124,6 @@ impl MessageCq {
                 status: it.status,
                 qp_num: it.qp_num,
                 byte_len: it.byte_len,
-                sender: Sender::of(it),
             })
             .collect())
     }
