@@ -121,18 +121,12 @@ fn an_idle_queue_shows_what_it_has_and_goes_on_without_a_seam() {
         feed(&mut sinks[0], round * 10..round * 10 + 10);
         sinks[0].idle();
         if round % 10 == 0 {
-            let seen = (0..500).any(|_| {
+            until("the open file holds every frame so far and no padding", || {
                 // With every block on its way, a call does nothing; the loop calls again and again.
                 sinks[0].idle();
-                std::thread::sleep(std::time::Duration::from_millis(2));
-                part.exists()
-                    && std::fs::metadata(&part).is_ok_and(|m| m.len() % 4096 != 0)
+                std::fs::metadata(&part).is_ok_and(|m| m.len() % 4096 != 0)
                     && frames_of(&part).len() as u64 == round * 10 + 10
             });
-            assert!(
-                seen,
-                "round {round}: the open file holds every frame so far and no padding"
-            );
         }
     }
     drop(sinks);
@@ -437,13 +431,18 @@ impl Seen {
         left.collect()
     }
 
-    /// Waits for something to become so.
-    fn until(&self, so: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !so(self) {
-            assert!(Instant::now() < deadline, "never");
-            thread::sleep(Duration::from_millis(5));
-        }
+    fn begun(&self) -> u64 {
+        self.disk.begun.load(Ordering::Relaxed)
+    }
+}
+
+/// Waits for an event; the deadline only bounds a hang.
+#[track_caller]
+fn until(event: &str, mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !happened() {
+        assert!(Instant::now() < deadline, "never: {event}");
+        thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -471,19 +470,23 @@ fn a_full_disk_is_waited_for_and_nothing_that_was_taken_is_lost() {
     let (work, mut sink, seen) = on_fake(dir.path(), 1 << 20, OnFull::Drop, &Arc::default());
     let disk = seen.disk();
     let writer = thread::spawn(move || work.on(disk));
+    let blocks = seen.empty.len();
     let mut taken = feed(&mut sink, 0..100);
     sink.idle();
-    seen.until(|it| it.disk.begun.load(Ordering::Relaxed) > 0);
+    // No write is under way when the disk becomes full: none of those that follow gives its block back.
+    until("the first write gave its block back", || {
+        seen.begun() > 0 && seen.empty.len() >= blocks - 1
+    });
+    let (before, began) = (seen.begun(), Instant::now());
     seen.disk.full.store(true, Ordering::Relaxed);
     taken += feed(&mut sink, 100..5_000);
     assert!(taken < 5_000, "more than the buffer holds");
-    let before = seen.disk.begun.load(Ordering::Relaxed);
-    thread::sleep(Duration::from_millis(600));
-    let tries = seen.disk.begun.load(Ordering::Relaxed) - before;
-    assert!(tries <= 4 * 16, "{tries} writes while there was no room");
+    // A try writes each block once; after the first one come pauses of 100 and 200 ms.
+    until("the third try", || seen.begun() > before + 2 * blocks as u64);
+    assert!(began.elapsed() >= Duration::from_millis(100 + 200));
     assert_eq!(feed(&mut sink, 5_000..5_100), 0);
     seen.disk.full.store(false, Ordering::Relaxed);
-    seen.until(|it| it.empty.len() >= 2);
+    until("blocks come back", || seen.empty.len() >= 2);
     assert_eq!(feed(&mut sink, 5_100..5_200), 100);
     drop(sink);
     let finished = writer.join().expect("ends");
@@ -519,7 +522,9 @@ fn the_end_of_a_run_does_not_wait_for_room() {
     let disk = seen.disk();
     let writer = thread::spawn(move || work.on(disk));
     let queue = thread::spawn(move || feed(&mut sink, 0..5_000));
-    seen.until(|it| it.empty.is_empty() && it.disk.begun.load(Ordering::Relaxed) >= 32);
+    until("every block was tried", || {
+        seen.empty.is_empty() && seen.begun() >= 32
+    });
     assert!(!queue.is_finished(), "it holds");
     seen.haste.begin();
     assert_eq!(queue.join().expect("ends"), 5_000);
