@@ -9,16 +9,13 @@
 mod args;
 mod bench;
 mod check;
-mod comeback;
 mod config;
 mod ctl;
-mod desk;
 mod devices;
 mod extcap;
 mod extract;
 mod failure;
 mod log;
-mod look;
 mod manual;
 mod merge;
 mod metrics;

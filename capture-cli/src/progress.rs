@@ -2,7 +2,6 @@
 //! read, how far.
 
 use crate::{
-    look::Look,
     table::{rate, scaled, thousands},
     terminal,
 };
@@ -10,6 +9,7 @@ use engine::{
     capture::Snapshot,
     outage::Cause,
     stats::{Counter, LOSSES, QueueLedger},
+    supervisor::Interval,
 };
 use std::{
     fmt::Write,
@@ -19,7 +19,7 @@ use std::{
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Rewrites a line with each look at a capture, on a terminal.
+/// Rewrites a line with each snapshot of a capture, on a terminal.
 pub struct Progress {
     shown: bool,
 }
@@ -32,10 +32,10 @@ impl Progress {
         }
     }
 
-    /// Draws what a look has shown.
-    pub fn show(&self, look: &Look) {
-        if let Some(before) = look.before.as_ref().filter(|_| self.shown) {
-            terminal::redraw(&line(before, &look.now, terminal::columns()));
+    /// Draws what has happened in an interval.
+    pub fn show(&self, interval: &Interval) {
+        if let Some(before) = interval.before.as_ref().filter(|_| self.shown) {
+            terminal::redraw(&line(before, &interval.now, terminal::columns()));
         }
     }
 

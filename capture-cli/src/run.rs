@@ -2,12 +2,10 @@
 
 use crate::{
     args::RunArgs,
-    check::{enter_model, is_on_model, port, settle},
-    comeback::{Backoff, Outcome, Search},
-    config,
-    desk::{self, Desk, Next},
+    check::{self, enter_model, is_on_model, port, settle},
+    config, devices,
     failure::Failure,
-    look::Looks,
+    log,
     metrics::{Metrics, Source},
     output,
     progress::Progress,
@@ -19,24 +17,20 @@ use crate::{
     terminal,
 };
 use engine::{
-    capture::{Capture, End, Limits, Report},
-    config::{Config, OnLoss},
-    control::{Control, backend::Done},
+    capture::{End, Limits, Report},
+    config::Config,
+    control::{Control, message::LogLevel},
+    device::DeviceFacts,
     plan::Plan,
+    supervisor::{Event, Host, Interval, Presenter, Signals, Supervisor},
     verbs::release_what_is_lost,
 };
 use std::{
     io::{self, IsTerminal},
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
-
-/// How long a signal may go unnoticed.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// stdout must be free for frames, and lead to somebody who wants them.
 fn require_stream(json: bool) -> Result<(), Failure> {
@@ -79,14 +73,14 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         tracing::warn!("{note}");
     }
     // Before anything is created: a signal during the start must find its handler.
-    let (stop, reload) = (Arc::default(), Arc::default());
+    let signals = Signals::default();
     // Without a file a hangup is a terminal that is gone.
     let hangup = if args.config.is_some() {
-        &reload
+        &signals.reload
     } else {
-        &stop
+        &signals.stop
     };
-    signals::catch_into(&stop, hangup)
+    signals::catch_into(&signals.stop, hangup)
         .map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
     let limits = Limits {
         count: args.count,
@@ -103,12 +97,12 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         is_on_model(&plan),
     )?;
     let leftovers = plan.output.dir.as_deref().map(Leftovers::begin);
-    let mut desk = Desk::new(args, &loaded, &plan, reload);
+    let supervisor = Supervisor::new(loaded, plan.clone(), limits, signals, Console);
     let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();
     let control = config
         .control
         .as_ref()
-        .map(|it| Control::start(it, desk.counter(), &busy))
+        .map(|it| Control::start(it, supervisor.backend(), &busy))
         .transpose()?;
     let metrics = config
         .metrics
@@ -116,15 +110,23 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         .map(|it| {
             let watcher = control.as_ref().map(Control::watcher);
             let dir = plan.output.dir.clone();
-            let source = Source::new(desk.counter(), watcher, dir);
+            let source = Source::new(supervisor.backend(), watcher, dir);
             Metrics::start(it.listen, source, &busy)
         })
         .transpose()?;
     if let Some(Metrics { address, .. }) = metrics.as_ref().filter(|_| !quiet) {
         terminal::say(format_args!("metrics at http://{address}/metrics"));
     }
-    let report = captures(&config, &plan, limits, &stop, quiet, &mut desk, &sandbox)?;
-    // Before files are told of: who asked for the end hears of it first.
+    let supervised = supervisor.start()?;
+    sandbox.close()?;
+    let report = supervised.run(&mut Program {
+        args,
+        config,
+        quiet,
+        progress: Progress::new(quiet),
+        service: Service::new(),
+    });
+    // Before the files are listed: who asked for the end hears of it first.
     drop((control, metrics));
     let recovered = leftovers.map(Leftovers::finish).unwrap_or_default();
     if !quiet {
@@ -134,172 +136,80 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     conclude(args, &json, &report, summary.as_ref(), quiet)
 }
 
-/// Captures, and again as often as that is ordered between a `stop` and a `start`.
-fn captures(
-    config: &Config,
-    plan: &Plan,
-    limits: Limits,
-    stop: &AtomicBool,
+/// This program around a supervised capture: where its configuration comes from, and who is told how it goes.
+struct Program<'a> {
+    args: &'a RunArgs,
+    /// With the defaults that hold.
+    config: Config,
     quiet: bool,
-    desk: &mut Desk<'_>,
-    sandbox: &Sandbox,
-) -> Result<Report, Failure> {
-    let mut capture = Capture::start(plan, limits)?;
-    sandbox.close()?;
-    let mut sum: Option<Report> = None;
-    loop {
-        let mut service = Service::new();
-        let mut waiting = Vec::new();
-        let run = Run {
-            config,
-            limits,
-            stop,
-            quiet,
-        };
-        let (report, next) = run.whole(capture, plan.clone(), &mut service, desk, &mut waiting);
-        desk.has_ended(&report);
-        desk::tell_ended(waiting, &report.end);
-        let report = match sum {
-            None => report,
-            Some(before) => before.followed_by(report),
-        };
-        if next != Next::Stop || report.end.is_failure() {
-            return Ok(report);
-        }
-        match started_again(plan, limits, stop, &mut service, desk) {
-            Some(again) => capture = again,
-            None => return Ok(report),
-        }
-        sum = Some(report);
-    }
+    progress: Progress,
+    service: Service,
 }
 
-/// What holds for one capture from its start to its end, however often its device is lost in between.
-struct Run<'a> {
-    config: &'a Config,
-    limits: Limits,
-    stop: &'a AtomicBool,
-    quiet: bool,
-}
+impl Host for Program<'_> {
+    fn load_config(&mut self) -> Result<Config, String> {
+        let (settings, _) = config::split(&self.args.set);
+        config::load(self.args.config.as_deref(), &settings).map_err(|e| e.messages.join("; "))
+    }
 
-impl Run<'_> {
-    /// Captures until the end, and goes on after each loss of the device if it is to; who ordered the end is left in
-    /// `waiting`.
-    fn whole(
-        &self,
-        mut capture: Capture,
-        mut plan: Plan,
-        service: &mut Service,
-        desk: &mut Desk<'_>,
-        waiting: &mut Vec<Done>,
-    ) -> (Report, Next) {
-        let began = capture.ready();
-        let mut backoff = Backoff::new();
-        loop {
-            let headline = headline(&plan);
-            desk.is_running(&capture);
-            service.ready(&headline);
-            if !self.quiet {
-                terminal::say(format_args!("{headline}"));
-            }
-            let ready = capture.ready();
-            let (mut report, next, now) = self.attend(capture, &plan, service, desk, waiting);
-            if !self.is_to_go_on(&report, next) {
-                return (report, next);
-            }
-            if desk.has_lost(&report) {
-                tracing::warn!("it was drained: `start` captures again once the device is back");
-                report.end = End::Stopped;
-                return (report, Next::Stop);
-            }
-            let search = Search {
-                config: self.config,
-                plan: now,
-                limits: self.limits,
-                began,
-                stop: self.stop,
-                service,
-                desk,
-                waiting,
-            };
-            match search.run(&report, ready.elapsed(), &mut backoff) {
-                Outcome::Back(back) => (capture, plan) = *back,
-                Outcome::Over(end, next) => {
-                    if next == Next::End {
-                        service.stopping();
-                    }
-                    report.end = end;
-                    return (report, next);
-                }
-            }
+    fn find_device(&mut self) -> Result<Plan, String> {
+        settle(&mut self.config.clone()).map_err(|e| e.messages.join("; "))
+    }
+
+    fn running(&mut self, plan: &Plan) {
+        self.service = Service::new();
+        let headline = headline(plan);
+        self.service.ready(&headline);
+        if !self.quiet {
+            terminal::say(format_args!("{headline}"));
         }
     }
 
-    fn is_to_go_on(&self, report: &Report, next: Next) -> bool {
-        report.end.is_loss() && next == Next::GoOn && self.config.device.on_loss == OnLoss::Retry
+    fn snapshot(&mut self, interval: &Interval) {
+        self.progress.show(interval);
+        self.service.report(interval);
     }
 
-    /// Watches a capture until it ends, or is to end; who ordered that is left in `waiting`. Tells the plan as it was
-    /// in the end, too.
-    fn attend(
-        &self,
-        mut capture: Capture,
-        plan: &Plan,
-        service: &mut Service,
-        desk: &mut Desk<'_>,
-        waiting: &mut Vec<Done>,
-    ) -> (Report, Next, Plan) {
-        let progress = Progress::new(self.quiet);
-        let mut looks = Looks::new();
-        let mut next = Next::GoOn;
-        while !capture.wait(Instant::now() + LOOK) {
-            if self.stop.load(Ordering::Relaxed) {
-                break;
-            }
-            next = desk.serve(&mut capture, plan, waiting);
-            if next != Next::GoOn {
-                break;
-            }
-            if let Some(look) = looks.take(&capture) {
-                progress.show(&look);
-                service.tell(&look);
-                desk.has_seen(&look.now);
-            }
-        }
-        let stopped = self.stop.load(Ordering::Relaxed);
-        let goes_on = capture.has_lost_its_device() && self.config.device.on_loss == OnLoss::Retry;
-        if next == Next::End || next == Next::GoOn && (stopped || !goes_on) {
-            service.stopping();
-        }
-        progress.clear();
-        if stopped && !self.quiet && terminal::is_terminal() {
+    fn finishing(&mut self, why: Event) {
+        self.progress.clear();
+        if why == Event::Signal && !self.quiet && terminal::is_terminal() {
             terminal::say(format_args!(
                 "draining queues and closing files; ^C again ends at once"
             ));
         }
-        let now = capture.plan_now(plan);
-        (capture.finish(), next, now)
+    }
+
+    fn ending(&mut self) {
+        self.service.stopping();
+    }
+
+    fn stopped(&mut self) {
+        self.service.rest();
+    }
+
+    fn searching(&mut self, device: &str, tries: u32, wait: Duration) {
+        self.service.search(device, tries, wait);
     }
 }
 
-/// Waits for a `start` that succeeds; `None`: the process is to end.
-fn started_again(
-    plan: &Plan,
-    limits: Limits,
-    stop: &AtomicBool,
-    service: &mut Service,
-    desk: &mut Desk<'_>,
-) -> Option<Capture> {
-    loop {
-        let order: Done = desk.await_start(stop, || service.rest())?;
-        match Capture::start(plan, limits) {
-            Ok(capture) => {
-                desk.is_running(&capture);
-                order.tell(Ok(desk::changed("running")));
-                return Some(capture);
-            }
-            Err(e) => order.tell(Err(desk::failed(e.to_string()))),
-        }
+/// What this program adds to the answers of the control service.
+struct Console;
+
+impl Presenter for Console {
+    fn devices_text(&self, devices: &[DeviceFacts]) -> String {
+        devices::text(devices)
+    }
+
+    fn plan_text(&self, config: &Config, plan: &Plan) -> String {
+        check::text(config, Some(plan))
+    }
+
+    fn log_level(&self) -> String {
+        log::level()
+    }
+
+    fn set_log_level(&self, level: LogLevel) -> Result<(), String> {
+        log::set_level(level.name())
     }
 }
 

@@ -3,7 +3,8 @@
 //! Without `NOTIFY_SOCKET` in the environment nothing is sent, and the loops are watched all the same: a queue that is
 //! stuck is named in the log.
 
-use crate::{look::Look, progress, terminal};
+use crate::{progress, terminal};
+use engine::supervisor::Interval;
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
@@ -36,19 +37,19 @@ impl Service {
         tell(&[NotifyState::Ready, NotifyState::Status(headline)]);
     }
 
-    /// With each look: the status line, and the watchdog if every loop has come round.
-    pub fn tell(&mut self, look: &Look) {
-        let beats: Vec<_> = look.now.rings.iter().map(|it| it.beats).collect();
-        let newly_stuck = self.pulse.look(&beats, look.at);
+    /// With each snapshot: the status line, and the watchdog if every loop has come round.
+    pub fn report(&mut self, interval: &Interval) {
+        let beats: Vec<_> = interval.now.rings.iter().map(|it| it.beats).collect();
+        let newly_stuck = self.pulse.take(&beats, interval.at);
         for queue in newly_stuck {
             tracing::error!(
                 "queue {queue}: its loop has been stuck for {} s; the watchdog is not fed until it goes on",
                 STUCK.as_secs()
             );
         }
-        if let Some(before) = &look.before {
+        if let Some(before) = &interval.before {
             let status = match self.pulse.stuck().as_slice() {
-                [] => progress::line(before, &look.now, terminal::WIDE),
+                [] => progress::line(before, &interval.now, terminal::WIDE),
                 stuck => format!("stuck: queue {}", list(stuck)),
             };
             tell(&[NotifyState::Status(&status)]);
@@ -119,7 +120,7 @@ struct Beat {
 
 impl Pulse {
     /// Takes each loop's count of rounds; those that got stuck since the last look.
-    fn look(&mut self, beats: &[u64], now: Instant) -> Vec<usize> {
+    fn take(&mut self, beats: &[u64], now: Instant) -> Vec<usize> {
         if self.queues.len() != beats.len() {
             self.queues = beats
                 .iter()
@@ -162,22 +163,22 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut pulse = Pulse::default();
-        assert!(pulse.look(&[0, 0], at(0)).is_empty());
-        assert!(pulse.look(&[1, 0], at(4)).is_empty());
-        assert_eq!(pulse.look(&[2, 0], at(5)), [1]);
-        assert!(pulse.look(&[3, 0], at(9)).is_empty());
+        assert!(pulse.take(&[0, 0], at(0)).is_empty());
+        assert!(pulse.take(&[1, 0], at(4)).is_empty());
+        assert_eq!(pulse.take(&[2, 0], at(5)), [1]);
+        assert!(pulse.take(&[3, 0], at(9)).is_empty());
         assert_eq!(pulse.stuck(), [1]);
-        assert!(pulse.look(&[4, 1], at(10)).is_empty());
+        assert!(pulse.take(&[4, 1], at(10)).is_empty());
         assert!(pulse.stuck().is_empty());
-        assert_eq!(pulse.look(&[4, 2], at(15)), [0]);
+        assert_eq!(pulse.take(&[4, 2], at(15)), [0]);
     }
 
     #[test]
     fn another_capture_in_the_same_process_starts_afresh() {
         let start = Instant::now();
         let mut pulse = Pulse::default();
-        pulse.look(&[7], start);
-        assert!(pulse.look(&[0, 0], start + STUCK).is_empty());
+        pulse.take(&[7], start);
+        assert!(pulse.take(&[0, 0], start + STUCK).is_empty());
         assert!(pulse.stuck().is_empty());
     }
 }

@@ -88,6 +88,7 @@ pub mod rx;
 pub mod sink;
 pub mod stats;
 pub mod steer;
+pub mod supervisor;
 mod sync;
 mod unseen;
 pub mod verbs;

@@ -1,11 +1,11 @@
 //! Which metrics there are, and where each comes from. `docs/metrics.md` lists them; a test holds it to this.
 
 use super::older::older;
-use crate::desk::{Counter, Sight};
 use engine::{
     control::message::{ControlStatus, RdmaStatus, State, TransportStatus},
     outage::Outages,
     stats::{self, FOUND, LINES, QueueLedger, RingState, live},
+    supervisor::{CaptureBackend, StatusSnapshot},
 };
 use prometheus_client::{
     collector::Collector,
@@ -17,7 +17,7 @@ use std::{fmt::Result, path::PathBuf, sync::Arc};
 
 /// What a scrape reads.
 pub struct Source {
-    counter: Arc<Counter>,
+    backend: Arc<CaptureBackend>,
     control: Option<Box<dyn Fn() -> ControlStatus + Send + Sync>>,
     /// Where files go.
     dir: Option<PathBuf>,
@@ -26,12 +26,12 @@ pub struct Source {
 impl Source {
     /// Of this process; `control` is asked for the control service's state.
     pub fn new(
-        counter: Arc<Counter>,
+        backend: Arc<CaptureBackend>,
         control: Option<impl Fn() -> ControlStatus + Send + Sync + 'static>,
         dir: Option<PathBuf>,
     ) -> Self {
         Self {
-            counter,
+            backend,
             control: control.map(|it| Box::new(it) as _),
             dir,
         }
@@ -40,7 +40,7 @@ impl Source {
     /// All metrics of now, in the older format or in that of OpenMetrics.
     pub fn text(&self, in_older: bool) -> String {
         let text = Scrape {
-            sight: self.counter.sight(),
+            status: self.backend.snapshot(),
             control: self.control.as_ref().map(|ask| ask()).unwrap_or_default(),
             disk: self.dir.as_ref().and_then(|dir| {
                 let disk = rustix::fs::statvfs(dir).ok()?;
@@ -55,7 +55,7 @@ impl Source {
 /// What there is to tell.
 #[derive(Debug)]
 struct Scrape {
-    sight: Sight,
+    status: StatusSnapshot,
     control: ControlStatus,
     /// Bytes that are free for files, and in all.
     disk: Option<(u64, u64)>,
@@ -76,12 +76,12 @@ impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result {
         let mut families = Families(encoder);
         self.of_the_process(&mut families)?;
-        if let Some(snapshot) = &self.sight.snapshot {
+        if let Some(snapshot) = &self.status.snapshot {
             families.ledger(&snapshot.queues)?;
-            families.rings(&snapshot.rings, &snapshot.queues, self.sight.ring)?;
+            families.rings(&snapshot.rings, &snapshot.queues, self.status.ring)?;
             families.nic(&snapshot.nic)?;
         }
-        if let Some(traffic) = &self.sight.traffic {
+        if let Some(traffic) = &self.status.traffic {
             families.traffic(traffic)?;
         }
         self.of_storage(&mut families)?;
@@ -106,13 +106,13 @@ impl Scrape {
             ("stopped", State::Stopped),
             ("lost", State::Lost),
         ];
-        let is = |state| f64::from(u8::from(self.sight.state == state));
+        let is = |state| f64::from(u8::from(self.status.state == state));
         families.gauges(
             "capture_state",
             "1 for what the capture does, 0 for the rest",
             states.map(|(name, state)| ([("state", name)], is(state))),
         )?;
-        if let Some(snapshot) = &self.sight.snapshot {
+        if let Some(snapshot) = &self.status.snapshot {
             let seconds = snapshot.elapsed.as_secs_f64();
             families.gauge(
                 "capture_seconds",
@@ -125,7 +125,7 @@ impl Scrape {
     }
 
     fn of_storage(&self, families: &mut Families<'_>) -> Result {
-        if let Some((used, size)) = self.sight.backlog {
+        if let Some((used, size)) = self.status.backlog {
             families.gauge(
                 "write_buffer_used_bytes",
                 "Write buffers that are being filled, or wait to be written",
@@ -550,7 +550,7 @@ mod tests {
             ..live::Snapshot::default()
         };
         Scrape {
-            sight: Sight {
+            status: StatusSnapshot {
                 state: State::Running,
                 snapshot: Some(Snapshot {
                     elapsed: Duration::from_millis(1500),

@@ -121,12 +121,15 @@ fn an_idle_queue_shows_what_it_has_and_goes_on_without_a_seam() {
         feed(&mut sinks[0], round * 10..round * 10 + 10);
         sinks[0].idle();
         if round % 10 == 0 {
-            until("the open file holds every frame so far and no padding", || {
-                // With every block on its way, a call does nothing; the loop calls again and again.
-                sinks[0].idle();
-                std::fs::metadata(&part).is_ok_and(|m| m.len() % 4096 != 0)
-                    && frames_of(&part).len() as u64 == round * 10 + 10
-            });
+            until(
+                "the open file holds every frame so far and no padding",
+                || {
+                    // With every block on its way, a call does nothing; the loop calls again and again.
+                    sinks[0].idle();
+                    std::fs::metadata(&part).is_ok_and(|m| m.len() % 4096 != 0)
+                        && frames_of(&part).len() as u64 == round * 10 + 10
+                },
+            );
         }
     }
     drop(sinks);
@@ -482,7 +485,9 @@ fn a_full_disk_is_waited_for_and_nothing_that_was_taken_is_lost() {
     taken += feed(&mut sink, 100..5_000);
     assert!(taken < 5_000, "more than the buffer holds");
     // A try writes each block once; after the first one come pauses of 100 and 200 ms.
-    until("the third try", || seen.begun() > before + 2 * blocks as u64);
+    until("the third try", || {
+        seen.begun() > before + 2 * blocks as u64
+    });
     assert!(began.elapsed() >= Duration::from_millis(100 + 200));
     assert_eq!(feed(&mut sink, 5_000..5_100), 0);
     seen.disk.full.store(false, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Orders that change a running capture, carried out by its owner.
+//! Commands that change a running capture, carried out by its owner.
 
-use super::{Desk, changed, counter::Live, failed, same};
-use engine::{
+use super::{Supervisor, backend::Live, changed, failed, same};
+use crate::{
     Error,
     capture::{Capture, Respread},
     config::RuleConfig,
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 type Outcome = Result<Changed, Refusal>;
 
-impl Desk<'_> {
+impl Supervisor {
     pub(super) fn change(
         &mut self,
         command: &Command,
@@ -21,10 +21,7 @@ impl Desk<'_> {
         plan: &Plan,
     ) -> Outcome {
         let outcome = match command {
-            Command::Start => self.start(capture, plan),
-            Command::Drain => Ok(self.drain(capture)),
             Command::Rotate => rotate(capture),
-            Command::Reload => self.reload(Some((capture, plan))),
             Command::WqFlags {
                 cvlan_stripping,
                 scatter_fcs,
@@ -32,8 +29,11 @@ impl Desk<'_> {
             Command::Respread { weights } => respread(capture, weights),
             Command::RuleAdd { rule } => add_rule(capture, rule),
             Command::RuleRemove { rule } => remove_rule(capture, rule),
-            // The others are the service's own, or end the capture.
-            Command::Status
+            // The others are the control service's own, or change the supervisor's state.
+            Command::Start
+            | Command::Drain
+            | Command::Reload
+            | Command::Status
             | Command::Stats
             | Command::Devices
             | Command::Plan
@@ -41,31 +41,23 @@ impl Desk<'_> {
             | Command::Filter { .. }
             | Command::Log { .. }
             | Command::Stop
-            | Command::Shutdown => Err(failed("it has come to the wrong desk".into())),
+            | Command::Shutdown => Err(failed("internal error: unroutable command".into())),
         };
         // A re-spread that failed half way has moved rules all the same.
-        self.counter.is_spread(capture);
+        self.backend.is_spread(capture);
         outcome
     }
 
     /// Lets frames in again after a drain.
-    fn start(&self, capture: &mut Capture, plan: &Plan) -> Outcome {
-        let mut live = self.counter.live();
-        if !matches!(*live, Live::Drained(_)) {
-            return Ok(same("it is running"));
-        }
+    pub(super) fn resume(&self, capture: &mut Capture, plan: &Plan) -> Outcome {
         capture.resume(plan).map_err(|e| failed(e.to_string()))?;
-        *live = Live::Running((&*capture).into());
+        *self.backend.live() = Live::Running((&*capture).into());
         Ok(changed("running"))
     }
 
-    fn drain(&self, capture: &mut Capture) -> Changed {
-        let mut live = self.counter.live();
-        if matches!(*live, Live::Drained(_)) {
-            return same("it is drained");
-        }
+    pub(super) fn drain(&self, capture: &mut Capture) -> Changed {
         capture.pause();
-        *live = Live::Drained((&*capture).into());
+        *self.backend.live() = Live::Drained((&*capture).into());
         changed("nothing more comes in, and files are completed; `start` lets frames in again")
     }
 }

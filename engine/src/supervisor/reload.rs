@@ -1,8 +1,7 @@
 //! The configuration, read again while the process runs.
 
-use super::{Desk, change, changed, counter::set_filter, failed, nothing_runs, same};
-use crate::config;
-use engine::{
+use super::{Host, Supervisor, backend::set_filter, changed, commands, failed, same, transitions};
+use crate::{
     capture::Capture,
     config::Config,
     control::message::{Changed, Code, Refusal},
@@ -12,16 +11,15 @@ use engine::{
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-impl Desk<'_> {
+impl Supervisor {
     /// Reads the configuration again. What can change in a running capture changes; if anything else differs, nothing
     /// does.
     pub(super) fn reload(
         &mut self,
+        host: &mut impl Host,
         capture: Option<(&mut Capture, &Plan)>,
     ) -> Result<Changed, Refusal> {
-        let (settings, _) = config::split(&self.args.set);
-        let new = config::load(self.args.config.as_deref(), &settings)
-            .map_err(|e| failed(e.messages.join("; ")))?;
+        let new = host.load_config().map_err(failed)?;
         self.refuse_the_rest(&new)?;
         let filter = &new.capture.filter;
         Filter::compile(filter).map_err(|e| {
@@ -31,10 +29,24 @@ impl Desk<'_> {
             return if json!(new) == json!(self.config) {
                 Ok(same("nothing differs"))
             } else {
-                Err(nothing_runs())
+                let why = transitions::refusal(self.backend.state()).unwrap_or_default();
+                Err(Refusal::new(Code::State, why))
             };
         };
-        let mut done = vec![change::wq_flags(
+        let outcome = self.apply(new, capture, plan);
+        // A re-spread that failed half way has moved rules all the same.
+        self.backend.is_spread(capture);
+        outcome
+    }
+
+    /// Changes in the running capture what differs.
+    fn apply(
+        &mut self,
+        new: Config,
+        capture: &mut Capture,
+        plan: &Plan,
+    ) -> Result<Changed, Refusal> {
+        let mut done = vec![commands::wq_flags(
             capture,
             plan,
             Some(new.wq.cvlan_stripping),
@@ -47,9 +59,9 @@ impl Desk<'_> {
                 [] => vec![1; queues],
                 weights => weights.to_vec(),
             };
-            done.push(change::respread(capture, &weights)?);
+            done.push(commands::respread(capture, &weights)?);
         }
-        done.push(set_filter(&capture.share(), filter)?);
+        done.push(set_filter(&capture.share(), &new.capture.filter)?);
         self.config = new;
         done.retain(|it| it.changed);
         let words: Vec<_> = done.into_iter().map(|it| it.now).collect();

@@ -1,8 +1,8 @@
-//! What the control service sees of this process: the plan, a handle of the capture, and the way to its owner.
+//! What the control service and metrics see of a supervised capture: its plan, a handle for snapshots, and the queue of
+//! commands for its owner.
 
-use super::{Order, changed, device_lost, failed, nothing_runs, same};
-use crate::{check, devices, log};
-use engine::{
+use super::{Order, changed, failed, same, transitions};
+use crate::{
     capture::{Capture, CaptureHandle, Report, Snapshot},
     config::Config,
     control::{
@@ -11,7 +11,7 @@ use engine::{
             CaptureStatus, Changed, Code, Command, Disk, Ledger, LogLevel, Refusal, State, Stats,
         },
     },
-    device,
+    device::{self, DeviceFacts},
     plan::Plan,
     stats::{NicCounters, QueueLedger, live},
 };
@@ -24,8 +24,37 @@ use std::{
 /// How old statistics may be before they are put together anew; queues publish no more often.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// What the service sees of this process.
-pub struct Counter {
+/// What a program adds to the answers of its control service. The defaults suit one without texts and log levels.
+pub trait Presenter: Send + Sync {
+    /// The devices as a table for people.
+    fn devices_text(&self, _devices: &[DeviceFacts]) -> String {
+        String::new()
+    }
+
+    /// The plan as text for people.
+    fn plan_text(&self, _config: &Config, _plan: &Plan) -> String {
+        String::new()
+    }
+
+    /// The level that is logged; empty: this program does not say.
+    fn log_level(&self) -> String {
+        String::new()
+    }
+
+    /// Logs at another level from now on.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn set_log_level(&self, _level: LogLevel) -> Result<(), String> {
+        Err("this program cannot change what it logs".into())
+    }
+}
+
+/// A presenter with the defaults.
+impl Presenter for () {}
+
+/// What the control service and metrics see of a supervised capture.
+pub struct CaptureBackend {
     plan: Mutex<(Config, Plan)>,
     device: String,
     port: u8,
@@ -35,6 +64,7 @@ pub struct Counter {
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::Snapshot)>>,
     orders: SyncSender<Order>,
+    presenter: Box<dyn Presenter>,
 }
 
 /// The capture, as far as others may see it.
@@ -63,7 +93,7 @@ pub(super) struct Handles {
 
 /// The capture at one moment.
 #[derive(Debug)]
-pub struct Sight {
+pub struct StatusSnapshot {
     /// What it does.
     pub state: State,
     /// What it has counted; `None`: nothing yet.
@@ -85,8 +115,13 @@ impl From<&Capture> for Handles {
     }
 }
 
-impl Counter {
-    pub(super) fn new(config: &Config, plan: &Plan, orders: SyncSender<Order>) -> Self {
+impl CaptureBackend {
+    pub(super) fn new(
+        config: &Config,
+        plan: &Plan,
+        orders: SyncSender<Order>,
+        presenter: Box<dyn Presenter>,
+    ) -> Self {
         Self {
             plan: Mutex::new((config.clone(), plan.clone())),
             device: plan.device.name.clone(),
@@ -99,6 +134,7 @@ impl Counter {
             nic: Mutex::default(),
             statistics: Mutex::default(),
             orders,
+            presenter,
         }
     }
 
@@ -119,11 +155,19 @@ impl Counter {
         *self.live() = Live::Stopped(stopped);
     }
 
-    /// True: it was drained.
-    pub(super) fn has_lost(&self, report: &Report) -> bool {
+    pub(super) fn has_lost(&self, report: &Report) {
         let stopped = self.stopped(report);
-        let before = std::mem::replace(&mut *self.live(), Live::Lost(stopped));
-        matches!(before, Live::Drained(_))
+        *self.live() = Live::Lost(stopped);
+    }
+
+    /// What the capture does.
+    pub(super) fn state(&self) -> State {
+        match &*self.live() {
+            Live::Running(_) => State::Running,
+            Live::Drained(_) => State::Drained,
+            Live::Stopped(_) => State::Stopped,
+            Live::Lost(_) => State::Lost,
+        }
     }
 
     fn stopped(&self, report: &Report) -> Box<Stopped> {
@@ -161,12 +205,13 @@ impl Counter {
         }
     }
 
-    /// Why there is no capture to change.
-    fn idle(&self) -> Refusal {
-        match &*self.live() {
-            Live::Lost(_) => device_lost(),
-            _ => nothing_runs(),
-        }
+    /// The capture, or why there is none to change.
+    fn changeable(&self) -> Result<Handles, Refusal> {
+        let state = self.state();
+        self.handles().ok_or_else(|| {
+            let why = transitions::refusal(state).unwrap_or("nothing is captured any more");
+            Refusal::new(Code::State, why)
+        })
     }
 
     pub(super) fn filter(&self) -> String {
@@ -177,9 +222,9 @@ impl Counter {
     }
 
     /// All that can be seen at once.
-    pub fn sight(&self) -> Sight {
-        let (state, snapshot) = self.look();
-        Sight {
+    pub fn snapshot(&self) -> StatusSnapshot {
+        let (state, snapshot) = self.counted();
+        StatusSnapshot {
             state,
             snapshot,
             backlog: self.backlog(),
@@ -196,7 +241,7 @@ impl Counter {
     }
 
     /// Where it stands and what it has counted.
-    fn look(&self) -> (State, Option<Snapshot>) {
+    fn counted(&self) -> (State, Option<Snapshot>) {
         // The lock is not held while counters are read.
         let (state, handles) = match &*self.live() {
             Live::Running(handles) => (State::Running, handles.clone()),
@@ -228,13 +273,26 @@ impl Counter {
     }
 }
 
+impl CaptureBackend {
+    fn set_log_level(&self, level: LogLevel) -> Result<Changed, Refusal> {
+        let before = self.presenter.log_level();
+        self.presenter.set_log_level(level).map_err(failed)?;
+        let now = format!("log: {}", level.name());
+        Ok(if before == level.name() {
+            same(&now)
+        } else {
+            changed(&now)
+        })
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Backend for Counter {
+impl Backend for CaptureBackend {
     fn status(&self) -> CaptureStatus {
-        let (state, snapshot) = self.look();
+        let (state, snapshot) = self.counted();
         CaptureStatus {
             wqcap: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -244,7 +302,7 @@ impl Backend for Counter {
             queues: self.queues,
             elapsed_s: snapshot.as_ref().map_or(0.0, |it| it.elapsed.as_secs_f64()),
             filter: self.filter(),
-            log: log::level(),
+            log: self.presenter.log_level(),
             ledger: snapshot
                 .map(|it| QueueLedger::total(&it.queues).into())
                 .unwrap_or_default(),
@@ -252,7 +310,7 @@ impl Backend for Counter {
     }
 
     fn stats(&self) -> Stats {
-        let Some(snapshot) = self.look().1 else {
+        let Some(snapshot) = self.counted().1 else {
             return Stats::default();
         };
         Stats {
@@ -269,29 +327,29 @@ impl Backend for Counter {
 
     fn devices(&self) -> Result<Value, Refusal> {
         let devices = device::list().map_err(|e| failed(e.to_string()))?;
-        let text = devices::text(&devices);
+        let text = self.presenter.devices_text(&devices);
         Ok(json!({ "devices": devices, "text": text }))
     }
 
     fn plan(&self) -> Result<Value, Refusal> {
         let (config, plan) = lock(&self.plan).clone();
-        let text = check::text(&config, Some(&plan));
+        let text = self.presenter.plan_text(&config, &plan);
         Ok(json!({ "config": config, "plan": plan, "text": text }))
     }
 
     fn change(&self, command: &Command, done: Done) {
         match command {
-            Command::Log { level } => done.tell(set_level(*level)),
-            Command::Filter { expression } => done.tell(match self.handles() {
-                Some(handles) => set_filter(&handles.capture, expression),
-                None => Err(self.idle()),
-            }),
+            Command::Log { level } => done.tell(self.set_log_level(*level)),
+            Command::Filter { expression } => done.tell(
+                self.changeable()
+                    .and_then(|handles| set_filter(&handles.capture, expression)),
+            ),
             command => {
                 let order = Order {
                     command: command.clone(),
                     done,
                 };
-                // A full desk: the owner is busy ending. Dropping the order tells so.
+                // A full queue: the owner is busy ending. Dropping the order answers so.
                 let _ = self.orders.try_send(order);
             }
         }
@@ -307,15 +365,4 @@ pub(super) fn set_filter(handle: &CaptureHandle, expression: &str) -> Result<Cha
         .set_filter(expression)
         .map(|change| changed(&format!("filter: {:?}", change.after)))
         .map_err(|e| Refusal::new(Code::Malformed, e.to_string()))
-}
-
-fn set_level(level: LogLevel) -> Result<Changed, Refusal> {
-    let before = log::level();
-    log::set_level(level.name()).map_err(failed)?;
-    let now = format!("log: {}", level.name());
-    Ok(if before == level.name() {
-        same(&now)
-    } else {
-        changed(&now)
-    })
 }

@@ -1,0 +1,242 @@
+//! The supervisor's state machine, as a table: what each event does in each state, and which state follows.
+//!
+//! Pure: nothing is carried out here. The test at the end walks every state with every event.
+
+use crate::control::message::State;
+
+/// What a supervisor reacts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The command `start`.
+    Start,
+    /// The command `drain`.
+    Drain,
+    /// The command `stop`.
+    Stop,
+    /// The command `shutdown`.
+    Shutdown,
+    /// The command `reload`, or SIGHUP.
+    Reload,
+    /// A command that changes the running capture: `rotate`, `rule`, `wq-flags`, `respread`.
+    Change,
+    /// SIGINT or SIGTERM.
+    Signal,
+    /// The capture has ended by itself: a limit, the end of the wire, a failure.
+    CaptureEnded,
+    /// The device is gone, and `device.on_loss = "retry"`.
+    DeviceLost,
+    /// The device is back, and a capture goes on from the report of the last one.
+    DeviceBack,
+    /// A limit was reached while the device was lost.
+    LimitReached,
+}
+
+/// What an event makes the supervisor do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Answers that this is so already.
+    Same(&'static str),
+    /// Refuses the command.
+    Refuse(&'static str),
+    /// Changes the running capture.
+    Change,
+    /// Reads the configuration again and applies what can change.
+    Reload,
+    /// Removes the rules and completes the files.
+    Pause,
+    /// Installs the rules again.
+    Resume,
+    /// Starts a capture of the same plan.
+    StartCapture,
+    /// Ends the capture in order: rules, queues, files.
+    Finish,
+    /// Ends the search for the device; the report is that of the capture that lost it.
+    GiveUp,
+    /// Takes the new capture over.
+    GoOn,
+    /// Nothing: the event cannot happen in this state, or is no news.
+    Ignore,
+}
+
+const RUNNING: &str = "it is running";
+const DRAINED: &str = "it is drained";
+const STOPPED: &str = "it is stopped";
+const LOST: &str = "the device is lost; capturing goes on by itself once it is back";
+const NOTHING_RUNS: &str = "nothing is captured; `start` begins a capture";
+
+/// What `event` does in `state`, and the state that follows; `None`: the supervisor ends.
+#[must_use]
+pub const fn transition(state: State, event: Event) -> (Action, Option<State>) {
+    use Action as A;
+    use Event as E;
+    use State::{Drained, Lost, Running, Stopped};
+    match (state, event) {
+        (Running, E::Start) => (A::Same(RUNNING), Some(Running)),
+        (Running, E::Drain) => (A::Pause, Some(Drained)),
+        (Running, E::DeviceLost) => (A::Finish, Some(Lost)),
+
+        (Drained, E::Start) => (A::Resume, Some(Running)),
+        (Drained, E::Drain) => (A::Same(DRAINED), Some(Drained)),
+        // Nobody wants frames now: `start` captures again.
+        (Drained, E::DeviceLost) => (A::Finish, Some(Stopped)),
+
+        (Running | Drained, E::Change) => (A::Change, Some(state)),
+        (Running | Drained, E::Stop) => (A::Finish, Some(Stopped)),
+        (Running | Drained, E::Shutdown | E::Signal | E::CaptureEnded) => (A::Finish, None),
+
+        (Stopped, E::Start) => (A::StartCapture, Some(Running)),
+        (Stopped, E::Stop) => (A::Same(STOPPED), Some(Stopped)),
+        (Stopped, E::Drain | E::Change) => (A::Refuse(NOTHING_RUNS), Some(Stopped)),
+        (Stopped, E::Shutdown | E::Signal) => (A::Ignore, None),
+
+        (Lost, E::Start) => (A::Same(LOST), Some(Lost)),
+        (Lost, E::Drain | E::Change) => (A::Refuse(LOST), Some(Lost)),
+        (Lost, E::Stop) => (A::GiveUp, Some(Stopped)),
+        (Lost, E::Shutdown | E::Signal | E::LimitReached) => (A::GiveUp, None),
+        (Lost, E::DeviceBack) => (A::GoOn, Some(Running)),
+
+        (_, E::Reload) => (A::Reload, Some(state)),
+
+        (Running | Drained, E::DeviceBack | E::LimitReached)
+        | (Stopped, E::CaptureEnded | E::DeviceLost | E::DeviceBack | E::LimitReached)
+        | (Lost, E::CaptureEnded | E::DeviceLost) => (A::Ignore, Some(state)),
+    }
+}
+
+/// Why a command that needs a capture is refused in `state`; `None`: there is one.
+#[must_use]
+pub const fn refusal(state: State) -> Option<&'static str> {
+    match transition(state, Event::Change) {
+        (Action::Refuse(why), _) => Some(why),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use State::{Drained, Lost, Running, Stopped};
+
+    const EVENTS: [Event; 11] = [
+        Event::Start,
+        Event::Drain,
+        Event::Stop,
+        Event::Shutdown,
+        Event::Reload,
+        Event::Change,
+        Event::Signal,
+        Event::CaptureEnded,
+        Event::DeviceLost,
+        Event::DeviceBack,
+        Event::LimitReached,
+    ];
+
+    /// By state, what each of [`EVENTS`] leads to; `end`: the supervisor ends.
+    const EXPECTED: [(State, [&str; 11]); 4] = [
+        (
+            Running,
+            [
+                "same running",
+                "pause drained",
+                "finish stopped",
+                "finish end",
+                "reload running",
+                "change running",
+                "finish end",
+                "finish end",
+                "finish lost",
+                "ignore running",
+                "ignore running",
+            ],
+        ),
+        (
+            Drained,
+            [
+                "resume running",
+                "same drained",
+                "finish stopped",
+                "finish end",
+                "reload drained",
+                "change drained",
+                "finish end",
+                "finish end",
+                "finish stopped",
+                "ignore drained",
+                "ignore drained",
+            ],
+        ),
+        (
+            Stopped,
+            [
+                "startcapture running",
+                "refuse stopped",
+                "same stopped",
+                "ignore end",
+                "reload stopped",
+                "refuse stopped",
+                "ignore end",
+                "ignore stopped",
+                "ignore stopped",
+                "ignore stopped",
+                "ignore stopped",
+            ],
+        ),
+        (
+            Lost,
+            [
+                "same lost",
+                "refuse lost",
+                "giveup stopped",
+                "giveup end",
+                "reload lost",
+                "refuse lost",
+                "giveup end",
+                "ignore lost",
+                "ignore lost",
+                "goon running",
+                "giveup end",
+            ],
+        ),
+    ];
+
+    #[test]
+    fn every_event_in_every_state_leads_where_the_table_says() {
+        for (state, row) in EXPECTED {
+            for (event, expected) in EVENTS.into_iter().zip(row) {
+                let (action, next) = transition(state, event);
+                let action = format!("{action:?}").to_lowercase();
+                let action = action.split('(').next().unwrap_or_default();
+                let next = next.map_or("end".into(), |it| format!("{it:?}").to_lowercase());
+                assert_eq!(format!("{action} {next}"), expected, "{state:?} {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_state_can_be_left_for_running_and_for_the_end() {
+        for (state, _) in EXPECTED {
+            let mut reached = vec![state];
+            let mut ends = false;
+            let mut at = 0;
+            while at < reached.len() {
+                for event in EVENTS {
+                    match transition(reached[at], event).1 {
+                        None => ends = true,
+                        Some(next) if !reached.contains(&next) => reached.push(next),
+                        Some(_) => {}
+                    }
+                }
+                at += 1;
+            }
+            assert!(ends && reached.contains(&Running), "{state:?}: {reached:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_needs_a_capture_is_refused_without_one() {
+        assert_eq!(refusal(Running), None);
+        assert_eq!(refusal(Drained), None);
+        assert!(refusal(Stopped).is_some_and(|why| why.contains("`start`")));
+        assert!(refusal(Lost).is_some_and(|why| why.contains("once it is back")));
+    }
+}
