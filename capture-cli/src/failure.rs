@@ -54,3 +54,9 @@ impl From<engine::Error> for Failure {
         Self::refused(e.to_string())
     }
 }
+
+impl From<engine::verbs::Error> for Failure {
+    fn from(e: engine::verbs::Error) -> Self {
+        engine::Error::from(e).into()
+    }
+}

@@ -6,9 +6,8 @@ use crate::{
     Error,
     delay_drop::DelayDrop,
     place::Place,
-    verbs::{self, Context, TunnelOffloads},
+    verbs::{self, Context, TunnelOffloads, sys as ffi},
 };
-use rdma_sys as ffi;
 use serde::Serialize;
 use std::{fs, path::Path};
 
@@ -106,7 +105,10 @@ pub struct PortFacts {
 /// # Errors
 /// The verbs library cannot list devices.
 pub fn list() -> Result<Vec<DeviceFacts>, Error> {
-    let told = |name: &String| match Context::open(name).and_then(|c| facts(&c)) {
+    let told = |name: &String| match Context::open(name)
+        .map_err(Error::from)
+        .and_then(|c| facts(&c))
+    {
         Ok(facts) => Some(facts),
         Err(e) => {
             tracing::warn!("{name} cannot be used: {e}");

@@ -1,5 +1,6 @@
 //! Errors of setting up: each names the verb or the key, the value, the limit, and what to do.
 
+use crate::verbs;
 use std::io;
 
 /// Why a capture could not be planned or started.
@@ -48,4 +49,44 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
+}
+
+impl From<verbs::Error> for Error {
+    fn from(e: verbs::Error) -> Self {
+        let general = e.hint();
+        match e {
+            verbs::Error::Verb {
+                verb,
+                object,
+                source,
+            } => Self::Verb {
+                verb,
+                object,
+                hint: hint(verb, &source, general),
+                source,
+            },
+            verbs::Error::NoDevice(_) => Self::Device(format!("device.name = {e}")),
+            verbs::Error::NoDeviceAt(address) => Self::Config {
+                key: "control.rdma".into(),
+                value: address.to_string(),
+                problem: "is no address of one RDMA device; `rdma link` lists devices with their interfaces".into(),
+            },
+            verbs::Error::Memory { bytes, source } => Self::System {
+                what: format!("{bytes} bytes of memory"),
+                source,
+            },
+        }
+    }
+}
+
+/// What to do where a verb fails: what the verbs say of it in `general`, and the setting of a capture that asks for it.
+fn hint(verb: &str, source: &io::Error, general: Option<&str>) -> Option<String> {
+    let setting = match (verb, source.raw_os_error()?) {
+        ("ibv_create_wq", libc::EPERM) => " (wq.delay_drop)",
+        ("ibv_reg_mr", libc::ENOMEM) => ", or make the rings smaller (capture.ring)",
+        ("ibv_create_srq" | "rdma_create_srq", libc::EINVAL) => ": lower control.srq_max",
+        (_, libc::EOPNOTSUPP) => "; `wqcap devices` lists what it can do",
+        _ => "",
+    };
+    Some(format!("{}{setting}", general?))
 }

@@ -46,13 +46,13 @@
 //!
 //! # Rooms
 //!
-//! Imports go one way: [`verbs`] and [`memory`] know nothing above them; [`rx`] knows those two; [`pipeline`] leads from
+//! Imports go one way: [`verbs`] and [`memory`] are a crate of their own; [`rx`] knows those two; [`pipeline`] leads from
 //! rings to consumers; [`sink`] and [`stats`] know neither rings nor devices; [`observe`] looks on at what goes to the
 //! sinks; [`capture`] knows all. Clients that look at a capture or change it are served by [`control`], which knows
 //! nothing of the rest but [`config`] and the counters of [`stats`]. [`reader`] opens finished files and knows none of
 //! these, nor do [`forecast`], which tells where their frames would go, [`merge`], which joins them, [`index`] and
 //! [`extract`], which find and take out some of them, and [`recover`], which finishes those left open. Unsafe code is
-//! allowed in [`verbs`], [`memory`], the pool and ring of [`rx`], and where a system call has no safe face ([`nic`],
+//! allowed in the pool and ring of [`rx`], and where a system call has no safe face ([`nic`],
 //! promiscuous mode); each block says why it holds.
 
 pub mod capture;
@@ -70,7 +70,6 @@ pub mod frame;
 pub mod index;
 pub mod ladder;
 pub mod management;
-pub mod memory;
 pub mod merge;
 pub mod name;
 pub mod nic;
@@ -91,6 +90,7 @@ pub mod steer;
 pub mod supervisor;
 mod sync;
 mod unseen;
-pub mod verbs;
 
 pub use error::Error;
+pub use wqcap_verbs as verbs;
+pub use wqcap_verbs::memory;

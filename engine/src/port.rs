@@ -8,7 +8,7 @@ use crate::{
     rx::{Ring, RingAttr},
     steer::{QpPlan, RulePlan, Spread, Steering},
     verbs::{
-        CompletionStamps, Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable,
+        self, CompletionStamps, Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable,
         WqHandle,
     },
 };
@@ -142,18 +142,17 @@ impl Port {
             numa_node: plan.device.numa_node,
         };
         Ring::create(&self.context, &self.pd, attr).map_err(|e| match e {
-            Error::Verb {
+            verbs::Error::Verb {
                 verb,
                 object,
                 source,
-                hint,
-            } => Error::Verb {
+            } => verbs::Error::Verb {
                 verb,
                 object: format!("queue {queue}: {object}"),
                 source,
-                hint,
-            },
-            other => other,
+            }
+            .into(),
+            other => other.into(),
         })
     }
 
@@ -194,7 +193,7 @@ impl Port {
     /// A table over the rings' WQs.
     fn table(&self, queues: &[u16]) -> Result<RwqTable, Error> {
         let wqs = queues.iter().map(|q| self.wqs[usize::from(*q)].clone());
-        RwqTable::create(&self.context, wqs)
+        Ok(RwqTable::create(&self.context, wqs)?)
     }
 
     /// Lets another table take the place of the shared one, frames flowing.
@@ -379,7 +378,7 @@ fn create(
         specs: wanted.specs.clone(),
     };
     match qps.iter().find(|(plan, _)| *plan == wanted.qp) {
-        Some((_, qp)) => Flow::create(qp, &rule),
+        Some((_, qp)) => Ok(Flow::create(qp, &rule)?),
         None => Err(Error::Device("a rule's QP has not been made".into())),
     }
 }

@@ -3,18 +3,18 @@
 //!
 //! Each drains rings that were filled before.
 
+mod bare;
+
 use super::{
     report::{Measured, Report},
     rounds::{self, FILLING, RING, Round, cpu_ns, fill, mean_ns},
 };
 use crate::{args::BenchRxArgs, check::enter_model, failure::Failure};
+use bare::{BareAttr, BareRings, Poll};
 use engine::{
     plan::Plan,
     sink::Count,
-    verbs::{
-        Context, FlowKind, FlowRule, FlowSpec, Masked,
-        bare::{BareAttr, BareRings, Poll},
-    },
+    verbs::{Context, FlowKind, FlowRule, FlowSpec, Masked},
 };
 use std::{fs, thread, time::Duration};
 

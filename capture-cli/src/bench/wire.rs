@@ -4,6 +4,7 @@
 //! A trial sends for so long at one rate and waits until nothing comes any more. What the receiver lacks then is lost;
 //! where, its ledger and the NIC's counters tell.
 
+mod generator;
 mod traffic;
 
 use super::report::{Measured, Report};
@@ -21,8 +22,9 @@ use engine::{
     plan::Plan,
     sink::Count,
     stats::Counter,
-    verbs::{Context, Generator},
+    verbs::Context,
 };
+use generator::Generator;
 use serde::Serialize;
 use serde_json::json;
 use std::{

@@ -2,7 +2,7 @@
 
 use crate::{
     Error,
-    verbs::{ClockInfo, Context},
+    verbs::{self, ClockInfo, Context},
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::{
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
     fn info(&self) -> Result<Option<ClockInfo>, Error> {
         match self.context.clock_info() {
             Ok(info) => Ok(Some(info)),
-            Err(Error::Verb { source, .. })
+            Err(verbs::Error::Verb { source, .. })
                 if matches!(
                     source.raw_os_error(),
                     Some(libc::EBUSY | libc::EINVAL | libc::EOPNOTSUPP)
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
             {
                 Ok(None)
             }
-            Err(e) => Err(e),
+            Err(e) => Err(e.into()),
         }
     }
 }

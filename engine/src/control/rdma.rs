@@ -317,9 +317,9 @@ impl Drop for RdmaLink {
     }
 }
 
-fn failed(e: Error) -> io::Error {
-    match e {
-        Error::Verb { ref source, .. } => io::Error::new(source.kind(), e.to_string()),
+fn failed(e: impl Into<Error>) -> io::Error {
+    match e.into() {
+        ref e @ Error::Verb { ref source, .. } => io::Error::new(source.kind(), e.to_string()),
         e => io::Error::other(e.to_string()),
     }
 }

@@ -15,11 +15,10 @@ use crate::{
     Error,
     memory::Region,
     verbs::{
-        Channel, CompletionStamps, Context, Cq, CqAttr, DirectCq, DirectWq, Moderation, Mr, Pd, Wq,
-        WqAttr, WqState, is_direct,
+        self, Channel, CompletionStamps, Context, Cq, CqAttr, DirectCq, DirectWq, Moderation, Mr,
+        Pd, Wq, WqAttr, WqState, is_direct, sys as ffi,
     },
 };
-use rdma_sys as ffi;
 use std::{os::fd::RawFd, ptr, sync::Arc};
 
 /// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. Not a frame.
@@ -181,7 +180,7 @@ impl Ring {
     ///
     /// # Errors
     /// A verb's, or memory's.
-    pub fn create(context: &Context, pd: &Pd, attr: RingAttr) -> Result<Self, Error> {
+    pub fn create(context: &Context, pd: &Pd, attr: RingAttr) -> Result<Self, verbs::Error> {
         let layout = Layout::of(attr);
         let memory = Region::allocate(layout.stride() * attr.wrs as usize, attr.numa_node)?;
         let mr = Mr::register(pd, memory)?;
@@ -225,11 +224,8 @@ impl Ring {
         };
         let memory = Arc::clone(&ring.memory);
         let slots = (0..attr.wrs).map(|index| memory.slot(index));
-        ring.post_all(slots).map_err(|errno| Error::Verb {
-            verb: "ibv_post_wq_recv",
-            object: format!("{} WRs", attr.wrs),
-            source: std::io::Error::from_raw_os_error(errno),
-            hint: None,
+        ring.post_all(slots).map_err(|errno| {
+            verbs::Error::from_errno("ibv_post_wq_recv", format!("{} WRs", attr.wrs), errno)
         })?;
         Ok(ring)
     }
@@ -269,7 +265,7 @@ impl Ring {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn arm(&mut self) -> Result<(), Error> {
+    pub fn arm(&mut self) -> Result<(), verbs::Error> {
         match &mut self.way {
             Way::Verbs(way) => way.cq.arm(),
             Way::Direct(way) => {
@@ -366,14 +362,14 @@ impl Ring {
     ///
     /// # Errors
     /// The verb's: the device cannot.
-    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), Error> {
+    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::Error> {
         match &mut self.way {
             Way::Verbs(way) => way.wq.set_cvlan_stripping(on),
             Way::Direct(way) => way.wq.wq_mut().set_cvlan_stripping(on),
         }
     }
 
-    fn set_state(&mut self, state: WqState) -> Result<(), Error> {
+    fn set_state(&mut self, state: WqState) -> Result<(), verbs::Error> {
         match &mut self.way {
             Way::Verbs(way) => way.wq.set_state(state),
             Way::Direct(way) => {

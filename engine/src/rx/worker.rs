@@ -247,7 +247,7 @@ impl<O: Outlet> Worker<O> {
             self.outlet.collect(&mut batch.home);
             if self.orders.are_pending() {
                 let ring = &mut self.ring;
-                self.orders.obey(|on| ring.set_cvlan_stripping(on));
+                self.orders.obey(|on| Ok(ring.set_cvlan_stripping(on)?));
             }
             let room = self.outlet.room();
             let polled = if room > 0 {

@@ -1,8 +1,11 @@
 //! Completion queues polled by `ibv_poll_cq`, which every provider has: for messages, where a few more nanoseconds do
 //! not matter and the QP's number does.
 
-use super::{Channel, Context, context::ContextInner, last_error};
-use crate::Error;
+use crate::{
+    cq::Channel,
+    device::{Context, ContextInner},
+    error::{Error, destroyed},
+};
 use rdma_sys as ffi;
 use std::{
     mem,
@@ -13,11 +16,11 @@ use std::{
 
 /// A completion queue with one reader and an event channel of its own.
 pub struct MessageCq {
-    pub(super) inner: Arc<MessageCqInner>,
+    pub(crate) inner: Arc<MessageCqInner>,
 }
 
-pub(super) struct MessageCqInner {
-    pub(super) raw: *mut ffi::ibv_cq,
+pub(crate) struct MessageCqInner {
+    pub(crate) raw: *mut ffi::ibv_cq,
     // Dropped after the CQ is destroyed.
     channel: Channel,
     _context: Arc<ContextInner>,
@@ -31,7 +34,7 @@ unsafe impl Sync for MessageCqInner {}
 impl Drop for MessageCqInner {
     fn drop(&mut self) {
         // SAFETY: created by `create`, destroyed only here; QPs hold an Arc of self; events are acknowledged at once.
-        super::destroyed("ibv_destroy_cq", unsafe { ffi::ibv_destroy_cq(self.raw) });
+        destroyed("ibv_destroy_cq", unsafe { ffi::ibv_destroy_cq(self.raw) });
     }
 }
 
@@ -69,7 +72,7 @@ impl MessageCq {
             unsafe { ffi::ibv_create_cq(context.0.raw, count, ptr::null_mut(), channel.raw(), 0) };
         if raw.is_null() {
             let object = format!("{}, {entries} entries", context.name());
-            return Err(last_error("ibv_create_cq", object));
+            return Err(Error::last_os_error("ibv_create_cq", object));
         }
         Ok(Self {
             inner: Arc::new(MessageCqInner {
@@ -80,6 +83,12 @@ impl MessageCq {
         })
     }
 
+    /// The object itself, for verbs that this crate does not wrap. Whoever calls one holds `self` meanwhile.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ffi::ibv_cq {
+        self.inner.raw
+    }
+
     /// Asks for an event at the next completion. Poll once more after it: what came before it raises none.
     ///
     /// # Errors
@@ -88,7 +97,7 @@ impl MessageCq {
         // SAFETY: a live CQ.
         match unsafe { ffi::ibv_req_notify_cq(self.inner.raw, 0) } {
             0 => Ok(()),
-            errno => Err(super::from_errno("ibv_req_notify_cq", "", errno)),
+            errno => Err(Error::from_errno("ibv_req_notify_cq", "", errno)),
         }
     }
 
@@ -115,7 +124,7 @@ impl MessageCq {
         // SAFETY: `&mut self` is the one reader; there is room for 32.
         let count = unsafe { ffi::ibv_poll_cq(self.inner.raw, 32, completions.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
-            return Err(super::from_errno("ibv_poll_cq", "", libc::EIO));
+            return Err(Error::from_errno("ibv_poll_cq", "", libc::EIO));
         };
         Ok(completions[..count]
             .iter()

@@ -1,17 +1,20 @@
 //! RWQ indirection tables.
 
-use super::{Context, WqHandle, context::ContextInner, from_errno, last_error, wq::WqInner};
-use crate::Error;
+use super::wq::{WqHandle, WqInner};
+use crate::{
+    device::{Context, ContextInner},
+    error::{Error, destroyed},
+};
 use rdma_sys as ffi;
 use std::{mem, sync::Arc};
 
 /// An indirection table: the low bits of a frame's hash choose an entry, the entry names a WQ.
 /// Cheap to clone: clones share the one handle.
 #[derive(Clone)]
-pub struct RwqTable(pub(super) Arc<RwqTableInner>);
+pub struct RwqTable(pub(crate) Arc<RwqTableInner>);
 
-pub(super) struct RwqTableInner {
-    pub(super) raw: *mut ffi::ibv_rwq_ind_table,
+pub(crate) struct RwqTableInner {
+    pub(crate) raw: *mut ffi::ibv_rwq_ind_table,
     context: Arc<ContextInner>,
     _wqs: Vec<Arc<WqInner>>,
 }
@@ -28,7 +31,7 @@ impl Drop for RwqTableInner {
             .extended(mem::offset_of!(ffi::verbs_context, destroy_rwq_ind_table));
         if let Some(destroy) = op.and_then(|ops| ops.destroy_rwq_ind_table) {
             // SAFETY: created by `create`, destroyed only here; QPs over it hold an Arc of self.
-            super::destroyed("ibv_destroy_rwq_ind_table", unsafe { destroy(self.raw) });
+            destroyed("ibv_destroy_rwq_ind_table", unsafe { destroy(self.raw) });
         }
     }
 }
@@ -54,7 +57,11 @@ impl RwqTable {
             } else {
                 libc::EINVAL
             };
-            return Err(from_errno("ibv_create_rwq_ind_table", object(), errno));
+            return Err(Error::from_errno(
+                "ibv_create_rwq_ind_table",
+                object(),
+                errno,
+            ));
         };
         let mut pointers: Vec<_> = wqs.iter().map(|wq| wq.raw).collect();
         let mut init = ffi::ibv_rwq_ind_table_init_attr {
@@ -65,7 +72,7 @@ impl RwqTable {
         // SAFETY: live WQs of this context, held by the new object; the pointer array outlives the call.
         let raw = unsafe { create(context.0.raw, &raw mut init) };
         if raw.is_null() {
-            return Err(last_error("ibv_create_rwq_ind_table", object()));
+            return Err(Error::last_os_error("ibv_create_rwq_ind_table", object()));
         }
         Ok(Self(Arc::new(RwqTableInner {
             raw,

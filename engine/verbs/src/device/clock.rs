@@ -3,8 +3,8 @@
 //!
 //! Sources: `infiniband/mlx5dv.h` (`mlx5dv_get_clock_info`, `mlx5dv_ts_to_ns`, `MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`).
 
-use super::{Context, direct::ffi, from_errno};
-use crate::Error;
+use super::context::Context;
+use crate::{error::Error, mlx5dv as ffi};
 use std::{mem, thread, time::Duration};
 
 /// Looks at the clock info before it is given up for this time. libmlx5 itself looks ten times in a row; the kernel
@@ -80,7 +80,11 @@ impl Context {
                 shift: info.shift.min(63),
                 mask: info.mask,
             }),
-            errno => Err(from_errno("mlx5dv_get_clock_info", self.name(), errno)),
+            errno => Err(Error::from_errno(
+                "mlx5dv_get_clock_info",
+                self.name(),
+                errno,
+            )),
         }
     }
 

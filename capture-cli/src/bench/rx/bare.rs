@@ -1,14 +1,16 @@
-//! The least that a program can do with a ring, for benches: what the engine's loop is measured against.
+//! The least that a program can do with a ring: what the engine's loop is measured against.
 //!
 //! Completions are taken by a verb, the fields that a capture reads are read, and the WRs are posted again as one list.
 //! Nobody looks at the frames, nothing is counted but they.
+#![allow(unsafe_code)]
 
-use super::{
-    CompletionStamps, Context, Cq, CqAttr, Flow, FlowRule, Mr, Pd, RssQp, RwqTable, Wq, WqAttr,
-    WqState, from_errno, last_error,
+use engine::{
+    memory::Region,
+    verbs::{
+        CompletionStamps, Context, Cq, CqAttr, Error, Flow, FlowRule, Mr, Pd, RssQp, RwqTable, Wq,
+        WqAttr, WqState, sys as ffi,
+    },
 };
-use crate::{Error, memory::Region};
-use rdma_sys as ffi;
 use rss::{key::RssKey, profile::HashFields};
 use std::{hint::black_box, mem, ptr};
 
@@ -126,7 +128,7 @@ impl BareRing {
     }
 
     fn take_ex(&mut self, list: &mut List) -> Result<u64, Error> {
-        let failed = |errno| from_errno("ibv_start_poll", "", errno);
+        let failed = |errno| Error::from_errno("ibv_start_poll", "", errno);
         let Some(mut completions) = self.cq.poll().map_err(|e| failed(e.0))? else {
             return Ok(0);
         };
@@ -148,15 +150,15 @@ impl BareRing {
         let room = i32::try_from(self.attr.batch).unwrap_or(i32::MAX);
         // SAFETY: `&mut self` is the one reader of a live CQ; there is room for a batch.
         let count = unsafe {
-            let cq = ffi::ibv_cq_ex_to_cq(self.cq.inner.raw);
+            let cq = ffi::ibv_cq_ex_to_cq(self.cq.as_ptr());
             ffi::ibv_poll_cq(cq, room, self.completions.as_mut_ptr())
         };
         let Ok(count) = usize::try_from(count) else {
-            return Err(last_error("ibv_poll_cq", ""));
+            return Err(Error::last_os_error("ibv_poll_cq", ""));
         };
         for it in &self.completions[..count] {
             if it.status != 0 {
-                return Err(from_errno("ibv_poll_cq", "", libc::EIO));
+                return Err(Error::from_errno("ibv_poll_cq", "", libc::EIO));
             }
             black_box(it.byte_len);
             list.append(&mut self.wrs, it.wr_id);
@@ -168,7 +170,7 @@ impl BareRing {
         // SAFETY: the list is of this ring's WRs, whose entries lie in the memory of its WQ and in buffers that nobody
         // else uses; each was made anew or has completed.
         unsafe { self.wq.post(list.first) }
-            .map_err(|errno| from_errno("ibv_post_wq_recv", "", errno))
+            .map_err(|errno| Error::from_errno("ibv_post_wq_recv", "", errno))
     }
 }
 

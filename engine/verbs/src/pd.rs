@@ -1,17 +1,19 @@
 //! Protection domains.
 
-use super::{Context, context::ContextInner, last_error};
-use crate::Error;
+use crate::{
+    device::{Context, ContextInner},
+    error::{Error, destroyed},
+};
 use rdma_sys as ffi;
 use std::sync::Arc;
 
 /// A protection domain. Cheap to clone: clones share the one handle.
 #[derive(Clone)]
-pub struct Pd(pub(super) Arc<PdInner>);
+pub struct Pd(pub(crate) Arc<PdInner>);
 
-pub(super) struct PdInner {
-    pub(super) raw: *mut ffi::ibv_pd,
-    pub(super) context: Arc<ContextInner>,
+pub(crate) struct PdInner {
+    pub(crate) raw: *mut ffi::ibv_pd,
+    pub(crate) context: Arc<ContextInner>,
 }
 
 // SAFETY: verbs on a PD are thread safe; the pointer lives as long as self.
@@ -22,11 +24,17 @@ unsafe impl Sync for PdInner {}
 impl Drop for PdInner {
     fn drop(&mut self) {
         // SAFETY: allocated by `Pd::alloc`, freed only here; MRs, WQs and QPs hold an Arc of self.
-        super::destroyed("ibv_dealloc_pd", unsafe { ffi::ibv_dealloc_pd(self.raw) });
+        destroyed("ibv_dealloc_pd", unsafe { ffi::ibv_dealloc_pd(self.raw) });
     }
 }
 
 impl Pd {
+    /// The object itself, for verbs that this crate does not wrap. Whoever calls one holds `self` meanwhile.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ffi::ibv_pd {
+        self.0.raw
+    }
+
     /// Allocates a protection domain.
     ///
     /// # Errors
@@ -35,7 +43,7 @@ impl Pd {
         // SAFETY: a live context, held by the new object.
         let raw = unsafe { ffi::ibv_alloc_pd(context.0.raw) };
         if raw.is_null() {
-            return Err(last_error("ibv_alloc_pd", context.name()));
+            return Err(Error::last_os_error("ibv_alloc_pd", context.name()));
         }
         Ok(Self(Arc::new(PdInner {
             raw,

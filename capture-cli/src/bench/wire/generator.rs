@@ -1,12 +1,11 @@
-//! Frames sent as they are, over a RAW_PACKET QP: for benches, which generate their own traffic.
+//! Frames sent as they are, over a RAW_PACKET QP.
+#![allow(unsafe_code)]
 
-use super::{
-    Context, MessageCq, Mr, Pd, from_errno, last_error, pd::PdInner, status_text,
-    wc::MessageCqInner,
+use engine::{
+    memory::Region,
+    verbs::{Context, Error, MessageCq, Mr, Pd, status_text, sys as ffi},
 };
-use crate::{Error, memory::Region};
-use rdma_sys as ffi;
-use std::{mem, ptr, sync::Arc};
+use std::{mem, ptr};
 
 /// Sends of one list at most.
 const LIST: usize = 64;
@@ -29,17 +28,23 @@ pub struct Generator {
 // SAFETY: the pointers are to the generator's own vectors and memory, which it alone reaches.
 unsafe impl Send for Generator {}
 
+/// The generator, of which it is the first field, holds the CQ longer.
 struct RawQp {
     raw: *mut ffi::ibv_qp,
     // Held until the QP is destroyed.
-    _cq: Arc<MessageCqInner>,
-    _pd: Arc<PdInner>,
+    _pd: Pd,
 }
 
 impl Drop for RawQp {
     fn drop(&mut self) {
         // SAFETY: created by `make`, destroyed only here.
-        super::destroyed("ibv_destroy_qp", unsafe { ffi::ibv_destroy_qp(self.raw) });
+        match unsafe { ffi::ibv_destroy_qp(self.raw) } {
+            0 => {}
+            errno => tracing::error!(
+                "{}",
+                Error::from_errno("ibv_destroy_qp", "RAW_PACKET", errno)
+            ),
+        }
     }
 }
 
@@ -47,20 +52,19 @@ impl RawQp {
     fn make(pd: &Pd, cq: &MessageCq, depth: u32, port: u8) -> Result<Self, Error> {
         // SAFETY: plain old data; all zero is the documented start.
         let mut init: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
-        init.send_cq = cq.inner.raw;
-        init.recv_cq = cq.inner.raw;
+        init.send_cq = cq.as_ptr();
+        init.recv_cq = cq.as_ptr();
         init.cap.max_send_wr = depth;
         init.cap.max_send_sge = 1;
         init.qp_type = ffi::ibv_qp_type::IBV_QPT_RAW_PACKET;
-        // SAFETY: a live PD and CQ, held by the new object; `init` outlives the call.
-        let raw = unsafe { ffi::ibv_create_qp(pd.0.raw, &raw mut init) };
+        // SAFETY: a live PD and CQ, which are held longer than the new object; `init` outlives the call.
+        let raw = unsafe { ffi::ibv_create_qp(pd.as_ptr(), &raw mut init) };
         if raw.is_null() {
-            return Err(last_error("ibv_create_qp", "RAW_PACKET"));
+            return Err(Error::last_os_error("ibv_create_qp", "RAW_PACKET"));
         }
         let qp = Self {
             raw,
-            _cq: Arc::clone(&cq.inner),
-            _pd: Arc::clone(&pd.0),
+            _pd: pd.clone(),
         };
         qp.make_ready(port)?;
         Ok(qp)
@@ -83,7 +87,7 @@ impl RawQp {
                 0 => {}
                 errno => {
                     let object = format!("RAW_PACKET, to state {to}");
-                    return Err(from_errno("ibv_modify_qp", object, errno));
+                    return Err(Error::from_errno("ibv_modify_qp", object, errno));
                 }
             }
         }
@@ -172,7 +176,7 @@ impl Generator {
                 self.room -= count;
                 Ok(count)
             }
-            errno => Err(from_errno("ibv_post_send", "RAW_PACKET", errno)),
+            errno => Err(Error::from_errno("ibv_post_send", "RAW_PACKET", errno)),
         }
     }
 
@@ -212,12 +216,8 @@ impl Generator {
             }
             for it in done {
                 if it.status != 0 {
-                    return Err(Error::Verb {
-                        verb: "ibv_post_send",
-                        object: format!("RAW_PACKET: {}", status_text(it.status)),
-                        source: std::io::Error::from_raw_os_error(libc::EIO),
-                        hint: None,
-                    });
+                    let object = format!("RAW_PACKET: {}", status_text(it.status));
+                    return Err(Error::from_errno("ibv_post_send", object, libc::EIO));
                 }
                 self.room += usize::try_from(it.wr_id).unwrap_or(0);
             }

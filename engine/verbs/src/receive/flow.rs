@@ -1,7 +1,7 @@
 //! Flow rules: which frames of a port go to which QP.
 
-use super::{RssQp, from_errno, last_error, qp::RssQpInner};
-use crate::Error;
+use super::rss_qp::{RssQp, RssQpInner};
+use crate::error::{Error, destroyed};
 use rdma_sys as ffi;
 use std::{mem, sync::Arc};
 
@@ -351,7 +351,7 @@ impl Drop for Flow {
             .and_then(|ops| ops.ibv_destroy_flow);
         if let Some(destroy) = op {
             // SAFETY: created by `create`, destroyed only here.
-            super::destroyed("ibv_destroy_flow", unsafe { destroy(self.raw) });
+            destroyed("ibv_destroy_flow", unsafe { destroy(self.raw) });
         }
     }
 }
@@ -376,13 +376,17 @@ impl Flow {
             .extended(mem::offset_of!(ffi::verbs_context, ibv_create_flow))
             .and_then(|ops| ops.ibv_create_flow);
         let Some(create) = op else {
-            return Err(from_errno("ibv_create_flow", object(), libc::EOPNOTSUPP));
+            return Err(Error::from_errno(
+                "ibv_create_flow",
+                object(),
+                libc::EOPNOTSUPP,
+            ));
         };
         let mut words = rule.words();
         // SAFETY: a live QP, held by the new object; `words` is a well-formed rule and outlives the call.
         let raw = unsafe { create(qp.0.raw, words.as_mut_ptr().cast()) };
         if raw.is_null() {
-            return Err(last_error("ibv_create_flow", object()));
+            return Err(Error::last_os_error("ibv_create_flow", object()));
         }
         Ok(Self {
             raw,

@@ -1,7 +1,9 @@
 //! Completion queues, polled through the extended interface, and the channels that wake a sleeper.
 
-use super::{Context, context::ContextInner, last_error};
-use crate::Error;
+use crate::{
+    device::{Context, ContextInner},
+    error::{Error, destroyed},
+};
 use rdma_sys as ffi;
 use rdma_sys::ibv_create_cq_wc_flags as Flags;
 use serde::Serialize;
@@ -27,7 +29,10 @@ impl Channel {
         // SAFETY: a live context, held by the new object.
         let raw = unsafe { ffi::ibv_create_comp_channel(context.0.raw) };
         if raw.is_null() {
-            return Err(last_error("ibv_create_comp_channel", context.name()));
+            return Err(Error::last_os_error(
+                "ibv_create_comp_channel",
+                context.name(),
+            ));
         }
         let channel = Self {
             raw,
@@ -35,12 +40,12 @@ impl Channel {
         };
         // SAFETY: fcntl on a descriptor this object owns.
         if unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
-            return Err(last_error("fcntl", "completion channel"));
+            return Err(Error::last_os_error("fcntl", "completion channel"));
         }
         Ok(channel)
     }
 
-    pub(super) fn raw(&self) -> *mut ffi::ibv_comp_channel {
+    pub(crate) fn raw(&self) -> *mut ffi::ibv_comp_channel {
         self.raw
     }
 
@@ -55,7 +60,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         // SAFETY: created by `create`; the CQ that uses it is destroyed before (CqInner drops it last).
-        super::destroyed("ibv_destroy_comp_channel", unsafe {
+        destroyed("ibv_destroy_comp_channel", unsafe {
             ffi::ibv_destroy_comp_channel(self.raw)
         });
     }
@@ -98,12 +103,12 @@ pub struct CqAttr {
 
 /// A completion queue with one reader: not `Clone`, and polling takes `&mut`.
 pub struct Cq {
-    pub(super) inner: Arc<CqInner>,
+    pub(crate) inner: Arc<CqInner>,
     stamps: CompletionStamps,
 }
 
-pub(super) struct CqInner {
-    pub(super) raw: *mut ffi::ibv_cq_ex,
+pub(crate) struct CqInner {
+    pub(crate) raw: *mut ffi::ibv_cq_ex,
     // Dropped after the CQ is destroyed.
     channel: Option<Channel>,
     context: Arc<ContextInner>,
@@ -118,7 +123,7 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         // SAFETY: created by `Cq::create`, destroyed only here; WQs hold an Arc of self. Every event taken was
         // acknowledged at once (see `Cq::take_event`), so this does not wait.
-        super::destroyed("ibv_destroy_cq", unsafe {
+        destroyed("ibv_destroy_cq", unsafe {
             ffi::ibv_destroy_cq(ffi::ibv_cq_ex_to_cq(self.raw))
         });
     }
@@ -161,7 +166,7 @@ impl Cq {
             .extended(std::mem::offset_of!(ffi::verbs_context, create_cq_ex))
             .and_then(|ops| ops.create_cq_ex);
         let Some(create) = op else {
-            return Err(super::from_errno(
+            return Err(Error::from_errno(
                 "ibv_create_cq_ex",
                 object(),
                 libc::EOPNOTSUPP,
@@ -186,7 +191,7 @@ impl Cq {
         // SAFETY: a live context and channel; both are held by the new object.
         let raw = unsafe { create(context.0.raw, &raw mut init) };
         if raw.is_null() {
-            return Err(last_error("ibv_create_cq_ex", object()));
+            return Err(Error::last_os_error("ibv_create_cq_ex", object()));
         }
         Ok(Self {
             inner: Arc::new(CqInner {
@@ -211,7 +216,7 @@ impl Cq {
             .and_then(|ops| ops.modify_cq);
         let Some(modify) = op else {
             let errno = libc::EOPNOTSUPP;
-            return Err(super::from_errno("ibv_modify_cq", object(), errno));
+            return Err(Error::from_errno("ibv_modify_cq", object(), errno));
         };
         let mut attr = ffi::ibv_modify_cq_attr {
             attr_mask: ffi::ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
@@ -223,7 +228,7 @@ impl Cq {
         // SAFETY: a live CQ; `&mut self` is the one who modifies it.
         match unsafe { modify(ffi::ibv_cq_ex_to_cq(self.inner.raw), &raw mut attr) } {
             0 => Ok(()),
-            errno => Err(super::from_errno("ibv_modify_cq", object(), errno)),
+            errno => Err(Error::from_errno("ibv_modify_cq", object(), errno)),
         }
     }
 
@@ -261,7 +266,7 @@ impl Cq {
         // SAFETY: a live CQ.
         match unsafe { ffi::ibv_req_notify_cq(ffi::ibv_cq_ex_to_cq(self.inner.raw), 0) } {
             0 => Ok(()),
-            errno => Err(super::from_errno("ibv_req_notify_cq", "", errno)),
+            errno => Err(Error::from_errno("ibv_req_notify_cq", "", errno)),
         }
     }
 
@@ -270,20 +275,26 @@ impl Cq {
         self.inner.take_event()
     }
 
+    /// The object itself, for verbs that this crate does not wrap. Whoever calls one holds `self` meanwhile.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ffi::ibv_cq_ex {
+        self.inner.raw
+    }
+
     /// Gives the handle up to who reads the CQ in its own memory.
-    pub(super) fn into_inner(self) -> Arc<CqInner> {
+    pub(crate) fn into_inner(self) -> Arc<CqInner> {
         self.inner
     }
 }
 
 impl CqInner {
     /// The channel's descriptor, where there is one.
-    pub(super) fn event_fd(&self) -> Option<RawFd> {
+    pub(crate) fn event_fd(&self) -> Option<RawFd> {
         self.channel.as_ref().map(Channel::fd)
     }
 
     /// Takes and acknowledges one event. Callers hold the CQ's one reader exclusively.
-    pub(super) fn take_event(&self) -> bool {
+    pub(crate) fn take_event(&self) -> bool {
         let Some(channel) = &self.channel else {
             return false;
         };

@@ -1,9 +1,11 @@
 //! RSS QPs: RAW_PACKET QPs over an indirection table, without queues of their own.
 
-use super::{
-    Pd, RwqTable, direct::ffi as dv, from_errno, last_error, pd::PdInner, rwq_table::RwqTableInner,
+use super::rwq_table::{RwqTable, RwqTableInner};
+use crate::{
+    error::{Error, destroyed},
+    mlx5dv as dv,
+    pd::{Pd, PdInner},
 };
-use crate::Error;
 use rdma_sys as ffi;
 use rss::{key::RssKey, profile::HashFields};
 use std::{mem, sync::Arc};
@@ -11,12 +13,12 @@ use std::{mem, sync::Arc};
 /// A RAW_PACKET QP that spreads frames over a table (a TIR). It has no state to modify and nothing to query.
 /// Cheap to clone: clones share the one handle.
 #[derive(Clone)]
-pub struct RssQp(pub(super) Arc<RssQpInner>);
+pub struct RssQp(pub(crate) Arc<RssQpInner>);
 
-pub(super) struct RssQpInner {
-    pub(super) raw: *mut ffi::ibv_qp,
+pub(crate) struct RssQpInner {
+    pub(crate) raw: *mut ffi::ibv_qp,
     _table: Arc<RwqTableInner>,
-    pub(super) pd: Arc<PdInner>,
+    pub(crate) pd: Arc<PdInner>,
 }
 
 // SAFETY: immutable after creation.
@@ -27,7 +29,7 @@ unsafe impl Sync for RssQpInner {}
 impl Drop for RssQpInner {
     fn drop(&mut self) {
         // SAFETY: created by `create`, destroyed only here; rules that lead to it hold an Arc of self.
-        super::destroyed("ibv_destroy_qp", unsafe { ffi::ibv_destroy_qp(self.raw) });
+        destroyed("ibv_destroy_qp", unsafe { ffi::ibv_destroy_qp(self.raw) });
     }
 }
 
@@ -54,7 +56,11 @@ impl RssQp {
             .extended(mem::offset_of!(ffi::verbs_context, create_qp_ex))
             .and_then(|ops| ops.create_qp_ex);
         let Some(create) = op else {
-            return Err(from_errno("ibv_create_qp_ex", object(), libc::EOPNOTSUPP));
+            return Err(Error::from_errno(
+                "ibv_create_qp_ex",
+                object(),
+                libc::EOPNOTSUPP,
+            ));
         };
         let mut key = *key.as_bytes();
         // SAFETY: plain old data; all zero is the documented start.
@@ -90,7 +96,7 @@ impl RssQp {
             unsafe { create(context.raw, &raw mut init) }
         };
         if raw.is_null() {
-            return Err(last_error("ibv_create_qp_ex", object()));
+            return Err(Error::last_os_error("ibv_create_qp_ex", object()));
         }
         Ok(Self(Arc::new(RssQpInner {
             raw,

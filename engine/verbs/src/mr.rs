@@ -1,16 +1,19 @@
 //! Registered memory.
 
-use super::{Pd, last_error, pd::PdInner};
-use crate::{Error, memory::Region};
+use crate::{
+    error::{Error, destroyed},
+    memory::Region,
+    pd::{Pd, PdInner},
+};
 use rdma_sys as ffi;
 use std::sync::Arc;
 
 /// A memory region the device may write to. It owns the memory: bytes a device can reach are never unmapped.
 /// Cheap to clone: clones share the one registration.
 #[derive(Clone)]
-pub struct Mr(pub(super) Arc<MrInner>);
+pub struct Mr(pub(crate) Arc<MrInner>);
 
-pub(super) struct MrInner {
+pub(crate) struct MrInner {
     raw: *mut ffi::ibv_mr,
     // Dropped after `raw` is deregistered: the order of these fields is the order of teardown.
     memory: Region,
@@ -26,7 +29,7 @@ unsafe impl Sync for MrInner {}
 impl Drop for MrInner {
     fn drop(&mut self) {
         // SAFETY: registered by `Mr::register`, released only here; WQs that receive into it hold an Arc of self.
-        super::destroyed("ibv_dereg_mr", unsafe { ffi::ibv_dereg_mr(self.raw) });
+        destroyed("ibv_dereg_mr", unsafe { ffi::ibv_dereg_mr(self.raw) });
     }
 }
 
@@ -44,7 +47,10 @@ impl Mr {
             ffi::__ibv_reg_mr(pd.0.raw, memory.as_ptr().cast(), memory.len(), access.0, 0)
         };
         if raw.is_null() {
-            return Err(last_error("ibv_reg_mr", format!("{} bytes", memory.len())));
+            return Err(Error::last_os_error(
+                "ibv_reg_mr",
+                format!("{} bytes", memory.len()),
+            ));
         }
         Ok(Self(Arc::new(MrInner {
             raw,

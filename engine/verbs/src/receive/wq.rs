@@ -1,10 +1,12 @@
 //! Receive work queues.
 
-use super::{
-    Cq, Mr, Pd, context::ContextInner, cq::CqInner, from_errno, last_error, mr::MrInner,
-    pd::PdInner,
+use crate::{
+    cq::{Cq, CqInner},
+    device::ContextInner,
+    error::{Error, destroyed},
+    mr::{Mr, MrInner},
+    pd::{Pd, PdInner},
 };
-use crate::Error;
 use rdma_sys as ffi;
 use std::{mem, ptr, sync::Arc};
 
@@ -41,17 +43,17 @@ pub enum WqState {
 
 /// A receive WQ with one poster: not `Clone`, and posting takes `&mut`.
 pub struct Wq {
-    pub(super) inner: Arc<WqInner>,
+    pub(crate) inner: Arc<WqInner>,
     attr: WqAttr,
 }
 
 /// A WQ as a table needs it, while its owner, perhaps another thread, posts to it.
 #[derive(Clone)]
-pub struct WqHandle(pub(super) Arc<WqInner>);
+pub struct WqHandle(pub(crate) Arc<WqInner>);
 
-pub(super) struct WqInner {
-    pub(super) raw: *mut ffi::ibv_wq,
-    pub(super) context: Arc<ContextInner>,
+pub(crate) struct WqInner {
+    pub(crate) raw: *mut ffi::ibv_wq,
+    pub(crate) context: Arc<ContextInner>,
     // The device writes into `memory` as long as the WQ exists, so the WQ holds it.
     _memory: Arc<MrInner>,
     _cq: Arc<CqInner>,
@@ -71,7 +73,7 @@ impl Drop for WqInner {
             .and_then(|ops| ops.destroy_wq);
         if let Some(destroy) = op {
             // SAFETY: created by `Wq::create`, destroyed only here; tables that name it hold an Arc of self.
-            super::destroyed("ibv_destroy_wq", unsafe { destroy(self.raw) });
+            destroyed("ibv_destroy_wq", unsafe { destroy(self.raw) });
         }
     }
 }
@@ -96,7 +98,11 @@ impl Wq {
             .extended(mem::offset_of!(ffi::verbs_context, create_wq))
             .and_then(|ops| ops.create_wq);
         let Some(create) = op else {
-            return Err(from_errno("ibv_create_wq", object(), libc::EOPNOTSUPP));
+            return Err(Error::from_errno(
+                "ibv_create_wq",
+                object(),
+                libc::EOPNOTSUPP,
+            ));
         };
         let mut init = ffi::ibv_wq_init_attr {
             wq_context: ptr::null_mut(),
@@ -115,7 +121,7 @@ impl Wq {
         // SAFETY: live parents, held by the new object.
         let raw = unsafe { create(context.raw, &raw mut init) };
         if raw.is_null() {
-            return Err(last_error("ibv_create_wq", object()));
+            return Err(Error::last_os_error("ibv_create_wq", object()));
         }
         // SAFETY: a new WQ nobody else knows yet. `ibv_create_wq` in verbs.h does the same after the provider
         // returns: ibv_destroy_wq and event acknowledgement use these.
@@ -206,12 +212,16 @@ impl Wq {
             .extended(mem::offset_of!(ffi::verbs_context, modify_wq))
             .and_then(|ops| ops.modify_wq);
         let Some(modify) = op else {
-            return Err(from_errno("ibv_modify_wq", object(), libc::EOPNOTSUPP));
+            return Err(Error::from_errno(
+                "ibv_modify_wq",
+                object(),
+                libc::EOPNOTSUPP,
+            ));
         };
         // SAFETY: a live WQ; `&mut self` is the one who modifies it.
         match unsafe { modify(self.inner.raw, &raw mut attr) } {
             0 => Ok(()),
-            errno => Err(from_errno("ibv_modify_wq", object(), errno)),
+            errno => Err(Error::from_errno("ibv_modify_wq", object(), errno)),
         }
     }
 

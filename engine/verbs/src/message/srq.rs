@@ -1,10 +1,12 @@
 //! Shared receive queues: one queue of receives for however many QPs.
 
-use super::{
-    Pd, cm::IdInner, context::ContextInner, from_errno, last_error, messages::Messages,
-    messages::Slot, mr::MrInner, pd::PdInner,
+use super::memory::{Messages, Slot};
+use crate::{
+    device::{CmId, ContextInner},
+    error::{Error, destroyed},
+    mr::MrInner,
+    pd::{Pd, PdInner},
 };
-use crate::Error;
 use rdma_sys as ffi;
 use std::{mem, ptr, sync::Arc};
 
@@ -14,13 +16,13 @@ pub const SRQ_RESIZE: u32 = ffi::ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0;
 /// An SRQ with one poster: not `Clone`, and what changes it takes `&mut`. QPs attached to it hold it, so
 /// `ibv_destroy_srq` never meets one (it would fail with EBUSY).
 pub struct Srq {
-    pub(super) inner: Arc<SrqInner>,
+    pub(crate) inner: Arc<SrqInner>,
 }
 
-pub(super) struct SrqInner {
-    pub(super) raw: *mut ffi::ibv_srq,
+pub(crate) struct SrqInner {
+    pub(crate) raw: *mut ffi::ibv_srq,
     /// The CM identifier it was made on, whose `srq` it is; `None`: it is of no identifier.
-    id: Option<Arc<IdInner>>,
+    id: Option<Arc<CmId>>,
     context: Arc<ContextInner>,
     // The device writes into `memory` as long as the SRQ exists.
     _memory: Arc<MrInner>,
@@ -38,7 +40,7 @@ impl Drop for SrqInner {
             // SAFETY: made on this live identifier by `create_on`, destroyed only here; QPs hold an Arc of self.
             Some(id) => unsafe { ffi::rdma_destroy_srq(id.raw) },
             // SAFETY: made by `create`, destroyed only here; QPs hold an Arc of self.
-            None => super::destroyed("ibv_destroy_srq", unsafe { ffi::ibv_destroy_srq(self.raw) }),
+            None => destroyed("ibv_destroy_srq", unsafe { ffi::ibv_destroy_srq(self.raw) }),
         }
     }
 }
@@ -62,14 +64,17 @@ impl Srq {
         // SAFETY: a live PD, held by the new object; `init` outlives the call.
         let raw = unsafe { ffi::ibv_create_srq(pd.0.raw, &raw mut init) };
         if raw.is_null() {
-            return Err(last_error("ibv_create_srq", object(&pd.0.context, max_wr)));
+            return Err(Error::last_os_error(
+                "ibv_create_srq",
+                object(&pd.0.context, max_wr),
+            ));
         }
         Ok(Self::of(raw, None, pd, messages))
     }
 
     /// The same, as the SRQ of a CM identifier that is bound to `pd`'s device.
-    pub(super) fn create_on(
-        id: &Arc<IdInner>,
+    pub(crate) fn create_on(
+        id: &Arc<CmId>,
         pd: &Pd,
         messages: &Messages,
         max_wr: u32,
@@ -78,14 +83,17 @@ impl Srq {
         // SAFETY: a live identifier and PD, both held by the new object; `init` outlives the call.
         let ret = unsafe { ffi::rdma_create_srq(id.raw, pd.0.raw, &raw mut init) };
         if ret != 0 {
-            return Err(last_error("rdma_create_srq", object(&pd.0.context, max_wr)));
+            return Err(Error::last_os_error(
+                "rdma_create_srq",
+                object(&pd.0.context, max_wr),
+            ));
         }
         // SAFETY: a live identifier whose `srq` the call has set.
         let raw = unsafe { (*id.raw).srq };
         Ok(Self::of(raw, Some(Arc::clone(id)), pd, messages))
     }
 
-    fn of(raw: *mut ffi::ibv_srq, id: Option<Arc<IdInner>>, pd: &Pd, messages: &Messages) -> Self {
+    fn of(raw: *mut ffi::ibv_srq, id: Option<Arc<CmId>>, pd: &Pd, messages: &Messages) -> Self {
         Self {
             inner: Arc::new(SrqInner {
                 raw,
@@ -124,7 +132,7 @@ impl Srq {
                 max_wr: attr.max_wr,
                 limit: attr.srq_limit,
             }),
-            errno => Err(from_errno(
+            errno => Err(Error::from_errno(
                 "ibv_query_srq",
                 self.inner.context.name(),
                 errno,
@@ -177,7 +185,7 @@ impl Srq {
         // SAFETY: a live SRQ; `&mut self` is the one who modifies it.
         match unsafe { ffi::ibv_modify_srq(self.inner.raw, &raw mut attr, mask) } {
             0 => Ok(()),
-            errno => Err(from_errno(
+            errno => Err(Error::from_errno(
                 "ibv_modify_srq",
                 format!("{}, {what}", self.inner.context.name()),
                 errno,

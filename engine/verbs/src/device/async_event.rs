@@ -1,7 +1,7 @@
 //! Asynchronous events of a device.
 
-use super::{Context, context::ContextInner, last_error};
-use crate::Error;
+use super::context::{Context, ContextInner};
+use crate::error::Error;
 use rdma_sys as ffi;
 use std::{
     mem::MaybeUninit,
@@ -12,7 +12,7 @@ use std::{
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// A WQ went into error; the number is [`super::Wq::id`]'s.
+    /// A WQ went into error; the number is [`crate::Wq::id`]'s.
     WqFatal(usize),
     /// A CQ was overrun.
     CqError,
@@ -21,9 +21,9 @@ pub enum AsyncEvent {
     /// A port is down.
     PortError(u8),
     /// Fewer WRs are posted to an SRQ than its low watermark, which is armed no longer; the number is
-    /// [`super::Srq::id`]'s.
+    /// [`crate::Srq::id`]'s.
     SrqLimit(usize),
-    /// An SRQ is in error; the number is [`super::Srq::id`]'s.
+    /// An SRQ is in error; the number is [`crate::Srq::id`]'s.
     SrqError(usize),
     /// The device is gone or has failed as a whole.
     DeviceFatal,
@@ -50,7 +50,10 @@ impl AsyncEvents {
     pub fn of(context: &Context) -> Result<Self, Error> {
         // SAFETY: fcntl on a descriptor of the live context.
         if unsafe { libc::fcntl(context.async_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
-            return Err(last_error("fcntl", format!("{} events", context.name())));
+            return Err(Error::last_os_error(
+                "fcntl",
+                format!("{} events", context.name()),
+            ));
         }
         Ok(Self(Arc::clone(&context.0)))
     }

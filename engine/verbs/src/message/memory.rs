@@ -1,8 +1,12 @@
 //! Registered memory for messages, in slots of one size. A slot is a token: whoever has it may read and write its
 //! bytes; a slot that is lent to the device is with nobody until its completion gives it back.
 
-use super::{Mr, Pd, mr::MrInner};
-use crate::{Error, memory::Region};
+use crate::{
+    error::Error,
+    memory::Region,
+    mr::{Mr, MrInner},
+    pd::Pd,
+};
 use rdma_sys as ffi;
 use std::{slice, sync::Arc};
 
@@ -65,7 +69,7 @@ impl Messages {
     }
 
     /// Lends a slot's first `length` bytes to the device: the WR's number and its scatter entry.
-    pub(super) fn lend(&mut self, slot: Slot, length: u32) -> (u64, ffi::ibv_sge) {
+    pub(crate) fn lend(&mut self, slot: Slot, length: u32) -> (u64, ffi::ibv_sge) {
         let sge = ffi::ibv_sge {
             addr: self.start(&slot) as u64,
             length: length.min(self.slot_len),
@@ -76,7 +80,7 @@ impl Messages {
         (u64::from(*lent) << 32 | u64::from(slot.0), sge)
     }
 
-    pub(super) fn memory(&self) -> Arc<MrInner> {
+    pub(crate) fn memory(&self) -> Arc<MrInner> {
         Arc::clone(&self.mr.0)
     }
 

@@ -1,19 +1,19 @@
 //! Devices and their contexts.
 
-use super::{cm::IdInner, from_errno, last_error};
-use crate::Error;
+use super::cm_id::CmId;
+use crate::error::{Error, destroyed};
 use rdma_sys as ffi;
 use std::{ffi::CStr, mem, os::fd::RawFd, ptr, sync::Arc};
 
 /// An open device (`ibv_context`). Cheap to clone: clones share the one handle.
 #[derive(Clone)]
-pub struct Context(pub(super) Arc<ContextInner>);
+pub struct Context(pub(crate) Arc<ContextInner>);
 
-pub(super) struct ContextInner {
-    pub(super) raw: *mut ffi::ibv_context,
+pub(crate) struct ContextInner {
+    pub(crate) raw: *mut ffi::ibv_context,
     name: String,
     /// Whose it is, if not ours to close: the connection manager keeps it open for its identifiers.
-    lender: Option<Arc<IdInner>>,
+    lender: Option<Arc<CmId>>,
 }
 
 // SAFETY: libibverbs documents every verb on a context as thread safe; the pointer is valid until the last holder
@@ -28,7 +28,7 @@ impl Drop for ContextInner {
             return;
         }
         // SAFETY: opened by `Context::open`, closed only here; children hold an Arc of self, so none is left.
-        super::destroyed("ibv_close_device", unsafe {
+        destroyed("ibv_close_device", unsafe {
             ffi::ibv_close_device(self.raw)
         });
     }
@@ -43,7 +43,7 @@ impl DeviceList {
         // SAFETY: `count` outlives the call; the list is freed in Drop.
         let list = unsafe { ffi::__ibv_get_device_list(&raw mut count) };
         if list.is_null() {
-            return match last_error("ibv_get_device_list", "") {
+            return match Error::last_os_error("ibv_get_device_list", "") {
                 // ENOSYS: the kernel has no RDMA at all, which is a machine without devices, not a failure.
                 Error::Verb { source, .. } if source.raw_os_error() == Some(libc::ENOSYS) => {
                     Ok(Self(ptr::null_mut(), 0))
@@ -111,14 +111,12 @@ impl Context {
     pub fn open(name: &str) -> Result<Self, Error> {
         let list = DeviceList::get()?;
         let Some((device, _)) = list.iter().find(|(_, n)| n == name) else {
-            return Err(Error::Device(format!(
-                "device.name = {name}: there is no such RDMA device"
-            )));
+            return Err(Error::NoDevice(name.to_owned()));
         };
         // SAFETY: `device` is from the list, which is still held.
         let raw = unsafe { ffi::ibv_open_device(device) };
         if raw.is_null() {
-            return Err(last_error("ibv_open_device", name));
+            return Err(Error::last_os_error("ibv_open_device", name));
         }
         Ok(Self(Arc::new(ContextInner {
             raw,
@@ -165,7 +163,7 @@ impl Context {
             None => unsafe { ffi::ibv_query_device(self.0.raw, &raw mut attr.orig_attr) },
         };
         if ret != 0 {
-            return Err(from_errno("ibv_query_device_ex", self.name(), ret));
+            return Err(Error::from_errno("ibv_query_device_ex", self.name(), ret));
         }
         Ok(attr)
     }
@@ -190,7 +188,7 @@ impl Context {
             None => unsafe { ffi::ibv_query_port(self.0.raw, port, (&raw mut attr).cast()) },
         };
         if ret != 0 {
-            return Err(from_errno(
+            return Err(Error::from_errno(
                 "ibv_query_port",
                 format!("{} port {port}", self.name()),
                 ret,
@@ -204,7 +202,7 @@ impl Context {
     /// # Errors
     /// EOPNOTSUPP where the device offers none.
     pub fn query_clock(&self) -> Result<u64, Error> {
-        let error = |errno| from_errno("ibv_query_rt_values_ex", self.name(), errno);
+        let error = |errno| Error::from_errno("ibv_query_rt_values_ex", self.name(), errno);
         let op = self
             .0
             .extended(mem::offset_of!(ffi::verbs_context, query_rt_values))
@@ -230,17 +228,27 @@ impl Context {
     }
 }
 
-impl ContextInner {
-    /// A context that the connection manager keeps open as long as `lender` lives.
-    pub(super) fn lent(raw: *mut ffi::ibv_context, name: String, lender: Arc<IdInner>) -> Self {
-        Self {
-            raw,
-            name,
-            lender: Some(lender),
+impl Context {
+    /// The context of the device that an identifier is bound to, which the connection manager keeps open as long as
+    /// the identifier lives.
+    pub(crate) fn lent_by(id: &Arc<CmId>) -> Option<Self> {
+        // SAFETY: a live identifier; the library sets `verbs` when it is bound to a device, and keeps that open.
+        let raw = unsafe { (*id.raw).verbs };
+        if raw.is_null() {
+            return None;
         }
+        // SAFETY: a live context, whose device has a NUL-terminated name.
+        let name = unsafe { CStr::from_ptr((*(*raw).device).name.as_ptr()) };
+        Some(Self(Arc::new(ContextInner {
+            raw,
+            name: name.to_string_lossy().into_owned(),
+            lender: Some(Arc::clone(id)),
+        })))
     }
+}
 
-    pub(super) fn name(&self) -> &str {
+impl ContextInner {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
@@ -249,7 +257,7 @@ impl ContextInner {
     /// rdma-sys 0.3 compares `abi_compat` with 2^32-1 and so finds no table on a 64-bit machine; its inline
     /// functions for WQs, tables and flows would all answer EOPNOTSUPP. `__VERBS_ABI_IS_EXTENDED` in
     /// `infiniband/verbs.h` is all ones of a pointer.
-    pub(super) fn extended(&self, offset: usize) -> Option<&ffi::verbs_context> {
+    pub(crate) fn extended(&self, offset: usize) -> Option<&ffi::verbs_context> {
         // SAFETY: a live context; `verbs.h` documents that with this mark the context is the last member of a
         // verbs_context, whose `sz` tells how much of it (counted from its end) the library filled.
         unsafe {

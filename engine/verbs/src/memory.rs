@@ -5,10 +5,8 @@
 //! Invariant: every page of a [`Region`] is resident before it is handed out (first touch of fresh memory is many
 //! times slower than a capture), and no page of it is shared with a forked child (copy-on-write would part the
 //! device from the process).
-#![allow(unsafe_code)]
 
-use crate::Error;
-#[cfg(feature = "flows")]
+use crate::error::Error;
 use std::mem::MaybeUninit;
 use std::{fmt, io, ptr, sync::Arc};
 
@@ -66,10 +64,7 @@ impl Region {
                 len,
                 mapping: Arc::new(mapping),
             })
-            .map_err(|source| Error::System {
-                what: format!("{len} bytes of memory"),
-                source,
-            })
+            .map_err(|source| Error::Memory { bytes: len, source })
     }
 
     /// Maps and pre-faults `count` regions of `len` bytes (at least one) side by side, so that transparent huge pages
@@ -81,8 +76,8 @@ impl Region {
         let len = len.max(1);
         let stride = len.next_multiple_of(PAGE);
         let whole = stride.saturating_mul(count.max(1));
-        let mapping = Mapping::ordinary(whole, None).map_err(|source| Error::System {
-            what: format!("{whole} bytes of memory"),
+        let mapping = Mapping::ordinary(whole, None).map_err(|source| Error::Memory {
+            bytes: whole,
             source,
         })?;
         let mapping = Arc::new(mapping);
@@ -241,8 +236,7 @@ impl Drop for Mapping {
 /// Asks for huge pages behind memory of the heap that nothing has been written to yet: tables that are read all over
 /// spare a walk through the page tables for each entry. Only whole pages inside it are asked for; a kernel that has none
 /// gives ordinary ones.
-#[cfg(feature = "flows")]
-pub(crate) fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
+pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     let start = memory.as_mut_ptr().cast::<u8>();
     let skip = start.addr().next_multiple_of(HUGE_PAGE) - start.addr();
     let len = size_of_val(memory).saturating_sub(skip) / HUGE_PAGE * HUGE_PAGE;
@@ -286,7 +280,6 @@ mod tests {
         assert!(Region::several(1 << 20, 1 << 50).is_err());
     }
 
-    #[cfg(feature = "flows")]
     #[test]
     fn huge_pages_are_asked_for_where_whole_ones_fit() {
         for len in [0, 1, HUGE_PAGE - 1, 5 * HUGE_PAGE + 7] {

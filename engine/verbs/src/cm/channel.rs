@@ -1,0 +1,111 @@
+//! The event channel, and what its events tell.
+
+use super::connection::Incoming;
+use crate::{
+    device::{CmId, CmKey, EventChannel},
+    error::Error,
+};
+use rdma_sys as ffi;
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    ptr,
+    sync::Arc,
+};
+
+/// Where the connection manager's events arrive. Its descriptor does not block.
+#[derive(Clone)]
+pub struct CmChannel(Arc<EventChannel>);
+
+/// What happened to an identifier.
+#[derive(Debug)]
+pub enum CmEvent {
+    /// Somebody wants to connect.
+    Request(Incoming),
+    /// The address is resolved.
+    AddressResolved(CmKey),
+    /// The route is resolved.
+    RouteResolved(CmKey),
+    /// The connection stands; the number is the other side's QP.
+    Established(CmKey, u32),
+    /// It was rejected, did not come about, or could not; in the library's words.
+    Failed(CmKey, String),
+    /// The other side has ended it.
+    Disconnected(CmKey),
+    /// Nothing to be done.
+    Other,
+}
+
+impl AsFd for CmChannel {
+    /// Readable when there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel's own descriptor, open as long as self.
+        unsafe { BorrowedFd::borrow_raw((*self.0.raw()).fd) }
+    }
+}
+
+impl CmChannel {
+    /// Creates a channel.
+    ///
+    /// # Errors
+    /// ENODEV where the kernel has no `rdma_ucm`.
+    pub fn create() -> Result<Self, Error> {
+        let channel = Self(Arc::new(EventChannel::new()?));
+        // SAFETY: fcntl on a descriptor this object owns.
+        if unsafe { libc::fcntl(channel.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0
+        {
+            return Err(Error::last_os_error("fcntl", "connection manager channel"));
+        }
+        Ok(channel)
+    }
+
+    /// A new identifier whose events arrive here.
+    pub(super) fn new_id(&self) -> Result<Arc<CmId>, Error> {
+        CmId::new(&self.0).map(Arc::new)
+    }
+
+    /// The next event, acknowledged; `None` when there is none.
+    pub fn take(&self) -> Option<CmEvent> {
+        use ffi::rdma_cm_event_type as kind;
+        let mut event: *mut ffi::rdma_cm_event = ptr::null_mut();
+        // SAFETY: a live channel whose descriptor does not block; the event is valid until acknowledged, which is after
+        // the last use. `conn` is the member of the union that rdma_get_cm_event(3) gives for connected services.
+        unsafe {
+            if ffi::rdma_get_cm_event(self.0.raw(), &raw mut event) != 0 {
+                return None;
+            }
+            let (id, peer_qp) = ((*event).id, (*event).param.conn.qp_num);
+            let key = id as CmKey;
+            let told = match (*event).event {
+                kind::RDMA_CM_EVENT_CONNECT_REQUEST => {
+                    CmEvent::Request(Incoming::new(CmId::of(id, &self.0), peer_qp))
+                }
+                kind::RDMA_CM_EVENT_ADDR_RESOLVED => CmEvent::AddressResolved(key),
+                kind::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEvent::RouteResolved(key),
+                kind::RDMA_CM_EVENT_ESTABLISHED => CmEvent::Established(key, peer_qp),
+                kind::RDMA_CM_EVENT_DISCONNECTED | kind::RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                    CmEvent::Disconnected(key)
+                }
+                kind::RDMA_CM_EVENT_ADDR_ERROR
+                | kind::RDMA_CM_EVENT_ROUTE_ERROR
+                | kind::RDMA_CM_EVENT_CONNECT_ERROR
+                | kind::RDMA_CM_EVENT_UNREACHABLE
+                | kind::RDMA_CM_EVENT_REJECTED => CmEvent::Failed(key, failure(&*event)),
+                _ => CmEvent::Other,
+            };
+            ffi::rdma_ack_cm_event(event);
+            Some(told)
+        }
+    }
+}
+
+fn failure(event: &ffi::rdma_cm_event) -> String {
+    // SAFETY: the library answers any number with a static string.
+    let name = unsafe { std::ffi::CStr::from_ptr(ffi::rdma_event_str(event.event)) };
+    let name = name.to_string_lossy();
+    match event.status {
+        // A negative errno, except with a rejection, where it is the peer's reason.
+        status if status < 0 => format!("{name}: {}", io::Error::from_raw_os_error(-status)),
+        _ => name.into_owned(),
+    }
+}

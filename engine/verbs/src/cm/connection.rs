@@ -1,0 +1,193 @@
+//! Reliable connections, and those that somebody asks for.
+
+use crate::{
+    device::{CmId, CmKey},
+    error::Error,
+    message::{MessageCq, MessageCqInner, Messages, Slot, Srq, SrqInner},
+    pd::{Pd, PdInner},
+};
+use rdma_sys as ffi;
+use std::{mem, ptr, sync::Arc};
+
+/// A connection that somebody asks for. Dropped unanswered it is rejected.
+pub struct Incoming {
+    id: Option<Arc<CmId>>,
+    peer_qp: u32,
+}
+
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Incoming(QP {})", self.peer_qp)
+    }
+}
+
+impl Incoming {
+    /// Somebody who asks by `id`.
+    pub(super) fn new(id: CmId, peer_qp: u32) -> Self {
+        Self {
+            id: Some(Arc::new(id)),
+            peer_qp,
+        }
+    }
+
+    /// Makes the QP and accepts.
+    ///
+    /// # Errors
+    /// A verb's; the connection is rejected then.
+    pub fn accept(mut self, ends: &Ends<'_>) -> Result<Connection, Error> {
+        let Some(id) = &self.id else {
+            return Err(Error::from_errno("rdma_accept", "", libc::EINVAL));
+        };
+        let connection = Connection::make(Arc::clone(id), self.peer_qp, ends)?;
+        let mut param = conn_param();
+        // SAFETY: a live identifier whose connection is asked for; `param` outlives the call.
+        if unsafe { ffi::rdma_accept(id.raw, &raw mut param) } != 0 {
+            return Err(Error::last_os_error("rdma_accept", ""));
+        }
+        self.id = None;
+        Ok(connection)
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if let Some(id) = &self.id {
+            // SAFETY: a live identifier whose connection is asked for and not answered.
+            unsafe { ffi::rdma_reject(id.raw, ptr::null(), 0) };
+        }
+    }
+}
+
+/// Where a connection's messages come from and go to.
+pub struct Ends<'a> {
+    /// The protection domain.
+    pub pd: &'a Pd,
+    /// For sends and receives.
+    pub cq: &'a MessageCq,
+    /// Receives.
+    pub srq: &'a Srq,
+    /// Sends that can be outstanding.
+    pub sends: u32,
+}
+
+/// A reliable connection and its QP.
+pub struct Connection {
+    pub(super) id: Arc<CmId>,
+    peer_qp: u32,
+    // Held until the QP is destroyed, which is before any field is dropped.
+    _srq: Arc<SrqInner>,
+    _cq: Arc<MessageCqInner>,
+    _pd: Arc<PdInner>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // SAFETY: the identifier's own QP, destroyed only here.
+        unsafe { ffi::rdma_destroy_qp(self.id.raw) };
+    }
+}
+
+impl Connection {
+    pub(super) fn make(id: Arc<CmId>, peer_qp: u32, ends: &Ends<'_>) -> Result<Self, Error> {
+        let mut init = ffi::ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: ends.cq.inner.raw,
+            recv_cq: ends.cq.inner.raw,
+            srq: ends.srq.inner.raw,
+            cap: ffi::ibv_qp_cap {
+                max_send_wr: ends.sends,
+                // With an SRQ the next two are ignored (ibv_create_qp_ex(3)).
+                max_recv_wr: 0,
+                max_recv_sge: 0,
+                max_send_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: ffi::ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: 1,
+        };
+        // SAFETY: a live identifier; the PD, CQ and SRQ are held by the new object until its QP is destroyed.
+        if unsafe { ffi::rdma_create_qp(id.raw, ends.pd.0.raw, &raw mut init) } != 0 {
+            return Err(Error::last_os_error("rdma_create_qp", "RC"));
+        }
+        Ok(Self {
+            id,
+            peer_qp,
+            _srq: Arc::clone(&ends.srq.inner),
+            _cq: Arc::clone(&ends.cq.inner),
+            _pd: Arc::clone(&ends.pd.0),
+        })
+    }
+
+    /// As events name it.
+    #[must_use]
+    pub fn key(&self) -> CmKey {
+        self.id.key()
+    }
+
+    /// This side's QP number.
+    #[must_use]
+    pub fn qp_num(&self) -> u32 {
+        // SAFETY: a live identifier with a QP.
+        unsafe { (*(*self.id.raw).qp).qp_num }
+    }
+
+    /// The other side's.
+    #[must_use]
+    pub fn peer_qp(&self) -> u32 {
+        self.peer_qp
+    }
+
+    /// Sends the first `length` bytes of a slot.
+    ///
+    /// # Errors
+    /// The send queue is full (ENOMEM), or the QP is in error: the slot comes back, with the errno.
+    pub fn send(
+        &mut self,
+        messages: &mut Messages,
+        slot: Slot,
+        length: u32,
+    ) -> Result<u64, (Slot, i32)> {
+        let (wr_id, mut sge) = messages.lend(slot, length);
+        // SAFETY: plain old data; all zero is the documented start.
+        let mut wr: ffi::ibv_send_wr = unsafe { mem::zeroed() };
+        wr.wr_id = wr_id;
+        wr.sg_list = &raw mut sge;
+        wr.num_sge = 1;
+        wr.opcode = ffi::ibv_wr_opcode::IBV_WR_SEND;
+        let mut bad = ptr::null_mut();
+        // SAFETY: a live QP with one poster; the WR and its entry outlive the call; the entry lies in memory that the
+        // SRQ of this connection holds, in a slot that is lent to the device until its completion.
+        match unsafe { ffi::ibv_post_send((*self.id.raw).qp, &raw mut wr, &raw mut bad) } {
+            0 => Ok(wr_id),
+            errno => Err((messages.returned(wr_id).expect("lent above"), errno)),
+        }
+    }
+
+    /// Ends the connection: the QP goes into error, and both sides hear of it.
+    pub fn disconnect(&mut self) {
+        // SAFETY: a live identifier. A connection that has ended already refuses, which is as well.
+        unsafe { ffi::rdma_disconnect(self.id.raw) };
+    }
+
+    /// Tells the number of the other side's QP, which the asking side learns with
+    /// [`CmEvent::Established`](super::CmEvent::Established).
+    pub fn set_peer_qp(&mut self, peer_qp: u32) {
+        self.peer_qp = peer_qp;
+    }
+}
+
+/// No RDMA reads or atomics; a receiver that is not ready is retried without end (7): whoever waits for it has a
+/// time-out of its own.
+pub(super) fn conn_param() -> ffi::rdma_conn_param {
+    ffi::rdma_conn_param {
+        private_data: ptr::null(),
+        private_data_len: 0,
+        responder_resources: 0,
+        initiator_depth: 0,
+        flow_control: 0,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: 1,
+        qp_num: 0,
+    }
+}

@@ -1,0 +1,15 @@
+//! Devices: their contexts, events, clocks and capabilities.
+
+mod async_event;
+mod clock;
+mod cm_id;
+mod context;
+mod tunnels;
+
+pub use async_event::{AsyncEvent, AsyncEvents};
+pub use clock::ClockInfo;
+pub use cm_id::CmKey;
+pub(crate) use cm_id::{CmId, EventChannel};
+pub(crate) use context::ContextInner;
+pub use context::{Context, names, release_what_is_lost};
+pub use tunnels::TunnelOffloads;

@@ -1,0 +1,181 @@
+//! A CQ whose completions are read in its own memory.
+
+use crate::{
+    cq::{Cq, CqInner},
+    error::Error,
+    mlx5dv as ffi,
+};
+use std::{
+    mem::{MaybeUninit, offset_of},
+    os::fd::RawFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU32, Ordering, fence},
+    },
+};
+
+/// CQE opcodes, the high half of `op_own`.
+const OP_RESP_SEND: u8 = 2;
+const OP_INVALID: u8 = 15;
+/// Where an error CQE has its syndrome (`mlx5_err_cqe`).
+const SYNDROME: usize = offset_of!(ffi::mlx5_err_cqe, syndrome);
+/// `l4_hdr_type_etc`, bit 0: the NIC took a VLAN tag off.
+const CV: u8 = 1;
+/// Where in a UAR page the CQ's doorbell is.
+const CQ_DOORBELL: usize = 0x20;
+
+/// A receive completion.
+#[derive(Clone, Copy, Debug)]
+pub struct Cqe {
+    /// Which WQE, counted by the WQ modulo 2^16.
+    pub wqe_counter: u16,
+    /// `ibv_wc_status`; 0 is success. The other fields are void otherwise.
+    pub status: u32,
+    /// Bytes written.
+    pub byte_len: u32,
+    /// The device's stamp, of the kind that the CQ was created for.
+    pub timestamp: u64,
+    /// The tag control information of a VLAN tag that the NIC took off.
+    pub stripped: Option<u16>,
+}
+
+/// A CQ that is polled in its own memory. The verbs poll it no more.
+pub struct DirectCq {
+    cq: Arc<CqInner>,
+    buf: *mut u8,
+    dbrec: *mut [u32; 2],
+    uar: *mut u8,
+    cqn: u32,
+    mask: u32,
+    log: u32,
+    size: usize,
+    /// Completions read, modulo 2^32.
+    consumed: u32,
+    arm_sn: u32,
+}
+
+// SAFETY: owned by one thread at a time; the memory belongs to the CQ, which the Arc keeps.
+unsafe impl Send for DirectCq {}
+
+impl DirectCq {
+    /// Takes a fresh CQ over.
+    ///
+    /// # Errors
+    /// libmlx5 does not hand it out.
+    pub fn of(cq: Cq) -> Result<Self, Error> {
+        let mut out = MaybeUninit::<ffi::mlx5dv_cq>::zeroed();
+        let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
+        // SAFETY: a live CQ; `out` outlives the call, which fills it when it answers 0.
+        let out = unsafe {
+            (*obj.as_mut_ptr()).cq.in_ = cq.inner.raw.cast();
+            (*obj.as_mut_ptr()).cq.out = out.as_mut_ptr();
+            match ffi::mlx5dv_init_obj(obj.as_mut_ptr(), u64::from(ffi::MLX5DV_OBJ_CQ)) {
+                0 => out.assume_init(),
+                errno => return Err(Error::from_errno("mlx5dv_init_obj", "a CQ", errno)),
+            }
+        };
+        Ok(Self {
+            cq: cq.into_inner(),
+            buf: out.buf.cast(),
+            dbrec: out.dbrec.cast(),
+            uar: out.cq_uar.cast(),
+            cqn: out.cqn,
+            mask: out.cqe_cnt - 1,
+            log: out.cqe_cnt.trailing_zeros(),
+            size: out.cqe_size as usize,
+            consumed: 0,
+            arm_sn: 0,
+        })
+    }
+
+    /// The next completion, if the device has written it.
+    #[inline]
+    pub fn take(&mut self) -> Option<Cqe> {
+        let index = (self.consumed & self.mask) as usize;
+        // SAFETY: an index below the CQ's size; of a 128-byte entry the second half is the CQE64.
+        let cqe = unsafe {
+            self.buf
+                .add(index * self.size + self.size - size_of::<ffi::mlx5_cqe64>())
+        };
+        let cqe = cqe.cast::<ffi::mlx5_cqe64>();
+        // SAFETY: the device writes this byte last. Everything else is read after it (acquire), and the entry is not
+        // written again before `release` gives it back.
+        let op_own = unsafe { AtomicU8::from_ptr(&raw mut (*cqe).op_own) }.load(Ordering::Acquire);
+        let lap = (self.consumed >> self.log) & 1;
+        if op_own >> 4 == OP_INVALID || u32::from(op_own & 1) != lap {
+            return None;
+        }
+        self.consumed = self.consumed.wrapping_add(1);
+        // SAFETY: as above: the entry is whole and ours. Fields are big endian.
+        unsafe {
+            let wqe_counter = u16::from_be((*cqe).wqe_counter);
+            if op_own >> 4 != OP_RESP_SEND {
+                let status = status_of(cqe.cast::<u8>().add(SYNDROME).read());
+                return Some(Cqe {
+                    wqe_counter,
+                    status,
+                    byte_len: 0,
+                    timestamp: 0,
+                    stripped: None,
+                });
+            }
+            let head = &raw const (*cqe).__bindgen_anon_1.__bindgen_anon_1;
+            let stripped =
+                ((*head).l4_hdr_type_etc & CV != 0).then(|| u16::from_be((*head).vlan_info));
+            Some(Cqe {
+                wqe_counter,
+                status: 0,
+                byte_len: u32::from_be((*cqe).byte_cnt),
+                timestamp: u64::from_be((*cqe).timestamp),
+                stripped,
+            })
+        }
+    }
+
+    /// Gives what was read back to the device.
+    #[inline]
+    pub fn release(&mut self) {
+        // SAFETY: the CQ's doorbell record, which only this reader writes; entries were read before (release).
+        unsafe { AtomicU32::from_ptr((&raw mut (*self.dbrec)[0]).cast()) }
+            .store((self.consumed & 0x00ff_ffff).to_be(), Ordering::Release);
+    }
+
+    /// Descriptor of the channel to sleep on, where there is one.
+    #[must_use]
+    pub fn event_fd(&self) -> Option<RawFd> {
+        self.cq.event_fd()
+    }
+
+    /// Asks for an event at the next completion; one that is there already raises it at once.
+    pub fn arm(&mut self) {
+        let word = (self.arm_sn & 3) << 28 | (self.consumed & 0x00ff_ffff);
+        // SAFETY: the CQ's doorbell record and its page of the UAR, mapped as long as the context is open.
+        unsafe {
+            AtomicU32::from_ptr((&raw mut (*self.dbrec)[1]).cast())
+                .store(word.to_be(), Ordering::Release);
+            fence(Ordering::SeqCst);
+            let bell = (u64::from(word) << 32 | u64::from(self.cqn)).to_be();
+            self.uar.add(CQ_DOORBELL).cast::<u64>().write_volatile(bell);
+        }
+    }
+
+    /// Takes and acknowledges one event if there is one; true when there was.
+    pub fn take_event(&mut self) -> bool {
+        let taken = self.cq.take_event();
+        if taken {
+            self.arm_sn = self.arm_sn.wrapping_add(1);
+        }
+        taken
+    }
+}
+
+/// `ibv_wc_status` of an error CQE's syndrome, as libmlx5 translates it.
+fn status_of(syndrome: u8) -> u32 {
+    match syndrome {
+        0x01 => 1, // local length
+        0x02 => 2, // local QP operation
+        0x04 => 4, // local protection
+        0x05 => 5, // flushed
+        _ => 21,   // general
+    }
+}

@@ -1,0 +1,153 @@
+//! A receive WQ whose WQEs are written in its own memory.
+
+use crate::{
+    error::Error,
+    mlx5dv as ffi,
+    receive::{Wq, WqState},
+};
+use std::{
+    mem::MaybeUninit,
+    ptr,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// The lkey that ends a WQE's scatter list early (`MLX5_INVALID_LKEY`).
+const END_OF_LIST: u32 = 0x100;
+
+/// A receive WQ whose WQEs are written in its own memory.
+pub struct DirectWq {
+    wq: Wq,
+    buf: *mut u8,
+    dbrec: *mut u32,
+    stride: usize,
+    mask: u32,
+    /// WQEs handed to the device, modulo 2^32.
+    produced: u32,
+}
+
+// SAFETY: owned by one thread at a time; the memory belongs to the WQ.
+unsafe impl Send for DirectWq {}
+
+impl DirectWq {
+    /// Takes a fresh WQ over.
+    ///
+    /// # Errors
+    /// libmlx5 does not hand it out.
+    pub fn of(wq: Wq) -> Result<Self, Error> {
+        let mut out = MaybeUninit::<ffi::mlx5dv_rwq>::zeroed();
+        let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
+        // SAFETY: a live WQ; `out` outlives the call, which fills it when it answers 0.
+        let out = unsafe {
+            (*obj.as_mut_ptr()).rwq.in_ = wq.inner.raw.cast();
+            (*obj.as_mut_ptr()).rwq.out = out.as_mut_ptr();
+            match ffi::mlx5dv_init_obj(obj.as_mut_ptr(), u64::from(ffi::MLX5DV_OBJ_RWQ)) {
+                0 => out.assume_init(),
+                errno => return Err(Error::from_errno("mlx5dv_init_obj", "a WQ", errno)),
+            }
+        };
+        Ok(Self {
+            wq,
+            buf: out.buf.cast(),
+            dbrec: out.dbrec.cast(),
+            stride: out.stride as usize,
+            mask: out.wqe_cnt - 1,
+            produced: 0,
+        })
+    }
+
+    /// The WQ, for a table.
+    #[must_use]
+    pub fn wq(&self) -> &Wq {
+        &self.wq
+    }
+
+    /// The WQ, to be modified.
+    pub fn wq_mut(&mut self) -> &mut Wq {
+        &mut self.wq
+    }
+
+    /// WQEs of the ring: a power of two, at least what the WQ was asked for.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Never: a WQ has at least one WQE.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The place of the next WQE to be handed over.
+    #[inline]
+    #[must_use]
+    pub fn next_index(&self) -> u32 {
+        self.produced & self.mask
+    }
+
+    /// The place of the WQE that a completion counts.
+    #[inline]
+    #[must_use]
+    pub fn index_of(&self, wqe_counter: u16) -> u32 {
+        u32::from(wqe_counter) & self.mask
+    }
+
+    /// Writes the scatter list of the WQE at `index`: `count` pieces of `len` bytes from `address` on.
+    pub fn write(&mut self, index: u32, address: u64, len: u32, count: u32, lkey: u32) {
+        let most = self.stride / size_of::<ffi::mlx5_wqe_data_seg>();
+        let segments = ptr::slice_from_raw_parts_mut(
+            // SAFETY: masked to the ring.
+            unsafe { self.buf.add((index & self.mask) as usize * self.stride) }
+                .cast::<ffi::mlx5_wqe_data_seg>(),
+            most,
+        );
+        for (i, at) in (0..count.min(u32::try_from(most).unwrap_or(u32::MAX))).zip(0usize..) {
+            let segment = ffi::mlx5_wqe_data_seg {
+                byte_count: len.to_be(),
+                lkey: lkey.to_be(),
+                addr: (address + u64::from(i) * u64::from(len)).to_be(),
+            };
+            // SAFETY: `at` is below `most`; the WQE is not the device's until `hand_over`.
+            unsafe { (&raw mut (*segments)[at]).write(segment) };
+        }
+        if (count as usize) < most {
+            let end = ffi::mlx5_wqe_data_seg {
+                byte_count: 0,
+                lkey: END_OF_LIST.to_be(),
+                addr: 0,
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut (*segments)[count as usize]).write(end) };
+        }
+    }
+
+    /// Counts the WQE at [`DirectWq::next_index`] among those to be handed over.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.produced = self.produced.wrapping_add(1);
+    }
+
+    /// Hands every WQE counted so far to the device, with one store.
+    ///
+    /// # Safety
+    /// What the WQEs point at lies in the memory the WQ was created with, and nobody reads or writes it until its
+    /// completion.
+    #[inline]
+    pub unsafe fn hand_over(&mut self) {
+        // SAFETY: the WQ's doorbell record, which only this poster writes; WQEs are written before it (release).
+        unsafe { AtomicU32::from_ptr(self.dbrec) }
+            .store((self.produced & 0xffff).to_be(), Ordering::Release);
+    }
+
+    /// Changes the state; a WQ that becomes ready after a reset begins to count anew.
+    ///
+    /// # Errors
+    /// As [`Wq::set_state`].
+    pub fn set_state(&mut self, state: WqState) -> Result<(), Error> {
+        self.wq.set_state(state)?;
+        if state == WqState::Reset {
+            self.produced = 0;
+        }
+        Ok(())
+    }
+}

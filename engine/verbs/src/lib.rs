@@ -1,0 +1,91 @@
+//! Owned, typed objects over libibverbs, librdmacm and libmlx5, and the memory that devices write to.
+//!
+//! For programs that receive raw Ethernet frames, or exchange messages over shared receive queues. A handle holds the
+//! parents of its object through an `Arc`, so what is dropped first does not matter: an object is destroyed when its
+//! last holder lets go, and `ibv_destroy_*` never meets one in use.
+//!
+//! ```no_run
+//! use rss::{key::RssKey, profile::HashFields};
+//! use wqcap_verbs::{Context, Cq, CqAttr, CompletionStamps, Mr, Pd, RssQp, RwqTable, Wq, WqAttr, memory::Region};
+//!
+//! # fn main() -> Result<(), wqcap_verbs::Error> {
+//! let context = Context::open("mlx5_0")?;
+//! let pd = Pd::alloc(&context)?;
+//! let stamps = CompletionStamps::None;
+//! let cq = Cq::create(&context, CqAttr { entries: 512, vector: 0, stamps }, None)?;
+//! let memory = Mr::register(&pd, Region::allocate(512 * 2048, None)?)?;
+//! let wq = Wq::create(&pd, &cq, &memory, WqAttr { max_wr: 512, max_sge: 1, flags: 0 })?;
+//! let table = RwqTable::create(&context, [wq.handle()])?;
+//! let qp = RssQp::create(&pd, &table, &RssKey::MICROSOFT, HashFields::IPV4)?;
+//! # drop(qp);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Rooms
+//!
+//! [`memory`] is mapped memory. `device` opens devices; `pd`, `mr` and `cq` are what both ways of receiving stand on:
+//! `receive` takes raw frames, with `direct` for rings that are read and written in their own memory, and `message`
+//! takes messages, which `cm` connects. Imports go one way, in this order. The crate may import [`rss`], for what a NIC
+//! hashes; it knows nothing of frames, plans or threads.
+//!
+//! # Invariants
+//!
+//! A handle is not `Clone` if what it does changes a queue, which takes `&mut`: two threads cannot poll one CQ or post
+//! to one WQ.
+//!
+//! ```compile_fail
+//! fn twice(wq: wqcap_verbs::Wq) -> (wqcap_verbs::Wq, wqcap_verbs::Wq) {
+//!     (wq.clone(), wq)
+//! }
+//! ```
+//!
+//! ```compile_fail
+//! fn shared(cq: &wqcap_verbs::Cq) {
+//!     let _ = cq.poll(); // polling needs `&mut`
+//! }
+//! ```
+//!
+//! ```compile_fail
+//! // A batch of completions borrows the CQ: it cannot be polled again while one is read.
+//! fn nested(cq: &mut wqcap_verbs::Cq) {
+//!     let first = cq.poll().unwrap().unwrap();
+//!     let _second = cq.poll();
+//!     drop(first);
+//! }
+//! ```
+//!
+//! Bytes that a device can reach are never unmapped: an [`Mr`] owns its [`memory::Region`], and a WQ holds the `Mr` it
+//! receives into. Unsafe code is allowed in the whole crate, and each block says why it holds.
+#![allow(unsafe_code)]
+
+mod cm;
+mod cq;
+mod device;
+mod direct;
+mod error;
+pub mod memory;
+mod message;
+mod mlx5dv;
+mod mr;
+mod pd;
+mod receive;
+
+pub use cm::{CmChannel, CmEvent, Connecting, Connection, Ends, Incoming, Listener};
+pub use cq::{
+    Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, Moderation, PollError,
+};
+pub use device::{
+    AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, TunnelOffloads, names, release_what_is_lost,
+};
+pub use direct::{Cqe, DirectCq, DirectWq, is_direct};
+pub use error::Error;
+pub use message::{Done, MessageCq, Messages, SRQ_RESIZE, Slot, Srq, SrqAttr, status_text};
+pub use mr::Mr;
+pub use pd::Pd;
+/// The plain bindings, whose structures cross this interface: attributes, WRs, scatter entries.
+pub use rdma_sys as sys;
+pub use receive::{
+    CVLAN_STRIPPING, DELAY_DROP, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked,
+    PCI_WRITE_END_PADDING, RssQp, RwqTable, SCATTER_FCS, Wq, WqAttr, WqHandle, WqState,
+};

@@ -1,0 +1,11 @@
+//! Messages: memory in slots, shared receive queues, and completion queues.
+
+mod cq;
+mod memory;
+mod srq;
+
+pub(crate) use cq::MessageCqInner;
+pub use cq::{Done, MessageCq, status_text};
+pub use memory::{Messages, Slot};
+pub(crate) use srq::SrqInner;
+pub use srq::{SRQ_RESIZE, Srq, SrqAttr};

@@ -1,0 +1,13 @@
+//! Receiving raw frames: work queues, the tables over them, the QPs that hash, and the rules that lead to those.
+
+mod flow;
+mod rss_qp;
+mod rwq_table;
+mod wq;
+
+pub use flow::{Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked};
+pub use rss_qp::RssQp;
+pub use rwq_table::RwqTable;
+pub use wq::{
+    CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS, Wq, WqAttr, WqHandle, WqState,
+};
