@@ -396,7 +396,15 @@ mod tests {
         let fd = real::memfd(c"test", 1).expect("memfd");
         let number = fd.as_raw_fd();
         let stop = AtomicBool::new(false);
+        /// Set even if an assertion fails: the scope waits for its threads.
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
         std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
             for _ in 0..2 {
                 scope.spawn(|| {
                     let mut byte = [0];
@@ -414,7 +422,6 @@ mod tests {
                 remove(number);
                 assert_eq!(told.closed.load(Ordering::Relaxed), 1);
             }
-            stop.store(true, Ordering::Relaxed);
         });
     }
 

@@ -222,31 +222,3 @@ fn pacing_follows_the_clock() {
     assert_eq!(wire.each(1_000_000_000, 100, |_| Take::Wait), 0);
     assert_eq!(wire.each(1_000_000_000, 100, |_| Take::Taken), 1);
 }
-
-/// How fast the wire alone is; `cargo test --release -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    for text in [
-        "synth:flows=64",
-        "synth:",
-        "synth:flows=65536",
-        "synth:size=1514",
-        "synth:ip=mix,proto=mix,size=80",
-    ] {
-        let mut wire = open(text);
-        let began = std::time::Instant::now();
-        let (mut taken, mut sum) = (0, 0);
-        while taken < 50_000_000 {
-            taken += wire.each(0, 64, |frame| {
-                sum += std::hint::black_box(frame.bytes).len();
-                Take::Taken
-            });
-        }
-        let seconds = began.elapsed().as_secs_f64();
-        println!(
-            "{text}: {:.1} Mpps, {sum} bytes",
-            taken as f64 / seconds / 1e6
-        );
-    }
-}

@@ -1,0 +1,324 @@
+//! Two network namespaces on one cable, and all that arrives at one end of it because of what is done at the other.
+//!
+//! Invariant: nothing here ends because of time. What was sent has arrived once a mark that was sent behind it, on every
+//! CPU on which it may still have been under way, has.
+
+use super::super::socket::Socket;
+use crate::wire::{Direction, Take, Wire, WireError, WireSpec};
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::mem::size_of;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bounds what would hang.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Between two looks at something that no descriptor tells of.
+const MOMENT: Duration = Duration::from_micros(200);
+
+/// Runs `ip`.
+pub(super) fn ip(arguments: &str) -> Result<(), String> {
+    let words = arguments.split_whitespace();
+    let output = Command::new("ip").args(words).output();
+    let output = output.map_err(|e| format!("needs the command `ip`: {e}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    Err(format!("ip {arguments}: {}", why.trim()))
+}
+
+/// A network namespace that goes with its owner.
+pub(super) struct Namespace(String);
+
+impl Namespace {
+    fn new() -> Result<Namespace, String> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // The first on a machine mounts a folder for all of them, which two at once cannot.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("wqw{}x{number}", std::process::id());
+        ip(&format!("netns add {name}")).map_err(|e| format!("no network namespaces here: {e}"))?;
+        Ok(Namespace(name))
+    }
+
+    /// Runs `work` inside, on a thread of its own that ends with it.
+    pub(super) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let work = scope.spawn(|| {
+                let file = File::open(format!("/run/netns/{self}")).unwrap();
+                // SAFETY: changes this thread's namespace only, and takes no memory of ours.
+                let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+                assert_eq!(entered, 0);
+                work()
+            });
+            work.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = ip(&format!("netns del {self}"));
+    }
+}
+
+/// Two namespaces joined by a veth pair, `wire` in the one and `far` in the other.
+pub(super) struct Lab {
+    pub(super) near: Namespace,
+    pub(super) far: Namespace,
+    marker: Socket,
+    marks: AtomicU64,
+}
+
+impl Lab {
+    /// The error is a reason to skip.
+    pub(super) fn new() -> Result<Lab, String> {
+        // SAFETY: takes nothing and cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err("needs root, to make network namespaces".into());
+        }
+        let (near, far) = (Namespace::new()?, Namespace::new()?);
+        ip(&format!(
+            "-n {near} link add wire address 02:00:00:09:00:01 type veth \
+             peer name far address 02:00:00:09:00:02 netns {far}"
+        ))?;
+        for (netns, name, end) in [(&near, "wire", 1), (&far, "far", 2)] {
+            ip(&format!("-n {netns} addr add 10.9.0.{end}/24 dev {name}"))?;
+            ip(&format!(
+                "-n {netns} addr add fd09::{end}/64 dev {name} nodad"
+            ))?;
+            ip(&format!("-n {netns} link set {name} up"))?;
+            // Known from the start: on a busy machine the kernel drops what waits for an answer for too long.
+            for subnet in ["10.9.0.", "fd09::"] {
+                let other = 3 - end;
+                ip(&format!(
+                    "-n {netns} neigh replace {subnet}{other} lladdr 02:00:00:09:00:0{other} dev {name}"
+                ))?;
+            }
+        }
+        Ok(Lab {
+            marker: far_socket(&far),
+            near,
+            far,
+            marks: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn open(&self, options: &str) -> Result<Wire, WireError> {
+        let spec: WireSpec = format!("af_packet:wire,ring=16MiB{options}")
+            .parse()
+            .unwrap();
+        self.near.within(|| Wire::open(&spec))
+    }
+
+    pub(super) fn add_vlan(&self, tag: u16) -> Result<(), String> {
+        for (netns, name, end) in [(&self.near, "wire", 1), (&self.far, "far", 2)] {
+            ip(&format!(
+                "-n {netns} link add link {name} name tagged type vlan id {tag}"
+            ))?;
+            ip(&format!("-n {netns} addr add 10.8.0.{end}/24 dev tagged"))?;
+            ip(&format!("-n {netns} link set tagged up"))?;
+        }
+        Ok(())
+    }
+
+    /// Lets nothing but what is sent on purpose be on the cable.
+    pub(super) fn silence(&self) {
+        for netns in [&self.near, &self.far] {
+            let key = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
+            netns.within(|| std::fs::write(key, "1")).unwrap();
+        }
+    }
+
+    /// A bare packet socket at the far end.
+    pub(super) fn far_socket(&self) -> Socket {
+        far_socket(&self.far)
+    }
+
+    /// How many marks were sent so far.
+    pub(super) fn marks(&self) -> u64 {
+        self.marks.load(Ordering::Relaxed)
+    }
+
+    /// Sends a mark on every CPU that this process may run on, and gives their numbers. Frames wait for their receiver
+    /// in a queue of the CPU they were sent on.
+    fn mark(&self) -> HashSet<u64> {
+        let send = |cpu: usize| {
+            pin(cpu).then(|| {
+                let number = self.marks.fetch_add(1, Ordering::Relaxed);
+                self.marker.send(&mark(number)).unwrap();
+                number
+            })
+        };
+        thread::scope(|scope| {
+            let work = scope.spawn(|| (0..libc::CPU_SETSIZE as usize).filter_map(send).collect());
+            work.join().unwrap()
+        })
+    }
+}
+
+fn far_socket(far: &Namespace) -> Socket {
+    far.within(|| {
+        let socket = Socket::new().unwrap();
+        socket.prepare().unwrap();
+        socket.bind(socket.index_of("far").unwrap()).unwrap();
+        socket
+    })
+}
+
+/// A frame of an ethertype for experiments (IEEE 802).
+fn mark(number: u64) -> Vec<u8> {
+    let head = [
+        0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 8, 0x88, 0xb6,
+    ];
+    [&head[..], &number.to_be_bytes(), &[0; 38]].concat()
+}
+
+fn mark_of(frame: &[u8]) -> Option<u64> {
+    let number = u64::from_be_bytes(*frame.get(14..22)?.first_chunk()?);
+    (frame == mark(number)).then_some(number)
+}
+
+/// Lets the calling thread run on one CPU; false: it may not.
+fn pin(cpu: usize) -> bool {
+    // SAFETY: a CPU set is plain bits, for which zero is a value; CPU_SET checks its bounds; the kernel copies the set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) == 0
+    }
+}
+
+/// What the marks that a capture has seen tell whoever sends.
+pub(super) struct Flow<'a> {
+    lab: &'a Lab,
+    seen: Mutex<HashSet<u64>>,
+    grown: Condvar,
+}
+
+impl Flow<'_> {
+    fn seen(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until everything that was sent so far has been captured.
+    pub(super) fn flush(&self) {
+        let marks = self.lab.mark();
+        let missing = |seen: &mut HashSet<u64>| !marks.is_subset(seen);
+        let waited = self
+            .grown
+            .wait_timeout_while(self.seen(), PATIENCE, missing);
+        let late = waited.is_ok_and(|(_, late)| late.timed_out());
+        assert!(!late, "a mark does not arrive");
+    }
+}
+
+/// Takes frames until `done`. Every fifth is made to wait, and must be the same when it comes again.
+fn capture(wire: &mut Wire, flow: &Flow<'_>, done: &AtomicBool) -> Vec<(Direction, Vec<u8>)> {
+    let (began, mut frames, mut calls) = (Instant::now(), vec![], 0);
+    let mut waiting: Option<Vec<u8>> = None;
+    while !done.load(Ordering::Acquire) {
+        let taken = wire.each(began.elapsed().as_nanos() as u64, 64, |frame| {
+            calls += 1;
+            if let Some(waiting) = waiting.take() {
+                assert!(waiting == frame.bytes, "what had to wait has changed");
+            } else if calls % 5 == 0 {
+                waiting = Some(frame.bytes.to_vec());
+                return Take::Wait;
+            }
+            match mark_of(frame.bytes) {
+                Some(number) => {
+                    flow.seen().insert(number);
+                    flow.grown.notify_all();
+                }
+                None => frames.push((frame.direction, frame.bytes.to_vec())),
+            }
+            Take::Taken
+        });
+        if taken == 0 && waiting.is_none() {
+            thread::sleep(MOMENT);
+        }
+    }
+    frames
+}
+
+/// The frames that `work` causes.
+pub(super) fn during(
+    lab: &Lab,
+    wire: &mut Wire,
+    work: impl FnOnce(&Flow<'_>) + Send,
+) -> Vec<(Direction, Vec<u8>)> {
+    let done = AtomicBool::new(false);
+    let flow = Flow {
+        lab,
+        seen: Mutex::default(),
+        grown: Condvar::new(),
+    };
+    thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            // Set even if the work panics.
+            struct Done<'a>(&'a AtomicBool);
+            impl Drop for Done<'_> {
+                fn drop(&mut self) {
+                    self.0.store(true, Ordering::Release);
+                }
+            }
+            let _done = Done(&done);
+            work(&flow);
+            flow.flush();
+        });
+        let frames = capture(wire, &flow, &done);
+        work.join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        frames
+    })
+}
+
+/// How much is sent at once, so that a ring that is read late has room for it: a ring is used up by time as well,
+/// however little comes.
+const PIECE: usize = 512 << 10;
+
+/// Sends `data` both ways over one TCP connection between the two namespaces.
+pub(super) fn exchange(flow: &Flow<'_>, near: &str, data: &[u8]) {
+    let lab = flow.lab;
+    let address: SocketAddr = near.parse().unwrap();
+    let listener = lab.near.within(|| TcpListener::bind(address).unwrap());
+    let both = |stream: TcpStream| {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for piece in data.chunks(PIECE) {
+                    (&stream).write_all(piece).unwrap();
+                    flow.flush();
+                }
+            });
+            let mut got = vec![0; data.len()];
+            (&stream).read_exact(&mut got).unwrap();
+            assert!(got == data);
+        });
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| both(listener.accept().unwrap().0));
+        let address = listener.local_addr().unwrap();
+        let connect = || TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+        both(lab.far.within(connect));
+    });
+}
