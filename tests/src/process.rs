@@ -106,6 +106,8 @@ impl Program {
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])
+            // Whoever starts the tests may have these ignored (nohup, a shell's background), and that is inherited.
+            .args(["env", "--default-signal=HUP,INT,TERM"])
             .args(&self.wrappers)
             .args(&self.argv);
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
