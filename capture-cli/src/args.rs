@@ -1,6 +1,6 @@
 //! What can be typed. Only what works is listed.
 
-use crate::time::Moment;
+use crate::term::time::Moment;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
 use engine::config::{Size, Span};
 use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};

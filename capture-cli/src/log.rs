@@ -1,6 +1,6 @@
 //! Log events as lines on stderr, in the voice of all other messages: `warning: text key=value`.
 
-use crate::terminal;
+use crate::term::terminal;
 use std::{
     fmt, io,
     sync::{Mutex, OnceLock, PoisonError},

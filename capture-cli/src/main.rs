@@ -1,45 +1,33 @@
-//! `wqcap`: what the user typed, turned into a call of the engine and back into words.
+//! `wqcap`: the command line of the capture engine.
 //!
-//! One file for each subcommand; `args` is what can be typed, `config` what it means, `preload` how a program comes
-//! to run on the software NIC, `terminal` everything that is written to stderr. May import `engine`, never the crate
-//! `rss` or verbs: whoever needs those belongs into the engine.
+//! | room | what is in it |
+//! |---|---|
+//! | [`args`], [`config`] | the command-line arguments, and the configuration they lead to |
+//! | [`cmd`] | the subcommands, a file or folder each |
+//! | [`daemon`] | what a long run needs around its capture: sandbox, signals, service manager, metrics |
+//! | [`term`] | stdout, stderr, tables, progress lines |
+//! | [`bench`] | `wqcap bench` |
+//! | [`preload`] | how a program comes to run on the software NIC |
 //!
 //! Invariants: facts go to stdout, all else to stderr; exit statuses are decided in this file alone.
 
 mod args;
 mod bench;
-mod check;
+mod cmd;
 mod config;
-mod ctl;
-mod devices;
-mod extcap;
-mod extract;
+mod daemon;
 mod failure;
 mod log;
-mod manual;
-mod merge;
-mod metrics;
-mod model;
-mod output;
 mod preload;
-mod privileges;
-mod progress;
-mod recover;
-mod rss;
-mod run;
-mod sandbox;
-mod service;
-mod signals;
-mod summary;
-mod table;
-mod terminal;
-mod time;
-mod top;
+mod term;
 
 use args::{Args, Command};
 use clap::Parser;
+use cmd::{check, ctl, devices, extcap, extract, manual, merge, model, recover, rss, run, top};
+use daemon::sandbox;
 use failure::{Failure, Kind};
 use std::process::ExitCode;
+use term::terminal;
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {

@@ -7,7 +7,7 @@
 use crate::{
     args::Setting,
     failure::{Failure, Kind},
-    terminal,
+    term::terminal,
 };
 use caps::{CapSet, Capability};
 use std::{

@@ -8,7 +8,7 @@ use super::{
     report::{Measured, Report},
     rounds::{FILLING, ROUND, mean_ns, plan},
 };
-use crate::{args::BenchCaptureArgs, check::enter_model, failure::Failure};
+use crate::{args::BenchCaptureArgs, cmd::check::enter_model, failure::Failure};
 use engine::{
     config::Compress,
     frame::Headers,

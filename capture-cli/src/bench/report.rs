@@ -2,8 +2,10 @@
 
 use crate::{
     failure::Failure,
-    output,
-    table::{aligned, scaled},
+    term::{
+        output,
+        table::{aligned, scaled},
+    },
 };
 use serde::Serialize;
 use std::fs;

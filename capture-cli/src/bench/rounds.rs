@@ -3,7 +3,7 @@
 //! Rings are filled while their loops are held back, the rules are taken away, and then the loops are let go. The CPU
 //! time of the loops' threads counts.
 
-use crate::{args::Setting, check::settle, config, failure::Failure};
+use crate::{args::Setting, cmd::check::settle, config, failure::Failure};
 use engine::{
     capture::{Capture, Limits},
     pipeline::{Consumer, Frame, Verdict},

@@ -9,7 +9,7 @@ use super::{
     report::{Measured, Report},
     rounds::{self, FILLING, RING, Round, cpu_ns, fill, mean_ns},
 };
-use crate::{args::BenchRxArgs, check::enter_model, failure::Failure};
+use crate::{args::BenchRxArgs, cmd::check::enter_model, failure::Failure};
 use bare::{BareAttr, BareRings, Poll};
 use engine::{
     plan::Plan,

@@ -4,7 +4,7 @@
 //! stamp. With `spin` the loop is at the ring; with `sleep` the NIC has to wake it.
 
 use super::report::{Measured, Report};
-use crate::{args::BenchWakeArgs, check, config, failure::Failure, output};
+use crate::{args::BenchWakeArgs, cmd::check, config, failure::Failure, term::output};
 use engine::{
     capture::{Capture, Limits},
     config::{Config, Format, Idle},

@@ -10,10 +10,10 @@ mod traffic;
 use super::report::{Measured, Report};
 use crate::{
     args::BenchWireArgs,
-    check::{enter_model, settle},
+    cmd::check::{enter_model, settle},
     config,
     failure::Failure,
-    output,
+    term::output,
 };
 use engine::{
     capture::{Capture, Limits, Snapshot},

@@ -7,8 +7,9 @@
 
 use crate::{
     args::{ExtcapArgs, RunArgs, Setting},
+    cmd::run,
     failure::Failure,
-    output, run,
+    term::output,
 };
 use engine::{config::Config, device, filter::Filter};
 use std::{

@@ -1,6 +1,11 @@
 //! `wqcap devices`: what is here, and what each device can do.
 
-use crate::{args::DevicesArgs, failure::Failure, output, preload, terminal};
+use crate::{
+    args::DevicesArgs,
+    failure::Failure,
+    preload,
+    term::{output, terminal},
+};
 use engine::device::{self, DeviceFacts, PortFacts};
 use std::fmt::Write;
 

@@ -7,7 +7,7 @@
 
 mod view;
 
-use crate::{args::TopArgs, ctl, failure::Failure, signals};
+use crate::{args::TopArgs, cmd::ctl, daemon::signals, failure::Failure};
 use engine::control::{
     client::Client,
     message::{Body, Command, Stats, Status},

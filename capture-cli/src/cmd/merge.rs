@@ -4,12 +4,14 @@
 
 use crate::{
     args::MergeArgs,
+    daemon::signals,
     failure::{Failure, Kind},
-    output,
-    progress::Reading,
-    signals,
-    table::{bytes, rate, scaled, thousands},
-    terminal,
+    term::{
+        output,
+        progress::Reading,
+        table::{bytes, rate, scaled, thousands},
+        terminal,
+    },
 };
 use engine::merge::{self, MergeError, Plan, Summary, Target};
 use std::{

@@ -1,6 +1,9 @@
 //! `wqcap check --privileges`: which rights a run takes, which of them are there, and how to grant the others.
 
-use crate::{failure::Failure, output, table::bytes};
+use crate::{
+    failure::Failure,
+    term::{output, table::bytes},
+};
 use caps::{CapSet, Capability};
 use engine::plan::Plan;
 use rustix::process::{Resource, getrlimit};

@@ -3,7 +3,7 @@
 //! Without `NOTIFY_SOCKET` in the environment nothing is sent, and the loops are watched all the same: a queue that is
 //! stuck is named in the log.
 
-use crate::{progress, terminal};
+use crate::term::{progress, terminal};
 use engine::supervisor::Interval;
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};

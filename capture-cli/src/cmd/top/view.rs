@@ -1,6 +1,6 @@
 //! One screen of a capture. What does not fit is left out, the least important first: senders, protocols, columns.
 
-use crate::table::{bytes, rate, scaled, thousands};
+use crate::term::table::{bytes, rate, scaled, thousands};
 use engine::{
     control::message::{State, Stats, Status},
     stats::{Counter, LINES, LOSSES, QueueLedger},

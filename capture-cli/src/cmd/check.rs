@@ -4,11 +4,14 @@
 
 use crate::{
     args::CheckArgs,
+    cmd::{devices::require_capable, privileges},
     config,
-    devices::require_capable,
     failure::Failure,
-    output, preload, privileges,
-    table::{bytes, thousands},
+    preload,
+    term::{
+        output,
+        table::{bytes, thousands},
+    },
 };
 use engine::{
     config::{Config, Format},
@@ -432,7 +435,7 @@ fn flows_line(flows: &FlowsPlan, stages: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devices::tests::device;
+    use crate::cmd::devices::tests::device;
 
     #[test]
     fn what_is_printed_is_a_config() {

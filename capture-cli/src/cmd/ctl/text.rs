@@ -1,7 +1,7 @@
 //! What a service has said, for people.
 
 use super::traffic;
-use crate::table::{aligned, bytes, rate, scaled, thousands};
+use crate::term::table::{aligned, bytes, rate, scaled, thousands};
 use engine::{
     control::message::{ControlStatus, RdmaStatus, State, Stats, Status, TransportStatus},
     stats::{Counter, Total},

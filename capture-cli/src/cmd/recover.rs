@@ -3,8 +3,7 @@
 use crate::{
     args::RecoverArgs,
     failure::{Failure, Kind},
-    output,
-    table::thousands,
+    term::{output, table::thousands},
 };
 use engine::recover::{self, Outcome, Recovered};
 use std::{fmt::Write, path::Path, thread::JoinHandle};

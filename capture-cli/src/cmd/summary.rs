@@ -2,7 +2,7 @@
 
 use crate::{
     failure::Failure,
-    table::{aligned, rate, scaled, thousands},
+    term::table::{aligned, rate, scaled, thousands},
 };
 use engine::{
     capture::{End, Report},

@@ -1,6 +1,6 @@
 //! Live statistics for people: a paragraph of the traffic of now.
 
-use crate::table::{bytes, scaled, thousands};
+use crate::term::table::{bytes, scaled, thousands};
 use engine::stats::live::{Distribution, Snapshot, Talker, Volume};
 use std::{collections::BTreeMap, fmt::Write};
 

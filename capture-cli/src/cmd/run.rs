@@ -2,19 +2,22 @@
 
 use crate::{
     args::RunArgs,
-    check::{self, enter_model, is_on_model, port, settle},
-    config, devices,
+    cmd::{
+        check::{self, enter_model, is_on_model, port, settle},
+        devices,
+        recover::{self, Leftovers},
+        summary::{self, Summary, SummaryFile},
+    },
+    config,
+    daemon::{
+        metrics::{Metrics, Source},
+        sandbox::{Sandbox, hooks, user},
+        sd_notify::Service,
+        signals,
+    },
     failure::Failure,
     log,
-    metrics::{Metrics, Source},
-    output,
-    progress::Progress,
-    recover::{self, Leftovers},
-    sandbox::{Sandbox, hooks, user},
-    service::Service,
-    signals,
-    summary::{self, Summary, SummaryFile},
-    terminal,
+    term::{output, progress::Progress, terminal},
 };
 use engine::{
     capture::{End, Limits, Report},

@@ -4,12 +4,15 @@
 
 use crate::{
     args::ExtractArgs,
+    cmd::merge,
+    daemon::signals,
     failure::{Failure, Kind},
-    merge, output,
-    progress::Reading,
-    signals,
-    table::{bytes, thousands},
-    terminal,
+    term::{
+        output,
+        progress::Reading,
+        table::{bytes, thousands},
+        terminal,
+    },
 };
 use engine::{
     extract::{self, Extracted, Query},

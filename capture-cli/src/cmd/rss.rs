@@ -4,10 +4,12 @@ use crate::{
     args::RssArgs,
     config,
     failure::{Failure, Kind},
-    output,
-    progress::Reading,
-    table::{aligned, bytes, thousands},
-    terminal,
+    term::{
+        output,
+        progress::Reading,
+        table::{aligned, bytes, thousands},
+        terminal,
+    },
 };
 use engine::{
     forecast::{ByReason, Forecast, Limits, QueueLoad, Report, Suggestion},

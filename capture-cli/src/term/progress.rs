@@ -1,7 +1,7 @@
 //! The progress line: of a capture, what happened in the last second and what was lost since the start; of files being
 //! read, how far.
 
-use crate::{
+use crate::term::{
     table::{rate, scaled, thousands},
     terminal,
 };

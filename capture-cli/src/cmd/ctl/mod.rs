@@ -6,7 +6,7 @@ mod traffic;
 use crate::{
     args::{CtlArgs, CtlCommand, RuleCommand, ServiceArgs, Setting},
     failure::Failure,
-    output,
+    term::output,
 };
 use engine::control::{
     auth::Keys,

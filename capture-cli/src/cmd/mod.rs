@@ -1,0 +1,16 @@
+//! The subcommands, a file or folder each.
+
+pub mod check;
+pub mod ctl;
+pub mod devices;
+pub mod extcap;
+pub mod extract;
+pub mod manual;
+pub mod merge;
+pub mod model;
+pub mod privileges;
+pub mod recover;
+pub mod rss;
+pub mod run;
+pub mod summary;
+pub mod top;

@@ -1,0 +1,7 @@
+//! What people and programs see: stdout, stderr, tables, progress lines, points in time.
+
+pub mod output;
+pub mod progress;
+pub mod table;
+pub mod terminal;
+pub mod time;
