@@ -517,10 +517,13 @@ int main(int argc, char **argv)
 	double took = seconds() - start;
 
 	/* A NIC brings its counters up to date now and then, not with every frame. */
-	usleep(100000);
-	uint64_t frames = counter("counters/port_rcv_packets") - frames_before;
-	uint64_t lost = counter("hw_counters/out_of_buffer") - lost_before;
-	uint64_t flushes = counter("hw_counters/resp_cqe_flush_error") - flushes_before;
+	uint64_t frames, lost, flushes;
+	double deadline = seconds() + 20;
+	do {
+		frames = counter("counters/port_rcv_packets") - frames_before;
+		lost = counter("hw_counters/out_of_buffer") - lost_before;
+		flushes = counter("hw_counters/resp_cqe_flush_error") - flushes_before;
+	} while ((frames < count || received + lost < count || flushes < flushed) && seconds() < deadline);
 	printf("%lu frames in %.1f s: %lu received, %lu lost; %lu groups made, %lu destroyed, %lu resets, %lu flushes, "
 	       "%lu resizes\n",
 	       (unsigned long)frames, took, (unsigned long)received, (unsigned long)lost, (unsigned long)made,

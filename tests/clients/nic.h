@@ -5,6 +5,7 @@
 #include "check.h"
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@ struct nic {
 	struct ibv_pd *pd;
 	struct ibv_mr *mr;
 	uint8_t *memory;
+	uint64_t khz; /* of its clock */
 };
 
 /* Opens the device of that name, or the first. */
@@ -36,6 +38,10 @@ static inline struct nic nic_open(const char *name)
 			nic.context = ibv_open_device(list[i]);
 	CHECK_SAYING(nic.context, "no device %s", name ? name : "at all");
 	ibv_free_device_list(list);
+	struct ibv_device_attr_ex attr;
+	CHECK(!ibv_query_device_ex(nic.context, NULL, &attr));
+	nic.khz = attr.hca_core_clock;
+	CHECK(nic.khz > 0);
 	nic.pd = ibv_alloc_pd(nic.context);
 	CHECK(nic.pd);
 	nic.memory = aligned_alloc(4096, NIC_MEMORY);
@@ -205,6 +211,36 @@ static inline struct ibv_wc await(struct ibv_cq *cq)
 
 	CHECK_SAYING(wc.status == IBV_WC_SUCCESS, "WR %lu: %s", (unsigned long)wc.wr_id, ibv_wc_status_str(wc.status));
 	return wc;
+}
+
+/*
+ * The NIC's own clock in nanoseconds, as it was at the beginning of the NIC's last round. What the NIC does in a round
+ * it does at that time: so its time-outs are measured by this clock, whatever the machine does to its thread.
+ */
+static inline uint64_t nic_clock(struct nic *nic)
+{
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+
+	CHECK(!ibv_query_rt_values_ex(nic->context, &values));
+	return (uint64_t)((unsigned __int128)values.raw_clock.tv_nsec * 1000000 / nic->khz);
+}
+
+/* Waits until the NIC has come round twice since: whatever was there for it to do is done. */
+static inline void await_rounds(struct nic *nic)
+{
+	double deadline = seconds() + 20;
+	uint64_t last = nic_clock(nic);
+
+	/* The first change may begin a round that was under way already, the other two end a round each. */
+	for (int changes = 0; changes < 3;) {
+		uint64_t now = nic_clock(nic);
+		CHECK_SAYING(now >= last, "the NIC's clock went back from %lu to %lu ns", (unsigned long)last,
+			     (unsigned long)now);
+		changes += now > last;
+		last = now;
+		CHECK_SAYING(seconds() < deadline, "the NIC's clock stood still for 20 s");
+		sched_yield();
+	}
 }
 
 static inline bool is_readable(int fd, int milliseconds)

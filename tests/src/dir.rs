@@ -1,5 +1,6 @@
 //! Scratch folders.
 
+use crate::Program;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -60,6 +61,25 @@ impl Dir {
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
         fs::write(&path, contents).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        path
+    }
+
+    /// Writes an executable shell script and gives its path.
+    ///
+    /// Another process writes it: a child that a test beside this one forks meanwhile would hold a descriptor of this
+    /// process for writing, and until it has become another program nobody can execute the file (`ETXTBSY`).
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn script(&self, name: &str, body: &str) -> PathBuf {
+        let path = self.join(name);
+        let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#;
+        let _ = Program::new("sh")
+            .args(["-c", write])
+            .arg(&path)
+            .arg(body)
+            .run()
+            .expect(0);
         path
     }
 

@@ -132,6 +132,8 @@ struct Syncs {
 pub(super) struct ToSync {
     file: Arc<File>,
     part: PathBuf,
+    /// Bytes of whole records that were written before it was asked for.
+    written: u64,
     syncs: Arc<Syncs>,
 }
 
@@ -139,10 +141,17 @@ impl ToSync {
     pub(super) fn sync(self) -> Result<(), String> {
         let synced = self.file.sync_data();
         self.syncs.asked.store(false, Ordering::Release);
-        synced.map_err(|e| {
-            self.syncs.failed.store(true, Ordering::Release);
-            format!("cannot sync {}: {e}", self.part.display())
-        })
+        let part = self.part.display();
+        match synced {
+            Ok(()) => {
+                tracing::debug!("{part}: its first {} bytes are synced", self.written);
+                Ok(())
+            }
+            Err(e) => {
+                self.syncs.failed.store(true, Ordering::Release);
+                Err(format!("cannot sync {part}: {e}"))
+            }
+        }
     }
 }
 
@@ -208,12 +217,13 @@ impl Named {
         }
     }
 
-    /// For the closer to sync it; `None`: it is still about the last time.
-    pub(super) fn to_sync(&self) -> Option<ToSync> {
+    /// For the closer to sync it, with so many bytes of whole records in it; `None`: it is still about the last time.
+    pub(super) fn to_sync(&self, written: u64) -> Option<ToSync> {
         let asked = self.syncs.asked.swap(true, Ordering::AcqRel);
         (!asked).then(|| ToSync {
             file: Arc::clone(&self.file),
             part: self.part.clone(),
+            written,
             syncs: Arc::clone(&self.syncs),
         })
     }

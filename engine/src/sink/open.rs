@@ -4,7 +4,7 @@ use super::{
     block::{Block, Ledger},
     closer::Leaving,
     disk::Place,
-    named::Named,
+    named::{Named, ToSync},
 };
 use std::collections::VecDeque;
 
@@ -90,6 +90,16 @@ impl Open {
     /// Whether every block so far is on disk.
     pub(super) fn is_settled(&self) -> bool {
         self.chain.is_empty()
+    }
+
+    /// To have it synced, if anything was written since the last time and that is done.
+    pub(super) fn to_sync(&mut self) -> Option<ToSync> {
+        if !self.unsynced {
+            return None;
+        }
+        let order = self.named.as_ref()?.to_sync(self.whole)?;
+        self.unsynced = false;
+        Some(order)
     }
 
     /// A block joins the chain, on its way; its link number.

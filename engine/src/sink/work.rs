@@ -242,10 +242,7 @@ impl Work {
         }
         self.next_sync = now + SYNC_EVERY;
         for file in self.queues.iter_mut().flat_map(|queue| &mut queue.files) {
-            if file.unsynced
-                && let Some(order) = file.named.as_ref().and_then(Named::to_sync)
-            {
-                file.unsynced = false;
+            if let Some(order) = file.to_sync() {
                 // The closer outlives this thread.
                 let _ = self.closer.send(Errand::Sync(order));
             }
