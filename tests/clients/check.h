@@ -30,6 +30,9 @@
 		}                                                                            \
 	} while (0)
 
+/* In seconds: what takes longer is a hang, on the slowest machine too. */
+#define HANG 120
+
 #define KEY_LEN 40
 
 /* Microsoft's verification key. Not symmetric, so that an exchange of source and destination shows. */

@@ -25,6 +25,7 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -384,7 +385,7 @@ static void destroy_group(struct group *g)
 static void reset_queue(struct group *g, struct queue *q, bool by_error)
 {
 	if (by_error) {
-		double deadline = seconds() + 20;
+		double deadline = seconds() + HANG;
 		set_state(q, IBV_WQS_ERR);
 		while (q->completed < q->posted)
 			if (!poll_one(g, q->cq, q))
@@ -401,6 +402,7 @@ static void reset_queue(struct group *g, struct queue *q, bool by_error)
 	for (int i = 0; i < g->queues; i++)
 		if (&g->queue[i] != q)
 			post(&g->queue[i]);
+	/* For a moment of any length: a write that should not come may come late. */
 	usleep(draw(200));
 	allow(&q->region);
 	q->posted = q->completed = 0;
@@ -504,13 +506,15 @@ int main(int argc, char **argv)
 	for (uint64_t turn = 0;; turn++) {
 		if (poll_all())
 			last = seconds();
+		else
+			sched_yield();
 		if (received >= next_act) {
 			act();
-			next_act = received + draw(2000);
+			next_act = received + draw(1000);
 		}
 		if (turn % 256 == 0 && port_is_down())
 			break;
-		CHECK_SAYING(seconds() - last < 20, "%lu frames, then nothing for 20 s", (unsigned long)received);
+		CHECK_SAYING(seconds() - last < HANG, "%lu frames, then nothing more", (unsigned long)received);
 	}
 	while (poll_all())
 		;
@@ -518,7 +522,7 @@ int main(int argc, char **argv)
 
 	/* A NIC brings its counters up to date now and then, not with every frame. */
 	uint64_t frames, lost, flushes;
-	double deadline = seconds() + 20;
+	double deadline = seconds() + HANG;
 	do {
 		frames = counter("counters/port_rcv_packets") - frames_before;
 		lost = counter("hw_counters/out_of_buffer") - lost_before;
@@ -532,7 +536,7 @@ int main(int argc, char **argv)
 	CHECK(received + lost == count);
 	CHECK_SAYING(flushes == flushed, "%lu", (unsigned long)flushes);
 	/* Or the run has shown nothing. */
-	CHECK(received > count / 10 && destroyed > 10 && resizes > 10);
+	CHECK(destroyed > 10 && resizes > 10);
 	CHECK(waits ? lost == 0 && resets > 10 && flushed > 0 : lost > 0);
 
 	for (int i = 0; i < GROUPS; i++)

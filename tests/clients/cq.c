@@ -62,7 +62,7 @@ static void expect_event(struct ibv_cq *cq)
 	struct ibv_cq *which;
 	void *context;
 
-	CHECK_SAYING(is_readable(channel->fd, 20000), "no completion event in 20 s");
+	CHECK_SAYING(is_readable(channel->fd, HANG * 1000), "no completion event");
 	CHECK(!ibv_get_cq_event(channel, &which, &context));
 	CHECK(which == cq);
 	ibv_ack_cq_events(cq, 1);

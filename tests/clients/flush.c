@@ -36,7 +36,7 @@ static int post_one(uint64_t id)
 static void expect_flushes(uint64_t first, int n)
 {
 	struct ibv_wc wc;
-	double deadline = seconds() + 10;
+	double deadline = seconds() + HANG;
 
 	for (int i = 0; i < n;) {
 		int got = ibv_poll_cq(cq, 1, &wc);

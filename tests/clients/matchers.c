@@ -116,7 +116,7 @@ static void send_one(void)
 		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
 	}, *bad;
 	struct ibv_wc wc;
-	double deadline = seconds() + 30;
+	double deadline = seconds() + HANG;
 
 	CHECK(!ibv_post_send(a.qp, &wr, &bad));
 	while (!ibv_poll_cq(send_cq, 1, &wc))
@@ -144,7 +144,7 @@ static void send_ipv4(uint8_t protocol, uint16_t port, int count)
 /* All that was sent has been dealt with: what `a` and `b` have got is in their counts. */
 static void settle(void)
 {
-	double deadline = seconds() + 30;
+	double deadline = seconds() + HANG;
 
 	memset(frame, 0, sizeof frame);
 	frame[5] = 1;

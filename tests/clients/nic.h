@@ -193,14 +193,15 @@ static inline void send_frame(struct nic *nic, struct ibv_qp *qp, uint64_t id, s
 static inline struct ibv_wc await_any(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
-	double deadline = seconds() + 20;
+	double deadline = seconds() + HANG;
 
 	for (;;) {
 		int n = ibv_poll_cq(cq, 1, &wc);
 		CHECK(n >= 0);
 		if (n)
 			return wc;
-		CHECK_SAYING(seconds() < deadline, "no completion in 20 s");
+		CHECK_SAYING(seconds() < deadline, "no completion");
+		sched_yield();
 	}
 }
 
@@ -228,7 +229,7 @@ static inline uint64_t nic_clock(struct nic *nic)
 /* Waits until the NIC has come round twice since: whatever was there for it to do is done. */
 static inline void await_rounds(struct nic *nic)
 {
-	double deadline = seconds() + 20;
+	double deadline = seconds() + HANG;
 	uint64_t last = nic_clock(nic);
 
 	/* The first change may begin a round that was under way already, the other two end a round each. */
@@ -238,7 +239,7 @@ static inline void await_rounds(struct nic *nic)
 			     (unsigned long)now);
 		changes += now > last;
 		last = now;
-		CHECK_SAYING(seconds() < deadline, "the NIC's clock stood still for 20 s");
+		CHECK_SAYING(seconds() < deadline, "the NIC's clock stands still");
 		sched_yield();
 	}
 }
@@ -255,7 +256,7 @@ static inline void await_event(struct nic *nic, enum ibv_event_type type)
 {
 	struct ibv_async_event event;
 
-	CHECK_SAYING(is_readable(nic->context->async_fd, 20000), "no %s in 20 s", ibv_event_type_str(type));
+	CHECK_SAYING(is_readable(nic->context->async_fd, HANG * 1000), "no %s", ibv_event_type_str(type));
 	CHECK(!ibv_get_async_event(nic->context, &event));
 	CHECK_SAYING(event.event_type == type, "%s, not %s", ibv_event_type_str(event.event_type),
 		     ibv_event_type_str(type));
@@ -291,7 +292,7 @@ static inline uint64_t counter_of(struct nic *nic, int port, const char *name)
 /* Waits until a counter has grown to `value`: a NIC brings its counters up to date now and then, not with each frame. */
 static inline void await_counter(struct nic *nic, int port, const char *name, uint64_t value)
 {
-	double deadline = seconds() + 20;
+	double deadline = seconds() + HANG;
 
 	while (counter_of(nic, port, name) < value)
 		CHECK_SAYING(seconds() < deadline, "%s is %lu, not %lu", name,

@@ -138,7 +138,7 @@ static void check_tunnel(enum tunnel tunnel, bool outer_six, bool six, bool tcp)
 
 		send_frame(&nic, sender, flow, 0, len);
 		CHECK(await(send_cq).opcode == IBV_WC_SEND);
-		double deadline = seconds() + 20;
+		double deadline = seconds() + HANG;
 		struct ibv_wc wc;
 		int q = 0;
 		for (int n = 0; !n;) {

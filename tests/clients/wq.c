@@ -212,7 +212,7 @@ static void delay_drop(void)
 	 * A buffer in time: the frame that was held is received. Whether it comes in time is up to the machine, and the NIC
 	 * tells by an event when it did not: so a round without an event is what is looked for.
 	 */
-	double deadline = seconds() + 20;
+	double deadline = seconds() + HANG;
 	for (uint32_t round = 0; !held; round++) {
 		CHECK_SAYING(seconds() < deadline, "in %u rounds no frame was ever held", round);
 		uint64_t lost = counter_of(&nic, 1, out_of_buffer), events = delay_drop_file("num_timeout_events");

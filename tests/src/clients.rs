@@ -4,8 +4,7 @@ use crate::{Program, binaries};
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
-    time::Duration,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 /// How a client is built.
@@ -52,16 +51,22 @@ pub fn theirs(name: &str, build: Build) -> Result<PathBuf, String> {
     Ok(compile(&source, build, &["-w"]))
 }
 
+/// The client of a source in one way of building: compiled once, by the first test that needs it.
 fn compile(source: &Path, build: Build, warnings: &[&str]) -> PathBuf {
-    static BUILT: Mutex<Option<HashMap<(PathBuf, Build), PathBuf>>> = Mutex::new(None);
-    // Held while gcc runs: a second test that needs the same client waits for it. A test that failed here did so
-    // before it put anything into the map.
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    let built = built.get_or_insert_default();
+    type Built = HashMap<(PathBuf, Build), Arc<OnceLock<PathBuf>>>;
+    static BUILT: Mutex<Option<Built>> = Mutex::new(None);
     let key = (source.to_owned(), build);
-    if let Some(path) = built.get(&key) {
-        return path.clone();
-    }
+    // Only to find the place: clients are compiled side by side.
+    let place = {
+        let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(built.get_or_insert_default().entry(key).or_default())
+    };
+    place
+        .get_or_init(|| compiled(source, build, warnings))
+        .clone()
+}
+
+fn compiled(source: &Path, build: Build, warnings: &[&str]) -> PathBuf {
     let folder = binaries::profile_dir().join("clients");
     std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let stem = source
@@ -91,10 +96,8 @@ fn compile(source: &Path, build: Build, warnings: &[&str]) -> PathBuf {
         .arg(&fresh)
         .arg(source)
         .args(["-libverbs", "-lmlx5"])
-        .timeout(Duration::from_secs(120))
         .run()
         .expect(0);
     std::fs::rename(&fresh, &path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    built.insert(key, path.clone());
     path
 }

@@ -93,7 +93,7 @@ impl Open {
     }
 
     /// To have it synced, if anything was written since the last time and that is done.
-    pub(super) fn to_sync(&mut self) -> Option<ToSync> {
+    pub(super) fn take_sync(&mut self) -> Option<ToSync> {
         if !self.unsynced {
             return None;
         }

@@ -242,7 +242,7 @@ impl Work {
         }
         self.next_sync = now + SYNC_EVERY;
         for file in self.queues.iter_mut().flat_map(|queue| &mut queue.files) {
-            if let Some(order) = file.to_sync() {
+            if let Some(order) = file.take_sync() {
                 // The closer outlives this thread.
                 let _ = self.closer.send(Errand::Sync(order));
             }
