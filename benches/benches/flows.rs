@@ -3,7 +3,7 @@
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use engine::{
-    flows::{FlowsPlan, Meter, Writer},
+    analysis::flows::{FlowsPlan, Meter, Writer},
     frame::Headers,
 };
 use std::{hint::black_box, time::Duration};

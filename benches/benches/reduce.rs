@@ -2,11 +2,13 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engine::{
+    analysis::observer::Observer,
     config::{SampleBy, Slice},
     filter::{Filter, Switch},
-    observe::Observer,
-    pipeline::{Consumer, Frame},
-    reduce::{Reduction, Stage},
+    pipeline::{
+        Consumer, Frame,
+        reduce::{Reduction, Stage},
+    },
     sink::Count,
 };
 use std::{hint::black_box, sync::Arc};

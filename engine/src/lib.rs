@@ -55,41 +55,27 @@
 //! allowed in the pool and ring of [`rx`], and where a system call has no safe face ([`nic`],
 //! promiscuous mode); each block says why it holds.
 
+pub mod analysis;
 pub mod capture;
-pub mod clock;
 pub mod config;
 pub mod control;
-pub mod delay_drop;
 pub mod device;
 mod error;
 pub mod extract;
 pub mod filter;
-pub mod flows;
 pub mod forecast;
 pub mod frame;
 pub mod index;
-pub mod ladder;
-pub mod management;
 pub mod merge;
 pub mod name;
-pub mod nic;
-pub mod observe;
-pub mod outage;
 pub mod pipeline;
-pub mod place;
 pub mod plan;
-pub mod port;
 pub mod reader;
 pub mod recover;
-pub mod reduce;
-pub mod respread;
 pub mod rx;
 pub mod sink;
 pub mod stats;
-pub mod steer;
-pub mod supervisor;
 mod sync;
-mod unseen;
 
 pub use error::Error;
 pub use wqcap_verbs as verbs;

@@ -5,7 +5,7 @@
 use engine::{
     config::Config,
     filter::Filter,
-    steer::Steering,
+    plan::steering::Steering,
     verbs::{FlowSpec, Masked},
 };
 use rss::{FrameClass, L3, L4};

@@ -2,13 +2,17 @@
 //! pieces. `tests/instructions.rs` counts what each takes.
 
 use engine::{
+    analysis::{
+        flows::{FlowsPlan, Writer},
+        observer::Observer,
+    },
     config::{SampleBy, Slice},
     filter::{Filter, Switch},
-    flows::{FlowsPlan, Writer},
     frame::{FlowKey, Headers},
-    observe::Observer,
-    pipeline::{Consumer, Frame},
-    reduce::{Reduction, Stage},
+    pipeline::{
+        Consumer, Frame,
+        reduce::{Reduction, Stage},
+    },
     sink::Count,
 };
 use rss::{key::RssKey, toeplitz::Toeplitz};

@@ -14,12 +14,14 @@ use crate::{
     },
 };
 use engine::{
+    analysis::flows::FlowsPlan,
     config::{Config, Format},
     device,
-    flows::FlowsPlan,
-    plan::Plan,
-    reduce::Reduction,
-    steer::{self, Spread},
+    pipeline::reduce::Reduction,
+    plan::{
+        Plan,
+        steering::{self, Spread},
+    },
 };
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::{fmt::Write, fs, io, path::Path, time::Duration};
@@ -265,7 +267,7 @@ fn describe(plan: &Plan, config: &Config) -> String {
             format!(
                 "priority {:<2} {} -> QP {}",
                 rule.priority,
-                steer::describe(&rule.specs),
+                steering::describe(&rule.specs),
                 rule.qp
             ),
         );

@@ -157,7 +157,7 @@ pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<()
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use engine::{device::DeviceCaps, place::Place};
+    use engine::device::{DeviceCaps, port_topology::Place};
 
     pub fn device(name: &str, missing: &[&str]) -> DeviceFacts {
         DeviceFacts {

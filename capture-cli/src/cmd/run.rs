@@ -20,12 +20,14 @@ use crate::{
     term::{output, progress::Progress, terminal},
 };
 use engine::{
-    capture::{End, Limits, Report},
+    capture::{
+        End, Limits, Report,
+        supervisor::{Event, Host, Interval, Presenter, Signals, Supervisor},
+    },
     config::Config,
     control::{Control, message::LogLevel},
     device::DeviceFacts,
     plan::Plan,
-    supervisor::{Event, Host, Interval, Presenter, Signals, Supervisor},
     verbs::release_what_is_lost,
 };
 use std::{

@@ -5,15 +5,14 @@ use crate::{
     term::table::{aligned, rate, scaled, thousands},
 };
 use engine::{
+    analysis::{flows::FlowsReport, live},
     capture::{End, Report},
-    clock::ClockReport,
-    flows::FlowsReport,
-    outage::Outage,
+    device::clock::ClockReport,
+    pipeline::reduce::FcsReport,
     plan::{Plan, Stamps},
     recover::Recovered,
-    reduce::FcsReport,
     sink::{Deleted, HookReport},
-    stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, live},
+    stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, outage::Outage},
 };
 use serde::Serialize;
 use std::{
@@ -342,7 +341,7 @@ impl SummaryFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::{outage::Outages, stats::Unreadable};
+    use engine::stats::{Unreadable, outage::Outages};
     use std::time::Duration;
 
     fn ledger(queue: u16) -> QueueLedger {

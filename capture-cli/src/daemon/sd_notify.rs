@@ -4,7 +4,7 @@
 //! stuck is named in the log.
 
 use crate::term::{progress, terminal};
-use engine::supervisor::Interval;
+use engine::capture::supervisor::Interval;
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 

@@ -6,10 +6,8 @@ use crate::term::{
     terminal,
 };
 use engine::{
-    capture::Snapshot,
-    outage::Cause,
-    stats::{Counter, LOSSES, QueueLedger},
-    supervisor::Interval,
+    capture::{Snapshot, supervisor::Interval},
+    stats::{Counter, LOSSES, QueueLedger, outage::Cause},
 };
 use std::{
     fmt::Write,
@@ -188,7 +186,7 @@ fn clock(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::{outage::Outages, stats::Unreadable};
+    use engine::stats::{Unreadable, outage::Outages};
 
     fn snapshot(seconds: u64, frames: u64) -> Snapshot {
         let queue = |queue| QueueLedger {

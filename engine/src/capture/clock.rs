@@ -2,9 +2,9 @@
 
 use crate::{
     Error,
-    clock::{ClockReport, Disturbance, Keeper, SharedConversion},
+    capture::port::Port,
+    device::clock::{ClockReport, Disturbance, Keeper, SharedConversion},
     plan::{Plan, Stamps},
-    port::Port,
 };
 use std::sync::{Arc, Mutex};
 

@@ -3,8 +3,10 @@
 use super::Capture;
 use crate::{
     Error,
-    plan::Plan,
-    respread::{Load, Proposal, even_out, skew},
+    plan::{
+        Plan,
+        respread::{Load, Proposal, even_out, skew},
+    },
     rx::{Hashing, QueueLoad},
 };
 use rss::{IndirectionTable, Toeplitz};

@@ -1,7 +1,7 @@
 //! Rules of `mode = "filtered"` that come and go while frames flow.
 
 use super::Capture;
-use crate::{Error, config::RuleConfig, steer::Steering};
+use crate::{Error, config::RuleConfig, plan::steering::Steering};
 
 impl Capture {
     /// The rules that hold; `None` in other modes than `filtered`, and where they were made of the filter.

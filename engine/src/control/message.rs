@@ -6,7 +6,10 @@
 //! A message is one JSON object. Over a Unix socket it is a line; over RDMA it is split into parts
 //! ([`super::parts`]). The text never holds a line break.
 
-use crate::stats::{NicCounters, QueueLedger, Total, live};
+use crate::{
+    analysis::live,
+    stats::{NicCounters, QueueLedger, Total},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

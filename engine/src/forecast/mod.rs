@@ -5,7 +5,7 @@
 //! flows -> Report
 //! ```
 //!
-//! May import: [`crate::config`], [`crate::steer`], the plain rule types of [`crate::verbs`], [`crate::Error`] and
+//! May import: [`crate::config`], [`crate::plan::steering`], the plain rule types of [`crate::verbs`], [`crate::Error`] and
 //! crate `rss`.
 //!
 //! Invariants: a frame is on exactly one queue, dropped by a rule, or left to the kernel, so that the queues' sums are
@@ -27,7 +27,7 @@ pub use suggest::Limits;
 use crate::{
     Error,
     config::{self, Config},
-    steer::{self, Spread as Target, Steering},
+    plan::steering::{self, Spread as Target, Steering},
 };
 use flows::Flows;
 use rss::{HashDepth, IndirectionTable, Profile, RssKey, Toeplitz};
@@ -127,7 +127,7 @@ impl Forecast {
                 weights: config.rss.weights.clone(),
                 notes,
             },
-            depth: steer::depth(config),
+            depth: steering::depth(config),
             rules: Rules::new(Steering::of(config, queues)?),
             toeplitz: Toeplitz::new(&key),
             table,

@@ -5,7 +5,7 @@ use super::{
     tunnel::{Inner, Tunnel},
 };
 use crate::{
-    steer::{RulePlan, Steering},
+    plan::steering::{RulePlan, Steering},
     verbs::{FlowKind, FlowSpec, Inner as Header, Masked},
 };
 use rss::{FrameClass, L3, L4};

@@ -32,6 +32,7 @@ mod gate;
 mod inline;
 mod parcel;
 mod parser;
+pub mod reduce;
 mod rounds;
 mod source;
 

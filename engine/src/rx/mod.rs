@@ -1,6 +1,6 @@
 //! The receive path: a pool of slots, the ring they go round in, and the loop that turns it.
 //!
-//! May import: [`crate::verbs`], [`crate::memory`], [`crate::clock`], [`crate::stats`]. Where frames go from a loop is
+//! May import: [`crate::verbs`], [`crate::memory`], [`crate::device::clock`], [`crate::stats`]. Where frames go from a loop is
 //! [`crate::pipeline`]'s business. Parsers, filters and sinks never import this: they see borrowed bytes.
 //!
 //! Architecture invariant: a slot is a token. It is on the ring, where the device may write to it, or somebody holds

@@ -54,7 +54,7 @@ pub struct Filled {
 }
 
 impl Filled {
-    /// The device's stamp of the reception ([`crate::clock::Form`]).
+    /// The device's stamp of the reception ([`crate::device::clock::Form`]).
     #[must_use]
     pub fn stamp(&self) -> u64 {
         self.stamp

@@ -5,7 +5,7 @@
 
 use super::{Batch, Filled, Orders, Ring, Sampler, Slot, SlotMemory};
 use crate::{
-    clock::{Conversion, SharedConversion, coarse_ns},
+    device::clock::{Conversion, SharedConversion, coarse_ns},
     stats::{Budget, QueueCounters, Received},
 };
 use std::{

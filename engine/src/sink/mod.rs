@@ -13,7 +13,7 @@
 //! is to (`stream`). With compression, packers stand between the sinks and the writer (`pack`).
 //!
 //! May import: [`crate::memory`], [`crate::name`], [`crate::stats`], [`crate::config`]'s words, what
-//! [`crate::clock`] reports, and the seam of [`crate::pipeline`]. A sink does not know that slots, rings or devices exist.
+//! [`crate::device::clock`] reports, and the seam of [`crate::pipeline`]. A sink does not know that slots, rings or devices exist.
 //!
 //! Invariants: a queue's core never touches the disk. Blocks of a file are numbered by their offset, so they may be
 //! written in any order; what counts as written is the unbroken run from the file's start, and a file that breaks is

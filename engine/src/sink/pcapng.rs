@@ -4,9 +4,9 @@
 
 use super::{Encoder, Origin, Record, Totals};
 use crate::{
-    clock::ClockReport,
-    outage::{OutageLog, Teller},
+    device::clock::ClockReport,
     rx::FCS_LEN,
+    stats::outage::{OutageLog, Teller},
 };
 use std::sync::{Arc, Mutex};
 

@@ -2,9 +2,8 @@
 
 use engine::{
     capture::{Capture, Limits, Report},
-    clock::ClockReport,
     config::Config,
-    device,
+    device::{self, clock::ClockReport},
     pipeline::{Consumer, Frame, Place, Verdict},
     plan::Plan,
 };

@@ -285,8 +285,8 @@ fn queue_table(flows: &[Flow], width: u16) -> Table<'static> {
 mod tests {
     use super::*;
     use engine::{
+        analysis::live::{Snapshot, Talker, TopTalkers, Volume},
         control::message::{ControlStatus, Disk, Ledger},
-        stats::live::{Snapshot, Talker, TopTalkers, Volume},
     };
     use ratatui::{Terminal, backend::TestBackend};
     use std::collections::BTreeMap;

@@ -2,10 +2,10 @@
 
 use super::older::older;
 use engine::{
+    analysis::live,
+    capture::supervisor::{CaptureBackend, StatusSnapshot},
     control::message::{ControlStatus, RdmaStatus, State, TransportStatus},
-    outage::Outages,
-    stats::{self, FOUND, LINES, QueueLedger, RingState, live},
-    supervisor::{CaptureBackend, StatusSnapshot},
+    stats::{self, FOUND, LINES, QueueLedger, RingState, outage::Outages},
 };
 use prometheus_client::{
     collector::Collector,

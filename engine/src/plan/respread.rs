@@ -1,7 +1,7 @@
 //! Live re-spreading, the thinking part: which queue should each entry of the indirection table name, given what has
 //! come by?
 //!
-//! May import: nothing of the engine. Pure. How the new table takes the old one's place is [`crate::port`]'s; when,
+//! May import: nothing of the engine. Pure. How the new table takes the old one's place is [`crate::capture::port`]'s; when,
 //! is [`crate::capture`]'s.
 
 /// Frames seen over some time, or a sample of them.

@@ -105,7 +105,7 @@ fn lengths(config: &Config, port: &PortFacts) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::Place;
+    use crate::device::port_topology::Place;
 
     fn port(place: Place) -> PortFacts {
         PortFacts {

@@ -167,7 +167,7 @@ fn place(at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{flows::flow::Flow, frame::Headers};
+    use crate::{analysis::flows::flow::Flow, frame::Headers};
     use proptest::prelude::*;
     use std::collections::HashMap;
 

@@ -2,7 +2,7 @@
 
 mod budget;
 mod ends;
-pub mod live;
+pub mod outage;
 mod total;
 
 pub use budget::Budget;

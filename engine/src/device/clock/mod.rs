@@ -8,11 +8,11 @@
 //! Invariant: a correction never turns the line back. It bends it from the present stamp on; the line steps only where
 //! the device's own clock has jumped, to go on as if it had not.
 
-mod keeper;
+mod discipline;
 mod reader;
 mod shared;
 
-pub use keeper::{ClockReport, Disturbance, Keeper};
+pub use discipline::{ClockReport, Disturbance, Keeper};
 pub use reader::{NicTime, Reader, Reading, coarse_ns, monotonic_ns};
 pub use shared::SharedConversion;
 

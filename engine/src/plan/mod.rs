@@ -1,20 +1,19 @@
 //! Configuration and device facts in, a complete plan out: all meaning is settled here, before the first verb
 //! that creates anything. `wqcap check` prints a plan; [`crate::capture`] carries it out.
 
+pub mod respread;
+pub mod steering;
+mod visibility;
+
 use crate::{
     Error,
-    clock::Form,
+    analysis::flows::FlowsPlan,
     config::{self, Config},
-    device::{DeviceCaps, DeviceFacts, PortFacts},
+    device::{DeviceCaps, DeviceFacts, PortFacts, clock::Form, management},
     filter::Filter,
-    flows::FlowsPlan,
-    management,
-    pipeline::Seat,
-    reduce::Reduction,
+    pipeline::{Seat, reduce::Reduction},
     rx::HEADROOM,
     sink::{HookProcess, Keep, Rotation, Share},
-    steer::{self, Steering},
-    unseen,
     verbs::{CVLAN_STRIPPING, DELAY_DROP, Moderation, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
 use rss::{key::RssKey, profile::HashDepth, table::IndirectionTable};
@@ -23,6 +22,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use steering::Steering;
 
 /// What a run will create, touch and write.
 #[derive(Clone, Debug, Serialize)]
@@ -224,7 +224,7 @@ impl Plan {
         let table = table(config, queues.len(), caps.max_table)?;
         let (ring, buffer, max_sge) = buffers(config, caps)?;
         let wq_flags = wq_flags(config, device)?;
-        notes.extend(unseen::notes(config, port));
+        notes.extend(visibility::notes(config, port));
         let stamps = match (config.capture.timestamps, config.capture.clock) {
             (config::Timestamps::Software, _) => Stamps::Software,
             (config::Timestamps::Hardware, _)
@@ -306,7 +306,7 @@ impl Plan {
             real_time: stamps != Stamps::Software && caps.real_time && direct,
             stamps,
             direct,
-            depth: steer::depth(config),
+            depth: steering::depth(config),
             respread: config.rss.respread,
             restore_vlan,
             sleep,

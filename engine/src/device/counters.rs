@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    delay_drop::{self, TIMEOUTS},
+    device::delay_drop::{self, TIMEOUTS},
     stats::{Counter, NicCounters, Unreadable},
 };
 use std::{

@@ -4,18 +4,20 @@
 //! them. What the sink then has no room for has been seen all the same: so over a run, frames that were seen are
 //! `captured + dropped_storage` in the ledger.
 //!
-//! May import: [`crate::plan`], [`crate::flows`], [`crate::frame`], [`crate::stats`], the clock of [`crate::rx`].
+//! May import: [`crate::plan`], [`crate::analysis::flows`], [`crate::frame`], [`crate::stats`], the clock of [`crate::rx`].
 
 #[cfg(feature = "flows")]
-use crate::flows::{Meter, Writer};
+use crate::analysis::flows::{Meter, Writer};
 use crate::{
     Error,
-    flows::FlowsReport,
+    analysis::{
+        flows::FlowsReport,
+        live::{Recorder, Statistics},
+    },
     frame::Headers,
     pipeline::Frame,
     plan::{Plan, Stamps},
     rx::system_ns,
-    stats::live::{Recorder, Statistics},
 };
 
 /// Those who look on at one queue's frames.

@@ -2,10 +2,15 @@
 //!
 //! Invariant: only facts. What a configuration wants of a device is decided in [`crate::plan`].
 
+pub mod clock;
+pub mod counters;
+pub mod delay_drop;
+pub mod management;
+pub mod port_topology;
+
 use crate::{
     Error,
-    delay_drop::DelayDrop,
-    place::Place,
+    device::{delay_drop::DelayDrop, port_topology::Place},
     verbs::{self, Context, TunnelOffloads, sys as ffi},
 };
 use serde::Serialize;

@@ -3,6 +3,7 @@
 
 use super::{Order, changed, failed, same, transitions};
 use crate::{
+    analysis::live,
     capture::{Capture, CaptureHandle, Report, Snapshot},
     config::Config,
     control::{
@@ -13,7 +14,7 @@ use crate::{
     },
     device::{self, DeviceFacts},
     plan::Plan,
-    stats::{NicCounters, QueueLedger, live},
+    stats::{NicCounters, QueueLedger},
 };
 use serde_json::{Value, json};
 use std::{

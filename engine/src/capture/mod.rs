@@ -2,24 +2,29 @@
 
 use crate::{
     Error,
-    clock::ClockReport,
+    analysis::{
+        flows::FlowsReport,
+        live,
+        observer::{Observer, Observers},
+    },
+    capture::port::Port,
     config::{Format, PipelineMode},
+    device::{clock::ClockReport, counters::NicReader},
     filter::{Filter, Switch},
-    flows::FlowsReport,
-    nic::NicReader,
-    observe::{Observer, Observers},
-    outage::{OutageLog, Outages},
-    pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Rest, Source, ToSink},
-    plan::{Plan, Stamps},
-    port::Port,
-    reduce::{FcsReport, Stage, StageCounters},
+    pipeline::{
+        Consumer, Fanout, FanoutAttr, Inline, Made, Place, Rest, Source, ToSink,
+        reduce::{FcsReport, Stage, StageCounters},
+    },
+    plan::{Plan, Stamps, steering::Split},
     rx::{Control, Ended, Idle, Orders, Outlet, Ring, Worker, pin, system_ns, wait_readable},
     sink::{
         Backlog, Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, Origin, PcapEncoder,
         PcapngEncoder, Writer,
     },
-    stats::{Budget, NicCounters, QueueCounters, QueueLedger, RingState, live, nic_sum},
-    steer::Split,
+    stats::{
+        Budget, NicCounters, QueueCounters, QueueLedger, RingState, nic_sum,
+        outage::{OutageLog, Outages},
+    },
     verbs::{AsyncEvent, AsyncEvents},
 };
 use rss::profile::HashDepth;
@@ -39,8 +44,10 @@ use std::{
 
 mod clock;
 mod loss;
+pub mod port;
 mod respread;
 mod rules;
+pub mod supervisor;
 mod wq_flags;
 
 use clock::{Clock, ClockWatch};

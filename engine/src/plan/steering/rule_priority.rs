@@ -1,7 +1,7 @@
 //! Hardware priorities as a ladder: which rank of rules stands on which rung, and how ranks make room for each other
 //! while frames flow.
 //!
-//! May import: nothing. Pure; [`crate::port`] carries the moves out.
+//! May import: nothing. Pure; [`crate::capture::port`] carries the moves out.
 //!
 //! A rank moves from one rung to another by being installed there once more before the old rules go. Where nothing
 //! else stands in between, no frame notices: of two rules that match it the one in front takes it, and both lead to

@@ -10,7 +10,7 @@
 //! so that one in N is one in N different frames. Nothing is copied: a cut frame is a shorter slice of the same bytes,
 //! and its length on the wire stays with it.
 //!
-//! May import: [`crate::config`], [`crate::frame`], [`crate::filter`], [`crate::observe`], and the seam of
+//! May import: [`crate::config`], [`crate::frame`], [`crate::filter`], [`crate::analysis::observer`], and the seam of
 //! [`crate::pipeline`].
 //!
 //! Invariants: a stage that has nothing to do costs one branch per frame. A filter holds for whole batches.
@@ -22,10 +22,10 @@ mod sample;
 mod slice;
 
 use crate::{
+    analysis::observer::Observer,
     config::{SampleBy, Slice},
     filter::{Filter, Switch, Watch},
     frame::{FlowKey, Headers, MalformedCounts},
-    observe::Observer,
     pipeline::{Consumer, Frame, Judge, Verdict},
 };
 pub use counters::{FcsReport, StageCounters};

@@ -1,6 +1,6 @@
 //! Steering: the RSS QPs and flow rules that a mode and its rule table come to.
 //!
-//! May import: [`crate::config`], [`crate::filter`], [`crate::ladder`], [`crate::verbs`]' plain rule types, `rss`. Pure:
+//! May import: [`crate::config`], [`crate::filter`], [`crate::plan::steering::rule_priority`], [`crate::verbs`]' plain rule types, `rss`. Pure:
 //! nothing is created here.
 //!
 //! One RSS QP hashes one L3 and at most one L4 type, so whatever a rule takes is split by profile: for each pair of
@@ -8,6 +8,7 @@
 //! special profiles stand before the more general ones, which is what [`Profile::priority_offset`] says.
 
 mod expression;
+pub mod rule_priority;
 
 pub use expression::Split;
 
@@ -15,7 +16,7 @@ use crate::{
     Error,
     config::{self, Action, Config, Mode, Proto, RuleConfig},
     filter::Filter,
-    ladder::RUNGS,
+    plan::steering::rule_priority::RUNGS,
     verbs::{FlowKind, FlowSpec, Inner, Masked},
 };
 use rss::profile::{HashDepth, HashFields, Profile};

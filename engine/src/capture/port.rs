@@ -2,11 +2,15 @@
 
 use crate::{
     Error,
-    clock::{Form, Reader},
-    ladder::{Ladder, Move},
-    plan::Plan,
+    device::clock::{Form, Reader},
+    plan::{
+        Plan,
+        steering::{
+            QpPlan, RulePlan, Spread, Steering,
+            rule_priority::{Ladder, Move},
+        },
+    },
     rx::{Ring, RingAttr},
-    steer::{QpPlan, RulePlan, Spread, Steering},
     verbs::{
         self, CompletionStamps, Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable,
         WqHandle,
@@ -199,7 +203,7 @@ impl Port {
     /// Lets another table take the place of the shared one, frames flowing.
     ///
     /// Every rule is installed once more, to a new QP over the new table, on a priority beside its own, before the old
-    /// one goes ([`crate::ladder`]). If the new one stands in front, it takes over the moment it is there; if it stands
+    /// one goes ([`crate::plan::steering::rule_priority`]). If the new one stands in front, it takes over the moment it is there; if it stands
     /// behind, the moment the old one is gone. In between no frame finds no rule, none finds two of one priority, and
     /// what stood before and behind the rule still does. The WQs are the same all along, so what the old QPs have
     /// already put on them stays.
