@@ -14,7 +14,7 @@ use engine::{
     frame::Headers,
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
-    sink::{Count, Files, Keep, OnFull, PcapEncoder, Rotation, Writer},
+    sink::{Count, Files, OnFull, PcapEncoder, Retention, Rotation, Writer},
 };
 use std::{hint::black_box, path::Path, sync::Arc};
 
@@ -62,7 +62,7 @@ fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<f64, Fai
         longest: plan.buffer as usize * plan.max_sge as usize,
         compress: Compress::None,
         spare_cores: Vec::new(),
-        keep: Keep::default(),
+        keep: Retention::default(),
         hook: None,
         hook_process: None,
         index_dir: None,

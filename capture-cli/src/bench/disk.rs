@@ -4,7 +4,7 @@ use super::report::{Measured, Report};
 use crate::{args::BenchDiskArgs, failure::Failure};
 use engine::{
     pipeline::{Consumer, Frame},
-    sink::{Files, Keep, OnFull, PcapEncoder, Rotation, Writer, write_plainly},
+    sink::{Files, OnFull, PcapEncoder, Retention, Rotation, Writer, write_plainly},
 };
 use std::{
     path::Path,
@@ -89,7 +89,7 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
         longest: FRAME,
         compress: engine::config::Compress::None,
         spare_cores: Vec::new(),
-        keep: Keep::default(),
+        keep: Retention::default(),
         hook: None,
         hook_process: None,
         index_dir: None,

@@ -13,7 +13,7 @@ use crate::{
     filter::Filter,
     pipeline::{Seat, reduce::Reduction},
     rx::HEADROOM,
-    sink::{HookProcess, Keep, Rotation, Share},
+    sink::{HookProcess, Retention, Rotation, Share},
     verbs::{CVLAN_STRIPPING, DELAY_DROP, Moderation, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
 use rss::{key::RssKey, profile::HashDepth, table::IndirectionTable};
@@ -135,7 +135,7 @@ pub struct OutputPlan {
     /// Cores for that, which no queue has.
     pub spare_cores: Vec<usize>,
     /// What stays of finished files.
-    pub keep: Keep,
+    pub keep: Retention,
     /// The program to run after each finished file.
     pub hook: Option<PathBuf>,
     /// The process that runs it; `None`: the capture's own.
@@ -480,8 +480,8 @@ fn spare_cores(
 }
 
 /// What stays of finished files.
-fn keep(output: &config::OutputConfig) -> Keep {
-    Keep {
+fn keep(output: &config::OutputConfig) -> Retention {
+    Retention {
         bytes: match output.keep {
             config::Keep::Size(config::Size(0)) => None,
             config::Keep::Size(size) => Some(Share::Bytes(size.0)),

@@ -6,7 +6,7 @@
 //!
 //! Blocks that are not written as they are, but compressed or put in order first, hold whole records ([`Cut::Records`]).
 
-use super::{Encoder, Record, Totals};
+use crate::sink::{Encoder, Record, Totals};
 use crate::{
     memory::Region,
     pipeline::{Consumer, Frame, Verdict},

@@ -6,11 +6,13 @@
 //!               +----------------- empty blocks -------------+
 //! ```
 //!
-//! `writer` is what others see of this, `work` the thread that writes, `open` a file it writes, `disk` its way there,
-//! `ahead` who opens files for it.
-//!
-//! In the order of time, an orderer joins the queues' blocks before that (`order`), and writes to stdout itself if it
-//! is to (`stream`). With compression, packers stand between the sinks and the writer (`pack`).
+//! | room | what is in it |
+//! |---|---|
+//! | `block` | the queue's half: records into blocks |
+//! | `write` | the disk's half: the writer thread, open files, io_uring, the closer |
+//! | `post` | what happens to finished files: retention, hooks, indexes |
+//! | `reorder` | `output.order = "time"`: the queues' records joined by their stamps, before the writer |
+//! | `compress` | compression of blocks on cores of their own, between sinks and writer |
 //!
 //! May import: [`crate::memory`], [`crate::name`], [`crate::stats`], [`crate::config`]'s words, what
 //! [`crate::device::clock`] reports, and the seam of [`crate::pipeline`]. A sink does not know that slots, rings or devices exist.
@@ -19,40 +21,27 @@
 //! written in any order; what counts as written is the unbroken run from the file's start, and a file that breaks is
 //! cut at the end of its last whole record in that run.
 
-mod aftercare;
-mod ahead;
-mod backlog;
 mod block;
-mod closer;
+mod compress;
 mod count;
-mod disk;
-mod drought;
-mod hook;
-mod keep;
-mod named;
-mod open;
-mod order;
 mod origin;
-mod pack;
 mod pcap;
 mod pcapng;
-mod plain;
-mod stream;
-mod work;
-mod writer;
+mod post;
+mod reorder;
+mod thread;
+mod write;
 
-pub use backlog::Backlog;
 pub use block::{BlockSink, OnFull, Rotation};
+pub use compress::compress_blocks;
 pub use count::Count;
-pub use hook::{HookProcess, HookReport, serve_hooks};
-pub use keep::{Keep, Share};
-pub use order::Relay;
 pub use origin::Origin;
-pub use pack::compress_blocks;
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
-pub use plain::write_plainly;
-pub use writer::{Deleted, Files, Finished, Writer};
+pub use post::hook::{HookProcess, HookReport, serve_hooks};
+pub use post::retention::{Retention, Share};
+pub use reorder::Relay;
+pub use write::{Backlog, Deleted, Files, Finished, Writer, write_plainly};
 
 /// One record to be encoded.
 #[derive(Clone, Copy, Debug)]

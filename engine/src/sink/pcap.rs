@@ -2,7 +2,7 @@
 //!
 //! Source: draft-ietf-opsawg-pcap. Fields are in this machine's byte order; readers tell by the magic.
 
-use super::{Encoder, Record, Totals};
+use crate::sink::{Encoder, Record, Totals};
 
 /// Magic of nanosecond files.
 const MAGIC_NS: u32 = 0xa1b2_3c4d;

@@ -2,7 +2,7 @@
 //!
 //! Source: draft-ietf-opsawg-pcapng. Fields are in this machine's byte order; readers tell by the byte-order magic.
 
-use super::{Encoder, Origin, Record, Totals};
+use crate::sink::{Encoder, Origin, Record, Totals};
 use crate::{
     device::clock::ClockReport,
     rx::FCS_LEN,

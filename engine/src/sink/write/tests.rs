@@ -1,13 +1,13 @@
 //! Frames through sinks, blocks and files, and back.
 
 use super::*;
-use crate::sink::{
-    ahead::Ahead,
-    closer::Errand,
+use crate::sink::write::{
+    closer::CloserTask,
     disk::{
         Disk,
         fake::{Fake, Hand},
     },
+    preopen::Preopen,
 };
 use crate::{
     pipeline::{Consumer, Frame, Verdict},
@@ -36,7 +36,7 @@ fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
         longest: 2048,
         compress: Compress::None,
         spare_cores: Vec::new(),
-        keep: Keep::default(),
+        keep: Retention::default(),
         hook: None,
         hook_process: None,
         index_dir: None,
@@ -381,8 +381,8 @@ fn a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_file
 /// What a test sees of a writer on a fake disk.
 struct Seen {
     disk: Hand,
-    errands: Receiver<Errand>,
-    haste: Arc<Haste>,
+    tasks: Receiver<CloserTask>,
+    deadline: Arc<ShutdownDeadline>,
     /// Where emptied blocks go.
     empty: Sender<Block>,
 }
@@ -393,30 +393,30 @@ fn on_fake(
     buffer: u64,
     on_full: OnFull,
     counters: &Arc<QueueCounters>,
-) -> (Work, BlockSink<PcapEncoder>, Seen) {
+) -> (WriterThread, BlockSink<PcapEncoder>, Seen) {
     let files = Files {
         on_full,
         ..files(dir, buffer, QUIET)
     };
     let owner = (Some(0), Ledger::Queue(Arc::clone(counters)));
     let mut it = Writer::prepare(&files, &PcapEncoder::new(0), vec![owner]).expect("prepared");
-    let (closer, errands) = crossbeam_channel::unbounded();
-    let haste = Arc::<Haste>::default();
-    let hands = Hands {
+    let (closer, tasks) = crossbeam_channel::unbounded();
+    let deadline = Arc::<ShutdownDeadline>::default();
+    let hands = WriterChannels {
         full: it.full,
         closer,
-        haste: Arc::clone(&haste),
+        deadline: Arc::clone(&deadline),
         failed: Arc::default(),
-        bell: None,
-        ahead: Ahead::start(dir, 1).expect("starts").0,
+        trigger: None,
+        ahead: Preopen::start(dir, 1).expect("starts").0,
     };
     let seen = Seen {
         disk: Hand::default(),
-        errands,
-        haste,
+        tasks,
+        deadline,
         empty: it.empties.remove(0),
     };
-    let work = Work::new(dir.to_owned(), "pcap".into(), false, it.states, hands);
+    let work = WriterThread::new(dir.to_owned(), "pcap".into(), false, it.states, hands);
     (work, it.sinks.remove(0), seen)
 }
 
@@ -427,9 +427,9 @@ impl Seen {
 
     /// The files that the writer has let go of, finished.
     fn files(&self) -> Vec<PathBuf> {
-        let left = self.errands.try_iter().filter_map(|errand| match errand {
-            Errand::Leave(file) => file.finish().expect("finishes"),
-            Errand::Sync(_) => None,
+        let left = self.tasks.try_iter().filter_map(|task| match task {
+            CloserTask::Leave(file) => file.finish().expect("finishes"),
+            CloserTask::Sync(_) => None,
         });
         left.collect()
     }
@@ -531,7 +531,7 @@ fn the_end_of_a_run_does_not_wait_for_room() {
         seen.empty.is_empty() && seen.begun() >= 32
     });
     assert!(!queue.is_finished(), "it holds");
-    seen.haste.begin();
+    seen.deadline.begin();
     assert_eq!(queue.join().expect("ends"), 5_000);
     let finished = writer.join().expect("ends");
     assert!(

@@ -2,23 +2,23 @@
 //!
 //! Invariant: a next file has no name until it is begun, so that nothing is left of it however the run ends.
 
-use super::{
-    named::Opened,
-    writer::{Finished, spawn},
-};
 use crate::Error;
+use crate::sink::{
+    thread::spawn,
+    write::{finished::Finished, named::Opened},
+};
 use crossbeam_channel::{Receiver, Sender};
 use std::{path::Path, thread::JoinHandle};
 
 /// The writer's hold of the thread.
-pub(super) struct Ahead {
+pub(super) struct Preopen {
     /// Queues that want their next file.
     asks: Sender<usize>,
     /// By queue, the next file; `None`: it could not be opened ahead.
     next: Vec<Receiver<Option<Opened>>>,
 }
 
-impl Ahead {
+impl Preopen {
     /// Starts the thread, for files in `dir`. It ends when this is dropped.
     pub(super) fn start(dir: &Path, queues: usize) -> Result<(Self, JoinHandle<Finished>), Error> {
         let (asks, asked) = crossbeam_channel::unbounded();
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_queue_has_its_next_file_open_and_nothing_to_show_for_it() {
         let dir = tempfile::tempdir().expect("dir");
-        let (ahead, thread) = Ahead::start(dir.path(), 2).expect("starts");
+        let (ahead, thread) = Preopen::start(dir.path(), 2).expect("starts");
         let mut taken = Vec::new();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
         while taken.len() < 3 {
@@ -85,7 +85,7 @@ mod tests {
         drop(ahead);
         thread.join().expect("ends");
 
-        let (ahead, thread) = Ahead::start(&dir.path().join("absent"), 1).expect("starts");
+        let (ahead, thread) = Preopen::start(&dir.path().join("absent"), 1).expect("starts");
         while ahead.next[0].is_empty() {
             assert!(std::time::Instant::now() < deadline, "never");
             std::thread::yield_now();

@@ -1,10 +1,10 @@
 //! The least that a writer can do: what the block writer is measured against.
 
-use super::{
-    block::{ALIGN, Block},
-    disk::{DEPTH, Disk, Pool, Write},
-};
 use crate::memory::Region;
+use crate::sink::{
+    block::{ALIGN, Block},
+    write::disk::{DEPTH, Disk, Pool, Write},
+};
 use rustix::{
     fs::{FallocateFlags, fallocate},
     io::Errno,

@@ -3,16 +3,18 @@
 //! A disk without room is waited for, with every block where it is; what breaks a file is any other error. Then the file
 //! ends at its last whole record on disk, and the queue goes on in a new one.
 
-use super::{
-    ahead::Ahead,
+use crate::sink::{
     block::{ALIGN, Block, Full, Ledger},
-    closer::Errand,
-    disk::{DEPTH, Disk, Done, Pool, Write},
-    drought::{Drought, Haste, is_want_of_room},
-    keep::Bell,
-    named::Named,
-    open::Open,
-    writer::Finished,
+    post::retention::RetentionTrigger,
+    write::{
+        closer::CloserTask,
+        disk::{DEPTH, Disk, Done, Pool, Write},
+        disk_full::{DiskFull, ShutdownDeadline, is_no_space},
+        finished::Finished,
+        named::Named,
+        open::Open,
+        preopen::Preopen,
+    },
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::{
@@ -32,17 +34,17 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(50);
 
 /// The thread's work.
-pub(super) struct Work {
+pub(super) struct WriterThread {
     pub(super) dir: PathBuf,
     pub(super) extension: String,
     /// Blocks come from packers: out of order, and without a place in their file.
     pub(super) packed: bool,
-    ahead: Ahead,
+    ahead: Preopen,
     pub(super) full: Receiver<Full>,
-    pub(super) closer: Sender<Errand>,
+    pub(super) closer: Sender<CloserTask>,
     /// Asks for old files to be deleted, where that is wanted.
-    pub(super) bell: Option<Bell>,
-    pub(super) haste: Arc<Haste>,
+    pub(super) trigger: Option<RetentionTrigger>,
+    pub(super) deadline: Arc<ShutdownDeadline>,
     pub(super) queues: Vec<Queue>,
     pub(super) failed: Arc<AtomicBool>,
     disk: Disk,
@@ -50,7 +52,7 @@ pub(super) struct Work {
     ready: VecDeque<Full>,
     /// Blocks on their way to the disk, by token.
     flying: Vec<Option<Flying>>,
-    drought: Option<Drought>,
+    disk_full: Option<DiskFull>,
     next_sync: Instant,
     finished: Finished,
 }
@@ -117,23 +119,23 @@ impl Queue {
 }
 
 /// What a writer has from those that made it.
-pub(super) struct Hands {
+pub(super) struct WriterChannels {
     pub(super) full: Receiver<Full>,
-    pub(super) closer: Sender<Errand>,
-    pub(super) haste: Arc<Haste>,
+    pub(super) closer: Sender<CloserTask>,
+    pub(super) deadline: Arc<ShutdownDeadline>,
     pub(super) failed: Arc<AtomicBool>,
-    pub(super) bell: Option<Bell>,
-    pub(super) ahead: Ahead,
+    pub(super) trigger: Option<RetentionTrigger>,
+    pub(super) ahead: Preopen,
 }
 
-impl Work {
+impl WriterThread {
     /// Files in `dir` with this ending.
     pub(super) fn new(
         dir: PathBuf,
         extension: String,
         packed: bool,
         queues: Vec<Queue>,
-        hands: Hands,
+        hands: WriterChannels,
     ) -> Self {
         Self {
             dir,
@@ -142,14 +144,14 @@ impl Work {
             ahead: hands.ahead,
             full: hands.full,
             closer: hands.closer,
-            bell: hands.bell,
-            haste: hands.haste,
+            trigger: hands.trigger,
+            deadline: hands.deadline,
             queues,
             failed: hands.failed,
             disk: Disk::Plain(Vec::new()),
             ready: VecDeque::new(),
             flying: (0..DEPTH).map(|_| None).collect(),
-            drought: None,
+            disk_full: None,
             next_sync: Instant::now(),
             finished: Finished::default(),
         }
@@ -167,16 +169,16 @@ impl Work {
         let mut open = true;
         while open || self.in_flight() > 0 || !self.ready.is_empty() {
             let now = Instant::now();
-            self.look_for_room(now);
+            self.try_again(now);
             self.sync_files(now);
             open &= self.take_blocks(open);
             if self.flying.iter().flatten().any(|it| !it.stuck) {
                 self.reap();
-            } else if let Some(drought) = &self.drought {
-                std::thread::sleep(drought.rest(Instant::now()).min(NAP));
+            } else if let Some(disk_full) = &self.disk_full {
+                std::thread::sleep(disk_full.rest(Instant::now()).min(NAP));
             }
         }
-        self.drought_ends(Instant::now());
+        self.disk_has_room(Instant::now());
         self.give_up_early();
         for queue in 0..self.queues.len() {
             while let Some(file) = self.queues[queue].files.pop_front() {
@@ -194,7 +196,7 @@ impl Work {
     fn take_blocks(&mut self, open: bool) -> bool {
         let mut idle = true;
         while self.in_flight() < DEPTH as usize
-            && !self.drought.as_ref().is_some_and(Drought::waits)
+            && !self.disk_full.as_ref().is_some_and(DiskFull::waits)
         {
             if let Some(full) = self.ready.pop_front() {
                 idle = false;
@@ -244,7 +246,7 @@ impl Work {
         for file in self.queues.iter_mut().flat_map(|queue| &mut queue.files) {
             if let Some(order) = file.take_sync() {
                 // The closer outlives this thread.
-                let _ = self.closer.send(Errand::Sync(order));
+                let _ = self.closer.send(CloserTask::Sync(order));
             }
         }
     }
@@ -324,8 +326,8 @@ impl Work {
         let (dir, ns) = (&self.dir, block.first_ns);
         let named = match Named::create(dir, queue.queue, ns, &self.extension, opened) {
             Ok(named) => Some(named),
-            Err(refusal) if refusal.is_want_of_room && self.waits_for_room() => {
-                self.drought_goes_on(&refusal.text);
+            Err(refusal) if refusal.is_no_space && self.waits_for_room() => {
+                self.disk_is_full(&refusal.text);
                 return false;
             }
             Err(refusal) => {
@@ -445,16 +447,16 @@ impl Work {
         let name = self.queues[index].file(number).map(|it| it.name());
         let name = name.unwrap_or_default();
         match &result {
-            Err(e) if is_want_of_room(e) && self.waits_for_room() => {
+            Err(e) if is_no_space(e) && self.waits_for_room() => {
                 flying.stuck = true;
                 self.flying[done.token] = Some(flying);
-                return self.drought_goes_on(&format!("{name}: {e}"));
+                return self.disk_is_full(&format!("{name}: {e}"));
             }
             Err(e) => self.fail(format!(
                 "cannot write {want} bytes to {name}: {e}; the whole records before them stay readable"
             )),
-            Ok(()) if self.drought.as_ref().is_some_and(|it| !it.waits()) => {
-                self.drought_ends(Instant::now());
+            Ok(()) if self.disk_full.as_ref().is_some_and(|it| !it.waits()) => {
+                self.disk_has_room(Instant::now());
             }
             Ok(()) => {}
         }
@@ -534,43 +536,43 @@ impl Work {
         self.disk.part(file.place);
         if let Some(leaving) = file.leave(self.queues[index].ledger.clone()) {
             // The closer outlives this thread.
-            let _ = self.closer.send(Errand::Leave(leaving));
+            let _ = self.closer.send(CloserTask::Leave(leaving));
         }
     }
 }
 
 /// A disk without room.
-impl Work {
+impl WriterThread {
     fn waits_for_room(&self) -> bool {
-        !self.haste.has_no_patience(Instant::now())
+        !self.deadline.has_passed(Instant::now())
     }
 
     /// There is no room, again or for the first time.
-    fn drought_goes_on(&mut self, what: &str) {
+    fn disk_is_full(&mut self, what: &str) {
         let now = Instant::now();
-        match &mut self.drought {
-            Some(drought) => drought.goes_on(now),
+        match &mut self.disk_full {
+            Some(disk_full) => disk_full.goes_on(now),
             None => {
                 tracing::error!(
                     "{what}: waiting for room; frames fill the write buffers meanwhile, then output.on_full holds"
                 );
-                self.drought = Some(Drought::begin(now));
+                self.disk_full = Some(DiskFull::begin(now));
             }
         }
     }
 
     /// Tries again what found no room, when it is time for that.
-    fn look_for_room(&mut self, now: Instant) {
+    fn try_again(&mut self, now: Instant) {
         let out_of_patience = !self.waits_for_room();
-        let Some(drought) = &mut self.drought else {
+        let Some(disk_full) = &mut self.disk_full else {
             return;
         };
-        if !drought.waits() || (!drought.rest(now).is_zero() && !out_of_patience) {
+        if !disk_full.waits() || (!disk_full.rest(now).is_zero() && !out_of_patience) {
             return;
         }
-        drought.try_again();
-        if let Some(bell) = &self.bell {
-            bell.ask_for_room();
+        disk_full.try_again();
+        if let Some(trigger) = &self.trigger {
+            trigger.ask_for_room();
         }
         for token in 0..self.flying.len() {
             if let Some(flying) = self.flying[token].take_if(|it| it.stuck) {
@@ -581,11 +583,11 @@ impl Work {
     }
 
     /// Something was written again, or the run has ended.
-    fn drought_ends(&mut self, now: Instant) {
-        if let Some(drought) = self.drought.take() {
+    fn disk_has_room(&mut self, now: Instant) {
+        if let Some(disk_full) = self.disk_full.take() {
             let note = format!(
                 "output.dir: there was no room for {:.1} s; frames that found no write buffer meanwhile are in dropped_storage",
-                drought.lasted(now).as_secs_f64()
+                disk_full.lasted(now).as_secs_f64()
             );
             tracing::warn!("{note}");
             self.finished.note(note);

@@ -1,22 +1,42 @@
 //! The disk's half as those see it who start and end it: what becomes files, the threads for that, and what they leave.
 
-use super::{
-    BlockSink, Encoder, HookProcess, HookReport, Keep, OnFull, Record, Rotation,
-    aftercare::Aftercare,
-    ahead::Ahead,
-    backlog::Backlog,
+mod backlog;
+mod closer;
+mod disk;
+mod disk_full;
+mod finished;
+mod named;
+mod open;
+mod plain;
+mod preopen;
+mod stream;
+mod writer_thread;
+
+#[cfg(test)]
+mod tests;
+
+pub use backlog::Backlog;
+pub use finished::{Deleted, Finished};
+pub use plain::write_plainly;
+
+use crate::sink::{
+    BlockSink, Encoder, HookProcess, OnFull, Record, Retention, Rotation,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
-    closer::close,
-    disk::Pool,
-    drought::Haste,
-    order::{HELD_NS, Line, Orderer, Relay},
-    pack::{Channels, Packers},
-    stream::{Stream, StreamEnd},
-    work::{Hands, Queue, Work},
+    compress::{Channels, Compressors},
+    post::PostClose,
+    reorder::{HELD_NS, Line, Relay, Reorderer},
+    thread::spawn,
+    write::{
+        closer::close,
+        disk::Pool,
+        disk_full::ShutdownDeadline,
+        preopen::Preopen,
+        stream::{Stream, StreamEnd},
+        writer_thread::{Queue, WriterChannels, WriterThread},
+    },
 };
 use crate::{Error, config::Compress, memory::Region, stats::QueueCounters};
 use crossbeam_channel::{Receiver, Sender};
-use serde::Serialize;
 use std::{
     io::Write,
     path::PathBuf,
@@ -33,10 +53,6 @@ const BLOCK: usize = 1 << 20;
 const RELAY_BLOCK: usize = 64 << 10;
 /// Blocks a queue has at least: one being filled, one being written, one to go on in.
 const LEAST_BLOCKS: usize = 3;
-/// Failures told in full; more are counted.
-const MOST_FAILURES: usize = 16;
-/// Notes told; more are in the log.
-const MOST_NOTES: usize = 16;
 /// Idle moments, five a second at most, before a compressed file gets a frame that is not full.
 const PATIENCE: u32 = 5;
 /// Bytes that a queue's name, another filter and outages add to a file's header at most, or a note to a record.
@@ -62,7 +78,7 @@ pub struct Files {
     /// Cores for that, which no queue has; none: one thread, wherever there is time.
     pub spare_cores: Vec<usize>,
     /// What stays of finished files.
-    pub keep: Keep,
+    pub keep: Retention,
     /// The program to run after each finished file.
     pub hook: Option<PathBuf>,
     /// The process that runs it; `None`: this one.
@@ -71,64 +87,16 @@ pub struct Files {
     pub index_dir: Option<PathBuf>,
 }
 
-/// What the writer leaves behind.
-#[derive(Debug, Default)]
-pub struct Finished {
-    /// Complete files that are still there, in name order.
-    pub files: Vec<PathBuf>,
-    /// Old files deleted, and their bytes; `None`: nothing is ever deleted.
-    pub deleted: Option<Deleted>,
-    /// How the hooks went; `None`: there are none.
-    pub hooks: Option<HookReport>,
-    /// What could not be written, a line each.
-    pub failures: Vec<String>,
-    /// What a reader of the files should know: when there was no room.
-    pub notes: Vec<String>,
-}
-
-/// How much was deleted to keep within limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Deleted {
-    /// Files, of this run or earlier ones.
-    pub files: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-impl Finished {
-    fn absorb(&mut self, other: Self) {
-        self.files.extend(other.files);
-        self.failures.extend(other.failures);
-        self.notes.extend(other.notes);
-    }
-
-    pub(super) fn note(&mut self, note: String) {
-        if self.notes.len() < MOST_NOTES {
-            self.notes.push(note);
-        }
-    }
-
-    pub(super) fn fail(&mut self, failure: String) {
-        tracing::error!("{failure}");
-        if self.failures.len() < MOST_FAILURES {
-            self.failures.push(failure);
-        } else if self.failures.len() == MOST_FAILURES {
-            self.failures
-                .push("further failures to write are in the log".into());
-        }
-    }
-}
-
 /// The running threads.
 pub struct Writer {
     /// Gives the reason if its stream failed.
-    orderer: Option<JoinHandle<Option<String>>>,
-    packers: Option<Packers>,
+    reorderer: Option<JoinHandle<Option<String>>>,
+    compressors: Option<Compressors>,
     /// The writer, who works ahead of it, and the closer, in the order in which they end; none: there are no files.
     threads: Vec<JoinHandle<Finished>>,
-    aftercare: Option<Aftercare>,
+    aftercare: Option<PostClose>,
     failed: Arc<AtomicBool>,
-    haste: Arc<Haste>,
+    deadline: Arc<ShutdownDeadline>,
     rotations: Arc<AtomicU64>,
     backlog: Option<Backlog>,
     stream: Arc<StreamEnd>,
@@ -185,10 +153,10 @@ impl Writer {
         let (mut writer, mut outs) = Self::to_files(&half, encoder, vec![owner])?;
         let relays = Relays::new(files, files.buffer / 2, counters)?;
         if let Some(out) = outs.pop() {
-            let orderer = Orderer::new(relays.full, relays.lines, out);
-            writer.orderer = Some(spawn("wqcap-order", move || {
+            let reorderer = Reorderer::new(relays.full, relays.lines, out);
+            writer.reorderer = Some(spawn("wqcap-order", move || {
                 // The last block goes to the writer here.
-                drop(orderer.run());
+                drop(reorderer.run());
                 None
             })?);
         }
@@ -209,17 +177,19 @@ impl Writer {
         let stream = Arc::new(StreamEnd::default());
         let end = Arc::clone(&stream);
         let (encoder, counters) = (encoder.clone(), counters.to_vec());
-        let orderer = spawn("wqcap-order", move || {
+        let reorderer = spawn("wqcap-order", move || {
             let out = Stream::begin(encoder, out, &counters, end);
-            Orderer::new(relays.full, relays.lines, out).run().finish()
+            Reorderer::new(relays.full, relays.lines, out)
+                .run()
+                .finish()
         })?;
         let writer = Self {
-            orderer: Some(orderer),
-            packers: None,
+            reorderer: Some(reorderer),
+            compressors: None,
             threads: Vec::new(),
             aftercare: None,
             failed: Arc::default(),
-            haste: Arc::default(),
+            deadline: Arc::default(),
             rotations: Arc::default(),
             backlog: None,
             stream,
@@ -293,10 +263,10 @@ impl Writer {
         owners: Vec<(Option<u16>, Ledger)>,
     ) -> Result<(Self, Vec<BlockSink<E>>), Error> {
         let mut it = Self::prepare(files, encoder, owners)?;
-        let (packers, full) = match files.compress {
+        let (compressors, full) = match files.compress {
             Compress::None => (None, it.full),
             _ => {
-                let (packers, packed) = pack(
+                let (compressors, packed) = pack(
                     files,
                     it.block,
                     it.full,
@@ -304,39 +274,39 @@ impl Writer {
                     &mut it.states,
                     &mut it.pool,
                 )?;
-                (Some(packers), packed)
+                (Some(compressors), packed)
             }
         };
-        let (failed, haste) = (Arc::default(), Arc::default());
-        let (errands_in, errands) = crossbeam_channel::unbounded();
-        let (aftercare, news) = Aftercare::start(files)?;
-        let (ahead, preparing) = Ahead::start(&files.dir, it.states.len())?;
-        let hands = Hands {
+        let (failed, deadline) = (Arc::default(), Arc::default());
+        let (tasks_in, tasks) = crossbeam_channel::unbounded();
+        let (aftercare, notifier) = PostClose::start(files)?;
+        let (ahead, preparing) = Preopen::start(&files.dir, it.states.len())?;
+        let hands = WriterChannels {
             full,
-            closer: errands_in,
-            haste: Arc::clone(&haste),
+            closer: tasks_in,
+            deadline: Arc::clone(&deadline),
             failed: Arc::clone(&failed),
-            bell: news.bell(),
+            trigger: notifier.trigger(),
             ahead,
         };
-        let work = Work::new(
+        let work = WriterThread::new(
             files.dir.clone(),
             format!("{}{}", encoder.extension(), files.compress.ending()),
-            packers.is_some(),
+            compressors.is_some(),
             it.states,
             hands,
         );
         let (flag, pool) = (Arc::clone(&failed), it.pool);
-        let closer = spawn("wqcap-closer", move || close(&errands, &flag, &news))?;
+        let closer = spawn("wqcap-closer", move || close(&tasks, &flag, &notifier))?;
         let writer = spawn("wqcap-writer", move || work.run(&pool))?;
         Ok((
             Self {
-                orderer: None,
-                packers,
+                reorderer: None,
+                compressors,
                 threads: vec![writer, preparing, closer],
                 aftercare: Some(aftercare),
                 failed,
-                haste,
+                deadline,
                 rotations: it.rotations,
                 backlog: Some(it.backlog),
                 stream: Arc::default(),
@@ -371,7 +341,7 @@ impl Writer {
     /// The run is at its end: a disk without room is waited for no more than another second. Then sinks that wait for it
     /// go on, and what cannot be written is lost.
     pub fn hurry(&self) {
-        self.haste.begin();
+        self.deadline.begin();
     }
 
     /// Waits until everything is written, synced and named. Every sink must be gone.
@@ -379,8 +349,8 @@ impl Writer {
     pub fn finish(self) -> Finished {
         self.hurry();
         // In the order of the frames' way: each ends when the one before it has.
-        let ordered = self.orderer.map(JoinHandle::join);
-        let packed = self.packers.is_none_or(Packers::finish);
+        let ordered = self.reorderer.map(JoinHandle::join);
+        let packed = self.compressors.is_none_or(Compressors::finish);
         let mut finished = Finished::default();
         for thread in self.threads {
             match thread.join() {
@@ -400,7 +370,7 @@ impl Writer {
             finished.fail("a thread that compresses ended in a panic".into());
         }
         finished.files.sort();
-        let (deleted, hooks) = self.aftercare.map(Aftercare::finish).unwrap_or_default();
+        let (deleted, hooks) = self.aftercare.map(PostClose::finish).unwrap_or_default();
         if let Some(deleted) = deleted {
             finished.files.retain(|file| !deleted.files.contains(file));
             finished.deleted = Some(Deleted {
@@ -411,19 +381,6 @@ impl Writer {
         finished.hooks = hooks;
         finished
     }
-}
-
-pub(super) fn spawn<T: Send + 'static>(
-    name: &str,
-    run: impl FnOnce() -> T + Send + 'static,
-) -> Result<JoinHandle<T>, Error> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(run)
-        .map_err(|source| Error::System {
-            what: format!("the thread {name}"),
-            source,
-        })
 }
 
 /// How large blocks are, and how many a queue has.
@@ -531,12 +488,12 @@ fn pack(
     empty: Vec<Sender<Block>>,
     states: &mut [Queue],
     pool: &mut Pool,
-) -> Result<(Packers, Receiver<Full>), Error> {
+) -> Result<(Compressors, Receiver<Full>), Error> {
     let threads = files.spare_cores.len().max(1);
-    let spares = Packers::spares(threads);
+    let spares = Compressors::spares(threads);
     let (spare_in, spare) = crossbeam_channel::bounded(spares);
     for _ in 0..spares {
-        let mut block = Packers::spare(size)?;
+        let mut block = Compressors::spare(size)?;
         pool.join(&mut block);
         // Bounded by the very number of blocks: there is room.
         let _ = spare_in.send(block);
@@ -551,9 +508,6 @@ fn pack(
         packed: packed_in,
         spare,
     };
-    let packers = Packers::start(files.compress, &files.spare_cores, threads, channels)?;
-    Ok((packers, packed))
+    let compressors = Compressors::start(files.compress, &files.spare_cores, threads, channels)?;
+    Ok((compressors, packed))
 }
-
-#[cfg(test)]
-mod tests;

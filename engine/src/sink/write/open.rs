@@ -1,10 +1,12 @@
 //! A file that is being written: the chain of its blocks, and what of them has reached the disk.
 
-use super::{
+use crate::sink::{
     block::{Block, Ledger},
-    closer::Leaving,
-    disk::Place,
-    named::{Named, ToSync},
+    write::{
+        closer::ClosingFile,
+        disk::Place,
+        named::{Named, ToSync},
+    },
 };
 use std::collections::VecDeque;
 
@@ -169,8 +171,8 @@ impl Open {
     }
 
     /// What the closer needs of it; `None`: there is no file.
-    pub(super) fn leave(self, ledger: Ledger) -> Option<Leaving> {
-        Some(Leaving {
+    pub(super) fn leave(self, ledger: Ledger) -> Option<ClosingFile> {
+        Some(ClosingFile {
             named: self.named?,
             len: self.whole,
             frames: self.frames,

@@ -14,20 +14,20 @@ const LONGEST: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whether an error says that there is no room, which may come back.
-pub(super) fn is_want_of_room(e: &io::Error) -> bool {
+pub(super) fn is_no_space(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 /// A want of room that lasts.
 #[derive(Debug)]
-pub(super) struct Drought {
+pub(super) struct DiskFull {
     began: Instant,
     /// When to try again; `None`: a try is under way.
     next: Option<Instant>,
     pause: Duration,
 }
 
-impl Drought {
+impl DiskFull {
     pub(super) fn begin(now: Instant) -> Self {
         Self {
             began: now,
@@ -67,15 +67,15 @@ impl Drought {
 
 /// Tells the writer that the run is at its end.
 #[derive(Debug, Default)]
-pub(super) struct Haste(OnceLock<Instant>);
+pub(super) struct ShutdownDeadline(OnceLock<Instant>);
 
-impl Haste {
+impl ShutdownDeadline {
     pub(super) fn begin(&self) {
         let _ = self.0.set(Instant::now());
     }
 
     /// Whether room is not waited for any more.
-    pub(super) fn has_no_patience(&self, now: Instant) -> bool {
+    pub(super) fn has_passed(&self, now: Instant) -> bool {
         let begun = self.0.get();
         begun.is_some_and(|begun| now.saturating_duration_since(*begun) >= PATIENCE)
     }
@@ -88,34 +88,34 @@ mod tests {
     #[test]
     fn pauses_grow_to_a_second_and_a_try_counts_once() {
         let start = Instant::now();
-        let mut drought = Drought::begin(start);
+        let mut disk_full = DiskFull::begin(start);
         let mut now = start;
         let mut pauses = Vec::new();
         for _ in 0..6 {
-            assert!(drought.waits());
-            pauses.push(drought.rest(now).as_millis());
-            now += drought.rest(now);
-            assert_eq!(drought.rest(now), Duration::ZERO);
-            drought.try_again();
-            assert!(!drought.waits());
+            assert!(disk_full.waits());
+            pauses.push(disk_full.rest(now).as_millis());
+            now += disk_full.rest(now);
+            assert_eq!(disk_full.rest(now), Duration::ZERO);
+            disk_full.try_again();
+            assert!(!disk_full.waits());
             for _ in 0..16 {
-                drought.goes_on(now);
+                disk_full.goes_on(now);
             }
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000]);
-        assert_eq!(drought.lasted(now), Duration::from_millis(3500));
+        assert_eq!(disk_full.lasted(now), Duration::from_millis(3500));
     }
 
     #[test]
     fn patience_ends_only_after_the_end_was_told() {
-        let haste = Haste::default();
+        let deadline = ShutdownDeadline::default();
         let later = Instant::now() + 10 * PATIENCE;
-        assert!(!haste.has_no_patience(later));
-        haste.begin();
-        assert!(!haste.has_no_patience(Instant::now()));
-        assert!(haste.has_no_patience(later));
+        assert!(!deadline.has_passed(later));
+        deadline.begin();
+        assert!(!deadline.has_passed(Instant::now()));
+        assert!(deadline.has_passed(later));
         let (full, other) = (libc::ENOSPC, libc::EIO);
-        assert!(is_want_of_room(&io::Error::from_raw_os_error(full)));
-        assert!(!is_want_of_room(&io::Error::from_raw_os_error(other)));
+        assert!(is_no_space(&io::Error::from_raw_os_error(full)));
+        assert!(!is_no_space(&io::Error::from_raw_os_error(other)));
     }
 }

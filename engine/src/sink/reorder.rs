@@ -13,7 +13,7 @@
 //! Invariant: a queue sends what it has within [`HELD_NS`] of stamps, or when it falls idle, both well below
 //! [`WINDOW`]. So on a machine that gives its threads their turn, nothing is late.
 
-use super::{
+use crate::sink::{
     BlockSink, Encoder, Record, Totals,
     block::{Block, Full},
 };
@@ -238,7 +238,7 @@ impl Line {
 }
 
 /// The thread's work.
-pub(super) struct Orderer<O> {
+pub(super) struct Reorderer<O> {
     pub(super) full: Receiver<Full>,
     pub(super) lines: Vec<Line>,
     pub(super) out: O,
@@ -249,7 +249,7 @@ pub(super) struct Orderer<O> {
     last_ns: u64,
 }
 
-impl<O: Ordered> Orderer<O> {
+impl<O: Ordered> Reorderer<O> {
     pub(super) fn new(full: Receiver<Full>, lines: Vec<Line>, out: O) -> Self {
         Self {
             full,
@@ -413,7 +413,7 @@ mod tests {
     }
 
     struct Bench {
-        orderer: Orderer<Kept>,
+        reorderer: Reorderer<Kept>,
         empties: Vec<Receiver<Block>>,
     }
 
@@ -442,7 +442,7 @@ mod tests {
             }
             let (_, full) = crossbeam_channel::bounded(0);
             Self {
-                orderer: Orderer::new(full, lines, Kept::default()),
+                reorderer: Reorderer::new(full, lines, Kept::default()),
                 empties,
             }
         }
@@ -505,18 +505,18 @@ mod tests {
             now: Instant,
         ) -> Vec<(u16, u64)> {
             let full = self.block(queue, stamps, last);
-            self.orderer.arrive(full);
+            self.reorderer.arrive(full);
             self.go_on(now)
         }
 
         fn go_on(&mut self, now: Instant) -> Vec<(u16, u64)> {
-            self.orderer.go_on(now);
-            let records = std::mem::take(&mut self.orderer.out.records);
+            self.reorderer.go_on(now);
+            let records = std::mem::take(&mut self.reorderer.out.records);
             records.iter().map(|(queue, ns, _)| (*queue, *ns)).collect()
         }
 
         fn late(&self, queue: usize) -> u64 {
-            self.orderer.lines[queue].counters.ledger(0).late
+            self.reorderer.lines[queue].counters.ledger(0).late
         }
     }
 
@@ -531,9 +531,9 @@ mod tests {
         );
         assert_eq!(bench.go_on(now), []);
         assert_eq!(bench.give(1, &[], Some(5), now), [(0, 50)]);
-        assert_eq!(bench.orderer.out.lost, 5);
+        assert_eq!(bench.reorderer.out.lost, 5);
         assert_eq!(bench.give(0, &[60], Some(0), now), [(0, 60)]);
-        assert_eq!(bench.orderer.silent, 0);
+        assert_eq!(bench.reorderer.silent, 0);
         assert_eq!(bench.empties[0].len(), 3, "every block went back");
     }
 
@@ -551,8 +551,8 @@ mod tests {
             "equal is in order"
         );
         assert_eq!((bench.late(0), bench.late(1)), (0, 1));
-        assert_eq!(bench.orderer.out.lost, 1);
-        let ledger = bench.orderer.lines[1].counters.ledger(1);
+        assert_eq!(bench.reorderer.out.lost, 1);
+        let ledger = bench.reorderer.lines[1].counters.ledger(1);
         assert_eq!((ledger.captured, ledger.bytes), (999, 99_900));
     }
 
@@ -562,12 +562,12 @@ mod tests {
         let now = Instant::now();
         assert_eq!(bench.give(0, &[10], None, now), []);
         assert_eq!(bench.go_on(now + WINDOW * 2), [(0, 10)]);
-        bench.orderer.arrive(bench.tells(1, 5, "udp"));
-        bench.orderer.arrive(bench.tells(0, 20, "udp"));
+        bench.reorderer.arrive(bench.tells(1, 5, "udp"));
+        bench.reorderer.arrive(bench.tells(0, 20, "udp"));
         assert_eq!(bench.give(1, &[15, 25], None, now), [(1, 15), (0, 20)]);
         assert_eq!(bench.late(1), 1);
         let told = [(15, "udp".to_owned()), (20, "udp".to_owned())];
-        assert_eq!(bench.orderer.out.filters, told);
+        assert_eq!(bench.reorderer.out.filters, told);
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Gives files their end: cut to their whole records, synced, named. Before that, syncs what there is of them now and
 //! then. A thread of its own, since a sync may take long and blocks must not wait for it.
 
-use super::{
-    aftercare::News,
+use crate::sink::{
     block::Ledger,
-    named::{Named, ToSync},
-    writer::Finished,
+    post::CloseNotifier,
+    write::{
+        finished::Finished,
+        named::{Named, ToSync},
+    },
 };
 use crossbeam_channel::Receiver;
 use std::{
@@ -15,25 +17,29 @@ use std::{
 };
 
 /// What the closer is asked for.
-pub(super) enum Errand {
+pub(super) enum CloserTask {
     /// To sync a file that stays open.
     Sync(ToSync),
     /// To give a file its end.
-    Leave(Leaving),
+    Leave(ClosingFile),
 }
 
 /// The thread: runs until nobody can ask it for anything.
-pub(super) fn close(errands: &Receiver<Errand>, failed: &AtomicBool, news: &News) -> Finished {
+pub(super) fn close(
+    tasks: &Receiver<CloserTask>,
+    failed: &AtomicBool,
+    notifier: &CloseNotifier,
+) -> Finished {
     let mut finished = Finished::default();
-    for errand in errands {
-        let done = match errand {
-            Errand::Sync(order) => order.sync().map(|()| None),
-            Errand::Leave(file) => file.finish(),
+    for task in tasks {
+        let done = match task {
+            CloserTask::Sync(order) => order.sync().map(|()| None),
+            CloserTask::Leave(file) => file.finish(),
         };
         match done {
             Ok(None) => {}
             Ok(Some(path)) => {
-                news.tell(&path);
+                notifier.tell(&path);
                 finished.files.push(path);
             }
             Err(failure) => {
@@ -46,7 +52,7 @@ pub(super) fn close(errands: &Receiver<Errand>, failed: &AtomicBool, news: &News
 }
 
 /// A file that gets no more blocks.
-pub(super) struct Leaving {
+pub(super) struct ClosingFile {
     pub(super) named: Named,
     /// Bytes that are whole records.
     pub(super) len: u64,
@@ -59,7 +65,7 @@ pub(super) struct Leaving {
     pub(super) ledger: Ledger,
 }
 
-impl Leaving {
+impl ClosingFile {
     /// Cuts, syncs and names the file; an empty one goes. What is in no finished file counts as lost, though
     /// [`crate::recover`] may find it yet.
     pub(super) fn finish(self) -> Result<Option<PathBuf>, String> {

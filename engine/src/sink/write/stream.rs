@@ -3,7 +3,7 @@
 //! Invariant: a frame counts as captured when its bytes have been written. A reader that leaves ends the run in order:
 //! what it did not take is lost, and counted.
 
-use super::{Encoder, Record, Totals, order::Ordered};
+use crate::sink::{Encoder, Record, Totals, reorder::Ordered};
 use crate::stats::QueueCounters;
 use std::{
     io::{self, Write},

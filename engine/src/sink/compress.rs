@@ -11,7 +11,7 @@
 //! Invariant: a packer takes memory for the result before it takes a block. So the earliest block of every queue is
 //! always on its way, and those that wait for it cannot keep its memory.
 
-use super::block::{ALIGN, Block, Full};
+use crate::sink::block::{ALIGN, Block, Full};
 use crate::{Error, config::Compress, memory::Region};
 use crossbeam_channel::{Receiver, Sender};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
@@ -128,7 +128,7 @@ pub fn compress_blocks(
 }
 
 /// The running threads.
-pub(super) struct Packers {
+pub(super) struct Compressors {
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -144,7 +144,7 @@ pub(super) struct Channels {
     pub(super) spare: Receiver<Block>,
 }
 
-impl Packers {
+impl Compressors {
     /// Spare blocks that `threads` packers need to keep the disk busy.
     pub(super) fn spares(threads: usize) -> usize {
         2 * threads + 4

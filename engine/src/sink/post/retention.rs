@@ -38,14 +38,14 @@ pub enum Share {
 
 /// What may stay of finished files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Keep {
+pub struct Retention {
     /// In bytes; `None`: any.
     pub bytes: Option<Share>,
     /// In files; 0: any number.
     pub files: u64,
 }
 
-impl Keep {
+impl Retention {
     /// Whether nothing is ever deleted.
     #[must_use]
     pub fn is_everything(&self) -> bool {
@@ -55,44 +55,48 @@ impl Keep {
 
 /// What was deleted.
 #[derive(Debug, Default)]
-pub(super) struct Deleted {
-    pub(super) files: HashSet<PathBuf>,
-    pub(super) bytes: u64,
+pub(in crate::sink) struct DeletedFiles {
+    pub(in crate::sink) files: HashSet<PathBuf>,
+    pub(in crate::sink) bytes: u64,
 }
 
 /// The running thread.
-pub(super) struct Keeper {
-    thread: JoinHandle<Deleted>,
+pub(in crate::sink) struct RetentionThread {
+    thread: JoinHandle<DeletedFiles>,
 }
 
 /// Tells the keeper that there is something to do.
 #[derive(Clone)]
-pub(super) struct Bell {
+pub(in crate::sink) struct RetentionTrigger {
     rings: Sender<()>,
     room: Arc<AtomicBool>,
 }
 
-impl Bell {
+impl RetentionTrigger {
     /// There is one more file.
-    pub(super) fn ring(&self) {
+    pub(in crate::sink) fn ring(&self) {
         // Full: it is going to look anyway.
         let _ = self.rings.try_send(());
     }
 
     /// The disk is full.
-    pub(super) fn ask_for_room(&self) {
+    pub(in crate::sink) fn ask_for_room(&self) {
         self.room.store(true, Ordering::Release);
         self.ring();
     }
 }
 
-impl Keeper {
+impl RetentionThread {
     /// Looks at the folder at once, after each ring, and a last time when the bell is gone.
     /// `room` is what a full disk takes to go on.
-    pub(super) fn start(dir: &Path, keep: Keep, room: u64) -> Result<(Self, Bell), Error> {
-        let (bell, rings) = crossbeam_channel::bounded(1);
-        let bell = Bell {
-            rings: bell,
+    pub(in crate::sink) fn start(
+        dir: &Path,
+        keep: Retention,
+        room: u64,
+    ) -> Result<(Self, RetentionTrigger), Error> {
+        let (trigger, rings) = crossbeam_channel::bounded(1);
+        let trigger = RetentionTrigger {
+            rings: trigger,
             room: Arc::default(),
         };
         let look = Look {
@@ -100,7 +104,7 @@ impl Keeper {
             keep,
             room,
         };
-        let asked = Arc::clone(&bell.room);
+        let asked = Arc::clone(&trigger.room);
         let thread = std::thread::Builder::new()
             .name("wqcap-keeper".into())
             .spawn(move || run(&look, &rings, &asked))
@@ -108,11 +112,11 @@ impl Keeper {
                 what: "the thread wqcap-keeper".into(),
                 source,
             })?;
-        Ok((Self { thread }, bell))
+        Ok((Self { thread }, trigger))
     }
 
     /// Waits for the last look; the bell must be gone.
-    pub(super) fn finish(self) -> Deleted {
+    pub(in crate::sink) fn finish(self) -> DeletedFiles {
         self.thread.join().unwrap_or_default()
     }
 }
@@ -120,12 +124,12 @@ impl Keeper {
 /// What the thread looks at, and for what.
 struct Look {
     dir: PathBuf,
-    keep: Keep,
+    keep: Retention,
     room: u64,
 }
 
-fn run(look: &Look, rings: &Receiver<()>, asked: &AtomicBool) -> Deleted {
-    let mut deleted = Deleted::default();
+fn run(look: &Look, rings: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
+    let mut deleted = DeletedFiles::default();
     let mut last = String::new();
     loop {
         // Files alone are no measure of a disk.
@@ -155,7 +159,7 @@ struct Old {
 }
 
 /// Deletes the oldest files until what is left is within the limits, and `room` bytes more are free.
-fn tidy(dir: &Path, keep: Keep, room: u64, deleted: &mut Deleted) -> Result<(), String> {
+fn tidy(dir: &Path, keep: Retention, room: u64, deleted: &mut DeletedFiles) -> Result<(), String> {
     let told = |e: io::Error| format!("cannot look at {}: {e}", dir.display());
     let mut old = finished(dir).map_err(told)?;
     let most = match keep.bytes {
@@ -233,9 +237,9 @@ mod tests {
         names
     }
 
-    fn left(files: &[(&str, usize)], keep: Keep) -> Vec<String> {
+    fn left(files: &[(&str, usize)], keep: Retention) -> Vec<String> {
         let dir = folder(files);
-        tidy(dir.path(), keep, 0, &mut Deleted::default()).expect("tidies");
+        tidy(dir.path(), keep, 0, &mut DeletedFiles::default()).expect("tidies");
         names(dir.path())
     }
 
@@ -248,7 +252,7 @@ mod tests {
 
     #[test]
     fn the_oldest_go_first_by_bytes_and_by_number() {
-        let keep = |bytes, files| Keep { bytes, files };
+        let keep = |bytes, files| Retention { bytes, files };
         let newest = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-20.pcap"];
         assert_eq!(left(&FILES, keep(Some(Share::Bytes(250)), 0)), newest);
         assert_eq!(left(&FILES, keep(Some(Share::Bytes(200)), 0)), newest);
@@ -272,8 +276,8 @@ mod tests {
         let target = outside.path().join("wqcap-q00-3.pcap");
         std::os::unix::fs::symlink(&target, dir.path().join("wqcap-q00-3.pcap")).expect("link");
         fs::create_dir(dir.path().join("wqcap-q00-4.pcap")).expect("folder");
-        let mut deleted = Deleted::default();
-        let keep = Keep {
+        let mut deleted = DeletedFiles::default();
+        let keep = Retention {
             bytes: Some(Share::Bytes(1)),
             files: 1,
         };
@@ -296,10 +300,10 @@ mod tests {
     fn a_full_disk_takes_the_oldest_where_bytes_are_limited() {
         for (bytes, want) in [(Some(Share::Bytes(1 << 20)), 2), (None, 4)] {
             let dir = folder(&FILES);
-            let keep = Keep { bytes, files: 9 };
-            let (keeper, bell) = Keeper::start(dir.path(), keep, 150).expect("starts");
-            bell.ask_for_room();
-            drop(bell);
+            let keep = Retention { bytes, files: 9 };
+            let (keeper, trigger) = RetentionThread::start(dir.path(), keep, 150).expect("starts");
+            trigger.ask_for_room();
+            drop(trigger);
             let deleted = keeper.finish();
             assert_eq!(names(dir.path()).len(), want);
             assert_eq!(deleted.files.len(), 4 - want);
@@ -309,16 +313,16 @@ mod tests {
     #[test]
     fn a_ring_is_answered_and_the_end_is_too() {
         let dir = folder(&FILES);
-        let keep = Keep {
+        let keep = Retention {
             bytes: None,
             files: 1,
         };
-        let (keeper, bell) = Keeper::start(dir.path(), keep, 150).expect("starts");
+        let (keeper, trigger) = RetentionThread::start(dir.path(), keep, 150).expect("starts");
         for i in 200..220 {
             fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
-            bell.ring();
+            trigger.ring();
         }
-        drop(bell);
+        drop(trigger);
         let deleted = keeper.finish();
         assert_eq!(names(dir.path()), ["wqcap-q00-219.pcap"]);
         assert_eq!(deleted.files.len(), 23);

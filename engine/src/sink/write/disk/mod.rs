@@ -4,7 +4,7 @@
 //! to look up its file and pin its pages anew.
 #![allow(unsafe_code)]
 
-use super::block::Block;
+use crate::sink::block::Block;
 use io_uring::{IoUring, opcode, types};
 use std::{
     fs::File,

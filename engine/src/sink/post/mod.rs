@@ -1,37 +1,42 @@
 //! What happens to files after they are finished: old ones go, hooks run, indexes are made. Nothing here is waited for while frames flow.
 
-use super::{
+pub(super) mod hook;
+pub(super) mod retention;
+
+use crate::sink::{
     Files,
-    hook::{HookReport, Hooks},
-    keep::{Bell, Deleted, Keeper},
+    post::{
+        hook::{HookReport, Hooks},
+        retention::{DeletedFiles, RetentionThread, RetentionTrigger},
+    },
 };
 use crate::{Error, index::Indexer};
 use crossbeam_channel::Sender;
 use std::path::{Path, PathBuf};
 
 /// The threads that look after finished files, as far as they are wanted.
-pub(super) struct Aftercare {
-    keeper: Option<Keeper>,
+pub(super) struct PostClose {
+    keeper: Option<RetentionThread>,
     hooks: Option<Hooks>,
     indexer: Option<Indexer>,
 }
 
 /// Tells them of finished files; they end when it is gone.
-pub(super) struct News {
-    bell: Option<Bell>,
+pub(super) struct CloseNotifier {
+    trigger: Option<RetentionTrigger>,
     hooks: Option<Sender<PathBuf>>,
     indexer: Option<Sender<PathBuf>>,
 }
 
-impl News {
+impl CloseNotifier {
     /// For the writer, to ask for room.
-    pub(super) fn bell(&self) -> Option<Bell> {
-        self.bell.clone()
+    pub(super) fn trigger(&self) -> Option<RetentionTrigger> {
+        self.trigger.clone()
     }
 
     pub(super) fn tell(&self, file: &Path) {
-        if let Some(bell) = &self.bell {
-            bell.ring();
+        if let Some(trigger) = &self.trigger {
+            trigger.ring();
         }
         // Their threads outlive these senders.
         for sender in [&self.hooks, &self.indexer].into_iter().flatten() {
@@ -40,11 +45,11 @@ impl News {
     }
 }
 
-impl Aftercare {
-    pub(super) fn start(files: &Files) -> Result<(Self, News), Error> {
-        let (keeper, bell) = match files.keep.is_everything() {
+impl PostClose {
+    pub(super) fn start(files: &Files) -> Result<(Self, CloseNotifier), Error> {
+        let (keeper, trigger) = match files.keep.is_everything() {
             true => (None, None),
-            false => Keeper::start(&files.dir, files.keep, files.buffer)
+            false => RetentionThread::start(&files.dir, files.keep, files.buffer)
                 .map(|(a, b)| (Some(a), Some(b)))?,
         };
         let (hooks, sender) = match &files.hook {
@@ -58,8 +63,8 @@ impl Aftercare {
             None => (None, None),
             Some(folder) => Indexer::start(folder, &files.dir).map(|(a, b)| (Some(a), Some(b)))?,
         };
-        let news = News {
-            bell,
+        let notifier = CloseNotifier {
+            trigger,
             hooks: sender,
             indexer: indexing,
         };
@@ -68,16 +73,16 @@ impl Aftercare {
             hooks,
             indexer,
         };
-        Ok((it, news))
+        Ok((it, notifier))
     }
 
     /// Waits for the last look, the last hooks and the last indexes, the latter two not for long. The news must have ended.
-    pub(super) fn finish(self) -> (Option<Deleted>, Option<HookReport>) {
+    pub(super) fn finish(self) -> (Option<DeletedFiles>, Option<HookReport>) {
         if let Some(indexer) = self.indexer {
             indexer.finish();
         }
         (
-            self.keeper.map(Keeper::finish),
+            self.keeper.map(RetentionThread::finish),
             self.hooks.map(Hooks::finish),
         )
     }

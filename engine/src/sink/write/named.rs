@@ -3,8 +3,8 @@
 //! Invariant: an open file is locked (flock) from before anybody can find it until it has its final name, so that
 //! [`crate::recover`] can tell it from one that a crash left.
 
-use super::drought::is_want_of_room;
 use crate::name::{FileName, PART};
+use crate::sink::write::disk_full::is_no_space;
 use rustix::fs::{AtFlags, CWD, linkat};
 use std::{
     ffi::OsString,
@@ -159,7 +159,7 @@ impl ToSync {
 pub(super) struct Refusal {
     pub(super) text: String,
     /// It may be possible again.
-    pub(super) is_want_of_room: bool,
+    pub(super) is_no_space: bool,
 }
 
 impl Named {
@@ -193,7 +193,7 @@ impl Named {
                 Err(e) => {
                     return Err(Refusal {
                         text: format!("output.dir: cannot create {}: {e}", part.display()),
-                        is_want_of_room: is_want_of_room(&e),
+                        is_no_space: is_no_space(&e),
                     });
                 }
             }
@@ -203,7 +203,7 @@ impl Named {
                 "output.dir: {} has such files for every nanosecond from {ns} on",
                 dir.display()
             ),
-            is_want_of_room: false,
+            is_no_space: false,
         })
     }
 

@@ -1,6 +1,6 @@
 //! How much waits to be written, for those who look on.
 
-use super::block::Block;
+use crate::sink::block::Block;
 use crossbeam_channel::Receiver;
 
 /// The blocks of all queues, seen from any thread.

@@ -1,0 +1,58 @@
+//! What the writer leaves behind: its files, and what went wrong.
+
+use crate::sink::post::hook::HookReport;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Failures reported in full; more are counted.
+const MOST_FAILURES: usize = 16;
+/// Notes reported; more are in the log.
+const MOST_NOTES: usize = 16;
+
+/// What the writer leaves behind.
+#[derive(Debug, Default)]
+pub struct Finished {
+    /// Complete files that are still there, in name order.
+    pub files: Vec<PathBuf>,
+    /// Old files deleted, and their bytes; `None`: nothing is ever deleted.
+    pub deleted: Option<Deleted>,
+    /// How the hooks went; `None`: there are none.
+    pub hooks: Option<HookReport>,
+    /// What could not be written, a line each.
+    pub failures: Vec<String>,
+    /// What a reader of the files should know: when there was no room.
+    pub notes: Vec<String>,
+}
+
+/// How much was deleted to keep within limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Deleted {
+    /// Files, of this run or earlier ones.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Finished {
+    pub(super) fn absorb(&mut self, other: Self) {
+        self.files.extend(other.files);
+        self.failures.extend(other.failures);
+        self.notes.extend(other.notes);
+    }
+
+    pub(super) fn note(&mut self, note: String) {
+        if self.notes.len() < MOST_NOTES {
+            self.notes.push(note);
+        }
+    }
+
+    pub(super) fn fail(&mut self, failure: String) {
+        tracing::error!("{failure}");
+        if self.failures.len() < MOST_FAILURES {
+            self.failures.push(failure);
+        } else if self.failures.len() == MOST_FAILURES {
+            self.failures
+                .push("further failures to write are in the log".into());
+        }
+    }
+}
