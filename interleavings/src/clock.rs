@@ -17,4 +17,4 @@ pub(crate) struct Conversion {
 #[path = "../../engine/src/device/clock/shared.rs"]
 mod shared;
 
-pub(crate) use shared::SharedConversion;
+pub(crate) use shared::{SharedConversion, Words};

@@ -6,7 +6,7 @@ use super::{
     parcel::{Item, Parcel},
 };
 use crate::{
-    clock::{Conversion, Form, SharedConversion},
+    clock::{Conversion, Form, SharedConversion, Words},
     filter::{Filter, Switch, Watch},
     rx::{Filled, SlotMemory},
     stats::{Budget, QueueCounters},
@@ -22,28 +22,44 @@ fn model(interruptions: Option<usize>, run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
+/// Two words: what is not of one store shows in a pair of them, and each is treated as the others are.
 #[test]
-fn a_shared_conversion_is_read_whole_and_never_an_older_one() {
-    let line = |n| Conversion {
-        form: Form,
-        base: n,
-        base_ns: n,
-        slope: n,
-        base_mono_ns: n,
-    };
-    model(None, move || {
-        let shared = Arc::new(SharedConversion::new(line(1)));
+fn shared_words_are_read_whole_and_never_older_ones() {
+    model(None, || {
+        let shared = Arc::new(Words::new([1; 2]));
         let writer = {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.store(&line(2)))
+            thread::spawn(move || shared.store([2; 2]))
         };
         let seen = [shared.load(), shared.load()];
         for it in seen {
-            assert!(it == line(1) || it == line(2), "{it:?}");
+            assert!(it == [1; 2] || it == [2; 2], "{it:?}");
         }
-        assert!(seen[0].slope <= seen[1].slope);
+        assert!(seen[0] <= seen[1]);
         writer.join().unwrap();
-        assert_eq!(shared.load(), line(2));
+        assert_eq!(shared.load(), [2; 2]);
+    });
+}
+
+#[test]
+fn a_shared_conversion_is_all_of_its_words() {
+    let line = |n| Conversion {
+        form: Form,
+        base: n,
+        base_ns: n + 1,
+        slope: n + 2,
+        base_mono_ns: n + 3,
+    };
+    model(None, move || {
+        let shared = Arc::new(SharedConversion::new(line(10)));
+        let writer = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.store(&line(20)))
+        };
+        let seen = shared.load();
+        assert!(seen == line(10) || seen == line(20), "{seen:?}");
+        writer.join().unwrap();
+        assert_eq!(shared.load(), line(20));
     });
 }
 

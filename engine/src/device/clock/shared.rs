@@ -6,12 +6,11 @@ use crate::sync::{
     hint,
 };
 
-/// A conversion that one thread corrects and others read, without a lock: a sequence lock over its words.
+/// A conversion that one thread corrects and others read, without a lock.
 #[derive(Debug)]
 pub struct SharedConversion {
     form: Form,
-    version: AtomicU64,
-    words: [AtomicU64; 4],
+    words: Words<4>,
 }
 
 impl SharedConversion {
@@ -20,8 +19,7 @@ impl SharedConversion {
     pub fn new(c: Conversion) -> Self {
         Self {
             form: c.form,
-            version: AtomicU64::new(0),
-            words: Self::words(&c).map(AtomicU64::new),
+            words: Words::new(Self::words(&c)),
         }
     }
 
@@ -33,31 +31,57 @@ impl SharedConversion {
     #[inline]
     #[must_use]
     pub fn load(&self) -> Conversion {
-        loop {
-            let before = self.version.load(Ordering::Acquire);
-            let [base, base_ns, slope, base_mono_ns] =
-                [0, 1, 2, 3].map(|i: usize| self.words[i].load(Ordering::Relaxed));
-            fence(Ordering::Acquire);
-            if before & 1 == 0 && self.version.load(Ordering::Relaxed) == before {
-                return Conversion {
-                    form: self.form,
-                    base,
-                    base_ns,
-                    slope,
-                    base_mono_ns,
-                };
-            }
-            hint::spin_loop();
+        let [base, base_ns, slope, base_mono_ns] = self.words.load();
+        Conversion {
+            form: self.form,
+            base,
+            base_ns,
+            slope,
+            base_mono_ns,
         }
     }
 
     /// Replaces the conversion by another of the same form. One thread may call this.
     pub fn store(&self, c: &Conversion) {
         debug_assert_eq!(self.form, c.form);
+        self.words.store(Self::words(c));
+    }
+}
+
+/// Words that one thread replaces and others read, all of one store: a sequence lock.
+#[derive(Debug)]
+pub(crate) struct Words<const N: usize> {
+    version: AtomicU64,
+    words: [AtomicU64; N],
+}
+
+impl<const N: usize> Words<N> {
+    pub(crate) fn new(words: [u64; N]) -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            words: words.map(AtomicU64::new),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn load(&self) -> [u64; N] {
+        loop {
+            let before = self.version.load(Ordering::Acquire);
+            let words = std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && self.version.load(Ordering::Relaxed) == before {
+                return words;
+            }
+            hint::spin_loop();
+        }
+    }
+
+    /// One thread may call this.
+    pub(crate) fn store(&self, words: [u64; N]) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
         fence(Ordering::Release);
-        for (word, value) in self.words.iter().zip(Self::words(c)) {
+        for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
         self.version.store(version + 2, Ordering::Release);
