@@ -1,7 +1,7 @@
 //! The 5-tuple of a frame: ns for each kind, the short way against the whole way and against `etherparse`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::frame::{FlowKey, Headers, Layers};
+use engine::frame::{FlowKey, Headers};
 use etherparse::LaxSlicedPacket;
 use std::hint::black_box;
 use wqcap_benches::kinds;
@@ -34,9 +34,6 @@ fn innermost(c: &mut Criterion) {
 fn others(c: &mut Criterion) {
     let frame = &kinds()[0].1;
     let mut group = c.benchmark_group("frame/ipv4_tcp");
-    group.bench_function("layers", |b| {
-        b.iter(|| Layers::of(black_box(frame)).map(|it| it.at).sum::<usize>());
-    });
     group.bench_function("etherparse", |b| {
         b.iter(|| LaxSlicedPacket::from_ethernet(black_box(frame)).is_ok());
     });

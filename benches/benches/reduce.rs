@@ -4,7 +4,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use engine::{
     analysis::observer::Observer,
     config::{SampleBy, Slice},
-    filter::{Filter, Switch},
+    filter::{Filter, FilterCell},
     pipeline::{
         Consumer, Frame,
         reduce::{Reduction, Stage},
@@ -54,14 +54,8 @@ fn reduce(c: &mut Criterion) {
     let small = frames(128);
     run(c, "no_stage", &small, Count);
     let stage = |reduction: &Reduction| {
-        let switch = Arc::new(Switch::new(reduction.filter.clone()));
-        Stage::new(
-            Count,
-            reduction,
-            switch,
-            Arc::default(),
-            Observer::default(),
-        )
+        let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
+        Stage::new(Count, reduction, cell, Arc::default(), Observer::default())
     };
     let (whole, frame, flow) = (Slice::Whole, SampleBy::Frame, SampleBy::Flow);
     for (name, reduction) in [

@@ -46,8 +46,8 @@
 //!
 //! # Rooms
 //!
-//! Imports go one way: [`verbs`] and [`memory`] are a crate of their own; [`rx`] knows those two; [`pipeline`] leads from
-//! rings to consumers; [`sink`] and [`stats`] know neither rings nor devices; [`observe`] looks on at what goes to the
+//! Imports go one way: [`verbs`] with [`memory`], and [`frame`] with [`filter`], are crates of their own; [`rx`] knows the
+//! first; [`pipeline`] leads from rings to consumers; [`sink`] and [`stats`] know neither rings nor devices; [`observe`] looks on at what goes to the
 //! sinks; [`capture`] knows all. Clients that look at a capture or change it are served by [`control`], which knows
 //! nothing of the rest but [`config`] and the counters of [`stats`]. [`reader`] opens finished files and knows none of
 //! these, nor do [`forecast`], which tells where their frames would go, [`merge`], which joins them, [`index`] and
@@ -62,9 +62,7 @@ pub mod control;
 pub mod device;
 mod error;
 pub mod extract;
-pub mod filter;
 pub mod forecast;
-pub mod frame;
 pub mod index;
 pub mod merge;
 pub mod name;
@@ -78,5 +76,7 @@ pub mod stats;
 mod sync;
 
 pub use error::Error;
+pub use wqcap_frame as frame;
+pub use wqcap_frame::filter;
 pub use wqcap_verbs as verbs;
 pub use wqcap_verbs::memory;

@@ -4,5 +4,5 @@
 pub(crate) use crossbeam_channel::Sender;
 pub(crate) use std::{
     hint,
-    sync::{Arc, Mutex, PoisonError, atomic},
+    sync::{Arc, Mutex, atomic},
 };

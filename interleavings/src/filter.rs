@@ -1,9 +1,10 @@
-//! The switch, over a stand-in for a compiled filter.
+//! The cell that a filter is changed in, over a stand-in for a compiled filter.
 
-#[path = "../../engine/src/filter/switch.rs"]
-mod switch;
+#[path = "../../engine/frame/src/filter/cell.rs"]
+mod cell;
 
-pub(crate) use switch::{Switch, Watch};
+use crate::sync;
+pub(crate) use cell::{FilterCell, FilterReader};
 
 /// A filter's text is all there is of it here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

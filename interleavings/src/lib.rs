@@ -18,6 +18,12 @@ mod rx;
 mod stats;
 mod sync;
 
+mod frame {
+    //! As in `wqcap-frame`.
+
+    pub(crate) const FCS_LEN: usize = 4;
+}
+
 mod pipeline {
     //! The gate of a queue's parsers; and the models, which see what only its neighbours may see.
 

@@ -1,7 +1,6 @@
 //! Stands in for a ring's slots: a token is a number, and its frame is that number.
 
-/// As in the engine.
-pub(crate) const FCS_LEN: usize = 4;
+use crate::frame::FCS_LEN;
 
 /// No memory is needed.
 pub(crate) struct SlotMemory;

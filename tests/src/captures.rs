@@ -1,7 +1,11 @@
 //! A folder of captures to replay: hundreds of real ones, well formed and malformed, beside the repository, or
 //! generated ones where that folder is absent.
 
-use crate::{Dir, binaries, files, frames, skip};
+use crate::{
+    Dir, binaries,
+    files::{self, Record},
+    frames, skip,
+};
 use std::path::{Path, PathBuf};
 
 /// A wire carries nothing shorter than an Ethernet header.
@@ -36,14 +40,19 @@ impl Captures {
         }
     }
 
+    /// The records of all of them.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        let all = self.files.iter();
+        all.flat_map(|it| files::read_as_it_stands(it)).collect()
+    }
+
     /// The frames of all of them that a wire can carry, as one capture in `dir`.
     #[must_use]
     pub fn everything(&self, dir: &Dir) -> (PathBuf, Vec<Vec<u8>>) {
-        let records = self
-            .files
-            .iter()
-            .flat_map(|it| files::read_as_it_stands(it));
-        let frames: Vec<_> = records
+        let frames: Vec<_> = self
+            .records()
+            .into_iter()
             .map(|it| it.bytes)
             .filter(|it| it.len() >= SHORTEST)
             .collect();

@@ -33,6 +33,12 @@ pub struct Record {
 }
 
 impl Record {
+    /// Bytes on the wire: some captures say less than they hold.
+    #[must_use]
+    pub fn wire_len(&self) -> u32 {
+        self.len.max(self.caplen)
+    }
+
     /// The number that a wire `synth:` puts at each frame's end.
     ///
     /// # Panics

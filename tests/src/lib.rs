@@ -11,6 +11,7 @@
 //! | [`wqcap`] | the `wqcap run` and `wqcap model` command lines, and a finished run with its files |
 //! | [`ledger`] | the summary, typed, and the sums every run must show |
 //! | [`files`] | capture files in and out, as plain records |
+//! | [`filters`] | expressions that filters are tested with |
 //! | [`frames`] | frames made by hand, with a sequence number where a test needs one |
 //! | [`mod@reference`] | the naive answer to "which queue takes this frame?" |
 //! | [`captures`] | a folder of real captures, or generated ones in its place |
@@ -33,6 +34,7 @@ pub mod dir;
 pub mod disks;
 pub mod duckdb;
 pub mod files;
+pub mod filters;
 pub mod frames;
 pub mod ledger;
 pub mod netns;

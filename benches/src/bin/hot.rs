@@ -7,7 +7,7 @@ use engine::{
         observer::Observer,
     },
     config::{SampleBy, Slice},
-    filter::{Filter, Switch},
+    filter::{Filter, FilterCell},
     frame::{FlowKey, Headers},
     pipeline::{
         Consumer, Frame,
@@ -98,14 +98,8 @@ fn filter(frames: &[Vec<u8>], times: usize) -> Outcome {
 fn reduce(frames: &[Vec<u8>], times: usize) -> Outcome {
     let filter = Filter::compile("tcp port 443")?;
     let reduction = Reduction::new(filter, 0, 2, SampleBy::Flow, Slice::L4);
-    let switch = Arc::new(Switch::new(reduction.filter.clone()));
-    let mut stage = Stage::new(
-        Count,
-        &reduction,
-        switch,
-        Arc::default(),
-        Observer::default(),
-    );
+    let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
+    let mut stage = Stage::new(Count, &reduction, cell, Arc::default(), Observer::default());
     for (bytes, ns) in in_turn(frames, times).zip(NS..) {
         let len = len(bytes);
         let fcs = None;

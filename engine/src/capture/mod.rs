@@ -10,7 +10,7 @@ use crate::{
     capture::port::Port,
     config::{Format, PipelineMode},
     device::{clock::ClockReport, counters::NicReader},
-    filter::{Filter, Switch},
+    filter::{Filter, FilterCell},
     pipeline::{
         Consumer, Fanout, FanoutAttr, Inline, Made, Place, Rest, Source, ToSink,
         reduce::{FcsReport, Stage, StageCounters},
@@ -102,7 +102,7 @@ struct Shared {
     control: Arc<Control>,
     counters: Vec<Arc<QueueCounters>>,
     budget: Option<Arc<Budget>>,
-    filter: Arc<Switch>,
+    filter: Arc<FilterCell>,
     /// What the NIC's rules take, where they were made of the filter.
     split: Option<Arc<Split>>,
     /// By queue and parser.
@@ -425,7 +425,7 @@ impl Capture {
             control: Arc::default(),
             counters: beginning.counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
-            filter: Arc::new(Switch::new(plan.reduction.filter.clone())),
+            filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
             split: plan.steering.split.clone().map(Arc::new),
             stages: (0..plan.stages()).map(|_| Arc::default()).collect(),
             parses: plan.parses(),
@@ -478,10 +478,8 @@ impl Capture {
         ring: Ring,
         source: S,
     ) -> Result<(), Error> {
-        let switch = Arc::clone(&self.shared.filter);
-        let stage = self
-            .shared
-            .stage(i, plan, switch, self.observers.observer(i));
+        let cell = Arc::clone(&self.shared.filter);
+        let stage = self.shared.stage(i, plan, cell, self.observers.observer(i));
         let counters = Arc::clone(&self.shared.counters[i]);
         let consumer = source.inline();
         // Made on the loop's own core, so that its memory is near.
@@ -512,15 +510,15 @@ impl Capture {
             memory: Arc::clone(ring.memory()),
             counters: Arc::clone(&self.shared.counters[i]),
             budget: self.shared.budget.clone(),
-            switch: Arc::clone(&self.shared.filter),
+            cell: Arc::clone(&self.shared.filter),
         };
         let filter = self.shared.filter.get();
         let first = queue.parsers.len() * i;
         let stages = (first..).zip(consumers).map(|(at, consumer)| {
-            let switch = Arc::new(Switch::new((*filter).clone()));
+            let cell = Arc::new(FilterCell::new((*filter).clone()));
             let observer = self.observers.observer(at);
-            let stage = self.shared.stage(at, plan, Arc::clone(&switch), observer);
-            (switch, move || stage(consumer))
+            let stage = self.shared.stage(at, plan, Arc::clone(&cell), observer);
+            (cell, move || stage(consumer))
         });
         let outlet = Fanout::start(attr, stages)?;
         self.spawn(plan, i, ring, move || outlet)
@@ -952,7 +950,7 @@ impl Shared {
         &self,
         i: usize,
         plan: &Plan,
-        switch: Arc<Switch>,
+        cell: Arc<FilterCell>,
         observer: O,
     ) -> impl FnOnce(C) -> Stage<C> + Send + use<C, O>
     where
@@ -960,7 +958,7 @@ impl Shared {
     {
         let reduction = plan.reduction.clone();
         let counters = Arc::clone(&self.stages[i]);
-        move |sink| Stage::new(sink, &reduction, switch, counters, observer())
+        move |sink| Stage::new(sink, &reduction, cell, counters, observer())
     }
 
     fn malformed(&self) -> Option<BTreeMap<&'static str, u64>> {

@@ -1,7 +1,8 @@
 //! The seam: what a capture feeds, whichever shape its pipeline has.
 
 use crate::{
-    rx::{FCS_LEN, Filled, SlotMemory},
+    frame::FCS_LEN,
+    rx::{Filled, SlotMemory},
     stats::Ends,
 };
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error,
-    filter::{Filter, Switch, Watch},
+    filter::{Filter, FilterCell, FilterReader},
     frame::{FlowKey, Headers},
     rx::{Filled, Lost, Outlet, Slot, SlotMemory, Stamper, Taken, pin},
     stats::{Budget, QueueCounters},
@@ -37,7 +37,7 @@ pub(crate) struct FanoutAttr<'a, S> {
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) budget: Option<Arc<Budget>>,
     /// The filter that holds.
-    pub(crate) switch: Arc<Switch>,
+    pub(crate) cell: Arc<FilterCell>,
 }
 
 /// A queue's parsers, as their loop sees them.
@@ -54,7 +54,7 @@ pub(crate) struct Fanout {
     spare: Vec<Vec<Item>>,
     /// A batch's frames while they are dealt out.
     dealing: Vec<Filled>,
-    watch: Watch,
+    reader: FilterReader,
     /// The filter, once it has changed.
     filter: Option<Arc<Filter>>,
     round: u64,
@@ -76,13 +76,13 @@ struct Lane {
 
 impl Fanout {
     /// Starts a queue's parsers. For each of them there is one of `stages`: what it judges by, to be made on its own
-    /// thread, and the switch that its filter comes through.
+    /// thread, and the cell that its filter comes through.
     ///
     /// # Errors
     /// A thread cannot be had.
     pub(crate) fn start<J, S, M>(
         attr: FanoutAttr<'_, S>,
-        stages: impl IntoIterator<Item = (Arc<Switch>, M)>,
+        stages: impl IntoIterator<Item = (Arc<FilterCell>, M)>,
     ) -> Result<Self, Error>
     where
         J: Judge,
@@ -92,7 +92,7 @@ impl Fanout {
         let share = (attr.slots as usize / 2 / attr.seats.len().max(1)).max(1);
         // A parcel has one frame at least, so that neither channel is ever fuller than this.
         let (home_in, home) = crossbeam_channel::bounded(share * attr.seats.len());
-        let watch = Watch::new(attr.switch);
+        let reader = FilterReader::new(attr.cell);
         let gate = Arc::new(Gate::new(GateAttr {
             sink: attr.sink,
             ordered: attr.ordered,
@@ -102,7 +102,7 @@ impl Fanout {
             home: home_in,
         }));
         let mut lanes = Vec::with_capacity(attr.seats.len());
-        for (number, (seat, (switch, judge))) in attr.seats.iter().zip(stages).enumerate() {
+        for (number, (seat, (cell, judge))) in attr.seats.iter().zip(stages).enumerate() {
             let (to, inbox) = crossbeam_channel::bounded(share);
             let (gate, memory) = (Arc::clone(&gate), Arc::clone(&attr.memory));
             let rest = match attr.rest {
@@ -117,7 +117,7 @@ impl Fanout {
                     let parser = Parser {
                         inbox,
                         judge: judge(),
-                        switch,
+                        cell,
                         gate,
                         memory,
                         rest,
@@ -145,7 +145,7 @@ impl Fanout {
             came: Vec::new(),
             spare: Vec::new(),
             dealing: Vec::new(),
-            watch,
+            reader,
             filter: None,
             round: 0,
             broken: None,
@@ -280,8 +280,8 @@ impl Outlet for Fanout {
         memory: &SlotMemory,
         stamper: &mut Stamper,
     ) -> Taken {
-        if self.watch.look() {
-            self.filter = Some(Arc::new(self.watch.filter().clone()));
+        if self.reader.refresh() {
+            self.filter = Some(Arc::new(self.reader.filter().clone()));
             for lane in &mut self.lanes {
                 lane.informed = false;
             }

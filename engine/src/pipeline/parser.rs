@@ -1,7 +1,7 @@
 //! A parser: a thread that judges the frames of the parcels it is sent.
 
 use super::{Consumer, Frame, Verdict, gate::Gate, parcel::Parcel};
-use crate::{filter::Switch, rx::SlotMemory};
+use crate::{filter::FilterCell, rx::SlotMemory};
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use serde::Serialize;
 use std::{
@@ -51,7 +51,7 @@ pub(super) struct Parser<J, S> {
     pub(super) inbox: Receiver<Parcel>,
     pub(super) judge: J,
     /// Where `judge` looks for its filter. Nobody else turns it, so that the filter changes with a parcel.
-    pub(super) switch: Arc<Switch>,
+    pub(super) cell: Arc<FilterCell>,
     pub(super) gate: Arc<Gate<S>>,
     pub(super) memory: Arc<SlotMemory>,
     pub(super) rest: Rest,
@@ -62,7 +62,7 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
     pub(super) fn run(mut self) {
         while let Some(mut parcel) = self.next() {
             if let Some(filter) = &parcel.filter {
-                self.switch.set((**filter).clone());
+                self.cell.set((**filter).clone());
             }
             self.judge.batch();
             for item in &mut parcel.items {

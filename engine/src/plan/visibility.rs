@@ -2,7 +2,7 @@
 //!
 //! May import: [`crate::config`], [`crate::device`]. Pure: facts and configuration in, sentences out.
 
-use crate::{config::Config, device::PortFacts, rx::FCS_LEN};
+use crate::{config::Config, device::PortFacts, frame::FCS_LEN};
 
 /// Bytes of an Ethernet header with two VLAN tags, which stand before the MTU's.
 const HEADER: u64 = 22;

@@ -2,11 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::RingAttr;
-use crate::verbs::{Mr, SCATTER_FCS};
+use crate::{
+    frame::FCS_LEN,
+    verbs::{Mr, SCATTER_FCS},
+};
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Bytes of a frame check sequence (IEEE 802.3).
-pub const FCS_LEN: usize = 4;
 
 /// The right to one slot's bytes. Neither `Copy` nor `Clone`: who holds it knows that the device does not write
 /// there.

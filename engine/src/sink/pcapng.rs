@@ -5,7 +5,7 @@
 use crate::sink::{Encoder, Origin, Record, Totals};
 use crate::{
     device::clock::ClockReport,
-    rx::FCS_LEN,
+    frame::FCS_LEN,
     stats::outage::{OutageLog, Teller},
 };
 use std::sync::{Arc, Mutex};

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     clock::{Conversion, Form, SharedConversion, Words},
-    filter::{Filter, Switch, Watch},
+    filter::{Filter, FilterCell, FilterReader},
     rx::{Filled, SlotMemory},
     stats::{Budget, QueueCounters},
     sync::{Arc, Mutex, Sender},
@@ -91,19 +91,19 @@ fn a_budget_is_never_exceeded_and_what_is_given_back_can_be_claimed() {
 #[test]
 fn who_sees_that_the_filter_changed_finds_the_new_one() {
     model(None, || {
-        let switch = Arc::new(Switch::new(Filter("ip")));
-        let mut watch = Watch::new(Arc::clone(&switch));
+        let cell = Arc::new(FilterCell::new(Filter("ip")));
+        let mut reader = FilterReader::new(Arc::clone(&cell));
         let hand = {
-            let switch = Arc::clone(&switch);
+            let cell = Arc::clone(&cell);
             thread::spawn(move || {
-                switch.set(Filter("tcp"));
-                switch.set(Filter("udp"));
+                cell.set(Filter("tcp"));
+                cell.set(Filter("udp"));
             })
         };
-        let mut before = watch.filter().clone();
+        let mut before = reader.filter().clone();
         for _ in 0..2 {
-            let changed = watch.look();
-            let now = watch.filter().clone();
+            let changed = reader.refresh();
+            let now = reader.filter().clone();
             assert!(
                 changed || now == before,
                 "{now:?} from one batch to the next"
@@ -114,8 +114,8 @@ fn who_sees_that_the_filter_changed_finds_the_new_one() {
             before = now;
         }
         hand.join().unwrap();
-        watch.look();
-        assert_eq!(*watch.filter(), Filter("udp"));
+        reader.refresh();
+        assert_eq!(*reader.filter(), Filter("udp"));
     });
 }
 

@@ -24,7 +24,7 @@ mod slice;
 use crate::{
     analysis::observer::Observer,
     config::{SampleBy, Slice},
-    filter::{Filter, Switch, Watch},
+    filter::{Filter, FilterCell, FilterReader},
     frame::{FlowKey, Headers, MalformedCounts},
     pipeline::{Consumer, Frame, Judge, Verdict},
 };
@@ -95,7 +95,7 @@ pub struct Stage<C> {
     inner: C,
     /// Whether there is anything to do.
     active: bool,
-    watch: Watch,
+    reader: FilterReader,
     window: Option<Window>,
     sampler: Sampler,
     slice: Slice,
@@ -112,7 +112,7 @@ impl<C: Consumer> Stage<C> {
     pub fn new(
         inner: C,
         reduction: &Reduction,
-        switch: Arc<Switch>,
+        cell: Arc<FilterCell>,
         published: Arc<StageCounters>,
         observer: Observer,
     ) -> Self {
@@ -123,7 +123,7 @@ impl<C: Consumer> Stage<C> {
         let mut stage = Self {
             inner,
             active: false,
-            watch: Watch::new(switch),
+            reader: FilterReader::new(cell),
             window: (reduction.dedup_ns > 0).then(|| Window::new(reduction.dedup_ns)),
             slice: reduction.slice,
             parses: reduction.slice != Slice::Whole
@@ -141,7 +141,7 @@ impl<C: Consumer> Stage<C> {
     }
 
     fn settle(&mut self) {
-        self.active = self.watch.filter().program().is_some()
+        self.active = self.reader.filter().program().is_some()
             || self.window.is_some()
             || !matches!(self.sampler, Sampler::All)
             || self.verify_fcs
@@ -154,7 +154,7 @@ impl<C: Consumer> Stage<C> {
         if self.verify_fcs {
             self.fcs.verify(&mut frame);
         }
-        if !self.watch.filter().accepts(frame.bytes, frame.len) {
+        if !self.reader.filter().accepts(frame.bytes, frame.len) {
             return (Verdict::Filtered, frame);
         }
         if let Some(window) = &mut self.window
@@ -219,9 +219,9 @@ impl<C: Consumer> Consumer for Stage<C> {
     #[inline]
     fn batch(&mut self) {
         self.publish();
-        if self.watch.look() {
+        if self.reader.refresh() {
             self.settle();
-            self.inner.changed(self.watch.filter().expression());
+            self.inner.changed(self.reader.filter().expression());
         }
         self.observer.batch();
         self.inner.batch();
@@ -294,9 +294,9 @@ mod tests {
     }
 
     fn stage(reduction: &Reduction) -> Stage<Kept> {
-        let switch = Arc::new(Switch::new(reduction.filter.clone()));
+        let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
         let observer = Observer::default();
-        Stage::new(Kept::default(), reduction, switch, Arc::default(), observer)
+        Stage::new(Kept::default(), reduction, cell, Arc::default(), observer)
     }
 
     fn give(stage: &mut Stage<Kept>, bytes: &[u8], ns: u64) -> Verdict {
@@ -375,20 +375,20 @@ mod tests {
     #[test]
     fn another_filter_holds_from_the_next_batch_on() {
         let reduction = reduction("", 0, 1, Slice::Whole);
-        let switch = Arc::new(Switch::new(reduction.filter.clone()));
+        let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
         let mut stage = Stage::new(
             Kept::default(),
             &reduction,
-            Arc::clone(&switch),
+            Arc::clone(&cell),
             Arc::default(),
             Observer::default(),
         );
         Consumer::batch(&mut stage);
-        switch.set(Filter::compile("arp").unwrap());
+        cell.set(Filter::compile("arp").unwrap());
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
         Consumer::batch(&mut stage);
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Filtered);
-        switch.set(Filter::default());
+        cell.set(Filter::default());
         Consumer::batch(&mut stage);
         assert!(!stage.active);
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
@@ -400,11 +400,11 @@ mod tests {
         let published = Arc::new(StageCounters::default());
         let reduction = reduction("", 0, 1, Slice::L4);
         assert!(reduction.parses());
-        let switch = Arc::new(Switch::default());
+        let cell = Arc::new(FilterCell::default());
         let mut stage = Stage::new(
             Kept::default(),
             &reduction,
-            switch,
+            cell,
             Arc::clone(&published),
             Observer::default(),
         );

@@ -1,6 +1,6 @@
 //! The part of a filter expression that a NIC can do, as rules.
 //!
-//! What a filter knows of the frames it keeps ([`Known`]) becomes matches that take all of them, and as few others as
+//! What a filter knows of the frames it keeps ([`Constraints`]) becomes matches that take all of them, and as few others as
 //! rules can tell apart. The expression itself is still asked of what they take, so that exactly its frames are kept.
 //!
 //! NICs differ in how far they look, and rules must not depend on it. So what follows from an S-tag or an extension
@@ -9,7 +9,7 @@
 //! short or broken match no rule that asks for one, and so are with the kernel.
 
 use super::{Ip, Masked, Match, VLAN_ID, describe, mac, wide};
-use crate::filter::{Filter, From, Known};
+use crate::filter::{Constraints, Filter, Origin};
 use rss::profile::Profile;
 use serde::Serialize;
 
@@ -48,7 +48,7 @@ impl Split {
     /// There is nothing in it that rules can do: in words.
     pub(super) fn of(filter: &Filter) -> Result<Self, String> {
         let known = filter
-            .known()
+            .constraints()
             .ok_or("it has too many alternatives, or a loop as of protochain")?;
         let mut matches = Vec::new();
         for it in known.iter().flat_map(matches_of) {
@@ -102,18 +102,18 @@ fn add(matches: &mut Vec<Match>, it: Match) {
 }
 
 /// Matches that together take every frame of which this is known.
-fn matches_of(known: &Known) -> Vec<Match> {
+fn matches_of(known: &Constraints) -> Vec<Match> {
     let mut it = Match::default();
     for (i, at) in (0..6).enumerate() {
-        let bits = known.byte(From::Start, at);
+        let bits = known.byte(Origin::Start, at);
         (it.dst_mac.mask[i], it.dst_mac.value[i]) = (bits.mask, bits.value);
     }
     behind_tags(known, it, 12, 0)
 }
 
 /// The same, of frames whose next EtherType is at this offset behind so many tags.
-fn behind_tags(known: &Known, it: Match, at: u32, tags: u32) -> Vec<Match> {
-    let Some(ethertype) = known.half(From::Start, at) else {
+fn behind_tags(known: &Constraints, it: Match, at: u32, tags: u32) -> Vec<Match> {
+    let Some(ethertype) = known.half(Origin::Start, at) else {
         return vec![it];
     };
     let plain = Match {
@@ -136,8 +136,8 @@ fn behind_tags(known: &Known, it: Match, at: u32, tags: u32) -> Vec<Match> {
 }
 
 /// With the identifier of a C-VLAN tag, which rules match in the first tag alone.
-fn tagged(known: &Known, it: Match, at: u32, tags: u32) -> Match {
-    let [high, low] = [2, 3].map(|i| known.byte(From::Start, at + i));
+fn tagged(known: &Constraints, it: Match, at: u32, tags: u32) -> Match {
+    let [high, low] = [2, 3].map(|i| known.byte(Origin::Start, at + i));
     let mask = u16::from_be_bytes([high.mask, low.mask]) & VLAN_ID;
     if tags > 0 || mask != VLAN_ID {
         return it;
@@ -150,8 +150,8 @@ fn tagged(known: &Known, it: Match, at: u32, tags: u32) -> Match {
 }
 
 /// Of IPv4 packets, whose header begins at this offset. If nothing is known but that, `plain` takes broken ones too.
-fn ipv4(known: &Known, it: Match, header: u32, plain: Match) -> Vec<Match> {
-    let byte = |at| known.byte(From::Start, header + at);
+fn ipv4(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match> {
+    let byte = |at| known.byte(Origin::Start, header + at);
     let proto = byte(9);
     let proto = (proto.mask == 0xff).then_some(proto.value);
     let packet = Match {
@@ -166,15 +166,15 @@ fn ipv4(known: &Known, it: Match, header: u32, plain: Match) -> Vec<Match> {
         known.mask & bits == bits && known.value & bits == 0
     });
     if whole {
-        return vec![ports(known, packet, From::BehindIpv4(header), 0)];
+        return vec![ports(known, packet, Origin::BehindIpv4(header), 0)];
     }
     with_broken(packet, it, plain)
 }
 
 /// The same of IPv6 packets.
-fn ipv6(known: &Known, it: Match, header: u32, plain: Match) -> Vec<Match> {
+fn ipv6(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match> {
     let next = |at| {
-        let bits = known.byte(From::Start, header + at);
+        let bits = known.byte(Origin::Start, header + at);
         (bits.mask == 0xff).then_some(bits.value)
     };
     let packet = Match {
@@ -192,7 +192,7 @@ fn ipv6(known: &Known, it: Match, header: u32, plain: Match) -> Vec<Match> {
             vec![of(FRAGMENT), of(behind)]
         }
         (Some(proto), _) if !EXTENSIONS.contains(&proto) => {
-            vec![ports(known, of(proto), From::Start, header + 40)]
+            vec![ports(known, of(proto), Origin::Start, header + 40)]
         }
         _ => with_broken(packet, it, plain),
     }
@@ -212,7 +212,7 @@ fn with_broken(packet: Match, it: Match, plain: Match) -> Vec<Match> {
 }
 
 /// With the ports of a packet that is no fragment.
-fn ports(known: &Known, it: Match, from: From, at: u32) -> Match {
+fn ports(known: &Constraints, it: Match, from: Origin, at: u32) -> Match {
     if !it.proto.is_some_and(|proto| [6, 17].contains(&proto)) {
         return it;
     }
@@ -232,9 +232,9 @@ fn ports(known: &Known, it: Match, from: From, at: u32) -> Match {
 }
 
 /// What is known of an address.
-fn number(known: &Known, at: u32, len: u32) -> Masked<u128> {
+fn number(known: &Constraints, at: u32, len: u32) -> Masked<u128> {
     (at..at + len).fold(Masked::default(), |it, at| {
-        let bits = known.byte(From::Start, at);
+        let bits = known.byte(Origin::Start, at);
         Masked {
             value: it.value << 8 | u128::from(bits.value),
             mask: it.mask << 8 | u128::from(bits.mask),

@@ -1,0 +1,20 @@
+//! The short way through tunnels, and the flow it leads to.
+#![no_main]
+
+use wqcap_frame::{FlowKey, Headers};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|frame: &[u8]| {
+    let headers = Headers::innermost(frame);
+    assert!(headers.end() <= frame.len(), "{headers:?}");
+    let there = FlowKey::of(frame, &headers);
+    let mut back = headers;
+    back.tuple = headers.tuple.reversed();
+    if headers.l3().is_some() {
+        assert_eq!(there, FlowKey::of(frame, &back));
+        assert_eq!(
+            FlowKey::spread(frame, &headers),
+            FlowKey::spread(frame, &back)
+        );
+    }
+});

@@ -1,0 +1,45 @@
+//! Every view on its own: the first byte chooses, the rest is what it reads.
+#![no_main]
+
+use wqcap_frame::{
+    Ah, Arp, Erspan, Esp, Ethernet, Extension, Geneve, Gre, Gtp, Icmp, Icmpv6, Ipv4, Ipv6,
+    Ipv6Fragment, Llc, Mpls, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
+};
+use libfuzzer_sys::fuzz_target;
+use std::hint::black_box;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((choice, bytes)) = input.split_first() else {
+        return;
+    };
+    match choice % 24 {
+        0 => _ = Ethernet::new(bytes).map(|it| black_box((it.dst(), it.src(), it.ethertype()))),
+        1 => _ = Llc::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
+        2 => _ = Vlan::new(bytes).map(|it| black_box((it.id(), it.priority(), it.ethertype()))),
+        3 => _ = Mpls::new(bytes).map(|it| black_box((it.label(), it.next(bytes)))),
+        4 => _ = Pppoe::new(bytes).map(|it| black_box((it.session(), it.end(), it.fault()))),
+        5 => _ = Ppp::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
+        6 => _ = Arp::new(bytes).map(|it| black_box((it.operation(), it.fields().is_some()))),
+        7 => _ = Ipv4::new(bytes).map(|it| black_box((it.src(), it.options().len(), it.extent()))),
+        8 => _ = Ipv6::new(bytes).map(|it| black_box((it.src(), it.dst(), it.extent()))),
+        9 => _ = Extension::new(bytes).map(|it| black_box((it.header_len(), it.next_header()))),
+        10 => _ = Ipv6Fragment::new(bytes).map(|it| black_box((it.offset(), it.identification()))),
+        11 => _ = Ah::new(bytes).map(|it| black_box((it.header_len(), it.spi()))),
+        12 => _ = Esp::new(bytes).map(|it| black_box((it.spi(), it.sequence()))),
+        13 => {
+            _ = Tcp::new(bytes).map(|it| {
+                _ = black_box((it.flags(), it.extent(), it.options().map(Iterator::count)));
+            });
+        }
+        14 => _ = Udp::new(bytes).map(|it| black_box((it.fault(), it.next()))),
+        15 => _ = Sctp::new(bytes).map(|it| black_box((it.src_port(), it.tag()))),
+        16 => _ = Icmp::new(bytes).map(|it| black_box(it.message().map(|m| m.icmp_type()))),
+        17 => _ = Icmpv6::new(bytes).map(|it| black_box(it.message().map(|m| m.icmp_type()))),
+        18 => _ = Gre::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
+        19 => _ = Erspan::new(bytes, 2).map(|it| black_box((it.session(), it.next(bytes)))),
+        20 => _ = Erspan::new(bytes, 3).map(|it| black_box((it.header_len(), it.next(bytes)))),
+        21 => _ = Vxlan::new(bytes).map(|it| black_box((it.vni(), it.next(choice & 0x80 != 0)))),
+        22 => _ = Geneve::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
+        _ => _ = Gtp::new(bytes).map(|it| black_box((it.header_len(), it.teid(), it.next(bytes)))),
+    }
+});

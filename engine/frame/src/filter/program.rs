@@ -1,0 +1,680 @@
+//! A verified classic BPF program and its interpreter.
+//!
+//! The machine is that of the BSD packet filter (McCanne and Jacobson, USENIX 1993): an accumulator, an index register,
+//! sixteen words of scratch memory, loads from the frame, forward jumps. Codes are those of `pcap/bpf.h`.
+//!
+//! Instructions are decoded once: jumps become indices, and a load with the comparison behind it, which is most of what
+//! libpcap emits, becomes one step. Jumps go forward, but for the loop of `protochain`; rounds are counted there, so
+//! that every run ends.
+
+/// An instruction as classic BPF has it: code, both jumps, constant.
+pub type Instruction = (u16, u8, u8, u32);
+
+/// Words of scratch memory.
+const MEMORY: usize = 16;
+/// Loads at this offset and above ask the kernel, not the frame (`SKF_AD_OFF`).
+const ANCILLARY: u32 = 0xffff_f000;
+/// The longest program that is taken; libpcap's own limit is lower.
+const LONGEST: usize = 65_535;
+/// Jumps back that a run may take: as many as the longest frame has extension headers.
+const MOST_ROUNDS: u32 = 32_768;
+
+/// Why a program is not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It asks the kernel: for a direction, an interface, a mark.
+    #[error(
+        "asks for what is not in the frame (direction, interface or packet mark); leave that out"
+    )]
+    NotInFrame,
+    /// An instruction that does not exist.
+    #[error("compiles to an instruction that is unknown here")]
+    Instruction,
+    /// A jump out of the program, or a program without an end.
+    #[error("compiles to a program that does not end")]
+    Endless,
+    /// More instructions than are taken.
+    #[error("compiles to more than 65535 instructions; shorten it")]
+    TooLong,
+}
+
+/// Operand of an arithmetic or jump instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operand {
+    Constant(u32),
+    Index,
+}
+
+/// Arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alu {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Mod,
+    Or,
+    And,
+    Xor,
+    Lsh,
+    Rsh,
+}
+
+/// Comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Test {
+    Equal,
+    Greater,
+    AtLeast,
+    AnyBit,
+}
+
+/// A decoded instruction. `yes` and `no` are indices of instructions, always further on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    Word(u32),
+    Half(u32),
+    Byte(u32),
+    WordAt(u32),
+    HalfAt(u32),
+    ByteAt(u32),
+    Constant(u32),
+    Length,
+    Load(u8),
+    IndexConstant(u32),
+    IndexLength,
+    IndexLoad(u8),
+    /// The length of an IPv4 header at this offset.
+    IndexHeader(u32),
+    Store(u8),
+    StoreIndex(u8),
+    And(u32),
+    Add(u32),
+    Rsh(u32),
+    Lsh(u32),
+    /// What is rarer, or takes the index.
+    Alu(Alu, Operand),
+    Negate,
+    Jump(u16),
+    /// To an earlier instruction, for another round.
+    JumpBack(u16),
+    Equal {
+        with: u32,
+        yes: u16,
+        no: u16,
+    },
+    Greater {
+        with: u32,
+        yes: u16,
+        no: u16,
+    },
+    AtLeast {
+        with: u32,
+        yes: u16,
+        no: u16,
+    },
+    AnyBit {
+        with: u32,
+        yes: u16,
+        no: u16,
+    },
+    IfIndex {
+        test: Test,
+        yes: u16,
+        no: u16,
+    },
+    /// `HalfAt` and `Equal`.
+    HalfAtEqual {
+        at: u32,
+        with: u16,
+        yes: u16,
+        no: u16,
+    },
+    /// `Half` and `AnyBit`.
+    HalfAnyBit {
+        at: u32,
+        with: u16,
+        yes: u16,
+        no: u16,
+    },
+    /// `Half` and `Equal`.
+    HalfEqual {
+        at: u32,
+        with: u16,
+        yes: u16,
+        no: u16,
+    },
+    /// `Byte` and `Equal`.
+    ByteEqual {
+        at: u32,
+        with: u8,
+        yes: u16,
+        no: u16,
+    },
+    /// `Word` and `Equal`.
+    WordEqual {
+        at: u32,
+        with: u32,
+        yes: u16,
+        no: u16,
+    },
+    Return(u32),
+    ReturnAccumulator,
+    ToIndex,
+    FromIndex,
+}
+
+/// A program that ends and reads nothing but the frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    ops: Box<[Op]>,
+    /// Whether scratch memory is used: if not, none is cleared.
+    remembers: bool,
+}
+
+impl Program {
+    /// Verifies and decodes.
+    ///
+    /// # Errors
+    /// It asks for what is not in a frame, or it is no program that libpcap would emit.
+    pub fn new(instructions: &[Instruction]) -> Result<Self, Refused> {
+        if instructions.len() > LONGEST {
+            return Err(Refused::TooLong);
+        }
+        let ops: Result<Box<[Op]>, Refused> = instructions
+            .iter()
+            .enumerate()
+            .map(|(at, instruction)| decode(at, *instruction, instructions.len()))
+            .collect();
+        let mut ops = ops?;
+        // Jumps stay inside and go forward, but for counted ones, so a program whose last step returns always does.
+        if !matches!(ops.last(), Some(Op::Return(_) | Op::ReturnAccumulator)) {
+            return Err(Refused::Endless);
+        }
+        // The comparison stays where it is, for jumps that lead to it.
+        for at in 1..ops.len() {
+            if let Some(joined) = join(ops[at - 1], ops[at]) {
+                ops[at - 1] = joined;
+            }
+        }
+        let store = |op: &Op| matches!(op, Op::Store(_) | Op::StoreIndex(_));
+        let load = |op: &Op| matches!(op, Op::Load(_) | Op::IndexLoad(_));
+        let remembers = ops.iter().any(|op| store(op) || load(op));
+        Ok(Self { ops, remembers })
+    }
+
+    /// The instructions.
+    pub(super) fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// How many instructions there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Never: a program has at least an end.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Whether a frame is kept. `len` is its length on the wire.
+    #[inline]
+    #[must_use]
+    pub fn accepts(&self, frame: &[u8], len: u32) -> bool {
+        self.run(frame, len) != 0
+    }
+
+    /// Runs to the end and returns what the program returns: how many bytes to keep, 0 for none. A load from outside
+    /// the frame and a division by zero end it with 0.
+    #[must_use]
+    pub fn run(&self, frame: &[u8], len: u32) -> u32 {
+        let result = if self.remembers {
+            self.steps::<MEMORY>(frame, len)
+        } else {
+            self.steps::<1>(frame, len)
+        };
+        result.unwrap_or(0)
+    }
+
+    #[inline]
+    fn steps<const CELLS: usize>(&self, frame: &[u8], len: u32) -> Option<u32> {
+        let (mut a, mut x) = (0_u32, 0_u32);
+        let mut memory = [0_u32; CELLS];
+        let (mut at, mut rounds) = (0_usize, MOST_ROUNDS);
+        loop {
+            let op = *self.ops.get(at)?;
+            at += 1;
+            // A branch, not a conditional move: the next instruction must not wait for the frame's bytes. Either side
+            // may be the cold one for that.
+            let choose = |yes: u16, no: u16, holds: bool| {
+                if holds {
+                    std::hint::cold_path();
+                    usize::from(yes)
+                } else {
+                    usize::from(no)
+                }
+            };
+            match op {
+                Op::HalfEqual {
+                    at: offset,
+                    with,
+                    yes,
+                    no,
+                } => {
+                    let half = half(frame, offset as usize)?;
+                    a = u32::from(half);
+                    at = choose(yes, no, half == with);
+                }
+                Op::ByteEqual {
+                    at: offset,
+                    with,
+                    yes,
+                    no,
+                } => {
+                    let byte = *frame.get(offset as usize)?;
+                    a = u32::from(byte);
+                    at = choose(yes, no, byte == with);
+                }
+                Op::WordEqual {
+                    at: offset,
+                    with,
+                    yes,
+                    no,
+                } => {
+                    a = word(frame, offset as usize)?;
+                    at = choose(yes, no, a == with);
+                }
+                Op::HalfAtEqual {
+                    at: offset,
+                    with,
+                    yes,
+                    no,
+                } => {
+                    let half = half(frame, x as usize + offset as usize)?;
+                    a = u32::from(half);
+                    at = choose(yes, no, half == with);
+                }
+                Op::HalfAnyBit {
+                    at: offset,
+                    with,
+                    yes,
+                    no,
+                } => {
+                    let half = half(frame, offset as usize)?;
+                    a = u32::from(half);
+                    at = choose(yes, no, half & with != 0);
+                }
+                Op::Equal { with, yes, no } => at = choose(yes, no, a == with),
+                Op::Greater { with, yes, no } => at = choose(yes, no, a > with),
+                Op::AtLeast { with, yes, no } => at = choose(yes, no, a >= with),
+                Op::AnyBit { with, yes, no } => at = choose(yes, no, a & with != 0),
+                Op::And(k) => a &= k,
+                Op::Add(k) => a = a.wrapping_add(k),
+                Op::Rsh(k) => a >>= k & 31,
+                Op::Lsh(k) => a <<= k & 31,
+                Op::IfIndex { test, yes, no } => at = choose(yes, no, test.holds(a, x)),
+                Op::Word(k) => a = word(frame, k as usize)?,
+                Op::Half(k) => a = u32::from(half(frame, k as usize)?),
+                Op::Byte(k) => a = u32::from(*frame.get(k as usize)?),
+                Op::WordAt(k) => a = word(frame, x as usize + k as usize)?,
+                Op::HalfAt(k) => a = u32::from(half(frame, x as usize + k as usize)?),
+                Op::ByteAt(k) => a = u32::from(*frame.get(x as usize + k as usize)?),
+                Op::IndexHeader(k) => x = u32::from(*frame.get(k as usize)? & 15) * 4,
+                Op::Alu(alu, Operand::Constant(k)) => a = alu.of(a, k)?,
+                Op::Alu(alu, Operand::Index) => a = alu.of(a, x)?,
+                Op::Negate => a = a.wrapping_neg(),
+                Op::Jump(to) => at = usize::from(to),
+                Op::JumpBack(to) => {
+                    rounds = rounds.checked_sub(1)?;
+                    at = usize::from(to);
+                }
+                Op::Return(k) => return Some(k),
+                Op::ReturnAccumulator => return Some(a),
+                Op::Constant(k) => a = k,
+                Op::Length => a = len,
+                Op::Load(cell) => a = memory[usize::from(cell) % CELLS],
+                Op::IndexConstant(k) => x = k,
+                Op::IndexLength => x = len,
+                Op::IndexLoad(cell) => x = memory[usize::from(cell) % CELLS],
+                Op::Store(cell) => memory[usize::from(cell) % CELLS] = a,
+                Op::StoreIndex(cell) => memory[usize::from(cell) % CELLS] = x,
+                Op::ToIndex => x = a,
+                Op::FromIndex => a = x,
+            }
+        }
+    }
+}
+
+impl Test {
+    #[inline]
+    fn holds(self, a: u32, b: u32) -> bool {
+        match self {
+            Self::Equal => a == b,
+            Self::Greater => a > b,
+            Self::AtLeast => a >= b,
+            Self::AnyBit => a & b != 0,
+        }
+    }
+}
+
+impl Alu {
+    #[inline]
+    fn of(self, a: u32, b: u32) -> Option<u32> {
+        Some(match self {
+            Self::Add => a.wrapping_add(b),
+            Self::Sub => a.wrapping_sub(b),
+            Self::Mul => a.wrapping_mul(b),
+            Self::Div => a.checked_div(b)?,
+            Self::Mod => a.checked_rem(b)?,
+            Self::Or => a | b,
+            Self::And => a & b,
+            Self::Xor => a ^ b,
+            Self::Lsh => a.checked_shl(b).unwrap_or(0),
+            Self::Rsh => a.checked_shr(b).unwrap_or(0),
+        })
+    }
+}
+
+#[inline]
+fn half(frame: &[u8], at: usize) -> Option<u16> {
+    let bytes = frame.get(at..at.checked_add(2)?)?;
+    Some(u16::from_be_bytes(bytes.try_into().ok()?))
+}
+
+#[inline]
+fn word(frame: &[u8], at: usize) -> Option<u32> {
+    let bytes = frame.get(at..at.checked_add(4)?)?;
+    Some(u32::from_be_bytes(bytes.try_into().ok()?))
+}
+
+/// A load and the comparison behind it, as one.
+fn join(load: Op, then: Op) -> Option<Op> {
+    match (load, then) {
+        (Op::Half(at), Op::Equal { with, yes, no }) => {
+            let with = u16::try_from(with).ok()?;
+            Some(Op::HalfEqual { at, with, yes, no })
+        }
+        (Op::HalfAt(at), Op::Equal { with, yes, no }) => {
+            let with = u16::try_from(with).ok()?;
+            Some(Op::HalfAtEqual { at, with, yes, no })
+        }
+        (Op::Half(at), Op::AnyBit { with, yes, no }) => {
+            let with = u16::try_from(with).ok()?;
+            Some(Op::HalfAnyBit { at, with, yes, no })
+        }
+        (Op::Byte(at), Op::Equal { with, yes, no }) => {
+            let with = u8::try_from(with).ok()?;
+            Some(Op::ByteEqual { at, with, yes, no })
+        }
+        (Op::Word(at), Op::Equal { with, yes, no }) => Some(Op::WordEqual { at, with, yes, no }),
+        _ => None,
+    }
+}
+
+fn decode(at: usize, (code, jt, jf, k): Instruction, len: usize) -> Result<Op, Refused> {
+    let jump = |by: usize| {
+        let to = (at + 1).saturating_add(by);
+        if to < len {
+            u16::try_from(to).ok()
+        } else {
+            None
+        }
+        .ok_or(Refused::Endless)
+    };
+    let cell = || {
+        let cell = u8::try_from(k).ok();
+        cell.filter(|it| usize::from(*it) < MEMORY)
+            .ok_or(Refused::Instruction)
+    };
+    // A load relative to the index may reach the kernel's offsets only with an offset that is one of them.
+    let in_frame = |op: Op| {
+        if k >= ANCILLARY {
+            Err(Refused::NotInFrame)
+        } else {
+            Ok(op)
+        }
+    };
+    let operand = if code & 0x08 == 0 {
+        Operand::Constant(k)
+    } else {
+        Operand::Index
+    };
+    let alu = |alu: Alu| {
+        Ok(match (alu, operand) {
+            (Alu::And, Operand::Constant(k)) => Op::And(k),
+            (Alu::Add, Operand::Constant(k)) => Op::Add(k),
+            (Alu::Rsh, Operand::Constant(k @ 0..32)) => Op::Rsh(k),
+            (Alu::Lsh, Operand::Constant(k @ 0..32)) => Op::Lsh(k),
+            _ => Op::Alu(alu, operand),
+        })
+    };
+    let test = |test: Test| {
+        let (yes, no) = (jump(jt.into())?, jump(jf.into())?);
+        Ok(match (test, operand) {
+            (_, Operand::Index) => Op::IfIndex { test, yes, no },
+            (Test::Equal, Operand::Constant(with)) => Op::Equal { with, yes, no },
+            (Test::Greater, Operand::Constant(with)) => Op::Greater { with, yes, no },
+            (Test::AtLeast, Operand::Constant(with)) => Op::AtLeast { with, yes, no },
+            (Test::AnyBit, Operand::Constant(with)) => Op::AnyBit { with, yes, no },
+        })
+    };
+    match code {
+        0x20 => in_frame(Op::Word(k)),
+        0x28 => in_frame(Op::Half(k)),
+        0x30 => in_frame(Op::Byte(k)),
+        0x40 => in_frame(Op::WordAt(k)),
+        0x48 => in_frame(Op::HalfAt(k)),
+        0x50 => in_frame(Op::ByteAt(k)),
+        0x00 => Ok(Op::Constant(k)),
+        0x80 => Ok(Op::Length),
+        0x60 => Ok(Op::Load(cell()?)),
+        0x01 => Ok(Op::IndexConstant(k)),
+        0x81 => Ok(Op::IndexLength),
+        0x61 => Ok(Op::IndexLoad(cell()?)),
+        0xb1 => in_frame(Op::IndexHeader(k)),
+        0x02 => Ok(Op::Store(cell()?)),
+        0x03 => Ok(Op::StoreIndex(cell()?)),
+        0x04 | 0x0c => alu(Alu::Add),
+        0x14 | 0x1c => alu(Alu::Sub),
+        0x24 | 0x2c => alu(Alu::Mul),
+        0x34 | 0x3c => alu(Alu::Div),
+        0x44 | 0x4c => alu(Alu::Or),
+        0x54 | 0x5c => alu(Alu::And),
+        0x64 | 0x6c => alu(Alu::Lsh),
+        0x74 | 0x7c => alu(Alu::Rsh),
+        0x84 => Ok(Op::Negate),
+        0x94 | 0x9c => alu(Alu::Mod),
+        0xa4 | 0xac => alu(Alu::Xor),
+        0x05 => {
+            let back = usize::try_from(k.wrapping_neg())
+                .ok()
+                .filter(|it| *it <= at + 1);
+            match back.filter(|it| *it != 0) {
+                // To itself would be a loop that changes nothing.
+                Some(1) => Err(Refused::Endless),
+                Some(by) => Ok(Op::JumpBack(u16::try_from(at + 1 - by).unwrap_or(0))),
+                None => Ok(Op::Jump(jump(usize::try_from(k).unwrap_or(usize::MAX))?)),
+            }
+        }
+        0x15 | 0x1d => test(Test::Equal),
+        0x25 | 0x2d => test(Test::Greater),
+        0x35 | 0x3d => test(Test::AtLeast),
+        0x45 | 0x4d => test(Test::AnyBit),
+        0x06 => Ok(Op::Return(k)),
+        0x16 => Ok(Op::ReturnAccumulator),
+        0x07 => Ok(Op::ToIndex),
+        0x87 => Ok(Op::FromIndex),
+        _ => Err(Refused::Instruction),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RETURN_A: Instruction = (0x16, 0, 0, 0);
+
+    fn run(instructions: &[Instruction], frame: &[u8]) -> u32 {
+        let program = Program::new(instructions).unwrap();
+        program.run(frame, u32::try_from(frame.len()).unwrap() + 100)
+    }
+
+    #[test]
+    fn every_instruction() {
+        let frame = [0x45, 1, 2, 3, 4, 5, 6, 7];
+        for (instructions, result) in [
+            (&[(0x20, 0, 0, 1)][..], 0x0102_0304),
+            (&[(0x28, 0, 0, 6)], 0x0607),
+            (&[(0x30, 0, 0, 7)], 7),
+            (&[(0x01, 0, 0, 2), (0x40, 0, 0, 2)], 0x0405_0607),
+            (&[(0x01, 0, 0, 2), (0x48, 0, 0, 1)], 0x0304),
+            (&[(0x01, 0, 0, 2), (0x50, 0, 0, 1)], 3),
+            (&[(0x00, 0, 0, 9)], 9),
+            (&[(0x80, 0, 0, 0)], 108),
+            (&[(0x81, 0, 0, 0), (0x87, 0, 0, 0)], 108),
+            (&[(0xb1, 0, 0, 0), (0x87, 0, 0, 0)], 20),
+            (
+                &[
+                    (0x00, 0, 0, 5),
+                    (0x02, 0, 0, 3),
+                    (0x00, 0, 0, 1),
+                    (0x60, 0, 0, 3),
+                ],
+                5,
+            ),
+            (&[(0x01, 0, 0, 5), (0x03, 0, 0, 15), (0x60, 0, 0, 15)], 5),
+            (
+                &[
+                    (0x00, 0, 0, 5),
+                    (0x02, 0, 0, 0),
+                    (0x61, 0, 0, 0),
+                    (0x87, 0, 0, 0),
+                ],
+                5,
+            ),
+            (
+                &[
+                    (0x00, 0, 0, 5),
+                    (0x07, 0, 0, 0),
+                    (0x00, 0, 0, 6),
+                    (0x0c, 0, 0, 0),
+                ],
+                11,
+            ),
+            (&[(0x00, 0, 0, 5), (0x04, 0, 0, u32::MAX)], 4),
+            (&[(0x00, 0, 0, 5), (0x14, 0, 0, 6)], u32::MAX),
+            (&[(0x00, 0, 0, 5), (0x24, 0, 0, 6)], 30),
+            (&[(0x00, 0, 0, 50), (0x34, 0, 0, 6)], 8),
+            (&[(0x00, 0, 0, 50), (0x94, 0, 0, 6)], 2),
+            (&[(0x00, 0, 0, 5), (0x44, 0, 0, 6)], 7),
+            (&[(0x00, 0, 0, 5), (0x54, 0, 0, 6)], 4),
+            (&[(0x00, 0, 0, 5), (0xa4, 0, 0, 6)], 3),
+            (&[(0x00, 0, 0, 5), (0x64, 0, 0, 6)], 320),
+            (&[(0x00, 0, 0, 5), (0x64, 0, 0, 32)], 0),
+            (&[(0x00, 0, 0, 320), (0x74, 0, 0, 6)], 5),
+            (&[(0x00, 0, 0, 5), (0x84, 0, 0, 0)], 5_u32.wrapping_neg()),
+            (&[(0x05, 0, 0, 1), (0x06, 0, 0, 1), (0x00, 0, 0, 2)], 2),
+        ] {
+            let mut program = instructions.to_vec();
+            program.push(RETURN_A);
+            assert_eq!(run(&program, &frame), result, "{instructions:?}");
+        }
+    }
+
+    #[test]
+    fn comparisons() {
+        for (code, a, k, holds) in [
+            (0x15, 5, 5, true),
+            (0x15, 5, 6, false),
+            (0x25, 6, 5, true),
+            (0x25, 5, 5, false),
+            (0x35, 5, 5, true),
+            (0x35, 4, 5, false),
+            (0x45, 6, 4, true),
+            (0x45, 6, 1, false),
+        ] {
+            let ends = [(0x06, 0, 0, 1), (0x06, 0, 0, 2)];
+            let with_constant = [(0x00, 0, 0, a), (code, 0, 1, k), ends[0], ends[1]];
+            let x = (0x01, 0, 0, k);
+            let with_index = [(0x00, 0, 0, a), x, (code | 8, 0, 1, 0), ends[0], ends[1]];
+            let expected = if holds { 1 } else { 2 };
+            assert_eq!(run(&with_constant, &[]), expected, "{code:x}");
+            assert_eq!(run(&with_index, &[]), expected, "{code:x}");
+        }
+    }
+
+    #[test]
+    fn loads_and_comparisons_that_are_joined() {
+        let frame = [8, 6, 1, 2];
+        let ends = [(0x06, 0, 0, 1), RETURN_A];
+        for (load, value) in [
+            (0x28, 0x0806),
+            (0x30, 8),
+            (0x20, 0x0806_0102),
+            (0x48, 0x0806),
+        ] {
+            for (with, result) in [(value, 1), (value ^ 1, value), (u32::MAX, value)] {
+                let program = [(load, 0, 0, 0), (0x15, 0, 1, with), ends[0], ends[1]];
+                assert_eq!(run(&program, &frame), result, "{load:x} {with:x}");
+                assert_eq!(run(&program, &frame[..0]), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn what_reaches_outside_the_frame_keeps_nothing() {
+        for load in [(0x20, 1), (0x28, 3), (0x30, 4), (0xb1, 4)] {
+            assert_eq!(run(&[(load.0, 0, 0, load.1), (0x06, 0, 0, 1)], &[0; 4]), 0);
+        }
+        let far = [(0x01, 0, 0, u32::MAX), (0x50, 0, 0, 1000), (0x06, 0, 0, 1)];
+        assert_eq!(run(&far, &[0; 4]), 0);
+        let division = [(0x01, 0, 0, 0), (0x3c, 0, 0, 0), (0x06, 0, 0, 1)];
+        assert_eq!(run(&division, &[]), 0);
+    }
+
+    #[test]
+    fn rounds_are_counted() {
+        // Where the first 0 is.
+        let find = [
+            (0x50, 0, 0, 0),
+            (0x15, 4, 0, 0),
+            (0x87, 0, 0, 0),
+            (0x04, 0, 0, 1),
+            (0x07, 0, 0, 0),
+            (0x05, 0, 0, (-6_i32).cast_unsigned()),
+            (0x87, 0, 0, 0),
+            RETURN_A,
+        ];
+        assert_eq!(run(&find, &[7, 7, 0, 7]), 2);
+        assert_eq!(run(&find, &[7; 4]), 0);
+        let endless = [
+            (0x00, 0, 0, 1),
+            (0x05, 0, 0, (-2_i32).cast_unsigned()),
+            RETURN_A,
+        ];
+        assert_eq!(run(&endless, &[]), 0);
+    }
+
+    #[test]
+    fn what_is_not_verified_is_refused() {
+        let refused = |instructions: &[Instruction]| Program::new(instructions).unwrap_err();
+        assert_eq!(refused(&[]), Refused::Endless);
+        assert_eq!(refused(&[(0x00, 0, 0, 1)]), Refused::Endless);
+        assert_eq!(refused(&[(0x15, 1, 0, 0), RETURN_A]), Refused::Endless);
+        assert_eq!(
+            refused(&[(0x05, 0, 0, u32::MAX), RETURN_A]),
+            Refused::Endless
+        );
+        assert_eq!(refused(&[(0x02, 0, 0, 16), RETURN_A]), Refused::Instruction);
+        assert_eq!(refused(&[(0xff, 0, 0, 0), RETURN_A]), Refused::Instruction);
+        assert_eq!(
+            refused(&[(0x28, 0, 0, 0xffff_f004), RETURN_A]),
+            Refused::NotInFrame
+        );
+        let long = vec![RETURN_A; 65_536];
+        assert_eq!(refused(&long), Refused::TooLong);
+    }
+}

@@ -1,0 +1,151 @@
+//! To which flow a frame belongs.
+
+use crate::{
+    headers::{FiveTuple, Headers},
+    link::Ethernet,
+};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A flow, whichever direction a frame has: the 5-tuple with the lower end first, and the VLANs it was seen in.
+/// Frames without IP are keyed by their MAC addresses and ethertype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowKey {
+    /// The 5-tuple, the lower of (address, port) as its source.
+    pub ends: FiveTuple,
+    /// VLAN identifiers of the two outermost tags; [`FlowKey::UNTAGGED`] where there is none.
+    pub vlans: [u16; 2],
+}
+
+impl FlowKey {
+    /// In place of a VLAN identifier.
+    pub const UNTAGGED: u16 = 0xffff;
+
+    /// The flow of a frame with these headers.
+    #[must_use]
+    pub fn of(frame: &[u8], headers: &Headers) -> Self {
+        Self {
+            ends: ends(frame, headers, headers.tuple),
+            vlans: [0, 1].map(|i| headers.tags.id(i).unwrap_or(Self::UNTAGGED)),
+        }
+    }
+
+    /// A hash over the ends alone, the same for both directions and for every VLAN, and for all fragments of a
+    /// datagram: they count by addresses and protocol.
+    #[must_use]
+    pub fn spread(frame: &[u8], headers: &Headers) -> u64 {
+        let mut tuple = headers.tuple;
+        if headers.fragment.is_fragment() {
+            (tuple.src_port, tuple.dst_port) = (0, 0);
+        }
+        hash(&ends(frame, headers, tuple))
+    }
+
+    /// Whether the frame that this key was made from went from the first end to the second.
+    #[must_use]
+    pub fn is_forward(&self, tuple: &FiveTuple) -> bool {
+        self.ends == *tuple
+    }
+}
+
+/// The tuple with its lower end first.
+#[inline]
+fn ends(frame: &[u8], headers: &Headers, mut tuple: FiveTuple) -> FiveTuple {
+    if tuple.version == 0 {
+        tuple = addresses(frame, headers);
+    }
+    // As numbers they compare in a few instructions.
+    let (src, dst) = (
+        u128::from_be_bytes(tuple.src),
+        u128::from_be_bytes(tuple.dst),
+    );
+    if (src, tuple.src_port) <= (dst, tuple.dst_port) {
+        tuple
+    } else {
+        tuple.reversed()
+    }
+}
+
+/// What stands in for a 5-tuple where there is no IP.
+#[cold]
+fn addresses(frame: &[u8], headers: &Headers) -> FiveTuple {
+    let mut tuple = headers.tuple;
+    if let Ok(ethernet) = Ethernet::new(frame) {
+        tuple.src[..6].copy_from_slice(&ethernet.src());
+        tuple.dst[..6].copy_from_slice(&ethernet.dst());
+        (tuple.src_port, tuple.dst_port) = (headers.ethertype, headers.ethertype);
+    }
+    tuple
+}
+
+fn hash(ends: &FiveTuple) -> u64 {
+    let rest = u64::from(ends.src_port) << 48
+        | u64::from(ends.dst_port) << 32
+        | u64::from(ends.protocol) << 8
+        | u64::from(ends.version);
+    let mut bytes = [0; 40];
+    bytes[..16].copy_from_slice(&ends.src);
+    bytes[16..32].copy_from_slice(&ends.dst);
+    bytes[32..].copy_from_slice(&rest.to_be_bytes());
+    xxh3_64_with_seed(&bytes, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(src: u8, dst: u8, sport: u16, dport: u16, fragment: u16) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame[5] = dst;
+        frame[11] = src;
+        frame.extend_from_slice(&[8, 0, 0x45, 0, 0, 0, 0, 1]);
+        frame.extend_from_slice(&fragment.to_be_bytes());
+        frame.extend_from_slice(&[64, 17, 0, 0, 10, 0, 0, src, 10, 0, 0, dst]);
+        frame.extend_from_slice(&sport.to_be_bytes());
+        frame.extend_from_slice(&dport.to_be_bytes());
+        frame.extend_from_slice(&[0; 4]);
+        frame
+    }
+
+    fn key(frame: &[u8]) -> FlowKey {
+        FlowKey::of(frame, &Headers::parse(frame))
+    }
+
+    fn spread(frame: &[u8]) -> u64 {
+        FlowKey::spread(frame, &Headers::parse(frame))
+    }
+
+    #[test]
+    fn both_directions_are_one_flow() {
+        let (there, back) = (frame(1, 2, 53, 9999, 0), frame(2, 1, 9999, 53, 0));
+        assert_eq!(key(&there), key(&back));
+        assert_eq!(spread(&there), spread(&back));
+        assert!(key(&there).is_forward(&Headers::parse(&there).tuple));
+        assert!(!key(&there).is_forward(&Headers::parse(&back).tuple));
+        let other = frame(1, 2, 54, 9999, 0);
+        assert_ne!(key(&there), key(&other));
+        assert_ne!(spread(&there), spread(&other));
+        // Same address on both ends: the ports decide.
+        assert_eq!(key(&frame(1, 1, 5, 6, 0)), key(&frame(1, 1, 6, 5, 0)));
+    }
+
+    #[test]
+    fn fragments_of_a_datagram_go_together() {
+        let first = frame(1, 2, 53, 9999, 0x2000);
+        let last = frame(1, 2, 0x6162, 0x6364, 0x0010);
+        assert_eq!(spread(&first), spread(&last));
+        assert_ne!(key(&first), key(&last));
+    }
+
+    #[test]
+    fn frames_without_ip_are_keyed_by_their_addresses() {
+        let arp = |src: u8, dst: u8| {
+            let mut arp = frame(src, dst, 0, 0, 0);
+            arp[13] = 6;
+            arp
+        };
+        assert_eq!(key(&arp(1, 2)), key(&arp(2, 1)));
+        assert_ne!(key(&arp(1, 2)), key(&arp(1, 3)));
+        assert_ne!(spread(&arp(1, 2)), spread(&arp(1, 3)));
+        assert_eq!(key(&[]), key(&[1, 2, 3]));
+    }
+}

@@ -1,0 +1,112 @@
+//! IPsec: the authentication header, which is passed, and ESP, behind which everything is encrypted.
+
+use crate::malformed::Malformed;
+
+/// An authentication header: RFC 4302 section 2.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0 | next header |
+/// | 1 | length in words, minus 2 |
+/// | 2..4 | reserved |
+/// | 4..8 | security parameters index |
+/// | 8..12 | sequence number |
+/// | 12.. | integrity check value |
+#[derive(Clone, Copy, Debug)]
+pub struct Ah<'a> {
+    header: &'a [u8; 12],
+}
+
+impl<'a> Ah<'a> {
+    /// Bytes before the integrity check value.
+    pub const LEN: usize = 12;
+
+    /// Checks that the header is whole.
+    ///
+    /// # Errors
+    /// It is not, or it tells less than its own length.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let header: &[u8; 12] = bytes.first_chunk().ok_or(Malformed::AhShort)?;
+        let ah = Self { header };
+        let len = ah.header_len();
+        if len < Self::LEN || len > bytes.len() {
+            return Err(Malformed::AhShort);
+        }
+        Ok(ah)
+    }
+
+    /// Bytes of the header.
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        (usize::from(self.header[1]) + 2) * 4
+    }
+
+    /// The header that follows.
+    #[must_use]
+    pub fn next_header(&self) -> u8 {
+        self.header[0]
+    }
+
+    /// Security parameters index.
+    #[must_use]
+    pub fn spi(&self) -> u32 {
+        u32::from_be_bytes([4, 5, 6, 7].map(|i: usize| self.header[i]))
+    }
+}
+
+/// The readable part of ESP: RFC 4303 section 2.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0..4 | security parameters index |
+/// | 4..8 | sequence number |
+#[derive(Clone, Copy, Debug)]
+pub struct Esp<'a>(&'a [u8; 8]);
+
+impl<'a> Esp<'a> {
+    /// Bytes of the readable part.
+    pub const LEN: usize = 8;
+
+    /// Checks that the readable part is whole.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        bytes.first_chunk().map(Self).ok_or(Malformed::EspShort)
+    }
+
+    /// Security parameters index.
+    #[must_use]
+    pub fn spi(&self) -> u32 {
+        u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
+    }
+
+    /// Sequence number.
+    #[must_use]
+    pub fn sequence(&self) -> u32 {
+        u32::from_be_bytes([self.0[4], self.0[5], self.0[6], self.0[7]])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authentication_header() {
+        let mut bytes = vec![6, 4, 0, 0, 0, 0, 1, 0];
+        bytes.resize(24, 0);
+        let ah = Ah::new(&bytes).unwrap();
+        assert_eq!((ah.header_len(), ah.next_header(), ah.spi()), (24, 6, 256));
+        assert_eq!(Ah::new(&bytes[..23]).unwrap_err(), Malformed::AhShort);
+        bytes[1] = 0;
+        assert_eq!(Ah::new(&bytes).unwrap_err(), Malformed::AhShort);
+    }
+
+    #[test]
+    fn esp() {
+        let esp = Esp::new(&[0, 0, 0, 1, 0, 0, 0, 2]).unwrap();
+        assert_eq!((esp.spi(), esp.sequence()), (1, 2));
+        assert_eq!(Esp::new(&[0; 7]).unwrap_err(), Malformed::EspShort);
+    }
+}

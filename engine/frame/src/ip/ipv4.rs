@@ -1,0 +1,189 @@
+//! IPv4 with options.
+
+use crate::{field::be16, malformed::Malformed};
+use std::net::Ipv4Addr;
+
+/// An IPv4 header: RFC 791 section 3.1.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0 | version; header length in words |
+/// | 1 | differentiated services, RFC 2474; congestion notification, RFC 3168 |
+/// | 2..4 | total length |
+/// | 4..6 | identification |
+/// | 6..8 | flags (reserved, don't fragment, more fragments); fragment offset in units of 8 bytes |
+/// | 8 | time to live |
+/// | 9 | protocol |
+/// | 10..12 | header checksum |
+/// | 12..16 | source address |
+/// | 16..20 | destination address |
+/// | 20.. | options |
+#[derive(Clone, Copy, Debug)]
+pub struct Ipv4<'a> {
+    header: &'a [u8; 20],
+    bytes: &'a [u8],
+}
+
+impl<'a> Ipv4<'a> {
+    /// Bytes of a header without options.
+    pub const LEN: usize = 20;
+    /// More fragments follow, in [`Ipv4::fragment_field`].
+    pub const MORE: u16 = 0x2000;
+    /// Not to be fragmented, in [`Ipv4::fragment_field`].
+    pub const DONT: u16 = 0x4000;
+
+    /// Checks that the fixed part is whole and of version 4. Addresses and protocol can be read then, whatever
+    /// [`Ipv4::extent`] says of the rest.
+    ///
+    /// # Errors
+    /// It is not.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        match bytes.first() {
+            Some(first) if first >> 4 != 4 => return Err(Malformed::Ipv4Version),
+            _ => {}
+        }
+        let header = bytes.first_chunk().ok_or(Malformed::Ipv4Short)?;
+        Ok(Self { header, bytes })
+    }
+
+    /// Bytes of the header, as told.
+    #[inline]
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        usize::from(self.header[0] & 15) * 4
+    }
+
+    /// Bytes of the packet, as told; 0: a sender with segmentation offload did not know, RFC-less but common.
+    #[inline]
+    #[must_use]
+    pub fn total_len(&self) -> u16 {
+        be16(self.header[2], self.header[3])
+    }
+
+    /// Identification of a datagram's fragments.
+    #[must_use]
+    pub fn identification(&self) -> u16 {
+        be16(self.header[4], self.header[5])
+    }
+
+    /// Flags and fragment offset, as they stand.
+    #[inline]
+    #[must_use]
+    pub fn fragment_field(&self) -> u16 {
+        be16(self.header[6], self.header[7])
+    }
+
+    /// Protocol above.
+    #[inline]
+    #[must_use]
+    pub fn protocol(&self) -> u8 {
+        self.header[9]
+    }
+
+    /// Source address.
+    #[must_use]
+    pub fn src(&self) -> Ipv4Addr {
+        self.src_bytes().into()
+    }
+
+    /// Destination address.
+    #[must_use]
+    pub fn dst(&self) -> Ipv4Addr {
+        self.dst_bytes().into()
+    }
+
+    #[inline]
+    pub(crate) fn src_bytes(&self) -> [u8; 4] {
+        [12, 13, 14, 15].map(|i: usize| self.header[i])
+    }
+
+    #[inline]
+    pub(crate) fn dst_bytes(&self) -> [u8; 4] {
+        [16, 17, 18, 19].map(|i: usize| self.header[i])
+    }
+
+    /// Options, as they stand; empty when the header does not reach its told length.
+    #[must_use]
+    pub fn options(&self) -> &'a [u8] {
+        self.bytes
+            .get(Self::LEN..self.header_len())
+            .unwrap_or_default()
+    }
+
+    /// Where the payload begins and ends, counted from the header, and what the lengths contradict. A total length
+    /// beyond the frame's end is tolerated: what is there is the payload.
+    ///
+    /// # Errors
+    /// There is no telling where the payload begins.
+    #[inline]
+    pub fn extent(&self) -> Result<(usize, usize, Option<Malformed>), Malformed> {
+        let (start, told) = (self.header_len(), usize::from(self.total_len()));
+        let available = self.bytes.len();
+        if start < Self::LEN {
+            return Err(Malformed::Ipv4HeaderLength);
+        }
+        if start > available {
+            return Err(Malformed::Ipv4Short);
+        }
+        if told == 0 {
+            return Ok((start, available, None));
+        }
+        if told < start {
+            return Err(Malformed::Ipv4TotalLength);
+        }
+        if told > available {
+            return Ok((start, available, Some(Malformed::Ipv4TotalLength)));
+        }
+        Ok((start, told, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(first: u8, total: u8) -> Vec<u8> {
+        let mut bytes = vec![
+            first, 0, 0, total, 0, 7, 0x20, 1, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ];
+        bytes.extend_from_slice(&[1, 1, 1, 0, 0xaa, 0xbb]);
+        bytes
+    }
+
+    #[test]
+    fn fields() {
+        let bytes = header(0x46, 25);
+        let ip = Ipv4::new(&bytes).unwrap();
+        assert_eq!((ip.protocol(), ip.identification()), (6, 7));
+        assert_eq!(ip.fragment_field(), Ipv4::MORE | 1);
+        assert_eq!(
+            (ip.src(), ip.dst()),
+            ([10, 0, 0, 1].into(), [10, 0, 0, 2].into())
+        );
+        assert_eq!(ip.options(), [1, 1, 1, 0]);
+        assert_eq!(ip.extent(), Ok((24, 25, None)));
+    }
+
+    #[test]
+    fn lengths_that_contradict() {
+        let extent = |bytes: &[u8]| Ipv4::new(bytes).unwrap().extent();
+        assert_eq!(extent(&header(0x44, 25)), Err(Malformed::Ipv4HeaderLength));
+        assert_eq!(extent(&header(0x4f, 25)), Err(Malformed::Ipv4Short));
+        assert_eq!(extent(&header(0x46, 23)), Err(Malformed::Ipv4TotalLength));
+        assert_eq!(
+            extent(&header(0x45, 200)),
+            Ok((20, 26, Some(Malformed::Ipv4TotalLength)))
+        );
+        assert_eq!(extent(&header(0x45, 0)), Ok((20, 26, None)));
+        assert_eq!(
+            Ipv4::new(&header(0x65, 25)).unwrap_err(),
+            Malformed::Ipv4Version
+        );
+        assert_eq!(
+            Ipv4::new(&header(0x45, 25)[..19]).unwrap_err(),
+            Malformed::Ipv4Short
+        );
+        assert_eq!(Ipv4::new(&[]).unwrap_err(), Malformed::Ipv4Short);
+    }
+}

@@ -1,0 +1,255 @@
+//! IPv6 and its extension headers.
+
+use crate::{field::be16, malformed::Malformed, numbers::protocol};
+use std::net::Ipv6Addr;
+
+/// An IPv6 header: RFC 8200 section 3.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0..4 | version, traffic class, flow label |
+/// | 4..6 | payload length |
+/// | 6 | next header |
+/// | 7 | hop limit |
+/// | 8..24 | source address |
+/// | 24..40 | destination address |
+#[derive(Clone, Copy, Debug)]
+pub struct Ipv6<'a> {
+    header: &'a [u8; 40],
+    available: usize,
+}
+
+impl<'a> Ipv6<'a> {
+    /// Bytes of the header.
+    pub const LEN: usize = 40;
+
+    /// Checks that the header is whole and of version 6.
+    ///
+    /// # Errors
+    /// It is not.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        match bytes.first() {
+            Some(first) if first >> 4 != 6 => return Err(Malformed::Ipv6Version),
+            _ => {}
+        }
+        let header = bytes.first_chunk().ok_or(Malformed::Ipv6Short)?;
+        Ok(Self {
+            header,
+            available: bytes.len(),
+        })
+    }
+
+    /// Bytes behind the header, as told; 0 where there are too many for the field (RFC 2675, and large segments).
+    #[inline]
+    #[must_use]
+    pub fn payload_len(&self) -> u16 {
+        be16(self.header[4], self.header[5])
+    }
+
+    /// The header that follows.
+    #[inline]
+    #[must_use]
+    pub fn next_header(&self) -> u8 {
+        self.header[6]
+    }
+
+    /// Source address.
+    #[must_use]
+    pub fn src(&self) -> Ipv6Addr {
+        self.src_bytes().into()
+    }
+
+    /// Destination address.
+    #[must_use]
+    pub fn dst(&self) -> Ipv6Addr {
+        self.dst_bytes().into()
+    }
+
+    #[inline]
+    pub(crate) fn src_bytes(&self) -> [u8; 16] {
+        std::array::from_fn(|i| self.header[8 + i])
+    }
+
+    #[inline]
+    pub(crate) fn dst_bytes(&self) -> [u8; 16] {
+        std::array::from_fn(|i| self.header[24 + i])
+    }
+
+    /// Where the payload ends, counted from the header, and what the length contradicts. A length beyond the frame's
+    /// end is tolerated: what is there is the payload.
+    #[inline]
+    #[must_use]
+    pub fn extent(&self) -> (usize, Option<Malformed>) {
+        let told = Self::LEN + usize::from(self.payload_len());
+        if told == Self::LEN {
+            (self.available, None)
+        } else if told > self.available {
+            (self.available, Some(Malformed::Ipv6PayloadLength))
+        } else {
+            (told, None)
+        }
+    }
+}
+
+/// An extension header that tells its length in units of 8 bytes: RFC 8200 section 4, RFC 6275, RFC 7401, RFC 5533.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0 | next header |
+/// | 1 | length in units of 8 bytes, not counting the first |
+#[derive(Clone, Copy, Debug)]
+pub struct Extension<'a>(&'a [u8]);
+
+impl<'a> Extension<'a> {
+    /// Whether this number announces such a header.
+    #[inline]
+    #[must_use]
+    pub fn is_announced_by(next_header: u8) -> bool {
+        matches!(
+            next_header,
+            protocol::HOP_BY_HOP
+                | protocol::ROUTING
+                | protocol::DESTINATION
+                | protocol::MOBILITY
+                | protocol::HIP
+                | protocol::SHIM6
+        )
+    }
+
+    /// Checks that the header is whole.
+    ///
+    /// # Errors
+    /// It is not.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let len = match bytes {
+            [_, units, ..] => 8 + usize::from(*units) * 8,
+            _ => return Err(Malformed::Ipv6ExtensionShort),
+        };
+        bytes
+            .get(..len)
+            .map(Self)
+            .ok_or(Malformed::Ipv6ExtensionShort)
+    }
+
+    /// Bytes of the header.
+    #[inline]
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The header that follows.
+    #[inline]
+    #[must_use]
+    pub fn next_header(&self) -> u8 {
+        self.0.first().copied().unwrap_or(protocol::NO_NEXT)
+    }
+}
+
+/// A fragment header: RFC 8200 section 4.5.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0 | next header |
+/// | 1 | reserved |
+/// | 2..4 | fragment offset in units of 8 bytes (13 bits), 2 bits reserved, more fragments |
+/// | 4..8 | identification |
+#[derive(Clone, Copy, Debug)]
+pub struct Ipv6Fragment<'a>(&'a [u8; 8]);
+
+impl<'a> Ipv6Fragment<'a> {
+    /// Bytes of the header.
+    pub const LEN: usize = 8;
+
+    /// Checks that the header is whole.
+    ///
+    /// # Errors
+    /// It is not.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        bytes
+            .first_chunk()
+            .map(Self)
+            .ok_or(Malformed::Ipv6ExtensionShort)
+    }
+
+    /// The header that follows; in fragments other than the first, the one that the datagram begins with.
+    #[inline]
+    #[must_use]
+    pub fn next_header(&self) -> u8 {
+        self.0[0]
+    }
+
+    /// Offset in units of 8 bytes.
+    #[inline]
+    #[must_use]
+    pub fn offset(&self) -> u16 {
+        be16(self.0[2], self.0[3]) >> 3
+    }
+
+    /// Whether more fragments follow.
+    #[inline]
+    #[must_use]
+    pub fn more(&self) -> bool {
+        self.0[3] & 1 == 1
+    }
+
+    /// Identification of a datagram's fragments.
+    #[must_use]
+    pub fn identification(&self) -> u32 {
+        u32::from_be_bytes([self.0[4], self.0[5], self.0[6], self.0[7]])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(payload: u8) -> Vec<u8> {
+        let mut bytes = vec![0x60, 0, 0, 0, 0, payload, 17, 64];
+        bytes.extend_from_slice(&[0xfd; 16]);
+        bytes.extend_from_slice(&[0xfe; 16]);
+        bytes.extend_from_slice(&[1, 2, 3, 4]);
+        bytes
+    }
+
+    #[test]
+    fn fields() {
+        let bytes = header(3);
+        let ip = Ipv6::new(&bytes).unwrap();
+        assert_eq!((ip.next_header(), ip.extent()), (17, (43, None)));
+        assert_eq!((ip.src(), ip.dst()), ([0xfd; 16].into(), [0xfe; 16].into()));
+        assert_eq!(
+            Ipv6::new(&header(5)).unwrap().extent(),
+            (44, Some(Malformed::Ipv6PayloadLength))
+        );
+        assert_eq!(Ipv6::new(&header(0)).unwrap().extent(), (44, None));
+        assert_eq!(Ipv6::new(&bytes[..39]).unwrap_err(), Malformed::Ipv6Short);
+        assert_eq!(Ipv6::new(&[0x45]).unwrap_err(), Malformed::Ipv6Version);
+    }
+
+    #[test]
+    fn extension_headers_tell_their_length() {
+        let bytes = [17, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+        let extension = Extension::new(&bytes).unwrap();
+        assert_eq!((extension.header_len(), extension.next_header()), (16, 17));
+        for len in [0, 1, 15] {
+            let short = Extension::new(&bytes[..len]).unwrap_err();
+            assert_eq!(short, Malformed::Ipv6ExtensionShort);
+        }
+    }
+
+    #[test]
+    fn fragment_fields() {
+        let fragment = Ipv6Fragment::new(&[6, 0, 0, 0x19, 0, 0, 1, 0]).unwrap();
+        assert_eq!((fragment.next_header(), fragment.offset()), (6, 3));
+        assert!(fragment.more());
+        assert_eq!(fragment.identification(), 256);
+        assert_eq!(
+            Ipv6Fragment::new(&[0; 7]).unwrap_err(),
+            Malformed::Ipv6ExtensionShort
+        );
+    }
+}

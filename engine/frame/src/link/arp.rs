@@ -1,0 +1,70 @@
+//! ARP: where it lies and what it asks. Its further fields are `etherparse`'s to read.
+
+use crate::{field::be16, malformed::Malformed};
+use etherparse::ArpPacketSlice;
+
+/// An ARP packet: RFC 826.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0..2 | hardware address space |
+/// | 2..4 | protocol address space |
+/// | 4 | bytes of a hardware address |
+/// | 5 | bytes of a protocol address |
+/// | 6..8 | operation |
+/// | 8.. | sender's and target's addresses |
+#[derive(Clone, Copy, Debug)]
+pub struct Arp<'a>(&'a [u8]);
+
+impl<'a> Arp<'a> {
+    /// Bytes before the addresses.
+    pub const LEN: usize = 8;
+
+    /// Checks that the packet is whole, addresses included.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let fixed: &[u8; 8] = bytes.first_chunk().ok_or(Malformed::ArpShort)?;
+        let len = Self::LEN + 2 * (usize::from(fixed[4]) + usize::from(fixed[5]));
+        bytes.get(..len).map(Self).ok_or(Malformed::ArpShort)
+    }
+
+    /// Bytes of the packet.
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The operation: 1 asks, 2 answers.
+    #[must_use]
+    pub fn operation(&self) -> u16 {
+        match *self.0 {
+            [_, _, _, _, _, _, high, low, ..] => be16(high, low),
+            _ => 0,
+        }
+    }
+
+    /// All fields.
+    #[must_use]
+    pub fn fields(&self) -> Option<ArpPacketSlice<'a>> {
+        ArpPacketSlice::from_slice(self.0).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields() {
+        let mut bytes = vec![0, 1, 8, 0, 6, 4, 0, 2];
+        bytes.extend_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
+        bytes.extend_from_slice(&[2, 0, 0, 0, 0, 2, 10, 0, 0, 2, 0xee]);
+        let arp = Arp::new(&bytes).unwrap();
+        assert_eq!((arp.header_len(), arp.operation()), (28, 2));
+        assert_eq!(arp.fields().unwrap().sender_protocol_addr(), [10, 0, 0, 1]);
+        assert_eq!(Arp::new(&bytes[..27]).unwrap_err(), Malformed::ArpShort);
+        assert_eq!(Arp::new(&bytes[..7]).unwrap_err(), Malformed::ArpShort);
+    }
+}

@@ -1,0 +1,142 @@
+//! Ethernet II and IEEE 802.3 with LLC and SNAP.
+
+use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
+
+/// Bytes of a frame check sequence: IEEE 802.3 clause 3.1.1.
+pub const FCS_LEN: usize = 4;
+
+/// An Ethernet header: IEEE 802.3 clause 3.1.1.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0..6 | destination address |
+/// | 6..12 | source address |
+/// | 12..14 | length (up to 1500) or ethertype |
+#[derive(Clone, Copy, Debug)]
+pub struct Ethernet<'a>(&'a [u8; 14]);
+
+impl<'a> Ethernet<'a> {
+    /// Bytes of the header.
+    pub const LEN: usize = 14;
+
+    /// Checks that the header is whole.
+    ///
+    /// # Errors
+    /// It is not.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        bytes
+            .first_chunk()
+            .map(Self)
+            .ok_or(Malformed::EthernetShort)
+    }
+
+    /// Destination address.
+    #[must_use]
+    pub fn dst(&self) -> [u8; 6] {
+        let [a, b, c, d, e, f, ..] = *self.0;
+        [a, b, c, d, e, f]
+    }
+
+    /// Source address.
+    #[must_use]
+    pub fn src(&self) -> [u8; 6] {
+        let [_, _, _, _, _, _, a, b, c, d, e, f, ..] = *self.0;
+        [a, b, c, d, e, f]
+    }
+
+    /// Ethertype, or length.
+    #[inline]
+    #[must_use]
+    pub fn ethertype(&self) -> u16 {
+        be16(self.0[12], self.0[13])
+    }
+}
+
+/// LLC (IEEE 802.2), with SNAP (RFC 1042) where it carries an ethertype.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0 | DSAP |
+/// | 1 | SSAP |
+/// | 2 | control; 3 is an unnumbered information frame |
+/// | 3..6 | SNAP: organisation, 0 for an ethertype |
+/// | 6..8 | SNAP: ethertype |
+#[derive(Clone, Copy, Debug)]
+pub struct Llc<'a>(&'a [u8]);
+
+impl<'a> Llc<'a> {
+    /// Bytes of LLC with SNAP.
+    pub const SNAP_LEN: usize = 8;
+
+    /// Checks that the header is whole.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        match bytes {
+            [0xaa, 0xaa, 0x03, rest @ ..] if rest.len() < 5 => Err(Malformed::LlcShort),
+            [0xaa, 0xaa, 0x03, ..] => Ok(Self(&bytes[..Self::SNAP_LEN])),
+            [_, _, _, ..] => Ok(Self(&bytes[..3])),
+            _ => Err(Malformed::LlcShort),
+        }
+    }
+
+    /// Bytes of the header.
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The ethertype that SNAP carries.
+    #[must_use]
+    pub fn ethertype(&self) -> Option<u16> {
+        match *self.0 {
+            [_, _, _, 0, 0, 0, high, low] => Some(be16(high, low)),
+            _ => None,
+        }
+    }
+
+    /// What follows.
+    #[must_use]
+    pub fn next(&self) -> Next {
+        match self.ethertype() {
+            // A length here would be LLC in LLC.
+            Some(ethertype) if ethertype > ethertype::LONGEST_LENGTH => Next::Ethertype(ethertype),
+            _ => Next::Payload,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x86, 0xdd];
+        let ethernet = Ethernet::new(&bytes).unwrap();
+        assert_eq!(ethernet.dst(), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(ethernet.src(), [7, 8, 9, 10, 11, 12]);
+        assert_eq!(ethernet.ethertype(), ethertype::IPV6);
+        assert_eq!(
+            Ethernet::new(&bytes[..13]).unwrap_err(),
+            Malformed::EthernetShort
+        );
+    }
+
+    #[test]
+    fn snap_carries_an_ethertype_when_no_organisation_is_named() {
+        let snap = [0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
+        assert_eq!(Llc::new(&snap).unwrap().next(), Next::Ethertype(0x800));
+        assert_eq!(Llc::new(&snap[..7]).unwrap_err(), Malformed::LlcShort);
+        let cisco = [0xaa, 0xaa, 3, 0, 0, 0xc, 1, 0xb];
+        assert_eq!(Llc::new(&cisco).unwrap().next(), Next::Payload);
+        let spanning_tree = Llc::new(&[0x42, 0x42, 3]).unwrap();
+        assert_eq!(
+            (spanning_tree.header_len(), spanning_tree.next()),
+            (3, Next::Payload)
+        );
+        assert_eq!(Llc::new(&[0x42, 0x42]).unwrap_err(), Malformed::LlcShort);
+    }
+}

@@ -1,0 +1,13 @@
+//! Below IP: Ethernet and its tags, labels, sessions, and ARP.
+
+mod arp;
+mod ethernet;
+mod mpls;
+mod pppoe;
+mod vlan;
+
+pub use arp::Arp;
+pub use ethernet::{Ethernet, FCS_LEN, Llc};
+pub use mpls::Mpls;
+pub use pppoe::{Ppp, Pppoe};
+pub use vlan::Vlan;

@@ -1,0 +1,69 @@
+//! MPLS label stacks.
+
+use crate::{field::be16, malformed::Malformed, next::Next};
+
+/// One label stack entry: RFC 3032 section 2.1.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..20 | label |
+/// | 20..23 | traffic class, RFC 5462 |
+/// | 23 | bottom of stack |
+/// | 24..32 | time to live |
+#[derive(Clone, Copy, Debug)]
+pub struct Mpls<'a>(&'a [u8; 4]);
+
+impl<'a> Mpls<'a> {
+    /// Bytes of an entry.
+    pub const LEN: usize = 4;
+
+    /// Checks that the entry is whole.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        bytes.first_chunk().map(Self).ok_or(Malformed::MplsShort)
+    }
+
+    /// The label.
+    #[must_use]
+    pub fn label(&self) -> u32 {
+        u32::from(be16(self.0[0], self.0[1])) << 4 | u32::from(self.0[2] >> 4)
+    }
+
+    /// Whether this is the last entry.
+    #[must_use]
+    pub fn is_bottom(&self) -> bool {
+        self.0[2] & 1 == 1
+    }
+
+    /// What follows, given the bytes behind this entry. A label does not tell: the first four bits are taken as IP's
+    /// version (RFC 4928 section 3), so a pseudowire without a control word whose first address begins with a 4 or 6
+    /// is mistaken for IP. Everything else is not looked into.
+    #[must_use]
+    pub fn next(&self, behind: &[u8]) -> Next {
+        if self.is_bottom() {
+            Next::ip_by_version(behind)
+        } else {
+            Next::Mpls
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields() {
+        let top = Mpls::new(&[0x12, 0x34, 0x50, 64]).unwrap();
+        assert_eq!((top.label(), top.is_bottom()), (0x12345, false));
+        assert_eq!(top.next(&[0x45]), Next::Mpls);
+        let bottom = Mpls::new(&[0, 0, 1, 64]).unwrap();
+        assert_eq!(bottom.next(&[0x45]), Next::Ethertype(0x0800));
+        assert_eq!(bottom.next(&[0x60]), Next::Ethertype(0x86dd));
+        assert_eq!(bottom.next(&[0x00]), Next::Payload);
+        assert_eq!(bottom.next(&[]), Next::Payload);
+        assert_eq!(Mpls::new(&[0; 3]).unwrap_err(), Malformed::MplsShort);
+    }
+}

@@ -1,0 +1,9 @@
+//! Transports.
+
+mod sctp;
+mod tcp;
+mod udp;
+
+pub use sctp::Sctp;
+pub use tcp::Tcp;
+pub use udp::Udp;

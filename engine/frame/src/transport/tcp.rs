@@ -1,0 +1,112 @@
+//! TCP. Options are `etherparse`'s to read.
+
+use crate::{field::be16, malformed::Malformed};
+use etherparse::TcpOptionsIterator;
+
+/// A TCP header: RFC 9293 section 3.1.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0..2 | source port |
+/// | 2..4 | destination port |
+/// | 4..8 | sequence number |
+/// | 8..12 | acknowledgement number |
+/// | 12 | data offset in words (4 bits), reserved |
+/// | 13 | control bits: CWR, ECE, URG, ACK, PSH, RST, SYN, FIN |
+/// | 14..16 | window |
+/// | 16..18 | checksum |
+/// | 18..20 | urgent pointer |
+/// | 20.. | options |
+#[derive(Clone, Copy, Debug)]
+pub struct Tcp<'a> {
+    header: &'a [u8; 20],
+    bytes: &'a [u8],
+}
+
+impl<'a> Tcp<'a> {
+    /// Bytes of a header without options.
+    pub const LEN: usize = 20;
+
+    /// Checks that the fixed part is whole. Ports and flags can be read then, whatever [`Tcp::extent`] says.
+    ///
+    /// # Errors
+    /// It is not.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let header = bytes.first_chunk().ok_or(Malformed::TcpShort)?;
+        Ok(Self { header, bytes })
+    }
+
+    /// Source port.
+    #[inline]
+    #[must_use]
+    pub fn src_port(&self) -> u16 {
+        be16(self.header[0], self.header[1])
+    }
+
+    /// Destination port.
+    #[inline]
+    #[must_use]
+    pub fn dst_port(&self) -> u16 {
+        be16(self.header[2], self.header[3])
+    }
+
+    /// Control bits.
+    #[must_use]
+    pub fn flags(&self) -> u8 {
+        self.header[13]
+    }
+
+    /// Bytes of the header.
+    ///
+    /// # Errors
+    /// It tells less than the fixed part has, or more than there is.
+    #[inline]
+    pub fn extent(&self) -> Result<usize, Malformed> {
+        let len = usize::from(self.header[12] >> 4) * 4;
+        if len < Self::LEN {
+            Err(Malformed::TcpHeaderLength)
+        } else if len > self.bytes.len() {
+            Err(Malformed::TcpShort)
+        } else {
+            Ok(len)
+        }
+    }
+
+    /// Options, one by one.
+    #[must_use]
+    pub fn options(&self) -> Option<TcpOptionsIterator<'a>> {
+        let options = self.bytes.get(Self::LEN..self.extent().ok()?)?;
+        Some(TcpOptionsIterator::from_slice(options))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etherparse::TcpOptionElement;
+
+    fn header(offset: u8) -> Vec<u8> {
+        let mut bytes = vec![0, 80, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, offset << 4, 0x12];
+        bytes.extend_from_slice(&[0, 0, 0, 0, 0, 0, 2, 4, 5, 0xb4]);
+        bytes
+    }
+
+    #[test]
+    fn fields() {
+        let bytes = header(6);
+        let tcp = Tcp::new(&bytes).unwrap();
+        assert_eq!((tcp.src_port(), tcp.dst_port()), (80, 256));
+        assert_eq!((tcp.flags(), tcp.extent()), (0x12, Ok(24)));
+        let options: Vec<_> = tcp.options().unwrap().collect();
+        assert_eq!(options, [Ok(TcpOptionElement::MaximumSegmentSize(1460))]);
+    }
+
+    #[test]
+    fn lengths_that_contradict() {
+        let extent = |offset| Tcp::new(&header(offset)).unwrap().extent();
+        assert_eq!(extent(4), Err(Malformed::TcpHeaderLength));
+        assert_eq!(extent(7), Err(Malformed::TcpShort));
+        assert_eq!(Tcp::new(&header(5)[..19]).unwrap_err(), Malformed::TcpShort);
+    }
+}

@@ -1,0 +1,60 @@
+//! VXLAN, with its generic protocol extension.
+
+use crate::{malformed::Malformed, next::Next, numbers::ethertype};
+
+/// A VXLAN header: RFC 7348 section 5; the extension: draft-ietf-nvo3-vxlan-gpe section 3.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0 | flags: 0x08, the network identifier is valid; extension 0x04: the next protocol is |
+/// | 3 | extension: next protocol |
+/// | 4..7 | network identifier |
+/// | 7 | reserved |
+#[derive(Clone, Copy, Debug)]
+pub struct Vxlan<'a>(&'a [u8; 8]);
+
+impl<'a> Vxlan<'a> {
+    /// Bytes of the header.
+    pub const LEN: usize = 8;
+
+    /// Checks that the header is whole.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        bytes.first_chunk().map(Self).ok_or(Malformed::VxlanShort)
+    }
+
+    /// Network identifier.
+    #[must_use]
+    pub fn vni(&self) -> u32 {
+        u32::from_be_bytes([0, self.0[4], self.0[5], self.0[6]])
+    }
+
+    /// What follows; `extended` if the port is the extension's.
+    #[must_use]
+    pub fn next(&self, extended: bool) -> Next {
+        match (extended, self.0[0] & 0x04 != 0, self.0[3]) {
+            (false, ..) | (true, true, 3) => Next::Ethernet,
+            (true, true, 1) => Next::Ethertype(ethertype::IPV4),
+            (true, true, 2) => Next::Ethertype(ethertype::IPV6),
+            (true, true, 5) => Next::Mpls,
+            (true, ..) => Next::Payload,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields() {
+        let bytes = [0x0c, 0, 0, 1, 0, 1, 2, 0];
+        let vxlan = Vxlan::new(&bytes).unwrap();
+        assert_eq!(vxlan.vni(), 258);
+        assert_eq!(vxlan.next(false), Next::Ethernet);
+        assert_eq!(vxlan.next(true), Next::Ethertype(ethertype::IPV4));
+        assert_eq!(Vxlan::new(&bytes[..7]).unwrap_err(), Malformed::VxlanShort);
+    }
+}
