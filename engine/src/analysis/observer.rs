@@ -14,10 +14,10 @@ use crate::{
         flows::FlowsReport,
         live::{Recorder, Statistics},
     },
+    device::clock::system_ns,
     frame::Headers,
     pipeline::Frame,
     plan::{Plan, Stamps},
-    rx::system_ns,
 };
 
 /// Those who look on at one queue's frames.

@@ -6,7 +6,9 @@
 //! then; another one makes everything anew, and goes on counting.
 
 use super::{Beginning, Capture, End, Limits, Report};
-use crate::{Error, plan::Plan, rx::system_ns, stats::outage::Cause, verbs::CVLAN_STRIPPING};
+use crate::{
+    Error, device::clock::system_ns, plan::Plan, stats::outage::Cause, verbs::CVLAN_STRIPPING,
+};
 use std::{
     sync::atomic::Ordering,
     time::{Duration, Instant},

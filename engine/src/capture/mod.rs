@@ -9,14 +9,17 @@ use crate::{
     },
     capture::port::Port,
     config::{Format, PipelineMode},
-    device::{clock::ClockReport, counters::NicReader},
+    device::{
+        clock::{ClockReport, system_ns},
+        counters::NicReader,
+    },
     filter::{Filter, FilterCell},
     pipeline::{
         Consumer, Fanout, FanoutAttr, Inline, Made, Place, Rest, Source, ToSink,
         reduce::{FcsReport, Stage, StageCounters},
     },
     plan::{Plan, Stamps, steering::Split},
-    rx::{Control, Ended, Idle, Orders, Outlet, Ring, Worker, pin, system_ns, wait_readable},
+    rx::{Control, Ended, Idle, Orders, Outlet, Ring, Worker, pin, wait_readable},
     sink::{
         Backlog, Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, Origin, PcapEncoder,
         PcapngEncoder, Writer,

@@ -139,7 +139,7 @@ impl Port {
                 Some(Form::Ticks { .. }) => CompletionStamps::Ticks,
                 Some(Form::RealTime) => CompletionStamps::RealTime,
             },
-            restore_vlan: plan.restore_vlan,
+            headroom: plan.headroom(),
             channel: plan.sleep,
             moderation: plan.moderation,
             direct: plan.direct,

@@ -12,7 +12,6 @@ use crate::{
     device::{DeviceCaps, DeviceFacts, PortFacts, clock::Form, management},
     filter::Filter,
     pipeline::{Seat, reduce::Reduction},
-    rx::HEADROOM,
     sink::{HookProcess, Retention, Rotation, Share},
     verbs::{CVLAN_STRIPPING, DELAY_DROP, Moderation, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
@@ -186,6 +185,12 @@ impl Plan {
         stages(&self.queues)
     }
 
+    /// Bytes in front of each slot, where VLAN tags are put back.
+    #[must_use]
+    pub fn headroom(&self) -> usize {
+        headroom(self.restore_vlan)
+    }
+
     /// Settles everything a run needs.
     ///
     /// # Errors
@@ -259,8 +264,7 @@ impl Plan {
         // Stripping may be turned on later: the room to put a tag back must be there from the start.
         let restore_vlan =
             direct && caps.cvlan_stripping && config.output.vlan == config::Vlan::Restore;
-        let headroom = if restore_vlan { HEADROOM } else { 0 };
-        let slot = u64::from(buffer) * u64::from(max_sge) + headroom as u64;
+        let slot = u64::from(buffer) * u64::from(max_sge) + headroom(restore_vlan) as u64;
         respreadable(config, queues.len())?;
         tunnels(config, device)?;
         stolen(config, device, port, &mut notes)?;
@@ -538,6 +542,11 @@ fn flows(
 /// As [`Plan::stages`].
 fn stages(queues: &[QueuePlan]) -> usize {
     queues.iter().map(|queue| queue.parsers.len().max(1)).sum()
+}
+
+/// As [`Plan::headroom`]: a cache line, so that frames stay aligned.
+fn headroom(restore_vlan: bool) -> usize {
+    if restore_vlan { 64 } else { 0 }
 }
 
 /// The device the configuration means.

@@ -14,7 +14,7 @@ mod worker;
 
 pub use load::{Hashing, QueueLoad, Sampler};
 pub use order::Orders;
-pub use pool::{Filled, HEADROOM, Slot, SlotMemory};
+pub use pool::{Filled, Slot, SlotMemory};
 pub use ring::{Batch, Failed, Ring, RingAttr};
 pub use worker::{Control, Ended, Idle, Lost, Outlet, Stamper, Taken, Worker};
-pub(crate) use worker::{pin, system_ns, wait_readable};
+pub(crate) use worker::{pin, wait_readable};

@@ -113,15 +113,12 @@ impl Filled {
     }
 }
 
-/// Bytes in front of a slot where VLAN tags are put back: a cache line, so that frames stay aligned.
-pub const HEADROOM: usize = 64;
-
 /// How slots lie in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     /// Bytes the device may write.
     slot_bytes: usize,
-    /// Bytes in front of them: none, or [`HEADROOM`].
+    /// Bytes in front of them, where a VLAN tag is put back.
     headroom: usize,
     /// Bytes behind each frame that are its FCS.
     fcs: usize,
@@ -131,7 +128,7 @@ impl Layout {
     pub(super) fn of(attr: RingAttr) -> Self {
         Self {
             slot_bytes: attr.buffer as usize * attr.max_sge as usize,
-            headroom: if attr.restore_vlan { HEADROOM } else { 0 },
+            headroom: attr.headroom,
             fcs: if attr.flags & SCATTER_FCS != 0 {
                 FCS_LEN
             } else {

@@ -44,8 +44,9 @@ pub struct RingAttr {
     pub vector: u32,
     /// The device's time stamps to ask for.
     pub stamps: CompletionStamps,
-    /// Put VLAN tags back that the NIC took off; only direct rings can.
-    pub restore_vlan: bool,
+    /// Bytes in front of each slot, where VLAN tags that the NIC took off are put back; 0: they are not. Only direct
+    /// rings can.
+    pub headroom: usize,
     /// A channel to sleep on.
     pub channel: bool,
     /// When it wakes the sleeper; `None`: at the first completion.

@@ -5,7 +5,7 @@
 
 use super::{Batch, Filled, Orders, Ring, Sampler, Slot, SlotMemory};
 use crate::{
-    device::clock::{Conversion, SharedConversion, coarse_ns},
+    device::clock::{Conversion, SharedConversion, coarse_ns, system_ns},
     stats::{Budget, QueueCounters, Received},
 };
 use std::{
@@ -15,7 +15,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 /// Where a loop's frames go: its side of a pipeline.
@@ -531,13 +531,6 @@ pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> bool {
     unsafe {
         libc::poll(&raw mut poll, 1, millis) > 0
     }
-}
-
-/// The system clock, in nanoseconds since 1970.
-pub(crate) fn system_ns() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn seconds(ns: u64) -> String {

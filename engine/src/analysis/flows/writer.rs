@@ -6,7 +6,7 @@ use super::{
     flow::Record,
     meter::{Exchange, Meter, RECORDS},
 };
-use crate::{Error, rx::system_ns};
+use crate::{Error, device::clock::system_ns};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{
     path::PathBuf,

@@ -168,6 +168,12 @@ pub fn coarse_ns() -> u64 {
     ns(ClockId::MonotonicCoarse)
 }
 
+/// The system clock, in nanoseconds since 1970.
+#[must_use]
+pub fn system_ns() -> u64 {
+    ns(ClockId::Realtime)
+}
+
 #[inline]
 fn ns(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
