@@ -49,9 +49,8 @@
 //! Imports go one way: [`verbs`] with [`memory`], and [`frame`] with [`filter`], are crates of their own; [`rx`] knows the
 //! first; [`pipeline`] leads from rings to consumers; [`sink`] and [`stats`] know neither rings nor devices; [`observe`] looks on at what goes to the
 //! sinks; [`capture`] knows all. Clients that look at a capture or change it are served by [`control`], which knows
-//! nothing of the rest but [`config`] and the counters of [`stats`]. [`reader`] opens finished files and knows none of
-//! these, nor do [`forecast`], which tells where their frames would go, [`merge`], which joins them, [`index`] and
-//! [`extract`], which find and take out some of them, and [`recover`], which finishes those left open. Unsafe code is
+//! nothing of the rest but [`config`] and the counters of [`stats`]. Finished files are the business of
+//! crate `wqcap-files` ([`files`]), which knows none of these, and of [`forecast`], which tells which queues their frames would take. Unsafe code is
 //! allowed in the pool and ring of [`rx`], and where a system call has no safe face ([`nic`],
 //! promiscuous mode); each block says why it holds.
 
@@ -61,21 +60,16 @@ pub mod config;
 pub mod control;
 pub mod device;
 mod error;
-pub mod extract;
 pub mod forecast;
-pub mod index;
-pub mod merge;
-pub mod name;
 pub mod pipeline;
 pub mod plan;
-pub mod reader;
-pub mod recover;
 pub mod rx;
 pub mod sink;
 pub mod stats;
 mod sync;
 
 pub use error::Error;
+pub use wqcap_files::{self as files, extract, format, index, merge, name, read, recover};
 pub use wqcap_frame as frame;
 pub use wqcap_frame::filter;
 pub use wqcap_verbs as verbs;

@@ -199,7 +199,7 @@ fn times_choose_files_by_name_and_blocks_by_index() {
     assert_eq!(found(&out), want);
     // The third files, and the second ones, which by their names may reach a second into the third ones' time.
     assert_eq!(whole["files"]["read"], 4, "{whole}");
-    assert!(done.stdout.contains("1 files are open still"), "{done}");
+    assert!(done.stdout.contains("left out 1 .part files"), "{done}");
     let read_whole = whole["file_bytes"]["read"].as_u64().expect("a number");
 
     let with = [&times[..], &["--index", index.to_str().expect("text")]].concat();

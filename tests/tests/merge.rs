@@ -124,7 +124,7 @@ fn the_queues_of_two_ports_become_one_file_of_two_interfaces() {
         dir.join(format!("{name}.out"))
     });
     let out = dir.join("tap.pcapng");
-    // What is open still is told, and left out.
+    // Unfinished files are left out, with a note.
     fs::write(runs[0].join("wqcap-q00-9.pcapng.part"), "").expect("written");
     // Far fewer descriptors than files.
     let done = merge(&out, &runs)
@@ -133,7 +133,9 @@ fn the_queues_of_two_ports_become_one_file_of_two_interfaces() {
         .expect(0);
     let facts = summary(&done);
     assert!(
-        facts["notes"].to_string().contains("1 files are open"),
+        facts["notes"]
+            .to_string()
+            .contains("left out 1 .part files"),
         "{done}"
     );
     assert_eq!((facts["frames"].as_u64(), want), (Some(want), 8000));

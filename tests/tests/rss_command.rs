@@ -251,7 +251,7 @@ fn what_cannot_be_read_is_status_2_and_named() {
     let good = dir.join("good.pcap");
     files::write(&good, 1, &frames::udp_flows(3, 60));
     let missing = dir.join("missing.pcap");
-    for (file, said) in [(&missing, "No such file"), (&text, "no pcap or pcapng")] {
+    for (file, said) in [(&missing, "No such file"), (&text, "not a pcap or pcapng")] {
         let done = rss(&["--json"], file).expect(2);
         done.says(&[&file.display().to_string(), said]);
         assert_eq!(done.stdout, "");

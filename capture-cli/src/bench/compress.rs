@@ -4,7 +4,7 @@ use super::report::{Measured, Report};
 use crate::{args::BenchCompressArgs, failure::Failure};
 use engine::{
     config::Compress,
-    reader,
+    read::{self, ReadError},
     sink::{Encoder, PcapEncoder, Record, compress_blocks},
 };
 use std::time::Instant;
@@ -75,8 +75,8 @@ fn record(bytes: &[u8], ns: u64, out: &mut Vec<u8>) {
 }
 
 /// The frames of a capture, as the block writer would have them, and how many they are.
-fn encoded_file(path: &std::path::Path) -> Result<(Vec<u8>, u64), reader::ReadError> {
-    let mut reader = reader::open(path)?;
+fn encoded_file(path: &std::path::Path) -> Result<(Vec<u8>, u64), ReadError> {
+    let mut reader = read::open(path)?;
     let (mut out, mut frames) = (Vec::new(), 0);
     while reader.advance()? {
         if let Some(packet) = reader.packet() {
@@ -85,7 +85,7 @@ fn encoded_file(path: &std::path::Path) -> Result<(Vec<u8>, u64), reader::ReadEr
         }
     }
     if frames == 0 {
-        return Err(reader::ReadError::Empty);
+        return Err(ReadError::Empty);
     }
     Ok((out, frames))
 }

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use engine::{
-    extract::{self, Extracted, Query},
+    extract::{self, ExtractQuery, Extracted},
     filter::Filter,
 };
 use std::{cell::RefCell, fmt::Write, sync::atomic::Ordering};
@@ -53,7 +53,7 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     })
 }
 
-fn query(args: &ExtractArgs) -> Result<Query, Failure> {
+fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
     let filter = Filter::compile(&args.filter)
         .map_err(|e| Failure::refused(format!("--filter {:?}: {e}", args.filter)))?;
     let from = args.from.map_or(0, |it| it.0);
@@ -63,7 +63,7 @@ fn query(args: &ExtractArgs) -> Result<Query, Failure> {
             "--from is not before --to: no time lies between them",
         ));
     }
-    Ok(Query {
+    Ok(ExtractQuery {
         dir: args.dir.clone(),
         index_dir: args.index.clone(),
         times: from..to,

@@ -13,7 +13,7 @@ use crate::{
         terminal,
     },
 };
-use engine::merge::{self, MergeError, Plan, Summary, Target};
+use engine::merge::{self, MergeError, MergePlan, MergeSummary, MergeTarget};
 use std::{
     fmt::Write,
     io::{self, IsTerminal},
@@ -34,8 +34,8 @@ impl From<MergeError> for Failure {
 /// Merges, and tells what was lost of the inputs.
 pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     settle_stdout(&args.out, args.json)?;
-    let plan = Plan::new(&args.inputs, &args.out)?;
-    let target = Target::new(&args.out, &plan)?;
+    let plan = MergePlan::new(&args.inputs, &args.out)?;
+    let target = MergeTarget::new(&args.out, &plan)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let mut reading = Reading::of(quiet, plan.bytes().unwrap_or(0));
     let shown = args.out.display().to_string();
@@ -80,7 +80,7 @@ pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn text(summary: &Summary) -> String {
+fn text(summary: &MergeSummary) -> String {
     let time = Duration::from_secs_f64(summary.seconds);
     let mut text = format!(
         "{} frames from {} files ({} in order by themselves) into {}: {}, {}, {}byte/s\n",

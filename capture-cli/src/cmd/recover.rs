@@ -5,7 +5,10 @@ use crate::{
     failure::{Failure, Kind},
     term::{output, table::thousands},
 };
-use engine::recover::{self, Outcome, Recovered};
+use engine::{
+    files::folder::CaptureFolder,
+    recover::{self, RecoveredFile, RecoveryOutcome},
+};
 use std::{fmt::Write, path::Path, thread::JoinHandle};
 
 /// Finishes what can be finished, and tells of each file.
@@ -22,7 +25,7 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     }
     let messages: Vec<_> = files
         .iter()
-        .filter(|file| file.outcome == Outcome::Failed)
+        .filter(|file| file.outcome == RecoveryOutcome::Failed)
         .map(|file| {
             let problem = file.problem.as_deref().unwrap_or("cannot be finished");
             format!("{}: {problem}", file.part.display())
@@ -39,15 +42,15 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
 
 /// What an earlier run left open, being finished beside this one.
 #[derive(Default)]
-pub struct Leftovers(Option<JoinHandle<Vec<Recovered>>>);
+pub struct Leftovers(Option<JoinHandle<Vec<RecoveredFile>>>);
 
 impl Leftovers {
     /// Finds them, before this run has files of its own, and finishes them in a thread: reading gigabytes through must
     /// not keep frames waiting. Not being able to is no reason not to capture.
     pub fn begin(dir: &Path) -> Self {
-        let parts = match recover::parts(dir) {
-            Ok(parts) if parts.is_empty() => return Self::default(),
-            Ok(parts) => parts,
+        let parts = match CaptureFolder::list(dir) {
+            Ok(it) if it.unfinished.is_empty() => return Self::default(),
+            Ok(it) => it.unfinished,
             Err(e) => {
                 tracing::warn!("{}: cannot look for files left open: {e}", dir.display());
                 return Self::default();
@@ -55,7 +58,7 @@ impl Leftovers {
         };
         let dir = dir.to_owned();
         let work = move || {
-            let all = recover::finish_all(&dir, &parts);
+            let all = recover::finish(&dir, &parts);
             all.iter().for_each(log);
             all
         };
@@ -72,15 +75,20 @@ impl Leftovers {
     }
 
     /// Waits for the last of them. Those that somebody writes, or nobody knows, are none.
-    pub fn finish(self) -> Vec<Recovered> {
+    pub fn finish(self) -> Vec<RecoveredFile> {
         let mut all = self.0.and_then(|it| it.join().ok()).unwrap_or_default();
-        all.retain(|it| !matches!(it.outcome, Outcome::InUse | Outcome::Foreign));
+        all.retain(|it| {
+            !matches!(
+                it.outcome,
+                RecoveryOutcome::InUse | RecoveryOutcome::Foreign
+            )
+        });
         all
     }
 }
 
-fn log(it: &Recovered) {
-    if it.outcome == Outcome::Failed {
+fn log(it: &RecoveredFile) {
+    if it.outcome == RecoveryOutcome::Failed {
         let problem = it.problem.as_deref().unwrap_or("cannot be finished");
         tracing::warn!("{}: {problem}", it.part.display());
     }
@@ -90,12 +98,12 @@ fn log(it: &Recovered) {
 }
 
 /// A line for each file that is told of; failures go to stderr.
-pub fn text(files: &[Recovered]) -> String {
+pub fn text(files: &[RecoveredFile]) -> String {
     let mut text = String::new();
     for file in files {
         let name = file.path.as_ref().unwrap_or(&file.part).display();
         let what = match file.outcome {
-            Outcome::Finished => {
+            RecoveryOutcome::Finished => {
                 let cut = match (file.cut, &file.problem) {
                     (0, _) => String::new(),
                     (n, None) => format!(", {} cut", thousands(n)),
@@ -107,13 +115,13 @@ pub fn text(files: &[Recovered]) -> String {
                     thousands(file.kept)
                 )
             }
-            Outcome::Removed => format!(
+            RecoveryOutcome::Removed => format!(
                 "removed: no whole record in its {} bytes",
                 thousands(file.cut)
             ),
-            Outcome::InUse => "left alone: a capture is writing it".into(),
-            Outcome::Foreign => "left alone: not the name of a capture file".into(),
-            Outcome::Failed => continue,
+            RecoveryOutcome::InUse => "left alone: a capture is writing it".into(),
+            RecoveryOutcome::Foreign => "left alone: not the name of a capture file".into(),
+            RecoveryOutcome::Failed => continue,
         };
         let _ = writeln!(text, "{name}: {what}");
     }
@@ -126,9 +134,9 @@ mod tests {
 
     #[test]
     fn a_line_for_each_file() {
-        let file = |outcome| Recovered {
+        let file = |outcome| RecoveredFile {
             part: "/cap/wqcap-q00-1.pcap.part".into(),
-            path: (outcome == Outcome::Finished).then(|| "/cap/wqcap-q00-1.pcap".into()),
+            path: (outcome == RecoveryOutcome::Finished).then(|| "/cap/wqcap-q00-1.pcap".into()),
             outcome,
             records: 1234,
             kept: 5678,
@@ -136,10 +144,10 @@ mod tests {
             problem: Some("100 zeros".into()),
         };
         let all = [
-            Outcome::Finished,
-            Outcome::InUse,
-            Outcome::Foreign,
-            Outcome::Failed,
+            RecoveryOutcome::Finished,
+            RecoveryOutcome::InUse,
+            RecoveryOutcome::Foreign,
+            RecoveryOutcome::Failed,
         ];
         assert_eq!(
             text(&all.map(file)),

@@ -13,7 +13,8 @@ use crate::{
 };
 use engine::{
     forecast::{ByReason, Forecast, Limits, QueueLoad, Report, Suggestion},
-    reader::{self, ETHERNET, End, ReadError},
+    format::ETHERNET,
+    read::{self, FileEnd, ReadError},
 };
 use serde::Serialize;
 use std::{fmt::Write, path::Path};
@@ -91,8 +92,8 @@ fn read(
     failure: &mut Failure,
 ) -> Result<FileFacts, Failure> {
     let shown = path.display();
-    let mut reader = reader::open(path)
-        .map_err(|e| Failure::refused(format!("{shown}: {}", first_words(&e))))?;
+    let mut reader =
+        read::open(path).map_err(|e| Failure::refused(format!("{shown}: {}", first_words(&e))))?;
     let (mut frames, mut other_link_types) = (0, 0);
     let mut notes = Vec::new();
     loop {
@@ -128,13 +129,13 @@ fn read(
     }
     reading.done(reader.offset());
     match reader.end() {
-        Some(End::Torn { offset, bytes }) => notes.push(format!(
+        Some(FileEnd::Torn { offset, bytes }) => notes.push(format!(
             "ends within a record: {bytes} bytes from byte {offset} on are left out"
         )),
-        Some(End::Padding { offset, bytes }) => {
+        Some(FileEnd::Padding { offset, bytes }) => {
             notes.push(format!("ends with {bytes} zeros from byte {offset} on"));
         }
-        Some(End::Clean) | None => {}
+        Some(FileEnd::Clean) | None => {}
     }
     if other_link_types > 0 {
         notes.push(format!(
@@ -142,7 +143,7 @@ fn read(
             thousands(other_link_types)
         ));
     }
-    let raised = reader.oddities().longer_than_frame;
+    let raised = reader.anomalies().longer_than_frame;
     if raised > 0 {
         notes.push(format!(
             "{} records hold more bytes than the frame had by their own account; what they hold counts",

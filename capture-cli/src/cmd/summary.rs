@@ -10,7 +10,7 @@ use engine::{
     device::clock::ClockReport,
     pipeline::reduce::FcsReport,
     plan::{Plan, Stamps},
-    recover::Recovered,
+    recover::RecoveredFile,
     sink::{Deleted, HookReport},
     stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, outage::Outage},
 };
@@ -39,7 +39,7 @@ pub struct Summary<'a> {
     flows: Option<&'a FlowsReport>,
     files: &'a [PathBuf],
     /// Files that an earlier run left open, and what became of them.
-    recovered: &'a [Recovered],
+    recovered: &'a [RecoveredFile],
     /// Old files deleted to keep within limits; null: nothing is ever deleted.
     deleted: Option<Deleted>,
     /// How the hooks went; null: there are none.
@@ -77,7 +77,7 @@ struct OutagesSummary<'a> {
 
 impl<'a> Summary<'a> {
     /// Of a finished run.
-    pub fn new(plan: &'a Plan, report: &'a Report, recovered: &'a [Recovered]) -> Self {
+    pub fn new(plan: &'a Plan, report: &'a Report, recovered: &'a [RecoveredFile]) -> Self {
         let (end, error) = end(&report.end);
         Self {
             ledger: Ledger {

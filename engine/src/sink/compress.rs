@@ -279,7 +279,7 @@ mod tests {
                 file.extend(&out[..end]);
                 want.extend(raw);
             }
-            let (mut got, mut source) = (Vec::new(), crate::reader::Unpacked::of(&file[..]));
+            let (mut got, mut source) = (Vec::new(), crate::read::Decompressor::new(&file[..]));
             std::io::Read::read_to_end(source.as_mut().expect("known"), &mut got).expect("reads");
             assert!(got == want, "{compress:?}");
         }

@@ -1,21 +1,10 @@
-//! The classic file format, with nanosecond stamps.
-//!
-//! Source: draft-ietf-opsawg-pcap. Fields are in this machine's byte order; readers tell by the magic.
+//! pcap files, with nanosecond stamps.
 
-use crate::sink::{Encoder, Record, Totals};
-
-/// Magic of nanosecond files.
-const MAGIC_NS: u32 = 0xa1b2_3c4d;
-/// LINKTYPE_ETHERNET.
-const ETHERNET: u32 = 1;
-/// Beside the link type: an FCS stands behind each frame (bit 26), of two 16-bit words (bits 28 to 31).
-const FCS: u32 = 1 << 26 | 2 << 28;
-/// What a header says when frames are kept whole: libpcap's own "no limit".
-const WHOLE: u32 = 262_144;
-/// ts_sec, ts_nsec, incl_len, orig_len.
-const RECORD_HEADER: usize = 16;
-/// Nanoseconds of a second.
-const SECOND: u64 = 1_000_000_000;
+use crate::{
+    frame::FCS_LEN,
+    sink::{Encoder, Record, Totals},
+};
+use wqcap_files::format::{ETHERNET, pcap};
 
 /// Writes pcap.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +18,11 @@ impl PcapEncoder {
     #[must_use]
     pub fn new(snaplen: u32) -> Self {
         Self {
-            snaplen: if snaplen == 0 { WHOLE } else { snaplen },
+            snaplen: if snaplen == 0 {
+                pcap::NO_LIMIT
+            } else {
+                snaplen
+            },
             fcs: false,
         }
     }
@@ -47,38 +40,25 @@ impl Encoder for PcapEncoder {
     }
 
     fn header(&mut self, _queue: Option<u16>) -> Vec<u8> {
-        let mut out = Vec::with_capacity(24);
-        out.extend(MAGIC_NS.to_ne_bytes());
-        out.extend(2u16.to_ne_bytes());
-        out.extend(4u16.to_ne_bytes());
-        // Two reserved words, once a time zone and an accuracy.
-        out.extend([0; 8]);
-        out.extend(self.snaplen.to_ne_bytes());
-        out.extend((ETHERNET | if self.fcs { FCS } else { 0 }).to_ne_bytes());
-        out
+        let fcs_len = self.fcs.then_some(FCS_LEN as u8);
+        pcap::encode_header(self.snaplen, ETHERNET, fcs_len).into()
     }
 
     #[inline]
     fn record_len(&self, record: &Record<'_>) -> usize {
-        RECORD_HEADER + record.caplen()
+        pcap::RECORD_LEN + record.caplen()
     }
 
     #[inline]
     fn record(&self, out: &mut [u8], _queue: u16, record: &Record<'_>) {
-        let (header, data) = out.split_at_mut(RECORD_HEADER);
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the format's seconds are 32 bits, unsigned: until 2106"
-        )]
-        let words = [
-            (record.ns / SECOND) as u32,
-            (record.ns % SECOND) as u32,
-            record.caplen() as u32,
+        let (header, data) = out.split_at_mut(pcap::RECORD_LEN);
+        #[allow(clippy::cast_possible_truncation, reason = "a slot is far below 4 GiB")]
+        let caplen = record.caplen() as u32;
+        header.copy_from_slice(&pcap::encode_record_header(
+            record.ns,
+            caplen,
             record.wire_len(),
-        ];
-        for (to, word) in header.chunks_exact_mut(4).zip(words) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
+        ));
         record.copy_to(data);
     }
 

@@ -1,29 +1,17 @@
-//! pcapng: sections, interfaces and enhanced packet blocks.
-//!
-//! Source: draft-ietf-opsawg-pcapng. Fields are in this machine's byte order; readers tell by the byte-order magic.
+//! pcapng files: a section with one interface, enhanced packets, statistics at the end.
 
-use crate::sink::{Encoder, Origin, Record, Totals};
 use crate::{
     device::clock::ClockReport,
     frame::FCS_LEN,
+    sink::{Encoder, Origin, Record, Totals},
     stats::outage::{OutageLog, Teller},
 };
 use std::sync::{Arc, Mutex};
+use wqcap_files::format::{
+    ETHERNET, InterfaceStatistics,
+    pcapng::{self, option, option_header},
+};
 
-/// Section header block.
-const SHB: u32 = 0x0a0d_0d0a;
-/// Interface description block.
-const IDB: u32 = 1;
-/// Enhanced packet block.
-const EPB: u32 = 6;
-/// Interface statistics block.
-const ISB: u32 = 5;
-const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-const ETHERNET: u16 = 1;
-/// Block type, total length, interface, timestamp (two words), captured length, original length; the total length
-/// again closes the block.
-const EPB_HEADER: usize = 28;
-const EPB_TRAILER: usize = 4;
 /// Flags and queue, eight bytes each, and the end of options.
 const OPTIONS_LEN: usize = 20;
 /// The count of frames lost before, where there were any.
@@ -32,28 +20,6 @@ const DROPCOUNT_LEN: usize = 12;
 const INBOUND: u32 = 1;
 /// epb_flags: link-layer error, the CRC.
 const CRC_ERROR: u32 = 1 << 24;
-
-/// Option codes.
-const END: u16 = 0;
-const EPB_FLAGS: u16 = 2;
-const EPB_DROPCOUNT: u16 = 4;
-const EPB_QUEUE: u16 = 6;
-const ISB_STARTTIME: u16 = 2;
-const ISB_ENDTIME: u16 = 3;
-const ISB_IFRECV: u16 = 4;
-const ISB_IFDROP: u16 = 5;
-const COMMENT: u16 = 1;
-const SHB_HARDWARE: u16 = 2;
-const SHB_OS: u16 = 3;
-const SHB_USERAPPL: u16 = 4;
-const IF_NAME: u16 = 2;
-const IF_DESCRIPTION: u16 = 3;
-const IF_SPEED: u16 = 8;
-const IF_TSRESOL: u16 = 9;
-const IF_FILTER: u16 = 11;
-const IF_OS: u16 = 12;
-const IF_FCSLEN: u16 = 13;
-const IF_HARDWARE: u16 = 15;
 /// First byte of if_filter: a filter string of libpcap.
 const LIBPCAP_STRING: u8 = 0;
 /// The longest filter and the longest note that are written, in bytes: they must not make a header or a record outgrow
@@ -125,26 +91,6 @@ fn text(out: &mut Vec<u8>, code: u16, value: &str) {
     }
 }
 
-/// Appends one option, padded to 32 bits.
-fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
-    let Ok(len) = u16::try_from(value.len()) else {
-        return;
-    };
-    out.extend(code.to_ne_bytes());
-    out.extend(len.to_ne_bytes());
-    out.extend(value);
-    out.resize(out.len().next_multiple_of(4), 0);
-}
-
-/// Appends a block with its two lengths.
-fn block(out: &mut Vec<u8>, kind: u32, body: &[u8]) {
-    let total = u32::try_from(body.len() + 12).unwrap_or(u32::MAX);
-    out.extend(kind.to_ne_bytes());
-    out.extend(total.to_ne_bytes());
-    out.extend(body);
-    out.extend(total.to_ne_bytes());
-}
-
 impl Encoder for PcapngEncoder {
     fn extension(&self) -> &'static str {
         "pcapng"
@@ -152,51 +98,35 @@ impl Encoder for PcapngEncoder {
 
     fn header(&mut self, queue: Option<u16>) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut section = Vec::new();
-        section.extend(BYTE_ORDER.to_ne_bytes());
-        section.extend(1u16.to_ne_bytes());
-        section.extend(0u16.to_ne_bytes());
-        // The section's length is not known in advance.
-        section.extend((-1i64).to_ne_bytes());
-        text(&mut section, COMMENT, &self.origin.comment);
-        text(&mut section, COMMENT, &self.outages.tell());
-        text(&mut section, SHB_HARDWARE, &self.origin.machine);
-        text(&mut section, SHB_OS, &self.origin.os);
-        option(
-            &mut section,
-            SHB_USERAPPL,
-            concat!("wqcap ", env!("CARGO_PKG_VERSION")).as_bytes(),
-        );
-        option(&mut section, END, &[]);
-        block(&mut out, SHB, &section);
-
-        let mut interface = Vec::new();
-        interface.extend(ETHERNET.to_ne_bytes());
-        interface.extend(0u16.to_ne_bytes());
-        interface.extend(self.snaplen.to_ne_bytes());
-        let name = match queue {
-            Some(queue) => format!("{} queue {queue}", self.interface),
-            None => self.interface.clone(),
-        };
-        option(&mut interface, IF_NAME, name.as_bytes());
-        text(&mut interface, IF_DESCRIPTION, &self.origin.description);
-        if self.origin.speed > 0 {
-            option(&mut interface, IF_SPEED, &self.origin.speed.to_ne_bytes());
-        }
-        // A filter cut short would be another one.
-        if !self.origin.filter.is_empty() && self.origin.filter.len() <= MOST_TEXT {
-            let filter = [&[LIBPCAP_STRING], self.origin.filter.as_bytes()].concat();
-            option(&mut interface, IF_FILTER, &filter);
-        }
-        // 10^-9 seconds.
-        option(&mut interface, IF_TSRESOL, &[9]);
-        if self.fcs {
-            option(&mut interface, IF_FCSLEN, &[FCS_LEN as u8]);
-        }
-        text(&mut interface, IF_OS, &self.origin.os);
-        text(&mut interface, IF_HARDWARE, &self.origin.device);
-        option(&mut interface, END, &[]);
-        block(&mut out, IDB, &interface);
+        let outages = self.outages.tell();
+        let origin = &self.origin;
+        pcapng::section_header(&mut out, |out| {
+            text(out, pcapng::OPT_COMMENT, &origin.comment);
+            text(out, pcapng::OPT_COMMENT, &outages);
+            text(out, pcapng::SHB_HARDWARE, &origin.machine);
+            text(out, pcapng::SHB_OS, &origin.os);
+            let program = concat!("wqcap ", env!("CARGO_PKG_VERSION"));
+            text(out, pcapng::SHB_USERAPPL, program);
+        });
+        let fcs_len = self.fcs.then_some(FCS_LEN as u8);
+        pcapng::interface_description(&mut out, ETHERNET as u16, self.snaplen, fcs_len, |out| {
+            let name = match queue {
+                Some(queue) => format!("{} queue {queue}", self.interface),
+                None => self.interface.clone(),
+            };
+            option(out, pcapng::IF_NAME, name.as_bytes());
+            text(out, pcapng::IF_DESCRIPTION, &origin.description);
+            if origin.speed > 0 {
+                option(out, pcapng::IF_SPEED, &origin.speed.to_ne_bytes());
+            }
+            // A filter cut short would be another one.
+            if !origin.filter.is_empty() && origin.filter.len() <= MOST_TEXT {
+                let filter = [&[LIBPCAP_STRING], origin.filter.as_bytes()].concat();
+                option(out, pcapng::IF_FILTER, &filter);
+            }
+            text(out, pcapng::IF_OS, &origin.os);
+            text(out, pcapng::IF_HARDWARE, &origin.device);
+        });
         out
     }
 
@@ -207,7 +137,11 @@ impl Encoder for PcapngEncoder {
         } else {
             DROPCOUNT_LEN
         };
-        EPB_HEADER + record.caplen().next_multiple_of(4) + OPTIONS_LEN + lost + EPB_TRAILER
+        pcapng::PACKET_HEADER_LEN
+            + record.caplen().next_multiple_of(4)
+            + OPTIONS_LEN
+            + lost
+            + pcapng::BLOCK_TRAILER_LEN
     }
 
     #[inline]
@@ -216,43 +150,38 @@ impl Encoder for PcapngEncoder {
             clippy::cast_possible_truncation,
             reason = "a block is far below 4 GiB"
         )]
-        let total = out.len() as u32;
-        let (header, rest) = out.split_at_mut(EPB_HEADER);
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the stamp is two words, high first; lengths are words"
-        )]
-        let words = [
-            EPB,
+        let (total, caplen) = (out.len() as u32, record.caplen() as u32);
+        let (header, rest) = out.split_at_mut(pcapng::PACKET_HEADER_LEN);
+        header.copy_from_slice(&pcapng::encode_packet_header(
             total,
             0,
-            (record.ns >> 32) as u32,
-            record.ns as u32,
-            record.caplen() as u32,
+            record.ns,
+            caplen,
             record.wire_len(),
-        ];
-        words_into(header, &words);
+        ));
         let (data, rest) = rest.split_at_mut(record.caplen());
         record.copy_to(data);
         let (padding, options) = rest.split_at_mut(data.len().next_multiple_of(4) - data.len());
         padding.fill(0);
-        let queue = [
-            option_head(EPB_FLAGS, 4),
-            INBOUND | if record.bad_fcs { CRC_ERROR } else { 0 },
-            option_head(EPB_QUEUE, 4),
-            u32::from(queue),
-        ];
         let (fixed, options) = options.split_at_mut(16);
-        words_into(fixed, &queue);
+        words_into(
+            fixed,
+            &[
+                option_header(pcapng::EPB_FLAGS, 4),
+                INBOUND | if record.bad_fcs { CRC_ERROR } else { 0 },
+                option_header(pcapng::EPB_QUEUE, 4),
+                u32::from(queue),
+            ],
+        );
         let end = if record.lost_before == 0 {
             options
         } else {
             let (lost, end) = options.split_at_mut(DROPCOUNT_LEN);
-            lost[..4].copy_from_slice(&option_head(EPB_DROPCOUNT, 8).to_ne_bytes());
+            lost[..4].copy_from_slice(&option_header(pcapng::EPB_DROPCOUNT, 8).to_ne_bytes());
             lost[4..].copy_from_slice(&record.lost_before.to_ne_bytes());
             end
         };
-        words_into(end, &[option_head(END, 0), total]);
+        words_into(end, &[option_header(pcapng::OPT_ENDOFOPT, 0), total]);
     }
 
     fn filtered(&mut self, filter: &str) -> bool {
@@ -266,48 +195,29 @@ impl Encoder for PcapngEncoder {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
         // Before the end of options and the closing length.
-        let end = out.split_off(out.len() - 4 - EPB_TRAILER);
-        text(&mut out, COMMENT, &note);
-        out.extend(end);
-        let total = u32::try_from(out.len()).unwrap_or(u32::MAX).to_ne_bytes();
-        let close = out.len() - EPB_TRAILER;
-        out[4..8].copy_from_slice(&total);
-        out[close..].copy_from_slice(&total);
+        out.truncate(out.len() - 4 - pcapng::BLOCK_TRAILER_LEN);
+        text(&mut out, pcapng::OPT_COMMENT, &note);
+        option(&mut out, pcapng::OPT_ENDOFOPT, &[]);
+        pcapng::close_block(&mut out, 0);
         out
     }
 
     fn trailer(&self, totals: &Totals) -> Vec<u8> {
-        let halves = |v: u64| {
-            let mut out = Vec::with_capacity(8);
-            #[allow(clippy::cast_possible_truncation, reason = "two words, high first")]
-            for word in [(v >> 32) as u32, v as u32] {
-                out.extend(word.to_ne_bytes());
-            }
-            out
+        let statistics = InterfaceStatistics {
+            received: Some(totals.received),
+            dropped: Some(totals.dropped),
+            start_ns: Some(totals.first_ns),
+            end_ns: Some(totals.last_ns),
         };
-        let mut body = Vec::new();
-        body.extend(0u32.to_ne_bytes());
-        body.extend(halves(totals.last_ns));
-        if let Some(clock) = &self.clock {
-            let report = clock.lock().map_or(None, |it| *it).unwrap_or_default();
-            text(&mut body, COMMENT, &report.line());
-        }
-        option(&mut body, ISB_STARTTIME, &halves(totals.first_ns));
-        option(&mut body, ISB_ENDTIME, &halves(totals.last_ns));
-        option(&mut body, ISB_IFRECV, &totals.received.to_ne_bytes());
-        option(&mut body, ISB_IFDROP, &totals.dropped.to_ne_bytes());
-        option(&mut body, END, &[]);
         let mut out = Vec::new();
-        block(&mut out, ISB, &body);
+        pcapng::interface_statistics(&mut out, 0, &statistics, |out| {
+            if let Some(clock) = &self.clock {
+                let report = clock.lock().map_or(None, |it| *it).unwrap_or_default();
+                text(out, pcapng::OPT_COMMENT, &report.line());
+            }
+        });
         out
     }
-}
-
-/// Code and length of an option as one word in this machine's byte order.
-#[inline]
-fn option_head(code: u16, len: u16) -> u32 {
-    let ([a, b], [c, d]) = (code.to_ne_bytes(), len.to_ne_bytes());
-    u32::from_ne_bytes([a, b, c, d])
 }
 
 #[inline]

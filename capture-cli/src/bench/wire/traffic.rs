@@ -1,7 +1,7 @@
 //! What is sent: UDP of one size over many flows, or the frames of a capture file.
 
 use crate::{args::BenchWireArgs, failure::Failure};
-use engine::reader;
+use engine::read;
 
 /// Where a frame that is made has room for a number: behind its UDP header and [`MARK`].
 pub const NUMBER_AT: usize = 46;
@@ -48,7 +48,7 @@ fn read(args: &BenchWireArgs) -> Result<Vec<Vec<u8>>, Failure> {
         return Ok(Vec::new());
     };
     let refused = |e: String| Failure::refused(format!("--replay {}: {e}", path.display()));
-    let mut reader = reader::open(path).map_err(|e| refused(e.to_string()))?;
+    let mut reader = read::open(path).map_err(|e| refused(e.to_string()))?;
     let (mut frames, mut bytes) = (Vec::new(), 0);
     while let Some(packet) = reader.next().map_err(|e| refused(e.to_string()))? {
         bytes += packet.bytes.len();

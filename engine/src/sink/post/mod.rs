@@ -1,16 +1,18 @@
 //! What happens to files after they are finished: old ones go, hooks run, indexes are made. Nothing here is waited for while frames flow.
 
 pub(super) mod hook;
+mod indexer;
 pub(super) mod retention;
 
+use crate::Error;
 use crate::sink::{
     Files,
     post::{
         hook::{HookReport, Hooks},
+        indexer::Indexer,
         retention::{DeletedFiles, RetentionThread, RetentionTrigger},
     },
 };
-use crate::{Error, index::Indexer};
 use crossbeam_channel::Sender;
 use std::path::{Path, PathBuf};
 

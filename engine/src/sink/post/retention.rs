@@ -199,7 +199,7 @@ fn finished(dir: &Path) -> io::Result<Vec<Old>> {
     let mut old = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        let Some(start_ns) = FileName::of(&path).map(|name| name.start_ns) else {
+        let Some(start_ns) = FileName::parse(&path).map(|name| name.start_ns) else {
             continue;
         };
         // It may be gone by now, and a link's target is somebody else's.

@@ -1,0 +1,186 @@
+//! Which parts of which files can hold what is sought.
+
+use crate::{
+    folder::CaptureFolder,
+    index::{self, FileIndex, FlowTerms},
+    merge::MergeError,
+    name::FileName,
+    read::FileRanges,
+};
+use std::{
+    collections::HashMap,
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicU64},
+};
+
+/// How far a file's stamps may lie outside the times that its name, and that of the file after it, tell: a clock that
+/// follows another may step back a little.
+const SLACK_NS: u64 = 1_000_000_000;
+
+/// What is to be read of a folder's files.
+#[derive(Debug, Default)]
+pub(super) struct FileSelection {
+    pub(super) files: Vec<FileRanges>,
+    /// Finished files in the folder, and their bytes.
+    pub(super) finished: u64,
+    pub(super) finished_bytes: u64,
+    /// Files whose index was used, and those of them whose index had to be built.
+    pub(super) indexed: u64,
+    pub(super) made: u64,
+    /// Bytes of indexes read, and of files read to build indexes.
+    pub(super) index_bytes: u64,
+    pub(super) making_bytes: u64,
+    pub(super) notes: Vec<String>,
+}
+
+/// Selects the parts of a folder's files that can hold frames of `times` that fulfil `terms`.
+pub(super) fn select(
+    dir: &Path,
+    indexes: Option<&Path>,
+    times: &Range<u64>,
+    terms: &FlowTerms,
+    meter: &Arc<AtomicU64>,
+    go_on: &impl Fn() -> bool,
+) -> Result<FileSelection, MergeError> {
+    let mut it = FileSelection::default();
+    let finished = it.list(dir)?;
+    if let Some(folder) = indexes {
+        fs::create_dir_all(folder)
+            .map_err(|e| MergeError::Refused(format!("{}: {e}", folder.display())))?;
+    }
+    let after = followers(&finished);
+    for (path, len) in &finished {
+        it.finished += 1;
+        it.finished_bytes += len;
+        if !may_hold(path, after.get(path).copied(), times) {
+            continue;
+        }
+        let index = indexes.and_then(|folder| it.index(folder, path, *len, go_on));
+        if !go_on() {
+            return Err(MergeError::Stopped);
+        }
+        let ranges = index.map(|index| (index.apart, index.select(times, terms)));
+        let file = match ranges {
+            Some((_, ranges)) if ranges.is_empty() => continue,
+            Some((true, ranges)) => FileRanges::new(path.clone(), ranges),
+            _ => FileRanges::whole(path.clone()),
+        };
+        it.files.push(file.metered(Arc::clone(meter)));
+    }
+    if it.files.is_empty() {
+        it.files.push(head_of(&finished[0].0, meter)?);
+    }
+    Ok(it)
+}
+
+impl FileSelection {
+    /// The finished capture files of a folder and their lengths, in name order; at least one.
+    fn list(&mut self, dir: &Path) -> Result<Vec<(PathBuf, u64)>, MergeError> {
+        let refused = |problem| MergeError::Refused(format!("{}: {problem}", dir.display()));
+        let folder = CaptureFolder::list(dir).map_err(|e| refused(e.to_string()))?;
+        self.notes.extend(folder.unfinished_note(dir));
+        let mut finished = folder.finished;
+        finished.retain(|(_, len)| *len > 0);
+        if finished.is_empty() {
+            return Err(refused("has no finished .pcap or .pcapng files".into()));
+        }
+        Ok(finished)
+    }
+
+    /// A file's index, built if need be. A file that has none, since it cannot be read to its end, is read whole.
+    fn index(
+        &mut self,
+        folder: &Path,
+        path: &Path,
+        len: u64,
+        go_on: &impl Fn() -> bool,
+    ) -> Option<FileIndex> {
+        if let Some((index, bytes)) = index::load(folder, path) {
+            self.indexed += 1;
+            self.index_bytes += bytes;
+            return Some(index);
+        }
+        self.making_bytes += len;
+        match index::build_into(folder, path, go_on) {
+            Ok(index) => {
+                let made = u64::from(index.is_some());
+                self.indexed += made;
+                self.made += made;
+                index
+            }
+            Err(e) => {
+                self.notes
+                    .push(format!("{}: no index: {e}", path.display()));
+                None
+            }
+        }
+    }
+}
+
+/// For each file of a queue, when the next one of that queue begins.
+fn followers(files: &[(PathBuf, u64)]) -> HashMap<PathBuf, u64> {
+    let mut named: Vec<_> = files
+        .iter()
+        .filter_map(|(path, _)| {
+            let name = FileName::parse(path)?;
+            Some((name.queue, name.start_ns, path))
+        })
+        .collect();
+    named.sort();
+    named
+        .windows(2)
+        .filter(|pair| pair[0].0 == pair[1].0)
+        .map(|pair| (pair[0].2.clone(), pair[1].1))
+        .collect()
+}
+
+/// By the names alone: whether a file can reach into the time that is sought.
+fn may_hold(path: &Path, next: Option<u64>, times: &Range<u64>) -> bool {
+    let begins = FileName::parse(path).map_or(0, |it| it.start_ns.saturating_sub(SLACK_NS));
+    let ends = next.map_or(u64::MAX, |start| start.saturating_add(SLACK_NS));
+    begins < times.end && ends >= times.start
+}
+
+/// What stands before a file's first record: enough to say what the frames would be, if there were any.
+fn head_of(path: &Path, meter: &Arc<AtomicU64>) -> Result<FileRanges, MergeError> {
+    let file = FileRanges::whole(path.to_owned()).metered(Arc::clone(meter));
+    let head = index::head_len(&file)
+        .map_err(|e| MergeError::Refused(format!("{}: {e}", path.display())))?;
+    let ranges = std::iter::once(0..head).collect();
+    Ok(FileRanges::new(path.to_owned(), ranges).metered(Arc::clone(meter)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn names_tell_what_need_not_be_opened() {
+        let file = |queue: u16, second: u64| {
+            let name = format!("wqcap-q{queue:02}-{}.pcap", second * SECOND);
+            (PathBuf::from(name), 1)
+        };
+        let mut files = vec![file(0, 100), file(0, 200), file(0, 300), file(1, 150)];
+        files.push(("other.pcap".into(), 1));
+        let after = followers(&files);
+        let held = |from: u64, to: u64| -> Vec<bool> {
+            let times = from * SECOND..to * SECOND;
+            files
+                .iter()
+                .map(|(path, _)| may_hold(path, after.get(path).copied(), &times))
+                .collect()
+        };
+        assert_eq!(held(0, 50), [false, false, false, false, true]);
+        assert_eq!(held(110, 120), [true, false, false, false, true]);
+        assert_eq!(held(210, 220), [false, true, false, true, true]);
+        assert_eq!(held(195, 205), [true, true, false, true, true]);
+        assert_eq!(held(400, 500), [false, false, true, true, true]);
+        // Stamps near a name's may lie on either side of it.
+        assert_eq!(held(201, 202), [true, true, false, true, true]);
+        assert_eq!(held(0, 100), [true, false, false, false, true]);
+    }
+}

@@ -1,0 +1,56 @@
+//! The capture files of a folder, by the endings of their names.
+
+use crate::name::{FileName, PART};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// A folder's capture files, in name order.
+#[derive(Debug, Default)]
+pub struct CaptureFolder {
+    /// Finished files and their lengths.
+    pub finished: Vec<(PathBuf, u64)>,
+    /// Files that are open, or were left open by a crash: everything whose name ends in `.part`.
+    pub unfinished: Vec<PathBuf>,
+}
+
+impl CaptureFolder {
+    /// Lists a folder.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn list(dir: &Path) -> io::Result<Self> {
+        let mut it = Self::default();
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            if name.ends_with(PART.as_bytes()) {
+                it.unfinished.push(path);
+            } else if FileName::has_capture_ending(&path) {
+                match fs::metadata(&path) {
+                    Ok(file) if file.is_file() => it.finished.push((path, file.len())),
+                    Ok(_) => {}
+                    // Deleted just now, to make room.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        it.finished.sort();
+        it.unfinished.sort();
+        Ok(it)
+    }
+
+    /// What to tell about unfinished files where only finished ones are read; `None`: there are none.
+    #[must_use]
+    pub fn unfinished_note(&self, dir: &Path) -> Option<String> {
+        let n = self.unfinished.len();
+        (n > 0).then(|| {
+            format!(
+                "{}: left out {n} .part files: still open, or left by a crash (wqcap recover)",
+                dir.display()
+            )
+        })
+    }
+}

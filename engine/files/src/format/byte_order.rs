@@ -1,0 +1,83 @@
+//! Numbers in either byte order.
+
+/// The byte order of a file or of a section of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByteOrder {
+    /// Least significant byte first.
+    Little,
+    /// Most significant byte first.
+    Big,
+}
+
+impl ByteOrder {
+    /// This machine's.
+    pub const NATIVE: Self = if cfg!(target_endian = "big") {
+        Self::Big
+    } else {
+        Self::Little
+    };
+
+    /// The order in which the first four bytes are `magic`.
+    #[must_use]
+    pub(crate) fn of_magic(magic: u32, bytes: &[u8]) -> Option<Self> {
+        [Self::Little, Self::Big]
+            .into_iter()
+            .find(|order| order.u32(bytes, 0) == magic)
+    }
+
+    /// The two bytes at `at`; 0 where there are none.
+    #[inline]
+    #[must_use]
+    pub fn u16(self, bytes: &[u8], at: usize) -> u16 {
+        let two = array(bytes, at);
+        match self {
+            Self::Little => u16::from_le_bytes(two),
+            Self::Big => u16::from_be_bytes(two),
+        }
+    }
+
+    /// The four bytes at `at`; 0 where there are none.
+    #[inline]
+    #[must_use]
+    pub fn u32(self, bytes: &[u8], at: usize) -> u32 {
+        let four = array(bytes, at);
+        match self {
+            Self::Little => u32::from_le_bytes(four),
+            Self::Big => u32::from_be_bytes(four),
+        }
+    }
+
+    /// The eight bytes at `at`; 0 where there are none.
+    #[inline]
+    #[must_use]
+    pub fn u64(self, bytes: &[u8], at: usize) -> u64 {
+        let eight = array(bytes, at);
+        match self {
+            Self::Little => u64::from_le_bytes(eight),
+            Self::Big => u64::from_be_bytes(eight),
+        }
+    }
+}
+
+#[inline]
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk())
+        .copied()
+        .unwrap_or([0; N])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_orders_and_no_bytes() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(ByteOrder::Little.u16(&bytes, 1), 0x0302);
+        assert_eq!(ByteOrder::Big.u32(&bytes, 4), 0x0506_0708);
+        assert_eq!(ByteOrder::Big.u64(&bytes, 0), 0x0102_0304_0506_0708);
+        assert_eq!(ByteOrder::Big.u32(&bytes, 5), 0);
+    }
+}

@@ -1,0 +1,162 @@
+//! pcap: a file header, then records, each with a header of its own.
+//!
+//! Source: draft-ietf-opsawg-pcap, and libpcap's `savefile` for the variant with longer record headers.
+
+use super::{ByteOrder, Interface, SECOND};
+
+/// Bytes of the file header: magic, version (two halves), two reserved words, snapshot length, link type.
+pub const HEADER_LEN: usize = 24;
+/// Where the file header has its snapshot length.
+pub const SNAPLEN_OFFSET: u64 = 16;
+/// What a header says when frames are kept whole: libpcap's own "no limit".
+pub const NO_LIMIT: u32 = 262_144;
+/// Bytes of a record header: seconds, fraction, captured length, original length.
+pub const RECORD_LEN: usize = 16;
+/// The same, then interface, protocol and packet type: an old Linux variant.
+const LONG_RECORD_LEN: usize = 24;
+
+const MICROSECONDS: u32 = 0xa1b2_c3d4;
+const NANOSECONDS: u32 = 0xa1b2_3c4d;
+const LONG_MICROSECONDS: u32 = 0xa1b2_cd34;
+/// The link type proper; the bits above it tell of the FCS.
+const LINK_TYPE: u32 = 0x03ff_ffff;
+/// The upper four bits hold the FCS length, in words of 16 bits.
+const HAS_FCS: u32 = 1 << 26;
+const FCS_SHIFT: u32 = 28;
+
+/// A file header in this machine's byte order, for records with stamps in nanoseconds.
+#[must_use]
+pub fn encode_header(snaplen: u32, link_type: u32, fcs_len: Option<u8>) -> [u8; HEADER_LEN] {
+    let fcs = fcs_len.map_or(0, |bytes| HAS_FCS | u32::from(bytes / 2) << FCS_SHIFT);
+    let [major, minor] = [2u16, 4].map(u16::to_ne_bytes);
+    let mut header = [0; HEADER_LEN];
+    header[..4].copy_from_slice(&NANOSECONDS.to_ne_bytes());
+    header[4..8].copy_from_slice([major, minor].as_flattened());
+    // Two reserved words, once a time zone and an accuracy.
+    header[16..20].copy_from_slice(&snaplen.to_ne_bytes());
+    header[20..].copy_from_slice(&(link_type | fcs).to_ne_bytes());
+    header
+}
+
+/// The header of a record of `caplen` bytes.
+#[inline]
+#[must_use]
+pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] {
+    // The format's seconds are 32 bits, unsigned: until 2106.
+    let seconds = u32::try_from(ns / SECOND).unwrap_or(u32::MAX);
+    let words = [seconds, (ns % SECOND) as u32, caplen, len];
+    let mut header = [0; RECORD_LEN];
+    for (to, word) in header.chunks_exact_mut(4).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    header
+}
+
+/// How the records of a file are laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordLayout {
+    /// The file's byte order.
+    pub order: ByteOrder,
+    /// Nanoseconds in a unit of the fraction.
+    pub unit: u64,
+    /// Bytes of a record header.
+    pub header_len: usize,
+}
+
+/// What a record header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Seconds since 1970.
+    pub seconds: u32,
+    /// What is added to them, in units.
+    pub fraction: u32,
+    /// Bytes that follow.
+    pub caplen: u32,
+    /// Bytes of the frame on the wire.
+    pub len: u32,
+}
+
+impl RecordLayout {
+    /// What a file's first four bytes tell; `None`: it is not a pcap file.
+    #[must_use]
+    pub fn from_magic(start: &[u8]) -> Option<Self> {
+        let variants = [
+            (MICROSECONDS, 1000, RECORD_LEN),
+            (NANOSECONDS, 1, RECORD_LEN),
+            (LONG_MICROSECONDS, 1000, LONG_RECORD_LEN),
+        ];
+        variants.into_iter().find_map(|(magic, unit, header_len)| {
+            Some(Self {
+                order: ByteOrder::of_magic(magic, start)?,
+                unit,
+                header_len,
+            })
+        })
+    }
+
+    /// The interface that a whole file header describes.
+    ///
+    /// # Errors
+    /// Another version of the format.
+    pub fn interface(&self, header: &[u8]) -> Result<Interface, String> {
+        let version = self.order.u16(header, 4);
+        if version != 2 {
+            return Err(format!(
+                "pcap version {version}.{}; only 2.4 can be read",
+                self.order.u16(header, 6)
+            ));
+        }
+        let link = self.order.u32(header, 20);
+        Ok(Interface {
+            link_type: link & LINK_TYPE,
+            snaplen: self.order.u32(header, 16),
+            fcs_len: (link & HAS_FCS != 0).then_some((link >> FCS_SHIFT) as u8 * 2),
+            ..Interface::default()
+        })
+    }
+
+    /// The record header that stands at the beginning of `bytes`.
+    #[inline]
+    #[must_use]
+    pub fn record(&self, bytes: &[u8]) -> RecordHeader {
+        let [seconds, fraction, caplen, len] = [0, 4, 8, 12].map(|at| self.order.u32(bytes, at));
+        RecordHeader {
+            seconds,
+            fraction,
+            caplen,
+            len,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_read_as_they_are_written() {
+        for fcs_len in [None, Some(0), Some(4)] {
+            let header = encode_header(96, 1, fcs_len);
+            let layout = RecordLayout::from_magic(&header).expect("pcap");
+            assert_eq!((layout.order, layout.unit), (ByteOrder::NATIVE, 1));
+            let interface = layout.interface(&header).expect("version 2");
+            let want = Interface {
+                link_type: 1,
+                snaplen: 96,
+                fcs_len,
+                ..Interface::default()
+            };
+            assert_eq!(interface, want);
+            let record = encode_record_header(1_700_000_000_123_456_789, 60, 1500);
+            let want = RecordHeader {
+                seconds: 1_700_000_000,
+                fraction: 123_456_789,
+                caplen: 60,
+                len: 1500,
+            };
+            assert_eq!(layout.record(&record), want);
+        }
+        let late = encode_record_header(u64::MAX, 0, 0);
+        assert_eq!(late[..4], [0xff; 4], "as late as the format can tell");
+    }
+}

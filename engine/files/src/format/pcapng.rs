@@ -1,0 +1,468 @@
+//! pcapng: blocks of a type, a length, a body and the length again; options within the bodies.
+//!
+//! Source: draft-ietf-opsawg-pcapng. Constants have the draft's names.
+
+use super::{ByteOrder, Interface, InterfaceStatistics, SECOND};
+
+/// Section header block. Its type is what a file begins with, and reads the same in either byte order.
+pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+/// Interface description block.
+pub const INTERFACE_DESCRIPTION: u32 = 1;
+/// Packet block: obsolete, and still met.
+const PACKET: u32 = 2;
+/// Simple packet block.
+const SIMPLE_PACKET: u32 = 3;
+/// Interface statistics block.
+pub const INTERFACE_STATISTICS: u32 = 5;
+/// Enhanced packet block.
+pub const ENHANCED_PACKET: u32 = 6;
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+
+/// Bytes of a block without a body: type, total length, total length again.
+pub const EMPTY_BLOCK_LEN: usize = 12;
+/// Bytes of an enhanced packet block before the frame: type, total length, interface, timestamp (two words), captured
+/// length, original length.
+pub const PACKET_HEADER_LEN: usize = 28;
+/// Bytes of a block behind its body: the total length.
+pub const BLOCK_TRAILER_LEN: usize = 4;
+/// Where an interface description block has its snapshot length.
+pub const SNAPLEN_OFFSET: u64 = 12;
+
+/// End of options.
+pub const OPT_ENDOFOPT: u16 = 0;
+/// A comment, in any block.
+pub const OPT_COMMENT: u16 = 1;
+/// Hardware of the machine.
+pub const SHB_HARDWARE: u16 = 2;
+/// Operating system of the machine.
+pub const SHB_OS: u16 = 3;
+/// The program that wrote the section.
+pub const SHB_USERAPPL: u16 = 4;
+/// Name of an interface.
+pub const IF_NAME: u16 = 2;
+/// Description of an interface.
+pub const IF_DESCRIPTION: u16 = 3;
+/// Bits a second.
+pub const IF_SPEED: u16 = 8;
+/// Resolution of stamps.
+pub const IF_TSRESOL: u16 = 9;
+/// Filter that the frames passed.
+pub const IF_FILTER: u16 = 11;
+/// Operating system of an interface's machine.
+pub const IF_OS: u16 = 12;
+/// Bytes of FCS at each frame's end.
+pub const IF_FCSLEN: u16 = 13;
+/// Seconds to be added to stamps.
+pub const IF_TSOFFSET: u16 = 14;
+/// Hardware of an interface.
+pub const IF_HARDWARE: u16 = 15;
+/// Flags of a frame.
+pub const EPB_FLAGS: u16 = 2;
+/// Frames lost between this one and the one before.
+pub const EPB_DROPCOUNT: u16 = 4;
+/// Number of a frame.
+pub const EPB_PACKETID: u16 = 5;
+/// Queue that received a frame.
+pub const EPB_QUEUE: u16 = 6;
+/// When an interface's capture began.
+pub const ISB_STARTTIME: u16 = 2;
+/// When it ended.
+pub const ISB_ENDTIME: u16 = 3;
+/// Frames received.
+pub const ISB_IFRECV: u16 = 4;
+/// Frames dropped.
+pub const ISB_IFDROP: u16 = 5;
+
+/// Options of an interface that are text, besides its name.
+const IF_TEXTS: [u16; 4] = [OPT_COMMENT, IF_DESCRIPTION, IF_OS, IF_HARDWARE];
+/// Custom options, each with an enterprise number in front: text and bytes, to be copied and not.
+const CUSTOM: [u16; 4] = [2988, 2989, 19372, 19373];
+
+/// The byte order of a section header block's section; `None`: the block is none.
+#[must_use]
+pub fn section_order(block: &[u8]) -> Option<ByteOrder> {
+    ByteOrder::of_magic(BYTE_ORDER_MAGIC, block.get(8..)?)
+}
+
+/// The options of a block, up to their end or to the first that does not fit.
+pub fn options(mut bytes: &[u8], order: ByteOrder) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let code = order.u16(bytes, 0);
+        let len = usize::from(order.u16(bytes, 2));
+        let value = bytes.get(4..4 + len).filter(|_| code != OPT_ENDOFOPT)?;
+        bytes = bytes.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
+        Some((code, value))
+    })
+}
+
+/// A stamp: the high word first, whatever the byte order within a word.
+#[inline]
+fn timestamp(bytes: &[u8], at: usize, order: ByteOrder) -> u64 {
+    u64::from(order.u32(bytes, at)) << 32 | u64::from(order.u32(bytes, at + 4))
+}
+
+/// What a packet block says, in whichever of its three kinds.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketFields {
+    /// The interface, numbered from the section's beginning.
+    pub interface: usize,
+    /// The stamp; `None`: this kind has none.
+    pub ticks: Option<u64>,
+    /// Bytes of the frame in the block. A simple packet block does not tell: they are no more than the interface's
+    /// snapshot length.
+    pub caplen: u32,
+    /// Bytes of the frame on the wire.
+    pub len: u32,
+    /// Where in the block they begin.
+    pub data: usize,
+}
+
+impl PacketFields {
+    /// Reads a block; `None`: it is not a packet block.
+    #[inline]
+    #[must_use]
+    pub fn decode(block: &[u8], order: ByteOrder) -> Option<Self> {
+        let word = |at| order.u32(block, at);
+        let interface = match word(0) {
+            ENHANCED_PACKET => word(8) as usize,
+            PACKET => order.u16(block, 8).into(),
+            SIMPLE_PACKET => {
+                let room = u32::try_from(block.len().saturating_sub(16)).unwrap_or(u32::MAX);
+                return Some(Self {
+                    interface: 0,
+                    ticks: None,
+                    caplen: word(8).min(room),
+                    len: word(8),
+                    data: 12,
+                });
+            }
+            _ => return None,
+        };
+        Some(Self {
+            interface,
+            ticks: Some(timestamp(block, 12, order)),
+            caplen: word(20),
+            len: word(24),
+            data: PACKET_HEADER_LEN,
+        })
+    }
+}
+
+impl Interface {
+    /// Reads an interface description block's body.
+    #[must_use]
+    pub fn decode(body: &[u8], order: ByteOrder) -> Self {
+        let mut interface = Self {
+            link_type: order.u16(body, 0).into(),
+            snaplen: order.u32(body, 4),
+            ..Self::default()
+        };
+        let (mut resolution, mut offset_s) = (None, 0);
+        for (code, value) in options(body.get(8..).unwrap_or_default(), order) {
+            let text = || {
+                String::from_utf8_lossy(value)
+                    .trim_end_matches('\0')
+                    .to_owned()
+            };
+            match code {
+                IF_NAME => interface.name = Some(text()),
+                IF_TSRESOL => resolution = value.first().copied(),
+                IF_FCSLEN => interface.fcs_len = value.first().copied(),
+                IF_TSOFFSET => offset_s = order.u64(value, 0).cast_signed(),
+                code if IF_TEXTS.contains(&code) => interface.texts.push((code, text())),
+                _ => {}
+            }
+        }
+        interface.time_base = TimeBase::new(resolution, offset_s);
+        interface
+    }
+}
+
+impl InterfaceStatistics {
+    /// Reads an interface statistics block's options.
+    #[must_use]
+    pub fn decode(bytes: &[u8], order: ByteOrder, time_base: TimeBase) -> Self {
+        let mut it = Self::default();
+        for (code, value) in options(bytes, order).filter(|(_, value)| value.len() == 8) {
+            let ns = || Some(time_base.ns(timestamp(value, 0, order)));
+            match code {
+                ISB_STARTTIME => it.start_ns = ns(),
+                ISB_ENDTIME => it.end_ns = ns(),
+                ISB_IFRECV => it.received = Some(order.u64(value, 0)),
+                ISB_IFDROP => it.dropped = Some(order.u64(value, 0)),
+                _ => {}
+            }
+        }
+        it
+    }
+}
+
+/// How an interface's stamps become nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeBase {
+    resolution: Resolution,
+    /// if_tsoffset in nanoseconds.
+    offset_ns: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resolution {
+    /// Nanoseconds in a tick.
+    NsPerTick(u64),
+    /// Ticks in a nanosecond.
+    TicksPerNs(u64),
+    /// Ticks in a second are two to the power of this.
+    Binary(u8),
+}
+
+impl Default for TimeBase {
+    fn default() -> Self {
+        Self::new(None, 0)
+    }
+}
+
+impl TimeBase {
+    /// By the options if_tsresol and if_tsoffset.
+    #[must_use]
+    pub fn new(tsresol: Option<u8>, offset_s: i64) -> Self {
+        let resolution = match tsresol.unwrap_or(6) {
+            power @ 0..=9 => Resolution::NsPerTick(10u64.pow(9 - u32::from(power))),
+            power @ 10..=28 => Resolution::TicksPerNs(10u64.pow(u32::from(power) - 9)),
+            // So fine that 64 bits of ticks are less than a nanosecond.
+            29..=127 => Resolution::TicksPerNs(u64::MAX),
+            binary => Resolution::Binary(binary & 0x7f),
+        };
+        Self {
+            resolution,
+            offset_ns: offset_s.saturating_mul(SECOND as i64),
+        }
+    }
+
+    /// A stamp in nanoseconds since 1970.
+    #[inline]
+    #[must_use]
+    pub fn ns(self, ticks: u64) -> u64 {
+        let ns = match self.resolution {
+            Resolution::NsPerTick(1) => ticks,
+            Resolution::NsPerTick(ns) => ticks.saturating_mul(ns),
+            Resolution::TicksPerNs(ticks_per_ns) => ticks / ticks_per_ns,
+            Resolution::Binary(power) => {
+                let ns = (u128::from(ticks) * u128::from(SECOND)) >> power;
+                u64::try_from(ns).unwrap_or(u64::MAX)
+            }
+        };
+        ns.saturating_add_signed(self.offset_ns)
+    }
+}
+
+/// Appends an option, padded to 32 bits. One that is longer than the format allows is left out.
+pub fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
+    let Ok(len) = u16::try_from(value.len()) else {
+        return;
+    };
+    out.extend(option_header(code, len).to_ne_bytes());
+    out.extend_from_slice(value);
+    let padding = value.len().next_multiple_of(4) - value.len();
+    out.extend_from_slice(&[0; 4][..padding]);
+}
+
+/// Code and length of an option as one word in this machine's byte order.
+#[inline]
+#[must_use]
+pub fn option_header(code: u16, len: u16) -> u32 {
+    let ([a, b], [c, d]) = (code.to_ne_bytes(), len.to_ne_bytes());
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+/// Appends the options of a packet block of another byte order, in this machine's.
+pub fn swapped_options(out: &mut Vec<u8>, bytes: &[u8], order: ByteOrder) {
+    for (code, value) in options(bytes, order) {
+        let word = order.u32(value, 0).to_ne_bytes();
+        match (code, value.len()) {
+            (EPB_FLAGS | EPB_QUEUE, 4) => option(out, code, &word),
+            (EPB_DROPCOUNT | EPB_PACKETID, 8) => {
+                option(out, code, &order.u64(value, 0).to_ne_bytes());
+            }
+            (code, 4..) if CUSTOM.contains(&code) => {
+                option(out, code, &[&word, &value[4..]].concat());
+            }
+            _ => option(out, code, value),
+        }
+    }
+    option(out, OPT_ENDOFOPT, &[]);
+}
+
+/// Appends a block, whose body `body` appends.
+fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend([kind, 0].map(u32::to_ne_bytes).as_flattened());
+    body(out);
+    close_block(out, start);
+}
+
+/// Gives the block that begins at `start` and ends with the buffer its two lengths.
+#[inline]
+pub fn close_block(out: &mut Vec<u8>, start: usize) {
+    let total = u32::try_from(out.len() - start + BLOCK_TRAILER_LEN).unwrap_or(u32::MAX);
+    out.extend_from_slice(&total.to_ne_bytes());
+    out[start + 4..start + 8].copy_from_slice(&total.to_ne_bytes());
+}
+
+/// Appends a section header block with the options that `options` appends; they need no end.
+pub fn section_header(out: &mut Vec<u8>, options: impl FnOnce(&mut Vec<u8>)) {
+    block(out, SECTION_HEADER, |out| {
+        out.extend(BYTE_ORDER_MAGIC.to_ne_bytes());
+        // Version 1.0.
+        out.extend([1u16, 0].map(u16::to_ne_bytes).as_flattened());
+        // The section's length is not known in advance.
+        out.extend((-1i64).to_ne_bytes());
+        options(out);
+        option(out, OPT_ENDOFOPT, &[]);
+    });
+}
+
+/// Appends an interface description block for stamps in nanoseconds, with the options that `options` appends.
+pub fn interface_description(
+    out: &mut Vec<u8>,
+    link_type: u16,
+    snaplen: u32,
+    fcs_len: Option<u8>,
+    options: impl FnOnce(&mut Vec<u8>),
+) {
+    block(out, INTERFACE_DESCRIPTION, |out| {
+        out.extend([link_type, 0].map(u16::to_ne_bytes).as_flattened());
+        out.extend(snaplen.to_ne_bytes());
+        options(out);
+        // 10^-9 seconds.
+        option(out, IF_TSRESOL, &[9]);
+        if let Some(len) = fcs_len {
+            option(out, IF_FCSLEN, &[len]);
+        }
+        option(out, OPT_ENDOFOPT, &[]);
+    });
+}
+
+/// What an enhanced packet block of `total` bytes begins with.
+#[inline]
+#[must_use]
+pub fn encode_packet_header(
+    total: u32,
+    interface: u32,
+    ns: u64,
+    caplen: u32,
+    len: u32,
+) -> [u8; PACKET_HEADER_LEN] {
+    let [high, low] = timestamp_words(ns);
+    let words = [ENHANCED_PACKET, total, interface, high, low, caplen, len];
+    let mut header = [0; PACKET_HEADER_LEN];
+    for (to, word) in header.chunks_exact_mut(4).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    header
+}
+
+/// Appends an enhanced packet block with the options that `options` appends; they need an end.
+#[inline]
+pub fn enhanced_packet(
+    out: &mut Vec<u8>,
+    interface: u32,
+    ns: u64,
+    bytes: &[u8],
+    len: u32,
+    options: impl FnOnce(&mut Vec<u8>),
+) {
+    let start = out.len();
+    let caplen = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    out.extend_from_slice(&encode_packet_header(0, interface, ns, caplen, len));
+    out.extend_from_slice(bytes);
+    let padding = bytes.len().next_multiple_of(4) - bytes.len();
+    out.extend_from_slice(&[0; 4][..padding]);
+    options(out);
+    close_block(out, start);
+}
+
+/// Appends an interface statistics block with what is known, behind the options that `options` appends.
+pub fn interface_statistics(
+    out: &mut Vec<u8>,
+    interface: u32,
+    statistics: &InterfaceStatistics,
+    options: impl FnOnce(&mut Vec<u8>),
+) {
+    let stamp = |ns| timestamp_words(ns).map(u32::to_ne_bytes);
+    block(out, INTERFACE_STATISTICS, |out| {
+        out.extend(interface.to_ne_bytes());
+        out.extend(stamp(statistics.end_ns.unwrap_or(0)).as_flattened());
+        options(out);
+        let stamps = [
+            (ISB_STARTTIME, statistics.start_ns),
+            (ISB_ENDTIME, statistics.end_ns),
+        ];
+        for (code, ns) in stamps {
+            if let Some(ns) = ns {
+                option(out, code, stamp(ns).as_flattened());
+            }
+        }
+        let counts = [
+            (ISB_IFRECV, statistics.received),
+            (ISB_IFDROP, statistics.dropped),
+        ];
+        for (code, n) in counts {
+            if let Some(n) = n {
+                option(out, code, &n.to_ne_bytes());
+            }
+        }
+        option(out, OPT_ENDOFOPT, &[]);
+    });
+}
+
+/// A stamp's two words, the high one first.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "each word is a half")]
+fn timestamp_words(ns: u64) -> [u32; 2] {
+    [(ns >> 32) as u32, ns as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_end_where_they_say_or_where_they_break() {
+        let bytes = [2, 0, 3, 0, 9, 8, 7, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+        let all: Vec<_> = options(&bytes, ByteOrder::Little).collect();
+        assert_eq!(all, [(2, &[9, 8, 7][..]), (5, &[])]);
+        let broken = [2, 0, 0, 0, 3, 0, 200, 0, 1];
+        assert_eq!(options(&broken, ByteOrder::Little).count(), 1);
+        assert_eq!(options(&[], ByteOrder::Big).count(), 0);
+    }
+
+    #[test]
+    fn a_stamps_high_word_is_the_first() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
+        let ticks = |order| timestamp(&bytes, 0, order);
+        assert_eq!(ticks(ByteOrder::Little), 0x0403_0201_0807_0605);
+        assert_eq!(ticks(ByteOrder::Big), 0x0102_0304_0506_0708);
+    }
+
+    #[test]
+    fn stamps_of_every_resolution_become_nanoseconds() {
+        for (tsresol, offset_s, ticks, ns) in [
+            (None, 0, 1_700_000_000_000_001, 1_700_000_000_000_001_000),
+            (Some(0), 0, 7, 7 * SECOND),
+            (Some(9), 0, u64::MAX, u64::MAX),
+            (Some(12), 0, 1_999_999, 1999),
+            (Some(60), 0, 1 << 60, 0),
+            (Some(0x80 | 10), 0, 1536, 1_500_000_000),
+            (Some(0x80 | 32), 0, 1 << 63, SECOND << 31),
+            (Some(9), -1, 2 * SECOND, SECOND),
+            (Some(9), -3, 2 * SECOND, 0),
+            (Some(3), i64::MAX, u64::MAX, u64::MAX),
+        ] {
+            assert_eq!(
+                TimeBase::new(tsresol, offset_s).ns(ticks),
+                ns,
+                "{tsresol:?} {ticks}"
+            );
+        }
+    }
+}

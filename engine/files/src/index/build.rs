@@ -1,0 +1,305 @@
+//! Reads a finished file through, once, for its index.
+
+use super::{
+    flow::IndexFlow,
+    layout::{FileIndex, FileStamp, IndexBlock, VERSION},
+};
+use crate::read::{self, FileRanges, FrameEnds, Packet, ReadError};
+use std::{collections::HashMap, fs::File, path::Path};
+
+/// Bytes of a file that an index tells apart, about.
+const BLOCK_LEN: u64 = 1 << 20;
+/// Flows that an index tells apart. Blocks with others are read whatever is sought.
+const MOST_FLOWS: usize = 1 << 16;
+
+/// Builds a file's index. `go_on` is called at each block. `None`: it said no, or the file has changed meanwhile.
+///
+/// # Errors
+/// The file cannot be read, or not to its end: such a file has no index.
+pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<FileIndex>, ReadError> {
+    let stamp = FileStamp::read(path)?;
+    let (mut reader, frame_ends) = read::open_with_frame_ends(path)?;
+    let mut index = FileIndex {
+        version: VERSION,
+        stamp,
+        head: 0,
+        frames: 0,
+        apart: true,
+        flows: Vec::new(),
+        blocks: Vec::new(),
+    };
+    let mut work = Work {
+        compressed: frame_ends.map(CompressedFrames::new),
+        ..Work::default()
+    };
+    let mut interfaces = 0;
+    while reader.advance()? {
+        let end = reader.sound_end();
+        if index.frames == 0 {
+            interfaces = reader.interfaces().len();
+        } else if interfaces != reader.interfaces().len() {
+            index.apart = false;
+        }
+        let Some(packet) = reader.packet() else { break };
+        if index.frames == 0 {
+            index.head = packet.offset;
+        }
+        index.frames += 1;
+        if work.is_block_full(packet.offset, end) {
+            if !go_on() {
+                return Ok(None);
+            }
+            work.close(&mut index);
+        }
+        work.add(&mut index.flows, &packet, end);
+    }
+    if index.frames == 0 {
+        index.head = reader.sound_end();
+    }
+    if let Some(frames) = &mut work.compressed {
+        frames.end(stamp.len);
+        index.head = frames.head;
+        index.apart &= frames.apart;
+    }
+    work.close(&mut index);
+    // A section or an interface that the last blocks brought.
+    index.apart &= interfaces == reader.interfaces().len() || index.frames == 0;
+    // Somebody wrote to it meanwhile: what was read may be neither the old nor the new.
+    let unchanged = FileStamp::read(path).is_ok_and(|now| now == stamp);
+    Ok(unchanged.then_some(index))
+}
+
+/// Bytes that must be read to know what the frames are: those before the first record, in a compressed file those of its
+/// first frame.
+///
+/// # Errors
+/// The file cannot be read so far.
+pub fn head_len(file: &FileRanges) -> Result<u64, ReadError> {
+    let ending = file.path().extension().and_then(|it| it.to_str());
+    if matches!(ending, Some("zst" | "lz4")) {
+        return Ok(read::first_frame_len(File::open(file.path())?)?);
+    }
+    let mut reader = file.peek()?;
+    reader.advance()?;
+    Ok(reader
+        .packet()
+        .map_or(reader.sound_end(), |packet| packet.offset))
+}
+
+/// The compressed frames of a file, as its records pass: where the one begins that a record is in.
+struct CompressedFrames {
+    frame_ends: FrameEnds,
+    /// Where the frame begins: in the file, and in what is in it.
+    file: u64,
+    content: u64,
+    /// Where the first frame ends; 0: not yet seen.
+    head: u64,
+    /// Where the last record ends, in the content.
+    record_end: u64,
+    /// No record reaches over two frames, and each frame begins with one.
+    apart: bool,
+}
+
+impl CompressedFrames {
+    fn new(frame_ends: FrameEnds) -> Self {
+        Self {
+            frame_ends,
+            file: 0,
+            content: 0,
+            head: 0,
+            record_end: 0,
+            apart: true,
+        }
+    }
+
+    /// The next record stands here in the content; whether a frame begins with it.
+    fn pass(&mut self, offset: u64, end: u64) -> bool {
+        let begins = self.go_to(offset);
+        self.apart &= !begins || self.content == offset;
+        self.record_end = end;
+        begins
+    }
+
+    fn go_to(&mut self, place: u64) -> bool {
+        let mut moved = false;
+        while let Some((file, content)) = self.frame_ends.up_to(place) {
+            self.apart &= content >= self.record_end;
+            (self.file, self.content) = (file, content);
+            if self.head == 0 {
+                self.head = file;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Nothing more comes, and the file has so many bytes.
+    fn end(&mut self, len: u64) {
+        self.go_to(u64::MAX);
+        self.file = len;
+    }
+}
+
+#[derive(Default)]
+struct Work {
+    /// `None`: the file is not compressed, and places in it are those of its records.
+    compressed: Option<CompressedFrames>,
+    open: Option<IndexBlock>,
+    /// Where the open block begins in a compressed file's content.
+    content: u64,
+    /// Numbers of flows.
+    numbers: HashMap<IndexFlow, u32>,
+    /// The block that each flow was seen in last, plus one.
+    seen_in: Vec<usize>,
+    /// Blocks closed.
+    closed: usize,
+}
+
+impl Work {
+    /// Whether the next record, from `offset` to `end` of the content, belongs to another block.
+    fn is_block_full(&mut self, offset: u64, end: u64) -> bool {
+        match &mut self.compressed {
+            None => self
+                .open
+                .as_ref()
+                .is_none_or(|b| b.end - b.start >= BLOCK_LEN),
+            // A block is whole frames. The writer's own are hardly less than what is told apart.
+            Some(frames) => frames.pass(offset, end) && offset - self.content >= BLOCK_LEN / 2,
+        }
+    }
+
+    fn add(&mut self, flows: &mut Vec<IndexFlow>, packet: &Packet<'_>, end: u64) {
+        if self.open.is_none() {
+            self.content = packet.offset;
+        }
+        let start = self.compressed.as_ref().map_or(packet.offset, |it| it.file);
+        let block = self.open.get_or_insert(IndexBlock {
+            start,
+            end,
+            first_ns: packet.ns,
+            last_ns: packet.ns,
+            frames: 0,
+            flows: Vec::new(),
+            others: false,
+        });
+        block.end = end;
+        block.first_ns = block.first_ns.min(packet.ns);
+        block.last_ns = block.last_ns.max(packet.ns);
+        block.frames += 1;
+        let flow = IndexFlow::new(packet.bytes);
+        let number = match self.numbers.get(&flow) {
+            Some(number) => *number,
+            None if flows.len() == MOST_FLOWS => {
+                block.others = true;
+                return;
+            }
+            None => {
+                #[allow(
+                    clippy::cast_possible_truncation,
+                    reason = "below the most flows of a file"
+                )]
+                let number = flows.len() as u32;
+                flows.push(flow);
+                self.numbers.insert(flow, number);
+                self.seen_in.push(0);
+                number
+            }
+        };
+        let seen = &mut self.seen_in[number as usize];
+        if *seen != self.closed + 1 {
+            *seen = self.closed + 1;
+            block.flows.push(number);
+        }
+    }
+
+    fn close(&mut self, index: &mut FileIndex) {
+        if let Some(mut block) = self.open.take() {
+            if let Some(frames) = &self.compressed {
+                block.end = frames.file;
+            }
+            block.flows.sort_unstable();
+            index.blocks.push(block);
+            self.closed += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fixtures::written, format::FileFormat, index::FlowTerms};
+    use std::fs;
+
+    fn compressed(bytes: &[u8], cuts: &[usize]) -> Vec<u8> {
+        let mut context = zstd_safe::CCtx::create();
+        let ends = cuts.iter().copied().chain([bytes.len()]);
+        let starts = [0].into_iter().chain(cuts.iter().copied());
+        let mut file = Vec::new();
+        for (start, end) in starts.zip(ends) {
+            let mut out = vec![0; zstd_safe::compress_bound(end - start)];
+            let len = context.compress2(&mut out[..], &bytes[start..end]);
+            file.extend(&out[..len.expect("packs")]);
+        }
+        file
+    }
+
+    fn of(format: FileFormat, cuts: impl Fn(&[usize]) -> Vec<usize>) -> FileIndex {
+        let dir = tempfile::tempdir().expect("dir");
+        let (bytes, starts) = written(format, 1_000);
+        let path = dir.path().join("wqcap-q00-1.pcap.zst");
+        fs::write(&path, compressed(&bytes, &cuts(&starts))).expect("written");
+        let index = build(&path, || true).expect("reads").expect("made");
+        assert_eq!(index.frames, 1_000);
+        // Every part gives as many frames as the index says.
+        let head = head_len(&FileRanges::whole(path.clone())).expect("reads");
+        assert_eq!(head, index.head);
+        for block in index.apart.then_some(&index.blocks).into_iter().flatten() {
+            let times = block.first_ns..block.last_ns + 1;
+            let parts = index.select(&times, &FlowTerms::default());
+            let mut reader = FileRanges::new(path.clone(), parts).open().expect("opens");
+            let mut frames = 0;
+            while reader.advance().expect("sound") {
+                frames += u64::from(reader.packet().is_some_and(|it| times.contains(&it.ns)));
+            }
+            assert_eq!(frames, block.frames);
+        }
+        index
+    }
+
+    #[test]
+    fn compressed_frames_of_whole_records_are_read_apart() {
+        let index = of(FileFormat::Pcapng, |starts| {
+            starts
+                .iter()
+                .copied()
+                .skip(170)
+                .step_by(170)
+                .take(5)
+                .collect()
+        });
+        assert!(index.apart && index.blocks[0].start == 0);
+        let ends = index.blocks.iter().map(|it| it.end);
+        assert!(
+            ends.eq(index
+                .blocks
+                .iter()
+                .skip(1)
+                .map(|it| it.start)
+                .chain([index.stamp.len]))
+        );
+    }
+
+    #[test]
+    fn frames_that_cut_records_are_not() {
+        for shift in [1, 10] {
+            let cut = |starts: &[usize]| vec![starts[300] + shift, starts[600]];
+            assert!(!of(FileFormat::Pcap, cut).apart);
+        }
+        // A header in a frame of its own.
+        let index = of(FileFormat::Pcap, |starts| vec![starts[0], starts[600]]);
+        assert!(index.apart && index.blocks[0].start == index.head);
+        // One frame, as from the command line.
+        let index = of(FileFormat::Pcap, |_| Vec::new());
+        assert!(index.apart && index.blocks.len() == 1);
+    }
+}

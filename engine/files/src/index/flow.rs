@@ -1,0 +1,133 @@
+//! A frame's flow as a pcap-filter expression sees it.
+//!
+//! A full parser of headers sees more than an expression does: it walks through extension headers and tunnels. An index
+//! must not leave out what an expression accepts, so it reads the very bytes that libpcap's code reads (gencode.c:
+//! `gen_host`, `gen_port`, `gen_proto`), behind any VLAN tags.
+
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+pub(super) const IPV4: u16 = 0x0800;
+pub(super) const IPV6: u16 = 0x86dd;
+pub(super) const ARP: u16 = 0x0806;
+pub(super) const RARP: u16 = 0x8035;
+/// Tags that `vlan` takes for such.
+const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+/// Protocols that have ports.
+pub(super) const PORTED: [u8; 3] = [6, 17, 132];
+/// The IPv6 extension header that libpcap looks behind.
+const FRAGMENT: u8 = 44;
+/// Bytes of an Ethernet header, and of an IPv6 header.
+const ETHERNET: usize = 14;
+const IPV6_HEADER: usize = 40;
+
+/// One flow, both directions alike. What a frame does not have is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct IndexFlow {
+    /// Behind VLAN tags.
+    pub ethertype: u16,
+    /// Of IP.
+    pub protocol: u8,
+    /// The end with the lower address and port; an IPv4 address is a number of 32 bits.
+    pub low: (u128, u16),
+    /// The other end.
+    pub high: (u128, u16),
+}
+
+impl IndexFlow {
+    /// The flow of a frame, from as many of its bytes as there are.
+    #[must_use]
+    pub fn new(frame: &[u8]) -> Self {
+        let mut at = 0;
+        while word(frame, at + 12).is_some_and(|ethertype| TAGS.contains(&ethertype)) {
+            at += 4;
+        }
+        let Some(ethertype) = word(frame, at + 12) else {
+            return Self::default();
+        };
+        let packet = frame.get(at + ETHERNET..).unwrap_or_default();
+        let (protocol, a, b) = match ethertype {
+            IPV4 => ipv4(packet),
+            IPV6 => ipv6(packet),
+            ARP | RARP => (0, (address4(packet, 14), 0), (address4(packet, 24), 0)),
+            _ => (0, (0, 0), (0, 0)),
+        };
+        Self {
+            ethertype,
+            protocol,
+            low: a.min(b),
+            high: a.max(b),
+        }
+    }
+
+    /// Whether an end has this address.
+    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+        let (number, fits) = match address {
+            IpAddr::V4(a) => (
+                u128::from(a.to_bits()),
+                [IPV4, ARP, RARP].contains(&self.ethertype),
+            ),
+            IpAddr::V6(a) => (a.to_bits(), self.ethertype == IPV6),
+        };
+        fits && (self.low.0 == number || self.high.0 == number)
+    }
+
+    /// Whether an end has this port.
+    pub(super) fn has_port(&self, port: u16) -> bool {
+        PORTED.contains(&self.protocol) && (self.low.1 == port || self.high.1 == port)
+    }
+}
+
+type Ends = (u8, (u128, u16), (u128, u16));
+
+fn ipv4(packet: &[u8]) -> Ends {
+    let protocol = packet.get(9).copied().unwrap_or(0);
+    let later = word(packet, 6).unwrap_or(0) & 0x1fff != 0;
+    let header = usize::from(packet.first().copied().unwrap_or(0) & 15) * 4;
+    let ports = if later {
+        (0, 0)
+    } else {
+        ports(packet, header, protocol)
+    };
+    (
+        protocol,
+        (address4(packet, 12), ports.0),
+        (address4(packet, 16), ports.1),
+    )
+}
+
+fn ipv6(packet: &[u8]) -> Ends {
+    let next = packet.get(6).copied().unwrap_or(0);
+    let (protocol, ports) = if next == FRAGMENT {
+        (packet.get(IPV6_HEADER).copied().unwrap_or(0), (0, 0))
+    } else {
+        (next, ports(packet, IPV6_HEADER, next))
+    };
+    (
+        protocol,
+        (address6(packet, 8), ports.0),
+        (address6(packet, 24), ports.1),
+    )
+}
+
+fn ports(packet: &[u8], at: usize, protocol: u8) -> (u16, u16) {
+    if !PORTED.contains(&protocol) {
+        return (0, 0);
+    }
+    let port = |at| word(packet, at).unwrap_or(0);
+    (port(at), port(at + 2))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn address4(bytes: &[u8], at: usize) -> u128 {
+    let bytes = bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
+    u32::from_be_bytes(bytes.unwrap_or_default()).into()
+}
+
+fn address6(bytes: &[u8], at: usize) -> u128 {
+    let bytes = bytes.get(at..at + 16).and_then(|b| b.try_into().ok());
+    u128::from_be_bytes(bytes.unwrap_or_default())
+}

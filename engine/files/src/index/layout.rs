@@ -1,0 +1,96 @@
+//! What an index holds. Its fields are those of the CBOR files.
+
+use super::{flow::IndexFlow, terms::FlowTerms};
+use serde::{Deserialize, Serialize};
+use std::{fs, io, ops::Range, os::unix::fs::MetadataExt, path::Path};
+
+/// The layout's number. An index of another layout does not count.
+pub(super) const VERSION: u32 = 2;
+/// What is in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileIndex {
+    /// The layout's number.
+    pub(super) version: u32,
+    /// The file as it was when it was read.
+    pub(super) stamp: FileStamp,
+    /// Bytes before the first record, in a compressed file those of its first frame: what must be read before any other
+    /// part makes sense.
+    pub head: u64,
+    /// Frames in the file.
+    pub frames: u64,
+    /// The file's parts can be read apart: it has one section, and all its interfaces stand at its beginning; if it is
+    /// compressed, no record reaches over two frames.
+    pub apart: bool,
+    /// The flows, in the order of their first frames.
+    pub flows: Vec<IndexFlow>,
+    /// The parts, in the order of the file.
+    pub blocks: Vec<IndexBlock>,
+}
+
+/// How a file is recognised as the one that was indexed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FileStamp {
+    pub(super) len: u64,
+    modified_s: i64,
+    modified_ns: i64,
+}
+
+/// A run of whole records; in a compressed file, of whole frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexBlock {
+    /// Where in the file its first record begins, or its first frame.
+    pub start: u64,
+    /// Where its last record ends, or its last frame.
+    pub end: u64,
+    /// The earliest stamp in it, in nanoseconds since 1970.
+    pub first_ns: u64,
+    /// The latest.
+    pub last_ns: u64,
+    /// Its records.
+    pub frames: u64,
+    /// Numbers of the flows in it, ascending: places in [`FileIndex::flows`].
+    pub flows: Vec<u32>,
+    /// There are flows in it that the index has no room for.
+    pub others: bool,
+}
+
+impl FileIndex {
+    /// The parts of the file that can hold frames of `times` (from, up to and without) that fulfil `terms`: byte
+    /// ranges, ascending, neighbours joined. What they need to make sense comes with them ([`FileIndex::head`]), if there are
+    /// any.
+    #[must_use]
+    pub fn select(&self, times: &Range<u64>, terms: &FlowTerms) -> Vec<Range<u64>> {
+        let wanted: Vec<bool> = self.flows.iter().map(|flow| terms.allow(flow)).collect();
+        let has = |block: &IndexBlock| {
+            let of = |n: &u32| wanted.get(*n as usize).copied().unwrap_or(true);
+            block.others || block.flows.iter().any(of)
+        };
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        for block in &self.blocks {
+            let in_time = block.first_ns < times.end && block.last_ns >= times.start;
+            if !in_time || !has(block) {
+                continue;
+            }
+            match parts.last_mut() {
+                Some(last) if last.end == block.start => last.end = block.end,
+                _ => parts.push(block.start..block.end),
+            }
+        }
+        // A compressed file's first block is its head, too.
+        if parts.first().is_some_and(|first| first.start > 0) {
+            parts.insert(0, 0..self.head);
+        }
+        parts
+    }
+}
+
+impl FileStamp {
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
+        let it = fs::metadata(path)?;
+        Ok(Self {
+            len: it.len(),
+            modified_s: it.mtime(),
+            modified_ns: it.mtime_nsec(),
+        })
+    }
+}

@@ -1,0 +1,25 @@
+//! A small index beside each finished file: what times and which flows are in which part of it.
+//!
+//! ```text
+//! finished file -> build -> FileIndex -> <index_dir>/<name of the file>.cbor
+//! expression -> FlowTerms -> what a flow must be for a frame of it to be accepted -> the blocks that can hold one
+//! ```
+//!
+//! An index is CBOR (RFC 8949), so that other programs can read it too; it has a checksum, and names the length and the
+//! modification time of its file.
+//!
+//! May import: [`crate::read`], [`crate::name`].
+//!
+//! Invariants: an index only leaves out what cannot be wanted. One that is damaged or older than its file does not count.
+
+mod build;
+mod flow;
+mod layout;
+mod store;
+mod terms;
+
+pub use build::{build, head_len};
+pub use flow::IndexFlow;
+pub use layout::{FileIndex, IndexBlock};
+pub use store::{build_into, load, path_of, sweep};
+pub use terms::FlowTerms;

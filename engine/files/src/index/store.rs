@@ -1,0 +1,186 @@
+//! Indexes in their folder.
+
+use super::{
+    build::build,
+    layout::{FileIndex, FileStamp, VERSION},
+};
+use crate::{name::FileName, read::ReadError};
+use serde::{Deserialize, Serialize};
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Ending of an index's name, behind the whole name of its file.
+const ENDING: &str = ".cbor";
+
+/// What is on the disk: the index as bytes, and their checksum (XXH3, 64 bits), which finds an index that a power cut
+/// tore: nobody syncs it.
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    xxh3: u64,
+    #[serde(with = "bytes")]
+    index: Vec<u8>,
+}
+
+/// Where a file's index is.
+#[must_use]
+pub fn path_of(folder: &Path, file: &Path) -> PathBuf {
+    let mut name = OsString::from(file.file_name().unwrap_or_default());
+    name.push(ENDING);
+    folder.join(name)
+}
+
+/// A file's index, if there is one that is whole and of the file as it is now, and the bytes it took to read.
+#[must_use]
+pub fn load(folder: &Path, file: &Path) -> Option<(FileIndex, u64)> {
+    let bytes = fs::read(path_of(folder, file)).ok()?;
+    let sealed: Sealed = ciborium::from_reader(&bytes[..]).ok()?;
+    if xxh3_64(&sealed.index) != sealed.xxh3 {
+        return None;
+    }
+    let index: FileIndex = ciborium::from_reader(&sealed.index[..]).ok()?;
+    let fresh =
+        index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
+    fresh.then_some((index, bytes.len() as u64))
+}
+
+/// Builds a file's index and writes it into the folder, under its name in one step. `None`: `go_on` said no, or the file
+/// has changed meanwhile.
+///
+/// # Errors
+/// The file cannot be read to its end, or the index cannot be written.
+pub fn build_into(
+    folder: &Path,
+    file: &Path,
+    go_on: impl Fn() -> bool,
+) -> Result<Option<FileIndex>, ReadError> {
+    let Some(index) = build(file, go_on)? else {
+        return Ok(None);
+    };
+    write(folder, file, &index)?;
+    Ok(Some(index))
+}
+
+/// Removes the indexes in `folder` whose capture files are gone from `dir`.
+///
+/// # Errors
+/// The folder cannot be read, or an index not be removed.
+pub fn sweep(folder: &Path, dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(file) = name.and_then(|name| name.strip_suffix(ENDING)) else {
+            continue;
+        };
+        if FileName::parse(Path::new(file)).is_some() && !dir.join(file).exists() {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn write(folder: &Path, file: &Path, index: &FileIndex) -> io::Result<()> {
+    let mut body = Vec::new();
+    ciborium::into_writer(index, &mut body).map_err(io::Error::other)?;
+    let sealed = Sealed {
+        xxh3: xxh3_64(&body),
+        index: body,
+    };
+    let temporary = tempfile::Builder::new()
+        .prefix(".wqcap-index-")
+        .tempfile_in(folder)?;
+    let mut out = io::BufWriter::new(&temporary);
+    ciborium::into_writer(&sealed, &mut out).map_err(io::Error::other)?;
+    io::Write::flush(&mut out)?;
+    drop(out);
+    temporary.persist(path_of(folder, file))?;
+    Ok(())
+}
+
+/// Bytes as one CBOR byte string.
+mod bytes {
+    use serde::{Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(bytes)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(bytes.to_vec())
+            }
+
+            fn visit_byte_buf<E: de::Error>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
+                Ok(bytes)
+            }
+        }
+        from.deserialize_byte_buf(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fixtures::written, format::FileFormat, index::FlowTerms};
+
+    #[test]
+    fn an_index_is_found_again_while_its_file_is_the_same() {
+        let dir = tempfile::tempdir().expect("dir");
+        let indexes = tempfile::tempdir().expect("dir");
+        let (bytes, starts) = written(FileFormat::Pcapng, 3);
+        let file = dir.path().join("wqcap-q00-1.pcapng");
+        fs::write(&file, &bytes).expect("written");
+        assert!(load(indexes.path(), &file).is_none());
+        let index = build_into(indexes.path(), &file, || true)
+            .expect("reads")
+            .expect("made");
+        assert_eq!((index.frames, index.head), (3, starts[0] as u64));
+        let (again, size) = load(indexes.path(), &file).expect("there");
+        assert_eq!(again, index);
+        let path = path_of(indexes.path(), &file);
+        assert_eq!(size, fs::metadata(&path).expect("there").len());
+        let parts = again.select(&(0..u64::MAX), &FlowTerms::default());
+        let head = 0..starts[0] as u64;
+        let all = starts[0] as u64..*starts.last().expect("some") as u64;
+        assert_eq!(parts, [head, all]);
+        assert!(again.select(&(0..0), &FlowTerms::default()).is_empty());
+
+        // One bit turned, or a torn end.
+        let sound = fs::read(&path).expect("there");
+        for at in [sound.len() / 2, sound.len() - 1] {
+            let mut damaged = sound.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, &damaged).expect("written");
+            assert!(load(indexes.path(), &file).is_none());
+            fs::write(&path, &sound[..at]).expect("written");
+            assert!(load(indexes.path(), &file).is_none());
+        }
+        fs::write(&path, &sound).expect("written");
+        assert!(load(indexes.path(), &file).is_some());
+        fs::write(&file, &bytes[..starts[2]]).expect("written");
+        assert!(load(indexes.path(), &file).is_none());
+        sweep(indexes.path(), dir.path()).expect("swept");
+        assert!(path.exists());
+        fs::write(indexes.path().join("mine.cbor"), "mine").expect("written");
+        fs::rename(&file, dir.path().join("elsewhere.pcapng")).expect("moved");
+        sweep(indexes.path(), dir.path()).expect("swept");
+        assert!(!path.exists() && indexes.path().join("mine.cbor").exists());
+        fs::rename(dir.path().join("elsewhere.pcapng"), &file).expect("moved");
+        assert!(
+            build_into(indexes.path(), &file, || false)
+                .expect("reads")
+                .is_none()
+        );
+    }
+}

@@ -1,0 +1,189 @@
+//! The merged file, encoded and written in large pieces.
+
+use super::{ports::OutputPort, summary::MergeError, target::MergeTarget};
+use crate::{
+    format::{
+        ByteOrder, FileFormat, InterfaceStatistics,
+        pcap::{self, encode_header, encode_record_header},
+        pcapng::{
+            self, EPB_QUEUE, IF_NAME, OPT_ENDOFOPT, SHB_OS, SHB_USERAPPL, enhanced_packet,
+            interface_description, interface_statistics, option, section_header, swapped_options,
+        },
+    },
+    read::Packet,
+};
+
+/// Bytes written at once.
+const PIECE: usize = 1 << 20;
+
+pub(super) struct Output {
+    target: MergeTarget,
+    format: FileFormat,
+    link_type: u32,
+    snaplen: u32,
+    /// The longest record above `snaplen`, if there was one.
+    above: Option<u32>,
+    piece: Vec<u8>,
+    written: u64,
+    /// Where headers tell the snapshot length.
+    snaplen_offsets: Vec<u64>,
+    /// Interfaces described so far.
+    interfaces: usize,
+    /// The reader of a pipe has gone.
+    pub(super) reader_left: bool,
+}
+
+impl Output {
+    /// Writes the file's header.
+    pub(super) fn new(
+        target: MergeTarget,
+        format: FileFormat,
+        link_type: u32,
+        snaplen: u32,
+        ports: &[OutputPort],
+    ) -> Self {
+        let mut output = Self {
+            target,
+            format,
+            link_type,
+            snaplen,
+            above: None,
+            piece: Vec::with_capacity(2 * PIECE),
+            written: 0,
+            snaplen_offsets: Vec::new(),
+            interfaces: 0,
+            reader_left: false,
+        };
+        match format {
+            FileFormat::Pcap => {
+                if snaplen == 0 {
+                    output.snaplen = pcap::NO_LIMIT;
+                }
+                let fcs_len = ports.first().and_then(|port| port.fcs_len);
+                let header = encode_header(output.snaplen, link_type, fcs_len);
+                output.piece.extend(header);
+                output.snaplen_offsets.push(pcap::SNAPLEN_OFFSET);
+                output.interfaces = 1;
+            }
+            FileFormat::Pcapng => {
+                section_header(&mut output.piece, |out| {
+                    let program = concat!("wqcap ", env!("CARGO_PKG_VERSION"), " merge");
+                    option(out, SHB_OS, std::env::consts::OS.as_bytes());
+                    option(out, SHB_USERAPPL, program.as_bytes());
+                });
+                ports.iter().for_each(|port| output.interface(port));
+            }
+        }
+        output
+    }
+
+    pub(super) fn interfaces(&self) -> usize {
+        self.interfaces
+    }
+
+    /// Describes a port.
+    pub(super) fn interface(&mut self, port: &OutputPort) {
+        let block = self.written + self.piece.len() as u64;
+        self.snaplen_offsets.push(block + pcapng::SNAPLEN_OFFSET);
+        let link_type = u16::try_from(self.link_type).unwrap_or(u16::MAX);
+        interface_description(
+            &mut self.piece,
+            link_type,
+            self.snaplen,
+            port.fcs_len,
+            |out| {
+                option(out, IF_NAME, port.name.as_bytes());
+                for (code, text) in &port.texts {
+                    option(out, *code, text.as_bytes());
+                }
+            },
+        );
+        self.interfaces += 1;
+    }
+
+    /// Writes a record, received by `queue` unless the record tells its queue itself.
+    #[inline]
+    pub(super) fn record(
+        &mut self,
+        packet: &Packet<'_>,
+        port: usize,
+        queue: Option<u16>,
+    ) -> Result<(), MergeError> {
+        let caplen = u32::try_from(packet.bytes.len()).unwrap_or(u32::MAX);
+        if caplen > self.snaplen && self.snaplen != 0 {
+            self.above = self.above.max(Some(caplen));
+        }
+        let out = &mut self.piece;
+        match self.format {
+            FileFormat::Pcap => {
+                let header = encode_record_header(packet.ns, caplen, packet.len);
+                out.extend_from_slice(&header);
+                out.extend_from_slice(packet.bytes);
+            }
+            FileFormat::Pcapng => {
+                let port = u32::try_from(port).unwrap_or(0);
+                enhanced_packet(out, port, packet.ns, packet.bytes, packet.len, |out| {
+                    if packet.options.is_empty() {
+                        if let Some(queue) = queue {
+                            option(out, EPB_QUEUE, &u32::from(queue).to_ne_bytes());
+                            option(out, OPT_ENDOFOPT, &[]);
+                        }
+                    } else if packet.order == ByteOrder::NATIVE {
+                        out.extend_from_slice(packet.options);
+                    } else {
+                        swapped_options(out, packet.options, packet.order);
+                    }
+                });
+            }
+        }
+        if self.piece.len() >= PIECE {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Tells the sum of the inputs' statistics of a port.
+    pub(super) fn statistics(&mut self, port: usize, sum: &InterfaceStatistics) {
+        if self.format == FileFormat::Pcapng && *sum != InterfaceStatistics::default() {
+            let port = u32::try_from(port).unwrap_or(0);
+            interface_statistics(&mut self.piece, port, sum, |_| {});
+        }
+    }
+
+    /// Writes what is left, and names the file. Gives its length, and a note if headers should have been corrected and
+    /// could not be.
+    pub(super) fn finish(mut self) -> Result<(u64, Option<String>), MergeError> {
+        self.flush()?;
+        let note = match self.above {
+            None => None,
+            Some(longest) => self.raise_snaplen(longest)?,
+        };
+        self.target.finish()?;
+        Ok((self.written, note))
+    }
+
+    /// Records were longer than any header had said: the output's header says so.
+    fn raise_snaplen(&self, longest: u32) -> Result<Option<String>, MergeError> {
+        for offset in &self.snaplen_offsets {
+            if !self.target.rewrite(&longest.to_ne_bytes(), *offset)? {
+                return Ok(Some(format!(
+                    "a record of {longest} bytes is above the snapshot length {} in the output's header, which was \
+                     already written",
+                    self.snaplen
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    fn flush(&mut self) -> Result<(), MergeError> {
+        if !self.reader_left {
+            self.reader_left = !self.target.write(&self.piece, self.written)?;
+            if !self.reader_left {
+                self.written += self.piece.len() as u64;
+            }
+        }
+        self.piece.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,291 @@
+//! What is to be merged: which files make a stream, which interfaces a port, and what the output will be.
+//!
+//! Everything that can be refused is refused here: each file's header and first record are read, and the file is closed
+//! again.
+
+use super::{
+    ports::Ports,
+    summary::{InputFacts, MergeError},
+};
+use crate::{
+    folder::CaptureFolder,
+    format::FileFormat,
+    name::FileName,
+    read::{FileRanges, FileReader, ReadError},
+};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// A merge that can begin.
+pub struct MergePlan {
+    pub(super) streams: Vec<StreamPlan>,
+    pub(super) ports: Ports,
+    pub(super) format: FileFormat,
+    pub(super) link_type: u32,
+    /// 0: no limit.
+    pub(super) snaplen: u32,
+    pub(super) inputs: Vec<InputFacts>,
+    pub(super) notes: Vec<String>,
+    /// The files' own statistics hold for what is taken of them.
+    pub(super) statistics: bool,
+    identities: HashSet<(u64, u64)>,
+    bytes: Option<u64>,
+}
+
+/// Files that follow each other.
+pub(super) struct StreamPlan {
+    /// The queue they are of, by their names.
+    pub(super) queue: Option<u16>,
+    pub(super) files: VecDeque<FilePlan>,
+}
+
+pub(super) struct FilePlan {
+    /// Index into [`MergePlan::inputs`].
+    pub(super) input: usize,
+    pub(super) ranges: FileRanges,
+    /// Stamp of its first record; 0: it has none, or cannot be read so far.
+    pub(super) first_ns: u64,
+    /// What cannot be read twice stays open, at its first record.
+    pub(super) open: Option<FileReader>,
+}
+
+/// Queue and start of a capture file, by its name.
+fn queue_of(path: &Path) -> Option<(u16, u64)> {
+    let name = FileName::parse(path)?;
+    Some((name.queue?, name.start_ns))
+}
+
+/// The format that a file's ending names.
+fn format_of(out: &Path) -> Result<Option<FileFormat>, MergeError> {
+    let ending = out.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    match ending.to_ascii_lowercase().as_str() {
+        "pcap" | "cap" | "dmp" => Ok(Some(FileFormat::Pcap)),
+        "pcapng" | "ntar" => Ok(Some(FileFormat::Pcapng)),
+        "zst" | "lz4" | "gz" | "xz" => Err(MergeError::Refused(format!(
+            "{}: cannot write compressed output; write to - and pipe it through the compressor",
+            out.display()
+        ))),
+        _ => Ok(None),
+    }
+}
+
+impl MergePlan {
+    /// Reads the beginning of each input; a folder stands for the capture files in it.
+    ///
+    /// # Errors
+    /// An input is missing, not a capture file, given twice, or not like the others.
+    pub fn new(inputs: &[PathBuf], out: &Path) -> Result<Self, MergeError> {
+        let mut notes = Vec::new();
+        let files = expanded(inputs, &mut notes)?
+            .into_iter()
+            .map(FileRanges::whole);
+        Self::from_ranges(files.collect(), notes, out)
+    }
+
+    /// The same for ranges of files. `notes` are what is known of them already.
+    pub(crate) fn from_ranges(
+        files: Vec<FileRanges>,
+        notes: Vec<String>,
+        out: &Path,
+    ) -> Result<Self, MergeError> {
+        let wanted = format_of(out)?;
+        let mut plan = Self {
+            streams: Vec::new(),
+            ports: Ports::default(),
+            format: FileFormat::Pcap,
+            link_type: 0,
+            snaplen: 1,
+            inputs: Vec::new(),
+            notes,
+            statistics: true,
+            identities: HashSet::new(),
+            bytes: Some(0),
+        };
+        let mut first = None;
+        let mut streams: HashMap<(PathBuf, u16), usize> = HashMap::new();
+        for ranges in files {
+            let file = plan.add_file(ranges, &mut first)?;
+            let path = file.ranges.path();
+            let queue = queue_of(path).map(|(queue, _)| queue);
+            let stream = queue.map(|queue| {
+                let folder = path.parent().unwrap_or(Path::new(""));
+                let next = plan.streams.len();
+                *streams.entry((folder.to_owned(), queue)).or_insert(next)
+            });
+            match stream.and_then(|stream| plan.streams.get_mut(stream)) {
+                Some(stream) => stream.files.push_back(file),
+                None => plan.streams.push(StreamPlan {
+                    queue,
+                    files: [file].into(),
+                }),
+            }
+        }
+        for stream in &mut plan.streams {
+            stream.files.make_contiguous().sort_by_key(|file| {
+                let path = file.ranges.path();
+                (queue_of(path), path.to_owned())
+            });
+        }
+        let inputs_are = plan.format;
+        plan.format = wanted.unwrap_or(inputs_are);
+        if plan.format == FileFormat::Pcap {
+            plan.settle_pcap(inputs_are)?;
+        }
+        Ok(plan)
+    }
+
+    /// Bytes of all inputs, if they are files.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.bytes
+    }
+
+    /// LINKTYPE of all inputs.
+    pub(crate) fn link_type(&self) -> u32 {
+        self.link_type
+    }
+
+    /// Whether a file is among the inputs.
+    pub(super) fn reads(&self, metadata: &fs::Metadata) -> bool {
+        self.identities.contains(&(metadata.dev(), metadata.ino()))
+    }
+
+    /// Reads a file's header and first record.
+    fn add_file(
+        &mut self,
+        ranges: FileRanges,
+        first: &mut Option<(PathBuf, u32)>,
+    ) -> Result<FilePlan, MergeError> {
+        let path = ranges.path();
+        let shown = path.display();
+        let refused = |problem: String| Err(MergeError::Refused(format!("{shown}: {problem}")));
+        let mut regular = false;
+        if path.as_os_str() != "-" {
+            let metadata = match fs::metadata(path) {
+                Ok(metadata) => metadata,
+                Err(e) => return refused(e.to_string()),
+            };
+            regular = metadata.is_file();
+            if !self.identities.insert((metadata.dev(), metadata.ino())) {
+                return refused("is given twice".into());
+            }
+            self.bytes = self
+                .bytes
+                .filter(|_| regular)
+                .map(|n| n + ranges.bytes(metadata.len()));
+        } else {
+            self.bytes = None;
+        }
+        let opened = if regular {
+            ranges.peek()
+        } else {
+            ranges.open()
+        };
+        let mut reader = match opened {
+            Ok(reader) => reader,
+            Err(ReadError::Io { source, .. }) => return refused(source.to_string()),
+            Err(e) => return refused(e.to_string()),
+        };
+        // Damage here is reported when the file's turn comes: the records before it are worth having.
+        let begun = reader.advance();
+        let first_ns = reader.packet().map(|packet| packet.ns);
+        if reader.interfaces().is_empty() {
+            return refused(match begun {
+                Err(e) => e.to_string(),
+                Ok(_) => "describes no interface".into(),
+            });
+        }
+        if reader.format() == FileFormat::Pcapng {
+            self.format = FileFormat::Pcapng;
+        }
+        for interface in reader.interfaces() {
+            let (other, link_type) =
+                first.get_or_insert_with(|| (path.to_owned(), interface.link_type));
+            if *link_type != interface.link_type {
+                return refused(format!(
+                    "has link type {}, and {} has {link_type}: readers refuse a file with both; merge them apart",
+                    interface.link_type,
+                    other.display()
+                ));
+            }
+            self.link_type = interface.link_type;
+            self.snaplen = match (self.snaplen, interface.snaplen) {
+                (0, _) | (_, 0) => 0,
+                (a, b) => a.max(b),
+            };
+            self.ports.number(path, interface);
+        }
+        self.inputs.push(InputFacts {
+            path: shown.to_string(),
+            first_ns,
+            ..InputFacts::default()
+        });
+        Ok(FilePlan {
+            input: self.inputs.len() - 1,
+            first_ns: first_ns.unwrap_or(0),
+            open: (!regular).then_some(reader),
+            ranges,
+        })
+    }
+
+    /// pcap knows one interface and no options.
+    fn settle_pcap(&mut self, inputs_are: FileFormat) -> Result<(), MergeError> {
+        let mut fcs = self.ports.list.iter().map(|port| port.fcs_len.unwrap_or(0));
+        let one = fcs.next().unwrap_or(0);
+        if fcs.any(|other| other != one) {
+            return Err(MergeError::Refused(
+                "some inputs have frame check sequences and some have none, which pcap cannot tell apart; write pcapng"
+                    .into(),
+            ));
+        }
+        if self.ports.list.len() > 1 {
+            self.notes.push(format!(
+                "pcap has no interfaces: the frames of {} ports cannot be told apart; write pcapng to keep them apart",
+                self.ports.list.len()
+            ));
+        }
+        if inputs_are == FileFormat::Pcapng {
+            self.notes.push(
+                "pcap has no options: queue numbers, drop counts and comments are left out".into(),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The files named, and those in the folders named.
+fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<PathBuf>, MergeError> {
+    let mut files = Vec::new();
+    for path in inputs {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let refused = |problem| MergeError::Refused(format!("{}: {problem}", path.display()));
+        let folder = CaptureFolder::list(path).map_err(|e| refused(e.to_string()))?;
+        if folder.finished.is_empty() {
+            return Err(refused("has no .pcap or .pcapng files".into()));
+        }
+        notes.extend(folder.unfinished_note(path));
+        files.extend(folder.finished.into_iter().map(|(file, _)| file));
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_name_the_format() {
+        let of = |name: &str| format_of(Path::new(name));
+        assert!(matches!(of("a.PCAP"), Ok(Some(FileFormat::Pcap))));
+        assert!(matches!(of("a.b.pcapng"), Ok(Some(FileFormat::Pcapng))));
+        assert!(matches!(of("-"), Ok(None)));
+        assert!(of("a.pcapng.zst").is_err());
+    }
+}

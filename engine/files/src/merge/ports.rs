@@ -1,0 +1,101 @@
+//! Capture ports: which interfaces of which files are one interface of the output.
+
+use crate::{
+    format::{Interface, pcapng::IF_DESCRIPTION},
+    name::FileName,
+};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
+
+/// A capture port: in the output, an interface.
+#[derive(Clone, Debug)]
+pub(super) struct OutputPort {
+    pub(super) name: String,
+    pub(super) texts: Vec<(u16, String)>,
+    pub(super) fcs_len: Option<u8>,
+}
+
+/// The ports met so far.
+#[derive(Default)]
+pub(super) struct Ports {
+    pub(super) list: Vec<OutputPort>,
+    numbers: HashMap<(PathBuf, Option<String>), usize>,
+}
+
+impl Ports {
+    /// The port of a file's interface. Interfaces of one name in one folder are one port: the queues of one capture.
+    /// Without a name, files of queues in one folder are; any other file is a port of its own.
+    pub(super) fn number(&mut self, path: &Path, interface: &Interface) -> usize {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let name = interface.name.as_deref().map(without_queue);
+        let (place, fallback) = match (name, FileName::parse(path).and_then(|name| name.queue)) {
+            (Some(_), _) => (folder, None),
+            (None, Some(_)) => (folder, folder.file_name()),
+            (None, None) => (path, path.file_stem()),
+        };
+        let key = (place.to_owned(), name.map(str::to_owned));
+        if let Some(number) = self.numbers.get(&key) {
+            return *number;
+        }
+        let shown = match (name, fallback) {
+            (Some(name), _) => name.to_owned(),
+            (None, Some(name)) => name.to_string_lossy().into_owned(),
+            (None, None) => "port".into(),
+        };
+        let mut texts = interface.texts.clone();
+        let taken = self.list.iter().any(|port| port.name == shown);
+        if taken && !texts.iter().any(|(code, _)| *code == IF_DESCRIPTION) {
+            texts.push((IF_DESCRIPTION, place.display().to_string()));
+        }
+        self.list.push(OutputPort {
+            name: shown,
+            texts,
+            fcs_len: interface.fcs_len,
+        });
+        self.numbers.insert(key, self.list.len() - 1);
+        self.list.len() - 1
+    }
+}
+
+/// `mlx5_0 queue 3` is a queue of port `mlx5_0`.
+fn without_queue(name: &str) -> &str {
+    match name.rsplit_once(" queue ") {
+        Some((port, queue)) if queue.bytes().all(|b| b.is_ascii_digit()) => port,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_of_a_port() {
+        assert_eq!(without_queue("mlx5_0 queue 12"), "mlx5_0");
+        assert_eq!(without_queue("eth0"), "eth0");
+        assert_eq!(without_queue("my queue here"), "my queue here");
+    }
+
+    #[test]
+    fn ports_are_told_apart_by_folder_and_name() {
+        let named = |name: &str| Interface {
+            name: Some(name.into()),
+            ..Interface::default()
+        };
+        let mut ports = Ports::default();
+        let mut number =
+            |path: &str, interface: &Interface| ports.number(Path::new(path), interface);
+        assert_eq!(number("/a/wqcap-q00-1.pcapng", &named("mlx5_0 queue 0")), 0);
+        assert_eq!(number("/a/wqcap-q01-1.pcapng", &named("mlx5_0 queue 1")), 0);
+        assert_eq!(number("/b/wqcap-q00-1.pcapng", &named("mlx5_0 queue 0")), 1);
+        assert_eq!(number("/a/wqcap-q00-1.pcap", &Interface::default()), 2);
+        assert_eq!(number("/a/wqcap-q01-2.pcap", &Interface::default()), 2);
+        assert_eq!(number("/a/left.pcap", &Interface::default()), 3);
+        assert_eq!(number("/a/right.pcap", &Interface::default()), 4);
+        let names: Vec<_> = ports.list.iter().map(|port| port.name.as_str()).collect();
+        assert_eq!(names, ["mlx5_0", "mlx5_0", "a", "left", "right"]);
+        assert_eq!(ports.list[1].texts, [(3, "/b".to_owned())]);
+    }
+}

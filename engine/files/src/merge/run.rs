@@ -1,0 +1,186 @@
+//! The merge itself: of all streams the earliest record, again and again.
+
+use super::{
+    gaps::Gaps,
+    output::Output,
+    plan::MergePlan,
+    stream::{MergeLedger, Stream},
+    summary::{InterfaceFacts, Lateness, MergeError, MergeSummary},
+    target::MergeTarget,
+};
+use crate::{format::FileFormat, read::Packet};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, binary_heap::PeekMut},
+    time::Instant,
+};
+
+/// Records between two calls of `watch`.
+const EVERY: u64 = 1 << 14;
+
+/// Carries a plan out. `watch` is told now and then how many bytes are read, and may answer `false` to stop.
+///
+/// # Errors
+/// The output cannot be written, or `watch` stopped it. What is wrong with an input is in the summary.
+pub fn run(
+    plan: MergePlan,
+    target: MergeTarget,
+    out: &str,
+    watch: impl FnMut(u64) -> bool,
+) -> Result<MergeSummary, MergeError> {
+    run_with(plan, target, out, |_| true, watch)
+}
+
+/// The same for the records that `select` accepts. The files' own statistics cover others too, and are left out.
+pub(crate) fn run_selected(
+    mut plan: MergePlan,
+    target: MergeTarget,
+    out: &str,
+    select: impl FnMut(&Packet<'_>) -> bool,
+    watch: impl FnMut(u64) -> bool,
+) -> Result<MergeSummary, MergeError> {
+    plan.statistics = false;
+    run_with(plan, target, out, select, watch)
+}
+
+fn run_with(
+    plan: MergePlan,
+    target: MergeTarget,
+    out: &str,
+    mut select: impl FnMut(&Packet<'_>) -> bool,
+    mut watch: impl FnMut(u64) -> bool,
+) -> Result<MergeSummary, MergeError> {
+    let begun = Instant::now();
+    let (format, link_type) = (plan.format, plan.link_type);
+    let mut output = Output::new(target, format, link_type, plan.snaplen, &plan.ports.list);
+    let mut ledger = MergeLedger {
+        inputs: plan.inputs,
+        ports: plan.ports,
+        statistics: Vec::new(),
+        sums: plan.statistics,
+        link_type,
+        bytes_read: 0,
+    };
+    let mut streams: Vec<_> = plan.streams.into_iter().map(Stream::new).collect();
+    let mut state = Merged {
+        frames: 0,
+        by_port: Vec::new(),
+        gaps: Gaps::new(),
+        late: Lateness::default(),
+        first: u64::MAX,
+        high: 0,
+        before: None,
+    };
+    let mut due: BinaryHeap<_> = streams
+        .iter()
+        .enumerate()
+        .filter_map(|(i, stream)| Some(Reverse((stream.due()?, i))))
+        .collect();
+    let mut steps = 0u64;
+    while let Some(mut next) = due.peek_mut() {
+        let Reverse((ns, i)) = *next;
+        let stream = &mut streams[i];
+        match stream.packet() {
+            None => stream.open(&mut ledger),
+            Some((packet, port)) => {
+                if let Some(port) = port
+                    && select(&packet)
+                {
+                    while format == FileFormat::Pcapng && output.interfaces() <= port {
+                        let Some(port) = ledger.port_of(output.interfaces()) else {
+                            break;
+                        };
+                        output.interface(port);
+                    }
+                    output.record(&packet, port, stream.queue)?;
+                    state.count(ns, i, port);
+                }
+                stream.advance(&mut ledger);
+            }
+        }
+        match stream.due() {
+            Some(ns) => *next = Reverse((ns, i)),
+            None => drop(PeekMut::pop(next)),
+        }
+        steps += 1;
+        if steps.is_multiple_of(EVERY) {
+            let open: u64 = streams.iter().map(Stream::offset).sum();
+            if !watch(ledger.bytes_read + open) {
+                return Err(MergeError::Stopped);
+            }
+            if output.reader_left {
+                break;
+            }
+        }
+    }
+    for (port, statistics) in ledger.statistics.iter().enumerate() {
+        if port < output.interfaces() {
+            output.statistics(port, statistics);
+        }
+    }
+    let mut notes = plan.notes;
+    if output.reader_left {
+        notes.push("the reader of the output left before its end".into());
+    }
+    let (bytes, note) = output.finish()?;
+    notes.extend(note);
+    let interfaces = ledger.ports.list.iter().enumerate().map(|(i, port)| {
+        let statistics = ledger.statistics.get(i).copied().unwrap_or_default();
+        InterfaceFacts {
+            name: port.name.clone(),
+            frames: state.by_port.get(i).copied().unwrap_or(0),
+            received: statistics.received,
+            dropped: statistics.dropped,
+        }
+    });
+    Ok(MergeSummary {
+        out: out.into(),
+        format: format.name(),
+        frames: state.frames,
+        bytes,
+        bytes_read: ledger.bytes_read,
+        first_ns: (state.frames > 0).then_some(state.first),
+        last_ns: (state.frames > 0).then_some(state.high),
+        seconds: begun.elapsed().as_secs_f64(),
+        streams: streams.len(),
+        interfaces: interfaces.collect(),
+        gaps: state.gaps.facts(),
+        late: state.late,
+        inputs: ledger.inputs,
+        notes,
+    })
+}
+
+/// What the output is so far.
+struct Merged {
+    frames: u64,
+    by_port: Vec<u64>,
+    gaps: Gaps,
+    late: Lateness,
+    first: u64,
+    high: u64,
+    /// Stamp and stream of the record before.
+    before: Option<(u64, usize)>,
+}
+
+impl Merged {
+    #[inline]
+    fn count(&mut self, ns: u64, stream: usize, port: usize) {
+        self.frames += 1;
+        if self.by_port.len() <= port {
+            self.by_port.resize(port + 1, 0);
+        }
+        self.by_port[port] += 1;
+        if let Some((before, from)) = self.before
+            && from != stream
+        {
+            self.gaps.add(ns.abs_diff(before));
+        }
+        self.before = Some((ns, stream));
+        self.first = self.first.min(ns);
+        if ns < self.high {
+            self.late.add(self.high - ns);
+        }
+        self.high = self.high.max(ns);
+    }
+}

@@ -1,0 +1,239 @@
+//! One stream: its files one after the other, each open only from its first record's turn to its last.
+
+use super::{
+    plan::{FilePlan, StreamPlan},
+    ports::{OutputPort, Ports},
+    summary::InputFacts,
+};
+use crate::{
+    format::{Interface, InterfaceStatistics},
+    read::{FileEnd, FileReader, Packet, ReadError},
+};
+use std::{collections::VecDeque, path::PathBuf};
+
+pub(super) struct Stream {
+    pub(super) queue: Option<u16>,
+    files: VecDeque<FilePlan>,
+    open: Option<Open>,
+    /// The latest stamp so far.
+    high: u64,
+    begun: bool,
+}
+
+struct Open {
+    reader: FileReader,
+    input: usize,
+    path: PathBuf,
+    /// The port of each interface met so far; `None`: it is of another link type than the output.
+    ports: Vec<Option<usize>>,
+    left_out: u64,
+}
+
+/// What streams and output share: facts, ports and statistics by port.
+pub(super) struct MergeLedger {
+    pub(super) inputs: Vec<InputFacts>,
+    pub(super) ports: Ports,
+    pub(super) statistics: Vec<InterfaceStatistics>,
+    /// The files' statistics are to be summed up.
+    pub(super) sums: bool,
+    pub(super) link_type: u32,
+    pub(super) bytes_read: u64,
+}
+
+impl MergeLedger {
+    /// The port of an interface, if the output can have it.
+    fn port(&mut self, path: &std::path::Path, interface: &Interface) -> Option<usize> {
+        (interface.link_type == self.link_type).then(|| self.ports.number(path, interface))
+    }
+
+    pub(super) fn port_of(&self, number: usize) -> Option<&OutputPort> {
+        self.ports.list.get(number)
+    }
+
+    fn add_statistics(&mut self, port: usize, of: InterfaceStatistics) {
+        if !self.sums {
+            return;
+        }
+        if self.statistics.len() <= port {
+            self.statistics
+                .resize(port + 1, InterfaceStatistics::default());
+        }
+        let sum = &mut self.statistics[port];
+        let join = |a: Option<u64>, b: Option<u64>, how: fn(u64, u64) -> u64| match (a, b) {
+            (Some(a), Some(b)) => Some(how(a, b)),
+            (one, other) => one.or(other),
+        };
+        sum.received = join(sum.received, of.received, u64::saturating_add);
+        sum.dropped = join(sum.dropped, of.dropped, u64::saturating_add);
+        sum.start_ns = join(sum.start_ns, of.start_ns, u64::min);
+        sum.end_ns = join(sum.end_ns, of.end_ns, u64::max);
+    }
+}
+
+impl Stream {
+    pub(super) fn new(plan: StreamPlan) -> Self {
+        Self {
+            queue: plan.queue,
+            files: plan.files,
+            open: None,
+            high: 0,
+            begun: false,
+        }
+    }
+
+    /// When its next record is due; `None`: there is none.
+    pub(super) fn due(&self) -> Option<u64> {
+        match &self.open {
+            Some(open) => open.reader.packet().map(|packet| packet.ns),
+            None => self.files.front().map(|file| file.first_ns),
+        }
+    }
+
+    /// The record whose turn it is, and its port; `None`: its file is still to be opened.
+    #[inline]
+    pub(super) fn packet(&self) -> Option<(Packet<'_>, Option<usize>)> {
+        let open = self.open.as_ref()?;
+        let packet = open.reader.packet()?;
+        let port = open.ports.get(packet.interface).copied().flatten();
+        Some((packet, port))
+    }
+
+    /// Opens the next file, at its first record.
+    pub(super) fn open(&mut self, ledger: &mut MergeLedger) {
+        let Some(file) = self.files.pop_front() else {
+            return;
+        };
+        let (opened, at_first) = match file.open {
+            Some(reader) => (Ok(reader), true),
+            None => (file.ranges.open(), false),
+        };
+        match opened {
+            Ok(reader) => {
+                self.open = Some(Open {
+                    reader,
+                    input: file.input,
+                    path: file.ranges.path().to_owned(),
+                    ports: Vec::new(),
+                    left_out: 0,
+                });
+                if at_first {
+                    self.arrived(ledger, Ok(()));
+                } else {
+                    self.advance(ledger);
+                }
+            }
+            Err(e) => ledger.inputs[file.input].loss = Some(format!("cannot be read: {e}")),
+        }
+    }
+
+    /// Goes on to the next record of the open file, and closes the file behind its last.
+    #[inline]
+    pub(super) fn advance(&mut self, ledger: &mut MergeLedger) {
+        let Some(open) = &mut self.open else { return };
+        let result = open.reader.advance().map(drop);
+        self.arrived(ledger, result);
+    }
+
+    #[inline]
+    fn arrived(&mut self, ledger: &mut MergeLedger, result: Result<(), ReadError>) {
+        let Some(open) = &mut self.open else { return };
+        let Some(packet) = open.reader.packet() else {
+            self.close(ledger, result.err());
+            return;
+        };
+        let (ns, interface) = (packet.ns, packet.interface);
+        let facts = &mut ledger.inputs[open.input];
+        facts.frames += 1;
+        if ns < self.high && self.begun {
+            facts.out_of_order.add(self.high - ns);
+        }
+        self.begun = true;
+        self.high = self.high.max(ns);
+        if interface >= open.ports.len() {
+            for interface in &open.reader.interfaces()[open.ports.len()..] {
+                open.ports.push(ledger.port(&open.path, interface));
+            }
+        }
+        if open.ports.get(interface).is_none_or(Option::is_none) {
+            open.left_out += 1;
+            ledger.inputs[open.input].frames -= 1;
+        }
+    }
+
+    /// Bytes read of the open file.
+    pub(super) fn offset(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.reader.offset())
+    }
+
+    /// Tells what the file was, and lets it go.
+    #[cold]
+    fn close(&mut self, ledger: &mut MergeLedger, error: Option<ReadError>) {
+        let Some(mut open) = self.open.take() else {
+            return;
+        };
+        for (i, interface) in open.reader.interfaces().iter().enumerate() {
+            let port = match open.ports.get(i) {
+                Some(port) => *port,
+                None => ledger.port(&open.path, interface),
+            };
+            if let Some(port) = port {
+                ledger.add_statistics(port, interface.statistics);
+            }
+        }
+        ledger.bytes_read += open.reader.offset();
+        let facts = &mut ledger.inputs[open.input];
+        facts.bytes = open.reader.offset();
+        let end = open.reader.end();
+        let mut losses = Vec::new();
+        if let Some(e) = error {
+            losses.push(format!("{e}; what is behind that is lost"));
+        }
+        match end {
+            Some(FileEnd::Torn { offset, bytes }) => losses.push(format!(
+                "at byte {offset}: the last record is torn, {bytes} bytes are left of it"
+            )),
+            Some(FileEnd::Padding { offset, bytes }) => facts.notes.push(format!(
+                "at byte {offset}: {bytes} zeros to the end of the file"
+            )),
+            Some(FileEnd::Clean) | None => {}
+        }
+        if open.left_out > 0 {
+            losses.push(format!(
+                "{} frames of an interface with another link type are left out",
+                open.left_out
+            ));
+        }
+        if !losses.is_empty() {
+            facts.loss = Some(losses.join("; "));
+        }
+        let odd = open.reader.anomalies();
+        for (n, what) in [
+            (
+                odd.longer_than_frame,
+                "records hold more bytes than the frame had by their own account; the length is raised",
+            ),
+            (
+                odd.above_snaplen,
+                "records are longer than the header's snapshot length",
+            ),
+            (
+                odd.fraction_above_second,
+                "stamps have a fraction above a second: nanoseconds in a file of microseconds?",
+            ),
+            (
+                odd.unstamped,
+                "records have no stamp, and take that of the one before",
+            ),
+            (
+                odd.other_blocks,
+                "blocks are neither frames, interfaces nor statistics, and are left out",
+            ),
+        ] {
+            if n > 0 {
+                facts.notes.push(format!("{n} {what}"));
+            }
+        }
+        // Gone with its buffer before the next is opened.
+        open.ports.clear();
+    }
+}

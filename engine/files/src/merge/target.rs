@@ -1,0 +1,115 @@
+//! Where the merged file goes: a file that gets its name at its end, a device or pipe, or standard output.
+
+use super::{plan::MergePlan, summary::MergeError};
+use std::{
+    fs::{self, File, OpenOptions, Permissions},
+    io::{self, ErrorKind, Write},
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+use tempfile::NamedTempFile;
+
+/// Where the merged file goes.
+pub struct MergeTarget {
+    place: Place,
+    shown: String,
+}
+
+enum Place {
+    Stdout,
+    /// A device or a pipe: written as it comes.
+    Direct(File),
+    /// Under a temporary name beside its own, which it gets when it is complete.
+    Named(NamedTempFile, PathBuf),
+}
+
+impl MergeTarget {
+    /// Prepares the output `out`; `-` is standard output.
+    ///
+    /// # Errors
+    /// It is an input, or cannot be created.
+    pub fn new(out: &Path, plan: &MergePlan) -> Result<Self, MergeError> {
+        let shown = out.display().to_string();
+        let refused = |problem: String| MergeError::Refused(format!("{shown}: {problem}"));
+        let place = if out.as_os_str() == "-" {
+            Place::Stdout
+        } else {
+            match fs::metadata(out) {
+                Ok(metadata) if plan.reads(&metadata) => {
+                    return Err(refused("is one of the inputs; name another output".into()));
+                }
+                Ok(metadata) if metadata.is_dir() => {
+                    return Err(refused("is a directory; name a file".into()));
+                }
+                Ok(metadata) if !metadata.is_file() => {
+                    let file = OpenOptions::new().write(true).open(out);
+                    Place::Direct(file.map_err(|e| refused(e.to_string()))?)
+                }
+                _ => Place::Named(
+                    temporary(out).map_err(|e| refused(format!("cannot be created: {e}")))?,
+                    out.to_owned(),
+                ),
+            }
+        };
+        Ok(Self { place, shown })
+    }
+
+    /// Writes the file's next bytes, which begin at `offset`; `false`: the reader of the pipe has gone.
+    pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
+        let result = match &mut self.place {
+            Place::Stdout => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(bytes).and_then(|()| stdout.flush())
+            }
+            Place::Direct(file) => file.write_all(bytes),
+            Place::Named(file, _) => file.as_file_mut().write_all(bytes),
+        };
+        match result {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(e) => Err(failed(&self.shown, &format!("write at byte {offset}"), &e)),
+        }
+    }
+
+    /// Replaces bytes that were written before; `false`: they cannot be reached any more.
+    pub(super) fn rewrite(&self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
+        let Place::Named(file, _) = &self.place else {
+            return Ok(false);
+        };
+        file.as_file()
+            .write_all_at(bytes, offset)
+            .map_err(|e| failed(&self.shown, &format!("write at byte {offset}"), &e))?;
+        Ok(true)
+    }
+
+    /// Gives the complete file its name.
+    pub(super) fn finish(self) -> Result<(), MergeError> {
+        let Place::Named(file, path) = self.place else {
+            return Ok(());
+        };
+        let failed = |what: &str, e: io::Error| failed(&self.shown, what, &e);
+        file.as_file().sync_all().map_err(|e| failed("sync", e))?;
+        file.persist(&path).map_err(|e| failed("rename", e.error))?;
+        // The name lasts once its folder is synced; not every file system can do that.
+        if let Some(folder) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
+            let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        }
+        Ok(())
+    }
+}
+
+fn failed(shown: &str, what: &str, e: &io::Error) -> MergeError {
+    MergeError::Failed(format!("{shown}: cannot {what}: {e}"))
+}
+
+/// In the same folder, so that renaming is all it takes; with the rights a new file has.
+fn temporary(out: &Path) -> io::Result<NamedTempFile> {
+    let folder = match out.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    tempfile::Builder::new()
+        .prefix(".wqcap-merge-")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)
+}

@@ -1,0 +1,337 @@
+//! Merges of files made by hand.
+
+use super::*;
+use crate::{
+    fixtures::{Blocks, pcap_file},
+    format::{ByteOrder, pcapng::options},
+    read,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+const NS: u32 = 0xa1b2_3c4d;
+
+/// A pcap file of records at these nanoseconds, each holding its stamp.
+fn stamps(order: ByteOrder, at: &[u32]) -> Vec<u8> {
+    let bytes: Vec<_> = at.iter().map(|ns| ns.to_le_bytes()).collect();
+    let records: Vec<_> = at
+        .iter()
+        .zip(&bytes)
+        .map(|(ns, bytes)| (1, *ns, &bytes[..], 60))
+        .collect();
+    pcap_file(order, NS, &records)
+}
+
+fn write(dir: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = dir.join(name);
+    fs::create_dir_all(path.parent().expect("inside")).expect("folder");
+    fs::write(&path, bytes).expect("written");
+    path
+}
+
+fn merge(inputs: &[PathBuf], out: &Path) -> MergeSummary {
+    let plan = MergePlan::new(inputs, out).expect("plan");
+    let target = MergeTarget::new(out, &plan).expect("target");
+    run(plan, target, &out.display().to_string(), |_| true).expect("merge")
+}
+
+fn refused(inputs: &[PathBuf], out: &Path) -> String {
+    let plan = match MergePlan::new(inputs, out) {
+        Ok(plan) => plan,
+        Err(e) => return e.to_string(),
+    };
+    MergeTarget::new(out, &plan)
+        .err()
+        .expect("refused")
+        .to_string()
+}
+
+/// (interface, ns, bytes, options) of a record.
+type Row = (usize, u64, Vec<u8>, Vec<(u16, Vec<u8>)>);
+
+fn records(path: &Path) -> Vec<Row> {
+    let mut reader = read::open(path).expect("opens");
+    let mut all = Vec::new();
+    while let Some(p) = reader.next().expect("reads") {
+        let options = options(p.options, p.order)
+            .map(|(code, value)| (code, value.to_vec()))
+            .collect();
+        all.push((p.interface, p.ns, p.bytes.to_vec(), options));
+    }
+    all
+}
+
+fn ns_of(path: &Path) -> Vec<u64> {
+    records(path).iter().map(|r| r.1 - 1_000_000_000).collect()
+}
+
+#[test]
+fn by_time_over_orders_resolutions_and_rotations() {
+    let dir = tempfile::tempdir().expect("dir");
+    let at =
+        |name: &str, order, stamps_at: &[u32]| write(dir.path(), name, &stamps(order, stamps_at));
+    let inputs = [
+        at("wqcap-q00-9.pcap", ByteOrder::Little, &[70, 90]),
+        at("wqcap-q00-1.pcap", ByteOrder::Little, &[10, 40]),
+        at("wqcap-q01-2.pcap", ByteOrder::Big, &[20, 40, 60, 100]),
+    ];
+    let out = dir.path().join("all.pcap");
+    let summary = merge(&inputs, &out);
+    assert_eq!(ns_of(&out), [10, 20, 40, 40, 60, 70, 90, 100]);
+    assert_eq!((summary.streams, summary.frames), (2, 8));
+    assert_eq!(summary.format, "pcap");
+    assert_eq!(summary.late, Lateness::default());
+    let gaps = summary.gaps;
+    assert_eq!(
+        (gaps.count, gaps.min_ns, gaps.median_ns, gaps.max_ns),
+        (5, Some(0), Some(10), Some(20))
+    );
+    assert_eq!(summary.bytes, fs::metadata(&out).expect("there").len());
+    let read: u64 = inputs
+        .iter()
+        .map(|p| fs::metadata(p).expect("there").len())
+        .sum();
+    assert_eq!(summary.bytes_read, read);
+    assert_eq!(summary.interfaces.len(), 1);
+    assert_eq!(
+        fs::read_dir(dir.path()).expect("lists").count(),
+        4,
+        "nothing else is left"
+    );
+}
+
+#[test]
+fn two_ports_are_two_interfaces_with_queues_options_and_sums() {
+    let dir = tempfile::tempdir().expect("dir");
+    let file = |name: &str, order: ByteOrder, port: &str, queue: u8, ticks: &[u64]| {
+        let mut blocks = Blocks::new(order);
+        let name_of = format!("{port} queue {queue}");
+        blocks.interface(96, &[(2, name_of.as_bytes()), (9, &[9]), (3, b"tap")]);
+        for ns in ticks {
+            let options = [
+                blocks.option(2, &blocks.word(1)),
+                blocks.option(1, b"look"),
+                blocks.option(6, &blocks.word(queue.into())),
+                blocks.option(4, &[[0; 4], blocks.word(7)].concat()),
+            ]
+            .concat();
+            blocks.packet(0, 1_000_000_000 + ns, &[queue; 5], 1500, &options);
+        }
+        let sums = [
+            blocks.option(4, &[5, 0, 0, 0, 0, 0, 0, 0]),
+            blocks.option(5, &[1, 0, 0, 0, 0, 0, 0, 0]),
+        ]
+        .concat();
+        if order == ByteOrder::Little {
+            blocks.block(5, &[&[0; 12][..], &sums].concat());
+        }
+        write(dir.path(), name, &blocks.1)
+    };
+    let inputs = [
+        file(
+            "a/wqcap-q00-1.pcapng",
+            ByteOrder::Little,
+            "mlx5_0",
+            0,
+            &[1, 3],
+        ),
+        file("a/wqcap-q01-1.pcapng", ByteOrder::Little, "mlx5_0", 1, &[2]),
+        file("b/wqcap-q00-1.pcapng", ByteOrder::Big, "mlx5_1", 0, &[2, 4]),
+    ];
+    let out = dir.path().join("out.pcapng");
+    let summary = merge(&inputs, &out);
+    let all = records(&out);
+    let ports: Vec<_> = all.iter().map(|r| (r.1 - 1_000_000_000, r.0)).collect();
+    assert_eq!(ports, [(1, 0), (2, 0), (2, 1), (3, 0), (4, 1)]);
+    for (i, (_, _, bytes, options)) in all.iter().enumerate() {
+        let queue = u32::from(bytes[0]).to_ne_bytes().to_vec();
+        assert!(options.contains(&(6, queue)), "{i}: {options:?}");
+        assert!(options.contains(&(1, b"look".to_vec())));
+        assert!(options.contains(&(2, 1u32.to_ne_bytes().to_vec())));
+        let drops = &options.iter().find(|(code, _)| *code == 4).expect("kept").1;
+        let want: u64 = if ports[i].1 == 0 { 7 << 32 } else { 7 };
+        assert_eq!(drops[..], want.to_ne_bytes());
+    }
+    let mut reader = read::open(&out).expect("opens");
+    while reader.advance().expect("reads") {}
+    let interfaces = reader.interfaces();
+    let names: Vec<_> = interfaces.iter().filter_map(|i| i.name.clone()).collect();
+    assert_eq!(names, ["mlx5_0", "mlx5_1"]);
+    assert!(
+        interfaces
+            .iter()
+            .all(|i| i.snaplen == 96 && i.texts == [(3, "tap".into())])
+    );
+    assert_eq!(
+        (
+            interfaces[0].statistics.received,
+            interfaces[0].statistics.dropped
+        ),
+        (Some(10), Some(2))
+    );
+    assert_eq!(interfaces[1].statistics.received, None);
+    let facts: Vec<_> = summary
+        .interfaces
+        .iter()
+        .map(|i| (i.frames, i.received))
+        .collect();
+    assert_eq!(facts, [(3, Some(10)), (2, None)]);
+}
+
+#[test]
+fn a_queue_by_its_files_name_is_told_in_pcapng() {
+    let dir = tempfile::tempdir().expect("dir");
+    let inputs = [
+        write(
+            dir.path(),
+            "cap/wqcap-q02-1.pcap",
+            &stamps(ByteOrder::Big, &[1]),
+        ),
+        write(dir.path(), "cap/other.pcap", &stamps(ByteOrder::Big, &[2])),
+    ];
+    let out = dir.path().join("out.pcapng");
+    let summary = merge(&inputs, &out);
+    let all = records(&out);
+    assert_eq!(all[0].3, [(6, 2u32.to_ne_bytes().to_vec())]);
+    assert_eq!((all[0].0, all[1].0, &all[1].3[..]), (0, 1, &[][..]));
+    let names: Vec<_> = summary.interfaces.iter().map(|i| i.name.as_str()).collect();
+    assert_eq!(names, ["cap", "other"]);
+}
+
+#[test]
+fn disorder_within_a_file_is_told_and_every_record_kept() {
+    let dir = tempfile::tempdir().expect("dir");
+    let inputs = [
+        write(
+            dir.path(),
+            "a.pcap",
+            &stamps(ByteOrder::Little, &[10, 50, 20, 60]),
+        ),
+        write(dir.path(), "b.pcap", &stamps(ByteOrder::Little, &[30, 55])),
+    ];
+    let out = dir.path().join("out.pcap");
+    let summary = merge(&inputs, &out);
+    assert_eq!(ns_of(&out), [10, 30, 50, 20, 55, 60]);
+    let late = Lateness {
+        frames: 1,
+        most_ns: 30,
+    };
+    assert_eq!((summary.inputs[0].out_of_order, summary.late), (late, late));
+    assert_eq!(summary.inputs[1].out_of_order, Lateness::default());
+    // A file that begins before its forerunner has ended is disorder as well.
+    let inputs = [
+        write(
+            dir.path(),
+            "r/wqcap-q00-1.pcap",
+            &stamps(ByteOrder::Little, &[10, 50]),
+        ),
+        write(
+            dir.path(),
+            "r/wqcap-q00-2.pcap",
+            &stamps(ByteOrder::Little, &[40, 60]),
+        ),
+    ];
+    let summary = merge(&inputs, &out);
+    assert_eq!(summary.inputs[1].out_of_order.most_ns, 10);
+}
+
+#[test]
+fn a_torn_or_damaged_file_costs_what_is_lost_and_no_more() {
+    let dir = tempfile::tempdir().expect("dir");
+    let whole = stamps(ByteOrder::Little, &[10, 30, 50]);
+    let mut damaged = stamps(ByteOrder::Little, &[20, 40, 60]);
+    damaged[24 + 20 + 8..24 + 20 + 12].copy_from_slice(&[0xff; 4]);
+    let inputs = [
+        write(dir.path(), "torn.pcap", &whole[..whole.len() - 1]),
+        write(dir.path(), "damaged.pcap", &damaged),
+        write(
+            dir.path(),
+            "whole.pcap",
+            &stamps(ByteOrder::Little, &[45, 70]),
+        ),
+    ];
+    let out = dir.path().join("out.pcap");
+    let summary = merge(&inputs, &out);
+    assert_eq!(ns_of(&out), [10, 20, 30, 45, 70]);
+    let loss = |i: usize| summary.inputs[i].loss.clone().unwrap_or_default();
+    assert_eq!(
+        loss(0),
+        "at byte 64: the last record is torn, 19 bytes are left of it"
+    );
+    assert!(
+        loss(1).starts_with("at byte 44: a record of 4294967295 bytes"),
+        "{}",
+        loss(1)
+    );
+    assert_eq!(loss(2), "");
+}
+
+#[test]
+fn a_record_above_the_snaplen_raises_that_of_the_output() {
+    let dir = tempfile::tempdir().expect("dir");
+    let long = pcap_file(ByteOrder::Little, NS, &[(1, 1, &[3; 100], 1500)]);
+    for name in ["out.pcap", "out.pcapng"] {
+        let inputs = [
+            write(dir.path(), "a.pcap", &long),
+            write(dir.path(), "b.pcap", &stamps(ByteOrder::Big, &[1])),
+        ];
+        let out = dir.path().join(name);
+        merge(&inputs, &out);
+        let mut reader = read::open(&out).expect("opens");
+        while reader.advance().expect("reads") {}
+        assert!(reader.interfaces().iter().all(|i| i.snaplen == 100));
+        assert_eq!(reader.anomalies().above_snaplen, 0);
+    }
+}
+
+#[test]
+fn what_cannot_be_merged_is_refused_before_anything_is_written() {
+    let dir = tempfile::tempdir().expect("dir");
+    let a = write(dir.path(), "a.pcap", &stamps(ByteOrder::Little, &[1]));
+    let mut raw = stamps(ByteOrder::Little, &[1]);
+    raw[20] = 101;
+    let raw = write(dir.path(), "raw.pcap", &raw);
+    let text = write(dir.path(), "b.txt", b"text");
+    let empty = dir.path().join("none");
+    fs::create_dir(&empty).expect("made");
+    let out = dir.path().join("out.pcap");
+    for (inputs, out, said) in [
+        (vec![a.clone(), raw], out.clone(), "has link type 101"),
+        (vec![a.clone(), a.clone()], out.clone(), "given twice"),
+        (vec![text], out.clone(), "not a pcap or pcapng"),
+        (vec![dir.path().join("x")], out.clone(), "No such file"),
+        (vec![empty.clone()], out.clone(), "has no .pcap"),
+        (vec![a.clone()], a.clone(), "is one of the inputs"),
+        (vec![a.clone()], empty, "is a directory"),
+        (
+            vec![a.clone()],
+            dir.path().join("no/out.pcap"),
+            "cannot be created",
+        ),
+        (
+            vec![a.clone()],
+            dir.path().join("out.pcap.gz"),
+            "cannot write compressed",
+        ),
+    ] {
+        let message = refused(&inputs, &out);
+        assert!(message.contains(said), "{message}");
+    }
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_stop_leaves_nothing_behind_and_an_old_file_as_it_was() {
+    let dir = tempfile::tempdir().expect("dir");
+    let many: Vec<u32> = (0..40_000).collect();
+    let input = write(dir.path(), "a.pcap", &stamps(ByteOrder::Little, &many));
+    let out = write(dir.path(), "out.pcap", b"old");
+    let plan = MergePlan::new(&[input], &out).expect("plan");
+    let target = MergeTarget::new(&out, &plan).expect("target");
+    let stopped = run(plan, target, "out.pcap", |_| false);
+    assert!(matches!(stopped, Err(MergeError::Stopped)));
+    assert_eq!(fs::read(&out).expect("there"), b"old");
+    assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 2);
+}

@@ -1,0 +1,134 @@
+//! Names of capture files: `wqcap-q<QQ>-<start ns>.pcapng`, with `.zst` or `.lz4` behind if compressed.
+//!
+//! May import: nothing but `std`. The one place where names are made and recognised: whoever deletes, finishes or joins
+//! files must not take somebody else's file for a capture's.
+
+use std::{fmt, path::Path};
+
+/// Ending of a file's name while it is open.
+pub const PART: &str = ".part";
+/// What a file of all queues has in its name in place of a queue.
+const ALL: &str = "all";
+
+/// A capture file's name in its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileName<'a> {
+    /// The queue whose frames it holds; `None`: all of them, in the order of time.
+    pub queue: Option<u16>,
+    /// Stamp of its first record, in nanoseconds since 1970, or shortly after.
+    pub start_ns: u64,
+    /// `pcap`, `pcapng`, `pcap.zst` and so on.
+    pub ending: &'a str,
+}
+
+impl<'a> FileName<'a> {
+    /// Endings of finished files.
+    pub const ENDINGS: [&'static str; 6] = [
+        "pcap",
+        "pcapng",
+        "pcap.zst",
+        "pcapng.zst",
+        "pcap.lz4",
+        "pcapng.lz4",
+    ];
+
+    /// Whether a name ends as those of finished capture files do, whoever named the file.
+    #[must_use]
+    pub fn has_capture_ending(path: &Path) -> bool {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let ends_with = |ending: &&str| {
+            name.and_then(|name| name.strip_suffix(ending))
+                .is_some_and(|stem| stem.ends_with('.'))
+        };
+        Self::ENDINGS.iter().any(ends_with)
+    }
+
+    /// The parts of a finished capture file's name; `None`: it is another name.
+    #[must_use]
+    pub fn parse(path: &'a Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let (queue, rest) = name.strip_prefix("wqcap-")?.split_once('-')?;
+        let (start, ending) = rest.split_once('.')?;
+        let queue = match queue.strip_prefix('q') {
+            Some(digits) if digits.len() >= 2 => Some(number(digits)?),
+            None if queue == ALL => None,
+            _ => return None,
+        };
+        let it = Self {
+            queue,
+            start_ns: number(start)?,
+            ending,
+        };
+        Self::ENDINGS.contains(&ending).then_some(it)
+    }
+}
+
+/// Digits alone: no sign, no space.
+fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+impl fmt::Display for FileName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.queue {
+            Some(queue) => write!(f, "wqcap-q{queue:02}-")?,
+            None => write!(f, "wqcap-{ALL}-")?,
+        }
+        write!(f, "{}.{}", self.start_ns, self.ending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_recognised() {
+        for queue in [None, Some(0), Some(7), Some(1234)] {
+            for ending in FileName::ENDINGS {
+                let name = FileName {
+                    queue,
+                    start_ns: 1_795_233_110_453_271_320,
+                    ending,
+                };
+                let text = format!("/x/{name}");
+                assert_eq!(FileName::parse(Path::new(&text)), Some(name), "{text}");
+            }
+        }
+        let shown = |queue| {
+            FileName {
+                queue,
+                start_ns: 5,
+                ending: "pcap",
+            }
+            .to_string()
+        };
+        assert_eq!(shown(Some(3)), "wqcap-q03-5.pcap");
+        assert_eq!(shown(None), "wqcap-all-5.pcap");
+    }
+
+    #[test]
+    fn strangers_are_not() {
+        for name in [
+            "eth0.pcap",
+            "wqcap-q1.pcap",
+            "wqcap-qx-1.pcap",
+            "wqcap-q1-1",
+            "wqcap-q03-5.pcap.part",
+            "wqcap-q03-5.pcap.gz",
+            "wqcap-q03-5",
+            "wqcap-q3-5.pcap",
+            "wqcap-q-5.pcap",
+            "wqcap-q03-.pcap",
+            "wqcap-q03-+5.pcap",
+            "wqcap-q99999-5.pcap",
+            "wqcap-q03-5-mine.pcap",
+            "wqcap-any-5.pcap",
+            "copy-of-wqcap-q03-5.pcap",
+            "",
+        ] {
+            assert_eq!(FileName::parse(Path::new(name)), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Reads capture files as they are found: pcap and pcapng, in any byte order and resolution, whoever wrote them.
+//!
+//! ```text
+//! file -> (decompress) -> window -> cursor: one record (pcap | pcapng) -> PacketReader -> Packet, borrowed
+//! ```
+//!
+//! All tools over finished files read through this. They need more than the frames: where in the file a record begins,
+//! where the last whole one ends, a record's options as they stand, and files that contradict their own headers. A
+//! compressed file is recognised and decompressed on the way; offsets in it are those of what it decompresses to.
+//!
+//! May import: [`crate::format`].
+//!
+//! Invariants: memory is bounded by the longest record ([`MAX_FRAME`], [`MAX_BLOCK`]). No input panics. What is yielded
+//! is whole: a record that the file's end cuts off is never yielded, and [`PacketReader::end`] tells of it. A packet's
+//! `len` is never below what is there of it.
+
+mod cursor;
+mod decompress;
+mod input;
+mod open;
+mod pcap;
+mod pcapng;
+mod ranges;
+mod reader;
+mod window;
+
+pub use cursor::{Anomalies, FileEnd, MAX_FRAME, ReadError};
+pub use decompress::{Decompressor, FrameEnds, first_frame_len};
+pub use open::{decompressed, open, open_with_frame_ends, peek};
+pub use pcapng::MAX_BLOCK;
+pub use ranges::FileRanges;
+pub use reader::{FileReader, Packet, PacketReader};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! Goes from packet to packet of a pcapng file: keeps sections, interfaces and statistics, and steps over other blocks.
+//!
+//! Interfaces are numbered anew in each section of a file; here they are numbered through.
+
+use super::cursor::{Cursor, FileEnd, Head, MAX_FRAME, ReadError};
+use crate::format::{
+    ByteOrder, Interface, InterfaceStatistics,
+    pcapng::{
+        BLOCK_TRAILER_LEN, EMPTY_BLOCK_LEN, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
+        PacketFields, SECTION_HEADER, section_order,
+    },
+};
+use std::io::Read;
+
+/// The longest block that is believed.
+pub const MAX_BLOCK: u32 = 16 << 20;
+/// More interfaces than this do not describe anything.
+const MOST_INTERFACES: usize = 1 << 16;
+
+/// The section being read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Section {
+    pub(super) order: ByteOrder,
+    /// Where its interfaces begin.
+    first: usize,
+}
+
+/// Moves the cursor's head to the next block that is a packet; `Some`: there is none. `section` is the one of the block
+/// before.
+#[inline]
+pub(super) fn next_packet<R: Read>(
+    cursor: &mut Cursor<R>,
+    section: &mut Option<Section>,
+) -> Result<Option<FileEnd>, ReadError> {
+    loop {
+        cursor.sound_end = cursor.window.offset();
+        if !cursor.want(EMPTY_BLOCK_LEN)? {
+            return Ok(Some(cursor.ended()));
+        }
+        if cursor
+            .window
+            .bytes()
+            .starts_with(&SECTION_HEADER.to_ne_bytes())
+        {
+            *section = Some(begin_section(cursor)?);
+        }
+        let Some(it) = *section else {
+            return Err(cursor.damaged("no section header"));
+        };
+        let bytes = cursor.window.bytes();
+        let (kind, total) = (it.order.u32(bytes, 0), it.order.u32(bytes, 4));
+        if kind == 0 && total == 0 {
+            return cursor.zeros().map(Some);
+        }
+        const LEAST: u32 = EMPTY_BLOCK_LEN as u32;
+        if !(LEAST..=MAX_BLOCK).contains(&total) || !total.is_multiple_of(4) {
+            return Err(cursor.damaged(format!(
+                "a block of type {kind:#x} and {total} bytes; it must be a multiple of 4, and from {LEAST} to \
+                 {MAX_BLOCK}"
+            )));
+        }
+        let total = total as usize;
+        if !cursor.want(total)? {
+            return Ok(Some(cursor.ended()));
+        }
+        let block = &cursor.window.bytes()[..total];
+        let closing = it.order.u32(block, total - BLOCK_TRAILER_LEN) as usize;
+        if closing != total {
+            return Err(cursor.damaged(format!(
+                "a block of {total} bytes that closes as one of {closing}"
+            )));
+        }
+        let packet = PacketFields::decode(block, it.order);
+        let problem = match packet {
+            Some(packet) => packet_block(cursor, it, packet, total),
+            None => other_block(cursor, it, kind, total),
+        };
+        problem.map_err(|problem| cursor.damaged(problem))?;
+        if packet.is_some() {
+            return Ok(None);
+        }
+        cursor.window.skip(total);
+    }
+}
+
+/// A section header: from here on another byte order, and interfaces from 0.
+fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<Section, ReadError> {
+    let order = section_order(cursor.window.bytes())
+        .ok_or_else(|| cursor.damaged("a section header without a byte-order magic"))?;
+    if cursor.want(16)? {
+        let version = order.u16(cursor.window.bytes(), 12);
+        if version != 1 {
+            return Err(cursor.damaged(format!("pcapng version {version}; only 1 can be read")));
+        }
+    }
+    Ok(Section {
+        order,
+        first: cursor.interfaces.len(),
+    })
+}
+
+fn other_block<R: Read>(
+    cursor: &mut Cursor<R>,
+    section: Section,
+    kind: u32,
+    total: usize,
+) -> Result<(), String> {
+    let body = &cursor.window.bytes()[8..total - BLOCK_TRAILER_LEN];
+    match kind {
+        SECTION_HEADER => {}
+        INTERFACE_DESCRIPTION if body.len() >= 8 => {
+            if cursor.interfaces.len() == MOST_INTERFACES {
+                return Err(format!("more than {MOST_INTERFACES} interfaces"));
+            }
+            cursor
+                .interfaces
+                .push(Interface::decode(body, section.order));
+        }
+        INTERFACE_STATISTICS if body.len() >= 12 => {
+            let index = section.first + section.order.u32(body, 0) as usize;
+            if let Some(interface) = cursor.interfaces.get_mut(index) {
+                interface.statistics =
+                    InterfaceStatistics::decode(&body[12..], section.order, interface.time_base);
+            }
+        }
+        _ => cursor.anomalies.other_blocks += 1,
+    }
+    Ok(())
+}
+
+#[inline]
+fn packet_block<R: Read>(
+    cursor: &mut Cursor<R>,
+    section: Section,
+    packet: PacketFields,
+    total: usize,
+) -> Result<(), String> {
+    let index = section.first + packet.interface;
+    let Some(interface) = cursor.interfaces.get(index) else {
+        return Err("a packet of an interface that is not described".into());
+    };
+    let (snaplen, end) = (interface.snaplen, total - BLOCK_TRAILER_LEN);
+    let (ns, caplen) = match packet.ticks {
+        Some(ticks) => (interface.time_base.ns(ticks), packet.caplen),
+        None if snaplen == 0 => (cursor.head.ns, packet.caplen),
+        None => (cursor.head.ns, packet.caplen.min(snaplen)),
+    };
+    let data = packet.data..packet.data.saturating_add(caplen as usize);
+    if data.end > end || caplen > MAX_FRAME {
+        return Err(format!("a packet of {caplen} bytes in a block of {total}"));
+    }
+    cursor.anomalies.unstamped += u64::from(packet.ticks.is_none());
+    cursor.anomalies.longer_than_frame += u64::from(caplen > packet.len);
+    cursor.anomalies.above_snaplen += u64::from(snaplen != 0 && caplen > snaplen);
+    cursor.head = Head {
+        interface: index,
+        ns,
+        len: packet.len.max(caplen),
+        options: data.end.next_multiple_of(4).min(end)..end,
+        data,
+        total,
+    };
+    Ok(())
+}

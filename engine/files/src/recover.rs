@@ -1,0 +1,369 @@
+//! Finishes the files that a crash or a power cut left open.
+//!
+//! May import: [`crate::read`], [`crate::name`], [`crate::folder`].
+//!
+//! Invariants: a file that a running capture writes is never touched: its writer holds an advisory lock (flock) on it
+//! until it has its final name, and recovery holds the same lock while at work. Nothing is overwritten. A file is cut at
+//! the end of its last whole record and nowhere else, and what cannot be read keeps its name and its bytes.
+
+use crate::{
+    folder::CaptureFolder,
+    name::{FileName, PART},
+    read::{Decompressor, FileEnd, PacketReader, ReadError},
+};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde::Serialize;
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Read, Seek},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// What became of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecoveryOutcome {
+    /// Cut, synced and named.
+    Finished,
+    /// It had no whole record, and is gone.
+    Removed,
+    /// A capture is writing it, or another recovery is at work on it; left alone.
+    InUse,
+    /// Its name is not that of a capture file; left alone.
+    Foreign,
+    /// It keeps its name; `problem` says why.
+    Failed,
+}
+
+/// One file whose name ends in `.part`.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecoveredFile {
+    /// Its name while it was open.
+    pub part: PathBuf,
+    /// Its final name, if it was given it.
+    pub path: Option<PathBuf>,
+    /// What became of it.
+    pub outcome: RecoveryOutcome,
+    /// Whole records in it.
+    pub records: u64,
+    /// Bytes that stay.
+    pub kept: u64,
+    /// Bytes cut off its end.
+    pub cut: u64,
+    /// What was cut, or what went wrong.
+    pub problem: Option<String>,
+}
+
+/// Finishes a folder's `.part` files, in name order.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn recover(dir: &Path) -> io::Result<Vec<RecoveredFile>> {
+    Ok(finish(dir, &CaptureFolder::list(dir)?.unfinished))
+}
+
+/// Finishes these `.part` files of a folder, those of [`CaptureFolder::unfinished`].
+#[must_use]
+pub fn finish(dir: &Path, parts: &[PathBuf]) -> Vec<RecoveredFile> {
+    let all: Vec<_> = parts.iter().map(|part| finish_file(part)).collect();
+    if all.iter().any(|it| it.outcome == RecoveryOutcome::Finished) {
+        // New names last once the folder is synced; not every file system can do that.
+        let _ = File::open(dir).and_then(|dir| dir.sync_all());
+    }
+    all
+}
+
+fn finish_file(part: &Path) -> RecoveredFile {
+    let mut it = RecoveredFile {
+        part: part.to_owned(),
+        path: None,
+        outcome: RecoveryOutcome::Failed,
+        records: 0,
+        kept: 0,
+        cut: 0,
+        problem: None,
+    };
+    match name_of(part) {
+        None => it.outcome = RecoveryOutcome::Foreign,
+        Some(path) => match attempt(part, &path, &mut it) {
+            Ok(outcome) => {
+                it.outcome = outcome;
+                it.path = (outcome == RecoveryOutcome::Finished).then_some(path);
+            }
+            Err(problem) => it.problem = Some(problem),
+        },
+    }
+    it
+}
+
+/// The final name of a capture file.
+fn name_of(part: &Path) -> Option<PathBuf> {
+    let name = part.file_name()?.to_str()?.strip_suffix(PART)?;
+    FileName::parse(Path::new(name)).map(|_| part.with_file_name(name))
+}
+
+fn attempt(part: &Path, path: &Path, it: &mut RecoveredFile) -> Result<RecoveryOutcome, String> {
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |e: io::Error| format!("cannot {what}: {e}; it keeps that name")
+    };
+    let file = match OpenOptions::new().read(true).write(true).open(part) {
+        Ok(file) => file,
+        // Its writer has just given it its name.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(RecoveryOutcome::InUse),
+        Err(e) => return Err(failed("open it")(e)),
+    };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(RecoveryOutcome::InUse),
+        Err(TryLockError::Error(e)) => {
+            return Err(failed("tell whether a capture writes it (flock)")(e));
+        }
+    }
+    // Between opening and locking its writer may have finished it.
+    let opened = file.metadata().map_err(failed("read its metadata"))?;
+    match fs::symlink_metadata(part) {
+        Ok(named) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => {}
+        Ok(_) => return Ok(RecoveryOutcome::InUse),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(RecoveryOutcome::InUse),
+        Err(e) => return Err(failed("read its metadata")(e)),
+    }
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(format!(
+            "{} is there already and is not overwritten; move one of the two away",
+            path.display()
+        ));
+    }
+    let len = opened.len();
+    let sound = measure(&file, it)?;
+    it.cut = len.saturating_sub(sound);
+    if it.records == 0 {
+        it.cut = len;
+        fs::remove_file(part).map_err(failed("remove it, though it has no record"))?;
+        return Ok(RecoveryOutcome::Removed);
+    }
+    it.kept = sound;
+    if sound < len {
+        file.set_len(sound).map_err(failed("cut it"))?;
+    }
+    file.sync_all().map_err(failed("sync it"))?;
+    rename(part, path).map_err(failed("rename it"))?;
+    Ok(RecoveryOutcome::Finished)
+}
+
+/// Counts whole records and gives the end of the last one. Damage with nothing sound before it is no reason to remove
+/// anything.
+fn measure(file: &File, it: &mut RecoveredFile) -> Result<u64, String> {
+    let keeps = |e: &dyn std::fmt::Display| format!("{e}; it keeps that name");
+    if let Some(mut frames) = Decompressor::new(file) {
+        return measure_compressed(file, &mut frames, it);
+    }
+    rewind(file).map_err(|e| keeps(&e))?;
+    let mut reader = match PacketReader::new(file) {
+        Ok(reader) => reader,
+        Err(ReadError::Empty) => return Ok(0),
+        Err(e) => return Err(keeps(&e)),
+    };
+    let broken = loop {
+        match reader.advance() {
+            Ok(true) => {}
+            Ok(false) => break None,
+            Err(e @ ReadError::Io { .. }) => return Err(keeps(&e)),
+            Err(e) if reader.packets() == 0 => return Err(keeps(&e)),
+            Err(e) => break Some(e.to_string()),
+        }
+    };
+    it.records = reader.packets();
+    it.problem = match (broken, reader.end()) {
+        (Some(damage), _) => Some(damage),
+        (None, Some(FileEnd::Torn { bytes, .. })) => Some(format!(
+            "{bytes} bytes of a record that was not written to its end"
+        )),
+        (None, Some(FileEnd::Padding { bytes, .. })) => Some(format!("{bytes} zeros")),
+        (None, _) => None,
+    };
+    Ok(reader.sound_end())
+}
+
+/// The same for a compressed file: frames hold whole records, so that it is cut at the end of the last whole frame.
+fn measure_compressed(
+    file: &File,
+    frames: &mut Decompressor<&File>,
+    it: &mut RecoveredFile,
+) -> Result<u64, String> {
+    let keeps = |e: &dyn std::fmt::Display| format!("{e}; it keeps that name");
+    let damage = match io::copy(frames, &mut io::sink()) {
+        Ok(_) => None,
+        Err(e) if e.raw_os_error().is_some() => return Err(keeps(&e)),
+        Err(e) => Some(e.to_string()),
+    };
+    let (end, len) = frames.sound_end();
+    rewind(file).map_err(|e| keeps(&e))?;
+    let Some(whole) = Decompressor::new(file.take(end)) else {
+        // Torn within its first frame: nothing of it can be judged.
+        return match damage {
+            Some(damage) => Err(keeps(&damage)),
+            None => Ok(0),
+        };
+    };
+    let mut reader = PacketReader::new(whole).map_err(|e| keeps(&e))?;
+    while reader.advance().map_err(|e| keeps(&e))? {}
+    if reader.sound_end() != len {
+        return Err(keeps(&"its last whole frame ends within a record"));
+    }
+    it.records = reader.packets();
+    it.problem = damage;
+    Ok(end)
+}
+
+fn rewind(mut file: &File) -> io::Result<()> {
+    file.seek(io::SeekFrom::Start(0)).map(drop)
+}
+
+/// Renames, unless the name is taken.
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can check and rename in one step.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            if fs::symlink_metadata(to).is_ok() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            fs::rename(from, to)
+        }
+        other => other.map_err(io::Error::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fixtures::{pcap_file, written},
+        format::{ByteOrder, FileFormat},
+    };
+
+    fn only(dir: &Path) -> RecoveredFile {
+        let mut all = recover(dir).expect("reads");
+        assert_eq!(all.len(), 1);
+        all.remove(0)
+    }
+
+    fn every_cut(format: FileFormat) {
+        let (file, starts) = written(format, 3);
+        let name = format!("wqcap-q01-7.{}", format.name());
+        for cut in 0..=file.len() {
+            for zeros in [0, 4096] {
+                let whole = starts
+                    .iter()
+                    .filter(|at| **at <= cut)
+                    .count()
+                    .saturating_sub(1);
+                // The engine pads behind whole records alone.
+                if zeros > 0 && starts.get(whole) != Some(&cut) {
+                    continue;
+                }
+                let dir = tempfile::tempdir().expect("dir");
+                let part = dir.path().join(format!("{name}{PART}"));
+                let torn = [&file[..cut], &vec![0; zeros]].concat();
+                fs::write(&part, &torn).expect("written");
+                let it = only(dir.path());
+                let path = dir.path().join(&name);
+                if whole > 0 {
+                    assert_eq!(it.outcome, RecoveryOutcome::Finished, "{it:?}");
+                    assert_eq!((it.records, it.kept), (whole as u64, starts[whole] as u64));
+                    assert_eq!(it.kept + it.cut, torn.len() as u64);
+                    assert_eq!(it.problem.is_some(), it.cut > 0);
+                    assert_eq!(fs::read(&path).expect("named"), file[..starts[whole]]);
+                    assert!(!part.exists());
+                } else {
+                    // Not even a header, or nothing behind it: there is nothing to keep, or nothing to judge by.
+                    assert!(
+                        matches!(
+                            it.outcome,
+                            RecoveryOutcome::Removed | RecoveryOutcome::Failed
+                        ),
+                        "{cut}: {it:?}"
+                    );
+                    assert_eq!(part.exists(), it.outcome == RecoveryOutcome::Failed);
+                    assert!(!path.exists());
+                    let in_header = cut > 0 && cut < starts[0];
+                    assert!(
+                        it.outcome == RecoveryOutcome::Removed || in_header,
+                        "{cut}: {it:?}"
+                    );
+                }
+                assert!(recover(dir.path()).expect("reads").len() <= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_cut_at_any_byte_keeps_its_whole_records() {
+        every_cut(FileFormat::Pcap);
+        every_cut(FileFormat::Pcapng);
+    }
+
+    #[test]
+    fn what_somebody_holds_is_left_alone() {
+        let dir = tempfile::tempdir().expect("dir");
+        let part = dir.path().join("wqcap-q00-1.pcap.part");
+        let bytes = [&written(FileFormat::Pcap, 3).0[..], &[0; 100]].concat();
+        fs::write(&part, &bytes).expect("written");
+        let writer = OpenOptions::new().write(true).open(&part).expect("opens");
+        writer.lock().expect("locks");
+        assert_eq!(only(dir.path()).outcome, RecoveryOutcome::InUse);
+        assert_eq!(fs::read(&part).expect("there"), bytes);
+        drop(writer);
+        assert_eq!(only(dir.path()).outcome, RecoveryOutcome::Finished);
+    }
+
+    #[test]
+    fn nothing_is_overwritten_and_nothing_foreign_touched() {
+        let dir = tempfile::tempdir().expect("dir");
+        let bytes = [&written(FileFormat::Pcap, 3).0[..], &[0; 100]].concat();
+        let part = dir.path().join("wqcap-q00-1.pcap.part");
+        let path = dir.path().join("wqcap-q00-1.pcap");
+        fs::write(&part, &bytes).expect("written");
+        fs::write(&path, "mine").expect("written");
+        let it = only(dir.path());
+        assert_eq!(it.outcome, RecoveryOutcome::Failed);
+        assert!(it.problem.expect("told").contains("already"));
+        assert_eq!(fs::read(&path).expect("there"), b"mine");
+        assert_eq!(fs::read(&part).expect("there"), bytes);
+
+        fs::remove_file(&path).expect("there");
+        let download = dir.path().join("big.pcap.part");
+        fs::rename(&part, &download).expect("moved");
+        assert_eq!(only(dir.path()).outcome, RecoveryOutcome::Foreign);
+        assert_eq!(fs::read(&download).expect("there"), bytes);
+    }
+
+    #[test]
+    fn a_hole_ends_the_file_and_a_damaged_start_keeps_it() {
+        let (file, starts) = written(FileFormat::Pcap, 4);
+        let dir = tempfile::tempdir().expect("dir");
+        let part = dir.path().join("wqcap-q00-1.pcap.part");
+        let holed = [&file[..starts[2]], &[0; 4096], &file[starts[2]..]].concat();
+        fs::write(&part, &holed).expect("written");
+        let it = only(dir.path());
+        assert_eq!((it.outcome, it.records), (RecoveryOutcome::Finished, 2));
+        assert!(it.problem.expect("told").contains("4096 zeros"));
+        fs::remove_file(dir.path().join("wqcap-q00-1.pcap")).expect("named");
+
+        let mut damaged = file;
+        damaged[starts[0] + 8..starts[0] + 12].copy_from_slice(&[0xff; 4]);
+        for bytes in [&damaged[..], b"no header at all"] {
+            fs::write(&part, bytes).expect("written");
+            let it = only(dir.path());
+            assert_eq!(it.outcome, RecoveryOutcome::Failed, "{it:?}");
+            assert_eq!(fs::read(&part).expect("there"), bytes);
+            fs::remove_file(&part).expect("there");
+        }
+        // A header and nothing else.
+        let empty = pcap_file(ByteOrder::NATIVE, 0xa1b2_3c4d, &[]);
+        fs::write(&part, empty).expect("written");
+        assert_eq!(only(dir.path()).outcome, RecoveryOutcome::Removed);
+        assert!(!part.exists());
+    }
+}

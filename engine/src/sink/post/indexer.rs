@@ -1,0 +1,94 @@
+//! The thread that indexes files as they are finished, behind everything else.
+//!
+//! It reads each file back: the frames have left the writer's memory by then, and parsing them on their way would cost
+//! the capture. Indexes that it has no time for are built by whoever needs them first.
+
+use crate::Error;
+use crossbeam_channel::{Receiver, Sender};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use wqcap_files::index::{build_into, path_of, sweep};
+
+/// How long the end of a run waits for indexes.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two searches for indexes whose files were deleted to make room.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// The least urgent there is: nice(2).
+const IDLE: i32 = 19;
+
+pub(super) struct Indexer {
+    thread: JoinHandle<u64>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Indexer {
+    /// Starts the thread, and creates the folder if need be. The finished files of `dir` are sent to the channel that
+    /// comes with it; the thread ends when its sender is gone.
+    pub(super) fn start(folder: &Path, dir: &Path) -> Result<(Self, Sender<PathBuf>), Error> {
+        let failed = |what: String| move |source| Error::System { what, source };
+        fs::create_dir_all(folder)
+            .map_err(failed(format!("output.index_dir = {}", folder.display())))?;
+        let (files, waiting) = crossbeam_channel::unbounded();
+        let ended = Arc::new(AtomicBool::new(false));
+        let (folder, dir) = (folder.to_owned(), dir.to_owned());
+        let flag = Arc::clone(&ended);
+        let thread = std::thread::Builder::new()
+            .name("wqcap-index".into())
+            .spawn(move || index(&folder, &dir, &waiting, &flag))
+            .map_err(failed("the thread wqcap-index".into()))?;
+        Ok((Self { thread, ended }, files))
+    }
+
+    /// Waits a little for what is still to be done. The sender must be gone.
+    pub(super) fn finish(self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.ended.store(true, Ordering::Relaxed);
+        let left = self.thread.join().unwrap_or(0);
+        if left > 0 {
+            tracing::warn!(
+                "{left} files have no index yet: indexing did not keep up; `wqcap extract` builds those it needs"
+            );
+        }
+    }
+}
+
+/// Gives how many files were left without an index.
+fn index(folder: &Path, dir: &Path, files: &Receiver<PathBuf>, ended: &AtomicBool) -> u64 {
+    // On Linux this is the thread's own.
+    if let Err(e) = rustix::process::setpriority_process(None, IDLE) {
+        tracing::debug!("the indexer keeps its priority: {e}");
+    }
+    let sweep = || {
+        if let Err(e) = sweep(folder, dir) {
+            tracing::warn!("{}: old indexes stay: {e}", folder.display());
+        }
+        Instant::now() + SWEEP_EVERY
+    };
+    let mut left = 0;
+    let mut next_sweep = sweep();
+    for file in files {
+        match build_into(folder, &file, || !ended.load(Ordering::Relaxed)) {
+            Ok(Some(_)) => {}
+            Ok(None) => left += 1,
+            // It was deleted to make room, before its turn.
+            Err(_) if !file.exists() => drop(fs::remove_file(path_of(folder, &file))),
+            Err(e) => tracing::warn!("{}: no index: {e}", file.display()),
+        }
+        if Instant::now() >= next_sweep {
+            next_sweep = sweep();
+        }
+    }
+    sweep();
+    left
+}
