@@ -79,7 +79,6 @@ fn run(settings: &[(&str, &str)], rounds: u32, frames: u64) -> Result<f64, Box<d
     let took = begun.elapsed();
     let report = capture.finish();
     report.queues.iter().try_for_each(|it| it.check())?;
-    #[allow(clippy::cast_precision_loss, reason = "a rate")]
     let per_frame = took.as_nanos() as f64 / frames as f64;
     Ok(per_frame)
 }

@@ -51,6 +51,21 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// A key that holds what cannot be done.
+    pub(crate) fn config(
+        key: impl Into<String>,
+        value: impl ToString,
+        problem: impl ToString,
+    ) -> Self {
+        Self::Config {
+            key: key.into(),
+            value: value.to_string(),
+            problem: problem.to_string(),
+        }
+    }
+}
+
 impl From<verbs::Error> for Error {
     fn from(e: verbs::Error) -> Self {
         let general = e.hint();
@@ -66,11 +81,11 @@ impl From<verbs::Error> for Error {
                 source,
             },
             verbs::Error::NoDevice(_) => Self::Device(format!("device.name = {e}")),
-            verbs::Error::NoDeviceAt(address) => Self::Config {
-                key: "control.rdma".into(),
-                value: address.to_string(),
-                problem: "is no address of one RDMA device; `rdma link` lists devices with their interfaces".into(),
-            },
+            verbs::Error::NoDeviceAt(address) => Self::config(
+                "control.rdma",
+                address,
+                "is no address of one RDMA device; `rdma link` lists devices with their interfaces",
+            ),
             verbs::Error::Memory { bytes, source } => Self::System {
                 what: format!("{bytes} bytes of memory"),
                 source,

@@ -116,13 +116,7 @@ fn line(scrape: &BTreeMap<String, f64>, queue: usize, line: &str) -> u64 {
         "bytes" => format!("wqcap_captured_bytes_total{{queue=\"{queue}\"}}"),
         line => format!("wqcap_frames_total{{queue=\"{queue}\",line=\"{line}\"}}"),
     };
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a count"
-    )]
-    let count = scrape[&name] as u64;
-    count
+    scrape[&name] as u64
 }
 
 const LINES: [&str; 8] = [

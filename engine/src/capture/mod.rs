@@ -922,11 +922,8 @@ impl CaptureHandle {
     /// The expression is none, or the NIC's rules, which were made of the first one, do not take all it keeps; the
     /// filter that held holds on.
     pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
-        let refused = |problem: String| Error::Config {
-            key: "capture.filter".into(),
-            value: format!("{expression:?}"),
-            problem,
-        };
+        let refused =
+            |problem: String| Error::config("capture.filter", format!("{expression:?}"), problem);
         let filter = Filter::compile(expression).map_err(|e| refused(e.to_string()))?;
         if let Some(split) = &self.shared.split {
             split.allows(&filter).map_err(refused)?;
@@ -1010,11 +1007,6 @@ fn origin(plan: &Plan) -> Origin {
         (Stamps::HardwareNic, true) => "the NIC's real-time clock as it runs",
         (Stamps::Software, _) => "the system's clock, once a batch",
     };
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "rates are whole megabits, and positive"
-    )]
     let speed = port.map_or(0, |p| (p.rate_gbps * 1e9) as u64);
     Origin {
         description: format!("{} port {}", plan.device.name, plan.port),

@@ -277,11 +277,11 @@ impl Port {
     /// Installs a rule on a priority of its rank; others make room where there is none.
     fn admit(&mut self, wanted: Wanted) -> Result<(), Error> {
         let Some((moves, priority)) = self.ladder().admit(wanted.rank) else {
-            return Err(Error::Config {
-                key: "rule: priority".into(),
-                value: String::new(),
-                problem: "every hardware priority is taken; remove a rule first".into(),
-            });
+            return Err(Error::config(
+                "rule: priority",
+                "",
+                "every hardware priority is taken; remove a rule first",
+            ));
         };
         let qps = self.qps.clone();
         for it in moves {

@@ -157,11 +157,7 @@ impl Spreading {
         let size = u32::try_from(self.table.len()).unwrap_or(u32::MAX);
         let queues = u16::try_from(self.loads.len()).unwrap_or(u16::MAX);
         let table = IndirectionTable::new(size, queues, weights)
-            .map_err(|e| Error::Config {
-                key: "rss.weights".into(),
-                value: format!("{weights:?}"),
-                problem: e.to_string(),
-            })?
+            .map_err(|e| Error::config("rss.weights", format!("{weights:?}"), e))?
             .entries()
             .to_vec();
         self.shares = shares(&table, self.loads.len());
@@ -180,7 +176,6 @@ impl Spreading {
 }
 
 /// Each queue's part of a table.
-#[allow(clippy::cast_precision_loss, reason = "at most 8192 entries")]
 fn shares(table: &[u16], queues: usize) -> Vec<f64> {
     (0..queues)
         .map(|queue| {

@@ -31,7 +31,7 @@ impl Capture {
             .iter()
             .find(|it| rule.id.is_some() && it.id == rule.id)
         {
-            return Err(refuse(
+            return Err(Error::config(
                 "rule: id",
                 rule.id.as_deref().unwrap_or_default(),
                 format!("there is another rule of this name, {other}; remove it first"),
@@ -72,12 +72,12 @@ impl Capture {
 
     fn changeable(&self) -> Result<Vec<RuleConfig>, Error> {
         self.rules().map(<[_]>::to_vec).ok_or_else(|| {
-            refuse(
+            Error::config(
                 "rule",
                 "",
                 "rules come and go in capture.mode = \"filtered\" with [[rule]]s only; this run has another mode, or \
                  rules that were made of its filter"
-                    .into(),
+                    ,
             )
         })
     }
@@ -93,13 +93,5 @@ impl Capture {
             "a rule was {what} after {:.3} s: {rule}",
             self.ready.elapsed().as_secs_f64()
         ));
-    }
-}
-
-fn refuse(key: &str, value: &str, problem: String) -> Error {
-    Error::Config {
-        key: key.into(),
-        value: value.into(),
-        problem,
     }
 }

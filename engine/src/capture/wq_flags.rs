@@ -58,11 +58,7 @@ impl WqFlagsHandle {
     /// As there.
     pub fn set_cvlan_stripping(&self, on: bool) -> Result<(), Error> {
         if let Some(problem) = self.refusal.as_ref().filter(|_| on) {
-            return Err(Error::Config {
-                key: "wq.cvlan_stripping".into(),
-                value: on.to_string(),
-                problem: problem.clone(),
-            });
+            return Err(Error::config("wq.cvlan_stripping", on, problem));
         }
         for (queue, orders) in self.orders.iter().enumerate() {
             if let Err(e) = orders.cvlan_stripping(on) {

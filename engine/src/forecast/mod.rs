@@ -88,11 +88,6 @@ impl Forecast {
     /// # Errors
     /// The configuration has no such key, table or number of queues, or rules that no run would install.
     pub fn new(config: &Config, suggest: bool) -> Result<Self, Error> {
-        let refuse = |key: &str, value: String, problem: String| Error::Config {
-            key: key.into(),
-            value,
-            problem,
-        };
         let mut notes = Vec::new();
         let cores = config.capture.cores.as_ref().map_or_else(
             || std::thread::available_parallelism().map_or(1, usize::from),
@@ -108,13 +103,14 @@ impl Forecast {
             }
             config::Mode::Filtered => {}
         }
-        let key: RssKey =
-            config.rss.key.parse().map_err(|e: rss::KeyError| {
-                refuse("rss.key", config.rss.key.clone(), e.to_string())
-            })?;
+        let key: RssKey = config
+            .rss
+            .key
+            .parse()
+            .map_err(|e: rss::KeyError| Error::config("rss.key", &config.rss.key, e))?;
         let size = config.rss.table_size;
         let table = IndirectionTable::new(size, queues, &config.rss.weights)
-            .map_err(|e| refuse("rss.table_size", size.to_string(), e.to_string()))?;
+            .map_err(|e| Error::config("rss.table_size", size, e))?;
         Ok(Self {
             spread: Spread {
                 mode: config.capture.mode.to_string(),

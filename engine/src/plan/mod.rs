@@ -204,14 +204,14 @@ impl Plan {
             .iter()
             .find(|p| p.number == config.device.port)
             .ok_or_else(|| {
-                refuse(
+                Error::config(
                     "device.port",
                     config.device.port,
                     format!("{} has ports 1 to {}", device.name, device.ports.len()),
                 )
             })?;
         if !port.ethernet {
-            return Err(refuse(
+            return Err(Error::config(
                 "device.port",
                 port.number,
                 "its link layer is not Ethernet; only Ethernet ports can be captured",
@@ -247,7 +247,7 @@ impl Plan {
         let steering = Steering::of(config, u16::try_from(queues.len()).unwrap_or(u16::MAX))?;
         let direct = device.direct && config.capture.access == config::Access::Auto;
         if config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Restore && !direct {
-            return Err(refuse(
+            return Err(Error::config(
                 "wq.cvlan_stripping",
                 true,
                 "the verbs do not tell which frames lost a tag, so it cannot be put back; leave the flag off, set \
@@ -272,7 +272,7 @@ impl Plan {
             .rss
             .key
             .parse()
-            .map_err(|e: rss::key::KeyError| refuse("rss.key", &config.rss.key, e))?;
+            .map_err(|e: rss::key::KeyError| Error::config("rss.key", &config.rss.key, e))?;
         let spare_cores = spare_cores(&config.output, &queues, &mut notes);
         let stdout = config.output.is_stdout();
         let dir = match config.output.format {
@@ -379,19 +379,10 @@ impl Plan {
     }
 }
 
-/// An error of a key.
-fn refuse(key: &str, value: impl ToString, problem: impl ToString) -> Error {
-    Error::Config {
-        key: key.to_owned(),
-        value: value.to_string(),
-        problem: problem.to_string(),
-    }
-}
-
 /// What the stage before the sinks does.
 fn reduction(capture: &config::CaptureConfig) -> Result<Reduction, Error> {
     let filter = Filter::compile(&capture.filter)
-        .map_err(|e| refuse("capture.filter", format!("{:?}", capture.filter), e))?;
+        .map_err(|e| Error::config("capture.filter", format!("{:?}", capture.filter), e))?;
     Ok(Reduction::new(
         filter,
         u64::try_from(capture.dedup.0.as_nanos()).unwrap_or(u64::MAX),
@@ -411,7 +402,7 @@ fn tunnels(config: &Config, device: &DeviceFacts) -> Result<(), Error> {
         (false, _) => "MLX5DV_RAW_PACKET_CAP_TUNNELED_OFFLOAD_VXLAN",
         (_, false) => "MLX5DV_RAW_PACKET_CAP_TUNNELED_OFFLOAD_GRE",
     };
-    Err(refuse(
+    Err(Error::config(
         "rss.inner",
         true,
         format!("{} lacks {missing}; leave it off", device.name),
@@ -429,7 +420,7 @@ fn respreadable(config: &Config, queues: usize) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    Err(refuse("rss.respread", true, problem))
+    Err(Error::config("rss.respread", true, problem))
 }
 
 /// An FCS can be checked where it is delivered, with the frame that it belongs to.
@@ -438,14 +429,14 @@ fn verifiable(config: &Config) -> Result<(), Error> {
         return Ok(());
     }
     if !config.wq.scatter_fcs {
-        return Err(refuse(
+        return Err(Error::config(
             "capture.verify_fcs",
             true,
             "the NIC keeps the FCS to itself; set wq.scatter_fcs = true",
         ));
     }
     if config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Lost {
-        return Err(refuse(
+        return Err(Error::config(
             "capture.verify_fcs",
             true,
             "the FCS belongs to the frame with its VLAN tag; set output.vlan = \"restore\", or wq.cvlan_stripping = false",
@@ -502,7 +493,7 @@ fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
     }
     std::path::absolute(&output.hook)
         .map(Some)
-        .map_err(|e| refuse("output.hook", output.hook.display(), e))
+        .map_err(|e| Error::config("output.hook", output.hook.display(), e))
 }
 
 /// What flow records are written.
@@ -512,7 +503,7 @@ fn flows(
     stages: usize,
 ) -> Result<FlowsPlan, Error> {
     if !cfg!(feature = "flows") {
-        return Err(refuse(
+        return Err(Error::config(
             "flows",
             flows.dir.display(),
             "this build has no flow records; build it with cargo's feature `flows`",
@@ -523,7 +514,7 @@ fn flows(
         real(output) == real(&flows.dir)
     };
     if output.is_some_and(same) {
-        return Err(refuse(
+        return Err(Error::config(
             "flows.dir",
             flows.dir.display(),
             "output.dir holds capture files only; name another folder",
@@ -569,12 +560,12 @@ fn choose<'d>(config: &Config, devices: &'d [DeviceFacts]) -> Result<&'d DeviceF
         (Some(name), _) => devices
             .iter()
             .find(|d| d.name == *name)
-            .ok_or_else(|| refuse("device.name", name, known()))?,
+            .ok_or_else(|| Error::config("device.name", name, known()))?,
         (None, Some(netdev)) => devices
             .iter()
             .find(|d| d.ports.iter().any(|p| p.netdev.as_ref() == Some(netdev)))
             .ok_or_else(|| {
-                refuse(
+                Error::config(
                     "device.netdev",
                     netdev,
                     format!("no RDMA device has this interface; {}", known()),
@@ -620,7 +611,7 @@ fn queues(
     let cores = match &config.capture.cores {
         Some(cores) => {
             if let Some(core) = cores.iter().find(|c| !allowed.contains(c)) {
-                return Err(refuse(
+                return Err(Error::config(
                     "capture.cores",
                     core,
                     format!("this process may run on {allowed:?}"),
@@ -631,7 +622,7 @@ fn queues(
         None => near(device.numa_node, &allowed),
     };
     if cores.is_empty() {
-        return Err(refuse(
+        return Err(Error::config(
             "capture.cores",
             "[]",
             "name at least one core, or leave the key out",
@@ -645,7 +636,7 @@ fn queues(
     let count = config.capture.queues.map_or(usual, usize::from);
     let most = device.caps.max_wq.min(device.caps.max_table) as usize;
     if count == 0 || count > most {
-        return Err(refuse(
+        return Err(Error::config(
             "capture.queues",
             count,
             format!("{} takes 1 to {most}", device.name),
@@ -735,7 +726,7 @@ fn cpus(list: &str) -> Vec<usize> {
 fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16>, Error> {
     let size = config.rss.table_size;
     if size > most {
-        return Err(refuse(
+        return Err(Error::config(
             "rss.table_size",
             size,
             format!("the device takes a power of two up to {most}"),
@@ -743,7 +734,7 @@ fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16>, Error> {
     }
     let queues = u16::try_from(queues).unwrap_or(u16::MAX);
     let table = IndirectionTable::new(size, queues, &config.rss.weights)
-        .map_err(|e| refuse("rss.table_size", size, e))?;
+        .map_err(|e| Error::config("rss.table_size", size, e))?;
     Ok(table.entries().to_vec())
 }
 
@@ -760,14 +751,14 @@ fn buffers(config: &Config, caps: &DeviceCaps) -> Result<(u32, u32, u32), Error>
             .checked_next_power_of_two()
             .unwrap_or(u32::MAX)
             .min(caps.max_wq_wr);
-        return Err(refuse(
+        return Err(Error::config(
             "capture.ring",
             ring,
             format!("a power of two up to {}; {below}, say", caps.max_wq_wr),
         ));
     }
     if max_sge == 0 || max_sge > caps.max_sge {
-        return Err(refuse(
+        return Err(Error::config(
             "capture.max_sge",
             max_sge,
             format!("the device takes 1 to {}", caps.max_sge),
@@ -775,7 +766,7 @@ fn buffers(config: &Config, caps: &DeviceCaps) -> Result<(u32, u32, u32), Error>
     }
     let bytes = buffer.to_u32();
     if bytes < 64 {
-        return Err(refuse(
+        return Err(Error::config(
             "capture.buffer",
             buffer,
             "the shortest frame has 64 bytes",
@@ -820,7 +811,7 @@ fn wq_flags(config: &Config, device: &DeviceFacts) -> Result<u32, Error> {
     let mut bits = 0;
     for (key, _, has, capability, bit) in flags.into_iter().filter(|f| f.1) {
         if !has {
-            return Err(refuse(
+            return Err(Error::config(
                 key,
                 true,
                 format!("{} lacks {capability}; leave the flag off", device.name),
@@ -866,7 +857,7 @@ fn stolen(
     }
     notes.push(format!("mode \"steal\": the kernel gets nothing that arrives on {netdev} while this runs; its own transmissions are not seen"));
     match management::why(netdev) {
-        Some(why) if !config.capture.steal_management => Err(refuse(
+        Some(why) if !config.capture.steal_management => Err(Error::config(
             "capture.mode",
             "steal",
             format!(

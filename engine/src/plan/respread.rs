@@ -35,10 +35,6 @@ struct Books<'a> {
     total: f64,
 }
 
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "loads are compared, not summed up to the last frame"
-)]
 impl<'a> Books<'a> {
     fn of(table: &[u16], load: &Load, shares: &'a [f64]) -> Self {
         let mut loads: Vec<f64> = load.fixed.iter().map(|it| *it as f64).collect();
@@ -125,7 +121,6 @@ fn best_move(
     cold: usize,
 ) -> Option<(usize, f64)> {
     let now = books.strain(hot, 0.0);
-    #[allow(clippy::cast_precision_loss, reason = "as above")]
     let weighed = load.entries.iter().map(|it| *it as f64);
     table
         .iter()

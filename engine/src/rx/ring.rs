@@ -458,10 +458,7 @@ impl Account<'_> {
         };
         *posted = false;
         *self.outstanding -= 1;
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "an index of `posted`, whose length is a u32"
-        )]
+        // An index of `posted`, whose length is a u32.
         let slot = self.memory.slot(index as u32);
         match status {
             0 if len as usize <= self.memory.slot_bytes() => {

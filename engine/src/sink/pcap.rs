@@ -52,7 +52,7 @@ impl Encoder for PcapEncoder {
     #[inline]
     fn record(&self, out: &mut [u8], _queue: u16, record: &Record<'_>) {
         let (header, data) = out.split_at_mut(pcap::RECORD_LEN);
-        #[allow(clippy::cast_possible_truncation, reason = "a slot is far below 4 GiB")]
+        // A slot is far below 4 GiB.
         let caplen = record.caplen() as u32;
         header.copy_from_slice(&pcap::encode_record_header(
             record.ns,

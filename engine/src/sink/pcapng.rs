@@ -146,10 +146,7 @@ impl Encoder for PcapngEncoder {
 
     #[inline]
     fn record(&self, out: &mut [u8], queue: u16, record: &Record<'_>) {
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "a block is far below 4 GiB"
-        )]
+        // A block is far below 4 GiB.
         let (total, caplen) = (out.len() as u32, record.caplen() as u32);
         let (header, rest) = out.split_at_mut(pcapng::PACKET_HEADER_LEN);
         header.copy_from_slice(&pcapng::encode_packet_header(

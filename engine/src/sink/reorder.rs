@@ -66,13 +66,10 @@ impl Encoder for Relay {
         let (head, data) = out.split_at_mut(HEAD);
         head[..8].copy_from_slice(&record.ns.to_ne_bytes());
         head[8..16].copy_from_slice(&record.lost_before.to_ne_bytes());
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "a frame is far below 4 GiB"
-        )]
+        // A frame is far below 4 GiB.
         head[16..20].copy_from_slice(&(record.bytes.len() as u32).to_ne_bytes());
         head[20..24].copy_from_slice(&record.len.to_ne_bytes());
-        #[allow(clippy::cast_possible_truncation, reason = "an FCS has four bytes")]
+        // An FCS has four bytes.
         let fcs = [
             record.fcs.len() as u8,
             record.fcs_len as u8,
@@ -95,7 +92,7 @@ impl Encoder for Relay {
         self.record(&mut out, queue, record);
         out[HEAD - 1] = 1;
         let filter = &filter[..filter.floor_char_boundary(MOST_FILTER)];
-        #[allow(clippy::cast_possible_truncation, reason = "it is bounded")]
+        // It is bounded.
         out.extend((filter.len() as u16).to_ne_bytes());
         out.extend(filter.as_bytes());
         out
@@ -348,10 +345,7 @@ impl<O: Ordered> Reorderer<O> {
         if record.lost_before > 0 {
             self.out.lost(record.lost_before);
         }
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "a line's index is its queue's number"
-        )]
+        // A line's index is its queue's number.
         let queue = index as u16;
         if record.ns < self.last_ns {
             line.counters.late(1, u64::from(record.len));

@@ -417,7 +417,7 @@ pub fn interface_statistics(
 
 /// A stamp's two words, the high one first.
 #[inline]
-#[allow(clippy::cast_possible_truncation, reason = "each word is a half")]
+// Each word is a half.
 fn timestamp_words(ns: u64) -> [u32; 2] {
     [(ns >> 32) as u32, ns as u32]
 }

@@ -194,10 +194,7 @@ impl Work {
                 return;
             }
             None => {
-                #[allow(
-                    clippy::cast_possible_truncation,
-                    reason = "below the most flows of a file"
-                )]
+                // Below the most flows of a file.
                 let number = flows.len() as u32;
                 flows.push(flow);
                 self.numbers.insert(flow, number);

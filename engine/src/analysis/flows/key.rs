@@ -49,11 +49,7 @@ impl Key {
         bytes[38..40].copy_from_slice(&self.vlans[0].to_ne_bytes());
         bytes[40..42].copy_from_slice(&self.vlans[1].to_ne_bytes());
         bytes[42..].copy_from_slice(&self.network.to_ne_bytes());
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "half of the hash is enough"
-        )]
-        let half = xxh3_64_with_seed(&bytes, seed) as u32;
-        half
+        // Half of the hash is enough.
+        xxh3_64_with_seed(&bytes, seed) as u32
     }
 }

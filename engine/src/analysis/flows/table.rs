@@ -156,10 +156,7 @@ impl Table {
     }
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "there are at most 2^30 flows"
-)]
+// There are at most 2^30 flows.
 fn place(at: usize) -> u32 {
     at as u32
 }

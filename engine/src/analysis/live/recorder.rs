@@ -223,7 +223,6 @@ impl Recorder {
         }
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "rates of a second or two")]
     fn rate(&mut self, ns: u64) -> Rate {
         let now = self.mark(ns);
         if now.ns.saturating_sub(self.marks[1].ns) >= RATE_NS {

@@ -37,10 +37,7 @@ impl<K: Copy + Default + Eq> Sketch<K> {
     /// Adds a weight of at least 1 to a key with this hash.
     #[inline]
     pub(super) fn add(&mut self, hash: u64, key: &K, weight: u64) {
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the low bits choose the set"
-        )]
+        // The low bits choose the set.
         let set = &mut self.sets[hash as usize % SETS];
         let mut least = 0;
         for i in 0..WAYS {

@@ -243,7 +243,6 @@ impl Merger {
                 .map(|(up_to, frames)| SizeBin { up_to, frames })
                 .collect(),
             talkers: TopTalkers {
-                #[allow(clippy::cast_precision_loss, reason = "at most ten seconds")]
                 over_s: self.over_ns.min(WINDOW_NS) as f64 / 1e9,
                 by_bytes: top(self.by_bytes),
                 by_frames: top(self.by_frames),

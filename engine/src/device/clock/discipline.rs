@@ -127,7 +127,6 @@ impl Keeper {
     /// Begins with a reading. `khz` is the counter's nominal rate; `held`: the files speak the host's time.
     #[must_use]
     pub fn new(form: Form, khz: u64, held: bool, first: Reading) -> Self {
-        #[allow(clippy::cast_precision_loss, reason = "rates have few digits")]
         let nominal = match form {
             Form::Ticks { .. } => 1e6 / khz.max(1) as f64,
             Form::RealTime => 1.0,

@@ -42,7 +42,6 @@ impl Form {
 
     /// From one stamp of this form to another, in ticks or nanoseconds.
     #[inline]
-    #[allow(clippy::cast_possible_wrap, reason = "a signed distance")]
     fn distance(self, from: u64, to: u64) -> i64 {
         match self {
             Self::Ticks { unused } => (to.wrapping_sub(from) << unused) as i64 >> unused,
@@ -82,11 +81,7 @@ impl Conversion {
     /// A line through one stamp, with so many nanoseconds a tick.
     #[must_use]
     pub fn new(form: Form, stamp: u64, ns: u64, ns_per_tick: f64) -> Self {
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a positive rate; 32 bits behind the point are a quarter of a nanosecond a second"
-        )]
+        // A positive rate; 32 bits behind the point are a quarter of a nanosecond a second.
         let slope = (ns_per_tick * 2f64.powi(32)).round() as u64;
         Self {
             form,
@@ -111,7 +106,6 @@ impl Conversion {
     #[must_use]
     pub fn ns(&self, stamp: u64) -> u64 {
         let distance = i128::from(self.form.distance(self.base, stamp));
-        #[allow(clippy::cast_possible_truncation, reason = "the distance fits 64 bits")]
         let ns = ((distance * i128::from(self.slope)) >> 32) as i64;
         self.base_ns.wrapping_add_signed(ns)
     }

@@ -177,12 +177,7 @@ pub fn system_ns() -> u64 {
 #[inline]
 fn ns(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
-    #[allow(
-        clippy::cast_sign_loss,
-        reason = "neither clock shows a time before its epoch"
-    )]
-    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-    ns
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl Window {
     pub(super) fn repeats(&mut self, frame: &[u8], ns: u64) -> bool {
         let hash = xxh3_64_with_seed(frame, self.seed) | 1;
         let mask = self.buckets.len() - 1;
-        #[allow(clippy::cast_possible_truncation, reason = "any bits will do")]
+        // Any bits will do.
         let bucket = &mut self.buckets[(hash >> 32) as usize & mask];
         let place = match bucket.hashes.iter().position(|it| *it == hash) {
             Some(place) if ns.saturating_sub(bucket.kept[place]) < self.length_ns => return true,

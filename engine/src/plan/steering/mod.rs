@@ -125,13 +125,13 @@ impl Steering {
     pub fn of(config: &Config, queues: u16) -> Result<Self, Error> {
         let depth = depth(config);
         match config.capture.mode {
-            mode if config.rss.inner && mode != Mode::Steal => Err(refuse(
+            mode if config.rss.inner && mode != Mode::Steal => Err(Error::config(
                 "rss.inner",
                 true,
                 format!("mode \"{mode}\" has no rules for what is in tunnels; use \"steal\""),
             )),
             Mode::Steal => Ok(Self::steal(depth, config.rss.inner)),
-            Mode::Sniffer if queues > 1 => Err(refuse(
+            Mode::Sniffer if queues > 1 => Err(Error::config(
                 "capture.queues",
                 queues,
                 "mode \"sniffer\" has one queue, since its rules cannot tell protocols apart; spread its frames over \
@@ -212,14 +212,14 @@ impl Steering {
     /// What a filter keeps, as far as rules can tell, spread by profile. Rules of one priority lead to one QP each frame.
     fn by_filter(expression: &str, depth: HashDepth) -> Result<Self, Error> {
         if expression.trim().is_empty() {
-            return Err(refuse(
+            return Err(Error::config(
                 "capture.mode",
                 "filtered",
                 "there is no [[rule]], and no capture.filter, that says what to take",
             ));
         }
         let refused = |problem: String| {
-            refuse(
+            Error::config(
                 "capture.filter",
                 format!("{expression:?}"),
                 format!(
@@ -268,24 +268,24 @@ impl Steering {
                 .as_ref()
                 .filter(|id| before.into_iter().any(|it| it.id.as_ref() == Some(*id)))
             {
-                return Err(refuse(
-                    &format!("rule {number}: id"),
+                return Err(Error::config(
+                    format!("rule {number}: id"),
                     format!("{id:?}"),
                     "another rule has this name",
                 ));
             }
             let wanted = Match::of(rule)
-                .map_err(|problem| refuse(&format!("rule {number}"), "", problem))?;
+                .map_err(|problem| Error::config(format!("rule {number}"), "", problem))?;
             if rule.priority > MAX_PRIORITY {
-                return Err(refuse(
-                    &format!("rule {number}: priority"),
+                return Err(Error::config(
+                    format!("rule {number}: priority"),
                     rule.priority,
                     format!("at most {MAX_PRIORITY}"),
                 ));
             }
             if let Some(queue) = rule.queue.filter(|q| *q >= queues) {
-                return Err(refuse(
-                    &format!("rule {number}: queue"),
+                return Err(Error::config(
+                    format!("rule {number}: queue"),
                     queue,
                     format!("there are queues 0 to {}", queues - 1),
                 ));
@@ -369,8 +369,8 @@ impl Steering {
                     && target(first) != target(second)
                     && ma.as_profile(*pa).meets(&mb.as_profile(*pb))
                 {
-                    return Err(refuse(
-                        &format!("rule {b}"),
+                    return Err(Error::config(
+                        format!("rule {b}"),
                         "",
                         format!(
                             "it and rule {a} can match the same frame ({}) at the same priority, but lead to different places; give one of them another priority",
@@ -390,14 +390,6 @@ pub fn depth(config: &Config) -> HashDepth {
     match config.rss.hash {
         config::HashDepth::L3 => HashDepth::L3,
         config::HashDepth::L4 => HashDepth::L4,
-    }
-}
-
-fn refuse(key: &str, value: impl ToString, problem: impl ToString) -> Error {
-    Error::Config {
-        key: key.to_owned(),
-        value: value.to_string(),
-        problem: problem.to_string(),
     }
 }
 
@@ -617,10 +609,7 @@ impl Match {
             (Some(value), None) => Masked { value, mask: 0xff },
             _ => Masked::default(),
         };
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "an IPv4 address, held in 128 bits"
-        )]
+        // An IPv4 address, held in 128 bits.
         let v4 = |m: Masked<u128>| Masked {
             value: m.value as u32,
             mask: m.mask as u32,

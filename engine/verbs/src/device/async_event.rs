@@ -72,11 +72,7 @@ impl AsyncEvents {
             let kind = (&raw const (*event.as_ptr()).event_type)
                 .cast::<u32>()
                 .read();
-            #[allow(
-                clippy::cast_sign_loss,
-                clippy::cast_possible_truncation,
-                reason = "ports are counted from 1 to 255"
-            )]
+            // Ports are counted from 1 to 255.
             let port = || (*element).port_num as u8;
             let told = match kind {
                 0 => AsyncEvent::CqError,

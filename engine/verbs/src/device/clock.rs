@@ -35,10 +35,8 @@ impl ClockInfo {
     #[must_use]
     pub fn ns(&self, ticks: u64) -> u64 {
         let unused = self.mask.leading_zeros();
-        #[allow(clippy::cast_possible_wrap, reason = "a signed distance")]
         let distance = (ticks.wrapping_sub(self.last_cycles) << unused) as i64 >> unused;
         let scaled = i128::from(distance) * i128::from(self.mult) + i128::from(self.frac);
-        #[allow(clippy::cast_possible_truncation, reason = "the distance fits 64 bits")]
         let ns = (scaled >> self.shift) as i64;
         self.nsec.wrapping_add_signed(ns)
     }

@@ -218,10 +218,6 @@ impl Context {
         // SAFETY: the provider's own function on its own context.
         match unsafe { query(self.0.raw, &raw mut values) } {
             // libmlx5 puts the ticks into tv_nsec and leaves tv_sec 0.
-            #[allow(
-                clippy::cast_sign_loss,
-                reason = "a tick counter of 64 bits, carried in a signed field"
-            )]
             0 => Ok(values.raw_clock.tv_nsec as u64),
             errno => Err(error(errno)),
         }

@@ -72,15 +72,10 @@ impl RssQp {
             .0;
         init.pd = pd.0.raw;
         init.rwq_ind_tbl = table.0.raw;
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "Toeplitz is 1, a key is 40 bytes"
-        )]
-        {
-            init.rx_hash_conf.rx_hash_function =
-                ffi::ibv_rx_hash_function_flags::IBV_RX_HASH_FUNC_TOEPLITZ.0 as u8;
-            init.rx_hash_conf.rx_hash_key_len = key.len() as u8;
-        }
+        // Toeplitz is 1, a key is 40 bytes.
+        init.rx_hash_conf.rx_hash_function =
+            ffi::ibv_rx_hash_function_flags::IBV_RX_HASH_FUNC_TOEPLITZ.0 as u8;
+        init.rx_hash_conf.rx_hash_key_len = key.len() as u8;
         init.rx_hash_conf.rx_hash_key = key.as_mut_ptr();
         init.rx_hash_conf.rx_hash_fields_mask = fields.bits();
         let raw = if fields.contains(HashFields::INNER) {
