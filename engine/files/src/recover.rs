@@ -249,6 +249,13 @@ mod tests {
         all.remove(0)
     }
 
+    /// In memory where there is such a folder: each of hundreds of files is synced.
+    fn scratch() -> tempfile::TempDir {
+        tempfile::tempdir_in("/dev/shm")
+            .or_else(|_| tempfile::tempdir())
+            .expect("dir")
+    }
+
     fn every_cut(format: FileFormat) {
         let (file, starts) = written(format, 3);
         let name = format!("wqcap-q01-7.{}", format.name());
@@ -263,7 +270,7 @@ mod tests {
                 if zeros > 0 && starts.get(whole) != Some(&cut) {
                     continue;
                 }
-                let dir = tempfile::tempdir().expect("dir");
+                let dir = scratch();
                 let part = dir.path().join(format!("{name}{PART}"));
                 let torn = [&file[..cut], &vec![0; zeros]].concat();
                 fs::write(&part, &torn).expect("written");

@@ -264,14 +264,14 @@ impl<O: Ordered> Reorderer<O> {
             let wait = self.wait();
             let quiet = match self.full.recv_timeout(wait) {
                 Ok(full) => {
-                    self.arrive(full);
+                    self.arrive(full, Instant::now());
                     false
                 }
                 Err(RecvTimeoutError::Timeout) => wait == PAUSE,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             while let Ok(full) = self.full.try_recv() {
-                self.arrive(full);
+                self.arrive(full, Instant::now());
             }
             self.go_on(Instant::now());
             self.out.rest(quiet);
@@ -291,11 +291,11 @@ impl<O: Ordered> Reorderer<O> {
         first.map_or(PAUSE, |rest| rest.min(PAUSE))
     }
 
-    fn arrive(&mut self, full: Full) {
+    fn arrive(&mut self, full: Full, now: Instant) {
         let index = usize::from(full.queue);
         let line = &mut self.lines[index];
         let shown = !line.blocks.is_empty();
-        line.blocks.push_back((Instant::now(), full.block));
+        line.blocks.push_back((now, full.block));
         if !shown {
             self.show(index);
         }
@@ -499,7 +499,7 @@ mod tests {
             now: Instant,
         ) -> Vec<(u16, u64)> {
             let full = self.block(queue, stamps, last);
-            self.reorderer.arrive(full);
+            self.reorderer.arrive(full, now);
             self.go_on(now)
         }
 
@@ -536,11 +536,14 @@ mod tests {
         let mut bench = Bench::new(2, 3);
         let now = Instant::now();
         assert_eq!(bench.give(0, &[10, 20], None, now), []);
-        assert_eq!(bench.go_on(now + WINDOW / 2), []);
-        assert_eq!(bench.go_on(now + WINDOW * 2), [(0, 10), (0, 20)]);
+        let almost = WINDOW - Duration::from_nanos(1);
+        assert_eq!(bench.go_on(now + almost), []);
+        let now = now + WINDOW;
+        assert_eq!(bench.go_on(now), [(0, 10), (0, 20)]);
         assert_eq!(bench.give(1, &[15, 20, 25], None, now), []);
+        assert_eq!(bench.go_on(now + almost), []);
         assert_eq!(
-            bench.go_on(now + WINDOW * 2),
+            bench.go_on(now + WINDOW),
             [(1, 20), (1, 25)],
             "equal is in order"
         );
@@ -556,8 +559,8 @@ mod tests {
         let now = Instant::now();
         assert_eq!(bench.give(0, &[10], None, now), []);
         assert_eq!(bench.go_on(now + WINDOW * 2), [(0, 10)]);
-        bench.reorderer.arrive(bench.tells(1, 5, "udp"));
-        bench.reorderer.arrive(bench.tells(0, 20, "udp"));
+        bench.reorderer.arrive(bench.tells(1, 5, "udp"), now);
+        bench.reorderer.arrive(bench.tells(0, 20, "udp"), now);
         assert_eq!(bench.give(1, &[15, 25], None, now), [(1, 15), (0, 20)]);
         assert_eq!(bench.late(1), 1);
         let told = [(15, "udp".to_owned()), (20, "udp".to_owned())];
