@@ -1,10 +1,10 @@
 //! A filter's cost for each frame: our interpreter against libpcap's, over frames of all kinds in turn.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::filter::Filter;
 use pcap::{Capture, Linktype};
 use std::hint::black_box;
 use wqcap_benches::kinds;
+use wqcap_engine::filter::Filter;
 
 const EXPRESSIONS: [(&str, &str); 5] = [
     ("ip", "ip"),

@@ -2,11 +2,11 @@
 //! `parse` is the same frames with their headers parsed and nothing else, which `count` includes.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use engine::{
+use std::{hint::black_box, time::Duration};
+use wqcap_engine::{
     analysis::flows::{FlowsPlan, Meter, Writer},
     frame::Headers,
 };
-use std::{hint::black_box, time::Duration};
 
 const COUNTS: [u32; 3] = [1_000, 1_000_000, 10_000_000];
 const NS: u64 = 1_700_000_000_000_000_000;

@@ -1,10 +1,10 @@
 //! The 5-tuple of a frame: ns for each kind, the short way against the whole way and against `etherparse`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::frame::{FlowKey, Headers};
 use etherparse::LaxSlicedPacket;
 use std::hint::black_box;
 use wqcap_benches::kinds;
+use wqcap_engine::frame::{FlowKey, Headers};
 
 fn outermost(c: &mut Criterion) {
     let mut group = c.benchmark_group("frame/outermost");

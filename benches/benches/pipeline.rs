@@ -5,13 +5,6 @@
 //! It runs itself again on the software NIC, whose own cost per frame is part of both sides. A ratio above 1 means that
 //! fan-out took longer. It gains by cores: a loop, its parsers and the software NIC each want one.
 
-use engine::{
-    capture::{Capture, Limits},
-    config::{Config, OnPortDown},
-    device,
-    pipeline::{Consumer, Frame, Verdict},
-    plan::Plan,
-};
 use std::{
     error::Error,
     hint::black_box,
@@ -19,6 +12,13 @@ use std::{
     path::Path,
     process::Command,
     time::{Duration, Instant},
+};
+use wqcap_engine::{
+    capture::{Capture, Limits},
+    config::{Config, OnPortDown},
+    device,
+    pipeline::{Consumer, Frame, Verdict},
+    plan::Plan,
 };
 
 /// How much is measured.

@@ -1,7 +1,8 @@
 //! What the stage before the sink costs each frame, in front of a sink that only counts.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::{
+use std::{hint::black_box, sync::Arc};
+use wqcap_engine::{
     analysis::observer::Observer,
     config::{SampleBy, Slice},
     filter::{Filter, FilterCell},
@@ -11,7 +12,6 @@ use engine::{
     },
     sink::Count,
 };
-use std::{hint::black_box, sync::Arc};
 
 /// Frames of a TCP flow each, of `size` bytes.
 fn frames(size: usize) -> Vec<Vec<u8>> {

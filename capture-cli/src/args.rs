@@ -2,8 +2,8 @@
 
 use crate::term::time::Moment;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
-use engine::config::{Size, Span};
 use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
+use wqcap_engine::config::{Size, Span};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,8 +1,8 @@
 //! From the arguments to a configuration that this build can carry out.
 
 use crate::{args::Setting, failure::Failure};
-use engine::config::{Config, ConfigError};
 use std::path::Path;
+use wqcap_engine::config::{Config, ConfigError};
 
 /// Prefix of the settings that are not the configuration's but the model's.
 const MODEL: &str = "model.";

@@ -1,6 +1,6 @@
 //! Why a command ends without success: the kind, from which `main` makes the exit status, and what to tell.
 
-use engine::config::ConfigError;
+use wqcap_engine::config::ConfigError;
 
 /// What sort of failure it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,14 +49,14 @@ impl From<ConfigError> for Failure {
 }
 
 /// Every error of the engine comes from planning or setting up: nothing was running yet.
-impl From<engine::Error> for Failure {
-    fn from(e: engine::Error) -> Self {
+impl From<wqcap_engine::Error> for Failure {
+    fn from(e: wqcap_engine::Error) -> Self {
         Self::refused(e.to_string())
     }
 }
 
-impl From<engine::verbs::Error> for Failure {
-    fn from(e: engine::verbs::Error) -> Self {
-        engine::Error::from(e).into()
+impl From<wqcap_engine::verbs::Error> for Failure {
+    fn from(e: wqcap_engine::verbs::Error) -> Self {
+        wqcap_engine::Error::from(e).into()
     }
 }

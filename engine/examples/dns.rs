@@ -4,18 +4,18 @@
 //!
 //! On a real NIC it needs no `wqcap model`, and goes on until it is interrupted.
 
-use engine::{
+use std::{
+    error::Error,
+    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
+    time::{Duration, Instant},
+};
+use wqcap_engine::{
     capture::{Capture, Limits},
     config::{Config, OnPortDown},
     device,
     frame::{Headers, protocol},
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
-};
-use std::{
-    error::Error,
-    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
-    time::{Duration, Instant},
 };
 
 /// Counts the queries that one thread sees; the sum is everyone's.

@@ -24,7 +24,7 @@
 //! their slots, those of a flow in their order, and what it answers is their line in the ledger.
 //!
 //! ```
-//! use engine::pipeline::{Consumer, Frame, Verdict};
+//! use wqcap_engine::pipeline::{Consumer, Frame, Verdict};
 //!
 //! /// Keeps the longest frame's length.
 //! struct Longest(u32);
@@ -40,7 +40,7 @@
 //! `engine/examples/dns.rs` is a whole program, which counts DNS queries. Without a NIC it runs on the software one:
 //!
 //! ```text
-//! cargo build --workspace && cargo build -p engine --examples
+//! cargo build --workspace && cargo build -p wqcap-engine --examples
 //! target/debug/wqcap model --wire pcap:dns.pcap -- target/debug/examples/dns mlx5_0
 //! ```
 //!

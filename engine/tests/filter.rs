@@ -1,12 +1,12 @@
 //! The rules that a NIC gets of a filter's expression: they take all that it keeps.
 
-use engine::{
+use wqcap_engine::{
     config::Config,
     filter::Filter,
     plan::steering::Steering,
     verbs::{FlowSpec, Masked},
 };
-use rss::{FrameClass, L3, L4};
+use wqcap_rss::{FrameClass, L3, L4};
 use wqcap_tests::{captures::Captures, filters::EXPRESSIONS, skip};
 
 fn matches<T: Copy>(asked: Masked<T>, there: T) -> bool

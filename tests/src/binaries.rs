@@ -45,7 +45,7 @@ fn build() -> PathBuf {
             "build",
             "--quiet",
             "--package",
-            "capture-cli",
+            "wqcap",
             "--package",
             "mlx5-model",
         ])

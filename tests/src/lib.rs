@@ -1,7 +1,7 @@
 //! The kit of the integration tests: what every test needs to drive the binaries from outside.
 //!
 //! The tests know the product only as its users do: through the command line, the summary, the capture files, and
-//! verbs programs that run on the model. Nothing here links the engine or the model. Crate `rss` is linked for one
+//! verbs programs that run on the model. Nothing here links the engine or the model. Crate `wqcap-rss` is linked for one
 //! purpose, to be compared with [`mod@reference`], which shares no code with it.
 //!
 //! | module | for |

@@ -1,10 +1,10 @@
 //! The naive answer to "which queue takes this frame?".
 //!
 //! Written from the contract's words and from the definition of the Toeplitz hash, bit by bit, and sharing no code
-//! with crate `rss`: the engine and the model both use that crate, so their agreement alone would prove nothing.
+//! with crate `wqcap-rss`: the engine and the model both use that crate, so their agreement alone would prove nothing.
 
-use rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 use std::fmt;
+use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
 /// The default key: 0x6d5a twenty times.
 pub const SYMMETRIC_KEY: [u8; 40] = {
@@ -150,7 +150,7 @@ fn is_tcp(frame: &[u8]) -> bool {
     }) == 6
 }
 
-/// The same question put to crate `rss`.
+/// The same question put to crate `wqcap-rss`.
 ///
 /// # Panics
 /// When the crate refuses a table of this shape.
@@ -158,7 +158,7 @@ fn is_tcp(frame: &[u8]) -> bool {
 pub fn queue_by_rss(frame: &[u8], queues: u16, table_size: u32) -> usize {
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let table = IndirectionTable::new(table_size, queues, &[]).expect("a table of this shape");
-    let (_, _, queue) = rss::queue_of(frame, HashDepth::L4, &toeplitz, &table);
+    let (_, _, queue) = wqcap_rss::queue_of(frame, HashDepth::L4, &toeplitz, &table);
     usize::from(queue)
 }
 

@@ -3,8 +3,8 @@
 //! Of each run: what is in the files is exactly what should be, the rest stands in the ledger's own line for it, and
 //! nothing else does.
 
-use rss::{FrameClass, L3};
 use std::{collections::HashMap, process::Command};
+use wqcap_rss::{FrameClass, L3};
 use wqcap_tests::{
     Dir, Finished, Wqcap,
     captures::Captures,

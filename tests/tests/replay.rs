@@ -203,7 +203,7 @@ impl<'f> Expected<'f> {
             assert_eq!(
                 queue,
                 by_rss,
-                "crate rss and the reference differ on {} of {frame:02x?}",
+                "crate `wqcap-rss` and the reference differ on {} of {frame:02x?}",
                 reference::steer(frame)
             );
             if frame.len() > setup.buffer {

@@ -1,7 +1,8 @@
 //! One hot piece of work on frames of every kind in turn, so many times: `hot PIECE TIMES`. Without arguments it lists the
 //! pieces. `tests/instructions.rs` counts what each takes.
 
-use engine::{
+use std::{error::Error, hint::black_box, process::ExitCode, sync::Arc};
+use wqcap_engine::{
     analysis::{
         flows::{FlowsPlan, Writer},
         observer::Observer,
@@ -15,8 +16,7 @@ use engine::{
     },
     sink::Count,
 };
-use rss::{key::RssKey, toeplitz::Toeplitz};
-use std::{error::Error, hint::black_box, process::ExitCode, sync::Arc};
+use wqcap_rss::{key::RssKey, toeplitz::Toeplitz};
 
 type Outcome = Result<(), Box<dyn Error>>;
 type Piece = fn(&[Vec<u8>], usize) -> Outcome;

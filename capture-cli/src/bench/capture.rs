@@ -9,14 +9,14 @@ use super::{
     rounds::{FILLING, ROUND, mean_ns, plan},
 };
 use crate::{args::BenchCaptureArgs, cmd::check::enter_model, failure::Failure};
-use engine::{
+use std::{hint::black_box, path::Path, sync::Arc};
+use wqcap_engine::{
     config::Compress,
     frame::Headers,
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
     sink::{Count, Files, OnFull, PcapEncoder, Retention, Rotation, Writer},
 };
-use std::{hint::black_box, path::Path, sync::Arc};
 
 /// `output.buffer` by default.
 const BUFFER: u64 = 256 << 20;

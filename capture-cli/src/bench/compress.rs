@@ -2,12 +2,12 @@
 
 use super::report::{Measured, Report};
 use crate::{args::BenchCompressArgs, failure::Failure};
-use engine::{
+use std::time::Instant;
+use wqcap_engine::{
     config::Compress,
     read::{self, ReadError},
     sink::{Encoder, PcapEncoder, Record, compress_blocks},
 };
-use std::time::Instant;
 
 /// Frames that are made up where no file is given, and their bytes.
 const FRAMES: u64 = 20_000;

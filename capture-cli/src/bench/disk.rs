@@ -2,14 +2,14 @@
 
 use super::report::{Measured, Report};
 use crate::{args::BenchDiskArgs, failure::Failure};
-use engine::{
-    pipeline::{Consumer, Frame},
-    sink::{Files, OnFull, PcapEncoder, Retention, Rotation, Writer, write_plainly},
-};
 use std::{
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
+};
+use wqcap_engine::{
+    pipeline::{Consumer, Frame},
+    sink::{Files, OnFull, PcapEncoder, Retention, Rotation, Writer, write_plainly},
 };
 
 /// Bytes of a frame, and of its record in a pcap file.
@@ -87,7 +87,7 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
         },
         snaplen: 0,
         longest: FRAME,
-        compress: engine::config::Compress::None,
+        compress: wqcap_engine::config::Compress::None,
         spare_cores: Vec::new(),
         keep: Retention::default(),
         hook: None,

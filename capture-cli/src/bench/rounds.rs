@@ -4,12 +4,6 @@
 //! time of the loops' threads counts.
 
 use crate::{args::Setting, cmd::check::settle, config, failure::Failure};
-use engine::{
-    capture::{Capture, Limits},
-    pipeline::{Consumer, Frame, Verdict},
-    plan::Plan,
-    stats::Counter,
-};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     sync::{
@@ -17,6 +11,12 @@ use std::{
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     time::{Duration, Instant},
+};
+use wqcap_engine::{
+    capture::{Capture, Limits},
+    pipeline::{Consumer, Frame, Verdict},
+    plan::Plan,
+    stats::Counter,
 };
 
 /// WRs of a ring.

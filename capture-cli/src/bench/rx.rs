@@ -11,12 +11,12 @@ use super::{
 };
 use crate::{args::BenchRxArgs, cmd::check::enter_model, failure::Failure};
 use bare::{BareAttr, BareRings, Poll};
-use engine::{
+use std::{fs, thread, time::Duration};
+use wqcap_engine::{
     plan::Plan,
     sink::Count,
     verbs::{Context, FlowKind, FlowRule, FlowSpec, Masked},
 };
-use std::{fs, thread, time::Duration};
 
 /// All in turn, and prints the ratios.
 pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {

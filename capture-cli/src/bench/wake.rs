@@ -5,14 +5,14 @@
 
 use super::report::{Measured, Report};
 use crate::{args::BenchWakeArgs, cmd::check, config, failure::Failure, term::output};
-use engine::{
-    capture::{Capture, Limits},
-    config::{Config, Format, Idle},
-    pipeline::{Consumer, Frame, Verdict},
-};
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+use wqcap_engine::{
+    capture::{Capture, Limits},
+    config::{Config, Format, Idle},
+    pipeline::{Consumer, Frame, Verdict},
 };
 
 /// How long frames are waited for.

@@ -15,15 +15,6 @@ use crate::{
     failure::Failure,
     term::output,
 };
-use engine::{
-    capture::{Capture, Limits, Snapshot},
-    config::{Config, Format},
-    pipeline::{Consumer, Frame, Verdict},
-    plan::Plan,
-    sink::Count,
-    stats::Counter,
-    verbs::Context,
-};
 use generator::Generator;
 use serde::Serialize;
 use serde_json::json;
@@ -34,6 +25,15 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use traffic::{Traffic, number_in};
+use wqcap_engine::{
+    capture::{Capture, Limits, Snapshot},
+    config::{Config, Format},
+    pipeline::{Consumer, Frame, Verdict},
+    plan::Plan,
+    sink::Count,
+    stats::Counter,
+    verbs::Context,
+};
 
 /// Sends under way.
 const DEPTH: u32 = 1024;

@@ -13,7 +13,9 @@ use crate::{
         table::{bytes, thousands},
     },
 };
-use engine::{
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use std::{fmt::Write, fs, io, path::Path, time::Duration};
+use wqcap_engine::{
     analysis::flows::FlowsPlan,
     config::{Config, Format},
     device,
@@ -23,8 +25,6 @@ use engine::{
         steering::{self, Spread},
     },
 };
-use rustix::fs::{Access, AtFlags, CWD, accessat};
-use std::{fmt::Write, fs, io, path::Path, time::Duration};
 
 /// A stall of a disk that should cost nothing, in milliseconds: garbage collection in a solid-state disk takes as long.
 const STALL_MS: f64 = 250.0;

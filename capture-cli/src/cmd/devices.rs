@@ -6,8 +6,8 @@ use crate::{
     preload,
     term::{output, terminal},
 };
-use engine::device::{self, DeviceFacts, PortFacts};
 use std::fmt::Write;
+use wqcap_engine::device::{self, DeviceFacts, PortFacts};
 
 /// A line that works wherever the software NIC does.
 pub const TRY_MODEL: &str = "wqcap run --model synth:count=1000000 --set output.format=none";
@@ -157,7 +157,7 @@ pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<()
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use engine::device::{DeviceCaps, port_topology::Place};
+    use wqcap_engine::device::{DeviceCaps, port_topology::Place};
 
     pub fn device(name: &str, missing: &[&str]) -> DeviceFacts {
         DeviceFacts {

@@ -11,12 +11,12 @@ use crate::{
     failure::Failure,
     term::output,
 };
-use engine::{config::Config, device, filter::Filter};
 use std::{
     fmt::{Display, Write},
     fs::File,
     path::Path,
 };
+use wqcap_engine::{config::Config, device, filter::Filter};
 
 /// What interfaces are called: this, the device, its port.
 const PREFIX: &str = "wqcap-";

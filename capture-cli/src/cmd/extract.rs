@@ -14,11 +14,11 @@ use crate::{
         terminal,
     },
 };
-use engine::{
+use std::{cell::RefCell, fmt::Write, sync::atomic::Ordering};
+use wqcap_engine::{
     extract::{self, ExtractQuery, Extracted},
     filter::Filter,
 };
-use std::{cell::RefCell, fmt::Write, sync::atomic::Ordering};
 
 /// Extracts, and tells how little had to be read.
 pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {

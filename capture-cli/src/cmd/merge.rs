@@ -13,7 +13,6 @@ use crate::{
         terminal,
     },
 };
-use engine::merge::{self, MergeError, MergePlan, MergeSummary, MergeTarget};
 use std::{
     fmt::Write,
     io::{self, IsTerminal},
@@ -21,6 +20,7 @@ use std::{
     sync::atomic::Ordering,
     time::Duration,
 };
+use wqcap_engine::merge::{self, MergeError, MergePlan, MergeSummary, MergeTarget};
 
 impl From<MergeError> for Failure {
     fn from(e: MergeError) -> Self {

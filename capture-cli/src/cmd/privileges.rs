@@ -5,10 +5,10 @@ use crate::{
     term::{output, table::bytes},
 };
 use caps::{CapSet, Capability};
-use engine::plan::Plan;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::{env, fmt::Write};
+use wqcap_engine::plan::Plan;
 
 /// A right that a run takes.
 #[derive(Debug, Serialize)]

@@ -5,11 +5,11 @@ use crate::{
     failure::{Failure, Kind},
     term::{output, table::thousands},
 };
-use engine::{
+use std::{fmt::Write, path::Path, thread::JoinHandle};
+use wqcap_engine::{
     files::folder::CaptureFolder,
     recover::{self, RecoveredFile, RecoveryOutcome},
 };
-use std::{fmt::Write, path::Path, thread::JoinHandle};
 
 /// Finishes what can be finished, and tells of each file.
 pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {

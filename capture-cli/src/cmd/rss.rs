@@ -11,13 +11,13 @@ use crate::{
         terminal,
     },
 };
-use engine::{
+use serde::Serialize;
+use std::{fmt::Write, path::Path};
+use wqcap_engine::{
     forecast::{ByReason, Forecast, Limits, QueueLoad, Report, Suggestion},
     format::ETHERNET,
     read::{self, FileEnd, ReadError},
 };
-use serde::Serialize;
-use std::{fmt::Write, path::Path};
 
 /// What one file gave.
 #[derive(Debug, Serialize)]
@@ -405,7 +405,7 @@ fn quoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::config::Config;
+    use wqcap_engine::config::Config;
 
     fn report(queues: &str, frames: u16) -> Report {
         let config = Config::with_overrides("", &[("capture.queues", queues)]).unwrap();

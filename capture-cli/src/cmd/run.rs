@@ -19,7 +19,13 @@ use crate::{
     log,
     term::{output, progress::Progress, terminal},
 };
-use engine::{
+use std::{
+    io::{self, IsTerminal},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+use wqcap_engine::{
     capture::{
         End, Limits, Report,
         supervisor::{Event, Host, Interval, Presenter, Signals, Supervisor},
@@ -29,12 +35,6 @@ use engine::{
     device::DeviceFacts,
     plan::Plan,
     verbs::release_what_is_lost,
-};
-use std::{
-    io::{self, IsTerminal},
-    path::Path,
-    sync::Arc,
-    time::Duration,
 };
 
 /// stdout must be free for frames, and lead to somebody who wants them.

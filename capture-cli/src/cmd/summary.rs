@@ -4,16 +4,6 @@ use crate::{
     failure::Failure,
     term::table::{aligned, rate, scaled, thousands},
 };
-use engine::{
-    analysis::{flows::FlowsReport, live},
-    capture::{End, Report},
-    device::clock::ClockReport,
-    pipeline::reduce::FcsReport,
-    plan::{Plan, Stamps},
-    recover::RecoveredFile,
-    sink::{Deleted, HookReport},
-    stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, outage::Outage},
-};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -22,6 +12,16 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+};
+use wqcap_engine::{
+    analysis::{flows::FlowsReport, live},
+    capture::{End, Report},
+    device::clock::ClockReport,
+    pipeline::reduce::FcsReport,
+    plan::{Plan, Stamps},
+    recover::RecoveredFile,
+    sink::{Deleted, HookReport},
+    stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, outage::Outage},
 };
 
 /// What `--summary` writes.
@@ -341,8 +341,8 @@ impl SummaryFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::stats::{Unreadable, outage::Outages};
     use std::time::Duration;
+    use wqcap_engine::stats::{Unreadable, outage::Outages};
 
     fn ledger(queue: u16) -> QueueLedger {
         QueueLedger {

@@ -4,9 +4,9 @@
 //! stuck is named in the log.
 
 use crate::term::{progress, terminal};
-use engine::capture::supervisor::Interval;
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
+use wqcap_engine::capture::supervisor::Interval;
 
 /// How often the service manager hears of a process that captures nothing.
 const EVERY: Duration = Duration::from_secs(1);

@@ -5,14 +5,14 @@ use crate::term::{
     table::{rate, scaled, thousands},
     terminal,
 };
-use engine::{
-    capture::{Snapshot, supervisor::Interval},
-    stats::{Counter, LOSSES, QueueLedger, outage::Cause},
-};
 use std::{
     fmt::Write,
     path::{Path, PathBuf},
     time::{Duration, Instant},
+};
+use wqcap_engine::{
+    capture::{Snapshot, supervisor::Interval},
+    stats::{Counter, LOSSES, QueueLedger, outage::Cause},
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -186,7 +186,7 @@ fn clock(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::stats::{Unreadable, outage::Outages};
+    use wqcap_engine::stats::{Unreadable, outage::Outages};
 
     fn snapshot(seconds: u64, frames: u64) -> Snapshot {
         let queue = |queue| QueueLedger {

@@ -1,8 +1,8 @@
 //! Points in time as people type them.
 
-use engine::config::Span;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use std::{str::FromStr, time::SystemTime};
+use wqcap_engine::config::Span;
 
 /// Nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

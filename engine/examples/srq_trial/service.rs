@@ -1,7 +1,13 @@
 //! A service with nothing behind it that could be captured.
 
 use crate::Outcome;
-use engine::{
+use serde_json::{Value, json};
+use std::{
+    fs,
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+use wqcap_engine::{
     config::Config,
     control::{
         Control,
@@ -9,12 +15,6 @@ use engine::{
         message::{CaptureStatus, Changed, Command, Refusal, Stats},
     },
     device,
-};
-use serde_json::{Value, json};
-use std::{
-    fs,
-    sync::{Arc, Mutex, mpsc},
-    time::Duration,
 };
 
 /// Says yes to everything and remembers the filter.

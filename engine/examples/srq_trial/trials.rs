@@ -1,13 +1,6 @@
 //! Clients, good and bad.
 
 use crate::Outcome;
-use engine::control::{
-    auth::Keys,
-    client::{Client, ClientError, Link},
-    message::{Access, Body, Code, Command, Handshake, RdmaStatus},
-    parts,
-    rdma::RdmaLink,
-};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
@@ -16,6 +9,13 @@ use std::{
     process::{Child, Command as Process, Stdio},
     thread,
     time::{Duration, Instant},
+};
+use wqcap_engine::control::{
+    auth::Keys,
+    client::{Client, ClientError, Link},
+    message::{Access, Body, Code, Command, Handshake, RdmaStatus},
+    parts,
+    rdma::RdmaLink,
 };
 
 /// How long anything may take: an emulated machine is slow.

@@ -30,7 +30,6 @@ use crate::{
     },
     verbs::{AsyncEvent, AsyncEvents},
 };
-use rss::profile::HashDepth;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -44,6 +43,7 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
+use wqcap_rss::profile::HashDepth;
 
 mod clock;
 mod loss;

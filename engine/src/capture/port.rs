@@ -16,7 +16,7 @@ use crate::{
         WqHandle,
     },
 };
-use rss::key::RssKey;
+use wqcap_rss::key::RssKey;
 
 /// Everything on a port but the rings, which their loops own.
 ///

@@ -9,12 +9,12 @@ use crate::{
     },
     rx::{Hashing, QueueLoad},
 };
-use rss::{IndirectionTable, Toeplitz};
 use serde::Serialize;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use wqcap_rss::{IndirectionTable, Toeplitz};
 
 /// How often the load is looked at.
 const EVERY: Duration = Duration::from_secs(1);

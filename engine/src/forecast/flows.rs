@@ -1,12 +1,12 @@
 //! The flows seen: who talks with whom, both directions together, and on which queues.
 
 use super::{Load, sight::Seen};
-use rss::{L3, L4};
 use std::{
     collections::HashMap,
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
+use wqcap_rss::{L3, L4};
 
 /// One end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,12 +1,12 @@
 //! Which queue each frame of a capture would take under a configuration, without a NIC.
 //!
 //! ```text
-//! frame -> what the NIC would see of it (sight, tunnel) -> its rule (rules) -> hash, queue (crate rss) -> tallies,
+//! frame -> what the NIC would see of it (sight, tunnel) -> its rule (rules) -> hash, queue (crate `wqcap-rss`) -> tallies,
 //! flows -> Report
 //! ```
 //!
 //! May import: [`crate::config`], [`crate::plan::steering`], the plain rule types of [`crate::verbs`], [`crate::Error`] and
-//! crate `rss`.
+//! crate `wqcap-rss`.
 //!
 //! Invariants: a frame is on exactly one queue, dropped by a rule, or left to the kernel, so that the queues' sums are
 //! the totals; the rules are those that a run would install. Memory grows with the flows seen, by about a
@@ -30,11 +30,11 @@ use crate::{
     plan::steering::{self, Spread as Target, Steering},
 };
 use flows::Flows;
-use rss::{HashDepth, IndirectionTable, Profile, RssKey, Toeplitz};
 use rules::{Fate, Rules};
 use sight::{CatchAllReason, HostsReason, Seen, Sight};
 use suggest::Candidates;
 use tunnel::Inside;
+use wqcap_rss::{HashDepth, IndirectionTable, Profile, RssKey, Toeplitz};
 
 /// Most queues a plan has by default, as in [`crate::plan`].
 const DEFAULT_QUEUES: usize = 8;
@@ -107,7 +107,7 @@ impl Forecast {
             .rss
             .key
             .parse()
-            .map_err(|e: rss::KeyError| Error::config("rss.key", &config.rss.key, e))?;
+            .map_err(|e: wqcap_rss::KeyError| Error::config("rss.key", &config.rss.key, e))?;
         let size = config.rss.table_size;
         let table = IndirectionTable::new(size, queues, &config.rss.weights)
             .map_err(|e| Error::config("rss.table_size", size, e))?;

@@ -8,7 +8,7 @@ use crate::{
     plan::steering::{RulePlan, Steering},
     verbs::{FlowKind, FlowSpec, Inner as Header, Masked},
 };
-use rss::{FrameClass, L3, L4};
+use wqcap_rss::{FrameClass, L3, L4};
 
 /// IEEE 802.1Q customer tag, which is what a rule's `vlan` is about.
 const TPID_CVLAN: [u8; 2] = [0x81, 0x00];

@@ -3,7 +3,7 @@
 //! A file cut to 40 bytes a frame holds addresses and ports and no whole TCP header. The NIC would have seen that
 //! header: what the file lacks is taken for zeros, as long as nothing that is hashed is among it.
 
-use rss::{FrameClass, HashDepth, HashFields, L3, L4, Profile, Toeplitz};
+use wqcap_rss::{FrameClass, HashDepth, HashFields, L3, L4, Profile, Toeplitz};
 
 /// Headers are sought no further.
 const MOST: usize = 256;
@@ -179,7 +179,7 @@ mod tests {
     fn a_frame_the_file_has_cut_is_seen_as_the_nic_would() {
         let whole = tcp4();
         let len = u32::try_from(whole.len()).expect("short");
-        let toeplitz = Toeplitz::new(&rss::RssKey::MICROSOFT);
+        let toeplitz = Toeplitz::new(&wqcap_rss::RssKey::MICROSOFT);
         let (mut sight, mut other) = (Sight::default(), Sight::default());
         let want = other.of(&whole, len);
         let fields = Profile::Ipv4Tcp.hash_fields();

@@ -8,7 +8,7 @@ use super::{
     report::{Directions, Setting, Spread, Suggestion},
     sight::{HostsReason, Seen},
 };
-use rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
+use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
 const BUCKETS: usize = IndirectionTable::MAX_SIZE as usize;
 /// The busiest queue's part may be this much above the best there is, for fewer queues or for whole flows.

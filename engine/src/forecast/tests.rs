@@ -65,7 +65,7 @@ fn frames_go_where_rss_sends_them() {
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let mut want = [0; 4];
     for frame in &frames {
-        want[usize::from(rss::queue_of(frame, HashDepth::L4, &toeplitz, &table).2)] += 1;
+        want[usize::from(wqcap_rss::queue_of(frame, HashDepth::L4, &toeplitz, &table).2)] += 1;
     }
     assert_eq!(
         report.queues.iter().map(|q| q.frames).collect::<Vec<_>>(),

@@ -3,7 +3,7 @@
 //! Sources: RFC 7348 (VXLAN), RFC 2784 and RFC 2890 (GRE), RFC 7637 (its protocol type for Ethernet).
 
 use super::sight::{Seen, Sight};
-use rss::{L3, L4};
+use wqcap_rss::{L3, L4};
 
 const VXLAN_PORT: [u8; 2] = 4789u16.to_be_bytes();
 /// VXLAN's flag that the network identifier is valid.

@@ -15,13 +15,13 @@ use crate::{
     sink::{HookProcess, Retention, Rotation, Share},
     verbs::{CVLAN_STRIPPING, DELAY_DROP, Moderation, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
-use rss::{key::RssKey, profile::HashDepth, table::IndirectionTable};
 use serde::{Serialize, Serializer};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 use steering::Steering;
+use wqcap_rss::{key::RssKey, profile::HashDepth, table::IndirectionTable};
 
 /// What a run will create, touch and write.
 #[derive(Clone, Debug, Serialize)]
@@ -272,7 +272,7 @@ impl Plan {
             .rss
             .key
             .parse()
-            .map_err(|e: rss::key::KeyError| Error::config("rss.key", &config.rss.key, e))?;
+            .map_err(|e: wqcap_rss::key::KeyError| Error::config("rss.key", &config.rss.key, e))?;
         let spare_cores = spare_cores(&config.output, &queues, &mut notes);
         let stdout = config.output.is_stdout();
         let dir = match config.output.format {

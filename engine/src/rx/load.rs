@@ -4,11 +4,11 @@
 //! to a ring; the verbs do not show the NIC's own hash.
 
 use super::{Batch, SlotMemory};
-use rss::{FrameClass, HashDepth, Toeplitz};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
+use wqcap_rss::{FrameClass, HashDepth, Toeplitz};
 
 /// One frame in so many is looked at.
 const EVERY: usize = 128;
@@ -89,7 +89,7 @@ impl Sampler {
         let fields = class.profile(self.hashing.depth).hash_fields();
         let entry = class
             .hash(frame, fields, &self.hashing.toeplitz)
-            .filter(|_| fields != rss::HashFields::NONE)
+            .filter(|_| fields != wqcap_rss::HashFields::NONE)
             .and_then(|hash| {
                 // A table's size is a power of two.
                 let entry = hash as usize & (self.load.entries.len() - 1);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// there.
 ///
 /// ```compile_fail
-/// fn twice(slot: engine::rx::Slot) -> (engine::rx::Slot, engine::rx::Slot) {
+/// fn twice(slot: wqcap_engine::rx::Slot) -> (wqcap_engine::rx::Slot, wqcap_engine::rx::Slot) {
 ///     (slot, slot)
 /// }
 /// ```

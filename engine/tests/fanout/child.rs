@@ -1,6 +1,12 @@
 //! The child of each test: a capture with consumers that look at what they are given.
 
-use engine::{
+use std::{
+    collections::HashMap,
+    env,
+    sync::{Arc, Mutex, OnceLock},
+    time::{Duration, Instant},
+};
+use wqcap_engine::{
     capture::{Capture, CaptureHandle, Limits},
     config::{Config, OnPortDown},
     device,
@@ -8,12 +14,6 @@ use engine::{
     pipeline::{Consumer, Frame, Place, Verdict},
     plan::Plan,
     stats::{LINES, QueueLedger},
-};
-use std::{
-    collections::HashMap,
-    env,
-    sync::{Arc, Mutex, OnceLock},
-    time::{Duration, Instant},
 };
 
 /// An order of the parent.

@@ -1,18 +1,18 @@
 //! The second halves: ignored where there is no NIC, run by the tests of the same purpose in `main.rs`.
 
-use engine::{
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use wqcap_engine::{
     capture::{Capture, End, Limits, Report, Respread, Snapshot},
     config::{Config, RuleConfig},
     device,
     plan::Plan,
     stats::Counter,
 };
-use rss::{FrameClass, HashDepth, Profile, RssKey, Toeplitz};
-use std::{
-    collections::HashSet,
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use wqcap_rss::{FrameClass, HashDepth, Profile, RssKey, Toeplitz};
 use wqcap_tests::{
     files,
     frames::{self, Ends, Frame},

@@ -1,15 +1,15 @@
 //! The second halves of the tests of stamps: each frame's stamp beside the system's clock when it was worked on.
 
-use engine::{
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+use wqcap_engine::{
     capture::{Capture, Limits, Report},
     config::Config,
     device::{self, clock::ClockReport},
     pipeline::{Consumer, Frame, Place, Verdict},
     plan::Plan,
-};
-use std::{
-    sync::{Arc, Mutex},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 const SECOND: u64 = 1_000_000_000;

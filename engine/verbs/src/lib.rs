@@ -5,7 +5,7 @@
 //! last holder lets go, and `ibv_destroy_*` never meets one in use.
 //!
 //! ```no_run
-//! use rss::{key::RssKey, profile::HashFields};
+//! use wqcap_rss::{key::RssKey, profile::HashFields};
 //! use wqcap_verbs::{Context, Cq, CqAttr, CompletionStamps, Mr, Pd, RssQp, RwqTable, Wq, WqAttr, memory::Region};
 //!
 //! # fn main() -> Result<(), wqcap_verbs::Error> {
@@ -26,7 +26,7 @@
 //!
 //! [`memory`] is mapped memory. `device` opens devices; `pd`, `mr` and `cq` are what both ways of receiving stand on:
 //! `receive` takes raw frames, with `direct` for rings that are read and written in their own memory, and `message`
-//! takes messages, which `cm` connects. Imports go one way, in this order. The crate may import [`rss`], for what a NIC
+//! takes messages, which `cm` connects. Imports go one way, in this order. The crate may import [`wqcap_rss`], for what a NIC
 //! hashes; it knows nothing of frames, plans or threads.
 //!
 //! # Invariants

@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rss::FrameClass;
+use wqcap_rss::FrameClass;
 
 use crate::device::clock::Now;
 use crate::device::counters::{self, PortCounters};

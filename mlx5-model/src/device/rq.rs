@@ -554,7 +554,7 @@ mod tests {
         fn receive(&mut self, bytes: &[u8]) -> Room {
             let room = self.rq.room(&mut self.cq, 1, 1);
             if room == Room::Enough {
-                let class = rss::FrameClass::of(bytes);
+                let class = wqcap_rss::FrameClass::of(bytes);
                 let frame = Arrival::new(bytes, &class, 42);
                 self.rq.deliver(
                     &mut self.cq,

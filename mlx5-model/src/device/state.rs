@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use rss::{RssKey, Toeplitz};
+use wqcap_rss::{RssKey, Toeplitz};
 
 use crate::device::clock::{Clock, Now};
 use crate::device::counters;

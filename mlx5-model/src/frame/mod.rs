@@ -1,10 +1,10 @@
 //! A frame inside the NIC: what it was parsed to, and the sums over it.
 //!
-//! May import `rss` and `abi`. Invariant: no function here panics on any bytes.
+//! May import `wqcap-rss` and `abi`. Invariant: no function here panics on any bytes.
 
 pub mod checksum;
 
-use rss::{FrameClass, L3, L4};
+use wqcap_rss::{FrameClass, L3, L4};
 
 use crate::abi;
 

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
     use crate::frame::Arrival;
     use crate::steering::spec::tests::{ALL, NOTHING};
-    use rss::FrameClass;
+    use wqcap_rss::FrameClass;
 
     /// Criteria and values, field by field.
     #[derive(Default)]

@@ -2,7 +2,7 @@
 //!
 //! May import `frame` and `tunnel`. Invariant: a rule without compares costs one AND and one comparison.
 
-use rss::{L3, L4};
+use wqcap_rss::{L3, L4};
 
 use crate::frame::{Arrival, kind};
 

@@ -1,6 +1,6 @@
 //! Steering: which queues a frame goes to.
 //!
-//! May import `frame`, `objects`, `rss` and what is below. The order of tables is the driver's: sniffer
+//! May import `frame`, `objects`, `wqcap-rss` and what is below. The order of tables is the driver's: sniffer
 //! rules see everything beside the others; NORMAL rules lie by priority, those that ask for group
 //! addresses only in a last priority of their own; then comes what the host's own stack takes; then
 //! ALL_DEFAULT and MC_DEFAULT. A rule whose action is the default miss ends the NORMAL ones for its frames:
@@ -515,7 +515,7 @@ mod tests {
     use super::spec::tests::*;
     use super::*;
     use crate::objects::Kind;
-    use rss::FrameClass;
+    use wqcap_rss::FrameClass;
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 

@@ -598,7 +598,7 @@ pub(super) mod tests {
         const ENTRY: [u8; 4] = [0x12, 0x34, 0x51, 64];
         let takes = |specs: &[Vec<u8>], frame: &[u8]| {
             let parsed = parse(&specs.concat(), specs.len() as u8, ALL).unwrap();
-            let class = rss::FrameClass::of(frame);
+            let class = wqcap_rss::FrameClass::of(frame);
             parsed.rule.takes(&Arrival::new(frame, &class, 0))
         };
         let ip = |protocol, inside: &[u8]| {

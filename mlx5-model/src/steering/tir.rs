@@ -1,11 +1,11 @@
 //! What an RSS QP is in the NIC: a hash over chosen fields, and the table it leads into.
 //!
-//! May import `rss`, `frame`, `tunnel`, `objects`. Invariant: the table has 2^n entries, so that every
+//! May import `wqcap-rss`, `frame`, `tunnel`, `objects`. Invariant: the table has 2^n entries, so that every
 //! hash has a place in it.
 
 use std::sync::Arc;
 
-use rss::{HashFields, L3, L4, Selection, Toeplitz};
+use wqcap_rss::{HashFields, L3, L4, Selection, Toeplitz};
 
 use crate::frame::Arrival;
 use crate::objects::Index;

@@ -2,7 +2,7 @@
 //!
 //! May import `frame`. Invariant: only rules and QPs that ask for inner headers pay for finding them.
 
-use rss::{FrameClass, L3, L4};
+use wqcap_rss::{FrameClass, L3, L4};
 
 use crate::frame::Arrival;
 

@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use rss::{HashFields, RssKey};
+use wqcap_rss::{HashFields, RssKey};
 
 use crate::abi::*;
 use crate::device::event::AsyncSource;

@@ -4,15 +4,15 @@
 //! Nobody looks at the frames, nothing is counted but they.
 #![allow(unsafe_code)]
 
-use engine::{
+use std::{hint::black_box, mem, ptr};
+use wqcap_engine::{
     memory::Region,
     verbs::{
         CompletionStamps, Context, Cq, CqAttr, Error, Flow, FlowRule, Mr, Pd, RssQp, RwqTable, Wq,
         WqAttr, WqState, sys as ffi,
     },
 };
-use rss::{key::RssKey, profile::HashFields};
-use std::{hint::black_box, mem, ptr};
+use wqcap_rss::{key::RssKey, profile::HashFields};
 
 /// By which verbs completions are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Frames sent as they are, over a RAW_PACKET QP.
 #![allow(unsafe_code)]
 
-use engine::{
+use std::{mem, ptr};
+use wqcap_engine::{
     memory::Region,
     verbs::{Context, Error, MessageCq, Mr, Pd, status_text, sys as ffi},
 };
-use std::{mem, ptr};
 
 /// Sends of one list at most.
 const LIST: usize = 64;

@@ -1,7 +1,7 @@
 //! What is sent: UDP of one size over many flows, or the frames of a capture file.
 
 use crate::{args::BenchWireArgs, failure::Failure};
-use engine::read;
+use wqcap_engine::read;
 
 /// Where a frame that is made has room for a number: behind its UDP header and [`MARK`].
 pub const NUMBER_AT: usize = 46;
@@ -115,7 +115,7 @@ pub fn number_in(frame: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::frame::Headers;
+    use wqcap_engine::frame::Headers;
 
     #[test]
     fn frames_are_what_they_say() {

@@ -8,14 +8,14 @@ use crate::{
     failure::Failure,
     term::output,
 };
-use engine::control::{
+use serde_json::Value;
+use std::{collections::BTreeMap, io, net::ToSocketAddrs, path::Path, time::Duration};
+use wqcap_engine::control::{
     auth::Keys,
     client::{Client, ClientError, UnixLink},
     message::{Body, Command, Stats, schema},
     rdma::RdmaLink,
 };
-use serde_json::Value;
-use std::{collections::BTreeMap, io, net::ToSocketAddrs, path::Path, time::Duration};
 
 /// Carries out one command.
 pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {

@@ -2,12 +2,12 @@
 
 use super::traffic;
 use crate::term::table::{aligned, bytes, rate, scaled, thousands};
-use engine::{
+use serde_json::Value;
+use std::{fmt::Write, time::Duration};
+use wqcap_engine::{
     control::message::{ControlStatus, RdmaStatus, State, Stats, Status, TransportStatus},
     stats::{Counter, Total},
 };
-use serde_json::Value;
-use std::{fmt::Write, time::Duration};
 
 /// An answer that brings its own text, or else its JSON.
 pub fn told(it: &Value) -> String {

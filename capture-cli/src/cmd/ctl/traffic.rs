@@ -1,8 +1,8 @@
 //! Live statistics for people: a paragraph of the traffic of now.
 
 use crate::term::table::{bytes, scaled, thousands};
-use engine::analysis::live::{Distribution, Snapshot, Talker, Volume};
 use std::{collections::BTreeMap, fmt::Write};
+use wqcap_engine::analysis::live::{Distribution, Snapshot, Talker, Volume};
 
 /// Senders that are named.
 const TALKERS: usize = 5;
@@ -104,7 +104,7 @@ fn time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::analysis::live::{QueueRate, SizeBin, TopTalkers};
+    use wqcap_engine::analysis::live::{QueueRate, SizeBin, TopTalkers};
 
     #[test]
     fn what_there_is_is_told_and_nothing_else() {

@@ -8,10 +8,6 @@
 mod view;
 
 use crate::{args::TopArgs, cmd::ctl, daemon::signals, failure::Failure};
-use engine::control::{
-    client::Client,
-    message::{Body, Command, Stats, Status},
-};
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
@@ -26,6 +22,10 @@ use std::{
     time::Duration,
 };
 use view::View;
+use wqcap_engine::control::{
+    client::Client,
+    message::{Body, Command, Stats, Status},
+};
 
 /// How long a signal or an answer may go unnoticed.
 const LOOK: Duration = Duration::from_millis(50);

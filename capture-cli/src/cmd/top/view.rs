@@ -1,10 +1,6 @@
 //! One screen of a capture. What does not fit is left out, the least important first: senders, protocols, columns.
 
 use crate::term::table::{bytes, rate, scaled, thousands};
-use engine::{
-    control::message::{State, Stats, Status},
-    stats::{Counter, LINES, LOSSES, QueueLedger},
-};
 use ratatui::{
     Frame,
     layout::{Alignment, Constraint, Layout, Rect},
@@ -13,6 +9,10 @@ use ratatui::{
     widgets::{Paragraph, Row, Table},
 };
 use std::time::Duration;
+use wqcap_engine::{
+    control::message::{State, Stats, Status},
+    stats::{Counter, LINES, LOSSES, QueueLedger},
+};
 
 /// From this width on senders stand beside the queues, not below them.
 const WIDE: u16 = 110;
@@ -284,12 +284,12 @@ fn queue_table(flows: &[Flow], width: u16) -> Table<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::{
+    use ratatui::{Terminal, backend::TestBackend};
+    use std::collections::BTreeMap;
+    use wqcap_engine::{
         analysis::live::{Snapshot, Talker, TopTalkers, Volume},
         control::message::{ControlStatus, Disk, Ledger},
     };
-    use ratatui::{Terminal, backend::TestBackend};
-    use std::collections::BTreeMap;
 
     fn stats(elapsed_s: f64, received: &[u64]) -> Box<Stats> {
         let queues: Vec<_> = (0u16..)

@@ -1,12 +1,6 @@
 //! Which metrics there are, and where each comes from. `docs/metrics.md` lists them; a test holds it to this.
 
 use super::older::older;
-use engine::{
-    analysis::live,
-    capture::supervisor::{CaptureBackend, StatusSnapshot},
-    control::message::{ControlStatus, RdmaStatus, State, TransportStatus},
-    stats::{self, FOUND, LINES, QueueLedger, RingState, outage::Outages},
-};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text},
@@ -14,6 +8,12 @@ use prometheus_client::{
     registry::Registry,
 };
 use std::{fmt::Result, path::PathBuf, sync::Arc};
+use wqcap_engine::{
+    analysis::live,
+    capture::supervisor::{CaptureBackend, StatusSnapshot},
+    control::message::{ControlStatus, RdmaStatus, State, TransportStatus},
+    stats::{self, FOUND, LINES, QueueLedger, RingState, outage::Outages},
+};
 
 /// What a scrape reads.
 pub struct Source {
@@ -493,12 +493,12 @@ impl Bins {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::{
+    use std::{collections::BTreeSet, time::Duration};
+    use wqcap_engine::{
         capture::Snapshot,
         control::message::SrqStatus,
         stats::{Counter, Unreadable},
     };
-    use std::{collections::BTreeSet, time::Duration};
 
     /// A scrape with something of everything.
     fn full() -> Scrape {

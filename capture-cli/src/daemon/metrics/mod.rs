@@ -14,7 +14,6 @@ mod older;
 pub use families::Source;
 
 use crate::failure::Failure;
-use engine::control::keep_off;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     io,
@@ -26,6 +25,7 @@ use std::{
     },
     thread::{self, JoinHandle},
 };
+use wqcap_engine::control::keep_off;
 
 /// Requests that are answered at once; who comes on top of that is told to come again.
 const AT_ONCE: usize = 8;

@@ -1,6 +1,5 @@
 //! Which files a capture may open, and the landlock domain that keeps it to them.
 
-use engine::{config::Config, plan::Plan};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr,
     RulesetError, RulesetStatus, path_beneath_rules,
@@ -9,6 +8,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
 };
+use wqcap_engine::{config::Config, plan::Plan};
 
 /// The newest rights that are asked for; older kernels know fewer of them, and keep to those.
 const RIGHTS: ABI = ABI::V5;

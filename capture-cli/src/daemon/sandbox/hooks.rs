@@ -5,8 +5,8 @@
 
 use crate::{args::HooksArgs, failure::Failure};
 use caps::CapSet;
-use engine::sink::{HookProcess, serve_hooks};
 use std::{env, io, os::unix::process::CommandExt, path::Path, process::Command};
+use wqcap_engine::sink::{HookProcess, serve_hooks};
 
 /// Starts it: this program as `wqcap hooks PROGRAM`.
 pub fn start(program: &Path) -> Result<HookProcess, Failure> {

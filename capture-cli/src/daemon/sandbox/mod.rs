@@ -13,11 +13,11 @@ pub mod hooks;
 pub mod user;
 
 use crate::failure::Failure;
-use engine::{
+use std::path::Path;
+use wqcap_engine::{
     config::{Config, Sandbox as Wanted},
     plan::Plan,
 };
-use std::path::Path;
 
 /// A sandbox with its files closed off, and its calls still open.
 pub struct Sandbox {

@@ -4,9 +4,9 @@
 
 use crate::failure::Failure;
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError, securebits};
-use engine::config::Config;
 use nix::unistd::{Gid, Uid, User, initgroups, setgroups, setresgid, setresuid};
 use std::ffi::CString;
+use wqcap_engine::config::Config;
 
 /// Becomes `process.user`, unless this is that user already, or none is named.
 pub fn become_one(config: &Config) -> Result<(), Failure> {

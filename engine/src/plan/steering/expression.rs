@@ -10,8 +10,8 @@
 
 use super::{Ip, Masked, Match, VLAN_ID, describe, mac, wide};
 use crate::filter::{Constraints, Filter, Origin};
-use rss::profile::Profile;
 use serde::Serialize;
+use wqcap_rss::profile::Profile;
 
 /// Most matches that are made of one expression.
 const MOST: usize = 256;

@@ -19,9 +19,9 @@ use crate::{
     plan::steering::rule_priority::RUNGS,
     verbs::{FlowKind, FlowSpec, Inner, Masked},
 };
-use rss::profile::{HashDepth, HashFields, Profile};
 use serde::{Serialize, Serializer};
 use std::net::IpAddr;
+use wqcap_rss::profile::{HashDepth, HashFields, Profile};
 
 /// The first priority of `steal`: rules of others, put in front on purpose, still have room.
 const STEAL_BASE: u16 = 8;

@@ -7,8 +7,8 @@ use crate::{
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
-use rss::{key::RssKey, profile::HashFields};
 use std::{mem, sync::Arc};
+use wqcap_rss::{key::RssKey, profile::HashFields};
 
 /// A RAW_PACKET QP that spreads frames over a table (a TIR). It has no state to modify and nothing to query.
 /// Cheap to clone: clones share the one handle.
