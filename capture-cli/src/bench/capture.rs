@@ -11,11 +11,10 @@ use super::{
 use crate::{args::BenchCaptureArgs, cmd::check::enter_model, failure::Failure};
 use std::{hint::black_box, path::Path, sync::Arc};
 use wqcap_engine::{
-    config::Compress,
     frame::Headers,
     pipeline::{Consumer, Frame, Verdict},
-    plan::Plan,
-    sink::{Count, Files, OnFull, PcapEncoder, Retention, Rotation, Writer},
+    plan::{OutputPlan, Plan},
+    sink::{Count, Files, PcapEncoder, Writer},
 };
 
 /// `output.buffer` by default.
@@ -54,18 +53,10 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
 
 fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<f64, Failure> {
     let files = Files {
-        dir: dir.to_owned(),
-        buffer: BUFFER,
-        on_full: OnFull::Hold,
-        rotation: Rotation::default(),
+        output: OutputPlan::pcap(dir, BUFFER),
         snaplen: 0,
         longest: plan.buffer as usize * plan.max_sge as usize,
-        compress: Compress::None,
-        spare_cores: Vec::new(),
-        keep: Retention::default(),
-        hook: None,
         hook_process: None,
-        index_dir: None,
     };
     let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::new(0), &[Arc::default()])?;
     let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;

@@ -9,7 +9,8 @@ use std::{
 };
 use wqcap_engine::{
     pipeline::{Consumer, Frame},
-    sink::{Files, OnFull, PcapEncoder, Retention, Rotation, Writer, write_plainly},
+    plan::OutputPlan,
+    sink::{Files, PcapEncoder, Writer, write_plainly},
 };
 
 /// Bytes of a frame, and of its record in a pcap file.
@@ -78,21 +79,10 @@ fn by_plain_writes(dir: &Path, bytes: u64, allocated: bool) -> Result<Plain, Fai
 /// Nanoseconds of a frame, from the first one to the file's final name.
 fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     let files = Files {
-        dir: dir.to_owned(),
-        buffer: BUFFER,
-        on_full: OnFull::Hold,
-        rotation: Rotation {
-            size: 0,
-            period_ns: 0,
-        },
+        output: OutputPlan::pcap(dir, BUFFER),
         snaplen: 0,
         longest: FRAME,
-        compress: wqcap_engine::config::Compress::None,
-        spare_cores: Vec::new(),
-        keep: Retention::default(),
-        hook: None,
         hook_process: None,
-        index_dir: None,
     };
     let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::new(0), &[Arc::default()])?;
     let content = [0x5a; FRAME];

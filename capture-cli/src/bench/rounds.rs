@@ -66,7 +66,7 @@ pub fn mean_ns<C: Consumer + 'static>(
         began: None,
     });
     let measured = Mutex::new(measured.collect::<Vec<_>>());
-    let make = |_| Seat(measured.lock().ok().and_then(|mut it| it.pop()));
+    let make = |_| ParserCpu(measured.lock().ok().and_then(|mut it| it.pop()));
     let mut capture = Capture::start_with(plan, Limits::default(), make)?;
     let mut sum = Round::default();
     let mut done = Ok(());
@@ -182,7 +182,7 @@ struct Held<C> {
 }
 
 /// A queue's consumer; there are as many as queues.
-struct Seat<C>(Option<Held<C>>);
+struct ParserCpu<C>(Option<Held<C>>);
 
 /// Nanoseconds that this thread has run.
 pub fn cpu_ns() -> u64 {
@@ -190,7 +190,7 @@ pub fn cpu_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-impl<C: Consumer> Consumer for Seat<C> {
+impl<C: Consumer> Consumer for ParserCpu<C> {
     #[inline]
     fn frame(&mut self, frame: Frame<'_>) -> Verdict {
         let Some(it) = &mut self.0 else {

@@ -17,7 +17,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::{fmt::Write, fs, io, path::Path, time::Duration};
 use wqcap_engine::{
     analysis::flows::FlowsPlan,
-    config::{Config, Format},
+    config::{Config, Format, OnFull, Order},
     device,
     pipeline::reduce::Reduction,
     plan::{
@@ -338,7 +338,11 @@ fn parsers_line(plan: &Plan) -> Option<String> {
         format!("q{} on {}", queue.index, cores.join(" "))
     });
     let seats: Vec<_> = seats.collect();
-    let when_full = if plan.pipeline.hold { "hold" } else { "drop" };
+    let when_full = if plan.pipeline.on_full == OnFull::Hold {
+        "hold"
+    } else {
+        "drop"
+    };
     (!seats.is_empty()).then(|| format!("{}; full: {when_full}", seats.join(", ")))
 }
 
@@ -401,7 +405,11 @@ fn files_line(plan: &Plan, config: &Config) -> String {
         "{}",
         dir.join(format!(
             "wqcap-{}-<start ns>.{}{}",
-            if plan.output.by_time { "all" } else { "q<QQ>" },
+            if plan.output.order == Order::Time {
+                "all"
+            } else {
+                "q<QQ>"
+            },
             plan.output.format,
             plan.output.compress.ending()
         ))

@@ -92,7 +92,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         duration: args.duration,
     };
     if let Some(hook) = &plan.output.hook {
-        plan.output.hook_process = Some(Arc::new(hooks::start(hook)?));
+        plan.hook_process = Some(Arc::new(hooks::start(hook)?));
     }
     let sandbox = Sandbox::enter(
         &config,

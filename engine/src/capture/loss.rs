@@ -7,7 +7,8 @@
 
 use super::{Beginning, Capture, End, Limits, Report};
 use crate::{
-    Error, device::clock::system_ns, plan::Plan, stats::outage::Cause, verbs::CVLAN_STRIPPING,
+    Error, config::OnPortDown, device::clock::system_ns, plan::Plan, stats::outage::Cause,
+    verbs::CVLAN_STRIPPING,
 };
 use std::{
     sync::atomic::Ordering,
@@ -91,7 +92,7 @@ impl Capture {
     }
 
     pub(super) fn port_went_down(&mut self) {
-        if self.stop_on_port_down {
+        if self.on_port_down == OnPortDown::Stop {
             self.end.get_or_insert(End::PortDown);
             return;
         }

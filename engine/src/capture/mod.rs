@@ -8,7 +8,7 @@ use crate::{
         observer::{Observer, Observers},
     },
     capture::port::Port,
-    config::{Format, PipelineMode},
+    config::{self, Format, OnPortDown, Order, PipelineMode},
     device::{
         clock::{ClockReport, system_ns},
         counters::NicReader,
@@ -21,7 +21,7 @@ use crate::{
     plan::{Plan, Stamps, steering::Split},
     rx::{Control, Ended, Idle, Orders, Outlet, Ring, Worker, pin, wait_readable},
     sink::{
-        Backlog, Count, Deleted, Encoder, Files, Finished, HookReport, OnFull, Origin, PcapEncoder,
+        Backlog, Count, Deleted, Encoder, Files, Finished, HookReport, Origin, PcapEncoder,
         PcapngEncoder, Writer,
     },
     stats::{
@@ -93,7 +93,7 @@ pub struct Capture {
     clock: Option<Clock>,
     nic: Arc<NicReader>,
     limits: Limits,
-    stop_on_port_down: bool,
+    on_port_down: OnPortDown,
     started: Instant,
     ready: Instant,
     end: Option<End>,
@@ -352,23 +352,11 @@ impl Capture {
         encoder: &E,
     ) -> Result<Self, Error> {
         let files = Files {
-            dir: plan.output.dir.clone().unwrap_or_default(),
-            buffer: plan.output.buffer,
-            on_full: if plan.output.hold {
-                OnFull::Hold
-            } else {
-                OnFull::Drop
-            },
-            rotation: plan.output.rotation,
+            output: plan.output.clone(),
             snaplen: plan.snaplen as usize,
             // A VLAN tag that is put back stands in front of what the buffers hold.
             longest: plan.buffer as usize * plan.max_sge as usize + 4,
-            compress: plan.output.compress,
-            spare_cores: plan.output.spare_cores.clone(),
-            keep: plan.output.keep,
-            hook: plan.output.hook.clone(),
-            hook_process: plan.output.hook_process.clone(),
-            index_dir: plan.output.index_dir.clone(),
+            hook_process: plan.hook_process.clone(),
         };
         let counters = &beginning.counters;
         if plan.output.stdout {
@@ -380,7 +368,7 @@ impl Capture {
             })?;
             let written = Writer::start_stream(&files, encoder, counters, File::from(out))?;
             Self::to_sinks(plan, limits, beginning, written)
-        } else if plan.output.by_time {
+        } else if plan.output.order == Order::Time {
             let written = Writer::start_ordered(&files, encoder, counters)?;
             Self::to_sinks(plan, limits, beginning, written)
         } else {
@@ -456,7 +444,7 @@ impl Capture {
             clock,
             nic,
             limits,
-            stop_on_port_down: plan.stop_on_port_down,
+            on_port_down: plan.on_port_down,
             started: beginning.started,
             ready: ready.unwrap_or(beginning.started),
             end: None,
@@ -506,8 +494,12 @@ impl Capture {
             queue: queue.index,
             slots: plan.ring,
             seats: &queue.parsers,
-            rest: if plan.sleep { Rest::Sleep } else { Rest::Spin },
-            hold: plan.pipeline.hold,
+            rest: if plan.idle == config::Idle::Sleep {
+                Rest::Sleep
+            } else {
+                Rest::Spin
+            },
+            on_full: plan.pipeline.on_full,
             sink,
             ordered: S::ORDERED,
             memory: Arc::clone(ring.memory()),
@@ -543,7 +535,7 @@ impl Capture {
         let wq_fatal = Arc::clone(&self.fatal[i].1);
         let orders = Arc::clone(&self.orders[i]);
         let sampler = self.spreading.sampler(i);
-        let idle = match (plan.sleep, queue.shared_core) {
+        let idle = match (plan.idle == config::Idle::Sleep, queue.shared_core) {
             (true, _) => Idle::Sleep,
             (false, true) => Idle::Yield,
             (false, false) => Idle::Spin,

@@ -2,6 +2,7 @@
 
 use crate::{
     Error,
+    config::Idle,
     device::clock::{Form, Reader},
     plan::{
         Plan,
@@ -140,7 +141,7 @@ impl Port {
                 Some(Form::RealTime) => CompletionStamps::RealTime,
             },
             headroom: plan.headroom(),
-            channel: plan.sleep,
+            channel: plan.idle == Idle::Sleep,
             moderation: plan.moderation,
             direct: plan.direct,
             numa_node: plan.device.numa_node,

@@ -4,10 +4,11 @@ use super::{
     Consumer,
     gate::{Gate, GateAttr},
     parcel::{Item, Parcel},
-    parser::{Judge, Parser, Rest, Seat},
+    parser::{Judge, Parser, ParserCpu, Rest},
 };
 use crate::{
     Error,
+    config::OnFull,
     filter::{Filter, FilterCell, FilterReader},
     frame::{FlowKey, Headers},
     rx::{Filled, Lost, Outlet, Slot, SlotMemory, Stamper, Taken, pin},
@@ -25,11 +26,11 @@ pub(crate) struct FanoutAttr<'a, S> {
     /// Slots of the queue.
     pub(crate) slots: u32,
     /// Where its parsers run, one entry each.
-    pub(crate) seats: &'a [Seat],
+    pub(crate) seats: &'a [ParserCpu],
     /// What parsers do while they have nothing to do; those that share a core yield instead of spinning.
     pub(crate) rest: Rest,
     /// When a parser is full: wait, instead of dropping.
-    pub(crate) hold: bool,
+    pub(crate) on_full: OnFull,
     /// Where kept frames go, and whether in the order of their reception.
     pub(crate) sink: S,
     pub(crate) ordered: bool,
@@ -43,7 +44,7 @@ pub(crate) struct FanoutAttr<'a, S> {
 /// A queue's parsers, as their loop sees them.
 pub(crate) struct Fanout {
     queue: u16,
-    hold: bool,
+    on_full: OnFull,
     lanes: Vec<Lane>,
     /// Frames that may be with one parser.
     share: usize,
@@ -138,7 +139,7 @@ impl Fanout {
         }
         Ok(Self {
             queue: attr.queue,
-            hold: attr.hold,
+            on_full: attr.on_full,
             lanes,
             share,
             home,
@@ -238,7 +239,7 @@ impl Fanout {
     /// A place on a lane that has none; false: there will be none.
     #[cold]
     fn make_room(&mut self, lane: usize, refused: &mut Vec<Filled>) -> bool {
-        if !self.hold {
+        if self.on_full == OnFull::Drop {
             return false;
         }
         // What the parser is to hand back first must have reached it.
@@ -262,7 +263,7 @@ fn gone(queue: u16, parser: usize) -> String {
 impl Outlet for Fanout {
     /// Holding, no more than every parser could take, whichever the frames turn out to belong to.
     fn room(&self) -> usize {
-        if self.hold {
+        if self.on_full == OnFull::Hold {
             self.lanes.iter().map(|lane| lane.room).min().unwrap_or(0)
         } else {
             usize::MAX

@@ -39,6 +39,6 @@ mod source;
 pub use consumer::{Consumer, Fcs, Frame, Place, Verdict};
 pub(crate) use fanout::{Fanout, FanoutAttr};
 pub(crate) use inline::Inline;
-pub use parser::Seat;
+pub use parser::ParserCpu;
 pub(crate) use parser::{Judge, Rest};
 pub(crate) use source::{Made, Source, ToSink};

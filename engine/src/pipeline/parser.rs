@@ -16,7 +16,7 @@ const EMPTY_LOOKS: u32 = 1024;
 
 /// Where a parser runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Seat {
+pub struct ParserCpu {
     /// CPU it is pinned to.
     pub core: usize,
     /// Others have the same core.

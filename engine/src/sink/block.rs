@@ -8,12 +8,13 @@
 
 use crate::sink::{Encoder, Record, Totals};
 use crate::{
+    config::OnFull,
     memory::Region,
     pipeline::{Consumer, Frame, Verdict},
+    plan::Rotation,
     stats::QueueCounters,
 };
 use crossbeam_channel::{Receiver, Sender};
-use serde::Serialize;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering},
@@ -21,24 +22,6 @@ use std::sync::{
 
 /// What offsets, lengths and addresses of direct I/O are multiples of: the largest sector in use.
 pub(super) const ALIGN: usize = 4096;
-
-/// What to do with a frame when every block is waiting for the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFull {
-    /// Count it as `dropped_storage` and go on.
-    Drop,
-    /// Wait; frames pile up on the ring, and the NIC drops or holds them.
-    Hold,
-}
-
-/// When a queue goes on to its next file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Rotation {
-    /// Before a file would grow beyond so many bytes; 0: never.
-    pub size: u64,
-    /// At every multiple of so many nanoseconds of the wall clock; 0: never.
-    pub period_ns: u64,
-}
 
 /// How often the next file was asked for, and how often it was begun for that.
 struct Asked {

@@ -32,14 +32,13 @@ mod reorder;
 mod thread;
 mod write;
 
-pub use block::{BlockSink, OnFull, Rotation};
+pub use block::BlockSink;
 pub use compress::compress_blocks;
 pub use count::Count;
 pub use origin::Origin;
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
 pub use post::hook::{HookProcess, HookReport, serve_hooks};
-pub use post::retention::{Retention, Share};
 pub use reorder::Relay;
 pub use write::{Backlog, Deleted, Files, Finished, Writer, write_plainly};
 

@@ -49,21 +49,23 @@ impl CloseNotifier {
 
 impl PostClose {
     pub(super) fn start(files: &Files) -> Result<(Self, CloseNotifier), Error> {
-        let (keeper, trigger) = match files.keep.is_everything() {
+        let (keeper, trigger) = match files.output.retention.is_everything() {
             true => (None, None),
-            false => RetentionThread::start(&files.dir, files.keep, files.buffer)
-                .map(|(a, b)| (Some(a), Some(b)))?,
+            false => {
+                RetentionThread::start(files.dir(), files.output.retention, files.output.buffer)
+                    .map(|(a, b)| (Some(a), Some(b)))?
+            }
         };
-        let (hooks, sender) = match &files.hook {
+        let (hooks, sender) = match &files.output.hook {
             None => (None, None),
             Some(program) => {
                 let process = files.hook_process.clone();
                 Hooks::start(program, process).map(|(a, b)| (Some(a), Some(b)))?
             }
         };
-        let (indexer, indexing) = match &files.index_dir {
+        let (indexer, indexing) = match &files.output.index_dir {
             None => (None, None),
-            Some(folder) => Indexer::start(folder, &files.dir).map(|(a, b)| (Some(a), Some(b)))?,
+            Some(folder) => Indexer::start(folder, files.dir()).map(|(a, b)| (Some(a), Some(b)))?,
         };
         let notifier = CloseNotifier {
             trigger,

@@ -7,10 +7,14 @@
 //! A disk that is full before `output.keep` is reached makes the oldest files go too: whoever names a limit wants the
 //! newest frames rather than the oldest.
 
-use crate::{Error, name::FileName};
+use crate::{
+    Error,
+    config::{Keep, Size},
+    name::FileName,
+    plan::Retention,
+};
 use crossbeam_channel::{Receiver, Sender};
 use rustix::fs::statvfs;
-use serde::Serialize;
 use std::{
     collections::HashSet,
     fs, io,
@@ -25,33 +29,6 @@ use std::{
 
 /// Between two looks at the folder, at least: with thousands of files a look costs milliseconds.
 const REST: Duration = Duration::from_millis(100);
-
-/// How many bytes may stay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Share {
-    /// So many.
-    Bytes(u64),
-    /// So many hundredths of the file system.
-    Percent(u8),
-}
-
-/// What may stay of finished files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Retention {
-    /// In bytes; `None`: any.
-    pub bytes: Option<Share>,
-    /// In files; 0: any number.
-    pub files: u64,
-}
-
-impl Retention {
-    /// Whether nothing is ever deleted.
-    #[must_use]
-    pub fn is_everything(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// What was deleted.
 #[derive(Debug, Default)]
@@ -133,7 +110,7 @@ fn run(look: &Look, rings: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
     let mut last = String::new();
     loop {
         // Files alone are no measure of a disk.
-        let asked = asked.swap(false, Ordering::AcqRel) && look.keep.bytes.is_some();
+        let asked = asked.swap(false, Ordering::AcqRel) && look.keep.keep != Keep::default();
         let room = if asked { look.room } else { 0 };
         match tidy(&look.dir, look.keep, room, &mut deleted) {
             Ok(()) => last.clear(),
@@ -162,10 +139,10 @@ struct Old {
 fn tidy(dir: &Path, keep: Retention, room: u64, deleted: &mut DeletedFiles) -> Result<(), String> {
     let told = |e: io::Error| format!("cannot look at {}: {e}", dir.display());
     let mut old = finished(dir).map_err(told)?;
-    let most = match keep.bytes {
-        None => u64::MAX,
-        Some(Share::Bytes(n)) => n,
-        Some(Share::Percent(n)) => {
+    let most = match keep.keep {
+        Keep::Size(Size(0)) => u64::MAX,
+        Keep::Size(Size(n)) => n,
+        Keep::Percent(n) => {
             let disk = statvfs(dir).map_err(|e| told(e.into()))?;
             disk.f_blocks.saturating_mul(disk.f_frsize) / 100 * u64::from(n)
         }
@@ -252,16 +229,16 @@ mod tests {
 
     #[test]
     fn the_oldest_go_first_by_bytes_and_by_number() {
-        let keep = |bytes, files| Retention { bytes, files };
+        let keep = |keep, files| Retention { keep, files };
         let newest = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-20.pcap"];
-        assert_eq!(left(&FILES, keep(Some(Share::Bytes(250)), 0)), newest);
-        assert_eq!(left(&FILES, keep(Some(Share::Bytes(200)), 0)), newest);
-        assert_eq!(left(&FILES, keep(None, 2)), newest);
-        assert_eq!(left(&FILES, keep(Some(Share::Bytes(200)), 3)), newest);
-        assert_eq!(left(&FILES, keep(Some(Share::Bytes(400)), 4)).len(), 4);
-        assert_eq!(left(&FILES, keep(Some(Share::Bytes(99)), 0)).len(), 0);
+        assert_eq!(left(&FILES, keep(Keep::Size(Size(250)), 0)), newest);
+        assert_eq!(left(&FILES, keep(Keep::Size(Size(200)), 0)), newest);
+        assert_eq!(left(&FILES, keep(Keep::default(), 2)), newest);
+        assert_eq!(left(&FILES, keep(Keep::Size(Size(200)), 3)), newest);
+        assert_eq!(left(&FILES, keep(Keep::Size(Size(400)), 4)).len(), 4);
+        assert_eq!(left(&FILES, keep(Keep::Size(Size(99)), 0)).len(), 0);
         // A hundredth of a disk is far more than these.
-        assert_eq!(left(&FILES, keep(Some(Share::Percent(1)), 0)).len(), 4);
+        assert_eq!(left(&FILES, keep(Keep::Percent(1), 0)).len(), 4);
     }
 
     #[test]
@@ -278,7 +255,7 @@ mod tests {
         fs::create_dir(dir.path().join("wqcap-q00-4.pcap")).expect("folder");
         let mut deleted = DeletedFiles::default();
         let keep = Retention {
-            bytes: Some(Share::Bytes(1)),
+            keep: Keep::Size(Size(1)),
             files: 1,
         };
         tidy(dir.path(), keep, 0, &mut deleted).expect("tidies");
@@ -298,9 +275,9 @@ mod tests {
 
     #[test]
     fn a_full_disk_takes_the_oldest_where_bytes_are_limited() {
-        for (bytes, want) in [(Some(Share::Bytes(1 << 20)), 2), (None, 4)] {
+        for (keep, want) in [(Keep::Size(Size(1 << 20)), 2), (Keep::default(), 4)] {
             let dir = folder(&FILES);
-            let keep = Retention { bytes, files: 9 };
+            let keep = Retention { keep, files: 9 };
             let (keeper, trigger) = RetentionThread::start(dir.path(), keep, 150).expect("starts");
             trigger.ask_for_room();
             drop(trigger);
@@ -314,7 +291,7 @@ mod tests {
     fn a_ring_is_answered_and_the_end_is_too() {
         let dir = folder(&FILES);
         let keep = Retention {
-            bytes: None,
+            keep: Keep::default(),
             files: 1,
         };
         let (keeper, trigger) = RetentionThread::start(dir.path(), keep, 150).expect("starts");

@@ -20,7 +20,7 @@ pub use finished::{Deleted, Finished};
 pub use plain::write_plainly;
 
 use crate::sink::{
-    BlockSink, Encoder, HookProcess, OnFull, Record, Retention, Rotation,
+    BlockSink, Encoder, HookProcess, Record,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     compress::{Channels, Compressors},
     post::PostClose,
@@ -35,11 +35,17 @@ use crate::sink::{
         writer_thread::{Queue, WriterChannels, WriterThread},
     },
 };
-use crate::{Error, config::Compress, memory::Region, stats::QueueCounters};
+use crate::{
+    Error,
+    config::{Compress, OnFull},
+    memory::Region,
+    plan::{OutputPlan, Rotation},
+    stats::QueueCounters,
+};
 use crossbeam_channel::{Receiver, Sender};
 use std::{
     io::Write,
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -61,30 +67,21 @@ const NOTE_ROOM: usize = 3072;
 /// Where files go and how much may wait for the disk.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// The folder.
-    pub dir: PathBuf,
-    /// Bytes of blocks, all queues together.
-    pub buffer: u64,
-    /// When all blocks of a queue are waiting.
-    pub on_full: OnFull,
-    /// When a queue goes on to its next file.
-    pub rotation: Rotation,
+    /// As planned.
+    pub output: OutputPlan,
     /// The longest record's frame bytes; 0: as long as `longest`.
     pub snaplen: usize,
     /// The longest frame, in bytes.
     pub longest: usize,
-    /// How they are compressed.
-    pub compress: Compress,
-    /// Cores for that, which no queue has; none: one thread, wherever there is time.
-    pub spare_cores: Vec<usize>,
-    /// What stays of finished files.
-    pub keep: Retention,
-    /// The program to run after each finished file.
-    pub hook: Option<PathBuf>,
-    /// The process that runs it; `None`: this one.
+    /// The process that runs the hook; `None`: this one.
     pub hook_process: Option<Arc<HookProcess>>,
-    /// The folder of their indexes; `None`: they get none.
-    pub index_dir: Option<PathBuf>,
+}
+
+impl Files {
+    /// The folder.
+    pub(super) fn dir(&self) -> &Path {
+        self.output.dir.as_deref().unwrap_or(Path::new(""))
+    }
 }
 
 /// The running threads.
@@ -144,14 +141,17 @@ impl Writer {
     ) -> Result<(Self, Vec<BlockSink<Relay>>), Error> {
         // What is full here waits, and the queues' own blocks run out.
         let half = Files {
-            buffer: files.buffer / 2,
-            on_full: OnFull::Hold,
+            output: OutputPlan {
+                buffer: files.output.buffer / 2,
+                on_full: OnFull::Hold,
+                ..files.output.clone()
+            },
             snaplen: 0,
             ..files.clone()
         };
         let owner = (None, Ledger::All(counters.to_vec()));
         let (mut writer, mut outs) = Self::to_files(&half, encoder, vec![owner])?;
-        let relays = Relays::new(files, files.buffer / 2, counters)?;
+        let relays = Relays::new(files, files.output.buffer / 2, counters)?;
         if let Some(out) = outs.pop() {
             let reorderer = Reorderer::new(relays.full, relays.lines, out);
             writer.reorderer = Some(spawn("wqcap-order", move || {
@@ -173,7 +173,7 @@ impl Writer {
         counters: &[Arc<QueueCounters>],
         out: impl Write + Send + 'static,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), Error> {
-        let relays = Relays::new(files, files.buffer, counters)?;
+        let relays = Relays::new(files, files.output.buffer, counters)?;
         let stream = Arc::new(StreamEnd::default());
         let end = Arc::clone(&stream);
         let (encoder, counters) = (encoder.clone(), counters.to_vec());
@@ -203,7 +203,7 @@ impl Writer {
         encoder: &E,
         owners: Vec<(Option<u16>, Ledger)>,
     ) -> Result<Prepared<E>, Error> {
-        let cut = match files.compress {
+        let cut = match files.output.compress {
             Compress::None => Cut::Anywhere,
             _ => Cut::Records { patience: PATIENCE },
         };
@@ -211,13 +211,19 @@ impl Writer {
             queue: 0,
             all: false,
             snaplen: files.snaplen,
-            on_full: files.on_full,
-            rotation: files.rotation,
+            on_full: files.output.on_full,
+            rotation: files.output.rotation,
             cut,
             held_ns: u64::MAX,
         };
         let rotations = Arc::<AtomicU64>::default();
-        let sizes = Sizes::new(encoder, BLOCK, files.longest, files.buffer, owners.len());
+        let sizes = Sizes::new(
+            encoder,
+            BLOCK,
+            files.longest,
+            files.output.buffer,
+            owners.len(),
+        );
         let (full_in, full) = crossbeam_channel::bounded(owners.len() * sizes.per_queue);
         let mut sinks = Vec::with_capacity(owners.len());
         let mut empties = Vec::with_capacity(owners.len());
@@ -225,7 +231,7 @@ impl Writer {
         let mut idle = Vec::with_capacity(owners.len());
         // With compression, what is written is the packers'.
         let mut pool = Pool::default();
-        let plain = files.compress == Compress::None;
+        let plain = files.output.compress == Compress::None;
         for (index, (queue, ledger)) in (0u16..).zip(owners) {
             let (exchange, empty) = exchange(&sizes, &full_in, plain.then_some(&mut pool))?;
             let broken = Arc::clone(&exchange.broken);
@@ -263,7 +269,7 @@ impl Writer {
         owners: Vec<(Option<u16>, Ledger)>,
     ) -> Result<(Self, Vec<BlockSink<E>>), Error> {
         let mut it = Self::prepare(files, encoder, owners)?;
-        let (compressors, full) = match files.compress {
+        let (compressors, full) = match files.output.compress {
             Compress::None => (None, it.full),
             _ => {
                 let (compressors, packed) = pack(
@@ -280,7 +286,7 @@ impl Writer {
         let (failed, deadline) = (Arc::default(), Arc::default());
         let (tasks_in, tasks) = crossbeam_channel::unbounded();
         let (aftercare, notifier) = PostClose::start(files)?;
-        let (ahead, preparing) = Preopen::start(&files.dir, it.states.len())?;
+        let (ahead, preparing) = Preopen::start(files.dir(), it.states.len())?;
         let hands = WriterChannels {
             full,
             closer: tasks_in,
@@ -290,8 +296,8 @@ impl Writer {
             ahead,
         };
         let work = WriterThread::new(
-            files.dir.clone(),
-            format!("{}{}", encoder.extension(), files.compress.ending()),
+            files.dir().to_owned(),
+            format!("{}{}", encoder.extension(), files.output.compress.ending()),
             compressors.is_some(),
             it.states,
             hands,
@@ -466,7 +472,7 @@ impl Relays {
                 queue,
                 all: false,
                 snaplen: files.snaplen,
-                on_full: files.on_full,
+                on_full: files.output.on_full,
                 rotation: Rotation::default(),
                 cut: Cut::Records { patience: 1 },
                 held_ns: HELD_NS,
@@ -489,7 +495,7 @@ fn pack(
     states: &mut [Queue],
     pool: &mut Pool,
 ) -> Result<(Compressors, Receiver<Full>), Error> {
-    let threads = files.spare_cores.len().max(1);
+    let threads = files.output.spare_cores.len().max(1);
     let spares = Compressors::spares(threads);
     let (spare_in, spare) = crossbeam_channel::bounded(spares);
     for _ in 0..spares {
@@ -508,6 +514,11 @@ fn pack(
         packed: packed_in,
         spare,
     };
-    let compressors = Compressors::start(files.compress, &files.spare_cores, threads, channels)?;
+    let compressors = Compressors::start(
+        files.output.compress,
+        &files.output.spare_cores,
+        threads,
+        channels,
+    )?;
     Ok((compressors, packed))
 }

@@ -16,7 +16,7 @@ use crate::{
 };
 use std::{
     fs::File,
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -28,18 +28,13 @@ const QUIET: Rotation = Rotation {
 
 fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
     Files {
-        dir: dir.to_owned(),
-        buffer,
-        on_full: OnFull::Hold,
-        rotation,
+        output: OutputPlan {
+            rotation,
+            ..OutputPlan::pcap(dir, buffer)
+        },
         snaplen: 0,
         longest: 2048,
-        compress: Compress::None,
-        spare_cores: Vec::new(),
-        keep: Retention::default(),
-        hook: None,
         hook_process: None,
-        index_dir: None,
     }
 }
 
@@ -254,10 +249,8 @@ fn another_filter_is_told_where_it_begins_to_hold() {
         period_ns: 1_000,
     };
     for compress in [Compress::None, Compress::Lz4] {
-        let files = Files {
-            compress,
-            ..files(dir.path(), 1 << 16, rotation)
-        };
+        let mut files = files(dir.path(), 1 << 16, rotation);
+        files.output.compress = compress;
         let (writer, mut sinks) =
             Writer::start(&files, &encoder, &[Arc::default()]).expect("start");
         let sink = &mut sinks[0];
@@ -311,9 +304,12 @@ fn another_filter_is_told_where_it_begins_to_hold() {
 fn a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_files() {
     const ALONE: &str = "WQCAP_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        let name = "sink::writer::tests::a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_files";
+        let (_, room) = module_path!().split_once("::").expect("in a crate");
+        let name = format!(
+            "{room}::a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_files"
+        );
         let out = std::process::Command::new(std::env::current_exe().expect("this test"))
-            .args([name, "--exact"])
+            .args([&name, "--exact"])
             .env(ALONE, "1")
             .output()
             .expect("runs");
@@ -394,10 +390,8 @@ fn on_fake(
     on_full: OnFull,
     counters: &Arc<QueueCounters>,
 ) -> (WriterThread, BlockSink<PcapEncoder>, Seen) {
-    let files = Files {
-        on_full,
-        ..files(dir, buffer, QUIET)
-    };
+    let mut files = files(dir, buffer, QUIET);
+    files.output.on_full = on_full;
     let owner = (Some(0), Ledger::Queue(Arc::clone(counters)));
     let mut it = Writer::prepare(&files, &PcapEncoder::new(0), vec![owner]).expect("prepared");
     let (closer, tasks) = crossbeam_channel::unbounded();

@@ -1,0 +1,196 @@
+//! What is written, and what stays of it.
+
+use super::QueuePlan;
+use crate::{
+    Error,
+    analysis::flows::FlowsPlan,
+    config::{self, OutputConfig},
+};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Files of the run.
+#[derive(Clone, Debug, Serialize)]
+pub struct OutputPlan {
+    /// Where; `None`: nothing is written, frames are counted.
+    pub dir: Option<PathBuf>,
+    /// One stream to stdout in place of files, in the order of time.
+    pub stdout: bool,
+    /// One file for each queue, or one in the order of time.
+    pub order: config::Order,
+    /// `pcap`, `pcapng` or `none`.
+    pub format: config::Format,
+    /// Bytes of write buffers of all queues together.
+    pub buffer: u64,
+    /// When every buffer waits for the disk.
+    pub on_full: config::OnFull,
+    /// When a queue goes on to its next file.
+    pub rotation: Rotation,
+    /// How files are compressed.
+    pub compress: config::Compress,
+    /// Cores for that, which no queue has.
+    pub spare_cores: Vec<usize>,
+    /// What stays of finished files.
+    pub retention: Retention,
+    /// The program to run after each finished file.
+    pub hook: Option<PathBuf>,
+    /// The folder of indexes of finished files.
+    pub index_dir: Option<PathBuf>,
+    /// What becomes of tags that the NIC takes off.
+    pub vlan: config::Vlan,
+}
+
+/// When a queue goes on to its next file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Rotation {
+    /// Before a file would grow beyond so many bytes; 0: never.
+    pub size: u64,
+    /// At every multiple of so many nanoseconds of the wall clock; 0: never.
+    pub period_ns: u64,
+}
+
+/// What may stay of finished files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Retention {
+    /// In bytes.
+    pub keep: config::Keep,
+    /// In files; 0: any number.
+    pub files: u64,
+}
+
+impl Retention {
+    /// Whether nothing is ever deleted.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl OutputPlan {
+    /// As configured; queues have their cores already.
+    ///
+    /// # Errors
+    /// The hook's path cannot be made absolute.
+    pub(super) fn new(
+        output: &OutputConfig,
+        queues: &[QueuePlan],
+        notes: &mut Vec<String>,
+    ) -> Result<Self, Error> {
+        let stdout = output.is_stdout();
+        let to_files = output.format != config::Format::None && !stdout;
+        Ok(Self {
+            dir: to_files.then(|| output.dir.clone()),
+            stdout,
+            order: output.order,
+            format: output.format,
+            buffer: output.buffer.0,
+            on_full: output.on_full(),
+            rotation: Rotation {
+                size: output.rotate_size.0,
+                period_ns: u64::try_from(output.rotate_time.0.as_nanos()).unwrap_or(u64::MAX),
+            },
+            compress: output.compress,
+            spare_cores: spare_cores(output, queues, &super::queues::allowed(), notes),
+            retention: Retention {
+                keep: output.keep,
+                files: output.keep_files,
+            },
+            hook: hook(output)?,
+            index_dir: (!output.index_dir.as_os_str().is_empty()).then(|| output.index_dir.clone()),
+            vlan: output.vlan,
+        })
+    }
+
+    /// Plain pcap files in `dir`, with `buffer` bytes of write buffers: one for each queue, never rotated or deleted.
+    #[must_use]
+    pub fn pcap(dir: &Path, buffer: u64) -> Self {
+        Self {
+            dir: Some(dir.to_owned()),
+            stdout: false,
+            order: config::Order::Queue,
+            format: config::Format::Pcap,
+            buffer,
+            on_full: config::OnFull::Hold,
+            rotation: Rotation::default(),
+            compress: config::Compress::None,
+            spare_cores: Vec::new(),
+            retention: Retention::default(),
+            hook: None,
+            index_dir: None,
+            vlan: config::Vlan::Restore,
+        }
+    }
+}
+
+/// Cores that compress: those this process may use and no loop or parser has.
+fn spare_cores(
+    output: &config::OutputConfig,
+    queues: &[QueuePlan],
+    allowed: &[usize],
+    notes: &mut Vec<String>,
+) -> Vec<usize> {
+    if output.compress == config::Compress::None || output.format == config::Format::None {
+        return Vec::new();
+    }
+    let cores: Vec<usize> = allowed
+        .iter()
+        .copied()
+        .filter(|id| {
+            let taken = |queue: &QueuePlan| {
+                queue.core == *id || queue.parsers.iter().any(|seat| seat.core == *id)
+            };
+            !queues.iter().any(taken)
+        })
+        .collect();
+    if cores.is_empty() {
+        notes.push(
+            "output.compress: every core has a loop or a parser, so compression takes time from them; name fewer capture.cores"
+                .into(),
+        );
+    }
+    cores
+}
+
+/// The hook, by a path that does not depend on PATH.
+fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
+    if output.hook.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    std::path::absolute(&output.hook)
+        .map(Some)
+        .map_err(|e| Error::config("output.hook", output.hook.display(), e))
+}
+
+/// What flow records are written.
+pub(super) fn flows(
+    flows: &config::FlowsConfig,
+    output: Option<&Path>,
+    stages: usize,
+) -> Result<FlowsPlan, Error> {
+    if !cfg!(feature = "flows") {
+        return Err(Error::config(
+            "flows",
+            flows.dir.display(),
+            "this build has no flow records; build it with cargo's feature `flows`",
+        ));
+    }
+    let same = |output: &Path| {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        real(output) == real(&flows.dir)
+    };
+    if output.is_some_and(same) {
+        return Err(Error::config(
+            "flows.dir",
+            flows.dir.display(),
+            "output.dir holds capture files only; name another folder",
+        ));
+    }
+    let nanoseconds = |span: config::Span| u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX);
+    Ok(FlowsPlan {
+        dir: flows.dir.clone(),
+        interval_ns: nanoseconds(flows.interval),
+        active_ns: nanoseconds(flows.active),
+        idle_ns: nanoseconds(flows.idle),
+        capacity: FlowsPlan::capacity_of(flows.memory.0 / stages.max(1) as u64),
+    })
+}

@@ -1,0 +1,175 @@
+//! How many queues there are, on which cores, and how flows are spread over them.
+
+use crate::{
+    Error,
+    config::{self, Config},
+    device::DeviceFacts,
+    pipeline::ParserCpu,
+};
+use serde::Serialize;
+use wqcap_rss::table::IndirectionTable;
+
+/// One receive queue: an `ibv_wq` with its CQ, polled on one core.
+#[derive(Clone, Debug, Serialize)]
+pub struct QueuePlan {
+    /// Number, from 0; it is in the file's name.
+    pub index: u16,
+    /// CPU the loop is pinned to.
+    pub core: usize,
+    /// Another loop or a parser has the same core: an empty poll yields instead of spinning.
+    pub shared_core: bool,
+    /// Where its parsers run; none with an inline pipeline.
+    pub parsers: Vec<ParserCpu>,
+}
+
+/// Most queues a plan has by default.
+const DEFAULT_QUEUES: usize = 8;
+
+/// The CPUs that this process may run on.
+pub(super) fn allowed() -> Vec<usize> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    cores.iter().map(|core| core.id).collect()
+}
+
+/// How many queues, and on which cores: those configured, else the `near` ones of the `allowed`.
+pub(super) fn queues(
+    config: &Config,
+    device: &DeviceFacts,
+    allowed: &[usize],
+    near: &[usize],
+    notes: &mut Vec<String>,
+) -> Result<Vec<QueuePlan>, Error> {
+    let cores = match &config.capture.cores {
+        Some(cores) => {
+            if let Some(core) = cores.iter().find(|c| !allowed.contains(c)) {
+                return Err(Error::config(
+                    "capture.cores",
+                    core,
+                    format!("this process may run on {allowed:?}"),
+                ));
+            }
+            cores.clone()
+        }
+        None => near.to_vec(),
+    };
+    if cores.is_empty() {
+        return Err(Error::config(
+            "capture.cores",
+            "[]",
+            "name at least one core, or leave the key out",
+        ));
+    }
+    let usual = match config.capture.mode {
+        // One is all it takes: see `Steering`.
+        config::Mode::Sniffer => 1,
+        _ => cores.len().min(DEFAULT_QUEUES),
+    };
+    let count = config.capture.queues.map_or(usual, usize::from);
+    let most = device.caps.max_wq.min(device.caps.max_table) as usize;
+    if count == 0 || count > most {
+        return Err(Error::config(
+            "capture.queues",
+            count,
+            format!("{} takes 1 to {most}", device.name),
+        ));
+    }
+    if count > cores.len() {
+        notes.push(format!("capture.queues = {count}, but there are {} cores for them: loops share cores and yield when empty", cores.len()));
+    }
+    let loops: Vec<usize> = (0..count).map(|i| cores[i % cores.len()]).collect();
+    let parsers = match config.pipeline.mode {
+        config::PipelineMode::Inline => Vec::new(),
+        config::PipelineMode::Fanout => {
+            let wanted = count * usize::from(config.pipeline.parsers_per_queue);
+            parser_cores(&loops, near, wanted, notes)
+        }
+    };
+    let is_shared = |core: usize| {
+        let threads = loops.iter().chain(&parsers).filter(|it| **it == core);
+        threads.count() > 1
+    };
+    let mut parser_cpus = parsers.iter().map(|&core| ParserCpu {
+        core,
+        shared_core: is_shared(core),
+    });
+    let queue = |(index, &core)| QueuePlan {
+        index,
+        core,
+        shared_core: is_shared(core),
+        parsers: parser_cpus.by_ref().take(parsers.len() / count).collect(),
+    };
+    Ok((0..).zip(&loops).map(queue).collect())
+}
+
+/// Cores for so many parsers: those that no loop has, in turn; all, where loops have all.
+fn parser_cores(
+    loops: &[usize],
+    near: &[usize],
+    wanted: usize,
+    notes: &mut Vec<String>,
+) -> Vec<usize> {
+    let free: Vec<usize> = near
+        .iter()
+        .copied()
+        .filter(|core| !loops.contains(core))
+        .collect();
+    let cores = if free.is_empty() { near } else { &free };
+    if free.len() < wanted {
+        notes.push(format!(
+            "pipeline.parsers_per_queue: {wanted} parsers, but {} cores beside those of the loops: they share cores; \
+             fewer capture.queues leave more",
+            free.len()
+        ));
+    }
+    cores.iter().copied().cycle().take(wanted).collect()
+}
+
+/// The allowed CPUs of the device's NUMA node; all allowed ones where there is none to prefer.
+pub(super) fn near(node: Option<u32>, allowed: &[usize]) -> Vec<usize> {
+    let list = node.and_then(|n| {
+        std::fs::read_to_string(format!("/sys/devices/system/node/node{n}/cpulist")).ok()
+    });
+    let on_node: Vec<usize> = list.map(|l| cpus(l.trim())).unwrap_or_default();
+    let both: Vec<usize> = allowed
+        .iter()
+        .copied()
+        .filter(|c| on_node.contains(c))
+        .collect();
+    if both.is_empty() {
+        allowed.to_vec()
+    } else {
+        both
+    }
+}
+
+/// The kernel's list form, `0-3,8`.
+pub(super) fn cpus(list: &str) -> Vec<usize> {
+    list.split(',')
+        .filter_map(|part| {
+            let (a, b) = part.split_once('-').unwrap_or((part, part));
+            Some(a.parse::<usize>().ok()?..=b.parse::<usize>().ok()?)
+        })
+        .flatten()
+        .collect()
+}
+
+/// The shared indirection table.
+pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16>, Error> {
+    let size = config.rss.table_size;
+    if size > most {
+        return Err(Error::config(
+            "rss.table_size",
+            size,
+            format!("the device takes a power of two up to {most}"),
+        ));
+    }
+    let queues = u16::try_from(queues).unwrap_or(u16::MAX);
+    let table = IndirectionTable::new(size, queues, &config.rss.weights)
+        .map_err(|e| Error::config("rss.table_size", size, e))?;
+    Ok(table.entries().to_vec())
+}
+
+/// As [`Plan::stages`].
+pub(super) fn stages(queues: &[QueuePlan]) -> usize {
+    queues.iter().map(|queue| queue.parsers.len().max(1)).sum()
+}

@@ -1,0 +1,137 @@
+//! Which device and port are captured, and what that takes from the kernel.
+
+use crate::{
+    Error,
+    config::{self, Config},
+    device::{DeviceFacts, PortFacts, management},
+};
+
+/// The device the configuration means.
+pub(super) fn device<'d>(
+    config: &Config,
+    devices: &'d [DeviceFacts],
+) -> Result<&'d DeviceFacts, Error> {
+    let names = || {
+        devices
+            .iter()
+            .map(|d| d.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let known = || {
+        if devices.is_empty() {
+            "there is no RDMA device".to_owned()
+        } else {
+            format!("there are: {}", names())
+        }
+    };
+    let device = match (&config.device.name, &config.device.netdev) {
+        (Some(name), _) => devices
+            .iter()
+            .find(|d| d.name == *name)
+            .ok_or_else(|| Error::config("device.name", name, known()))?,
+        (None, Some(netdev)) => devices
+            .iter()
+            .find(|d| d.ports.iter().any(|p| p.netdev.as_ref() == Some(netdev)))
+            .ok_or_else(|| {
+                Error::config(
+                    "device.netdev",
+                    netdev,
+                    format!("no RDMA device has this interface; {}", known()),
+                )
+            })?,
+        (None, None) => match devices {
+            [] => {
+                return Err(Error::Device(
+                    "there is no RDMA device on this machine".into(),
+                ));
+            }
+            [one] => one,
+            _ => {
+                return Err(Error::Device(format!(
+                    "there are several RDMA devices ({}): set device.name or device.netdev",
+                    names()
+                )));
+            }
+        },
+    };
+    if device.missing.is_empty() {
+        Ok(device)
+    } else {
+        Err(Error::Device(format!(
+            "{} cannot capture: it lacks {}",
+            device.name,
+            device.missing.join(", ")
+        )))
+    }
+}
+
+/// What a mode takes from the kernel: a port that the machine is reached by is refused.
+pub(super) fn stolen(
+    config: &Config,
+    device: &DeviceFacts,
+    port: &PortFacts,
+    notes: &mut Vec<String>,
+) -> Result<(), Error> {
+    match config.capture.mode {
+        config::Mode::Sniffer => {
+            notes.push(
+                "mode \"sniffer\": the port's own transmissions are captured too, RoCE among them"
+                    .into(),
+            );
+            return Ok(());
+        }
+        config::Mode::Filtered => {
+            let refused = if config.capture.filter.trim().is_empty() {
+                ""
+            } else {
+                ", also where the filter then refuses it"
+            };
+            notes.push(format!("mode \"filtered\": the kernel no longer gets what the rules take{refused}; fragments have no ports and match no rule with ports"));
+            return Ok(());
+        }
+        config::Mode::Steal => {}
+    }
+    let Some(netdev) = &port.netdev else {
+        return Ok(());
+    };
+    if device.software {
+        // The software NIC copies what its interface receives.
+        return Ok(());
+    }
+    notes.push(format!("mode \"steal\": the kernel gets nothing that arrives on {netdev} while this runs; its own transmissions are not seen"));
+    match management::why(netdev) {
+        Some(why) if !config.capture.steal_management => Err(Error::config(
+            "capture.mode",
+            "steal",
+            format!(
+                "{netdev} {why}, which would be cut off; take another port, mode \"filtered\" or \"sniffer\", or set capture.steal_management = true"
+            ),
+        )),
+        Some(why) => {
+            notes.push(format!(
+                "capture.steal_management: {netdev} {why}; it is cut off while this runs"
+            ));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// The port the configuration means.
+pub(super) fn port<'d>(config: &Config, device: &'d DeviceFacts) -> Result<&'d PortFacts, Error> {
+    let number = config.device.port;
+    let port = device.ports.iter().find(|it| it.number == number);
+    let port = port.ok_or_else(|| {
+        let there = format!("{} has ports 1 to {}", device.name, device.ports.len());
+        Error::config("device.port", number, there)
+    })?;
+    if port.ethernet {
+        return Ok(port);
+    }
+    Err(Error::config(
+        "device.port",
+        number,
+        "its link layer is not Ethernet; only Ethernet ports can be captured",
+    ))
+}

@@ -1,0 +1,289 @@
+//! Tables of cases: what a configuration means on a device, without a device.
+
+use super::*;
+use crate::device::{DeviceCaps, PortFacts, port_topology::Place};
+
+/// A device that can do everything, with one port that nothing else uses.
+fn device() -> DeviceFacts {
+    DeviceFacts {
+        name: "mlx5_0".into(),
+        node_guid: "0000:0000:0000:0001".into(),
+        firmware: "16.35.2000".into(),
+        vendor_part: (0x15b3, 0x1017),
+        numa_node: None,
+        caps: DeviceCaps {
+            max_wq: 64,
+            max_wq_wr: 32_768,
+            max_sge: 16,
+            max_table: 256,
+            max_cqe: 1 << 22,
+            max_cq_period: 0xffff,
+            rss_toeplitz: true,
+            rss_fields: u64::MAX,
+            cvlan_stripping: true,
+            scatter_fcs: true,
+            delay_drop: true,
+            end_padding: true,
+            tunnels: crate::verbs::TunnelOffloads {
+                vxlan: true,
+                gre: true,
+                ..Default::default()
+            },
+            clock_khz: 1_000_000,
+            timestamp_mask: u64::MAX,
+            real_time: false,
+        },
+        delay_drop: None,
+        ports: vec![PortFacts {
+            number: 1,
+            state: "ACTIVE".into(),
+            ethernet: true,
+            rate_gbps: 100.0,
+            netdev: None,
+            mtu: Some(1500),
+            place: Place::default(),
+        }],
+        direct: true,
+        software: false,
+        missing: Vec::new(),
+    }
+}
+
+fn config(text: &str) -> Config {
+    Config::with_overrides(text, &[]).expect("a configuration")
+}
+
+/// What `change` takes from the device makes `text` an error that names `words`.
+type Refusal = (&'static str, fn(&mut DeviceFacts), &'static [&'static str]);
+
+#[test]
+fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
+    let all: &[Refusal] = &[
+        (
+            "[device]\nport = 2",
+            |_| {},
+            &["device.port", "2", "ports 1 to 1"],
+        ),
+        (
+            "",
+            |it| it.ports[0].ethernet = false,
+            &["device.port", "Ethernet"],
+        ),
+        (
+            "[device]\nname = \"mlx5_9\"",
+            |_| {},
+            &["device.name", "mlx5_9", "mlx5_0"],
+        ),
+        (
+            "",
+            |it| it.missing = vec!["ibv_create_wq".into()],
+            &["mlx5_0", "ibv_create_wq"],
+        ),
+        (
+            "[capture]\nqueues = 65",
+            |_| {},
+            &["capture.queues", "65", "1 to 64"],
+        ),
+        (
+            "[capture]\nring = 1000",
+            |_| {},
+            &["capture.ring", "1000", "1024"],
+        ),
+        (
+            "[capture]\nring = 65536",
+            |_| {},
+            &["capture.ring", "65536", "32768"],
+        ),
+        (
+            "[capture]\nmax_sge = 17",
+            |_| {},
+            &["capture.max_sge", "17", "1 to 16"],
+        ),
+        (
+            "[capture]\nbuffer = 32",
+            |_| {},
+            &["capture.buffer", "64 bytes"],
+        ),
+        (
+            "[rss]\ntable_size = 512",
+            |_| {},
+            &["rss.table_size", "512", "256"],
+        ),
+        (
+            "[rss]\ninner = true",
+            |it| it.caps.tunnels.gre = false,
+            &["rss.inner", "GRE"],
+        ),
+        (
+            "[rss]\nrespread = true\n[capture]\nqueues = 1",
+            |_| {},
+            &["rss.respread", "one queue"],
+        ),
+        (
+            "[wq]\nscatter_fcs = true",
+            |it| it.caps.scatter_fcs = false,
+            &["wq.scatter_fcs", "SCATTER_FCS"],
+        ),
+        (
+            "[wq]\ndelay_drop = true",
+            |it| it.caps.delay_drop = false,
+            &["wq.delay_drop", "DELAY_DROP"],
+        ),
+        (
+            "[wq]\ncvlan_stripping = true",
+            |it| it.direct = false,
+            &["wq.cvlan_stripping", "output.vlan"],
+        ),
+        (
+            "[capture]\nverify_fcs = true",
+            |_| {},
+            &["capture.verify_fcs", "wq.scatter_fcs"],
+        ),
+    ];
+    for (text, change, words) in all {
+        let mut device = device();
+        change(&mut device);
+        // What no device can do is refused before there is one.
+        let error = match Config::with_overrides(text, &[]) {
+            Ok(config) => Plan::new(&config, &[device]).expect_err(text).to_string(),
+            Err(e) => e.to_string(),
+        };
+        for word in *words {
+            assert!(
+                error.contains(word),
+                "{text:?}: {word:?} is not in {error:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn several_devices_take_a_name() {
+    let mut other = device();
+    other.name = "mlx5_1".into();
+    let devices = [device(), other];
+    let error = Plan::new(&config(""), &devices)
+        .expect_err("two")
+        .to_string();
+    assert!(error.contains("mlx5_0, mlx5_1"), "{error}");
+    let plan = Plan::new(&config("[device]\nname = \"mlx5_1\""), &devices).expect("a plan");
+    assert_eq!(plan.device.name, "mlx5_1");
+}
+
+#[test]
+fn queues_go_to_the_near_cores_in_turn_and_share_them_when_there_are_too_few() {
+    // Configuration, allowed, near: the cores of the loops, those of the parsers, whether there is a note.
+    type Case = (
+        &'static str,
+        &'static [usize],
+        &'static [usize],
+        &'static [usize],
+        &'static [usize],
+        bool,
+    );
+    let all: &[Case] = &[
+        ("queues = 2", &[0, 1, 2, 3], &[2, 3], &[2, 3], &[], false),
+        ("queues = 3", &[0, 1], &[0, 1], &[0, 1, 0], &[], true),
+        ("cores = [3, 1]", &[0, 1, 2, 3], &[0], &[3, 1], &[], false),
+        (
+            "mode = \"sniffer\"",
+            &[0, 1, 2],
+            &[0, 1, 2],
+            &[0],
+            &[],
+            false,
+        ),
+        (
+            "queues = 2\n[pipeline]\nmode = \"fanout\"",
+            &[0, 1, 2, 3],
+            &[0, 1, 2, 3],
+            &[0, 1],
+            &[2, 3],
+            false,
+        ),
+        (
+            "queues = 2\n[pipeline]\nmode = \"fanout\"",
+            &[0, 1],
+            &[0, 1],
+            &[0, 1],
+            &[0, 1],
+            true,
+        ),
+    ];
+    for (text, allowed, near, loops, parsers, noted) in all {
+        let mut notes = Vec::new();
+        let config = config(&format!("[capture]\n{text}"));
+        let queues = queues::queues(&config, &device(), allowed, near, &mut notes).expect(text);
+        let cores: Vec<_> = queues.iter().map(|it| it.core).collect();
+        assert_eq!(cores, *loops, "{text}");
+        let seats: Vec<_> = queues
+            .iter()
+            .flat_map(|it| &it.parsers)
+            .map(|it| it.core)
+            .collect();
+        assert_eq!(seats, *parsers, "{text}");
+        assert_eq!(!notes.is_empty(), *noted, "{text}: {notes:?}");
+        let all: Vec<_> = cores.iter().chain(&seats).collect();
+        for queue in &queues {
+            let users = all.iter().filter(|it| ***it == queue.core).count();
+            assert_eq!(queue.shared_core, users > 1, "{text}");
+        }
+    }
+    let mut notes = Vec::new();
+    let config = config("[capture]\ncores = [7]");
+    let error =
+        queues::queues(&config, &device(), &[0, 1], &[0], &mut notes).expect_err("not allowed");
+    assert!(
+        error.to_string().contains("capture.cores") && error.to_string().contains("[0, 1]"),
+        "{error}"
+    );
+}
+
+#[test]
+fn stamps_follow_the_configuration_as_far_as_the_device_can() {
+    for (text, clock_khz, expected) in [
+        ("", 1000, Stamps::HardwareSystem),
+        ("clock = \"nic\"", 1000, Stamps::HardwareNic),
+        ("timestamps = \"software\"", 1000, Stamps::Software),
+        ("", 0, Stamps::Software),
+    ] {
+        let mut device = device();
+        device.caps.clock_khz = clock_khz;
+        let plan = Plan::new(&config(&format!("[capture]\n{text}")), &[device]).expect(text);
+        assert_eq!(plan.stamps, expected, "{text}");
+        let noted = plan
+            .notes
+            .iter()
+            .any(|it| it.contains("capture.timestamps"));
+        assert_eq!(noted, clock_khz == 0, "{text}");
+    }
+}
+
+#[test]
+fn the_kernel_s_cpu_lists_are_read() {
+    assert_eq!(queues::cpus("0-3,8"), [0, 1, 2, 3, 8]);
+    assert_eq!(queues::cpus("5"), [5]);
+    assert_eq!(queues::cpus(""), [] as [usize; 0]);
+}
+
+#[test]
+fn output_settings_arrive_as_they_were_declared() {
+    let text = "[output]\nformat = \"pcap\"\norder = \"time\"\non_full = \"hold\"\nkeep = \"80%\"\nkeep_files = 9\nrotate_size = \"1MiB\"";
+    let output = Plan::new(&config(text), &[device()])
+        .expect("a plan")
+        .output;
+    assert_eq!(
+        (output.order, output.on_full),
+        (config::Order::Time, config::OnFull::Hold)
+    );
+    assert_eq!(
+        output.retention,
+        Retention {
+            keep: config::Keep::Percent(80),
+            files: 9
+        }
+    );
+    assert_eq!(output.rotation.size, 1 << 20);
+    let none = Plan::new(&config("[output]\nformat = \"none\""), &[device()]).expect("a plan");
+    assert_eq!(none.output.dir, None);
+}
