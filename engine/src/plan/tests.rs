@@ -27,7 +27,6 @@ fn device() -> DeviceFacts {
             tunnels: crate::verbs::TunnelOffloads {
                 vxlan: true,
                 gre: true,
-                ..Default::default()
             },
             clock_khz: 1_000_000,
             timestamp_mask: u64::MAX,
