@@ -87,11 +87,22 @@ fn member(dir: &Path) -> PathBuf {
     dir.join(MEMBERS).join(std::process::id().to_string())
 }
 
+/// In memory where it can be: the tree is some hundred files, written and removed by every program that starts, and a
+/// file system on a disk may take longer to find inodes for them than the program runs.
 fn base() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-        Some(dir) if dir.is_absolute() && dir.is_dir() => dir,
-        _ => PathBuf::from("/tmp"),
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    if let Some(dir) = own.filter(|dir| dir.is_absolute() && dir.is_dir()) {
+        return dir;
     }
+    let shared = ["/dev/shm", "/tmp"].map(PathBuf::from);
+    let first = shared.into_iter().find(|dir| is_for_all(dir));
+    first.unwrap_or_else(|| "/tmp".into())
+}
+
+/// Whether every user may make folders there, and nobody remove another's.
+fn is_for_all(dir: &Path) -> bool {
+    const STICKY: u32 = 0o1777;
+    fs::metadata(dir).is_ok_and(|it| it.is_dir() && it.mode() & STICKY == STICKY)
 }
 
 /// Containers may share a `/tmp` and not their processes: a pid means something in its own

@@ -77,7 +77,7 @@ impl Own {
         if on_model {
             // Its wires and what it shows in place of sysfs are files, which the engine knows nothing of.
             read.push("/".into());
-            write.push(model_base());
+            write.extend(model_base());
         }
         let listen = settings.metrics.iter().map(|it| it.listen.port()).collect();
         Self {
@@ -158,11 +158,10 @@ fn made(folder: &Path) -> PathBuf {
     folder.to_owned()
 }
 
-/// Where the software NIC has its scratch folder, which it removes at the end.
-fn model_base() -> PathBuf {
-    let own = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    own.filter(|it| it.is_absolute() && it.is_dir())
-        .unwrap_or_else(|| "/tmp".into())
+/// Where the software NIC has its scratch folder, which it removes at the end; it tells of it in the environment.
+fn model_base() -> Option<PathBuf> {
+    let scratch = env::var_os("MLX5_MODEL_DIR").map(PathBuf::from)?;
+    scratch.parent().map(Path::to_owned)
 }
 
 #[cfg(test)]

@@ -79,12 +79,16 @@ impl Drop for DeviceList {
     }
 }
 
-/// Names of the RDMA devices on this machine, in the library's order; none where there is no RDMA at all.
+/// Names of the RDMA devices on this machine, `mlx5_2` before `mlx5_10`; none where there is no RDMA at all. The
+/// library's order may be that of a directory: anything.
 ///
 /// # Errors
 /// The library cannot enumerate.
 pub fn names() -> Result<Vec<String>, Error> {
-    Ok(DeviceList::get()?.iter().map(|(_, name)| name).collect())
+    let list = DeviceList::get()?;
+    let mut names: Vec<_> = list.iter().map(|(_, name)| name).collect();
+    names.sort_unstable_by(|a, b| a.len().cmp(&b.len()).then_with(|| a.cmp(b)));
+    Ok(names)
 }
 
 /// Lets objects be released whose device has gone away under them. The kernel, which has freed them then, answers EIO
