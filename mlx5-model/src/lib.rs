@@ -11,9 +11,9 @@
 //! | `steering` | flow rules and RSS: which queues a frame goes to |
 //! | `wire` | where frames come from and go to |
 //! | `settings` | the environment's settings, parsed and checked |
-//! | `objects` | handles and the tables behind them |
+//! | `handles` | handles and the tables behind them |
 //! | `frame` | a frame as the NIC's parser sees it, and checksums |
-//! | `process` | descriptors, the C library's own functions, threads, capabilities |
+//! | `process` | descriptors, the C library's own functions, memory, threads, capabilities |
 //! | `abi` | layouts, generated from the system headers |
 //!
 //! Nothing here knows the capture engine. Unsafe code lives in the modules that opt in by a
@@ -26,7 +26,7 @@
 mod abi;
 mod device;
 mod frame;
-mod objects;
+mod handles;
 mod preload;
 mod process;
 mod settings;

@@ -238,9 +238,9 @@ fn a_slow_bus_loses_nothing_on_a_lossless_wire() {
 fn a_fault_that_cannot_be_is_refused() {
     let dir = Dir::new();
     for (i, (fault, says)) in [
-        ("fire@ms=1", "\"fire\" is no fault"),
+        ("fire@ms=1", "\"fire\" is not a fault"),
         ("wq_fatal", "@frames=N or @ms=N"),
-        ("port_down:for=x@ms=1", "for=x is no number"),
+        ("port_down:for=x@ms=1", "for=x is not a number"),
         ("device_fatal:port=2@ms=1", "there is no port 2"),
     ]
     .into_iter()

@@ -1,11 +1,10 @@
-//! The NIC's free-running clock, and the two pages through which programs read it.
+//! The NIC's clock, and the two pages through which programs read it.
 //!
-//! May import `abi`, `fds` and `memory`. Invariants: the time that the device goes by never steps back;
-//! what it shows starts from the host's time and then drifts from it, as a NIC's does, and steps only by
-//! [`Clock::jump`]; both pages are refreshed only by who holds the device, the counter's at each tick, the
-//! info page as seldom as a driver does; the device keeps mappings of its own, because libmlx5 unmaps its
-//! own before it closes the device. The info page speaks of the clock as a driver would that knows its
-//! nominal rate alone.
+//! Imports `abi` and `process`. Invariants: the device's own time never steps back; the time that the clock shows
+//! begins at the host's time, then drifts from it as a NIC's does, and steps only by [`Clock::jump`]; only the holder
+//! of the device refreshes the pages: the counter at each tick, the info page as rarely as a driver does; the device has
+//! mappings of its own, because libmlx5 unmaps its own before it closes the device. The info page describes the clock
+//! as a driver would that knows only its nominal rate.
 
 #![allow(unsafe_code)]
 
@@ -14,18 +13,17 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use crate::abi::bytes_of;
 use crate::abi::{self, mlx5_ib_clock_info};
-use crate::device::memory::bytes_of;
 use crate::process::{Errno, real};
 
-/// What every mapping of the device is: one page.
+/// Size of every mapping of the device.
 pub const PAGE: usize = 4096;
 /// `mlx5_ib_clock_info.shift`: with it, `mult` has 24 bits behind the point.
 const SHIFT: u32 = 24;
 
-/// How often the info page is brought up to date, in nanoseconds. A driver does so before the counter outruns `mult`,
-/// with interrupts off. The device's thread can be preempted in the middle of it, and then every reader is told to come
-/// again: so it is seldom.
+/// How often the info page is updated. A driver does so before the counter outruns `mult`, with interrupts off. The
+/// device's thread can be preempted in the middle of it, and then every reader has to retry: so it is rare.
 const REFRESH_NS: u64 = 1_000_000_000;
 
 /// A page that the device writes and programs map read-only.
@@ -34,8 +32,8 @@ struct Page {
     base: *mut u8,
 }
 
-// SAFETY: the mapping lives as long as the page, and is only stored to through atomics by the one
-// thread that holds the device.
+// SAFETY: the mapping lives as long as the page, and only the thread that holds the device stores to it,
+// through atomics.
 unsafe impl Send for Page {}
 
 impl Page {
@@ -55,7 +53,11 @@ impl Page {
         })
     }
 
+    /// Maps the page into the program, for reading only.
     fn map(&self, addr: *mut c_void, prot: c_int, flags: c_int) -> Result<*mut c_void, Errno> {
+        if prot & libc::PROT_WRITE != 0 {
+            return Err(libc::EPERM);
+        }
         real::mmap(
             addr,
             PAGE,
@@ -67,8 +69,7 @@ impl Page {
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the page is mapped, aligned, and as long as it says; a multiple of 8 below it holds
-        // an aligned u64.
+        // SAFETY: the page is mapped, aligned and PAGE long; a multiple of 8 below that holds an aligned u64.
         unsafe { &*self.base.add(offset % PAGE / 8 * 8).cast::<AtomicU64>() }
     }
 
@@ -80,24 +81,24 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this page's own, and nothing borrows it any more.
+        // SAFETY: the mapping belongs to this page, and nothing borrows it any more.
         unsafe { libc::munmap(self.base.cast(), PAGE) };
     }
 }
 
-/// Time as a burst sees it.
+/// The time of a burst.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
-    /// What the device goes by: pacing, timeouts.
+    /// The device's own, for pacing and timeouts.
     pub ns: u64,
-    /// What its clock shows: timestamps. It is the same, as long as the clock has not jumped.
+    /// The clock's, for timestamps: the same, unless the clock drifts or has jumped.
     pub shown_ns: u64,
-    /// The clock's rate; timestamps count in it.
+    /// The clock's rate, the unit of timestamps.
     pub khz: u64,
 }
 
 impl Now {
-    /// What the clock's counter reads at a time: a completion's timestamp.
+    /// The clock's counter at a time: a completion's timestamp.
     #[inline]
     pub fn cycles(&self, ns: u64) -> u64 {
         if self.khz == 1_000_000 {
@@ -119,9 +120,9 @@ pub struct Clock {
     jumped_ns: i64,
     /// How much faster than its nominal rate the clock runs, in parts per million.
     drift_ppm: i32,
-    /// Until when the info page stands as it does in the middle of an update.
+    /// Until when the info page reads as in the middle of an update.
     updating_until_ns: u64,
-    /// When the info page is to be brought up to date.
+    /// When the info page is to be updated.
     refresh_ns: u64,
     /// PRM "Initialization segment", `internal_timer_h` and `_l`: two big-endian words.
     counter: Page,
@@ -130,10 +131,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock of that nominal rate, off it by so many parts per million, that begins at host time.
-    ///
-    /// # Errors
-    /// When there is no memory for the pages.
+    /// A clock of a nominal rate that it exceeds by `drift_ppm`, beginning at host time. Fails when there is no memory
+    /// for the pages.
     pub fn new(khz: u64, drift_ppm: i32) -> Result<Self, Errno> {
         let epoch_ns = read_clock(libc::CLOCK_REALTIME);
         let mut clock = Self {
@@ -149,7 +148,7 @@ impl Clock {
             info: Page::new(c"mlx5-clock-info")?,
         };
         clock.write_constants();
-        clock.show();
+        clock.refresh_pages();
         Ok(clock)
     }
 
@@ -171,38 +170,38 @@ impl Clock {
         }
     }
 
-    /// Reads the time and refreshes the pages; gives the time in ns.
+    /// Reads the time and refreshes the pages; returns the time in ns.
     pub fn tick(&mut self) -> u64 {
         self.advance(read_clock(libc::CLOCK_MONOTONIC_RAW).saturating_sub(self.began))
     }
 
-    /// The same, so many ns after the clock began.
+    /// [`Clock::tick`] at `elapsed` ns after the clock began.
     fn advance(&mut self, elapsed: u64) -> u64 {
         self.now_ns = self.now_ns.max(self.epoch_ns + elapsed);
-        self.show();
+        self.refresh_pages();
         self.now_ns
     }
 
-    /// Brings the pages to the time of the last tick.
-    fn show(&mut self) {
+    /// Refreshes the pages.
+    fn refresh_pages(&mut self) {
         let shown_ns = self.shown_ns();
         let cycles = self.cycles(shown_ns);
-        // One store: the reader's two words belong together.
+        // One store: the reader's two words must agree.
         self.counter
             .word(0)
             .store(cycles.to_be(), Ordering::Release);
         if self.now_ns >= self.refresh_ns {
-            self.refresh(shown_ns, cycles);
+            self.refresh_info(shown_ns, cycles);
         }
     }
 
-    /// Brings the info page up to date, unless it is to stand in the middle of that for a while yet.
+    /// Updates the info page, unless it is to read as in the middle of an update.
     #[cold]
-    fn refresh(&mut self, shown_ns: u64, cycles: u64) {
+    fn refresh_info(&mut self, shown_ns: u64, cycles: u64) {
         let sign = self.info.half(offset_of!(mlx5_ib_clock_info, sign));
-        let turn = sign.load(Ordering::Relaxed);
+        let count = sign.load(Ordering::Relaxed);
         let updating = abi::MLX5_IB_CLOCK_INFO_KERNEL_UPDATING;
-        sign.store(turn | updating, Ordering::Relaxed);
+        sign.store(count | updating, Ordering::Relaxed);
         if self.now_ns < self.updating_until_ns {
             return;
         }
@@ -213,11 +212,11 @@ impl Clock {
         self.info
             .word(offset_of!(mlx5_ib_clock_info, cycles))
             .store(cycles, Ordering::Relaxed);
-        sign.store((turn & !updating).wrapping_add(2), Ordering::Release);
+        sign.store((count & !updating).wrapping_add(2), Ordering::Release);
         self.refresh_ns = self.now_ns + REFRESH_NS;
     }
 
-    /// What the clock shows at the time of the last tick.
+    /// The time that the clock showed at the last tick.
     pub fn shown_ns(&self) -> u64 {
         let elapsed = i128::from(self.now_ns - self.epoch_ns);
         let drifted = elapsed * i128::from(self.drift_ppm) / 1_000_000;
@@ -226,26 +225,26 @@ impl Clock {
             .saturating_add_signed(self.jumped_ns)
     }
 
-    /// Leaves the info page in the middle of an update for so long: whoever reads it is told to come again.
+    /// Leaves the info page in the middle of an update for `for_ns`: readers have to retry.
     pub fn keep_updating(&mut self, for_ns: u64) {
         self.updating_until_ns = self.now_ns.saturating_add(for_ns);
         self.refresh_ns = self.now_ns;
-        self.show();
+        self.refresh_pages();
     }
 
-    /// Lets what the clock shows step.
+    /// Steps the time that the clock shows.
     pub fn jump(&mut self, ns: i64) {
         self.jumped_ns = self.jumped_ns.saturating_add(ns);
         self.refresh_ns = self.now_ns;
-        self.show();
+        self.refresh_pages();
     }
 
-    /// The time of the last tick, in ns since 1970 by the NIC's reckoning.
+    /// The device's time at the last tick, in ns since 1970.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// What the counter reads at a time.
+    /// The counter at a time.
     fn cycles(&self, ns: u64) -> u64 {
         Now {
             ns,
@@ -255,40 +254,25 @@ impl Clock {
         .cycles(ns)
     }
 
-    /// Maps the counter's page (`MLX5_IB_MMAP_CORE_CLOCK`).
-    ///
-    /// # Errors
-    /// `EPERM` for a writable mapping, as the driver answers.
+    /// Maps the counter's page (`MLX5_IB_MMAP_CORE_CLOCK`). Fails with `EPERM` for a writable mapping, as the driver
+    /// does.
     pub fn map_counter(
         &self,
         addr: *mut c_void,
         prot: c_int,
         flags: c_int,
     ) -> Result<*mut c_void, Errno> {
-        read_only(prot)?;
         self.counter.map(addr, prot, flags)
     }
 
-    /// Maps the info page (`MLX5_IB_MMAP_CLOCK_INFO`).
-    ///
-    /// # Errors
-    /// As [`Clock::map_counter`].
+    /// Maps the info page (`MLX5_IB_MMAP_CLOCK_INFO`). Fails as [`Clock::map_counter`] does.
     pub fn map_info(
         &self,
         addr: *mut c_void,
         prot: c_int,
         flags: c_int,
     ) -> Result<*mut c_void, Errno> {
-        read_only(prot)?;
         self.info.map(addr, prot, flags)
-    }
-}
-
-fn read_only(prot: c_int) -> Result<(), Errno> {
-    if prot & libc::PROT_WRITE != 0 {
-        Err(libc::EPERM)
-    } else {
-        Ok(())
     }
 }
 
@@ -312,7 +296,7 @@ mod tests {
         u64::from_be(clock.counter.word(0).load(Ordering::Relaxed))
     }
 
-    /// The time and the count that the info page is of.
+    /// Time and counter in the info page.
     fn info(clock: &Clock) -> [u64; 2] {
         [8, 16].map(|at| clock.info.word(at).load(Ordering::Relaxed))
     }

@@ -1,9 +1,8 @@
 //! Each port's counters, in memory that every process of the tree shares.
 //!
-//! Imports nothing of the model; `sysfs` attaches the shared file and renders a counter when it is
-//! opened. Invariant: one table names each counter, so that its field, its file and its place in
-//! memory cannot disagree; a counter only ever grows, except that [`PortCounters::link_up`] is a
-//! state.
+//! Imports `process` and the settings' limits; `sysfs` renders a counter when its file is opened. Invariant: one
+//! table names each counter, so that its field, its file and its place in memory agree; a counter only ever grows,
+//! except that the link's state is 0 or 1.
 
 #![allow(unsafe_code)]
 
@@ -15,11 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::process::real;
-
-/// Devices at most: what the shared memory has room for.
-pub const DEVICES: usize = 32;
-/// Ports of a device at most.
-pub const PORTS: usize = 2;
+use crate::settings::{MAX_DEVICES, MAX_PORTS};
 
 /// The directory of a port in which a counter's file stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +35,9 @@ impl Group {
     }
 }
 
+/// The present value of a counter.
+pub type CounterValue = fn(&PortCounters) -> u64;
+
 macro_rules! counters {
     ($($(#[doc = $doc:expr])* $group:ident $name:ident $(as $file:literal)?;)*) => {
         /// One port's counters, named as their files in sysfs are.
@@ -52,7 +50,7 @@ macro_rules! counters {
             /// See `delay_drop_timeouts`.
             pub delay_drop_queues: AtomicU64,
             /// 1 while the link is up: behind `state`, `phys_state`, and the netdev's `carrier`.
-            pub link_up: AtomicU64,
+            link_up: AtomicU64,
         }
 
         impl PortCounters {
@@ -66,8 +64,8 @@ macro_rules! counters {
             }
         }
 
-        /// Every counter that has a file: where, under which name, and its value.
-        pub static FILES: &[(Group, &str, fn(&PortCounters) -> u64)] = &[
+        /// Every counter that has a file: its directory, its name, and its value.
+        pub static FILES: &[(Group, &str, CounterValue)] = &[
             $((Group::$group, counters!(@file $name $($file)?), |port| port.$name.load(Ordering::Relaxed)),)*
         ];
     };
@@ -186,6 +184,19 @@ counters! {
 }
 
 impl PortCounters {
+    /// Sets what `ports/<port>/state` and its kin show, in every process of the tree.
+    pub fn set_link_up(&self, up: bool) {
+        let was_up = self.link_up.swap(up.into(), Ordering::AcqRel) != 0;
+        if was_up && !up {
+            self.link_downed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the link is up.
+    pub fn is_link_up(&self) -> bool {
+        self.link_up.load(Ordering::Acquire) != 0
+    }
+
     /// Counts received frames: how many, their octets, and how many of them were multicast.
     pub fn received(&self, frames: u64, octets: u64, multicast: u64) {
         self.port_rcv_packets.fetch_add(frames, Ordering::Relaxed);
@@ -213,7 +224,8 @@ fn add_words(counter: &AtomicU64, octets: u64) {
 }
 
 /// Serves until, or unless, the shared file is attached: unit tests and an inert library.
-static LOCAL: [PortCounters; DEVICES * PORTS] = [const { PortCounters::zero() }; DEVICES * PORTS];
+static LOCAL: [PortCounters; MAX_DEVICES * MAX_PORTS] =
+    [const { PortCounters::zero() }; MAX_DEVICES * MAX_PORTS];
 static SHARED: AtomicPtr<PortCounters> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The counters of a device's port; ports count from 1.
@@ -223,10 +235,10 @@ static SHARED: AtomicPtr<PortCounters> = AtomicPtr::new(std::ptr::null_mut());
 pub fn port(device: usize, port: u8) -> &'static PortCounters {
     let port = usize::from(port);
     assert!(
-        device < DEVICES && (1..=PORTS).contains(&port),
+        device < MAX_DEVICES && (1..=MAX_PORTS).contains(&port),
         "mlx5_{device} port {port}"
     );
-    let index = device * PORTS + port - 1;
+    let index = device * MAX_PORTS + port - 1;
     let shared = SHARED.load(Ordering::Acquire);
     if shared.is_null() {
         return &LOCAL[index];

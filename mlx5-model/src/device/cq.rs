@@ -1,250 +1,55 @@
 //! Completion queues: CQEs with their owner bit, arming, moderation, overrun.
 //!
-//! May import `abi`, `event`, `memory`, `fds`. Invariants: a slot is written only while the consumer
-//! index says it is the NIC's (or the CQ was made to ignore overruns); the last word of a CQE, with
-//! opcode and owner in it, is stored last; an armed CQ fires once per arming, and after its CQEs can be
-//! seen.
+//! Imports `cqe`, `event` and `memory`. Invariants: a slot is written only while the consumer index says it is the
+//! NIC's (or the CQ ignores overruns); the last word of a CQE, with opcode and owner in it, is stored last; an armed
+//! CQ raises one event for each arming, after its CQEs are visible.
 //!
-//! The first CQE of a burst is held back and published after the others. A program polls that very
-//! slot: written at once, its cache line would change cores for each frame, and that, not the copying,
-//! would be what a frame costs. Since CQEs are consumed in order, nobody sees the difference, but that
-//! they come by the burst.
+//! The first CQE of a burst is held back and published after the others. A program polls that very slot: written at
+//! once, its cache line would change cores for each frame, and that, not the copying, would be what a frame costs.
+//! Since CQEs are consumed in order, the program sees no difference, except that they come in bursts.
 
 #![allow(unsafe_code)]
 
-use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::abi::{self, mlx5_cqe64, mlx5_err_cqe};
-use crate::device::event::{AsyncEvent, AsyncSource, EventChannel, Reported};
-use crate::device::memory::{DoorbellRecord, Ring};
+use crate::abi;
 use crate::process::Errno;
+
+use super::cqe::{Cqe, ErrorCounts, MASK_24};
+use super::event::{AsyncEvent, AsyncSource, EventChannel, Reported};
+use super::memory::{DoorbellRecord, Ring, prefetch_for_write};
 
 /// Words of a CQ's doorbell record (PRM "CQ doorbell record").
 const CONSUMER: usize = 0;
 const ARM: usize = 1;
-/// What the device leaves in the arm word to notice that the user has written it: the first arming
-/// writes 0, which is also what the word began with. No arm command has its two highest bits set.
+/// The device's mark in the arm word, by which it notices that the program has written it: the first arming
+/// writes 0, which is also the word's initial value. No arm command has its two highest bits set.
 const NOT_ARMED: u32 = u32::MAX;
-/// Indexes in doorbell records have 24 bits.
-const INDEX_MASK: u32 = 0xff_ffff;
-/// Slots ahead of the producer that are fetched for writing.
+/// Slots ahead of the producer that are prefetched for writing.
 const PREFETCH: u32 = 16;
-/// CQEs behind a held one at which it is published at the latest.
-const HELD_BACK: u32 = 64;
+/// The most CQEs behind a held one before it is published.
+const MAX_HELD: u32 = 64;
 
-/// One CQE in the making (PRM "CQE format"): eight big-endian words of which the last goes last.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Cqe([u64; 8]);
-
-// The words below are made of these fields.
-const _: () = {
-    // Of the generated layout's first half only this is named.
-    assert!(offset_of!(mlx5_cqe64, srqn_uidx) == 32);
-    assert!(offset_of!(mlx5_cqe64, byte_cnt) == 44);
-    assert!(offset_of!(mlx5_cqe64, timestamp) == 48);
-    assert!(offset_of!(mlx5_cqe64, sop_drop_qpn) == 56);
-    assert!(offset_of!(mlx5_cqe64, wqe_counter) == 60);
-    assert!(offset_of!(mlx5_cqe64, op_own) == 63);
-    assert!(offset_of!(mlx5_err_cqe, srqn) == 32);
-    assert!(offset_of!(mlx5_err_cqe, vendor_err_synd) == 54);
-    assert!(offset_of!(mlx5_err_cqe, syndrome) == 55);
-    assert!(offset_of!(mlx5_err_cqe, s_wqe_opcode_qpn) == 56);
-};
-
-/// What a received frame's CQE says besides where it went.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RxInfo {
-    /// `rss_hash_result`, bytes 12 to 15.
-    pub hash: u32,
-    /// `rss_hash_type`, byte 16: bits 3:2 the IP version hashed (1 IPv4, 2 IPv6), bits 7:6 the transport
-    /// (1 TCP, 2 UDP); bits 1:0 and 5:4 the same for the source fields.
-    pub hash_type: u8,
-    /// `hds_ip_ext`, byte 28: `MLX5_CQE_L3_OK`, `MLX5_CQE_L4_OK`.
-    pub checks: u8,
-    /// `l4_hdr_type_etc`, byte 29: bits 6:4 transport, bits 3:2 network layer, bit 0 `cv`.
-    pub headers: u8,
-    /// `vlan_info`, bytes 30 and 31.
-    pub vlan: u16,
-    /// `byte_cnt`.
-    pub byte_count: u32,
-    /// Flow tag, in the low 24 bits of `sop_drop_qpn`.
-    pub tag: u32,
-}
-
-/// What a failed WQE's CQE says.
-#[derive(Debug, Clone, Copy)]
-pub struct Failure {
-    /// `MLX5_CQE_SYNDROME_*`.
-    pub syndrome: u8,
-    /// `vendor_err_synd`.
-    pub vendor: u8,
-}
-
-impl Failure {
-    /// The queue was in error, or went into it, when the WQE's turn came.
-    pub const FLUSHED: Self = Self {
-        syndrome: abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR as u8,
-        vendor: 0xf9,
-    };
-    /// A frame longer than its buffers.
-    pub const TOO_LONG: Self = Self {
-        syndrome: abi::MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR as u8,
-        vendor: 0x32,
-    };
-    /// A key, a range or a right that does not hold.
-    pub const PROTECTION: Self = Self {
-        syndrome: abi::MLX5_CQE_SYNDROME_LOCAL_PROT_ERR as u8,
-        vendor: 0x51,
-    };
-    /// A WQE that is no such thing.
-    pub const BAD_WQE: Self = Self {
-        syndrome: abi::MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR as u8,
-        vendor: 0x68,
-    };
-}
-
-impl Cqe {
-    /// A frame was received.
-    #[inline(always)]
-    pub fn received(uidx: u32, wqe_counter: u16, timestamp: u64, info: &RxInfo) -> Self {
-        Self([
-            0,
-            u64::from(info.hash),
-            u64::from(info.hash_type) << 56,
-            u64::from(info.checks) << 24 | u64::from(info.headers) << 16 | u64::from(info.vlan),
-            u64::from(uidx) << 32,
-            u64::from(info.byte_count),
-            timestamp,
-            last_word(info.tag & INDEX_MASK, wqe_counter, abi::MLX5_CQE_RESP_SEND),
-        ])
-    }
-
-    /// A WQE was sent.
-    #[inline]
-    pub fn sent(
-        uidx: u32,
-        wqe_counter: u16,
-        timestamp: u64,
-        opcode: u8,
-        qpn: u32,
-        byte_count: u32,
-    ) -> Self {
-        let sop_drop_qpn = u32::from(opcode) << 24 | qpn & INDEX_MASK;
-        Self([
-            0,
-            0,
-            0,
-            0,
-            u64::from(uidx) << 32,
-            u64::from(byte_count),
-            timestamp,
-            last_word(sop_drop_qpn, wqe_counter, abi::MLX5_CQE_REQ),
-        ])
-    }
-
-    /// A WQE failed: of the receive side, or of the send side with its opcode.
-    pub fn failed(
-        uidx: u32,
-        wqe_counter: u16,
-        failure: Failure,
-        send: Option<u8>,
-        qpn: u32,
-    ) -> Self {
-        let opcode = if send.is_some() {
-            abi::MLX5_CQE_REQ_ERR
-        } else {
-            abi::MLX5_CQE_RESP_ERR
-        };
-        let wqe = u32::from(send.unwrap_or(0)) << 24 | qpn & INDEX_MASK;
-        let syndrome = u64::from(failure.vendor) << 8 | u64::from(failure.syndrome);
-        Self([
-            0,
-            0,
-            0,
-            0,
-            u64::from(uidx) << 32,
-            0,
-            syndrome,
-            last_word(wqe, wqe_counter, opcode),
-        ])
-    }
-
-    /// The CQ continues in another ring.
-    fn resized() -> Self {
-        Self([
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            last_word(0, 0, abi::MLX5_CQE_RESIZE_CQ),
-        ])
-    }
-
-    fn opcode(&self) -> u32 {
-        (self.0[7] as u32 & 0xff) >> 4
-    }
-}
-
-#[inline]
-fn last_word(sop_drop_qpn: u32, wqe_counter: u16, opcode: u32) -> u64 {
-    u64::from(sop_drop_qpn) << 32 | u64::from(wqe_counter) << 16 | u64::from(opcode) << 4
-}
-
-/// Completions in error, by what the port counts.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct CqeErrors {
-    /// Of the receive side, all.
-    pub receive: u64,
-    /// Flushes among them.
-    pub receive_flushed: u64,
-    /// Frames too long among them.
-    pub receive_length: u64,
-    /// Of the send side, all.
-    pub send: u64,
-    /// Flushes among them.
-    pub send_flushed: u64,
-}
-
-impl CqeErrors {
-    fn count(&mut self, cqe: &Cqe) {
-        let syndrome = cqe.0[6] as u32 & 0xff;
-        let flushed = u64::from(syndrome == abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR);
-        if cqe.opcode() == abi::MLX5_CQE_REQ_ERR {
-            self.send += 1;
-            self.send_flushed += flushed;
-        } else {
-            self.receive += 1;
-            self.receive_flushed += flushed;
-            self.receive_length += u64::from(syndrome == abi::MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR);
-        }
-    }
-}
-
-/// What EX_MODIFY_CQ sets. Either at zero: no moderation.
+/// What EX_MODIFY_CQ sets. No moderation if either is zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Moderation {
-    /// CQEs after which an armed CQ fires.
+    /// CQEs after which an armed CQ raises its event.
     pub count: u16,
-    /// Microseconds after its first CQE in which it fires at the latest.
+    /// Microseconds after the first CQE at which it does so at the latest.
     pub period: u16,
 }
 
-/// Whether the CQ waits for something to tell.
+/// Whether the CQ is to raise a completion event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Armed {
     No,
-    /// For any CQE, or for one in error only (no received frame is solicited).
+    /// At any CQE, or only at one in error (no received frame is solicited).
     Yes {
         errors_only: bool,
     },
-    /// It has CQEs to tell of, the first of them since `since_ns` (unknown until the burst it came with ends), but
-    /// moderation holds it back.
-    Holding {
+    /// Moderation delays the event. The first CQE came at `since_ns`, which is unknown until its burst ends.
+    Moderated {
         since_ns: Option<u64>,
         count: u32,
     },
@@ -254,9 +59,9 @@ enum Armed {
 pub struct Completions {
     /// The program's channel.
     pub channel: Arc<EventChannel>,
-    /// The program's own handle for the CQ.
+    /// The program's handle of the CQ.
     pub element: u64,
-    /// How many events it has read.
+    /// Number of events that the program has read.
     pub reported: Reported,
 }
 
@@ -268,11 +73,11 @@ pub struct Cq {
     log_entries: u32,
     entry_shift: u32,
     producer: u32,
-    /// As last read from the record; behind what the user has consumed, never ahead.
+    /// As last read from the record; never ahead of what the program has consumed.
     consumer: u32,
     /// The producer behind the last CQE in error.
     error_end: u32,
-    /// The first CQE of the burst, if it is still to be published.
+    /// Whether the first CQE of the burst is still to be published.
     held: bool,
     held_index: u32,
     held_cqe: Cqe,
@@ -281,24 +86,22 @@ pub struct Cq {
     armed: Armed,
     /// What EX_MODIFY_CQ set.
     pub moderation: Moderation,
-    /// Where completion events go, if anywhere.
+    /// Where completion events go.
     pub completions: Option<Completions>,
-    /// Where the CQ's own failures go.
+    /// Where its asynchronous events go.
     pub events: AsyncSource,
-    /// Whether the timestamps are UTC (`MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS`).
+    /// Whether timestamps are UTC (`MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS`).
     pub real_time: bool,
-    /// The number in the NIC (CQN).
+    /// Its CQN.
     pub number: u32,
     /// WQs and QPs that complete here.
     pub users: u32,
-    errors: CqeErrors,
+    errors: ErrorCounts,
 }
 
 impl Cq {
-    /// A CQ over a user's ring of `1 << log_entries` CQEs of `entry_size` bytes.
-    ///
-    /// # Errors
-    /// As [`Ring::new`] and [`DoorbellRecord::new`].
+    /// A CQ over a ring of `1 << log_entries` CQEs of `entry_size` bytes. Fails as [`Ring::new`] and
+    /// [`DoorbellRecord::new`] do.
     pub fn new(
         ring_addr: u64,
         record_addr: u64,
@@ -330,7 +133,7 @@ impl Cq {
             real_time: false,
             number: 0,
             users: 0,
-            errors: CqeErrors::default(),
+            errors: ErrorCounts::default(),
         })
     }
 
@@ -354,22 +157,22 @@ impl Cq {
 
     #[inline]
     fn outstanding(&self) -> u32 {
-        self.producer.wrapping_sub(self.consumer) & INDEX_MASK
+        self.producer.wrapping_sub(self.consumer) & MASK_24
     }
 
-    /// Whether the user has consumed every CQE.
+    /// Whether the program has consumed every CQE.
     pub fn is_drained(&mut self) -> bool {
         self.consumer = self.record.load(CONSUMER);
         self.overrun || self.outstanding() == 0
     }
 
-    /// Whether it has overrun: it is dead, and so is what completes here.
+    /// Whether it has overrun. Queues that complete here cannot go on.
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.overrun
     }
 
-    /// The CQ overran: a CQE is lost, and no further one will come.
+    /// Overruns the CQ: a CQE is lost, and no further one is written.
     #[cold]
     pub fn fail(&mut self) {
         if !self.overrun {
@@ -378,7 +181,7 @@ impl Cq {
         }
     }
 
-    /// Writes the CQE of a success. The caller has asked [`Cq::has_room`]; if it has not, the CQ fails.
+    /// Writes the CQE of a success. The CQ fails unless [`Cq::has_room`].
     #[inline(always)]
     pub fn push(&mut self, cqe: &Cqe) {
         if !self.has_room(1) {
@@ -387,7 +190,7 @@ impl Cq {
         }
         self.write(cqe);
         if self.armed != Armed::No {
-            self.notice(false);
+            self.raise_if_armed(false);
         }
     }
 
@@ -398,14 +201,14 @@ impl Cq {
             return;
         }
         self.write(cqe);
-        // Commands answer when they are done, so their flushes are seen then.
+        // A command that flushes a queue returns when its CQEs are visible.
         self.publish();
         self.error_end = self.producer;
-        self.errors.count(cqe);
-        self.notice(true);
+        self.errors.add(cqe);
+        self.raise_if_armed(true);
     }
 
-    /// In a 128-byte CQE the 64 bytes that count are the second half.
+    /// In a 128-byte CQE the 64 bytes of the layout are the second half.
     #[inline(always)]
     fn slot(&self, index: u32) -> *mut u8 {
         let slot = (index & (self.entries() - 1)) as usize;
@@ -413,24 +216,24 @@ impl Cq {
             .at((slot << self.entry_shift) + (1 << self.entry_shift) - 64)
     }
 
-    /// Stores a CQE in the slot of that index.
+    /// Stores a CQE in the slot of an index.
     #[inline(always)]
     fn store(&mut self, index: u32, cqe: &Cqe) {
-        // The owner bit changes with each round of the ring.
+        // The owner bit toggles with each round of the ring.
         let owner = u64::from(index >> self.log_entries & abi::MLX5_CQE_OWNER_MASK);
         let slot = self.slot(index).cast::<u64>();
         let [head @ .., last] = &cqe.0;
         for (at, word) in head.iter().enumerate() {
             // SAFETY: the slot's 64 bytes lie in the ring, aligned, and are the NIC's until the last
-            // word gives them to the user.
+            // word gives them to the program.
             unsafe { slot.add(at).write(word.to_be()) };
         }
-        // SAFETY: as above; atomic because the user polls this word.
+        // SAFETY: as above; atomic because the program polls this word.
         let opcode_and_owner = unsafe { AtomicU64::from_ptr(slot.add(7)) };
         opcode_and_owner.store((last | owner).to_be(), Ordering::Release);
     }
 
-    /// Produces a CQE, which is seen when those before it are.
+    /// Produces a CQE, which becomes visible after those before it.
     #[inline(always)]
     fn write(&mut self, cqe: &Cqe) {
         let index = self.producer;
@@ -438,7 +241,7 @@ impl Cq {
         if self.held {
             self.store(index, cqe);
             prefetch_for_write(self.slot(index.wrapping_add(PREFETCH)));
-            if index.wrapping_sub(self.held_index) >= HELD_BACK.min(self.entries() - 1) {
+            if index.wrapping_sub(self.held_index) >= MAX_HELD.min(self.entries() - 1) {
                 self.publish();
             }
         } else {
@@ -448,7 +251,7 @@ impl Cq {
         }
     }
 
-    /// Lets the user see what has been written.
+    /// Makes the burst visible to the program.
     fn publish(&mut self) {
         if self.held {
             self.held = false;
@@ -458,15 +261,15 @@ impl Cq {
     }
 
     #[cold]
-    fn notice(&mut self, error: bool) {
+    fn raise_if_armed(&mut self, error: bool) {
         match self.armed {
             Armed::No => {}
             Armed::Yes { errors_only } => {
                 if errors_only && !error {
                     return;
                 }
-                if self.moderates(errors_only) {
-                    self.armed = Armed::Holding {
+                if self.is_moderated(errors_only) {
+                    self.armed = Armed::Moderated {
                         since_ns: None,
                         count: 1,
                     };
@@ -474,9 +277,9 @@ impl Cq {
                     self.fire();
                 }
             }
-            Armed::Holding { since_ns, count } => {
+            Armed::Moderated { since_ns, count } => {
                 let count = count + 1;
-                self.armed = Armed::Holding { since_ns, count };
+                self.armed = Armed::Moderated { since_ns, count };
                 if count >= u32::from(self.moderation.count) {
                     self.fire();
                 }
@@ -484,8 +287,8 @@ impl Cq {
         }
     }
 
-    /// Whether events wait for more CQEs, or for their time.
-    fn moderates(&self, errors_only: bool) -> bool {
+    /// Whether events are delayed.
+    fn is_moderated(&self, errors_only: bool) -> bool {
         self.moderation.count > 1 && self.moderation.period > 0 && !errors_only
     }
 
@@ -499,17 +302,17 @@ impl Cq {
         }
     }
 
-    /// Hands over the completions in error since the last call.
-    pub fn take_errors(&mut self) -> Option<CqeErrors> {
+    /// The completions in error since the last call, if any.
+    pub fn take_errors(&mut self) -> Option<ErrorCounts> {
         let any = self.errors.receive + self.errors.send > 0;
         any.then(|| std::mem::take(&mut self.errors))
     }
 
-    /// Publishes what the burst brought; then looks whether the user has armed the CQ, and whether an
-    /// event that moderation holds is due. To be called at the end of each burst.
-    pub fn tend(&mut self, now_ns: u64) {
+    /// Publishes the burst's CQEs; then checks whether the program has armed the CQ, and whether a
+    /// moderated event is due. To be called at the end of each burst.
+    pub fn end_burst(&mut self, now_ns: u64) {
         self.publish();
-        if let Armed::Holding { since_ns, .. } = &mut self.armed {
+        if let Armed::Moderated { since_ns, .. } = &mut self.armed {
             let since_ns = *since_ns.get_or_insert(now_ns);
             if now_ns.saturating_sub(since_ns) >= u64::from(self.moderation.period) * 1000 {
                 self.fire();
@@ -524,14 +327,14 @@ impl Cq {
         }
         // PRM "CQ doorbell record": command sequence number, command, consumer index.
         let errors_only = arm & abi::MLX5_CQ_DB_REQ_NOT_SOL != 0;
-        let consumer = arm & INDEX_MASK;
+        let consumer = arm & MASK_24;
         self.armed = Armed::Yes { errors_only };
-        let waiting = self.producer.wrapping_sub(consumer) & INDEX_MASK;
-        let errors = self.error_end.wrapping_sub(consumer) & INDEX_MASK;
+        let waiting = self.producer.wrapping_sub(consumer) & MASK_24;
+        let errors = self.error_end.wrapping_sub(consumer) & MASK_24;
         if waiting > 0 && (!errors_only || errors > 0 && errors <= waiting) {
-            // What came before the arming counts: the user has not seen it.
-            if self.moderates(errors_only) && waiting < u32::from(self.moderation.count) {
-                self.armed = Armed::Holding {
+            // CQEs from before the arming count: the program has not consumed them.
+            if self.is_moderated(errors_only) && waiting < u32::from(self.moderation.count) {
+                self.armed = Armed::Moderated {
                     since_ns: Some(now_ns),
                     count: waiting,
                 };
@@ -541,11 +344,9 @@ impl Cq {
         }
     }
 
-    /// Continues in another ring (RESIZE_CQ). CQEs not consumed stay in the old one, closed by one of
-    /// opcode RESIZE, and libmlx5 copies them over, one place further on.
-    ///
-    /// # Errors
-    /// `EINVAL` if they would not fit, or as [`Ring::new`].
+    /// Continues in another ring (RESIZE_CQ). CQEs not consumed stay in the old one, with one of opcode RESIZE
+    /// behind them, and libmlx5 copies them over, one slot further on. Fails with `EINVAL` if they would not fit, or
+    /// as [`Ring::new`].
     pub fn resize(
         &mut self,
         ring_addr: u64,
@@ -569,36 +370,10 @@ impl Cq {
     }
 }
 
-/// Asks for a cache line that will be read soon.
-#[inline(always)]
-pub fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect but on caches, whatever the address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
-/// Asks for a cache line that will be written soon. Reading it first, as an ordinary prefetch does, would
-/// ask for it twice.
-#[inline(always)]
-pub fn prefetch_for_write(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect but on caches, whatever the address. Processors that do not know
-    // this one do nothing.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::cqe::{RxInfo, WqeError};
 
     struct Memory {
         ring: Vec<u64>,
@@ -649,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_where_the_reference_has_it() {
+    fn every_field_is_where_the_prm_has_it() {
         let memory = Memory::new();
         let (mut cq, _channel) = memory.cq(2, 64);
         cq.push(&rx());
@@ -662,7 +437,7 @@ mod tests {
         assert_eq!(bytes[48..56], 0x1122_3344_5566_7788u64.to_be_bytes());
         assert_eq!(bytes[56..60], [0, 0x12, 0x34, 0x56]);
         assert_eq!(bytes[60..64], [0xab, 0xcd, 0, 0x20]);
-        cq.push_failed(&Cqe::failed(5, 3, Failure::FLUSHED, None, 0));
+        cq.push_failed(&Cqe::failed(5, 3, WqeError::FLUSHED, None, 0));
         let bytes: Vec<u8> = (64..128).map(|at| memory.byte(at)).collect();
         assert_eq!((bytes[54], bytes[55], bytes[63]), (0xf9, 5, 0xe0));
     }
@@ -683,24 +458,24 @@ mod tests {
     }
 
     #[test]
-    fn a_bursts_first_cqe_is_seen_last() {
+    fn a_bursts_first_cqe_becomes_visible_last() {
         let memory = Memory::new();
         let (mut cq, _channel) = memory.cq(8, 64);
         for _ in 0..3 {
             cq.push(&rx());
         }
         assert_eq!((memory.byte(63), memory.byte(127)), (0, 0x20));
-        cq.tend(0);
+        cq.end_burst(0);
         assert_eq!(memory.byte(63), 0x20);
         // A long burst is seen in parts, a failure at once.
-        for _ in 0..=HELD_BACK {
+        for _ in 0..=MAX_HELD {
             assert_eq!(memory.byte(3 * 64 + 63), 0);
             cq.push(&rx());
         }
         assert_eq!(memory.byte(3 * 64 + 63), 0x20);
         cq.push(&rx());
-        cq.push_failed(&Cqe::failed(1, 2, Failure::FLUSHED, None, 0));
-        let first = (4 + HELD_BACK as usize) * 64;
+        cq.push_failed(&Cqe::failed(1, 2, WqeError::FLUSHED, None, 0));
+        let first = (4 + MAX_HELD as usize) * 64;
         assert_eq!(
             (memory.byte(first + 63), memory.byte(first + 127)),
             (0x20, 0xe0)
@@ -708,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_kills_it_and_is_told_once() {
+    fn an_overrun_kills_it_and_raises_one_event() {
         let memory = Memory::new();
         let (mut cq, channel) = memory.cq(2, 64);
         for _ in 0..4 {
@@ -719,7 +494,7 @@ mod tests {
         cq.push(&rx());
         cq.push(&rx());
         assert!(cq.is_dead());
-        cq.tend(0);
+        cq.end_burst(0);
         assert_eq!(memory.byte(63), 0x20, "what came before is seen");
         use crate::process::descriptors::File;
         let mut event = [0; 16];
@@ -753,24 +528,24 @@ mod tests {
             assert_eq!(reported.load(Ordering::Relaxed), count);
         };
         cq.push(&rx());
-        cq.tend(0);
+        cq.end_burst(0);
         fired(0);
         memory.set(1, 0);
-        cq.tend(0);
+        cq.end_burst(0);
         fired(1);
         // Armed with everything consumed: the next CQE fires, the one behind it does not.
         memory.set(1, 1 << 28 | 1);
-        cq.tend(0);
+        cq.end_burst(0);
         fired(1);
         cq.push(&rx());
         cq.push(&rx());
         fired(2);
         // Solicited only: a frame does not fire, a failure does.
         memory.set(1, abi::MLX5_CQ_DB_REQ_NOT_SOL | 3);
-        cq.tend(0);
+        cq.end_burst(0);
         cq.push(&rx());
         fired(2);
-        cq.push_failed(&Cqe::failed(5, 3, Failure::FLUSHED, None, 0));
+        cq.push_failed(&Cqe::failed(5, 3, WqeError::FLUSHED, None, 0));
         fired(3);
         // Moderated: by count, then by time.
         cq.moderation = Moderation {
@@ -778,20 +553,20 @@ mod tests {
             period: 10,
         };
         memory.set(1, 2 << 28 | 5);
-        cq.tend(1_000);
+        cq.end_burst(1_000);
         cq.push(&rx());
         cq.push(&rx());
-        cq.tend(10_999);
+        cq.end_burst(10_999);
         fired(3);
         cq.push(&rx());
         fired(4);
         memory.set(1, 3 << 28 | 8);
-        cq.tend(20_000);
+        cq.end_burst(20_000);
         cq.push(&rx());
-        cq.tend(25_000);
-        cq.tend(34_999);
+        cq.end_burst(25_000);
+        cq.end_burst(34_999);
         fired(4);
-        cq.tend(35_000);
+        cq.end_burst(35_000);
         fired(5);
     }
 

@@ -1,11 +1,11 @@
 //! Delay drop: a frame for a receive queue without WQEs stays on the wire for a while.
 //!
-//! May import `counters`. The timeout is the device's, not a queue's (PRM "SET_DELAY_DROP_PARAMS"). When it runs out
-//! the device holds nothing any more and tells its driver, which counts the event and arms the device anew
-//! (drivers/infiniband/hw/mlx5/main.c, `delay_drop_handler`). Programs hear nothing of it: they see `out_of_buffer`,
+//! Imports `counters`. The timeout is the device's, not a queue's (PRM "SET_DELAY_DROP_PARAMS"). When it expires
+//! the device holds no frame any more and notifies its driver, which counts the event and arms the device again
+//! (drivers/infiniband/hw/mlx5/main.c, `delay_drop_handler`). Programs get no event: they see `out_of_buffer`,
 //! and what the driver shows in debugfs.
 //!
-//! Invariant: each timeout is counted once, and is followed by an arming.
+//! Invariant: each timeout is counted once, and the device is armed after it.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::device::counters::PortCounters;
 pub struct DelayDrop {
     timeout_ns: u64,
     armed: bool,
-    /// The first port's, where the device's own figures stand.
+    /// The first port's, which hold the device's own.
     counters: &'static PortCounters,
 }
 
@@ -29,13 +29,13 @@ impl DelayDrop {
         }
     }
 
-    /// Whether a frame that has been waiting for so long waits on.
+    /// Whether a frame that has waited for `waited_ns` waits on.
     pub fn holds(&mut self, waited_ns: u64) -> bool {
         self.armed &= waited_ns < self.timeout_ns;
         self.armed
     }
 
-    /// The driver's turn, between bursts: answers a timeout.
+    /// The driver's answer to a timeout, between bursts.
     #[inline]
     pub fn rearm(&mut self) {
         if !self.armed {
@@ -45,7 +45,7 @@ impl DelayDrop {
         }
     }
 
-    /// Counts a queue that was made with delay drop. The driver never counts one off.
+    /// Counts a queue that was created with delay drop. The driver never decreases the count.
     pub fn count_queue(&self) {
         let queues = &self.counters.delay_drop_queues;
         queues.fetch_add(1, Ordering::Relaxed);

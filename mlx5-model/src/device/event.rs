@@ -1,12 +1,11 @@
 //! Event channels: what `ibv_get_cq_event` and `ibv_get_async_event` read.
 //!
-//! May import `abi`, `fds` and `memory`. A channel is an eventfd, so that poll, epoll and select need
-//! no help, with a queue behind it that the interposed `read` serves.
+//! Imports `abi` and `process`. A channel is an eventfd, so that poll, epoll and select work, with a queue behind it
+//! that the interposed `read` serves.
 //!
-//! Invariants: whenever no read is under way, the eventfd is readable if and only if the queue holds
-//! an event; an object's count of reported events is exactly the number a program has read, or
-//! destroying the object would wait for ever for acknowledgements; a destroyed object's events are
-//! gone from the queue.
+//! Invariants: whenever no read is under way, the eventfd is readable if and only if the queue holds an event; an
+//! object's count of reported events is exactly the number that the program has read, or destroying the object would
+//! wait for ever for acknowledgements; a destroyed object's events are removed from the queue.
 
 #![allow(unsafe_code)]
 
@@ -15,11 +14,11 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::abi::bytes_of;
 use crate::abi::{ib_uverbs_async_event_desc, ib_uverbs_comp_event_desc};
-use crate::device::memory::bytes_of;
 use crate::process::{
     Errno,
-    descriptors::{self as fds, File},
+    descriptors::{self, File},
     real,
 };
 
@@ -43,7 +42,7 @@ pub enum AsyncEvent {
     WqFatal = 19,
 }
 
-/// How many of an object's events its program has read.
+/// How many of an object's events the program has read.
 pub type Reported = Arc<AtomicU32>;
 
 struct Event {
@@ -52,17 +51,17 @@ struct Event {
     reported: Option<Reported>,
 }
 
-/// What a channel's events look like to its reader.
+/// The layout of a channel's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum EventFormat {
     Completion,
     Async,
 }
 
-/// A channel, and the file that answers for its descriptor.
+/// A channel; it answers for its descriptor.
 pub struct EventChannel {
     fd: RawFd,
-    format: Format,
+    format: EventFormat,
     queue: Mutex<Queue>,
 }
 
@@ -73,30 +72,25 @@ struct Queue {
 }
 
 impl EventChannel {
-    /// A channel for completion events (CREATE_COMP_CHANNEL). The descriptor is the caller's program's.
-    ///
-    /// # Errors
-    /// What eventfd answers, or `EMFILE`.
+    /// A channel for completion events (CREATE_COMP_CHANNEL), whose descriptor belongs to the program. Fails as
+    /// eventfd does, or with `EMFILE`.
     pub fn completion() -> Result<Arc<Self>, Errno> {
-        Self::open(Format::Completion)
+        Self::open(EventFormat::Completion)
     }
 
-    /// A context's channel for asynchronous events.
-    ///
-    /// # Errors
-    /// As [`EventChannel::completion`].
+    /// A context's channel for asynchronous events. Fails as [`EventChannel::completion`] does.
     pub fn asynchronous() -> Result<Arc<Self>, Errno> {
-        Self::open(Format::Async)
+        Self::open(EventFormat::Async)
     }
 
-    fn open(format: Format) -> Result<Arc<Self>, Errno> {
+    fn open(format: EventFormat) -> Result<Arc<Self>, Errno> {
         let fd = real::eventfd(0, libc::EFD_CLOEXEC)?;
         let channel = Arc::new(Self {
             fd,
             format,
             queue: Mutex::default(),
         });
-        if let Err(errno) = fds::install(fd, Arc::clone(&channel) as Arc<dyn File>) {
+        if let Err(errno) = descriptors::install(fd, Arc::clone(&channel) as Arc<dyn File>) {
             let _ = real::close(fd);
             return Err(errno);
         }
@@ -108,7 +102,7 @@ impl EventChannel {
         self.fd
     }
 
-    /// Whether the program has closed the descriptor: nobody will read any more.
+    /// Whether the program has closed the descriptor.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
@@ -125,7 +119,7 @@ impl EventChannel {
         }
     }
 
-    /// Reports a completion event of the CQ that the program knows as `element`.
+    /// Queues a completion event of the CQ whose handle in the program is `element`.
     pub fn complete(&self, element: u64, reported: &Reported) {
         self.push(Event {
             element,
@@ -134,7 +128,7 @@ impl EventChannel {
         });
     }
 
-    /// Reports an event that belongs to no object, but to a port or the device.
+    /// Queues an event of a port or the device.
     pub fn raise(&self, kind: AsyncEvent, element: u64) {
         self.push(Event {
             element,
@@ -158,8 +152,8 @@ impl EventChannel {
         }
     }
 
-    /// Makes the eventfd unreadable. A reader that took its count a moment ago finds the queue empty
-    /// and waits again, so this must not wait for a count of its own.
+    /// Makes the eventfd unreadable, without waiting: a reader that has just taken its count finds the queue empty
+    /// and waits again.
     fn clear(&self) {
         let mut count = [0u8; 8];
         let vector = libc::iovec {
@@ -181,28 +175,28 @@ impl EventChannel {
         }
     }
 
-    /// The next event, as its reader wants it.
+    /// The next event in the channel's layout.
     fn pop(&self) -> Option<([u8; 16], usize)> {
         let mut queue = self.lock();
         let event = queue.events.pop_front()?;
         if let Some(reported) = &event.reported {
-            // Under the lock, so that a purge and this agree about who had the event.
+            // Under the lock, so that a purge either counts the event or removes it.
             reported.fetch_add(1, Ordering::Relaxed);
         }
         if !queue.events.is_empty() {
-            // The reader's own read took the whole count.
+            // The reader's read has taken the whole count.
             let _ = real::write(self.fd, &1u64.to_ne_bytes());
         }
         let mut bytes = [0; 16];
         let len = self.format.len();
         match self.format {
-            Format::Completion => {
+            EventFormat::Completion => {
                 let desc = ib_uverbs_comp_event_desc {
                     cq_handle: event.element,
                 };
                 bytes[..len].copy_from_slice(bytes_of(&desc));
             }
-            Format::Async => {
+            EventFormat::Async => {
                 let desc = ib_uverbs_async_event_desc {
                     element: event.element,
                     event_type: event.kind,
@@ -215,7 +209,7 @@ impl EventChannel {
     }
 }
 
-impl Format {
+impl EventFormat {
     const fn len(self) -> usize {
         match self {
             Self::Completion => size_of::<ib_uverbs_comp_event_desc>(),
@@ -225,8 +219,8 @@ impl Format {
 }
 
 impl File for EventChannel {
-    /// One event a call, as the kernel has it. The waiting is the kernel's own, on the eventfd: so
-    /// `O_NONBLOCK` and interrupted calls are as they should be.
+    /// One event a call, as in the kernel. The kernel waits, on the eventfd: so `O_NONBLOCK` and interrupted calls
+    /// behave as they should.
     fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
         if buf.len() < self.format.len() {
             return Err(libc::EINVAL);
@@ -251,11 +245,11 @@ impl File for EventChannel {
     }
 }
 
-/// An object whose failures are told to its program.
+/// The asynchronous events of one object.
 #[derive(Clone)]
 pub struct AsyncSource {
     channel: Arc<EventChannel>,
-    /// The program's own handle for the object.
+    /// The program's handle of the object.
     element: u64,
     reported: Reported,
 }
@@ -270,7 +264,7 @@ impl AsyncSource {
         }
     }
 
-    /// Reports an event.
+    /// Queues an event.
     pub fn raise(&self, kind: AsyncEvent) {
         self.channel.push(Event {
             element: self.element,
@@ -279,7 +273,7 @@ impl AsyncSource {
         });
     }
 
-    /// Takes back what was not read, and tells how many events were.
+    /// Removes the events that were not read; returns how many were.
     pub fn finish(&self) -> u32 {
         self.channel.purge(&self.reported);
         self.reported.load(Ordering::Relaxed)
@@ -318,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_purge_leaves_the_others_and_counts_only_what_was_read() {
+    fn a_purge_leaves_other_events_and_counts_only_those_read() {
         let channel = EventChannel::asynchronous().unwrap();
         let (gone, stays) = (AsyncSource::new(&channel, 1), AsyncSource::new(&channel, 2));
         gone.raise(AsyncEvent::WqFatal);
@@ -339,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_buffer_takes_nothing() {
+    fn a_short_buffer_reads_nothing() {
         let channel = EventChannel::asynchronous().unwrap();
         channel.raise(AsyncEvent::PortErr, 1);
         assert_eq!(channel.read(channel.fd(), &mut [0; 8]), Err(libc::EINVAL));

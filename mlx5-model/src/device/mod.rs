@@ -1,13 +1,25 @@
-//! The device: its objects, its ports, its queues, and the thread that drives them.
+//! The device: a NIC with its objects, queues, ports, clock and events, and the thread that drives it.
+//!
+//! Knows nothing of commands, of files in sysfs or of the shims: those call it. From the bottom: `memory`, `clock`,
+//! `counters` and `event`; the queues (`cq`, `rq`, `sq`) with their formats (`cqe`, `scatter`, `gather`); `queues` and
+//! `object`; `port`; `state`; `fault` and `round`, which work on the state; `nic`, the thread.
 
 pub mod clock;
 pub mod counters;
 pub mod cq;
+pub mod cqe;
 mod delay_drop;
 pub mod event;
+mod fault;
+mod fault_schedule;
+mod gather;
 pub mod memory;
 pub mod nic;
+pub mod object;
 mod port;
+mod queues;
+mod round;
 pub mod rq;
+pub mod scatter;
 pub mod sq;
 pub mod state;

@@ -1,38 +1,34 @@
 //! Receive queues: of a WQ, and of a RAW_PACKET QP.
 //!
-//! May import `abi`, `cq`, `event`, `frame`, `memory`, `objects`. Invariants: WQEs are consumed in the
-//! order they were posted, each exactly once, each with exactly one CQE; nothing is written past a
-//! scatter entry, outside a region, or through a key the queue's protection domain does not hold; the
-//! producer index is re-read only when what is known to be posted is used up.
-
-#![allow(unsafe_code)]
+//! Imports `cq`, `event`, `frame`, `memory` and `scatter`. Invariants: WQEs are consumed in the order they were
+//! posted, each exactly once, each with exactly one CQE; the producer index is read again only when the known WQEs
+//! are used up.
 
 use crate::abi;
-use crate::device::clock::Now;
-use crate::device::cq::{Cq, Cqe, Failure, RxInfo, prefetch, prefetch_for_write};
-use crate::device::event::{AsyncEvent, AsyncSource};
-use crate::device::memory::{Access, DoorbellRecord, Regions, Ring, copy_frame};
-use crate::frame::Arrival;
-use crate::objects::Index;
+use crate::frame::ParsedFrame;
+use crate::handles::Index;
 use crate::process::Errno;
+
+use super::clock::Now;
+use super::cq::Cq;
+use super::cqe::{Cqe, RxInfo, WqeError};
+use super::event::{AsyncEvent, AsyncSource};
+use super::memory::{DoorbellRecord, Regions};
+use super::scatter::{RqLayout, ScatterRing};
 
 /// The receive word of a doorbell record.
 const PRODUCER: usize = abi::MLX5_RCV_DBR as usize;
-/// A scatter entry (`mlx5_wqe_data_seg`): byte count, lkey, address, all big-endian.
-const SEGMENT: usize = size_of::<abi::mlx5_wqe_data_seg>();
-/// The largest WQE (`max_rq_desc_sz`).
-pub const MAX_WQE: u32 = 512;
-/// WQEs ahead whose first buffer is fetched for writing.
+/// How many WQEs ahead the first buffer is prefetched for writing.
 const PREFETCH: u16 = 16;
-/// WQEs ahead that are fetched themselves.
+/// How many WQEs ahead the WQE itself is prefetched.
 const PREFETCH_WQE: u16 = 32;
 /// A protection domain that does not exist: there are never so many.
 const NO_PD: Index = Index::MAX;
 
-/// Whether the queue takes frames (`enum ib_wq_state`).
+/// The state of a queue (`enum ib_wq_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RqState {
-    /// Frames are dropped, WQEs are not looked at.
+    /// Frames are dropped, WQEs are not read.
     Reset,
     /// Frames consume WQEs.
     Ready,
@@ -40,34 +36,19 @@ pub enum RqState {
     Error,
 }
 
-/// Whose queue it is.
+/// What a queue belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RqOwner {
-    /// A WQ's, which the program has a handle for.
+    /// A WQ, which the program has a handle for.
     Wq,
-    /// A RAW_PACKET QP's.
+    /// A RAW_PACKET QP.
     Qp,
-}
-
-/// How a queue is laid out in user memory.
-#[derive(Debug, Clone, Copy)]
-pub struct RqLayout {
-    /// Where the ring begins.
-    pub ring: u64,
-    /// Where its doorbell record is.
-    pub record: u64,
-    /// WQEs, a power of two.
-    pub count: u32,
-    /// Base-2 logarithm of a WQE's size.
-    pub shift: u32,
-    /// Whether each WQE begins with a signature (`MLX5_WQ_FLAG_SIGNATURE`).
-    pub signature: bool,
 }
 
 /// What a queue does to frames.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RqFeatures {
-    /// The C-VLAN tag is taken out (`CVLAN_STRIPPING`).
+    /// The C-VLAN tag is removed (`CVLAN_STRIPPING`).
     pub strip_cvlan: bool,
     /// The FCS is delivered behind the frame (`SCATTER_FCS`).
     pub scatter_fcs: bool,
@@ -75,7 +56,7 @@ pub struct RqFeatures {
     pub delay_drop: bool,
 }
 
-/// What a frame is to find before it is delivered anywhere.
+/// Whether a frame can be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     /// There is a WQE and room in the CQ.
@@ -84,49 +65,40 @@ pub enum Room {
     NoWqe,
     /// The CQ is full.
     CqFull,
-    /// The queue is in reset, or failed.
+    /// The queue is in reset or in error.
     NotReady,
 }
 
 /// A receive queue.
 pub struct Rq {
-    ring: Ring,
+    wqes: ScatterRing,
     record: DoorbellRecord,
-    mask: u16,
-    shift: u32,
-    first_segment: usize,
-    segments: usize,
-    /// The next WQE to consume, and how far the user had posted at the last look.
+    /// The next WQE to consume, and how far the program had posted when the record was last read.
     head: u16,
     producer: u16,
     state: RqState,
-    /// What it does to frames.
     pub features: RqFeatures,
-    /// Where it completes.
+    /// Its CQ.
     pub cq: Index,
-    /// Whose memory it may write.
+    /// Its protection domain.
     pub pd: Index,
-    /// The domain its keys are held to: `pd`, unless a fault has taken them away.
-    keys_of: Index,
-    /// Which WQ of the device it is, counted from 0 as they were created.
+    /// The domain that its keys are checked against: `pd`, unless a fault has made them invalid.
+    key_pd: Index,
+    /// Its number among the device's WQs in the order of creation, from 0.
     pub serial: u32,
     /// `srqn_uidx` of its CQEs.
     pub uidx: u32,
-    /// Whose it is.
     pub owner: RqOwner,
-    /// Where its failures go.
+    /// Where its events go.
     pub events: AsyncSource,
-    /// Indirection tables it stands in.
+    /// Indirection tables that it is in.
     pub users: u32,
-    /// The next frame's FCS is a wrong one.
-    damaged: bool,
+    /// The next frame's FCS is to be wrong.
+    damage_fcs: bool,
 }
 
 impl Rq {
-    /// A queue in reset.
-    ///
-    /// # Errors
-    /// `EINVAL` for a layout that is none, or as [`Ring::new`].
+    /// A queue in reset. Fails as [`ScatterRing::new`] and [`DoorbellRecord::new`] do.
     pub fn new(
         layout: &RqLayout,
         cq: Index,
@@ -135,50 +107,36 @@ impl Rq {
         owner: RqOwner,
         events: AsyncSource,
     ) -> Result<Self, Errno> {
-        let shift_fits =
-            (SEGMENT.trailing_zeros()..=MAX_WQE.trailing_zeros()).contains(&layout.shift);
-        if !layout.count.is_power_of_two() || layout.count > 1 << 15 || !shift_fits {
-            return Err(libc::EINVAL);
-        }
-        let first_segment = usize::from(layout.signature);
-        let segments = (1usize << layout.shift) / SEGMENT;
-        if segments <= first_segment {
-            return Err(libc::EINVAL);
-        }
         Ok(Self {
-            ring: Ring::new(layout.ring, u64::from(layout.count) << layout.shift)?,
+            wqes: ScatterRing::new(layout)?,
             record: DoorbellRecord::new(layout.record)?,
-            mask: (layout.count - 1) as u16,
-            shift: layout.shift,
-            first_segment,
-            segments: segments - first_segment,
             head: 0,
             producer: 0,
             state: RqState::Reset,
             features: RqFeatures::default(),
             cq,
             pd,
-            keys_of: pd,
+            key_pd: pd,
             serial: 0,
             uidx,
             owner,
             events,
             users: 0,
-            damaged: false,
+            damage_fcs: false,
         })
     }
 
-    /// Whether it takes frames.
+    #[inline]
     pub fn state(&self) -> RqState {
         self.state
     }
 
-    /// Changes the state. From reset it begins anew; into error it flushes what is posted.
+    /// Changes the state. Reset starts again from the first WQE; error flushes what is posted.
     pub fn set_state(&mut self, state: RqState, cq: &mut Cq) {
         if state == RqState::Reset || self.state == RqState::Reset {
             self.head = 0;
             self.producer = 0;
-            self.keys_of = self.pd;
+            self.key_pd = self.pd;
         }
         self.state = state;
         if state == RqState::Error {
@@ -191,8 +149,7 @@ impl Rq {
         self.producer.wrapping_sub(self.head)
     }
 
-    /// Whether `frames` frames in a row can be delivered, with `cqes` CQEs in the CQ that others may
-    /// share.
+    /// Whether `frames` frames in a row can be delivered, with `cqes` CQEs in a CQ that other queues may share.
     #[inline(always)]
     pub fn room(&mut self, cq: &mut Cq, frames: u16, cqes: u32) -> Room {
         if self.state != RqState::Ready {
@@ -211,21 +168,18 @@ impl Rq {
         }
     }
 
-    /// Completes every posted WQE with a flush error, in order. What is posted later is flushed by the
-    /// next call.
+    fn push_error(&self, cq: &mut Cq, counter: u16, error: WqeError) {
+        cq.push_failed(&Cqe::failed(self.uidx, counter, error, None, 0));
+    }
+
+    /// Completes every posted WQE with a flush error, in order. The next call flushes what is posted later.
     pub fn flush(&mut self, cq: &mut Cq) {
         if self.state != RqState::Error || cq.is_dead() {
             return;
         }
         self.producer = self.record.load(PRODUCER) as u16;
         while self.posted() > 0 {
-            cq.push_failed(&Cqe::failed(
-                self.uidx,
-                self.head,
-                Failure::FLUSHED,
-                None,
-                0,
-            ));
+            self.push_error(cq, self.head, WqeError::FLUSHED);
             if cq.is_dead() {
                 return;
             }
@@ -233,7 +187,7 @@ impl Rq {
         }
     }
 
-    /// The queue goes into error, and its program is told.
+    /// Puts the queue into error and raises the event.
     pub fn fail(&mut self, cq: &mut Cq) {
         if self.state != RqState::Ready {
             return;
@@ -245,32 +199,31 @@ impl Rq {
         });
     }
 
-    /// No key is good for the queue any more, until it is reset: its next frame meets a protection error.
-    pub fn lose_keys(&mut self) {
-        self.keys_of = NO_PD;
+    /// Makes the queue's keys invalid until it is reset: its next frame meets a protection error.
+    pub fn invalidate_keys(&mut self) {
+        self.key_pd = NO_PD;
     }
 
-    /// The next frame comes with an FCS that is not its own.
+    /// Gives the next frame a wrong FCS.
     pub fn damage_next(&mut self) {
-        self.damaged = true;
+        self.damage_fcs = true;
     }
 
-    /// Delivers a frame into the next WQE; [`Rq::room`] has said that there is one. `info` holds the
-    /// hash and the flow tag.
+    /// Delivers a frame into the next WQE, which exists by [`Rq::room`]. `info` holds the hash and the flow tag.
     ///
-    /// Inlined, as is all it calls for an ordinary frame: what passes between the steps then stays in
-    /// registers. Stored and loaded again in another width it would wait for the stores before it, and
+    /// Inlined, as is all it calls for an ordinary frame, so that what passes between the steps stays in
+    /// registers. Stored, and loaded again in another width, it would wait for the stores before it, and
     /// those wait for the cache lines that the program's core just had.
     #[inline(always)]
     pub fn deliver(
         &mut self,
         cq: &mut Cq,
         regions: &Regions,
-        frame: &Arrival<'_>,
+        frame: &ParsedFrame<'_>,
         now: &Now,
         mut info: RxInfo,
     ) {
-        let wqe = self.wqe(0);
+        let wqe = self.wqes.wqe(self.head);
         let counter = self.head;
         self.head = self.head.wrapping_add(1);
         self.prefetch();
@@ -279,18 +232,19 @@ impl Rq {
         let cvlan = frame.cvlan();
         info.vlan = cvlan.unwrap_or(0);
         if self.owner == RqOwner::Qp {
-            // Only a QP's completions show them through verbs, and summing whole frames costs more
+            // Verbs report them in the completions of a QP only, and summing whole frames costs more
             // than all the rest.
             info.checks = frame.checks();
         }
         let strip = self.features.strip_cvlan && cvlan.is_some();
-        let scattered = if strip || self.features.scatter_fcs {
+        let written = if strip || self.features.scatter_fcs {
             info.headers |= u8::from(strip);
-            self.scatter_changed(regions, wqe, frame, strip)
+            self.write_changed(regions, wqe, frame, strip)
         } else {
-            self.scatter_whole(regions, wqe, frame.bytes)
+            self.wqes
+                .write_frame(regions, self.key_pd, wqe, frame.bytes)
         };
-        match scattered {
+        match written {
             Ok(byte_count) => {
                 info.byte_count = byte_count;
                 let timestamp = if cq.real_time {
@@ -300,50 +254,44 @@ impl Rq {
                 };
                 cq.push(&Cqe::received(self.uidx, counter, timestamp, &info));
             }
-            Err(failure) => self.refuse(cq, counter, failure),
+            Err(error) => self.refuse(cq, counter, error),
         }
         if cq.is_dead() {
             self.fail(cq);
         }
     }
 
-    /// Completes a WQE that its frame did not fit.
+    /// Completes a WQE that could not take its frame.
     #[cold]
-    fn refuse(&mut self, cq: &mut Cq, counter: u16, failure: Failure) {
-        cq.push_failed(&Cqe::failed(self.uidx, counter, failure, None, 0));
-        if failure.syndrome != Failure::TOO_LONG.syndrome {
+    fn refuse(&mut self, cq: &mut Cq, counter: u16, error: WqeError) {
+        self.push_error(cq, counter, error);
+        if error != WqeError::TOO_LONG {
             self.fail(cq);
         }
     }
 
-    /// WQEs to come, and their buffers, are in another core's cache, where the program had them last.
+    /// Prefetches WQEs and buffers, which are in another core's cache, where the program had them last.
     #[inline(always)]
     fn prefetch(&self) {
         let posted = self.posted();
+        let ahead = |count: u16| self.wqes.wqe(self.head.wrapping_add(count - 1));
         if posted > PREFETCH {
-            let (_, _, addr) = self.segment(self.wqe(PREFETCH - 1), 0);
-            prefetch_for_write(addr as *const u8);
+            self.wqes.prefetch_buffer(ahead(PREFETCH));
         }
         if posted > PREFETCH_WQE {
-            prefetch(self.ring.at(self.wqe(PREFETCH_WQE - 1)));
+            self.wqes.prefetch(ahead(PREFETCH_WQE));
         }
     }
 
-    /// Where in the ring the WQE `ahead` of the next one begins.
-    #[inline(always)]
-    fn wqe(&self, ahead: u16) -> usize {
-        usize::from(self.head.wrapping_add(ahead) & self.mask) << self.shift
-    }
-
-    /// Frames that are delivered otherwise than they came. Gives the number of bytes delivered.
+    /// Writes a frame without its tag or with its FCS. Returns the number of bytes.
     #[cold]
-    fn scatter_changed(
+    fn write_changed(
         &mut self,
         regions: &Regions,
         wqe: usize,
-        frame: &Arrival<'_>,
+        frame: &ParsedFrame<'_>,
         strip: bool,
-    ) -> Result<u32, Failure> {
+    ) -> Result<u32, WqeError> {
         // Between the addresses and the EtherType lie the tag's four bytes.
         let (head, tail) = frame.bytes.split_at(frame.bytes.len().min(12));
         let tail = if strip {
@@ -351,100 +299,17 @@ impl Rq {
         } else {
             tail
         };
-        let mut fcs = frame.fcs();
-        if self.features.scatter_fcs && std::mem::take(&mut self.damaged) {
-            fcs[0] ^= 0xff;
-        }
-        let fcs = if self.features.scatter_fcs {
-            &fcs[..]
-        } else {
-            &[]
-        };
-        self.scatter(regions, wqe, &[head, tail, fcs])
-    }
-
-    /// Frames that are delivered as they came: nearly always into one buffer.
-    #[inline(always)]
-    fn scatter_whole(&self, regions: &Regions, wqe: usize, bytes: &[u8]) -> Result<u32, Failure> {
-        let (to, room) = self.buffer(regions, wqe, 0, bytes.len())?;
-        if room < bytes.len() {
-            return self.scatter(regions, wqe, &[bytes]);
-        }
-        // SAFETY: `buffer` has checked that `room` bytes at `to` belong to a region that the queue may
-        // write, and the frame is no longer; the user may race, which is its own affair.
-        unsafe { copy_frame(bytes, to) };
-        Ok(bytes.len() as u32)
-    }
-
-    /// Entry `index` of a WQE's scatter list: bytes, lkey, address.
-    #[inline(always)]
-    fn segment(&self, wqe: usize, index: usize) -> (u32, u32, u64) {
-        let at = self
-            .ring
-            .at(wqe + (self.first_segment + index) * SEGMENT)
-            .cast::<u64>();
-        // SAFETY: the 16 bytes lie in the ring, aligned; volatile because the user may be writing a WQE
-        // it has not posted, and whatever is read is checked before use.
-        let (head, addr) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
-        let head = u64::from_be(head);
-        ((head >> 32) as u32, head as u32, u64::from_be(addr))
-    }
-
-    /// Writes `pieces`, one after the other, into the WQE's buffers.
-    #[cold]
-    fn scatter(&self, regions: &Regions, wqe: usize, pieces: &[&[u8]]) -> Result<u32, Failure> {
-        let total: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let mut left = total;
-        let mut index = 0;
-        let mut room = 0;
-        let mut to = std::ptr::null_mut::<u8>();
-        for piece in pieces {
-            let mut piece = *piece;
-            while !piece.is_empty() {
-                if room == 0 {
-                    (to, room) = self.buffer(regions, wqe, index, left)?;
-                    index += 1;
-                }
-                let len = piece.len().min(room);
-                // SAFETY: `buffer` has checked that `room` bytes at `to` belong to a region that the
-                // queue may write, and `len` is no more; the user may race, which is its own affair.
-                unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), to, len) };
-                to = to.wrapping_add(len);
-                room -= len;
-                left -= len;
-                piece = &piece[len..];
+        let mut fcs = [0; 4];
+        let mut fcs_len = 0;
+        if self.features.scatter_fcs {
+            fcs = frame.fcs();
+            fcs_len = fcs.len();
+            if std::mem::take(&mut self.damage_fcs) {
+                fcs[0] ^= 0xff;
             }
         }
-        Ok(total as u32)
-    }
-
-    /// Where entry `index` of a WQE leads, and how many of the `left` bytes go there.
-    #[inline(always)]
-    fn buffer(
-        &self,
-        regions: &Regions,
-        wqe: usize,
-        index: usize,
-        left: usize,
-    ) -> Result<(*mut u8, usize), Failure> {
-        if index >= self.segments {
-            return Err(Failure::TOO_LONG);
-        }
-        let (bytes, lkey, addr) = self.segment(wqe, index);
-        if bytes == 0 && lkey == abi::MLX5_INVALID_LKEY {
-            return Err(Failure::TOO_LONG);
-        }
-        // PRM "WQE data segment": 31 bits, and zero means all of them.
-        let bytes = if bytes & 0x7fff_ffff == 0 {
-            1 << 31
-        } else {
-            (bytes & 0x7fff_ffff) as usize
-        };
-        let len = bytes.min(left);
-        let to = regions
-            .resolve(lkey, self.keys_of, addr, len as u64, Access::Write)
-            .ok_or(Failure::PROTECTION)?;
-        Ok((to, len))
+        let pieces = [head, tail, &fcs[..fcs_len]];
+        self.wqes.write(regions, self.key_pd, wqe, &pieces)
     }
 }
 
@@ -456,6 +321,8 @@ fn real_time(ns: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(unsafe_code)]
+
     use super::*;
     use crate::device::event::EventChannel;
     use crate::process::descriptors::File;
@@ -468,6 +335,7 @@ mod tests {
         lkey: u32,
         cq: Cq,
         rq: Rq,
+        shift: u32,
         channel: Arc<EventChannel>,
     }
 
@@ -505,6 +373,7 @@ mod tests {
                 lkey,
                 cq,
                 rq,
+                shift,
                 channel,
             };
             bench.rq.set_state(RqState::Ready, &mut bench.cq);
@@ -531,7 +400,7 @@ mod tests {
 
         /// Posts a WQE with these buffers, as offset into the data and length.
         fn post(&mut self, index: u16, lkey: u32, buffers: &[(usize, u32)]) {
-            let stride = 1usize << self.rq.shift;
+            let stride = 1usize << self.shift;
             for slot in 0..stride / 16 {
                 let (len, lkey, addr) = match buffers.get(slot) {
                     Some(&(at, len)) => (len, lkey, (self.base() + DATA + at) as u64),
@@ -555,7 +424,7 @@ mod tests {
             let room = self.rq.room(&mut self.cq, 1, 1);
             if room == Room::Enough {
                 let class = wqcap_rss::FrameClass::of(bytes);
-                let frame = Arrival::new(bytes, &class, 42);
+                let frame = ParsedFrame::new(bytes, &class, 42);
                 self.rq.deliver(
                     &mut self.cq,
                     &self.regions,
@@ -572,7 +441,7 @@ mod tests {
         }
 
         fn cqe(&mut self, index: usize) -> Vec<u8> {
-            self.cq.tend(0);
+            self.cq.end_burst(0);
             self.bytes(CQ + index * 64, 64)
         }
 

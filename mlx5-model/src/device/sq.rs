@@ -1,42 +1,25 @@
-//! Send queues of RAW_PACKET QPs: from WQE to frame.
+//! Send queues of RAW_PACKET QPs.
 //!
-//! May import `abi`, `cq`, `event`, `frame`, `memory`, `objects`. Invariants: WQEs are executed in
-//! order; no length a WQE says leads a copy out of the ring, a region or the frame's room; a WQE that
-//! fails stops the queue, and the rest is flushed.
+//! Imports `cq`, `event`, `gather` and `memory`. Invariants: WQEs are executed in order; a WQE that fails stops the
+//! queue, and the rest is flushed.
 
-#![allow(unsafe_code)]
-
-use std::mem::offset_of;
-
-use crate::abi::{self, mlx5_wqe_ctrl_seg, mlx5_wqe_eth_seg};
-use crate::device::cq::{Cq, Cqe, Failure};
-use crate::device::event::{AsyncEvent, AsyncSource};
-use crate::device::memory::{Access, DoorbellRecord, Regions, Ring};
-use crate::frame::fill_checksums;
-use crate::objects::Index;
+use crate::abi;
+use crate::handles::Index;
 use crate::process::Errno;
+
+use super::cq::Cq;
+use super::cqe::{Cqe, WqeError};
+use super::event::{AsyncEvent, AsyncSource};
+use super::gather::GatherRing;
+use super::memory::{DoorbellRecord, Regions};
 
 /// The send word of a doorbell record.
 const PRODUCER: usize = abi::MLX5_SND_DBR as usize;
-/// WQE basic block: what WQEs are counted in.
-const BLOCK: usize = 64;
-/// What sizes within a WQE are counted in.
-const UNIT: usize = 16;
-/// The largest frame that is put together.
-const MAX_FRAME: usize = 65_536 + 64;
-/// `MLX5_ETH_WQE_INSERT_VLAN` and `MLX5_ETH_WQE_SVLAN` in `eth_seg.insert.type` (PRM "Ethernet
-/// segment"), which the user headers do not name.
-const INSERT_VLAN: u16 = 1 << 15;
-const INSERT_SVLAN: u16 = 1 << 0;
-/// `fm_ce_se`, completion mode: always.
-const ALWAYS_COMPLETE: u8 = abi::MLX5_WQE_CTRL_CQ_UPDATE as u8;
-/// The second segment of a send on a raw packet QP, where its inline header begins.
-const INLINE_START: usize = offset_of!(mlx5_wqe_eth_seg, inline_hdr_start);
 
-/// Whether the queue executes WQEs (`enum mlx5_sq_state`).
+/// The state of a queue (`enum mlx5_sq_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SqState {
-    /// Not yet, or held.
+    /// WQEs are not read.
     Idle,
     /// WQEs are executed.
     Ready,
@@ -44,43 +27,36 @@ pub enum SqState {
     Error,
 }
 
-/// A WQE whose turn has come.
-pub struct Posted {
+/// A WQE that was executed.
+pub struct Executed {
     /// Its number, for the CQE.
     counter: u16,
     opcode: u8,
     complete: bool,
     /// Whether there is a frame to send, or why not.
-    result: Result<bool, Failure>,
+    result: Result<bool, WqeError>,
 }
 
-impl Posted {
-    /// Whether the WQE left a frame to send.
+impl Executed {
+    /// Whether there is a frame to send.
     pub fn has_frame(&self) -> bool {
         self.result == Ok(true)
     }
 }
 
-impl PartialEq for Failure {
-    fn eq(&self, other: &Self) -> bool {
-        self.syndrome == other.syndrome
-    }
-}
-
 /// A send queue.
 pub struct Sq {
-    ring: Ring,
+    wqes: GatherRing,
     record: DoorbellRecord,
-    blocks: u32,
-    /// The next WQE, and how far the user had posted at the last look, in blocks.
+    /// The next WQE, and how far the program had posted when the record was last read, in blocks.
     head: u16,
     producer: u16,
     state: SqState,
     /// Whether every WQE completes, asked or not.
     pub signal_all: bool,
-    /// Where it completes.
+    /// Its CQ.
     pub cq: Index,
-    /// Whose memory it may read.
+    /// Its protection domain.
     pub pd: Index,
     /// The port it sends on, from 1.
     pub port: u8,
@@ -88,15 +64,12 @@ pub struct Sq {
     pub uidx: u32,
     /// The QP's number.
     pub qpn: u32,
-    /// Where its failures go.
+    /// Where its events go.
     pub events: AsyncSource,
 }
 
 impl Sq {
-    /// A queue that does nothing yet, of `blocks` basic blocks at `ring`.
-    ///
-    /// # Errors
-    /// `EINVAL` for a size that is none, or as [`Ring::new`].
+    /// An idle queue of `blocks` basic blocks at `ring`. Fails as [`GatherRing::new`] and [`DoorbellRecord::new`] do.
     pub fn new(
         ring: u64,
         record: u64,
@@ -106,13 +79,9 @@ impl Sq {
         uidx: u32,
         events: AsyncSource,
     ) -> Result<Self, Errno> {
-        if !blocks.is_power_of_two() || blocks > 1 << 15 {
-            return Err(libc::EINVAL);
-        }
         Ok(Self {
-            ring: Ring::new(ring, u64::from(blocks) * BLOCK as u64)?,
+            wqes: GatherRing::new(ring, blocks)?,
             record: DoorbellRecord::new(record)?,
-            blocks,
             head: 0,
             producer: 0,
             state: SqState::Idle,
@@ -126,12 +95,12 @@ impl Sq {
         })
     }
 
-    /// Whether it executes WQEs.
+    #[inline]
     pub fn state(&self) -> SqState {
         self.state
     }
 
-    /// Changes the state; `restart` begins anew, as reset does.
+    /// Changes the state; `restart` starts again from the first WQE, as reset does.
     pub fn set_state(&mut self, state: SqState, restart: bool, cq: &mut Cq) {
         if restart {
             self.head = 0;
@@ -145,92 +114,57 @@ impl Sq {
 
     /// Whether nothing is posted.
     #[inline]
-    pub fn is_idle(&mut self) -> bool {
+    pub fn is_empty(&mut self) -> bool {
         if self.producer == self.head {
             self.producer = self.record.load(PRODUCER) as u16;
         }
         self.producer == self.head
     }
 
-    /// A 16-byte unit of a WQE; `at` is a multiple of that.
-    #[inline]
-    fn unit(&self, at: usize) -> [u8; UNIT] {
-        let words = self.ring.at(at & !(UNIT - 1)).cast::<u64>();
-        // SAFETY: the address leads into the ring wherever it points, aligned, and a ring is a multiple
-        // of 16 bytes long; volatile because the user owns what is not posted, and nothing that is read
-        // is trusted.
-        let [low, high] = unsafe { [words.read_volatile(), words.add(1).read_volatile()] };
-        let mut unit = [0; UNIT];
-        unit[..8].copy_from_slice(&low.to_ne_bytes());
-        unit[8..].copy_from_slice(&high.to_ne_bytes());
-        unit
-    }
-
-    fn start(&self, head: u16) -> usize {
-        (u32::from(head) & (self.blocks - 1)) as usize * BLOCK
-    }
-
-    /// Control segment (`mlx5_wqe_ctrl_seg`): opcode, size in units, completion mode.
-    fn control(&self, at: usize) -> (u8, usize, u8) {
-        let unit = self.unit(at);
-        let size = unit[offset_of!(mlx5_wqe_ctrl_seg, qpn_ds) + 3] & 0x3f;
-        let mode = unit[offset_of!(mlx5_wqe_ctrl_seg, fm_ce_se)];
-        (unit[3], usize::from(size), mode)
-    }
-
-    /// Executes the next WQE, if the queue runs and one is posted. Its frame is left in `frame`.
-    pub fn next(&mut self, regions: &Regions, frame: &mut Vec<u8>) -> Option<Posted> {
-        if self.state != SqState::Ready || self.is_idle() {
+    /// Executes the next WQE, if the queue is ready and one is posted. Its frame is left in `frame`.
+    pub fn execute_next(&mut self, regions: &Regions, frame: &mut Vec<u8>) -> Option<Executed> {
+        if self.state != SqState::Ready || self.is_empty() {
             return None;
         }
-        let at = self.start(self.head);
-        let (opcode, units, mode) = self.control(at);
-        let result = match u32::from(opcode) {
+        let at = self.wqes.wqe(self.head);
+        let control = self.wqes.control(at);
+        let result = match u32::from(control.opcode) {
             abi::MLX5_OPCODE_NOP => Ok(false),
-            abi::MLX5_OPCODE_SEND => self.gather(regions, at, units, frame).map(|()| true),
-            _ => Err(Failure::BAD_WQE),
+            abi::MLX5_OPCODE_SEND => self
+                .wqes
+                .gather(regions, self.pd, at, control, frame)
+                .map(|()| true),
+            _ => Err(WqeError::BAD_WQE),
         };
-        let complete = self.signal_all || mode & ALWAYS_COMPLETE == ALWAYS_COMPLETE;
-        let posted = Posted {
+        let executed = Executed {
             counter: self.head,
-            opcode,
-            complete,
+            opcode: control.opcode,
+            complete: self.signal_all || control.complete,
             result,
         };
-        self.advance(units);
-        Some(posted)
+        self.head = self.head.wrapping_add(control.blocks());
+        Some(executed)
     }
 
-    fn advance(&mut self, units: usize) {
-        let blocks = (units * UNIT).div_ceil(BLOCK).max(1);
-        self.head = self.head.wrapping_add(blocks as u16);
+    fn push_error(&self, cq: &mut Cq, counter: u16, error: WqeError, opcode: u8) {
+        let cqe = Cqe::failed(self.uidx, counter, error, Some(opcode), self.qpn);
+        cq.push_failed(&cqe);
     }
 
     /// Completes an executed WQE.
-    pub fn complete(&mut self, posted: &Posted, cq: &mut Cq, timestamp: u64, byte_count: u32) {
-        match posted.result {
-            Ok(_) if posted.complete => {
-                cq.push(&Cqe::sent(
-                    self.uidx,
-                    posted.counter,
-                    timestamp,
-                    posted.opcode,
-                    self.qpn,
-                    byte_count,
-                ));
+    pub fn complete(&mut self, wqe: &Executed, cq: &mut Cq, timestamp: u64, byte_count: u32) {
+        match wqe.result {
+            Ok(_) if wqe.complete => {
+                let (counter, opcode) = (wqe.counter, wqe.opcode);
+                let cqe = Cqe::sent(self.uidx, counter, timestamp, opcode, self.qpn, byte_count);
+                cq.push(&cqe);
                 if cq.is_dead() {
                     self.fail(cq);
                 }
             }
             Ok(_) => {}
-            Err(failure) => {
-                cq.push_failed(&Cqe::failed(
-                    self.uidx,
-                    posted.counter,
-                    failure,
-                    Some(posted.opcode),
-                    self.qpn,
-                ));
+            Err(error) => {
+                self.push_error(cq, wqe.counter, error, wqe.opcode);
                 self.fail(cq);
             }
         }
@@ -245,124 +179,21 @@ impl Sq {
 
     /// Completes every posted WQE with a flush error, in order.
     pub fn flush(&mut self, cq: &mut Cq) {
-        // A producer index that is nonsense ends after one round.
-        let mut rounds = self.blocks;
-        while self.state == SqState::Error && !cq.is_dead() && !self.is_idle() && rounds > 0 {
-            let (opcode, units, _) = self.control(self.start(self.head));
-            cq.push_failed(&Cqe::failed(
-                self.uidx,
-                self.head,
-                Failure::FLUSHED,
-                Some(opcode),
-                self.qpn,
-            ));
-            self.advance(units);
+        // An invalid producer index ends after one round.
+        let mut rounds = self.wqes.blocks();
+        while self.state == SqState::Error && !cq.is_dead() && !self.is_empty() && rounds > 0 {
+            let control = self.wqes.control(self.wqes.wqe(self.head));
+            self.push_error(cq, self.head, WqeError::FLUSHED, control.opcode);
+            self.head = self.head.wrapping_add(control.blocks());
             rounds -= 1;
         }
     }
-
-    /// Puts a frame together from a send WQE's inline header, inline data and gathered buffers.
-    fn gather(
-        &self,
-        regions: &Regions,
-        at: usize,
-        units: usize,
-        frame: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
-        frame.clear();
-        let segment = at + size_of::<mlx5_wqe_ctrl_seg>();
-        let ethernet = self.unit(segment);
-        let flags = ethernet[offset_of!(mlx5_wqe_eth_seg, cs_flags)];
-        let word = |offset: usize| u16::from_be_bytes([ethernet[offset], ethernet[offset + 1]]);
-        let inline = word(offset_of!(mlx5_wqe_eth_seg, inline_hdr_sz));
-        let insert = (inline & INSERT_VLAN != 0).then(|| word(INLINE_START));
-        let inline_len = if insert.is_some() {
-            0
-        } else {
-            usize::from(inline & 0x3ff)
-        };
-        self.copy_inline(segment + INLINE_START, inline_len, frame);
-
-        // Two bytes of inline header fit in the segment itself.
-        let mut used = 1 + (INLINE_START + inline_len.max(2)).div_ceil(UNIT);
-        while used < units {
-            used += self.gather_one(regions, at + used * UNIT, frame)?;
-        }
-        if let Some(tci) = insert {
-            insert_tag(frame, inline & INSERT_SVLAN != 0, tci)?;
-        }
-        let wants = |flag: u32| u32::from(flags) & flag != 0;
-        let (l3, l4) = (
-            wants(abi::MLX5_ETH_WQE_L3_CSUM),
-            wants(abi::MLX5_ETH_WQE_L4_CSUM),
-        );
-        if l3 || l4 {
-            fill_checksums(frame, l3, l4);
-        }
-        // An Ethernet header is the least that can be sent.
-        if frame.len() < 14 {
-            Err(Failure::TOO_LONG)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Appends what one data segment says; gives the units it took.
-    fn gather_one(
-        &self,
-        regions: &Regions,
-        at: usize,
-        frame: &mut Vec<u8>,
-    ) -> Result<usize, Failure> {
-        let unit = self.unit(at);
-        let [a, b, c, d, e, f, g, h, addr @ ..] = unit;
-        let head = u32::from_be_bytes([a, b, c, d]);
-        if head & abi::MLX5_INLINE_SEG != 0 {
-            let len = (head & 0x3ff) as usize;
-            self.copy_inline(at + 4, len, frame);
-            return Ok((4 + len).div_ceil(UNIT));
-        }
-        let lkey = u32::from_be_bytes([e, f, g, h]);
-        let addr = u64::from_be_bytes(addr);
-        let len = head as usize;
-        if frame.len() + len > MAX_FRAME {
-            return Err(Failure::TOO_LONG);
-        }
-        let from = regions
-            .resolve(lkey, self.pd, addr, len as u64, Access::Read)
-            .ok_or(Failure::PROTECTION)?;
-        // SAFETY: `resolve` has checked that `len` bytes at `from` belong to a region that the queue may
-        // read; the program promised not to change them until the WQE completes.
-        frame.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
-        Ok(1)
-    }
-
-    /// Inline bytes wrap at the end of the ring.
-    fn copy_inline(&self, mut at: usize, mut len: usize, frame: &mut Vec<u8>) {
-        while len > 0 {
-            let unit = self.unit(at);
-            let rest = &unit[at % UNIT..];
-            let piece = &rest[..rest.len().min(len)];
-            frame.extend_from_slice(piece);
-            at += piece.len();
-            len -= piece.len();
-        }
-    }
-}
-
-fn insert_tag(frame: &mut Vec<u8>, service: bool, tci: u16) -> Result<(), Failure> {
-    if frame.len() < 12 {
-        return Err(Failure::BAD_WQE);
-    }
-    let tpid = if service { 0x88a8u16 } else { 0x8100 };
-    let [a, b] = tpid.to_be_bytes();
-    let [c, d] = tci.to_be_bytes();
-    frame.splice(12..12, [a, b, c, d]);
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(unsafe_code)]
+
     use super::*;
     use crate::device::event::EventChannel;
     use std::sync::Arc;
@@ -413,7 +244,7 @@ mod tests {
             }
         }
         fn cqe(&mut self, index: usize, at: usize) -> u8 {
-            self.cq.tend(0);
+            self.cq.end_burst(0);
             // SAFETY: within the memory.
             unsafe { ((self.base() + CQ + index * 64 + at) as *const u8).read_volatile() }
         }
@@ -438,7 +269,7 @@ mod tests {
                 0,
             ];
             bytes.extend(units.iter().flatten());
-            let start = self.sq.start(head);
+            let start = self.sq.wqes.wqe(head);
             for (i, byte) in bytes.iter().enumerate() {
                 let at = (start + i) % 256;
                 self.store(RING + at, &[*byte]);
@@ -466,7 +297,7 @@ mod tests {
         }
         fn run(&mut self) -> Option<Vec<u8>> {
             let mut frame = vec![];
-            let posted = self.sq.next(&self.regions, &mut frame)?;
+            let posted = self.sq.execute_next(&self.regions, &mut frame)?;
             self.sq
                 .complete(&posted, &mut self.cq, 5, frame.len() as u32);
             posted.has_frame().then_some(frame)
@@ -523,7 +354,10 @@ mod tests {
         bench.post(
             0,
             0x0a,
-            &[Bench::eth(INSERT_VLAN, [0x20, 0x64]), gathered],
+            &[
+                Bench::eth(crate::device::gather::INSERT_VLAN, [0x20, 0x64]),
+                gathered,
+            ],
             1,
         );
         let frame = bench.run().unwrap();
@@ -543,12 +377,12 @@ mod tests {
             assert_eq!((bench.cqe(0, 55), bench.cqe(0, 63) >> 4), (syndrome, 13));
             assert_eq!((bench.cqe(1, 55), bench.cqe(1, 61)), (5, 1));
             assert_eq!(bench.sq.state(), SqState::Error);
-            assert_eq!(bench.sq.events.finish(), 0, "told, not yet read");
+            assert_eq!(bench.sq.events.finish(), 0, "raised, not yet read");
         }
     }
 
     #[test]
-    fn any_wqe_at_all_is_survived() {
+    fn any_bytes_of_a_wqe_are_survived() {
         let mut bench = Bench::new();
         let mut seed = 1u32;
         for head in 0..2000u16 {

@@ -1,6 +1,6 @@
 //! A frame inside the NIC: what it was parsed to, and the sums over it.
 //!
-//! May import `wqcap-rss` and `abi`. Invariant: no function here panics on any bytes.
+//! May import `rss` and `abi`. Invariant: no function here panics on any bytes.
 
 pub mod checksum;
 
@@ -32,7 +32,7 @@ const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
 /// A frame on its way through steering.
-pub struct Arrival<'f> {
+pub struct ParsedFrame<'f> {
     /// From the destination MAC to the last byte before the FCS.
     pub bytes: &'f [u8],
     /// What the NIC's parser made of it. Borrowed, because copying what has just been stored field by
@@ -44,7 +44,7 @@ pub struct Arrival<'f> {
     pub now_ns: u64,
 }
 
-impl<'f> Arrival<'f> {
+impl<'f> ParsedFrame<'f> {
     /// A frame that [`FrameClass::of`] has parsed.
     #[inline(always)]
     pub fn new(bytes: &'f [u8], class: &'f FrameClass, now_ns: u64) -> Self {
@@ -304,12 +304,12 @@ mod tests {
     use super::*;
 
     fn checks(frame: &[u8]) -> u8 {
-        Arrival::new(frame, &FrameClass::of(frame), 0).checks()
+        ParsedFrame::new(frame, &FrameClass::of(frame), 0).checks()
     }
 
     fn seen(frame: &[u8]) -> (u32, u8, Option<u16>) {
         let class = FrameClass::of(frame);
-        let arrival = Arrival::new(frame, &class, 0);
+        let arrival = ParsedFrame::new(frame, &class, 0);
         (arrival.kinds, arrival.header_types(), arrival.cvlan())
     }
 
@@ -391,7 +391,7 @@ mod tests {
         let mut frame = udp(b"payload");
         for len in 0..frame.len() {
             let class = FrameClass::of(&frame[..len]);
-            let arrival = Arrival::new(&frame[..len], &class, 0);
+            let arrival = ParsedFrame::new(&frame[..len], &class, 0);
             let _ = (arrival.checks(), arrival.header_types(), arrival.fcs());
             fill_checksums(&mut frame.clone()[..len], true, true);
         }

@@ -1,16 +1,18 @@
-//! What a path means to the model.
+//! Which paths the overlay answers for, and where they lead.
 //!
-//! Imports only the stage. Invariant: anything that hardware would not have put there is foreign,
-//! and finding that out costs a comparison or two.
+//! Imports `overlay`. Invariant: anything that hardware would not have put there is foreign, and finding that out
+//! costs a comparison or two.
+
+#![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
-use std::os::unix::ffi::OsStrExt;
 
 use libc::AT_FDCWD;
 
-use super::Stage;
 use crate::process::real::raw;
-use crate::sysfs::tree::PCI_DOMAIN;
+use crate::sysfs::address::PCI_DOMAIN;
+
+use super::overlay::Overlay;
 
 pub const PATH_MAX: usize = libc::PATH_MAX as usize;
 
@@ -21,20 +23,20 @@ const DEVICES: &[u8] = b"/sys/devices/pci";
 const DEBUG: &[u8] = b"/sys/kernel/debug/mlx5/";
 const NODES: &[u8] = b"/dev/infiniband";
 
-/// A path of the model's making, with its zero.
-pub struct Text([u8; PATH_MAX]);
+/// A path that the model made, with its zero.
+pub struct PathBuffer([u8; PATH_MAX]);
 
-impl Text {
+impl PathBuffer {
     /// Two parts in a row, if they fit.
-    fn of(first: &[u8], second: &[u8]) -> Option<Box<Text>> {
+    fn join(first: &[u8], second: &[u8]) -> Option<Box<Self>> {
         let length = first.len() + second.len();
         if length >= PATH_MAX {
             return None;
         }
-        let mut text = Box::new(Text([0; PATH_MAX]));
-        text.0[..first.len()].copy_from_slice(first);
-        text.0[first.len()..length].copy_from_slice(second);
-        Some(text)
+        let mut path = Box::new(Self([0; PATH_MAX]));
+        path.0[..first.len()].copy_from_slice(first);
+        path.0[first.len()..length].copy_from_slice(second);
+        Some(path)
     }
 
     pub fn as_ptr(&self) -> *const c_char {
@@ -42,20 +44,14 @@ impl Text {
     }
 }
 
-/// Where in the run directory a path leads.
-pub enum Path {
-    /// The program's own path leads there.
-    Same,
-    /// This one does.
-    Other(Box<Text>),
-}
-
-/// What a path means.
-pub enum Meaning {
-    /// Not the model's.
+/// What a path stands for.
+pub enum Resolved {
+    /// It is not the model's.
     Foreign,
-    /// A file or directory of the tree.
-    Tree(Path),
+    /// A file or directory of the run directory, to which the program's own path leads.
+    InPlace,
+    /// The same, to which this path leads.
+    Redirected(Box<PathBuffer>),
     /// `/dev/infiniband/uverbs<N>`.
     Device(usize),
 }
@@ -66,7 +62,7 @@ fn below<'a>(path: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
         .filter(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// What `/proc` says is open as `fd`.
+/// The path that `/proc` shows for `fd`.
 pub fn path_of(fd: c_int, link: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
     let name = if fd == AT_FDCWD {
         "/proc/self/cwd\0".to_owned()
@@ -79,36 +75,36 @@ pub fn path_of(fd: c_int, link: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
     link.get(..usize::try_from(length).ok()?)
 }
 
-impl Stage {
-    /// What `path`, relative to the directory `dir`, means.
-    pub fn meaning(&self, dir: c_int, path: &[u8]) -> Meaning {
+impl Overlay {
+    /// What `path`, relative to the directory `dir`, stands for.
+    pub fn resolve(&self, dir: c_int, path: &[u8]) -> Resolved {
         if path.first() != Some(&b'/') {
-            // A relative path leads into the tree by itself when a directory of it is open or the
-            // current one. Only the nodes are not what they are in the tree.
+            // A relative path leads into the run directory by itself when a directory of it is open or the
+            // current one. Only the nodes differ from what is there.
             return match self.node(path) {
-                Some(device) if self.holds_nodes(dir) => Meaning::Device(device),
-                _ => Meaning::Foreign,
+                Some(device) if self.holds_nodes(dir) => Resolved::Device(device),
+                _ => Resolved::Foreign,
             };
         }
         let own = below(path, &self.dir);
         if let Some(rest) = below(own.unwrap_or(path), NODES) {
             let slashes = rest.iter().take_while(|byte| **byte == b'/').count();
             if let Some(device) = self.node(&rest[slashes..]) {
-                return Meaning::Device(device);
+                return Resolved::Device(device);
             }
         }
         if own.is_some() {
-            return Meaning::Tree(Path::Same);
+            return Resolved::InPlace;
         }
-        if !self.shows(path) {
-            return Meaning::Foreign;
+        if !self.covers(path) {
+            return Resolved::Foreign;
         }
-        // What is too long for a path either way, the C library may refuse itself.
-        Text::of(&self.dir, path).map_or(Meaning::Foreign, |text| Meaning::Tree(Path::Other(text)))
+        // The C library refuses what is too long for a path.
+        PathBuffer::join(&self.dir, path).map_or(Resolved::Foreign, Resolved::Redirected)
     }
 
-    /// Whether hardware would show itself at this absolute path.
-    fn shows(&self, path: &[u8]) -> bool {
+    /// Whether hardware would have files at this absolute path.
+    fn covers(&self, path: &[u8]) -> bool {
         if !path.starts_with(b"/sys/") {
             return below(path, NODES).is_some();
         }
@@ -116,10 +112,8 @@ impl Stage {
             return matches!(rest.first(), None | Some(b'/' | b'_'));
         }
         if let Some(rest) = path.strip_prefix(NETDEVS) {
-            return self
-                .made_up
-                .iter()
-                .any(|(name, _)| below(rest, name.as_bytes()).is_some());
+            let mut netdevs = self.virtual_netdevs.iter();
+            return netdevs.any(|(name, _)| below(rest, name.as_bytes()).is_some());
         }
         let rest = path
             .strip_prefix(PCI)
@@ -135,15 +129,10 @@ impl Stage {
         number.parse().ok().filter(|device| *device < self.devices)
     }
 
-    /// Whether a directory is the tree's `/dev/infiniband`.
+    /// Whether a directory is the run directory's `/dev/infiniband`.
     fn holds_nodes(&self, dir: c_int) -> bool {
         let mut link = [0; PATH_MAX];
         path_of(dir, &mut link).and_then(|path| below(path, &self.dir)) == Some(NODES)
-    }
-
-    /// The run directory.
-    pub fn path(&self) -> &std::path::Path {
-        std::path::Path::new(std::ffi::OsStr::from_bytes(&self.dir))
     }
 }
 
@@ -151,25 +140,25 @@ impl Stage {
 mod tests {
     use super::*;
 
-    fn meaning(path: &str) -> String {
-        let stage = Stage {
+    fn resolved(path: &str) -> String {
+        let overlay = Overlay {
             dir: b"/tmp/run".to_vec(),
             devices: 2,
-            made_up: vec![(c"mlx5_0p1".into(), 7)],
+            virtual_netdevs: vec![(c"mlx5_0p1".into(), 7)],
         };
-        match stage.meaning(AT_FDCWD, path.as_bytes()) {
-            Meaning::Foreign => "foreign".into(),
-            Meaning::Tree(Path::Same) => "same".into(),
-            Meaning::Tree(Path::Other(text)) => {
-                let end = text.0.iter().position(|byte| *byte == 0).expect("a zero");
-                String::from_utf8_lossy(&text.0[..end]).into_owned()
+        match overlay.resolve(AT_FDCWD, path.as_bytes()) {
+            Resolved::Foreign => "foreign".into(),
+            Resolved::InPlace => "in place".into(),
+            Resolved::Redirected(path) => {
+                let end = path.0.iter().position(|byte| *byte == 0).expect("a zero");
+                String::from_utf8_lossy(&path.0[..end]).into_owned()
             }
-            Meaning::Device(device) => format!("uverbs{device}"),
+            Resolved::Device(device) => format!("uverbs{device}"),
         }
     }
 
     #[test]
-    fn only_what_hardware_shows_is_led_elsewhere() {
+    fn only_what_hardware_shows_is_redirected() {
         for foreign in [
             "/sys/class",
             "/sys/class/infinibandit",
@@ -187,9 +176,9 @@ mod tests {
             "/sys/kernel/debug/mlx5",
             "/sys/kernel/debug/mlx5/0000:01:00.0",
         ] {
-            assert_eq!(meaning(foreign), "foreign", "{foreign}");
+            assert_eq!(resolved(foreign), "foreign", "{foreign}");
         }
-        for led in [
+        for redirected in [
             "/sys/class/infiniband",
             "/sys/class/infiniband/",
             "/sys/class/infiniband_verbs/uverbs0",
@@ -202,18 +191,18 @@ mod tests {
             "/sys/devices/pci15b3:00",
             "/sys/kernel/debug/mlx5/15b3:01:00.0/delay_drop/timeout",
         ] {
-            assert_eq!(meaning(led), format!("/tmp/run{led}"));
+            assert_eq!(resolved(redirected), format!("/tmp/run{redirected}"));
         }
-        assert_eq!(meaning("/tmp/run/sys/class"), "same");
-        assert_eq!(meaning("/dev/infiniband/uverbs1"), "uverbs1");
-        assert_eq!(meaning("/dev/infiniband//uverbs0"), "uverbs0");
-        assert_eq!(meaning("/tmp/run/dev/infiniband/uverbs1"), "uverbs1");
+        assert_eq!(resolved("/tmp/run/sys/class"), "in place");
+        assert_eq!(resolved("/dev/infiniband/uverbs1"), "uverbs1");
+        assert_eq!(resolved("/dev/infiniband//uverbs0"), "uverbs0");
+        assert_eq!(resolved("/tmp/run/dev/infiniband/uverbs1"), "uverbs1");
     }
 
     #[test]
     fn too_long_is_left_to_the_c_library() {
         assert_eq!(
-            meaning(&format!("/sys/class/infiniband/{}", "x".repeat(PATH_MAX))),
+            resolved(&format!("/sys/class/infiniband/{}", "x".repeat(PATH_MAX))),
             "foreign"
         );
     }

@@ -1,6 +1,6 @@
-//! Whether the calling thread has a Linux capability, as the kernel would ask.
+//! The calling thread's Linux capabilities.
 //!
-//! Imports nothing of the model. Invariant: asked at each command, since programs give rights up.
+//! Imports nothing of the model. Invariant: read at each command, since programs give capabilities up.
 
 #![allow(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Which descriptors the model answers for, and the C library's own calls beneath it.
+//! The descriptor table: which of the process's descriptors the model answers for.
 //!
-//! Imports nothing of the model. The shims in `preload` ask [`lookup`] and fall through to [`real`].
+//! Imports `real`. The shims in `preload` ask [`lookup`] and fall through to the C library.
 //!
 //! Invariants:
 //! - A foreign descriptor costs one load from a static table: no lock, no allocation, no system
@@ -8,11 +8,11 @@
 //! - An entry, once allocated for a descriptor's number, is never freed, only emptied and refilled.
 //!   A thread that looked one up just before another thread closed it reads valid memory, and finds
 //!   either the old file, kept alive by its own `Arc`, or nothing.
-//! - Only the process that installed a descriptor is served. After `fork` the child's copies are
-//!   husks: they answer `EIO`, as the kernel does for a device that is gone, and close without
-//!   telling the file, whose NIC thread the child does not have. A `vfork` child shares the table
-//!   with its parent, so there everything is foreign and the table is left as it is: otherwise the
-//!   `close` calls between `vfork` and `execve` would tear down the parent's device.
+//! - Only the process that installed a descriptor is served. After `fork` the child's copies answer
+//!   `EIO`, as the kernel does for a device that is gone, and close without telling the file, whose
+//!   NIC thread the child does not have. A `vfork` child shares the table with its parent, so there
+//!   everything is foreign and the table stays as it is: otherwise the `close` calls between `vfork`
+//!   and `execve` would tear down the parent's device.
 
 #![allow(unsafe_code)]
 
@@ -25,8 +25,8 @@ use libc::off_t;
 
 use super::real::{self, Errno};
 
-/// A descriptor that the model answers for. Whatever is not overridden reaches the kernel's own
-/// descriptor behind it (`/dev/zero` for a device, an eventfd for a channel).
+/// What answers for a descriptor. Whatever is not overridden reaches the kernel's own descriptor
+/// (`/dev/zero` for a device, an eventfd for a channel).
 pub trait File: Send + Sync {
     /// `read(2)`.
     fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
@@ -56,33 +56,33 @@ pub trait File: Send + Sync {
         real::mmap(addr, len, prot, flags, fd, offset)
     }
 
-    /// The last descriptor that stands for this file is about to be closed. The descriptor is
-    /// still open here, and the caller closes it afterwards.
+    /// The last descriptor of this file is about to be closed; it is still open here.
     fn close(&self, fd: RawFd) {
         let _ = fd;
     }
 }
 
-/// One file, and how many descriptors stand for it (`dup`).
-struct Open {
+/// One file, and how many descriptors it has (`dup`).
+struct OpenFile {
     file: Arc<dyn File>,
     descriptors: AtomicUsize,
 }
 
-/// What stands at a descriptor's number. `live` lets a dead entry be passed over without its lock.
-struct Entry {
+/// The entry of a descriptor's number. `live` lets an empty entry be skipped without its lock.
+struct TableEntry {
     live: AtomicBool,
-    open: RwLock<Option<Arc<Open>>>,
+    open: RwLock<Option<Arc<OpenFile>>>,
 }
 
-/// As many descriptors as the table has room for; above it [`install`] fails with `EMFILE`. It is
-/// static so that no shim ever has to find out whether it exists.
-pub const TABLE: usize = 65536;
+/// Numbers that the table covers; [`install`] fails with `EMFILE` above them.
+const CAPACITY: usize = 65536;
 
-static SLOTS: [AtomicPtr<Entry>; TABLE] = [const { AtomicPtr::new(std::ptr::null_mut()) }; TABLE];
+/// Static, so that no shim has to find out whether it exists.
+static TABLE: [AtomicPtr<TableEntry>; CAPACITY] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; CAPACITY];
 
-/// Stands in a forked child's table for whatever its parent had open.
-static INHERITED: Entry = Entry {
+/// The entry, in a forked child's table, of whatever its parent had open.
+static INHERITED: TableEntry = TableEntry {
     live: AtomicBool::new(true),
     open: RwLock::new(None),
 };
@@ -94,9 +94,9 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 /// A parent's file in a forked child.
-struct Husk;
+struct InheritedFile;
 
-impl File for Husk {
+impl File for InheritedFile {
     fn read(&self, _: RawFd, _: &mut [u8]) -> Result<usize, Errno> {
         Err(libc::EIO)
     }
@@ -119,17 +119,17 @@ impl File for Husk {
     }
 }
 
-fn slot(fd: RawFd) -> Option<&'static AtomicPtr<Entry>> {
-    SLOTS.get(usize::try_from(fd).ok()?)
+fn slot(fd: RawFd) -> Option<&'static AtomicPtr<TableEntry>> {
+    TABLE.get(usize::try_from(fd).ok()?)
 }
 
-fn inherited() -> *mut Entry {
+fn inherited() -> *mut TableEntry {
     (&raw const INHERITED).cast_mut()
 }
 
 /// The live entry of a descriptor, in the process that owns the table.
 #[inline]
-fn live(fd: RawFd) -> Option<&'static Entry> {
+fn live(fd: RawFd) -> Option<&'static TableEntry> {
     let entry = slot(fd)?.load(Ordering::Acquire);
     if entry.is_null() {
         return None;
@@ -137,11 +137,11 @@ fn live(fd: RawFd) -> Option<&'static Entry> {
     // SAFETY: a slot holds null, the static INHERITED, or a leaked box; none is ever freed, and
     // none is written but through its own atomics and lock.
     let entry = unsafe { &*entry };
-    (entry.live.load(Ordering::Acquire) && owned()).then_some(entry)
+    (entry.live.load(Ordering::Acquire) && is_owner()).then_some(entry)
 }
 
-/// Whether this process is the one whose table it is (a vfork child is not).
-fn owned() -> bool {
+/// Whether the table belongs to this process (not so in a vfork child).
+fn is_owner() -> bool {
     // SAFETY: getpid has no preconditions.
     OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
@@ -157,13 +157,13 @@ fn take_ownership() {
     });
 }
 
-/// In the child of a fork: the parent's files become husks. Stores only, so it is safe whatever
+/// In the child of a fork: the parent's files become inherited ones. Stores only, so it is safe whatever
 /// lock another thread of the parent held; the parent's files stay allocated in the child.
 extern "C" fn forked() {
     // SAFETY: getpid has no preconditions.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     FORKS.fetch_add(1, Ordering::Relaxed);
-    for slot in &SLOTS[..HIGHEST.load(Ordering::Relaxed)] {
+    for slot in &TABLE[..HIGHEST.load(Ordering::Relaxed)] {
         let entry = slot.load(Ordering::Acquire);
         if entry.is_null() {
             continue;
@@ -180,18 +180,18 @@ extern "C" fn forked() {
 }
 
 /// How many forks lie between the process that first installed a file and this one. State that
-/// leans on a thread (the NIC's) is stale when this number has changed.
+/// depends on a thread (the NIC's) is stale when this number has changed.
 pub fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-fn put(fd: RawFd, open: Arc<Open>) -> Result<(), Errno> {
+fn store(fd: RawFd, open: Arc<OpenFile>) -> Result<(), Errno> {
     let slot = slot(fd).ok_or(libc::EMFILE)?;
     take_ownership();
     HIGHEST.fetch_max(fd as usize + 1, Ordering::Relaxed);
     let mut entry = slot.load(Ordering::Acquire);
     if entry.is_null() || entry == inherited() {
-        entry = Box::into_raw(Box::new(Entry {
+        entry = Box::into_raw(Box::new(TableEntry {
             live: AtomicBool::new(false),
             open: RwLock::new(None),
         }));
@@ -204,33 +204,29 @@ fn put(fd: RawFd, open: Arc<Open>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the model answer for an open descriptor.
-///
-/// # Errors
-/// `EMFILE` when the number is above what the table holds.
+/// Makes `file` answer for an open descriptor. Fails with `EMFILE` when the number is beyond the table.
 pub fn install(fd: RawFd, file: Arc<dyn File>) -> Result<(), Errno> {
-    put(
+    store(
         fd,
-        Arc::new(Open {
+        Arc::new(OpenFile {
             file,
             descriptors: AtomicUsize::new(1),
         }),
     )
 }
 
-/// The file that answers for a descriptor, or nothing when it is foreign.
+/// The file that answers for a descriptor; `None` for a foreign one.
 #[inline]
 pub fn lookup(fd: RawFd) -> Option<Arc<dyn File>> {
     let entry = live(fd)?;
     if std::ptr::eq(entry, &raw const INHERITED) {
-        return Some(Arc::new(Husk));
+        return Some(Arc::new(InheritedFile));
     }
     let open = entry.open.read().unwrap_or_else(PoisonError::into_inner);
     open.as_ref().map(|open| Arc::clone(&open.file))
 }
 
-/// The model no longer answers for the descriptor; the file is told when this was its last one.
-/// The descriptor itself stays open.
+/// The model no longer answers for the descriptor, which stays open. The file's last one closes it.
 pub fn remove(fd: RawFd) {
     let Some(entry) = live(fd) else { return };
     if std::ptr::eq(entry, &raw const INHERITED) {
@@ -255,35 +251,32 @@ pub fn remove(fd: RawFd) {
 
 /// Whether the model answers for a descriptor.
 #[inline]
-pub fn ours(fd: RawFd) -> bool {
+pub fn contains(fd: RawFd) -> bool {
     live(fd).is_some()
 }
 
-/// [`remove`], errno untouched: for a number that is about to be closed, or that the kernel has
-/// just given out anew although the table still holds it, for it was closed out of sight.
+/// [`remove`] that keeps errno: for a number that is about to be closed, or that the kernel has
+/// just given out anew because it was closed past the shims.
 #[inline]
-pub fn forget(fd: RawFd) {
-    if ours(fd) {
+pub fn release(fd: RawFd) {
+    if contains(fd) {
         let errno = real::errno();
         remove(fd);
         real::set_errno(errno);
     }
 }
 
-/// [`forget`] for every descriptor from `first` to `last`, both included.
-pub fn forget_range(first: u32, last: u32) {
+/// [`release`] for every descriptor from `first` to `last`, both included.
+pub fn release_range(first: u32, last: u32) {
     let end = HIGHEST
         .load(Ordering::Relaxed)
         .min((last as usize).saturating_add(1));
     for fd in first as usize..end {
-        forget(fd as RawFd);
+        release(fd as RawFd);
     }
 }
 
-/// `new` was just duplicated from `old`: both stand for the same file.
-///
-/// # Errors
-/// `EMFILE` when `new` is above what the table holds.
+/// `new` was just duplicated from `old`: both have the same file. Fails with `EMFILE` when `new` is beyond the table.
 pub fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
     let Some(entry) = live(old) else {
         return Ok(());
@@ -302,7 +295,7 @@ pub fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
         .clone();
     let Some(open) = open else { return Ok(()) };
     open.descriptors.fetch_add(1, Ordering::AcqRel);
-    put(new, Arc::clone(&open)).inspect_err(|_| {
+    store(new, Arc::clone(&open)).inspect_err(|_| {
         open.descriptors.fetch_sub(1, Ordering::AcqRel);
     })
 }
@@ -313,11 +306,11 @@ mod tests {
     use std::os::fd::{AsRawFd, OwnedFd};
 
     #[derive(Default)]
-    struct Told {
+    struct CountingFile {
         closed: AtomicUsize,
     }
 
-    impl File for Told {
+    impl File for CountingFile {
         fn read(&self, _: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
             buf.fill(7);
             Ok(buf.len())
@@ -327,11 +320,11 @@ mod tests {
         }
     }
 
-    fn file() -> (OwnedFd, Arc<Told>) {
+    fn file() -> (OwnedFd, Arc<CountingFile>) {
         let fd = real::memfd(c"test", 1).expect("memfd");
-        let told = Arc::new(Told::default());
-        install(fd.as_raw_fd(), Arc::clone(&told) as Arc<dyn File>).expect("installed");
-        (fd, told)
+        let counting = Arc::new(CountingFile::default());
+        install(fd.as_raw_fd(), Arc::clone(&counting) as Arc<dyn File>).expect("installed");
+        (fd, counting)
     }
 
     /// Runs `child` in a process that shares this one's memory, or has its copy, and says how it
@@ -367,28 +360,28 @@ mod tests {
     }
 
     #[test]
-    fn foreign_numbers_are_nobodys() {
-        for fd in [-1, RawFd::MIN, RawFd::MAX, TABLE as RawFd, 60000] {
+    fn foreign_numbers_are_not_found() {
+        for fd in [-1, RawFd::MIN, RawFd::MAX, CAPACITY as RawFd, 60000] {
             assert!(lookup(fd).is_none());
             remove(fd);
         }
-        let told: Arc<dyn File> = Arc::new(Told::default());
-        assert_eq!(install(TABLE as RawFd, told), Err(libc::EMFILE));
+        let counting: Arc<dyn File> = Arc::new(CountingFile::default());
+        assert_eq!(install(CAPACITY as RawFd, counting), Err(libc::EMFILE));
     }
 
     #[test]
     fn last_duplicate_closes() {
-        let (fd, told) = file();
+        let (fd, counting) = file();
         let copy = fd.try_clone().expect("dup");
         duplicated(fd.as_raw_fd(), copy.as_raw_fd()).expect("room");
         remove(fd.as_raw_fd());
         remove(fd.as_raw_fd());
-        assert_eq!(told.closed.load(Ordering::Relaxed), 0);
+        assert_eq!(counting.closed.load(Ordering::Relaxed), 0);
         assert!(lookup(copy.as_raw_fd()).is_some());
         remove(copy.as_raw_fd());
-        assert_eq!(told.closed.load(Ordering::Relaxed), 1);
+        assert_eq!(counting.closed.load(Ordering::Relaxed), 1);
         assert!(lookup(copy.as_raw_fd()).is_none());
-        assert_eq!(Arc::strong_count(&told), 1, "nothing of it stays");
+        assert_eq!(Arc::strong_count(&counting), 1, "nothing of it stays");
     }
 
     #[test]
@@ -417,22 +410,24 @@ mod tests {
                 });
             }
             for _ in 0..20_000 {
-                let told = Arc::new(Told::default());
-                install(number, Arc::clone(&told) as Arc<dyn File>).expect("installed");
+                let counting = Arc::new(CountingFile::default());
+                install(number, Arc::clone(&counting) as Arc<dyn File>).expect("installed");
                 remove(number);
-                assert_eq!(told.closed.load(Ordering::Relaxed), 1);
+                assert_eq!(counting.closed.load(Ordering::Relaxed), 1);
             }
         });
     }
 
     #[test]
-    fn forked_child_holds_a_husk() {
-        let (fd, told) = file();
+    fn forked_child_gets_eio() {
+        let (fd, counting) = file();
         let status = in_child(
             0,
             |fd| {
-                let Some(husk) = lookup(fd) else { return 1 };
-                if husk.read(fd, &mut [0]) != Err(libc::EIO) || forks() == 0 {
+                let Some(inherited) = lookup(fd) else {
+                    return 1;
+                };
+                if inherited.read(fd, &mut [0]) != Err(libc::EIO) || forks() == 0 {
                     return 2;
                 }
                 if duplicated(fd, 60001).is_err() || lookup(60001).is_none() {
@@ -443,7 +438,7 @@ mod tests {
                 if lookup(fd).is_some() {
                     return 4;
                 }
-                let anew: Arc<dyn File> = Arc::new(Told::default());
+                let anew: Arc<dyn File> = Arc::new(CountingFile::default());
                 match install(fd, anew).map(|()| lookup(fd).map(|file| file.read(fd, &mut [0]))) {
                     Ok(Some(Ok(1))) => 42,
                     _ => 5,
@@ -454,24 +449,24 @@ mod tests {
         assert_eq!(status, 42);
         assert!(lookup(fd.as_raw_fd()).is_some());
         remove(fd.as_raw_fd());
-        assert_eq!(told.closed.load(Ordering::Relaxed), 1);
+        assert_eq!(counting.closed.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn vforked_child_leaves_its_parents_table_alone() {
-        let (fd, told) = file();
+        let (fd, counting) = file();
         let status = in_child(
             libc::CLONE_VM | libc::CLONE_VFORK,
             |fd| {
                 let foreign = lookup(fd).is_none();
                 remove(fd);
-                forget_range(0, u32::MAX);
+                release_range(0, u32::MAX);
                 if foreign { 42 } else { 1 }
             },
             fd.as_raw_fd(),
         );
         assert_eq!(status, 42);
-        assert_eq!(told.closed.load(Ordering::Relaxed), 0);
+        assert_eq!(counting.closed.load(Ordering::Relaxed), 0);
         assert!(lookup(fd.as_raw_fd()).is_some());
         remove(fd.as_raw_fd());
     }

@@ -1,8 +1,7 @@
 //! The C library's own functions, past the model's symbols of the same names.
 //!
-//! Imports nothing. Invariant: a call finds its function once by `dlsym(RTLD_NEXT)` and keeps the
-//! address in an atomic, so that it works before any constructor ran, in any thread and in a signal
-//! handler's `write`.
+//! Imports nothing. Invariant: a function is looked up once by `dlsym(RTLD_NEXT)` and its address kept in an
+//! atomic, so that a call works before any constructor ran, in any thread and in a signal handler.
 
 #![allow(unsafe_code)]
 
@@ -165,11 +164,11 @@ pub fn open(path: &CStr, flags: c_int, mode: mode_t) -> Result<RawFd, Errno> {
 
 /// `close(2)`.
 pub fn close(fd: RawFd) -> Result<(), Errno> {
-    // SAFETY: closing a number is memory-safe; whose descriptor it is, the caller knows.
+    // SAFETY: closing a number is memory-safe; the caller knows whose descriptor it is.
     checked(unsafe { raw::close(fd) }).map(drop)
 }
 
-/// `ioctl(2)`; `arg` is whatever the request wants.
+/// `ioctl(2)`.
 pub fn ioctl(fd: RawFd, request: c_ulong, arg: *mut c_void) -> Result<c_int, Errno> {
     // SAFETY: the model forwards a program's own call unchanged: the program answers for `arg`.
     checked(unsafe { raw::ioctl(fd, request, arg) })
@@ -184,7 +183,7 @@ pub fn mmap(
     fd: RawFd,
     offset: off_t,
 ) -> Result<*mut c_void, Errno> {
-    // SAFETY: a mapping without MAP_FIXED lands on free addresses; with it, the program that asked
+    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it, the program that asked
     // answers for the range.
     let at = unsafe { raw::mmap(addr, len, prot, flags, fd, offset) };
     if at == libc::MAP_FAILED {
@@ -194,7 +193,7 @@ pub fn mmap(
     }
 }
 
-/// `eventfd(2)`. Not interposed; here so that the device needs no unsafe code for it.
+/// `eventfd(2)`: not interposed; here so that the device needs no unsafe code for it.
 pub fn eventfd(initial: c_uint, flags: c_int) -> Result<RawFd, Errno> {
     // SAFETY: no pointers.
     checked(unsafe { libc::eventfd(initial, flags) })

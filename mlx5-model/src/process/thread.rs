@@ -1,8 +1,6 @@
-//! The NIC's thread as the operating system sees it: no signals of the program's, a CPU of its own if
-//! asked for, and sleep that ends in time.
+//! Threads of the model: without the program's signals, pinned if asked for, with sleep that ends in time.
 //!
-//! Imports nothing of the model. Invariant: starting the thread leaves the caller's signal mask as it
-//! was.
+//! Imports nothing of the model. Invariant: starting a thread leaves the caller's signal mask as it was.
 
 #![allow(unsafe_code)]
 
@@ -10,12 +8,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
-/// Starts a detached thread that no signal is delivered to: the program's handlers stay on the
-/// program's threads.
-///
-/// # Errors
-/// When there can be no further thread.
-pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// Starts a detached thread that no signal is delivered to: the program's handlers run on the
+/// program's threads. Fails when the system has no further thread.
+pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset initialises the set it is given, and pthread_sigmask the old one.
@@ -29,8 +24,8 @@ pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> 
     started.map(drop)
 }
 
-/// Pins the calling thread to a CPU; without one, lets it run anywhere. A thread begins with its
-/// maker's CPUs, and a NIC does not share the core that its program has pinned itself to.
+/// Pins the calling thread to a CPU, or lets it run on all. A thread inherits its creator's CPUs, and a
+/// NIC must not share the core that its program has pinned itself to.
 pub fn pin(cpu: Option<usize>) {
     // SAFETY: a CPU set is plain bits, for which zero is a value; CPU_SET checks its bounds; the kernel
     // copies the set.
@@ -46,7 +41,7 @@ pub fn pin(cpu: Option<usize>) {
     }
 }
 
-/// Descriptors waited for at most: a port has one.
+/// The most descriptors that [`sleep`] waits for; a port has one.
 pub const MAX_FDS: usize = 4;
 
 /// Sleeps until one of the descriptors is readable, `ns` have passed, or sooner.
@@ -63,8 +58,8 @@ pub fn sleep(fds: &[RawFd], ns: u64) {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
     };
-    // SAFETY: the array has as many entries as the call is told, negative descriptors are passed over,
-    // and time and (absent) mask are read only.
+    // SAFETY: the array has MAX_FDS entries, the kernel skips negative descriptors, and time and (absent)
+    // mask are read only.
     unsafe {
         libc::ppoll(
             polls.as_mut_ptr(),

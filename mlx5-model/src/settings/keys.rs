@@ -1,400 +1,185 @@
-//! The one table of keys: how each is written, what it takes, what holds without it, and where its
-//! value goes.
+//! The one table of keys: values, default, meaning, and the setting that each key stores.
 //!
-//! Imports the drafts it writes to. Invariant: a key that is not here does not exist, and the README
-//! repeats each row (a test compares).
+//! Imports `draft` and `value`. Invariant: a key that is not here does not exist, and the README repeats each row
+//! (a test compares).
 
-use super::{DeviceDraft, PortDraft, Settings};
+use super::device::Settings;
+use super::draft::{DeviceDraft, PortDraft};
+use super::fault;
+use super::value::{boolean, interface_name, mac, mask, number, within};
 
-pub(super) type Parsed = Result<(), String>;
+/// Whether a value was stored, or what is wrong with it.
+pub type Stored = Result<(), String>;
 
-/// What a key belongs to, and how it is stored.
-pub(super) enum Scope {
-    Model(fn(&mut Settings, &str) -> Parsed),
-    Device(fn(&mut DeviceDraft, &str) -> Parsed),
-    Port(fn(&mut PortDraft, &str) -> Parsed),
+/// What a key applies to, and how its value is stored.
+pub enum KeyScope {
+    Model(fn(&mut Settings, &str) -> Stored),
+    Device(fn(&mut DeviceDraft, &str) -> Stored),
+    Port(fn(&mut PortDraft, &str) -> Stored),
 }
 
-/// One key: the table that errors, the README and the parser share.
+/// A key: the table that errors, the README and the parser share.
 pub struct Key {
     /// As it is written after the prefix.
     pub name: &'static str,
-    /// What values it takes.
+    /// Its valid values.
     pub takes: &'static str,
-    /// What holds without it.
     pub default: &'static str,
-    /// What it means.
-    pub means: &'static str,
-    pub(super) scope: Scope,
+    pub meaning: &'static str,
+    pub scope: KeyScope,
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    let plain = text.replace('_', "");
-    plain
-        .parse()
-        .map_err(|_| format!("\"{text}\" is no number that fits"))
-}
-
-fn within<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
-    text: &str,
-    low: T,
-    high: T,
-) -> Result<T, String> {
-    let value = number(text)?;
-    if value < low || value > high {
-        return Err(format!("{value} is not from {low} to {high}"));
-    }
-    Ok(value)
-}
-
-fn truth(text: &str) -> Result<bool, String> {
-    match text {
-        "true" | "yes" | "on" | "1" => Ok(true),
-        "false" | "no" | "off" | "0" => Ok(false),
-        _ => Err(format!("\"{text}\" is neither true nor false")),
-    }
-}
-
-fn mask(text: &str) -> Result<u64, String> {
-    match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16)
-            .map_err(|_| format!("\"{text}\" is no 64-bit hexadecimal number")),
-        None => number(text),
-    }
-}
-
-/// A MAC address as six hexadecimal pairs with colons.
-pub(super) fn mac(text: &str) -> Result<[u8; 6], String> {
-    let mut bytes = [0; 6];
-    let mut pairs = text.split(':');
-    for byte in &mut bytes {
-        *byte = pairs
-            .next()
-            .filter(|pair| pair.len() == 2)
-            .and_then(|pair| u8::from_str_radix(pair, 16).ok())
-            .ok_or_else(|| format!("\"{text}\" is no MAC address (as 0c:42:a1:00:00:01)"))?;
-    }
-    match pairs.next() {
-        None => Ok(bytes),
-        Some(_) => Err(format!("\"{text}\" is longer than a MAC address")),
-    }
-}
-
-fn interface_name(text: &str) -> Result<String, String> {
-    let fits = (1..16).contains(&text.len())
-        && text != "."
-        && text != ".."
-        && !text.contains(|c: char| c == '/' || c.is_whitespace());
-    if fits {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("\"{text}\" cannot be an interface's name"))
-    }
-}
-
-/// Stores a parsed value in a field.
-macro_rules! store {
-    ($scope:ident, $draft:ident => $($field:ident).+, $parse:expr) => {
-        Scope::$scope(|$draft, text| {
-            $draft.$($field).+ = ($parse)(text)?;
-            Ok(())
-        })
+macro_rules! keys {
+    ($($scope:ident $name:ident: $takes:literal; default $default:literal; $meaning:literal; |$target:ident, $value:ident| $store:expr;)*) => {
+        /// Every key there is.
+        pub static KEYS: &[Key] = &[$(Key {
+            name: stringify!($name),
+            takes: $takes,
+            default: $default,
+            meaning: $meaning,
+            scope: KeyScope::$scope(|$target, $value| {
+                $store;
+                Ok(())
+            }),
+        }),*];
     };
 }
 
-/// Every key there is.
-pub static KEYS: &[Key] = &[
-    Key {
-        name: "caps",
-        takes: "process, all",
-        default: "process",
-        means: "whether RAW_PACKET QPs, flows and delay drop want the process's own Linux capabilities, or all are granted",
-        scope: Scope::Model(|model, text| {
-            model.enforce_caps = match text {
-                "process" => true,
-                "all" => false,
-                _ => return Err(format!("\"{text}\" is neither process nor all")),
-            };
-            Ok(())
-        }),
-    },
-    Key {
-        name: "debug",
-        takes: "true, false",
-        default: "false",
-        means: "tell each command on standard error",
-        scope: store!(Model, model => debug, truth),
-    },
-    Key {
-        name: "ports",
-        takes: "1 to 2",
-        default: "1",
-        means: "ports of the device",
-        scope: store!(Device, device => ports, |text| within(text, 1, 2)),
-    },
-    Key {
-        name: "cpu",
-        takes: "a CPU's number",
-        default: "not pinned",
-        means: "the CPU the NIC's thread is pinned to",
-        scope: store!(Device, device => cpu, |text| number(text).map(Some)),
-    },
-    Key {
-        name: "numa_node",
-        takes: "a node's number, -1",
-        default: "-1",
-        means: "the device's NUMA node in sysfs",
-        scope: store!(Device, device => caps.numa_node, |text| within(text, -1, 1023)),
-    },
-    Key {
-        name: "vf",
-        takes: "true, false",
-        default: "false",
-        means: "the device is a virtual function, by sysfs",
-        scope: store!(Device, device => place.is_vf, truth),
-    },
-    Key {
-        name: "vfs",
-        takes: "0 to 127",
-        default: "0",
-        means: "virtual functions that the device has brought up, by sysfs",
-        scope: store!(Device, device => place.vfs, |text| within(text, 0, 127)),
-    },
-    Key {
-        name: "lag",
-        takes: "true, false",
-        default: "false",
-        means: "the device stands for several physical ports: its name is mlx5_bond_<N>, but not in these keys",
-        scope: store!(Device, device => place.lag, truth),
-    },
-    Key {
-        name: "scatter_fcs",
-        takes: "true, false",
-        default: "true",
-        means: "the device can keep the FCS",
-        scope: store!(Device, device => caps.scatter_fcs, truth),
-    },
-    Key {
-        name: "cvlan_stripping",
-        takes: "true, false",
-        default: "true",
-        means: "the device can strip the C-VLAN tag",
-        scope: store!(Device, device => caps.cvlan_stripping, truth),
-    },
-    Key {
-        name: "delay_drop",
-        takes: "true, false",
-        default: "true",
-        means: "the device can hold the wire while a WQ is empty",
-        scope: store!(Device, device => caps.delay_drop, truth),
-    },
-    Key {
-        name: "delay_drop_timeout",
-        takes: "100 to 100000",
-        default: "100000",
-        means: "how long the wire is held, in microseconds, rounded up to whole hundreds",
-        scope: store!(Device, device => caps.delay_drop_timeout_us, |text| {
-            within::<u32>(text, 100, 100_000).map(|us| us.next_multiple_of(100))
-        }),
-    },
-    Key {
-        name: "end_padding",
-        takes: "true, false",
-        default: "true",
-        means: "the device can pad PCI writes to cache lines",
-        scope: store!(Device, device => caps.end_padding, truth),
-    },
-    Key {
-        name: "sniffer",
-        takes: "true, false",
-        default: "true",
-        means: "the device takes sniffer rules",
-        scope: store!(Device, device => caps.sniffer, truth),
-    },
-    Key {
-        name: "tunnel_offloads",
-        takes: "true, false",
-        default: "true",
-        means: "the device can hash and match inner headers",
-        scope: store!(Device, device => caps.tunnel_offloads, truth),
-    },
-    Key {
-        name: "mpls",
-        takes: "true, false",
-        default: "true",
-        means: "rules can match MPLS labels",
-        scope: store!(Device, device => caps.mpls, truth),
-    },
-    Key {
-        name: "esp",
-        takes: "true, false",
-        default: "true",
-        means: "rules can match the SPI of ESP",
-        scope: store!(Device, device => caps.esp, truth),
-    },
-    Key {
-        name: "max_ind_table_log",
-        takes: "0 to 13",
-        default: "11",
-        means: "base-2 logarithm of the largest RWQ indirection table",
-        scope: store!(Device, device => caps.max_ind_table_log, |text| within(text, 0, 13)),
-    },
-    Key {
-        name: "max_wq",
-        takes: "1 to 16777216",
-        default: "131072",
-        means: "WQs at most",
-        scope: store!(Device, device => caps.max_wq, |text| within(text, 1, 1 << 24)),
-    },
-    Key {
-        name: "max_recv_wr",
-        takes: "1 to 32768",
-        default: "32768",
-        means: "WRs of a receive queue at most",
-        scope: store!(Device, device => caps.max_recv_wr, |text| within(text, 1, 32768)),
-    },
-    Key {
-        name: "max_cqe",
-        takes: "1 to 4194303",
-        default: "4194303",
-        means: "CQEs of a CQ at most",
-        scope: store!(Device, device => caps.max_cqe, |text| within(text, 1, 4_194_303)),
-    },
-    Key {
-        name: "cq_moderation",
-        takes: "true, false",
-        default: "true",
-        means: "CQs can hold back their events",
-        scope: store!(Device, device => caps.cq_moderation, truth),
-    },
-    Key {
-        name: "clock_khz",
-        takes: "1000 to 4000000",
-        default: "1000000",
-        means: "rate of the NIC's clock",
-        scope: store!(Device, device => caps.clock_khz, |text| within(text, 1000, 4_000_000)),
-    },
-    Key {
-        name: "clock_drift",
-        takes: "-10000 to 10000",
-        default: "0",
-        means: "how much faster than its nominal rate the NIC's clock runs, in parts per million",
-        scope: store!(Device, device => caps.clock_drift_ppm, |text| within(text, -10_000, 10_000)),
-    },
-    Key {
-        name: "timestamp_mask",
-        takes: "64 bits, 0x for hexadecimal",
-        default: "0xffffffffffffffff",
-        means: "which bits of a completion's timestamp count; 0: the device has no timestamps",
-        scope: store!(Device, device => caps.timestamp_mask, mask),
-    },
-    Key {
-        name: "realtime_clock",
-        takes: "true, false",
-        default: "false",
-        means: "the device can stamp completions in UTC",
-        scope: store!(Device, device => caps.realtime_clock, truth),
-    },
-    Key {
-        name: "max_srq",
-        takes: "0 to 16777216",
-        default: "65536",
-        means: "SRQs at most",
-        scope: store!(Device, device => caps.max_srq, |text| within(text, 0, 1 << 24)),
-    },
-    Key {
-        name: "max_srq_wr",
-        takes: "1 to 32767",
-        default: "32767",
-        means: "WRs of an SRQ at most",
-        scope: store!(Device, device => caps.max_srq_wr, |text| within(text, 1, 32767)),
-    },
-    Key {
-        name: "max_srq_sge",
-        takes: "1 to 31",
-        default: "31",
-        means: "SGEs of an SRQ's WR at most",
-        scope: store!(Device, device => caps.max_srq_sge, |text| within(text, 1, 31)),
-    },
-    Key {
-        name: "fault",
-        takes: "KIND[:k=v,...]@frames=N or @ms=N, with ; between several",
-        default: "none",
-        means: "what goes wrong on the device, and when: see Faults",
-        scope: store!(Device, device => faults, crate::settings::fault::parse),
-    },
-    Key {
-        name: "wire",
-        takes: "a wire",
-        default: "from MLX5_MODEL_WIRES",
-        means: "what the port's frames come from and go to; a second port has to have its own",
-        scope: store!(Port, port => wire, |text: &str| Ok::<_, String>(Some(text.to_owned()))),
-    },
-    Key {
-        name: "rate",
-        takes: "1, 10, 25, 40, 50, 100, 200",
-        default: "100",
-        means: "link rate in Gbit/s, as it is reported",
-        scope: store!(Port, port => rate_gbps, |text| match number(text)? {
-            rate @ (1 | 10 | 25 | 40 | 50 | 100 | 200) => Ok(Some(rate)),
-            rate => Err(format!("no link has {rate} Gbit/s")),
-        }),
-    },
-    Key {
-        name: "mac",
-        takes: "a MAC address",
-        default: "the interface's, or 0c:42:a1:00:<device>:<port>",
-        means: "address of the port's netdev",
-        scope: store!(Port, port => mac, |text| mac(text).map(Some)),
-    },
-    Key {
-        name: "netdev",
-        takes: "an interface's name",
-        default: "the wire's interface, or mlx5_<N>p<port>",
-        means: "the port's netdev in sysfs; it is made up if there is no such interface",
-        scope: store!(Port, port => netdev, |text| interface_name(text).map(Some)),
-    },
-    Key {
-        name: "mtu",
-        takes: "68 to 65536",
-        default: "the interface's, or 1500",
-        means: "MTU of the port's netdev",
-        scope: store!(Port, port => mtu, |text| within(text, 68, 65536).map(Some)),
-    },
-    Key {
-        name: "eswitch_port",
-        takes: "a port's name, as p0 or pf0vf3",
-        default: "none",
-        means: "which port of an e-switch in switchdev mode a made-up netdev is, by sysfs: an uplink or a representor",
-        scope: store!(Port, port => eswitch_port, |text| interface_name(text).map(Some)),
-    },
-    Key {
-        name: "bond",
-        takes: "an interface's name",
-        default: "none",
-        means: "the bond that a made-up netdev belongs to, by sysfs",
-        scope: store!(Port, port => bond, |text| interface_name(text).map(Some)),
-    },
-    Key {
-        name: "link_up",
-        takes: "true, false",
-        default: "true",
-        means: "whether the link is up at the start",
-        scope: store!(Port, port => link_up, |text| truth(text).map(Some)),
-    },
-];
+keys! {
+    Model caps: "process, all"; default "process";
+        "whether RAW_PACKET QPs, flows and delay drop require the process's own Linux capabilities, or all are granted";
+        |model, value| model.enforce_caps = match value {
+            "process" => true,
+            "all" => false,
+            _ => return Err(format!("\"{value}\" is not a source of capabilities")),
+        };
+    Model debug: "true, false"; default "false";
+        "print each command on standard error";
+        |model, value| model.debug = boolean(value)?;
+    Device ports: "1 to 2"; default "1";
+        "number of ports";
+        |device, value| device.ports = within(value, 1, 2)?;
+    Device cpu: "a CPU number"; default "not pinned";
+        "CPU that the NIC's thread is pinned to";
+        |device, value| device.cpu = Some(number(value)?);
+    Device numa_node: "a node number, -1"; default "-1";
+        "the device's NUMA node in sysfs";
+        |device, value| device.caps.numa_node = within(value, -1, 1023)?;
+    Device vf: "true, false"; default "false";
+        "the device is a virtual function in sysfs";
+        |device, value| device.topology.is_vf = boolean(value)?;
+    Device vfs: "0 to 127"; default "0";
+        "number of virtual functions that the device has enabled in sysfs";
+        |device, value| device.topology.vfs = within(value, 0, 127)?;
+    Device lag: "true, false"; default "false";
+        "the device bonds several physical ports (RoCE LAG) and is named mlx5_bond_<N>; keys still name it mlx5_<N>";
+        |device, value| device.topology.lag = boolean(value)?;
+    Device scatter_fcs: "true, false"; default "true";
+        "the device can deliver the FCS";
+        |device, value| device.caps.scatter_fcs = boolean(value)?;
+    Device cvlan_stripping: "true, false"; default "true";
+        "the device can strip the C-VLAN tag";
+        |device, value| device.caps.cvlan_stripping = boolean(value)?;
+    Device delay_drop: "true, false"; default "true";
+        "the device can hold the wire while a WQ is empty";
+        |device, value| device.caps.delay_drop = boolean(value)?;
+    Device delay_drop_timeout: "100 to 100000"; default "100000";
+        "how long the wire is held, in microseconds, rounded up to a multiple of 100";
+        |device, value| device.caps.delay_drop_timeout_us = within::<u32>(value, 100, 100_000)?.next_multiple_of(100);
+    Device end_padding: "true, false"; default "true";
+        "the device can pad PCI writes to cache lines";
+        |device, value| device.caps.end_padding = boolean(value)?;
+    Device sniffer: "true, false"; default "true";
+        "the device accepts sniffer rules";
+        |device, value| device.caps.sniffer = boolean(value)?;
+    Device tunnel_offloads: "true, false"; default "true";
+        "the device can hash and match inner headers";
+        |device, value| device.caps.tunnel_offloads = boolean(value)?;
+    Device mpls: "true, false"; default "true";
+        "rules can match MPLS labels";
+        |device, value| device.caps.mpls = boolean(value)?;
+    Device esp: "true, false"; default "true";
+        "rules can match the SPI of ESP";
+        |device, value| device.caps.esp = boolean(value)?;
+    Device max_ind_table_log: "0 to 13"; default "11";
+        "base-2 logarithm of the largest RWQ indirection table";
+        |device, value| device.caps.max_ind_table_log = within(value, 0, 13)?;
+    Device max_wq: "1 to 16777216"; default "131072";
+        "maximum number of WQs";
+        |device, value| device.caps.max_wq = within(value, 1, 1 << 24)?;
+    Device max_recv_wr: "1 to 32768"; default "32768";
+        "maximum number of WRs in a receive queue";
+        |device, value| device.caps.max_recv_wr = within(value, 1, 32768)?;
+    Device max_cqe: "1 to 4194303"; default "4194303";
+        "maximum number of CQEs in a CQ";
+        |device, value| device.caps.max_cqe = within(value, 1, 4_194_303)?;
+    Device cq_moderation: "true, false"; default "true";
+        "CQs can moderate their events";
+        |device, value| device.caps.cq_moderation = boolean(value)?;
+    Device clock_khz: "1000 to 4000000"; default "1000000";
+        "nominal rate of the NIC's clock in kHz";
+        |device, value| device.caps.clock_khz = within(value, 1000, 4_000_000)?;
+    Device clock_drift: "-10000 to 10000"; default "0";
+        "how much faster than its nominal rate the NIC's clock runs, in parts per million";
+        |device, value| device.caps.clock_drift_ppm = within(value, -10_000, 10_000)?;
+    Device timestamp_mask: "64 bits, 0x for hexadecimal"; default "0xffffffffffffffff";
+        "valid bits of a completion's timestamp; 0: the device has no timestamps";
+        |device, value| device.caps.timestamp_mask = mask(value)?;
+    Device realtime_clock: "true, false"; default "false";
+        "the device can stamp completions in UTC";
+        |device, value| device.caps.realtime_clock = boolean(value)?;
+    Device max_srq: "0 to 16777216"; default "65536";
+        "maximum number of SRQs";
+        |device, value| device.caps.max_srq = within(value, 0, 1 << 24)?;
+    Device max_srq_wr: "1 to 32767"; default "32767";
+        "maximum number of WRs in an SRQ";
+        |device, value| device.caps.max_srq_wr = within(value, 1, 32767)?;
+    Device max_srq_sge: "1 to 31"; default "31";
+        "maximum number of SGEs in an SRQ's WR";
+        |device, value| device.caps.max_srq_sge = within(value, 1, 31)?;
+    Device fault: "KIND[:k=v,...]@frames=N or @ms=N; several separated by ;"; default "none";
+        "what goes wrong on the device, and when: see Faults";
+        |device, value| device.faults = fault::parse(value)?;
+    Port wire: "a wire"; default "from MLX5_MODEL_WIRES";
+        "where the port's frames come from and go to; required for a second port";
+        |port, value| port.wire = Some(value.to_owned());
+    Port rate: "1, 10, 25, 40, 50, 100, 200"; default "100";
+        "reported link rate in Gbit/s";
+        |port, value| port.rate_gbps = match number(value)? {
+            rate @ (1 | 10 | 25 | 40 | 50 | 100 | 200) => Some(rate),
+            rate => return Err(format!("{rate} is not a link rate")),
+        };
+    Port mac: "a MAC address"; default "the interface's, or 0c:42:a1:00:<device>:<port>";
+        "MAC address of the port's netdev";
+        |port, value| port.mac = Some(mac(value)?);
+    Port netdev: "an interface name"; default "the wire's interface, or mlx5_<N>p<port>";
+        "the port's netdev in sysfs; virtual if no interface has that name";
+        |port, value| port.netdev = Some(interface_name(value)?);
+    Port mtu: "68 to 65536"; default "the interface's, or 1500";
+        "MTU of the port's netdev";
+        |port, value| port.mtu = Some(within(value, 68, 65536)?);
+    Port eswitch_port: "a port name such as p0 or pf0vf3"; default "none";
+        "port name of a virtual netdev on an e-switch in switchdev mode, in sysfs: an uplink or a representor";
+        |port, value| port.eswitch_port = Some(interface_name(value)?);
+    Port bond: "an interface name"; default "none";
+        "the bond that a virtual netdev belongs to, in sysfs";
+        |port, value| port.bond = Some(interface_name(value)?);
+    Port link_up: "true, false"; default "true";
+        "whether the link is up at the start";
+        |port, value| port.link_up = Some(boolean(value)?);
+}
 
-/// The table of keys, for who named one that is not there.
-pub(super) fn known() -> String {
+/// The table of keys as text, for an unknown one.
+pub fn table() -> String {
     let row = |key: &Key| {
         let Key {
             name,
             takes,
             default,
-            means,
+            meaning,
             ..
         } = key;
-        format!("\n  {name} = {takes}: {means} (default: {default})")
+        format!("\n  {name} = {takes}: {meaning} (default: {default})")
     };
     KEYS.iter().map(row).collect()
 }

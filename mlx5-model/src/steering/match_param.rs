@@ -1,15 +1,12 @@
-//! From the NIC's own match criteria to what a rule asks (PRM "fte_match_param"): what matchers of mlx5dv
-//! bring, in the layout that the firmware gets.
+//! From the NIC's match criteria (PRM "fte_match_param"), which mlx5dv's matchers have, to what a rule matches.
 //!
-//! May import `frame`, `matching`. Invariants: every bit of a mask is either understood or the rule is
-//! refused, so that no rule takes more than it was asked to; sections that the criteria do not name
-//! are not looked at.
+//! Imports `frame` and `matching`. Invariants: a rule is refused unless every bit of its mask is known, so that it
+//! never matches more than was asked; sections that the criteria do not enable are ignored.
 
 use crate::frame::kind;
 use crate::process::Errno;
 
-use super::matching::{Below, Compare, Field, Layer, Match};
-use super::spec::Sight;
+use super::matching::{Compare, Field, LayerMatch, Match, MatchCaps, MplsOver};
 
 /// The sections, 64 bytes each, with their bit in `match_criteria_enable` (PRM "Create flow group").
 const OUTER: (usize, u8) = (0, 1 << 0);
@@ -18,7 +15,7 @@ const INNER: (usize, u8) = (2, 1 << 2);
 const MISC_2: (usize, u8) = (3, 1 << 3);
 const SECTION: usize = 64;
 
-/// Places in `fte_match_set_lyr_2_4`: first bit, bits.
+/// Fields of `fte_match_set_lyr_2_4`: first bit, bits.
 mod layer {
     pub const SMAC: (usize, usize) = (0x00, 48);
     pub const ETHERTYPE: (usize, usize) = (0x30, 16);
@@ -43,7 +40,7 @@ mod layer {
     pub const DESTINATION: [(usize, usize); 2] = [(0x180, 64), (0x1c0, 64)];
 }
 
-/// Places in `fte_match_set_misc`.
+/// Fields of `fte_match_set_misc`.
 mod misc {
     pub const GRE_PROTOCOL: (usize, usize) = (0x70, 16);
     pub const GRE_KEY: (usize, usize) = (0x80, 32);
@@ -53,16 +50,16 @@ mod misc {
     pub const OUTER_ESP_SPI: (usize, usize) = (0x180, 32);
 }
 
-/// What criteria and values come to.
+/// What criteria and values say.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Parsed {
-    /// What frames the rule takes.
+pub struct ParsedMatch {
+    /// What the rule matches.
     pub rule: Match,
-    /// It asks for group addresses only.
+    /// Whether it matches group addresses only.
     pub multicast_only: bool,
 }
 
-/// Places in `fte_match_set_misc2`, a label stack entry each.
+/// Fields of `fte_match_set_misc2`, a label stack entry each.
 mod misc_2 {
     pub const OUTER_FIRST_MPLS: (usize, usize) = (0x00, 32);
     pub const INNER_FIRST_MPLS: (usize, usize) = (0x20, 32);
@@ -70,12 +67,14 @@ mod misc_2 {
     pub const OUTER_FIRST_MPLS_OVER_UDP: (usize, usize) = (0x60, 32);
 }
 
-/// Reads what `mask` and `value` say in the sections that `criteria` names.
-///
-/// # Errors
-/// `EINVAL`, as the kernel has it for values beside their masks (`check_valid_spec`), and as the
-/// firmware has it for fields that the device cannot match.
-pub fn parse(mask: &[u8], value: &[u8], criteria: u8, sight: Sight) -> Result<Parsed, Errno> {
+/// Parses `mask` and `value` in the sections that `criteria` enables. Fails with `EINVAL`, like the kernel for values
+/// outside their masks (`check_valid_spec`), and like the firmware for fields that the device cannot match.
+pub fn parse(
+    mask: &[u8],
+    value: &[u8],
+    criteria: u8,
+    caps: MatchCaps,
+) -> Result<ParsedMatch, Errno> {
     let masked = |(at, byte): (usize, &u8)| byte & !mask.get(at).copied().unwrap_or(0) == 0;
     if !value.iter().enumerate().all(masked)
         || criteria & !(OUTER.1 | MISC.1 | INNER.1 | MISC_2.1) != 0
@@ -85,45 +84,45 @@ pub fn parse(mask: &[u8], value: &[u8], criteria: u8, sight: Sight) -> Result<Pa
     let mut rule = Match::default();
     let mut multicast_only = false;
     if criteria & OUTER.1 != 0 {
-        let mut section = Section::of(OUTER.0, mask, value);
+        let mut section = CriteriaSection::of(OUTER.0, mask, value);
         multicast_only = section.is_multicast();
         section.read_layer(&mut rule.outer);
         section.finish()?;
     }
     if criteria & MISC.1 != 0 {
-        let mut section = Section::of(MISC.0, mask, value);
-        section.read_misc(&mut rule, sight);
+        let mut section = CriteriaSection::of(MISC.0, mask, value);
+        section.read_misc(&mut rule, caps);
         section.finish()?;
     }
     if criteria & INNER.1 != 0 {
-        let mut section = Section::of(INNER.0, mask, value);
+        let mut section = CriteriaSection::of(INNER.0, mask, value);
         section.read_layer(&mut rule.inner);
         section.finish()?;
     }
     if criteria & MISC_2.1 != 0 {
-        let mut section = Section::of(MISC_2.0, mask, value);
-        if sight.mpls {
+        let mut section = CriteriaSection::of(MISC_2.0, mask, value);
+        if caps.mpls {
             section.read_labels(&mut rule);
         }
         section.finish()?;
     }
-    if !sight.tunnels && rule.looks_inside() {
+    if !caps.tunnels && rule.looks_inside() {
         return Err(libc::EINVAL);
     }
-    rule.settle();
-    Ok(Parsed {
+    rule.normalize();
+    Ok(ParsedMatch {
         rule,
         multicast_only,
     })
 }
 
-/// One section of mask and value. What has been understood is taken out of the mask.
-struct Section {
+/// One section of mask and value. Fields that have been read are cleared in the mask.
+struct CriteriaSection {
     mask: [u8; SECTION],
     value: [u8; SECTION],
 }
 
-impl Section {
+impl CriteriaSection {
     fn of(index: usize, mask: &[u8], value: &[u8]) -> Self {
         let cut = |bytes: &[u8]| {
             let mut section = [0; SECTION];
@@ -138,7 +137,7 @@ impl Section {
         }
     }
 
-    /// Takes a field out: value and mask.
+    /// Reads a field, value and mask, and clears it.
     fn take(&mut self, (first, bits): (usize, usize)) -> (u64, u64) {
         let (mut value, mut mask) = (0, 0);
         for bit in first..first + bits {
@@ -150,7 +149,7 @@ impl Section {
         (value, mask)
     }
 
-    /// Whether everything has been understood.
+    /// Fails with `EINVAL` if a bit of the mask was not read.
     fn finish(&self) -> Result<(), Errno> {
         if self.mask == [0; SECTION] {
             Ok(())
@@ -159,7 +158,7 @@ impl Section {
         }
     }
 
-    /// `raw_fs_is_multicast` of the driver, which looks at an IPv4 address whatever the version.
+    /// `raw_fs_is_multicast` of the driver, which reads an IPv4 address whatever the version.
     fn is_multicast(&self) -> bool {
         let (dmac, ipv4) = (layer::DMAC.0 / 8, layer::DESTINATION[1].0 / 8 + 4);
         let group = |bytes: &[u8; SECTION]| bytes[dmac] & 1 != 0;
@@ -168,7 +167,7 @@ impl Section {
     }
 
     /// `fte_match_set_lyr_2_4`.
-    fn read_layer(&mut self, to: &mut Layer) {
+    fn read_layer(&mut self, to: &mut LayerMatch) {
         to.compare(Field::L2(0), self.take(layer::DMAC), 6);
         to.compare(Field::L2(6), self.take(layer::SMAC), 6);
         for (field, place) in [
@@ -197,7 +196,7 @@ impl Section {
                 mask,
             }),
         }
-        // Ports and flags are those of a header that has to be there.
+        // Ports and flags require their header.
         for (transport, offset, place) in [
             (kind::TCP, 0, layer::TCP_SPORT),
             (kind::TCP, 2, layer::TCP_DPORT),
@@ -215,21 +214,21 @@ impl Section {
 
     /// `fte_match_set_misc2`.
     fn read_labels(&mut self, rule: &mut Match) {
-        let mut read = |layer: &mut Layer, below, place| {
+        let mut read = |layer: &mut LayerMatch, over, place| {
             let (value, mask) = self.take(place);
-            let field = Field::Mpls(below);
+            let field = Field::Mpls(over);
             layer.push(Compare { field, value, mask });
         };
         let (outer, inner) = (&mut rule.outer, &mut rule.inner);
-        read(outer, Below::Ethernet, misc_2::OUTER_FIRST_MPLS);
-        read(inner, Below::Ethernet, misc_2::INNER_FIRST_MPLS);
-        read(outer, Below::Gre, misc_2::OUTER_FIRST_MPLS_OVER_GRE);
-        read(outer, Below::Udp, misc_2::OUTER_FIRST_MPLS_OVER_UDP);
+        read(outer, MplsOver::Ethernet, misc_2::OUTER_FIRST_MPLS);
+        read(inner, MplsOver::Ethernet, misc_2::INNER_FIRST_MPLS);
+        read(outer, MplsOver::Gre, misc_2::OUTER_FIRST_MPLS_OVER_GRE);
+        read(outer, MplsOver::Udp, misc_2::OUTER_FIRST_MPLS_OVER_UDP);
     }
 
     /// `fte_match_set_misc`.
-    fn read_misc(&mut self, rule: &mut Match, sight: Sight) {
-        if sight.esp {
+    fn read_misc(&mut self, rule: &mut Match, caps: MatchCaps) {
+        if caps.esp {
             let (value, mask) = self.take(misc::OUTER_ESP_SPI);
             let field = Field::Spi;
             rule.outer.push(Compare { field, value, mask });
@@ -260,18 +259,18 @@ impl Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Arrival;
-    use crate::steering::spec::tests::{ALL, NOTHING};
+    use crate::frame::ParsedFrame;
+    use crate::steering::flow_spec::tests::{ALL, NOTHING};
     use wqcap_rss::FrameClass;
 
     /// Criteria and values, field by field.
     #[derive(Default)]
-    struct Asked {
+    struct Criteria {
         mask: Vec<u8>,
         value: Vec<u8>,
     }
 
-    impl Asked {
+    impl Criteria {
         fn with(mut self, section: usize, (first, bits): (usize, usize), value: u64) -> Self {
             self.mask.resize(4 * SECTION, 0);
             self.value.resize(4 * SECTION, 0);
@@ -289,21 +288,21 @@ mod tests {
             self.with(0, place, value)
         }
 
-        fn parse(&self, criteria: u8) -> Result<Parsed, Errno> {
+        fn parse(&self, criteria: u8) -> Result<ParsedMatch, Errno> {
             parse(&self.mask, &self.value, criteria, ALL)
         }
 
-        fn takes(&self, frame: &[u8]) -> bool {
+        fn matches(&self, frame: &[u8]) -> bool {
             let rule = self
                 .parse(OUTER.1 | MISC.1 | INNER.1 | MISC_2.1)
                 .unwrap()
                 .rule;
-            rule.takes(&Arrival::new(frame, &FrameClass::of(frame), 0))
+            rule.matches(&ParsedFrame::new(frame, &FrameClass::of(frame), 0))
         }
     }
 
-    fn asked() -> Asked {
-        Asked::default()
+    fn asked() -> Criteria {
+        Criteria::default()
     }
 
     const UDP: [u8; 42] = [
@@ -328,16 +327,16 @@ mod tests {
             (layer::DESTINATION[1], 0x0a00_0002),
         ];
         for (place, value) in right {
-            assert!(asked().outer(place, value).takes(&UDP), "{place:x?}");
+            assert!(asked().outer(place, value).matches(&UDP), "{place:x?}");
             let other = asked().outer(place, value ^ 1);
-            assert!(!other.takes(&UDP), "{place:x?} is another");
+            assert!(!other.matches(&UDP), "{place:x?} is another");
         }
         let all = right
             .iter()
             .fold(asked(), |asked, (place, value)| asked.outer(*place, *value));
-        assert!(all.takes(&UDP));
-        assert!(!asked().outer(layer::TCP_DPORT, 53).takes(&UDP));
-        assert!(!asked().outer(layer::SVLAN_TAG, 1).takes(&UDP));
+        assert!(all.matches(&UDP));
+        assert!(!asked().outer(layer::TCP_DPORT, 53).matches(&UDP));
+        assert!(!asked().outer(layer::SVLAN_TAG, 1).matches(&UDP));
     }
 
     #[test]
@@ -361,16 +360,24 @@ mod tests {
             (layer::TCP_SPORT, 22),
             (layer::TCP_FLAGS, 0x12),
         ] {
-            assert!(asked().outer(place, value).takes(&tcp), "{place:x?}");
-            assert!(!asked().outer(place, value ^ 1).takes(&tcp), "{place:x?}");
+            assert!(asked().outer(place, value).matches(&tcp), "{place:x?}");
+            assert!(!asked().outer(place, value ^ 1).matches(&tcp), "{place:x?}");
         }
-        assert!(asked().with(1, misc::OUTER_FLOW_LABEL, 0x12345).takes(&tcp));
-        assert!(!asked().with(1, misc::OUTER_FLOW_LABEL, 0x12346).takes(&tcp));
+        assert!(
+            asked()
+                .with(1, misc::OUTER_FLOW_LABEL, 0x12345)
+                .matches(&tcp)
+        );
+        assert!(
+            !asked()
+                .with(1, misc::OUTER_FLOW_LABEL, 0x12346)
+                .matches(&tcp)
+        );
     }
 
     #[test]
     fn what_cannot_be_matched_is_refused() {
-        let refused = |asked: Asked, criteria| asked.parse(criteria).unwrap_err();
+        let refused = |asked: Criteria, criteria| asked.parse(criteria).unwrap_err();
         // `ipv4_ihl`, `source_sqn`, and `metadata_reg_c_7`.
         assert_eq!(refused(asked().outer((0xd0, 4), 5), OUTER.1), libc::EINVAL);
         assert_eq!(refused(asked().with(1, (8, 24), 1), MISC.1), libc::EINVAL);
@@ -400,11 +407,11 @@ mod tests {
     }
 
     #[test]
-    fn group_addresses_are_told() {
-        let multicast = |asked: Asked| asked.parse(OUTER.1).unwrap().multicast_only;
+    fn group_addresses_are_recognised() {
+        let multicast = |asked: Criteria| asked.parse(OUTER.1).unwrap().multicast_only;
         assert!(multicast(asked().outer(layer::DMAC, 0x0100_5e00_0001)));
         assert!(!multicast(asked().outer(layer::DMAC, 0x0200_0000_0001)));
-        // As the driver has it: the mask of a class D address is looked at as if it were one.
+        // As in the driver: the mask of a class D address is read as if it were one.
         assert!(!multicast(
             asked().outer(layer::DESTINATION[1], 0xe000_0001)
         ));

@@ -1,12 +1,12 @@
-//! Whether a frame is a rule's.
+//! What a rule matches.
 //!
-//! May import `frame` and `tunnel`. Invariant: a rule without compares costs one AND and one comparison.
+//! Imports `frame` and `tunnel`. Invariant: a match without compares costs one AND and one comparison.
 
 use wqcap_rss::{L3, L4};
 
-use crate::frame::{Arrival, kind};
+use crate::frame::{ParsedFrame, kind};
 
-use super::tunnel::{Gre, Inner, PROTOCOL_GRE};
+use super::tunnel::{Gre, InnerFrame, PROTOCOL_GRE, Tunnel};
 
 /// Unicast and multicast (RFC 5332).
 pub const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
@@ -15,24 +15,33 @@ const PORT_MPLS: u16 = 6635;
 /// RFC 4303.
 const PROTOCOL_ESP: u8 = 50;
 
-/// Where a compared number comes from.
+/// What the device's flow tables can match.
+#[derive(Debug, Clone, Copy)]
+pub struct MatchCaps {
+    /// Tunnel headers, and those inside.
+    pub tunnels: bool,
+    pub mpls: bool,
+    pub esp: bool,
+}
+
+/// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
-    /// Eight bytes from an offset in the Ethernet header on.
+    /// Eight bytes at an offset in the Ethernet header.
     L2(u8),
-    /// From the IP header on.
+    /// The same in the IP header.
     L3(u8),
-    /// From the transport header on.
+    /// The same in the transport header.
     L4(u8),
     /// The EtherType behind the tags.
     EtherType,
     /// The first tag's control information.
     Vlan,
-    /// Whether a C-VLAN tag stands directly behind the addresses.
+    /// Whether a C-VLAN tag follows the addresses.
     CvlanTag,
     /// Whether an S-VLAN tag does.
     SvlanTag,
-    /// 4, 6, or 0 for what is not IP.
+    /// 4, 6, or 0 if it is not IP.
     IpVersion,
     /// IPv4's protocol, IPv6's next header.
     IpProtocol,
@@ -42,12 +51,12 @@ pub enum Field {
     Ttl,
     /// Whether the packet is a fragment.
     Fragment,
-    /// Source address: its first half, and its second one, which holds an IPv4 address at its end.
+    /// Source address: its first half, or its second, which has an IPv4 address at its end.
     Source(u8),
-    /// Destination address, in the same halves.
+    /// Destination address, likewise.
     Destination(u8),
     /// The first MPLS label stack entry, if there is one.
-    Mpls(Below),
+    Mpls(MplsOver),
     /// The security parameters index of ESP, if there is one.
     Spi,
     /// VXLAN's network identifier.
@@ -58,9 +67,9 @@ pub enum Field {
     GreKey,
 }
 
-/// What a label stack stands behind.
+/// The header that carries a label stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Below {
+pub enum MplsOver {
     /// Ethernet and its tags.
     Ethernet,
     /// GRE (RFC 4023).
@@ -69,27 +78,24 @@ pub enum Below {
     Udp,
 }
 
-/// A number in a frame that has to be another, as far as a mask goes.
+/// A number in a frame that must equal a value under a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Compare {
-    /// Where it comes from.
     pub field: Field,
-    /// What it has to be.
     pub value: u64,
-    /// Which bits count.
     pub mask: u64,
 }
 
-/// What is asked of one layer of headers.
+/// What a rule matches in one layer of headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Layer {
-    /// Bits of [`crate::frame::kind`] a frame has to have.
+pub struct LayerMatch {
+    /// Bits of [`crate::frame::kind`] that the frame must have.
     pub kinds: u32,
     compares: Vec<Compare>,
 }
 
-impl Layer {
-    /// Adds a comparison; one that asks nothing is none.
+impl LayerMatch {
+    /// Adds a comparison, unless its mask is zero.
     pub fn push(&mut self, compare: Compare) {
         if compare.mask != 0 {
             self.compares.push(Compare {
@@ -99,7 +105,7 @@ impl Layer {
         }
     }
 
-    /// Adds a comparison of `len` bytes at an offset, which are read as the highest of eight.
+    /// Adds a comparison of `len` bytes, which are the highest of eight.
     pub fn compare(&mut self, field: Field, (value, mask): (u64, u64), len: u32) {
         let shift = 64 - 8 * len;
         self.push(Compare {
@@ -109,7 +115,7 @@ impl Layer {
         });
     }
 
-    fn settle(&mut self) {
+    fn normalize(&mut self) {
         self.compares.sort_unstable();
         self.compares.dedup();
     }
@@ -120,11 +126,12 @@ impl Layer {
     }
 
     #[inline]
-    fn takes(&self, frame: &Arrival<'_>) -> bool {
-        frame.kinds & self.kinds == self.kinds && (self.compares.is_empty() || self.agrees(frame))
+    fn matches(&self, frame: &ParsedFrame<'_>) -> bool {
+        frame.kinds & self.kinds == self.kinds
+            && (self.compares.is_empty() || self.compares_hold(frame))
     }
 
-    fn agrees(&self, frame: &Arrival<'_>) -> bool {
+    fn compares_hold(&self, frame: &ParsedFrame<'_>) -> bool {
         self.compares.iter().all(|compare| compare.holds(frame))
     }
 
@@ -137,7 +144,7 @@ impl Layer {
 
 impl Compare {
     #[inline]
-    fn holds(&self, frame: &Arrival<'_>) -> bool {
+    fn holds(&self, frame: &ParsedFrame<'_>) -> bool {
         let (bytes, class) = (frame.bytes, frame.class);
         let number = match self.field {
             Field::L2(offset) => eight(bytes, usize::from(offset)),
@@ -149,38 +156,38 @@ impl Compare {
             Field::SvlanTag => u64::from(class.vlan_tags > 0 && frame.kinds & kind::CVLAN == 0),
             Field::IpProtocol => u64::from(class.ip_protocol),
             Field::Fragment => u64::from(class.fragment),
-            // A rule that asks for such a header takes no frame without one.
-            Field::Mpls(_) | Field::Spi => match word_of(self.field, frame) {
+            // A rule for such a header matches no frame without one.
+            Field::Mpls(_) | Field::Spi => match mpls_or_spi(self.field, frame) {
                 Some(word) => u64::from(word),
                 None => return false,
             },
             field => {
                 let header = bytes.get(usize::from(class.l3_offset)..).unwrap_or(&[]);
-                number_of_ip(field, header, class.l3)
+                ip_number(field, header, class.l3)
             }
         };
         number & self.mask == self.value
     }
 }
 
-/// The word that a label or an SPI is.
+/// A label stack entry or an SPI.
 #[cold]
-fn word_of(field: Field, frame: &Arrival<'_>) -> Option<u32> {
+fn mpls_or_spi(field: Field, frame: &ParsedFrame<'_>) -> Option<u32> {
     let (bytes, class) = (frame.bytes, frame.class);
     let payload = || {
         let of_ip = class.l3 != L3::None && !class.fragment;
         of_ip.then(|| bytes.get(usize::from(class.l4_offset)..))?
     };
     let behind = match field {
-        Field::Mpls(Below::Ethernet) if ETHERTYPES_MPLS.contains(&class.ethertype) => {
+        Field::Mpls(MplsOver::Ethernet) if ETHERTYPES_MPLS.contains(&class.ethertype) => {
             bytes.get(usize::from(class.l3_offset)..)?
         }
-        Field::Mpls(Below::Udp) if class.l4 == L4::Udp => {
+        Field::Mpls(MplsOver::Udp) if class.l4 == L4::Udp => {
             let datagram = payload()?;
             let port = u16::from_be_bytes([*datagram.get(2)?, *datagram.get(3)?]);
             (port == PORT_MPLS).then(|| datagram.get(8..))??
         }
-        Field::Mpls(Below::Gre) if class.ip_protocol == PROTOCOL_GRE => {
+        Field::Mpls(MplsOver::Gre) if class.ip_protocol == PROTOCOL_GRE => {
             let gre = Gre::of(payload()?)?;
             ETHERTYPES_MPLS
                 .contains(&gre.protocol)
@@ -192,8 +199,8 @@ fn word_of(field: Field, frame: &Arrival<'_>) -> Option<u32> {
     behind.first_chunk().copied().map(u32::from_be_bytes)
 }
 
-/// A number in an IP header that stands elsewhere in each version; 0 if there is none.
-fn number_of_ip(field: Field, header: &[u8], version: L3) -> u64 {
+/// A number that the IP versions have in different places; 0 if there is none.
+fn ip_number(field: Field, header: &[u8], version: L3) -> u64 {
     let byte = |at: usize| u64::from(header.get(at).copied().unwrap_or(0));
     match (field, version) {
         (Field::IpVersion, L3::Ipv4) => 4,
@@ -210,7 +217,17 @@ fn number_of_ip(field: Field, header: &[u8], version: L3) -> u64 {
     }
 }
 
-/// Eight bytes as a number; what lies behind the frame is zero.
+/// A number of a tunnel's header; `None` if the tunnel has none.
+fn tunnel_number(field: Field, tunnel: Tunnel) -> Option<u64> {
+    match (field, tunnel) {
+        (Field::Vni, Tunnel::Vxlan { vni }) => Some(u64::from(vni)),
+        (Field::GreProtocol, Tunnel::Gre { protocol, .. }) => Some(u64::from(protocol)),
+        (Field::GreKey, Tunnel::Gre { key, .. }) => key.map(u64::from),
+        _ => None,
+    }
+}
+
+/// Eight bytes as a number, zero beyond the end of the frame.
 #[inline]
 fn eight(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or(&[]);
@@ -224,33 +241,33 @@ fn eight(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
-/// What a rule asks of a frame (PRM "Flow table entry", match value and criteria).
+/// What a rule matches (PRM "Flow table entry", match value and criteria).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Match {
-    /// Of the outer headers.
-    pub outer: Layer,
-    /// Of the tunnel header.
+    /// In the outer headers.
+    pub outer: LayerMatch,
+    /// In the tunnel header.
     pub tunnel: Vec<Compare>,
-    /// Of the headers in the tunnel.
-    pub inner: Layer,
+    /// In the headers inside the tunnel.
+    pub inner: LayerMatch,
 }
 
 impl Match {
     /// Frames of these kinds.
     pub fn kinds(kinds: u32) -> Self {
         Self {
-            outer: Layer {
+            outer: LayerMatch {
                 kinds,
-                ..Layer::default()
+                ..LayerMatch::default()
             },
             ..Self::default()
         }
     }
 
-    /// Brings the comparisons in an order of their own, so that equal rules are equal.
-    pub fn settle(&mut self) {
-        self.outer.settle();
-        self.inner.settle();
+    /// Sorts the comparisons, so that equal rules are equal.
+    pub fn normalize(&mut self) {
+        self.outer.normalize();
+        self.inner.normalize();
         self.tunnel.retain(|compare| compare.mask != 0);
         for compare in &mut self.tunnel {
             compare.value &= compare.mask;
@@ -259,18 +276,18 @@ impl Match {
         self.tunnel.dedup();
     }
 
-    /// The kinds asked for, if that is all.
-    pub fn plain_kinds(&self) -> Option<u32> {
-        let plain = self.outer.compares.is_empty() && !self.looks_inside();
-        plain.then_some(self.outer.kinds)
+    /// The kinds, if nothing else is matched.
+    pub fn only_kinds(&self) -> Option<u32> {
+        let only = self.outer.compares.is_empty() && !self.looks_inside();
+        only.then_some(self.outer.kinds)
     }
 
-    /// Whether the rule asks for what lies in a tunnel.
+    /// Whether anything inside a tunnel is matched.
     pub fn looks_inside(&self) -> bool {
         !self.tunnel.is_empty() || !self.inner.is_empty()
     }
 
-    /// Whether the two ask of the same bits: they would share a flow group.
+    /// Whether the two compare the same bits, as in one flow group.
     pub fn same_criteria(&self, other: &Self) -> bool {
         let tunnel = |rule: &Self| {
             rule.tunnel
@@ -285,22 +302,21 @@ impl Match {
             && tunnel(self) == tunnel(other)
     }
 
-    /// Whether a frame is the rule's.
+    /// Whether a frame matches.
     #[inline]
-    pub fn takes(&self, frame: &Arrival<'_>) -> bool {
-        self.outer.takes(frame) && (!self.looks_inside() || self.takes_inner(frame))
+    pub fn matches(&self, frame: &ParsedFrame<'_>) -> bool {
+        self.outer.matches(frame) && (!self.looks_inside() || self.matches_inside(frame))
     }
 
     #[cold]
-    fn takes_inner(&self, frame: &Arrival<'_>) -> bool {
-        let Some(inner) = Inner::of(frame) else {
+    fn matches_inside(&self, frame: &ParsedFrame<'_>) -> bool {
+        let Some(inner) = InnerFrame::of(frame) else {
             return false;
         };
         let tunnel = self.tunnel.iter().all(|compare| {
-            inner
-                .number(compare.field)
+            tunnel_number(compare.field, inner.tunnel)
                 .is_some_and(|number| number & compare.mask == compare.value)
         });
-        tunnel && (self.inner.is_empty() || self.inner.takes(&inner.arrival()))
+        tunnel && (self.inner.is_empty() || self.inner.matches(&inner.parsed()))
     }
 }

@@ -1,20 +1,19 @@
-//! What an RSS QP is in the NIC: a hash over chosen fields, and the table it leads into.
+//! TIRs, which RSS QPs are in the NIC: a hash over chosen fields, and the table that it indexes.
 //!
-//! May import `wqcap-rss`, `frame`, `tunnel`, `objects`. Invariant: the table has 2^n entries, so that every
-//! hash has a place in it.
+//! Imports `frame`, `tunnel` and the crate `wqcap-rss`. Invariant: the table has 2^n entries.
 
 use std::sync::Arc;
 
 use wqcap_rss::{HashFields, L3, L4, Selection, Toeplitz};
 
-use crate::frame::Arrival;
-use crate::objects::Index;
+use crate::frame::ParsedFrame;
+use crate::handles::Index;
 
-use super::tunnel::Inner;
+use super::tunnel::InnerFrame;
 
 /// What a TIR hashes of one kind of frame.
 #[derive(Clone, Copy)]
-struct Hashed {
+struct HashInput {
     selection: Selection,
     /// `rss_hash_type` of the CQE.
     hash_type: u8,
@@ -24,17 +23,17 @@ struct Hashed {
 pub struct Tir {
     /// Shared by all QPs with the key.
     toeplitz: Arc<Toeplitz>,
-    /// By network layer and transport, what is hashed, if anything.
-    hashed: [[Option<Hashed>; 3]; 3],
-    /// Whether inner headers are (`MLX5_RX_HASH_INNER`).
+    /// What is hashed, by network layer and transport.
+    hashed: [[Option<HashInput>; 3]; 3],
+    /// Whether inner headers are hashed (`MLX5_RX_HASH_INNER`).
     inner: bool,
     /// Receive queues.
     table: Box<[Index]>,
 }
 
-/// Where a frame goes, and why.
+/// The queue that RSS selects for a frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Spread {
+pub struct RssResult {
     /// The receive queue.
     pub rq: Index,
     /// The hash; 0 if there is none.
@@ -44,7 +43,7 @@ pub struct Spread {
 }
 
 impl Tir {
-    /// A TIR that spreads over `table` by the hash of `fields`: of the inner headers if `inner`.
+    /// A TIR over `table` with a hash of `fields`, of the inner headers if `inner`.
     pub fn new(
         toeplitz: Arc<Toeplitz>,
         fields: HashFields,
@@ -54,7 +53,7 @@ impl Tir {
         let hashed = |l3, l4| {
             let selection = Selection::of(fields, l3, l4)?;
             let hash_type = hash_type(fields, l3, l4);
-            Some(Hashed {
+            Some(HashInput {
                 selection,
                 hash_type,
             })
@@ -70,17 +69,17 @@ impl Tir {
         }
     }
 
-    /// Where a frame goes. The hash of one that has not the fields is unspecified on hardware; here it
-    /// is 0, the table's first entry.
+    /// The queue of a frame. The hash of one without the fields is unspecified on hardware; here it is 0, the table's
+    /// first entry.
     #[inline(always)]
-    pub fn spread(&self, frame: &Arrival<'_>) -> Spread {
+    pub fn select(&self, frame: &ParsedFrame<'_>) -> RssResult {
         let (hash, hash_type) = if self.inner {
             self.hash_inner(frame)
         } else {
             self.hash(frame)
         };
         let entry = hash as usize & self.table.len().wrapping_sub(1);
-        Spread {
+        RssResult {
             rq: self.table.get(entry).copied().unwrap_or(Index::MAX),
             hash,
             hash_type,
@@ -88,7 +87,7 @@ impl Tir {
     }
 
     #[inline(always)]
-    fn hash(&self, frame: &Arrival<'_>) -> (u32, u8) {
+    fn hash(&self, frame: &ParsedFrame<'_>) -> (u32, u8) {
         let class = frame.class;
         let Some(hashed) = &self.hashed[class.l3 as usize][class.l4 as usize] else {
             return (0, 0);
@@ -100,8 +99,8 @@ impl Tir {
     }
 
     #[cold]
-    fn hash_inner(&self, frame: &Arrival<'_>) -> (u32, u8) {
-        Inner::of(frame).map_or((0, 0), |inner| self.hash(&inner.arrival()))
+    fn hash_inner(&self, frame: &ParsedFrame<'_>) -> (u32, u8) {
+        InnerFrame::of(frame).map_or((0, 0), |inner| self.hash(&inner.parsed()))
     }
 }
 

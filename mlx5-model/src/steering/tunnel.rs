@@ -1,14 +1,12 @@
-//! What lies in a tunnel: VXLAN, GRE with Ethernet or IP inside, and IP in IP.
+//! Frames in tunnels: VXLAN, GRE with Ethernet or IP inside, and IP in IP.
 //!
-//! May import `frame`. Invariant: only rules and QPs that ask for inner headers pay for finding them.
+//! Imports `frame`. Invariant: only rules and QPs for inner headers pay for finding them.
 
 use wqcap_rss::{FrameClass, L3, L4};
 
-use crate::frame::Arrival;
+use crate::frame::ParsedFrame;
 
-use super::matching::Field;
-
-/// Where VXLAN is expected (RFC 7348).
+/// The port of VXLAN (RFC 7348).
 const VXLAN_PORT: u16 = 4789;
 pub const PROTOCOL_GRE: u8 = 47;
 /// IPv4 (RFC 2003) and IPv6 (RFC 2473, RFC 4213) directly inside IP.
@@ -21,8 +19,9 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// More than Ethernet with two tags, the longest IP header and a TCP header are together.
 const HEADERS: usize = 160;
 
+/// A tunnel, with what its header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tunnel {
+pub enum Tunnel {
     Vxlan { vni: u32 },
     Gre { protocol: u16, key: Option<u32> },
     Ip,
@@ -30,11 +29,10 @@ enum Tunnel {
 
 /// A GRE header (RFC 2784, RFC 2890), and what it carries.
 pub struct Gre<'f> {
-    /// What lies inside.
+    /// The protocol inside.
     pub protocol: u16,
-    /// The key, if it has one.
     pub key: Option<u32>,
-    /// Everything behind it.
+    /// The bytes behind the header.
     pub inside: &'f [u8],
 }
 
@@ -66,17 +64,17 @@ impl<'f> Gre<'f> {
     }
 }
 
-/// The headers in a tunnel, with an Ethernet header made up where there is none.
-pub struct Inner {
-    tunnel: Tunnel,
+/// The headers in a tunnel; a packet without an Ethernet header gets one.
+pub struct InnerFrame {
+    pub tunnel: Tunnel,
     bytes: [u8; HEADERS],
     len: usize,
     class: FrameClass,
 }
 
-impl Inner {
-    /// The headers in the tunnel that a frame is, if it is one.
-    pub fn of(frame: &Arrival<'_>) -> Option<Self> {
+impl InnerFrame {
+    /// The headers in the tunnel, if the frame is one.
+    pub fn of(frame: &ParsedFrame<'_>) -> Option<Self> {
         let behind = frame.bytes.get(usize::from(frame.class.l4_offset)..)?;
         if frame.class.l4 == L4::Udp {
             return Self::of_vxlan(behind);
@@ -118,7 +116,6 @@ impl Inner {
         }
     }
 
-    /// A packet without an Ethernet header gets one.
     fn of_ip(tunnel: Tunnel, ethertype: u16, packet: &[u8]) -> Self {
         let mut ethernet = [0; 14];
         ethernet[12..].copy_from_slice(&ethertype.to_be_bytes());
@@ -142,18 +139,8 @@ impl Inner {
     }
 
     /// The inner headers as a frame.
-    pub fn arrival(&self) -> Arrival<'_> {
-        Arrival::new(&self.bytes[..self.len], &self.class, 0)
-    }
-
-    /// A number of the tunnel's own header.
-    pub fn number(&self, field: Field) -> Option<u64> {
-        match (field, self.tunnel) {
-            (Field::Vni, Tunnel::Vxlan { vni }) => Some(u64::from(vni)),
-            (Field::GreProtocol, Tunnel::Gre { protocol, .. }) => Some(u64::from(protocol)),
-            (Field::GreKey, Tunnel::Gre { key, .. }) => key.map(u64::from),
-            _ => None,
-        }
+    pub fn parsed(&self) -> ParsedFrame<'_> {
+        ParsedFrame::new(&self.bytes[..self.len], &self.class, 0)
     }
 }
 
@@ -162,8 +149,8 @@ mod tests {
     use super::*;
     use crate::frame::kind;
 
-    fn inner_of(frame: &[u8]) -> Option<Inner> {
-        Inner::of(&Arrival::new(frame, &FrameClass::of(frame), 0))
+    fn inner_of(frame: &[u8]) -> Option<InnerFrame> {
+        InnerFrame::of(&ParsedFrame::new(frame, &FrameClass::of(frame), 0))
     }
 
     fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
@@ -186,12 +173,8 @@ mod tests {
             &[&[8, 0, 0, 0, 0, 0, 42, 0][..], &inner].concat(),
         );
         let found = inner_of(&vxlan).unwrap();
-        assert_eq!(found.number(Field::Vni), Some(42));
-        assert_eq!(
-            found.arrival().kinds,
-            kind::IPV4 | kind::UDP | kind::UNICAST
-        );
-        assert_eq!(found.number(Field::GreKey), None);
+        assert_eq!(found.tunnel, Tunnel::Vxlan { vni: 42 });
+        assert_eq!(found.parsed().kinds, kind::IPV4 | kind::UDP | kind::UNICAST);
 
         let mut gre = udp(0, &[]);
         gre.truncate(34);
@@ -199,12 +182,9 @@ mod tests {
         gre.extend([0x20, 0, 0x08, 0x00, 0, 0, 0, 7]);
         gre.extend(&inner[14..]);
         let found = inner_of(&gre).unwrap();
-        assert_eq!(found.number(Field::GreKey), Some(7));
-        assert_eq!(found.number(Field::GreProtocol), Some(0x0800));
-        assert_eq!(
-            found.arrival().kinds,
-            kind::IPV4 | kind::UDP | kind::UNICAST
-        );
+        let (protocol, key) = (0x0800, Some(7));
+        assert_eq!(found.tunnel, Tunnel::Gre { protocol, key });
+        assert_eq!(found.parsed().kinds, kind::IPV4 | kind::UDP | kind::UNICAST);
     }
 
     #[test]
@@ -215,26 +195,26 @@ mod tests {
         outer[23] = PROTOCOL_IPV4;
         outer.extend(&inner[14..]);
         let found = inner_of(&outer).unwrap();
-        let arrival = found.arrival();
-        assert_eq!(arrival.kinds, kind::IPV4 | kind::UDP | kind::UNICAST);
-        assert_eq!(arrival.bytes[14..], inner[14..]);
-        assert_eq!(found.number(Field::GreProtocol), None);
+        let parsed = found.parsed();
+        assert_eq!(parsed.kinds, kind::IPV4 | kind::UDP | kind::UNICAST);
+        assert_eq!(parsed.bytes[14..], inner[14..]);
+        assert_eq!(found.tunnel, Tunnel::Ip);
         // Nobody looks into a fragment.
         outer[20] = 0x20;
         assert!(inner_of(&outer).is_none());
     }
 
     #[test]
-    fn what_is_none_is_none_and_nothing_panics() {
+    fn other_frames_have_none_and_nothing_panics() {
         assert!(inner_of(&udp(53, b"x")).is_none());
         let vxlan = udp(VXLAN_PORT, &[8; 200]);
         for len in 0..vxlan.len() {
-            let _ = inner_of(&vxlan[..len]).map(|inner| inner.arrival().kinds);
+            let _ = inner_of(&vxlan[..len]).map(|inner| inner.parsed().kinds);
         }
         let mut gre = udp(0, &[0xff; 40]);
         gre[23] = PROTOCOL_GRE;
         for len in 0..gre.len() {
-            let _ = inner_of(&gre[..len]).map(|inner| inner.arrival().kinds);
+            let _ = inner_of(&gre[..len]).map(|inner| inner.parsed().kinds);
         }
     }
 }

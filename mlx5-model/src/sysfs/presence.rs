@@ -1,42 +1,40 @@
-//! A device that is not there for a while: its links in the tree are put aside, and put back.
+//! Hides a device while its driver restarts: its links in the tree are moved aside, and back.
 //!
-//! Imports nothing of the model. Invariant: a device whose links cannot be moved (a sandbox lets nobody) is shown as if
-//! it were there; opening it fails all the same.
+//! Imports nothing of the model. Invariant: a device whose links cannot be moved (in a sandbox) is shown as if it were
+//! there; opening it fails all the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Where links wait, below the run directory.
+/// Where the links wait, below the run directory.
 const ASIDE: &str = "away";
 
 static DIR: OnceLock<PathBuf> = OnceLock::new();
 
-/// The tree of this process is here.
+/// Names the run directory of this process.
 pub fn attach(dir: &Path) {
-    // The first to be told of is the only one.
     let _ = DIR.set(dir.to_owned());
 }
 
-/// Nobody finds the device any more.
-pub fn hide(number: usize, name: &str) {
+/// Shows or hides the links of device `index`.
+pub fn set(index: usize, name: &str, present: bool) {
     if let Some(dir) = DIR.get() {
-        move_links(number, name, dir, &dir.join(ASIDE));
+        let aside = dir.join(ASIDE);
+        let (from, to) = if present {
+            (&aside, dir)
+        } else {
+            (dir, &aside)
+        };
+        move_links(index, name, from, to);
     }
 }
 
-/// It is there again.
-pub fn show(number: usize, name: &str) {
-    if let Some(dir) = DIR.get() {
-        move_links(number, name, &dir.join(ASIDE), dir);
-    }
-}
-
-fn move_links(number: usize, name: &str, from: &Path, to: &Path) {
+fn move_links(index: usize, name: &str, from: &Path, to: &Path) {
     for link in [
-        format!("sys/class/infiniband_verbs/uverbs{number}"),
+        format!("sys/class/infiniband_verbs/uverbs{index}"),
         format!("sys/class/infiniband/{name}"),
-        format!("dev/infiniband/uverbs{number}"),
+        format!("dev/infiniband/uverbs{index}"),
     ] {
         let place = to.join(&link);
         if let Some(parent) = place.parent() {

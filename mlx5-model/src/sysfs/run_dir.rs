@@ -1,8 +1,8 @@
 //! The directory that holds the tree, from the first process that needs it to the last.
 //!
-//! Imports nothing of the model but the settings' names. Invariants: a directory is this user's own
-//! and closed to others; it is used by another process only with the very same settings; it goes
-//! with its last member, and what a killed process left goes at the next start.
+//! Imports nothing of the model but the settings' names. Invariants: a directory belongs to this user and is closed
+//! to others; another process uses it only with the very same settings; its last member removes it, and the next
+//! start removes what killed processes left.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -11,39 +11,36 @@ use std::path::{Path, PathBuf};
 
 use crate::settings::{SET, WIRES};
 
-/// Tells a child where its parent's tree is.
+/// The variable that names the parent's run directory to a child.
 pub const DIR: &str = "MLX5_MODEL_DIR";
 const PREFIX: &str = "mlx5-model-";
 const MEMBERS: &str = "members";
 const SETTINGS: &str = "settings";
 
-/// The settings as they were written: what two processes must agree on to share a tree.
-fn written() -> String {
-    let text = |name| std::env::var(name).unwrap_or_default();
-    format!("{}\n\n{}\n", text(WIRES), text(SET))
+/// The settings as text: two processes that share a tree must have the same.
+fn settings_text() -> String {
+    let value = |name| std::env::var(name).unwrap_or_default();
+    format!("{}\n\n{}\n", value(WIRES), value(SET))
 }
 
-/// The directory the parent told of, if it is fit for this process.
+/// The parent's directory, if this process can use it.
 pub fn inherited() -> Option<PathBuf> {
     let dir = PathBuf::from(std::env::var_os(DIR)?);
     let meta = fs::symlink_metadata(&dir).ok()?;
-    let fit = meta.is_dir()
+    let usable = meta.is_dir()
         && meta.uid() == uid()
         && meta.mode() & 0o077 == 0
-        && fs::read_to_string(dir.join(SETTINGS)).ok()? == written();
-    // Registering last: it fails if the last member has just left and taken the tree along.
-    (fit && join(&dir).is_ok()).then_some(dir)
+        && fs::read_to_string(dir.join(SETTINGS)).ok()? == settings_text();
+    // Join last: it fails if the last member has just left and removed the tree.
+    (usable && join(&dir).is_ok()).then_some(dir)
 }
 
-/// Makes a directory and lets `fill` write the tree into it.
-///
-/// # Errors
-/// Which path could not be made, and why.
+/// Creates a directory and lets `fill` write the tree into it. An error names the path that failed.
 pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, String> {
     let base = base();
     sweep(&base);
     let mut dir = PathBuf::new();
-    // A process that exec'd without its environment finds the name of its former self taken.
+    // A process that called exec without its environment finds its former directory under the first name.
     for attempt in 0..1000 {
         dir = base.join(format!(
             "{PREFIX}{}-{}-{attempt}",
@@ -56,29 +53,26 @@ pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, Str
             Err(error) => return Err(format!("{}: {error}", dir.display())),
         }
     }
-    let made = fs::create_dir(dir.join(MEMBERS))
+    let created = fs::create_dir(dir.join(MEMBERS))
         .and_then(|()| join(&dir))
         .and_then(|()| fill(&dir))
-        .and_then(|()| fs::write(dir.join(SETTINGS), written()));
-    if let Err(error) = made {
+        .and_then(|()| fs::write(dir.join(SETTINGS), settings_text()));
+    if let Err(error) = created {
         let _ = fs::remove_dir_all(&dir);
         return Err(format!("{}: {error}", dir.display()));
     }
     Ok(dir)
 }
 
-/// This process uses the directory. Also called in a fork's child, so it only opens and closes.
-///
-/// # Errors
-/// What creating the member's file reports.
+/// Registers this process as a member. Also called in a fork's child, so it only opens and closes.
 pub fn join(dir: &Path) -> io::Result<()> {
     File::create(member(dir)).map(drop)
 }
 
-/// This process is done with the directory; the last one takes it along.
+/// Unregisters this process; the last member removes the directory.
 pub fn leave(dir: &Path) {
-    // A fork's child that never joined (vfork, a bare clone) has nothing to leave.
-    if fs::remove_file(member(dir)).is_ok() && !inhabited(dir) {
+    // A child that never joined (vfork, a bare clone) is no member.
+    if fs::remove_file(member(dir)).is_ok() && !has_members(dir) {
         let _ = fs::remove_dir_all(dir);
     }
 }
@@ -105,8 +99,7 @@ fn is_for_all(dir: &Path) -> bool {
     fs::metadata(dir).is_ok_and(|it| it.is_dir() && it.mode() & STICKY == STICKY)
 }
 
-/// Containers may share a `/tmp` and not their processes: a pid means something in its own
-/// namespace only.
+/// Containers may share `/tmp` but not their processes: a pid is valid in its own namespace only.
 fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
 }
@@ -120,7 +113,7 @@ fn alive(pid: &str) -> bool {
         .is_ok_and(|pid| Path::new("/proc").join(pid.to_string()).exists())
 }
 
-fn inhabited(dir: &Path) -> bool {
+fn has_members(dir: &Path) -> bool {
     fs::read_dir(dir.join(MEMBERS)).is_ok_and(|members| {
         members
             .flatten()
@@ -128,7 +121,7 @@ fn inhabited(dir: &Path) -> bool {
     })
 }
 
-/// Removes what processes left that were killed.
+/// Removes what killed processes left.
 fn sweep(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else {
         return;
@@ -149,7 +142,7 @@ fn sweep(base: &Path) {
         let own = entry
             .metadata()
             .is_ok_and(|meta| meta.is_dir() && meta.uid() == uid());
-        if own && !alive(creator) && !inhabited(&entry.path()) {
+        if own && !alive(creator) && !has_members(&entry.path()) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -160,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_member_takes_the_directory_along() {
+    fn last_member_removes_the_directory() {
         let temp = tempfile::tempdir().expect("temp");
         let dir = temp.path().join("run");
         fs::create_dir_all(dir.join(MEMBERS)).expect("mkdir");
@@ -171,7 +164,7 @@ mod tests {
         assert!(dir.exists());
         fs::remove_file(dir.join(MEMBERS).join("1")).expect("gone");
         leave(&dir);
-        assert!(dir.exists(), "who is no member takes nothing along");
+        assert!(dir.exists(), "only a member removes it");
         join(&dir).expect("join");
         leave(&dir);
         assert!(!dir.exists());

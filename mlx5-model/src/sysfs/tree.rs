@@ -1,9 +1,7 @@
-//! The files themselves, laid out as the kernel lays out a ConnectX-5's: the device below
-//! `sys/devices`, and links to it from the classes, so that `readlink`, `..` and `realpath` lead
-//! where they lead on hardware.
+//! The files, laid out as the kernel lays out a ConnectX-5's: the device below `sys/devices`, and links to it from
+//! the classes, so that `readlink`, `..` and `realpath` lead where they lead on hardware.
 //!
-//! Imports `settings` and `counters`. Invariant: only facts of the settings and of the machine are
-//! written, never a value that can change while programs look.
+//! Invariant: only constants, settings and facts of the machine are written, never a value that can change.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,53 +10,30 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::abi;
 use crate::device::counters::FILES;
 use crate::process::real;
-use crate::settings::{DeviceSettings, PortSettings, Settings};
+use crate::settings::{DeviceSettings, GIDS, PortSettings, Settings};
 
-/// The PCI domain of the model's devices, which no firmware gives out: Mellanox's vendor number.
-pub const PCI_DOMAIN: &str = "15b3";
+use super::address::{PCI_DOMAIN, pci_address, virtual_ifindex};
+use super::live::DELAY_DROP_FILES;
 
-/// The PCI address of the function whose virtual functions the model's devices can be: behind all of theirs.
+/// The PCI address of the physical function when the model's devices are virtual ones: behind all of theirs.
 const PHYSICAL: &str = "15b3:ff:00.0";
 
-/// A device's PCI address.
-pub fn pci_address(device: usize) -> String {
-    format!("{PCI_DOMAIN}:{:02x}:00.0", device + 1)
-}
-
-/// `ifindex` of a made-up interface: above what a kernel hands out.
-pub fn made_up_index(device: usize, port: u8) -> u32 {
-    0x15b3_0000 + device as u32 * 16 + u32::from(port)
-}
-
-/// Device and port of an interface that the model made up.
-pub fn made_up(name: &str) -> Option<(usize, u8)> {
-    Settings::global()
-        .devices
-        .iter()
-        .enumerate()
-        .find_map(|(device, settings)| {
-            let ports = settings.ports.iter().zip(1..);
-            let mut made_up =
-                ports.filter(|(port, _)| port.netdev.is_none() && port.ifname == name);
-            made_up.next().map(|(_, number)| (device, number))
-        })
-}
-
-/// Writes files below one directory, making directories as needed.
+/// Writes files below one directory, creating directories as needed.
 struct Tree {
     root: PathBuf,
-    made: BTreeSet<PathBuf>,
+    created: BTreeSet<PathBuf>,
 }
 
 impl Tree {
     fn place(&mut self, path: &str) -> io::Result<PathBuf> {
         let path = self.root.join(path);
         let parent = path.parent().unwrap_or(&self.root);
-        if !self.made.contains(parent) {
+        if !self.created.contains(parent) {
             fs::create_dir_all(parent)?;
-            self.made.insert(parent.to_owned());
+            self.created.insert(parent.to_owned());
         }
         Ok(path)
     }
@@ -69,7 +44,7 @@ impl Tree {
         fs::write(path, format!("{}\n", line.as_ref()))
     }
 
-    /// Several in one directory.
+    /// Several files of one directory.
     fn put_all(&mut self, directory: &str, files: &[(&str, &str)]) -> io::Result<()> {
         files
             .iter()
@@ -92,7 +67,7 @@ impl Tree {
 pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
     let mut tree = Tree {
         root: root.to_owned(),
-        made: BTreeSet::new(),
+        created: BTreeSet::new(),
     };
     // The descriptor behind a uverbs device is /dev/zero's: libibverbs compares this with fstat.
     let zero = fs::metadata("/dev/zero")?.rdev();
@@ -100,7 +75,7 @@ pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
     // IB_USER_VERBS_ABI_VERSION, rdma/ib_user_verbs.h.
     tree.put(
         "sys/class/infiniband_verbs/abi_version",
-        crate::abi::IB_USER_VERBS_ABI_VERSION.to_string(),
+        abi::IB_USER_VERBS_ABI_VERSION.to_string(),
     )?;
     tree.directory("sys/class/infiniband")?;
     tree.put("sys/bus/pci/drivers/mlx5_core/module/version", "5.0-0")?;
@@ -117,12 +92,12 @@ pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
     Ok(())
 }
 
-/// The device's directory, seen from the root of the tree.
+/// The device's directory, relative to the root of the tree.
 fn device_dir(number: usize) -> String {
     format!("sys/devices/pci{PCI_DOMAIN}:00/{}", pci_address(number))
 }
 
-/// The same, seen from a class's directory.
+/// The same, relative to a class's directory.
 fn class_link(dir: &str) -> String {
     format!("../../{}", dir.trim_start_matches("sys/"))
 }
@@ -152,8 +127,8 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
             ("max_link_speed", "8.0 GT/s PCIe"),
             ("max_link_width", "16"),
             ("enable", "1"),
-            ("sriov_totalvfs", if device.place.vfs > 0 { "127" } else { "0" }),
-            ("sriov_numvfs", &device.place.vfs.to_string()),
+            ("sriov_totalvfs", if device.topology.vfs > 0 { "127" } else { "0" }),
+            ("sriov_numvfs", &device.topology.vfs.to_string()),
             (
                 "uevent",
                 &format!("DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:1017\nPCI_SUBSYS_ID=15B3:0007\nPCI_SLOT_NAME={address}"),
@@ -163,8 +138,8 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
             ("model/finite", finite(&device.ports[0])),
         ],
     )?;
-    if device.place.is_vf {
-        // The physical function is another guest's, or the host's: it is there, and that is all.
+    if device.topology.is_vf {
+        // The physical function is another guest's, or the host's: it has a directory and nothing in it.
         tree.directory(&format!("sys/devices/pci{PCI_DOMAIN}:00/{PHYSICAL}"))?;
         tree.link(&format!("{dir}/physfn"), &format!("../{PHYSICAL}"))?;
     }
@@ -183,7 +158,7 @@ fn finite(port: &PortSettings) -> &'static str {
     if port.wire.finite() { "1" } else { "0" }
 }
 
-/// CPUs of a node as mask and as list; of all nodes when there is none.
+/// The CPUs of a node as mask and as list; of all nodes if that one does not exist.
 fn local_cpus(node: i32) -> (String, String) {
     let of_node =
         |what: &str| fs::read_to_string(format!("/sys/devices/system/node/node{node}/{what}"));
@@ -244,7 +219,7 @@ fn verbs(tree: &mut Tree, number: usize, device: &DeviceSettings, dev: &str) -> 
 /// `infiniband/mlx5_<N>`: drivers/infiniband/core/sysfs.c and drivers/infiniband/hw/mlx5/main.c.
 fn infiniband(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
     let dir = format!("{}/infiniband/{}", device_dir(number), device.name);
-    let guid = quads(&super::node_guid(number, device).to_be_bytes());
+    let guid = quads(&device.node_guid(number).to_be_bytes());
     tree.put_all(
         &dir,
         &[
@@ -271,17 +246,10 @@ fn debug(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<
     let dir = format!("sys/kernel/debug/mlx5/{}/delay_drop", pci_address(number));
     let timeout = device.caps.delay_drop_timeout_us.to_string();
     tree.put(&format!("{dir}/timeout"), timeout)?;
-    for (name, _) in super::DELAY_DROP {
+    for (name, _) in DELAY_DROP_FILES {
         tree.put(&format!("{dir}/{name}"), "0")?;
     }
     Ok(())
-}
-
-/// The device at a PCI address of ours.
-pub fn device_at(address: &str) -> Option<usize> {
-    let bus = address.strip_prefix(PCI_DOMAIN)?.strip_prefix(':')?;
-    let bus = usize::from_str_radix(bus.strip_suffix(":00.0")?, 16).ok()?;
-    bus.checked_sub(1)
 }
 
 /// Groups of four hexadecimal digits, as sysfs writes GUIDs and GIDs.
@@ -356,7 +324,7 @@ fn rate(gbps: u32) -> &'static str {
 }
 
 /// The link-local GIDs, from the MAC (RFC 4291, appendix A), and the IPv4-mapped ones.
-fn gids(port: &PortSettings) -> [[u8; 16]; super::GIDS] {
+fn gids(port: &PortSettings) -> [[u8; 16]; GIDS] {
     let m = port.mac;
     let mut local = [0; 16];
     local[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -385,13 +353,13 @@ fn ipv4(interface: &str) -> Option<[u8; 4]> {
     request[20..24].try_into().ok()
 }
 
-/// `device/net/<interface>`: the real one, or one made up. net/core/net-sysfs.c.
+/// `device/net/<interface>`: a real one, or a virtual one. net/core/net-sysfs.c.
 fn netdev(tree: &mut Tree, number: usize, port: &PortSettings, number_of: u8) -> io::Result<()> {
     let dir = format!("{}/net/{}", device_dir(number), port.ifname);
     if let Some(real) = &port.netdev {
         return tree.link(&dir, &format!("/sys/class/net/{real}"));
     }
-    let index = made_up_index(number, number_of).to_string();
+    let index = virtual_ifindex(number, number_of).to_string();
     let mac = port.mac.map(|byte| format!("{byte:02x}")).join(":");
     tree.put_all(
         &dir,
@@ -416,13 +384,14 @@ fn netdev(tree: &mut Tree, number: usize, port: &PortSettings, number_of: u8) ->
             ),
         ],
     )?;
-    standing(tree, &dir, port)?;
+    memberships(tree, &dir, port)?;
     tree.link(&format!("{dir}/device"), "../..")?;
     tree.link(&format!("sys/class/net/{}", port.ifname), &class_link(&dir))
 }
 
-/// What a made-up netdev is to others: Documentation/networking/switchdev.rst, drivers/net/bonding/bond_sysfs.c.
-fn standing(tree: &mut Tree, dir: &str, port: &PortSettings) -> io::Result<()> {
+/// A virtual netdev's e-switch port and bond: Documentation/networking/switchdev.rst,
+/// drivers/net/bonding/bond_sysfs.c.
+fn memberships(tree: &mut Tree, dir: &str, port: &PortSettings) -> io::Result<()> {
     if let Some(name) = &port.eswitch_port {
         tree.put(&format!("{dir}/phys_switch_id"), "15b300feff15b300")?;
         tree.put(&format!("{dir}/phys_port_name"), name)?;
@@ -446,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libibverbs_walks_is_there() {
+    fn what_libibverbs_reads_is_there() {
         let temp = tempfile::tempdir().expect("temp");
         let settings = Settings::parse(
             "loopback\nloopback",

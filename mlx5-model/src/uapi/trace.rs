@@ -1,19 +1,39 @@
-//! What `debug` tells of a command beside its name: the sizes of what it makes.
+//! The trace of commands on standard error (the setting `debug`).
 //!
-//! May import the ABI and [`Request`]. Reads what the command's own code reads, and changes nothing.
+//! Reads what the command's own code reads, and changes nothing.
+
+use std::fmt::Arguments;
+use std::io::Write;
 
 use crate::abi::*;
+use crate::process::Errno;
 
-use super::Request;
+use super::file::UverbsFile;
+use super::request::Request;
 
-/// `key=value` words, each with a blank before it; empty for commands that make nothing sized.
-pub fn details(extended: bool, number: u32, request: &Request<'_>) -> String {
-    let words = if extended {
+/// Prints a command and its result.
+pub fn print(file: &UverbsFile, command: Arguments<'_>, result: Result<(), Errno>) {
+    let result = match result {
+        Ok(()) => "ok".to_owned(),
+        Err(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
+    };
+    // A closed standard error is no reason to end the program.
+    let _ = writeln!(
+        std::io::stderr(),
+        "mlx5-model: {} context {}: {command} -> {result}",
+        file.settings().name,
+        file.context(),
+    );
+}
+
+/// The sizes of what a command creates, as ` key=value`; empty if it creates nothing that has a size.
+pub fn sizes(extended: bool, number: u32, request: &Request<'_>) -> String {
+    let sizes = if extended {
         of_extended(number, request)
     } else {
         of_legacy(number, request)
     };
-    words.unwrap_or_default()
+    sizes.unwrap_or_default()
 }
 
 fn of_legacy(number: u32, request: &Request<'_>) -> Option<String> {

@@ -1,29 +1,27 @@
 //! A wire plugged into itself: what is sent is received, in order.
 //!
-//! May import: `std`. Invariants: order is kept; at most [`FRAMES`] frames and [`BYTES`] bytes are under
-//! way, what does not fit is dropped whole and counted; once as full as it gets it allocates nothing.
+//! Invariants: at most [`MAX_FRAMES`] frames and [`MAX_BYTES`] bytes are under way, what does not fit is dropped whole
+//! and counted; once as full as it gets, it allocates nothing.
 
-use super::{Direction, Take, Taker};
+use super::delivery::{Delivery, Direction, Receiver};
 
-/// The most frames under way.
-const FRAMES: usize = 4096;
-/// The most bytes under way.
-const BYTES: usize = 64 << 20;
+const MAX_FRAMES: usize = 4096;
+const MAX_BYTES: usize = 64 << 20;
 
-/// Two heaps of frames: one is filled by sending while the other is drained, and they change places when
-/// the latter is empty. That keeps every frame in one piece without copying it again.
+/// Two queues of frames: one is filled by sending while the other is drained, and they are swapped when the latter is
+/// empty. So every frame is contiguous, and copied once.
 #[derive(Default)]
 pub(super) struct LoopbackWire {
-    filling: Heap,
-    draining: Heap,
+    filling: FrameQueue,
+    draining: FrameQueue,
     dropped: u64,
 }
 
 #[derive(Default)]
-struct Heap {
+struct FrameQueue {
     bytes: Vec<u8>,
     lens: Vec<u32>,
-    /// What has been taken so far, in bytes and in frames.
+    /// What has been taken, in bytes and in frames.
     at: usize,
     next: usize,
 }
@@ -32,7 +30,7 @@ impl LoopbackWire {
     pub(super) fn send(&mut self, frame: &[u8]) {
         let frames = self.filling.lens.len() + self.draining.lens.len() - self.draining.next;
         let bytes = self.filling.bytes.len() + self.draining.bytes.len() - self.draining.at;
-        if frames >= FRAMES || bytes + frame.len() > BYTES {
+        if frames >= MAX_FRAMES || bytes + frame.len() > MAX_BYTES {
             self.dropped += 1;
             return;
         }
@@ -45,32 +43,37 @@ impl LoopbackWire {
     }
 
     #[inline]
-    pub(super) fn burst(&mut self, _now_ns: u64, budget: usize, taker: &mut impl Taker) -> usize {
+    pub(super) fn burst(
+        &mut self,
+        _now_ns: u64,
+        budget: usize,
+        receiver: &mut impl Receiver,
+    ) -> usize {
         let mut taken = 0;
         while taken < budget {
-            let heap = &mut self.draining;
-            let Some(len) = heap.lens.get(heap.next) else {
+            let queue = &mut self.draining;
+            let Some(len) = queue.lens.get(queue.next) else {
                 if self.filling.lens.is_empty() {
                     break;
                 }
-                heap.clear();
+                queue.clear();
                 std::mem::swap(&mut self.filling, &mut self.draining);
                 continue;
             };
             let len = *len as usize;
-            let bytes = &heap.bytes[heap.at..][..len];
-            if taker.hand(bytes, Direction::Received) == Take::Wait {
+            let bytes = &queue.bytes[queue.at..][..len];
+            if receiver.deliver(bytes, Direction::Received) == Delivery::Wait {
                 break;
             }
-            heap.at += len;
-            heap.next += 1;
+            queue.at += len;
+            queue.next += 1;
             taken += 1;
         }
         taken
     }
 }
 
-impl Heap {
+impl FrameQueue {
     fn clear(&mut self) {
         self.bytes.clear();
         self.lens.clear();
@@ -82,9 +85,13 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Each, Frame};
+    use crate::wire::delivery::{Each, Frame};
 
-    fn burst(wire: &mut LoopbackWire, budget: usize, take: impl FnMut(Frame<'_>) -> Take) -> usize {
+    fn burst(
+        wire: &mut LoopbackWire,
+        budget: usize,
+        take: impl FnMut(Frame<'_>) -> Delivery,
+    ) -> usize {
         wire.burst(0, budget, &mut Each(take))
     }
 
@@ -92,7 +99,7 @@ mod tests {
         let mut frames = vec![];
         burst(wire, budget, |frame| {
             frames.push(frame.bytes.to_vec());
-            Take::Taken
+            Delivery::Taken
         });
         frames
     }
@@ -106,7 +113,7 @@ mod tests {
                 wire.send(&[&sent.to_be_bytes()[..], &vec![0; 14 + round]].concat());
                 sent += 1;
             }
-            assert_eq!(burst(&mut wire, 9, |_| Take::Wait), 0);
+            assert_eq!(burst(&mut wire, 9, |_| Delivery::Wait), 0);
             got.extend(drain(&mut wire, round % 5));
         }
         got.extend(drain(&mut wire, usize::MAX));
@@ -121,7 +128,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_counted() {
         let mut wire = LoopbackWire::default();
-        for _ in 0..FRAMES + 5 {
+        for _ in 0..MAX_FRAMES + 5 {
             wire.send(&[0; 60]);
         }
         assert_eq!(wire.dropped(), 5);
@@ -130,10 +137,10 @@ mod tests {
             wire.send(&[0; 60]);
         }
         assert_eq!(wire.dropped(), 6);
-        assert_eq!(drain(&mut wire, usize::MAX).len(), FRAMES);
+        assert_eq!(drain(&mut wire, usize::MAX).len(), MAX_FRAMES);
 
         let large = vec![0; 256 << 10];
-        for _ in 0..BYTES / large.len() + 3 {
+        for _ in 0..MAX_BYTES / large.len() + 3 {
             wire.send(&large);
         }
         assert_eq!(wire.dropped(), 9);

@@ -1,13 +1,13 @@
-//! When the next frame of a paced wire is due, by the NIC's clock.
+//! The pace of a wire with a constant rate, by the NIC's clock.
 //!
-//! May import: nothing. Invariant: frame `k` after a start is due `k / pps` seconds after it, rounded up
-//! to a nanosecond; rounding errors never add up.
+//! Invariant: frame `k` after a start is due `k / pps` seconds after it, rounded up to a nanosecond; rounding errors
+//! do not accumulate.
 
 use std::num::NonZeroU64;
 
 const NS: u128 = 1_000_000_000;
 
-/// A constant number of frames a second, from the first burst on.
+/// A constant number of frames per second, from the first burst on.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     pps: NonZeroU64,
@@ -24,7 +24,7 @@ impl Pace {
         }
     }
 
-    /// How many frames may go at `now`. A wire that was not asked for a while catches up: its frames
+    /// The number of frames that are due at `now`. A wire that was not asked for a while catches up: its frames
     /// were on the way meanwhile.
     pub(super) fn due(&mut self, now: u64) -> u64 {
         let start = *self.start.get_or_insert(now);
@@ -35,12 +35,13 @@ impl Pace {
             .saturating_sub(self.sent)
     }
 
-    pub(super) fn took(&mut self, frames: usize) {
+    /// Counts frames that were taken.
+    pub(super) fn count(&mut self, frames: usize) {
         self.sent += frames as u64;
     }
 
-    /// The receiver held the wire: the head is due now and the rest after it at the pace, as on a link
-    /// that was paused. Nothing piles up.
+    /// The receiver held the wire: the frame at the head is due now and the rest after it at the pace, as on a link
+    /// that was paused. Nothing accumulates.
     pub(super) fn hold(&mut self, now: u64) {
         self.start = Some(now);
         self.sent = 0;
@@ -66,7 +67,7 @@ mod tests {
             for _ in 0..100 {
                 let due = pace.due(now);
                 assert!(due >= 1, "pps {pps}");
-                pace.took(due as usize);
+                pace.count(due as usize);
                 now = pace.next_due_ns();
                 assert_eq!(pace.due(now - 1), 0, "pps {pps}");
             }
@@ -77,7 +78,7 @@ mod tests {
     fn it_catches_up_but_not_after_a_hold() {
         let mut pace = Pace::new(NonZeroU64::new(1_000).unwrap());
         pace.due(0);
-        pace.took(1);
+        pace.count(1);
         assert_eq!(pace.due(1_000_000_000), 1_000);
         pace.hold(1_000_000_000);
         assert_eq!(pace.due(1_000_000_000), 1);

@@ -5,10 +5,9 @@ use std::collections::VecDeque;
 
 use crate::abi;
 use crate::process::Errno;
+use crate::process::memory::fault_in;
 
-use super::fault_in;
-
-/// What an access wants to do.
+/// Kinds of access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Gather for a send.
@@ -26,37 +25,34 @@ pub struct Region {
     pub pd: u32,
     /// `IB_UVERBS_ACCESS_*`.
     pub access: u32,
-    /// Where it begins, as work requests say it.
+    /// Its address in work requests.
     iova: u64,
-    /// Where it begins in this process.
+    /// Its address in this process.
     start: u64,
     len: u64,
 }
 
-/// Indexes below this are never a region's: 0 is no key, and 1 with variant 0 is
-/// `MLX5_INVALID_LKEY`, which ends a scatter list.
+/// The lowest index in a key: 0 is no key, and 1 with variant 0 is `MLX5_INVALID_LKEY`, which ends a
+/// scatter list.
 const FIRST_INDEX: u32 = 16;
-/// As many regions as `max_mr` tells.
-pub const MAX_REGIONS: u32 = 1 << 16;
-/// So many freed indexes rest before one is used again.
-const RESTING: usize = 64;
+/// The most regions, as `max_mr` reports.
+const MAX_REGIONS: u32 = 1 << 16;
+/// How many freed indexes wait before one is reused.
+const QUARANTINE: usize = 64;
 
 /// All regions of a device, by the index in their keys.
 #[derive(Default)]
 pub struct Regions {
     slots: Vec<Option<Region>>,
-    /// The region of the last access, which nearly always is that of the next: found at a comparison, it keeps an
-    /// access from waiting until its key has been looked up. Gone as soon as any region changes.
+    /// The region of the last access, which is nearly always that of the next: one comparison replaces the lookup
+    /// of its key. Cleared when any region changes.
     last: Cell<Option<Region>>,
     free: VecDeque<u32>,
     variant: u8,
 }
 
 impl Regions {
-    /// What REG_MR asks for, which [`check_region`] has found sound.
-    ///
-    /// # Errors
-    /// `ENOMEM` when there are too many.
+    /// REG_MR of a region that [`check_region`] accepts. Fails with `ENOMEM` when there are too many.
     pub fn register(
         &mut self,
         pd: u32,
@@ -67,7 +63,9 @@ impl Regions {
     ) -> Result<Region, Errno> {
         self.last.set(None);
         let index = match self.free.front() {
-            Some(&index) if self.free.len() > RESTING || self.slots.len() as u32 >= MAX_REGIONS => {
+            Some(&index)
+                if self.free.len() > QUARANTINE || self.slots.len() as u32 >= MAX_REGIONS =>
+            {
                 self.free.pop_front();
                 index
             }
@@ -93,10 +91,7 @@ impl Regions {
         Ok(region)
     }
 
-    /// What REREG_MR asks for: the same key, another range, domain or rights.
-    ///
-    /// # Errors
-    /// As [`check_region`].
+    /// REREG_MR: the same key, another range, domain or rights. Fails as [`check_region`] does.
     pub fn change(
         &mut self,
         lkey: u32,
@@ -123,7 +118,7 @@ impl Regions {
         Ok(new)
     }
 
-    /// Forgets a region: from now on its key is nobody's.
+    /// Removes a region; its key becomes invalid.
     pub fn remove(&mut self, lkey: u32) {
         self.last.set(None);
         if self.get(lkey).is_some()
@@ -134,7 +129,7 @@ impl Regions {
         }
     }
 
-    /// The region a key stands for, if the whole key is right.
+    /// The region of a key, if index and variant are right.
     #[inline(always)]
     pub fn get(&self, lkey: u32) -> Option<&Region> {
         self.slots
@@ -150,8 +145,7 @@ impl Regions {
         region
     }
 
-    /// The memory an access of `len` bytes at `addr` through `lkey` means, if a queue of protection
-    /// domain `pd` may do it.
+    /// The memory of an access of `len` bytes at `addr` through `lkey`, if a queue of protection domain `pd` may do it.
     #[inline(always)]
     pub fn resolve(
         &self,
@@ -179,12 +173,9 @@ fn index_of(lkey: u32) -> usize {
     (lkey >> 8).wrapping_sub(FIRST_INDEX) as usize
 }
 
-/// The kernel's checks (`ib_check_mr_access`, `ib_umem_get`), then the pinning. It needs no device, and
-/// takes long where there is much memory.
-///
-/// # Errors
-/// `EINVAL` for rights that contradict each other or an iova at another place in its page, `EFAULT` for
-/// memory that is not there or not so accessible, `EOPNOTSUPP` for on-demand paging.
+/// The kernel's checks (`ib_check_mr_access`, `ib_umem_get`), then the pinning, which takes long where there is much
+/// memory. Fails with `EINVAL` for contradicting rights or an iova with another offset in its page, with `EFAULT` for
+/// memory that is not mapped or not so accessible, with `EOPNOTSUPP` for on-demand paging.
 pub fn check_region(access: u32, start: u64, len: u64, iova: u64) -> Result<(), Errno> {
     let writes = abi::IB_UVERBS_ACCESS_REMOTE_WRITE | abi::IB_UVERBS_ACCESS_REMOTE_ATOMIC;
     let known = abi::IB_UVERBS_ACCESS_LOCAL_WRITE
@@ -224,7 +215,7 @@ mod tests {
     const WRITE: u32 = abi::IB_UVERBS_ACCESS_LOCAL_WRITE;
 
     #[test]
-    fn every_way_to_be_wrong_is_refused() {
+    fn every_invalid_access_is_refused() {
         let memory = [0u8; 256];
         let at = memory.as_ptr() as u64;
         let mut regions = Regions::default();
@@ -290,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_keys_rest() {
+    fn freed_keys_are_not_reused_at_once() {
         let memory = [0u8; 64];
         let at = memory.as_ptr() as u64;
         let mut regions = Regions::default();

@@ -1,17 +1,16 @@
 //! A wire that is a live interface: a packet socket with a TPACKET_V3 ring.
 //!
-//! Frames are lent straight from the ring the kernel fills. What the kernel did to them on the way is
-//! undone in place, so that they look as they do on a cable: a VLAN tag it took out is put back, a
-//! checksum it left to the hardware is completed, and super-frames are split (see `gso`).
+//! Frames are borrowed from the ring that the kernel fills. What the kernel did to them is undone in place, so that they
+//! are as on a cable: a VLAN tag that it removed is put back, a checksum that it left to the hardware is completed, and
+//! super-frames are split (see `gso`).
 //!
-//! Known limits: kernels before 6.2 cannot describe UDP super-frames to packet sockets, and none can
-//! SCTP ones; super-frames beyond 256 KiB do not fit a block. All those count as dropped. GRO and LRO of
-//! the interface are switched off while the wire is open if that is permitted, and on again afterwards; a
-//! process that is killed leaves them off.
+//! Known limits: kernels before 6.2 cannot describe UDP super-frames to packet sockets, and none can describe SCTP
+//! ones; super-frames beyond 256 KiB do not fit a block. All those count as dropped. GRO and LRO of the interface are
+//! switched off while the wire is open if that is permitted, and on again afterwards; a process that is killed leaves
+//! them off.
 //!
-//! May import: `gso`, `spec`. Invariants: a block of the ring is read and written only between the
-//! kernel's handing it over and our giving it back; and a frame is prepared once, however often the NIC
-//! makes it wait.
+//! Invariants: a block of the ring is read and written only between the kernel's handing it over and its release; a
+//! frame is prepared once, however often the NIC makes it wait.
 
 mod ring;
 mod socket;
@@ -20,16 +19,18 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::RawFd;
 
+use super::delivery::{Delivery, Direction, MIN_FRAME, Receiver, WireState};
+use super::error::WireError;
 use super::gso::{Outcome, Split, VirtioHeader};
-use super::spec::AfPacketSpec;
-use super::{Direction, MIN_FRAME, Take, Taker, WireError, WireSpec, WireState};
-use ring::Ring;
+use super::spec::WireSpec;
+use super::spec::af_packet::AfPacketSpec;
+use ring::RxRing;
 use socket::{Offloads, Socket};
 
-/// How often an idle wire looks whether its interface is still there.
-const LOOK_NS: u64 = 10_000_000;
-/// How long after its interface went a wire still looks for frames that came before: several times what
-/// the kernel takes to hand over an unfinished block.
+/// How often an idle wire checks that its interface exists.
+const CHECK_NS: u64 = 10_000_000;
+/// How long a wire still expects frames after its interface was deleted: several times what the kernel takes to hand
+/// over an unfinished block.
 const LINGER_NS: u64 = 50_000_000;
 
 const ETHERTYPE_VLAN: u16 = 0x8100;
@@ -38,16 +39,16 @@ const MACS: usize = 12;
 /// TPACKET_ALIGN(sizeof(struct tpacket3_hdr)): where the kernel puts the struct sockaddr_ll.
 const ADDRESS_AT: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
 
-/// The interface.
+/// See the module.
 pub(super) struct AfPacketWire {
-    /// Only to be put back when the wire goes.
+    /// Restored when the wire is dropped.
     _offloads: Offloads,
-    ring: Ring,
+    ring: RxRing,
     socket: Socket,
-    walk: Walk,
-    /// tp_drops so far: reading them sets the kernel's count to zero.
+    cursor: BlockCursor,
+    /// tp_drops so far: reading them resets the kernel's count.
     drops: u64,
-    look_ns: u64,
+    check_ns: u64,
     gone_ns: Option<u64>,
     lost: bool,
     notes: Vec<String>,
@@ -62,33 +63,33 @@ impl AfPacketWire {
             failed(
                 "open a packet socket",
                 e,
-                "it needs CAP_NET_RAW in the interface's network namespace",
+                "grant CAP_NET_RAW in the interface's network namespace",
             )
         })?;
         let index = socket.index_of(&spec.iface).map_err(|e| {
             failed(
                 "find the interface",
                 e,
-                "`ip link` lists those of this network namespace",
+                "`ip link` lists the interfaces of this network namespace",
             )
         })?;
-        // The version and the virtio header are laid down in the ring: they come first.
+        // The version and the virtio header determine the ring: they come first.
         socket.prepare().map_err(|e| {
             failed(
                 "set up the packet socket",
                 e,
-                "it needs Linux 3.2 or newer with CONFIG_PACKET",
+                "use Linux 3.2 or newer with CONFIG_PACKET",
             )
         })?;
-        let ring = Ring::map(&socket, spec.ring as usize).map_err(|e| {
+        let ring = RxRing::map(&socket, spec.ring as usize).map_err(|e| {
             failed(
                 &format!("map a ring of {} MiB", spec.ring >> 20),
                 e,
-                "try a smaller one, as ring=8MiB",
+                "use a smaller one, such as ring=8MiB",
             )
         })?;
-        // A socket of protocol 0 receives nothing until it is bound, so nothing of other interfaces
-        // ever comes into the ring.
+        // A socket of protocol 0 receives nothing until it is bound, so no frame of another interface
+        // gets into the ring.
         socket
             .bind(index)
             .map_err(|e| failed("bind to the interface", e, ""))?;
@@ -104,13 +105,13 @@ impl AfPacketWire {
             return Err(failed(
                 "use the interface",
                 source,
-                "a NIC's wire carries Ethernet",
+                "use an Ethernet interface",
             ));
         }
         socket
             .set_promiscuous(index)
             .map_err(|e| failed("set promiscuous mode", e, ""))?;
-        // An interface that is down says so now; that is no reason not to wait for it.
+        // The error of an interface that is down: the wire waits for it to come up.
         socket.take_error();
 
         let offloads = Offloads::switch_off(&socket, index);
@@ -118,7 +119,7 @@ impl AfPacketWire {
         if let Some(error) = offloads.refused() {
             notes.push(format!(
                 "{}: GRO and LRO stay on ({error}): frames that the kernel merged are split again, which \
-                 may lose PSH flags and IP identifications; CAP_NET_ADMIN lets the wire switch them off",
+                 may lose PSH flags and IP identifications; grant CAP_NET_ADMIN to switch them off",
                 spec.iface
             ));
         }
@@ -126,9 +127,9 @@ impl AfPacketWire {
             _offloads: offloads,
             ring,
             socket,
-            walk: Walk::default(),
+            cursor: BlockCursor::default(),
             drops: 0,
-            look_ns: 0,
+            check_ns: 0,
             gone_ns: None,
             lost: false,
             notes,
@@ -145,11 +146,11 @@ impl AfPacketWire {
 
     pub(super) fn dropped(&mut self) -> u64 {
         self.drops += self.socket.take_drops();
-        self.drops + self.walk.damaged
+        self.drops + self.cursor.damaged
     }
 
     pub(super) fn unsplit(&self) -> u64 {
-        self.walk.unsplit
+        self.cursor.unsplit
     }
 
     pub(super) fn notes(&self) -> &[String] {
@@ -161,7 +162,7 @@ impl AfPacketWire {
     }
 
     pub(super) fn set_sniffing(&mut self, on: bool) {
-        self.walk.sniffing = on;
+        self.cursor.sniffing = on;
         self.socket.set_ignore_outgoing(!on);
     }
 
@@ -170,7 +171,12 @@ impl AfPacketWire {
     }
 
     #[inline]
-    pub(super) fn burst(&mut self, now_ns: u64, budget: usize, taker: &mut impl Taker) -> usize {
+    pub(super) fn burst(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        receiver: &mut impl Receiver,
+    ) -> usize {
         let mut taken = 0;
         while taken < budget {
             let Some(block) = self.ring.block() else {
@@ -179,29 +185,29 @@ impl AfPacketWire {
                 }
                 break;
             };
-            while let Some(piece) = self.walk.piece(block) {
+            while let Some(piece) = self.cursor.head(block) {
                 if taken == budget {
                     return taken;
                 }
                 let bytes = &block[piece.at..][..piece.len];
-                if taker.hand(bytes, piece.direction) == Take::Wait {
+                if receiver.deliver(bytes, piece.direction) == Delivery::Wait {
                     return taken;
                 }
-                self.walk.took();
+                self.cursor.taken();
                 taken += 1;
             }
-            self.walk.begun = false;
+            self.cursor.started = false;
             self.ring.release();
         }
         taken
     }
 
     fn idle(&mut self, now_ns: u64) {
-        if self.lost || now_ns < self.look_ns {
+        if self.lost || now_ns < self.check_ns {
             return;
         }
-        self.look_ns = now_ns.saturating_add(LOOK_NS);
-        // An error that stays pending would make every poll return at once.
+        self.check_ns = now_ns.saturating_add(CHECK_NS);
+        // A pending error would make every poll return at once.
         self.socket.take_error();
         if self.socket.is_orphaned() {
             let gone = *self.gone_ns.get_or_insert(now_ns);
@@ -210,17 +216,17 @@ impl AfPacketWire {
     }
 }
 
-/// Where in the current block we are.
+/// A position in the current block.
 #[derive(Default)]
-struct Walk {
-    /// The block's own header was read.
-    begun: bool,
-    /// The next frame's header, and how many frames are left from there.
+struct BlockCursor {
+    /// Whether the block's header was read.
+    started: bool,
+    /// The next frame's header, and the number of frames from there.
     at: usize,
     left: u32,
-    /// The frame at the head, ready to be handed over.
+    /// The frame at the head, ready to be delivered.
     ready: Option<Piece>,
-    /// The super-frame that segments are being made of, whole.
+    /// The super-frame that is being split, whole.
     splitting: Option<Piece>,
     split: Box<Split>,
     sniffing: bool,
@@ -236,12 +242,12 @@ struct Piece {
     direction: Direction,
 }
 
-impl Walk {
-    /// The frame at the head of `block`, the same one until [`Walk::took`]; `None` at the block's end.
+impl BlockCursor {
+    /// The frame at the head of `block`, the same one until [`BlockCursor::taken`]; `None` at the block's end.
     #[inline]
-    fn piece(&mut self, block: &mut [u8]) -> Option<Piece> {
-        if !self.begun {
-            self.begin(block);
+    fn head(&mut self, block: &mut [u8]) -> Option<Piece> {
+        if !self.started {
+            self.start(block);
         }
         loop {
             if self.ready.is_some() {
@@ -260,33 +266,33 @@ impl Walk {
             if self.left == 0 {
                 return None;
             }
-            if self.frame(block).is_none() {
-                // Not what the kernel writes; nothing after it can be found.
+            if self.read_frame(block).is_none() {
+                // A damaged block; nothing after it can be found.
                 self.damaged += u64::from(self.left);
                 self.left = 0;
             }
         }
     }
 
-    fn took(&mut self) {
+    fn taken(&mut self) {
         self.ready = None;
     }
 
-    fn begin(&mut self, block: &[u8]) {
+    fn start(&mut self, block: &[u8]) {
         const HEADER: usize = offset_of!(libc::tpacket_block_desc, hdr);
         let count = word(block, HEADER + offset_of!(libc::tpacket_hdr_v1, num_pkts));
         let first = word(
             block,
             HEADER + offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt),
         );
-        self.begun = true;
+        self.started = true;
         self.left = count.unwrap_or(0);
         self.at = first.unwrap_or(0) as usize;
     }
 
-    /// Reads the frame header at hand (struct tpacket3_hdr, linux/if_packet.h) and moves on to the next.
-    /// `None` if it points outside the block.
-    fn frame(&mut self, block: &mut [u8]) -> Option<()> {
+    /// Reads a frame header (struct tpacket3_hdr, linux/if_packet.h) and moves on to the next. `None` if it points
+    /// outside the block.
+    fn read_frame(&mut self, block: &mut [u8]) -> Option<()> {
         let header = self.at;
         let field = |at: usize| word(block, header + at);
         let status = field(offset_of!(libc::tpacket3_hdr, tp_status))?;
@@ -334,7 +340,7 @@ impl Walk {
                 0 => ETHERTYPE_VLAN,
                 _ => tpid,
             };
-            // The room is there: the virtio header, which was read by now, is longer than the tag.
+            // There is room: the virtio header, which has been read, is longer than the tag.
             piece.at -= VLAN;
             piece.len += VLAN;
             block.copy_within(at..at + MACS, piece.at);
@@ -349,7 +355,7 @@ impl Walk {
         }
         match self
             .split
-            .begin(&mut block[piece.at..][..piece.len], &virtio)
+            .start(&mut block[piece.at..][..piece.len], &virtio)
         {
             Outcome::Whole => self.ready = Some(piece),
             Outcome::Split => self.splitting = Some(piece),

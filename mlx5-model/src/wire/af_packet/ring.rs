@@ -1,7 +1,8 @@
 //! The ring that the kernel fills with blocks of frames (TPACKET_V3, Linux packet_mmap documentation).
 //!
-//! May import: `socket`. Invariant: block `current` is the oldest one not given back; a block's bytes are
-//! reachable only through the borrow that [`Ring::block`] returns, and only while the block is ours.
+//! Imports `socket`. Invariant: block `current` is the oldest one not given back; a block's bytes are reachable only
+//! through the borrow that [`RxRing::block`] returns, and only while the kernel does not use the block.
+
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,31 +12,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::socket::Socket;
 
-/// Super-frames are up to 64 KiB long, "BIG TCP" ones as a rule less than 192 KiB: a longer one than this
-/// would be cut, and is counted as lost. Not larger, because a block that was begun is handed over when
-/// its time is up, however little is in it: at a low rate a ring holds so many blocks' time, not so many
-/// bytes. 64 MiB are 256 blocks, half a second in which the NIC may be away.
+/// Super-frames are up to 64 KiB long, "BIG TCP" ones usually less than 192 KiB: a longer one than a block would be
+/// cut, and is counted as lost. Not larger, because the kernel hands over a block when its time is up, however few
+/// bytes are in it: at a low rate the number of blocks limits the time that a ring holds. 64 MiB are 256 blocks, half
+/// a second.
 const BLOCK: usize = 256 << 10;
-/// After this long an unfinished block is handed over: the most a lone frame waits, give or take a tick.
+/// After this time an unfinished block is handed over: the most that a single frame waits, plus or minus a tick.
 const RETIRE_MS: u32 = 2;
-/// The kernel only sanity-checks it in this version.
+/// In this version the kernel only checks its plausibility.
 const FRAME: usize = 2048;
 
 const STATUS: usize =
     offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, block_status);
 
-pub(super) struct Ring {
+pub(super) struct RxRing {
     base: NonNull<u8>,
     blocks: usize,
     current: usize,
 }
 
-// SAFETY: the mapping is reachable through this value alone, and nothing in it is bound to a thread.
-unsafe impl Send for Ring {}
+// SAFETY: only this value reaches the mapping, and nothing in it is bound to a thread.
+unsafe impl Send for RxRing {}
 
-impl Ring {
+impl RxRing {
     /// Has the kernel make a ring of `bytes` and maps it.
-    pub(super) fn map(socket: &Socket, bytes: usize) -> io::Result<Ring> {
+    pub(super) fn map(socket: &Socket, bytes: usize) -> io::Result<RxRing> {
         let blocks = bytes / BLOCK;
         socket.set_ring(&libc::tpacket_req3 {
             tp_block_size: BLOCK as u32,
@@ -61,14 +62,14 @@ impl Ring {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Ring {
+        Ok(RxRing {
             base,
             blocks,
             current: 0,
         })
     }
 
-    /// The oldest block, if the kernel has handed it over. It stays the same until [`Ring::release`].
+    /// The oldest block, if the kernel has handed it over. It stays the same until [`RxRing::release`].
     #[inline]
     pub(super) fn block(&mut self) -> Option<&mut [u8]> {
         let status = self.status().load(Ordering::Acquire);
@@ -100,7 +101,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for RxRing {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `map` with this size, and no borrow outlives `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.blocks * BLOCK) };

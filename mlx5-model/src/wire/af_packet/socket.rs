@@ -1,7 +1,8 @@
 //! The packet socket and its interface: every system call of this wire, each in a safe function.
 //!
-//! May import: `libc`. Constants that crate `libc` lacks are from linux/if_packet.h, linux/ethtool.h and
-//! linux/sockios.h. Invariant: the descriptor stays open as long as the value lives.
+//! Constants that the crate `libc` lacks are from linux/if_packet.h, linux/ethtool.h and linux/sockios.h. Invariant:
+//! the descriptor stays open as long as the value lives.
+
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_int, c_void};
@@ -22,16 +23,15 @@ const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
-#[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
 
 impl Socket {
     /// A socket that receives nothing yet.
     pub(super) fn new() -> io::Result<Socket> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: takes no memory of ours.
+        // SAFETY: no pointers.
         let fd = checked(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -39,7 +39,7 @@ impl Socket {
         self.0.as_raw_fd()
     }
 
-    /// What must be settled before the ring is made.
+    /// Sets what must be set before the ring is made.
     pub(super) fn prepare(&self) -> io::Result<()> {
         self.set(
             libc::PACKET_VERSION,
@@ -50,7 +50,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Kernels before 4.20 cannot; then the frames are told by their packet type alone.
+    /// Kernels before 4.20 cannot; then only the packet type distinguishes the frames.
     pub(super) fn set_ignore_outgoing(&self, ignore: bool) {
         let _ = self.set(PACKET_IGNORE_OUTGOING, &c_int::from(ignore));
     }
@@ -59,7 +59,7 @@ impl Socket {
         self.set(libc::PACKET_RX_RING, request)
     }
 
-    /// The kernel undoes it when the socket closes, however that comes about.
+    /// The kernel reverts it when the socket closes, however that happens.
     pub(super) fn set_promiscuous(&self, index: c_int) -> io::Result<()> {
         self.set(
             libc::PACKET_ADD_MEMBERSHIP,
@@ -88,7 +88,7 @@ impl Socket {
         Ok(())
     }
 
-    /// What the socket is bound to.
+    /// The address that the socket is bound to.
     pub(super) fn address(&self) -> io::Result<libc::sockaddr_ll> {
         // SAFETY: a C struct of integers, for which zeroes are a value.
         let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -101,13 +101,13 @@ impl Socket {
     }
 
     /// Whether the interface was deleted, or moved to another network namespace: the kernel then binds
-    /// its packet sockets to index -1 (packet_notifier, net/packet/af_packet.c). Unlike a look at the
-    /// name or the index, this cannot mistake a new interface for the old one.
+    /// its packet sockets to index -1 (packet_notifier, net/packet/af_packet.c). Unlike the name or the
+    /// index, this cannot mistake a new interface for the old one.
     pub(super) fn is_orphaned(&self) -> bool {
         self.address().is_ok_and(|it| it.sll_ifindex == -1)
     }
 
-    /// Reads and clears the pending error, ENETDOWN as a rule.
+    /// Reads and clears the pending error, usually ENETDOWN.
     pub(super) fn take_error(&self) -> c_int {
         self.get::<c_int>(libc::SOL_SOCKET, libc::SO_ERROR)
             .unwrap_or(0)
@@ -119,8 +119,7 @@ impl Socket {
             .map_or(0, |it| u64::from(it.tp_drops))
     }
 
-    /// Sends one frame. It does not come back through the ring: the kernel leaves out the socket a frame
-    /// was sent by.
+    /// Sends one frame. It does not come back through the ring: the kernel skips the socket that sent it.
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
         self.send_with(&[0; VirtioHeader::LEN], frame)
     }
@@ -152,7 +151,7 @@ impl Socket {
         Ok(unsafe { request.ifr_ifru.ifru_ifindex })
     }
 
-    /// A request that bears the name that interface `index` has now.
+    /// A request with the present name of interface `index`.
     fn name_of(&self, index: c_int) -> io::Result<libc::ifreq> {
         let mut request = request("")?;
         request.ifr_ifru.ifru_ifindex = index;
@@ -160,14 +159,13 @@ impl Socket {
         Ok(request)
     }
 
-    /// An ETHTOOL_* command with one word (struct ethtool_value, linux/ethtool.h): the word in, and the
-    /// word out.
+    /// An ETHTOOL_* command with one word in and one out (struct ethtool_value, linux/ethtool.h).
     fn ethtool(&self, index: c_int, command: u32, value: u32) -> io::Result<u32> {
         let mut words = [command, value];
         let mut request = self.name_of(index)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
         self.ioctl(libc::SIOCETHTOOL, &mut request)?;
-        // The kernel wrote behind the compiler's back.
+        // The compiler does not know that the kernel wrote it.
         Ok(std::hint::black_box(&words)[1])
     }
 
@@ -240,11 +238,10 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// GRO and LRO, which merge received frames before a packet socket sees them: switched off, and on again
-/// on drop if they had been on.
-#[derive(Debug)]
+/// GRO and LRO, which merge received frames before a packet socket sees them: switched off, and on again on drop if
+/// they were on.
 pub(super) struct Offloads {
-    /// A descriptor of its own, for dropping has no other.
+    /// A descriptor of its own, for the drop.
     socket: Option<Socket>,
     index: c_int,
     gro: bool,
@@ -261,7 +258,7 @@ impl Offloads {
             lro: false,
             refused: None,
         };
-        // A device that cannot say whether it merges has no such offload.
+        // A device that does not answer has no such offload.
         let gro = socket
             .ethtool(index, ETHTOOL_GGRO, 0)
             .is_ok_and(|it| it != 0);
@@ -292,7 +289,7 @@ impl Offloads {
 impl Drop for Offloads {
     fn drop(&mut self) {
         let Some(socket) = &self.socket else { return };
-        // Errors mean that the interface has gone, and there is nothing to put back.
+        // Errors mean that the interface is gone, and nothing is to be restored.
         if self.gro {
             let _ = socket.ethtool(self.index, ETHTOOL_SGRO, 1);
         }

@@ -1,16 +1,15 @@
-//! Super-frames turned back into the frames of a wire.
+//! Super-frames split into the frames of a wire.
 //!
-//! A kernel hands frames around before the NIC would finish them: with checksums left to the hardware
-//! (CHECKSUM_PARTIAL) and many segments in one (GSO, GRO, "BIG TCP"). A packet socket says so in a
-//! `struct virtio_net_hdr` in front of the frame. Here that is finished as a NIC's TSO and checksum
-//! offload would, behind VLAN tags, PPPoE and tunnels too.
+//! A kernel passes frames around before a NIC would finish them: with checksums left to the hardware
+//! (CHECKSUM_PARTIAL) and many segments in one frame (GSO, GRO, "BIG TCP"). A packet socket describes that in a
+//! `struct virtio_net_hdr` before the frame. Here such frames are finished as a NIC's TSO and checksum offload would,
+//! behind VLAN tags, PPPoE and tunnels too.
 //!
-//! May import: `checksum`. Works on byte slices only, and in place: the header of a segment is put
-//! directly before its payload, where the segment before it ended, so segments must be used up in order
-//! and no payload is ever copied.
+//! Imports `frame::checksum`. Works in place: the header of a segment is written directly before its payload, where the
+//! segment before it ended, so segments must be used up in order, and no payload is copied.
 //!
-//! Invariant: the segments' payloads in a row are the super-frame's payload; nothing is written outside
-//! the frame; and what cannot be understood is left whole.
+//! Invariants: the segments' payloads in a row are the super-frame's payload; nothing is written outside the frame; a
+//! frame that cannot be parsed is left whole.
 
 use std::ops::Range;
 
@@ -35,19 +34,19 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// Where SCTP keeps its checksum, and no other protocol: it is a CRC (RFC 9260 section 3.1).
+/// The offset of SCTP's checksum and no other protocol's: it is a CRC (RFC 9260 section 3.1).
 const SCTP_CSUM_OFFSET: u16 = 8;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// FIN and PSH, which end a stretch of data, and CWR, which answers one mark (RFC 9293 section 3.1,
+/// FIN and PSH, which belong to the last segment, and CWR, which belongs to the first (RFC 9293 section 3.1,
 /// RFC 3168 section 6.1.2).
 const TCP_LAST_ONLY: u8 = 0x09;
 const TCP_FIRST_ONLY: u8 = 0x80;
 
 /// The longest headers that are split: several tunnels deep.
-const HEADER: usize = 512;
-const LAYERS: usize = 12;
+const MAX_HEADER_LEN: usize = 512;
+const MAX_HEADERS: usize = 12;
 
 impl VirtioHeader {
     /// `sizeof(struct virtio_net_hdr)`.
@@ -64,12 +63,12 @@ impl VirtioHeader {
         }
     }
 
-    /// Whether there is nothing to finish.
+    /// Whether the frame is complete.
     pub(super) fn is_plain(&self) -> bool {
         self.flags & NEEDS_CSUM == 0 && self.gso_type & !GSO_ECN == GSO_NONE
     }
 
-    /// Accounts for `bytes` put in before the place where the checksum begins.
+    /// Accounts for `bytes` inserted before the start of the checksum.
     pub(super) fn shift(&mut self, bytes: u16) {
         self.csum_start = self.csum_start.saturating_add(bytes);
     }
@@ -79,26 +78,26 @@ impl VirtioHeader {
     }
 }
 
-/// What became of a frame.
+/// What a frame was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is a wire frame, its checksum in place.
+    /// One frame; its checksum is complete.
     Whole,
-    /// [`Split::next`] hands out its segments.
+    /// A super-frame; [`Split::next`] returns its segments.
     Split,
-    /// It has segments, but there is no telling how to take them apart.
+    /// A super-frame that cannot be split.
     Unsplit,
 }
 
-/// A header whose fields depend on the frame's length or on its neighbours, and where it begins.
+/// A header that depends on the frame's length or on other headers, and where it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Layer {
-    kind: LayerKind,
+struct Header {
+    kind: HeaderKind,
     at: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LayerKind {
+enum HeaderKind {
     Pppoe,
     Ipv4,
     Ipv6,
@@ -108,28 +107,28 @@ enum LayerKind {
     Tcp,
 }
 
-/// A super-frame on its way out, segment by segment.
+/// A super-frame, split segment by segment.
 pub(super) struct Split {
-    header: [u8; HEADER],
+    header: [u8; MAX_HEADER_LEN],
     header_len: usize,
-    layers: [Layer; LAYERS],
+    headers: [Header; MAX_HEADERS],
     depth: usize,
     payload: Range<usize>,
     gso_size: usize,
     next: u32,
-    /// The innermost UDP checksum is wanted.
+    /// Whether the innermost UDP header has a checksum.
     checksummed: bool,
 }
 
 impl Default for Split {
     fn default() -> Split {
         Split {
-            header: [0; HEADER],
+            header: [0; MAX_HEADER_LEN],
             header_len: 0,
-            layers: [Layer {
-                kind: LayerKind::Tcp,
+            headers: [Header {
+                kind: HeaderKind::Tcp,
                 at: 0,
-            }; LAYERS],
+            }; MAX_HEADERS],
             depth: 0,
             payload: 0..0,
             gso_size: 0,
@@ -140,8 +139,8 @@ impl Default for Split {
 }
 
 impl Split {
-    /// Finishes `frame` if it is one, or gets ready to hand out its segments.
-    pub(super) fn begin(&mut self, frame: &mut [u8], virtio: &VirtioHeader) -> Outcome {
+    /// Completes `frame` if it is one, or prepares to split it.
+    pub(super) fn start(&mut self, frame: &mut [u8], virtio: &VirtioHeader) -> Outcome {
         let kind = virtio.gso_type & !GSO_ECN;
         if kind == GSO_NONE {
             complete_checksum(frame, virtio);
@@ -161,12 +160,12 @@ impl Split {
             GSO_UDP_L4 => UDP,
             _ => return None,
         };
-        // Nothing is sought deeper than headers that can be split.
-        let mut walk = Walk {
-            frame: &frame[..frame.len().min(HEADER)],
+        // Headers are not parsed beyond the length that can be split.
+        let mut walk = HeaderWalk {
+            frame: &frame[..frame.len().min(MAX_HEADER_LEN)],
             target: virtio.csum_start(),
             l4,
-            layers: self.layers,
+            headers: self.headers,
             depth: 0,
             jumbo: None,
         };
@@ -181,10 +180,10 @@ impl Split {
             };
         let checksum = frame.get(l4_at + 6..l4_at + 8)?;
         self.checksummed = virtio.csum_start().is_some() || checksum != [0, 0];
-        if virtio.gso_size == 0 || payload_at >= frame.len() || payload_at > HEADER {
+        if virtio.gso_size == 0 || payload_at >= frame.len() || payload_at > MAX_HEADER_LEN {
             return None;
         }
-        (self.layers, self.depth) = (walk.layers, walk.depth);
+        (self.headers, self.depth) = (walk.headers, walk.depth);
         self.header_len = payload_at;
         self.header[..payload_at].copy_from_slice(&frame[..payload_at]);
         if let Some(at) = walk.jumbo {
@@ -196,22 +195,22 @@ impl Split {
         Some(())
     }
 
-    /// Takes out the hop-by-hop header at `at`: it says how long the super-frame is (RFC 2675), and never
-    /// leaves the host.
+    /// Removes the hop-by-hop header at `at`: it has the length of the super-frame (RFC 2675), and never leaves the
+    /// host.
     fn remove_jumbo(&mut self, at: usize) {
         let ip_at = at - 40;
         self.header[ip_at + 6] = self.header[at];
         self.header.copy_within(at + 8..self.header_len, at);
         self.header_len -= 8;
-        for layer in &mut self.layers[..self.depth] {
-            if layer.at > at {
-                layer.at -= 8;
+        for header in &mut self.headers[..self.depth] {
+            if header.at > at {
+                header.at -= 8;
             }
         }
     }
 
-    /// Makes the next segment and says where in `frame`, the one begun with, it lies. The segments before
-    /// it are gone.
+    /// Makes the next segment and returns its range in `frame`, which is the one that was prepared. The segments before
+    /// it are overwritten.
     pub(super) fn next(&mut self, frame: &mut [u8]) -> Option<Range<usize>> {
         if self.payload.is_empty() {
             return None;
@@ -223,19 +222,19 @@ impl Split {
         let segment = &mut frame[range.clone()];
         segment[..self.header_len].copy_from_slice(&self.header[..self.header_len]);
         for i in (0..self.depth).rev() {
-            self.mend(segment, i);
+            self.update_header(segment, i);
         }
         self.next += 1;
         Some(range)
     }
 
-    /// Sets what layer `i` says of the segment; everything in it is right by now.
-    fn mend(&self, segment: &mut [u8], i: usize) {
-        let Layer { kind, at } = self.layers[i];
+    /// Updates header `i` for the segment, after all headers inside it.
+    fn update_header(&self, segment: &mut [u8], i: usize) {
+        let Header { kind, at } = self.headers[i];
         let length = segment.len() - at;
         match kind {
-            LayerKind::Pppoe => put(segment, at + 4, length - 6),
-            LayerKind::Ipv4 => {
+            HeaderKind::Pppoe => put(segment, at + 4, length - 6),
+            HeaderKind::Ipv4 => {
                 let id = u16::from_be_bytes([segment[at + 4], segment[at + 5]]);
                 put(segment, at + 2, length);
                 put(
@@ -248,8 +247,8 @@ impl Split {
                 let sum = checksum::finish(checksum::add(0, &segment[at..end]));
                 segment[at + 10..at + 12].copy_from_slice(&sum);
             }
-            LayerKind::Ipv6 => put(segment, at + 4, length - 40),
-            LayerKind::Udp => {
+            HeaderKind::Ipv6 => put(segment, at + 4, length - 40),
+            HeaderKind::Udp => {
                 put(segment, at + 4, length);
                 let innermost = i + 1 == self.depth;
                 let wanted = match innermost {
@@ -262,7 +261,7 @@ impl Split {
                     segment[at + 6..at + 8].copy_from_slice(&sum);
                 }
             }
-            LayerKind::Gre => {
+            HeaderKind::Gre => {
                 // RFC 2784 section 2.1: the C bit, and a checksum over header and payload.
                 if segment[at] & 0x80 != 0 {
                     segment[at + 4..at + 6].fill(0);
@@ -270,7 +269,7 @@ impl Split {
                     segment[at + 4..at + 6].copy_from_slice(&sum);
                 }
             }
-            LayerKind::Tcp => {
+            HeaderKind::Tcp => {
                 let sequence = u32::from_be_bytes([
                     segment[at + 4],
                     segment[at + 5],
@@ -293,12 +292,12 @@ impl Split {
         }
     }
 
-    /// The sum of layer `i` to the end, and of the pseudo header from the IP layer around it.
+    /// The sum of header `i` to the end, and of the pseudo header from the IP header around it.
     fn sum(&self, segment: &[u8], i: usize, protocol: u8) -> u64 {
-        let at = self.layers[i].at;
-        let around = self.layers[i - 1];
+        let at = self.headers[i].at;
+        let around = self.headers[i - 1];
         let addresses = match around.kind {
-            LayerKind::Ipv4 => around.at + 12..around.at + 20,
+            HeaderKind::Ipv4 => around.at + 12..around.at + 20,
             _ => around.at + 8..around.at + 40,
         };
         let sum = checksum::pseudo(&segment[addresses], protocol, segment.len() - at);
@@ -310,7 +309,7 @@ fn put(segment: &mut [u8], at: usize, value: usize) {
     segment[at..at + 2].copy_from_slice(&(value as u16).to_be_bytes());
 }
 
-/// Puts the checksum where the header wants it. The field holds the pseudo header's sum already.
+/// Stores the checksum. Its field already has the sum of the pseudo header.
 fn complete_checksum(frame: &mut [u8], virtio: &VirtioHeader) {
     let Some(start) = virtio.csum_start() else {
         return;
@@ -328,19 +327,19 @@ fn complete_checksum(frame: &mut [u8], virtio: &VirtioHeader) {
     }
 }
 
-/// The way from the Ethernet header to the L4 header whose payload is split.
-struct Walk<'a> {
+/// The headers from Ethernet to the L4 header whose payload is split.
+struct HeaderWalk<'a> {
     frame: &'a [u8],
-    /// Where that header begins, if the checksum says so: it need not be the first of its kind.
+    /// Where that header begins, if known from the checksum: it need not be the first of its kind.
     target: Option<usize>,
     l4: u8,
-    layers: [Layer; LAYERS],
+    headers: [Header; MAX_HEADERS],
     depth: usize,
-    /// A jumbo payload header, which is not to go over the wire.
+    /// A jumbo payload header, which must not go over the wire.
     jumbo: Option<usize>,
 }
 
-impl Walk<'_> {
+impl HeaderWalk<'_> {
     fn byte(&self, at: usize) -> Option<u8> {
         self.frame.get(at).copied()
     }
@@ -349,8 +348,8 @@ impl Walk<'_> {
         Some(u16::from_be_bytes(*self.frame.get(at..)?.first_chunk()?))
     }
 
-    fn push(&mut self, kind: LayerKind, at: usize) -> Option<()> {
-        *self.layers.get_mut(self.depth)? = Layer { kind, at };
+    fn push(&mut self, kind: HeaderKind, at: usize) -> Option<()> {
+        *self.headers.get_mut(self.depth)? = Header { kind, at };
         self.depth += 1;
         Some(())
     }
@@ -365,7 +364,7 @@ impl Walk<'_> {
             0x8847 | 0x8848 => self.mpls(at + 2),
             // RFC 2516 section 4: six bytes, the last two a length; then PPP's protocol.
             0x8864 => {
-                self.push(LayerKind::Pppoe, at + 2)?;
+                self.push(HeaderKind::Pppoe, at + 2)?;
                 match self.half(at + 8)? {
                     0x0021 => self.ipv4(at + 10),
                     0x0057 => self.ipv6(at + 10),
@@ -392,7 +391,7 @@ impl Walk<'_> {
         if first >> 4 != 4 || header < 20 {
             return None;
         }
-        self.push(LayerKind::Ipv4, at)?;
+        self.push(HeaderKind::Ipv4, at)?;
         self.ip_payload(self.byte(at + 9)?, at + header)
     }
 
@@ -400,7 +399,7 @@ impl Walk<'_> {
         if self.byte(at)? >> 4 != 6 {
             return None;
         }
-        self.push(LayerKind::Ipv6, at)?;
+        self.push(HeaderKind::Ipv6, at)?;
         let (mut next, first) = (self.byte(at + 6)?, at + 40);
         let mut at = first;
         // Hop-by-hop, routing, destination options (RFC 8200 section 4).
@@ -421,9 +420,9 @@ impl Walk<'_> {
         if protocol == self.l4 && self.target.is_none_or(|it| it == at) {
             self.push(
                 if protocol == TCP {
-                    LayerKind::Tcp
+                    HeaderKind::Tcp
                 } else {
-                    LayerKind::Udp
+                    HeaderKind::Udp
                 },
                 at,
             )?;
@@ -433,10 +432,10 @@ impl Walk<'_> {
             4 => self.ipv4(at),
             41 => self.ipv6(at),
             47 => self.gre(at),
-            // A tunnel: what its own header looks like depends on who knows the port, so the inner
-            // packet is sought from its other end.
+            // A tunnel: its header depends on the meaning of the port, so the inner packet is searched
+            // from its other end.
             UDP => {
-                self.push(LayerKind::Udp, at)?;
+                self.push(HeaderKind::Udp, at)?;
                 self.inner(at + 8)
             }
             _ => None,
@@ -450,7 +449,7 @@ impl Walk<'_> {
             .iter()
             .filter(|it| flags & **it != 0)
             .count();
-        self.push(LayerKind::Gre, at)?;
+        self.push(HeaderKind::Gre, at)?;
         let payload = at + 4 + options * 4;
         match self.half(at + 2)? {
             0x0800 => self.ipv4(payload),

@@ -166,7 +166,7 @@ fn virtio(kind: u8, gso_size: u16, csum_start: usize) -> VirtioHeader {
 fn segments(frame: &[u8], virtio: &VirtioHeader) -> Vec<Vec<u8>> {
     let mut frame = frame.to_vec();
     let mut split = Split::default();
-    assert_eq!(split.begin(&mut frame, virtio), Outcome::Split);
+    assert_eq!(split.start(&mut frame, virtio), Outcome::Split);
     let mut segments = vec![];
     while let Some(range) = split.next(&mut frame) {
         segments.push(frame[range].to_vec());
@@ -359,7 +359,7 @@ fn what_is_not_understood_stays_whole() {
     ] {
         let mut copy = frame.clone();
         let mut split = Split::default();
-        assert_eq!(split.begin(&mut copy, &virtio), Outcome::Unsplit);
+        assert_eq!(split.start(&mut copy, &virtio), Outcome::Unsplit);
         assert_eq!(split.next(&mut copy), None);
     }
 }
@@ -378,7 +378,7 @@ fn a_missing_checksum_is_completed() {
         frame[l4 + 16..l4 + 18].copy_from_slice(&sum);
         let header = virtio(GSO_NONE, 0, l4);
         assert!(!header.is_plain());
-        assert_eq!(Split::default().begin(&mut frame, &header), Outcome::Whole);
+        assert_eq!(Split::default().start(&mut frame, &header), Outcome::Whole);
         verify(&frame, 12);
     }
     // SCTP: a CRC over the chunk with the field at zero.
@@ -390,7 +390,7 @@ fn a_missing_checksum_is_completed() {
         csum_offset: 8,
         ..virtio(GSO_NONE, 0, 34)
     };
-    Split::default().begin(&mut frame, &header);
+    Split::default().start(&mut frame, &header);
     assert_eq!(
         frame[42..46],
         checksum::crc32c(&[0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 1, 2, 3, 4])
@@ -430,7 +430,7 @@ proptest! {
         let csum_start = if start < 250 { right } else { start };
         let header = VirtioHeader { flags, gso_type: kind, gso_size, csum_start, csum_offset: offset };
         let mut split = Split::default();
-        split.begin(&mut frame, &header);
+        split.start(&mut frame, &header);
         let mut count = 0;
         while let Some(range) = split.next(&mut frame) {
             prop_assert!(range.len() >= 14);

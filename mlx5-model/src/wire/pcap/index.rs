@@ -1,17 +1,16 @@
-//! Where the frames of a capture file lie, and when they are due.
+//! The index of a capture file: where its frames are, and when they are due.
 //!
-//! Reads pcap (micro- and nanoseconds, both byte orders) and pcapng. Of crate `pcap-file` only the
-//! unchecked half is used: its checked readers refuse what capture files really hold (caplen above the
-//! header's snaplen, stamps with more than a second of nanoseconds, the `if_tzone` option, any option
-//! that is not UTF-8), and a wire must play everything tcpdump reads. So a pcapng file is walked here,
-//! and a damaged end is the end of the file with a note, not an error.
+//! Reads pcap (micro- and nanoseconds, both byte orders) and pcapng. Of the crate `pcap-file` only the unchecked half
+//! is used: its checked readers refuse what real capture files contain (caplen above the header's snaplen, stamps with
+//! more than a second of nanoseconds, the `if_tzone` option, any option that is not UTF-8), and a wire must play
+//! everything that tcpdump reads. So pcapng is parsed here, and a damaged end ends the file with a note, not an error.
 //!
-//! May import: `pcap_file`. Invariant: every record lies within the file and is 14 bytes to 256 KiB long.
+//! Invariant: every record lies within the file and is 14 bytes to 256 KiB long.
 
 use pcap_file::pcap::PcapParser;
 use pcap_file::{DataLink, PcapError};
 
-use super::super::{MAX_FRAME, MIN_FRAME};
+use super::super::delivery::{MAX_FRAME, MIN_FRAME};
 
 /// A frame in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,42 +21,42 @@ pub(super) struct Record {
     pub(super) due: u64,
 }
 
-/// All that a wire needs to know of a file.
-#[derive(Default)]
-pub(super) struct Index {
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct FileIndex {
     pub(super) records: Vec<Record>,
-    /// Records that are no frames: too short for Ethernet, or of another link type.
+    /// Records that are not frames: too short for Ethernet, or of another link type.
     pub(super) skipped: u64,
     pub(super) notes: Vec<String>,
     first: Option<u64>,
     foreign: u64,
 }
 
-/// A file that is no wire.
+/// Why a file cannot be played, and what to do.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct IndexError {
     pub(super) what: String,
     pub(super) advice: String,
 }
 
-fn problem<T>(what: impl Into<String>, advice: &str) -> Result<T, Problem> {
-    Err(Problem {
+fn refuse<T>(what: impl Into<String>, advice: &str) -> Result<T, IndexError> {
+    Err(IndexError {
         what: what.into(),
         advice: advice.to_owned(),
     })
 }
 
-impl Index {
+impl FileIndex {
     /// Reads the whole file in `data`.
-    pub(super) fn of(data: &[u8]) -> Result<Index, Problem> {
-        let mut index = Index::default();
+    pub(super) fn of(data: &[u8]) -> Result<FileIndex, IndexError> {
+        let mut index = FileIndex::default();
         match data {
-            [] => problem(
+            [] => refuse(
                 "the file is empty",
                 "a pcap file has at least its 24 bytes of header",
             ),
             [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x04, 0x22, 0x4d, 0x18, ..] => {
-                problem("the file is compressed", "unpack it first")
+                refuse("the file is compressed", "unpack it first")
             }
             [0x0a, 0x0d, 0x0d, 0x0a, ..] => index.pcapng(data),
             _ => index.pcap(data),
@@ -78,7 +77,7 @@ impl Index {
     }
 
     /// Divides all times by `speed`.
-    pub(super) fn hasten(&mut self, speed: f64) {
+    pub(super) fn divide_times(&mut self, speed: f64) {
         if speed != 1.0 {
             for record in &mut self.records {
                 record.due = (record.due as f64 / speed) as u64;
@@ -102,20 +101,20 @@ impl Index {
     }
 
     /// Notes why the rest of the file is left out.
-    fn cut(&mut self, at: usize, why: impl std::fmt::Display) {
+    fn truncate(&mut self, at: usize, why: impl std::fmt::Display) {
         let records = self.records.len() as u64 + self.skipped;
         self.notes.push(format!(
-            "the file is cut short after {records} records, at byte {at}: {why}"
+            "the file is truncated after {records} records, at byte {at}: {why}"
         ));
     }
 
     /// draft-ietf-opsawg-pcap. The link type word holds more than the link type: bit 26 says that the top
     /// four bits are the FCS length in 16-bit words.
-    fn pcap(&mut self, data: &[u8]) -> Result<(), Problem> {
+    fn pcap(&mut self, data: &[u8]) -> Result<(), IndexError> {
         let (mut rest, parser) = match PcapParser::new(data) {
             Ok(it) => it,
             Err(PcapError::IncompleteBuffer) => {
-                return problem(
+                return refuse(
                     "the file ends within its header",
                     "a pcap header has 24 bytes",
                 );
@@ -124,7 +123,7 @@ impl Index {
                 let magic = data.first_chunk().map_or(0, |it| u32::from_be_bytes(*it));
                 let what =
                     format!("it begins with {magic:#010x}, so it is neither pcap nor pcapng");
-                return problem(what, "convert it with `editcap -F pcapng`");
+                return refuse(what, "convert it with `editcap -F pcapng`");
             }
         };
         let header = parser.header();
@@ -144,13 +143,16 @@ impl Index {
             let (after, record) = match parser.next_raw_packet(rest) {
                 Ok(it) => it,
                 Err(e) => {
-                    self.cut(at, end_of_pcap(rest.len(), e));
+                    self.truncate(at, end_of_pcap(rest.len(), e));
                     break;
                 }
             };
             let len = record.incl_len as usize;
             if len > MAX_FRAME {
-                self.cut(at, format_args!("a record of {len} bytes is no frame"));
+                self.truncate(
+                    at,
+                    format_args!("a record of {len} bytes is longer than any frame"),
+                );
                 break;
             }
             let stamp = u64::from(record.ts_sec) * 1_000_000_000 + u64::from(record.ts_frac) * unit;
@@ -161,15 +163,15 @@ impl Index {
     }
 
     /// draft-ietf-opsawg-pcapng.
-    fn pcapng(&mut self, data: &[u8]) -> Result<(), Problem> {
+    fn pcapng(&mut self, data: &[u8]) -> Result<(), IndexError> {
         let mut section = Section::default();
         let (mut at, mut first_foreign) = (0, None);
         while at < data.len() {
             let block = match Block::at(data, at, &mut section) {
                 Ok(block) => block,
-                Err(why) if at == 0 => return problem(why, ""),
+                Err(why) if at == 0 => return refuse(why, ""),
                 Err(why) => {
-                    self.cut(at, why);
+                    self.truncate(at, why);
                     break;
                 }
             };
@@ -183,7 +185,7 @@ impl Index {
                 }
                 section.interfaces.extend(interface);
             } else if let Err(why) = self.packet(&section, &block, at + 8) {
-                self.cut(at, why);
+                self.truncate(at, why);
                 break;
             }
             at = block.end;
@@ -194,14 +196,14 @@ impl Index {
         }
     }
 
-    /// Takes the frame out of a packet block, if it is one. `body_at` is where its body begins.
+    /// Indexes the frame of a packet block, if it is one. `body_at` is the offset of its body.
     fn packet(
         &mut self,
         section: &Section,
         block: &Block<'_>,
         body_at: usize,
     ) -> Result<(), &'static str> {
-        const DAMAGED: &str = "a packet block is longer inside than outside";
+        const DAMAGED: &str = "a packet block is shorter than its packet";
         let word = |i: usize| section.word(block.body, i * 4).ok_or(DAMAGED);
         let (data_at, interface, caplen, len, stamp) = match block.kind {
             // Section 4.3: interface, stamp (high, low), captured and original length, data.
@@ -236,7 +238,7 @@ impl Index {
         let interface = section
             .interfaces
             .get(interface as usize)
-            .ok_or("a packet block names an interface that was not described")?;
+            .ok_or("a packet block has no interface block")?;
         if interface.link != DataLink::ETHERNET {
             self.skipped += 1;
             self.foreign += 1;
@@ -244,7 +246,7 @@ impl Index {
         }
         let stamp = match stamp {
             Some((high, low)) => interface.nanoseconds(u64::from(high) << 32 | u64::from(low)),
-            // Without a stamp it is due with the frame before.
+            // Without a stamp it is due together with the frame before.
             None => self.records.last().map_or(0, |it| it.due) + self.first.unwrap_or(0),
         };
         self.push(
@@ -256,10 +258,10 @@ impl Index {
     }
 }
 
-fn ethernet(link: DataLink) -> Result<(), Problem> {
+fn ethernet(link: DataLink) -> Result<(), IndexError> {
     match link {
         DataLink::ETHERNET => Ok(()),
-        other => problem(
+        other => refuse(
             format!("its link type is {} ({other:?})", u32::from(other)),
             "a NIC's wire carries Ethernet (link type 1) only",
         ),
@@ -268,14 +270,16 @@ fn ethernet(link: DataLink) -> Result<(), Problem> {
 
 fn end_of_pcap(left: usize, error: PcapError) -> String {
     match error {
-        PcapError::IncompleteBuffer if left < 16 => format!("{left} bytes are no record header"),
-        PcapError::IncompleteBuffer => "its last record is not all there".to_owned(),
+        PcapError::IncompleteBuffer if left < 16 => {
+            format!("the {left} bytes left are too few for a record header")
+        }
+        PcapError::IncompleteBuffer => "its last record is incomplete".to_owned(),
         other => other.to_string(),
     }
 }
 
-/// How much of `caplen` bytes comes before the FCS, which are the last of the frame's `len` bytes and may
-/// not have been captured.
+/// The part of `caplen` bytes before the FCS, which is at the end of the frame's `len` bytes and may not have been
+/// captured.
 fn without_fcs(caplen: usize, len: u32, fcs: usize) -> usize {
     match fcs {
         0 => caplen,
@@ -289,7 +293,7 @@ const OBSOLETE: u32 = 2;
 const SIMPLE: u32 = 3;
 const ENHANCED: u32 = 6;
 
-/// What a pcapng section header and the interface blocks after it say of the packets that follow.
+/// A pcapng section: its byte order, and its interfaces so far.
 #[derive(Default)]
 struct Section {
     big: bool,
@@ -325,14 +329,14 @@ struct Block<'a> {
 
 impl<'a> Block<'a> {
     fn at(data: &'a [u8], at: usize, section: &mut Section) -> Result<Block<'a>, &'static str> {
-        const ENDS: &str = "its last block is not all there";
+        const ENDS: &str = "its last block is incomplete";
         let rest = &data[at..];
         if rest.starts_with(&SECTION.to_be_bytes()) {
-            // Section 4.1: the byte-order magic stands behind the length that it explains.
+            // Section 4.1: the byte-order magic follows the length whose order it defines.
             let big = match rest.get(8..12) {
                 Some([0x1a, 0x2b, 0x3c, 0x4d]) => true,
                 Some([0x4d, 0x3c, 0x2b, 0x1a]) => false,
-                Some(_) => return Err("a section header without its byte-order magic"),
+                Some(_) => return Err("a section header has no byte-order magic"),
                 None => return Err(ENDS),
             };
             *section = Section {
@@ -343,10 +347,10 @@ impl<'a> Block<'a> {
         let kind = section.word(rest, 0).ok_or(ENDS)?;
         let total = section.word(rest, 4).ok_or(ENDS)? as usize;
         if total < 12 {
-            return Err("a block of less than 12 bytes");
+            return Err("a block is shorter than 12 bytes");
         }
         let body = rest.get(8..total - 4).ok_or(ENDS)?;
-        // Lengths ought to be multiples of four; readers round those up that are not.
+        // Lengths should be multiples of four; readers round up others.
         let end = at + total.next_multiple_of(4);
         if end > data.len() {
             return Err(ENDS);
@@ -359,7 +363,7 @@ impl<'a> Block<'a> {
 struct Interface {
     link: DataLink,
     snaplen: u32,
-    /// if_tsresol as it stands.
+    /// if_tsresol.
     resolution: u8,
     /// if_tsoffset, in seconds.
     offset: u64,
@@ -383,7 +387,7 @@ impl Interface {
             match (code, value) {
                 (0, _) => break,
                 (9, [resolution, ..]) => interface.resolution = *resolution,
-                // In bits by the draft; the older draft's example and some writers mean bytes.
+                // In bits by the draft; in bytes by an older draft's example and some writers.
                 (13, [bits, ..]) if *bits >= 16 => interface.fcs = usize::from(bits / 8),
                 (13, [bytes, ..]) => interface.fcs = usize::from(*bytes),
                 (14, [_, _, _, _, _, _, _, _]) => {

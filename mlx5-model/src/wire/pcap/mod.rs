@@ -1,39 +1,40 @@
 //! A wire that plays a capture file.
 //!
-//! The file is read into memory when the wire is opened, and its frames are lent from there: opening a
-//! file of some GB takes that much memory and the time to read it, playing it costs next to nothing.
-//! What was captured (caplen bytes) is what goes over the wire, except that an FCS that the file says it
-//! has is left off, since wires carry none.
+//! The file is read into memory when the wire is opened, and its frames are borrowed from there: opening a file of some
+//! GB takes that much memory and the time to read it, playing it costs next to nothing. The captured bytes (caplen) go
+//! over the wire, without the FCS if the file says that it has one, since wires carry none.
 //!
-//! May import: `index`, `pace`, `spec`. Invariant: frames come in the order of the file, whatever their
-//! time stamps; a stamp before its predecessor's is due together with it.
+//! Invariant: frames come in the order of the file, whatever their timestamps; a frame stamped before its predecessor
+//! is due together with it.
 
 mod index;
 
 use std::fs;
 use std::io;
 
+use super::delivery::{Delivery, Direction, Receiver, WireState};
+use super::error::WireError;
 use super::pace::Pace;
-use super::spec::{PcapPace, PcapSpec};
-use super::{Direction, Take, Taker, WireError, WireSpec, WireState};
-use index::{Index, Record};
+use super::spec::WireSpec;
+use super::spec::pcap::{PcapPace, PcapSpec};
+use index::{FileIndex, Record};
 
 /// The player.
 pub(super) struct PcapWire {
     data: Vec<u8>,
     records: Vec<Record>,
     next: usize,
-    /// Rounds still to be played, this one included; `None` is for ever, 0 is the end.
+    /// Rounds left, this one included; `None`: for ever, 0: ended.
     rounds: Option<u64>,
-    schedule: Schedule,
+    pace: Playback,
     skipped: u64,
     notes: Vec<String>,
 }
 
-enum Schedule {
-    Eager,
+enum Playback {
+    Unpaced,
     Pace(Pace),
-    /// At the records' own times, counted from when this round began.
+    /// At the records' own times since this round began.
     Recorded {
         start: Option<u64>,
     },
@@ -44,32 +45,27 @@ impl PcapWire {
         let data = fs::read(&spec.file).map_err(|e| {
             let advice = match spec.file.rsplit_once(',') {
                 Some((_, word)) if e.kind() == io::ErrorKind::NotFound => format!(
-                    "`,{word}` was taken for a part of the file's name: a pcap wire's options are \
+                    "`,{word}` was read as part of the file's name: the options of a pcap wire are \
                      loop=N, pps=N, speed=X and lossy"
                 ),
                 _ => String::new(),
             };
             WireError::new(wire, format!("read {}", spec.file), e, advice)
         })?;
-        let mut index = Index::of(&data).map_err(|problem| {
-            let source = io::Error::new(io::ErrorKind::InvalidData, problem.what);
-            WireError::new(
-                wire,
-                format!("understand {}", spec.file),
-                source,
-                problem.advice,
-            )
+        let mut index = FileIndex::of(&data).map_err(|error| {
+            let source = io::Error::new(io::ErrorKind::InvalidData, error.what);
+            WireError::new(wire, format!("parse {}", spec.file), source, error.advice)
         })?;
-        let schedule = match spec.pace {
-            PcapPace::Eager => Schedule::Eager,
-            PcapPace::Pps(pps) => Schedule::Pace(Pace::new(pps)),
+        let pace = match spec.pace {
+            PcapPace::Unpaced => Playback::Unpaced,
+            PcapPace::Pps(pps) => Playback::Pace(Pace::new(pps)),
             PcapPace::Speed(speed) => {
-                index.hasten(speed);
-                Schedule::Recorded { start: None }
+                index.divide_times(speed);
+                Playback::Recorded { start: None }
             }
         };
         let rounds = match spec.rounds {
-            // Nothing for ever is nothing.
+            // A wire without frames has ended.
             _ if index.records.is_empty() => Some(0),
             0 => None,
             rounds => Some(rounds),
@@ -78,7 +74,7 @@ impl PcapWire {
             records: index.records,
             next: 0,
             rounds,
-            schedule,
+            pace,
             skipped: index.skipped,
             notes: index.notes,
             data,
@@ -105,37 +101,42 @@ impl PcapWire {
         if self.state() == WireState::Ended {
             return None;
         }
-        match &self.schedule {
-            Schedule::Eager => None,
-            Schedule::Pace(pace) => Some(pace.next_due_ns()),
-            Schedule::Recorded { start: None } => Some(0),
-            Schedule::Recorded { start: Some(start) } => {
+        match &self.pace {
+            Playback::Unpaced => None,
+            Playback::Pace(pace) => Some(pace.next_due_ns()),
+            Playback::Recorded { start: None } => Some(0),
+            Playback::Recorded { start: Some(start) } => {
                 Some(start.saturating_add(self.records[self.next].due))
             }
         }
     }
 
     #[inline]
-    pub(super) fn burst(&mut self, now_ns: u64, budget: usize, taker: &mut impl Taker) -> usize {
-        let limit = match &mut self.schedule {
-            Schedule::Pace(pace) => pace.due(now_ns).min(budget as u64) as usize,
-            Schedule::Recorded { start } => {
+    pub(super) fn burst(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        receiver: &mut impl Receiver,
+    ) -> usize {
+        let limit = match &mut self.pace {
+            Playback::Pace(pace) => pace.due(now_ns).min(budget as u64) as usize,
+            Playback::Recorded { start } => {
                 start.get_or_insert(now_ns);
                 budget
             }
-            Schedule::Eager => budget,
+            Playback::Unpaced => budget,
         };
         let mut taken = 0;
         let mut held = false;
         while taken < limit && self.rounds != Some(0) {
             let record = self.records[self.next];
-            if let Schedule::Recorded { start: Some(start) } = self.schedule
+            if let Playback::Recorded { start: Some(start) } = self.pace
                 && start.saturating_add(record.due) > now_ns
             {
                 break;
             }
             let bytes = &self.data[record.at..][..record.len as usize];
-            if taker.hand(bytes, Direction::Received) == Take::Wait {
+            if receiver.deliver(bytes, Direction::Received) == Delivery::Wait {
                 held = true;
                 break;
             }
@@ -145,8 +146,8 @@ impl PcapWire {
                 self.rewind(record.due);
             }
         }
-        if let Schedule::Pace(pace) = &mut self.schedule {
-            pace.took(taken);
+        if let Playback::Pace(pace) = &mut self.pace {
+            pace.count(taken);
         }
         if held {
             self.hold(now_ns);
@@ -159,17 +160,17 @@ impl PcapWire {
         if let Some(rounds) = &mut self.rounds {
             *rounds -= 1;
         }
-        if let Schedule::Recorded { start: Some(start) } = &mut self.schedule {
+        if let Playback::Recorded { start: Some(start) } = &mut self.pace {
             *start = start.saturating_add(last_due);
         }
     }
 
-    /// The head is due now, and what follows keeps its distance, as on a link that was paused.
+    /// The frame at the head is due now, and the rest keeps its distances, as on a link that was paused.
     fn hold(&mut self, now_ns: u64) {
-        match &mut self.schedule {
-            Schedule::Eager => {}
-            Schedule::Pace(pace) => pace.hold(now_ns),
-            Schedule::Recorded { start } => {
+        match &mut self.pace {
+            Playback::Unpaced => {}
+            Playback::Pace(pace) => pace.hold(now_ns),
+            Playback::Recorded { start } => {
                 let due = self.records[self.next].due;
                 *start = start.map(|start| start.max(now_ns.saturating_sub(due)));
             }

@@ -12,8 +12,8 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::{DataLink, Endianness, TsResolution};
 
-use super::super::{Take, Wire, WireError, WireSpec, WireState};
-use super::index::Index;
+use super::super::{Delivery, Wire, WireError, WireSpec, WireState};
+use super::index::FileIndex;
 
 fn open(path: &Path, options: &str) -> Result<Wire, WireError> {
     Wire::open(
@@ -28,7 +28,7 @@ fn play(wire: &mut Wire) -> Vec<Vec<u8>> {
     while wire.state() == WireState::Up {
         wire.each(u64::MAX / 2, 7, |frame| {
             frames.push(frame.bytes.to_vec());
-            Take::Taken
+            Delivery::Taken
         });
     }
     frames
@@ -85,7 +85,7 @@ fn pcap_in_both_resolutions_and_byte_orders() {
         assert_eq!(play(&mut wire), sent);
         assert!(wire.notes().is_empty());
 
-        let index = Index::of(&fs::read(&path).unwrap()).unwrap();
+        let index = FileIndex::of(&fs::read(&path).unwrap()).unwrap();
         let due: Vec<_> = index.records.iter().map(|it| it.due).collect();
         assert_eq!(due, [0, 10_000, 20_000, 30_000, 40_000]);
     }
@@ -133,13 +133,13 @@ fn pcapng_with_interfaces_of_their_own_resolution_and_link() {
         assert_eq!(play(&mut wire), [frame(0, 60), frame(0, 62)]);
         assert_eq!(wire.skipped(), 2);
         assert_eq!(wire.notes().len(), 2);
-        let index = Index::of(&fs::read(&path).unwrap()).unwrap();
+        let index = FileIndex::of(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(index.records[1].due, 1_000_000_000);
 
         let whole = fs::read(&path).unwrap();
         for len in 0..whole.len() {
             // Cut anywhere, it ends early or is refused; it never panics.
-            if let Ok(index) = Index::of(&whole[..len]) {
+            if let Ok(index) = FileIndex::of(&whole[..len]) {
                 assert!(index.records.len() <= 2);
             }
         }
@@ -150,7 +150,7 @@ fn pcapng_with_interfaces_of_their_own_resolution_and_link() {
 fn a_damaged_end_is_a_note() {
     let whole = file(1, &[(1, 0, 20, 20, &[7; 20]), (2, 0, 20, 20, &[8; 20])]);
     for cut in [1, 19, 20, 25, 35] {
-        let index = Index::of(&whole[..whole.len() - cut]).unwrap();
+        let index = FileIndex::of(&whole[..whole.len() - cut]).unwrap();
         assert_eq!(index.records.len(), 1, "cut by {cut}");
         assert_eq!(index.notes.len(), 1);
         assert!(
@@ -163,10 +163,10 @@ fn a_damaged_end_is_a_note() {
         1,
         &[(1, 0, 20, 20, &[7; 20]), (2, 0, 0xffff_fff0, 60, &[8; 60])],
     );
-    let index = Index::of(&absurd).unwrap();
+    let index = FileIndex::of(&absurd).unwrap();
     assert_eq!((index.records.len(), index.notes.len()), (1, 1));
     let large = file(1, &[(2, 0, 300_000, 60, &vec![8; 300_000])]);
-    let index = Index::of(&large).unwrap();
+    let index = FileIndex::of(&large).unwrap();
     assert!(index.records.is_empty() && index.notes[0].contains("300000"));
 }
 
@@ -181,7 +181,7 @@ fn what_checked_readers_refuse() {
             (9, 0, 0, 60, &[]),
         ],
     );
-    let index = Index::of(&whole).unwrap();
+    let index = FileIndex::of(&whole).unwrap();
     let lens: Vec<_> = index.records.iter().map(|it| it.len).collect();
     assert_eq!((lens, index.skipped), (vec![20, 100], 2));
 }
@@ -194,7 +194,7 @@ fn an_fcs_is_left_off() {
         (1, 0, 62, 64, &[1; 62]),
         (1, 0, 50, 64, &[1; 50]),
     ];
-    let index = Index::of(&file(link, records)).unwrap();
+    let index = FileIndex::of(&file(link, records)).unwrap();
     let lens: Vec<_> = index.records.iter().map(|it| it.len).collect();
     assert_eq!(lens, [60, 60, 50]);
 }
@@ -209,7 +209,7 @@ fn what_is_no_wire_is_refused_with_a_reason() {
         (file(1, &[])[..20].to_vec(), "within its header"),
         (file(113, &[]), "link type is 113"),
         (vec![0x1f, 0x8b, 8, 0], "compressed"),
-        (vec![0x0a, 0x0d, 0x0d, 0x0a, 0, 0], "not all there"),
+        (vec![0x0a, 0x0d, 0x0d, 0x0a, 0, 0], "incomplete"),
     ] {
         fs::write(&path, bytes).unwrap();
         let error = open(&path, "").unwrap_err().to_string();
@@ -237,7 +237,7 @@ fn rounds() {
         [20, 30, 20, 30, 20, 30]
     );
     let mut wire = open(&path, ",loop=0").unwrap();
-    assert_eq!(wire.each(0, 1001, |_| Take::Taken), 1001);
+    assert_eq!(wire.each(0, 1001, |_| Delivery::Taken), 1001);
     assert_eq!(wire.state(), WireState::Up);
 
     fs::write(&path, file(1, &[])).unwrap();
@@ -259,7 +259,7 @@ fn the_recorded_pace() {
 
     let mut wire = open(&path, ",speed=1,loop=2").unwrap();
     assert_eq!(wire.next_due_ns(), Some(0));
-    let burst = |wire: &mut Wire, now| wire.each(now, 9, |_| Take::Taken);
+    let burst = |wire: &mut Wire, now| wire.each(now, 9, |_| Delivery::Taken);
     assert_eq!(burst(&mut wire, 1_000_000), 1);
     assert_eq!(wire.next_due_ns(), Some(1_100_000));
     assert_eq!(burst(&mut wire, 1_099_999), 0);
@@ -269,7 +269,7 @@ fn the_recorded_pace() {
         "the stamp that goes back is due at once"
     );
     // Held for 700 us: what follows is shifted, the second round begins with the end of the first.
-    assert_eq!(wire.each(2_000_000, 9, |_| Take::Wait), 0);
+    assert_eq!(wire.each(2_000_000, 9, |_| Delivery::Wait), 0);
     assert_eq!(burst(&mut wire, 2_000_000), 2);
     assert_eq!(wire.next_due_ns(), Some(2_100_000));
     assert_eq!(burst(&mut wire, 3_000_000), 3);
@@ -329,9 +329,9 @@ fn the_public_captures() {
 
         let step = data.len() / 40 + 1;
         for at in (0..data.len()).step_by(step) {
-            let _ = Index::of(&data[..at]);
+            let _ = FileIndex::of(&data[..at]);
             data[at] ^= 0xff;
-            let _ = Index::of(&data);
+            let _ = FileIndex::of(&data);
         }
     }
     println!("{files} files: {frames} frames, {skipped} records too short for Ethernet");

@@ -1,15 +1,15 @@
 //! A cable between two models in two processes: a Unix socket that keeps frames apart (SOCK_SEQPACKET).
 //!
-//! Either end may come first, go, and come back: whoever holds the lock on `PATH.lock` listens at `PATH`,
-//! the other connects. An end that goes gives up lock and connection at once, even where a forked child still
-//! has copies of their descriptors; of one that is killed the kernel gives them up, so a socket file that was
-//! left behind stops nobody. The lock file stays; removing it could split the two.
+//! Either end may come first, go, and come back: the end that holds the lock on `PATH.lock` listens at `PATH`, the
+//! other connects. An end that goes releases lock and connection at once, even if a forked child still has copies of
+//! their descriptors; those of a killed one the kernel releases, so a socket file that was left behind does no harm.
+//! The lock file stays; removing it could give each end a lock.
 //!
-//! As on a cable, a frame sent while nobody is there, or faster than the other end takes them, is lost. It
-//! is counted where it was sent.
+//! As on a cable, a frame is lost if it is sent while nobody is there, or faster than the other end takes it. It is
+//! counted where it was sent.
 //!
-//! May import: `socket`. Invariants: frames arrive in order and whole, up to 64 KiB; a burst makes at most
-//! one system call for every [`BATCH`] frames.
+//! Invariants: frames arrive in order and whole, up to 64 KiB; a burst makes at most one system call for every
+//! [`BATCH`] frames.
 
 mod socket;
 
@@ -18,22 +18,22 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
-use super::{Direction, Take, Taker, WireError, WireSpec};
-use socket::{Received, Seqpacket};
+use super::delivery::{Delivery, Direction, Receiver};
+use super::error::WireError;
+use super::spec::WireSpec;
+use socket::{BATCH, Received, Seqpacket};
 
-/// The most frames received by one system call.
-const BATCH: usize = 32;
 /// The largest frame.
-const FRAME: usize = 64 << 10;
-/// How often an end that has nobody looks for the other.
-const LOOK_NS: u64 = 5_000_000;
+const FRAME_SIZE: usize = 64 << 10;
+/// How often an end without a connection retries.
+const RETRY_NS: u64 = 5_000_000;
 
 /// One end of the cable.
 pub(super) struct PeerWire {
     path: PathBuf,
     lock: File,
     link: Link,
-    look_ns: u64,
+    retry_ns: u64,
     buffer: Vec<u8>,
     /// Lengths of the frames in `buffer`, of which those before `next` are taken.
     lens: [u32; BATCH],
@@ -43,14 +43,14 @@ pub(super) struct PeerWire {
 }
 
 enum Link {
-    /// Neither holds the lock nor reached who does.
-    Seeking,
-    /// Holds the lock; the other end, once it has come.
-    First {
+    /// Neither holds the lock nor has reached its holder.
+    Disconnected,
+    /// Holds the lock; `other` is the other end, once it has connected.
+    Listening {
         listener: Seqpacket,
         other: Option<Seqpacket>,
     },
-    Second {
+    Connected {
         other: Seqpacket,
     },
 }
@@ -68,26 +68,26 @@ impl PeerWire {
                     wire,
                     format!("open {lock_path}"),
                     e,
-                    "both ends must be able to write it",
+                    "make it writable for both ends",
                 )
             })?;
         let mut peer = PeerWire {
             path: PathBuf::from(path),
             lock,
-            link: Link::Seeking,
-            look_ns: 0,
-            buffer: vec![0; BATCH * FRAME],
+            link: Link::Disconnected,
+            retry_ns: 0,
+            buffer: vec![0; BATCH * FRAME_SIZE],
             lens: [0; BATCH],
             filled: 0,
             next: 0,
             dropped: 0,
         };
-        peer.join().map_err(|e| {
+        peer.connect().map_err(|e| {
             WireError::new(
                 wire,
-                format!("join at {path}"),
+                format!("connect at {path}"),
                 e,
-                "the path must be free, or the other end's socket",
+                "use a path that is free, or the other end's socket",
             )
         })?;
         Ok(peer)
@@ -99,28 +99,28 @@ impl PeerWire {
 
     pub(super) fn wait_fd(&self) -> Option<RawFd> {
         match &self.link {
-            Link::Seeking => None,
-            Link::First {
+            Link::Disconnected => None,
+            Link::Listening {
                 other: Some(other), ..
             }
-            | Link::Second { other } => Some(other.fd()),
-            Link::First { listener, .. } => Some(listener.fd()),
+            | Link::Connected { other } => Some(other.fd()),
+            Link::Listening { listener, .. } => Some(listener.fd()),
         }
     }
 
     pub(super) fn next_due_ns(&self) -> Option<u64> {
-        matches!(self.link, Link::Seeking).then_some(self.look_ns)
+        matches!(self.link, Link::Disconnected).then_some(self.retry_ns)
     }
 
     pub(super) fn send(&mut self, frame: &[u8]) -> io::Result<()> {
-        if frame.len() > FRAME {
+        if frame.len() > FRAME_SIZE {
             let what = format!(
-                "a peer wire carries frames up to {FRAME} bytes, not {}",
+                "the frame has {} bytes, a peer wire carries at most {FRAME_SIZE}",
                 frame.len()
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        if let Link::First {
+        if let Link::Listening {
             listener,
             other: other @ None,
         } = &mut self.link
@@ -128,10 +128,10 @@ impl PeerWire {
             *other = listener.accept();
         }
         let sent = match &self.link {
-            Link::First {
+            Link::Listening {
                 other: Some(other), ..
             }
-            | Link::Second { other } => other.send(frame),
+            | Link::Connected { other } => other.send(frame),
             _ => false,
         };
         self.dropped += u64::from(!sent);
@@ -139,15 +139,20 @@ impl PeerWire {
     }
 
     #[inline]
-    pub(super) fn burst(&mut self, now_ns: u64, budget: usize, taker: &mut impl Taker) -> usize {
+    pub(super) fn burst(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        receiver: &mut impl Receiver,
+    ) -> usize {
         let mut taken = 0;
         while taken < budget {
             if self.next == self.filled && !self.receive(now_ns) {
                 break;
             }
             let len = self.lens[self.next] as usize;
-            let bytes = &self.buffer[self.next * FRAME..][..len];
-            if taker.hand(bytes, Direction::Received) == Take::Wait {
+            let bytes = &self.buffer[self.next * FRAME_SIZE..][..len];
+            if receiver.deliver(bytes, Direction::Received) == Delivery::Wait {
                 break;
             }
             self.next += 1;
@@ -156,63 +161,63 @@ impl PeerWire {
         taken
     }
 
-    /// Fills the buffer, or sees to the link if there is nobody at its other end.
+    /// Fills the buffer, or retries the connection. Returns whether there are frames.
     fn receive(&mut self, now_ns: u64) -> bool {
         let other = match &self.link {
-            Link::First {
+            Link::Listening {
                 other: Some(other), ..
             }
-            | Link::Second { other } => other,
-            _ => return self.look(now_ns),
+            | Link::Connected { other } => other,
+            _ => return self.retry(now_ns),
         };
         (self.next, self.filled) = (0, 0);
-        match other.receive(&mut self.buffer, FRAME, &mut self.lens) {
+        match other.receive(&mut self.buffer, FRAME_SIZE, &mut self.lens) {
             Received::Frames(count) => self.filled = count,
             Received::Nothing => {}
             Received::Gone => {
-                self.link = match std::mem::replace(&mut self.link, Link::Seeking) {
-                    Link::First { listener, .. } => Link::First {
+                self.link = match std::mem::replace(&mut self.link, Link::Disconnected) {
+                    Link::Listening { listener, .. } => Link::Listening {
                         listener,
                         other: None,
                     },
-                    _ => Link::Seeking,
+                    _ => Link::Disconnected,
                 };
-                self.look_ns = now_ns;
+                self.retry_ns = now_ns;
             }
         }
         self.filled > 0
     }
 
-    /// Always false: frames come with the next burst.
-    fn look(&mut self, now_ns: u64) -> bool {
-        if now_ns >= self.look_ns {
-            self.look_ns = now_ns.saturating_add(LOOK_NS);
+    /// Retries the connection. Always false: frames come with the next burst.
+    fn retry(&mut self, now_ns: u64) -> bool {
+        if now_ns >= self.retry_ns {
+            self.retry_ns = now_ns.saturating_add(RETRY_NS);
             match &mut self.link {
-                Link::First { listener, other } => *other = listener.accept(),
-                // Whatever it is that is in the way now may not be, the next time.
-                _ => drop(self.join()),
+                Link::Listening { listener, other } => *other = listener.accept(),
+                // A failure may be over the next time.
+                _ => drop(self.connect()),
             }
         }
         false
     }
 
-    /// Becomes the first end, or connects to it. Finding neither is no error.
-    fn join(&mut self) -> io::Result<()> {
+    /// Becomes the listening end, or connects to it. Neither is not an error.
+    fn connect(&mut self) -> io::Result<()> {
         if socket::lock(&self.lock)? {
             remove_socket(&self.path)?;
             let listener = Seqpacket::listen(&self.path)?;
-            self.link = Link::First {
+            self.link = Link::Listening {
                 listener,
                 other: None,
             };
         } else if let Some(other) = Seqpacket::connect(&self.path)? {
-            self.link = Link::Second { other };
+            self.link = Link::Connected { other };
         }
         Ok(())
     }
 }
 
-/// A socket that an earlier first end left behind; nothing else is ever removed.
+/// Removes a socket that an earlier listening end left; nothing else is ever removed.
 fn remove_socket(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     match fs::symlink_metadata(path) {
@@ -225,8 +230,8 @@ fn remove_socket(path: &Path) -> io::Result<()> {
 
 impl Drop for PeerWire {
     fn drop(&mut self) {
-        if let Link::First { listener, .. } = &self.link {
-            // Before the lock goes, or it could be the next first end's.
+        if let Link::Listening { listener, .. } = &self.link {
+            // Before the lock is released, or it could be the next listening end's.
             let _ = remove_socket(&self.path);
             // An end that has connected and was not accepted yet must see that nobody is here.
             while listener.accept().is_some() {}

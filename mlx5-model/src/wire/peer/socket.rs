@@ -1,6 +1,7 @@
 //! The Unix sockets of a peer wire, and the lock between its ends: each system call in a safe function.
 //!
-//! May import: `libc`. Invariant: no call blocks.
+//! Invariant: no call blocks.
+
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -11,19 +12,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::BATCH;
-
-/// As much as the sender may have under way, if the machine's limits allow.
+/// The most frames received by one system call.
+pub(super) const BATCH: usize = 32;
+/// The most bytes under way, if the machine's limits allow.
 const SEND_BUFFER: c_int = 8 << 20;
 
-/// Dropping it ends the connection, for copies of the descriptor in forked children as well: a close alone leaves it
-/// open until the last copy is closed, and the other end would go on sending to nobody.
+/// Dropping it ends the connection, for copies of the descriptor in forked children as well: a close alone would leave
+/// it open until the last copy is closed, and the other end would go on sending to nobody.
 pub(super) struct Seqpacket(OwnedFd);
 
 pub(super) enum Received {
     Frames(usize),
     Nothing,
-    /// The other end has closed, and all it had sent is taken.
+    /// The other end has closed, and all that it sent was taken.
     Gone,
 }
 
@@ -33,12 +34,12 @@ impl Seqpacket {
         let (address, length) = address(path)?;
         // SAFETY: the address is `length` bytes long and only read.
         checked(unsafe { libc::bind(socket.fd(), (&raw const address).cast(), length) })?;
-        // SAFETY: takes no memory of ours.
+        // SAFETY: no pointers.
         checked(unsafe { libc::listen(socket.fd(), 1) })?;
         Ok(socket)
     }
 
-    /// `None`: nobody listens there now.
+    /// `None`: nobody listens there.
     pub(super) fn connect(path: &Path) -> io::Result<Option<Seqpacket>> {
         let socket = Seqpacket::new()?;
         let (address, length) = address(path)?;
@@ -59,10 +60,10 @@ impl Seqpacket {
     /// The other end, if it has come.
     pub(super) fn accept(&self) -> Option<Seqpacket> {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: null pointers say that the other's address is not wanted.
+        // SAFETY: with null pointers the kernel does not write the other's address.
         let fd =
             unsafe { libc::accept4(self.fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let socket = (fd >= 0).then(|| Seqpacket(unsafe { OwnedFd::from_raw_fd(fd) }));
         socket.inspect(Seqpacket::enlarge)
     }
@@ -77,7 +78,7 @@ impl Seqpacket {
         self.0.try_clone().expect("a descriptor")
     }
 
-    /// Whether the frame is on its way.
+    /// Sends a frame; false if it could not be queued.
     pub(super) fn send(&self, frame: &[u8]) -> bool {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the kernel reads `frame.len()` bytes of `frame`.
@@ -85,7 +86,7 @@ impl Seqpacket {
         sent >= 0
     }
 
-    /// Receives frames into the slots of `size` bytes that `buffer` consists of.
+    /// Receives frames into the slots of `size` bytes in `buffer`.
     pub(super) fn receive(
         &self,
         buffer: &mut [u8],
@@ -117,7 +118,7 @@ impl Seqpacket {
                 std::ptr::null_mut(),
             )
         };
-        // An error comes before what was sent ahead of it: the end itself is a message without bytes.
+        // An error is reported before what was sent ahead of it; the end itself is a message without bytes.
         let Ok(count) = usize::try_from(count) else {
             return Received::Nothing;
         };
@@ -133,17 +134,17 @@ impl Seqpacket {
 
     fn new() -> io::Result<Seqpacket> {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: takes no memory of ours.
+        // SAFETY: no pointers.
         let fd = checked(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Seqpacket(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Beyond the machine's limit with CAP_NET_ADMIN, up to it without.
+    /// Enlarges the send buffer: beyond the machine's limit with CAP_NET_ADMIN, up to it without.
     fn enlarge(&self) {
         let bytes = SEND_BUFFER;
         for option in [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE] {
-            // SAFETY: the kernel reads an int. That it may refuse is fine.
+            // SAFETY: the kernel reads an int; it may refuse.
             unsafe {
                 libc::setsockopt(
                     self.fd(),
@@ -159,14 +160,14 @@ impl Seqpacket {
 
 impl Drop for Seqpacket {
     fn drop(&mut self) {
-        // SAFETY: takes no memory of ours. Without a connection there is none to end.
+        // SAFETY: no pointers. Without a connection there is none to end.
         unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
     }
 }
 
-/// Whether the lock is ours, now or already. It belongs to the open file: two wires of one process are two.
+/// Takes the lock; false if another has it. It belongs to the open file: two wires of one process have two.
 pub(super) fn lock(file: &File) -> io::Result<bool> {
-    // SAFETY: takes no memory of ours.
+    // SAFETY: no pointers.
     match checked(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
@@ -174,9 +175,9 @@ pub(super) fn lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Gives the lock up. Closing the file would keep it while a forked child has a copy of the descriptor.
+/// Releases the lock. Closing the file would keep it while a forked child has a copy of the descriptor.
 pub(super) fn unlock(file: &File) {
-    // SAFETY: takes no memory of ours.
+    // SAFETY: no pointers.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
 }
 
@@ -185,10 +186,10 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, u32)> {
     let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
     address.sun_family = libc::AF_UNIX as u16;
     let path = path.as_os_str().as_bytes();
-    // One byte is for the zero at the end.
+    // One byte is for the terminating zero.
     if path.len() >= address.sun_path.len() {
         let what = format!(
-            "the path of a Unix socket has at most 107 bytes, not {}",
+            "the path has {} bytes, a Unix socket's at most 107",
             path.len()
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));

@@ -1,6 +1,6 @@
 //! Two ends in one process: the socket and the lock do not know the difference.
 
-use super::super::{Inner, Take, Wire, WireSpec};
+use super::super::{Backend, Delivery, Wire, WireSpec};
 use super::{Link, PeerWire};
 use std::os::fd::OwnedFd;
 
@@ -13,7 +13,7 @@ fn open(path: &std::path::Path) -> Wire {
     .unwrap()
 }
 
-/// A clock that always allows the next look.
+/// A clock that always allows the next retry.
 fn later() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NOW: AtomicU64 = AtomicU64::new(0);
@@ -25,7 +25,7 @@ fn drain(wire: &mut Wire) -> Vec<Vec<u8>> {
     for _ in 0..3 {
         while wire.each(later(), 7, |frame| {
             frames.push(frame.bytes.to_vec());
-            Take::Taken
+            Delivery::Taken
         }) > 0
         {}
     }
@@ -49,7 +49,7 @@ fn both_ways_in_order_and_whole() {
         a.send(frame).unwrap();
         b.send(frame).unwrap();
     }
-    assert_eq!(b.each(later(), 9, |_| Take::Wait), 0);
+    assert_eq!(b.each(later(), 9, |_| Delivery::Wait), 0);
     assert_eq!(drain(&mut b), sent);
     assert_eq!(drain(&mut a), sent);
     assert_eq!((a.dropped(), b.dropped()), (0, 0));
@@ -89,18 +89,18 @@ fn either_end_may_go_and_come_back() {
 
 /// What a child that is forked now keeps open, whatever becomes of this end.
 fn inherited(wire: &Wire) -> Vec<OwnedFd> {
-    let Inner::Peer(wire) = &wire.0 else {
+    let Backend::Peer(wire) = &wire.0 else {
         unreachable!()
     };
     let PeerWire { lock, link, .. } = &**wire;
     let mut files = vec![OwnedFd::from(lock.try_clone().unwrap())];
     match link {
-        Link::Seeking => {}
-        Link::First { listener, other } => {
+        Link::Disconnected => {}
+        Link::Listening { listener, other } => {
             files.push(listener.copy());
             files.extend(other.iter().map(|it| it.copy()));
         }
-        Link::Second { other } => files.push(other.copy()),
+        Link::Connected { other } => files.push(other.copy()),
     }
     files
 }

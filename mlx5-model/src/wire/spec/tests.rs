@@ -51,18 +51,18 @@ fn short_forms_and_defaults() {
 
 #[test]
 fn options_of_a_file_are_read_from_its_end() {
-    let Kind::Pcap(it) = spec("pcap:x,y=2.pcap,loop=4").kind else {
+    let WireKind::Pcap(it) = spec("pcap:x,y=2.pcap,loop=4").kind else {
         panic!()
     };
     assert_eq!((it.file.as_str(), it.rounds), ("x,y=2.pcap", 4));
-    let Kind::Pcap(it) = spec("pcap:x,what=2").kind else {
+    let WireKind::Pcap(it) = spec("pcap:x,what=2").kind else {
         panic!()
     };
     assert_eq!(it.file, "x,what=2");
 }
 
 #[test]
-fn who_waits() {
+fn finite_and_lossless_wires() {
     let facts = |text| (spec(text).finite(), spec(text).lossless());
     assert_eq!(facts("pcap:a"), (true, true));
     assert_eq!(facts("pcap:a,lossy"), (true, false));

@@ -1,40 +1,25 @@
-//! A wire that makes its own traffic: UDP and TCP flows over IPv4 and IPv6, as fast as memory goes.
+//! A wire that generates traffic: UDP and TCP flows over IPv4 and IPv6, as fast as memory allows.
 //!
-//! Every frame is prepared when the wire is opened, one template for each flow and size, and is lent
-//! from there: per frame only the sequence number is stored.
+//! Every frame is prepared when the wire is opened, one template for each flow and size, and borrowed from there: per
+//! frame only the sequence number is stored.
 //!
-//! The last 8 bytes of the payload hold a little-endian sequence number, 0 for the wire's first frame,
-//! 1 for the next, over all flows. Tests read loss and order from it. The 8 bytes before hold its
-//! complement, so that the checksum over both never changes; in a payload that is too short for that the
-//! checksum is stored as well. A payload shorter than 8 bytes has no number, but its frame counts in the
-//! sequence. Checksums (IPv4, UDP, TCP) are right in every frame.
+//! The last 8 bytes of the payload are a little-endian sequence number over all flows, from 0. Tests read loss and
+//! order from it. The 8 bytes before are its complement, so that the checksum over both never changes; in a payload
+//! that is too short for that the checksum is stored as well. A payload shorter than 8 bytes has no number, but its
+//! frame counts in the sequence. Checksums (IPv4, UDP, TCP) are valid in every frame.
 //!
-//! May import: `checksum`, `pace`, `spec`. Invariant: after opening, templates never change size or
-//! place, and everything but the sequence number, its complement and the checksum stays as it was built.
+//! Invariant: after opening, templates never change size or place, and everything but the sequence number, its
+//! complement and the checksum stays as it was built.
 
+use super::delivery::{Delivery, Direction, Frame, Receiver, WireState};
 use super::pace::Pace;
-use super::spec::{Mix, Sizes, SynthSpec};
-use super::{Direction, Frame, Take, Taker, WireState};
+use super::spec::synth::{ETHERNET, LINE, SynthSpec, VLAN};
 use crate::frame::checksum;
 
-pub(super) const MAX_FLOWS: u32 = 1 << 20;
-/// What an IPv4 total length can say, and a little less.
-pub(super) const MAX_SIZE: u32 = 65_535;
-pub(super) const MAX_MEMORY: u64 = 1 << 30;
-
-/// "Simple IMIX", 7:4:1, without FCS, spread so that large frames do not come in a row.
-const IMIX: [u32; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
-/// Templates of every flow in every size are built only if they take no more than this.
-const COMFORT: u64 = 16 << 20;
-/// A template begins on its own cache line, so that its frame touches as few as it can.
-const LINE: usize = 64;
-
-/// Frames are numbered so many before their turn: a NIC that copies what has just been stored would wait for every
-/// store before it, those into other cores' cache lines included.
+/// How many frames ahead of their turn frames are numbered: a NIC that copies what has just been stored would wait for
+/// every store before it, those into other cores' cache lines included.
 const AHEAD: u64 = 12;
 
-const ETHERNET: usize = 14;
-const VLAN: usize = 4;
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
@@ -42,7 +27,7 @@ const UDP: u8 = 17;
 const TCP: u8 = 6;
 /// Locally administered addresses of the two ends.
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-/// What iperf listens on: no dissector takes it for anything else.
+/// The port of iperf, which no dissector takes for anything else.
 const PORT: u16 = 5001;
 
 /// The generator.
@@ -50,12 +35,12 @@ pub(super) struct SynthWire {
     bytes: Vec<u8>,
     templates: Vec<Template>,
     next: usize,
-    /// Frames handed over, which is the next frame's number.
+    /// Frames taken, which is the next frame's number.
     sent: u64,
-    /// Frames that have their number, and the template of the next one to get it.
+    /// Frames that have their number, and the template of the next one to be numbered.
     numbered: u64,
     next_numbered: usize,
-    /// How far ahead of the next frame that is: a template is the next frame's again once its frame is taken.
+    /// How far ahead that is: a template can be numbered again once its frame is taken.
     ahead: u64,
     count: u64,
     pace: Option<Pace>,
@@ -65,21 +50,21 @@ pub(super) struct SynthWire {
 struct Template {
     at: usize,
     len: u32,
-    /// Where the sequence number goes; 0 if it does not fit.
+    /// The offset of the sequence number; 0 if it does not fit.
     sequence_at: u32,
-    /// Where, among all bytes, its complement goes, which stands before it; 0 if there is no room.
+    /// The offset of its complement, which is before it, among all bytes; 0 if it does not fit.
     complement_at: u32,
     checksum_at: u32,
     /// The sum that the checksum covers, with checksum, sequence number and complement at zero.
     sum: u16,
-    /// The sequence number lies at an odd offset of what is summed.
+    /// Whether the sequence number is at an odd offset of what is summed.
     odd: bool,
     udp: bool,
 }
 
 impl SynthWire {
     pub(super) fn new(spec: &SynthSpec) -> SynthWire {
-        let layout = Layout::of(spec);
+        let layout = spec.layout();
         let mut wire = SynthWire {
             bytes: Vec::with_capacity(layout.bytes as usize),
             templates: Vec::with_capacity(layout.templates),
@@ -115,7 +100,7 @@ impl SynthWire {
         }
     }
 
-    /// What a template holds. Its headers are the same whichever number it carries.
+    /// The frame of a template. Its headers do not depend on the number.
     #[inline(always)]
     fn frame(&self, index: usize) -> Frame<'_> {
         let template = &self.templates[index];
@@ -126,7 +111,12 @@ impl SynthWire {
     }
 
     #[inline]
-    pub(super) fn burst<T: Taker>(&mut self, now_ns: u64, budget: usize, taker: &mut T) -> usize {
+    pub(super) fn burst<R: Receiver>(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        receiver: &mut R,
+    ) -> usize {
         let mut limit = (self.count - self.sent).min(budget as u64);
         if let Some(pace) = &mut self.pace {
             limit = limit.min(pace.due(now_ns));
@@ -134,8 +124,8 @@ impl SynthWire {
         if limit == 0 {
             return 0;
         }
-        // By turns, and never copied: what was stored field by field cannot be loaded as a whole without waiting.
-        let mut looks = [taker.look(&self.frame(self.next)), T::Look::default()];
+        // Used alternately, and never copied: what was stored field by field cannot be loaded as a whole without waiting.
+        let mut parsed = [receiver.parse(&self.frame(self.next)), R::Parsed::default()];
         let mut turn = 0;
         let mut taken = 0;
         let mut held = false;
@@ -147,8 +137,8 @@ impl SynthWire {
                 after if after == self.templates.len() => 0,
                 after => after,
             };
-            looks[turn ^ 1] = taker.look(&self.frame(after));
-            if taker.take(self.frame(self.next), &looks[turn]) == Take::Wait {
+            parsed[turn ^ 1] = receiver.parse(&self.frame(after));
+            if receiver.receive(self.frame(self.next), &parsed[turn]) == Delivery::Wait {
                 held = true;
                 break;
             }
@@ -158,7 +148,7 @@ impl SynthWire {
         }
         self.sent += taken;
         if let Some(pace) = &mut self.pace {
-            pace.took(taken as usize);
+            pace.count(taken as usize);
             if held {
                 pace.hold(now_ns);
             }
@@ -166,7 +156,7 @@ impl SynthWire {
         taken as usize
     }
 
-    /// Gives the next frame that has none its number.
+    /// Numbers the next frame that has no number.
     #[inline(always)]
     fn number(&mut self) {
         let template = &self.templates[self.next_numbered];
@@ -190,9 +180,9 @@ impl SynthWire {
             true => (index / 2 % spec.flows, index % 2 == 1),
             false => (index % spec.flows, false),
         };
-        let ipv6 = spec.ip.second(flow);
-        // Not in step with the IP version, so that all four kinds come up.
-        let tcp = spec.proto.second(flow / 2);
+        let ipv6 = spec.ip.is_second(flow);
+        // At half the rate of the IP version, so that all four kinds occur.
+        let tcp = spec.proto.is_second(flow / 2);
         let at = self.bytes.len().next_multiple_of(LINE);
         self.bytes.resize(at + size as usize, 0);
         let frame = &mut self.bytes[at..];
@@ -323,67 +313,6 @@ fn ipv6_header(ip: &mut [u8], protocol: u8, l4: usize, flow: u32, ends: impl Fn(
     ip[7] = 64;
     ip[8..24].copy_from_slice(&address(ends(0) as u8));
     ip[24..40].copy_from_slice(&address(ends(1) as u8));
-}
-
-impl Mix {
-    fn second(self, flow: u32) -> bool {
-        match self {
-            Mix::First => false,
-            Mix::Second => true,
-            Mix::Both => flow % 2 == 1,
-        }
-    }
-}
-
-/// The fewest bytes that hold the headers of all flows of `spec`.
-pub(super) fn least_size(spec: &SynthSpec) -> u32 {
-    let vlan = if spec.vlan.is_some() { VLAN } else { 0 };
-    let ip = if spec.ip == Mix::First { 20 } else { 40 };
-    let l4 = if spec.proto == Mix::First { 8 } else { 20 };
-    (ETHERNET + vlan + ip + l4) as u32
-}
-
-/// How much memory the templates of `spec` take.
-pub(super) fn memory(spec: &SynthSpec) -> u64 {
-    Layout::of(spec).bytes
-}
-
-struct Layout {
-    sizes: Vec<u32>,
-    templates: usize,
-    bytes: u64,
-}
-
-impl Layout {
-    /// Every flow in every size if that is little memory. If not, all flows equally often and all sizes
-    /// at least once.
-    fn of(spec: &SynthSpec) -> Layout {
-        let sizes: Vec<u32> = match &spec.sizes {
-            Sizes::List(sizes) => sizes.clone(),
-            Sizes::Range(low, high) => (*low..=*high).collect(),
-            Sizes::Imix => IMIX.iter().map(|it| (*it).max(least_size(spec))).collect(),
-        };
-        let flows = spec.flows as usize * if spec.both { 2 } else { 1 };
-        let per_round: u64 = sizes
-            .iter()
-            .map(|it| u64::from(*it).next_multiple_of(LINE as u64))
-            .sum();
-        let bytes = |templates: usize| per_round * templates.div_ceil(sizes.len()) as u64;
-        let all = flows / gcd(flows, sizes.len()) * sizes.len();
-        let templates = match bytes(all) {
-            0..=COMFORT => all,
-            _ => flows * sizes.len().div_ceil(flows),
-        };
-        Layout {
-            templates,
-            bytes: bytes(templates),
-            sizes,
-        }
-    }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ fn frames(text: &str) -> Vec<Vec<u8>> {
         wire.each(0, 64, |frame| {
             assert_eq!(frame.direction, Direction::Received);
             frames.push(frame.bytes.to_vec());
-            Take::Taken
+            Delivery::Taken
         });
     }
     frames
@@ -122,7 +122,7 @@ fn large_sequence_numbers_keep_checksums_right() {
         "synth:size=87/88,flows=8,ip=6,proto=tcp",
     ] {
         let mut wire = match open(text).0 {
-            super::super::Inner::Synth(wire) => *wire,
+            super::super::Backend::Synth(wire) => *wire,
             _ => unreachable!(),
         };
         for i in 0..50_000u64 {
@@ -198,10 +198,10 @@ fn a_frame_that_must_wait_stays_at_the_head() {
         wire.each(0, 4, |frame| {
             calls += 1;
             if calls % 3 == 0 {
-                return Take::Wait;
+                return Delivery::Wait;
             }
             seen.push(sequence(frame.bytes).unwrap());
-            Take::Taken
+            Delivery::Taken
         });
     }
     assert_eq!(seen, (0..10).collect::<Vec<_>>());
@@ -212,13 +212,13 @@ fn a_frame_that_must_wait_stays_at_the_head() {
 #[test]
 fn pacing_follows_the_clock() {
     let mut wire = open("synth:pps=1000");
-    let mut burst = |now| wire.each(now, 100, |_| Take::Taken);
+    let mut burst = |now| wire.each(now, 100, |_| Delivery::Taken);
     assert_eq!(burst(5_000_000), 1);
     assert_eq!(burst(5_999_999), 0);
     assert_eq!(burst(6_000_000), 1);
     assert_eq!(burst(16_000_000), 10);
     assert_eq!(wire.next_due_ns(), Some(17_000_000));
     // Held at the head, it does not pile up.
-    assert_eq!(wire.each(1_000_000_000, 100, |_| Take::Wait), 0);
-    assert_eq!(wire.each(1_000_000_000, 100, |_| Take::Taken), 1);
+    assert_eq!(wire.each(1_000_000_000, 100, |_| Delivery::Wait), 0);
+    assert_eq!(wire.each(1_000_000_000, 100, |_| Delivery::Taken), 1);
 }

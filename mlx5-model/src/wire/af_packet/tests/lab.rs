@@ -4,7 +4,7 @@
 //! CPU on which it may still have been under way, has.
 
 use super::super::socket::Socket;
-use crate::wire::{Direction, Take, Wire, WireError, WireSpec};
+use crate::wire::{Delivery, Direction, Wire, WireError, WireSpec};
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
@@ -241,7 +241,7 @@ fn capture(wire: &mut Wire, flow: &Flow<'_>, done: &AtomicBool) -> Vec<(Directio
                 assert!(waiting == frame.bytes, "what had to wait has changed");
             } else if calls % 5 == 0 {
                 waiting = Some(frame.bytes.to_vec());
-                return Take::Wait;
+                return Delivery::Wait;
             }
             match mark_of(frame.bytes) {
                 Some(number) => {
@@ -250,7 +250,7 @@ fn capture(wire: &mut Wire, flow: &Flow<'_>, done: &AtomicBool) -> Vec<(Directio
                 }
                 None => frames.push((frame.direction, frame.bytes.to_vec())),
             }
-            Take::Taken
+            Delivery::Taken
         });
         if taken == 0 && waiting.is_none() {
             thread::sleep(MOMENT);

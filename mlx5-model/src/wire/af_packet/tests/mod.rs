@@ -4,7 +4,7 @@
 mod lab;
 
 use super::super::gso::tests::verify;
-use super::super::{Direction, Take, Wire, WireSpec, WireState};
+use super::super::{Delivery, Direction, Wire, WireSpec, WireState};
 use lab::{Lab, PATIENCE, during, exchange, ip};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -113,7 +113,7 @@ fn an_idle_wire_can_be_polled() {
         // Neighbour discovery may come in between.
         while !during_poll(&mut wire, poll) {}
         while poll(&wire, Duration::ZERO).0 > 0 {
-            wire.each(0, 64, |_| Take::Taken);
+            wire.each(0, 64, |_| Delivery::Taken);
         }
     }
 }
@@ -124,7 +124,7 @@ fn during_poll(wire: &mut Wire, poll: impl Fn(&Wire, Duration) -> (i32, i16)) ->
     let mut seen = false;
     wire.each(0, 64, |frame| {
         seen |= frame.bytes == [0x55; 60];
-        Take::Taken
+        Delivery::Taken
     });
     seen
 }
@@ -329,7 +329,7 @@ fn down_is_up_but_deleted_is_lost() {
     ping();
     for _ in 0..3 {
         now += STEP;
-        wire.each(now, 64, |_| Take::Taken);
+        wire.each(now, 64, |_| Delivery::Taken);
     }
     assert_eq!(wire.state(), WireState::Up);
     assert_eq!(
@@ -353,7 +353,7 @@ fn down_is_up_but_deleted_is_lost() {
     ip(&format!("-n {near} link del wire")).unwrap();
     now += STEP;
     until_seen(&mut wire, now, || {}, |it| it == [0x55; 77]);
-    while wire.each(now, 64, |_| Take::Taken) > 0 {}
+    while wire.each(now, 64, |_| Delivery::Taken) > 0 {}
     assert_eq!(wire.state(), WireState::Up, "its time has not gone on");
     wire.each(now + STEP, 64, |_| panic!("it came once"));
     assert_eq!((wire.state(), wire.wait_fd()), (WireState::Lost, None));
@@ -366,7 +366,7 @@ fn until_seen(wire: &mut Wire, now: u64, between: impl Fn(), is: impl Fn(&[u8]) 
         between();
         wire.each(now, 64, |frame| {
             seen |= is(frame.bytes);
-            Take::Taken
+            Delivery::Taken
         });
         assert!(began.elapsed() < PATIENCE, "it does not come");
         thread::sleep(Duration::from_millis(1));
@@ -430,7 +430,7 @@ fn what_finds_no_room_is_counted() {
     // What is left in the ring comes when its block's time is up.
     let (began, mut seen) = (Instant::now(), 0);
     while seen + wire.dropped() < sent {
-        seen += wire.each(0, 64, |_| Take::Taken) as u64;
+        seen += wire.each(0, 64, |_| Delivery::Taken) as u64;
         assert!(began.elapsed() < PATIENCE, "{seen} seen");
     }
     let dropped = wire.dropped();

@@ -1,15 +1,15 @@
-//! CREATE_CQ and its kin.
+//! Completion queues.
 
 use std::sync::Arc;
 
 use crate::abi::*;
 use crate::device::cq::{Completions, Cq, Moderation};
 use crate::device::event::{AsyncSource, Reported};
-use crate::device::nic::Session;
-use crate::objects::number;
+use crate::handles::number;
 use crate::process::Errno;
 
-use super::Request;
+use super::super::file::UverbsFile;
+use super::super::request::Request;
 use super::context::COMP_VECTORS;
 
 /// `IB_CQ_MODERATE`, which no uAPI header names.
@@ -17,7 +17,8 @@ const ATTR_MODERATE: u32 = 1 << 0;
 /// `MLX5_MAX_CQ_PERIOD`.
 pub const MAX_PERIOD: u16 = 4095;
 
-struct Asked {
+/// What CREATE_CQ and EX_CREATE_CQ ask for.
+struct CqRequest {
     user_handle: u64,
     cqe: u32,
     comp_vector: u32,
@@ -26,16 +27,16 @@ struct Asked {
 }
 
 /// CREATE_CQ.
-pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_cq = request.core()?;
-    let asked = Asked {
+    let asked = CqRequest {
         user_handle: command.user_handle,
         cqe: command.cqe,
         comp_vector: command.comp_vector,
         comp_channel: command.comp_channel,
         flags: 0,
     };
-    let (cq_handle, cqe, cqn) = make(session, &asked, &driver_part(request)?)?;
+    let (cq_handle, cqe, cqn) = create_cq(file, &asked, &driver_part(request)?)?;
     request.reply(&ib_uverbs_create_cq_resp {
         cq_handle,
         cqe,
@@ -45,19 +46,19 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
 }
 
 /// EX_CREATE_CQ.
-pub fn create_ex(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_create_cq = request.core()?;
     if command.comp_mask != 0 || command.reserved != 0 {
         return Err(libc::EINVAL);
     }
-    let asked = Asked {
+    let asked = CqRequest {
         user_handle: command.user_handle,
         cqe: command.cqe,
         comp_vector: command.comp_vector,
         comp_channel: command.comp_channel,
         flags: command.flags,
     };
-    let (cq_handle, cqe, cqn) = make(session, &asked, &driver_part(request)?)?;
+    let (cq_handle, cqe, cqn) = create_cq(file, &asked, &driver_part(request)?)?;
     request.reply(&ib_uverbs_ex_create_cq_resp {
         base: ib_uverbs_create_cq_resp {
             cq_handle,
@@ -71,7 +72,7 @@ pub fn create_ex(session: &Session, request: &Request<'_>) -> Result<(), Errno> 
 }
 
 fn driver_part(request: &Request<'_>) -> Result<mlx5_ib_create_cq, Errno> {
-    // Programs older than the flags send what comes before them.
+    // Older programs do not send the flags.
     request.driver(std::mem::offset_of!(mlx5_ib_create_cq, flags))
 }
 
@@ -83,13 +84,13 @@ fn log_entries(cqe: u32, max: u32) -> Result<u32, Errno> {
     Ok((cqe + 1).next_power_of_two().trailing_zeros())
 }
 
-/// Gives handle, capacity and number.
-fn make(
-    session: &Session,
-    asked: &Asked,
+/// Returns handle, capacity and CQN.
+fn create_cq(
+    file: &UverbsFile,
+    asked: &CqRequest,
     driver: &mlx5_ib_create_cq,
 ) -> Result<(u32, u32, u32), Errno> {
-    let caps = &session.device().settings().caps;
+    let caps = file.caps();
     let known = IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION | IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
     if asked.comp_vector >= COMP_VECTORS {
         return Err(libc::EINVAL);
@@ -107,8 +108,8 @@ fn make(
     if driver.cqe_comp_en != 0 || padding || real_time && !caps.realtime_clock {
         return Err(libc::EOPNOTSUPP);
     }
-    let mut state = session.lock();
-    let context = state.context(session.context())?;
+    let mut state = file.lock();
+    let context = state.context(file.context())?;
     let completions = match asked.comp_channel {
         ..0 => None,
         fd => {
@@ -135,28 +136,27 @@ fn make(
     )?;
     cq.completions = completions;
     cq.real_time = real_time;
-    let handle = state.rings.cqs.insert(session.context(), cq)?;
-    if let Ok(cq) = state.rings.cqs.get_mut(handle, session.context()) {
+    let handle = state.queues.cqs.insert(file.context(), cq)?;
+    if let Ok(cq) = state.queues.cqs.get_mut(handle, file.context()) {
         cq.number = number(handle);
     }
     Ok((handle, (1 << log) - 1, number(handle)))
 }
 
 /// EX_MODIFY_CQ: moderation.
-pub fn modify_ex(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn modify_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_modify_cq = request.core()?;
     if command.attr_mask == 0 || command.reserved != 0 {
         return Err(libc::EINVAL);
     }
-    let able = session.device().settings().caps.cq_moderation;
-    if command.attr_mask & !ATTR_MODERATE != 0 || !able {
+    if command.attr_mask & !ATTR_MODERATE != 0 || !file.caps().cq_moderation {
         return Err(libc::EOPNOTSUPP);
     }
-    let mut state = session.lock();
+    let mut state = file.lock();
     let cq = state
-        .rings
+        .queues
         .cqs
-        .get_mut(command.cq_handle, session.context())?;
+        .get_mut(command.cq_handle, file.context())?;
     if command.attr.cq_period > MAX_PERIOD {
         return Err(libc::EINVAL);
     }
@@ -168,19 +168,19 @@ pub fn modify_ex(session: &Session, request: &Request<'_>) -> Result<(), Errno> 
 }
 
 /// RESIZE_CQ.
-pub fn resize(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn resize(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_resize_cq = request.core()?;
     let driver: mlx5_ib_resize_cq = request.driver(size_of::<mlx5_ib_resize_cq>())?;
-    let log = log_entries(command.cqe, session.device().settings().caps.max_cqe)?;
-    let mut state = session.lock();
+    let log = log_entries(command.cqe, file.caps().max_cqe)?;
+    let mut state = file.lock();
     let cq = state
-        .rings
+        .queues
         .cqs
-        .get_mut(command.cq_handle, session.context())?;
+        .get_mut(command.cq_handle, file.context())?;
     if driver.reserved0 != 0 || driver.reserved1 != 0 {
         return Err(libc::EINVAL);
     }
-    // The same size is no change, and no ring was brought for one.
+    // At the same size the program brings no other ring.
     if 1 << log != cq.entries() {
         let size = match driver.cqe_size {
             64 | 128 => u32::from(driver.cqe_size),
@@ -196,11 +196,11 @@ pub fn resize(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
 }
 
 /// DESTROY_CQ.
-pub fn destroy(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_cq = request.core()?;
-    let mut state = session.lock();
-    let index = state.rings.cqs.find(command.cq_handle, session.context())?;
-    if state.rings.cqs.at(index).is_some_and(|cq| cq.users > 0) {
+    let mut state = file.lock();
+    let index = state.queues.cqs.find(command.cq_handle, file.context())?;
+    if state.queues.cqs.at(index).is_some_and(|cq| cq.users > 0) {
         return Err(libc::EBUSY);
     }
     let (comp_events_reported, async_events_reported) = state.remove_cq(index);

@@ -1,14 +1,14 @@
 //! From the flow specs of EX_CREATE_FLOW to what a rule matches and does.
 //!
-//! May import `abi`, `frame`, `matching`. Invariant: every spec the kernel or the mlx5 driver refuses is
-//! refused here with the same errno, before a rule exists.
+//! Imports `abi`, `frame` and `matching`. Invariant: every spec that the kernel or the mlx5 driver refuses is refused
+//! here with the same errno, before a rule exists.
 
 use crate::abi;
-use crate::device::memory::read_from;
+use crate::abi::read_from;
 use crate::frame::kind;
 use crate::process::Errno;
 
-use super::matching::{Below, Compare, ETHERTYPES_MPLS, Field, Layer, Match};
+use super::matching::{Compare, ETHERTYPES_MPLS, Field, LayerMatch, Match, MatchCaps, MplsOver};
 use super::tunnel::PROTOCOL_GRE;
 
 /// `enum ib_flow_spec_type`, which no uAPI header names.
@@ -36,42 +36,31 @@ const PROTOCOL_UDP: u8 = 17;
 /// The most specs a rule can have (`IB_FLOW_SPEC_SUPPORT_LAYERS`).
 pub const MAX_SPECS: u8 = 10;
 
-/// What the device's flow tables can look at.
-#[derive(Debug, Clone, Copy)]
-pub struct Sight {
-    /// Tunnel headers, and those inside.
-    pub tunnels: bool,
-    /// MPLS labels.
-    pub mpls: bool,
-    /// ESP headers.
-    pub esp: bool,
-}
-
-/// What a list of specs comes to.
+/// What a list of specs says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Parsed {
-    /// What frames it takes.
+pub struct ParsedSpecs {
+    /// What it matches.
     pub rule: Match,
-    /// The flow tag, if one was asked for.
+    /// The flow tag.
     pub tag: Option<u32>,
-    /// The handle of the counters, if any were named.
+    /// The handle of the flow counters.
     pub counters: Option<u32>,
-    /// Frames are dropped.
+    /// Whether frames are dropped.
     pub drop: bool,
-    /// The first spec asks for group addresses only: such rules have a priority of their own.
+    /// Whether the first spec matches group addresses only: such rules have a priority of their own.
     pub multicast_only: bool,
 }
 
-/// One layer's checks across its specs.
+/// What the specs of one layer have in common.
 #[derive(Default)]
-struct LayerState {
+struct LayerSpecs {
     ethertype: Option<(u16, u16)>,
     ip: Option<u32>,
     protocol: Option<(u8, u8)>,
 }
 
-impl LayerState {
-    /// Two specs must not ask for different protocols.
+impl LayerSpecs {
+    /// Two specs must not match different protocols.
     fn protocol(&mut self, mask: u8, value: u8) -> Result<(), Errno> {
         match self.protocol {
             _ if mask == 0 => Ok(()),
@@ -83,7 +72,7 @@ impl LayerState {
         }
     }
 
-    /// `is_valid_ethertype` of the driver: an EtherType beside an IP spec has to be that spec's.
+    /// `is_valid_ethertype` of the driver: an EtherType beside an IP spec must be that of the spec.
     fn check_ethertype(&self) -> Result<(), Errno> {
         let (Some((mask, value)), Some(ip)) = (self.ethertype, self.ip) else {
             return Ok(());
@@ -122,10 +111,8 @@ impl<const N: usize> Filter<N> {
         Ok(Self { value, mask })
     }
 
-    /// Bytes `at..at + len` as numbers: value, mask.
-    ///
-    /// # Errors
-    /// `EINVAL` for a value with bits beside its mask (the kernel's `check_valid_spec`).
+    /// Bytes `at..at + len` as numbers: value, mask. Fails with `EINVAL` for a value with bits outside its mask (the
+    /// kernel's `check_valid_spec`).
     fn field(&self, at: usize, len: usize) -> Result<(u64, u64), Errno> {
         let (value, mask) = self.numbers(at, len);
         if value & !mask == 0 {
@@ -135,7 +122,7 @@ impl<const N: usize> Filter<N> {
         }
     }
 
-    /// The same of a field that the driver does not look at without a mask.
+    /// The same for a field that the driver ignores without a mask.
     fn field_if_masked(&self, at: usize, len: usize) -> Result<(u64, u64), Errno> {
         match self.numbers(at, len) {
             (_, 0) => Ok((0, 0)),
@@ -154,7 +141,7 @@ impl<const N: usize> Filter<N> {
         (number(&self.value), number(&self.mask))
     }
 
-    /// The driver takes no mask from here on (`FIELDS_NOT_SUPPORTED`).
+    /// From `at` on the driver supports no mask (`FIELDS_NOT_SUPPORTED`).
     fn unsupported_from(&self, at: usize) -> Result<(), Errno> {
         if self.mask[at..].iter().any(|&byte| byte != 0) {
             Err(libc::EOPNOTSUPP)
@@ -164,14 +151,11 @@ impl<const N: usize> Filter<N> {
     }
 }
 
-/// Reads `count` specs that fill `bytes`.
-///
-/// # Errors
-/// As the kernel: `EINVAL` for what is malformed or contradicts itself, `EOPNOTSUPP` for what the
-/// device cannot match.
-pub fn parse(mut bytes: &[u8], count: u8, sight: Sight) -> Result<Parsed, Errno> {
-    let mut parsed = Parsed::default();
-    let mut layers = [LayerState::default(), LayerState::default()];
+/// Parses `count` specs that fill `bytes`. Fails as the kernel does: with `EINVAL` for what is malformed or contradicts
+/// itself, with `EOPNOTSUPP` for what the device cannot match.
+pub fn parse(mut bytes: &[u8], count: u8, caps: MatchCaps) -> Result<ParsedSpecs, Errno> {
+    let mut parsed = ParsedSpecs::default();
+    let mut layers = [LayerSpecs::default(), LayerSpecs::default()];
     let mut previous = 0;
     for index in 0..count {
         let header: abi::ib_uverbs_flow_spec_hdr = read_from(bytes).ok_or(libc::EINVAL)?;
@@ -189,7 +173,7 @@ pub fn parse(mut bytes: &[u8], count: u8, sight: Sight) -> Result<Parsed, Errno>
             action(header.type_, body, &mut parsed)?;
         } else {
             let specs = [previous, header.type_];
-            filter(specs, body, sight, &mut parsed.rule, &mut layers)?;
+            filter(specs, body, caps, &mut parsed.rule, &mut layers)?;
         }
         previous = header.type_;
         bytes = &bytes[size..];
@@ -200,7 +184,7 @@ pub fn parse(mut bytes: &[u8], count: u8, sight: Sight) -> Result<Parsed, Errno>
     for layer in &layers {
         layer.check_ethertype()?;
     }
-    parsed.rule.settle();
+    parsed.rule.normalize();
     Ok(parsed)
 }
 
@@ -216,7 +200,7 @@ fn is_multicast_only(spec: u32, body: &[u8]) -> bool {
     }
 }
 
-fn action(spec: u32, body: &[u8], parsed: &mut Parsed) -> Result<(), Errno> {
+fn action(spec: u32, body: &[u8], parsed: &mut ParsedSpecs) -> Result<(), Errno> {
     match spec {
         spec_type::ACTION_TAG => {
             // `ib_uverbs_flow_spec_action_tag`: tag_id, reserved1.
@@ -247,16 +231,16 @@ fn action(spec: u32, body: &[u8], parsed: &mut Parsed) -> Result<(), Errno> {
     }
 }
 
-/// One filter, which the spec before it may give another meaning.
+/// One filter, whose meaning may depend on the spec before it.
 fn filter(
     [previous, spec]: [u32; 2],
     body: &[u8],
-    sight: Sight,
+    caps: MatchCaps,
     rule: &mut Match,
-    layers: &mut [LayerState; 2],
+    layers: &mut [LayerSpecs; 2],
 ) -> Result<(), Errno> {
     let inner = spec & spec_type::INNER != 0;
-    if inner && !sight.tunnels {
+    if inner && !caps.tunnels {
         return Err(libc::EOPNOTSUPP);
     }
     let [outer_state, inner_state] = layers;
@@ -272,25 +256,25 @@ fn filter(
         spec_type::IPV6 => ipv6(body, layer, state),
         spec_type::TCP => ports(body, layer, state, kind::TCP, PROTOCOL_TCP),
         spec_type::UDP => ports(body, layer, state, kind::UDP, PROTOCOL_UDP),
-        spec_type::VXLAN_TUNNEL | spec_type::GRE if !sight.tunnels => Err(libc::EOPNOTSUPP),
+        spec_type::VXLAN_TUNNEL | spec_type::GRE if !caps.tunnels => Err(libc::EOPNOTSUPP),
         spec_type::VXLAN_TUNNEL => vxlan(body, rule),
         spec_type::GRE => {
             state.protocol(0xff, PROTOCOL_GRE)?;
             gre(body, rule)
         }
-        // The driver has one place for it, whichever layer the spec names.
-        spec_type::ESP => esp(body, &mut rule.outer, sight),
+        // The driver has one field for it, whichever layer the spec names.
+        spec_type::ESP => esp(body, &mut rule.outer, caps),
         spec_type::MPLS => match previous {
-            spec_type::UDP => mpls(body, Below::Udp, &mut rule.outer, sight),
-            spec_type::GRE => mpls(body, Below::Gre, &mut rule.outer, sight),
-            _ => mpls(body, Below::Ethernet, layer, sight),
+            spec_type::UDP => mpls(body, MplsOver::Udp, &mut rule.outer, caps),
+            spec_type::GRE => mpls(body, MplsOver::Gre, &mut rule.outer, caps),
+            _ => mpls(body, MplsOver::Ethernet, layer, caps),
         },
         _ => Err(libc::EINVAL),
     }
 }
 
 /// `ib_uverbs_flow_eth_filter`: destination, source, EtherType, TCI.
-fn ethernet(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Errno> {
+fn ethernet(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(), Errno> {
     let filter = Filter::<16>::read(body)?;
     layer.compare(Field::L2(0), filter.field(0, 6)?, 6);
     layer.compare(Field::L2(6), filter.field(6, 6)?, 6);
@@ -316,7 +300,7 @@ fn ethernet(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<()
 }
 
 /// `ib_uverbs_flow_ipv4_filter`: source, destination, protocol, TOS, TTL, flags.
-fn ipv4(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Errno> {
+fn ipv4(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(), Errno> {
     let filter = Filter::<12>::read(body)?;
     filter.unsupported_from(10)?;
     layer.kinds |= kind::IPV4;
@@ -334,7 +318,7 @@ fn ipv4(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Er
 }
 
 /// `ib_uverbs_flow_ipv6_filter`: source, destination, flow label, next header, traffic class, hop limit.
-fn ipv6(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Errno> {
+fn ipv6(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(), Errno> {
     // The last byte is reserved: the kernel's struct ends before it.
     let filter = Filter::<39>::read(body)?;
     let (label, label_mask) = filter.numbers(32, 4);
@@ -364,8 +348,8 @@ fn ipv6(body: &[u8], layer: &mut Layer, state: &mut LayerState) -> Result<(), Er
 /// `ib_uverbs_flow_tcp_udp_filter`: destination port, source port.
 fn ports(
     body: &[u8],
-    layer: &mut Layer,
-    state: &mut LayerState,
+    layer: &mut LayerMatch,
+    state: &mut LayerSpecs,
     transport: u32,
     protocol: u8,
 ) -> Result<(), Errno> {
@@ -420,14 +404,14 @@ fn gre(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `ib_uverbs_flow_spec_esp_filter`: SPI, sequence number. As with the driver, it asks for no protocol: without a mask,
-/// it asks for nothing.
-fn esp(body: &[u8], layer: &mut Layer, sight: Sight) -> Result<(), Errno> {
+/// `ib_uverbs_flow_spec_esp_filter`: SPI, sequence number. As in the driver, it implies no protocol: without a mask it
+/// matches everything.
+fn esp(body: &[u8], layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno> {
     let filter = Filter::<8>::read(body)?;
     filter.unsupported_from(4)?;
     let (value, mask) = filter.field(0, 4)?;
-    if mask != 0 && !sight.esp {
-        // The driver does not ask for the capability, and the firmware refuses the rule.
+    if mask != 0 && !caps.esp {
+        // The driver does not check the capability; the firmware refuses the rule.
         return Err(libc::EINVAL);
     }
     let field = Field::Spi;
@@ -436,11 +420,11 @@ fn esp(body: &[u8], layer: &mut Layer, sight: Sight) -> Result<(), Errno> {
 }
 
 /// `ib_uverbs_flow_mpls_filter`: label, traffic class, bottom of stack, time to live, all in one word.
-fn mpls(body: &[u8], below: Below, layer: &mut Layer, sight: Sight) -> Result<(), Errno> {
+fn mpls(body: &[u8], over: MplsOver, layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno> {
     let filter = Filter::<4>::read(body)?;
-    filter.unsupported_from(if sight.mpls { 4 } else { 0 })?;
+    filter.unsupported_from(if caps.mpls { 4 } else { 0 })?;
     let (value, mask) = filter.field(0, 4)?;
-    let field = Field::Mpls(below);
+    let field = Field::Mpls(over);
     layer.push(Compare { field, value, mask });
     Ok(())
 }
@@ -448,20 +432,20 @@ fn mpls(body: &[u8], below: Below, layer: &mut Layer, sight: Sight) -> Result<()
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::frame::Arrival;
+    use crate::frame::ParsedFrame;
 
-    pub const ALL: Sight = Sight {
+    pub const ALL: MatchCaps = MatchCaps {
         tunnels: true,
         mpls: true,
         esp: true,
     };
-    pub const NOTHING: Sight = Sight {
+    pub const NOTHING: MatchCaps = MatchCaps {
         tunnels: false,
         mpls: false,
         esp: false,
     };
 
-    /// A spec as the uAPI has it.
+    /// A spec in the layout of the uAPI.
     pub fn spec(kind: u32, value: &[u8], mask: &[u8]) -> Vec<u8> {
         let size = (8 + value.len() + mask.len()) as u16;
         let mut bytes = kind.to_ne_bytes().to_vec();
@@ -507,11 +491,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn values_beside_their_masks_are_refused() {
+    fn values_outside_their_masks_are_refused() {
         let (mut value, mask) = ([0; 12], [0; 12]);
         value[8] = PROTOCOL_TCP;
         let protocol = spec(spec_type::IPV4, &value, &mask);
-        assert!(parse(&protocol, 1, ALL).is_ok(), "not looked at");
+        assert!(parse(&protocol, 1, ALL).is_ok(), "ignored");
         value[4] = 10;
         assert_eq!(
             refused(&[spec(spec_type::IPV4, &value, &mask)]),
@@ -577,29 +561,29 @@ pub(super) mod tests {
             libc::EOPNOTSUPP
         );
         let without = |kind, len| {
-            let asking = spec(
+            let masked = spec(
                 kind,
                 &vec![0; len],
                 &[&[0xff; 4][..], &vec![0; len - 4]].concat(),
             );
-            parse(&asking, 1, NOTHING).unwrap_err()
+            parse(&masked, 1, NOTHING).unwrap_err()
         };
         assert_eq!(without(spec_type::MPLS, 4), libc::EOPNOTSUPP);
         assert_eq!(without(spec_type::ESP, 8), libc::EINVAL);
-        let asks_nothing = spec(spec_type::MPLS, &[0; 4], &[0; 4]);
-        assert_eq!(parse(&asks_nothing, 1, NOTHING), Ok(Parsed::default()));
+        let matches_all = spec(spec_type::MPLS, &[0; 4], &[0; 4]);
+        assert_eq!(parse(&matches_all, 1, NOTHING), Ok(ParsedSpecs::default()));
         assert_eq!(refused(&[spec(0x99, &[0; 4], &[0; 4])]), libc::EINVAL);
         let inner = spec(spec_type::INNER | spec_type::ETH, &[0; 16], &[0; 16]);
         assert_eq!(parse(&inner, 1, NOTHING), Err(libc::EOPNOTSUPP));
     }
 
     #[test]
-    fn labels_and_indexes_are_found_where_they_stand() {
+    fn labels_and_spis_are_matched_behind_their_headers() {
         const ENTRY: [u8; 4] = [0x12, 0x34, 0x51, 64];
         let takes = |specs: &[Vec<u8>], frame: &[u8]| {
             let parsed = parse(&specs.concat(), specs.len() as u8, ALL).unwrap();
             let class = wqcap_rss::FrameClass::of(frame);
-            parsed.rule.takes(&Arrival::new(frame, &class, 0))
+            parsed.rule.matches(&ParsedFrame::new(frame, &class, 0))
         };
         let ip = |protocol, inside: &[u8]| {
             let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
@@ -638,7 +622,7 @@ pub(super) mod tests {
         assert!(!takes(&[spi(0xff)], &ip(51, &[0; 8])));
         assert!(
             takes(&[spi(0)], &frames[0]),
-            "without a mask it asks for nothing"
+            "without a mask it matches everything"
         );
         let mut fragment = esp.clone();
         fragment[20] = 0x20;
@@ -683,6 +667,6 @@ pub(super) mod tests {
                 .unwrap()
                 .multicast_only
         );
-        assert_eq!(parse(&[], 0, ALL), Ok(Parsed::default()));
+        assert_eq!(parse(&[], 0, ALL), Ok(ParsedSpecs::default()));
     }
 }

@@ -1,8 +1,8 @@
-//! Foreign handles: which object a number in a command means.
+//! Handles: the numbers by which commands name objects, and the slabs that hold the objects.
 //!
-//! Imports `fds` for its errno. Invariants: a handle names one kind of object, at one place, of one
-//! generation, and one context's: anything else finds nothing; a freed place rests before it is used
-//! again, so that a stale handle is refused instead of hitting a stranger.
+//! Imports `process` for its errno. Invariants: a handle names one kind of object, at one index, of one generation, in
+//! one context: anything else finds nothing; a freed index is not reused at once, so that a stale handle is refused
+//! instead of naming another object.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use crate::process::Errno;
 /// A context of the device: one open of its file.
 pub type ContextId = u32;
 
-/// Kinds of object. The number is in the handle, so that no handle passes for another kind's.
+/// Kinds of object. The number is part of the handle, so that a handle of another kind is not found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Kind {
+pub enum ObjectKind {
     /// Protection domain.
     Pd = 1,
     /// Memory region.
@@ -45,20 +45,20 @@ pub enum Kind {
     Matcher,
 }
 
-/// Where an object stands in its [`Slab`].
+/// An object's index in its [`Slab`].
 pub type Index = u32;
 
-/// Objects of one kind at most; what the device's attributes say is never more.
+/// The most objects of one kind; the device's attributes never report more.
 pub const LIMIT: usize = 1 << 16;
 const INDEX_BITS: u32 = 16;
 const GENERATION_BITS: u32 = 12;
-/// So many freed places rest before one is used again.
-const RESTING: usize = 64;
+/// How many freed indexes wait before one is reused.
+const QUARANTINE: usize = 64;
 
-/// Aligned so that its size is a power of two, as long as the object is small: then a place is found by a shift, which
+/// Aligned so that its size is a power of two, as long as the object is small: then an entry is found by a shift, which
 /// every frame does several times.
 #[repr(align(128))]
-struct Entry<T> {
+struct SlabEntry<T> {
     generation: u32,
     context: ContextId,
     value: Option<T>,
@@ -66,15 +66,15 @@ struct Entry<T> {
 
 /// All objects of one kind.
 pub struct Slab<T> {
-    kind: Kind,
+    kind: ObjectKind,
     limit: usize,
-    entries: Vec<Entry<T>>,
+    entries: Vec<SlabEntry<T>>,
     free: VecDeque<Index>,
 }
 
 impl<T> Slab<T> {
-    /// An empty table for `kind`, with room for `limit` of them.
-    pub fn new(kind: Kind, limit: usize) -> Self {
+    /// An empty slab for `limit` objects of `kind`.
+    pub fn new(kind: ObjectKind, limit: usize) -> Self {
         Self {
             kind,
             limit: limit.min(LIMIT),
@@ -83,16 +83,13 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Stores an object; gives its handle.
-    ///
-    /// # Errors
-    /// `ENOMEM` when there are as many as there can be.
+    /// Stores an object and returns its handle. Fails with `ENOMEM` when the slab is full.
     pub fn insert(&mut self, context: ContextId, value: T) -> Result<u32, Errno> {
         let full = self.entries.len() >= self.limit;
-        let index = if self.free.len() > RESTING || full {
+        let index = if self.free.len() > QUARANTINE || full {
             self.free.pop_front().ok_or(libc::ENOMEM)?
         } else {
-            self.entries.push(Entry {
+            self.entries.push(SlabEntry {
                 generation: 0,
                 context,
                 value: None,
@@ -107,7 +104,7 @@ impl<T> Slab<T> {
     }
 
     /// The handle of the object at `index`.
-    pub fn handle(&self, index: Index) -> u32 {
+    fn handle(&self, index: Index) -> u32 {
         let generation = self
             .entries
             .get(index as usize)
@@ -115,10 +112,8 @@ impl<T> Slab<T> {
         (self.kind as u32) << (INDEX_BITS + GENERATION_BITS) | generation << INDEX_BITS | index
     }
 
-    /// Where the object a context calls `handle` stands.
-    ///
-    /// # Errors
-    /// `EINVAL` if the context has no such object, as the kernel's handle lookup ends in most commands.
+    /// The index of a context's object. Fails with `EINVAL` if there is none, as the kernel's lookup does in most
+    /// commands.
     pub fn find(&self, handle: u32, context: ContextId) -> Result<Index, Errno> {
         let index = handle & ((1 << INDEX_BITS) - 1);
         match self.entries.get(index as usize) {
@@ -139,30 +134,24 @@ impl<T> Slab<T> {
         self.entries.get(index as usize)?.value.as_ref()
     }
 
-    /// The object at `index`, to change.
+    /// The object at `index`.
     #[inline]
     pub fn at_mut(&mut self, index: Index) -> Option<&mut T> {
         self.entries.get_mut(index as usize)?.value.as_mut()
     }
 
-    /// The object a context calls `handle`.
-    ///
-    /// # Errors
-    /// As [`Slab::find`].
+    /// A context's object. Fails as [`Slab::find`] does.
     pub fn get(&self, handle: u32, context: ContextId) -> Result<&T, Errno> {
         self.at(self.find(handle, context)?).ok_or(libc::EINVAL)
     }
 
-    /// The object a context calls `handle`, to change.
-    ///
-    /// # Errors
-    /// As [`Slab::find`].
+    /// A context's object. Fails as [`Slab::find`] does.
     pub fn get_mut(&mut self, handle: u32, context: ContextId) -> Result<&mut T, Errno> {
         let index = self.find(handle, context)?;
         self.at_mut(index).ok_or(libc::EINVAL)
     }
 
-    /// Takes an object out.
+    /// Removes an object.
     pub fn remove(&mut self, index: Index) -> Option<T> {
         let value = self.entries.get_mut(index as usize)?.value.take()?;
         self.free.push_back(index);
@@ -177,7 +166,7 @@ impl<T> Slab<T> {
             .filter_map(|(index, entry)| Some((index as Index, entry.value.as_ref()?)))
     }
 
-    /// All objects, to change.
+    /// All objects.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Index, &mut T)> {
         self.entries
             .iter_mut()
@@ -185,7 +174,7 @@ impl<T> Slab<T> {
             .filter_map(|(index, entry)| Some((index as Index, entry.value.as_mut()?)))
     }
 
-    /// Where a context's objects stand.
+    /// The indexes of a context's objects.
     pub fn of_context(&self, context: ContextId) -> Vec<Index> {
         self.entries
             .iter()
@@ -194,10 +183,17 @@ impl<T> Slab<T> {
             .map(|(index, _)| index as Index)
             .collect()
     }
+
+    /// Removes a context's objects.
+    pub fn remove_all_of(&mut self, context: ContextId) {
+        for index in self.of_context(context) {
+            self.remove(index);
+        }
+    }
 }
 
-/// A 24-bit number (QPN, CQN, WQN, ...) for an object: its place, and enough of its generation that
-/// the next object there gets another. 0 and 1 are QPs of InfiniBand's own, so none is below 64.
+/// An object's 24-bit number (QPN, CQN, WQN, ...): its index, and enough of its generation that the next object
+/// there gets another. Numbers begin at 64, since QPs 0 and 1 are InfiniBand's own.
 pub fn number(handle: u32) -> u32 {
     let index = handle & ((1 << INDEX_BITS) - 1);
     let generation = handle >> INDEX_BITS & 0x7f;
@@ -209,9 +205,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_one_kinds_one_contexts_and_one_lifes() {
-        let mut pds = Slab::new(Kind::Pd, 10);
-        let mut cqs = Slab::new(Kind::Cq, 10);
+    fn a_handle_names_one_kind_one_context_and_one_generation() {
+        let mut pds = Slab::new(ObjectKind::Pd, 10);
+        let mut cqs = Slab::new(ObjectKind::Cq, 10);
         let pd = pds.insert(1, "pd").unwrap();
         let cq = cqs.insert(1, "cq").unwrap();
         assert_eq!(pds.get(pd, 1), Ok(&"pd"));
@@ -227,7 +223,7 @@ mod tests {
 
     #[test]
     fn handles_are_not_reused_soon_and_the_limit_holds() {
-        let mut slab = Slab::new(Kind::Mr, 4);
+        let mut slab = Slab::new(ObjectKind::Mr, 4);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..4000 {
             let handle = slab.insert(1, ()).unwrap();
@@ -241,8 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn a_contexts_objects_can_be_told() {
-        let mut slab = Slab::new(Kind::Ah, 10);
+    fn a_contexts_objects_are_found() {
+        let mut slab = Slab::new(ObjectKind::Ah, 10);
         for context in [1, 2, 1] {
             slab.insert(context, context).unwrap();
         }

@@ -1,30 +1,38 @@
-//! The shims that take a descriptor: they hand the model's own to their files and close the
-//! table's books on whatever is closed or duplicated.
+//! The shims that take a descriptor: they pass the model's own to their files, and keep the descriptor table up to
+//! date when one is closed or duplicated.
 //!
-//! Imports `fds`. Invariant: for a foreign descriptor each is the C library's call after one look
-//! into the table.
+//! Invariant: for a foreign descriptor each is the C library's call after one load from the table.
 //!
-//! Every SAFETY reason here is at heart the same: the program keeps the C function's contract, and
-//! its arguments go on unchanged.
+//! Every SAFETY reason here is the same: the program keeps the C function's contract, and its arguments are passed
+//! on unchanged.
+
+#![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use libc::{off_t, size_t, ssize_t};
 
-use super::{Stage, answer, export};
 use crate::process::real::{self, errno, raw, set_errno};
-use crate::process::{Errno, descriptors as fds};
+use crate::process::{Errno, descriptors};
 
-/// As much as one read or write moves: `MAX_RW_COUNT` of the kernel, and less than a slice may have.
-const MOST: usize = 0x7fff_f000;
+use super::overlay::Overlay;
+use super::shim::{answer, export};
+
+/// The most that one read or write moves: `MAX_RW_COUNT` of the kernel, and less than a slice may have.
+const MAX_RW_COUNT: usize = 0x7fff_f000;
 
 /// `read` for the model's own descriptor.
 ///
 /// # Safety
 /// `buf` is null or writable for `len` bytes.
-unsafe fn read_own(file: &dyn fds::File, fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+unsafe fn read_own(
+    file: &dyn descriptors::File,
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+) -> ssize_t {
     answer(-1, || {
-        let room: &mut [u8] = match len.min(MOST) {
+        let room: &mut [u8] = match len.min(MAX_RW_COUNT) {
             0 => &mut [],
             _ if buf.is_null() => return Err(libc::EFAULT),
             // SAFETY: not null, and writable for `len` by the caller's contract; plain bytes.
@@ -34,13 +42,13 @@ unsafe fn read_own(file: &dyn fds::File, fd: c_int, buf: *mut c_void, len: size_
     })
 }
 
-/// A duplicate that the C library just made stands for the same file.
+/// Gives a duplicate that the C library just made the same file.
 fn duplicate(old: c_int, new: c_int) -> c_int {
     if new < 0 || old == new {
         return new;
     }
-    fds::forget(new);
-    match fds::duplicated(old, new) {
+    descriptors::release(new);
+    match descriptors::duplicated(old, new) {
         Ok(()) => new,
         Err(error) => {
             let _ = real::close(new);
@@ -52,13 +60,13 @@ fn duplicate(old: c_int, new: c_int) -> c_int {
 
 /// What `dup2` and `dup3` do to their target before they replace it.
 fn displace(old: c_int, new: c_int) -> Result<(), Errno> {
-    if old != new && fds::ours(new) {
+    if old != new && descriptors::contains(new) {
         // A bad source leaves the target open.
         // SAFETY: no pointers.
         if unsafe { raw::fcntl(old, libc::F_GETFD, std::ptr::null_mut()) } < 0 {
             return Err(errno());
         }
-        fds::remove(new);
+        descriptors::remove(new);
     }
     Ok(())
 }
@@ -73,7 +81,7 @@ unsafe fn controlled(
     arg: *mut c_void,
     call: unsafe fn(c_int, c_int, *mut c_void) -> c_int,
 ) -> c_int {
-    // SAFETY: as the module says.
+    // SAFETY: as at the top.
     let result = unsafe { call(fd, command, arg) };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicate(fd, result),
@@ -96,44 +104,44 @@ unsafe fn mapped(
     let (addr, len) = at;
     if fd >= 0
         && flags & libc::MAP_ANONYMOUS == 0
-        && let Some(file) = fds::lookup(fd)
+        && let Some(file) = descriptors::lookup(fd)
     {
         return answer(libc::MAP_FAILED, || {
             file.mmap(fd, addr, len, prot, flags, offset)
         });
     }
-    // SAFETY: as the module says.
+    // SAFETY: as at the top.
     unsafe { call(addr, len, prot, flags, fd, offset) }
 }
 
 export! {
     /// `read(2)`.
     fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-        match fds::lookup(fd) {
-            // SAFETY: as the module says.
+        match descriptors::lookup(fd) {
+            // SAFETY: as at the top.
             None => unsafe { raw::read(fd, buf, len) },
-            // SAFETY: as the module says.
+            // SAFETY: as at the top.
             Some(file) => unsafe { read_own(&*file, fd, buf, len) },
         }
     }
     /// `read` as fortified programs call it.
     fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
-        match fds::lookup(fd) {
-            // SAFETY: as the module says.
+        match descriptors::lookup(fd) {
+            // SAFETY: as at the top.
             Some(file) if len <= room => unsafe { read_own(&*file, fd, buf, len) },
             // Too long for its buffer: the C library ends the program for it.
-            // SAFETY: as the module says.
+            // SAFETY: as at the top.
             _ => unsafe { raw::__read_chk(fd, buf, len, room) },
         }
     }
     /// `write(2)`.
     fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
-        let Some(file) = fds::lookup(fd) else {
-            // SAFETY: as the module says.
+        let Some(file) = descriptors::lookup(fd) else {
+            // SAFETY: as at the top.
             return unsafe { raw::write(fd, buf, len) };
         };
         answer(-1, || {
-            let bytes: &[u8] = match len.min(MOST) {
+            let bytes: &[u8] = match len.min(MAX_RW_COUNT) {
                 0 => &[],
                 _ if buf.is_null() => return Err(libc::EFAULT),
                 // SAFETY: not null, and readable for `len` by the function's contract.
@@ -144,45 +152,45 @@ export! {
     }
     /// `ioctl(2)`.
     fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-        match fds::lookup(fd) {
-            // SAFETY: as the module says.
+        match descriptors::lookup(fd) {
+            // SAFETY: as at the top.
             None => unsafe { raw::ioctl(fd, request, arg) },
             Some(file) => answer(-1, || file.ioctl(fd, request, arg)),
         }
     }
     /// `mmap(2)`.
     fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-        // SAFETY: as the module says.
+        // SAFETY: as at the top.
         unsafe { mapped((addr, len), prot, flags, fd, offset, raw::mmap) }
     }
     /// `mmap(2)` with large files.
     fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-        // SAFETY: as the module says.
+        // SAFETY: as at the top.
         unsafe { mapped((addr, len), prot, flags, fd, offset, raw::mmap64) }
     }
     /// `close(2)`.
     fn close(fd: c_int) -> c_int {
-        fds::forget(fd);
-        // SAFETY: as the module says.
+        descriptors::release(fd);
+        // SAFETY: as at the top.
         unsafe { raw::close(fd) }
     }
     /// `close_range(2)`.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
-            fds::forget_range(first, last);
+            descriptors::release_range(first, last);
         }
-        // SAFETY: as the module says.
+        // SAFETY: as at the top.
         unsafe { raw::close_range(first, last, flags) }
     }
     /// `closefrom(3)`.
     fn closefrom(first: c_int) {
-        fds::forget_range(first.max(0).cast_unsigned(), c_uint::MAX);
-        // SAFETY: as the module says.
+        descriptors::release_range(first.max(0).cast_unsigned(), c_uint::MAX);
+        // SAFETY: as at the top.
         unsafe { raw::closefrom(first) };
     }
     /// `dup(2)`.
     fn dup(fd: c_int) -> c_int {
-        // SAFETY: as the module says.
+        // SAFETY: as at the top.
         duplicate(fd, unsafe { raw::dup(fd) })
     }
     /// `dup2(2)`.
@@ -191,7 +199,7 @@ export! {
             set_errno(error);
             return -1;
         }
-        // SAFETY: as the module says.
+        // SAFETY: as at the top.
         duplicate(old, unsafe { raw::dup2(old, new) })
     }
     /// `dup3(2)`.
@@ -202,29 +210,29 @@ export! {
             set_errno(error);
             return -1;
         }
-        // SAFETY: as the module says.
+        // SAFETY: as at the top.
         duplicate(old, unsafe { raw::dup3(old, new, flags) })
     }
     /// `fcntl(2)`.
     fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
-        // SAFETY: as the module says.
+        // SAFETY: as at the top.
         unsafe { controlled(fd, command, arg, raw::fcntl) }
     }
     /// `fcntl(2)` with large files.
     fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
-        // SAFETY: as the module says.
+        // SAFETY: as at the top.
         unsafe { controlled(fd, command, arg, raw::fcntl64) }
     }
-    /// `socket(2)`. libibverbs asks the kernel for its devices over netlink and looks into sysfs
-    /// only when that fails; the kernel would truthfully answer that there are none.
+    /// `socket(2)`. libibverbs asks the kernel for its devices over netlink and reads sysfs only when that
+    /// fails; the kernel would answer that there are none.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA && Stage::get().is_some() {
+        if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA && Overlay::get().is_some() {
             set_errno(libc::EPROTONOSUPPORT);
             return -1;
         }
-        // SAFETY: as the module says.
+        // SAFETY: as at the top.
         let fd = unsafe { raw::socket(domain, kind, protocol) };
-        fds::forget(fd);
+        descriptors::release(fd);
         fd
     }
 }
@@ -241,7 +249,7 @@ mod tests {
         closed: AtomicUsize,
     }
 
-    impl fds::File for Echo {
+    impl descriptors::File for Echo {
         fn write(&self, _: c_int, buf: &[u8]) -> Result<usize, Errno> {
             match buf {
                 [] => Err(libc::EINVAL),
@@ -268,7 +276,8 @@ mod tests {
         let fd = unsafe { libc::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) };
         assert!(fd >= least);
         let echo = Arc::new(Echo::default());
-        fds::install(fd, Arc::clone(&echo) as Arc<dyn fds::File>).expect("installed");
+        descriptors::install(fd, Arc::clone(&echo) as Arc<dyn descriptors::File>)
+            .expect("installed");
         (fd, echo)
     }
 
@@ -311,10 +320,10 @@ mod tests {
                 libc::F_DUPFD_CLOEXEC,
                 std::ptr::without_provenance_mut(0),
             );
-            assert!(fds::ours(c));
+            assert!(descriptors::contains(c));
             let plain = real::memfd(c"test", 1).expect("memfd");
             assert_eq!(dup3(plain.as_raw_fd(), c, libc::O_CLOEXEC), c);
-            assert!(!fds::ours(c));
+            assert!(!descriptors::contains(c));
             assert_eq!((close(a), closed(&first)), (0, 0));
             assert_eq!((close(b), closed(&first)), (0, 1));
             close(c);
@@ -331,10 +340,10 @@ mod tests {
                 close_range(range, range, libc::CLOSE_RANGE_CLOEXEC as c_int),
                 0
             );
-            assert!(fds::ours(fd));
+            assert!(descriptors::contains(fd));
             assert_eq!(close_range(range, range, 0), 0);
         }
         assert_eq!(closed(&echo), 1);
-        assert!(!fds::ours(fd));
+        assert!(!descriptors::contains(fd));
     }
 }

@@ -1,87 +1,29 @@
-//! Contexts, and what devices and ports say of themselves.
+//! The attributes of devices and ports.
 
 use std::cmp::min;
-use std::mem::size_of;
-use std::sync::Arc;
 
 use crate::abi::*;
-use crate::device::event::EventChannel;
-use crate::device::nic::Session;
-use crate::device::rq::MAX_WQE;
-use crate::objects::LIMIT;
+use crate::handles::LIMIT;
 use crate::process::Errno;
-use crate::settings::{DeviceCaps, DeviceSettings};
+use crate::settings::{DeviceCaps, GIDS};
 
-use super::Request;
+use super::super::file::UverbsFile;
+use super::super::request::Request;
+use super::context::MAX_SEND_WQEBB;
+use super::cq::MAX_PERIOD;
+use super::rss_qp::OUTER_HASH_FIELDS;
 
-/// CPUs that completion events can be steered to.
-pub const COMP_VECTORS: u32 = 2;
 /// `IBV_QPT_RAW_PACKET`, as a bit.
 const RAW_PACKET: u32 = 1 << IB_UVERBS_QPT_RAW_PACKET;
-/// The verbs' CQE and CQ sizes: what libmlx5 asks for.
-const MAX_SEND_WQEBB: u32 = 32768;
 /// A ConnectX-5.
 const PART: u32 = 4119;
 const FIRMWARE: u64 = 16 << 32 | 35 << 16 | 4030;
 /// Mellanox's OUI, as the driver reports it.
 const VENDOR: u32 = 0x02c9;
 
-/// GET_CONTEXT.
-pub fn get(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
-    let asked: mlx5_ib_alloc_ucontext_req_v2 = request.driver(8)?;
-    if asked.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0 {
-        // libmlx5 asks again without.
-        return Err(libc::EOPNOTSUPP);
-    }
-    if asked.total_num_bfregs == 0 || asked.num_low_latency_bfregs > asked.total_num_bfregs {
-        return Err(libc::EINVAL);
-    }
-    if asked.comp_mask != 0 || asked.reserved0 != 0 || asked.reserved1 != 0 || asked.reserved2 != 0
-    {
-        return Err(libc::EOPNOTSUPP);
-    }
-    let caps = &session.device().settings().caps;
-    let async_fd = session.begin()?;
-    request.reply(&ib_uverbs_get_context_resp {
-        async_fd: async_fd as u32,
-        num_comp_vectors: COMP_VECTORS,
-        ..Default::default()
-    })?;
-    let realtime = if caps.realtime_clock {
-        MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS
-    } else {
-        0
-    };
-    request.reply_driver(&mlx5_ib_alloc_ucontext_resp {
-        qp_tab_size: 1 << 17,
-        bf_reg_size: 512,
-        // Fewer than asked for would make libmlx5 want more through ioctl.
-        tot_bfregs: asked.total_num_bfregs,
-        cache_line_size: 64,
-        max_sq_desc_sz: 1024,
-        max_rq_desc_sz: MAX_WQE as u16,
-        max_send_wqebb: MAX_SEND_WQEBB,
-        max_recv_wr: caps.max_recv_wr,
-        max_srq_recv_wr: caps.max_srq_wr,
-        num_ports: session.device().settings().ports.len() as u16,
-        comp_mask: MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET | realtime,
-        response_length: size_of::<mlx5_ib_alloc_ucontext_resp>() as u32,
-        // Version 1: completions name their queue by the program's own index.
-        cqe_version: min(asked.max_cqe_version, 1),
-        cmds_supp_uhw: (MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE | MLX5_USER_CMDS_SUPP_UHW_CREATE_AH)
-            as u8,
-        eth_min_inline: MLX5_USER_INLINE_MODE_NONE as u8,
-        clock_info_versions: 1 << MLX5_IB_CLOCK_INFO_V1,
-        hca_core_clock_offset: 0,
-        log_uar_size: 12,
-        num_uars_per_page: 1,
-        ..Default::default()
-    })
-}
-
-fn device_attributes(session: &Session) -> ib_uverbs_query_device_resp {
-    let settings = session.device().settings();
-    let guid = guid(settings).to_be();
+fn device_attributes(file: &UverbsFile) -> ib_uverbs_query_device_resp {
+    let settings = file.settings();
+    let guid = file.node_guid().to_be();
     ib_uverbs_query_device_resp {
         fw_ver: FIRMWARE,
         node_guid: guid,
@@ -119,12 +61,6 @@ fn device_attributes(session: &Session) -> ib_uverbs_query_device_resp {
     }
 }
 
-/// The EUI-64 of the first port's address, as adapters carry it.
-fn guid(settings: &DeviceSettings) -> u64 {
-    let [a, b, c, d, e, f] = settings.ports.first().map_or([0; 6], |port| port.mac);
-    u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f])
-}
-
 fn capability_flags(caps: &DeviceCaps) -> u64 {
     let flag = |on: bool, flag: u64| if on { flag } else { 0 };
     IB_UVERBS_DEVICE_CHANGE_PHY_PORT
@@ -139,20 +75,20 @@ fn capability_flags(caps: &DeviceCaps) -> u64 {
 }
 
 /// QUERY_DEVICE.
-pub fn query_device(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
-    request.reply(&device_attributes(session))
+pub fn device(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+    request.reply(&device_attributes(file))
 }
 
 /// EX_QUERY_DEVICE.
-pub fn query_device_ex(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn device_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_query_device = request.core()?;
     if command.comp_mask != 0 || command.reserved != 0 {
         return Err(libc::EINVAL);
     }
-    let caps = &session.device().settings().caps;
+    let caps = file.caps();
     let flag = |on: bool, flag: u32| if on { flag } else { 0 };
     request.reply(&ib_uverbs_ex_query_device_resp {
-        base: device_attributes(session),
+        base: device_attributes(file),
         response_length: request.room::<ib_uverbs_ex_query_device_resp>(),
         timestamp_mask: caps.timestamp_mask,
         hca_core_clock: if caps.timestamp_mask == 0 {
@@ -178,7 +114,7 @@ pub fn query_device_ex(session: &Session, request: &Request<'_>) -> Result<(), E
         cq_moderation_caps: match caps.cq_moderation {
             true => ib_uverbs_cq_moderation_caps {
                 max_cq_moderation_count: u16::MAX,
-                max_cq_moderation_period: super::cq::MAX_PERIOD,
+                max_cq_moderation_period: MAX_PERIOD,
                 reserved: 0,
             },
             false => ib_uverbs_cq_moderation_caps::default(),
@@ -186,7 +122,7 @@ pub fn query_device_ex(session: &Session, request: &Request<'_>) -> Result<(), E
         ..Default::default()
     })?;
     let tunnels = MLX5_IB_TUNNELED_OFFLOADS_VXLAN | MLX5_IB_TUNNELED_OFFLOADS_GRE;
-    let hashed = super::qp::OUTER_HASH_FIELDS
+    let hashed = OUTER_HASH_FIELDS
         | if caps.tunnel_offloads {
             u64::from(MLX5_RX_HASH_INNER)
         } else {
@@ -205,9 +141,9 @@ pub fn query_device_ex(session: &Session, request: &Request<'_>) -> Result<(), E
 }
 
 /// QUERY_PORT.
-pub fn query_port(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn port(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_query_port = request.core()?;
-    let state = session.lock();
+    let state = file.lock();
     let port = state
         .ports
         .get(state.port_index(u32::from(command.port_num))?)
@@ -218,7 +154,7 @@ pub fn query_port(session: &Session, request: &Request<'_>) -> Result<(), Errno>
         // IB_PORT_CM_SUP and IB_PORT_IP_BASED_GIDS.
         port_cap_flags: 0x0401_0000,
         max_msg_sz: 1 << 30,
-        gid_tbl_len: GIDS,
+        gid_tbl_len: GIDS as u32,
         pkey_tbl_len: 1,
         state,
         max_mtu: 5,
@@ -232,10 +168,7 @@ pub fn query_port(session: &Session, request: &Request<'_>) -> Result<(), Errno>
     })
 }
 
-/// Entries of a port's GID table that have a file in sysfs.
-pub const GIDS: u32 = 4;
-
-/// `enum ib_mtu` for a netdev's MTU, from which RoCE takes its headers.
+/// `enum ib_mtu` for a netdev's MTU, less RoCE's headers.
 fn verbs_mtu(mtu: u32) -> u8 {
     match mtu.saturating_sub(76) {
         4096.. => 5,
@@ -246,8 +179,8 @@ fn verbs_mtu(mtu: u32) -> u8 {
     }
 }
 
-/// Lanes and their speed (`enum ib_port_width`, `enum ib_port_speed`) that make a rate, as the driver's
-/// `translate_eth_proto_oper` has them.
+/// Number of lanes and their speed (`enum ib_port_width`, `enum ib_port_speed`) for a rate, as in the driver's
+/// `translate_eth_proto_oper`.
 fn width_and_speed(gbps: u32) -> (u8, u8) {
     const X1: u8 = 1;
     const X4: u8 = 2;
@@ -264,19 +197,4 @@ fn width_and_speed(gbps: u32) -> (u8, u8) {
         200 => (X4, HDR),
         _ => (X4, EDR),
     }
-}
-
-/// CREATE_COMP_CHANNEL.
-pub fn create_comp_channel(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
-    let channel = EventChannel::completion()?;
-    let fd = channel.fd();
-    let mut state = session.lock();
-    let context = state
-        .contexts
-        .get_mut(&session.context())
-        .ok_or(libc::EINVAL)?;
-    context.channels.retain(|known| !known.is_closed());
-    context.channels.push(Arc::clone(&channel));
-    drop(state);
-    request.reply(&ib_uverbs_create_comp_channel_resp { fd: fd as u32 })
 }

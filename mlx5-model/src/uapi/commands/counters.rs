@@ -1,56 +1,57 @@
-//! Flow counters: objects that rules count frames and bytes in, and the driver's part of a rule that
-//! says which number is wanted where (`drivers/infiniband/hw/mlx5/counters.c`).
+//! Flow counters, and the driver's part of a rule that defines what a read of them returns
+//! (`drivers/infiniband/hw/mlx5/counters.c`).
 
 use std::mem::{offset_of, size_of};
 
 use crate::abi::*;
-use crate::device::memory::{copy_from_user, read_from, read_prefix};
-use crate::device::nic::Session;
-use crate::device::state::{FlowCounters, State};
-use crate::objects::Index;
+use crate::device::object::FlowCounters;
+use crate::device::state::DeviceState;
+use crate::handles::Index;
 use crate::process::Errno;
+use crate::process::memory::copy_from_user;
 
-use super::Request;
-use super::ioctl::{Attrs, Kind, Spec};
+use super::super::attrs::{AttrKind, AttrSpec, Attrs};
+use super::super::file::UverbsFile;
+use super::super::request::Request;
 
-/// `IB_COUNTER_PACKETS` and `IB_COUNTER_BYTES`, which no uAPI header names: descriptions below this.
+/// `IB_COUNTER_PACKETS` and `IB_COUNTER_BYTES`, which no uAPI header names, are below this.
 const DESCRIPTIONS: u32 = 2;
 /// `MAX_COUNTERS_NUM`.
 const MAX_DESCRIBED: u32 = u16::MAX as u32 / 8;
 
 /// Attributes of UVERBS_METHOD_COUNTERS_CREATE.
-pub const CREATE: &[Spec] = &[Spec::mandatory(
+pub const CREATE: &[AttrSpec] = &[AttrSpec::mandatory(
     UVERBS_ATTR_CREATE_COUNTERS_HANDLE,
-    Kind::New,
+    AttrKind::New,
 )];
 /// Attributes of UVERBS_METHOD_COUNTERS_DESTROY.
-pub const DESTROY: &[Spec] = &[Spec::mandatory(
+pub const DESTROY: &[AttrSpec] = &[AttrSpec::mandatory(
     UVERBS_ATTR_DESTROY_COUNTERS_HANDLE,
-    Kind::Object,
+    AttrKind::Object,
 )];
 /// Attributes of UVERBS_METHOD_COUNTERS_READ.
-pub const READ: &[Spec] = &[
-    Spec::mandatory(UVERBS_ATTR_READ_COUNTERS_HANDLE, Kind::Object),
-    Spec::mandatory(UVERBS_ATTR_READ_COUNTERS_BUFF, Kind::Out),
-    Spec::optional(UVERBS_ATTR_READ_COUNTERS_FLAGS, Kind::In(4, 8)),
+pub const READ: &[AttrSpec] = &[
+    AttrSpec::mandatory(UVERBS_ATTR_READ_COUNTERS_HANDLE, AttrKind::Object),
+    AttrSpec::mandatory(UVERBS_ATTR_READ_COUNTERS_BUFF, AttrKind::Out),
+    AttrSpec::optional(UVERBS_ATTR_READ_COUNTERS_FLAGS, AttrKind::In(4, 8)),
 ];
 
 /// UVERBS_METHOD_COUNTERS_CREATE.
-pub fn create(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
-    let mut state = session.lock();
-    let counters = &mut state.rings.counters;
-    let handle = counters.insert(session.context(), FlowCounters::default())?;
+pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
+    let mut state = file.lock();
+    let counters = &mut state.queues.counters;
+    let handle = counters.insert(file.context(), FlowCounters::default())?;
     drop(state);
     attrs.reply_handle(UVERBS_ATTR_CREATE_COUNTERS_HANDLE, handle)
 }
 
 /// UVERBS_METHOD_COUNTERS_DESTROY.
-pub fn destroy(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
+pub fn destroy(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(UVERBS_ATTR_DESTROY_COUNTERS_HANDLE)?;
-    let mut state = session.lock();
-    let counters = &mut state.rings.counters;
+    let mut state = file.lock();
+    let counters = &mut state.queues.counters;
     let index = counters
-        .find(handle, session.context())
+        .find(handle, file.context())
         .map_err(|_| libc::ENOENT)?;
     if counters
         .at(index)
@@ -63,24 +64,24 @@ pub fn destroy(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
 }
 
 /// UVERBS_METHOD_COUNTERS_READ.
-pub fn read(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
+pub fn read(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(UVERBS_ATTR_READ_COUNTERS_HANDLE)?;
-    let state = session.lock();
+    let state = file.lock();
     let counters = state
-        .rings
+        .queues
         .counters
-        .get(handle, session.context())
+        .get(handle, file.context())
         .map_err(|_| libc::ENOENT)?;
     if counters.users == 0 {
         return Err(libc::EINVAL);
     }
-    // A number as it was a moment ago would do as well: there is no other here than the present one.
+    // Cached values are allowed; the model has only present ones.
     attrs.flags(
         UVERBS_ATTR_READ_COUNTERS_FLAGS,
         IB_UVERBS_READ_COUNTERS_PREFER_CACHED,
     )?;
     let mut numbers = vec![0u64; attrs.room(UVERBS_ATTR_READ_COUNTERS_BUFF)? / size_of::<u64>()];
-    for &(description, index) in &counters.wanted {
+    for &(description, index) in &counters.layout {
         let number = numbers.get_mut(index as usize).ok_or(libc::EINVAL)?;
         *number += [counters.packets, counters.bytes][description as usize];
     }
@@ -92,13 +93,10 @@ pub fn read(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
     attrs.reply(UVERBS_ATTR_READ_COUNTERS_BUFF, &bytes)
 }
 
-/// What the driver's part of EX_CREATE_FLOW wants counted, as (description, index) pairs; nothing if it
-/// does not say.
-///
-/// # Errors
-/// As `mlx5_ib_create_flow` and `mlx5_ib_flow_counters_set_data`.
-pub fn wanted(request: &Request<'_>) -> Result<Option<Vec<(u32, u32)>>, Errno> {
-    let bytes = request.driver;
+/// The layout that the driver's part of EX_CREATE_FLOW defines, as (description, index) pairs, if it does. Fails as
+/// `mlx5_ib_create_flow` and `mlx5_ib_flow_counters_set_data`.
+pub fn layout(request: &Request<'_>) -> Result<Option<Vec<(u32, u32)>>, Errno> {
+    let bytes = request.driver_bytes();
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -131,22 +129,24 @@ pub fn wanted(request: &Request<'_>) -> Result<Option<Vec<(u32, u32)>>, Errno> {
     Ok(Some(pairs.collect()))
 }
 
-/// Binds counters to one more rule: the first says what is wanted of them, the others must not.
-///
-/// # Errors
-/// `EINVAL` if the first does not say, or another does, or it is nothing that is counted.
-pub fn bind(state: &mut State, index: Index, wanted: Option<Vec<(u32, u32)>>) -> Result<(), Errno> {
-    let counters = state.rings.counters.at_mut(index).ok_or(libc::EINVAL)?;
-    match wanted {
-        Some(_) if !counters.wanted.is_empty() => return Err(libc::EINVAL),
-        Some(wanted) => {
-            let sound = |&(description, _): &(u32, u32)| description < DESCRIPTIONS;
-            if !wanted.iter().all(sound) {
+/// Binds counters to one more rule: the first one defines the layout, and only that one. Fails with `EINVAL` if it does
+/// not, if another one does, or if a description does not exist.
+pub fn bind(
+    state: &mut DeviceState,
+    index: Index,
+    layout: Option<Vec<(u32, u32)>>,
+) -> Result<(), Errno> {
+    let counters = state.queues.counters.at_mut(index).ok_or(libc::EINVAL)?;
+    match layout {
+        Some(_) if !counters.layout.is_empty() => return Err(libc::EINVAL),
+        Some(layout) => {
+            let exists = |&(description, _): &(u32, u32)| description < DESCRIPTIONS;
+            if !layout.iter().all(exists) {
                 return Err(libc::EINVAL);
             }
-            counters.wanted = wanted;
+            counters.layout = layout;
         }
-        None if counters.wanted.is_empty() => return Err(libc::EINVAL),
+        None if counters.layout.is_empty() => return Err(libc::EINVAL),
         None => {}
     }
     counters.users += 1;

@@ -1,29 +1,30 @@
-//! Shared receive queues. On mlx5 no RAW_PACKET QP receives from one and no WQ is one, so here they
-//! hold nothing; they exist so that a program that makes one alongside finds what it expects.
+//! Shared receive queues. On mlx5 RAW_PACKET QPs do not receive from one, so they only exist, for programs that create
+//! one alongside.
 
 use std::mem::offset_of;
 
 use crate::abi::*;
 use crate::device::event::{AsyncEvent, AsyncSource};
-use crate::device::memory::{DoorbellRecord, fault_in};
-use crate::device::nic::Session;
-use crate::device::state::Srq;
-use crate::objects::number;
+use crate::device::memory::DoorbellRecord;
+use crate::device::object::Srq;
+use crate::handles::number;
 use crate::process::Errno;
+use crate::process::memory::fault_in;
 
-use super::Request;
+use super::super::file::UverbsFile;
+use super::super::request::Request;
 
 /// `IB_SRQ_MAX_WR` and `IB_SRQ_LIMIT`, which no uAPI header names.
 const ATTR_MAX_WR: u32 = 1 << 0;
 const ATTR_LIMIT: u32 = 1 << 1;
-/// The word of the doorbell record that says how many WRs were posted (`MLX5_RCV_DBR`).
-const RECEIVED: usize = MLX5_RCV_DBR as usize;
+/// The word of the doorbell record with the number of WRs posted.
+const POSTED: usize = MLX5_RCV_DBR as usize;
 
 /// CREATE_SRQ.
-pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_srq = request.core()?;
     let driver: mlx5_ib_create_srq = request.driver(offset_of!(mlx5_ib_create_srq, uidx))?;
-    let caps = &session.device().settings().caps;
+    let caps = file.caps();
     if command.max_wr > caps.max_srq_wr || command.max_sge > caps.max_srq_sge {
         return Err(libc::EINVAL);
     }
@@ -37,10 +38,10 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
         true,
     )?;
     let record = DoorbellRecord::new(driver.db_addr)?;
-    let mut state = session.lock();
-    let events = &state.context(session.context())?.events;
+    let mut state = file.lock();
+    let events = &state.context(file.context())?.events;
     let events = AsyncSource::new(events, command.user_handle);
-    let pd = state.use_pd(command.pd_handle, session.context())?;
+    let pd = state.use_pd(command.pd_handle, file.context())?;
     let srq = Srq {
         pd,
         max_wr,
@@ -51,9 +52,9 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
         events,
         users: 0,
     };
-    let handle = state.srqs.insert(session.context(), srq);
+    let handle = state.srqs.insert(file.context(), srq);
     if handle.is_err() {
-        state.leave_pd(pd);
+        state.release_pd(pd);
     }
     let srq_handle = handle?;
     drop(state);
@@ -69,10 +70,10 @@ pub fn create(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
 }
 
 /// MODIFY_SRQ.
-pub fn modify(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn modify(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_modify_srq = request.core()?;
-    let mut state = session.lock();
-    let srq = state.srqs.get_mut(command.srq_handle, session.context())?;
+    let mut state = file.lock();
+    let srq = state.srqs.get_mut(command.srq_handle, file.context())?;
     // mlx5 cannot resize.
     if command.attr_mask & ATTR_MAX_WR != 0 {
         return Err(libc::EINVAL);
@@ -86,10 +87,10 @@ pub fn modify(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sets the limit. The event comes when fewer WRs than that are there, which is at once or, since nothing
-/// takes any, never; then the limit is off again (PRM "ARM_RQ"; that it comes at once is inferred).
+/// Sets the limit. The event comes when fewer WRs are posted, which is at once or, since nothing consumes any, never;
+/// then the limit is cleared (PRM "ARM_RQ"; that it comes at once is inferred).
 fn arm(srq: &mut Srq, limit: u32) {
-    let posted = srq.record.load(RECEIVED) & 0xffff;
+    let posted = srq.record.load(POSTED) & 0xffff;
     srq.limit = if posted < limit { 0 } else { limit };
     if posted < limit {
         srq.events.raise(AsyncEvent::SrqLimitReached);
@@ -97,10 +98,10 @@ fn arm(srq: &mut Srq, limit: u32) {
 }
 
 /// QUERY_SRQ.
-pub fn query(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_query_srq = request.core()?;
-    let state = session.lock();
-    let srq = state.srqs.get(command.srq_handle, session.context())?;
+    let state = file.lock();
+    let srq = state.srqs.get(command.srq_handle, file.context())?;
     request.reply(&ib_uverbs_query_srq_resp {
         max_wr: srq.max_wr,
         max_sge: srq.max_sge,
@@ -110,10 +111,10 @@ pub fn query(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
 }
 
 /// DESTROY_SRQ.
-pub fn destroy(session: &Session, request: &Request<'_>) -> Result<(), Errno> {
+pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_srq = request.core()?;
-    let mut state = session.lock();
-    let index = state.srqs.find(command.srq_handle, session.context())?;
+    let mut state = file.lock();
+    let index = state.srqs.find(command.srq_handle, file.context())?;
     if state.srqs.at(index).is_some_and(|srq| srq.users > 0) {
         return Err(libc::EBUSY);
     }

@@ -1,64 +1,65 @@
-//! Flow matchers and the rules over them, as mlx5dv has them beside the verbs' own
-//! (`drivers/infiniband/hw/mlx5/fs.c`): match criteria in the NIC's own layout, and the one action that
-//! verbs have no word for, to hand frames back to the host's stack.
+//! Flow matchers and their rules, by mlx5dv (`drivers/infiniband/hw/mlx5/fs.c`): match criteria in the NIC's layout, and
+//! an action that verbs do not have, to pass frames to the host's stack.
 
 use std::mem::size_of;
 
 use crate::abi::*;
-use crate::device::nic::Session;
-use crate::device::state::{Flow, FlowRules, Matcher};
+use crate::device::object::{Flow, FlowRules, Matcher};
 use crate::process::Errno;
 use crate::process::capabilities;
-use crate::steering::{Action, Fate, LAST_PRIORITY, Place, match_param};
+use crate::steering::{Action, Fate, LAST_PRIORITY, TableId, match_param};
 
-use super::flow::{EGRESS, destination, install, sight};
-use super::ioctl::{Attrs, Kind, Spec};
-use super::wq::lacks;
+use super::super::attrs::{AttrKind, AttrSpec, Attrs};
+use super::super::file::UverbsFile;
+use super::flow::{EGRESS, match_caps};
 
 const MATCH_PARAMS: u16 = size_of::<mlx5_ib_match_params>() as u16;
-/// Sizes of the data that come with each `enum mlx5_ib_flow_type`: NORMAL brings its priority.
+/// Sizes of the data of each `enum mlx5_ib_flow_type`: NORMAL has its priority.
 const FLOW_TYPES: [u16; 4] = [2, 0, 0, 0];
 
 /// Attributes of MLX5_IB_METHOD_FLOW_MATCHER_CREATE.
-pub const CREATE: &[Spec] = &[
-    Spec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE, Kind::New),
-    Spec::mandatory(
+pub const CREATE: &[AttrSpec] = &[
+    AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE, AttrKind::New),
+    AttrSpec::mandatory(
         MLX5_IB_ATTR_FLOW_MATCHER_MATCH_MASK,
-        Kind::In(1, MATCH_PARAMS),
+        AttrKind::In(1, MATCH_PARAMS),
     ),
-    Spec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE, Kind::Choice),
-    Spec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA, Kind::In(1, 1)),
-    Spec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_FLAGS, Kind::In(4, 8)),
-    Spec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE, Kind::In(8, 8)),
+    AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE, AttrKind::Choice),
+    AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA, AttrKind::In(1, 1)),
+    AttrSpec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_FLAGS, AttrKind::In(4, 8)),
+    AttrSpec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE, AttrKind::In(8, 8)),
 ];
 /// Attributes of MLX5_IB_METHOD_FLOW_MATCHER_DESTROY.
-pub const DESTROY: &[Spec] = &[Spec::mandatory(
+pub const DESTROY: &[AttrSpec] = &[AttrSpec::mandatory(
     MLX5_IB_ATTR_FLOW_MATCHER_DESTROY_HANDLE,
-    Kind::Object,
+    AttrKind::Object,
 )];
 /// Attributes of MLX5_IB_METHOD_CREATE_FLOW.
-pub const CREATE_FLOW: &[Spec] = &[
-    Spec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, Kind::New),
-    Spec::mandatory(
+pub const CREATE_FLOW: &[AttrSpec] = &[
+    AttrSpec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, AttrKind::New),
+    AttrSpec::mandatory(
         MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE,
-        Kind::In(1, MATCH_PARAMS),
+        AttrKind::In(1, MATCH_PARAMS),
     ),
-    Spec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_MATCHER, Kind::Object),
-    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_DEST_QP, Kind::Object),
-    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_DEST_DEVX, Kind::Unknown),
-    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_ARR_FLOW_ACTIONS, Kind::Unknown),
-    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_TAG, Kind::In(4, 4)),
-    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_ARR_COUNTERS_DEVX, Kind::Unknown),
-    Spec::optional(MLX5_IB_ATTR_CREATE_FLOW_FLAGS, Kind::In(4, 8)),
+    AttrSpec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_MATCHER, AttrKind::Object),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_DEST_QP, AttrKind::Object),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_DEST_DEVX, AttrKind::Unknown),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_ARR_FLOW_ACTIONS, AttrKind::Unknown),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_TAG, AttrKind::In(4, 4)),
+    AttrSpec::optional(
+        MLX5_IB_ATTR_CREATE_FLOW_ARR_COUNTERS_DEVX,
+        AttrKind::Unknown,
+    ),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_FLAGS, AttrKind::In(4, 8)),
 ];
 /// Attributes of MLX5_IB_METHOD_DESTROY_FLOW.
-pub const DESTROY_FLOW: &[Spec] = &[Spec::mandatory(
+pub const DESTROY_FLOW: &[AttrSpec] = &[AttrSpec::mandatory(
     MLX5_IB_ATTR_DESTROY_FLOW_HANDLE,
-    Kind::Object,
+    AttrKind::Object,
 )];
 
 /// MLX5_IB_METHOD_FLOW_MATCHER_CREATE.
-pub fn create(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
+pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let flow_type = attrs.choice(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE, &FLOW_TYPES)?;
     let criteria = attrs.bytes(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA)?;
     let matcher = Matcher {
@@ -69,13 +70,13 @@ pub fn create(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
         receives: is_receive_table(attrs)?,
         users: 0,
     };
-    let mut state = session.lock();
-    let handle = state.matchers.insert(session.context(), matcher)?;
+    let mut state = file.lock();
+    let handle = state.matchers.insert(file.context(), matcher)?;
     drop(state);
     attrs.reply_handle(MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE, handle)
 }
 
-/// `mlx5_ib_matcher_ns`: whether rules are for frames received, the only ones that are steered here.
+/// `mlx5_ib_matcher_ns`: whether rules are for received frames, the only ones that are steered.
 fn is_receive_table(attrs: &Attrs) -> Result<bool, Errno> {
     let (table, flags) = (
         MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE,
@@ -93,12 +94,12 @@ fn is_receive_table(attrs: &Attrs) -> Result<bool, Errno> {
 }
 
 /// MLX5_IB_METHOD_FLOW_MATCHER_DESTROY.
-pub fn destroy(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
+pub fn destroy(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(MLX5_IB_ATTR_FLOW_MATCHER_DESTROY_HANDLE)?;
-    let mut state = session.lock();
+    let mut state = file.lock();
     let index = state
         .matchers
-        .find(handle, session.context())
+        .find(handle, file.context())
         .map_err(|_| libc::ENOENT)?;
     if state.matchers.at(index).is_some_and(|it| it.users > 0) {
         return Err(libc::EBUSY);
@@ -108,9 +109,9 @@ pub fn destroy(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
 }
 
 /// MLX5_IB_METHOD_CREATE_FLOW.
-pub fn create_flow(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
-    let context = session.context();
-    let mut state = session.lock();
+pub fn create_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
+    let context = file.context();
+    let mut state = file.lock();
     let handle = attrs.handle(MLX5_IB_ATTR_CREATE_FLOW_MATCHER)?;
     let matcher = state
         .matchers
@@ -122,10 +123,8 @@ pub fn create_flow(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
     } else {
         None
     };
-    if lacks(capabilities::NET_RAW) {
-        return Err(libc::EPERM);
-    }
-    let to = qp.map(|qp| destination(&state, qp)).transpose()?;
+    file.require(capabilities::NET_RAW)?;
+    let to = qp.map(|qp| state.destination(qp)).transpose()?;
     let fate = fate(attrs, to.map(Fate::Forward))?;
     let tag = tag(attrs)?;
     let criteria = state.matchers.at(matcher).ok_or(libc::ENOENT)?;
@@ -139,12 +138,12 @@ pub fn create_flow(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
         return Err(libc::EOPNOTSUPP);
     }
     let value = attrs.bytes(MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE)?;
-    let sight = sight(session);
-    let parsed = match_param::parse(&criteria.mask, &value, criteria.criteria, sight)?;
-    let place = if parsed.multicast_only {
-        Place::Multicast
+    let caps = match_caps(file);
+    let parsed = match_param::parse(&criteria.mask, &value, criteria.criteria, caps)?;
+    let table = if parsed.multicast_only {
+        TableId::Multicast
     } else {
-        Place::Normal {
+        TableId::Normal {
             priority: criteria.priority,
             traps: true,
         }
@@ -155,20 +154,20 @@ pub fn create_flow(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
         counters: None,
     };
     let flow = Flow {
-        // A matcher is the device's; its first port is where frames come from.
+        // A matcher belongs to the device, and steers its first port.
         port: 0,
         qp,
         matcher: Some(matcher),
         counters: None,
-        rules: FlowRules::Entries(vec![(place, parsed.rule)], action),
+        rules: FlowRules::Entries(vec![(table, parsed.rule)], action),
     };
-    let handle = install(&mut state, context, flow)?;
+    let handle = state.add_flow(context, flow)?;
     drop(state);
     attrs.reply_handle(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, handle)
 }
 
-/// `get_dests` of the driver: a QP, or the host's stack, or nowhere; never two of them. Without any
-/// the firmware is asked for an entry that does nothing, which it refuses.
+/// `get_dests` of the driver: a QP, the host's stack or nowhere, but never two of them. The firmware refuses an entry
+/// without any.
 fn fate(attrs: &Attrs, to: Option<Fate>) -> Result<Fate, Errno> {
     let miss = MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DEFAULT_MISS;
     let drop = MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DROP;
@@ -196,12 +195,12 @@ fn tag(attrs: &Attrs) -> Result<Option<u32>, Errno> {
 }
 
 /// MLX5_IB_METHOD_DESTROY_FLOW.
-pub fn destroy_flow(session: &Session, attrs: &Attrs) -> Result<(), Errno> {
+pub fn destroy_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(MLX5_IB_ATTR_DESTROY_FLOW_HANDLE)?;
-    let mut state = session.lock();
+    let mut state = file.lock();
     let index = state
         .flows
-        .find(handle, session.context())
+        .find(handle, file.context())
         .map_err(|_| libc::ENOENT)?;
     state.remove_flow(index);
     Ok(())

@@ -1,0 +1,202 @@
+//! Completion queue entries.
+//!
+//! Imports `abi`.
+
+use std::mem::offset_of;
+
+use crate::abi::{self, mlx5_cqe64, mlx5_err_cqe};
+
+/// CQNs, QPNs, flow tags and the indexes of doorbell records have 24 bits.
+pub const MASK_24: u32 = 0xff_ffff;
+
+/// A CQE (PRM "CQE format"): eight big-endian words, of which the last is written last.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cqe(pub [u64; 8]);
+
+// The words below have these fields.
+const _: () = {
+    // Of the generated layout's first half only this is named.
+    assert!(offset_of!(mlx5_cqe64, srqn_uidx) == 32);
+    assert!(offset_of!(mlx5_cqe64, byte_cnt) == 44);
+    assert!(offset_of!(mlx5_cqe64, timestamp) == 48);
+    assert!(offset_of!(mlx5_cqe64, sop_drop_qpn) == 56);
+    assert!(offset_of!(mlx5_cqe64, wqe_counter) == 60);
+    assert!(offset_of!(mlx5_cqe64, op_own) == 63);
+    assert!(offset_of!(mlx5_err_cqe, srqn) == 32);
+    assert!(offset_of!(mlx5_err_cqe, vendor_err_synd) == 54);
+    assert!(offset_of!(mlx5_err_cqe, syndrome) == 55);
+    assert!(offset_of!(mlx5_err_cqe, s_wqe_opcode_qpn) == 56);
+};
+
+/// What the CQE of a received frame reports.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RxInfo {
+    /// `rss_hash_result`, bytes 12 to 15.
+    pub hash: u32,
+    /// `rss_hash_type`, byte 16: bits 3:2 the IP version hashed (1 IPv4, 2 IPv6), bits 7:6 the transport
+    /// (1 TCP, 2 UDP); bits 1:0 and 5:4 the same for the source fields.
+    pub hash_type: u8,
+    /// `hds_ip_ext`, byte 28: `MLX5_CQE_L3_OK`, `MLX5_CQE_L4_OK`.
+    pub checks: u8,
+    /// `l4_hdr_type_etc`, byte 29: bits 6:4 transport, bits 3:2 network layer, bit 0 `cv`.
+    pub headers: u8,
+    /// `vlan_info`, bytes 30 and 31.
+    pub vlan: u16,
+    /// `byte_cnt`.
+    pub byte_count: u32,
+    /// Flow tag, in the low 24 bits of `sop_drop_qpn`.
+    pub tag: u32,
+}
+
+/// Why a WQE failed, as its CQE reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WqeError {
+    /// `MLX5_CQE_SYNDROME_*`.
+    pub syndrome: u8,
+    /// `vendor_err_synd`.
+    pub vendor: u8,
+}
+
+impl WqeError {
+    /// The queue was in error, or went into it, when the WQE's turn came.
+    pub const FLUSHED: Self = Self {
+        syndrome: abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR as u8,
+        vendor: 0xf9,
+    };
+    /// A frame longer than its buffers.
+    pub const TOO_LONG: Self = Self {
+        syndrome: abi::MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR as u8,
+        vendor: 0x32,
+    };
+    /// An invalid key, range or access right.
+    pub const PROTECTION: Self = Self {
+        syndrome: abi::MLX5_CQE_SYNDROME_LOCAL_PROT_ERR as u8,
+        vendor: 0x51,
+    };
+    /// A malformed WQE.
+    pub const BAD_WQE: Self = Self {
+        syndrome: abi::MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR as u8,
+        vendor: 0x68,
+    };
+}
+
+impl Cqe {
+    /// A frame was received.
+    #[inline(always)]
+    pub fn received(uidx: u32, wqe_counter: u16, timestamp: u64, info: &RxInfo) -> Self {
+        Self([
+            0,
+            u64::from(info.hash),
+            u64::from(info.hash_type) << 56,
+            u64::from(info.checks) << 24 | u64::from(info.headers) << 16 | u64::from(info.vlan),
+            u64::from(uidx) << 32,
+            u64::from(info.byte_count),
+            timestamp,
+            last_word(info.tag & MASK_24, wqe_counter, abi::MLX5_CQE_RESP_SEND),
+        ])
+    }
+
+    /// A WQE was sent.
+    #[inline]
+    pub fn sent(
+        uidx: u32,
+        wqe_counter: u16,
+        timestamp: u64,
+        opcode: u8,
+        qpn: u32,
+        byte_count: u32,
+    ) -> Self {
+        let sop_drop_qpn = u32::from(opcode) << 24 | qpn & MASK_24;
+        Self([
+            0,
+            0,
+            0,
+            0,
+            u64::from(uidx) << 32,
+            u64::from(byte_count),
+            timestamp,
+            last_word(sop_drop_qpn, wqe_counter, abi::MLX5_CQE_REQ),
+        ])
+    }
+
+    /// A WQE failed: one of a send queue has an opcode.
+    pub fn failed(
+        uidx: u32,
+        wqe_counter: u16,
+        error: WqeError,
+        send: Option<u8>,
+        qpn: u32,
+    ) -> Self {
+        let opcode = if send.is_some() {
+            abi::MLX5_CQE_REQ_ERR
+        } else {
+            abi::MLX5_CQE_RESP_ERR
+        };
+        let wqe = u32::from(send.unwrap_or(0)) << 24 | qpn & MASK_24;
+        let syndrome = u64::from(error.vendor) << 8 | u64::from(error.syndrome);
+        Self([
+            0,
+            0,
+            0,
+            0,
+            u64::from(uidx) << 32,
+            0,
+            syndrome,
+            last_word(wqe, wqe_counter, opcode),
+        ])
+    }
+
+    /// The CQ continues in another ring (RESIZE_CQ).
+    pub fn resized() -> Self {
+        Self([
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            last_word(0, 0, abi::MLX5_CQE_RESIZE_CQ),
+        ])
+    }
+
+    fn opcode(&self) -> u32 {
+        (self.0[7] as u32 & 0xff) >> 4
+    }
+}
+
+#[inline]
+fn last_word(sop_drop_qpn: u32, wqe_counter: u16, opcode: u32) -> u64 {
+    u64::from(sop_drop_qpn) << 32 | u64::from(wqe_counter) << 16 | u64::from(opcode) << 4
+}
+
+/// Numbers of completions in error, as the port counts them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ErrorCounts {
+    /// All of receive queues.
+    pub receive: u64,
+    /// Flushes among them.
+    pub receive_flushed: u64,
+    /// Frames that were too long among them.
+    pub receive_length: u64,
+    /// All of send queues.
+    pub send: u64,
+    /// Flushes among them.
+    pub send_flushed: u64,
+}
+
+impl ErrorCounts {
+    /// Counts a CQE of an error.
+    pub fn add(&mut self, cqe: &Cqe) {
+        let syndrome = cqe.0[6] as u32 & 0xff;
+        let flushed = u64::from(syndrome == abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR);
+        if cqe.opcode() == abi::MLX5_CQE_REQ_ERR {
+            self.send += 1;
+            self.send_flushed += flushed;
+        } else {
+            self.receive += 1;
+            self.receive_flushed += flushed;
+            self.receive_length += u64::from(syndrome == abi::MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR);
+        }
+    }
+}

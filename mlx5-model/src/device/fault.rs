@@ -1,0 +1,105 @@
+//! Faults: injected when they are due, and carried on while they are in effect.
+//!
+//! Imports `state` and the settings' faults.
+
+use crate::settings::fault::{Effect, Fault};
+
+use super::cq::Cq;
+use super::port::{LinkChange, Port};
+use super::rq::{Rq, RqOwner, RqState};
+use super::state::DeviceState;
+
+/// Injects the faults that are due, updates those in effect, and records whether any is left.
+#[cold]
+pub fn apply(state: &mut DeviceState, now_ns: u64) {
+    if state.is_dead() {
+        return;
+    }
+    let mut schedule = std::mem::take(&mut state.schedule);
+    schedule.run(|fault| is_due(state, fault, now_ns) && inject(state, fault, now_ns));
+    let mut has_faults = state.is_dead() || !schedule.is_empty();
+    for at in 0..state.ports.len() {
+        let port = &mut state.ports[at];
+        let left = schedule.frames_left(port.number(), port.received());
+        let change = port.update_faults(now_ns, left);
+        has_faults |= port.has_faults();
+        let number = port.number();
+        if let Some(change) = change {
+            state.notify(change, number);
+        }
+    }
+    state.schedule = schedule;
+    state.has_faults = has_faults;
+}
+
+fn is_due(state: &DeviceState, fault: &Fault, now_ns: u64) -> bool {
+    // Nothing more is injected into a device that has died in the same round.
+    if state.is_dead() {
+        return false;
+    }
+    let port = state.ports.get(usize::from(fault.port).wrapping_sub(1));
+    port.is_some_and(|port| fault.is_due(port.received(), port.since_rule_ns(now_ns)))
+}
+
+/// Injects a fault; false if its target does not exist yet.
+fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
+    let at = usize::from(fault.port).wrapping_sub(1);
+    match fault.effect {
+        Effect::WqFatal { queue } => return with_wq(state, queue, |rq, cq| rq.fail(cq)).is_some(),
+        Effect::BadLkey { queue } => {
+            return with_wq(state, queue, |rq, _| rq.invalidate_keys()).is_some();
+        }
+        Effect::BadFcs { queue } => {
+            return with_wq(state, queue, |rq, _| rq.damage_next()).is_some();
+        }
+        Effect::CqOverrun { queue } => {
+            let dead = with_wq(state, queue, |rq, cq| {
+                cq.fail();
+                rq.cq
+            });
+            let Some(dead) = dead else { return false };
+            state.queues.fail_receive_queues(dead);
+        }
+        Effect::PortDown { for_ns } => {
+            let Some(port) = state.ports.get_mut(at) else {
+                return true;
+            };
+            if port.has_outage() {
+                return false;
+            }
+            let number = port.number();
+            if let Some(change) = port.take_down(now_ns, for_ns) {
+                state.notify(change, number);
+            }
+        }
+        Effect::DeviceFatal { for_ns } => {
+            state.die(for_ns);
+            state.ports.iter_mut().for_each(Port::die);
+            state.notify(LinkChange::Lost, 0);
+        }
+        Effect::SlowPci { ns, for_ns } => {
+            if let Some(port) = state.ports.get_mut(at) {
+                port.slow_down(now_ns, ns, for_ns);
+            }
+        }
+        Effect::ClockJump { ns } => {
+            state.clock.jump(ns);
+            state.ports.iter_mut().for_each(Port::clock_jumped);
+        }
+        Effect::ClockBusy { for_ns } => state.clock.keep_updating(for_ns),
+    }
+    true
+}
+
+/// Changes the WQ that was created as number `serial`, with its CQ; `None` if it is not ready.
+fn with_wq<T>(
+    state: &mut DeviceState,
+    serial: u32,
+    change: impl FnOnce(&mut Rq, &mut Cq) -> T,
+) -> Option<T> {
+    let (index, _) = state.queues.rqs.iter().find(|(_, rq)| {
+        rq.owner == RqOwner::Wq && rq.serial == serial && rq.state() == RqState::Ready
+    })?;
+    let (rq, cq) = state.queues.receive_queue(index)?;
+    Some(change(rq, cq))
+}

@@ -1,0 +1,146 @@
+//! Rings and doorbell records in the program's memory, prefetching, and the copy of a frame.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::process::Errno;
+use crate::process::memory::fault_in;
+
+/// A ring of WQEs or CQEs in the program's memory, which the program may read and write at any time.
+#[derive(Debug, Clone, Copy)]
+pub struct Ring {
+    base: *mut u8,
+    /// Its length, a power of two, less one.
+    mask: usize,
+}
+
+// SAFETY: an address in the process; owner bits and doorbell records decide who may access a slot,
+// not the pointer.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// A ring of `len` bytes at `addr`, which libmlx5 aligns to a page; slots need 64. Fails with `EINVAL` if the
+    /// ring is misaligned or its length is not a power of two, with `EFAULT` if it is not mapped.
+    pub fn new(addr: u64, len: u64) -> Result<Self, Errno> {
+        let fits = len.is_power_of_two() && len <= 1 << 31;
+        if !addr.is_multiple_of(64) || addr == 0 || !fits {
+            return Err(libc::EINVAL);
+        }
+        fault_in(addr, len, true)?;
+        Ok(Self {
+            base: addr as *mut u8,
+            mask: len as usize - 1,
+        })
+    }
+
+    /// The address at `offset`, modulo the length of the ring.
+    #[inline(always)]
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        self.base.wrapping_add(offset & self.mask)
+    }
+}
+
+/// A pair of 32-bit big-endian words (PRM "Doorbell record"): receive and send producer index of a work queue,
+/// consumer index and arm command of a CQ.
+#[derive(Debug, Clone, Copy)]
+pub struct DoorbellRecord(*const [AtomicU32; 2]);
+
+// SAFETY: only atomic accesses go through the pointer.
+unsafe impl Send for DoorbellRecord {}
+
+impl DoorbellRecord {
+    /// The record at `addr`. Fails with `EINVAL` if it is misaligned, with `EFAULT` if it is not mapped.
+    pub fn new(addr: u64) -> Result<Self, Errno> {
+        if !addr.is_multiple_of(8) || addr == 0 {
+            return Err(libc::EINVAL);
+        }
+        fault_in(addr, 8, true)?;
+        Ok(Self(addr as *const [AtomicU32; 2]))
+    }
+
+    #[inline]
+    fn words(&self) -> &[AtomicU32; 2] {
+        // SAFETY: the record was mapped and aligned when it was handed over, and stays so as long as the queue
+        // lives: that is the uAPI's contract.
+        unsafe { &*self.0 }
+    }
+
+    /// Reads a word; what the program wrote before it is visible afterwards.
+    #[inline(always)]
+    pub fn load(&self, word: usize) -> u32 {
+        u32::from_be(self.words()[word & 1].load(Ordering::Acquire))
+    }
+
+    /// Overwrites a word and returns its old value.
+    #[inline]
+    pub fn swap(&self, word: usize, value: u32) -> u32 {
+        u32::from_be(self.words()[word & 1].swap(value.to_be(), Ordering::AcqRel))
+    }
+}
+
+/// Copies a frame. Short ones are copied inline: the call of the C library's copy and its choice of a method would
+/// cost as much as the bytes.
+///
+/// # Safety
+/// `frame.len()` bytes at `to` may be written, and do not overlap `frame`.
+#[inline(always)]
+pub unsafe fn copy_frame(frame: &[u8], to: *mut u8) {
+    if let (Some(first), Some(last)) = (frame.first_chunk::<32>(), frame.last_chunk::<32>())
+        && frame.len() <= 64
+    {
+        // SAFETY: the frame is no shorter than 32 bytes; the two copies overlap where it is shorter than 64.
+        unsafe {
+            to.cast::<[u8; 32]>().write_unaligned(*first);
+            to.add(frame.len() - 32)
+                .cast::<[u8; 32]>()
+                .write_unaligned(*last);
+        }
+    } else {
+        // SAFETY: as the caller says.
+        unsafe { std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len()) };
+    }
+}
+
+/// Prefetches a cache line for reading.
+#[inline(always)]
+pub fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect but on caches, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Prefetches a cache line for writing. An ordinary prefetch would fetch it for reading first, and then again.
+#[inline(always)]
+pub fn prefetch_for_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above; processors that do not know this instruction do nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_offset_leads_out_of_a_ring() {
+        let memory = vec![0u64; 1024];
+        let aligned = (memory.as_ptr() as u64).next_multiple_of(64);
+        let ring = Ring::new(aligned, 4096).unwrap();
+        for offset in [0, 4095, 4096, usize::MAX] {
+            let at = ring.at(offset) as u64;
+            assert!(at >= aligned && at < aligned + 4096);
+        }
+        assert_eq!(Ring::new(aligned + 8, 64).unwrap_err(), libc::EINVAL);
+        assert_eq!(DoorbellRecord::new(aligned + 4).unwrap_err(), libc::EINVAL);
+    }
+}

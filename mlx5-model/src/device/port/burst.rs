@@ -1,0 +1,225 @@
+//! A burst of frames on its way from the wire to the queues.
+//!
+//! Imports `queues`, `steering` and `wire`. Invariants: a frame that a lossless wire hands over is delivered to all
+//! its targets or to none; what is not delivered is counted.
+
+use wqcap_rss::FrameClass;
+
+use crate::frame::{ParsedFrame, kind};
+use crate::steering::{FastMatch, Steering, Targets, Verdict};
+use crate::wire::{Delivery, Direction, Frame, Receiver};
+
+use super::super::clock::Now;
+use super::super::queues::Queues;
+use super::super::rq::Room;
+
+/// What a burst adds to the port's counters.
+#[derive(Default)]
+pub struct BurstCounts {
+    /// Frames that the host sent: not received.
+    pub sent: u64,
+    pub octets: u64,
+    pub multicast: u64,
+    pub out_of_buffer: u64,
+}
+
+/// When frames are held on the wire.
+#[derive(Clone, Copy)]
+pub struct HoldPolicy {
+    pub lossless: bool,
+    /// The rules have not changed for long enough.
+    pub settled: bool,
+    /// Since when delay drop has been holding the frame at the head.
+    pub held_since: Option<u64>,
+}
+
+/// See the module.
+pub struct Burst<'p> {
+    queues: &'p mut Queues,
+    steering: &'p Steering,
+    targets: &'p mut Targets,
+    pub policy: HoldPolicy,
+    now: Now,
+    /// The last frame's time.
+    pub stamp: u64,
+    pub counts: BurstCounts,
+}
+
+/// What a frame is, and where the fast path sends it.
+#[derive(Default)]
+pub struct Classified {
+    class: FrameClass,
+    kinds: u32,
+    fast: FastMatch,
+}
+
+impl<'p> Burst<'p> {
+    /// A burst whose first frame is stamped after `stamp`.
+    #[inline(always)]
+    pub fn new(
+        queues: &'p mut Queues,
+        steering: &'p Steering,
+        targets: &'p mut Targets,
+        policy: HoldPolicy,
+        now: Now,
+        stamp: u64,
+    ) -> Self {
+        Self {
+            queues,
+            steering,
+            targets,
+            policy,
+            now,
+            stamp,
+            counts: BurstCounts::default(),
+        }
+    }
+
+    /// A frame of the host's own: only sniffers see it, and nothing waits for them.
+    #[cold]
+    fn deliver_sent(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
+        self.counts.sent += 1;
+        self.steering
+            .resolve_sent(frame, &self.queues.tirs, self.targets);
+        self.deliver_all(frame);
+        Delivery::Taken
+    }
+
+    /// No rule takes the frame. It is the host stack's or nobody's, and the port has counted it.
+    fn missed(&self) -> Delivery {
+        if self.policy.lossless && !self.policy.settled {
+            Delivery::Wait
+        } else {
+            Delivery::Taken
+        }
+    }
+
+    /// Delivers a frame that the fast path cannot decide.
+    fn deliver_slow(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
+        let verdict = self
+            .steering
+            .resolve(frame, &self.queues.tirs, self.targets);
+        let delivery = match verdict {
+            Verdict::Deliver => self.deliver_or_hold(frame),
+            Verdict::Drop | Verdict::Host => Delivery::Taken,
+            Verdict::Miss => self.missed(),
+        };
+        // A frame that waits is resolved again, and counted when it goes.
+        if delivery == Delivery::Taken {
+            self.add_to_flow_counters(frame);
+        }
+        delivery
+    }
+
+    /// Counts a frame in the counters of the entries that matched.
+    fn add_to_flow_counters(&mut self, frame: &ParsedFrame<'_>) {
+        for counters in self.targets.counters() {
+            if let Some(counters) = self.queues.counters.at_mut(*counters) {
+                counters.packets += 1;
+                counters.bytes += frame.bytes.len() as u64;
+            }
+        }
+    }
+
+    /// Delivers to several targets, or to one that had no room.
+    fn deliver_or_hold(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
+        if self.must_hold() {
+            return Delivery::Wait;
+        }
+        self.policy.held_since = None;
+        self.deliver_all(frame);
+        Delivery::Taken
+    }
+
+    /// Whether the frame stays on the wire until its targets have room.
+    fn must_hold(&mut self) -> bool {
+        let targets = self.targets.as_slice();
+        let mut lacking = false;
+        let mut delayed = false;
+        for (at, target) in targets.iter().enumerate() {
+            let rq = target.rss.rq;
+            let before = targets[..at]
+                .iter()
+                .filter(|other| other.rss.rq == rq)
+                .count();
+            match self.queues.room(target, before, targets.len()) {
+                Room::NoWqe => {
+                    lacking = true;
+                    delayed |= self.queues.delays(target);
+                }
+                Room::NotReady => lacking = true,
+                Room::Enough | Room::CqFull => {}
+            }
+        }
+        if lacking && self.policy.lossless {
+            return true;
+        }
+        if !delayed {
+            return false;
+        }
+        let since = *self.policy.held_since.get_or_insert(self.now.ns);
+        let waited_ns = self.now.ns.saturating_sub(since);
+        self.queues.delay_drop.holds(waited_ns)
+    }
+
+    /// Delivers to every target that has room, and counts those that have no WQE.
+    fn deliver_all(&mut self, frame: &ParsedFrame<'_>) {
+        for target in self.targets.as_slice() {
+            match self.queues.deliver(frame, &self.now, *target) {
+                Room::Enough => {}
+                Room::NoWqe => self.counts.out_of_buffer += 1,
+                // A queue in reset or in error drops without counting.
+                Room::NotReady => {}
+                Room::CqFull => {
+                    if let Some((rq, cq)) = self.queues.receive_queue(target.rss.rq) {
+                        cq.fail();
+                        rq.fail(cq);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Receiver for Burst<'_> {
+    type Parsed = Classified;
+
+    #[inline(always)]
+    fn parse(&self, frame: &Frame<'_>) -> Classified {
+        let class = FrameClass::of(frame.bytes);
+        let parsed = ParsedFrame::new(frame.bytes, &class, 0);
+        let fast = self.steering.resolve_fast(&parsed, &self.queues.tirs);
+        let kinds = parsed.kinds;
+        Classified { class, kinds, fast }
+    }
+
+    #[inline(always)]
+    fn receive(&mut self, frame: Frame<'_>, parsed: &Classified) -> Delivery {
+        let received = ParsedFrame {
+            bytes: frame.bytes,
+            class: &parsed.class,
+            kinds: parsed.kinds,
+            now_ns: self.stamp + 1,
+        };
+        let delivery = match parsed.fast {
+            _ if frame.direction == Direction::Transmitted => return self.deliver_sent(&received),
+            FastMatch::One(target) => match self.queues.deliver(&received, &self.now, target) {
+                Room::Enough => Delivery::Taken,
+                _ => {
+                    self.targets.set(target);
+                    self.deliver_or_hold(&received)
+                }
+            },
+            FastMatch::Miss => self.missed(),
+            FastMatch::Undecided => self.deliver_slow(&received),
+        };
+        if delivery == Delivery::Taken {
+            self.counts.octets += frame.bytes.len() as u64;
+            if received.kinds & kind::MULTICAST != 0 {
+                self.counts.multicast += 1;
+            }
+            self.stamp += 1;
+        }
+        delivery
+    }
+}

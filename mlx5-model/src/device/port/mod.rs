@@ -1,0 +1,420 @@
+//! A port: its wire, its link, its rules and its counters.
+//!
+//! Imports `counters`, `queues`, `settings`, `steering` and `wire`. Invariant: counters are published once a burst.
+
+mod burst;
+mod faults;
+
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::settings::PortSettings;
+use crate::steering::{Steering, Targets};
+use crate::wire::{Delivery, Direction, Receiver, Wire, WireState};
+
+use super::clock::Now;
+use super::counters::{self, PortCounters};
+use super::cqe::ErrorCounts;
+use super::queues::Queues;
+use burst::{Burst, BurstCounts, HoldPolicy};
+use faults::{BURST, PortFaults};
+
+/// The most bursts that a wire loses when the device is back: one without a pace would go on for ever.
+const MAX_LOST_BURSTS: usize = 1 << 12;
+/// How long a rule set has to stay unchanged before a lossless wire gives up frames that match no rule:
+/// programs install their rules one after the other.
+const SETTLED_NS: u64 = 500_000_000;
+/// How often a wire is asked how many frames it lost.
+const DROPPED_NS: u64 = 20_000_000;
+
+/// What happened to a port that programs are notified of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkChange {
+    /// The link went down, by a fault or because a finite wire has ended and all of it has been consumed.
+    Down,
+    /// The link came up again.
+    Up,
+    /// The wire is gone for good.
+    Lost,
+}
+
+/// What was sent since the counters were last published.
+#[derive(Default)]
+struct SentCounts {
+    frames: u64,
+    octets: u64,
+    multicast: u64,
+    /// Frames that neither the link nor the wire took.
+    discarded: u64,
+}
+
+/// A port of the device.
+pub struct Port {
+    device: usize,
+    number: u8,
+    settings: &'static PortSettings,
+    counters: &'static PortCounters,
+    wire: Option<Wire>,
+    up: bool,
+    /// Its rules.
+    pub steering: Steering,
+    rules_changed_ns: u64,
+    held_since: Option<u64>,
+    last_stamp: u64,
+    targets: Targets,
+    sent: SentCounts,
+    wire_dropped: u64,
+    dropped_read_ns: u64,
+    /// Frames received since the wire was plugged in, and when the first rule was installed.
+    received: u64,
+    first_rule_ns: Option<u64>,
+    faults: PortFaults,
+    /// The wire stays plugged in while nobody has the device open.
+    keeps_wire: bool,
+}
+
+impl Port {
+    /// Port `number` (from 1) of a device, at rest.
+    pub fn new(device: usize, number: u8, settings: &'static PortSettings) -> Self {
+        Self {
+            device,
+            number,
+            settings,
+            counters: counters::port(device, number),
+            wire: None,
+            up: settings.link_up,
+            steering: Steering::new(settings.mac),
+            rules_changed_ns: 0,
+            held_since: None,
+            last_stamp: 0,
+            targets: Targets::default(),
+            sent: SentCounts::default(),
+            wire_dropped: 0,
+            dropped_read_ns: 0,
+            received: 0,
+            first_rule_ns: None,
+            faults: PortFaults::default(),
+            keeps_wire: false,
+        }
+    }
+
+    /// Its number, from 1.
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Whether the link is up.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    pub fn settings(&self) -> &'static PortSettings {
+        self.settings
+    }
+
+    /// Plugs the wire in, when the first program opens the device. Without a wire the link is down. A wire that was
+    /// kept while the device's driver restarted goes on where it is.
+    pub fn plug(&mut self, now_ns: u64) {
+        self.faults = PortFaults::default();
+        if self.wire.is_some() {
+            self.drop_missed_frames(now_ns);
+            self.set_up(self.settings.link_up);
+            return;
+        }
+        match Wire::open(&self.settings.wire) {
+            Ok(wire) => {
+                for note in wire.notes() {
+                    self.log(note);
+                }
+                self.wire = Some(wire);
+                self.set_up(self.settings.link_up);
+            }
+            Err(error) => {
+                self.log(&error);
+                self.set_up(false);
+            }
+        }
+        self.wire_dropped = 0;
+        self.received = 0;
+        self.first_rule_ns = None;
+    }
+
+    /// Unplugs the wire, when the last program has closed the device.
+    pub fn unplug(&mut self) {
+        if self.keeps_wire {
+            return;
+        }
+        let unsplit = self.wire.take().map_or(0, |wire| wire.unsplit());
+        if unsplit > 0 {
+            self.log(format_args!(
+                "{unsplit} merged frames could not be split and were passed on whole"
+            ));
+        }
+    }
+
+    /// Keeps the wire while the device's driver restarts.
+    pub fn keep_wire(&mut self) {
+        self.keeps_wire = true;
+    }
+
+    /// Drops what a wire brought while the port did not listen: a lossless one has waited, any other has lost it.
+    fn drop_missed_frames(&mut self, now_ns: u64) {
+        if !self.settings.wire.lossless() {
+            self.drain(now_ns, MAX_LOST_BURSTS);
+        } else if let Some(wire) = &mut self.wire {
+            // Restarts the wire's pace at the frame at the head.
+            wire.each(now_ns, 1, |_| Delivery::Wait);
+        }
+    }
+
+    fn log(&self, what: impl Display) {
+        // A closed standard error is no reason to end the program.
+        let _ = writeln!(
+            std::io::stderr(),
+            "mlx5-model: mlx5_{} port {}: {what}",
+            self.device,
+            self.number
+        );
+    }
+
+    fn set_up(&mut self, up: bool) {
+        self.up = up;
+        self.counters.set_link_up(up);
+    }
+
+    /// To be called after a change of the rules.
+    pub fn rules_changed(&mut self, now_ns: u64) {
+        self.rules_changed_ns = now_ns;
+        if !self.steering.is_empty() {
+            self.first_rule_ns.get_or_insert(now_ns);
+        }
+        if let Some(wire) = &mut self.wire {
+            wire.set_sniffing(self.steering.has_sniffers());
+        }
+    }
+
+    /// Whether the wire plays by itself and has no listener yet.
+    fn waits_for_rules(&self) -> bool {
+        self.settings.wire.is_playback() && self.steering.is_empty()
+    }
+
+    /// A descriptor that becomes readable when the wire has a frame.
+    pub fn wait_fd(&self) -> Option<i32> {
+        self.wire.as_ref().and_then(Wire::wait_fd)
+    }
+
+    /// When the wire is due again, if it keeps a pace.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        if !self.up && !self.is_draining() {
+            return None;
+        }
+        self.wire.as_ref().and_then(Wire::next_due_ns)
+    }
+
+    /// Frames received since the wire was plugged in.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// How long ago the first rule was installed.
+    pub fn since_rule_ns(&self, now_ns: u64) -> Option<u64> {
+        self.first_rule_ns.map(|first| now_ns.saturating_sub(first))
+    }
+
+    /// Whether a fault has taken the link down.
+    pub fn has_outage(&self) -> bool {
+        self.faults.has_outage()
+    }
+
+    /// Whether [`Port::update_faults`] has to run before the next burst.
+    pub fn has_faults(&self) -> bool {
+        self.faults.are_active()
+    }
+
+    /// Takes the link down. A link that is down already stays so.
+    pub fn take_down(&mut self, now_ns: u64, for_ns: Option<u64>) -> Option<LinkChange> {
+        if !self.up {
+            return None;
+        }
+        self.faults.start_outage(now_ns, for_ns);
+        self.set_up(false);
+        Some(LinkChange::Down)
+    }
+
+    /// The device has died: the link is down for good.
+    pub fn die(&mut self) {
+        self.faults = PortFaults::default();
+        self.set_up(false);
+    }
+
+    /// Each frame takes `ns` longer from now on.
+    pub fn slow_down(&mut self, now_ns: u64, ns: u64, for_ns: Option<u64>) {
+        self.faults.slow_down(now_ns, self.received, ns, for_ns);
+    }
+
+    /// The clock has jumped: timestamps continue where it is now.
+    pub fn clock_jumped(&mut self) {
+        self.last_stamp = 0;
+    }
+
+    /// Ends faults whose time is over, and limits the next burst to `left` frames.
+    pub fn update_faults(&mut self, now_ns: u64, left: u64) -> Option<LinkChange> {
+        if self.is_draining() {
+            self.drain(now_ns, BURST);
+        }
+        let mut change = None;
+        if self.faults.end_outage(now_ns) && self.wire.is_some() {
+            if self.settings.wire.lossless() {
+                self.drop_missed_frames(now_ns);
+            }
+            self.set_up(true);
+            change = Some(LinkChange::Up);
+        }
+        self.faults.limit_burst(now_ns, self.received, left);
+        change
+    }
+
+    /// Whether the wire loses its frames because the link is down.
+    fn is_draining(&self) -> bool {
+        self.faults.has_outage() && !self.settings.wire.lossless() && !self.waits_for_rules()
+    }
+
+    /// Drops what the wire has, `bursts` bursts of it at most.
+    fn drain(&mut self, now_ns: u64, bursts: usize) {
+        let Some(wire) = &mut self.wire else { return };
+        let mut lost = 0;
+        for _ in 0..bursts {
+            let taken = wire.each(now_ns, BURST, |frame| {
+                lost += u64::from(frame.direction == Direction::Received);
+                Delivery::Taken
+            });
+            if taken < BURST {
+                break;
+            }
+        }
+        add(&self.counters.wire_dropped, lost);
+    }
+
+    /// Delivers one burst of what the wire has. Returns the number of frames taken.
+    pub fn receive(&mut self, queues: &mut Queues, now: Now) -> usize {
+        if !self.up || self.waits_for_rules() {
+            return 0;
+        }
+        let Some(wire) = &mut self.wire else { return 0 };
+        let policy = HoldPolicy {
+            lossless: self.settings.wire.lossless(),
+            settled: now.ns.saturating_sub(self.rules_changed_ns) >= SETTLED_NS,
+            held_since: self.held_since,
+        };
+        // Each frame has a time of its own, as on a wire. They count up to now, not beyond: no
+        // completion is from the future.
+        let stamp = self
+            .last_stamp
+            .max(now.shown_ns.saturating_sub(BURST as u64));
+        let (steering, targets) = (&self.steering, &mut self.targets);
+        let mut burst = Burst::new(queues, steering, targets, policy, now, stamp);
+        let taken = wire.burst(now.ns, self.faults.budget, &mut burst);
+        let (counts, held_since) = (burst.counts, burst.policy.held_since);
+        self.last_stamp = burst.stamp;
+        // If the frame that was held is gone, the next one to be held gets the whole time.
+        let gone = taken > 0 && held_since == self.held_since;
+        self.held_since = held_since.filter(|_| !gone);
+        let received = taken as u64 - counts.sent.min(taken as u64);
+        self.received += received;
+        self.publish(&counts, received);
+        taken
+    }
+
+    fn publish(&self, counts: &BurstCounts, received: u64) {
+        if received > 0 {
+            self.counters
+                .received(received, counts.octets, counts.multicast);
+        }
+        add(&self.counters.out_of_buffer, counts.out_of_buffer);
+    }
+
+    /// Sends a frame: onto the wire, and to sniffers.
+    pub fn send(&mut self, queues: &mut Queues, frame: &[u8], now: Now) {
+        let wire = self.wire.as_mut().filter(|_| self.up);
+        if wire.is_none_or(|wire| wire.send(frame).is_err()) {
+            self.sent.discarded += 1;
+            return;
+        }
+        self.sent.frames += 1;
+        self.sent.octets += frame.len() as u64;
+        self.sent.multicast += u64::from(frame.first().is_some_and(|byte| byte & 1 != 0));
+        if self.steering.has_sniffers() {
+            let policy = HoldPolicy {
+                lossless: false,
+                settled: true,
+                held_since: None,
+            };
+            let stamp = now.shown_ns.saturating_sub(1);
+            let (steering, targets) = (&self.steering, &mut self.targets);
+            let mut burst = Burst::new(queues, steering, targets, policy, now, stamp);
+            burst.deliver(frame, Direction::Transmitted);
+            let counts = burst.counts;
+            self.publish(&counts, 0);
+        }
+    }
+
+    fn publish_sent(&mut self) {
+        let sent = std::mem::take(&mut self.sent);
+        if sent.frames > 0 {
+            self.counters.sent(sent.frames, sent.octets, sent.multicast);
+        }
+        add(&self.counters.port_xmit_discards, sent.discarded);
+    }
+
+    /// Counts completions in error.
+    pub fn count_errors(&self, errors: &ErrorCounts) {
+        let counters = self.counters;
+        add(&counters.resp_cqe_error, errors.receive);
+        add(&counters.resp_cqe_flush_error, errors.receive_flushed);
+        add(&counters.resp_local_length_error, errors.receive_length);
+        add(&counters.req_cqe_error, errors.send);
+        add(&counters.req_cqe_flush_error, errors.send_flushed);
+    }
+
+    /// Publishes counters, and checks whether the wire has ended. To be called between bursts.
+    pub fn end_burst(&mut self, queues: &mut Queues, now_ns: u64) -> Option<LinkChange> {
+        self.publish_sent();
+        let wire = self.wire.as_mut()?;
+        if now_ns.saturating_sub(self.dropped_read_ns) >= DROPPED_NS {
+            self.dropped_read_ns = now_ns;
+            let dropped = wire.dropped();
+            let new = dropped.saturating_sub(self.wire_dropped);
+            add(&self.counters.wire_dropped, new);
+            self.wire_dropped = dropped;
+        }
+        if !self.up {
+            return None;
+        }
+        match wire.state() {
+            WireState::Up => None,
+            // A wire without a single frame has ended from the start, before anybody could see it.
+            WireState::Ended if self.first_rule_ns.is_none() || !queues.are_drained() => None,
+            WireState::Ended => {
+                let skipped = wire.skipped();
+                if skipped > 0 {
+                    self.log(format_args!(
+                        "{skipped} records of the wire's source were skipped: not Ethernet frames"
+                    ));
+                }
+                self.set_up(false);
+                Some(LinkChange::Down)
+            }
+            WireState::Lost => {
+                self.set_up(false);
+                Some(LinkChange::Lost)
+            }
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    if count > 0 {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+}

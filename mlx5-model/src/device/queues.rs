@@ -1,0 +1,117 @@
+//! The queues of a device, and what they refer to: everything that frames pass through between a port and the program.
+//!
+//! Imports `cq`, `rq`, `sq`, `memory`, `delay_drop`, `object` and `steering`.
+
+use crate::frame::ParsedFrame;
+use crate::handles::{Index, LIMIT, ObjectKind, Slab};
+use crate::steering::{Target, Tir};
+
+use super::clock::Now;
+use super::cq::Cq;
+use super::cqe::RxInfo;
+use super::delay_drop::DelayDrop;
+use super::memory::Regions;
+use super::object::FlowCounters;
+use super::rq::{Room, Rq};
+use super::sq::Sq;
+
+/// See the module.
+pub struct Queues {
+    pub cqs: Slab<Cq>,
+    /// Receive queues, of WQs and of QPs.
+    pub rqs: Slab<Rq>,
+    pub sqs: Slab<Sq>,
+    /// Hashes and tables of RSS QPs.
+    pub tirs: Slab<Tir>,
+    /// Flow counters.
+    pub counters: Slab<FlowCounters>,
+    /// Memory that the queues may access.
+    pub regions: Regions,
+    pub delay_drop: DelayDrop,
+}
+
+impl Queues {
+    /// A device without queues.
+    pub fn new(max_wq: u32, delay_drop: DelayDrop) -> Self {
+        Self {
+            cqs: Slab::new(ObjectKind::Cq, LIMIT),
+            rqs: Slab::new(ObjectKind::Rq, max_wq as usize),
+            sqs: Slab::new(ObjectKind::Sq, LIMIT),
+            tirs: Slab::new(ObjectKind::Tir, LIMIT),
+            counters: Slab::new(ObjectKind::Counters, LIMIT),
+            regions: Regions::default(),
+            delay_drop,
+        }
+    }
+
+    /// A receive queue together with its CQ.
+    #[inline]
+    pub fn receive_queue(&mut self, rq: Index) -> Option<(&mut Rq, &mut Cq)> {
+        let rq = self.rqs.at_mut(rq)?;
+        let cq = self.cqs.at_mut(rq.cq)?;
+        Some((rq, cq))
+    }
+
+    /// A send queue together with its CQ.
+    #[inline]
+    pub fn send_queue(&mut self, sq: Index) -> Option<(&mut Sq, &mut Cq)> {
+        let sq = self.sqs.at_mut(sq)?;
+        let cq = self.cqs.at_mut(sq.cq)?;
+        Some((sq, cq))
+    }
+
+    /// The room that a target has if `before` others take a WQE of its queue first and `cqes` CQEs go to its CQ.
+    #[inline]
+    pub fn room(&mut self, target: &Target, before: usize, cqes: usize) -> Room {
+        match self.receive_queue(target.rss.rq) {
+            Some((rq, cq)) => rq.room(cq, before as u16 + 1, cqes as u32),
+            None => Room::NotReady,
+        }
+    }
+
+    /// Whether a target without room holds the wire (delay drop).
+    pub fn delays(&self, target: &Target) -> bool {
+        self.rqs
+            .at(target.rss.rq)
+            .is_some_and(|rq| rq.features.delay_drop)
+    }
+
+    /// Delivers a frame to a target that has room; otherwise does nothing. Returns the room there was.
+    #[inline(always)]
+    pub fn deliver(&mut self, frame: &ParsedFrame<'_>, now: &Now, target: Target) -> Room {
+        let Some(rq) = self.rqs.at_mut(target.rss.rq) else {
+            return Room::NotReady;
+        };
+        let Some(cq) = self.cqs.at_mut(rq.cq) else {
+            return Room::NotReady;
+        };
+        let room = rq.room(cq, 1, 1);
+        if room == Room::Enough {
+            let info = RxInfo {
+                hash: target.rss.hash,
+                hash_type: target.rss.hash_type,
+                tag: target.tag,
+                ..RxInfo::default()
+            };
+            rq.deliver(cq, &self.regions, frame, now, info);
+        }
+        room
+    }
+
+    /// Whether the program has consumed everything that was received.
+    pub fn are_drained(&mut self) -> bool {
+        let Self { cqs, rqs, .. } = self;
+        rqs.iter()
+            .all(|(_, rq)| cqs.at_mut(rq.cq).is_none_or(Cq::is_drained))
+    }
+
+    /// Puts every receive queue of a dead CQ into error. Send queues find out by themselves.
+    pub fn fail_receive_queues(&mut self, dead: Index) {
+        let Self { cqs, rqs, .. } = self;
+        if let Some(cq) = cqs.at_mut(dead) {
+            for (_, rq) in rqs.iter_mut().filter(|(_, rq)| rq.cq == dead) {
+                rq.fail(cq);
+            }
+        }
+    }
+}

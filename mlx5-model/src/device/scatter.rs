@@ -1,0 +1,181 @@
+//! Receive WQEs: their scatter lists in the program's ring, and the copy of frames into their buffers.
+//!
+//! Imports `cqe` and `memory`. Invariant: nothing is written past a scatter entry, outside a region, or through a key
+//! that the protection domain does not hold.
+
+#![allow(unsafe_code)]
+
+use crate::abi;
+use crate::handles::Index;
+use crate::process::Errno;
+
+use super::cqe::WqeError;
+use super::memory::{Access, Regions, Ring, copy_frame, prefetch, prefetch_for_write};
+
+/// A scatter entry (`mlx5_wqe_data_seg`): byte count, lkey, address, all big-endian.
+const SEGMENT: usize = size_of::<abi::mlx5_wqe_data_seg>();
+/// The largest WQE (`max_rq_desc_sz`).
+pub const MAX_WQE: u32 = 512;
+
+/// Where a receive queue lies in the program's memory, and its format.
+#[derive(Debug, Clone, Copy)]
+pub struct RqLayout {
+    /// Address of the ring.
+    pub ring: u64,
+    /// Address of the doorbell record.
+    pub record: u64,
+    /// Number of WQEs, a power of two.
+    pub count: u32,
+    /// Base-2 logarithm of a WQE's size.
+    pub shift: u32,
+    /// Whether each WQE begins with a signature (`MLX5_WQ_FLAG_SIGNATURE`).
+    pub signature: bool,
+}
+
+/// The ring of a receive queue.
+pub struct ScatterRing {
+    ring: Ring,
+    mask: u16,
+    shift: u32,
+    first_segment: usize,
+    segments: usize,
+}
+
+impl ScatterRing {
+    /// Fails with `EINVAL` for an impossible layout, or as [`Ring::new`].
+    pub fn new(layout: &RqLayout) -> Result<Self, Errno> {
+        let shift_fits =
+            (SEGMENT.trailing_zeros()..=MAX_WQE.trailing_zeros()).contains(&layout.shift);
+        if !layout.count.is_power_of_two() || layout.count > 1 << 15 || !shift_fits {
+            return Err(libc::EINVAL);
+        }
+        let first_segment = usize::from(layout.signature);
+        let segments = (1usize << layout.shift) / SEGMENT;
+        if segments <= first_segment {
+            return Err(libc::EINVAL);
+        }
+        Ok(Self {
+            ring: Ring::new(layout.ring, u64::from(layout.count) << layout.shift)?,
+            mask: (layout.count - 1) as u16,
+            shift: layout.shift,
+            first_segment,
+            segments: segments - first_segment,
+        })
+    }
+
+    /// Where in the ring a WQE begins.
+    #[inline(always)]
+    pub fn wqe(&self, counter: u16) -> usize {
+        usize::from(counter & self.mask) << self.shift
+    }
+
+    /// Prefetches a WQE.
+    #[inline(always)]
+    pub fn prefetch(&self, wqe: usize) {
+        prefetch(self.ring.at(wqe));
+    }
+
+    /// Prefetches the first buffer of a WQE.
+    #[inline(always)]
+    pub fn prefetch_buffer(&self, wqe: usize) {
+        let (_, _, addr) = self.segment(wqe, 0);
+        prefetch_for_write(addr as *const u8);
+    }
+
+    /// Writes a frame as it came: nearly always into one buffer. Returns its length.
+    #[inline(always)]
+    pub fn write_frame(
+        &self,
+        regions: &Regions,
+        pd: Index,
+        wqe: usize,
+        bytes: &[u8],
+    ) -> Result<u32, WqeError> {
+        let (to, room) = self.buffer(regions, pd, wqe, 0, bytes.len())?;
+        if room < bytes.len() {
+            return self.write(regions, pd, wqe, &[bytes]);
+        }
+        // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and the frame is no
+        // longer; a program that accesses them meanwhile races with itself.
+        unsafe { copy_frame(bytes, to) };
+        Ok(bytes.len() as u32)
+    }
+
+    /// Writes `pieces` one after the other. Returns their length.
+    #[cold]
+    pub fn write(
+        &self,
+        regions: &Regions,
+        pd: Index,
+        wqe: usize,
+        pieces: &[&[u8]],
+    ) -> Result<u32, WqeError> {
+        let total: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut left = total;
+        let mut index = 0;
+        let mut room = 0;
+        let mut to = std::ptr::null_mut::<u8>();
+        for piece in pieces {
+            let mut piece = *piece;
+            while !piece.is_empty() {
+                if room == 0 {
+                    (to, room) = self.buffer(regions, pd, wqe, index, left)?;
+                    index += 1;
+                }
+                let len = piece.len().min(room);
+                // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and `len` is no
+                // more; a program that accesses them meanwhile races with itself.
+                unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), to, len) };
+                to = to.wrapping_add(len);
+                room -= len;
+                left -= len;
+                piece = &piece[len..];
+            }
+        }
+        Ok(total as u32)
+    }
+
+    /// Entry `index` of a WQE's scatter list: bytes, lkey, address.
+    #[inline(always)]
+    fn segment(&self, wqe: usize, index: usize) -> (u32, u32, u64) {
+        let at = self
+            .ring
+            .at(wqe + (self.first_segment + index) * SEGMENT)
+            .cast::<u64>();
+        // SAFETY: the 16 bytes lie in the ring, aligned; volatile because the program may be writing a WQE
+        // that it has not posted, and whatever is read is checked before use.
+        let (head, addr) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
+        let head = u64::from_be(head);
+        ((head >> 32) as u32, head as u32, u64::from_be(addr))
+    }
+
+    /// The buffer of entry `index` of a WQE, and how many of the `left` bytes go there.
+    #[inline(always)]
+    fn buffer(
+        &self,
+        regions: &Regions,
+        pd: Index,
+        wqe: usize,
+        index: usize,
+        left: usize,
+    ) -> Result<(*mut u8, usize), WqeError> {
+        if index >= self.segments {
+            return Err(WqeError::TOO_LONG);
+        }
+        let (bytes, lkey, addr) = self.segment(wqe, index);
+        if bytes == 0 && lkey == abi::MLX5_INVALID_LKEY {
+            return Err(WqeError::TOO_LONG);
+        }
+        // PRM "WQE data segment": 31 bits, and zero means all of them.
+        let bytes = if bytes & 0x7fff_ffff == 0 {
+            1 << 31
+        } else {
+            (bytes & 0x7fff_ffff) as usize
+        };
+        let len = bytes.min(left);
+        let to = regions
+            .resolve(lkey, pd, addr, len as u64, Access::Write)
+            .ok_or(WqeError::PROTECTION)?;
+        Ok((to, len))
+    }
+}

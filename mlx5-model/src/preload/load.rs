@@ -1,0 +1,103 @@
+//! The library's start and end in a process.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+
+use crate::device::counters;
+use crate::process::real::{errno, raw, set_errno};
+use crate::settings::{self, Settings};
+use crate::sysfs::{address, presence, run_dir, tree};
+
+use super::overlay::Overlay;
+
+const RUN_DIR: &CStr = c"MLX5_MODEL_DIR";
+
+/// Runs before `main`.
+extern "C" fn load() {
+    // The runtime of a sanitizer or a shell may read errno before main: leave no trace.
+    let errno = errno();
+    if let Err(error) = Settings::from_env().and_then(|settings| start(settings::set(settings))) {
+        eprintln!("mlx5-model: {error}");
+        // Another device than was asked for would be worse than none. Exit handlers belong to a program that has
+        // not begun yet.
+        // SAFETY: no preconditions.
+        unsafe { libc::_exit(2) }
+    }
+    set_errno(errno);
+}
+
+/// Joins or makes the run directory, attaches the counters and activates the shims.
+fn start(settings: &'static Settings) -> Result<(), String> {
+    if settings.devices.is_empty() {
+        return Ok(());
+    }
+    let describe = |what: &str, error: io::Error| format!("{what}: {error}");
+    let inherited = run_dir::inherited();
+    let is_first = inherited.is_none();
+    let dir = match inherited {
+        Some(dir) => dir,
+        None => run_dir::create(|dir| tree::write(dir, settings))?,
+    };
+    presence::attach(&dir);
+    counters::attach(&dir.join("counters")).map_err(|error| describe("counters", error))?;
+    let mut virtual_netdevs = Vec::new();
+    for (index, device) in settings.devices.iter().enumerate() {
+        for (port, number) in device.ports.iter().zip(1..) {
+            if is_first {
+                counters::port(index, number).set_link_up(port.link_up);
+            }
+            if port.netdev.is_none()
+                && let Ok(name) = CString::new(port.ifname.as_str())
+            {
+                virtual_netdevs.push((name, address::virtual_ifindex(index, number)));
+            }
+        }
+    }
+    let dir = CString::new(dir.into_os_string().into_vec())
+        .map_err(|_| "the run directory's path contains a zero byte")?;
+    // The C library's own setenv: shells export one that is not ready before main.
+    // SAFETY: both are C strings, and no other thread runs before main.
+    if unsafe { raw::setenv(RUN_DIR.as_ptr(), dir.as_ptr(), 1) } != 0 {
+        return Err(describe(run_dir::DIR, io::Error::last_os_error()));
+    }
+    // SAFETY: a plain function of a library that stays loaded.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    Overlay {
+        dir: dir.into_bytes(),
+        devices: settings.devices.len(),
+        virtual_netdevs,
+    }
+    .activate();
+    Ok(())
+}
+
+/// In a fork's child: it uses the run directory too, and may outlive its parent.
+extern "C" fn forked() {
+    let errno = errno();
+    if let Some(overlay) = Overlay::get() {
+        let _ = run_dir::join(overlay.path());
+    }
+    set_errno(errno);
+}
+
+/// Runs at exit, after the program's own handlers.
+extern "C" fn unload() {
+    if let Some(overlay) = Overlay::get() {
+        run_dir::leave(overlay.path());
+    }
+}
+
+#[cfg(not(test))]
+#[used]
+// SAFETY: the section holds pointers to functions of this type, run once each when loading.
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
+
+#[cfg(not(test))]
+#[used]
+// SAFETY: as above, when exiting.
+#[unsafe(link_section = ".fini_array")]
+static UNLOAD: extern "C" fn() = unload;

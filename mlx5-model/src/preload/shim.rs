@@ -1,0 +1,32 @@
+//! What every shim is made of.
+
+use crate::process::Errno;
+use crate::process::real::{errno, set_errno};
+
+/// The result of the model's own call: errno is set when it fails and left alone when it succeeds.
+pub fn answer<T>(failed: T, own: impl FnOnce() -> Result<T, Errno>) -> T {
+    let before = errno();
+    match own() {
+        Ok(value) => {
+            set_errno(before);
+            value
+        }
+        Err(error) => {
+            set_errno(error);
+            failed
+        }
+    }
+}
+
+/// Exports a C function under its own name, except to the unit tests' runner.
+macro_rules! export {
+    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
+        $(#[$meta])*
+        ///
+        /// # Safety
+        /// As the C function of that name.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? $body
+    )*};
+}
+pub(super) use export;

@@ -1,0 +1,298 @@
+//! From the environment's two variables to the settings.
+
+use std::cmp::Ordering;
+use std::env::{self, VarError};
+
+use super::device::{MAX_DEVICES, Settings};
+use super::draft::{DeviceDraft, PortDraft};
+use super::keys::{KEYS, Key, KeyScope, Stored, table};
+
+/// Newline-separated wires: the Nth is device `mlx5_<N-1>`, port 1.
+pub const WIRES: &str = "MLX5_MODEL_WIRES";
+/// Newline-separated `key=value`.
+pub const SET: &str = "MLX5_MODEL_SET";
+
+/// What a key's prefix selects: all devices, one, or one port of it.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Prefix {
+    All,
+    Device(usize),
+    Port(usize, usize),
+}
+
+/// Prefix and name of `mlx5_<N>.port<P>.key`, `mlx5_<N>.key` or `key`.
+fn split_prefix(path: &str) -> Option<(Prefix, &str)> {
+    let Some(rest) = path.strip_prefix("mlx5_") else {
+        return Some((Prefix::All, path));
+    };
+    let (device, rest) = rest.split_once('.')?;
+    let device = device.parse().ok()?;
+    let Some(rest) = rest.strip_prefix("port") else {
+        return Some((Prefix::Device(device), rest));
+    };
+    match rest.split_once('.') {
+        Some((port, key)) => match port.parse().ok()? {
+            0 => None,
+            port => Some((Prefix::Port(device, port), key)),
+        },
+        // `ports` itself begins with `port`.
+        None => (rest == "s").then_some((Prefix::Device(device), "ports")),
+    }
+}
+
+impl Settings {
+    /// The settings of the environment.
+    pub fn from_env() -> Result<Settings, String> {
+        let read = |name: &str| match env::var(name) {
+            Ok(value) => Ok(value),
+            Err(VarError::NotPresent) => Ok(String::new()),
+            Err(VarError::NotUnicode(_)) => {
+                Err(format!("{name} is not UTF-8; set it to UTF-8 text"))
+            }
+        };
+        Settings::parse(&read(WIRES)?, &read(SET)?)
+    }
+
+    /// The settings of the two variables' values. An error names the key, the value, and the valid values.
+    pub fn parse(wires: &str, set: &str) -> Result<Settings, String> {
+        let (wires, set) = (lines(wires), lines(set));
+        let mut settings = Settings {
+            enforce_caps: true,
+            ..Settings::default()
+        };
+        if wires.is_empty() {
+            return match set.first() {
+                None => Ok(settings),
+                Some(line) => Err(format!(
+                    "{SET} has \"{line}\", but {WIRES} is empty; add a wire to it"
+                )),
+            };
+        }
+        if wires.len() > MAX_DEVICES {
+            return Err(format!(
+                "{WIRES} has {} wires, more than the {MAX_DEVICES} devices that are possible; remove some",
+                wires.len()
+            ));
+        }
+        let mut assignments = set
+            .iter()
+            .map(|line| Assignment::parse(line, wires.len()))
+            .collect::<Result<Vec<_>, _>>()?;
+        // The more specific assignment wins, in any order; `ports` comes before all others, which may name the ports.
+        assignments.sort_by(|a, b| a.prefix.partial_cmp(&b.prefix).unwrap_or(Ordering::Equal));
+        let (of_ports, others): (Vec<_>, Vec<_>) = assignments
+            .into_iter()
+            .partition(|assignment| assignment.key.name == "ports");
+        let new_draft = |_: &&str| DeviceDraft {
+            ports: 1,
+            ..DeviceDraft::default()
+        };
+        let mut drafts: Vec<DeviceDraft> = wires.iter().map(new_draft).collect();
+        for assignment in of_ports {
+            assignment.apply(&mut settings, &mut drafts)?;
+        }
+        for (draft, wire) in drafts.iter_mut().zip(wires) {
+            draft.port = vec![PortDraft::default(); draft.ports];
+            draft.port[0].wire = Some(wire.to_owned());
+        }
+        for assignment in others {
+            assignment.apply(&mut settings, &mut drafts)?;
+        }
+        settings.devices = drafts
+            .into_iter()
+            .enumerate()
+            .map(|(index, draft)| draft.finish(index))
+            .collect::<Result<_, _>>()?;
+        Ok(settings)
+    }
+}
+
+fn lines(value: &str) -> Vec<&str> {
+    let lines = value.lines().map(str::trim);
+    lines.filter(|line| !line.is_empty()).collect()
+}
+
+/// One `key=value` whose key is known and whose value is not parsed yet.
+struct Assignment<'a> {
+    line: &'a str,
+    prefix: Prefix,
+    key: &'static Key,
+    value: &'a str,
+}
+
+impl<'a> Assignment<'a> {
+    fn parse(line: &'a str, devices: usize) -> Result<Self, String> {
+        let (path, value) = line
+            .split_once('=')
+            .ok_or_else(|| format!("\"{line}\" in {SET} is not an assignment; write key=value"))?;
+        let (path, value) = (path.trim(), value.trim());
+        let unknown = || {
+            format!(
+                "unknown key \"{path}\" in {SET}; write mlx5_0.<key> for one device, mlx5_0.port1.<key> for one port, with one of these keys:{}",
+                table()
+            )
+        };
+        let (prefix, name) = split_prefix(path).ok_or_else(unknown)?;
+        let key = KEYS
+            .iter()
+            .find(|key| key.name == name)
+            .ok_or_else(unknown)?;
+        if let Prefix::Device(device) | Prefix::Port(device, _) = prefix
+            && device >= devices
+        {
+            return Err(format!(
+                "{path}: there is no mlx5_{device}, because {WIRES} has {devices} wire(s); add wires or name a lower device"
+            ));
+        }
+        match (&key.scope, prefix) {
+            (KeyScope::Model(_), Prefix::Device(_) | Prefix::Port(..)) => Err(format!(
+                "{path}: \"{name}\" applies to the whole model; write {name}={value}"
+            )),
+            (KeyScope::Device(_), Prefix::Port(device, _)) => Err(format!(
+                "{path}: \"{name}\" applies to a device; write mlx5_{device}.{name}={value}"
+            )),
+            _ => Ok(Self {
+                line,
+                prefix,
+                key,
+                value,
+            }),
+        }
+    }
+
+    /// Parses the value and stores it wherever the prefix says.
+    fn apply(&self, settings: &mut Settings, drafts: &mut [DeviceDraft]) -> Stored {
+        let describe =
+            |error: String| format!("{}: {error}; valid values: {}", self.line, self.key.takes);
+        if let KeyScope::Model(store) = self.key.scope {
+            return store(settings, self.value).map_err(describe);
+        }
+        for (index, draft) in drafts.iter_mut().enumerate() {
+            if let Prefix::Device(device) | Prefix::Port(device, _) = self.prefix
+                && device != index
+            {
+                continue;
+            }
+            match self.key.scope {
+                KeyScope::Model(_) => {}
+                KeyScope::Device(store) => store(draft, self.value).map_err(describe)?,
+                KeyScope::Port(store) => {
+                    let ports = draft.port.len();
+                    let range = match self.prefix {
+                        Prefix::Port(_, port) if port > ports => {
+                            return Err(format!(
+                                "{}: mlx5_{index} has {ports} port(s); set mlx5_{index}.ports to have more",
+                                self.line
+                            ));
+                        }
+                        Prefix::Port(_, port) => port - 1..port,
+                        _ => 0..ports,
+                    };
+                    for port in &mut draft.port[range] {
+                        store(port, self.value).map_err(describe)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::DeviceSettings;
+
+    fn device(set: &str) -> DeviceSettings {
+        Settings::parse("loopback", set)
+            .expect("good settings")
+            .devices
+            .remove(0)
+    }
+
+    #[test]
+    fn no_settings_are_inert() {
+        assert!(Settings::parse("", "").expect("inert").devices.is_empty());
+        assert!(Settings::parse("", "rate=10").is_err());
+        assert!(Settings::parse(&"loopback\n".repeat(MAX_DEVICES), "").is_ok());
+        assert!(Settings::parse(&"loopback\n".repeat(MAX_DEVICES + 1), "").is_err());
+    }
+
+    #[test]
+    fn nth_wire_is_nth_device() {
+        let settings = Settings::parse("loopback\n\n loopback \n", "").expect("two");
+        let names: Vec<_> = settings
+            .devices
+            .iter()
+            .map(|device| device.name.as_str())
+            .collect();
+        assert_eq!(names, ["mlx5_0", "mlx5_1"]);
+        assert!(settings.enforce_caps);
+    }
+
+    #[test]
+    fn the_more_specific_key_wins_in_any_order() {
+        let settings = Settings::parse(
+            "loopback\nloopback",
+            "mlx5_1.scatter_fcs=true\nscatter_fcs=false\nmlx5_0.port1.rate=10\nrate=25",
+        )
+        .expect("good");
+        assert!(!settings.devices[0].caps.scatter_fcs);
+        assert!(settings.devices[1].caps.scatter_fcs);
+        assert_eq!(settings.devices[0].ports[0].rate_gbps, 10);
+        assert_eq!(settings.devices[1].ports[0].rate_gbps, 25);
+    }
+
+    #[test]
+    fn second_port_has_its_own_wire() {
+        let two = device(
+            "mlx5_0.port2.wire=loopback\nmlx5_0.ports=2\nmlx5_0.port2.mac=02:00:00:00:00:07",
+        );
+        assert_eq!(two.ports.len(), 2);
+        assert_eq!(two.ports[1].mac, [2, 0, 0, 0, 0, 7]);
+        assert_eq!(two.ports[1].ifname, "mlx5_0p2");
+        let error = Settings::parse("loopback", "mlx5_0.ports=2").expect_err("no wire");
+        assert!(error.contains("mlx5_0.port2.wire"), "{error}");
+    }
+
+    #[test]
+    fn errors_name_the_key_and_the_valid_values() {
+        for (set, says) in [
+            ("colour=red", "unknown key \"colour\""),
+            ("colour=red", "max_ind_table_log"),
+            ("rate=33", "rate=33"),
+            ("rate=33", "25, 40"),
+            ("mlx5_3.cpu=1", "there is no mlx5_3"),
+            ("mlx5_0.caps=all", "whole model"),
+            ("mlx5_0.port1.cpu=1", "mlx5_0.cpu=1"),
+            ("mlx5_0.port2.rate=10", "mlx5_0.ports"),
+            ("mlx5_0.port0.rate=10", "unknown key"),
+            ("caps", "write key=value"),
+            ("max_ind_table_log=14", "0 to 13"),
+            ("mac=1:2:3:4:5:6", "not a MAC"),
+            (
+                "fault=fire@ms=1",
+                "fault=fire@ms=1: \"fire\" is not a fault",
+            ),
+            (
+                "mlx5_0.fault=device_fatal:port=2@ms=1",
+                "there is no port 2",
+            ),
+        ] {
+            let error = Settings::parse("loopback", set).expect_err(set);
+            assert!(error.contains(says), "{set}: {error}");
+        }
+    }
+
+    #[test]
+    fn readme_lists_every_key() {
+        let readme = include_str!("../../README.md");
+        for key in KEYS {
+            let row = format!(
+                "| `{}` | {} | {} | {} |",
+                key.name, key.takes, key.default, key.meaning
+            );
+            assert!(readme.contains(&row), "README.md lacks:\n{row}");
+        }
+    }
+}

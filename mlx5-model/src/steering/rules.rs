@@ -1,0 +1,566 @@
+//! The rules of a port, and where they send a frame.
+//!
+//! Imports `table`, `targets` and `tir`. The order of tables is the driver's: sniffer rules see everything beside the
+//! others; NORMAL rules go by priority, those for group addresses only in a last priority of their own; then come the
+//! host's own stack, and ALL_DEFAULT and MC_DEFAULT. A rule whose action is the default miss ends the NORMAL ones for
+//! its frames: they go on to the host's stack.
+//!
+//! Invariants: all targets of a frame are known before anything is delivered, so that a wire that waits never
+//! delivers to some of them; the first table with a matching entry decides where a frame goes, unless the entry says
+//! DONT_TRAP.
+
+use crate::frame::{ParsedFrame, kind};
+use crate::handles::Slab;
+use crate::process::Errno;
+
+use super::matching::Match;
+use super::table::{Action, Destination, FlowTable, TableId, add_use, remove_use};
+use super::targets::{Target, Targets};
+use super::tir::{RssResult, Tir};
+
+/// What the rules decide for a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes to the targets.
+    Deliver,
+    /// A rule drops it.
+    Drop,
+    /// A rule passes it to the host's stack.
+    Host,
+    /// No rule matches: it goes to the host's stack, or nowhere.
+    Miss,
+}
+
+/// What the fast path decides for a frame.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum FastMatch {
+    /// The frame goes to one queue.
+    One(Target),
+    /// No rule matches.
+    Miss,
+    /// Only [`Steering::resolve`] can decide.
+    #[default]
+    Undecided,
+}
+
+/// An entry of the fast path: it matches kinds only and has one destination.
+#[derive(Debug, Clone, Copy)]
+struct FastEntry {
+    kinds: u32,
+    tag: u32,
+    to: Destination,
+}
+
+/// The rules of a port.
+#[derive(Debug)]
+pub struct Steering {
+    sniffers: Vec<(Destination, u32)>,
+    tables: Vec<FlowTable>,
+    /// The first entries, in order, as far as the fast path can match them. It matches all rules of a capture that
+    /// spreads all traffic.
+    fast: Vec<FastEntry>,
+    /// Whether that is all of them.
+    all_fast: bool,
+    /// The port's own address, whose frames the host's stack takes.
+    mac: [u8; 6],
+}
+
+impl Steering {
+    /// A port without rules.
+    pub fn new(mac: [u8; 6]) -> Self {
+        Self {
+            sniffers: Vec::new(),
+            tables: Vec::new(),
+            fast: Vec::new(),
+            all_fast: true,
+            mac,
+        }
+    }
+
+    /// Whether there are no rules.
+    pub fn is_empty(&self) -> bool {
+        self.sniffers.is_empty() && self.tables.is_empty()
+    }
+
+    /// Whether there are sniffer rules, which see sent frames.
+    #[inline]
+    pub fn has_sniffers(&self) -> bool {
+        !self.sniffers.is_empty()
+    }
+
+    /// Adds a sniffer rule.
+    pub fn add_sniffer(&mut self, to: Destination) {
+        add_use(&mut self.sniffers, to);
+        self.rebuild_fast_path();
+    }
+
+    /// Removes a sniffer rule.
+    pub fn remove_sniffer(&mut self, to: Destination) {
+        remove_use(&mut self.sniffers, to);
+        self.rebuild_fast_path();
+    }
+
+    /// Adds a rule. Fails as [`FlowTable::add`] does.
+    pub fn add(&mut self, id: TableId, rule: &Match, action: Action) -> Result<(), Errno> {
+        let at = self.tables.partition_point(|table| table.id < id);
+        if self.tables.get(at).is_none_or(|table| table.id != id) {
+            let entries = Vec::new();
+            self.tables.insert(at, FlowTable { id, entries });
+        }
+        let added = self.tables[at].add(rule, action);
+        self.rebuild_fast_path();
+        added
+    }
+
+    /// Removes a rule.
+    pub fn remove(&mut self, id: TableId, rule: &Match, action: Action) {
+        for table in self.tables.iter_mut().filter(|table| table.id == id) {
+            table.remove(rule, action);
+        }
+        self.tables.retain(|table| !table.entries.is_empty());
+        self.rebuild_fast_path();
+    }
+
+    fn rebuild_fast_path(&mut self) {
+        self.fast.clear();
+        self.all_fast = false;
+        if self.has_sniffers() {
+            return;
+        }
+        for table in &self.tables {
+            if !table.id.is_final() {
+                return;
+            }
+            for entry in &table.entries {
+                let ([(to, _)], 0, []) = (&entry.to[..], entry.host, &entry.counters[..]) else {
+                    return;
+                };
+                let Some(kinds) = entry.rule.only_kinds() else {
+                    return;
+                };
+                let tag = entry.tag.unwrap_or(0);
+                let to = *to;
+                self.fast.push(FastEntry { kinds, tag, to });
+            }
+        }
+        self.all_fast = true;
+    }
+
+    /// Where a received frame goes, if the fast path can decide. The result stays in registers: see `Rq::deliver`.
+    #[inline(always)]
+    pub fn resolve_fast(&self, frame: &ParsedFrame<'_>, tirs: &Slab<Tir>) -> FastMatch {
+        match self
+            .fast
+            .iter()
+            .find(|entry| frame.kinds & entry.kinds == entry.kinds)
+        {
+            Some(entry) => match select(entry.to, frame, tirs) {
+                Some(rss) => FastMatch::One(Target {
+                    rss,
+                    tag: entry.tag,
+                }),
+                None => FastMatch::Undecided,
+            },
+            None if self.all_fast => FastMatch::Miss,
+            None => FastMatch::Undecided,
+        }
+    }
+
+    /// Where a received frame goes.
+    pub fn resolve(
+        &self,
+        frame: &ParsedFrame<'_>,
+        tirs: &Slab<Tir>,
+        targets: &mut Targets,
+    ) -> Verdict {
+        targets.clear();
+        for (to, _) in &self.sniffers {
+            forward(*to, 0, frame, tirs, targets);
+        }
+        let mut to_host = false;
+        let mut verdict = if !targets.is_empty() {
+            Verdict::Deliver
+        } else {
+            Verdict::Miss
+        };
+        for table in &self.tables {
+            if table.id == TableId::Leftovers && self.host_takes(frame) {
+                break;
+            }
+            if table.id != TableId::Leftovers && to_host {
+                continue;
+            }
+            let Some(entry) = table.entries.iter().find(|entry| entry.rule.matches(frame)) else {
+                continue;
+            };
+            for (to, _) in &entry.to {
+                forward(*to, entry.tag.unwrap_or(0), frame, tirs, targets);
+            }
+            for (counters, _) in &entry.counters {
+                targets.count_in(*counters);
+            }
+            let traps = !matches!(table.id, TableId::Normal { traps: false, .. });
+            to_host = entry.host > 0;
+            if !targets.is_empty() {
+                verdict = Verdict::Deliver;
+            } else if to_host {
+                verdict = Verdict::Host;
+            } else if entry.drop || traps {
+                verdict = Verdict::Drop;
+            }
+            if !to_host && (traps || entry.drop) {
+                break;
+            }
+        }
+        verdict
+    }
+
+    /// Where a sent frame goes: only sniffers see it.
+    pub fn resolve_sent(&self, frame: &ParsedFrame<'_>, tirs: &Slab<Tir>, targets: &mut Targets) {
+        targets.clear();
+        for (to, _) in &self.sniffers {
+            forward(*to, 0, frame, tirs, targets);
+        }
+    }
+
+    /// Whether the driver's own rules pass a frame to the netdev: its address and broadcast.
+    fn host_takes(&self, frame: &ParsedFrame<'_>) -> bool {
+        frame
+            .bytes
+            .get(..6)
+            .is_some_and(|to| to == self.mac || to == [0xff; 6])
+    }
+}
+
+/// The match of MC_DEFAULT, and the other half of ALL_DEFAULT.
+pub fn leftovers(multicast: bool) -> Match {
+    Match::kinds(if multicast {
+        kind::MULTICAST
+    } else {
+        kind::UNICAST
+    })
+}
+
+#[inline(always)]
+fn select(to: Destination, frame: &ParsedFrame<'_>, tirs: &Slab<Tir>) -> Option<RssResult> {
+    match to {
+        Destination::Rq(rq) => Some(RssResult {
+            rq,
+            hash: 0,
+            hash_type: 0,
+        }),
+        Destination::Tir(tir) => tirs.at(tir).map(|tir| tir.select(frame)),
+    }
+}
+
+fn forward(
+    to: Destination,
+    tag: u32,
+    frame: &ParsedFrame<'_>,
+    tirs: &Slab<Tir>,
+    targets: &mut Targets,
+) {
+    if let Some(rss) = select(to, frame, tirs) {
+        targets.push(Target { rss, tag });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::flow_spec::parse;
+    use super::super::flow_spec::tests::*;
+    use super::super::table::Fate;
+    use super::*;
+    use crate::handles::Index;
+    use crate::handles::ObjectKind;
+    use wqcap_rss::FrameClass;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+    fn frame(to: [u8; 6], protocol: u8) -> Vec<u8> {
+        let mut frame = to.to_vec();
+        frame.extend([2, 0, 0, 0, 0, 2, 8, 0]);
+        frame.extend([
+            0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
+        frame.extend([
+            0x30, 0, 0, 53, 0, 20, 0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 0, 0, 0,
+        ]);
+        frame
+    }
+
+    struct Rules(Steering);
+
+    impl Rules {
+        fn new() -> Self {
+            Self(Steering::new(MAC))
+        }
+        fn add(&mut self, priority: u16, specs: &[Vec<u8>], rq: Index) -> Result<(), Errno> {
+            self.put(
+                TableId::Normal {
+                    priority,
+                    traps: true,
+                },
+                specs,
+                Some(rq),
+            )
+        }
+        fn put(
+            &mut self,
+            table: TableId,
+            specs: &[Vec<u8>],
+            rq: Option<Index>,
+        ) -> Result<(), Errno> {
+            let parsed = parse(&specs.concat(), specs.len() as u8, ALL)?;
+            let action = Action {
+                fate: rq.map_or(Fate::Drop, |rq| Fate::Forward(Destination::Rq(rq))),
+                tag: parsed.tag,
+                counters: None,
+            };
+            self.0.add(table, &parsed.rule, action)
+        }
+        fn targets(&self, bytes: &[u8]) -> (Verdict, Vec<(Index, u32)>) {
+            let tirs = Slab::new(ObjectKind::Tir, 1);
+            let mut targets = Targets::default();
+            let class = FrameClass::of(bytes);
+            let arrival = ParsedFrame::new(bytes, &class, 0);
+            let verdict = self.0.resolve(&arrival, &tirs, &mut targets);
+            match self.0.resolve_fast(&arrival, &tirs) {
+                FastMatch::One(target) => {
+                    assert_eq!(verdict, Verdict::Deliver);
+                    assert_eq!(targets.as_slice(), [target]);
+                }
+                FastMatch::Miss => assert_eq!(verdict, Verdict::Miss),
+                FastMatch::Undecided => {}
+            }
+            let list = targets
+                .as_slice()
+                .iter()
+                .map(|target| (target.rss.rq, target.tag));
+            (verdict, list.collect())
+        }
+    }
+
+    const UDP: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+    #[test]
+    fn the_seven_profiles_separate() {
+        let mut rules = Rules::new();
+        rules.add(2, &[eth_any()], 2).unwrap();
+        rules
+            .add(0, &[eth_any(), ipv4_any(), udp_any()], 0)
+            .unwrap();
+        rules.add(1, &[eth_any(), ipv4_any()], 1).unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(0, 0)]);
+        assert_eq!(rules.targets(&frame(UDP, 6)).1, [(1, 0)]);
+        let mut arp = frame(UDP, 6);
+        arp[13] = 6;
+        assert_eq!(rules.targets(&arp).1, [(2, 0)]);
+        assert_eq!(rules.targets(&[0; 14]).1, [(2, 0)]);
+    }
+
+    #[test]
+    fn equal_rules_to_two_queues_duplicate_and_to_one_are_counted() {
+        let mut rules = Rules::new();
+        let place = TableId::Normal {
+            priority: 3,
+            traps: true,
+        };
+        for rq in [1, 1, 2] {
+            rules.add(3, &[ipv4_any(), tag(7)], rq).unwrap();
+        }
+        assert_eq!(rules.targets(&frame(UDP, 6)).1, [(1, 7), (2, 7)]);
+        let rule = parse(&ipv4_any(), 1, ALL).unwrap().rule;
+        let action = |rq| Action {
+            fate: Fate::Forward(Destination::Rq(rq)),
+            tag: Some(7),
+            counters: None,
+        };
+        rules.0.remove(place, &rule, action(1));
+        assert_eq!(rules.targets(&frame(UDP, 6)).1, [(1, 7), (2, 7)]);
+        rules.0.remove(place, &rule, action(1));
+        assert_eq!(rules.targets(&frame(UDP, 6)).1, [(2, 7)]);
+        rules.0.remove(place, &rule, action(2));
+        assert!(rules.0.is_empty());
+        assert_eq!(rules.targets(&frame(UDP, 6)), (Verdict::Miss, vec![]));
+    }
+
+    #[test]
+    fn conflicting_entries_are_refused() {
+        let mut rules = Rules::new();
+        rules.add(0, &[ipv4_any(), tag(7)], 1).unwrap();
+        assert_eq!(rules.add(0, &[ipv4_any(), tag(8)], 1), Err(libc::EEXIST));
+        assert_eq!(rules.add(0, &[ipv4_any()], 2), Ok(()), "takes that tag");
+        rules.add(2, &[ipv4_any()], 1).unwrap();
+        assert_eq!(rules.add(2, &[ipv4_any(), tag(7)], 1), Err(libc::EEXIST));
+        let place = TableId::Normal {
+            priority: 0,
+            traps: true,
+        };
+        assert_eq!(
+            rules.put(place, &[ipv4_any(), tag(7)], None),
+            Err(libc::EEXIST)
+        );
+        assert_eq!(rules.add(1, &[ipv4_any(), tag(8)], 1), Ok(()));
+    }
+
+    #[test]
+    fn dropped_frames_go_nowhere_else() {
+        let mut rules = Rules::new();
+        rules
+            .put(
+                TableId::Normal {
+                    priority: 0,
+                    traps: true,
+                },
+                &[ipv4_any(), udp_any()],
+                None,
+            )
+            .unwrap();
+        rules.add(1, &[eth_any()], 5).unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)), (Verdict::Drop, vec![]));
+        assert_eq!(rules.targets(&frame(UDP, 6)).1, [(5, 0)]);
+    }
+
+    #[test]
+    fn frames_passed_to_the_host_also_reach_the_leftovers() {
+        let mut rules = Rules::new();
+        let table = |priority| TableId::Normal {
+            priority,
+            traps: true,
+        };
+        let host = Action {
+            fate: Fate::Host,
+            tag: None,
+            counters: Some(3),
+        };
+        let udp = parse(&[ipv4_any(), udp_any()].concat(), 2, ALL).unwrap();
+        rules.0.add(table(1), &udp.rule, host).unwrap();
+        rules.add(2, &[eth_any()], 5).unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)), (Verdict::Host, vec![]));
+        assert_eq!(rules.targets(&frame(UDP, 6)).1, [(5, 0)]);
+        rules.add(0, &[eth_any()], 6).unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(6, 0)], "matched before");
+        rules.0.remove(
+            table(0),
+            &parse(&eth_any(), 1, ALL).unwrap().rule,
+            Action {
+                fate: Fate::Forward(Destination::Rq(6)),
+                tag: None,
+                counters: None,
+            },
+        );
+        let left = Action {
+            fate: Fate::Forward(Destination::Rq(7)),
+            tag: None,
+            counters: None,
+        };
+        rules
+            .0
+            .add(TableId::Leftovers, &leftovers(false), left)
+            .unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(7, 0)]);
+        assert_eq!(rules.targets(&frame(MAC, 17)), (Verdict::Host, vec![]));
+        rules.0.remove(table(1), &udp.rule, host);
+        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(5, 0)]);
+    }
+
+    #[test]
+    fn what_is_not_trapped_is_passed_on() {
+        let mut rules = Rules::new();
+        rules
+            .put(
+                TableId::Normal {
+                    priority: 4,
+                    traps: false,
+                },
+                &[eth_any()],
+                Some(1),
+            )
+            .unwrap();
+        assert_eq!(
+            rules.targets(&frame(UDP, 17)),
+            (Verdict::Deliver, vec![(1, 0)])
+        );
+        rules.add(4, &[eth_any()], 2).unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(1, 0), (2, 0)]);
+    }
+
+    #[test]
+    fn sniffers_copy_and_leftovers_take_what_the_host_does_not() {
+        let mut rules = Rules::new();
+        rules.0.add_sniffer(Destination::Rq(9));
+        let to = |rq| Action {
+            fate: Fate::Forward(Destination::Rq(rq)),
+            tag: None,
+            counters: None,
+        };
+        for multicast in [true, false] {
+            rules
+                .0
+                .add(TableId::Leftovers, &leftovers(multicast), to(1))
+                .unwrap();
+        }
+        rules
+            .0
+            .add(TableId::Leftovers, &leftovers(true), to(2))
+            .unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(9, 0), (1, 0)]);
+        assert_eq!(
+            rules.targets(&frame([1, 0, 0x5e, 0, 0, 1], 17)).1,
+            [(9, 0), (1, 0), (2, 0)]
+        );
+        assert_eq!(rules.targets(&frame(MAC, 17)).1, [(9, 0)]);
+        assert_eq!(rules.targets(&frame([0xff; 6], 17)).1, [(9, 0)]);
+        rules.0.remove_sniffer(Destination::Rq(9));
+        assert_eq!(rules.targets(&frame(MAC, 17)), (Verdict::Miss, vec![]));
+    }
+
+    #[test]
+    fn multicast_rules_come_after_all_priorities() {
+        let mut rules = Rules::new();
+        let group = [1, 0, 0x5e, 0, 0, 1];
+        rules
+            .put(TableId::Multicast, &[eth_to(group)], Some(1))
+            .unwrap();
+        assert_eq!(rules.targets(&frame(group, 17)).1, [(1, 0)]);
+        rules.add(15, &[eth_any()], 2).unwrap();
+        assert_eq!(rules.targets(&frame(group, 17)).1, [(2, 0)]);
+    }
+
+    #[test]
+    fn fields_are_compared_under_their_masks() {
+        let mut rules = Rules::new();
+        let address = |last: u8, mask: u8| {
+            let (mut value, mut masks) = ([0; 12], [0; 12]);
+            value[4..8].copy_from_slice(&[10, 0, 0, last]);
+            masks[4..8].copy_from_slice(&[255, 255, 255, mask]);
+            spec(0x30, &value, &masks)
+        };
+        rules.add(0, &[address(3, 255)], 1).unwrap();
+        rules.add(1, &[address(2, 0xfe)], 2).unwrap();
+        assert_eq!(
+            rules.targets(&frame(UDP, 17)).1,
+            [(2, 0)],
+            "10.0.0.2 is 10.0.0.3 but for a bit"
+        );
+        rules
+            .add(
+                0,
+                &[address(2, 255), spec(0x41, &[0, 53, 0, 0], &[0xff; 4])],
+                3,
+            )
+            .unwrap();
+        rules
+            .add(
+                0,
+                &[
+                    address(2, 255),
+                    spec(0x41, &[0, 53, 0, 0], &[0xff, 0xff, 0, 0]),
+                ],
+                4,
+            )
+            .unwrap();
+        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(4, 0)]);
+    }
+}

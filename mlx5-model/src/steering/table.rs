@@ -1,0 +1,169 @@
+//! Flow tables: what rules do, and the entries that they share.
+//!
+//! Imports `matching`. Invariant: within a table the criteria installed first win.
+
+use crate::handles::Index;
+use crate::process::Errno;
+
+use super::matching::Match;
+
+/// Where a rule sends frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destination {
+    /// By an RSS QP's hash and table.
+    Tir(Index),
+    /// To a RAW_PACKET QP's own receive queue.
+    Rq(Index),
+}
+
+/// The table of a rule; tables are tried in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TableId {
+    /// NORMAL rules. Within a priority, DONT_TRAP rules come first.
+    Normal {
+        priority: u16,
+        /// Whether matching frames are not passed on.
+        traps: bool,
+    },
+    /// NORMAL rules for group addresses only.
+    Multicast,
+    /// ALL_DEFAULT and MC_DEFAULT.
+    Leftovers,
+}
+
+impl TableId {
+    /// Whether a matching entry decides where a frame goes, for every frame.
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Normal { traps, .. } => traps,
+            Self::Multicast => true,
+            Self::Leftovers => false,
+        }
+    }
+}
+
+/// What a rule does with its frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Forward(Destination),
+    Drop,
+    /// They go to the host's stack, and to the tables behind it.
+    Host,
+}
+
+/// What a rule does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Action {
+    pub fate: Fate,
+    /// The explicit flow tag.
+    pub tag: Option<u32>,
+    /// The flow counters.
+    pub counters: Option<Index>,
+}
+
+/// A flow table entry, which rules with equal matches share.
+#[derive(Debug)]
+pub struct FlowEntry {
+    pub rule: Match,
+    pub drop: bool,
+    pub tag: Option<u32>,
+    /// Destinations, each with its number of rules.
+    pub to: Vec<(Destination, u32)>,
+    /// Number of rules that drop.
+    drops: u32,
+    /// Number of rules that pass frames to the host's stack.
+    pub host: u32,
+    /// Flow counters, each with its number of rules.
+    pub counters: Vec<(Index, u32)>,
+}
+
+impl FlowEntry {
+    fn is_empty(&self) -> bool {
+        self.to.is_empty() && self.drops == 0 && self.host == 0
+    }
+}
+
+/// A flow table.
+#[derive(Debug)]
+pub struct FlowTable {
+    pub id: TableId,
+    pub entries: Vec<FlowEntry>,
+}
+
+impl FlowTable {
+    /// Adds a rule. Fails with `EEXIST` if the entry with the same match drops where this forwards, or the other way
+    /// round, or has another explicit tag.
+    pub fn add(&mut self, rule: &Match, action: Action) -> Result<(), Errno> {
+        let drop = action.fate == Fate::Drop;
+        let at = match self.entries.iter().position(|entry| entry.rule == *rule) {
+            Some(at) => at,
+            None => {
+                // Entries of the same criteria are grouped, in the order of their first ones.
+                let group = self
+                    .entries
+                    .iter()
+                    .rposition(|entry| entry.rule.same_criteria(rule));
+                let at = group.map_or(self.entries.len(), |last| last + 1);
+                let entry = FlowEntry {
+                    rule: rule.clone(),
+                    drop,
+                    tag: action.tag,
+                    to: Vec::new(),
+                    drops: 0,
+                    host: 0,
+                    counters: Vec::new(),
+                };
+                self.entries.insert(at, entry);
+                at
+            }
+        };
+        let Some(entry) = self.entries.get_mut(at) else {
+            return Err(libc::ENOMEM);
+        };
+        // `check_conflicting_ftes`: a rule without a tag takes the one of the entry.
+        let other_tag = action.tag.is_some_and(|tag| entry.tag.unwrap_or(0) != tag);
+        if entry.drop != drop || other_tag {
+            return Err(libc::EEXIST);
+        }
+        match action.fate {
+            Fate::Forward(to) => add_use(&mut entry.to, to),
+            Fate::Drop => entry.drops += 1,
+            Fate::Host => entry.host += 1,
+        }
+        if let Some(counters) = action.counters {
+            add_use(&mut entry.counters, counters);
+        }
+        Ok(())
+    }
+
+    /// Removes a rule.
+    pub fn remove(&mut self, rule: &Match, action: Action) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.rule == *rule) {
+            match action.fate {
+                Fate::Forward(to) => remove_use(&mut entry.to, to),
+                Fate::Drop => entry.drops = entry.drops.saturating_sub(1),
+                Fate::Host => entry.host = entry.host.saturating_sub(1),
+            }
+            if let Some(counters) = action.counters {
+                remove_use(&mut entry.counters, counters);
+            }
+        }
+        self.entries.retain(|entry| !entry.is_empty());
+    }
+}
+
+/// Adds a use of `one` to a list of numbers of uses.
+pub fn add_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
+    match list.iter_mut().find(|(known, _)| *known == one) {
+        Some((_, times)) => *times += 1,
+        None => list.push((one, 1)),
+    }
+}
+
+/// Removes a use of `one`.
+pub fn remove_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
+    for (_, times) in list.iter_mut().filter(|(known, _)| *known == one) {
+        *times = times.saturating_sub(1);
+    }
+    list.retain(|(_, times)| *times > 0);
+}

@@ -1,0 +1,131 @@
+//! Files whose value changes: rendered when they are opened.
+
+use std::sync::atomic::Ordering;
+
+use crate::device::counters::{self, CounterValue, FILES};
+use crate::settings::{MAX_DEVICES, MAX_PORTS};
+
+use super::address::{device_at, virtual_netdev};
+
+/// Files of `delay_drop` in debugfs whose value changes, with what they show.
+pub const DELAY_DROP_FILES: [(&str, CounterValue); 2] = [
+    ("num_timeout_events", |port| {
+        port.delay_drop_timeouts.load(Ordering::Relaxed)
+    }),
+    ("num_rqs", |port| {
+        port.delay_drop_queues.load(Ordering::Relaxed)
+    }),
+];
+
+/// Files that follow the link: name, value while it is up, value while it is down, as drivers/infiniband/core/sysfs.c
+/// and net/core/net-sysfs.c write them.
+const LINK_FILES: [(&str, &str, &str); 4] = [
+    ("state", "4: ACTIVE\n", "1: DOWN\n"),
+    ("phys_state", "5: LinkUp\n", "3: Disabled\n"),
+    ("carrier", "1\n", "0\n"),
+    ("operstate", "up\n", "down\n"),
+];
+
+/// Whether a file of this name may have a value that changes. Cheap, and wrong only in being too
+/// generous: it decides whether an open is examined further.
+pub fn may_be_live(name: &str) -> bool {
+    LINK_FILES.iter().any(|(file, ..)| *file == name)
+        || FILES.iter().any(|(_, file, _)| *file == name)
+        || DELAY_DROP_FILES.iter().any(|(file, _)| *file == name)
+}
+
+/// The value of a file, by its canonical path below the run directory, if it is one that changes.
+pub fn render(path: &str) -> Option<String> {
+    let mut parts = path.rsplit('/');
+    let name = parts.next()?;
+    let mut directory = parts.next()?;
+    if directory == "delay_drop" {
+        let (_, value) = DELAY_DROP_FILES.iter().find(|(file, _)| *file == name)?;
+        let device = device_at(parts.next()?).filter(|device| *device < MAX_DEVICES)?;
+        return Some(format!("{}\n", value(counters::port(device, 1))));
+    }
+    let counter = FILES
+        .iter()
+        .find(|(group, file, _)| *file == name && group.directory() == directory);
+    if counter.is_some() {
+        directory = parts.next()?;
+    }
+    let (device, port) = match parts.next()? {
+        // .../infiniband/mlx5_<N>/ports/<P>
+        "ports" => {
+            let device = parts.next()?.strip_prefix("mlx5_")?.parse().ok()?;
+            (device, directory.parse().ok()?)
+        }
+        // .../net/<a virtual interface>
+        "net" => virtual_netdev(directory)?,
+        _ => return None,
+    };
+    if device >= MAX_DEVICES || !(1..=MAX_PORTS).contains(&usize::from(port)) {
+        return None;
+    }
+    let port = counters::port(device, port);
+    if let Some((_, _, value)) = counter {
+        return Some(format!("{}\n", value(port)));
+    }
+    let (_, up, down) = LINK_FILES.iter().find(|(file, ..)| *file == name)?;
+    Some(if port.is_link_up() { *up } else { *down }.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORT: &str = "sys/devices/pci15b3:00/15b3:1f:00.0/infiniband/mlx5_30/ports/2";
+
+    #[test]
+    fn live_files_show_the_present_value() {
+        let counters = counters::port(30, 2);
+        counters.out_of_buffer.store(7, Ordering::Relaxed);
+        assert_eq!(
+            render(&format!("{PORT}/hw_counters/out_of_buffer")).as_deref(),
+            Some("7\n")
+        );
+        counters.set_link_up(true);
+        assert_eq!(
+            render(&format!("{PORT}/state")).as_deref(),
+            Some("4: ACTIVE\n")
+        );
+        counters.set_link_up(false);
+        counters.set_link_up(false);
+        assert_eq!(
+            render(&format!("{PORT}/phys_state")).as_deref(),
+            Some("3: Disabled\n")
+        );
+        assert_eq!(
+            render(&format!("{PORT}/counters/link_downed")).as_deref(),
+            Some("1\n")
+        );
+    }
+
+    #[test]
+    fn delay_drop_is_shown_where_the_driver_shows_it() {
+        let counters = counters::port(28, 1);
+        counters.delay_drop_timeouts.store(3, Ordering::Relaxed);
+        let dir = "sys/kernel/debug/mlx5/15b3:1d:00.0/delay_drop";
+        let shown = |file: &str| render(&format!("{dir}/{file}"));
+        assert_eq!(shown("num_timeout_events").as_deref(), Some("3\n"));
+        assert_eq!(shown("num_rqs").as_deref(), Some("0\n"));
+        assert_eq!(shown("timeout"), None);
+    }
+
+    #[test]
+    fn other_files_are_not_rendered() {
+        for path in [
+            "rate",
+            "hw_counters/lifespan",
+            "counters/out_of_buffer",
+            "hw_counters",
+            "out_of_buffer",
+        ] {
+            assert_eq!(render(&format!("{PORT}/{path}")), None, "{path}");
+        }
+        assert_eq!(render("infiniband/mlx5_99/ports/1/state"), None);
+        assert_eq!(render("infiniband/mlx5_0/ports/3/state"), None);
+        assert_eq!(render("state"), None);
+    }
+}

@@ -1,0 +1,294 @@
+//! The attributes of methods by ioctl().
+//!
+//! Imports `abi` and `process`. Invariant: attributes are checked as the kernel checks them (`uverbs_process_attr`).
+
+use std::mem::offset_of;
+
+use crate::abi::*;
+use crate::process::Errno;
+use crate::process::memory::{copy_from_user, copy_to_user};
+
+/// Kinds of attribute (`enum uverbs_attr_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttrKind {
+    /// An object that the method creates; its handle is the answer.
+    New,
+    /// An object's handle.
+    Object,
+    /// Handles of objects that the device cannot create: none is ever found.
+    Unknown,
+    /// Data of a least and a most number of bytes; up to eight are in the attribute itself, more where it points to.
+    In(u16, u16),
+    /// One of several values, each with data of its own.
+    Choice,
+    /// Room for an answer.
+    Out,
+}
+
+/// An attribute that a method knows.
+pub struct AttrSpec {
+    id: u32,
+    kind: AttrKind,
+    mandatory: bool,
+}
+
+impl AttrSpec {
+    /// One that must be given.
+    pub const fn mandatory(id: u32, kind: AttrKind) -> Self {
+        Self {
+            id,
+            kind,
+            mandatory: true,
+        }
+    }
+
+    /// One that may be given.
+    pub const fn optional(id: u32, kind: AttrKind) -> Self {
+        Self {
+            id,
+            kind,
+            mandatory: false,
+        }
+    }
+}
+
+/// An attribute of a request.
+#[derive(Debug, Clone, Copy)]
+struct Attr {
+    id: u32,
+    len: u16,
+    flags: u32,
+    /// The element of a [`AttrKind::Choice`]; reserved otherwise.
+    choice: u16,
+    data: u64,
+    /// Its address in the program.
+    at: u64,
+}
+
+/// The attributes of a request that its method knows.
+#[derive(Debug)]
+pub struct Attrs(Vec<Attr>);
+
+impl Attr {
+    fn read(bytes: &[u8], at: u64) -> Option<Self> {
+        let attr: ib_uverbs_attr = read_from(bytes)?;
+        let word = |offset: usize| bytes.get(offset..)?.first_chunk::<2>().copied();
+        let data = bytes
+            .get(offset_of!(ib_uverbs_attr, __bindgen_anon_1)..)?
+            .first_chunk::<8>()?;
+        Some(Self {
+            id: u32::from(attr.attr_id),
+            len: attr.len,
+            flags: u32::from(attr.flags),
+            choice: u16::from_ne_bytes(word(offset_of!(ib_uverbs_attr, attr_data))?),
+            data: u64::from_ne_bytes(*data),
+            at,
+        })
+    }
+
+    /// `uverbs_process_attr`.
+    fn check(&self, kind: AttrKind) -> Result<(), Errno> {
+        // Only the method knows the sizes of a choice.
+        if kind != AttrKind::Choice && self.choice != 0 {
+            return Err(libc::EINVAL);
+        }
+        match kind {
+            AttrKind::New | AttrKind::Object if self.len != 0 => Err(libc::EINVAL),
+            AttrKind::In(least, most) if self.len < least || self.len > most => Err(libc::EINVAL),
+            AttrKind::Unknown => Err(libc::ENOENT),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Attrs {
+    /// Checks and stores the attributes in `bytes`, which were read behind the header at `arg`.
+    pub fn read(specs: &[AttrSpec], bytes: &[u8], arg: u64) -> Result<Self, Errno> {
+        let first = arg.wrapping_add(size_of::<ib_uverbs_ioctl_hdr>() as u64);
+        let mut attrs: Vec<Attr> = Vec::new();
+        for (index, bytes) in bytes.chunks_exact(size_of::<ib_uverbs_attr>()).enumerate() {
+            let at = first.wrapping_add((index * size_of::<ib_uverbs_attr>()) as u64);
+            let attr = Attr::read(bytes, at).ok_or(libc::EINVAL)?;
+            let Some(spec) = specs.iter().find(|spec| spec.id == attr.id) else {
+                if attr.flags & UVERBS_ATTR_F_MANDATORY != 0 {
+                    return Err(libc::EPROTONOSUPPORT);
+                }
+                continue;
+            };
+            if attrs.iter().any(|known| known.id == attr.id) {
+                return Err(libc::EINVAL);
+            }
+            attr.check(spec.kind)?;
+            attrs.push(attr);
+        }
+        let complete = specs
+            .iter()
+            .all(|spec| !spec.mandatory || attrs.iter().any(|attr| attr.id == spec.id));
+        if complete {
+            Ok(Self(attrs))
+        } else {
+            Err(libc::EINVAL)
+        }
+    }
+
+    fn find(&self, id: u32) -> Option<&Attr> {
+        self.0.iter().find(|attr| attr.id == id)
+    }
+
+    fn get(&self, id: u32) -> Result<&Attr, Errno> {
+        self.find(id).ok_or(libc::EINVAL)
+    }
+
+    /// Whether an attribute was given.
+    pub fn has(&self, id: u32) -> bool {
+        self.find(id).is_some()
+    }
+
+    /// An object's handle. Fails with `EINVAL` if it is not given or not a handle.
+    pub fn handle(&self, id: u32) -> Result<u32, Errno> {
+        u32::try_from(self.get(id)?.data).map_err(|_| libc::EINVAL)
+    }
+
+    /// An attribute's data. Fails with `EFAULT` if they cannot be read.
+    pub fn bytes(&self, id: u32) -> Result<Vec<u8>, Errno> {
+        let attr = self.get(id)?;
+        let len = usize::from(attr.len);
+        if len <= size_of::<u64>() {
+            return Ok(attr.data.to_ne_bytes()[..len].to_vec());
+        }
+        let mut bytes = vec![0; len];
+        copy_from_user(attr.data, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A number in the attribute itself. Fails with `EINVAL` if it is not given.
+    pub fn number(&self, id: u32) -> Result<u64, Errno> {
+        Ok(self.get(id)?.data)
+    }
+
+    /// Flags, 0 if not given (`uverbs_get_flags32`). Fails with `EINVAL` if there are others than `allowed`.
+    pub fn flags(&self, id: u32, allowed: u32) -> Result<u32, Errno> {
+        let Some(attr) = self.find(id) else {
+            return Ok(0);
+        };
+        let flags = match attr.len {
+            8 => attr.data,
+            4 => attr.data & u64::from(u32::MAX),
+            _ => return Err(libc::EINVAL),
+        };
+        if flags & !u64::from(allowed) != 0 {
+            return Err(libc::EINVAL);
+        }
+        Ok(flags as u32)
+    }
+
+    /// The index of a choice among values whose data have these sizes. Fails with `EOPNOTSUPP` if it is none of them,
+    /// with `EINVAL` if its data have another size.
+    pub fn choice(&self, id: u32, sizes: &[u16]) -> Result<u32, Errno> {
+        let attr = self.get(id)?;
+        // `elem_id` and a reserved byte.
+        let [choice, reserved] = attr.choice.to_ne_bytes();
+        let size = sizes.get(usize::from(choice)).ok_or(libc::EOPNOTSUPP)?;
+        if reserved != 0 || attr.len != *size {
+            return Err(libc::EINVAL);
+        }
+        Ok(u32::from(choice))
+    }
+
+    /// The room for an answer, in bytes. Fails with `EINVAL` if it is not given.
+    pub fn room(&self, id: u32) -> Result<usize, Errno> {
+        Ok(usize::from(self.get(id)?.len))
+    }
+
+    /// Writes an answer. Fails with `EFAULT` if that is not possible.
+    pub fn reply(&self, id: u32, bytes: &[u8]) -> Result<(), Errno> {
+        let attr = self.get(id)?;
+        copy_to_user(attr.data, &bytes[..bytes.len().min(usize::from(attr.len))])?;
+        let flags = (attr.flags | UVERBS_ATTR_F_VALID_OUTPUT) as u16;
+        let at = attr.at + offset_of!(ib_uverbs_attr, flags) as u64;
+        copy_to_user(at, &flags.to_ne_bytes())
+    }
+
+    /// Writes a new object's handle. Fails with `EFAULT` if that is not possible.
+    pub fn reply_handle(&self, id: u32, handle: u32) -> Result<(), Errno> {
+        let at = self.get(id)?.at + offset_of!(ib_uverbs_attr, __bindgen_anon_1) as u64;
+        copy_to_user(at, &u64::from(handle).to_ne_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPECS: &[AttrSpec] = &[
+        AttrSpec::mandatory(1, AttrKind::Object),
+        AttrSpec::optional(2, AttrKind::In(4, 4)),
+        AttrSpec::optional(3, AttrKind::Choice),
+        AttrSpec::optional(4, AttrKind::Unknown),
+    ];
+
+    fn attr(id: u16, len: u16, flags: u32, choice: u16, data: u64) -> ib_uverbs_attr {
+        let mut attr: ib_uverbs_attr = read_prefix(&[]);
+        attr.attr_id = id;
+        attr.len = len;
+        attr.flags = flags as u16;
+        attr.attr_data.reserved = choice;
+        attr.__bindgen_anon_1.data = data;
+        attr
+    }
+
+    fn read(attrs: &[ib_uverbs_attr]) -> Result<Attrs, Errno> {
+        let bytes: Vec<u8> = attrs
+            .iter()
+            .flat_map(|attr| bytes_of(attr).to_vec())
+            .collect();
+        Attrs::read(SPECS, &bytes, 0x1000)
+    }
+
+    fn refused(attrs: &[ib_uverbs_attr]) -> Errno {
+        read(attrs).map(drop).unwrap_err()
+    }
+
+    #[test]
+    fn attributes_are_refused_as_by_the_kernel() {
+        let object = attr(1, 0, 0, 0, 7);
+        assert_eq!(read(&[object]).unwrap().handle(1), Ok(7));
+        assert_eq!(refused(&[]), libc::EINVAL, "mandatory");
+        assert_eq!(refused(&[object, object]), libc::EINVAL, "twice");
+        assert_eq!(refused(&[attr(1, 4, 0, 0, 7)]), libc::EINVAL, "length");
+        assert_eq!(refused(&[attr(1, 0, 0, 1, 7)]), libc::EINVAL, "reserved");
+        assert_eq!(refused(&[object, attr(2, 5, 0, 0, 0)]), libc::EINVAL);
+        assert_eq!(refused(&[object, attr(2, 3, 0, 0, 0)]), libc::EINVAL);
+        assert_eq!(refused(&[object, attr(4, 0, 0, 0, 1)]), libc::ENOENT);
+        let mandatory = attr(9, 0, UVERBS_ATTR_F_MANDATORY, 0, 0);
+        assert_eq!(refused(&[object, mandatory]), libc::EPROTONOSUPPORT);
+        assert!(read(&[object, attr(9, 0, 0, 0, 0)]).is_ok(), "ignored");
+        assert_eq!(
+            read(&[attr(1, 0, 0, 0, 1 << 32)]).unwrap().handle(1),
+            Err(libc::EINVAL)
+        );
+    }
+
+    #[test]
+    fn data_of_up_to_eight_bytes_stands_in_the_attribute() {
+        let object = attr(1, 0, 0, 0, 7);
+        let attrs = read(&[object, attr(2, 4, 0, 0, 0x1_0000_0005)]).unwrap();
+        assert_eq!(attrs.bytes(2), Ok(5u32.to_ne_bytes().to_vec()));
+        assert_eq!(attrs.flags(2, 7), Ok(5));
+        assert_eq!(attrs.flags(2, 3), Err(libc::EINVAL));
+        assert_eq!(attrs.flags(3, 3), Ok(0));
+    }
+
+    #[test]
+    fn choices_have_their_sizes() {
+        let choose = |choice: u16, len| {
+            let attrs = read(&[attr(1, 0, 0, 0, 7), attr(3, len, 0, choice, 0)]).unwrap();
+            attrs.choice(3, &[2, 0])
+        };
+        assert_eq!(choose(0, 2), Ok(0));
+        assert_eq!(choose(1, 0), Ok(1));
+        assert_eq!(choose(0, 0), Err(libc::EINVAL));
+        assert_eq!(choose(2, 0), Err(libc::EOPNOTSUPP));
+        assert_eq!(choose(1 << 8, 2), Err(libc::EINVAL), "reserved");
+    }
+}

@@ -1,0 +1,150 @@
+//! Flow rules by verbs: EX_CREATE_FLOW as the kernel and the driver check it.
+
+use crate::abi::*;
+use crate::device::object::{Flow, FlowRules};
+use crate::process::Errno;
+use crate::process::capabilities;
+use crate::steering::flow_spec::{MAX_SPECS, parse};
+use crate::steering::{Action, Fate, LAST_PRIORITY, MatchCaps, TableId, leftovers};
+
+use super::super::file::UverbsFile;
+use super::super::request::Request;
+use super::counters;
+
+/// `enum ib_flow_attr_type`, which no uAPI header names.
+mod attr_type {
+    pub const NORMAL: u32 = 0;
+    pub const ALL_DEFAULT: u32 = 1;
+    pub const MC_DEFAULT: u32 = 2;
+    pub const SNIFFER: u32 = 3;
+}
+
+/// `enum ib_flow_flags`.
+const DONT_TRAP: u32 = 1 << 1;
+/// Rules for sent frames, which are not steered.
+pub const EGRESS: u32 = 1 << 2;
+const RESERVED: u32 = 1 << 3;
+
+/// What rules can match.
+pub fn match_caps(file: &UverbsFile) -> MatchCaps {
+    let caps = file.caps();
+    MatchCaps {
+        tunnels: caps.tunnel_offloads,
+        mpls: caps.mpls,
+        esp: caps.esp,
+    }
+}
+
+/// EX_CREATE_FLOW.
+pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+    let (command, rest) = request.core_and_rest::<ib_uverbs_create_flow>()?;
+    let attr = &command.flow_attr;
+    let specs = check(file, &command, rest)?;
+    let mut state = file.lock();
+    let port = state.port_index(u32::from(attr.port))?;
+    let qp = state.qps.find(command.qp_handle, file.context())?;
+    let to = state.destination(qp)?;
+    let parsed = parse(specs, attr.num_of_specs, match_caps(file))?;
+    let counters = parsed
+        .counters
+        .map(|handle| state.queues.counters.find(handle, file.context()))
+        .transpose()?;
+    let layout = counters::layout(request)?;
+    if attr.priority > LAST_PRIORITY {
+        return Err(libc::ENOMEM);
+    }
+    if attr.flags & EGRESS != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let table = if parsed.multicast_only && attr.flags & DONT_TRAP == 0 {
+        TableId::Multicast
+    } else {
+        TableId::Normal {
+            priority: attr.priority,
+            traps: attr.flags & DONT_TRAP == 0,
+        }
+    };
+    let action = Action {
+        fate: if parsed.drop {
+            Fate::Drop
+        } else {
+            Fate::Forward(to)
+        },
+        tag: parsed.tag,
+        counters,
+    };
+    let is_default = matches!(attr.type_, attr_type::ALL_DEFAULT | attr_type::MC_DEFAULT);
+    if is_default && parsed.tag.is_some() {
+        return Err(libc::EINVAL);
+    }
+    let all = [
+        (TableId::Leftovers, leftovers(true)),
+        (TableId::Leftovers, leftovers(false)),
+    ];
+    let rules = match attr.type_ {
+        attr_type::NORMAL => FlowRules::Entries(vec![(table, parsed.rule)], action),
+        attr_type::ALL_DEFAULT => FlowRules::Entries(all.to_vec(), action),
+        attr_type::MC_DEFAULT => FlowRules::Entries(all[..1].to_vec(), action),
+        attr_type::SNIFFER if file.caps().sniffer => FlowRules::Sniffer(to),
+        attr_type::SNIFFER => return Err(libc::EOPNOTSUPP),
+        _ => return Err(libc::EINVAL),
+    };
+    if let Some(index) = counters {
+        counters::bind(&mut state, index, layout)?;
+    }
+    let flow = Flow {
+        port,
+        qp: Some(qp),
+        matcher: None,
+        counters,
+        rules,
+    };
+    let flow_handle = state.add_flow(file.context(), flow)?;
+    drop(state);
+    request.reply(&ib_uverbs_create_flow_resp {
+        comp_mask: 0,
+        flow_handle,
+    })
+}
+
+/// The kernel's checks that need no object; returns the bytes of the specs.
+fn check<'r>(
+    file: &UverbsFile,
+    command: &ib_uverbs_create_flow,
+    rest: &'r [u8],
+) -> Result<&'r [u8], Errno> {
+    let attr = &command.flow_attr;
+    if command.comp_mask != 0 {
+        return Err(libc::EINVAL);
+    }
+    file.require(capabilities::NET_RAW)?;
+    let is_default = matches!(attr.type_, attr_type::ALL_DEFAULT | attr_type::MC_DEFAULT);
+    if attr.flags >= RESERVED || attr.flags & DONT_TRAP != 0 && is_default {
+        return Err(libc::EINVAL);
+    }
+    if attr.num_of_specs > MAX_SPECS || attr.reserved != [0; 2] {
+        return Err(libc::EINVAL);
+    }
+    let size = if attr.num_of_specs > 0 {
+        usize::from(attr.size)
+    } else {
+        0
+    };
+    let specs = rest.get(..size).ok_or(libc::EINVAL)?;
+    if rest[size..].iter().any(|&byte| byte != 0) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    Ok(specs)
+}
+
+/// EX_DESTROY_FLOW.
+pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+    let command: ib_uverbs_destroy_flow = request.core()?;
+    if command.comp_mask != 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut state = file.lock();
+    let index = state.flows.find(command.flow_handle, file.context())?;
+    state.remove_flow(index);
+    Ok(())
+}

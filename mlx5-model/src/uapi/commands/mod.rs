@@ -1,0 +1,16 @@
+//! The commands, a file for each kind of object.
+
+pub mod ah;
+pub mod context;
+pub mod counters;
+pub mod cq;
+pub mod flow;
+pub mod matcher;
+pub mod memory;
+pub mod modify_qp;
+pub mod qp;
+pub mod query;
+mod raw_qp;
+mod rss_qp;
+pub mod srq;
+pub mod wq;

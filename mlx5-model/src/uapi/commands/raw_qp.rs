@@ -1,0 +1,169 @@
+//! RAW_PACKET QPs.
+
+use std::mem::offset_of;
+
+use crate::abi::*;
+use crate::device::event::AsyncSource;
+use crate::device::object::{Qp, QpBody, QpCaps, QpState};
+use crate::device::rq::{Rq, RqOwner};
+use crate::device::scatter::RqLayout;
+use crate::device::sq::Sq;
+use crate::device::state::DeviceState;
+use crate::handles::{ContextId, Index, number};
+use crate::process::Errno;
+
+use super::super::file::UverbsFile;
+use super::super::request::Request;
+use super::rss_qp::tir_flags;
+use super::wq::features;
+
+/// QP flags and the WQ flags of the same meaning.
+const FEATURE_FLAGS: [(u32, u32); 3] = [
+    (
+        IB_UVERBS_QP_CREATE_CVLAN_STRIPPING,
+        IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING,
+    ),
+    (
+        IB_UVERBS_QP_CREATE_SCATTER_FCS,
+        IB_UVERBS_WQ_FLAGS_SCATTER_FCS,
+    ),
+    (
+        IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING,
+        IB_UVERBS_WQ_FLAGS_PCI_WRITE_END_PADDING,
+    ),
+];
+
+/// The driver's flags for a RAW_PACKET QP beside those of [`tir_flags`]. libmlx5 asks for scattering into CQEs by
+/// itself; it concerns transports only.
+const RAW_VENDOR_FLAGS: u32 = MLX5_QP_FLAG_SIGNATURE
+    | MLX5_QP_FLAG_SCATTER_CQE
+    | MLX5_QP_FLAG_ALLOW_SCATTER_CQE
+    | MLX5_QP_FLAG_BFREG_INDEX
+    | MLX5_QP_FLAG_UAR_PAGE_INDEX;
+
+/// Creates a RAW_PACKET QP with queues of its own. Returns its handle.
+pub fn create(
+    file: &UverbsFile,
+    request: &Request<'_>,
+    command: &ib_uverbs_ex_create_qp,
+    caps: QpCaps,
+) -> Result<u32, Errno> {
+    let driver: mlx5_ib_create_qp = request.driver(offset_of!(mlx5_ib_create_qp, ece_options))?;
+    let device = file.settings();
+    if driver.flags & !(RAW_VENDOR_FLAGS | tir_flags(device.caps.tunnel_offloads)) != 0 {
+        return Err(libc::EINVAL);
+    }
+    let known = FEATURE_FLAGS
+        .iter()
+        .fold(IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK, |sum, flag| {
+            sum | flag.0
+        });
+    if command.create_flags & !known != 0 {
+        return Err(libc::EINVAL);
+    }
+    let wq_flags = FEATURE_FLAGS
+        .iter()
+        .filter(|(qp, _)| command.create_flags & qp != 0)
+        .fold(0, |sum, (_, wq)| sum | wq);
+    let features = features(wq_flags, &device.caps)?;
+    let mut state = file.lock();
+    let context = file.context();
+    let pd = state.pds.find(command.pd_handle, context)?;
+    let send_cq = state.queues.cqs.find(command.send_cq_handle, context)?;
+    let recv_cq = state.queues.cqs.find(command.recv_cq_handle, context)?;
+    let srq = (command.is_srq != 0)
+        .then(|| state.srqs.find(command.srq_handle, context))
+        .transpose()?;
+    let has_rq = srq.is_none() && driver.rq_wqe_count != 0;
+    let has_sq = driver.sq_wqe_count != 0;
+    if !has_rq && !has_sq || command.max_recv_wr > device.caps.max_recv_wr {
+        return Err(libc::EINVAL);
+    }
+    let events = AsyncSource::new(&state.context(context)?.events, command.user_handle);
+    let rq = has_rq
+        .then(|| {
+            let layout = RqLayout {
+                ring: driver.buf_addr,
+                record: driver.db_addr,
+                count: driver.rq_wqe_count,
+                shift: driver.rq_wqe_shift,
+                signature: driver.flags & MLX5_QP_FLAG_SIGNATURE != 0,
+            };
+            let mut rq = Rq::new(
+                &layout,
+                recv_cq,
+                pd,
+                driver.uidx,
+                RqOwner::Qp,
+                events.clone(),
+            )?;
+            rq.features = features;
+            Ok::<_, Errno>(rq)
+        })
+        .transpose()?;
+    let sq = has_sq
+        .then(|| {
+            let address = offset_of!(mlx5_ib_create_qp, __bindgen_anon_1);
+            let ring = read_prefix::<u64>(&bytes_of(&driver)[address..]);
+            let mut sq = Sq::new(
+                ring,
+                driver.db_addr,
+                driver.sq_wqe_count,
+                send_cq,
+                pd,
+                driver.uidx,
+                events.clone(),
+            )?;
+            sq.signal_all = command.sq_sig_all != 0;
+            Ok::<_, Errno>(sq)
+        })
+        .transpose()?;
+    let rq = rq
+        .map(|rq| insert_rq(&mut state, context, rq))
+        .transpose()?;
+    let sq = match sq.map(|sq| insert_sq(&mut state, context, sq)).transpose() {
+        Ok(sq) => sq,
+        Err(errno) => {
+            rq.map(|rq| state.queues.rqs.remove(rq));
+            return Err(errno);
+        }
+    };
+    let qp = Qp {
+        body: QpBody::Raw {
+            rq,
+            sq,
+            cqs: [recv_cq, send_cq],
+            srq,
+        },
+        pd,
+        state: QpState::Reset,
+        port: 0,
+        caps,
+        events,
+        flows: 0,
+    };
+    let handle = state.qps.insert(context, qp).inspect_err(|_| {
+        rq.map(|rq| state.queues.rqs.remove(rq));
+        sq.map(|sq| state.queues.sqs.remove(sq));
+    })?;
+    state.use_pd(command.pd_handle, context)?;
+    state.use_cq(recv_cq, 1);
+    state.use_cq(send_cq, 1);
+    if let Some(srq) = srq.and_then(|srq| state.srqs.at_mut(srq)) {
+        srq.users += 1;
+    }
+    if let Some(sq) = sq.and_then(|sq| state.queues.sqs.at_mut(sq)) {
+        sq.qpn = number(handle);
+    }
+    Ok(handle)
+}
+
+fn insert_rq(state: &mut DeviceState, context: ContextId, rq: Rq) -> Result<Index, Errno> {
+    let handle = state.queues.rqs.insert(context, rq)?;
+    state.queues.rqs.find(handle, context)
+}
+
+fn insert_sq(state: &mut DeviceState, context: ContextId, sq: Sq) -> Result<Index, Errno> {
+    let handle = state.queues.sqs.insert(context, sq)?;
+    state.queues.sqs.find(handle, context)
+}

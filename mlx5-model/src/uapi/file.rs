@@ -1,0 +1,145 @@
+//! An open of a device: the file of `/dev/infiniband/uverbs<N>`.
+//!
+//! Imports `device`. The commands work on it; `super` dispatches to them.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::RawFd;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::abi;
+use crate::device::clock::PAGE;
+use crate::device::event::EventChannel;
+use crate::device::nic::Device;
+use crate::device::state::{Context, DeviceState};
+use crate::handles::ContextId;
+use crate::process::{Errno, capabilities, real};
+use crate::settings::{self, DeviceCaps, DeviceSettings};
+
+static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
+
+/// See the module.
+pub struct UverbsFile {
+    device: &'static Device,
+    context: ContextId,
+    /// GET_CONTEXT has succeeded.
+    has_context: AtomicBool,
+}
+
+impl UverbsFile {
+    /// Fails with `ENODEV` while the device's driver restarts it.
+    pub fn open(device: &'static Device) -> Result<Self, Errno> {
+        if device.lock().is_restarting() {
+            return Err(libc::ENODEV);
+        }
+        Ok(Self {
+            device,
+            context: NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed),
+            has_context: AtomicBool::new(false),
+        })
+    }
+
+    pub fn settings(&self) -> &'static DeviceSettings {
+        self.device.settings()
+    }
+
+    pub fn caps(&self) -> &'static DeviceCaps {
+        &self.device.settings().caps
+    }
+
+    /// The device's node GUID, host-endian.
+    pub fn node_guid(&self) -> u64 {
+        self.settings().node_guid(self.device.index())
+    }
+
+    /// The context, to which the objects of this file belong.
+    pub fn context(&self) -> ContextId {
+        self.context
+    }
+
+    /// Whether GET_CONTEXT has succeeded.
+    pub fn has_context(&self) -> bool {
+        self.has_context.load(Ordering::Acquire)
+    }
+
+    /// The device's state.
+    pub fn lock(&self) -> MutexGuard<'static, DeviceState> {
+        self.device.lock()
+    }
+
+    /// Fails with `EPERM` if the program lacks a Linux capability that the command requires.
+    pub fn require(&self, capability: u32) -> Result<(), Errno> {
+        if settings::global().enforce_caps && !capabilities::has(capability) {
+            return Err(libc::EPERM);
+        }
+        Ok(())
+    }
+
+    /// Fails with `EIO` if a command may not run. On a dead device objects can only be destroyed (mlx5
+    /// `mlx5_internal_err_ret_value`). A program that had the device open when its driver restarted has lost it and its
+    /// objects for good: the kernel answers only the close of the file (`ib_uverbs_write`, `ib_uverbs_ioctl` of a
+    /// disassociated file).
+    pub fn check_alive(&self, destroys: bool) -> Result<(), Errno> {
+        let state = self.lock();
+        let lost = self.has_context() && !state.contexts.contains_key(&self.context);
+        if lost || state.is_dead() && !destroys {
+            return Err(libc::EIO);
+        }
+        Ok(())
+    }
+
+    /// GET_CONTEXT, once: from here on the device runs. Returns the descriptor of the context's asynchronous events.
+    /// Fails with `EINVAL` the second time, or when there can be no channel or thread.
+    pub fn create_context(&self) -> Result<RawFd, Errno> {
+        let mut state = self.lock();
+        if self.has_context() {
+            return Err(libc::EINVAL);
+        }
+        let events = EventChannel::asynchronous()?;
+        let fd = events.fd();
+        self.device.start(&mut state)?;
+        let context = Context {
+            events,
+            channels: Vec::new(),
+        };
+        state.contexts.insert(self.context, context);
+        self.has_context.store(true, Ordering::Release);
+        Ok(fd)
+    }
+
+    /// Closes the context and destroys its objects.
+    pub fn close_context(&self) {
+        if self.has_context.swap(false, Ordering::AcqRel) {
+            self.lock().close_context(self.context);
+        }
+    }
+
+    /// Maps a page: a doorbell register, the clock's counter, or its info page.
+    pub fn map(
+        &self,
+        addr: *mut c_void,
+        len: usize,
+        prot: c_int,
+        flags: c_int,
+        offset: libc::off_t,
+    ) -> Result<*mut c_void, Errno> {
+        if len != PAGE || !self.has_context() {
+            return Err(libc::EINVAL);
+        }
+        self.check_alive(true)?;
+        // The driver finds command and index in the page offset.
+        match ((offset as u64 / PAGE as u64) >> 8) as u32 & 0xff {
+            abi::MLX5_IB_MMAP_REGULAR_PAGE
+            | abi::MLX5_IB_MMAP_WC_PAGE
+            | abi::MLX5_IB_MMAP_NC_PAGE => {
+                // Doorbell registers. The device reads doorbell records instead, so writes to these
+                // may go nowhere.
+                let anonymous = libc::MAP_SHARED | libc::MAP_ANONYMOUS | flags & libc::MAP_FIXED;
+                real::mmap(addr, len, prot, anonymous, -1, 0)
+            }
+            abi::MLX5_IB_MMAP_CORE_CLOCK => self.lock().clock.map_counter(addr, prot, flags),
+            abi::MLX5_IB_MMAP_CLOCK_INFO => self.lock().clock.map_info(addr, prot, flags),
+            _ => Err(libc::EINVAL),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! How wires deliver frames.
+//!
+//! Imports nothing of the model.
+
+/// The smallest frame a wire carries: an Ethernet header and nothing after it.
+pub const MIN_FRAME: usize = 14;
+
+/// The largest frame a wire carries: libpcap's largest packet (`MAXIMUM_SNAPLEN`, pcap/pcap.h), and more than any
+/// "BIG TCP" frame in a file.
+pub const MAX_FRAME: usize = 256 << 10;
+
+/// The direction of a frame, seen from the host that owns the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It came over the wire.
+    Received,
+    /// The host sent it by its own network stack; only sniffer rules match it.
+    Transmitted,
+}
+
+/// A frame at the head of a wire, borrowed for one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// From the destination MAC to the last byte before the FCS.
+    pub bytes: &'a [u8],
+    pub direction: Direction,
+}
+
+/// What the NIC did with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It has been delivered or counted as lost: the wire moves on.
+    Taken,
+    /// It cannot be taken now: it stays at the head, and the burst ends.
+    Wait,
+}
+
+/// What a wire delivers frames to.
+pub trait Receiver {
+    /// What can be found out about a frame before its turn.
+    type Parsed: Default;
+
+    /// Parses a frame, which may be one still to come in this burst. The result must not depend on the frames before
+    /// it: a wire that knows its frames parses one ahead, so that parsing a frame and choosing its queue overlaps with
+    /// the delivery of the frame before.
+    fn parse(&self, frame: &Frame<'_>) -> Self::Parsed;
+
+    /// Takes the frame at the head of the wire, which was parsed in this burst.
+    fn receive(&mut self, frame: Frame<'_>, parsed: &Self::Parsed) -> Delivery;
+
+    /// Parses and takes a frame.
+    #[inline(always)]
+    fn deliver(&mut self, bytes: &[u8], direction: Direction) -> Delivery {
+        let frame = Frame { bytes, direction };
+        let parsed = self.parse(&frame);
+        self.receive(frame, &parsed)
+    }
+}
+
+/// A function as a receiver.
+pub struct Each<F>(pub F);
+
+impl<F: FnMut(Frame<'_>) -> Delivery> Receiver for Each<F> {
+    type Parsed = ();
+
+    fn parse(&self, _frame: &Frame<'_>) {}
+
+    fn receive(&mut self, frame: Frame<'_>, _parsed: &()) -> Delivery {
+        self.0(frame)
+    }
+}
+
+/// Whether a wire can have more frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireState {
+    /// Plugged in. An interface that is merely down is still plugged in.
+    Up,
+    /// A finite wire has delivered its last frame.
+    Ended,
+    /// The interface behind it was deleted.
+    Lost,
+}

@@ -1,0 +1,304 @@
+//! `synth:[size=64][,flows=1024][,pps=N][,count=N][,proto=..][,ip=..][,vlan=N][,dir=..][,lossy]`
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+use super::text::{SpecError, SpecText, number};
+
+const FLOWS: u32 = 1024;
+const MAX_FLOWS: u32 = 1 << 20;
+const SIZE: u32 = 64;
+/// A little less than an IPv4 total length can say.
+const MAX_SIZE: u32 = 65_535;
+const MAX_MEMORY: u64 = 1 << 30;
+/// "Simple IMIX", 7:4:1, without FCS, mixed so that large frames do not come in a row.
+const IMIX: [u32; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
+/// The most memory for templates of every flow in every size.
+const ALL_TEMPLATES: u64 = 16 << 20;
+/// A template begins on its own cache line, so that its frame touches as few as possible.
+pub const LINE: usize = 64;
+
+pub const ETHERNET: usize = 14;
+pub const VLAN: usize = 4;
+const PROTOS: [&str; 2] = ["udp", "tcp"];
+const IPS: [&str; 2] = ["4", "6"];
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct SynthSpec {
+    pub sizes: Sizes,
+    pub flows: u32,
+    pub pps: Option<NonZeroU64>,
+    pub count: Option<u64>,
+    pub proto: Mix,
+    pub ip: Mix,
+    pub vlan: Option<u16>,
+    /// Both directions of each flow, alternating.
+    pub both: bool,
+    pub lossy: bool,
+}
+
+/// One of two kinds or both, alternating: UDP and TCP, IPv4 and IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// UDP, IPv4.
+    First,
+    /// TCP, IPv6.
+    Second,
+    Both,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sizes {
+    List(Vec<u32>),
+    Range(u32, u32),
+    Imix,
+}
+
+/// The templates that a generator prepares.
+pub struct Layout {
+    pub sizes: Vec<u32>,
+    pub templates: usize,
+    pub bytes: u64,
+}
+
+impl SynthSpec {
+    pub fn parse(wire: &SpecText<'_>, rest: &str) -> Result<Self, SpecError> {
+        let (mut sizes, mut flows, mut pps, mut count) = (None, None, None, None);
+        let (mut proto, mut ip, mut vlan, mut both, mut lossy) = (None, None, None, None, None);
+        let words = rest.split(',').filter(|_| !rest.is_empty());
+        for word in words {
+            match (word, word.split_once('=')) {
+                ("lossy", _) => wire.once("lossy", &mut lossy, true)?,
+                (_, Some(("size", value))) => {
+                    wire.once("size", &mut sizes, Sizes::parse(wire, value)?)?
+                }
+                (_, Some(("flows", value))) => {
+                    let value = number(value)
+                        .filter(|it| (1..=u64::from(MAX_FLOWS)).contains(it))
+                        .ok_or_else(|| wire.error("flows", value, "1 to 1048576"))?;
+                    wire.once("flows", &mut flows, value as u32)?;
+                }
+                (_, Some(("pps", value))) => wire.once("pps", &mut pps, wire.pps(value)?)?,
+                (_, Some(("count", value))) => {
+                    let allowed =
+                        "a number of frames, such as 1000000 or 1M; omit it for a wire without end";
+                    let value = number(value).ok_or_else(|| wire.error("count", value, allowed))?;
+                    wire.once("count", &mut count, value)?;
+                }
+                (_, Some(("proto", value))) => {
+                    let value = Mix::parse(wire, "proto", value, PROTOS)?;
+                    wire.once("proto", &mut proto, value)?;
+                }
+                (_, Some(("ip", value))) => {
+                    let value = Mix::parse(wire, "ip", value, IPS)?;
+                    wire.once("ip", &mut ip, value)?;
+                }
+                (_, Some(("vlan", value))) => {
+                    let value =
+                        value.parse().ok().filter(|it| *it < 4096).ok_or_else(|| {
+                            wire.error("vlan", value, "a VLAN identifier, 0 to 4095")
+                        })?;
+                    wire.once("vlan", &mut vlan, value)?;
+                }
+                (_, Some(("dir", value))) => {
+                    let value = match value {
+                        "one" => false,
+                        "both" => true,
+                        _ => return Err(wire.error("dir", value, "one or both")),
+                    };
+                    wire.once("dir", &mut both, value)?;
+                }
+                _ => {
+                    return Err(wire.error(
+                    "option",
+                    word,
+                    "synth takes size, flows, pps, count, proto, ip, vlan, dir (each =VALUE) and lossy",
+                ));
+                }
+            }
+        }
+        let mut spec = Self {
+            sizes: Sizes::Imix,
+            flows: flows.unwrap_or(FLOWS),
+            pps,
+            count,
+            proto: proto.unwrap_or(Mix::First),
+            ip: ip.unwrap_or(Mix::First),
+            vlan,
+            both: both.unwrap_or(false),
+            lossy: lossy.is_some(),
+        };
+        let least = spec.min_size();
+        spec.sizes = sizes.unwrap_or_else(|| Sizes::List(vec![SIZE.max(least)]));
+        spec.check_sizes(wire, least)?;
+        Ok(spec)
+    }
+
+    fn check_sizes(&self, wire: &SpecText<'_>, least: u32) -> Result<(), SpecError> {
+        let smallest = match &self.sizes {
+            Sizes::List(sizes) => sizes.iter().copied().min().unwrap_or(0),
+            Sizes::Range(low, _) => *low,
+            Sizes::Imix => least,
+        };
+        if smallest < least {
+            let allowed = format!(
+                "the headers of proto={},ip={}{} need {least} bytes",
+                self.proto.name(PROTOS),
+                self.ip.name(IPS),
+                if self.vlan.is_some() {
+                    " with a VLAN tag"
+                } else {
+                    ""
+                },
+            );
+            return Err(wire.error("size", &smallest.to_string(), allowed));
+        }
+        let bytes = self.layout().bytes;
+        if bytes > MAX_MEMORY {
+            let value = format!("flows={},size={}", self.flows, self.sizes);
+            let allowed = format!(
+                "the frames of all flows are kept in memory, {} MiB here and at most {} MiB",
+                bytes >> 20,
+                MAX_MEMORY >> 20
+            );
+            return Err(wire.error("flows and size", &value, allowed));
+        }
+        Ok(())
+    }
+
+    /// The size of the headers of the longest flow.
+    fn min_size(&self) -> u32 {
+        let vlan = if self.vlan.is_some() { VLAN } else { 0 };
+        let ip = if self.ip == Mix::First { 20 } else { 40 };
+        let l4 = if self.proto == Mix::First { 8 } else { 20 };
+        (ETHERNET + vlan + ip + l4) as u32
+    }
+
+    /// Every flow in every size if that takes little memory; otherwise all flows equally often and all sizes
+    /// at least once.
+    pub fn layout(&self) -> Layout {
+        let sizes: Vec<u32> = match &self.sizes {
+            Sizes::List(sizes) => sizes.clone(),
+            Sizes::Range(low, high) => (*low..=*high).collect(),
+            Sizes::Imix => IMIX.iter().map(|it| (*it).max(self.min_size())).collect(),
+        };
+        let flows = self.flows as usize * if self.both { 2 } else { 1 };
+        let per_round: u64 = sizes
+            .iter()
+            .map(|it| u64::from(*it).next_multiple_of(LINE as u64))
+            .sum();
+        let bytes = |templates: usize| per_round * templates.div_ceil(sizes.len()) as u64;
+        let all = flows / gcd(flows, sizes.len()) * sizes.len();
+        let templates = match bytes(all) {
+            0..=ALL_TEMPLATES => all,
+            _ => flows * sizes.len().div_ceil(flows),
+        };
+        Layout {
+            templates,
+            bytes: bytes(templates),
+            sizes,
+        }
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl Sizes {
+    fn parse(wire: &SpecText<'_>, value: &str) -> Result<Self, SpecError> {
+        let allowed = "bytes without FCS: 64, 64/594/1514, 64-1500 or imix";
+        let size = |text: &str| {
+            text.parse::<u32>()
+                .ok()
+                .filter(|it| *it <= MAX_SIZE)
+                .ok_or_else(|| wire.error("size", text, format!("{allowed}; up to {}", MAX_SIZE)))
+        };
+        if value == "imix" {
+            return Ok(Self::Imix);
+        }
+        match value.split_once('-') {
+            Some((low, high)) => {
+                let (low, high) = (size(low)?, size(high)?);
+                if low > high {
+                    return Err(wire.error("size", value, "a range goes upwards, such as 64-1500"));
+                }
+                Ok(Self::Range(low, high))
+            }
+            None => Ok(Self::List(
+                value.split('/').map(size).collect::<Result<_, _>>()?,
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sizes::Imix => f.write_str("imix"),
+            Sizes::Range(low, high) => write!(f, "{low}-{high}"),
+            Sizes::List(sizes) => {
+                for (i, size) in sizes.iter().enumerate() {
+                    write!(f, "{}{size}", if i == 0 { "" } else { "/" })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Mix {
+    fn parse(
+        wire: &SpecText<'_>,
+        part: &str,
+        value: &str,
+        names: [&str; 2],
+    ) -> Result<Self, SpecError> {
+        match value {
+            _ if value == names[0] => Ok(Self::First),
+            _ if value == names[1] => Ok(Self::Second),
+            "mix" => Ok(Self::Both),
+            _ => Err(wire.error(part, value, format!("{}, {} or mix", names[0], names[1]))),
+        }
+    }
+
+    fn name(self, names: [&'static str; 2]) -> &'static str {
+        match self {
+            Mix::First => names[0],
+            Mix::Second => names[1],
+            Mix::Both => "mix",
+        }
+    }
+
+    /// Whether a flow is of the second kind.
+    pub fn is_second(self, flow: u32) -> bool {
+        match self {
+            Mix::First => false,
+            Mix::Second => true,
+            Mix::Both => flow % 2 == 1,
+        }
+    }
+}
+
+impl fmt::Display for SynthSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "synth:size={},flows={}", self.sizes, self.flows)?;
+        if let Some(pps) = self.pps {
+            write!(f, ",pps={pps}")?;
+        }
+        if let Some(count) = self.count {
+            write!(f, ",count={count}")?;
+        }
+        if self.proto != Mix::First {
+            write!(f, ",proto={}", self.proto.name(PROTOS))?;
+        }
+        if self.ip != Mix::First {
+            write!(f, ",ip={}", self.ip.name(IPS))?;
+        }
+        if let Some(vlan) = self.vlan {
+            write!(f, ",vlan={vlan}")?;
+        }
+        f.write_str(if self.both { ",dir=both" } else { "" })?;
+        f.write_str(if self.lossy { ",lossy" } else { "" })
+    }
+}

@@ -1,0 +1,73 @@
+//! The text of a wire: its options, its numbers, and errors in it.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+/// An invalid part of a wire: which, its value, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("wire `{wire}`: {part}: `{value}` is not allowed; {allowed}")]
+pub struct SpecError {
+    wire: String,
+    part: String,
+    value: String,
+    allowed: String,
+}
+
+/// A wire as the user wrote it, for errors to quote.
+pub struct SpecText<'a>(pub &'a str);
+
+impl SpecText<'_> {
+    pub fn error(&self, part: &str, value: &str, allowed: impl Into<String>) -> SpecError {
+        SpecError {
+            wire: self.0.to_owned(),
+            part: part.to_owned(),
+            value: value.to_owned(),
+            allowed: allowed.into(),
+        }
+    }
+
+    /// Stores an option, which may be given once.
+    pub fn once<T: fmt::Debug>(
+        &self,
+        part: &str,
+        slot: &mut Option<T>,
+        value: T,
+    ) -> Result<(), SpecError> {
+        match slot.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(self.error(part, part, "it may be given once")),
+        }
+    }
+
+    /// A rate.
+    pub fn pps(&self, value: &str) -> Result<NonZeroU64, SpecError> {
+        number(value).and_then(NonZeroU64::new).ok_or_else(|| {
+            self.error(
+                "pps",
+                value,
+                "frames per second from 1, such as 1000000 or 1M; omit it for no pacing",
+            )
+        })
+    }
+}
+
+/// A count: digits with an optional `k`, `M` or `G` (powers of ten).
+pub fn number(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'k' => (&text[..text.len() - 1], 1_000),
+        b'M' => (&text[..text.len() - 1], 1_000_000),
+        b'G' => (&text[..text.len() - 1], 1_000_000_000),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// A size: digits with an optional `KiB`, `MiB` or `GiB`.
+pub fn bytes(text: &str) -> Option<u64> {
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    let (digits, unit) = units
+        .iter()
+        .find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))
+        .unwrap_or((text, 1));
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
