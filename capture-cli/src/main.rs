@@ -6,7 +6,7 @@
 //! | [`cmd`] | the subcommands, a file or folder each |
 //! | [`daemon`] | what a long run needs around its capture: sandbox, signals, service manager, metrics |
 //! | [`term`] | stdout, stderr, tables, progress lines |
-//! | [`bench`] | `wqcap bench` |
+//! | [`mod@bench`] | `wqcap bench` |
 //! | [`preload`] | how a program comes to run on the software NIC |
 //!
 //! Invariants: facts go to stdout, all else to stderr; exit statuses are decided in this file alone.

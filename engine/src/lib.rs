@@ -9,19 +9,19 @@
 //! ```
 //!
 //! A [`config::Config`] and the [`device::DeviceFacts`] of the machine make a [`plan::Plan`]: everything is settled
-//! there, and can be printed, before anything is created. [`capture::Capture`] carries a plan out: [`port`] creates the
+//! there, and can be printed, before anything is created. [`capture::Capture`] carries a plan out: it creates the
 //! verbs objects ([`verbs`]) and each queue's ring ([`rx`]); a loop per queue, pinned to its core, polls its ring and
-//! hands each frame to a stage that leaves out what is not wanted ([`reduce`], by [`filter`] and [`frame`]) and then to a
-//! sink ([`sink`]), which copies it once, encoded, into a large block; a thread writes the blocks.
+//! hands each frame to a stage that leaves out what is not wanted ([`pipeline::reduce`], by [`filter`] and [`frame`])
+//! and then to a sink ([`sink`]), which copies it once, encoded, into a large block; a thread writes the blocks.
 //!
 //! Every frame ends in exactly one line of the ledger ([`stats`]).
 //!
 //! # A consumer of one's own
 //!
-//! What happens to frames is behind one seam, the trait [`pipeline::Consumer`], and
-//! [`capture::Capture::start_with`] runs any that implements it. It does not see whether the queue's loop calls it
-//! ([`config::PipelineMode::Inline`]) or a parser thread ([`config::PipelineMode::Fanout`]): frames come borrowed from
-//! their slots, those of a flow in their order, and what it answers is their line in the ledger.
+//! What happens to frames is behind one seam, the trait [`pipeline::Consumer`], and [`capture::Capture::start_with`]
+//! runs any that implements it. It does not see whether the queue's loop calls it ([`config::PipelineMode::Inline`])
+//! or a parser thread ([`config::PipelineMode::Fanout`]): frames come borrowed from their slots, those of a flow in
+//! their order, and what it answers is their line in the ledger.
 //!
 //! ```
 //! use wqcap_engine::pipeline::{Consumer, Frame, Verdict};
@@ -46,13 +46,22 @@
 //!
 //! # Rooms
 //!
-//! Imports go one way: [`verbs`] with [`memory`], and [`frame`] with [`filter`], are crates of their own; [`rx`] knows the
-//! first; [`pipeline`] leads from rings to consumers; [`sink`] and [`stats`] know neither rings nor devices; [`observe`] looks on at what goes to the
-//! sinks; [`capture`] knows all. Clients that look at a capture or change it are served by [`control`], which knows
-//! nothing of the rest but [`config`] and the counters of [`stats`]. Finished files are the business of
-//! crate `wqcap-files` ([`files`]), which knows none of these, and of [`forecast`], which tells which queues their frames would take. Unsafe code is
-//! allowed in the pool and ring of [`rx`], and where a system call has no safe face ([`nic`],
-//! promiscuous mode); each block says why it holds.
+//! Three crates lie below this one and are handed on: `wqcap-verbs` ([`verbs`], [`memory`]), which owns verbs objects
+//! and the memory that devices write to; `wqcap-frame` ([`frame`], [`filter`]), which reads headers and runs filters;
+//! `wqcap-files` ([`files`]), which reads, merges, indexes and recovers finished files. None of them imports this
+//! one, and only the first needs a NIC's libraries.
+//!
+//! Inside, imports go one way. [`device`] tells what there is, [`config`] what is wanted, [`plan`] what follows from
+//! both. [`rx`] turns rings, [`pipeline`] leads from rings to consumers, by way of [`pipeline::reduce`] and
+//! [`analysis::observer`]; [`sink`] and [`stats`] know neither rings nor devices. [`capture`] knows all of these.
+//! [`control`] serves clients that look at a capture or change it, and knows nothing of the rest but [`config`] and
+//! the counters of [`stats`]. [`forecast`] tells which queues the frames of finished files would take.
+//!
+//! # Invariants
+//!
+//! A slot is a token: it is on the ring, where the device may write, or somebody holds the token and may read.
+//! Nothing allocates, locks, logs or asks for the time for each frame. Unsafe code is allowed in the pool and ring of
+//! [`rx`], and where a system call has no safe face; each block says why it holds.
 
 pub mod analysis;
 pub mod capture;
