@@ -9,6 +9,23 @@
 //!       -> toeplitz::Toeplitz -> table::IndirectionTable -> queue
 //! ```
 //!
+//! ```
+//! use wqcap_rss::{HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
+//!
+//! // 10.0.0.1:1 > 10.0.0.2:2, TCP.
+//! let mut frame = vec![0; 54];
+//! frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6]);
+//! frame[26..38].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2]);
+//! let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
+//! let table = IndirectionTable::new(512, 4, &[])?;
+//! let (profile, hash, queue) = queue_of(&frame, HashDepth::L4, &toeplitz, &table);
+//! assert_eq!(profile, Profile::Ipv4Tcp);
+//! assert_eq!(queue, table.queue_of(hash.expect("of what is not the catch-all")));
+//! # Ok::<(), wqcap_rss::TableError>(())
+//! ```
+//!
+//! `examples/queue.rs` does so for the two directions of a connection.
+//!
 //! **May import** `core`, `alloc`/`std` and `thiserror`; nothing that does I/O, and no other crate
 //! of the workspace.
 //!

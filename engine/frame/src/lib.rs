@@ -20,6 +20,8 @@
 //! # Ok::<(), wqcap_frame::filter::FilterError>(())
 //! ```
 //!
+//! `examples/flows.rs` counts the frames of each flow of a capture file.
+//!
 //! [`Headers`] is the way through a frame for the hot path: the 5-tuple, tags, fragment flags and offsets in one pass,
 //! as a plain value. It rests on views with accessors, one file per protocol or family, each in the same order: layout
 //! with its source, checks, accessors, tests. What only a reader of single packets wants (ARP operations, ICMP messages,

@@ -22,6 +22,8 @@
 //! # }
 //! ```
 //!
+//! `examples/count.rs` goes on from there: it posts WRs, adds a rule and counts what arrives.
+//!
 //! # Rooms
 //!
 //! [`memory`] is mapped memory. `device` opens devices; `pd`, `mr` and `cq` are what both ways of receiving stand on:
