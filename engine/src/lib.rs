@@ -55,7 +55,7 @@
 //! both. [`rx`] turns rings, [`pipeline`] leads from rings to consumers, by way of [`pipeline::reduce`] and
 //! [`analysis::observer`]; [`sink`] and [`stats`] know neither rings nor devices. [`capture`] knows all of these.
 //! [`control`] serves clients that look at a capture or change it, and knows nothing of the rest but [`config`] and
-//! the counters of [`stats`]. [`forecast`] tells which queues the frames of finished files would take.
+//! the counters of [`stats`]. [`plan::simulate`] tells which queues the frames of finished files would take.
 //!
 //! # Invariants
 //!
@@ -69,7 +69,6 @@ pub mod config;
 pub mod control;
 pub mod device;
 mod error;
-pub mod forecast;
 pub mod pipeline;
 pub mod plan;
 pub mod rx;

@@ -1,8 +1,8 @@
 //! Receive side scaling, as pure arithmetic: which queue a frame lands on, and why.
 //!
 //! The engine uses this crate to decide which RSS QPs to create and what their tables hold; the
-//! software NIC uses it to do what those QPs ask for; `wqcap rss` uses it to foretell the spread of
-//! a capture file. The frame's way through the crate is the way through the NIC:
+//! software NIC uses it to do what those QPs ask for; `wqcap rss` uses it to predict how the flows of
+//! a capture file spread. The frame's way through the crate is the way through the NIC:
 //!
 //! ```text
 //! frame -> input::FrameClass -> profile::Profile (which QP, which fields)

@@ -1,4 +1,4 @@
-//! `wqcap rss`: what it foretells is what the naive reference says and what a capture on the model does; what it
+//! `wqcap rss`: what it predicts is what the naive reference says and what a capture on the model does; what it
 //! prints fits where it goes; what it cannot read it says.
 
 use serde_json::Value;

@@ -14,8 +14,10 @@ use crate::{
 use serde::Serialize;
 use std::{fmt::Write, path::Path};
 use wqcap_engine::{
-    forecast::{ByReason, Forecast, Limits, QueueLoad, Report, Suggestion},
     format::ETHERNET,
+    plan::simulate::{
+        ByReason, SimulatedQueue, Simulation, SimulationReport, Suggestion, SuggestionLimits,
+    },
     read::{self, FileEnd, ReadError},
 };
 
@@ -34,7 +36,7 @@ struct FileFacts {
 struct Document<'a> {
     files: &'a [FileFacts],
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a SimulationReport,
 }
 
 /// Reads the files and prints where their frames would go.
@@ -47,7 +49,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
         )));
     }
     let config = config::load(args.config.as_deref(), &settings)?;
-    let mut forecast = Forecast::new(&config, args.suggest)?;
+    let mut simulation = Simulation::new(&config, args.suggest)?;
     let mut reading = Reading::new(quiet, &args.files);
     let mut files = Vec::new();
     let mut failure = Failure {
@@ -55,11 +57,11 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
         messages: Vec::new(),
     };
     for path in &args.files {
-        files.push(read(path, &mut forecast, &mut reading, &mut failure)?);
+        files.push(read(path, &mut simulation, &mut reading, &mut failure)?);
     }
     reading.clear();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let report = forecast.report(Limits {
+    let report = simulation.report(SuggestionLimits {
         queues: u16::try_from(cpus).unwrap_or(u16::MAX),
     });
     let others: u64 = files.iter().map(|f| f.other_link_types).sum();
@@ -87,7 +89,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
 /// Takes a file in. One that cannot be begun is refused; one that breaks later is told, and what it gave counts.
 fn read(
     path: &Path,
-    forecast: &mut Forecast,
+    simulation: &mut Simulation,
     reading: &mut Reading,
     failure: &mut Failure,
 ) -> Result<FileFacts, Failure> {
@@ -119,7 +121,7 @@ fn read(
             .is_some_and(|i| i.link_type == ETHERNET);
         if ethernet {
             frames += 1;
-            forecast.frame(packet.bytes, packet.len, packet.ns);
+            simulation.frame(packet.bytes, packet.len, packet.ns);
         } else {
             other_link_types += 1;
         }
@@ -190,7 +192,7 @@ impl Canvas {
     }
 }
 
-fn text(files: &[FileFacts], report: &Report, canvas: &Canvas) -> String {
+fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> String {
     let mut text = String::new();
     let spread = &report.spread;
     let weights = if spread.weights.is_empty() {
@@ -264,7 +266,7 @@ fn text(files: &[FileFacts], report: &Report, canvas: &Canvas) -> String {
 }
 
 /// The queues, each with a bar as long as its bytes.
-fn bars(report: &Report, canvas: &Canvas) -> String {
+fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
     let mut rows = vec![
         ["queue", "flows", "frames", "", "bytes", ""]
             .map(str::to_owned)
@@ -291,7 +293,7 @@ fn bars(report: &Report, canvas: &Canvas) -> String {
     let widest = plain.lines().map(|l| l.chars().count()).max().unwrap_or(0);
     let room = canvas.columns.saturating_sub(widest + 3).min(60);
     let most = report.queues.iter().map(|q| q.bytes).max().unwrap_or(0);
-    let bar = |q: &QueueLoad| {
+    let bar = |q: &SimulatedQueue| {
         if most == 0 || room < 5 {
             return String::new();
         }
@@ -327,7 +329,7 @@ fn reasons(text: &mut String, what: &str, by: &ByReason) {
     let _ = writeln!(text, "{what}: {} frames{list}", thousands(by.load.frames));
 }
 
-fn heaviest(text: &mut String, report: &Report, canvas: &Canvas) {
+fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {
     if report.heaviest.is_empty() {
         return;
     }
@@ -407,17 +409,17 @@ mod tests {
     use super::*;
     use wqcap_engine::config::Config;
 
-    fn report(queues: &str, frames: u16) -> Report {
+    fn report(queues: &str, frames: u16) -> SimulationReport {
         let config = Config::with_overrides("", &[("capture.queues", queues)]).unwrap();
-        let mut forecast = Forecast::new(&config, true).unwrap();
+        let mut simulation = Simulation::new(&config, true).unwrap();
         for i in 0..frames {
             let mut frame = vec![0; 60];
             frame[12..15].copy_from_slice(&[8, 0, 0x45]);
             frame[23] = 17;
             frame[34..36].copy_from_slice(&i.to_be_bytes());
-            forecast.frame(&frame, 60, u64::from(i));
+            simulation.frame(&frame, 60, u64::from(i));
         }
-        forecast.report(Limits { queues: 2 })
+        simulation.report(SuggestionLimits { queues: 2 })
     }
 
     #[test]

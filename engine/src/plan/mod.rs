@@ -5,6 +5,7 @@ mod constraints;
 mod output;
 mod queues;
 pub mod respread;
+pub mod simulate;
 mod stamps;
 pub mod steering;
 mod target;

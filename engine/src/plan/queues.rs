@@ -23,7 +23,7 @@ pub struct QueuePlan {
 }
 
 /// Most queues a plan has by default.
-const DEFAULT_QUEUES: usize = 8;
+pub(super) const DEFAULT_QUEUES: usize = 8;
 
 /// The CPUs that this process may run on.
 pub(super) fn allowed() -> Vec<usize> {

@@ -1,23 +1,23 @@
-//! Which rule of a plan takes a frame: the very rules that a run would install, looked at one by one.
+//! Which rule of a plan takes a frame: the very rules that a run would install, tried one by one.
 
 use super::{
-    sight::Seen,
-    tunnel::{Inner, Tunnel},
+    nic_view::SeenFrame,
+    tunnel::{InnerFrame, Tunnel},
 };
 use crate::{
     plan::steering::{RulePlan, Steering},
-    verbs::{FlowKind, FlowSpec, Inner as Header, Masked},
+    verbs::{FlowKind, FlowSpec, Inner, Masked},
 };
 use wqcap_rss::{FrameClass, L3, L4};
 
 /// IEEE 802.1Q customer tag, which is what a rule's `vlan` is about.
 const TPID_CVLAN: [u8; 2] = [0x81, 0x00];
 
-/// A plan's rules, in the order in which the NIC looks at them.
+/// A plan's rules, in the order in which the NIC tries them.
 pub(super) struct Rules {
     steering: Steering,
-    /// Some rule asks for what is in a tunnel.
-    looks_inside: bool,
+    /// Some rule matches on what is in a tunnel.
+    match_tunnels: bool,
 }
 
 /// What becomes of a frame.
@@ -39,10 +39,10 @@ impl Rules {
                 FlowSpec::Vxlan { .. } | FlowSpec::Gre | FlowSpec::Inner(_)
             )
         };
-        let looks_inside = steering.rules.iter().any(|r| r.specs.iter().any(asks));
+        let match_tunnels = steering.rules.iter().any(|r| r.specs.iter().any(asks));
         Self {
             steering,
-            looks_inside,
+            match_tunnels,
         }
     }
 
@@ -50,13 +50,13 @@ impl Rules {
         &self.steering
     }
 
-    /// Whether it is worth finding what is in tunnels.
-    pub(super) fn look_inside(&self) -> bool {
-        self.looks_inside
+    /// Whether what is in tunnels must be found.
+    pub(super) fn match_tunnels(&self) -> bool {
+        self.match_tunnels
     }
 
-    /// Where a frame goes that has `inner` in it.
-    pub(super) fn fate(&self, seen: &Seen<'_>, inner: Option<&Inner<'_>>) -> Fate {
+    /// Where a frame goes that has `inner` as its tunnelled packet.
+    pub(super) fn fate(&self, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) -> Fate {
         let taking = |rule: &&RulePlan| {
             rule.kind == FlowKind::Sniffer || rule.specs.iter().all(|spec| takes(spec, seen, inner))
         };
@@ -68,7 +68,7 @@ impl Rules {
     }
 }
 
-fn takes(spec: &FlowSpec, seen: &Seen<'_>, inner: Option<&Inner<'_>>) -> bool {
+fn takes(spec: &FlowSpec, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) -> bool {
     let class = &seen.class;
     match *spec {
         FlowSpec::Ethernet {
@@ -101,17 +101,17 @@ fn takes(spec: &FlowSpec, seen: &Seen<'_>, inner: Option<&Inner<'_>>) -> bool {
         ),
         FlowSpec::Gre => inner.is_some_and(|it| it.tunnel == Tunnel::Gre),
         FlowSpec::Inner(header) => inner.is_some_and(|it| match header {
-            Header::Ipv4 => is_packet(&it.seen.class, L3::Ipv4),
-            Header::Ipv6 => is_packet(&it.seen.class, L3::Ipv6),
-            Header::Tcp => it.seen.class.l4 == L4::Tcp,
-            Header::Udp => it.seen.class.l4 == L4::Udp,
+            Inner::Ipv4 => is_packet(&it.seen.class, L3::Ipv4),
+            Inner::Ipv6 => is_packet(&it.seen.class, L3::Ipv6),
+            Inner::Tcp => it.seen.class.l4 == L4::Tcp,
+            Inner::Udp => it.seen.class.l4 == L4::Udp,
         }),
         FlowSpec::Drop => true,
     }
 }
 
-/// Whether a rule for this version takes it. One that ends within the header that its IP header announces is nothing
-/// to the NIC's parser: only rules that ask for no layer take it.
+/// Whether a rule for this version takes a packet. One that ends within the header that its IP header announces is
+/// unknown to the NIC's parser: only rules that ask for no layer take it.
 fn is_packet(class: &FrameClass, version: L3) -> bool {
     class.l3 == version && !class.truncated_l4
 }
@@ -139,13 +139,13 @@ fn is_to(frame: &[u8], dst: Masked<[u8; 6]>) -> bool {
 }
 
 /// The tag control information of a customer tag directly behind the addresses.
-fn first_cvlan(seen: &Seen<'_>) -> Option<u16> {
+fn first_cvlan(seen: &SeenFrame<'_>) -> Option<u16> {
     let is_customers = seen.bytes.get(12..14) == Some(&TPID_CVLAN);
     seen.class.vlan.filter(|_| is_customers)
 }
 
 /// Source and destination address of a packet of this version.
-fn addresses(seen: &Seen<'_>, version: L3) -> (u128, u128) {
+fn addresses(seen: &SeenFrame<'_>, version: L3) -> (u128, u128) {
     let both = seen.class.addresses(seen.bytes);
     let both = both
         .filter(|_| seen.class.l3 == version)
@@ -155,7 +155,7 @@ fn addresses(seen: &Seen<'_>, version: L3) -> (u128, u128) {
     (number(from), number(to))
 }
 
-fn are_between(seen: &Seen<'_>, src: Masked<u16>, dst: Masked<u16>) -> bool {
+fn are_between(seen: &SeenFrame<'_>, src: Masked<u16>, dst: Masked<u16>) -> bool {
     let [a, b, c, d] = seen.class.ports(seen.bytes).copied().unwrap_or_default();
     agrees(u16::from_be_bytes([a, b]), src) && agrees(u16::from_be_bytes([c, d]), dst)
 }

@@ -1,12 +1,11 @@
 //! What would spread a capture better: every candidate is measured on the capture itself, not guessed.
 //!
-//! A table of any size up to 8192 entries looks at no more than the low 13 bits of a hash. Loads by those bits, for
+//! A table of any size up to 8192 entries uses no more than the low 13 bits of a hash. Loads by those bits, for
 //! each way of hashing, are thus all it takes to tell what any number of queues and any weights would have done.
 
 use super::{
-    Load,
-    report::{Directions, Setting, Spread, Suggestion},
-    sight::{HostsReason, Seen},
+    nic_view::{HostsReason, SeenFrame},
+    report::{Directions, FrameLoad, SimulatedSpread, SuggestedSetting, Suggestion},
 };
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
@@ -15,14 +14,14 @@ const BUCKETS: usize = IndirectionTable::MAX_SIZE as usize;
 const AS_GOOD: f64 = 1.1;
 /// A change that lowers the busiest queue's part by less than this is none.
 const WORTH_IT: f64 = 0.95;
-/// Fragments in at least this part of the frames are worth a thought.
+/// Fragments in at least this part of the frames count.
 const MANY_FRAGMENTS: f64 = 0.01;
-/// Weights are told in parts of this.
+/// Weights are multiples of one over this.
 const WEIGHT: f64 = 16.0;
 
 /// How far a suggestion may go.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct SuggestionLimits {
     /// Queues at most, besides those configured.
     pub queues: u16,
 }
@@ -31,14 +30,14 @@ pub struct Limits {
 pub(super) struct Candidates {
     ways: Vec<Way>,
     /// What goes to queue 0 whatever the hash.
-    fixed: Load,
+    fixed: FrameLoad,
 }
 
 struct Way {
     depth: HashDepth,
     symmetric: bool,
     toeplitz: Toeplitz,
-    buckets: Vec<Load>,
+    buckets: Vec<FrameLoad>,
 }
 
 impl Candidates {
@@ -54,16 +53,16 @@ impl Candidates {
                 depth,
                 symmetric: key.is_symmetric(),
                 toeplitz: Toeplitz::new(key),
-                buckets: vec![Load::default(); BUCKETS],
+                buckets: vec![FrameLoad::default(); BUCKETS],
             })
             .collect();
         Self {
             ways,
-            fixed: Load::default(),
+            fixed: FrameLoad::default(),
         }
     }
 
-    pub(super) fn count(&mut self, seen: &Seen<'_>, len: u32) {
+    pub(super) fn count(&mut self, seen: &SeenFrame<'_>, len: u32) {
         for (i, way) in self.ways.iter_mut().enumerate() {
             let profile = seen.profile(way.depth);
             match seen.hash(profile.hash_fields(), &way.toeplitz) {
@@ -75,14 +74,14 @@ impl Candidates {
         }
     }
 
-    /// `None`: there was nothing to learn from.
+    /// `None`: there were no frames.
     pub(super) fn suggest(
         &self,
-        now: &Spread,
+        now: &SimulatedSpread,
         directions: Directions,
-        hosts: [Load; HostsReason::ALL.len()],
-        top: Load,
-        limits: Limits,
+        hosts: [FrameLoad; HostsReason::ALL.len()],
+        top: FrameLoad,
+        limits: SuggestionLimits,
     ) -> Option<Suggestion> {
         let total = self.total();
         if total.frames == 0 {
@@ -120,18 +119,23 @@ impl Candidates {
         })
     }
 
-    fn key(&self, choice: &mut Choice, now: &Spread, directions: Directions) -> Setting {
+    fn key(
+        &self,
+        choice: &mut Choice,
+        now: &SimulatedSpread,
+        directions: Directions,
+    ) -> SuggestedSetting {
         let changes = !now.symmetric && directions.split > 0;
         choice.symmetric |= changes;
         let why = match (now.symmetric, changes) {
-            (true, _) => "both directions of a flow meet on one queue, as they should".into(),
+            (true, _) => "both directions of a flow share a queue, as they should".into(),
             (_, true) => format!(
                 "{} of {} two-way flows have their directions on two queues",
                 directions.split, directions.both
             ),
-            _ => "no two-way flow was split here, though the key does not see to that".into(),
+            _ => "no two-way flow was split here, though the key does not ensure that".into(),
         };
-        Setting {
+        SuggestedSetting {
             key: "rss.key",
             value: if changes {
                 "symmetric".into()
@@ -150,7 +154,7 @@ impl Candidates {
         size: u32,
         most: u16,
         fragments: f64,
-    ) -> Setting {
+    ) -> SuggestedSetting {
         let busiest = |depth| {
             let wide = Choice {
                 depth,
@@ -169,7 +173,7 @@ impl Candidates {
             (
                 HashDepth::L3,
                 format!(
-                    "{} of the frames are fragments, which stay with their flow this way; {compared}",
+                    "{} of the frames are fragments, which stay with their flow when only addresses are hashed; {compared}",
                     percent(fragments)
                 ),
             )
@@ -179,7 +183,7 @@ impl Candidates {
             (now, format!("as good as the other way: {compared}"))
         };
         choice.depth = depth;
-        Setting {
+        SuggestedSetting {
             key: "rss.hash",
             value: depth.name().into(),
             changes: depth != now,
@@ -187,7 +191,14 @@ impl Candidates {
         }
     }
 
-    fn queues(&self, choice: &mut Choice, now: u16, size: u32, most: u16, top: f64) -> Setting {
+    fn queues(
+        &self,
+        choice: &mut Choice,
+        now: u16,
+        size: u32,
+        most: u16,
+        top: f64,
+    ) -> SuggestedSetting {
         let with: Vec<_> = (1..=most)
             .filter_map(|queues| {
                 let choice = Choice {
@@ -217,7 +228,7 @@ impl Candidates {
         };
         let why = if queues == most {
             format!(
-                "the busiest queue has {}; no fewer of the {most} queues looked at do as well{cause}",
+                "the busiest queue has {}; none of the smaller numbers up to {most} does as well{cause}",
                 percent(busiest)
             )
         } else {
@@ -227,7 +238,7 @@ impl Candidates {
                 percent(best)
             )
         };
-        Setting {
+        SuggestedSetting {
             key: "capture.queues",
             value: queues.to_string(),
             changes: queues != now,
@@ -237,7 +248,7 @@ impl Candidates {
 
     /// Weights make up for what the catch-all puts on queue 0, since that lasts. They do not chase single flows, whose
     /// places in the table are chance and change with the next connection.
-    fn weights(&self, choice: &mut Choice, now: &[u32], size: u32) -> Setting {
+    fn weights(&self, choice: &mut Choice, now: &[u32], size: u32) -> SuggestedSetting {
         let equal = self.busiest(choice, size).unwrap_or(1.0);
         let catch_all = part(self.fixed, self.total());
         let queues = f64::from(choice.queues);
@@ -265,14 +276,14 @@ impl Candidates {
             )
         } else if catch_all > 0.0 {
             format!(
-                "equal: the catch-all's {} on queue 0 are no reason for others",
+                "equal: the catch-all's {} on queue 0 do not call for other weights",
                 percent(catch_all)
             )
         } else {
             "equal: nothing goes to the catch-all".into()
         };
         let same = choice.weights == now || (choice.weights.is_empty() && all_equal(now));
-        Setting {
+        SuggestedSetting {
             key: "rss.weights",
             value: format!("{:?}", choice.weights),
             changes: !same,
@@ -280,7 +291,7 @@ impl Candidates {
         }
     }
 
-    fn total(&self) -> Load {
+    fn total(&self) -> FrameLoad {
         let mut total = self.fixed;
         for bucket in self.ways.first().iter().flat_map(|way| &way.buckets) {
             total += *bucket;
@@ -295,7 +306,7 @@ impl Candidates {
             .ways
             .iter()
             .find(|way| way.depth == choice.depth && way.symmetric == choice.symmetric)?;
-        let mut queues = vec![Load::default(); usize::from(choice.queues)];
+        let mut queues = vec![FrameLoad::default(); usize::from(choice.queues)];
         *queues.first_mut()? += self.fixed;
         for (hash, bucket) in (0u32..).zip(&way.buckets) {
             *queues.get_mut(usize::from(table.queue_of(hash)))? += *bucket;
@@ -315,7 +326,7 @@ struct Choice {
 }
 
 /// The part of frames or of bytes, whichever is more.
-fn part(load: Load, total: Load) -> f64 {
+fn part(load: FrameLoad, total: FrameLoad) -> f64 {
     let of = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     of(load.frames, total.frames).max(of(load.bytes, total.bytes))
 }

@@ -1,11 +1,11 @@
-//! What the NIC would see of a frame, of which the file may have kept the beginning alone.
+//! What the NIC would see of a frame, of which the file may have kept only the beginning.
 //!
-//! A file cut to 40 bytes a frame holds addresses and ports and no whole TCP header. The NIC would have seen that
-//! header: what the file lacks is taken for zeros, as long as nothing that is hashed is among it.
+//! A file cut to 40 bytes a frame holds addresses and ports but no whole TCP header. The NIC would have seen that
+//! header: what the file lacks is taken as zeros, as long as nothing that is hashed is among it.
 
 use wqcap_rss::{FrameClass, HashDepth, HashFields, L3, L4, Profile, Toeplitz};
 
-/// Headers are sought no further.
+/// Headers are parsed up to here.
 const MOST: usize = 256;
 const ETHERNET_LEN: u32 = 14;
 const IPV4: u16 = 0x0800;
@@ -51,31 +51,31 @@ impl HostsReason {
     ];
 }
 
-/// Looks at frames; holds the room to fill one up.
-pub(super) struct Sight {
+/// Shows frames as the NIC would see them; holds the room to fill one up.
+pub(super) struct NicView {
     filled: [u8; MOST],
 }
 
-impl Default for Sight {
+impl Default for NicView {
     fn default() -> Self {
         Self { filled: [0; MOST] }
     }
 }
 
 /// A frame as the NIC would see it.
-pub(super) struct Seen<'a> {
+pub(super) struct SeenFrame<'a> {
     pub(super) class: FrameClass,
     pub(super) bytes: &'a [u8],
-    /// What decides is not in the file.
+    /// What decides the queue is not in the file.
     cut: bool,
     len: u32,
 }
 
-impl Sight {
+impl NicView {
     #[inline]
-    pub(super) fn of<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> Seen<'a> {
+    pub(super) fn frame<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> SeenFrame<'a> {
         let class = FrameClass::of(bytes);
-        let whole = Seen {
+        let whole = SeenFrame {
             class,
             bytes,
             cut: false,
@@ -88,7 +88,7 @@ impl Sight {
     }
 
     #[cold]
-    fn fill_up<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> Seen<'a> {
+    fn fill_up<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> SeenFrame<'a> {
         let there = bytes.len().min(MOST);
         self.filled[..there].copy_from_slice(&bytes[..there]);
         self.filled[there..].fill(0);
@@ -107,7 +107,7 @@ impl Sight {
             },
         };
         let cut = needed > there;
-        Seen {
+        SeenFrame {
             class: if cut { FrameClass::default() } else { class },
             bytes: filled,
             cut,
@@ -116,7 +116,7 @@ impl Sight {
     }
 }
 
-impl Seen<'_> {
+impl SeenFrame<'_> {
     #[inline]
     pub(super) fn profile(&self, depth: HashDepth) -> Profile {
         self.class.profile(depth)
@@ -127,14 +127,14 @@ impl Seen<'_> {
         self.class.hash(self.bytes, fields, toeplitz)
     }
 
-    /// Bytes on the wire that are not here.
+    /// Bytes of the frame that are not here.
     pub(super) fn missing(&self) -> u32 {
         let here = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         self.len.saturating_sub(here)
     }
 
-    /// For a frame of the catch-all.
-    pub(super) fn why_catch_all(&self) -> CatchAllReason {
+    /// Why the catch-all takes it.
+    pub(super) fn catch_all_reason(&self) -> CatchAllReason {
         if self.len < ETHERNET_LEN {
             CatchAllReason::TooShort
         } else if self.cut {
@@ -148,8 +148,8 @@ impl Seen<'_> {
         }
     }
 
-    /// For a frame hashed by addresses.
-    pub(super) fn why_hosts(&self) -> HostsReason {
+    /// Why only its addresses are hashed.
+    pub(super) fn hosts_reason(&self) -> HostsReason {
         if self.class.fragment {
             HostsReason::Fragment
         } else if self.class.l4 != L4::None {
@@ -180,51 +180,57 @@ mod tests {
         let whole = tcp4();
         let len = u32::try_from(whole.len()).expect("short");
         let toeplitz = Toeplitz::new(&wqcap_rss::RssKey::MICROSOFT);
-        let (mut sight, mut other) = (Sight::default(), Sight::default());
-        let want = other.of(&whole, len);
+        let (mut view, mut other) = (NicView::default(), NicView::default());
+        let want = other.frame(&whole, len);
         let fields = Profile::Ipv4Tcp.hash_fields();
         for cut in 0..whole.len() {
-            let seen = sight.of(&whole[..cut], len);
+            let seen = view.frame(&whole[..cut], len);
             if cut >= 38 {
                 assert_eq!(seen.profile(HashDepth::L4), Profile::Ipv4Tcp, "{cut}");
                 assert_eq!(seen.hash(fields, &toeplitz), want.hash(fields, &toeplitz));
             } else {
                 assert_eq!(seen.profile(HashDepth::L4), Profile::CatchAll, "{cut}");
-                assert_eq!(seen.why_catch_all(), CatchAllReason::CutInFile, "{cut}");
+                assert_eq!(seen.catch_all_reason(), CatchAllReason::CutInFile, "{cut}");
             }
         }
     }
 
     #[test]
     fn reasons() {
-        let mut sight = Sight::default();
+        let mut view = NicView::default();
         let mut frame = tcp4();
         assert_eq!(
-            sight.of(&frame[..40], 40).why_catch_all(),
+            view.frame(&frame[..40], 40).catch_all_reason(),
             CatchAllReason::TruncatedL4
         );
         assert_eq!(
-            sight.of(&frame[..13], 13).why_catch_all(),
+            view.frame(&frame[..13], 13).catch_all_reason(),
             CatchAllReason::TooShort
         );
         frame[14] = 0x75;
         assert_eq!(
-            sight.of(&frame, 74).why_catch_all(),
+            view.frame(&frame, 74).catch_all_reason(),
             CatchAllReason::DamagedIp
         );
         frame[13] = 6;
-        assert_eq!(sight.of(&frame, 74).why_catch_all(), CatchAllReason::NotIp);
+        assert_eq!(
+            view.frame(&frame, 74).catch_all_reason(),
+            CatchAllReason::NotIp
+        );
         // Cut, and no matter: ARP is ARP.
         assert_eq!(
-            sight.of(&frame[..16], 74).why_catch_all(),
+            view.frame(&frame[..16], 74).catch_all_reason(),
             CatchAllReason::NotIp
         );
         let mut frame = tcp4();
-        assert_eq!(sight.of(&frame, 74).why_hosts(), HostsReason::HashL3);
+        assert_eq!(view.frame(&frame, 74).hosts_reason(), HostsReason::HashL3);
         frame[20] = 0x20;
-        assert_eq!(sight.of(&frame, 74).why_hosts(), HostsReason::Fragment);
+        assert_eq!(view.frame(&frame, 74).hosts_reason(), HostsReason::Fragment);
         frame[20] = 0;
         frame[23] = 1;
-        assert_eq!(sight.of(&frame, 74).why_hosts(), HostsReason::OtherProtocol);
+        assert_eq!(
+            view.frame(&frame, 74).hosts_reason(),
+            HostsReason::OtherProtocol
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! What lies in the tunnels whose inner headers a NIC can see: VXLAN, and GRE over Ethernet or IP.
+//! What is in the tunnels whose inner headers a NIC can parse: VXLAN, and GRE over Ethernet or IP.
 //!
 //! Sources: RFC 7348 (VXLAN), RFC 2784 and RFC 2890 (GRE), RFC 7637 (its protocol type for Ethernet).
 
-use super::sight::{Seen, Sight};
+use super::nic_view::{NicView, SeenFrame};
 use wqcap_rss::{L3, L4};
 
 const VXLAN_PORT: [u8; 2] = 4789u16.to_be_bytes();
@@ -10,7 +10,7 @@ const VXLAN_PORT: [u8; 2] = 4789u16.to_be_bytes();
 const VNI_VALID: u8 = 0x08;
 const PROTOCOL_GRE: u8 = 47;
 const UDP_LEN: usize = 8;
-/// GRE's version; only 0 is GRE as it is meant here.
+/// GRE's version; only 0 is GRE proper.
 const GRE_VERSION: u8 = 0x07;
 /// GRE's flags, each of which adds four bytes: checksum, key, sequence number.
 const GRE_WORDS: [u8; 3] = [0x80, 0x20, 0x10];
@@ -18,7 +18,7 @@ const BRIDGED: u16 = 0x6558;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ETHERNET_LEN: usize = 14;
-/// Inner headers are sought no further.
+/// Inner headers are parsed up to here.
 const MOST: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub(super) enum Tunnel {
     Gre,
 }
 
-/// What there is of the packet in a tunnel, behind an Ethernet header that is made up where it has none.
-pub(super) struct Inside {
+/// What there is of the packet in a tunnel, behind an Ethernet header that is made up where the tunnel has none.
+pub(super) struct TunnelContent {
     tunnel: Tunnel,
     bytes: [u8; MOST],
     there: usize,
@@ -37,14 +37,14 @@ pub(super) struct Inside {
 }
 
 /// The packet in a tunnel as the NIC would see it.
-pub(super) struct Inner<'a> {
+pub(super) struct InnerFrame<'a> {
     pub(super) tunnel: Tunnel,
-    pub(super) seen: Seen<'a>,
+    pub(super) seen: SeenFrame<'a>,
 }
 
-impl Inside {
-    /// Of a frame; `None`: it is no tunnel.
-    pub(super) fn of(seen: &Seen<'_>) -> Option<Self> {
+impl TunnelContent {
+    /// Of a frame; `None`: it is not tunnelled.
+    pub(super) fn find(seen: &SeenFrame<'_>) -> Option<Self> {
         let class = &seen.class;
         let behind = seen.bytes.get(usize::from(class.l4_offset)..)?;
         let (tunnel, ethertype, packet) = if class.l4 == L4::Udp {
@@ -71,13 +71,13 @@ impl Inside {
         Some(it)
     }
 
-    /// The packet, looked at.
-    pub(super) fn look<'a>(&'a self, sight: &'a mut Sight) -> Inner<'a> {
+    /// The packet as the NIC would see it.
+    pub(super) fn inner_frame<'a>(&'a self, view: &'a mut NicView) -> InnerFrame<'a> {
         let there = &self.bytes[..self.there];
         let len = u32::try_from(there.len()).unwrap_or(u32::MAX);
-        Inner {
+        InnerFrame {
             tunnel: self.tunnel,
-            seen: sight.of(there, len.saturating_add(self.missing)),
+            seen: view.frame(there, len.saturating_add(self.missing)),
         }
     }
 }

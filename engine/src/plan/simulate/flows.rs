@@ -1,6 +1,6 @@
 //! The flows seen: who talks with whom, both directions together, and on which queues.
 
-use super::{Load, sight::Seen};
+use super::{nic_view::SeenFrame, report::FrameLoad};
 use std::{
     collections::HashMap,
     fmt,
@@ -35,7 +35,7 @@ enum L3Key {
 /// What a flow did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowLoad {
-    pub(super) load: Load,
+    pub(super) load: FrameLoad,
     /// The queue of each direction that was seen.
     pub(super) queues: [Option<u16>; 2],
 }
@@ -45,7 +45,7 @@ pub(super) struct FlowLoad {
 pub(super) struct Flows(pub(super) HashMap<FlowKey, FlowLoad>);
 
 impl Flows {
-    pub(super) fn count(&mut self, seen: &Seen<'_>, queue: u16, len: u32) {
+    pub(super) fn count(&mut self, seen: &SeenFrame<'_>, queue: u16, len: u32) {
         let (key, direction) = key_of(seen);
         let flow = self.0.entry(key).or_default();
         flow.load.add(len);
@@ -54,7 +54,7 @@ impl Flows {
 }
 
 /// The flow, and which of its directions.
-fn key_of(seen: &Seen<'_>) -> (FlowKey, usize) {
+fn key_of(seen: &SeenFrame<'_>) -> (FlowKey, usize) {
     let class = &seen.class;
     let (layer, protocol, addresses) = match (class.l3, class.addresses(seen.bytes)) {
         (L3::Ipv4, Some(addresses)) => (L3Key::Ipv4, u16::from(class.ip_protocol), addresses),

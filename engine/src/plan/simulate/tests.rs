@@ -1,8 +1,10 @@
-//! Forecasts of frames made by hand.
+//! Simulations with frames made by hand.
 
 use super::*;
+use crate::config::Config;
+use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
-const LIMITS: Limits = Limits { queues: 8 };
+const LIMITS: SuggestionLimits = SuggestionLimits { queues: 8 };
 
 fn ipv4(from: [u8; 4], to: [u8; 4], protocol: u8, rest: &[u8], flags: u8) -> Vec<u8> {
     let mut frame = vec![2; 12];
@@ -28,18 +30,18 @@ fn back(frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn forecast(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> Report {
+fn simulate(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> SimulationReport {
     let config = Config::with_overrides("", settings).expect("config");
-    let mut forecast = Forecast::new(&config, true).expect("forecast");
+    let mut simulation = Simulation::new(&config, true).expect("simulation");
     for (i, frame) in frames.iter().enumerate() {
-        forecast.frame(
+        simulation.frame(
             frame,
             u32::try_from(frame.len()).expect("short"),
             1_000_000_000 + i as u64,
         );
     }
-    let report = forecast.report(LIMITS);
-    let sum = |of: fn(&QueueLoad) -> u64| report.queues.iter().map(of).sum::<u64>();
+    let report = simulation.report(LIMITS);
+    let sum = |of: fn(&SimulatedQueue) -> u64| report.queues.iter().map(of).sum::<u64>();
     assert_eq!(
         (sum(|q| q.frames), sum(|q| q.bytes)),
         (report.frames, report.bytes)
@@ -48,7 +50,7 @@ fn forecast(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> Report {
     report
 }
 
-fn suggested<'a>(report: &'a Report, key: &str) -> &'a Setting {
+fn suggested<'a>(report: &'a SimulationReport, key: &str) -> &'a SuggestedSetting {
     let suggestion = report.suggestion.as_ref().expect("asked for");
     suggestion
         .settings
@@ -60,7 +62,7 @@ fn suggested<'a>(report: &'a Report, key: &str) -> &'a Setting {
 #[test]
 fn frames_go_where_rss_sends_them() {
     let frames: Vec<_> = (0..200).map(|i| udp(1, 1000 + i)).collect();
-    let report = forecast(&[("capture.queues", "4")], &frames);
+    let report = simulate(&[("capture.queues", "4")], &frames);
     let table = IndirectionTable::new(128, 4, &[]).expect("table");
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let mut want = [0; 4];
@@ -94,7 +96,7 @@ fn reasons_are_told_apart() {
         ipv4([1; 4], [2; 4], 1, &[0; 8], 0),
         ipv4([1; 4], [2; 4], 6, &[0; 8], 0)[..50].to_vec(),
     ];
-    let report = forecast(&[], &frames);
+    let report = simulate(&[], &frames);
     let count = |by: &ByReason, name: &str| by.reasons[name].frames;
     assert_eq!(count(&report.catch_all, "not_ip"), 1);
     assert_eq!(count(&report.catch_all, "truncated_l4"), 1);
@@ -102,7 +104,7 @@ fn reasons_are_told_apart() {
     assert_eq!(count(&report.addresses_only, "fragments"), 1);
     assert_eq!(count(&report.addresses_only, "other_protocols"), 1);
     assert_eq!(count(&report.addresses_only, "extension_headers"), 1);
-    let by_l3 = forecast(&[("rss.hash", "l3")], &frames);
+    let by_l3 = simulate(&[("rss.hash", "l3")], &frames);
     assert_eq!(count(&by_l3.addresses_only, "hash_l3"), 1);
     let names: Vec<_> = report.heaviest.iter().map(|f| f.flow.as_str()).collect();
     for name in [
@@ -118,13 +120,13 @@ fn reasons_are_told_apart() {
 fn flows_split_by_a_key_are_counted_and_the_symmetric_key_is_suggested() {
     let mut frames: Vec<_> = (0..100).map(|i| udp(1, 1000 + i)).collect();
     frames.extend((0..50).map(|i| back(&udp(1, 1000 + i))));
-    let good = forecast(&[("capture.queues", "4")], &frames);
+    let good = simulate(&[("capture.queues", "4")], &frames);
     assert_eq!((good.flows, good.directions.both), (100, 50));
     assert_eq!(good.directions.split, 0);
     assert!(!suggested(&good, "rss.key").changes);
 
     let settings = [("capture.queues", "4"), ("rss.key", "microsoft")];
-    let bad = forecast(&settings, &frames);
+    let bad = simulate(&settings, &frames);
     assert!(bad.directions.split > 10 && bad.directions.split <= 50);
     let key = suggested(&bad, "rss.key");
     assert_eq!((key.value.as_str(), key.changes), ("symmetric", true));
@@ -137,7 +139,7 @@ fn no_more_queues_are_suggested_than_help() {
     // One flow is most of it: two queues part it from the rest, and more part nothing.
     let mut frames = vec![udp(9, 9); 900];
     frames.extend((0..100).map(|i| udp(1, 1000 + i)));
-    let one_flow = forecast(&[("capture.queues", "8")], &frames);
+    let one_flow = simulate(&[("capture.queues", "8")], &frames);
     let queues = suggested(&one_flow, "capture.queues");
     assert!(
         ["1", "2"].contains(&queues.value.as_str()) && queues.why.contains("one flow alone is 90"),
@@ -146,7 +148,7 @@ fn no_more_queues_are_suggested_than_help() {
     assert_eq!(one_flow.heaviest[0].frames, 900);
 
     let many: Vec<_> = (0..4000).map(|i| udp((i % 50) as u8, i)).collect();
-    let even = forecast(&[("capture.queues", "2")], &many);
+    let even = simulate(&[("capture.queues", "2")], &many);
     let queues = suggested(&even, "capture.queues");
     assert!(queues.changes && queues.value.parse::<u16>().expect("number") >= 6);
     let suggestion = even.suggestion.expect("asked for");
@@ -161,7 +163,7 @@ fn weights_make_room_for_the_catch_all() {
         arp[13] = 6;
         arp
     }));
-    let report = forecast(&[("capture.queues", "4")], &frames);
+    let report = simulate(&[("capture.queues", "4")], &frames);
     let weights = suggested(&report, "rss.weights");
     assert!(weights.changes, "{weights:?}");
     let value: Vec<u32> = weights
@@ -173,7 +175,7 @@ fn weights_make_room_for_the_catch_all() {
     assert!(value[0] < value[1], "{value:?}");
     // What is suggested does what it says.
     let queues = suggested(&report, "capture.queues").value.clone();
-    let followed = forecast(
+    let followed = simulate(
         &[
             ("capture.queues", queues.as_str()),
             ("rss.weights", weights.value.as_str()),
@@ -202,7 +204,7 @@ fn many_fragments_speak_for_addresses_alone() {
             0x20,
         )
     }));
-    let report = forecast(&[("capture.queues", "2")], &frames);
+    let report = simulate(&[("capture.queues", "2")], &frames);
     let hash = suggested(&report, "rss.hash");
     assert!(
         hash.why.contains("fragments") == (hash.value == "l3"),
@@ -212,7 +214,7 @@ fn many_fragments_speak_for_addresses_alone() {
 
 #[test]
 fn nothing_is_no_reason_to_suggest_anything() {
-    let report = forecast(&[], &[]);
+    let report = simulate(&[], &[]);
     assert!(report.suggestion.is_none() && report.skew.frames.is_none());
 }
 
@@ -235,12 +237,12 @@ fn rules_decide_before_hashes_do() {
         priority = 2
     "#;
     let config = Config::with_overrides(rules, &[]).expect("config");
-    let mut forecast = Forecast::new(&config, true).expect("forecast");
+    let mut simulation = Simulation::new(&config, true).expect("simulation");
     let icmp = ipv4([10, 0, 0, 1], [10, 1, 0, 1], 1, &[8; 8], 0);
     for frame in [udp(1, 7), udp(9, 8), udp(9, 9), udp(1, 8), icmp] {
-        forecast.frame(&frame, 60, 1);
+        simulation.frame(&frame, 60, 1);
     }
-    let report = forecast.report(LIMITS);
+    let report = simulation.report(LIMITS);
     assert_eq!((report.dropped.frames, report.left.frames), (1, 1));
     assert_eq!((report.frames, report.flows), (3, 3));
     assert!(report.queues[2].frames >= 2, "{:?}", report.queues);
@@ -256,10 +258,10 @@ fn a_tunnel_that_the_file_has_cut_is_looked_into_as_far_as_it_goes() {
     whole.extend(&inner);
     let queue = |there: usize| {
         let config = Config::with_overrides("", &settings).expect("config");
-        let mut forecast = Forecast::new(&config, false).expect("forecast");
+        let mut simulation = Simulation::new(&config, false).expect("simulation");
         let len = u32::try_from(whole.len()).expect("short");
-        forecast.frame(&whole[..there], len, 1);
-        let report = forecast.report(LIMITS);
+        simulation.frame(&whole[..there], len, 1);
+        let report = simulation.report(LIMITS);
         let busy = report.queues.iter().find(|q| q.frames > 0).expect("one");
         (busy.queue, report.heaviest[0].flow.clone())
     };

@@ -1,0 +1,135 @@
+//! The simulation: settles how frames would spread, and takes them one by one.
+
+use super::{
+    nic_view::{NicView, SeenFrame},
+    report::{SimulatedSpread, SimulationReport},
+    rules::{Fate, Rules},
+    suggest::{Candidates, SuggestionLimits},
+    tally::Tally,
+    tunnel::TunnelContent,
+};
+use crate::{
+    Error,
+    config::{self, Config},
+    plan::{
+        queues::DEFAULT_QUEUES,
+        steering::{self, Spread, Steering},
+    },
+};
+use wqcap_rss::{HashDepth, IndirectionTable, Profile, RssKey, Toeplitz};
+
+/// A configuration applied to frames, without a NIC.
+pub struct Simulation {
+    spread: SimulatedSpread,
+    depth: HashDepth,
+    rules: Rules,
+    toeplitz: Toeplitz,
+    table: IndirectionTable,
+    outer_view: NicView,
+    inner_view: NicView,
+    tally: Tally,
+    candidates: Option<Candidates>,
+}
+
+impl Simulation {
+    /// Settles how frames would spread. With `suggest`, other ways to spread them are measured too.
+    ///
+    /// # Errors
+    /// The configuration has no such key, table or number of queues, or rules that no run would install.
+    pub fn new(config: &Config, suggest: bool) -> Result<Self, Error> {
+        let mut notes = Vec::new();
+        let cores = config.capture.cores.as_ref().map_or_else(
+            || std::thread::available_parallelism().map_or(1, usize::from),
+            Vec::len,
+        );
+        let by_default = u16::try_from(cores.clamp(1, DEFAULT_QUEUES)).unwrap_or(1);
+        let mut queues = config.capture.queues.unwrap_or(by_default);
+        match config.capture.mode {
+            config::Mode::Steal => {}
+            config::Mode::Sniffer => {
+                queues = 1;
+                notes.push("mode \"sniffer\" has one queue, which takes every frame".into());
+            }
+            config::Mode::Filtered => {}
+        }
+        let key: RssKey = config
+            .rss
+            .key
+            .parse()
+            .map_err(|e: wqcap_rss::KeyError| Error::config("rss.key", &config.rss.key, e))?;
+        let size = config.rss.table_size;
+        let table = IndirectionTable::new(size, queues, &config.rss.weights)
+            .map_err(|e| Error::config("rss.table_size", size, e))?;
+        Ok(Self {
+            spread: SimulatedSpread {
+                mode: config.capture.mode.to_string(),
+                queues,
+                hash: config.rss.hash.to_string(),
+                inner: config.rss.inner,
+                key: config.rss.key.clone(),
+                symmetric: key.is_symmetric(),
+                table_size: size,
+                weights: config.rss.weights.clone(),
+                notes,
+            },
+            depth: steering::depth(config),
+            rules: Rules::new(Steering::of(config, queues)?),
+            toeplitz: Toeplitz::new(&key),
+            table,
+            outer_view: NicView::default(),
+            inner_view: NicView::default(),
+            tally: Tally::new(queues),
+            candidates: suggest.then(|| Candidates::new(&key)),
+        })
+    }
+
+    /// Counts an Ethernet frame of `len` bytes on the wire, of which `bytes` were kept.
+    pub fn frame(&mut self, bytes: &[u8], len: u32, ns: u64) {
+        self.tally.stamp(ns);
+        let outer = self.outer_view.frame(bytes, len);
+        let content = if self.rules.match_tunnels() {
+            TunnelContent::find(&outer)
+        } else {
+            None
+        };
+        let inner = content
+            .as_ref()
+            .map(|it| it.inner_frame(&mut self.inner_view));
+        let qp = match self.rules.fate(&outer, inner.as_ref()) {
+            Fate::Qp(qp) => self.rules.steering().qps[qp],
+            Fate::Dropped => return self.tally.dropped.add(len),
+            Fate::Left => return self.tally.left.add(len),
+        };
+        let inner = inner.as_ref().filter(|_| qp.inner);
+        let seen = inner.map_or(&outer, |it| &it.seen);
+        let queue = match qp.spread {
+            Spread::Queue(queue) => queue,
+            Spread::Table => {
+                let hash = seen.hash(qp.profile.hash_fields(), &self.toeplitz);
+                hash.map_or(0, |hash| self.table.queue_of(hash))
+            }
+        };
+        self.tally.count(seen, queue, len);
+        match (qp.profile, qp.spread) {
+            (Profile::CatchAll, Spread::Queue(0)) if is_catch_all(seen, self.depth) => {
+                self.tally.count_catch_all(seen, len);
+            }
+            (Profile::Ipv4 | Profile::Ipv6, _) => self.tally.count_hosts(seen, len),
+            _ => {}
+        }
+        if let Some(candidates) = &mut self.candidates {
+            candidates.count(seen, len);
+        }
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn report(self, limits: SuggestionLimits) -> SimulationReport {
+        self.tally.report(self.spread, self.candidates, limits)
+    }
+}
+
+/// Whether nothing of a frame is hashed, rather than a rule of the user's putting it on queue 0.
+fn is_catch_all(seen: &SeenFrame<'_>, depth: HashDepth) -> bool {
+    seen.profile(depth) == Profile::CatchAll
+}

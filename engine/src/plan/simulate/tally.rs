@@ -1,0 +1,179 @@
+//! The frames counted so far, by where they would go, and the report made of them.
+
+use super::{
+    flows::{FlowKey, FlowLoad, Flows},
+    nic_view::{CatchAllReason, HostsReason, SeenFrame},
+    report::{
+        ByReason, Directions, FrameLoad, HeaviestFlow, SimulatedQueue, SimulatedSpread,
+        SimulationReport, Skew,
+    },
+    suggest::{Candidates, SuggestionLimits},
+};
+use std::{cmp::Reverse, collections::BTreeMap};
+
+/// Flows listed among the heaviest.
+const HEAVIEST: usize = 10;
+
+/// Where frames would go.
+pub(super) struct Tally {
+    queues: Vec<FrameLoad>,
+    pub(super) dropped: FrameLoad,
+    pub(super) left: FrameLoad,
+    catch_all: [FrameLoad; CatchAllReason::ALL.len()],
+    hosts: [FrameLoad; HostsReason::ALL.len()],
+    flows: Flows,
+    first_ns: u64,
+    last_ns: u64,
+}
+
+impl Tally {
+    pub(super) fn new(queues: u16) -> Self {
+        Self {
+            queues: vec![FrameLoad::default(); usize::from(queues)],
+            dropped: FrameLoad::default(),
+            left: FrameLoad::default(),
+            catch_all: Default::default(),
+            hosts: Default::default(),
+            flows: Flows::default(),
+            first_ns: u64::MAX,
+            last_ns: 0,
+        }
+    }
+
+    /// A frame was stamped so.
+    pub(super) fn stamp(&mut self, ns: u64) {
+        self.first_ns = self.first_ns.min(ns);
+        self.last_ns = self.last_ns.max(ns);
+    }
+
+    /// A frame goes to this queue.
+    pub(super) fn count(&mut self, seen: &SeenFrame<'_>, queue: u16, len: u32) {
+        if let Some(load) = self.queues.get_mut(usize::from(queue)) {
+            load.add(len);
+        }
+        self.flows.count(seen, queue, len);
+    }
+
+    /// A frame goes to queue 0 since nothing of it is hashed.
+    pub(super) fn count_catch_all(&mut self, seen: &SeenFrame<'_>, len: u32) {
+        self.catch_all[seen.catch_all_reason() as usize].add(len);
+    }
+
+    /// A frame is hashed by its addresses alone.
+    pub(super) fn count_hosts(&mut self, seen: &SeenFrame<'_>, len: u32) {
+        self.hosts[seen.hosts_reason() as usize].add(len);
+    }
+
+    pub(super) fn report(
+        self,
+        spread: SimulatedSpread,
+        candidates: Option<Candidates>,
+        limits: SuggestionLimits,
+    ) -> SimulationReport {
+        let mut total = FrameLoad::default();
+        for load in &self.queues {
+            total += *load;
+        }
+        let mut flows = vec![0u64; self.queues.len()];
+        let mut directions = Directions::default();
+        for flow in self.flows.0.values() {
+            let queues = queues_of(flow);
+            for queue in &queues {
+                if let Some(count) = flows.get_mut(usize::from(*queue)) {
+                    *count += 1;
+                }
+            }
+            directions.both += u64::from(flow.queues.iter().all(Option::is_some));
+            directions.split += u64::from(queues.len() == 2);
+        }
+        let queues: Vec<_> = (0u16..)
+            .zip(self.queues.iter().zip(&flows))
+            .map(|(queue, (load, flows))| SimulatedQueue {
+                queue,
+                flows: *flows,
+                frames: load.frames,
+                bytes: load.bytes,
+            })
+            .collect();
+        let skew = |of: fn(&SimulatedQueue) -> u64| {
+            let sum: u64 = queues.iter().map(of).sum();
+            let most = queues.iter().map(of).max().unwrap_or(0);
+            (sum > 0).then(|| most as f64 * queues.len() as f64 / sum as f64)
+        };
+        let heaviest = heaviest(self.flows.0.iter());
+        let top = heaviest
+            .first()
+            .map_or(FrameLoad::default(), |flow| FrameLoad {
+                frames: flow.frames,
+                bytes: flow.bytes,
+            });
+        SimulationReport {
+            frames: total.frames,
+            bytes: total.bytes,
+            flows: self.flows.0.len() as u64,
+            seconds: self.last_ns.saturating_sub(self.first_ns) as f64 / 1e9,
+            skew: Skew {
+                frames: skew(|q| q.frames),
+                bytes: skew(|q| q.bytes),
+            },
+            queues,
+            catch_all: by_reason(
+                CatchAllReason::ALL
+                    .iter()
+                    .zip(self.catch_all)
+                    .map(|((_, name), load)| (*name, load)),
+            ),
+            addresses_only: by_reason(
+                HostsReason::ALL
+                    .iter()
+                    .zip(self.hosts)
+                    .map(|((_, name), load)| (*name, load)),
+            ),
+            dropped: self.dropped,
+            left: self.left,
+            directions,
+            heaviest,
+            suggestion: candidates.and_then(|candidates| {
+                candidates.suggest(&spread, directions, self.hosts, top, limits)
+            }),
+            spread,
+        }
+    }
+}
+
+/// The queues of a flow, each once.
+fn queues_of(flow: &FlowLoad) -> Vec<u16> {
+    let mut queues: Vec<_> = flow.queues.iter().flatten().copied().collect();
+    queues.sort_unstable();
+    queues.dedup();
+    queues
+}
+
+/// The heaviest flows; of equal ones, the first by name, so that two runs report the same.
+fn heaviest<'a>(flows: impl Iterator<Item = (&'a FlowKey, &'a FlowLoad)>) -> Vec<HeaviestFlow> {
+    let mut all: Vec<_> = flows.collect();
+    let rank = |(key, flow): &(&FlowKey, &FlowLoad)| {
+        (Reverse(flow.load.bytes), Reverse(flow.load.frames), **key)
+    };
+    if all.len() > HEAVIEST {
+        all.select_nth_unstable_by_key(HEAVIEST - 1, rank);
+        all.truncate(HEAVIEST);
+    }
+    all.sort_by_key(rank);
+    all.into_iter()
+        .map(|(key, flow)| HeaviestFlow {
+            flow: key.to_string(),
+            frames: flow.load.frames,
+            bytes: flow.load.bytes,
+            queues: queues_of(flow),
+        })
+        .collect()
+}
+
+fn by_reason(parts: impl Iterator<Item = (&'static str, FrameLoad)>) -> ByReason {
+    let mut load = FrameLoad::default();
+    let reasons = parts
+        .inspect(|(_, part)| load += *part)
+        .collect::<BTreeMap<_, _>>();
+    ByReason { load, reasons }
+}
