@@ -4,6 +4,7 @@
 use super::RingAttr;
 use crate::{
     frame::FCS_LEN,
+    memory::Region,
     verbs::{Mr, SCATTER_FCS},
 };
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -145,9 +146,16 @@ impl Layout {
 
 /// The memory behind one ring's slots.
 pub struct SlotMemory {
-    mr: Mr,
+    backing: Backing,
     layout: Layout,
     ring: RingId,
+}
+
+/// What slots are made of.
+enum Backing {
+    Registered(Mr),
+    #[cfg(test)]
+    Unregistered(Region),
 }
 
 /// Length of two MAC addresses, behind which a VLAN tag stands (IEEE 802.3).
@@ -159,7 +167,17 @@ impl SlotMemory {
     /// Slots over registered memory.
     pub(super) fn new(mr: Mr, layout: Layout) -> Self {
         Self {
-            mr,
+            backing: Backing::Registered(mr),
+            layout,
+            ring: RingId::next(),
+        }
+    }
+
+    /// Slots over memory that no device knows.
+    #[cfg(test)]
+    pub(super) fn unregistered(memory: Region, layout: Layout) -> Self {
+        Self {
+            backing: Backing::Unregistered(memory),
             layout,
             ring: RingId::next(),
         }
@@ -190,18 +208,40 @@ impl SlotMemory {
         self.layout.slot_bytes
     }
 
-    /// The registration.
-    pub(super) fn mr(&self) -> &Mr {
-        &self.mr
+    /// Writes into a slot as a device does.
+    #[cfg(test)]
+    pub(super) fn write(&self, index: u32, bytes: &[u8]) {
+        assert!(bytes.len() <= self.layout.slot_bytes);
+        let start = self.address(&self.slot(index));
+        // SAFETY: the slot has as many bytes, and whoever calls plays the device, which has the slot.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+    }
+
+    /// The registration's key.
+    pub(super) fn lkey(&self) -> u32 {
+        match &self.backing {
+            Backing::Registered(mr) => mr.lkey(),
+            #[cfg(test)]
+            Backing::Unregistered(_) => 0,
+        }
+    }
+
+    #[inline]
+    fn region(&self) -> &Region {
+        match &self.backing {
+            Backing::Registered(mr) => mr.memory(),
+            #[cfg(test)]
+            Backing::Unregistered(memory) => memory,
+        }
     }
 
     #[inline]
     pub(super) fn address(&self, slot: &Slot) -> *mut u8 {
         self.own(slot);
-        debug_assert!((slot.index as usize) < self.mr.memory().len() / self.layout.stride());
+        debug_assert!((slot.index as usize) < self.region().len() / self.layout.stride());
         let at = slot.index as usize * self.layout.stride() + self.layout.headroom;
         // SAFETY: the ring hands out numbers below the number of its slots, so this stays inside the region.
-        unsafe { self.mr.memory().as_ptr().add(at) }
+        unsafe { self.region().as_ptr().add(at) }
     }
 
     /// A slot that the device has filled with `len` bytes (at most a slot's), and the tag it took off. The tag is put

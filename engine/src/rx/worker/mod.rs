@@ -3,7 +3,7 @@
 //! Per batch, not per frame: one look at the stop flag, one conversion of the clock, one list of reposted WRs, one
 //! round of counter stores. Nothing here allocates, locks or logs while frames flow.
 
-use super::{Batch, Filled, Orders, Ring, Sampler, Slot, SlotMemory};
+use super::{Batch, DeviceQueue, Filled, Orders, Queue, Ring, Sampler, Slot, SlotMemory};
 use crate::{
     device::clock::{Conversion, SharedConversion, coarse_ns, system_ns},
     stats::{Budget, QueueCounters, Received},
@@ -120,11 +120,11 @@ const LATE: Duration = Duration::from_secs(1);
 const SLEEP: Duration = Duration::from_millis(50);
 
 /// A queue's loop, ready to run on its thread.
-pub struct Worker<O> {
+pub struct Worker<O, Q = DeviceQueue> {
     /// Queue number.
     pub queue: u16,
     /// The ring.
-    pub ring: Ring,
+    pub ring: Ring<Q>,
     /// Where frames go.
     pub outlet: O,
     /// Completions a poll takes at most.
@@ -207,10 +207,10 @@ struct State {
     ahead: Ahead,
 }
 
-impl<O: Outlet> Worker<O> {
+impl<O: Outlet, Q: Queue> Worker<O, Q> {
     /// Runs until stopped, then until the ring is drained and every slot is back. Gives back the ring, so that its
     /// owner chooses when objects are destroyed; the outlet goes here.
-    pub fn run(mut self) -> (Ring, Ended) {
+    pub fn run(mut self) -> (Ring<Q>, Ended) {
         let mut state = State {
             received: Received::default(),
             stamper: Stamper::new(),
@@ -536,3 +536,6 @@ pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> bool {
 fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,26 +8,32 @@
 //!
 //! A ring trusts neither the device nor the driver further than it must: a completion that names a slot which is
 //! not posted, or a length that no slot has, is an error and never a second token or a read out of bounds.
-#![allow(unsafe_code)]
+
+mod direct;
+#[cfg(test)]
+pub(super) mod fake;
+mod queue;
+mod verbs;
+
+pub use queue::{DeviceQueue, Queue};
 
 use super::pool::{Filled, Layout, Slot, SlotMemory};
 use crate::{
     Error,
     memory::Region,
     verbs::{
-        self, Channel, CompletionStamps, Context, Cq, CqAttr, DirectCq, DirectWq, Moderation, Mr,
-        Pd, Wq, WqAttr, WqState, is_direct, sys as ffi,
+        self as ibv, Channel, CompletionStamps, Context, Cq, CqAttr, Moderation, Mr, Pd, Wq,
+        WqAttr, WqState, is_direct,
     },
 };
-use std::{os::fd::RawFd, ptr, sync::Arc};
+use direct::DirectQueue;
+use std::{os::fd::RawFd, sync::Arc};
+use verbs::VerbsQueue;
 
 /// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. Not a frame.
 const FLUSHED: u32 = 5;
 /// `IBV_WC_LOC_LEN_ERR`: the frame was longer than the WR's buffers. The WQ goes on.
 const TOO_LONG: u32 = 1;
-
-/// A WQE that points nowhere yet.
-const NOTHING: u32 = u32::MAX;
 
 /// What a ring is made of.
 #[derive(Clone, Copy, Debug)]
@@ -142,46 +148,21 @@ pub enum RingError {
 }
 
 /// A WQ with its CQ and its slots, owned by one thread.
-pub struct Ring {
+pub struct Ring<Q = DeviceQueue> {
     // The order of teardown: WQ and CQ, then memory. The table holds the WQ as well, and the WQ its memory.
-    way: Way,
+    queue: Q,
     memory: Arc<SlotMemory>,
     attr: RingAttr,
     posted: Box<[bool]>,
     outstanding: u32,
 }
 
-/// How a ring's queues are reached.
-enum Way {
-    Verbs(VerbsWay),
-    Direct(DirectWay),
-}
-
-struct VerbsWay {
-    wq: Wq,
-    cq: Cq,
-    /// A WR for each slot, complete but for `next`: reposting only links them.
-    wrs: Box<[ffi::ibv_recv_wr]>,
-    _sges: Box<[ffi::ibv_sge]>,
-}
-
-struct DirectWay {
-    wq: DirectWq,
-    cq: DirectCq,
-    /// The slot that each WQE points at. Slots that come back in their order find their WQE already written.
-    bound: Box<[u32]>,
-}
-
-// SAFETY: the raw pointers in `wrs` lead into `_sges` (boxed, never moved) and among `wrs` themselves; both go with
-// the ring to whichever thread owns it.
-unsafe impl Send for VerbsWay {}
-
 impl Ring {
     /// Makes a ring: memory, CQ and WQ, ready, with every slot posted.
     ///
     /// # Errors
     /// A verb's, or memory's.
-    pub fn create(context: &Context, pd: &Pd, attr: RingAttr) -> Result<Self, verbs::Error> {
+    pub fn create(context: &Context, pd: &Pd, attr: RingAttr) -> Result<Self, ibv::Error> {
         let layout = Layout::of(attr);
         let memory = Region::allocate(layout.stride() * attr.wrs as usize, attr.numa_node)?;
         let mr = Mr::register(pd, memory)?;
@@ -208,26 +189,40 @@ impl Ring {
         // Receives posted before this are lost: libmlx5 zeroes the ring at RESET -> RDY.
         wq.set_state(WqState::Ready)?;
         let memory = Arc::new(SlotMemory::new(mr, layout));
-        let way = if attr.direct && is_direct(context) {
-            let (wq, cq) = (DirectWq::of(wq)?, DirectCq::of(cq)?);
-            let bound = (0..wq.len()).map(|_| NOTHING).collect();
-            Way::Direct(DirectWay { wq, cq, bound })
+        let queue = if attr.direct && is_direct(context) {
+            DeviceQueue::direct(DirectQueue::new(wq, cq)?)
         } else {
-            Way::Verbs(VerbsWay::over(wq, cq, &memory, attr))
+            DeviceQueue::verbs(VerbsQueue::new(wq, cq, &memory, attr))
         };
-        let posted = vec![false; attr.wrs as usize].into();
+        Self::over(queue, memory, attr).map_err(|errno| {
+            ibv::Error::from_errno("ibv_post_wq_recv", format!("{} WRs", attr.wrs), errno)
+        })
+    }
+
+    /// The WQ, for a table.
+    #[must_use]
+    pub fn wq(&self) -> &Wq {
+        self.queue.wq()
+    }
+
+    /// Whether the ring is reached by direct verbs.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.queue.is_direct()
+    }
+}
+
+impl<Q: Queue> Ring<Q> {
+    /// A ring over a queue that is ready, with every slot posted.
+    fn over(queue: Q, memory: Arc<SlotMemory>, attr: RingAttr) -> Result<Self, i32> {
         let mut ring = Self {
-            way,
-            memory,
+            queue,
+            memory: Arc::clone(&memory),
             attr,
-            posted,
+            posted: vec![false; attr.wrs as usize].into(),
             outstanding: 0,
         };
-        let memory = Arc::clone(&ring.memory);
-        let slots = (0..attr.wrs).map(|index| memory.slot(index));
-        ring.post_all(slots).map_err(|errno| {
-            verbs::Error::from_errno("ibv_post_wq_recv", format!("{} WRs", attr.wrs), errno)
-        })?;
+        ring.post_all((0..attr.wrs).map(|index| memory.slot(index)))?;
         Ok(ring)
     }
 
@@ -237,28 +232,10 @@ impl Ring {
         &self.memory
     }
 
-    /// The WQ, for a table.
-    #[must_use]
-    pub fn wq(&self) -> &Wq {
-        match &self.way {
-            Way::Verbs(way) => &way.wq,
-            Way::Direct(way) => way.wq.wq(),
-        }
-    }
-
-    /// Whether the ring is reached by direct verbs.
-    #[must_use]
-    pub fn is_direct(&self) -> bool {
-        matches!(self.way, Way::Direct(_))
-    }
-
     /// Descriptor of the channel to sleep on, where there is one.
     #[must_use]
     pub fn event_fd(&self) -> Option<RawFd> {
-        match &self.way {
-            Way::Verbs(way) => way.cq.event_fd(),
-            Way::Direct(way) => way.cq.event_fd(),
-        }
+        self.queue.event_fd()
     }
 
     /// Asks for an event at the next completion. mlx5 raises one at once for a completion that is there already, so
@@ -266,22 +243,13 @@ impl Ring {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn arm(&mut self) -> Result<(), verbs::Error> {
-        match &mut self.way {
-            Way::Verbs(way) => way.cq.arm(),
-            Way::Direct(way) => {
-                way.cq.arm();
-                Ok(())
-            }
-        }
+    pub fn arm(&mut self) -> Result<(), ibv::Error> {
+        self.queue.arm()
     }
 
     /// Takes and acknowledges one event if there is one; true when there was.
     pub fn take_event(&mut self) -> bool {
-        match &mut self.way {
-            Way::Verbs(way) => way.cq.take_event(),
-            Way::Direct(way) => way.cq.take_event(),
-        }
+        self.queue.take_event()
     }
 
     /// Slots of the ring, whoever has them.
@@ -310,10 +278,7 @@ impl Ring {
             memory: &self.memory,
             batch,
         };
-        match &mut self.way {
-            Way::Verbs(way) => way.poll(&mut account, limit),
-            Way::Direct(way) => way.poll(&mut account, limit),
-        }
+        self.queue.poll(&mut account, limit)
     }
 
     /// Puts a batch's slots back on the ring, with one list and one doorbell, and empties the batch.
@@ -350,11 +315,7 @@ impl Ring {
     fn post_all(&mut self, slots: impl Iterator<Item = Slot>) -> Result<(), i32> {
         let (posted, memory) = (&mut self.posted, &self.memory);
         let slots = slots.inspect(|slot| memory.own(slot));
-        let count = match &mut self.way {
-            Way::Verbs(way) => way.post(posted, slots)?,
-            Way::Direct(way) => way.post(posted, slots, memory, self.attr),
-        };
-        self.outstanding += count;
+        self.outstanding += self.queue.post(posted, slots, memory, self.attr)?;
         Ok(())
     }
 
@@ -363,25 +324,8 @@ impl Ring {
     ///
     /// # Errors
     /// The verb's: the device cannot.
-    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::Error> {
-        match &mut self.way {
-            Way::Verbs(way) => way.wq.set_cvlan_stripping(on),
-            Way::Direct(way) => way.wq.wq_mut().set_cvlan_stripping(on),
-        }
-    }
-
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::Error> {
-        match &mut self.way {
-            Way::Verbs(way) => way.wq.set_state(state),
-            Way::Direct(way) => {
-                way.wq.set_state(state)?;
-                // A reset forgets the WQEs.
-                if state == WqState::Reset {
-                    way.bound.fill(NOTHING);
-                }
-                Ok(())
-            }
-        }
+    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), ibv::Error> {
+        self.queue.set_cvlan_stripping(on)
     }
 
     /// Brings a WQ back that is in error: everything posted is flushed, then RESET, RDY, and the slots go back on.
@@ -397,7 +341,7 @@ impl Ring {
         let failed = |what: &str| Error::Device(format!("recovering the WQ: {what}"));
         // A WQ that the device put into error is there already; asking again is allowed. One that only its last
         // completion shows to be broken is put there, so that it flushes.
-        self.set_state(WqState::Error).ok();
+        self.queue.set_state(WqState::Error).ok();
         let mut slots = Vec::with_capacity(self.outstanding as usize);
         let mut batch = Batch::new(256);
         let mut errors = 0;
@@ -422,8 +366,8 @@ impl Ring {
             slots.extend(batch.failed.drain(..).map(|f| f.slot));
             slots.append(&mut batch.flushed);
         }
-        self.set_state(WqState::Reset)?;
-        self.set_state(WqState::Ready)?;
+        self.queue.set_state(WqState::Reset)?;
+        self.queue.set_state(WqState::Ready)?;
         // Those flushed above, and those of the batch that showed the error, which its holder reposts afterwards.
         self.post_all(slots.into_iter())
             .map_err(|errno| failed(&format!("ibv_post_wq_recv: errno {errno}")))?;
@@ -431,8 +375,8 @@ impl Ring {
     }
 }
 
-/// A poll's bookkeeping, the same for both ways.
-struct Account<'a> {
+/// A poll's bookkeeping, the same for every queue.
+pub struct Account<'a> {
     posted: &'a mut [bool],
     outstanding: &'a mut u32,
     memory: &'a SlotMemory,
@@ -440,9 +384,19 @@ struct Account<'a> {
 }
 
 impl Account<'_> {
+    /// Writes into a slot that is on the ring, as the device does.
+    #[cfg(test)]
+    fn write(&mut self, index: u32, bytes: &[u8]) {
+        assert!(self.posted[index as usize] && bytes.len() <= self.memory.slot_bytes());
+        self.memory.write(index, bytes);
+    }
+
     /// Enters one completion; a slot that is not posted is an error and makes no token.
+    ///
+    /// # Errors
+    /// The slot is not on the ring.
     #[inline]
-    fn enter(
+    pub fn enter(
         &mut self,
         index: u64,
         status: u32,
@@ -474,149 +428,5 @@ impl Account<'_> {
             }),
         }
         Ok(())
-    }
-}
-
-impl VerbsWay {
-    fn over(wq: Wq, cq: Cq, memory: &SlotMemory, attr: RingAttr) -> Self {
-        let lkey = memory.mr().lkey();
-        let mut sges: Box<[_]> = (0..attr.wrs)
-            .flat_map(|slot| {
-                let start = memory.address(&memory.slot(slot)) as u64;
-                (0..attr.max_sge).map(move |i| ffi::ibv_sge {
-                    addr: start + u64::from(i) * u64::from(attr.buffer),
-                    length: attr.buffer,
-                    lkey,
-                })
-            })
-            .collect();
-        let wrs = sges
-            .chunks_exact_mut(attr.max_sge as usize)
-            .enumerate()
-            .map(|(slot, sges)| ffi::ibv_recv_wr {
-                wr_id: slot as u64,
-                next: ptr::null_mut(),
-                sg_list: sges.as_mut_ptr(),
-                num_sge: i32::try_from(sges.len()).unwrap_or(i32::MAX),
-            })
-            .collect();
-        Self {
-            wq,
-            cq,
-            wrs,
-            _sges: sges,
-        }
-    }
-
-    #[inline]
-    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
-        if limit == 0 {
-            return Ok(());
-        }
-        let Some(mut completions) = self.cq.poll().map_err(|e| RingError::Poll(e.0))? else {
-            return Ok(());
-        };
-        for taken in 1.. {
-            let Some(wc) = completions.next().map_err(|e| RingError::Poll(e.0))? else {
-                break;
-            };
-            account.enter(wc.wr_id, wc.status, wc.byte_len, wc.timestamp, None)?;
-            // Before asking for the next one: a completion once taken must be handled.
-            if taken == limit {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Links the slots' WRs into one list and posts it.
-    #[inline]
-    fn post(&mut self, posted: &mut [bool], slots: impl Iterator<Item = Slot>) -> Result<u32, i32> {
-        let wrs = self.wrs.as_mut_ptr();
-        let (mut head, mut last): (*mut ffi::ibv_recv_wr, *mut ffi::ibv_recv_wr) =
-            (ptr::null_mut(), ptr::null_mut());
-        let mut count = 0;
-        for slot in slots {
-            let index = slot.index() as usize;
-            posted[index] = true;
-            // SAFETY: `posted` has as many entries as `wrs`, and indexing it has just checked the bound; `last` is
-            // null or the WR linked before. The list is private until it is posted.
-            unsafe {
-                let wr = wrs.add(index);
-                if last.is_null() {
-                    head = wr;
-                } else {
-                    (*last).next = wr;
-                }
-                last = wr;
-            }
-            count += 1;
-        }
-        if !last.is_null() {
-            // SAFETY: the list is linked from `head` to `last`, whose `next` ends it; each WR's scatter entries lie
-            // in the slot whose token has just been given up, in the memory the WQ was created with.
-            unsafe {
-                (*last).next = ptr::null_mut();
-                self.wq.post(head)?;
-            }
-        }
-        Ok(count)
-    }
-}
-
-impl DirectWay {
-    #[inline]
-    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
-        let mut result = Ok(());
-        for _ in 0..limit {
-            let Some(cqe) = self.cq.take() else { break };
-            let slot = self.bound[self.wq.index_of(cqe.wqe_counter) as usize];
-            result = account.enter(
-                slot.into(),
-                cqe.status,
-                cqe.byte_len,
-                cqe.timestamp,
-                cqe.stripped,
-            );
-            if result.is_err() {
-                break;
-            }
-        }
-        self.cq.release();
-        result
-    }
-
-    /// Hands the slots' WQEs over. A slot that comes back to the WQE it was in costs a comparison.
-    #[inline]
-    fn post(
-        &mut self,
-        posted: &mut [bool],
-        slots: impl Iterator<Item = Slot>,
-        memory: &SlotMemory,
-        attr: RingAttr,
-    ) -> u32 {
-        let mut count = 0;
-        for slot in slots {
-            let index = self.wq.next_index();
-            let bound = &mut self.bound[index as usize];
-            posted[slot.index() as usize] = true;
-            if *bound != slot.index() {
-                *bound = slot.index();
-                let address = memory.address(&slot) as u64;
-                self.wq.write(
-                    index,
-                    address,
-                    attr.buffer,
-                    attr.max_sge,
-                    memory.mr().lkey(),
-                );
-            }
-            self.wq.advance();
-            count += 1;
-        }
-        // SAFETY: each WQE points into the slot whose token has just been given up, in the memory the WQ was created
-        // with; no more slots exist than WQEs, so none is overwritten while the device has it.
-        unsafe { self.wq.hand_over() };
-        count
     }
 }

@@ -1,0 +1,141 @@
+//! A queue without a device: completions come as a test writes them down.
+
+use super::{Account, FLUSHED, Queue, Ring, RingAttr, RingError};
+use crate::{
+    memory::Region,
+    rx::pool::{Layout, Slot, SlotMemory},
+    verbs::{self, CompletionStamps, WqState},
+};
+use std::{
+    collections::VecDeque,
+    os::fd::RawFd,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// What the device does next.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Writes these bytes into the next posted slot and completes it.
+    Frame(Vec<u8>),
+    /// Completes the next posted slot with this `ibv_wc_status`.
+    Error(u32),
+    /// Completes a WR that is not posted.
+    Bogus(u64),
+    /// Has nothing more for this poll.
+    Pause,
+}
+
+/// What a test holds of the device.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    pub(crate) steps: VecDeque<Step>,
+    /// Slots that the device has, in the order of posting.
+    pub(crate) posted: VecDeque<u32>,
+    /// States the WQ was put into.
+    pub(crate) states: Vec<WqState>,
+    /// Most slots posted with one list.
+    pub(crate) longest_list: usize,
+    /// A WQ in error keeps its WRs to itself.
+    pub(crate) never_flushes: bool,
+    pub(crate) polls: u64,
+}
+
+/// The device's end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FakeQueue(Arc<Mutex<Script>>);
+
+impl FakeQueue {
+    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
+        self.0.lock().expect("no test panics under it")
+    }
+
+    /// A ring of `wrs` slots of 256 bytes over this queue.
+    pub(crate) fn ring(&self, wrs: u32) -> Ring<Self> {
+        let attr = RingAttr {
+            wrs,
+            buffer: 256,
+            max_sge: 1,
+            flags: 0,
+            vector: 0,
+            stamps: CompletionStamps::None,
+            headroom: 0,
+            channel: false,
+            moderation: None,
+            direct: false,
+            numa_node: None,
+        };
+        let layout = Layout::of(attr);
+        let memory = Region::allocate(layout.stride() * wrs as usize, None).expect("memory");
+        let memory = Arc::new(SlotMemory::unregistered(memory, layout));
+        Ring::over(self.clone(), memory, attr).expect("posts")
+    }
+}
+
+impl Queue for FakeQueue {
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
+        let mut script = self.script();
+        script.polls += 1;
+        for _ in 0..limit {
+            let flushes = script.states.last() == Some(&WqState::Error) && !script.never_flushes;
+            match script.steps.pop_front() {
+                Some(Step::Pause) => break,
+                Some(Step::Bogus(index)) => account.enter(index, 0, 60, 0, None)?,
+                Some(Step::Frame(bytes)) => {
+                    let index = script.posted.pop_front().expect("the test posts enough");
+                    account.write(index, &bytes);
+                    account.enter(index.into(), 0, bytes.len() as u32, 0, None)?;
+                }
+                Some(Step::Error(status)) => {
+                    let index = script.posted.pop_front().expect("the test posts enough");
+                    account.enter(index.into(), status, 0, 0, None)?;
+                }
+                None if flushes => match script.posted.pop_front() {
+                    Some(index) => account.enter(index.into(), FLUSHED, 0, 0, None)?,
+                    None => break,
+                },
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn post(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+        _memory: &SlotMemory,
+        _attr: RingAttr,
+    ) -> Result<u32, i32> {
+        let mut script = self.script();
+        let before = script.posted.len();
+        for slot in slots {
+            assert!(!posted[slot.index() as usize], "posted twice");
+            posted[slot.index() as usize] = true;
+            script.posted.push_back(slot.index());
+        }
+        let count = script.posted.len() - before;
+        script.longest_list = script.longest_list.max(count);
+        Ok(u32::try_from(count).expect("few"))
+    }
+
+    fn set_state(&mut self, state: WqState) -> Result<(), verbs::Error> {
+        self.script().states.push(state);
+        Ok(())
+    }
+
+    fn set_cvlan_stripping(&mut self, _on: bool) -> Result<(), verbs::Error> {
+        Ok(())
+    }
+
+    fn event_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn arm(&mut self) -> Result<(), verbs::Error> {
+        Ok(())
+    }
+
+    fn take_event(&mut self) -> bool {
+        false
+    }
+}

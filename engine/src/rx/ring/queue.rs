@@ -1,0 +1,132 @@
+//! The seam between a ring's accounting and the WQ and CQ under it.
+
+use super::{Account, RingAttr, RingError, direct::DirectQueue, verbs::VerbsQueue};
+use crate::{
+    rx::pool::{Slot, SlotMemory},
+    verbs::{self, Wq, WqState},
+};
+use std::os::fd::RawFd;
+
+/// A WQ and its CQ, as a ring uses them.
+pub trait Queue {
+    /// Enters up to `limit` completions into the ring's account.
+    ///
+    /// # Errors
+    /// The queue cannot go on. What was entered by then is sound.
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError>;
+
+    /// Gives slots to the device with one list and one doorbell, and marks them in `posted`; how many.
+    ///
+    /// # Errors
+    /// The WQ takes no WRs (errno).
+    fn post(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+        memory: &SlotMemory,
+        attr: RingAttr,
+    ) -> Result<u32, i32>;
+
+    /// `ibv_modify_wq` with IBV_WQ_ATTR_STATE.
+    ///
+    /// # Errors
+    /// The verb's.
+    fn set_state(&mut self, state: WqState) -> Result<(), verbs::Error>;
+
+    /// `ibv_modify_wq` with IBV_WQ_ATTR_FLAGS.
+    ///
+    /// # Errors
+    /// The verb's.
+    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::Error>;
+
+    /// Descriptor of the completion channel, where there is one.
+    fn event_fd(&self) -> Option<RawFd>;
+
+    /// `ibv_req_notify_cq`.
+    ///
+    /// # Errors
+    /// The verb's.
+    fn arm(&mut self) -> Result<(), verbs::Error>;
+
+    /// Takes and acknowledges one event; true when there was one.
+    fn take_event(&mut self) -> bool;
+}
+
+/// The queues of a device, by either way.
+pub struct DeviceQueue(Access);
+
+enum Access {
+    Verbs(VerbsQueue),
+    Direct(DirectQueue),
+}
+
+macro_rules! either {
+    ($self:ident, $queue:ident => $call:expr) => {
+        match &mut $self.0 {
+            Access::Verbs($queue) => $call,
+            Access::Direct($queue) => $call,
+        }
+    };
+}
+
+impl DeviceQueue {
+    pub(super) fn verbs(queue: VerbsQueue) -> Self {
+        Self(Access::Verbs(queue))
+    }
+
+    pub(super) fn direct(queue: DirectQueue) -> Self {
+        Self(Access::Direct(queue))
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        matches!(self.0, Access::Direct(_))
+    }
+
+    pub(super) fn wq(&self) -> &Wq {
+        match &self.0 {
+            Access::Verbs(queue) => queue.wq(),
+            Access::Direct(queue) => queue.wq(),
+        }
+    }
+}
+
+impl Queue for DeviceQueue {
+    #[inline]
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
+        either!(self, queue => queue.poll(account, limit))
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+        memory: &SlotMemory,
+        attr: RingAttr,
+    ) -> Result<u32, i32> {
+        either!(self, queue => queue.post(posted, slots, memory, attr))
+    }
+
+    fn set_state(&mut self, state: WqState) -> Result<(), verbs::Error> {
+        either!(self, queue => queue.set_state(state))
+    }
+
+    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::Error> {
+        either!(self, queue => queue.set_cvlan_stripping(on))
+    }
+
+    fn event_fd(&self) -> Option<RawFd> {
+        match &self.0 {
+            Access::Verbs(queue) => queue.event_fd(),
+            Access::Direct(queue) => queue.event_fd(),
+        }
+    }
+
+    fn arm(&mut self) -> Result<(), verbs::Error> {
+        either!(self, queue => queue.arm())
+    }
+
+    fn take_event(&mut self) -> bool {
+        either!(self, queue => queue.take_event())
+    }
+}
