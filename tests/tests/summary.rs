@@ -36,9 +36,9 @@ fn is_of(value: &Value, kind: &str) -> bool {
     match kind {
         "count" => value.is_u64(),
         "number" => value.is_number(),
-        "truth" => value.is_boolean(),
-        "text" => value.is_string(),
-        "list" => value.is_array(),
+        "boolean" => value.is_boolean(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
         "object" => value.is_object(),
         "null" => value.is_null(),
         other => panic!("docs/summary.md has a type {other:?}"),
