@@ -60,3 +60,9 @@ impl From<wqcap_engine::verbs::Error> for Failure {
         wqcap_engine::Error::from(e).into()
     }
 }
+
+impl From<wqcap_engine::control::server::StartError> for Failure {
+    fn from(e: wqcap_engine::control::server::StartError) -> Self {
+        Self::refused(e.to_string())
+    }
+}

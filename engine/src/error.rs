@@ -81,11 +81,7 @@ impl From<verbs::Error> for Error {
                 source,
             },
             verbs::Error::NoDevice(_) => Self::Device(format!("device.name = {e}")),
-            verbs::Error::NoDeviceAt(address) => Self::config(
-                "control.rdma",
-                address,
-                "is no address of one RDMA device; `rdma link` lists devices with their interfaces",
-            ),
+            verbs::Error::NoDeviceAt(_) => Self::Device(e.to_string()),
             verbs::Error::Memory { bytes, source } => Self::System {
                 what: format!("{bytes} bytes of memory"),
                 source,
@@ -99,7 +95,6 @@ fn hint(verb: &str, source: &io::Error, general: Option<&str>) -> Option<String>
     let setting = match (verb, source.raw_os_error()?) {
         ("ibv_create_wq", libc::EPERM) => " (wq.delay_drop)",
         ("ibv_reg_mr", libc::ENOMEM) => ", or make the rings smaller (capture.ring)",
-        ("ibv_create_srq" | "rdma_create_srq", libc::EINVAL) => ": lower control.srq_max",
         (_, libc::EOPNOTSUPP) => "; `wqcap devices` lists what it can do",
         _ => "",
     };

@@ -46,16 +46,16 @@
 //!
 //! # Rooms
 //!
-//! Three crates lie below this one and are handed on: `wqcap-verbs` ([`verbs`], [`memory`]), which owns verbs objects
+//! Four crates lie below this one and are handed on: `wqcap-verbs` ([`verbs`], [`memory`]), which owns verbs objects
 //! and the memory that devices write to; `wqcap-frame` ([`frame`], [`filter`]), which reads headers and runs filters;
-//! `wqcap-files` ([`files`]), which reads, merges, indexes and recovers finished files. None of them imports this
-//! one, and only the first needs a NIC's libraries.
+//! `wqcap-files` ([`files`]), which reads, merges, indexes and recovers finished files; `wqcap-control` ([`control`]),
+//! which serves clients that read the state of a capture or change it. None of them imports this one, and only the first
+//! and the last need a NIC's libraries.
 //!
 //! Inside, imports go one way. [`device`] tells what there is, [`config`] what is wanted, [`plan`] what follows from
 //! both. [`rx`] turns rings, [`pipeline`] leads from rings to consumers, by way of [`pipeline::reduce`] and
 //! [`analysis::observer`]; [`sink`] and [`stats`] know neither rings nor devices. [`capture`] knows all of these.
-//! [`control`] serves clients that look at a capture or change it, and knows nothing of the rest but [`config`] and
-//! the counters of [`stats`]. [`plan::simulate`] tells which queues the frames of finished files would take.
+//! [`plan::simulate`] tells which queues the frames of finished files would take.
 //!
 //! # Invariants
 //!
@@ -66,7 +66,6 @@
 pub mod analysis;
 pub mod capture;
 pub mod config;
-pub mod control;
 pub mod device;
 mod error;
 pub mod pipeline;
@@ -77,6 +76,7 @@ pub mod stats;
 mod sync;
 
 pub use error::Error;
+pub use wqcap_control as control;
 pub use wqcap_files::{self as files, extract, format, index, merge, name, read, recover};
 pub use wqcap_frame as frame;
 pub use wqcap_frame::filter;

@@ -509,7 +509,7 @@ fn what_cannot_be_done_is_told() {
         .set(&format!("control.unix={}", file.display()))
         .done()
         .expect(2);
-    assert!(refused.stderr.contains("no socket"), "{refused}");
+    assert!(refused.stderr.contains("is not a socket"), "{refused}");
     assert_eq!(
         fs::read_to_string(file).expect("it is still there"),
         "precious"

@@ -31,7 +31,7 @@ use wqcap_engine::{
         supervisor::{Event, Host, Interval, Presenter, Signals, Supervisor},
     },
     config::Config,
-    control::{Control, message::LogLevel},
+    control::{protocol::LogLevel, server::ControlServer},
     device::DeviceFacts,
     plan::Plan,
     verbs::release_what_is_lost,
@@ -107,15 +107,15 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let control = config
         .control
         .as_ref()
-        .map(|it| Control::start(it, supervisor.backend(), &busy))
+        .map(|it| ControlServer::start(it, supervisor.backend(), &busy))
         .transpose()?;
     let metrics = config
         .metrics
         .as_ref()
         .map(|it| {
-            let watcher = control.as_ref().map(Control::watcher);
+            let status = control.as_ref().map(ControlServer::status_reader);
             let dir = plan.output.dir.clone();
-            let source = Source::new(supervisor.backend(), watcher, dir);
+            let source = Source::new(supervisor.backend(), status, dir);
             Metrics::start(it.listen, source, &busy)
         })
         .transpose()?;

@@ -32,7 +32,7 @@ pub struct Summary<'a> {
     /// Malformed frames by class; null where nothing parsed frames.
     malformed: Option<&'a BTreeMap<&'static str, u64>>,
     /// Live statistics at the end; null where they were off.
-    statistics: Option<&'a live::Snapshot>,
+    statistics: Option<&'a live::TrafficSnapshot>,
     /// Frames whose FCS was checked; null where none was.
     fcs: Option<FcsReport>,
     /// Sums and files of the flow records; null without them.

@@ -10,9 +10,8 @@ use std::{
 use wqcap_engine::{
     config::Config,
     control::{
-        Control,
-        backend::{Backend, Done},
-        message::{CaptureStatus, Changed, Command, Refusal, Stats},
+        protocol::{CaptureStatus, Changed, Command, Refusal, Stats},
+        server::{Backend, ChangeReply, ControlServer},
     },
     device,
 };
@@ -20,7 +19,7 @@ use wqcap_engine::{
 /// Says yes to everything and remembers the filter.
 struct Nothing {
     filter: Mutex<String>,
-    over: mpsc::Sender<Done>,
+    over: mpsc::Sender<ChangeReply>,
 }
 
 impl Backend for Nothing {
@@ -47,15 +46,15 @@ impl Backend for Nothing {
         ))
     }
 
-    fn change(&self, command: &Command, done: Done) {
+    fn change(&self, command: &Command, reply: ChangeReply) {
         if let (Command::Filter { expression }, Ok(mut filter)) = (command, self.filter.lock()) {
             filter.clone_from(expression);
         }
         if matches!(command, Command::Shutdown) {
-            let _ = self.over.send(done);
+            let _ = self.over.send(reply);
             return;
         }
-        done.tell(Ok(Changed {
+        reply.send(Ok(Changed {
             changed: true,
             now: "done".into(),
         }));
@@ -71,9 +70,9 @@ pub fn serve(config: &str) -> Outcome {
         filter: Mutex::default(),
         over,
     };
-    let service = Control::start(&control, Arc::new(backend), &[])?;
+    let service = ControlServer::start(&control, Arc::new(backend), &[])?;
     println!("serving");
-    ended.recv()?.tell(Ok(Changed {
+    ended.recv()?.send(Ok(Changed {
         changed: true,
         now: "ends".into(),
     }));

@@ -11,11 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::control::{
-    auth::Keys,
-    client::{Client, ClientError, Link},
-    message::{Access, Body, Code, Command, Handshake, RdmaStatus},
-    parts,
-    rdma::RdmaLink,
+    client::{Client, ClientError, RcTransport, Transport},
+    protocol::{
+        AccessLevel, AnswerBody, Command, Handshake, RdmaStatus, RefusalCode, auth::Keys, fragment,
+    },
 };
 
 /// How long anything may take: an emulated machine is slow.
@@ -124,15 +123,18 @@ impl Drop for Served {
 
 impl Place {
     fn client(&self) -> Outcome<Client> {
-        Ok(Client::over(RdmaLink::connect(
+        Ok(Client::new(RcTransport::connect(
             self.address,
             &self.keys,
             PATIENCE,
         )?))
     }
 
-    fn link(&self) -> Outcome<RdmaLink> {
-        Ok(RdmaLink::open(self.address, Instant::now() + PATIENCE)?)
+    fn link(&self) -> Outcome<RcTransport> {
+        Ok(RcTransport::connect_unauthenticated(
+            self.address,
+            Instant::now() + PATIENCE,
+        )?)
     }
 
     /// A client with the one key of the other access.
@@ -152,15 +154,15 @@ fn restrict(path: &Path) -> Outcome {
     )?)
 }
 
-fn ask(client: &mut Client, command: Command) -> Outcome<Body> {
+fn ask(client: &mut Client, command: Command) -> Outcome<AnswerBody> {
     client
-        .ask(command, None, PATIENCE)
+        .request(command, None, PATIENCE)
         .map_err(|e| e.to_string().into())
 }
 
 fn status(client: &mut Client) -> Outcome<RdmaStatus> {
     match ask(client, Command::Status)? {
-        Body::Status(it) => it
+        AnswerBody::Status(it) => it
             .control
             .rdma
             .ok_or_else(|| "no RDMA in the status".into()),
@@ -309,9 +311,9 @@ fn many(served: &Served) -> Outcome {
                     _ => ask(client, Command::Status)?,
                 };
                 let fits = match (i + turn) % 4 {
-                    0 => matches!(body, Body::Stats(_)),
-                    1 | 2 => matches!(body, Body::Changed(_)),
-                    _ => matches!(body, Body::Status(_)),
+                    0 => matches!(body, AnswerBody::Stats(_)),
+                    1 | 2 => matches!(body, AnswerBody::Changed(_)),
+                    _ => matches!(body, AnswerBody::Status(_)),
                 };
                 hold(fits, format!("{body:?}"))?;
             }
@@ -421,7 +423,7 @@ fn shrink(place: &Place) -> Outcome {
 
 fn long(served: &Served) -> Outcome {
     match ask(&mut served.place.client()?, Command::Plan)? {
-        Body::Plan(plan) => {
+        AnswerBody::Plan(plan) => {
             let numbers = plan.as_array().ok_or("no list")?;
             hold(
                 numbers.len() == 10_000 && numbers[9_999] == 1_009_999,
@@ -444,7 +446,7 @@ fn wrong_key(served: &Served) -> Outcome {
     let wrong = served
         .place
         .with("wrong", &format!("read_write = \"{}\"", "ee".repeat(32)))?;
-    let outcome = RdmaLink::connect(served.place.address, &wrong, PATIENCE).map(drop);
+    let outcome = RcTransport::connect(served.place.address, &wrong, PATIENCE).map(drop);
     refused_link(outcome)?;
     let after = served.until("a refusal", |it| it.transport.refused > before)?;
     hold(after.transport.refused == before + 1, format!("{after:?}"))
@@ -454,10 +456,10 @@ fn wrong_key(served: &Served) -> Outcome {
 fn replay(served: &Served) -> Outcome {
     let deadline = Instant::now() + PATIENCE;
     let (mut one, mut other) = (served.place.link()?, served.place.link()?);
-    let challenge = one.challenge(deadline)?;
-    let other_challenge = other.challenge(deadline)?;
+    let challenge = one.receive_challenge(deadline)?;
+    let other_challenge = other.receive_challenge(deadline)?;
     hold(challenge != other_challenge, "two challenges are the same")?;
-    let proof = one.proof(&served.place.keys, Access::ReadWrite, challenge)?;
+    let proof = one.proof(&served.place.keys, AccessLevel::ReadWrite, challenge)?;
     one.send(proof.text().as_bytes())?;
     let welcome: Handshake = serde_json::from_slice(&one.receive(deadline)?)?;
     hold(
@@ -478,16 +480,16 @@ fn read_only(served: &Served) -> Outcome {
         .find(|it| it.starts_with("read_only"))
         .ok_or("no key")?;
     let keys = served.place.with("look", line)?;
-    let mut client = Client::over(RdmaLink::connect(served.place.address, &keys, PATIENCE)?);
+    let mut client = Client::new(RcTransport::connect(served.place.address, &keys, PATIENCE)?);
     status(&mut client)?;
-    match client.ask(Command::Rotate, None, PATIENCE) {
-        Err(ClientError::Refused(refusal)) if refusal.code == Code::Denied => Ok(()),
+    match client.request(Command::Rotate, None, PATIENCE) {
+        Err(ClientError::Refused(refusal)) if refusal.code == RefusalCode::Denied => Ok(()),
         other => Err(format!("{other:?}").into()),
     }
 }
 
-fn proven(served: &Served) -> Outcome<RdmaLink> {
-    Ok(RdmaLink::connect(
+fn proven(served: &Served) -> Outcome<RcTransport> {
+    Ok(RcTransport::connect(
         served.place.address,
         &served.place.keys,
         PATIENCE,
@@ -516,7 +518,7 @@ fn malformed(served: &Served) -> Outcome {
     )?;
 
     let mut garbage = proven(served)?;
-    garbage.send_part(b"\0\0\0garbage")?;
+    garbage.send_fragment(b"\0\0\0garbage")?;
     let answer = garbage.receive(deadline()).map(String::from_utf8);
     hold(
         !matches!(&answer, Ok(Ok(text)) if !text.contains("malformed")),
@@ -533,8 +535,8 @@ fn stranger(served: &Served) -> Outcome {
     let mut silent = served.place.link()?;
     let mut eager = served.place.link()?;
     let deadline = Instant::now() + PATIENCE;
-    silent.challenge(deadline)?;
-    eager.challenge(deadline)?;
+    silent.receive_challenge(deadline)?;
+    eager.receive_challenge(deadline)?;
     eager.send(br#"{"version":1,"id":1,"command":{"do":"status"}}"#)?;
     hold(eager.receive(deadline).is_err(), "a stranger was answered")?;
     let started = Instant::now();
@@ -547,15 +549,15 @@ fn stranger(served: &Served) -> Outcome {
 
 /// Begins a request of two parts and waits to be killed.
 pub fn half(address: &str, keys: &str) -> Outcome {
-    let mut link = RdmaLink::connect(address.parse()?, &Keys::read(Path::new(keys))?, PATIENCE)?;
+    let mut link = RcTransport::connect(address.parse()?, &Keys::read(Path::new(keys))?, PATIENCE)?;
     let mut first = Vec::new();
-    let text = vec![b' '; link.part_len() + 1];
-    parts::split(0, &text, link.part_len(), |part| {
+    let text = vec![b' '; link.fragment_len() + 1];
+    fragment::split(0, &text, link.fragment_len(), |part| {
         if first.is_empty() {
             first = part;
         }
     });
-    link.send_part(&first)?;
+    link.send_fragment(&first)?;
     println!("half");
     thread::sleep(PATIENCE);
     Ok(())

@@ -208,7 +208,7 @@ pub struct Report {
     /// Malformed frames by class, of those that were parsed; `None`: nothing in this run parses.
     pub malformed: Option<BTreeMap<&'static str, u64>>,
     /// Live statistics as they were at the end; `None`: they were off.
-    pub statistics: Option<live::Snapshot>,
+    pub statistics: Option<live::TrafficSnapshot>,
     /// Frames whose FCS was checked; `None`: `capture.verify_fcs` is off.
     pub fcs: Option<FcsReport>,
     /// Flow records; `None`: there were none to write.
@@ -632,7 +632,7 @@ impl Capture {
 
     /// The traffic of now; `None`: statistics are off ([`Plan::statistics`]). Never slows the loops.
     #[must_use]
-    pub fn statistics(&self) -> Option<live::Snapshot> {
+    pub fn statistics(&self) -> Option<live::TrafficSnapshot> {
         self.observers.statistics().map(live::Statistics::snapshot)
     }
 

@@ -147,7 +147,7 @@ fn output(config: &Config) -> Result<(), ConfigError> {
         within("control.srq_max", control.srq_max, control.srq, 1 << 16)?;
         within(
             "control.srq_calm",
-            control.srq_calm,
+            Span(control.srq_calm),
             Span(Duration::from_secs(1)),
             Span(Duration::from_secs(86_400)),
         )?;

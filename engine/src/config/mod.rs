@@ -19,8 +19,8 @@ mod words;
 pub use keep::Keep;
 pub use rule::{Action, Mac, Net, Proto, RuleConfig};
 pub use sections::{
-    CaptureConfig, Compress, ControlConfig, DeviceConfig, FileMode, FlowsConfig, MetricsConfig,
-    OutputConfig, PipelineConfig, ProcessConfig, RssConfig, Slice, WqConfig,
+    CaptureConfig, Compress, DeviceConfig, FlowsConfig, MetricsConfig, OutputConfig,
+    PipelineConfig, ProcessConfig, RssConfig, Slice, WqConfig,
 };
 pub use size::Size;
 pub use span::Span;
@@ -28,6 +28,7 @@ pub use words::{
     Access, Clock, Format, HashDepth, Idle, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode,
     SampleBy, Sandbox, Timestamps, Vlan,
 };
+pub use wqcap_control::server::{ControlConfig, FileMode};
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};

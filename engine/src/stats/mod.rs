@@ -3,173 +3,15 @@
 mod budget;
 mod ends;
 pub mod outage;
-mod total;
 
 pub use budget::Budget;
 pub(crate) use ends::Ends;
-pub use total::Total;
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::{
-    collections::BTreeMap,
-    sync::atomic::{AtomicU64, Ordering},
+pub use wqcap_control::protocol::ledger::{
+    Counter, LINES, LOSSES, NicCounters, QueueLedger, Total, Unbalanced, Unreadable, nic_sum,
 };
 
-/// One queue's lines, in frames. `received` is the sum of all others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct QueueLedger {
-    /// Queue number.
-    pub queue: u16,
-    /// Frames the NIC delivered.
-    pub received: u64,
-    /// Frames in files (or counted, with `output.format = "none"`).
-    pub captured: u64,
-    /// Refused by the filter.
-    pub filtered: u64,
-    /// Left out by sampling.
-    pub sampled_out: u64,
-    /// Left out as a repetition.
-    pub deduplicated: u64,
-    /// No room in a parser's channel.
-    pub dropped_pipeline: u64,
-    /// No free block, or the write failed.
-    pub dropped_storage: u64,
-    /// Came too late for an ordered file.
-    pub late: u64,
-    /// Completed in error, as a frame longer than its buffers does.
-    pub errors: u64,
-    /// Bytes of captured frames, as on the wire.
-    pub bytes: u64,
-}
-
-/// A line of the ledger: its name, and where it stands.
-pub type Line = (&'static str, fn(&QueueLedger) -> u64);
-
-/// The lines that `received` is the sum of, by their names everywhere: in the summary, in tables, in errors.
-pub const LINES: [Line; 8] = [
-    ("captured", |it| it.captured),
-    ("filtered", |it| it.filtered),
-    ("sampled_out", |it| it.sampled_out),
-    ("deduplicated", |it| it.deduplicated),
-    ("dropped_pipeline", |it| it.dropped_pipeline),
-    ("dropped_storage", |it| it.dropped_storage),
-    ("late", |it| it.late),
-    ("errors", |it| it.errors),
-];
-
-/// Those of them that mean a frame was lost here.
-pub const LOSSES: [&str; 4] = ["dropped_pipeline", "dropped_storage", "late", "errors"];
-
-/// A queue whose ledger does not add up: a frame ended in no line, or in two.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the ledger of queue {queue} does not add up: received {received}, but {sum} accounted for ({lines}); \
-     this is a fault in wqcap: please report it"
-)]
-pub struct Unbalanced {
-    /// Queue number.
-    pub queue: u16,
-    /// Frames the NIC delivered.
-    pub received: u64,
-    /// The sum of all lines.
-    pub sum: u64,
-    /// Each line with its frames.
-    pub lines: String,
-}
-
-impl QueueLedger {
-    /// The sums, line by line, of two runs of one queue.
-    #[must_use]
-    pub fn plus(&self, other: &Self) -> Self {
-        Self {
-            queue: self.queue,
-            received: self.received + other.received,
-            captured: self.captured + other.captured,
-            filtered: self.filtered + other.filtered,
-            sampled_out: self.sampled_out + other.sampled_out,
-            deduplicated: self.deduplicated + other.deduplicated,
-            dropped_pipeline: self.dropped_pipeline + other.dropped_pipeline,
-            dropped_storage: self.dropped_storage + other.dropped_storage,
-            late: self.late + other.late,
-            errors: self.errors + other.errors,
-            bytes: self.bytes + other.bytes,
-        }
-    }
-
-    /// A line by its name; 0 for a name that is none.
-    #[must_use]
-    pub fn line(&self, name: &str) -> u64 {
-        LINES
-            .iter()
-            .find(|(it, _)| *it == name)
-            .map_or(0, |(_, of)| of(self))
-    }
-
-    /// All queues together, as queue 0.
-    #[must_use]
-    pub fn total(queues: &[Self]) -> Self {
-        queues.iter().fold(Self::default(), |sum, it| sum.plus(it))
-    }
-
-    /// Holds the ledger to its promise, that every received frame stands in exactly one line. True at the end of a
-    /// run; while it lasts, frames under way stand in none.
-    ///
-    /// # Errors
-    /// It does not hold.
-    pub fn check(&self) -> Result<(), Unbalanced> {
-        let sum = LINES.iter().map(|(_, of)| of(self)).sum();
-        if sum == self.received {
-            return Ok(());
-        }
-        let lines: Vec<_> = LINES
-            .iter()
-            .map(|(name, of)| format!("{name} {}", of(self)))
-            .collect();
-        Err(Unbalanced {
-            queue: self.queue,
-            received: self.received,
-            sum,
-            lines: lines.join(", "),
-        })
-    }
-}
-
-/// Counters of the NIC by their own names; a value that cannot be read is never a zero.
-pub type NicCounters = BTreeMap<String, Counter>;
-
-/// Two runs' counters added up; a sum with one that cannot be read cannot be told.
-#[must_use]
-pub fn nic_sum(one: NicCounters, other: NicCounters) -> NicCounters {
-    let mut sums = one;
-    for (name, counter) in other {
-        let sum = match (sums.get(&name), counter) {
-            (Some(Counter::Value(a)), Counter::Value(b)) => Counter::Value(a + b),
-            (None, counter) => counter,
-            _ => Counter::Unreadable(Unreadable::Unreadable),
-        };
-        sums.insert(name, sum);
-    }
-    sums
-}
-
-/// One counter's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Counter {
-    /// Its growth during the run.
-    Value(u64),
-    /// It exists, or should, and cannot be read.
-    Unreadable(Unreadable),
-}
-
-/// Prints as `"unreadable"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Unreadable {
-    /// The only value.
-    #[serde(rename = "unreadable")]
-    Unreadable,
-}
+use serde::Serialize;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bounds of [`RingState::found`]: a loop takes no more at once.
 pub const FOUND: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -397,26 +239,6 @@ mod tests {
         assert_eq!((ledger.queue, ledger.received, ledger.captured), (2, 18, 5));
         assert_eq!((ledger.dropped_storage, ledger.bytes), (4, 500));
         assert_eq!(LINES.map(|(_, of)| of(&ledger)), [5, 1, 2, 3, 2, 4, 0, 1]);
-    }
-
-    #[test]
-    fn a_frame_without_a_line_is_told() {
-        let ledger = QueueLedger {
-            queue: 3,
-            received: 8,
-            captured: 6,
-            errors: 1,
-            ..QueueLedger::default()
-        };
-        let told = ledger.check().unwrap_err().to_string();
-        assert!(told.contains("queue 3") && told.contains("received 8, but 7 accounted for"));
-        assert!(
-            told.contains("captured 6") && told.contains("errors 1"),
-            "{told}"
-        );
-        let total = QueueLedger::total(&[ledger, ledger]);
-        assert_eq!((total.received, total.line("errors")), (16, 2));
-        assert_eq!(total.line("no line"), 0);
     }
 
     #[test]

@@ -11,10 +11,8 @@ use crate::{
 use serde_json::Value;
 use std::{collections::BTreeMap, io, net::ToSocketAddrs, path::Path, time::Duration};
 use wqcap_engine::control::{
-    auth::Keys,
-    client::{Client, ClientError, UnixLink},
-    message::{Body, Command, Stats, schema},
-    rdma::RdmaLink,
+    client::{Client, ClientError, RcTransport, UnixTransport},
+    protocol::{AnswerBody, Command, Stats, auth::Keys, schema},
 };
 
 /// Carries out one command.
@@ -26,7 +24,7 @@ pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
     let mut client = connect(&args.service)?;
     let once = command.is_change().then(fresh_name).transpose()?;
     let body = client
-        .ask(command, once, args.service.timeout)
+        .request(command, once, args.service.timeout)
         .map_err(failure)?;
     if let CtlCommand::Watch { every, count } = args.command {
         return watch(&mut client, every, count, args);
@@ -40,7 +38,7 @@ pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
         return connect_rdma(to, key_file, args.timeout);
     }
     let path = &args.unix;
-    let link = UnixLink::connect(path).map_err(|e| {
+    let transport = UnixTransport::connect(path).map_err(|e| {
         let hint = match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 "; no capture serves it: `[control]` in its configuration does, and --unix names its socket"
@@ -52,7 +50,7 @@ pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
         };
         Failure::refused(format!("{}: {e}{hint}", path.display()))
     })?;
-    Ok(Client::over(link))
+    Ok(Client::new(transport))
 }
 
 fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, Failure> {
@@ -61,9 +59,9 @@ fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, 
         .to_socket_addrs()
         .and_then(|mut them| them.next().ok_or(io::ErrorKind::NotFound.into()))
         .map_err(refused)?;
-    let keys = Keys::read(key_file)?;
-    let link = RdmaLink::connect(address, &keys, timeout).map_err(refused)?;
-    Ok(Client::over(link))
+    let keys = Keys::read(key_file).map_err(|e| Failure::refused(e.to_string()))?;
+    let transport = RcTransport::connect(address, &keys, timeout).map_err(refused)?;
+    Ok(Client::new(transport))
 }
 
 /// A name no other change has, so that a repeat is told from a new one.
@@ -160,7 +158,9 @@ fn watch(
     let mut before: Option<Box<Stats>> = None;
     let mut left = count.unwrap_or(u64::MAX);
     while left > 0 {
-        let Body::Stats(stats) = client.next(every + args.service.timeout).map_err(failure)? else {
+        let AnswerBody::Stats(stats) =
+            client.next(every + args.service.timeout).map_err(failure)?
+        else {
             continue;
         };
         left -= 1;
@@ -176,17 +176,17 @@ fn watch(
     Ok(())
 }
 
-fn tell(body: &Body, json: bool) -> Result<(), Failure> {
+fn tell(body: &AnswerBody, json: bool) -> Result<(), Failure> {
     match (body, json) {
-        (Body::Status(it), true) => output::print_json(it),
-        (Body::Stats(it), true) => output::print_json(it),
-        (Body::Changed(it), true) => output::print_json(it),
-        (Body::Subscribed { .. }, _) => Ok(()),
-        (Body::Devices(it) | Body::Plan(it), true) => output::print_json(it),
-        (Body::Devices(it) | Body::Plan(it), false) => output::print(&text::told(it)),
-        (Body::Status(it), false) => output::print(&text::status(it)),
-        (Body::Stats(it), false) => output::print(&text::stats(it)),
-        (Body::Changed(it), false) => output::print(&format!(
+        (AnswerBody::Status(it), true) => output::print_json(it),
+        (AnswerBody::Stats(it), true) => output::print_json(it),
+        (AnswerBody::Changed(it), true) => output::print_json(it),
+        (AnswerBody::Subscribed { .. }, _) => Ok(()),
+        (AnswerBody::Devices(it) | AnswerBody::Plan(it), true) => output::print_json(it),
+        (AnswerBody::Devices(it) | AnswerBody::Plan(it), false) => output::print(&text::told(it)),
+        (AnswerBody::Status(it), false) => output::print(&text::status(it)),
+        (AnswerBody::Stats(it), false) => output::print(&text::stats(it)),
+        (AnswerBody::Changed(it), false) => output::print(&format!(
             "{}{}\n",
             if it.changed { "" } else { "no change: " },
             it.now

@@ -5,7 +5,7 @@ use crate::term::table::{aligned, bytes, rate, scaled, thousands};
 use serde_json::Value;
 use std::{fmt::Write, time::Duration};
 use wqcap_engine::{
-    control::message::{ControlStatus, RdmaStatus, State, Stats, Status, TransportStatus},
+    control::protocol::{CaptureState, ControlStatus, RdmaStatus, Stats, Status, TransportStatus},
     stats::{Counter, Total},
 };
 
@@ -17,16 +17,16 @@ pub fn told(it: &Value) -> String {
     }
 }
 
-/// State of capture and service, a line for each.
+/// CaptureState of capture and service, a line for each.
 pub fn status(it: &Status) -> String {
     let capture = &it.capture;
     let mut text = String::new();
     let mut line = |what: &str, value: String| _ = writeln!(text, "{what:<10}{value}");
     let state = match capture.state {
-        State::Running => "running",
-        State::Drained => "drained",
-        State::Stopped => "stopped",
-        State::Lost => "device lost",
+        CaptureState::Running => "running",
+        CaptureState::Drained => "drained",
+        CaptureState::Stopped => "stopped",
+        CaptureState::Lost => "device lost",
     };
     line(
         "state",

@@ -2,13 +2,13 @@
 
 use crate::term::table::{bytes, scaled, thousands};
 use std::{collections::BTreeMap, fmt::Write};
-use wqcap_engine::analysis::live::{Distribution, Snapshot, Talker, Volume};
+use wqcap_engine::analysis::live::{Distribution, Talker, TrafficSnapshot, Volume};
 
 /// Senders that are named.
 const TALKERS: usize = 5;
 
 /// The traffic, a line for each of its sides; what there is none of is left out.
-pub fn text(it: &Snapshot) -> String {
+pub fn text(it: &TrafficSnapshot) -> String {
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
         if !value.is_empty() {
@@ -114,7 +114,7 @@ mod tests {
             frames_per_s: 500.0,
             ..QueueRate::default()
         };
-        let snapshot = Snapshot {
+        let snapshot = TrafficSnapshot {
             frames: 1000,
             frames_per_s: 1000.0,
             queues: vec![queue(0), queue(1)],
@@ -143,7 +143,7 @@ mod tests {
                 }],
                 by_frames: Vec::new(),
             },
-            ..Snapshot::default()
+            ..TrafficSnapshot::default()
         };
         assert_eq!(
             text(&snapshot),

@@ -24,13 +24,13 @@ use std::{
 use view::View;
 use wqcap_engine::control::{
     client::Client,
-    message::{Body, Command, Stats, Status},
+    protocol::{AnswerBody, Command, Stats, Status},
 };
 
 /// How long a signal or an answer may go unnoticed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// State and counters of one moment.
+/// CaptureState and counters of one moment.
 type Answer = Result<(Box<Status>, Box<Stats>), Failure>;
 
 /// Draws until a key, a signal, or the end of the capture.
@@ -74,9 +74,9 @@ fn ask(args: &TopArgs, answers: &SyncSender<Answer>) {
 }
 
 fn moment(client: &mut Client, timeout: Duration) -> Answer {
-    let mut ask = |command| client.ask(command, None, timeout).map_err(ctl::failure);
+    let mut ask = |command| client.request(command, None, timeout).map_err(ctl::failure);
     match (ask(Command::Status)?, ask(Command::Stats)?) {
-        (Body::Status(status), Body::Stats(stats)) => Ok((status, stats)),
+        (AnswerBody::Status(status), AnswerBody::Stats(stats)) => Ok((status, stats)),
         _ => Err(Failure::failed("the service answers what was not asked")),
     }
 }

@@ -10,7 +10,7 @@ use ratatui::{
 };
 use std::time::Duration;
 use wqcap_engine::{
-    control::message::{State, Stats, Status},
+    control::protocol::{CaptureState, Stats, Status},
     stats::{Counter, LINES, LOSSES, QueueLedger},
 };
 
@@ -79,10 +79,10 @@ impl View {
     fn head(&self, flows: &[Flow], area: Rect) -> Vec<Line<'static>> {
         let capture = &self.status.capture;
         let state = match capture.state {
-            State::Running => "running",
-            State::Drained => "drained",
-            State::Stopped => "stopped",
-            State::Lost => "device lost",
+            CaptureState::Running => "running",
+            CaptureState::Drained => "drained",
+            CaptureState::Stopped => "stopped",
+            CaptureState::Lost => "device lost",
         };
         let elapsed = Duration::from_secs_f64(self.now.elapsed_s.max(0.0)).as_secs();
         let (hours, minutes, seconds) = (elapsed / 3600, elapsed / 60 % 60, elapsed % 60);
@@ -287,8 +287,8 @@ mod tests {
     use ratatui::{Terminal, backend::TestBackend};
     use std::collections::BTreeMap;
     use wqcap_engine::{
-        analysis::live::{Snapshot, Talker, TopTalkers, Volume},
-        control::message::{ControlStatus, Disk, Ledger},
+        analysis::live::{Talker, TopTalkers, TrafficSnapshot, Volume},
+        control::protocol::{ControlStatus, LedgerSnapshot, WriteBuffers},
     };
 
     fn stats(elapsed_s: f64, received: &[u64]) -> Box<Stats> {
@@ -305,16 +305,16 @@ mod tests {
             .collect();
         Box::new(Stats {
             elapsed_s,
-            ledger: Ledger {
+            ledger: LedgerSnapshot {
                 total: QueueLedger::total(&queues).into(),
                 queues,
             },
             nic: BTreeMap::from([("out_of_buffer".into(), Counter::Value(7))]),
-            disk: Some(Disk {
+            disk: Some(WriteBuffers {
                 buffer: 64 << 20,
                 used: 3 << 20,
             }),
-            statistics: Some(Snapshot {
+            statistics: Some(TrafficSnapshot {
                 frames: 100,
                 protocols: BTreeMap::from([(
                     "tcp".into(),
@@ -337,8 +337,8 @@ mod tests {
         })
     }
 
-    fn empty() -> Snapshot {
-        Snapshot {
+    fn empty() -> TrafficSnapshot {
+        TrafficSnapshot {
             frames: 0,
             bytes: 0,
             frames_per_s: 0.0,

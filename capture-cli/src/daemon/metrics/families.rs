@@ -11,7 +11,7 @@ use std::{fmt::Result, path::PathBuf, sync::Arc};
 use wqcap_engine::{
     analysis::live,
     capture::supervisor::{CaptureBackend, StatusSnapshot},
-    control::message::{ControlStatus, RdmaStatus, State, TransportStatus},
+    control::protocol::{CaptureState, ControlStatus, RdmaStatus, TransportStatus},
     stats::{self, FOUND, LINES, QueueLedger, RingState, outage::Outages},
 };
 
@@ -101,10 +101,10 @@ impl Scrape {
             [([("version", env!("CARGO_PKG_VERSION"))], 1.0)],
         )?;
         let states = [
-            ("running", State::Running),
-            ("drained", State::Drained),
-            ("stopped", State::Stopped),
-            ("lost", State::Lost),
+            ("running", CaptureState::Running),
+            ("drained", CaptureState::Drained),
+            ("stopped", CaptureState::Stopped),
+            ("lost", CaptureState::Lost),
         ];
         let is = |state| f64::from(u8::from(self.status.state == state));
         families.gauges(
@@ -327,7 +327,7 @@ impl Families<'_> {
     }
 
     /// Live statistics.
-    fn traffic(&mut self, it: &live::Snapshot) -> Result {
+    fn traffic(&mut self, it: &live::TrafficSnapshot) -> Result {
         for (name, help, of) in [
             (
                 "protocol_frames",
@@ -496,7 +496,7 @@ mod tests {
     use std::{collections::BTreeSet, time::Duration};
     use wqcap_engine::{
         capture::Snapshot,
-        control::message::SrqStatus,
+        control::protocol::SrqStatus,
         stats::{Counter, Unreadable},
     };
 
@@ -531,7 +531,7 @@ mod tests {
                 live::Bound { ns: 1000, count: 3 },
             ],
         };
-        let traffic = live::Snapshot {
+        let traffic = live::TrafficSnapshot {
             bytes: 900,
             protocols: [("tcp".to_owned(), live::Volume::default())].into(),
             traits: [("vlan".to_owned(), live::Volume::default())].into(),
@@ -547,11 +547,11 @@ mod tests {
             ],
             inter_arrival: Some(distribution.clone()),
             hold: Some(distribution),
-            ..live::Snapshot::default()
+            ..live::TrafficSnapshot::default()
         };
         Scrape {
             status: StatusSnapshot {
-                state: State::Running,
+                state: CaptureState::Running,
                 snapshot: Some(Snapshot {
                     elapsed: Duration::from_millis(1500),
                     queues: vec![queue(0), queue(1)],

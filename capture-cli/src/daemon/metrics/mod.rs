@@ -25,7 +25,7 @@ use std::{
     },
     thread::{self, JoinHandle},
 };
-use wqcap_engine::control::keep_off;
+use wqcap_engine::control::server::avoid_cpus;
 
 /// Requests that are answered at once; who comes on top of that is told to come again.
 const AT_ONCE: usize = 8;
@@ -55,7 +55,7 @@ impl Metrics {
         let thread = thread::Builder::new()
             .name("wqcap-metrics".into())
             .spawn(move || {
-                keep_off(&busy);
+                avoid_cpus(&busy);
                 serve(&listener, &ear, &Arc::new(source));
             })
             .map_err(refused)?;

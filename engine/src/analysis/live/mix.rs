@@ -1,26 +1,7 @@
 //! What kinds of frames there are: protocols, traits and sizes, as plain arrays of counters.
 
+use super::Volume;
 use crate::frame::{Headers, ethertype, protocol};
-
-/// Frames and their bytes on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Volume {
-    pub(super) frames: u64,
-    pub(super) bytes: u64,
-}
-
-impl Volume {
-    #[inline]
-    pub(super) fn add(&mut self, len: u32) {
-        self.frames += 1;
-        self.bytes += u64::from(len);
-    }
-
-    pub(super) fn merge(&mut self, other: &Self) {
-        self.frames += other.frames;
-        self.bytes += other.bytes;
-    }
-}
 
 /// Names of the protocols, in the order of [`protocol_of`]'s numbers. Each frame has one.
 pub(super) const PROTOCOLS: [&str; 9] = [
@@ -66,8 +47,8 @@ pub(super) struct Mix {
 impl Mix {
     #[inline]
     pub(super) fn count(&mut self, outer: &Headers, inner: &Headers, len: u32) {
-        self.total.add(len);
-        self.protocols[protocol_of(inner)].add(len);
+        add(&mut self.total, len);
+        add(&mut self.protocols[protocol_of(inner)], len);
         let has = [
             inner.tuple.version == 4,
             inner.tuple.version == 6,
@@ -85,15 +66,26 @@ impl Mix {
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
-        self.total.merge(&other.total);
+        merge(&mut self.total, &other.total);
         for (sum, it) in self.protocols.iter_mut().zip(&other.protocols) {
-            sum.merge(it);
+            merge(sum, it);
         }
         for (sum, it) in self.traits.iter_mut().zip(&other.traits) {
-            sum.merge(it);
+            merge(sum, it);
         }
         for (sum, it) in self.sizes.iter_mut().zip(&other.sizes) {
             *sum += it;
         }
     }
+}
+
+#[inline]
+fn add(sum: &mut Volume, len: u32) {
+    sum.frames += 1;
+    sum.bytes += u64::from(len);
+}
+
+fn merge(sum: &mut Volume, other: &Volume) {
+    sum.frames += other.frames;
+    sum.bytes += other.bytes;
 }

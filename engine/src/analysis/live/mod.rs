@@ -19,7 +19,9 @@ mod talkers;
 mod tests;
 
 pub use recorder::Recorder;
-pub use snapshot::{Bound, Distribution, QueueRate, SizeBin, Snapshot, Talker, TopTalkers, Volume};
+pub use wqcap_control::protocol::traffic::{
+    Bound, Distribution, QueueRate, SizeBin, Talker, TopTalkers, TrafficSnapshot, Volume,
+};
 
 use recorder::Slot;
 use std::sync::Arc;
@@ -55,7 +57,7 @@ impl Statistics {
 
     /// All queues together, as they were last published.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> TrafficSnapshot {
         let mut merger = snapshot::Merger::default();
         for (number, recorder) in self.recorders.iter().enumerate() {
             recorder.look(|published| merger.add(number / self.per_queue, published));

@@ -1,15 +1,14 @@
-//! What readers get: plain values that serialise.
+//! Puts together what readers get: plain values that serialise.
 
 use super::{
+    Bound, Distribution, QueueRate, SizeBin, Talker, TopTalkers, TrafficSnapshot, Volume,
     mix::{Mix, PROTOCOLS, SIZES, TRAITS},
     recorder::Published,
     sketch::Counter,
     talkers::{Address, Talkers, WINDOW_NS},
 };
 use hdrhistogram::Histogram;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 /// Talkers that a snapshot lists.
 const TOP: usize = 20;
@@ -26,146 +25,25 @@ const BOUNDS: [u64; 9] = [
     10_000_000_000,
 ];
 
-/// The traffic of a moment: all queues together, of frames that the filter and the other reductions have let pass,
-/// whether there was room for them in the files or not.
-///
-/// Queues publish at most ten times a second, so the newest frames may be missing.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Snapshot {
-    /// Since the start.
-    pub frames: u64,
-    /// The same in bytes on the wire, without FCS.
-    pub bytes: u64,
-    /// Over the last second or two.
-    pub frames_per_s: f64,
-    /// The same in bits.
-    pub bits_per_s: f64,
-    /// By queue.
-    pub queues: Vec<QueueRate>,
-    /// Since the start, by what the innermost packet carries; each frame once: `tcp`, `udp`, `icmp` (both versions),
-    /// `sctp`, `gre`, `esp`, `other_ip`, `arp`, `other`. All are always there.
-    pub protocols: BTreeMap<String, Volume>,
-    /// Since the start, what frames have besides: `ipv4` and `ipv6` (the innermost packet), `vlan` (the outermost),
-    /// `tunnel`, `fragment`, `malformed`. All are always there.
-    pub traits: BTreeMap<String, Volume>,
-    /// Frames since the start by size on the wire, without FCS.
-    pub sizes: Vec<SizeBin>,
-    /// Who sends most of late.
-    pub talkers: TopTalkers,
-    /// Time between neighbours of the same queue; absent before there are any.
-    pub inter_arrival: Option<Distribution>,
-    /// How long the oldest frame of each batch had held its buffer, from its stamp until the buffer went back to the
-    /// NIC; absent before the first, and with `capture.clock = "nic"`, which is no time to compare with.
-    pub hold: Option<Distribution>,
-}
-
-/// Frames and their bytes on the wire, without FCS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Volume {
-    /// Frames.
-    pub frames: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-/// One queue's traffic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct QueueRate {
-    /// Its number.
-    pub queue: u16,
-    /// Since the start.
-    pub frames: u64,
-    /// Since the start.
-    pub bytes: u64,
-    /// Over the last second or two.
-    pub frames_per_s: f64,
-    /// Over the last second or two.
-    pub bits_per_s: f64,
-}
-
-/// Frames of a range of sizes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SizeBin {
-    /// The longest of them; `None`: without end. Each bin begins behind the one before.
-    pub up_to: Option<u32>,
-    /// How many.
-    pub frames: u64,
-}
-
-/// The heaviest senders.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TopTalkers {
-    /// Seconds that are counted: the last 10 that are over, or less in the beginning.
-    pub over_s: f64,
-    /// By bytes, the heaviest first.
-    pub by_bytes: Vec<Talker>,
-    /// By frames, the heaviest first.
-    pub by_frames: Vec<Talker>,
-}
-
-/// A sender.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Talker {
-    /// The innermost packet's source address, or the MAC address where there is no IP.
-    pub address: String,
-    /// Bytes or frames: at least the true number.
-    pub count: u64,
-    /// How much of it may be others'; 0 as long as there are few senders.
-    pub error: u64,
-}
-
-/// A histogram's sums; times in nanoseconds, within 1 %.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Distribution {
-    /// How many values.
-    pub count: u64,
-    /// The least.
-    pub min_ns: u64,
-    /// The mean.
-    pub mean_ns: f64,
-    /// Half of the values are at most this.
-    pub p50_ns: u64,
-    /// 90 in 100.
-    pub p90_ns: u64,
-    /// 99 in 100.
-    pub p99_ns: u64,
-    /// 999 in 1000.
-    pub p999_ns: u64,
-    /// The most; longer times count as a minute.
-    pub max_ns: u64,
-    /// How many values are at most a bound, for every power of ten from 100 ns to 10 s.
-    pub up_to: Vec<Bound>,
-}
-
-/// One bound of a cumulative histogram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Bound {
-    /// The bound.
-    pub ns: u64,
-    /// Values at most as great.
-    pub count: u64,
-}
-
-impl Distribution {
-    fn of(values: &Histogram<u64>) -> Option<Self> {
-        (!values.is_empty()).then(|| Self {
-            count: values.len(),
-            min_ns: values.min(),
-            mean_ns: values.mean(),
-            p50_ns: values.value_at_quantile(0.5),
-            p90_ns: values.value_at_quantile(0.9),
-            p99_ns: values.value_at_quantile(0.99),
-            p999_ns: values.value_at_quantile(0.999),
-            max_ns: values.max(),
-            up_to: BOUNDS
-                .iter()
-                .map(|&ns| Bound {
-                    ns,
-                    count: values.count_between(0, ns),
-                })
-                .collect(),
-        })
-    }
+/// The summary of a histogram, of one that is not empty.
+fn distribution(values: &Histogram<u64>) -> Option<Distribution> {
+    (!values.is_empty()).then(|| Distribution {
+        count: values.len(),
+        min_ns: values.min(),
+        mean_ns: values.mean(),
+        p50_ns: values.value_at_quantile(0.5),
+        p90_ns: values.value_at_quantile(0.9),
+        p99_ns: values.value_at_quantile(0.99),
+        p999_ns: values.value_at_quantile(0.999),
+        max_ns: values.max(),
+        up_to: BOUNDS
+            .iter()
+            .map(|&ns| Bound {
+                ns,
+                count: values.count_between(0, ns),
+            })
+            .collect(),
+    })
 }
 
 /// Puts what the queues have published together.
@@ -219,19 +97,13 @@ impl Merger {
     }
 
     /// The whole.
-    pub(super) fn done(self) -> Snapshot {
-        let named = |names: &[&str], volumes: &[super::mix::Volume]| {
-            let volume = |it: &super::mix::Volume| Volume {
-                frames: it.frames,
-                bytes: it.bytes,
-            };
+    pub(super) fn done(self) -> TrafficSnapshot {
+        let named = |names: &[&str], volumes: &[Volume]| {
             let pairs = names.iter().zip(volumes);
-            pairs
-                .map(|(name, it)| ((*name).to_owned(), volume(it)))
-                .collect()
+            pairs.map(|(name, it)| ((*name).to_owned(), *it)).collect()
         };
         let bounds = SIZES.iter().copied().map(Some).chain([None]);
-        Snapshot {
+        TrafficSnapshot {
             frames: self.mix.total.frames,
             bytes: self.mix.total.bytes,
             frames_per_s: self.queues.iter().map(|it| it.frames_per_s).sum(),
@@ -247,8 +119,8 @@ impl Merger {
                 by_bytes: top(self.by_bytes),
                 by_frames: top(self.by_frames),
             },
-            inter_arrival: self.inter_arrival.as_ref().and_then(Distribution::of),
-            hold: self.hold.as_ref().and_then(Distribution::of),
+            inter_arrival: self.inter_arrival.as_ref().and_then(distribution),
+            hold: self.hold.as_ref().and_then(distribution),
             queues: self.queues,
         }
     }

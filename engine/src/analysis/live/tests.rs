@@ -201,7 +201,10 @@ fn a_snapshot_survives_json() {
     drop(recorder);
     let snapshot = statistics.snapshot();
     let text = serde_json::to_string(&snapshot).unwrap();
-    assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), snapshot);
+    assert_eq!(
+        serde_json::from_str::<TrafficSnapshot>(&text).unwrap(),
+        snapshot
+    );
 }
 
 #[test]

@@ -7,10 +7,11 @@ use crate::{
     capture::{Capture, CaptureHandle, Report, Snapshot},
     config::Config,
     control::{
-        backend::{Backend, Done},
-        message::{
-            CaptureStatus, Changed, Code, Command, Disk, Ledger, LogLevel, Refusal, State, Stats,
+        protocol::{
+            CaptureState, CaptureStatus, Changed, Command, LedgerSnapshot, LogLevel, Refusal,
+            RefusalCode, Stats, WriteBuffers,
         },
+        server::{Backend, ChangeReply},
     },
     device::{self, DeviceFacts},
     plan::Plan,
@@ -63,7 +64,7 @@ pub struct CaptureBackend {
     pub(super) live: Mutex<Live>,
     /// What the NIC has lost, as the last look of the capture's owner has shown.
     nic: Mutex<NicCounters>,
-    statistics: Mutex<Option<(Instant, live::Snapshot)>>,
+    statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
     orders: SyncSender<Order>,
     presenter: Box<dyn Presenter>,
 }
@@ -81,7 +82,7 @@ pub(super) enum Live {
 #[derive(Default)]
 pub(super) struct Stopped {
     last: Option<Snapshot>,
-    statistics: Option<live::Snapshot>,
+    statistics: Option<live::TrafficSnapshot>,
     filter: String,
 }
 
@@ -96,13 +97,13 @@ pub(super) struct Handles {
 #[derive(Debug)]
 pub struct StatusSnapshot {
     /// What it does.
-    pub state: State,
+    pub state: CaptureState,
     /// What it has counted; `None`: nothing yet.
     pub snapshot: Option<Snapshot>,
     /// Bytes of write buffers in use, and in all; `None`: nothing is written now.
     pub backlog: Option<(u64, u64)>,
     /// `None`: statistics are off.
-    pub traffic: Option<live::Snapshot>,
+    pub traffic: Option<live::TrafficSnapshot>,
     /// WRs of each ring.
     pub ring: u32,
 }
@@ -162,12 +163,12 @@ impl CaptureBackend {
     }
 
     /// What the capture does.
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> CaptureState {
         match &*self.live() {
-            Live::Running(_) => State::Running,
-            Live::Drained(_) => State::Drained,
-            Live::Stopped(_) => State::Stopped,
-            Live::Lost(_) => State::Lost,
+            Live::Running(_) => CaptureState::Running,
+            Live::Drained(_) => CaptureState::Drained,
+            Live::Stopped(_) => CaptureState::Stopped,
+            Live::Lost(_) => CaptureState::Lost,
         }
     }
 
@@ -211,7 +212,7 @@ impl CaptureBackend {
         let state = self.state();
         self.handles().ok_or_else(|| {
             let why = transitions::refusal(state).unwrap_or("nothing is captured any more");
-            Refusal::new(Code::State, why)
+            Refusal::new(RefusalCode::State, why)
         })
     }
 
@@ -242,13 +243,13 @@ impl CaptureBackend {
     }
 
     /// Where it stands and what it has counted.
-    fn counted(&self) -> (State, Option<Snapshot>) {
+    fn counted(&self) -> (CaptureState, Option<Snapshot>) {
         // The lock is not held while counters are read.
         let (state, handles) = match &*self.live() {
-            Live::Running(handles) => (State::Running, handles.clone()),
-            Live::Drained(handles) => (State::Drained, handles.clone()),
-            Live::Stopped(stopped) => return (State::Stopped, stopped.last.clone()),
-            Live::Lost(stopped) => return (State::Lost, stopped.last.clone()),
+            Live::Running(handles) => (CaptureState::Running, handles.clone()),
+            Live::Drained(handles) => (CaptureState::Drained, handles.clone()),
+            Live::Stopped(stopped) => return (CaptureState::Stopped, stopped.last.clone()),
+            Live::Lost(stopped) => return (CaptureState::Lost, stopped.last.clone()),
         };
         // The loops' counters are read as they are. The NIC's take system calls: the owner's look serves.
         let nic = lock(&self.nic).clone();
@@ -256,7 +257,7 @@ impl CaptureBackend {
     }
 
     /// The traffic of now, or of the end; `None`: statistics are off.
-    fn traffic(&self) -> Option<live::Snapshot> {
+    fn traffic(&self) -> Option<live::TrafficSnapshot> {
         let handle = match &*self.live() {
             Live::Running(handles) | Live::Drained(handles) => handles.statistics.clone()?,
             Live::Stopped(stopped) | Live::Lost(stopped) => return stopped.statistics.clone(),
@@ -316,12 +317,14 @@ impl Backend for CaptureBackend {
         };
         Stats {
             elapsed_s: snapshot.elapsed.as_secs_f64(),
-            ledger: Ledger {
+            ledger: LedgerSnapshot {
                 total: QueueLedger::total(&snapshot.queues).into(),
                 queues: snapshot.queues,
             },
             nic: snapshot.nic,
-            disk: self.backlog().map(|(used, buffer)| Disk { buffer, used }),
+            disk: self
+                .backlog()
+                .map(|(used, buffer)| WriteBuffers { buffer, used }),
             statistics: self.traffic(),
         }
     }
@@ -338,17 +341,17 @@ impl Backend for CaptureBackend {
         Ok(json!({ "config": config, "plan": plan, "text": text }))
     }
 
-    fn change(&self, command: &Command, done: Done) {
+    fn change(&self, command: &Command, reply: ChangeReply) {
         match command {
-            Command::Log { level } => done.tell(self.set_log_level(*level)),
-            Command::Filter { expression } => done.tell(
+            Command::Log { level } => reply.send(self.set_log_level(*level)),
+            Command::Filter { expression } => reply.send(
                 self.changeable()
                     .and_then(|handles| set_filter(&handles.capture, expression)),
             ),
             command => {
                 let order = Order {
                     command: command.clone(),
-                    done,
+                    reply,
                 };
                 // A full queue: the owner is busy ending. Dropping the order answers so.
                 let _ = self.orders.try_send(order);
@@ -365,5 +368,5 @@ pub(super) fn set_filter(handle: &CaptureHandle, expression: &str) -> Result<Cha
     handle
         .set_filter(expression)
         .map(|change| changed(&format!("filter: {:?}", change.after)))
-        .map_err(|e| Refusal::new(Code::Malformed, e.to_string()))
+        .map_err(|e| Refusal::new(RefusalCode::Malformed, e.to_string()))
 }

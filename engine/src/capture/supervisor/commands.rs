@@ -5,7 +5,7 @@ use crate::{
     Error,
     capture::{Capture, Respread},
     config::RuleConfig,
-    control::message::{Changed, Code, Command, Refusal},
+    control::protocol::{Changed, Command, Refusal, RefusalCode},
     plan::Plan,
 };
 use serde_json::Value;
@@ -67,7 +67,7 @@ fn rotate(capture: &Capture) -> Outcome {
         return Ok(changed("each queue goes on to its next file"));
     }
     Err(Refusal::new(
-        Code::State,
+        RefusalCode::State,
         "output.format = \"none\": this run writes no files",
     ))
 }
@@ -81,7 +81,7 @@ pub(super) fn wq_flags(
 ) -> Outcome {
     if scatter_fcs.is_some_and(|on| on != plan.scatters_fcs()) {
         return Err(Refusal::new(
-            Code::Unsupported,
+            RefusalCode::Unsupported,
             "wq.scatter_fcs: ibv_modify_wq changes CVLAN stripping alone; set it in the configuration and start anew",
         ));
     }
@@ -144,15 +144,17 @@ fn ruled(capture: &Capture, changed: bool) -> Changed {
 fn rule(fields: &BTreeMap<String, Value>) -> Result<RuleConfig, Refusal> {
     let object = fields.clone().into_iter().collect();
     serde_json::from_value(Value::Object(object))
-        .map_err(|e| Refusal::new(Code::Malformed, format!("rule: {e}")))
+        .map_err(|e| Refusal::new(RefusalCode::Malformed, format!("rule: {e}")))
 }
 
 /// What the engine refuses to do is the asker's to mend; what it failed to do is not.
 fn refusal(e: Error) -> Refusal {
     let code = match &e {
-        Error::Config { key, .. } if key == "rule" || key.starts_with("wq.") => Code::Unsupported,
-        Error::Config { .. } => Code::Malformed,
-        _ => Code::Failed,
+        Error::Config { key, .. } if key == "rule" || key.starts_with("wq.") => {
+            RefusalCode::Unsupported
+        }
+        Error::Config { .. } => RefusalCode::Malformed,
+        _ => RefusalCode::Failed,
     };
     Refusal::new(code, e.to_string())
 }
@@ -177,7 +179,7 @@ mod tests {
             (json!({"proto": "tpc"}), "tpc"),
         ] {
             let refusal = rule_of(value).unwrap_err();
-            assert_eq!(refusal.code, Code::Malformed);
+            assert_eq!(refusal.code, RefusalCode::Malformed);
             assert!(refusal.message.contains(word), "{refusal:?}");
         }
     }

@@ -24,8 +24,8 @@ use crate::{
     capture::{Capture, End, Limits, Report},
     config::{Config, OnLoss},
     control::{
-        backend::Done,
-        message::{Changed, Code, Command, Refusal, State},
+        protocol::{CaptureState, Changed, Command, Refusal, RefusalCode},
+        server::ChangeReply,
     },
     plan::Plan,
 };
@@ -90,7 +90,7 @@ pub struct Signals {
 /// A command for the capture's owner.
 struct Order {
     command: Command,
-    done: Done,
+    reply: ChangeReply,
 }
 
 /// A capture to be, or under way, with everything that may happen to it.
@@ -103,7 +103,7 @@ pub struct Supervisor {
     plan: Plan,
     limits: Limits,
     /// Who ordered the end that is under way.
-    waiting: Vec<Done>,
+    waiting: Vec<ChangeReply>,
 }
 
 /// What there is to work with in a state.
@@ -203,8 +203,8 @@ impl Supervisor {
         order: Order,
         host: &mut impl Host,
         capture: Option<(&mut Capture, &Plan)>,
-    ) -> Option<(Event, Done)> {
-        let Order { command, done } = order;
+    ) -> Option<(Event, ChangeReply)> {
+        let Order { command, reply } = order;
         let event = match command {
             Command::Start => Event::Start,
             Command::Drain => Event::Drain,
@@ -216,14 +216,14 @@ impl Supervisor {
         let (action, _) = transition(self.backend.state(), event);
         let outcome = match (action, capture) {
             (Action::Same(so), _) => Ok(same(so)),
-            (Action::Refuse(why), _) => Err(Refusal::new(Code::State, why)),
+            (Action::Refuse(why), _) => Err(Refusal::new(RefusalCode::State, why)),
             (Action::Reload, capture) => self.reload(host, capture),
             (Action::Change, Some((capture, plan))) => self.change(&command, capture, plan),
             (Action::Pause, Some((capture, _))) => Ok(self.drain(capture)),
             (Action::Resume, Some((capture, plan))) => self.resume(capture, plan),
-            _ => return Some((event, done)),
+            _ => return Some((event, reply)),
         };
-        done.tell(outcome);
+        reply.send(outcome);
         None
     }
 
@@ -239,7 +239,7 @@ impl Supervisor {
         }
         let plan = capture.plan_now(&run.plan);
         let mut report = capture.finish();
-        if next == Some(State::Lost) {
+        if next == Some(CaptureState::Lost) {
             self.backend.has_lost(&report);
             run.plan = plan;
             return Phase::Lost(report, run);
@@ -259,12 +259,12 @@ impl Supervisor {
         &mut self,
         report: Report,
         run: Box<Run>,
-        next: Option<State>,
+        next: Option<CaptureState>,
         host: &mut impl Host,
     ) -> Phase {
         self.backend.has_ended(&report);
-        for done in self.waiting.drain(..) {
-            done.tell(if report.end.is_failure() {
+        for reply in self.waiting.drain(..) {
+            reply.send(if report.end.is_failure() {
                 Err(failed(format!("it ended with a failure: {:?}", report.end)))
             } else {
                 Ok(changed("stopped, and files are closed"))
@@ -300,8 +300,8 @@ impl Supervisor {
             }
             self.heed_reload_signal(host, Some((&mut *capture, plan)));
             while let Ok(order) = self.orders.try_recv() {
-                if let Some((event, done)) = self.obey(order, host, Some((&mut *capture, plan))) {
-                    self.waiting.push(done);
+                if let Some((event, reply)) = self.obey(order, host, Some((&mut *capture, plan))) {
+                    self.waiting.push(reply);
                     return event;
                 }
             }
@@ -329,14 +329,14 @@ impl Supervisor {
             let gave_up = match &limits {
                 _ if self.is_to_stop() => Some((Event::Signal, End::Stopped)),
                 Err(end) => Some((Event::LimitReached, end.clone())),
-                Ok(_) => self.serve_idle(host).map(|(event, done)| {
-                    self.waiting.push(done);
+                Ok(_) => self.serve_idle(host).map(|(event, reply)| {
+                    self.waiting.push(reply);
                     (event, End::Stopped)
                 }),
             };
             if let Some((event, end)) = gave_up {
                 report.end = end;
-                let (_, next) = transition(State::Lost, event);
+                let (_, next) = transition(CaptureState::Lost, event);
                 if next.is_none() {
                     host.ending();
                 }
@@ -364,7 +364,7 @@ impl Supervisor {
     }
 
     /// Answers for a moment while there is no capture; the event that ends this, and who ordered it.
-    fn serve_idle(&mut self, host: &mut impl Host) -> Option<(Event, Done)> {
+    fn serve_idle(&mut self, host: &mut impl Host) -> Option<(Event, ChangeReply)> {
         self.heed_reload_signal(host, None);
         // The backend holds the other end of the channel: there is no error but the time-out.
         let order = self.orders.recv_timeout(TICK).ok()?;
@@ -378,21 +378,21 @@ impl Supervisor {
             if self.is_to_stop() {
                 return Phase::Ended(report);
             }
-            let Some((event, done)) = self.serve_idle(host) else {
+            let Some((event, reply)) = self.serve_idle(host) else {
                 continue;
             };
-            if transition(State::Stopped, event).1.is_none() {
-                done.tell(Ok(changed("the process ends")));
+            if transition(CaptureState::Stopped, event).1.is_none() {
+                reply.send(Ok(changed("the process ends")));
                 return Phase::Ended(report);
             }
             match Capture::start(&self.plan, self.limits) {
                 Ok(capture) => {
                     self.backend.is_running(&capture);
-                    done.tell(Ok(changed("running")));
+                    reply.send(Ok(changed("running")));
                     let run = Run::new(&capture, &self.plan, Some(report));
                     return Phase::Capturing(Box::new(capture), run);
                 }
-                Err(e) => done.tell(Err(failed(e.to_string()))),
+                Err(e) => reply.send(Err(failed(e.to_string()))),
             }
         }
     }
@@ -442,5 +442,5 @@ fn same(now: &str) -> Changed {
 
 /// It was tried, and failed.
 fn failed(message: String) -> Refusal {
-    Refusal::new(Code::Failed, message)
+    Refusal::new(RefusalCode::Failed, message)
 }

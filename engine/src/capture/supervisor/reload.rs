@@ -4,7 +4,7 @@ use super::{Host, Supervisor, backend::set_filter, changed, commands, failed, sa
 use crate::{
     capture::Capture,
     config::Config,
-    control::message::{Changed, Code, Refusal},
+    control::protocol::{Changed, Refusal, RefusalCode},
     filter::Filter,
     plan::Plan,
 };
@@ -23,14 +23,17 @@ impl Supervisor {
         self.refuse_the_rest(&new)?;
         let filter = &new.capture.filter;
         Filter::compile(filter).map_err(|e| {
-            Refusal::new(Code::Malformed, format!("capture.filter = {filter:?}: {e}"))
+            Refusal::new(
+                RefusalCode::Malformed,
+                format!("capture.filter = {filter:?}: {e}"),
+            )
         })?;
         let Some((capture, plan)) = capture else {
             return if json!(new) == json!(self.config) {
                 Ok(same("nothing differs"))
             } else {
                 let why = transitions::refusal(self.backend.state()).unwrap_or_default();
-                Err(Refusal::new(Code::State, why))
+                Err(Refusal::new(RefusalCode::State, why))
             };
         };
         let outcome = self.apply(new, capture, plan);
@@ -84,7 +87,7 @@ impl Supervisor {
         }
         let keys: Vec<_> = keys.into_iter().collect();
         Err(Refusal::new(
-            Code::State,
+            RefusalCode::State,
             format!(
                 "{} cannot change while this process runs; end it and start it again",
                 keys.join(", ")

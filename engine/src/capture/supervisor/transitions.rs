@@ -2,7 +2,7 @@
 //!
 //! Pure: nothing is carried out here. The test at the end walks every state with every event.
 
-use crate::control::message::State;
+use crate::control::protocol::CaptureState;
 
 /// What a supervisor reacts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +66,10 @@ const NOTHING_RUNS: &str = "nothing is captured; `start` begins a capture";
 
 /// What `event` does in `state`, and the state that follows; `None`: the supervisor ends.
 #[must_use]
-pub const fn transition(state: State, event: Event) -> (Action, Option<State>) {
+pub const fn transition(state: CaptureState, event: Event) -> (Action, Option<CaptureState>) {
     use Action as A;
+    use CaptureState::{Drained, Lost, Running, Stopped};
     use Event as E;
-    use State::{Drained, Lost, Running, Stopped};
     match (state, event) {
         (Running, E::Start) => (A::Same(RUNNING), Some(Running)),
         (Running, E::Drain) => (A::Pause, Some(Drained)),
@@ -105,7 +105,7 @@ pub const fn transition(state: State, event: Event) -> (Action, Option<State>) {
 
 /// Why a command that needs a capture is refused in `state`; `None`: there is one.
 #[must_use]
-pub const fn refusal(state: State) -> Option<&'static str> {
+pub const fn refusal(state: CaptureState) -> Option<&'static str> {
     match transition(state, Event::Change) {
         (Action::Refuse(why), _) => Some(why),
         _ => None,
@@ -115,7 +115,7 @@ pub const fn refusal(state: State) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use State::{Drained, Lost, Running, Stopped};
+    use CaptureState::{Drained, Lost, Running, Stopped};
 
     const EVENTS: [Event; 11] = [
         Event::Start,
@@ -132,7 +132,7 @@ mod tests {
     ];
 
     /// By state, what each of [`EVENTS`] leads to; `end`: the supervisor ends.
-    const EXPECTED: [(State, [&str; 11]); 4] = [
+    const EXPECTED: [(CaptureState, [&str; 11]); 4] = [
         (
             Running,
             [

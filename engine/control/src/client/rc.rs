@@ -1,17 +1,10 @@
-//! The client's end over RDMA.
+//! Over RDMA: a reliable connection (an RC QP), made by the connection manager.
 
-use super::{
-    auth::{self, Bond, Keys, Side},
-    client::{LONGEST_ANSWER, Link},
-    message::{Access, Handshake, VERSION},
-    parts::{self, Joiner},
-};
-use crate::{
-    Error,
-    verbs::{
-        CmChannel, CmEvent, Connecting, Connection, Ends, MessageCq, Messages, Pd, Slot, Srq,
-        status_text,
-    },
+use super::{LONGEST_ANSWER, Transport};
+use crate::protocol::{
+    AccessLevel, Handshake, VERSION,
+    auth::{self, Keys, Role, Transcript},
+    fragment::{self, Reassembler},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -20,16 +13,22 @@ use std::{
     net::SocketAddr,
     time::{Duration, Instant},
 };
+use wqcap_verbs::{
+    CmChannel, CmEvent, Connecting, Connection, Done, Ends, Error, MessageCq, Messages, Pd, Slot,
+    Srq, status_text,
+};
 
-/// Receives posted: an answer of so many parts comes without a pause.
+/// Receives posted: an answer of up to this many fragments arrives without a pause.
 const RECEIVES: u32 = 64;
-/// Sends under way.
+/// Sends outstanding at once.
 const SENDS: u32 = 16;
-/// Bytes of the longest part.
-const LARGEST_PART: u32 = 4096;
+/// Bytes of the longest fragment.
+const LONGEST_FRAGMENT: u32 = 4096;
+/// How long a send may wait for an earlier one to complete.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection to the service. The fields' order is the order of teardown.
-pub struct RdmaLink {
+pub struct RcTransport {
     connection: Connection,
     srq: Srq,
     cq: MessageCq,
@@ -37,33 +36,33 @@ pub struct RdmaLink {
     channel: CmChannel,
     messages: Messages,
     free: Vec<Slot>,
-    /// Sends that are with the device.
-    under_way: Vec<u64>,
-    joiner: Joiner,
+    /// WRs of outstanding sends.
+    outstanding: Vec<u64>,
+    reassembler: Reassembler,
     inbox: VecDeque<Vec<u8>>,
-    part: usize,
-    sent: u32,
+    fragment_len: usize,
+    messages_sent: u32,
     lost: Option<String>,
 }
 
-impl RdmaLink {
-    /// Connects, and proves to have the key; the service proves that it has it too.
+impl RcTransport {
+    /// Connects and authenticates; the service authenticates itself too.
     ///
     /// # Errors
-    /// Nobody answers there, or one side does not have the other's key.
+    /// Nothing serves this address, or one side does not have the other's key.
     pub fn connect(to: SocketAddr, keys: &Keys, timeout: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + timeout;
-        let mut link = Self::open(to, deadline)?;
-        let challenge = link.challenge(deadline)?;
-        link.prove(keys, keys.access(), challenge, deadline)?;
-        Ok(link)
+        let mut transport = Self::connect_unauthenticated(to, deadline)?;
+        let challenge = transport.receive_challenge(deadline)?;
+        transport.authenticate(keys, keys.access(), challenge, deadline)?;
+        Ok(transport)
     }
 
     /// Connects, and does nothing more.
     ///
     /// # Errors
-    /// Nobody answers there.
-    pub fn open(to: SocketAddr, deadline: Instant) -> io::Result<Self> {
+    /// Nothing serves this address.
+    pub fn connect_unauthenticated(to: SocketAddr, deadline: Instant) -> io::Result<Self> {
         let left = || deadline.saturating_duration_since(Instant::now());
         let channel = CmChannel::create().map_err(failed)?;
         let connecting = Connecting::resolve(&channel, to, left()).map_err(failed)?;
@@ -76,12 +75,12 @@ impl RdmaLink {
         })?;
         let context = connecting
             .context()
-            .ok_or_else(|| io::Error::other("no RDMA device leads there"))?;
+            .ok_or_else(|| io::Error::other("no RDMA device reaches this address"))?;
         let port = context.query_port(connecting.port()).map_err(failed)?;
-        let part = (128 << port.active_mtu.clamp(1, 5)).min(LARGEST_PART);
+        let fragment_len = (128 << port.active_mtu.clamp(1, 5)).min(LONGEST_FRAGMENT);
         let pd = Pd::alloc(&context).map_err(failed)?;
         let (mut messages, mut free) =
-            Messages::register(&pd, RECEIVES + SENDS, part).map_err(failed)?;
+            Messages::register(&pd, RECEIVES + SENDS, fragment_len).map_err(failed)?;
         let mut srq = Srq::create(&pd, &messages, RECEIVES).map_err(failed)?;
         for slot in free.split_off(SENDS as usize) {
             srq.post(&mut messages, slot)
@@ -109,20 +108,20 @@ impl RdmaLink {
             channel,
             messages,
             free,
-            under_way: Vec::new(),
-            joiner: Joiner::new(LONGEST_ANSWER),
+            outstanding: Vec::new(),
+            reassembler: Reassembler::new(LONGEST_ANSWER),
             inbox: VecDeque::new(),
-            part: part as usize,
-            sent: 0,
+            fragment_len: fragment_len as usize,
+            messages_sent: 0,
             lost: None,
         })
     }
 
-    /// The service's challenge, which comes first.
+    /// Waits for the service's challenge, its first message.
     ///
     /// # Errors
-    /// It does not come.
-    pub fn challenge(&mut self, deadline: Instant) -> io::Result<String> {
+    /// It does not arrive, or is of another protocol version.
+    pub fn receive_challenge(&mut self, deadline: Instant) -> io::Result<String> {
         let text = self.receive(deadline)?;
         match serde_json::from_slice(&text)? {
             Handshake::Challenge {
@@ -136,29 +135,29 @@ impl RdmaLink {
         }
     }
 
-    /// Answers `challenge` with a proof for `access`, and holds the service to its own.
+    /// Answers `challenge` with a proof for `access`, and verifies the service's own proof.
     ///
     /// # Errors
-    /// The keys do not match: the service closes the connection, or proves nothing.
-    pub fn prove(
+    /// The keys differ: the service closes the connection, or its proof is not valid.
+    pub fn authenticate(
         &mut self,
         keys: &Keys,
-        access: Access,
+        access: AccessLevel,
         challenge: String,
         deadline: Instant,
     ) -> io::Result<()> {
-        let (bond, proof) = self.bond(keys, access, challenge)?;
+        let (transcript, proof) = self.transcript(keys, access, challenge)?;
         self.send(proof.text().as_bytes())?;
         let denied = |e: io::Error| match e.kind() {
             ErrorKind::TimedOut => e,
             _ => io::Error::new(
                 ErrorKind::PermissionDenied,
-                "the service does not take this key",
+                "the service does not accept this key",
             ),
         };
         let text = self.receive(deadline).map_err(denied)?;
         match serde_json::from_slice(&text)? {
-            Handshake::Welcome { mac } if keys.verify(Side::Service, &bond, &mac) => Ok(()),
+            Handshake::Welcome { mac } if keys.verify(Role::Service, &transcript, &mac) => Ok(()),
             _ => Err(io::Error::new(
                 ErrorKind::PermissionDenied,
                 "the service has not proved that it has the key",
@@ -166,60 +165,71 @@ impl RdmaLink {
         }
     }
 
-    /// What [`RdmaLink::prove`] sends.
+    /// The message that [`RcTransport::authenticate`] sends.
     ///
     /// # Errors
     /// There is no key for this access.
-    pub fn proof(&self, keys: &Keys, access: Access, challenge: String) -> io::Result<Handshake> {
-        self.bond(keys, access, challenge).map(|(_, proof)| proof)
-    }
-
-    fn bond(
+    pub fn proof(
         &self,
         keys: &Keys,
-        access: Access,
+        access: AccessLevel,
         challenge: String,
-    ) -> io::Result<(Bond, Handshake)> {
-        let bond = Bond {
+    ) -> io::Result<Handshake> {
+        self.transcript(keys, access, challenge)
+            .map(|(_, proof)| proof)
+    }
+
+    fn transcript(
+        &self,
+        keys: &Keys,
+        access: AccessLevel,
+        challenge: String,
+    ) -> io::Result<(Transcript, Handshake)> {
+        let transcript = Transcript {
             challenge,
-            answer: auth::nonce().map_err(failed)?,
+            answer: auth::nonce()?,
             access,
             service_qp: self.connection.peer_qp(),
             client_qp: self.connection.qp_num(),
         };
-        let no_key = || io::Error::new(ErrorKind::PermissionDenied, "the key file has no such key");
+        let no_key = || {
+            io::Error::new(
+                ErrorKind::PermissionDenied,
+                "the key file has no key for this access",
+            )
+        };
         let proof = Handshake::Proof {
             access,
-            nonce: bond.answer.clone(),
-            mac: keys.prove(Side::Client, &bond).ok_or_else(no_key)?,
+            nonce: transcript.answer.clone(),
+            mac: keys.prove(Role::Client, &transcript).ok_or_else(no_key)?,
         };
-        Ok((bond, proof))
+        Ok((transcript, proof))
     }
 
-    /// Bytes of the longest part that the path takes in one packet.
+    /// Bytes of the longest fragment: what the path carries in one packet.
     #[must_use]
-    pub fn part_len(&self) -> usize {
-        self.part
+    pub fn fragment_len(&self) -> usize {
+        self.fragment_len
     }
 
-    /// Sends bytes as they are, as one part.
+    /// Sends bytes as one fragment, without adding a header.
     ///
     /// # Errors
-    /// The connection is gone.
-    pub fn send_part(&mut self, part: &[u8]) -> io::Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(60);
+    /// The connection is lost.
+    pub fn send_fragment(&mut self, fragment: &[u8]) -> io::Result<()> {
+        let deadline = Instant::now() + SEND_TIMEOUT;
         while self.free.is_empty() {
-            self.turn(deadline)?;
+            self.progress(deadline)?;
         }
         let Some(mut slot) = self.free.pop() else {
             return Err(ErrorKind::WouldBlock.into());
         };
-        let length = part.len().min(self.part);
-        self.messages.bytes_mut(&mut slot)[..length].copy_from_slice(&part[..length]);
+        let length = fragment.len().min(self.fragment_len);
+        self.messages.bytes_mut(&mut slot)[..length].copy_from_slice(&fragment[..length]);
         let length = u32::try_from(length).unwrap_or(0);
         match self.connection.send(&mut self.messages, slot, length) {
             Ok(wr_id) => {
-                self.under_way.push(wr_id);
+                self.outstanding.push(wr_id);
                 Ok(())
             }
             Err((slot, errno)) => {
@@ -229,8 +239,8 @@ impl RdmaLink {
         }
     }
 
-    /// Waits for something, and takes it.
-    fn turn(&mut self, deadline: Instant) -> io::Result<()> {
+    /// Waits for completions or events, and handles them.
+    fn progress(&mut self, deadline: Instant) -> io::Result<()> {
         self.cq.take_events();
         self.cq.arm().map_err(failed)?;
         let mut any = false;
@@ -241,7 +251,7 @@ impl RdmaLink {
             }
             any = true;
             for it in done {
-                self.done(&it)?;
+                self.completed(&it)?;
             }
         }
         if any {
@@ -250,7 +260,7 @@ impl RdmaLink {
         if let Some(why) = &self.lost {
             return Err(io::Error::new(ErrorKind::ConnectionReset, why.clone()));
         }
-        sleep(
+        wait(
             &[
                 PollFd::new(&self.cq, PollFlags::IN),
                 PollFd::new(&self.channel, PollFlags::IN),
@@ -259,26 +269,26 @@ impl RdmaLink {
         )?;
         while let Some(event) = self.channel.take() {
             if let CmEvent::Disconnected(_) | CmEvent::Failed(..) = event {
-                self.lost = Some("the service has ended the connection".into());
+                self.lost = Some("the service has closed the connection".into());
             }
         }
         Ok(())
     }
 
-    fn done(&mut self, it: &crate::verbs::Done) -> io::Result<()> {
+    fn completed(&mut self, it: &Done) -> io::Result<()> {
         let Some(slot) = self.messages.returned(it.wr_id) else {
             return Ok(());
         };
-        if let Some(at) = self.under_way.iter().position(|id| *id == it.wr_id) {
-            self.under_way.swap_remove(at);
+        if let Some(at) = self.outstanding.iter().position(|id| *id == it.wr_id) {
+            self.outstanding.swap_remove(at);
             self.free.push(slot);
         } else if it.status == 0 {
-            let part = &self.messages.bytes(&slot)[..it.byte_len as usize];
-            let joined = self
-                .joiner
-                .take(part)
+            let fragment = &self.messages.bytes(&slot)[..it.byte_len as usize];
+            let message = self
+                .reassembler
+                .push(fragment)
                 .map_err(|e| io::Error::new(ErrorKind::InvalidData, e))?;
-            self.inbox.extend(joined);
+            self.inbox.extend(message);
             self.srq
                 .post(&mut self.messages, slot)
                 .map_err(|(_, errno)| io::Error::from_raw_os_error(errno))?;
@@ -293,12 +303,14 @@ impl RdmaLink {
     }
 }
 
-impl Link for RdmaLink {
+impl Transport for RcTransport {
     fn send(&mut self, text: &[u8]) -> io::Result<()> {
-        let mut split = Vec::new();
-        parts::split(self.sent, text, self.part, |part| split.push(part));
-        self.sent = self.sent.wrapping_add(1);
-        split.iter().try_for_each(|part| self.send_part(part))
+        let mut fragments = Vec::new();
+        fragment::split(self.messages_sent, text, self.fragment_len, |it| {
+            fragments.push(it);
+        });
+        self.messages_sent = self.messages_sent.wrapping_add(1);
+        fragments.iter().try_for_each(|it| self.send_fragment(it))
     }
 
     fn receive(&mut self, deadline: Instant) -> io::Result<Vec<u8>> {
@@ -306,26 +318,27 @@ impl Link for RdmaLink {
             if let Some(text) = self.inbox.pop_front() {
                 return Ok(text);
             }
-            self.turn(deadline)?;
+            self.progress(deadline)?;
         }
     }
 }
 
-impl Drop for RdmaLink {
+impl Drop for RcTransport {
     fn drop(&mut self) {
         self.connection.disconnect();
     }
 }
 
-fn failed(e: impl Into<Error>) -> io::Error {
-    match e.into() {
-        ref e @ Error::Verb { ref source, .. } => io::Error::new(source.kind(), e.to_string()),
-        e => io::Error::other(e.to_string()),
-    }
+fn failed(e: Error) -> io::Error {
+    let kind = match &e {
+        Error::Verb { source, .. } => source.kind(),
+        _ => ErrorKind::Other,
+    };
+    io::Error::new(kind, e)
 }
 
 /// Waits until one of these is ready.
-fn sleep(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
+fn wait(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
     let rest = deadline.saturating_duration_since(Instant::now());
     if rest.is_zero() {
         return Err(ErrorKind::TimedOut.into());
@@ -355,6 +368,6 @@ fn await_event(
                 _ => {}
             }
         }
-        sleep(&[PollFd::new(channel, PollFlags::IN)], deadline)?;
+        wait(&[PollFd::new(channel, PollFlags::IN)], deadline)?;
     }
 }

@@ -1,43 +1,43 @@
-//! How much one client may ask for: what keeps a flooder, a sleeper or a vandal from the others.
+//! How much one client may ask for, so that a flooding, stalled or malicious client does not disturb the others.
 
 use std::time::{Duration, Instant};
 
-/// Limits of one client. The same for every transport.
+/// Limits of one client; the same for every transport.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Bytes of a request.
     pub request: usize,
-    /// Requests per second in the long run. A client above it waits: nothing is read from it.
+    /// Sustained requests per second. A client above the rate is not read from until it may ask again.
     pub rate: u32,
-    /// Requests at once before the rate counts.
+    /// Requests at once before the rate applies.
     pub burst: u32,
-    /// Changes that wait for their outcome.
-    pub outstanding: u32,
-    /// Messages that are none, before the client is put out.
+    /// Changes whose outcome is pending.
+    pub pending: u32,
+    /// Malformed requests before the client is disconnected.
     pub malformed: u32,
-    /// How long a request may take to arrive whole, and a client to take what is sent to it.
+    /// How long a request may take to arrive completely, and a client to accept what is sent to it.
     pub stall: Duration,
-    /// How long a client may take to prove that it has the key.
-    pub proof: Duration,
-    /// Bytes of answers that wait for the client to take them. Above it no more requests are read, and no statistics
-    /// are pushed.
+    /// How long a client may take to authenticate.
+    pub handshake: Duration,
+    /// Bytes of answers that wait to be sent to the client. Above it no more requests are read, and no statistics are
+    /// pushed.
     pub backlog: usize,
     /// Clients at once.
     pub clients: usize,
-    /// Clients of one user at once, but for those who own the service.
+    /// Clients of one user at once, except of the owner and root.
     pub per_user: usize,
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
             request: 64 << 10,
             rate: 50,
             burst: 100,
-            outstanding: 8,
+            pending: 8,
             malformed: 8,
             stall: Duration::from_secs(10),
-            proof: Duration::from_secs(5),
+            handshake: Duration::from_secs(5),
             backlog: 256 << 10,
             clients: 128,
             per_user: 32,
@@ -45,19 +45,19 @@ impl Default for Limits {
     }
 }
 
-/// Tokens that come back at a rate: one is taken for each request.
+/// A token bucket: each request takes a token, and tokens come back at a constant rate.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct TokenBucket {
     tokens: f64,
     burst: f64,
     rate: f64,
     since: Instant,
 }
 
-impl Bucket {
-    /// A full one.
+impl TokenBucket {
+    /// A full bucket.
     #[must_use]
-    pub fn new(limits: &Limits, now: Instant) -> Self {
+    pub fn new(limits: &ClientLimits, now: Instant) -> Self {
         let burst = f64::from(limits.burst);
         Self {
             tokens: burst,
@@ -67,7 +67,7 @@ impl Bucket {
         }
     }
 
-    /// Takes a token if there is one.
+    /// Takes a token if one is available.
     pub fn take(&mut self, now: Instant) -> bool {
         self.fill(now);
         if self.tokens < 1.0 {
@@ -77,7 +77,7 @@ impl Bucket {
         true
     }
 
-    /// How long until there is one.
+    /// Time until a token is available.
     pub fn wait(&mut self, now: Instant) -> Duration {
         self.fill(now);
         Duration::from_secs_f64(((1.0 - self.tokens) / self.rate).max(0.0))
@@ -96,9 +96,9 @@ mod tests {
 
     #[test]
     fn a_bucket_gives_its_burst_and_then_its_rate() {
-        let limits = Limits::default();
+        let limits = ClientLimits::default();
         let start = Instant::now();
-        let mut bucket = Bucket::new(&limits, start);
+        let mut bucket = TokenBucket::new(&limits, start);
         let taken = (0..1000).filter(|_| bucket.take(start)).count();
         assert_eq!(taken, limits.burst as usize);
         let wait = bucket.wait(start);

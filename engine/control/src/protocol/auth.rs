@@ -1,43 +1,47 @@
-//! How a client over RDMA, for which no kernel vouches, proves that it has a key, and the service that it has it too.
+//! Mutual authentication of client and service over RDMA, where no kernel identifies the peer: each proves that it has
+//! the key.
 //!
-//! The service sends a random challenge; the client answers with random bytes of its own and an HMAC-SHA256 over both,
-//! the access it asks for, and the numbers of both QPs; the service answers with its own HMAC over the same. A proof is
-//! good for one challenge and one connection: repeated on another, or with another access, it proves nothing.
-//! What follows is neither encrypted nor signed: the fabric must be trusted as far as that.
+//! The service sends a random challenge. The client answers with a nonce of its own and an HMAC-SHA256 over both, the
+//! access it asks for, and the numbers of both QPs. The service answers with its own HMAC over the same transcript. A
+//! proof is valid for one challenge on one connection and for one access. The messages that follow are neither encrypted
+//! nor signed: the fabric must be trusted.
 
-use super::message::Access;
-use crate::Error;
+use super::handshake::AccessLevel;
 use hmac::{Hmac, KeyInit, Mac};
 use serde::Deserialize;
 use sha2::Sha256;
-use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 /// Bytes of a nonce.
 const NONCE: usize = 32;
 /// Bytes of the shortest key.
 const SHORTEST: usize = 16;
 
-/// Who speaks: one side's proof is never the other's.
+/// Who signs: the proof of one side is not valid for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Who connected.
+pub enum Role {
+    /// The side that connects.
     Client,
-    /// Who was connected to.
+    /// The side that accepts.
     Service,
 }
 
-/// What both sides of a connection know of it.
+/// What both sides sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bond {
+pub struct Transcript {
     /// The service's nonce, in hex.
     pub challenge: String,
-    /// The client's, in hex.
+    /// The client's nonce, in hex.
     pub answer: String,
     /// The access asked for.
-    pub access: Access,
-    /// The service's QP.
+    pub access: AccessLevel,
+    /// Number of the service's QP.
     pub service_qp: u32,
-    /// The client's.
+    /// Number of the client's QP.
     pub client_qp: u32,
 }
 
@@ -48,6 +52,14 @@ pub struct Keys {
     read_write: Option<Vec<u8>>,
 }
 
+/// Why a key file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("control.key_file {}: {source}", path.display())]
+pub struct KeyFileError {
+    path: PathBuf,
+    source: io::Error,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyFile {
@@ -56,21 +68,20 @@ struct KeyFile {
 }
 
 impl Keys {
-    /// Reads a key file: TOML, `read_only` and `read_write`, each in hex and at least 16 bytes.
+    /// Reads a key file: TOML with `read_only` and `read_write`, each in hex and at least 16 bytes.
     ///
     /// # Errors
-    /// It cannot be read, others may read it, or it is none.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let failed = |source| Error::File {
-            what: "control.key_file",
-            path: path.display().to_string(),
+    /// The file cannot be read, is accessible to others, or is not a key file.
+    pub fn read(path: &Path) -> Result<Self, KeyFileError> {
+        let failed = |source| KeyFileError {
+            path: path.into(),
             source,
         };
         let refused = |problem: String| failed(io::Error::new(io::ErrorKind::InvalidData, problem));
         let mode = fs::metadata(path).map_err(failed)?.mode();
         if mode & 0o007 != 0 {
             return Err(refused(format!(
-                "mode {:04o} lets everybody at it; `chmod o-rwx` it, and make new keys",
+                "mode {:04o} gives every user access; run `chmod o-rwx` and generate new keys",
                 mode & 0o777
             )));
         }
@@ -82,7 +93,7 @@ impl Keys {
             None => Ok(None),
             Some(Some(key)) if key.len() >= SHORTEST => Ok(Some(key)),
             Some(_) => Err(refused(format!(
-                "a key is at least {SHORTEST} bytes in hex; `openssl rand -hex 32` makes one"
+                "a key has at least {SHORTEST} bytes in hex; `openssl rand -hex 32` generates one"
             ))),
         };
         let keys = Self {
@@ -90,50 +101,54 @@ impl Keys {
             read_write: key(file.read_write)?,
         };
         if keys.read_only.is_none() && keys.read_write.is_none() {
-            return Err(refused("it has no key".into()));
+            return Err(refused("the file contains no key".into()));
         }
         if keys.read_only == keys.read_write {
             return Err(refused(
-                "both keys are the same: anyone who may look may change".into(),
+                "both keys are the same: read-only clients would have read-write access".into(),
             ));
         }
         Ok(keys)
     }
 
-    /// The most that whoever has these keys may do.
+    /// The highest access these keys give.
     #[must_use]
-    pub fn access(&self) -> Access {
+    pub fn access(&self) -> AccessLevel {
         match self.read_write {
-            Some(_) => Access::ReadWrite,
-            None => Access::ReadOnly,
+            Some(_) => AccessLevel::ReadWrite,
+            None => AccessLevel::ReadOnly,
         }
     }
 
-    /// This side's proof, in hex; `None` without the key.
+    /// The proof of `role`, in hex; `None` without the key.
     #[must_use]
-    pub fn prove(&self, side: Side, bond: &Bond) -> Option<String> {
-        Some(hex(&self.mac(side, bond)?.finalize().into_bytes()))
+    pub fn prove(&self, role: Role, transcript: &Transcript) -> Option<String> {
+        Some(hex(&self.mac(role, transcript)?.finalize().into_bytes()))
     }
 
-    /// Whether `proof` is the proof of that side. Takes as long whatever is wrong with it.
+    /// Whether `proof` is the proof of `role`. Compares in constant time.
     #[must_use]
-    pub fn verify(&self, side: Side, bond: &Bond, proof: &str) -> bool {
-        match (self.mac(side, bond), unhex(proof)) {
+    pub fn verify(&self, role: Role, transcript: &Transcript, proof: &str) -> bool {
+        match (self.mac(role, transcript), unhex(proof)) {
             (Some(mac), Some(proof)) => mac.verify_slice(&proof).is_ok(),
             _ => false,
         }
     }
 
-    fn mac(&self, side: Side, bond: &Bond) -> Option<Hmac<Sha256>> {
-        let key = match bond.access {
-            Access::ReadOnly => self.read_only.as_ref(),
-            Access::ReadWrite => self.read_write.as_ref(),
+    fn mac(&self, role: Role, transcript: &Transcript) -> Option<Hmac<Sha256>> {
+        let key = match transcript.access {
+            AccessLevel::ReadOnly => self.read_only.as_ref(),
+            AccessLevel::ReadWrite => self.read_write.as_ref(),
         }?;
         let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
-        // Every field has a fixed form, and a line to itself: no two bonds read the same.
+        // Every field has a fixed form and its own line, so no two transcripts give the same text.
         let text = format!(
-            "wqcap control 1\n{side:?}\n{:?}\n{:08x} {:08x}\n{}\n{}\n",
-            bond.access, bond.service_qp, bond.client_qp, bond.challenge, bond.answer
+            "wqcap control 1\n{role:?}\n{:?}\n{:08x} {:08x}\n{}\n{}\n",
+            transcript.access,
+            transcript.service_qp,
+            transcript.client_qp,
+            transcript.challenge,
+            transcript.answer
         );
         mac.update(text.as_bytes());
         Some(mac)
@@ -149,13 +164,10 @@ impl std::fmt::Debug for Keys {
 /// Fresh random bytes, in hex.
 ///
 /// # Errors
-/// The system has none.
-pub fn nonce() -> Result<String, Error> {
+/// The system provides none.
+pub fn nonce() -> io::Result<String> {
     let mut bytes = [0; NONCE];
-    getrandom::fill(&mut bytes).map_err(|e| Error::System {
-        what: "random bytes".into(),
-        source: io::Error::other(e.to_string()),
-    })?;
+    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("random bytes: {e}")))?;
     Ok(hex(&bytes))
 }
 
@@ -191,59 +203,59 @@ mod tests {
         }
     }
 
-    fn bond() -> Bond {
-        Bond {
+    fn transcript() -> Transcript {
+        Transcript {
             challenge: nonce().unwrap(),
             answer: nonce().unwrap(),
-            access: Access::ReadWrite,
+            access: AccessLevel::ReadWrite,
             service_qp: 17,
             client_qp: 18,
         }
     }
 
     #[test]
-    fn a_proof_is_good_for_its_own_bond_alone() {
-        let (keys, bond) = (keys(), bond());
-        let proof = keys.prove(Side::Client, &bond).unwrap();
-        assert!(keys.verify(Side::Client, &bond, &proof));
-        assert!(!keys.verify(Side::Service, &bond, &proof));
+    fn a_proof_is_valid_for_its_own_transcript_alone() {
+        let (keys, transcript) = (keys(), transcript());
+        let proof = keys.prove(Role::Client, &transcript).unwrap();
+        assert!(keys.verify(Role::Client, &transcript, &proof));
+        assert!(!keys.verify(Role::Service, &transcript, &proof));
         let others = [
-            Bond {
+            Transcript {
                 challenge: nonce().unwrap(),
-                ..bond.clone()
+                ..transcript.clone()
             },
-            Bond {
+            Transcript {
                 answer: nonce().unwrap(),
-                ..bond.clone()
+                ..transcript.clone()
             },
-            Bond {
-                access: Access::ReadOnly,
-                ..bond.clone()
+            Transcript {
+                access: AccessLevel::ReadOnly,
+                ..transcript.clone()
             },
-            Bond {
+            Transcript {
                 service_qp: 19,
-                ..bond.clone()
+                ..transcript.clone()
             },
-            Bond {
+            Transcript {
                 client_qp: 19,
-                ..bond.clone()
+                ..transcript.clone()
             },
         ];
         for other in others {
-            assert!(!keys.verify(Side::Client, &other, &proof), "{other:?}");
+            assert!(!keys.verify(Role::Client, &other, &proof), "{other:?}");
         }
         for wrong in ["", "00", "zz", &proof[..62], &"0".repeat(64)] {
-            assert!(!keys.verify(Side::Client, &bond, wrong), "{wrong}");
+            assert!(!keys.verify(Role::Client, &transcript, wrong), "{wrong}");
         }
         let without = Keys {
             read_write: None,
             ..keys
         };
-        assert!(!without.verify(Side::Client, &bond, &proof));
-        assert_eq!(without.prove(Side::Client, &bond), None);
+        assert!(!without.verify(Role::Client, &transcript, &proof));
+        assert_eq!(without.prove(Role::Client, &transcript), None);
     }
 
-    /// HMAC-SHA256 as RFC 4231, test case 2, has it: the library is what we take it for.
+    /// HMAC-SHA256 as in RFC 4231, test case 2.
     #[test]
     fn the_mac_is_the_published_one() {
         let mut mac = Hmac::<Sha256>::new_from_slice(b"Jefe").unwrap();
@@ -269,12 +281,12 @@ mod tests {
             0o640,
         )
         .unwrap();
-        assert_eq!(keys.access(), Access::ReadWrite);
+        assert_eq!(keys.access(), AccessLevel::ReadWrite);
         assert_eq!(
             read(&format!("read_only = \"{one}\""), 0o600)
                 .unwrap()
                 .access(),
-            Access::ReadOnly
+            AccessLevel::ReadOnly
         );
         for (text, mode, part) in [
             (format!("read_only = \"{one}\""), 0o644, "0644"),
@@ -289,12 +301,12 @@ mod tests {
             (
                 format!("read_only = \"{one}\"\nread_write = \"{one}\""),
                 0o600,
-                "the same",
+                "are the same",
             ),
         ] {
             let problem = read(&text, mode).unwrap_err();
             assert!(problem.contains(part), "{problem}");
-            assert!(!problem.contains(&other), "a key is never told");
+            assert!(!problem.contains(&other), "an error never shows a key");
         }
     }
 }

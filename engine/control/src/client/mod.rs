@@ -1,0 +1,126 @@
+//! The client: sends requests and waits for their answers, over any transport.
+
+mod rc;
+mod unix;
+
+pub use rc::RcTransport;
+pub use unix::UnixTransport;
+
+use crate::protocol::{Answer, AnswerBody, AnswerOutcome, Command, Refusal, Request, VERSION};
+use std::{
+    fmt, io,
+    time::{Duration, Instant},
+};
+
+/// Bytes of the longest answer that is accepted.
+const LONGEST_ANSWER: usize = 16 << 20;
+
+/// A connection that carries whole messages.
+pub trait Transport {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// It cannot be sent.
+    fn send(&mut self, text: &[u8]) -> io::Result<()>;
+
+    /// Waits for the next message, until `deadline`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`], or the connection is lost.
+    fn receive(&mut self, deadline: Instant) -> io::Result<Vec<u8>>;
+}
+
+/// Why a request has no result.
+#[derive(Debug)]
+pub enum ClientError {
+    /// The service refused it.
+    Refused(Refusal),
+    /// The connection failed, or what arrived is not an answer.
+    Lost(io::Error),
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => f.write_str(&refusal.message),
+            Self::Lost(e) => write!(f, "no answer: {e}"),
+        }
+    }
+}
+
+impl From<io::Error> for ClientError {
+    fn from(e: io::Error) -> Self {
+        Self::Lost(e)
+    }
+}
+
+/// A client of the control service.
+pub struct Client {
+    transport: Box<dyn Transport>,
+    next: u64,
+}
+
+impl Client {
+    /// A client on this connection.
+    #[must_use]
+    pub fn new(transport: impl Transport + 'static) -> Self {
+        Self {
+            transport: Box::new(transport),
+            next: 1,
+        }
+    }
+
+    /// Sends a request and waits at most `timeout` for the answer. `once` is the idempotency key of a change.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn request(
+        &mut self,
+        command: Command,
+        once: Option<String>,
+        timeout: Duration,
+    ) -> Result<AnswerBody, ClientError> {
+        let id = self.next;
+        self.next += 1;
+        let request = Request {
+            version: VERSION,
+            id,
+            once,
+            command,
+        };
+        let text = serde_json::to_vec(&request).map_err(io::Error::from)?;
+        self.transport.send(&text)?;
+        let deadline = Instant::now() + timeout;
+        loop {
+            let answer = self.receive(deadline)?;
+            // Number 0 concerns the connection; other numbers belong to a subscription.
+            if answer.id == id || answer.id == 0 {
+                return result(answer);
+            }
+        }
+    }
+
+    /// Waits at most `timeout` for the next answer of a subscription.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn next(&mut self, timeout: Duration) -> Result<AnswerBody, ClientError> {
+        result(self.receive(Instant::now() + timeout)?)
+    }
+
+    fn receive(&mut self, deadline: Instant) -> Result<Answer, ClientError> {
+        let text = self.transport.receive(deadline)?;
+        serde_json::from_slice(&text).map_err(|e| {
+            let text = String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned();
+            let problem = format!("{text:?} is not an answer: {e}");
+            ClientError::Lost(io::Error::new(io::ErrorKind::InvalidData, problem))
+        })
+    }
+}
+
+fn result(answer: Answer) -> Result<AnswerBody, ClientError> {
+    match answer.outcome {
+        AnswerOutcome::Ok(body) => Ok(body),
+        AnswerOutcome::Error(refusal) => Err(ClientError::Refused(refusal)),
+    }
+}

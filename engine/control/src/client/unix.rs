@@ -1,0 +1,74 @@
+//! Over a Unix socket: a line for each message.
+
+use super::{LONGEST_ANSWER, Transport};
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// A connection to the service's Unix socket.
+pub struct UnixTransport {
+    stream: UnixStream,
+    inbox: Vec<u8>,
+}
+
+impl UnixTransport {
+    /// Connects.
+    ///
+    /// # Errors
+    /// No process serves the socket, or its file's mode does not permit it.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+        Ok(Self {
+            stream,
+            inbox: Vec::new(),
+        })
+    }
+}
+
+impl Transport for UnixTransport {
+    fn send(&mut self, text: &[u8]) -> io::Result<()> {
+        let sent = self
+            .stream
+            .write_all(text)
+            .and_then(|()| self.stream.write_all(b"\n"));
+        match sent {
+            // The service has closed the connection; `receive` finds the reason, if it sent one.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other,
+        }
+    }
+
+    fn receive(&mut self, deadline: Instant) -> io::Result<Vec<u8>> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = self.inbox[searched..].iter().position(|b| *b == b'\n') {
+                let mut line: Vec<u8> = self.inbox.drain(..=searched + end).collect();
+                line.pop();
+                return Ok(line);
+            }
+            searched = self.inbox.len();
+            if searched > LONGEST_ANSWER {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(rest))?;
+            let mut buffer = [0; 16 << 10];
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.inbox.extend_from_slice(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Cutting a message into fragments of one packet each, and reassembling it.
+//!
+//! A fragment begins with 8 bytes, little endian: 0: [`FORMAT`]; 1: 1 for the last fragment of a message, else 0; 2..4:
+//! the fragment's number, from 0; 4..8: the message's number, so that fragments of two messages are never joined.
+
+/// The first byte of every fragment.
+pub const FORMAT: u8 = 0x57;
+/// Bytes before a fragment's text.
+pub const HEADER: usize = 8;
+
+/// Cuts `text` into fragments of at most `size` bytes, header included, and gives each to `send`.
+///
+/// # Panics
+/// When `size` leaves no room after the header.
+pub fn split(message: u32, text: &[u8], size: usize, mut send: impl FnMut(Vec<u8>)) {
+    let room = size
+        .checked_sub(HEADER)
+        .filter(|room| *room > 0)
+        .expect("room after the header");
+    let count = text.len().div_ceil(room).max(1);
+    for number in 0..count {
+        let piece = &text[number * room..text.len().min((number + 1) * room)];
+        let mut bytes = Vec::with_capacity(HEADER + piece.len());
+        bytes.push(FORMAT);
+        bytes.push(u8::from(number + 1 == count));
+        // The length limit keeps a message far below 2^16 fragments; a longer one is refused on reassembly.
+        bytes.extend(u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes());
+        bytes.extend(message.to_le_bytes());
+        bytes.extend(piece);
+        send(bytes);
+    }
+}
+
+/// Why fragments do not make a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FragmentError {
+    /// Not a fragment.
+    #[error("not a fragment of a message")]
+    Format,
+    /// One is missing or repeated.
+    #[error("a fragment of a message is missing or repeated")]
+    Order,
+    /// Longer than the receiver accepts.
+    #[error("a message of more than {0} bytes")]
+    TooLarge(usize),
+}
+
+/// Reassembles the messages of one peer. Holds no more than the limit, whatever arrives.
+#[derive(Debug)]
+pub struct Reassembler {
+    limit: usize,
+    text: Vec<u8>,
+    fragments: u16,
+    message: u32,
+}
+
+impl Reassembler {
+    /// For messages of at most `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            text: Vec::new(),
+            fragments: 0,
+            message: 0,
+        }
+    }
+
+    /// Whether a message has begun and not ended.
+    #[must_use]
+    pub fn is_midway(&self) -> bool {
+        self.fragments > 0
+    }
+
+    /// Takes a fragment; returns the message after its last one.
+    ///
+    /// # Errors
+    /// The fragment does not follow the previous ones. What was collected so far is dropped.
+    pub fn push(&mut self, fragment: &[u8]) -> Result<Option<Vec<u8>>, FragmentError> {
+        let outcome = self.append(fragment);
+        if outcome.is_err() {
+            self.clear();
+        }
+        outcome
+    }
+
+    fn append(&mut self, fragment: &[u8]) -> Result<Option<Vec<u8>>, FragmentError> {
+        let [FORMAT, last @ (0 | 1), n0, n1, m0, m1, m2, m3, text @ ..] = fragment else {
+            return Err(FragmentError::Format);
+        };
+        let (number, message) = (
+            u16::from_le_bytes([*n0, *n1]),
+            u32::from_le_bytes([*m0, *m1, *m2, *m3]),
+        );
+        if number != self.fragments || (number > 0 && message != self.message) || number == u16::MAX
+        {
+            return Err(FragmentError::Order);
+        }
+        if self.text.len() + text.len() > self.limit {
+            return Err(FragmentError::TooLarge(self.limit));
+        }
+        self.text.extend_from_slice(text);
+        self.message = message;
+        if *last == 0 {
+            self.fragments += 1;
+            return Ok(None);
+        }
+        let whole = std::mem::take(&mut self.text);
+        self.clear();
+        Ok(Some(whole))
+    }
+
+    fn clear(&mut self) {
+        self.text = Vec::new();
+        self.fragments = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fragments(message: u32, text: &[u8], size: usize) -> Vec<Vec<u8>> {
+        let mut fragments = Vec::new();
+        split(message, text, size, |fragment| fragments.push(fragment));
+        fragments
+    }
+
+    #[test]
+    fn a_message_of_any_length_is_reassembled() {
+        for length in [0, 1, 91, 92, 93, 184, 1000] {
+            let text: Vec<u8> = (0..=u8::MAX).cycle().take(length).collect();
+            let fragments = fragments(9, &text, 100);
+            assert_eq!(fragments.len(), length.div_ceil(92).max(1));
+            assert!(fragments.iter().all(|it| it.len() <= 100));
+            let mut reassembler = Reassembler::new(1000);
+            let (last, first) = fragments.split_last().unwrap();
+            for fragment in first {
+                assert_eq!(reassembler.push(fragment), Ok(None));
+                assert!(reassembler.is_midway());
+            }
+            assert_eq!(reassembler.push(last), Ok(Some(text)));
+            assert!(!reassembler.is_midway());
+        }
+    }
+
+    #[test]
+    fn a_fragment_out_of_order_is_refused_and_the_message_dropped() {
+        let (one, other) = (fragments(1, &[1; 300], 100), fragments(2, &[2; 300], 100));
+        let mut reassembler = Reassembler::new(1000);
+        for wrong in [&one[2], &one[0], &other[1]] {
+            assert_eq!(reassembler.push(&one[0]), Ok(None));
+            assert_eq!(reassembler.push(wrong), Err(FragmentError::Order));
+            assert!(!reassembler.is_midway());
+        }
+        for garbage in [
+            &b""[..],
+            b"{}",
+            &[FORMAT, 2, 0, 0, 0, 0, 0, 0],
+            &one[0][..7],
+        ] {
+            assert_eq!(reassembler.push(garbage), Err(FragmentError::Format));
+        }
+    }
+
+    #[test]
+    fn nothing_grows_beyond_the_limit() {
+        let mut reassembler = Reassembler::new(150);
+        let fragments = fragments(1, &[1; 300], 100);
+        assert_eq!(reassembler.push(&fragments[0]), Ok(None));
+        assert_eq!(
+            reassembler.push(&fragments[1]),
+            Err(FragmentError::TooLarge(150))
+        );
+    }
+}

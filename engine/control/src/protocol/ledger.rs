@@ -1,0 +1,232 @@
+//! The ledger, in exactly one line of which every received frame ends, and the NIC's own counters.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One queue's lines, in frames. `received` is the sum of all others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QueueLedger {
+    /// Queue number.
+    pub queue: u16,
+    /// Frames the NIC delivered.
+    pub received: u64,
+    /// Frames in files (or counted, with `output.format = "none"`).
+    pub captured: u64,
+    /// Rejected by the filter.
+    pub filtered: u64,
+    /// Left out by sampling.
+    pub sampled_out: u64,
+    /// Left out as a duplicate.
+    pub deduplicated: u64,
+    /// Dropped: no room in a parser's channel.
+    pub dropped_pipeline: u64,
+    /// Dropped: no free block, or the write failed.
+    pub dropped_storage: u64,
+    /// Arrived too late for an ordered file.
+    pub late: u64,
+    /// Completed in error, such as a frame longer than its buffers.
+    pub errors: u64,
+    /// Bytes of captured frames, as on the wire.
+    pub bytes: u64,
+}
+
+/// A line of the ledger: its name and its value.
+pub type LedgerLine = (&'static str, fn(&QueueLedger) -> u64);
+
+/// The lines that `received` is the sum of, by their names in the summary, in tables and in errors.
+pub const LINES: [LedgerLine; 8] = [
+    ("captured", |it| it.captured),
+    ("filtered", |it| it.filtered),
+    ("sampled_out", |it| it.sampled_out),
+    ("deduplicated", |it| it.deduplicated),
+    ("dropped_pipeline", |it| it.dropped_pipeline),
+    ("dropped_storage", |it| it.dropped_storage),
+    ("late", |it| it.late),
+    ("errors", |it| it.errors),
+];
+
+/// Those that mean the capture lost a frame.
+pub const LOSSES: [&str; 4] = ["dropped_pipeline", "dropped_storage", "late", "errors"];
+
+/// A queue whose ledger does not add up: a frame ended in no line, or in two.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the ledger of queue {queue} does not add up: received {received}, but {sum} accounted for ({lines}); \
+     this is a fault in wqcap: please report it"
+)]
+pub struct Unbalanced {
+    /// Queue number.
+    pub queue: u16,
+    /// Frames the NIC delivered.
+    pub received: u64,
+    /// The sum of all lines.
+    pub sum: u64,
+    /// Each line with its frames.
+    pub lines: String,
+}
+
+impl QueueLedger {
+    /// Adds two runs of one queue, line by line.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            queue: self.queue,
+            received: self.received + other.received,
+            captured: self.captured + other.captured,
+            filtered: self.filtered + other.filtered,
+            sampled_out: self.sampled_out + other.sampled_out,
+            deduplicated: self.deduplicated + other.deduplicated,
+            dropped_pipeline: self.dropped_pipeline + other.dropped_pipeline,
+            dropped_storage: self.dropped_storage + other.dropped_storage,
+            late: self.late + other.late,
+            errors: self.errors + other.errors,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    /// A line by its name; 0 for a name that is none.
+    #[must_use]
+    pub fn line(&self, name: &str) -> u64 {
+        LINES
+            .iter()
+            .find(|(it, _)| *it == name)
+            .map_or(0, |(_, of)| of(self))
+    }
+
+    /// All queues together, as queue 0.
+    #[must_use]
+    pub fn total(queues: &[Self]) -> Self {
+        queues.iter().fold(Self::default(), |sum, it| sum.plus(it))
+    }
+
+    /// Checks that every received frame is in exactly one line. That holds at the end of a run; during one, frames in
+    /// the pipeline are in none.
+    ///
+    /// # Errors
+    /// It does not hold.
+    pub fn check(&self) -> Result<(), Unbalanced> {
+        let sum = LINES.iter().map(|(_, of)| of(self)).sum();
+        if sum == self.received {
+            return Ok(());
+        }
+        let lines: Vec<_> = LINES
+            .iter()
+            .map(|(name, of)| format!("{name} {}", of(self)))
+            .collect();
+        Err(Unbalanced {
+            queue: self.queue,
+            received: self.received,
+            sum,
+            lines: lines.join(", "),
+        })
+    }
+}
+
+/// The lines of [`QueueLedger`], of all queues together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[allow(missing_docs, reason = "they are described at QueueLedger")]
+pub struct Total {
+    pub received: u64,
+    pub captured: u64,
+    pub filtered: u64,
+    pub sampled_out: u64,
+    pub deduplicated: u64,
+    pub dropped_pipeline: u64,
+    pub dropped_storage: u64,
+    pub late: u64,
+    pub errors: u64,
+    pub bytes: u64,
+}
+
+/// From [`QueueLedger::total`], whose queue number has no meaning.
+impl From<QueueLedger> for Total {
+    fn from(it: QueueLedger) -> Self {
+        Self {
+            received: it.received,
+            captured: it.captured,
+            filtered: it.filtered,
+            sampled_out: it.sampled_out,
+            deduplicated: it.deduplicated,
+            dropped_pipeline: it.dropped_pipeline,
+            dropped_storage: it.dropped_storage,
+            late: it.late,
+            errors: it.errors,
+            bytes: it.bytes,
+        }
+    }
+}
+
+/// Counters of the NIC by their names. One that cannot be read is never reported as zero.
+pub type NicCounters = BTreeMap<String, Counter>;
+
+/// Adds the counters of two runs; a sum with an unreadable counter is unreadable.
+#[must_use]
+pub fn nic_sum(one: NicCounters, other: NicCounters) -> NicCounters {
+    let mut sums = one;
+    for (name, counter) in other {
+        let sum = match (sums.get(&name), counter) {
+            (Some(Counter::Value(a)), Counter::Value(b)) => Counter::Value(a + b),
+            (None, counter) => counter,
+            _ => Counter::Unreadable(Unreadable::Unreadable),
+        };
+        sums.insert(name, sum);
+    }
+    sums
+}
+
+/// One counter's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Counter {
+    /// Its growth during the run.
+    Value(u64),
+    /// It should exist and cannot be read.
+    Unreadable(Unreadable),
+}
+
+/// Prints as `"unreadable"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Unreadable {
+    /// The only value.
+    #[serde(rename = "unreadable")]
+    Unreadable,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_without_a_line_is_told() {
+        let ledger = QueueLedger {
+            queue: 3,
+            received: 8,
+            captured: 6,
+            errors: 1,
+            ..QueueLedger::default()
+        };
+        let told = ledger.check().unwrap_err().to_string();
+        assert!(told.contains("queue 3") && told.contains("received 8, but 7 accounted for"));
+        assert!(
+            told.contains("captured 6") && told.contains("errors 1"),
+            "{told}"
+        );
+        let total = QueueLedger::total(&[ledger, ledger]);
+        assert_eq!((total.received, total.line("errors")), (16, 2));
+        assert_eq!(total.line("no line"), 0);
+    }
+
+    #[test]
+    fn every_line_is_there() {
+        let lines = serde_json::to_value(Total::default()).unwrap();
+        assert_eq!(
+            lines.as_object().unwrap().len(),
+            LINES.len() + 2,
+            "received and bytes are no lines"
+        );
+        for (name, _) in LINES {
+            assert_eq!(lines[name], 0, "{name}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What clients and the control service send each other: JSON, the same over every transport.
+//!
+//! A message is one JSON object without a line break. Over a Unix socket it is a line; over RDMA it is cut into
+//! fragments ([`fragment`]), and clients authenticate first ([`handshake`], [`auth`]).
+//!
+//! These types are the one source of the protocol: `wqcap ctl schema` prints the JSON Schema derived from them, and a
+//! test compares it with `docs/control.schema.json`.
+
+mod answer;
+pub mod auth;
+pub mod fragment;
+pub mod handshake;
+pub mod ledger;
+mod request;
+mod statistics;
+mod status;
+pub mod traffic;
+
+pub use answer::{Answer, AnswerBody, AnswerOutcome, Changed, Refusal, RefusalCode};
+pub use handshake::{AccessLevel, Handshake};
+pub use request::{Command, LogLevel, Request};
+pub use statistics::{LedgerSnapshot, Stats, WriteBuffers};
+pub use status::{
+    CaptureState, CaptureStatus, ControlStatus, RdmaStatus, SrqStatus, Status, TransportStatus,
+};
+
+use schemars::JsonSchema;
+
+/// The protocol version. A service refuses any other and names its own.
+pub const VERSION: u32 = 1;
+
+/// Every message, by direction; exists for the schema.
+#[derive(JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(
+    dead_code,
+    reason = "never constructed: it names the messages to the schema"
+)]
+enum Messages {
+    Request(Request),
+    Answer(Answer),
+    Handshake(Handshake),
+}
+
+/// The JSON Schema of all messages; each type is under `$defs`.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(Messages).to_value()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_in_the_documentation_is_that_of_the_types() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/control.schema.json"
+        );
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let documented: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        assert!(
+            documented == schema(),
+            "docs/control.schema.json differs from the types: write it with `wqcap ctl schema`"
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! From a client to the service: requests.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A request to carry out one command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// The protocol version, [`VERSION`](super::VERSION).
+    pub version: u32,
+    /// The client's own number for this request; the answer carries the same number.
+    pub id: u64,
+    /// Idempotency key of a change, at most 64 bytes. A request that repeats a key, over any connection, is not carried
+    /// out again: it gets the answer of the first. The service remembers the last 256 keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub once: Option<String>,
+    /// What to do.
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Command {
+    /// Read the state of the capture and of the control service.
+    Status,
+    /// Read the current ledger, by queue and in total, and what the NIC lost.
+    Stats,
+    /// List the RDMA devices of the machine, as `wqcap devices --json` prints them; `text` holds the same for people.
+    Devices,
+    /// Read what is captured and how, as `wqcap check --json` prints it, with all changes since the start; `text` holds
+    /// the same for people.
+    Plan,
+    /// Send a `stats` answer each interval, under this request's number. A new subscription replaces the previous one.
+    Subscribe {
+        /// Milliseconds, 100 to 3,600,000.
+        interval_ms: u32,
+    },
+    /// Start capturing again after `stop` or `drain`. No effect while the capture runs.
+    Start,
+    /// End the capture in order and complete its files. The process stays and can start again. No effect when stopped.
+    Stop,
+    /// Let no more frames in, write those that have arrived, and complete the files. `start` continues.
+    Drain,
+    /// Continue in a new file on every queue that has one open.
+    Rotate,
+    /// Replace the filter.
+    Filter {
+        /// A pcap-filter(7) expression; empty: every frame.
+        expression: String,
+    },
+    /// Add a flow rule in the NIC. No effect if it exists.
+    RuleAdd {
+        /// Its fields, as in a `[[rule]]` of the configuration.
+        rule: BTreeMap<String, Value>,
+    },
+    /// Remove a flow rule. No effect if it does not exist.
+    RuleRemove {
+        /// Its `id` alone, or all its fields.
+        rule: BTreeMap<String, Value>,
+    },
+    /// Change the creation flags of the WQs that can change while they receive; absent ones stay as they are.
+    WqFlags {
+        /// The NIC strips the customer VLAN tag.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cvlan_stripping: Option<bool>,
+        /// The NIC delivers the frame check sequence.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scatter_fcs: Option<bool>,
+    },
+    /// Change how flows spread over the queues.
+    Respread {
+        /// A share of the indirection table for each queue; empty: by what each queue has received.
+        #[serde(default)]
+        weights: Vec<u32>,
+    },
+    /// Set the log level.
+    Log {
+        /// `error`, `warn`, `info`, `debug` or `trace`.
+        level: LogLevel,
+    },
+    /// Read the configuration file again and apply the keys that can change in a running capture.
+    Reload,
+    /// End the process, as SIGTERM does.
+    Shutdown,
+}
+
+impl Command {
+    /// Whether it changes anything; a read-only client may not send it then.
+    #[must_use]
+    pub fn is_change(&self) -> bool {
+        !matches!(
+            self,
+            Self::Status | Self::Stats | Self::Devices | Self::Plan | Self::Subscribe { .. }
+        )
+    }
+}
+
+/// The least severe events that are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Failures.
+    Error,
+    /// Likely failures.
+    Warn,
+    /// What happens.
+    Info,
+    /// How it happens.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// Its name in requests and in the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn requests_read_as_documented() {
+        let request: Request = serde_json::from_value(json!({
+            "version": 1, "id": 7, "once": "a", "command": {"do": "filter", "expression": "tcp"}
+        }))
+        .unwrap();
+        assert_eq!(request.id, 7);
+        assert!(request.command.is_change());
+        for (value, part) in [
+            (
+                json!({"version": 1, "id": 1, "command": {"do": "dance"}}),
+                "dance",
+            ),
+            (json!({"version": 1, "id": 1}), "command"),
+            (
+                json!({"version": 1, "id": 1, "command": {"do": "filter"}}),
+                "expression",
+            ),
+            (
+                json!({"version": 1, "id": 1, "x": 0, "command": {"do": "status"}}),
+                "`x`",
+            ),
+            (
+                json!({"version": 1, "id": -1, "command": {"do": "status"}}),
+                "-1",
+            ),
+        ] {
+            let problem = serde_json::from_value::<Request>(value)
+                .unwrap_err()
+                .to_string();
+            assert!(problem.contains(part), "{problem}");
+        }
+    }
+}

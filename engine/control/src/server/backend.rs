@@ -1,0 +1,79 @@
+//! What the control service controls: a capture, or whatever stands in for one.
+//!
+//! Invariant: nothing here blocks. A backend returns snapshots and passes changes on to the thread that owns the
+//! capture, which sends the outcome through [`ChangeReply`] when it is known.
+
+use crate::protocol::{CaptureStatus, Changed, Command, Refusal, RefusalCode, Stats};
+use serde_json::Value;
+
+/// What is controlled.
+pub trait Backend: Send + Sync {
+    /// State of the capture.
+    fn status(&self) -> CaptureStatus;
+    /// The counters of now.
+    fn stats(&self) -> Stats;
+    /// The machine's RDMA devices.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    fn devices(&self) -> Result<Value, Refusal>;
+    /// What is captured and how.
+    ///
+    /// # Errors
+    /// There is no plan.
+    fn plan(&self) -> Result<Value, Refusal>;
+    /// Carries out a change, now or later. Returns at once.
+    fn change(&self, command: &Command, reply: ChangeReply);
+}
+
+/// Sends the outcome of a change to whoever asked for it, from any thread. Dropped unsent, it reports that the capture
+/// has ended.
+pub struct ChangeReply(Option<Receiver>);
+
+type Receiver = Box<dyn FnOnce(Result<Changed, Refusal>) + Send>;
+
+impl ChangeReply {
+    /// A reply that calls `receiver`.
+    pub fn new(receiver: impl FnOnce(Result<Changed, Refusal>) + Send + 'static) -> Self {
+        Self(Some(Box::new(receiver)))
+    }
+
+    /// Sends the outcome.
+    pub fn send(mut self, outcome: Result<Changed, Refusal>) {
+        if let Some(receiver) = self.0.take() {
+            receiver(outcome);
+        }
+    }
+}
+
+impl Drop for ChangeReply {
+    fn drop(&mut self) {
+        if let Some(receiver) = self.0.take() {
+            receiver(Err(Refusal::new(
+                RefusalCode::State,
+                "the capture has ended; nothing was changed",
+            )));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn an_outcome_is_sent_exactly_once() {
+        let (sender, outcomes) = mpsc::channel();
+        let reply = || {
+            let sender = sender.clone();
+            ChangeReply::new(move |outcome| sender.send(outcome).unwrap())
+        };
+        reply().send(Ok(Changed::default()));
+        assert_eq!(outcomes.try_recv().unwrap(), Ok(Changed::default()));
+        drop(reply());
+        let refusal = outcomes.try_recv().unwrap().unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::State);
+        assert!(outcomes.try_recv().is_err());
+    }
+}

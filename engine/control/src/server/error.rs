@@ -1,0 +1,57 @@
+//! Why the service could not be started.
+
+use crate::protocol::auth::KeyFileError;
+use std::io;
+
+/// Names the configuration key, the value, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A configuration key has a value that cannot be used.
+    #[error("{key} = {value}: {problem}")]
+    Config {
+        /// The key, `control.group`.
+        key: &'static str,
+        /// Its value, as written.
+        value: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The key file.
+    #[error(transparent)]
+    KeyFile(#[from] KeyFileError),
+    /// The Unix socket.
+    #[error("control.unix {path}: {source}")]
+    Socket {
+        /// Its path.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A verb, for `control.rdma`.
+    #[error("control.rdma: {source}{}", hint(source))]
+    Rdma {
+        /// Its error.
+        #[from]
+        source: wqcap_verbs::Error,
+    },
+    /// A thread or a descriptor.
+    #[error("{what}: {source}")]
+    System {
+        /// What was requested.
+        what: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// The key that a verb's limit concerns.
+fn hint(error: &wqcap_verbs::Error) -> &'static str {
+    match error {
+        wqcap_verbs::Error::Verb {
+            verb: "ibv_create_srq" | "rdma_create_srq",
+            source,
+            ..
+        } if source.raw_os_error() == Some(libc::EINVAL) => "; lower control.srq_max",
+        _ => "",
+    }
+}

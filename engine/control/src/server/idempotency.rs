@@ -1,0 +1,139 @@
+//! A change with an idempotency key is carried out once: a repeat gets the outcome of the first, at once or when it is
+//! known.
+
+use super::backend::ChangeReply;
+use crate::protocol::{Changed, Command, Refusal, RefusalCode};
+use std::collections::{HashMap, VecDeque};
+
+/// Outcomes remembered.
+const CAPACITY: usize = 256;
+/// Bytes of the longest key.
+pub const LONGEST_KEY: usize = 64;
+
+/// The keys of recent changes, with their outcomes.
+#[derive(Default)]
+pub struct IdempotencyCache {
+    entries: HashMap<String, Entry>,
+    /// Keys of completed changes, oldest first.
+    done: VecDeque<String>,
+}
+
+struct Entry {
+    command: Command,
+    progress: Progress,
+}
+
+enum Progress {
+    /// Being carried out; these wait for the outcome.
+    Pending(Vec<ChangeReply>),
+    Done(Changed),
+}
+
+impl IdempotencyCache {
+    /// Registers a change. True: the key is new; carry out the change and call [`IdempotencyCache::finish`]. False:
+    /// `reply` is sent, or will be.
+    ///
+    /// The number of waiting replies is bounded by the changes that clients may have pending.
+    pub fn begin(&mut self, key: &str, command: &Command, reply: ChangeReply) -> bool {
+        let Some(entry) = self.entries.get_mut(key) else {
+            let entry = Entry {
+                command: command.clone(),
+                progress: Progress::Pending(vec![reply]),
+            };
+            self.entries.insert(key.to_owned(), entry);
+            return true;
+        };
+        if entry.command != *command {
+            reply.send(Err(Refusal::new(
+                RefusalCode::State,
+                format!("once = {key:?} was used for another command; use another key"),
+            )));
+            return false;
+        }
+        match &mut entry.progress {
+            Progress::Pending(waiting) => waiting.push(reply),
+            Progress::Done(changed) => reply.send(Ok(changed.clone())),
+        }
+        false
+    }
+
+    /// Records the outcome and returns the replies that wait for it. A refusal changed nothing and is not remembered:
+    /// the change may be tried again.
+    pub fn finish(&mut self, key: &str, outcome: &Result<Changed, Refusal>) -> Vec<ChangeReply> {
+        let Some(Entry {
+            command,
+            progress: Progress::Pending(waiting),
+        }) = self.entries.remove(key)
+        else {
+            return Vec::new();
+        };
+        if let Ok(changed) = outcome {
+            let progress = Progress::Done(changed.clone());
+            self.entries
+                .insert(key.to_owned(), Entry { command, progress });
+            self.done.push_back(key.to_owned());
+            if self.done.len() > CAPACITY
+                && let Some(oldest) = self.done.pop_front()
+            {
+                self.entries.remove(&oldest);
+            }
+        }
+        waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+
+    fn reply() -> (ChangeReply, Receiver<Result<Changed, Refusal>>) {
+        let (sender, outcomes) = channel();
+        let reply = ChangeReply::new(move |outcome| _ = sender.send(outcome));
+        (reply, outcomes)
+    }
+
+    fn changed(now: &str) -> Changed {
+        Changed {
+            changed: true,
+            now: now.into(),
+        }
+    }
+
+    #[test]
+    fn a_repeat_gets_the_outcome_of_the_first() {
+        let mut cache = IdempotencyCache::default();
+        let (first, to_first) = reply();
+        let (second, to_second) = reply();
+        assert!(cache.begin("a", &Command::Rotate, first));
+        assert!(!cache.begin("a", &Command::Rotate, second));
+        assert!(to_second.try_recv().is_err(), "it is not known yet");
+        let outcome = Ok(changed("x"));
+        for waiting in cache.finish("a", &outcome) {
+            waiting.send(outcome.clone());
+        }
+        let (third, to_third) = reply();
+        assert!(!cache.begin("a", &Command::Rotate, third));
+        for received in [to_first, to_second, to_third] {
+            assert_eq!(received.try_recv().unwrap(), outcome);
+        }
+        let (other, to_other) = reply();
+        assert!(!cache.begin("a", &Command::Stop, other));
+        let refusal = to_other.try_recv().unwrap().unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::State);
+    }
+
+    #[test]
+    fn a_refusal_may_be_retried_and_the_oldest_outcomes_are_forgotten() {
+        let mut cache = IdempotencyCache::default();
+        assert!(cache.begin("a", &Command::Rotate, reply().0));
+        drop(cache.finish("a", &Err(Refusal::new(RefusalCode::Failed, "x"))));
+        assert!(cache.begin("a", &Command::Rotate, reply().0));
+        for i in 0..CAPACITY + 10 {
+            let key = i.to_string();
+            assert!(cache.begin(&key, &Command::Rotate, reply().0));
+            drop(cache.finish(&key, &Ok(changed("x"))));
+        }
+        assert_eq!(cache.entries.len(), CAPACITY + 1, "and the pending one");
+    }
+}

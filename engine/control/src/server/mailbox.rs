@@ -1,0 +1,78 @@
+//! Passes answers from other threads to a server's thread, and wakes it.
+
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io,
+};
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// A client's number; a server never reuses one.
+pub type ClientId = u64;
+
+/// A server's queue of answers to send.
+#[derive(Debug)]
+pub struct Mailbox {
+    answers: Mutex<Vec<(ClientId, String)>>,
+    event: OwnedFd,
+    ending: AtomicBool,
+}
+
+impl Mailbox {
+    /// An empty mailbox.
+    ///
+    /// # Errors
+    /// No descriptor is available.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            answers: Mutex::default(),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            ending: AtomicBool::new(false),
+        })
+    }
+
+    /// Adds an answer for a client. The number of waiting answers is bounded by the changes that clients may have
+    /// pending.
+    pub fn put(&self, client: ClientId, text: String) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.push((client, text));
+        drop(answers);
+        self.wake();
+    }
+
+    /// Takes all answers.
+    pub fn take(&self) -> Vec<(ClientId, String)> {
+        let mut count = [0; 8];
+        // An error means that there was no event.
+        let _ = io::read(&self.event, &mut count);
+        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Asks the server's thread to end.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether the thread is to end.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    fn wake(&self) {
+        // It fails only when the counter is full: then the descriptor is readable already.
+        let _ = io::write(&self.event, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for Mailbox {
+    /// Readable when there is an answer or the thread is to end.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}

@@ -1,0 +1,89 @@
+//! The service: one thread per transport, one session per client.
+//!
+//! A [`ControlService`] answers requests for a [`Backend`]. [`unix`] and [`rc`] carry them: each has a thread of its own,
+//! which owns its clients and their [`ClientSession`](session::ClientSession)s, within their
+//! [`ClientLimits`](limits::ClientLimits).
+//!
+//! Architecture invariant: the service passes changes on and reads snapshots. It never touches a ring or the slot pool,
+//! never waits for the capture, and holds no more for a client than its limits allow.
+
+mod backend;
+mod config;
+mod error;
+mod idempotency;
+mod limits;
+mod mailbox;
+mod rc;
+mod service;
+mod session;
+mod thread;
+mod unix;
+
+pub use backend::{Backend, ChangeReply};
+pub use config::{ControlConfig, FileMode};
+pub use error::StartError;
+
+use crate::protocol::ControlStatus;
+use limits::ClientLimits;
+use rc::RcServer;
+use service::ControlService;
+use std::sync::Arc;
+use unix::UnixServer;
+
+/// A running control service. It ends when this is dropped.
+pub struct ControlServer {
+    service: Arc<ControlService>,
+    _unix: UnixServer,
+    _rc: Option<RcServer>,
+}
+
+impl ControlServer {
+    /// Starts serving `backend` as `config` says. Its threads avoid the CPUs in `busy`, which are the capture's.
+    ///
+    /// # Errors
+    /// A socket, an RDMA object or a thread cannot be had; the error names the key.
+    pub fn start(
+        config: &ControlConfig,
+        backend: Arc<dyn Backend>,
+        busy: &[usize],
+    ) -> Result<Self, StartError> {
+        let service = ControlService::new(backend, ClientLimits::default());
+        let rc = config
+            .rdma
+            .map(|address| RcServer::start(&service, config, address, busy.to_vec()))
+            .transpose()?;
+        Ok(Self {
+            _unix: UnixServer::start(&service, config, busy.to_vec())?,
+            _rc: rc,
+            service,
+        })
+    }
+
+    /// A function that returns the state of the service, for metrics and the like.
+    pub fn status_reader(&self) -> impl Fn() -> ControlStatus + Send + Sync + use<> {
+        let service = Arc::clone(&self.service);
+        move || service.status()
+    }
+}
+
+/// Keeps the calling thread off the CPUs in `busy`, which are the capture's. Where no other CPU is allowed, it lowers the
+/// thread's priority.
+pub fn avoid_cpus(busy: &[usize]) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return;
+    };
+    let mut free = CpuSet::new();
+    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu) && !busy.contains(cpu)) {
+        free.set(cpu);
+    }
+    let set = if free.count() > 0 {
+        sched_setaffinity(None, &free)
+    } else {
+        // On Linux the nice value belongs to the thread.
+        rustix::process::nice(10).map(drop)
+    };
+    if let Err(e) = set {
+        tracing::debug!("a control or metrics thread runs on the capture's CPUs: {e}");
+    }
+}

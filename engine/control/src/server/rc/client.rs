@@ -1,0 +1,351 @@
+//! One client over RDMA: its connection, its handshake, and the messages that wait.
+
+use crate::{
+    protocol::{
+        AccessLevel, Answer, Handshake, Refusal, RefusalCode, VERSION,
+        auth::{self, Keys, Role, Transcript},
+        fragment::{self, FragmentError, Reassembler},
+    },
+    server::{
+        limits::ClientLimits,
+        mailbox::ClientId,
+        session::{ClientSession, SessionAction, SessionContext},
+    },
+};
+use std::{
+    collections::VecDeque,
+    io,
+    time::{Duration, Instant},
+};
+use wqcap_verbs::{Connection, Messages, Slot};
+
+/// Sends outstanding to one client.
+pub const SENDS: u32 = 8;
+/// Requests of one client that wait for their turn. A client that sends more without waiting for answers is flooding.
+const WAITING: usize = 32;
+/// Requests of one client in one round, so that it does not delay the others.
+const ROUND: usize = 8;
+
+/// How far the handshake is.
+enum Stage {
+    /// Not authenticated; `Some`: the challenge was sent and is not answered.
+    Handshake(Option<String>),
+    Authenticated(Box<ClientSession>),
+}
+
+/// The QP is destroyed with this.
+pub struct RcClient {
+    pub id: ClientId,
+    pub connection: Connection,
+    stage: Stage,
+    since: Instant,
+    reassembler: Reassembler,
+    /// What was wrong with the first bad fragment.
+    bad_fragment: Option<Refusal>,
+    inbox: VecDeque<Vec<u8>>,
+    /// Fragments to be sent.
+    outbox: VecDeque<Vec<u8>>,
+    fragment_len: usize,
+    messages_sent: u32,
+    /// WRs of outstanding sends.
+    outstanding: Vec<u64>,
+    arriving: Option<Instant>,
+    sending: Option<Instant>,
+    /// To be disconnected once the reason is sent.
+    expelled: bool,
+    /// To be disconnected at once, for this reason.
+    pub lost: Option<String>,
+    /// It has disconnected.
+    pub gone: bool,
+}
+
+impl RcClient {
+    pub fn new(
+        id: ClientId,
+        connection: Connection,
+        longest_request: usize,
+        fragment_len: usize,
+    ) -> Self {
+        Self {
+            id,
+            fragment_len,
+            connection,
+            stage: Stage::Handshake(None),
+            since: Instant::now(),
+            reassembler: Reassembler::new(longest_request),
+            bad_fragment: None,
+            inbox: VecDeque::new(),
+            outbox: VecDeque::new(),
+            messages_sent: 0,
+            outstanding: Vec::new(),
+            arriving: None,
+            sending: None,
+            expelled: false,
+            lost: None,
+            gone: false,
+        }
+    }
+
+    pub fn is_authenticated(&self) -> bool {
+        matches!(self.stage, Stage::Authenticated(_))
+    }
+
+    /// Sends the challenge; nothing else is sent before the client has answered it.
+    pub fn challenge(&mut self) {
+        match auth::nonce() {
+            Ok(nonce) => {
+                let challenge = Handshake::Challenge {
+                    version: VERSION,
+                    nonce: nonce.clone(),
+                };
+                self.send(&challenge.text());
+                self.stage = Stage::Handshake(Some(nonce));
+            }
+            Err(e) => self.lost = Some(e.to_string()),
+        }
+    }
+
+    /// The answer to a pending change has arrived.
+    pub fn change_answered(&mut self, text: &str) {
+        if let Stage::Authenticated(session) = &mut self.stage {
+            session.change_answered();
+        }
+        self.send(text);
+    }
+
+    /// Takes a received fragment. Nothing is kept beyond the requests that may wait.
+    pub fn receive(&mut self, fragment: &[u8]) {
+        if self.expelled || self.inbox.len() > WAITING {
+            return;
+        }
+        match self.reassembler.push(fragment) {
+            Ok(Some(text)) => self.inbox.push_back(text),
+            Ok(None) => {}
+            Err(e) => {
+                let code = match e {
+                    FragmentError::TooLarge(_) => RefusalCode::TooLarge,
+                    _ => RefusalCode::Malformed,
+                };
+                // The first error is the cause; those after it follow from it.
+                self.bad_fragment
+                    .get_or_insert_with(|| Refusal::new(code, e.to_string()));
+            }
+        }
+        self.arriving = self
+            .reassembler
+            .is_midway()
+            .then(|| self.arriving.unwrap_or_else(Instant::now));
+    }
+
+    /// One round: handles requests and pushes statistics.
+    pub fn serve(&mut self, now: Instant, context: &SessionContext, keys: &Keys) {
+        let backlog = context.service.limits.backlog;
+        if let Some(refusal) = &self.bad_fragment {
+            self.expel(Answer::error(0, refusal.clone()).text());
+        }
+        for _ in 0..ROUND {
+            if !self.may_ask(now, backlog) {
+                break;
+            }
+            let Some(text) = self.inbox.pop_front() else {
+                break;
+            };
+            self.handle(&text, now, context, keys);
+        }
+        if self.inbox.len() > WAITING {
+            let message =
+                format!("more than {WAITING} requests wait; wait for answers before sending more");
+            let refusal = Refusal::new(RefusalCode::TooMany, message);
+            self.expel(Answer::error(0, refusal).text());
+        }
+        let keeps_up = self.outbox_bytes() < backlog;
+        if let Stage::Authenticated(session) = &mut self.stage
+            && let Some(text) = session.due_statistics(now, keeps_up)
+        {
+            self.send(&text);
+        }
+    }
+
+    fn handle(&mut self, text: &[u8], now: Instant, context: &SessionContext, keys: &Keys) {
+        let action = match &mut self.stage {
+            Stage::Authenticated(session) => session.handle(text, now),
+            Stage::Handshake(challenge) => {
+                // Each challenge allows one attempt.
+                let challenge = challenge.take();
+                match challenge.and_then(|it| verify(it, text, keys, &self.connection)) {
+                    Some((access, welcome)) => {
+                        let session = ClientSession::new(self.id, access, context);
+                        self.stage = Stage::Authenticated(Box::new(session));
+                        SessionAction::Send(welcome)
+                    }
+                    // A client that has proved nothing gets no reason.
+                    None => {
+                        self.lost = Some("no valid proof of a key".into());
+                        SessionAction::Wait
+                    }
+                }
+            }
+        };
+        match action {
+            SessionAction::Send(text) => self.send(&text),
+            SessionAction::Wait => {}
+            SessionAction::Disconnect(text) => self.expel(text),
+        }
+    }
+
+    /// Cuts a message into fragments to be sent.
+    fn send(&mut self, text: &str) {
+        let outbox = &mut self.outbox;
+        fragment::split(
+            self.messages_sent,
+            text.as_bytes(),
+            self.fragment_len,
+            |fragment| outbox.push_back(fragment),
+        );
+        self.messages_sent = self.messages_sent.wrapping_add(1);
+    }
+
+    fn expel(&mut self, text: String) {
+        if !self.expelled {
+            if self.is_authenticated() {
+                self.send(&text);
+            } else {
+                self.lost = Some("malformed messages before any proof".into());
+            }
+            self.expelled = true;
+            self.inbox.clear();
+        }
+    }
+
+    fn may_ask(&mut self, now: Instant, backlog: usize) -> bool {
+        let full = self.outbox_bytes() >= backlog;
+        match &mut self.stage {
+            _ if self.expelled || full || self.lost.is_some() => false,
+            Stage::Handshake(_) => true,
+            Stage::Authenticated(session) => session.is_ready(now),
+        }
+    }
+
+    fn outbox_bytes(&self) -> usize {
+        self.outbox.iter().map(Vec::len).sum()
+    }
+
+    /// Whether a completion is of one of its sends, which is no longer outstanding then.
+    pub fn send_completed(&mut self, wr_id: u64) -> bool {
+        let Some(at) = self.outstanding.iter().position(|it| *it == wr_id) else {
+            return false;
+        };
+        self.outstanding.swap_remove(at);
+        self.sending = (!self.outstanding.is_empty()).then(Instant::now);
+        true
+    }
+
+    pub fn has_sent_all(&self) -> bool {
+        self.outbox.is_empty() && self.outstanding.is_empty()
+    }
+
+    /// Posts sends, as far as there are slots.
+    pub fn transmit(&mut self, messages: &mut Messages, free: &mut Vec<Slot>, now: Instant) {
+        while self.outstanding.len() < SENDS as usize && self.lost.is_none() {
+            // There is a slot for each send that any client may have outstanding.
+            let Some(mut slot) = free.pop() else { return };
+            let Some(bytes) = self.outbox.pop_front() else {
+                free.push(slot);
+                return;
+            };
+            messages.bytes_mut(&mut slot)[..bytes.len()].copy_from_slice(&bytes);
+            let length = u32::try_from(bytes.len()).unwrap_or(0);
+            match self.connection.send(messages, slot, length) {
+                Ok(wr_id) => {
+                    self.outstanding.push(wr_id);
+                    self.sending.get_or_insert(now);
+                }
+                Err((slot, errno)) => {
+                    free.push(slot);
+                    let e = io::Error::from_raw_os_error(errno);
+                    self.lost = Some(format!("ibv_post_send: {e}"));
+                }
+            }
+        }
+    }
+
+    /// Disconnects and destroys the QP. The slots of its outstanding sends come back.
+    pub fn disconnect(mut self, messages: &mut Messages, free: &mut Vec<Slot>) {
+        self.connection.disconnect();
+        let outstanding = std::mem::take(&mut self.outstanding);
+        // With its QP destroyed, the device is done with the sends.
+        drop(self);
+        free.extend(
+            outstanding
+                .into_iter()
+                .filter_map(|id| messages.returned(id)),
+        );
+    }
+
+    /// Time until it needs attention even without a completion.
+    pub fn wait(&mut self, now: Instant, limits: &ClientLimits) -> Option<Duration> {
+        if !self.inbox.is_empty() && self.may_ask(now, limits.backlog) {
+            return Some(Duration::ZERO);
+        }
+        let until = |since: Instant, time| (since + time).saturating_duration_since(now);
+        let stall = [self.arriving, self.sending]
+            .into_iter()
+            .flatten()
+            .map(|since| until(since, limits.stall))
+            .min();
+        let own = match &mut self.stage {
+            Stage::Handshake(_) => Some(until(self.since, limits.handshake)),
+            Stage::Authenticated(session) => session.wait(now),
+        };
+        stall.into_iter().chain(own).min()
+    }
+
+    /// Why it is to be disconnected now, if it is.
+    pub fn disconnect_reason(&self, now: Instant, limits: &ClientLimits) -> Option<String> {
+        let over = |since: Instant, time| now.saturating_duration_since(since) > time;
+        if self.gone {
+            return None;
+        }
+        if let Some(why) = &self.lost {
+            return Some(why.clone());
+        }
+        if !self.is_authenticated() && over(self.since, limits.handshake) {
+            return Some("no proof of a key in time".into());
+        }
+        if self.expelled && self.has_sent_all() {
+            return Some("the reason was sent to it".into());
+        }
+        [self.arriving, self.sending]
+            .into_iter()
+            .flatten()
+            .any(|since| over(since, limits.stall))
+            .then(|| "it stalls".into())
+    }
+}
+
+/// Verifies a client's proof: its access, and the service's own proof in answer.
+fn verify(
+    challenge: String,
+    text: &[u8],
+    keys: &Keys,
+    connection: &Connection,
+) -> Option<(AccessLevel, String)> {
+    let Ok(Handshake::Proof { access, nonce, mac }) = serde_json::from_slice(text) else {
+        return None;
+    };
+    if !auth::is_nonce(&nonce) {
+        return None;
+    }
+    let transcript = Transcript {
+        challenge,
+        answer: nonce,
+        access,
+        service_qp: connection.qp_num(),
+        client_qp: connection.peer_qp(),
+    };
+    if !keys.verify(Role::Client, &transcript, &mac) {
+        return None;
+    }
+    let mac = keys.prove(Role::Service, &transcript)?;
+    Some((access, Handshake::Welcome { mac }.text()))
+}

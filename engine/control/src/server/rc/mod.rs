@@ -1,0 +1,390 @@
+//! The service over RDMA: each client is a reliable connection (an RC QP), and all of them receive from one shared
+//! receive queue.
+//!
+//! One thread polls the connection manager's events, the CQ's channel, the device's asynchronous events and the mailbox.
+//! A completed receive is read and reposted at once.
+//!
+//! A message travels in fragments of one packet each: a client that dies in the middle of a message then holds no receive
+//! that would never complete.
+
+mod client;
+mod receive_queue;
+mod srq_sizing;
+
+use super::{
+    StartError, avoid_cpus,
+    config::ControlConfig,
+    mailbox::{ClientId, Mailbox},
+    service::{ControlService, TransportCounters},
+    session::SessionContext,
+    thread::ServerThread,
+};
+use crate::protocol::{SrqStatus, auth::Keys};
+use client::{RcClient, SENDS};
+use receive_queue::ReceiveQueue;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+use wqcap_verbs::{
+    AsyncEvent, AsyncEvents, CmChannel, CmEvent, Done, Ends, Error, Incoming, Listener, MessageCq,
+    Messages, Pd, Slot, status_text,
+};
+
+/// Bytes of the longest fragment: the largest path MTU of InfiniBand and RoCE.
+const LONGEST_FRAGMENT: u32 = 4096;
+/// Connection requests that may wait.
+const BACKLOG: i32 = 128;
+/// How long sending the last answers may take when the service ends.
+const FLUSH: Duration = Duration::from_secs(1);
+/// How often the state is published.
+const PUBLISH: Duration = Duration::from_millis(500);
+
+/// The service over RDMA. It ends when this is dropped.
+pub struct RcServer {
+    _thread: ServerThread,
+}
+
+impl RcServer {
+    /// Binds to `address`, creates the SRQ, and starts the thread, which avoids the CPUs in `busy`.
+    ///
+    /// # Errors
+    /// No RDMA device has the address, the key file is missing or accessible to others, or a verb failed.
+    pub fn start(
+        service: &Arc<ControlService>,
+        config: &ControlConfig,
+        address: SocketAddr,
+        busy: Vec<usize>,
+    ) -> Result<Self, StartError> {
+        let Some(key_file) = &config.key_file else {
+            return Err(StartError::Config {
+                key: "control.rdma",
+                value: address.to_string(),
+                problem: "needs control.key_file, whose key RDMA clients must prove".into(),
+            });
+        };
+        let keys = Keys::read(key_file)?;
+        let mailbox = Arc::new(Mailbox::new().map_err(|e| StartError::System {
+            what: "an event descriptor".into(),
+            source: e.into(),
+        })?);
+        let context = SessionContext {
+            service: Arc::clone(service),
+            mailbox: Arc::clone(&mailbox),
+            counters: Arc::default(),
+        };
+        let server = RcLoop::new(context, config, address, keys)?;
+        let _ = service.rdma.set((
+            Arc::clone(&server.context.counters),
+            Arc::clone(&server.published),
+        ));
+        let thread = ServerThread::start("wqcap-srq", mailbox, move || {
+            avoid_cpus(&busy);
+            server.run();
+        })?;
+        Ok(Self { _thread: thread })
+    }
+}
+
+/// What the thread owns. The fields' order is the order of teardown: QPs before the SRQ, that before the memory it
+/// receives into.
+struct RcLoop {
+    /// By QP number.
+    clients: HashMap<u32, RcClient>,
+    receives: ReceiveQueue,
+    cq: MessageCq,
+    pd: Pd,
+    events: AsyncEvents,
+    listener: Listener,
+    channel: CmChannel,
+    messages: Messages,
+    /// Slots for sends that are not outstanding.
+    free: Vec<Slot>,
+    keys: Keys,
+    context: SessionContext,
+    published: Arc<Mutex<SrqStatus>>,
+    fragment_len: usize,
+    next: ClientId,
+    publish_at: Instant,
+}
+
+impl RcLoop {
+    fn new(
+        context: SessionContext,
+        config: &ControlConfig,
+        address: SocketAddr,
+        keys: Keys,
+    ) -> Result<Self, Error> {
+        let now = Instant::now();
+        let channel = CmChannel::create()?;
+        let listener = Listener::bind(&channel, address)?;
+        let device = listener.context().clone();
+        let port = device.query_port(listener.port())?;
+        let fragment_len = mtu_bytes(port.active_mtu).min(LONGEST_FRAGMENT);
+        let max_wr = device.query_device()?.orig_attr.max_srq_wr;
+        let cap = config.srq_max.min(u32::try_from(max_wr).unwrap_or(0));
+        let pd = Pd::alloc(&device)?;
+        let sends = u32::try_from(context.service.limits.clients).unwrap_or(0) * SENDS;
+        let (mut messages, mut free) = Messages::register(&pd, cap + sends, fragment_len)?;
+        let spare = free.split_off(sends as usize);
+        let receives = ReceiveQueue::new(&listener, config, &pd, &mut messages, spare, now)?;
+        let mut server = Self {
+            clients: HashMap::new(),
+            receives,
+            cq: MessageCq::create(&device, cap + sends + 64)?,
+            pd,
+            events: AsyncEvents::of(&device)?,
+            listener,
+            channel,
+            messages,
+            free,
+            keys,
+            context,
+            published: Arc::default(),
+            fragment_len: fragment_len as usize,
+            next: 1,
+            publish_at: now,
+        };
+        server.cq.arm()?;
+        server.listener.listen(BACKLOG)?;
+        server.publish();
+        Ok(server)
+    }
+
+    fn run(mut self) {
+        while !self.context.mailbox.is_ending() {
+            self.wait();
+            if let Err(e) = self.round() {
+                tracing::error!("control.rdma is no longer served: {e}");
+                return;
+            }
+        }
+        self.flush();
+    }
+
+    fn round(&mut self) -> Result<(), Error> {
+        self.complete()?;
+        self.handle_device_events();
+        self.handle_connection_events();
+        self.deliver();
+        let now = Instant::now();
+        for client in self.clients.values_mut() {
+            client.serve(now, &self.context, &self.keys);
+            client.transmit(&mut self.messages, &mut self.free, now);
+        }
+        self.remove_clients(now);
+        self.receives.shrink_if_calm(&mut self.messages, now);
+        if now >= self.publish_at {
+            self.publish_at = now + PUBLISH;
+            self.publish();
+        }
+        Ok(())
+    }
+
+    /// Sleeps until there is something to do.
+    fn wait(&mut self) {
+        let now = Instant::now();
+        let limits = self.context.service.limits;
+        let waits = self
+            .clients
+            .values_mut()
+            .filter_map(|it| it.wait(now, &limits));
+        let rest = waits
+            .chain(self.receives.wait(now))
+            .min()
+            .unwrap_or(Duration::from_secs(60))
+            .min(if self.clients.is_empty() {
+                Duration::from_secs(1)
+            } else {
+                PUBLISH
+            });
+        let rest = Timespec::try_from(rest + Duration::from_millis(1)).unwrap_or(Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        });
+        let mut fds = [
+            PollFd::new(&self.channel, PollFlags::IN),
+            PollFd::new(&self.cq, PollFlags::IN),
+            PollFd::new(&self.events, PollFlags::IN),
+            PollFd::new(&self.context.mailbox, PollFlags::IN),
+        ];
+        // After an interruption the loop goes round once more.
+        let _ = poll(&mut fds, Some(&rest));
+    }
+
+    /// Handles completions until there are none; the event of the next one is armed before the last poll.
+    fn complete(&mut self) -> Result<(), Error> {
+        self.cq.take_events();
+        self.cq.arm()?;
+        loop {
+            let done = self.cq.poll()?;
+            if done.is_empty() {
+                return Ok(());
+            }
+            for it in done {
+                self.completed(&it);
+            }
+            self.receives.refill(&mut self.messages);
+        }
+    }
+
+    fn completed(&mut self, it: &Done) {
+        let Some(slot) = self.messages.returned(it.wr_id) else {
+            // A send of a QP that is gone: its slots came back with it.
+            return;
+        };
+        let mut client = self.clients.get_mut(&it.qp_num);
+        if client
+            .as_mut()
+            .is_some_and(|them| them.send_completed(it.wr_id))
+        {
+            self.free.push(slot);
+        } else {
+            // A receive of the SRQ, whoever sent the message; the sender may have left since.
+            if let Some(client) = client.as_mut().filter(|_| it.status == 0) {
+                client.receive(&self.messages.bytes(&slot)[..it.byte_len as usize]);
+            }
+            self.receives.completed(slot);
+        }
+        if let Some(client) = client.filter(|_| it.status != 0) {
+            client.lost = Some(format!("its connection failed: {}", status_text(it.status)));
+        }
+    }
+
+    fn handle_device_events(&mut self) {
+        while let Some(event) = self.events.take() {
+            let srq = self.receives.srq().id();
+            match event {
+                AsyncEvent::SrqLimit(id) if id == srq => {
+                    self.receives
+                        .limit_reached(&mut self.messages, Instant::now());
+                }
+                AsyncEvent::SrqError(id) if id == srq => {
+                    tracing::error!(
+                        "the SRQ is in error (IBV_EVENT_SRQ_ERR): no request is received"
+                    );
+                }
+                other => tracing::debug!(?other, "asynchronous event"),
+            }
+        }
+    }
+
+    fn handle_connection_events(&mut self) {
+        while let Some(event) = self.channel.take() {
+            match event {
+                CmEvent::Request(incoming) => self.accept(incoming),
+                CmEvent::Established(key, _) => {
+                    if let Some(client) = self.client_of(key) {
+                        client.challenge();
+                    }
+                }
+                CmEvent::Disconnected(key) | CmEvent::Failed(key, _) => {
+                    if let Some(client) = self.client_of(key) {
+                        client.gone = true;
+                    }
+                }
+                CmEvent::AddressResolved(_) | CmEvent::RouteResolved(_) | CmEvent::Other => {}
+            }
+        }
+    }
+
+    fn client_of(&mut self, key: usize) -> Option<&mut RcClient> {
+        self.clients
+            .values_mut()
+            .find(|it| it.connection.key() == key)
+    }
+
+    fn accept(&mut self, incoming: Incoming) {
+        let limits = &self.context.service.limits;
+        if self.clients.len() >= limits.clients {
+            TransportCounters::count(&self.context.counters.refused);
+            return;
+        }
+        let ends = Ends {
+            pd: &self.pd,
+            cq: &self.cq,
+            srq: self.receives.srq(),
+            sends: SENDS,
+        };
+        match incoming.accept(&ends) {
+            Ok(connection) => {
+                let qp = connection.qp_num();
+                let client =
+                    RcClient::new(self.next, connection, limits.request, self.fragment_len);
+                self.next += 1;
+                self.clients.insert(qp, client);
+                TransportCounters::count(&self.context.counters.accepted);
+            }
+            Err(e) => {
+                TransportCounters::count(&self.context.counters.refused);
+                tracing::warn!("control.rdma: a connection was not accepted: {e}");
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        for (id, text) in self.context.mailbox.take() {
+            // The client may have left.
+            if let Some(client) = self.clients.values_mut().find(|it| it.id == id) {
+                client.change_answered(&text);
+            }
+        }
+    }
+
+    /// Removes clients that have left or must be disconnected.
+    fn remove_clients(&mut self, now: Instant) {
+        let limits = self.context.service.limits;
+        let counters = &self.context.counters;
+        let leaving = self.clients.extract_if(|qp, client| {
+            let Some(why) = client.disconnect_reason(now, &limits) else {
+                return client.gone;
+            };
+            TransportCounters::count(if client.is_authenticated() {
+                &counters.expelled
+            } else {
+                &counters.refused
+            });
+            tracing::debug!(qp, "control.rdma: a client is disconnected: {why}");
+            true
+        });
+        for (_, client) in leaving {
+            client.disconnect(&mut self.messages, &mut self.free);
+        }
+        let clients = self.clients.len() as u64;
+        counters.clients.store(clients, Ordering::Relaxed);
+    }
+
+    fn publish(&mut self) {
+        *self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = self.receives.status();
+    }
+
+    /// Sends the last answers, above all the one to `shutdown`, and then ends each connection.
+    fn flush(&mut self) {
+        let until = Instant::now() + FLUSH;
+        self.deliver();
+        while Instant::now() < until {
+            let now = Instant::now();
+            for client in self.clients.values_mut() {
+                client.transmit(&mut self.messages, &mut self.free, now);
+            }
+            if self.clients.values().all(RcClient::has_sent_all) || self.complete().is_err() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for client in self.clients.values_mut() {
+            client.connection.disconnect();
+        }
+    }
+}
+
+/// Bytes of an `ibv_mtu`.
+fn mtu_bytes(mtu: u32) -> u32 {
+    128 << mtu.clamp(1, 5)
+}

@@ -1,0 +1,180 @@
+//! The one shared receive queue of all clients: it is refilled as receives complete, and resized as
+//! [`SrqSizing`] decides.
+
+use super::srq_sizing::SrqSizing;
+use crate::{protocol::SrqStatus, server::ControlConfig};
+use std::{fs, io, path::PathBuf, time::Duration, time::Instant};
+use wqcap_verbs::{Context, Error, Listener, Messages, Pd, SRQ_RESIZE, Slot, Srq};
+
+pub struct ReceiveQueue {
+    srq: Srq,
+    /// Slots that are not posted.
+    spare: Vec<Slot>,
+    posted: u32,
+    sizing: SrqSizing,
+    /// The size to shrink to as soon as no more receives than that are posted.
+    shrinking: Option<u32>,
+    status: SrqStatus,
+    /// The counters of the device's port.
+    hw_counters: PathBuf,
+}
+
+impl ReceiveQueue {
+    /// Creates the SRQ on the listener's device, posts receives and arms the limit. `spare` are as many slots of
+    /// `messages` as the SRQ may ever hold.
+    ///
+    /// # Errors
+    /// A verb's.
+    pub fn new(
+        listener: &Listener,
+        config: &ControlConfig,
+        pd: &Pd,
+        messages: &mut Messages,
+        spare: Vec<Slot>,
+        now: Instant,
+    ) -> Result<Self, Error> {
+        let cap = u32::try_from(spare.len()).unwrap_or(u32::MAX);
+        let context = listener.context();
+        let resizes = config.srq_resize && can_resize(context, pd, messages)?;
+        let mut sizing = SrqSizing::new(config.srq, cap, resizes, config.srq_calm, now);
+        let srq = listener.srq(pd, messages, sizing.size())?;
+        // It may hold more than requested.
+        sizing.resized(srq.query()?.max_wr, now);
+        let mut queue = Self {
+            srq,
+            spare,
+            posted: 0,
+            sizing,
+            shrinking: None,
+            status: SrqStatus {
+                cap,
+                ..SrqStatus::default()
+            },
+            hw_counters: PathBuf::from(format!(
+                "/sys/class/infiniband/{}/ports/{}/hw_counters",
+                context.name(),
+                listener.port()
+            )),
+        };
+        queue.refill(messages);
+        queue.arm();
+        Ok(queue)
+    }
+
+    pub fn srq(&self) -> &Srq {
+        &self.srq
+    }
+
+    /// A receive has completed; its slot is free again.
+    pub fn completed(&mut self, slot: Slot) {
+        self.posted = self.posted.saturating_sub(1);
+        self.spare.push(slot);
+    }
+
+    /// Posts receives up to the intended size.
+    pub fn refill(&mut self, messages: &mut Messages) {
+        let wanted = self.shrinking.unwrap_or(self.sizing.size());
+        while self.posted < wanted {
+            let Some(slot) = self.spare.pop() else { return };
+            match self.srq.post(messages, slot) {
+                Ok(()) => self.posted += 1,
+                Err((slot, errno)) => {
+                    self.spare.push(slot);
+                    let e = io::Error::from_raw_os_error(errno);
+                    tracing::warn!(
+                        "ibv_post_srq_recv: {e}; {} of {wanted} receives are posted",
+                        self.posted
+                    );
+                    return;
+                }
+            }
+        }
+    }
+
+    fn arm(&mut self) {
+        match self.srq.arm(self.sizing.limit()) {
+            Ok(()) => self.status.armed += 1,
+            Err(e) => tracing::warn!("the limit of the SRQ is not armed: {e}"),
+        }
+    }
+
+    /// The limit was reached: the SRQ was nearly empty. It grows if it may, and the limit is armed again, since its event
+    /// disarms it.
+    pub fn limit_reached(&mut self, messages: &mut Messages, now: Instant) {
+        self.status.limit_events += 1;
+        self.shrinking = None;
+        if let Some(size) = self.sizing.limit_reached(now) {
+            self.resize(size, now);
+        }
+        self.refill(messages);
+        self.arm();
+    }
+
+    fn resize(&mut self, size: u32, now: Instant) {
+        let before = self.sizing.size();
+        if let Err(e) = self.srq.resize(size) {
+            tracing::warn!("the SRQ stays at {before} WRs: {e}");
+            self.status.resize_refused += 1;
+            self.sizing.refused();
+            return;
+        }
+        let granted = self.srq.query().map_or(size, |attr| attr.max_wr);
+        self.sizing.resized(granted, now);
+        if self.sizing.size() > before {
+            self.status.grown += 1;
+        } else {
+            self.status.shrunk += 1;
+        }
+    }
+
+    /// Halves the SRQ after a calm time. Receives posted beyond the new size must be consumed first: until then none is
+    /// posted again.
+    pub fn shrink_if_calm(&mut self, messages: &mut Messages, now: Instant) {
+        if self.shrinking.is_none() {
+            self.shrinking = self.sizing.shrink_to(now);
+        }
+        let Some(size) = self.shrinking.filter(|size| self.posted <= *size) else {
+            return;
+        };
+        self.shrinking = None;
+        // The limit must not exceed the size.
+        if self.srq.arm((size / 4).max(1)).is_ok() {
+            self.status.armed += 1;
+            self.resize(size, now);
+        }
+        self.refill(messages);
+        self.arm();
+    }
+
+    /// Time until [`ReceiveQueue::shrink_if_calm`] may have something to do.
+    pub fn wait(&self, now: Instant) -> Option<Duration> {
+        self.sizing.wait(now)
+    }
+
+    /// The state of now.
+    pub fn status(&mut self) -> SrqStatus {
+        let attr = self.srq.query().ok();
+        self.status.max_wr = attr.map_or(0, |it| it.max_wr);
+        self.status.limit = attr.map_or(0, |it| it.limit);
+        self.status.posted = self.posted;
+        self.status.resizes = self.sizing.resizes();
+        self.status.qps = self.srq.holders() as u64;
+        self.status.receiver_not_ready = ["send_rnr_err", "out_of_buffer"]
+            .iter()
+            .find_map(|name| fs::read_to_string(self.hw_counters.join(name)).ok())
+            .and_then(|text| text.trim().parse().ok());
+        self.status.clone()
+    }
+}
+
+/// Whether the device resizes SRQs: by its capabilities, and by a trial on an SRQ that is not used.
+fn can_resize(context: &Context, pd: &Pd, messages: &Messages) -> Result<bool, Error> {
+    if context.query_device()?.orig_attr.device_cap_flags & SRQ_RESIZE == 0 {
+        return Ok(false);
+    }
+    let tried = Srq::create(pd, messages, 4).and_then(|mut srq| srq.resize(8));
+    if let Err(e) = &tried {
+        tracing::info!("the device claims to resize SRQs and does not: {e}");
+    }
+    Ok(tried.is_ok())
+}

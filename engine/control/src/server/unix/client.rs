@@ -1,0 +1,223 @@
+//! One client of the Unix socket: its buffers, and what it is waited for.
+
+use crate::{
+    protocol::{Answer, Refusal, RefusalCode},
+    server::{
+        limits::ClientLimits,
+        mailbox::ClientId,
+        session::{ClientSession, SessionAction},
+    },
+};
+use rustix::event::PollFlags;
+use std::{
+    io::{ErrorKind, Read, Write},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+/// Requests of one client in one round, so that it does not delay the others.
+const ROUND: usize = 8;
+
+pub struct UnixClient {
+    id: ClientId,
+    uid: u32,
+    stream: UnixStream,
+    session: ClientSession,
+    /// Received and not yet handled: less than a longest request and one read.
+    inbox: Vec<u8>,
+    /// To be sent.
+    outbox: Vec<u8>,
+    /// Since when a request has been arriving, or an answer has been waiting to be sent.
+    arriving: Option<Instant>,
+    sending: Option<Instant>,
+    /// To be disconnected once the reason is sent.
+    expelled: bool,
+    counted: bool,
+    /// It sends no more, but may still wait for answers.
+    ended: bool,
+    gone: bool,
+}
+
+impl UnixClient {
+    pub fn new(id: ClientId, uid: u32, stream: UnixStream, session: ClientSession) -> Self {
+        Self {
+            id,
+            uid,
+            stream,
+            session,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            arriving: None,
+            sending: None,
+            expelled: false,
+            counted: false,
+            ended: false,
+            gone: false,
+        }
+    }
+
+    pub fn id(&self) -> ClientId {
+        self.id
+    }
+
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// The answer to a pending change has arrived.
+    pub fn change_answered(&mut self, text: &str) {
+        self.session.change_answered();
+        self.send(text);
+    }
+
+    fn send(&mut self, text: &str) {
+        self.outbox.extend_from_slice(text.as_bytes());
+        self.outbox.push(b'\n');
+    }
+
+    fn may_ask(&mut self, now: Instant, limits: &ClientLimits) -> bool {
+        !self.expelled && self.outbox.len() < limits.backlog && self.session.is_ready(now)
+    }
+
+    /// Whether to read: not while complete requests wait for their turn.
+    fn wants_input(&mut self, now: Instant, limits: &ClientLimits) -> bool {
+        !self.ended && !self.has_line() && self.may_ask(now, limits)
+    }
+
+    /// What to poll its socket for.
+    pub fn wanted_events(&mut self, now: Instant, limits: &ClientLimits) -> PollFlags {
+        let mut wanted = PollFlags::empty();
+        wanted.set(PollFlags::IN, self.wants_input(now, limits));
+        wanted.set(PollFlags::OUT, !self.outbox.is_empty());
+        wanted
+    }
+
+    /// Whether it has left, or nothing more is to be received from it or sent to it.
+    pub fn is_done(&self) -> bool {
+        let asked = self.has_line() || self.session.has_pending();
+        self.gone || self.outbox.is_empty() && (self.expelled || (self.ended && !asked))
+    }
+
+    /// Whether it is expelled and this is asked for the first time since.
+    pub fn is_newly_expelled(&mut self) -> bool {
+        self.expelled && !std::mem::replace(&mut self.counted, true)
+    }
+
+    fn has_line(&self) -> bool {
+        self.inbox.contains(&b'\n')
+    }
+
+    /// Time until it needs attention even without an event of its socket.
+    pub fn wait(&mut self, now: Instant, limits: &ClientLimits) -> Duration {
+        if self.has_line() && self.may_ask(now, limits) {
+            return Duration::ZERO;
+        }
+        let stall = [self.arriving, self.sending]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|since| (since + limits.stall).saturating_duration_since(now));
+        // A millisecond more, so that the time has passed on waking.
+        [self.session.wait(now), stall]
+            .into_iter()
+            .flatten()
+            .min()
+            .map_or(Duration::from_secs(60), |it| it + Duration::from_millis(1))
+    }
+
+    /// One round: receives, handles requests, pushes statistics, sends.
+    pub fn serve(&mut self, now: Instant, limits: &ClientLimits) {
+        if self.wants_input(now, limits) {
+            self.receive(limits);
+        }
+        for _ in 0..ROUND {
+            if !self.may_ask(now, limits) {
+                break;
+            }
+            let Some(line) = self.line() else { break };
+            match self.session.handle(&line, now) {
+                SessionAction::Send(text) => self.send(&text),
+                SessionAction::Wait => {}
+                SessionAction::Disconnect(text) => {
+                    self.send(&text);
+                    self.expelled = true;
+                }
+            }
+        }
+        let keeps_up = self.outbox.len() < limits.backlog;
+        if let Some(text) = self.session.due_statistics(now, keeps_up) {
+            self.send(&text);
+        }
+        self.transmit(now);
+    }
+
+    /// The next complete line, without its end.
+    fn line(&mut self) -> Option<Vec<u8>> {
+        let end = self.inbox.iter().position(|byte| *byte == b'\n')?;
+        let mut line: Vec<u8> = self.inbox.drain(..=end).collect();
+        line.pop();
+        self.arriving = (!self.inbox.is_empty()).then(Instant::now);
+        Some(line)
+    }
+
+    fn receive(&mut self, limits: &ClientLimits) {
+        let mut buffer = [0; 16 << 10];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => self.ended = true,
+            Ok(n) => {
+                self.arriving.get_or_insert_with(Instant::now);
+                self.inbox.extend_from_slice(&buffer[..n]);
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => self.gone = true,
+        }
+        let end = self.inbox.iter().position(|byte| *byte == b'\n');
+        if end.unwrap_or(self.inbox.len()) > limits.request {
+            let message = format!("a request of more than {} bytes", limits.request);
+            self.send(&Answer::error(0, Refusal::new(RefusalCode::TooLarge, message)).text());
+            self.inbox = Vec::new();
+            self.expelled = true;
+        }
+    }
+
+    fn transmit(&mut self, now: Instant) {
+        while !self.outbox.is_empty() {
+            match self.stream.write(&self.outbox) {
+                Ok(n) => {
+                    self.outbox.drain(..n);
+                    self.sending = None;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    self.sending.get_or_insert(now);
+                    return;
+                }
+                Err(_) => {
+                    self.gone = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends what is left, for at most `rest`.
+    pub fn flush(&mut self, rest: Duration) {
+        let _ = self.stream.set_nonblocking(false);
+        if !rest.is_zero() && self.stream.set_write_timeout(Some(rest)).is_ok() {
+            let _ = self.stream.write_all(&self.outbox);
+        }
+    }
+
+    pub fn is_stalled(&self, now: Instant, stall: Duration) -> bool {
+        // A complete request that waits for its turn is not the client's delay.
+        let arriving = self.arriving.filter(|_| !self.has_line());
+        [arriving, self.sending]
+            .into_iter()
+            .flatten()
+            .any(|since| now.saturating_duration_since(since) > stall)
+    }
+}

@@ -1,0 +1,240 @@
+//! The service over a Unix socket: one thread, one `poll(2)`, a line for each message.
+//!
+//! A client that exceeds its rate or does not read its answers is not read from until it may ask again: its requests wait
+//! in its own socket buffer, and nothing grows here.
+
+mod client;
+mod peer;
+mod socket;
+
+use super::{
+    StartError, avoid_cpus,
+    config::ControlConfig,
+    mailbox::{ClientId, Mailbox},
+    service::{ControlService, TransportCounters},
+    session::{ClientSession, SessionContext},
+    thread::ServerThread,
+};
+use crate::protocol::{Answer, Refusal, RefusalCode};
+use client::UnixClient;
+use peer::{AccessPolicy, PeerCredentials};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    fs,
+    io::{self, ErrorKind, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+/// Connections accepted in one round, so that many new ones do not delay the clients already connected.
+const ACCEPT: usize = 16;
+/// How long sending the last answers may take when the service ends.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// The service over a Unix socket. It ends, and removes the socket, when it is dropped.
+pub struct UnixServer {
+    path: PathBuf,
+    thread: Option<ServerThread>,
+}
+
+impl UnixServer {
+    /// Creates the socket and starts the thread, which avoids the CPUs in `busy`.
+    ///
+    /// # Errors
+    /// The socket cannot be created, another process serves it, or a group does not exist.
+    pub fn start(
+        service: &Arc<ControlService>,
+        config: &ControlConfig,
+        busy: Vec<usize>,
+    ) -> Result<Self, StartError> {
+        let path = config.unix.clone();
+        let failed = |source| StartError::Socket {
+            path: path.display().to_string(),
+            source,
+        };
+        let policy = AccessPolicy::new(config)?;
+        let listener = socket::listen(&path, config, &policy).map_err(failed)?;
+        let mailbox = Arc::new(Mailbox::new().map_err(|e| failed(e.into()))?);
+        let context = SessionContext {
+            service: Arc::clone(service),
+            mailbox: Arc::clone(&mailbox),
+            counters: Arc::default(),
+        };
+        let _ = service.unix.set(Arc::clone(&context.counters));
+        let server = UnixLoop {
+            context,
+            policy,
+            listener,
+            clients: Vec::new(),
+            next: 1,
+        };
+        let thread = ServerThread::start("wqcap-control", mailbox, move || {
+            avoid_cpus(&busy);
+            server.run();
+        })?;
+        Ok(Self {
+            path,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for UnixServer {
+    fn drop(&mut self) {
+        self.thread = None;
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// What the thread owns.
+struct UnixLoop {
+    context: SessionContext,
+    policy: AccessPolicy,
+    listener: UnixListener,
+    clients: Vec<UnixClient>,
+    next: ClientId,
+}
+
+impl UnixLoop {
+    fn run(mut self) {
+        while !self.context.mailbox.is_ending() {
+            self.wait();
+            self.deliver();
+            self.accept();
+            let now = Instant::now();
+            for client in &mut self.clients {
+                client.serve(now, &self.context.service.limits);
+            }
+            self.remove_clients();
+        }
+        self.flush();
+    }
+
+    /// Sleeps until there is something to do.
+    fn wait(&mut self) {
+        let now = Instant::now();
+        let limits = self.context.service.limits;
+        let mut rest = Duration::from_secs(60);
+        let mut fds = vec![
+            PollFd::new(&self.context.mailbox, PollFlags::IN),
+            PollFd::new(&self.listener, PollFlags::IN),
+        ];
+        for client in &mut self.clients {
+            let wanted = client.wanted_events(now, &limits);
+            rest = rest.min(client.wait(now, &limits));
+            // poll(2) always reports a hang-up: a client without a wanted event is left out, or the loop would spin.
+            if !wanted.is_empty() {
+                fds.push(PollFd::new(client.stream(), wanted));
+            }
+        }
+        let rest = Timespec::try_from(rest).unwrap_or(Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        });
+        // After an interruption the loop goes round once more.
+        let _ = poll(&mut fds, Some(&rest));
+    }
+
+    fn deliver(&mut self) {
+        for (id, text) in self.context.mailbox.take() {
+            // The client may have left.
+            if let Some(client) = self.clients.iter_mut().find(|it| it.id() == id) {
+                client.change_answered(&text);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPT {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) => {
+                    tracing::warn!("control.unix: accept: {e}");
+                    return;
+                }
+            };
+            if let Err(refusal) = self.admit(&stream) {
+                TransportCounters::count(&self.context.counters.refused);
+                let line = Answer::error(0, refusal).text() + "\n";
+                // The socket buffer is empty; if the write fails, the client sees the connection close.
+                let _ = stream.set_nonblocking(true);
+                let _ = (&stream).write(line.as_bytes());
+            }
+        }
+    }
+
+    fn admit(&mut self, stream: &UnixStream) -> Result<(), Refusal> {
+        let limits = &self.context.service.limits;
+        let failed = |e: io::Error| Refusal::new(RefusalCode::Failed, e.to_string());
+        let peer = PeerCredentials::read(stream).map_err(failed)?;
+        let access = self.policy.access(&peer).ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::Denied,
+                format!(
+                    "user {} is neither the owner nor in control.read_group or control.write_group",
+                    peer.uid
+                ),
+            )
+        })?;
+        let of_user = self.clients.iter().filter(|it| it.uid() == peer.uid);
+        let of_user = of_user.count();
+        if self.clients.len() >= limits.clients
+            || (of_user >= limits.per_user && !self.policy.is_owner(&peer))
+        {
+            let message = format!(
+                "{} clients are connected, {of_user} of them of this user; {} and {} are allowed",
+                self.clients.len(),
+                limits.clients,
+                limits.per_user
+            );
+            return Err(Refusal::new(RefusalCode::TooMany, message));
+        }
+        let stream = stream.try_clone().map_err(failed)?;
+        stream.set_nonblocking(true).map_err(failed)?;
+        let session = ClientSession::new(self.next, access, &self.context);
+        self.clients
+            .push(UnixClient::new(self.next, peer.uid, stream, session));
+        self.next += 1;
+        TransportCounters::count(&self.context.counters.accepted);
+        self.count_clients();
+        Ok(())
+    }
+
+    /// Removes clients that have left, are done, or must be disconnected.
+    fn remove_clients(&mut self) {
+        let now = Instant::now();
+        let stall = self.context.service.limits.stall;
+        let counters = &self.context.counters;
+        let before = self.clients.len();
+        self.clients.retain_mut(|client| {
+            let stalled = client.is_stalled(now, stall);
+            if client.is_newly_expelled() || stalled {
+                TransportCounters::count(&counters.expelled);
+            }
+            !(stalled || client.is_done())
+        });
+        if self.clients.len() != before {
+            self.count_clients();
+        }
+    }
+
+    fn count_clients(&self) {
+        let clients = self.clients.len() as u64;
+        self.context
+            .counters
+            .clients
+            .store(clients, Ordering::Relaxed);
+    }
+
+    /// Sends the last answers, above all the one to `shutdown`.
+    fn flush(&mut self) {
+        let until = Instant::now() + FLUSH;
+        self.deliver();
+        for client in &mut self.clients {
+            client.flush(until.saturating_duration_since(Instant::now()));
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The identity of a Unix socket's peer, as the kernel vouches for it, and the access it has.
+#![allow(unsafe_code)]
+
+use crate::{
+    protocol::AccessLevel,
+    server::{ControlConfig, StartError},
+};
+use std::{
+    ffi::CString,
+    io, mem,
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    ptr,
+};
+
+/// Most supplementary groups of a peer: the limit of Linux (`NGROUPS_MAX`).
+const MAX_GROUPS: usize = 65_536;
+
+/// A peer's user and groups when it connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// User ID.
+    pub uid: u32,
+    /// Group IDs, the primary one first.
+    pub gids: Vec<u32>,
+}
+
+/// Which users and groups have which access.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessPolicy {
+    /// The owner of the service. Root has the same rights.
+    pub owner: u32,
+    /// The group with read-only access.
+    pub read: Option<u32>,
+    /// The group with read-write access.
+    pub write: Option<u32>,
+}
+
+impl AccessPolicy {
+    /// Reads the groups of `config`; the owner is the user of this process.
+    ///
+    /// # Errors
+    /// A group does not exist.
+    pub fn new(config: &ControlConfig) -> Result<Self, StartError> {
+        let read = config.read_group.as_deref();
+        let write = config.write_group.as_deref();
+        Ok(Self {
+            owner: rustix::process::geteuid().as_raw(),
+            read: read
+                .map(|it| group_id("control.read_group", it))
+                .transpose()?,
+            write: write
+                .map(|it| group_id("control.write_group", it))
+                .transpose()?,
+        })
+    }
+
+    /// The access of this peer; `None`: it has none.
+    #[must_use]
+    pub fn access(&self, peer: &PeerCredentials) -> Option<AccessLevel> {
+        let is_in = |group: Option<u32>| group.is_some_and(|gid| peer.gids.contains(&gid));
+        if self.is_owner(peer) || is_in(self.write) {
+            Some(AccessLevel::ReadWrite)
+        } else {
+            is_in(self.read).then_some(AccessLevel::ReadOnly)
+        }
+    }
+
+    /// Whether this peer is the owner or root.
+    #[must_use]
+    pub fn is_owner(&self, peer: &PeerCredentials) -> bool {
+        peer.uid == 0 || peer.uid == self.owner
+    }
+}
+
+impl PeerCredentials {
+    /// Reads the credentials of the process that connected (`SO_PEERCRED` and `SO_PEERGROUPS`, unix(7)).
+    ///
+    /// # Errors
+    /// The kernel does not provide them.
+    pub fn read(stream: &UnixStream) -> io::Result<Self> {
+        let mut credentials = libc::ucred {
+            pid: 0,
+            uid: 0,
+            gid: 0,
+        };
+        let mut length = socklen(size_of::<libc::ucred>());
+        // SAFETY: a live socket; `credentials` has the length given and is plain old data.
+        let ret = unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut credentials).cast(),
+                &raw mut length,
+            )
+        };
+        if ret != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut gids = vec![credentials.gid];
+        gids.extend(supplementary(stream)?);
+        Ok(Self {
+            uid: credentials.uid,
+            gids,
+        })
+    }
+}
+
+fn supplementary(stream: &UnixStream) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; 64];
+    loop {
+        let mut length = socklen(mem::size_of_val(groups.as_slice()));
+        // SAFETY: a live socket; `groups` has the length given, and the kernel writes whole gid_t, which are u32.
+        let ret = unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let count = length as usize / size_of::<u32>();
+        if ret == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // ERANGE: too small; `length` holds the size it must have.
+        if error.raw_os_error() != Some(libc::ERANGE) || count > MAX_GROUPS {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}
+
+fn socklen(bytes: usize) -> libc::socklen_t {
+    libc::socklen_t::try_from(bytes).unwrap_or(libc::socklen_t::MAX)
+}
+
+/// The ID of a group given by name or ID.
+///
+/// # Errors
+/// There is no such group; `key` names the configuration key.
+pub fn group_id(key: &'static str, name: &str) -> Result<u32, StartError> {
+    if let Ok(gid) = name.parse() {
+        return Ok(gid);
+    }
+    let refused = |problem: String| StartError::Config {
+        key,
+        value: format!("{name:?}"),
+        problem,
+    };
+    let Ok(c_name) = CString::new(name) else {
+        return Err(refused("a group name contains no NUL".into()));
+    };
+    let mut buffer = vec![0u8; 1 << 16];
+    let mut found = ptr::null_mut();
+    // SAFETY: a zeroed group is valid; every pointer outlives the call and the buffer has the length given.
+    let (errno, gid) = unsafe {
+        let mut entry: libc::group = mem::zeroed();
+        let errno = libc::getgrnam_r(
+            c_name.as_ptr(),
+            &raw mut entry,
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            &raw mut found,
+        );
+        (errno, entry.gr_gid)
+    };
+    match (errno, found.is_null()) {
+        (0, false) => Ok(gid),
+        (0, true) => Err(refused(
+            "there is no such group; `groupadd` creates one".into(),
+        )),
+        (errno, _) => Err(refused(io::Error::from_raw_os_error(errno).to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_those_of_the_connecting_process() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let peer = PeerCredentials::read(&one).unwrap();
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(peer.gids[0], rustix::process::getegid().as_raw());
+    }
+
+    #[test]
+    fn access_follows_owner_and_groups() {
+        let policy = AccessPolicy {
+            owner: 100,
+            read: Some(5),
+            write: Some(6),
+        };
+        let peer = |uid, gids: &[u32]| PeerCredentials {
+            uid,
+            gids: gids.to_vec(),
+        };
+        for (who, may) in [
+            (peer(0, &[0]), Some(AccessLevel::ReadWrite)),
+            (peer(100, &[1]), Some(AccessLevel::ReadWrite)),
+            (peer(200, &[1]), None),
+            (peer(200, &[1, 5]), Some(AccessLevel::ReadOnly)),
+            (peer(200, &[1, 5, 6]), Some(AccessLevel::ReadWrite)),
+        ] {
+            assert_eq!(policy.access(&who), may, "{who:?}");
+        }
+        let alone = AccessPolicy {
+            owner: 100,
+            ..AccessPolicy::default()
+        };
+        assert_eq!(
+            alone.access(&peer(200, &[0])),
+            None,
+            "group 0 gives no access"
+        );
+    }
+
+    #[test]
+    fn groups_are_given_by_name_or_id() {
+        assert_eq!(group_id("control.group", "root").unwrap(), 0);
+        assert_eq!(group_id("control.group", "1234").unwrap(), 1234);
+        let message = group_id("control.group", "no-such-group")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("control.group = \"no-such-group\""),
+            "{message}"
+        );
+    }
+}
