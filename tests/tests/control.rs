@@ -543,7 +543,13 @@ fn groups_decide_who_may() {
         .permissions();
     assert_eq!(mode.mode() & 0o777, 0o666);
     let binary = dir.join("wqcap");
-    fs::copy(wqcap_tests::binaries::wqcap(), &binary).expect("a copy that others may run");
+    // A copy that others may run, made by another process: a child that a neighbouring test forks meanwhile would hold
+    // this process's descriptor for writing, and nobody could execute the file (ETXTBSY).
+    wqcap_tests::Program::new("cp")
+        .arg(wqcap_tests::binaries::wqcap())
+        .arg(&binary)
+        .run()
+        .expect(0);
     let ask = |groups: &str, args: &[&str]| {
         wqcap_tests::Program::new(&binary)
             .args(["ctl", "--unix"])
