@@ -6,10 +6,8 @@ use wqcap_engine::{
     analysis::observer::Observer,
     config::{SampleBy, Slice},
     filter::{Filter, FilterCell},
-    pipeline::{
-        Consumer, Frame,
-        reduce::{Reduction, Stage},
-    },
+    pipeline::{Consumer, Frame, reduce::Stage},
+    plan::Reduction,
     sink::Count,
 };
 

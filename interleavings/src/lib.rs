@@ -25,16 +25,14 @@ mod frame {
 }
 
 mod pipeline {
-    //! The gate of a queue's parsers; and the models, which see what only its neighbours may see.
+    //! The resequencer of a queue's parsers; and the models, which see what only its neighbours may see.
 
     #[path = "../../../engine/src/pipeline/consumer.rs"]
     mod consumer;
-    #[path = "../../../engine/src/pipeline/gate.rs"]
-    mod gate;
-    #[path = "../../../engine/src/pipeline/parcel.rs"]
-    mod parcel;
-    #[path = "../../../engine/src/pipeline/rounds.rs"]
-    mod rounds;
+    #[path = "../../../engine/src/pipeline/resequencer/mod.rs"]
+    mod resequencer;
+    #[path = "../../../engine/src/pipeline/work_batch.rs"]
+    mod work_batch;
 
     mod models;
 

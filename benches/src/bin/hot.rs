@@ -10,10 +10,8 @@ use wqcap_engine::{
     config::{SampleBy, Slice},
     filter::{Filter, FilterCell},
     frame::{FlowKey, Headers},
-    pipeline::{
-        Consumer, Frame,
-        reduce::{Reduction, Stage},
-    },
+    pipeline::{Consumer, Frame, reduce::Stage},
+    plan::Reduction,
     sink::Count,
 };
 use wqcap_rss::{key::RssKey, toeplitz::Toeplitz};

@@ -19,7 +19,7 @@ use wqcap_engine::{
     analysis::flows::FlowsPlan,
     config::{Config, Format, OnFull, Order},
     device,
-    pipeline::reduce::Reduction,
+    plan::Reduction,
     plan::{
         Plan,
         steering::{self, Spread},

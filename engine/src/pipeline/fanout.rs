@@ -2,9 +2,9 @@
 
 use super::{
     Consumer,
-    gate::{Gate, GateAttr},
-    parcel::{Item, Parcel},
     parser::{Judge, Parser, ParserCpu, Rest},
+    resequencer::{Resequencer, ResequencerAttr},
+    work_batch::{Item, WorkBatch},
 };
 use crate::{
     Error,
@@ -48,10 +48,10 @@ pub(crate) struct Fanout {
     lanes: Vec<Lane>,
     /// Frames that may be with one parser.
     share: usize,
-    home: Receiver<Parcel>,
+    home: Receiver<WorkBatch>,
     /// Slots that came home and are not reposted yet.
     came: Vec<Slot>,
-    /// Emptied lists of parcels, for reuse.
+    /// Emptied lists of work batches, for reuse.
     spare: Vec<Vec<Item>>,
     /// A batch's frames while they are dealt out.
     dealing: Vec<Filled>,
@@ -65,7 +65,7 @@ pub(crate) struct Fanout {
 /// The way to one parser.
 struct Lane {
     /// `None`: nothing more is sent.
-    to: Option<Sender<Parcel>>,
+    to: Option<Sender<WorkBatch>>,
     parser: Option<JoinHandle<()>>,
     /// Frames of the present round.
     open: Vec<Item>,
@@ -91,10 +91,10 @@ impl Fanout {
         M: FnOnce() -> J + Send + 'static,
     {
         let share = (attr.slots as usize / 2 / attr.seats.len().max(1)).max(1);
-        // A parcel has one frame at least, so that neither channel is ever fuller than this.
+        // A work batch has one frame at least, so that neither channel is ever fuller than this.
         let (home_in, home) = crossbeam_channel::bounded(share * attr.seats.len());
         let reader = FilterReader::new(attr.cell);
-        let gate = Arc::new(Gate::new(GateAttr {
+        let resequencer = Arc::new(Resequencer::new(ResequencerAttr {
             sink: attr.sink,
             ordered: attr.ordered,
             memory: Arc::clone(&attr.memory),
@@ -105,7 +105,7 @@ impl Fanout {
         let mut lanes = Vec::with_capacity(attr.seats.len());
         for (number, (seat, (cell, judge))) in attr.seats.iter().zip(stages).enumerate() {
             let (to, inbox) = crossbeam_channel::bounded(share);
-            let (gate, memory) = (Arc::clone(&gate), Arc::clone(&attr.memory));
+            let (resequencer, memory) = (Arc::clone(&resequencer), Arc::clone(&attr.memory));
             let rest = match attr.rest {
                 Rest::Spin if seat.shared_core => Rest::Yield,
                 rest => rest,
@@ -119,7 +119,7 @@ impl Fanout {
                         inbox,
                         judge: judge(),
                         cell,
-                        gate,
+                        resequencer,
                         memory,
                         rest,
                     };
@@ -177,15 +177,15 @@ impl Fanout {
                 continue;
             }
             let list = self.spare.pop().unwrap_or_default();
-            let parcel = Parcel {
+            let work_batch = WorkBatch {
                 round: self.round,
                 parts,
                 lane: number,
                 filter: self.filter.clone().filter(|_| !lane.informed),
                 items: std::mem::replace(&mut lane.open, list),
             };
-            // There is room: a channel takes as many parcels as its parser may have frames.
-            match lane.to.as_ref().map(|to| to.send(parcel)) {
+            // There is room: a channel takes as many work batches as its parser may have frames.
+            match lane.to.as_ref().map(|to| to.send(work_batch)) {
                 Some(Ok(())) => lane.informed = true,
                 Some(Err(back)) => {
                     let items = back.into_inner().items;
@@ -199,11 +199,11 @@ impl Fanout {
         self.round += 1;
     }
 
-    /// A parcel's slots are home.
+    /// A work batch's slots are home.
     #[inline]
-    fn receive(&mut self, parcel: Parcel) {
-        let mut items = parcel.items;
-        self.lanes[parcel.lane].room += items.len();
+    fn receive(&mut self, work_batch: WorkBatch) {
+        let mut items = work_batch.items;
+        self.lanes[work_batch.lane].room += items.len();
         self.came
             .extend(items.drain(..).map(|item| item.filled.into_slot()));
         self.spare.push(items);
@@ -212,8 +212,8 @@ impl Fanout {
     /// Waits until slots come home; false: the time is over.
     fn await_home(&mut self, timeout: Duration) -> bool {
         match self.home.recv_timeout(timeout) {
-            Ok(parcel) => {
-                self.receive(parcel);
+            Ok(work_batch) => {
+                self.receive(work_batch);
                 true
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -250,7 +250,7 @@ impl Fanout {
         self.lanes[lane].room > 0
     }
 
-    /// Frames that are with parsers or at the gate.
+    /// Frames that are with parsers or at the resequencer.
     fn away(&self) -> usize {
         self.lanes.iter().map(|lane| self.share - lane.room).sum()
     }
@@ -315,8 +315,8 @@ impl Outlet for Fanout {
 
     #[inline]
     fn collect(&mut self, home: &mut Vec<Slot>) {
-        while let Ok(parcel) = self.home.try_recv() {
-            self.receive(parcel);
+        while let Ok(work_batch) = self.home.try_recv() {
+            self.receive(work_batch);
         }
         home.append(&mut self.came);
     }
@@ -330,9 +330,9 @@ impl Outlet for Fanout {
         for lane in &mut self.lanes {
             lane.to = None;
         }
-        // The gate goes with the last parser, and the channel's other end with the gate.
-        while let Ok(parcel) = self.home.recv() {
-            self.receive(parcel);
+        // The resequencer goes with the last parser, and the channel's other end with the resequencer.
+        while let Ok(work_batch) = self.home.recv() {
+            self.receive(work_batch);
         }
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             if lane.parser.take().is_some_and(|it| it.join().is_err()) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! inline   loop: poll -> stage -> sink                                         -> repost
-//! fanout   loop: poll -> deal out -> channel -> parser: stage -> gate -> sink -> channel -> loop: repost
+//! fanout   loop: poll -> deal out -> channel -> parser: stage -> resequencer -> sink -> channel -> loop: repost
 //!                               \-> channel -> parser: stage -/
 //! ```
 //!
@@ -10,31 +10,30 @@
 //!
 //! **Inline**, a queue's loop does everything on its own core, and slots go back with their batch.
 //!
-//! **Fan-out** leaves the ring's work to the loop. Slots, never bytes, go in parcels over bounded channels to a queue's
+//! **Fan-out** leaves the ring's work to the loop. Slots, never bytes, go in work batches over bounded channels to a queue's
 //! parsers, threads on cores of their own. All frames of a flow go to one parser, which takes them in their order. A
-//! parser judges its frames and hands the parcel in at the queue's gate; from there the slots go home over another
+//! parser judges its frames and hands the work batch in at the queue's resequencer; from there the slots go home over another
 //! channel. At most half of a queue's slots are with its parsers, an equal share with each, so that the NIC always has
 //! the other half; a parser whose share is used up is full (`pipeline.on_full`).
 //!
 //! A queue has one file, which its parsers share. What is costly about a frame (filter, repetitions, slicing, whatever
-//! a consumer does) is done side by side; the copy into the file's block is made at the gate, by one parser at a time
+//! a consumer does) is done side by side; the copy into the file's block is made at the resequencer, by one parser at a time
 //! and in the order of reception. The price: a parser that falls behind holds up the file of its queue, and thereby the
 //! slots of the others. Without a file nothing waits.
 //!
 //! May import: [`crate::rx`], [`crate::filter`], [`crate::stats`]; sinks and stages see only the seam.
 //!
-//! Invariants: a slot is with the loop, in one parcel, or nowhere; the pool is whole when a loop has ended. A frame
-//! is counted before its slot goes home. A filter changes between two rounds, for all parsers of a queue at once.
+//! Invariants: a slot is with the loop, in one work batch, or nowhere; the pool is whole when a loop has ended. A frame
+//! is counted before its slot goes home. A filter changes between two batches, for all parsers of a queue at once.
 
 mod consumer;
 mod fanout;
-mod gate;
 mod inline;
-mod parcel;
 mod parser;
 pub mod reduce;
-mod rounds;
+mod resequencer;
 mod source;
+mod work_batch;
 
 pub use consumer::{Consumer, Fcs, Frame, Place, Verdict};
 pub(crate) use fanout::{Fanout, FanoutAttr};

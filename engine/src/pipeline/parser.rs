@@ -1,6 +1,6 @@
-//! A parser: a thread that judges the frames of the parcels it is sent.
+//! A parser: a thread that judges the frames of the work batches it is sent.
 
-use super::{Consumer, Frame, Verdict, gate::Gate, parcel::Parcel};
+use super::{Consumer, Frame, Verdict, resequencer::Resequencer, work_batch::WorkBatch};
 use crate::{filter::FilterCell, rx::SlotMemory};
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a parser goes without a parcel before its consumer is told, and again and again.
+/// How long a parser goes without a work batch before its consumer is told, and again and again.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// Looks at an empty channel between two at the clock.
 const EMPTY_LOOKS: u32 = 1024;
@@ -48,37 +48,37 @@ pub(crate) trait Judge {
 
 /// A parser's thread.
 pub(super) struct Parser<J, S> {
-    pub(super) inbox: Receiver<Parcel>,
+    pub(super) inbox: Receiver<WorkBatch>,
     pub(super) judge: J,
-    /// Where `judge` looks for its filter. Nobody else turns it, so that the filter changes with a parcel.
+    /// Where `judge` looks for its filter. Nobody else turns it, so that the filter changes with a work batch.
     pub(super) cell: Arc<FilterCell>,
-    pub(super) gate: Arc<Gate<S>>,
+    pub(super) resequencer: Arc<Resequencer<S>>,
     pub(super) memory: Arc<SlotMemory>,
     pub(super) rest: Rest,
 }
 
 impl<J: Judge, S: Consumer> Parser<J, S> {
-    /// Runs until the loop sends no more and the last parcel is handed in.
+    /// Runs until the loop sends no more and the last work batch is handed in.
     pub(super) fn run(mut self) {
-        while let Some(mut parcel) = self.next() {
-            if let Some(filter) = &parcel.filter {
+        while let Some(mut work_batch) = self.next() {
+            if let Some(filter) = &work_batch.filter {
                 self.cell.set((**filter).clone());
             }
             self.judge.batch();
-            for item in &mut parcel.items {
+            for item in &mut work_batch.items {
                 let (verdict, frame) = self.judge.judge(item.frame(&self.memory));
                 let (kept, bad_fcs) = (frame.bytes.len(), frame.fcs.is_some_and(|it| it.bad));
                 item.judged(verdict, kept, bad_fcs);
             }
-            if self.gate.hand_in(parcel).is_err() {
+            if self.resequencer.hand_in(work_batch).is_err() {
                 return;
             }
             self.judge.handled();
         }
     }
 
-    /// The next parcel; `None`: there will be none.
-    fn next(&mut self) -> Option<Parcel> {
+    /// The next work batch; `None`: there will be none.
+    fn next(&mut self) -> Option<WorkBatch> {
         loop {
             let found = match self.rest {
                 Rest::Sleep => self.inbox.recv_timeout(IDLE_AFTER),
@@ -86,23 +86,23 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
                 Rest::Yield => self.look(std::thread::yield_now),
             };
             match found {
-                Ok(parcel) => return Some(parcel),
+                Ok(work_batch) => return Some(work_batch),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {
                     self.judge.idle();
-                    self.gate.idle();
+                    self.resequencer.idle();
                 }
             }
         }
     }
 
     /// Looks at the channel for as long as the consumer need not be told.
-    fn look(&self, between: impl Fn()) -> Result<Parcel, RecvTimeoutError> {
+    fn look(&self, between: impl Fn()) -> Result<WorkBatch, RecvTimeoutError> {
         let mut until = None;
         loop {
             for _ in 0..EMPTY_LOOKS {
                 match self.inbox.try_recv() {
-                    Ok(parcel) => return Ok(parcel),
+                    Ok(work_batch) => return Ok(work_batch),
                     Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
                     Err(TryRecvError::Empty) => between(),
                 }

@@ -9,7 +9,7 @@ pub(crate) trait Source {
     type Inline: Consumer + 'static;
     /// On a parser's core.
     type Parser: Consumer + 'static;
-    /// Behind the gate.
+    /// Behind the resequencer.
     type Sink: Consumer + 'static;
 
     /// Frames must reach the sink in the order of their reception.
@@ -17,7 +17,7 @@ pub(crate) trait Source {
 
     /// The one consumer of an inline queue.
     fn inline(self) -> Self::Inline;
-    /// The consumers of so many parsers, and the sink behind their gate.
+    /// The consumers of so many parsers, and the sink behind their resequencer.
     fn fanout(self, parsers: u16) -> (Vec<Self::Parser>, Self::Sink);
 }
 

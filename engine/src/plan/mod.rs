@@ -4,6 +4,7 @@
 mod constraints;
 mod output;
 mod queues;
+mod reduction;
 pub mod respread;
 pub mod simulate;
 mod stamps;
@@ -13,6 +14,7 @@ mod visibility;
 
 pub use output::{OutputPlan, Retention, Rotation};
 pub use queues::QueuePlan;
+pub use reduction::Reduction;
 pub use stamps::Stamps;
 
 use crate::{
@@ -21,7 +23,6 @@ use crate::{
     config::{self, Config},
     device::{DeviceFacts, clock::Form},
     filter::Filter,
-    pipeline::reduce::Reduction,
     sink::HookProcess,
     verbs::{CVLAN_STRIPPING, DELAY_DROP, Moderation, SCATTER_FCS},
 };

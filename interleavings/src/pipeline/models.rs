@@ -2,8 +2,8 @@
 
 use super::{
     Consumer, Frame, Verdict,
-    gate::{Gate, GateAttr},
-    parcel::{Item, Parcel},
+    resequencer::{Resequencer, ResequencerAttr},
+    work_batch::{Item, WorkBatch},
 };
 use crate::{
     clock::{Conversion, Form, SharedConversion, Words},
@@ -134,10 +134,10 @@ impl Consumer for Written {
     }
 }
 
-/// A parcel of these frames; the number of a frame is its place in its round too.
-fn parcel(round: u64, parts: usize, lane: usize, frames: &[u8]) -> Parcel {
+/// A work batch of these frames; the number of a frame is its place in its round too.
+fn work_batch(round: u64, parts: usize, lane: usize, frames: &[u8]) -> WorkBatch {
     let item = |number: &u8| Item::new(Filled::new(*number), 0, u32::from(*number));
-    Parcel {
+    WorkBatch {
         round,
         parts,
         lane,
@@ -146,16 +146,16 @@ fn parcel(round: u64, parts: usize, lane: usize, frames: &[u8]) -> Parcel {
     }
 }
 
-/// Two parsers, three rounds, of which both have a part in the first, and a filter that changes with the second. Each
-/// parser hears of it with its next parcel.
+/// Two parsers, three batches, of which both have a part in the first, and a filter that changes with the second. Each
+/// parser hears of it with its next work batch.
 fn hand_in(ordered: bool) {
     let sink = Arc::new(Mutex::new(Vec::new()));
-    let home = Arc::new(Mutex::new(Vec::<Parcel>::new()));
+    let home = Arc::new(Mutex::new(Vec::<WorkBatch>::new()));
     let counters = Arc::new(QueueCounters::new());
     // One more than there are frames.
     let budget = Arc::new(Budget::new(7));
     assert_eq!(budget.claim(7), 7);
-    let gate = Arc::new(Gate::new(GateAttr {
+    let resequencer = Arc::new(Resequencer::new(ResequencerAttr {
         sink: Written(Arc::clone(&sink)),
         ordered,
         memory: Arc::new(SlotMemory),
@@ -164,14 +164,14 @@ fn hand_in(ordered: bool) {
         home: Sender(Arc::clone(&home)),
     }));
     let filter = Arc::new(Filter("arp"));
-    let first = [parcel(0, 2, 0, &[0, 2]), parcel(2, 1, 0, &[5])];
-    let second = [parcel(0, 2, 1, &[1]), parcel(1, 1, 1, &[3, 4])];
-    let parsers = [first, second].map(|mut parcels| {
-        parcels[1].filter = Some(Arc::clone(&filter));
-        let gate = Arc::clone(&gate);
+    let first = [work_batch(0, 2, 0, &[0, 2]), work_batch(2, 1, 0, &[5])];
+    let second = [work_batch(0, 2, 1, &[1]), work_batch(1, 1, 1, &[3, 4])];
+    let parsers = [first, second].map(|mut work_batches| {
+        work_batches[1].filter = Some(Arc::clone(&filter));
+        let resequencer = Arc::clone(&resequencer);
         thread::spawn(move || {
-            for parcel in parcels {
-                assert!(gate.hand_in(parcel).is_ok());
+            for work_batch in work_batches {
+                assert!(resequencer.hand_in(work_batch).is_ok());
             }
         })
     });
@@ -195,18 +195,18 @@ fn hand_in(ordered: bool) {
     assert!(budget.is_used_up());
     // The pool is whole: every token came home, once.
     let home = home.lock().unwrap();
-    let tokens = home.iter().flat_map(|parcel| &parcel.items);
+    let tokens = home.iter().flat_map(|work_batch| &work_batch.items);
     let mut tokens: Vec<_> = tokens.map(|it| it.filled.bytes(&SlotMemory)[0]).collect();
     tokens.sort_unstable();
     assert_eq!(tokens, [0, 1, 2, 3, 4, 5]);
 }
 
 #[test]
-fn frames_pass_the_gate_in_order_whoever_is_first() {
+fn frames_pass_the_resequencer_in_order_whoever_is_first() {
     model(Some(4), || hand_in(true));
 }
 
 #[test]
-fn without_an_order_nothing_waits_at_the_gate() {
+fn without_an_order_nothing_waits_at_the_resequencer() {
     model(Some(4), || hand_in(false));
 }

@@ -44,7 +44,7 @@ fn buckets(length_ns: u64) -> usize {
 }
 
 /// Bytes of a window of this length, for each queue.
-pub(super) fn memory(length_ns: u64) -> u64 {
+pub(crate) fn memory(length_ns: u64) -> u64 {
     (buckets(length_ns) * size_of::<Bucket>()) as u64
 }
 

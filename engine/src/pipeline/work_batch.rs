@@ -1,4 +1,4 @@
-//! What travels between loop, parsers and gate.
+//! What travels between loop, parsers and resequencer.
 
 use super::{Frame, Verdict};
 use crate::{
@@ -12,7 +12,7 @@ pub(super) struct Item {
     pub(super) filled: Filled,
     /// When it was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Its place among the frames of its round.
+    /// Its place among the frames of its batch.
     pub(super) at: u32,
     /// Bytes that are kept of it.
     pub(super) kept: u32,
@@ -54,15 +54,15 @@ impl Item {
     }
 }
 
-/// The frames of one round that go to one parser, in the order of their reception.
-pub(super) struct Parcel {
+/// The frames of one batch that go to one parser, in the order of their reception.
+pub(super) struct WorkBatch {
     /// Counted by the loop, without gaps.
     pub(super) round: u64,
-    /// Parcels of that round.
+    /// WorkBatches of that batch.
     pub(super) parts: usize,
     /// Number of the parser.
     pub(super) lane: usize,
-    /// The filter that holds from this round on, where the parser does not know it yet.
+    /// The filter that holds from this batch on, where the parser does not know it yet.
     pub(super) filter: Option<Arc<Filter>>,
     pub(super) items: Vec<Item>,
 }

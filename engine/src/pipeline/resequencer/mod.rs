@@ -1,23 +1,25 @@
-//! Where a queue's parsers hand their parcels in, and frames leave for the file in the order of their reception.
+//! Where a queue's parsers hand their work batches in, and frames leave for the file in the order of their reception.
+
+mod batches;
 
 use super::{
     Consumer, Verdict,
-    parcel::{Item, Parcel},
-    rounds::Rounds,
+    work_batch::{Item, WorkBatch},
 };
 use crate::{
     rx::SlotMemory,
     stats::{Budget, Ends, QueueCounters},
     sync::{Arc, Mutex, Sender},
 };
+use batches::OpenBatches;
 
-/// The gate of one queue.
-pub(super) struct Gate<S> {
+/// The resequencer of one queue.
+pub(super) struct Resequencer<S> {
     state: Mutex<State<S>>,
 }
 
-/// What a gate is made of.
-pub(super) struct GateAttr<S> {
+/// What a resequencer is made of.
+pub(super) struct ResequencerAttr<S> {
     /// Where kept frames go.
     pub(super) sink: S,
     /// Frames reach the sink in the order of their reception, not of their judgement.
@@ -25,30 +27,30 @@ pub(super) struct GateAttr<S> {
     pub(super) memory: Arc<SlotMemory>,
     pub(super) counters: Arc<QueueCounters>,
     pub(super) budget: Option<Arc<Budget>>,
-    /// The way home. It has room for every parcel there can be.
-    pub(super) home: Sender<Parcel>,
+    /// The way home. It has room for every work batch there can be.
+    pub(super) home: Sender<WorkBatch>,
 }
 
 struct State<S> {
-    attr: GateAttr<S>,
-    rounds: Rounds<Parcel>,
-    /// Room for a parcel that waits for no other.
-    alone: Vec<Parcel>,
+    attr: ResequencerAttr<S>,
+    rounds: OpenBatches<WorkBatch>,
+    /// Room for a work batch that waits for no other.
+    alone: Vec<WorkBatch>,
     ends: Ends,
     /// Text of the filter whose change the sink was told last.
     told: Option<String>,
 }
 
-/// The gate broke with another parser: its state is not to be trusted.
+/// The resequencer broke with another parser: its state is not to be trusted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Broken;
 
-impl<S: Consumer> Gate<S> {
-    pub(super) fn new(attr: GateAttr<S>) -> Self {
+impl<S: Consumer> Resequencer<S> {
+    pub(super) fn new(attr: ResequencerAttr<S>) -> Self {
         Self {
             state: Mutex::new(State {
                 attr,
-                rounds: Rounds::new(),
+                rounds: OpenBatches::new(),
                 alone: Vec::new(),
                 ends: Ends::default(),
                 told: None,
@@ -56,18 +58,20 @@ impl<S: Consumer> Gate<S> {
         }
     }
 
-    /// Hands a judged parcel in. Whatever has its turn by that leaves: frames to the sink, slots to the loop.
-    pub(super) fn hand_in(&self, parcel: Parcel) -> Result<(), Broken> {
+    /// Hands a judged work batch in. Whatever has its turn by that leaves: frames to the sink, slots to the loop.
+    pub(super) fn hand_in(&self, work_batch: WorkBatch) -> Result<(), Broken> {
         let mut state = self.state.lock().map_err(|_| Broken)?;
         if state.attr.ordered {
-            state.rounds.put(parcel.round, parcel.parts, parcel);
+            state
+                .rounds
+                .put(work_batch.round, work_batch.parts, work_batch);
             while let Some(mut parts) = state.rounds.pop() {
                 state.leave(&mut parts);
                 state.rounds.give_back(parts);
             }
         } else {
             let mut alone = std::mem::take(&mut state.alone);
-            alone.push(parcel);
+            alone.push(work_batch);
             state.leave(&mut alone);
             state.alone = alone;
         }
@@ -83,8 +87,8 @@ impl<S: Consumer> Gate<S> {
 }
 
 impl<S: Consumer> State<S> {
-    /// Ends the frames of parcels, counts them, and only then lets the slots go home.
-    fn leave(&mut self, parts: &mut Vec<Parcel>) {
+    /// Ends the frames of work batches, counts them, and only then lets the slots go home.
+    fn leave(&mut self, parts: &mut Vec<WorkBatch>) {
         self.tell(parts);
         self.attr.sink.batch();
         let (before, mut frames) = (self.ends.captured, 0);
@@ -102,15 +106,17 @@ impl<S: Consumer> State<S> {
         if let Some(budget) = &self.attr.budget {
             budget.settle(frames, self.ends.captured - before);
         }
-        for parcel in parts.drain(..) {
+        for work_batch in parts.drain(..) {
             // It has room; a loop that is gone wants no slots.
-            let _ = self.attr.home.send(parcel);
+            let _ = self.attr.home.send(work_batch);
         }
     }
 
     /// Tells the sink of another filter, before the first frames it holds for.
-    fn tell(&mut self, parts: &[Parcel]) {
-        let news = parts.iter().find_map(|parcel| parcel.filter.as_ref());
+    fn tell(&mut self, parts: &[WorkBatch]) {
+        let news = parts
+            .iter()
+            .find_map(|work_batch| work_batch.filter.as_ref());
         let Some(filter) = news else { return };
         if self.told.as_deref() != Some(filter.expression()) {
             self.attr.sink.changed(filter.expression());
@@ -119,13 +125,16 @@ impl<S: Consumer> State<S> {
     }
 }
 
-/// Calls `each` for the items of a round's parcels in the order of their reception.
+/// Calls `each` for the items of a batch's work batches in the order of their reception.
 #[inline]
-fn in_order(parts: &[Parcel], mut each: impl FnMut(&Item)) {
+fn in_order(parts: &[WorkBatch], mut each: impl FnMut(&Item)) {
     if let [only] = parts {
         return only.items.iter().for_each(each);
     }
-    let mut rest: Vec<&[Item]> = parts.iter().map(|parcel| &parcel.items[..]).collect();
+    let mut rest: Vec<&[Item]> = parts
+        .iter()
+        .map(|work_batch| &work_batch.items[..])
+        .collect();
     let of_first = |items: &&mut &[Item]| items.first().map_or(u32::MAX, |item| item.at);
     while let Some(items) = rest.iter_mut().min_by_key(of_first)
         && let Some((first, behind)) = items.split_first()
