@@ -1,4 +1,4 @@
-//! What can be typed. Only what works is listed.
+//! Command-line arguments.
 
 use crate::term::time::Moment;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
@@ -7,63 +7,63 @@ use wqcap_engine::config::{Size, Span};
 
 const EXAMPLES: &str = "\
 Examples:
-  wqcap devices                                   what is here
-  wqcap run -c /etc/wqcap/wqcap.toml              capture as the config says
-  wqcap run --set output.dir=. --duration 10      ten seconds into this folder, all else by default
+  wqcap devices                                   list the devices
+  wqcap run -c /etc/wqcap/wqcap.toml              capture as configured
+  wqcap run --set output.dir=. --duration 10      ten seconds into the current directory
   wqcap run --model synth:count=1000000 --set output.format=none
-                                                  no NIC at hand: a software one, and no files
+                                                  on the software NIC, without files
 
 Exit status:
   0 done
   1 failed while running
-  2 the command line, the config or the device cannot do it";
+  2 the command line, the config or the device does not allow it";
 
-/// Packet capture at line rate on RDMA NICs, with a ledger in which every frame is accounted for.
+/// Packet capture on RDMA NICs, with a ledger that accounts for every frame.
 #[derive(Debug, Parser)]
 #[command(name = "wqcap", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 pub struct Args {
-    /// Tell more on stderr; twice: everything (RUST_LOG overrides) [default: warnings]
+    /// Log more to stderr; twice: everything (RUST_LOG overrides) [default: warnings]
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Tell errors only: no progress line, no final table
+    /// Print errors only: no progress line, no final table
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List the RDMA devices of this machine and what each can do
+    /// List the RDMA devices of this machine and their capabilities
     Devices(DevicesArgs),
-    /// Validate a config; print what holds in effect and what a run would create
+    /// Validate a config; print the effective config and the objects that a run would create
     Check(CheckArgs),
     /// Capture until a signal, a limit, or the end of a finite wire
     Run(RunArgs),
     /// Run any verbs program on the software NIC
     Model(ModelArgs),
-    /// Tell which queue each flow of a capture would take, without a NIC
+    /// Predict which queue each flow of a capture would take, without a NIC
     Rss(RssArgs),
-    /// Join capture files into one, by time
+    /// Merge capture files into one, in time order
     Merge(MergeArgs),
-    /// Take the frames of some time and filter out of a folder of capture files
+    /// Extract frames by time and filter from a directory of capture files
     Extract(ExtractArgs),
-    /// Tell how fast this machine is
+    /// Measure how fast this machine and its NIC are
     Bench(BenchArgs),
     /// Finish the files that a crash left open
     Recover(RecoverArgs),
-    /// Ask a running capture, or tell it what to do
+    /// Inspect or change a running capture
     Ctl(CtlArgs),
-    /// Look at a running capture, live
+    /// Show a live view of a running capture
     Top(TopArgs),
-    /// Be a capture device of Wireshark
+    /// Serve as a capture device of Wireshark
     Extcap(ExtcapArgs),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Manual(ManualArgs),
-    /// Run hooks for a capture, which starts this itself
+    /// Run hooks for a capture; `wqcap run` starts this itself
     #[command(hide = true)]
     Hooks(HooksArgs),
 }
@@ -74,17 +74,17 @@ pub enum Command {
 Examples:
   wqcap devices
   wqcap devices --json | jq '.devices[].name'
-  wqcap model --wire loopback -- wqcap devices    what the software NIC offers")]
+  wqcap model --wire loopback -- wqcap devices    the devices of the software NIC")]
 pub struct DevicesArgs {
     /// Print JSON on stdout
     #[arg(long)]
     pub json: bool,
 }
 
-/// `wqcap extcap`: the arguments are Wireshark's (extcap(4)), and those of the dialog
+/// `wqcap extcap`: the arguments of Wireshark (extcap(4)), and those of the dialog
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Wireshark runs this. It finds it by a file in its extcap folder (Help, About, Folders):
+Wireshark runs this by a script in its extcap directory (Help, About, Folders):
   #!/bin/sh
   exec wqcap --quiet extcap \"$@\"
 
@@ -98,22 +98,22 @@ pub struct ExtcapArgs {
     /// Wireshark's version
     #[arg(long, value_name = "VERSION")]
     pub extcap_version: Option<String>,
-    /// The interface that is meant
+    /// The interface to use
     #[arg(long, value_name = "NAME")]
     pub extcap_interface: Option<String>,
-    /// List its link types
+    /// List the interface's link types
     #[arg(long)]
     pub extcap_dlts: bool,
-    /// List what its dialog offers
+    /// List the options of the interface's dialog
     #[arg(long)]
     pub extcap_config: bool,
-    /// A capture filter: checked, or used with --capture
+    /// A capture filter: validate it, or use it with --capture
     #[arg(long, value_name = "EXPR")]
     pub extcap_capture_filter: Option<String>,
-    /// Capture
+    /// Start a capture
     #[arg(long)]
     pub capture: bool,
-    /// Where frames go
+    /// Write frames to this pipe
     #[arg(long, value_name = "FILE")]
     pub fifo: Option<PathBuf>,
     /// The software NIC's wire
@@ -133,14 +133,14 @@ pub struct ExtcapArgs {
     pub set: String,
 }
 
-/// `wqcap manual`, for those who package
+/// `wqcap manual`, for packagers
 #[derive(Debug, clap::Args)]
 pub struct ManualArgs {
-    /// Where they go: man1/ and completions/ below it
+    /// Output directory; man1/ and completions/ are created in it
     pub dir: PathBuf,
 }
 
-/// `wqcap hooks`: paths come in on stdin, reports go out on stdout
+/// `wqcap hooks`: reads paths from stdin, and writes reports to stdout
 #[derive(Debug, clap::Args)]
 pub struct HooksArgs {
     /// The hook
@@ -150,7 +150,7 @@ pub struct HooksArgs {
 /// `wqcap check`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What is printed is itself a config: the plan stands in its comments.
+The output is itself a config; the plan is in its comments.
 
 Examples:
   wqcap check /etc/wqcap/wqcap.toml
@@ -160,13 +160,13 @@ Examples:
 pub struct CheckArgs {
     /// The config [default: none, every key has its default]
     pub config: Option<PathBuf>,
-    /// Set a key, above what the config says; the last one wins
+    /// Set a key, overriding the config; the last one wins
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
     /// Plan for the software NIC on this wire
     #[arg(long, value_name = "WIRE")]
     pub model: Option<String>,
-    /// Tell which rights a run takes, which of them are missing, and how to grant those
+    /// Print the rights that a run needs, those that are missing, and how to grant them
     #[arg(long)]
     pub privileges: bool,
     /// Print JSON on stdout
@@ -179,13 +179,13 @@ pub struct CheckArgs {
 #[command(after_help = "\
 WIRE is one of
   af_packet:IFACE                                 a live interface
-  pcap:FILE[,loop=N][,pps=N][,speed=X]            a capture file; speed=1 is the recorded pace
-  synth:size=64,flows=1024[,pps=N][,count=N]      made-up traffic
-  peer:PATH                                       another model in another process
-  loopback                                        what is sent is received
-A wire that ends (pcap, synth with a count) loses nothing, and the run ends with it:
-pipeline.on_full and output.on_full are then hold and capture.on_port_down is stop,
-unless the config, or `,lossy` in the wire, says otherwise.
+  pcap:FILE[,loop=N][,pps=N][,speed=X]            a capture file; speed=1: at the recorded pace
+  synth:size=64,flows=1024[,pps=N][,count=N]      generated traffic
+  peer:PATH                                       a model in another process
+  loopback                                        every frame sent is received
+A finite wire (pcap, synth with a count) loses no frames, and the run ends when the wire ends:
+pipeline.on_full and output.on_full then default to hold, and capture.on_port_down to stop.
+The config, or `,lossy` in the wire, overrides that.
 
 Examples:
   wqcap run -c wqcap.toml --summary run.json
@@ -193,28 +193,28 @@ Examples:
   wqcap run --model pcap:in.pcapng --set output.dir=out
   wqcap run --model af_packet:eth0 --set output.dir=. --set model.rate=10
 
-SIGINT, SIGTERM and SIGHUP drain the queues and close the files; with --config, SIGHUP reads it again instead.
-A second SIGINT ends at once.")]
+SIGINT, SIGTERM and SIGHUP drain the queues and close the files; with --config, SIGHUP reads the config again instead.
+A second SIGINT ends the run immediately.")]
 pub struct RunArgs {
     /// The config [default: none, every key has its default]
     #[arg(short, long, value_name = "CONFIG")]
     pub config: Option<PathBuf>,
-    /// Set a key, above what the config says; model.KEY is for the model; the last one wins
+    /// Set a key, overriding the config; model.KEY sets a key of the model; the last one wins
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// End after exactly this many captured frames [default: no limit]
+    /// Stop after exactly this many captured frames [default: no limit]
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// End after this time: seconds, or a time with its unit, 5m [default: no limit]
+    /// Stop after this time: seconds, or a time with a unit such as 5m [default: no limit]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub duration: Option<Duration>,
-    /// Write the ledger and the facts of the run to this file, as JSON, at the end
+    /// At the end, write the summary (ledger and facts of the run) to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub summary: Option<PathBuf>,
     /// Capture from the software NIC on this wire
     #[arg(long, value_name = "WIRE")]
     pub model: Option<String>,
-    /// Print the summary on stdout, as JSON, at the end
+    /// At the end, print the summary on stdout as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -222,7 +222,7 @@ pub struct RunArgs {
 /// `wqcap model`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The Nth wire is device mlx5_<N-1>. `wqcap run --help` says what a WIRE is.
+The Nth wire is device mlx5_<N-1>. `wqcap run --help` describes WIRE.
 
 Examples:
   wqcap model --wire loopback -- ibv_devinfo -v
@@ -230,7 +230,7 @@ Examples:
 
 Exit status: the program's; 126 if it cannot be executed, 127 if it is not found.")]
 pub struct ModelArgs {
-    /// A wire, and a device with it
+    /// A wire; adds one device
     #[arg(long, value_name = "WIRE", required = true)]
     pub wire: Vec<String>,
     /// Set a key of the model: of all devices (rate=25), of one (mlx5_0.ports=2), of a port (mlx5_0.port2.mtu=9000)
@@ -244,8 +244,8 @@ pub struct ModelArgs {
 /// `wqcap rss`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The keys that matter: capture.queues, rss.hash, rss.key, rss.table_size, rss.weights.
-A suggestion looks at no more queues than are configured or than this machine has CPUs.
+Relevant keys: capture.queues, rss.hash, rss.key, rss.table_size, rss.weights.
+A suggestion uses at most as many queues as are configured or as this machine has CPUs.
 
 Examples:
   wqcap rss trace.pcap --set capture.queues=8
@@ -253,16 +253,16 @@ Examples:
   wqcap rss trace.pcap --set rss.hash=l3 --json | jq .skew
   zstd -dc trace.pcapng.zst | wqcap rss -")]
 pub struct RssArgs {
-    /// Captures, pcap or pcapng; - is standard input
+    /// Capture files, pcap or pcapng; - is standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// The config [default: none, every key has its default]
     #[arg(short, long, value_name = "CONFIG")]
     pub config: Option<PathBuf>,
-    /// Set a key, above what the config says; the last one wins
+    /// Set a key, overriding the config; the last one wins
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// Propose queues, hash, key and weights, with the reason for each
+    /// Suggest queues, hash, key and weights, with the reason for each
     #[arg(long)]
     pub suggest: bool,
     /// Print JSON on stdout
@@ -273,9 +273,9 @@ pub struct RssArgs {
 /// `wqcap merge`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The files of one queue (wqcap-q<QQ>-<start>.…) in one folder follow each other; every other file stands for itself.
-Interfaces of one name in one folder are one port, and one interface of the output.
-OUT appears under its name when it is complete, and takes the place of what was there.
+The files of one queue (wqcap-q<QQ>-<start>.…) in one directory form one stream; every other file is a stream of its own.
+Interfaces with the same name in one directory are one port, and become one interface of the output.
+OUT gets its name when it is complete, and replaces an existing file.
 
 Examples:
   wqcap merge -o all.pcapng /var/lib/wqcap
@@ -283,15 +283,15 @@ Examples:
   wqcap merge -o - cap/*.pcapng | tcpdump -nr -
   wqcap merge -o /dev/null --json a.pcap b.pcap | jq .gaps
 
-Exit status: 1 also when OUT is complete but for what a torn or damaged input had lost.")]
+Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged input.")]
 pub struct MergeArgs {
-    /// Where to; pcap or pcapng by its ending, else by the inputs; - is standard output
+    /// Output file: pcap or pcapng by its extension, otherwise by the inputs; - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub out: PathBuf,
-    /// Captures, or folders of .pcap and .pcapng files; - is standard input
+    /// Capture files, or directories of .pcap and .pcapng files; - is standard input
     #[arg(required = true, value_name = "IN")]
     pub inputs: Vec<PathBuf>,
-    /// Print what was done as JSON on stdout
+    /// Print a report as JSON on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -301,25 +301,25 @@ pub struct MergeArgs {
 #[command(after_help = "\
 T is one of
   2026-03-01T12:00:00Z, 2026-03-01T14:00:00.5+02:00   RFC 3339
-  '2026-03-01 12:00:00', '2026-03-01'                 the time of this machine's zone
+  '2026-03-01 12:00:00', '2026-03-01'                 local time
   1772366400, 1772366400.123456789                    seconds since 1970
-  -10m, -1h30m, now                                   before now
-Frames at T of --from are taken, those at T of --to are not.
-With --index, a file's index tells which of its blocks can hold what is sought; missing ones are made there first.
-It helps with every T, and with filters that join host, port and protocols by `and`.
+  -10m, -1h30m, now                                   relative to now
+--from is inclusive, --to is exclusive.
+With --index, only the blocks of a file that may hold matching frames are read; missing indexes are built first.
+An index helps with times, and with filters that join host, port and protocols by `and`.
 
 Examples:
   wqcap extract /var/lib/wqcap --from -10m --filter 'host 10.0.0.1 and tcp port 443' -o found.pcapng
   wqcap extract cap --index idx --from '2026-03-01 12:00:00' --to '2026-03-01 12:05:00' -o - | tcpdump -nr -
 
-Exit status: 1 also when OUT is complete but for what a torn or damaged file had lost.")]
+Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged file.")]
 pub struct ExtractArgs {
-    /// The folder, output.dir of the capture
+    /// Directory of capture files (output.dir of the capture)
     pub dir: PathBuf,
-    /// From when on [default: the beginning]
+    /// Start time, inclusive [default: the beginning]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// Until when, without it [default: the end]
+    /// End time, exclusive [default: the end]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// A pcap-filter(7) expression [default: every frame]
@@ -330,13 +330,13 @@ pub struct ExtractArgs {
         hide_default_value = true
     )]
     pub filter: String,
-    /// Where to; pcap or pcapng by its ending, else by the files; - is standard output
+    /// Output file: pcap or pcapng by its extension, otherwise by the inputs; - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub out: PathBuf,
-    /// The folder of indexes, output.index_dir of the capture [default: files are chosen by their names]
+    /// Directory of indexes (output.index_dir of the capture) [default: files are selected by name]
     #[arg(long, value_name = "DIR")]
     pub index: Option<PathBuf>,
-    /// Print what was done as JSON on stdout
+    /// Print a report as JSON on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -344,52 +344,52 @@ pub struct ExtractArgs {
 /// `wqcap bench`
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
-    /// What to measure.
+    /// The benchmark.
     #[command(subcommand)]
     pub command: BenchCommand,
 }
 
-/// What to measure.
+/// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// What a queue's core pays for a frame that is written
+    /// CPU time of a queue's core per frame written
     Capture(BenchCaptureArgs),
-    /// How fast a core compresses frames, and what is left of them
+    /// Compression rate of one core, and the compressed size
     Compress(BenchCompressArgs),
-    /// Writing frames to a disk, against the least that a writer can do there
+    /// Writing frames to a disk, compared with plain direct writes
     Disk(BenchDiskArgs),
-    /// What a loop costs a frame, against the least that a program can do with a ring
+    /// CPU time of a receive loop per frame, compared with bare loops over the same ring
     Rx(BenchRxArgs),
-    /// What capture.idle = "sleep" costs a frame that comes after a pause
+    /// Latency that capture.idle = "sleep" adds to a frame after a pause
     Wake(BenchWakeArgs),
-    /// How fast frames go from one port to another without loss, and how old they are then
+    /// Highest rate without loss from one port to another, and the latency
     Wire(BenchWireArgs),
 }
 
 /// `wqcap bench capture`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Fills a ring while its loop is held back, takes the rules away, and then measures the CPU time of the queue's thread:
-poll, time stamp, parse of the 5-tuple, copy, submission, repost. The baseline only parses and counts, in turn with it.
+Fills a ring while its loop is held, removes the rules, and then measures the CPU time of the queue's thread:
+poll, time stamp, parse of the 5-tuple, copy, submission, repost. The baseline only parses and counts; the two alternate.
 
 Examples:
   wqcap bench capture /var/lib/wqcap
   wqcap bench capture --frame 1500 --rounds 20 --json
-  wqcap bench capture --device mlx5_0      with whatever comes in there")]
+  wqcap bench capture --device mlx5_0      with the traffic that arrives there")]
 pub struct BenchCaptureArgs {
-    /// A folder on the disk
+    /// A directory on the disk
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-    /// A real device, in place of the software NIC
+    /// Use this real device instead of the software NIC
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Bytes of a frame of the software NIC, without FCS
+    /// Frame size on the software NIC in bytes, without FCS
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = value_parser!(u32).range(60..=2000), conflicts_with = "device")]
     pub frame: u32,
-    /// Rings that are drained each time
+    /// Rings to drain per repeat
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,
-    /// How many times
+    /// Number of repeats
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// Print JSON on stdout
@@ -400,18 +400,18 @@ pub struct BenchCaptureArgs {
 /// `wqcap bench compress`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Compresses blocks of records one after the other, each to a frame of its own, on one core. The baseline copies them.
+Compresses blocks of records on one core, each into its own compressed frame. The baseline copies them.
 
 Examples:
   wqcap bench compress
   wqcap bench compress traffic.pcapng --block 1MiB --json")]
 pub struct BenchCompressArgs {
-    /// A capture whose frames are compressed [default: made-up ones, half of them text and half noise]
+    /// Capture file with the frames to compress [default: generated payloads, half text and half noise]
     pub file: Option<PathBuf>,
-    /// Bytes of a block
+    /// Block size
     #[arg(long, default_value = "64KiB", value_parser = written)]
     pub block: Size,
-    /// How many times
+    /// Number of repeats
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// Print JSON on stdout
@@ -422,21 +422,21 @@ pub struct BenchCompressArgs {
 /// `wqcap bench disk`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Writes frames of 1500 bytes through the block writer, and as many bytes with plain O_DIRECT writes through io_uring, in
-turn, each to a file that is synced and then deleted. Plain writes are compared twice: each making its file longer, and
-into a file that has all its room before. The ratio is time by time: 1.00 is as fast as plain writes.
+Writes frames of 1500 bytes through the block writer, and the same number of bytes with plain O_DIRECT writes through
+io_uring, alternately, each to a file that is synced and then deleted. There are two baselines: plain writes that extend
+their file, and plain writes into a preallocated file. The ratio compares times: 1.00 is as fast as plain writes.
 
 Examples:
   wqcap bench disk /var/lib/wqcap
   wqcap bench disk --size 8GiB --repeats 9 --json | jq '.results[0].ratio'")]
 pub struct BenchDiskArgs {
-    /// A folder on the disk
+    /// A directory on the disk
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-    /// Bytes to write each time
+    /// Bytes to write per repeat
     #[arg(long, default_value = "1GiB", value_parser = written)]
     pub size: Size,
-    /// How many times
+    /// Number of repeats
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// Print JSON on stdout
@@ -447,32 +447,32 @@ pub struct BenchDiskArgs {
 /// `wqcap bench rx`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Fills rings while nobody looks at them, takes the rules away, and then measures the CPU time of draining and reposting
-them: the engine's loop with its time stamps and its ledger, a bare loop over ibv_poll_cq, and the baseline, a bare loop
-over ibv_start_poll that reads the same fields, time stamp included; in turn.
+Fills rings while no loop polls them, removes the rules, and then measures the CPU time of draining and reposting them:
+the engine's loop with time stamps and ledger, a bare loop over ibv_poll_cq, and the baseline, a bare loop over
+ibv_start_poll that reads the same fields including the time stamp. The three alternate.
 
 Examples:
   wqcap bench rx
   wqcap bench rx --queues 1,4,16 --batch 1,16,64,256 --json
   wqcap bench rx --frame 1500
-  wqcap bench rx --device mlx5_0      with whatever comes in there")]
+  wqcap bench rx --device mlx5_0      with the traffic that arrives there")]
 pub struct BenchRxArgs {
-    /// A real device, in place of the software NIC
+    /// Use this real device instead of the software NIC
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Bytes of a frame of the software NIC, without FCS
+    /// Frame size on the software NIC in bytes, without FCS
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = value_parser!(u32).range(60..=9216), conflicts_with = "device")]
     pub frame: u32,
-    /// Numbers of queues, powers of two
+    /// Numbers of queues; powers of two
     #[arg(long, value_name = "N,...", default_value = "1", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=64))]
     pub queues: Vec<u16>,
-    /// Completions that a loop takes at once
+    /// Completions per poll
     #[arg(long, value_name = "N,...", default_value = "64", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=1024))]
     pub batch: Vec<u16>,
-    /// Rings that are drained each time
+    /// Rings to drain per repeat
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,
-    /// How many times
+    /// Number of repeats
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// Print JSON on stdout
@@ -490,23 +490,23 @@ impl BenchRxArgs {
 /// `wqcap bench wake`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Captures with capture.idle = \"spin\" and \"sleep\" in turn, and compares the median age of frames when their loop has
-them: by how much the NIC's waking is later than a loop that polls. Frames should be some tenths of a millisecond apart.
+Captures with capture.idle = \"spin\" and \"sleep\" alternately, and compares the median age of frames when their loop
+polls them: the latency that waking up adds. Frames should be some tenths of a millisecond apart.
 
 Examples:
   wqcap bench wake --model synth:size=64,flows=1,pps=1000
   wqcap bench wake --set device.name=mlx5_1 --frames 10000 --json | jq '.results[0].extra_ns'")]
 pub struct BenchWakeArgs {
-    /// Set a key of the config; model.KEY is for the model; the last one wins
+    /// Set a key of the config; model.KEY sets a key of the model; the last one wins
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// Capture on the software NIC on this wire
+    /// Capture from the software NIC on this wire
     #[arg(long, value_name = "WIRE")]
     pub model: Option<String>,
-    /// Frames of each capture
+    /// Frames per capture
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = value_parser!(u64).range(1..=10_000_000))]
     pub frames: u64,
-    /// How many captures of each kind
+    /// Number of captures of each kind
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// Print JSON on stdout
@@ -517,53 +517,53 @@ pub struct BenchWakeArgs {
 /// `wqcap bench wire`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Sends over a RAW_PACKET QP of one port and captures on another, counting only. Without --rate the highest rate without
-loss is sought, from the link's rate down by halves (RFC 2544, 26.1). Then single frames are sent, and the time from the
-call that sends one to its stamp is taken; both ends must be on this machine.
+Sends over a RAW_PACKET QP of one port and captures on another, counting only. Without --rate it searches the highest
+rate without loss by bisection, from the link rate down (RFC 2544, 26.1). Then it sends single frames and measures the
+time from the send call to the frame's time stamp; both ports must be on this machine.
 
 Examples:
-  wqcap bench wire                                       the software NIC, whose port leads back to itself
+  wqcap bench wire                                       the software NIC, whose port is looped back to itself
   wqcap bench wire --tx mlx5_0 --rx mlx5_1 --sizes 64,512,1518 --report wire.json
   wqcap bench wire --tx mlx5_0 --rx mlx5_1 --rate 10000000 --seconds 60
   wqcap bench wire --tx mlx5_0 --rx mlx5_1 --replay traffic.pcapng --set capture.queues=8")]
 pub struct BenchWireArgs {
-    /// The device that sends
+    /// The sending device
     #[arg(long, value_name = "NAME", requires = "rx")]
     pub tx: Option<String>,
-    /// Its port
+    /// Port of the sending device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..=254))]
     pub tx_port: u8,
-    /// The device that receives; its port and all else are the config's
+    /// The receiving device; the config has its port and all other settings
     #[arg(long, value_name = "NAME", requires = "tx")]
     pub rx: Option<String>,
-    /// The receiver's configuration
+    /// The receiver's config
     #[arg(short, long, value_name = "CONFIG")]
     pub config: Option<PathBuf>,
     /// Set a key of the receiver's config; the last one wins
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// Bytes of frames, without FCS
+    /// Frame sizes in bytes, without FCS
     #[arg(long, value_name = "BYTES,...", default_value = "64", value_delimiter = ',', value_parser = value_parser!(u32).range(60..=9216), conflicts_with = "replay")]
     pub sizes: Vec<u32>,
-    /// Flows that frames are of
+    /// Number of flows
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = value_parser!(u32).range(1..=65_536))]
     pub flows: u32,
-    /// Send the frames of a capture file instead, over and over
+    /// Send the frames of a capture file instead, repeatedly
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
-    /// Frames a second, in place of a search
+    /// Send this many frames per second instead of searching the rate
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     pub rate: Option<u64>,
-    /// Loss that counts as none, in percent
+    /// Tolerated loss in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
     pub loss: f64,
-    /// How long each rate is tried
+    /// Duration of each trial: seconds, or a time with a unit
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "2")]
     pub seconds: Duration,
-    /// Single frames whose age is taken
+    /// Number of single frames for the latency
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub probes: u32,
-    /// Write the results to a file, as JSON
+    /// Write the results to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Print JSON on stdout
@@ -574,8 +574,8 @@ pub struct BenchWireArgs {
 /// `wqcap recover`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Cuts each wqcap-q….part file at the end of its last whole record and gives it its final name.
-Files that a running capture writes are left alone, and nothing is overwritten.
+Truncates each wqcap-q….part file after its last complete record and renames it to its final name.
+Files of a running capture are left alone, and no file is overwritten.
 
 Examples:
   wqcap recover /var/lib/wqcap
@@ -583,7 +583,7 @@ Examples:
 
 Exit status: 1 if a file could not be finished.")]
 pub struct RecoverArgs {
-    /// The folder, output.dir of the capture
+    /// Directory of capture files (output.dir of the capture)
     pub dir: PathBuf,
     /// Print JSON on stdout
     #[arg(long)]
@@ -601,7 +601,7 @@ Examples:
   wqcap ctl --unix /tmp/control.sock rotate
   wqcap ctl --rdma 10.0.0.1:7471 --key-file control.key status
 
-Exit status: 0 done, 1 the service refused or failed, 2 it cannot be reached or the command line is wrong.")]
+Exit status: 0 done, 1 the service refused or failed, 2 the service cannot be reached or the command line is wrong.")]
 pub struct CtlArgs {
     /// The service.
     #[command(flatten)]
@@ -609,15 +609,15 @@ pub struct CtlArgs {
     /// Print JSON on stdout
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to ask or to do.
+    /// The command.
     #[command(subcommand)]
     pub command: CtlCommand,
 }
 
-/// A control service, and how patiently it is asked.
+/// A control service and the time-out.
 #[derive(Debug, clap::Args)]
 pub struct ServiceArgs {
-    /// The service's socket
+    /// Unix socket of the service
     #[arg(
         long,
         value_name = "PATH",
@@ -625,13 +625,13 @@ pub struct ServiceArgs {
         global = true
     )]
     pub unix: PathBuf,
-    /// Ask over RDMA, in place of the socket
+    /// Connect over RDMA instead of the socket
     #[arg(long, value_name = "HOST:PORT", requires = "key_file", global = true)]
     pub rdma: Option<String>,
-    /// File with a key of the service, for RDMA
+    /// File with a key of the service; required for RDMA
     #[arg(long, value_name = "FILE", global = true)]
     pub key_file: Option<PathBuf>,
-    /// How long to wait for an answer: seconds, or a time with its unit
+    /// Time-out for an answer: seconds, or a time with a unit
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "30", global = true)]
     pub timeout: Duration,
 }
@@ -639,102 +639,102 @@ pub struct ServiceArgs {
 /// `wqcap top`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-q or Esc ends it. What does not fit on a small terminal is left out, the least important first.
+q or Esc quits. On a small terminal the least important parts are left out first.
 
 Examples:
   wqcap top
   wqcap top --unix /tmp/control.sock --every 0.5
   wqcap top --rdma 10.0.0.1:7471 --key-file control.key
 
-Exit status: 0 ended by a key or a signal, 1 the capture has gone, 2 it cannot be reached.")]
+Exit status: 0 ended by a key or a signal, 1 the capture has ended, 2 the capture cannot be reached.")]
 pub struct TopArgs {
     /// The service.
     #[command(flatten)]
     pub service: ServiceArgs,
-    /// How often: seconds, or a time with its unit
+    /// Interval: seconds, or a time with a unit
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
     pub every: Duration,
 }
 
-/// What to ask a capture, or to tell it.
+/// Commands of the control service.
 #[derive(Debug, Subcommand)]
 pub enum CtlCommand {
-    /// State of the capture and of the control service
+    /// Print the state of the capture and of the control service
     Status,
-    /// The ledger as it stands
+    /// Print the current ledger
     Stats,
-    /// The ledger again and again, until interrupted
+    /// Print the ledger repeatedly, until interrupted
     Watch {
-        /// How often: seconds, or a time with its unit
+        /// Interval: seconds, or a time with a unit
         #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
         every: Duration,
-        /// End after so many
+        /// Stop after this many
         #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
         count: Option<u64>,
     },
-    /// What is captured and how
+    /// Print what is captured and how
     Plan,
-    /// The RDMA devices of its machine
+    /// List the RDMA devices of the capture's machine
     Devices,
-    /// Capture again after stop or drain
+    /// Start capturing again after stop or drain
     Start,
-    /// End the capture in order; the process stays
+    /// Stop the capture and complete the files; the process stays
     Stop,
-    /// Let nothing more in and complete the files
+    /// Receive no more frames, and complete the files
     Drain,
-    /// Go on to a new file
+    /// Start a new file for each queue
     Rotate,
-    /// Let another filter hold
+    /// Set the capture filter
     Filter {
-        /// pcap-filter(7); '' keeps every frame
+        /// A pcap-filter(7) expression; '' keeps every frame
         expression: String,
     },
-    /// Add or remove a rule in the NIC
+    /// Add or remove a hardware rule
     Rule {
-        /// Which of the two
+        /// Add or remove
         #[command(subcommand)]
         what: RuleCommand,
     },
-    /// Change what the WQs do with frames
+    /// Change the flags of the WQs
     WqFlags {
-        /// The NIC takes the customer VLAN tag off
+        /// The NIC removes the customer VLAN tag
         #[arg(long, value_name = "BOOL")]
         cvlan_stripping: Option<bool>,
         /// The NIC delivers the frame check sequence
         #[arg(long, value_name = "BOOL")]
         scatter_fcs: Option<bool>,
     },
-    /// Spread flows over the queues by other shares
+    /// Change the queues' shares of the flows
     Respread {
-        /// A share for each queue, 3,1 [default: by what each has received]
+        /// The share of each queue, such as 3,1 [default: by the load of each queue]
         #[arg(long, value_name = "N,N...", value_delimiter = ',')]
         weights: Vec<u32>,
     },
-    /// Log from another level on
+    /// Set the log level
     Log {
         /// error, warn, info, debug or trace
         level: String,
     },
     /// Read the configuration again
     Reload,
-    /// End the process in order
+    /// Stop the capture, complete the files and end the process
     Shutdown,
-    /// Print the JSON Schema of the messages; asks nobody
+    /// Print the JSON Schema of the messages, without contacting a service
     Schema,
 }
 
 /// `wqcap ctl rule`
 #[derive(Debug, Subcommand)]
 pub enum RuleCommand {
-    /// Add one
+    /// Add a rule
     Add {
-        /// Its fields, as a rule of the config has them: proto=udp dst_port=53
+        /// The fields of a [[rule]] of the config: proto=udp dst_port=53
         #[arg(required = true, value_name = "FIELD=VALUE")]
         fields: Vec<Setting>,
     },
-    /// Remove one
+    /// Remove a rule
     Remove {
-        /// Its id alone (id=dns), or its fields as they were added
+        /// The rule's id alone (id=dns), or all its fields
         #[arg(required = true, value_name = "FIELD=VALUE")]
         fields: Vec<Setting>,
     },
@@ -776,7 +776,7 @@ fn written(text: &str) -> Result<Size, String> {
     }
 }
 
-/// Seconds, with a fraction if need be, or a time with its unit.
+/// Seconds, optionally with a fraction, or a time with a unit.
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?,
