@@ -457,7 +457,12 @@ impl Capture {
         }
         capture.look_at_port();
         capture.is_back();
-        capture.port.let_in(plan)?;
+        if let Err(e) = capture.port.let_in(plan)
+            // A device that is lost meanwhile is read of as that of any capture under way, and what has come is kept.
+            && capture.port.ask().is_ok()
+        {
+            return Err(e);
+        }
         Ok(capture)
     }
 

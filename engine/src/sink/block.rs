@@ -217,7 +217,10 @@ pub struct BlockSink<E: Encoder> {
     file: u64,
     /// The stamp at which the open file is to be left.
     rotate_at: u64,
+    /// Of the open file.
     totals: Totals,
+    /// Frames that were lost between two files: the next one tells of them.
+    between: u64,
     /// The filter that the next record is to tell of, and the block it goes to: with no current one, it takes the slow
     /// way.
     note: Option<(String, Option<Block>)>,
@@ -251,6 +254,7 @@ impl<E: Encoder> BlockSink<E> {
             file: 0,
             rotate_at: u64::MAX,
             totals: Totals::default(),
+            between: 0,
             note: None,
             lost: 0,
             scratch: Vec::new(),
@@ -302,8 +306,11 @@ impl<E: Encoder> BlockSink<E> {
         let whose = (!self.all).then_some(self.queue);
         block.append(&self.encoder.header(whose));
         block.whole = block.len;
+        let lost = std::mem::take(&mut self.between);
         self.totals = Totals {
             first_ns: ns,
+            received: lost,
+            dropped: lost,
             ..Totals::default()
         };
         self.rotate_at = match self.rotation.period_ns {
@@ -455,8 +462,7 @@ impl<E: Encoder> BlockSink<E> {
             self.encode(queue, record, need);
         } else if !self.slow(queue, record, need) {
             self.lost += 1;
-            self.totals.received += 1;
-            self.totals.dropped += 1;
+            self.missed(1);
             return Verdict::DroppedStorage;
         }
         self.lost = 0;
@@ -479,8 +485,12 @@ impl<E: Encoder> BlockSink<E> {
 
     /// Frames that would have come here were lost on the way.
     pub(super) fn missed(&mut self, n: u64) {
-        self.totals.received += n;
-        self.totals.dropped += n;
+        if self.current.is_some() || matches!(self.note, Some((_, Some(_)))) {
+            self.totals.received += n;
+            self.totals.dropped += n;
+        } else {
+            self.between += n;
+        }
     }
 
     /// Sends what there is on its way, if a block is free to go on in.

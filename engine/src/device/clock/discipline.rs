@@ -231,9 +231,10 @@ impl Keeper {
         self.elapsed(&self.last, now) + drifted - passed
     }
 
-    /// What a rate may explain of that.
+    /// What a rate, and looks that were not sure, may explain of that.
     fn explained(&self, now: &Reading) -> i64 {
-        JUMP_NS + ahead(now.mono_ns, self.last.mono_ns) / 1000
+        let unsure = self.last.uncertainty_ns + now.uncertainty_ns;
+        JUMP_NS + ahead(now.mono_ns, self.last.mono_ns) / 1000 + unsure.cast_signed()
     }
 
     /// A clock that went back, or is where it cannot be yet. One that is behind may only have answered late.

@@ -10,13 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a counter is off by at least that stands still between two questions, in nanoseconds: it shows what it was a
-/// moment ago. A NIC's is another at each; a software NIC's stands from one of its rounds to the next.
+/// A look that is less sure is bettered at the start, in nanoseconds.
 const COARSE_NS: u64 = 10_000;
+/// A NIC's counter is another at each question. A software NIC's stands from one of its rounds to the next, and shows
+/// what it was a moment ago: it is read until it moves, for somewhat longer than such a NIC sleeps. One that does not
+/// move by then, since its thread has no CPU, tells nothing of now.
+const STILL_NS: u64 = 150_000;
+const UNKNOWN_NS: u64 = 1_000_000_000;
 
 /// Looks at the start, of which one should be sure, the time between them, and how long a counter that does not move
 /// is waited for: what stands still tells nothing of now.
-const FIRST_LOOKS: usize = 10;
+const FIRST_LOOKS: usize = 50;
 const MOMENT: Duration = Duration::from_millis(1);
 const STANDSTILL: Duration = Duration::from_secs(1);
 
@@ -63,20 +67,25 @@ impl<'a> Reader<'a> {
     /// The device cannot be asked for its clock.
     pub fn look(&self) -> Result<Reading, Error> {
         let info = self.info()?;
-        let first = monotonic_ns();
         let before = self.context.query_clock()?;
-        let asked = monotonic_ns();
-        let ticks = self.context.query_clock()?;
-        let answered = monotonic_ns();
-        Ok(if ticks == before {
-            let it = reading(ticks, info, first, answered);
-            Reading {
-                uncertainty_ns: it.uncertainty_ns.max(COARSE_NS),
-                ..it
+        let began = monotonic_ns();
+        // Before the last answer that was the same.
+        let mut still = began;
+        loop {
+            let asked = monotonic_ns();
+            let ticks = self.context.query_clock()?;
+            let answered = monotonic_ns();
+            if ticks != before {
+                return Ok(reading(ticks, info, still, answered));
             }
-        } else {
-            reading(ticks, info, asked, answered)
-        })
+            if answered - began > STILL_NS {
+                return Ok(Reading {
+                    uncertainty_ns: UNKNOWN_NS,
+                    ..reading(ticks, info, asked, answered)
+                });
+            }
+            still = asked;
+        }
     }
 
     /// Looks until one is sure, a few times with a moment in between; else the one that was answered soonest, which
