@@ -60,7 +60,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
             let Some(dead) = dead else { return false };
             state.queues.fail_receive_queues(dead);
         }
-        Effect::PortDown { for_ns } => {
+        Effect::PortDown { end } => {
             let Some(port) = state.ports.get_mut(at) else {
                 return true;
             };
@@ -68,12 +68,12 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
                 return false;
             }
             let number = port.number();
-            if let Some(change) = port.take_down(now_ns, for_ns) {
+            if let Some(change) = port.take_down(now_ns, end) {
                 state.notify(change, number);
             }
         }
-        Effect::DeviceFatal { for_ns } => {
-            state.die(for_ns);
+        Effect::DeviceFatal { end } => {
+            state.die(end);
             state.ports.iter_mut().for_each(Port::die);
             state.notify(LinkChange::Lost, 0);
         }

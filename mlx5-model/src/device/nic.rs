@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::process::{Errno, descriptors, thread};
-use crate::settings::{self, DeviceSettings, MAX_DEVICES};
+use crate::settings::{self, DeviceSettings, MAX_DEVICES, fault::End};
 
 use super::port::Port;
 use super::round;
@@ -24,6 +24,8 @@ use super::state::DeviceState;
 const SPIN: Duration = Duration::from_micros(50);
 /// The longest sleep: doorbells ring in memory, where nobody can wait for them.
 const MAX_SLEEP_NS: u64 = 100_000;
+/// The time between two checks for the file that ends a restart.
+const FILE_CHECK: Duration = Duration::from_millis(1);
 /// Rounds between two readings of the time while spinning.
 const SPIN_ROUNDS: u32 = 16;
 
@@ -116,9 +118,9 @@ impl Device {
                 return;
             }
             let work = round::run(&mut state);
-            if let Some(ns) = state.start_restart() {
+            if let Some(end) = state.start_restart() {
                 drop(state);
-                self.restart(ns);
+                self.restart(end);
                 continue;
             }
             let wait = (work == 0).then(|| Wait::new(&state));
@@ -141,12 +143,20 @@ impl Device {
         }
     }
 
-    /// Hides the device while its driver restarts, for `ns`.
-    fn restart(&'static self, ns: u64) {
+    /// Hides the device while its driver restarts.
+    fn restart(&'static self, end: End) {
         let name = &self.settings.name;
         (self.set_presence)(self.index, name, false);
         let finish = move || {
-            std::thread::sleep(Duration::from_nanos(ns));
+            match end {
+                End::Never => return,
+                End::AfterNs(ns) => std::thread::sleep(Duration::from_nanos(ns)),
+                End::File(path) => {
+                    while !path.exists() {
+                        std::thread::sleep(FILE_CHECK);
+                    }
+                }
+            }
             self.lock().finish_restart();
             (self.set_presence)(self.index, name, true);
         };

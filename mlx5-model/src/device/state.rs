@@ -12,7 +12,7 @@ use wqcap_rss::{RssKey, Toeplitz};
 
 use crate::handles::{ContextId, Index, LIMIT, ObjectKind, Slab};
 use crate::process::Errno;
-use crate::settings::DeviceSettings;
+use crate::settings::{DeviceSettings, fault::End};
 use crate::steering::Destination;
 
 use super::clock::Clock;
@@ -70,8 +70,8 @@ enum Health {
     Alive,
     /// It does nothing any more; its objects can only be destroyed.
     Dead {
-        /// How long its driver will take to restart it; `None`: it stays dead.
-        restart_ns: Option<u64>,
+        /// When its driver will have restarted it.
+        restarted: End,
     },
     /// Its driver restarts it: nobody can open it.
     Restarting,
@@ -200,27 +200,27 @@ impl DeviceState {
         self.health == Health::Restarting
     }
 
-    /// The device dies. If `restart_ns` is set, its driver takes so long to restart it.
-    pub fn die(&mut self, restart_ns: Option<u64>) {
-        self.health = Health::Dead { restart_ns };
+    /// The device dies, until its driver has restarted it.
+    pub fn die(&mut self, restarted: End) {
+        self.health = Health::Dead { restarted };
     }
 
     /// If the driver is to restart the device: closes every context, which the kernel calls to disassociate them, and
-    /// returns how long the restart takes. The wires stay.
-    pub fn start_restart(&mut self) -> Option<u64> {
-        let Health::Dead {
-            restart_ns: Some(ns),
-        } = self.health
-        else {
+    /// returns when the restart ends. The wires stay.
+    pub fn start_restart(&mut self) -> Option<End> {
+        let Health::Dead { restarted } = self.health else {
             return None;
         };
+        if restarted == End::Never {
+            return None;
+        }
         self.health = Health::Restarting;
         self.ports.iter_mut().for_each(Port::keep_wire);
         let contexts: Vec<_> = self.contexts.keys().copied().collect();
         for context in contexts {
             self.close_context(context);
         }
-        Some(ns)
+        Some(restarted)
     }
 
     /// The driver has restarted the device.

@@ -2,6 +2,8 @@
 //!
 //! Imports `fault` and, of `wire`, what a wire is.
 
+use std::path::PathBuf;
+
 use crate::wire::WireSpec;
 
 use super::fault::Fault;
@@ -72,6 +74,8 @@ pub struct PortSettings {
     pub mtu: u32,
     /// Whether the link is up at the start.
     pub link_up: bool,
+    /// A wire that plays by itself begins when this file exists.
+    pub gate: Option<PathBuf>,
     /// A virtual netdev's port name on an e-switch in switchdev mode.
     pub eswitch_port: Option<String>,
     /// The bond that a virtual netdev belongs to.

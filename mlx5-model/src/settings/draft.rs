@@ -1,5 +1,7 @@
 //! Settings of devices and ports while keys are applied, and their completion by defaults.
 
+use std::path::PathBuf;
+
 use crate::wire::WireSpec;
 
 use super::device::{DeviceCaps, DeviceSettings, DeviceTopology, PortSettings};
@@ -15,6 +17,7 @@ pub struct PortDraft {
     pub netdev: Option<String>,
     pub mtu: Option<u32>,
     pub link_up: Option<bool>,
+    pub gate: Option<PathBuf>,
     pub eswitch_port: Option<String>,
     pub bond: Option<String>,
 }
@@ -102,6 +105,7 @@ impl PortDraft {
             ifname: named.unwrap_or_else(|| format!("mlx5_{device}p{port}")),
             netdev: real,
             link_up: self.link_up.unwrap_or(true),
+            gate: self.gate,
             eswitch_port: self.eswitch_port,
             bond: self.bond,
         })

@@ -3,6 +3,7 @@
 //! Imports nothing of the model. Invariant: what parses can be injected into any device that has the port it names.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::str::FromStr;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -38,13 +39,13 @@ pub enum Effect {
     },
     /// The link goes down.
     PortDown {
-        /// How long; `None`: for good.
-        for_ns: Option<u64>,
+        /// When it comes up again.
+        end: End,
     },
     /// The device dies.
     DeviceFatal {
-        /// When its driver has restarted it; `None`: never.
-        for_ns: Option<u64>,
+        /// When its driver has restarted it.
+        end: End,
     },
     /// Each frame takes longer to get to memory.
     SlowPci {
@@ -65,6 +66,16 @@ pub enum Effect {
     },
 }
 
+/// When a fault ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Never,
+    /// After this many nanoseconds.
+    AfterNs(u64),
+    /// When this file exists.
+    File(&'static Path),
+}
+
 /// When it happens, counted on its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
@@ -72,6 +83,8 @@ pub enum Trigger {
     Frames(u64),
     /// This many nanoseconds after the first rule.
     Ns(u64),
+    /// When this file exists.
+    File(&'static Path),
 }
 
 /// One fault.
@@ -89,6 +102,7 @@ impl Fault {
         match self.trigger {
             Trigger::Frames(after) => frames >= after,
             Trigger::Ns(after) => since_rule_ns.is_some_and(|ns| ns >= after),
+            Trigger::File(path) => path.exists(),
         }
     }
 }
@@ -102,15 +116,16 @@ pub fn parse(value: &str) -> Result<Vec<Fault>, String> {
 }
 
 fn parse_one(text: &str) -> Result<Fault, String> {
-    let (what, when) = text
-        .rsplit_once('@')
-        .ok_or_else(|| format!("\"{text}\" has no trigger; append @frames=N or @ms=N"))?;
+    let (what, when) = text.rsplit_once('@').ok_or_else(|| {
+        format!("\"{text}\" has no trigger; append @frames=N, @ms=N or @file=PATH")
+    })?;
     let trigger = match when.split_once('=') {
         Some(("frames", count)) => Trigger::Frames(number("frames", count, 0, u64::MAX)?),
         Some(("ms", ms)) => Trigger::Ns(number("ms", ms, 0, MAX_MS)? * NS_PER_MS),
+        Some(("file", path)) => Trigger::File(static_path(path)),
         _ => {
             return Err(format!(
-                "\"@{when}\" is not a trigger; write @frames=N or @ms=N"
+                "\"@{when}\" is not a trigger; write @frames=N, @ms=N or @file=PATH"
             ));
         }
     };
@@ -132,10 +147,10 @@ fn parse_one(text: &str) -> Result<Fault, String> {
             queue: options.queue()?,
         },
         "port_down" => Effect::PortDown {
-            for_ns: options.duration()?,
+            end: options.end()?,
         },
         "device_fatal" => Effect::DeviceFatal {
-            for_ns: options.duration()?,
+            end: options.end()?,
         },
         "slow_pci" => Effect::SlowPci {
             ns: options.required("ns", 1, MAX_NS)?,
@@ -160,6 +175,11 @@ fn parse_one(text: &str) -> Result<Fault, String> {
         port,
         trigger,
     })
+}
+
+/// Settings are parsed once and used until the process ends.
+fn static_path(text: &str) -> &'static Path {
+    Path::new(Box::leak(Box::<str>::from(text)))
 }
 
 fn number<T: FromStr + PartialOrd + Display>(
@@ -229,11 +249,22 @@ impl<'a> Options<'a> {
         Ok(self.take("for", 1, MAX_MS)?.map(|ms: u64| ms * NS_PER_MS))
     }
 
+    fn end(&mut self) -> Result<End, String> {
+        let file = self.given.iter().position(|(given, _)| *given == "until");
+        let file = file.map(|at| static_path(self.given.remove(at).1));
+        match (self.duration()?, file) {
+            (None, None) => Ok(End::Never),
+            (Some(ns), None) => Ok(End::AfterNs(ns)),
+            (None, Some(path)) => Ok(End::File(path)),
+            (Some(_), Some(_)) => Err(format!("{} takes for or until, not both", self.kind)),
+        }
+    }
+
     fn finish(self) -> Result<(), String> {
         match self.given.first() {
             None => Ok(()),
             Some((name, _)) => Err(format!(
-                "{} does not take {name}, or takes it once; wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down, device_fatal and clock_busy take for, slow_pci takes ns and for, clock_jump takes ns, and all take port",
+                "{} does not take {name}, or takes it once; wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down and device_fatal take for or until, clock_busy takes for, slow_pci takes ns and for, clock_jump takes ns, and all take port",
                 self.kind
             )),
         }
@@ -270,7 +301,7 @@ mod tests {
                 "port_down:for=5@frames=7",
                 fault(
                     Effect::PortDown {
-                        for_ns: Some(5_000_000),
+                        end: End::AfterNs(5_000_000),
                     },
                     1,
                     frames,
@@ -278,17 +309,27 @@ mod tests {
             ),
             (
                 "port_down@ms=3",
-                fault(Effect::PortDown { for_ns: None }, 1, ms),
+                fault(Effect::PortDown { end: End::Never }, 1, ms),
+            ),
+            (
+                "port_down:until=/tmp/up@file=/tmp/down",
+                fault(
+                    Effect::PortDown {
+                        end: End::File(Path::new("/tmp/up")),
+                    },
+                    1,
+                    Trigger::File(Path::new("/tmp/down")),
+                ),
             ),
             (
                 "device_fatal@frames=7",
-                fault(Effect::DeviceFatal { for_ns: None }, 1, frames),
+                fault(Effect::DeviceFatal { end: End::Never }, 1, frames),
             ),
             (
                 "device_fatal:for=5@ms=3",
                 fault(
                     Effect::DeviceFatal {
-                        for_ns: Some(5_000_000),
+                        end: End::AfterNs(5_000_000),
                     },
                     1,
                     ms,
@@ -351,6 +392,8 @@ mod tests {
                 "port=3 is not a number from 1 to 2",
             ),
             ("port_down:for=0@ms=1", "for=0"),
+            ("port_down:for=1,until=a@ms=1", "for or until, not both"),
+            ("wq_fatal:until=a@ms=1", "wq_fatal does not take until"),
             ("slow_pci@ms=1", "slow_pci requires ns=N"),
             ("slow_pci:ns=0@ms=1", "ns=0"),
             ("clock_jump@ms=1", "clock_jump requires ns=N"),
@@ -360,5 +403,19 @@ mod tests {
             let error = parse(text).expect_err(text);
             assert!(error.contains(says), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_file_makes_a_fault_due() {
+        let name = format!("mlx5-model-fault-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let text = format!("wq_fatal@file={}", path.display());
+        let [fault] = parse(&text).expect("good")[..] else {
+            panic!("one fault");
+        };
+        assert!(!fault.is_due(9, Some(9)));
+        std::fs::write(&path, "").expect("room");
+        assert!(fault.is_due(0, None));
+        std::fs::remove_file(&path).expect("there");
     }
 }

@@ -137,7 +137,7 @@ keys! {
     Device max_srq_sge: "1 to 31"; default "31";
         "maximum number of SGEs in an SRQ's WR";
         |device, value| device.caps.max_srq_sge = within(value, 1, 31)?;
-    Device fault: "KIND[:k=v,...]@frames=N or @ms=N; several separated by ;"; default "none";
+    Device fault: "KIND[:k=v,...]@frames=N, @ms=N or @file=PATH; several separated by ;"; default "none";
         "what goes wrong on the device, and when: see Faults";
         |device, value| device.faults = fault::parse(value)?;
     Port wire: "a wire"; default "from MLX5_MODEL_WIRES";
@@ -167,6 +167,9 @@ keys! {
     Port link_up: "true, false"; default "true";
         "whether the link is up at the start";
         |port, value| port.link_up = Some(boolean(value)?);
+    Port gate: "a file's path"; default "none";
+        "a wire that plays by itself begins when this file exists";
+        |port, value| port.gate = Some(value.into());
 }
 
 /// The table of keys as text, for an unknown one.

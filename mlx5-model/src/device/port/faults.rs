@@ -1,15 +1,27 @@
 //! Faults in effect on a port: a link that is down, frames that take longer to reach memory.
 //!
-//! Imports nothing of the model. Invariant: the budget of a burst is [`BURST`] unless a fault in effect, or one to come,
+//! Imports the settings' faults. Invariant: the budget of a burst is [`BURST`] unless a fault in effect, or one to come,
 //! limits it.
+
+use crate::settings::fault::End;
 
 /// The most frames that a port takes from its wire before the device is let go.
 pub const BURST: usize = 64;
 
 /// A link that is down.
 struct Outage {
-    /// `None`: for good.
-    until_ns: Option<u64>,
+    since_ns: u64,
+    end: End,
+}
+
+impl Outage {
+    fn is_over(&self, now_ns: u64) -> bool {
+        match self.end {
+            End::Never => false,
+            End::AfterNs(ns) => now_ns.saturating_sub(self.since_ns) >= ns,
+            End::File(path) => path.exists(),
+        }
+    }
 }
 
 /// Frames that take longer.
@@ -39,10 +51,6 @@ impl Default for PortFaults {
     }
 }
 
-fn end_ns(now_ns: u64, for_ns: Option<u64>) -> Option<u64> {
-    for_ns.map(|ns| now_ns.saturating_add(ns))
-}
-
 impl PortFaults {
     /// Whether a fault has taken the link down.
     pub fn has_outage(&self) -> bool {
@@ -55,9 +63,10 @@ impl PortFaults {
     }
 
     /// The link goes down.
-    pub fn start_outage(&mut self, now_ns: u64, for_ns: Option<u64>) {
+    pub fn start_outage(&mut self, now_ns: u64, end: End) {
         self.outage = Some(Outage {
-            until_ns: end_ns(now_ns, for_ns),
+            since_ns: now_ns,
+            end,
         });
     }
 
@@ -65,7 +74,7 @@ impl PortFaults {
     pub fn slow_down(&mut self, now_ns: u64, received: u64, ns: u64, for_ns: Option<u64>) {
         self.slow = Some(Slow {
             ns: ns.max(1),
-            until_ns: end_ns(now_ns, for_ns),
+            until_ns: for_ns.map(|ns| now_ns.saturating_add(ns)),
             busy_ns: now_ns,
             received,
         });
@@ -73,8 +82,8 @@ impl PortFaults {
 
     /// Ends an outage whose time is over; returns whether it did.
     pub fn end_outage(&mut self, now_ns: u64) -> bool {
-        let until = self.outage.as_ref().and_then(|outage| outage.until_ns);
-        let over = until.is_some_and(|until| now_ns >= until);
+        let outage = self.outage.as_ref();
+        let over = outage.is_some_and(|outage| outage.is_over(now_ns));
         if over {
             self.outage = None;
         }

@@ -7,9 +7,10 @@ mod faults;
 
 use std::fmt::Display;
 use std::io::Write;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::settings::PortSettings;
+use crate::settings::{PortSettings, fault::End};
 use crate::steering::{Steering, Targets};
 use crate::wire::{Delivery, Direction, Receiver, Wire, WireState};
 
@@ -25,6 +26,9 @@ const MAX_LOST_BURSTS: usize = 1 << 12;
 /// How long a rule set has to stay unchanged before a lossless wire gives up frames that match no rule:
 /// programs install their rules one after the other.
 const SETTLED_NS: u64 = 500_000_000;
+/// How many rounds of the NIC's thread it also takes: on a busy machine a program may not get to its next rule in that
+/// time, but then the NIC's thread does not get to its rounds either.
+const SETTLED_ROUNDS: u32 = 30_000;
 /// How often a wire is asked how many frames it lost.
 const DROPPED_NS: u64 = 20_000_000;
 
@@ -60,6 +64,7 @@ pub struct Port {
     /// Its rules.
     pub steering: Steering,
     rules_changed_ns: u64,
+    rounds_since_rules: u32,
     held_since: Option<u64>,
     last_stamp: u64,
     targets: Targets,
@@ -72,6 +77,8 @@ pub struct Port {
     faults: PortFaults,
     /// The wire stays plugged in while nobody has the device open.
     keeps_wire: bool,
+    /// A file that a playback wire waits for.
+    gate: Option<&'static Path>,
 }
 
 impl Port {
@@ -86,6 +93,7 @@ impl Port {
             up: settings.link_up,
             steering: Steering::new(settings.mac),
             rules_changed_ns: 0,
+            rounds_since_rules: 0,
             held_since: None,
             last_stamp: 0,
             targets: Targets::default(),
@@ -96,6 +104,7 @@ impl Port {
             first_rule_ns: None,
             faults: PortFaults::default(),
             keeps_wire: false,
+            gate: settings.gate.as_deref(),
         }
     }
 
@@ -186,6 +195,7 @@ impl Port {
     /// To be called after a change of the rules.
     pub fn rules_changed(&mut self, now_ns: u64) {
         self.rules_changed_ns = now_ns;
+        self.rounds_since_rules = 0;
         if !self.steering.is_empty() {
             self.first_rule_ns.get_or_insert(now_ns);
         }
@@ -194,9 +204,9 @@ impl Port {
         }
     }
 
-    /// Whether the wire plays by itself and has no listener yet.
-    fn waits_for_rules(&self) -> bool {
-        self.settings.wire.is_playback() && self.steering.is_empty()
+    /// Whether the wire plays by itself, and has no listener yet or waits for its gate.
+    fn waits_to_play(&self) -> bool {
+        self.settings.wire.is_playback() && (self.steering.is_empty() || self.gate.is_some())
     }
 
     /// A descriptor that becomes readable when the wire has a frame.
@@ -233,11 +243,11 @@ impl Port {
     }
 
     /// Takes the link down. A link that is down already stays so.
-    pub fn take_down(&mut self, now_ns: u64, for_ns: Option<u64>) -> Option<LinkChange> {
+    pub fn take_down(&mut self, now_ns: u64, end: End) -> Option<LinkChange> {
         if !self.up {
             return None;
         }
-        self.faults.start_outage(now_ns, for_ns);
+        self.faults.start_outage(now_ns, end);
         self.set_up(false);
         Some(LinkChange::Down)
     }
@@ -277,7 +287,7 @@ impl Port {
 
     /// Whether the wire loses its frames because the link is down.
     fn is_draining(&self) -> bool {
-        self.faults.has_outage() && !self.settings.wire.lossless() && !self.waits_for_rules()
+        self.faults.has_outage() && !self.settings.wire.lossless() && !self.waits_to_play()
     }
 
     /// Drops what the wire has, `bursts` bursts of it at most.
@@ -298,13 +308,16 @@ impl Port {
 
     /// Delivers one burst of what the wire has. Returns the number of frames taken.
     pub fn receive(&mut self, queues: &mut Queues, now: Now) -> usize {
-        if !self.up || self.waits_for_rules() {
+        self.gate = self.gate.filter(|path| !path.exists());
+        if !self.up || self.waits_to_play() {
             return 0;
         }
         let Some(wire) = &mut self.wire else { return 0 };
+        self.rounds_since_rules = self.rounds_since_rules.saturating_add(1);
         let policy = HoldPolicy {
             lossless: self.settings.wire.lossless(),
-            settled: now.ns.saturating_sub(self.rules_changed_ns) >= SETTLED_NS,
+            settled: now.ns.saturating_sub(self.rules_changed_ns) >= SETTLED_NS
+                && self.rounds_since_rules >= SETTLED_ROUNDS,
             held_since: self.held_since,
         };
         // Each frame has a time of its own, as on a wire. They count up to now, not beyond: no
