@@ -39,8 +39,8 @@ use wqcap_engine::{
 const DEPTH: u32 = 1024;
 /// Frames that are sent at once: at 64 bytes and 100 Gbit/s, 0.2 us apart from an even pace.
 const BURST: usize = 32;
-/// Nothing has come for so long: nothing will.
-const QUIET: Duration = Duration::from_millis(200);
+/// Nothing has come for so long: nothing will. Waited for only where something is missing that no counter tells of.
+const QUIET: Duration = Duration::from_secs(1);
 /// Bytes on the wire beside a frame: preamble, FCS, gap (IEEE 802.3, clause 4).
 const OVERHEAD: u64 = 24;
 /// Until the last probe must have come.
@@ -215,13 +215,8 @@ fn trial(
         thread::yield_now();
     }
     let took = began.elapsed();
-    let received = settled(&mut capture);
-    let after = capture.snapshot();
+    let (received, out_of_buffer) = settled(&mut capture, &before, sent);
     drop(capture.finish());
-    let lost_there = |at: &Snapshot| match at.nic.get("out_of_buffer") {
-        Some(Counter::Value(n)) => *n,
-        _ => 0,
-    };
     Ok(Trial {
         wanted,
         sent_per_s: sent as f64 / took.as_secs_f64(),
@@ -229,20 +224,25 @@ fn trial(
         received,
         // Others may send to the port too.
         lost: sent.saturating_sub(received),
-        out_of_buffer: lost_there(&after) - lost_there(&before),
+        out_of_buffer,
     })
 }
 
-/// What has been received when nothing more comes.
-fn settled(capture: &mut Capture) -> u64 {
-    let received = |capture: &Capture| -> u64 {
-        let now = capture.snapshot();
-        now.queues.iter().map(|it| it.received).sum()
+/// What has been received of `sent` frames, and what found no WR, once that is all of them or nothing more comes.
+fn settled(capture: &mut Capture, before: &Snapshot, sent: u64) -> (u64, u64) {
+    let without_wr = |at: &Snapshot| match at.nic.get("out_of_buffer") {
+        Some(Counter::Value(n)) => *n,
+        _ => 0,
     };
-    let (mut last, mut since) = (received(capture), Instant::now());
-    while since.elapsed() < QUIET {
+    let count = |capture: &Capture| -> (u64, u64) {
+        let now = capture.snapshot();
+        let received = now.queues.iter().map(|it| it.received).sum();
+        (received, without_wr(&now) - without_wr(before))
+    };
+    let (mut last, mut since) = (count(capture), Instant::now());
+    while last.0 + last.1 < sent && since.elapsed() < QUIET {
         let _ = capture.wait(Instant::now() + Duration::from_millis(5));
-        let now = received(capture);
+        let now = count(capture);
         if now != last {
             (last, since) = (now, Instant::now());
         }
@@ -256,6 +256,7 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
     let mut capture = Capture::start_with(plan, Limits::default(), |_| Stamps {
         seen: Arc::clone(&stamps),
     })?;
+    let before = capture.snapshot();
     let mut sent_at = Vec::new();
     for number in 0..probes {
         let deadline = Instant::now() + PATIENCE;
@@ -268,7 +269,7 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
         let _ = sender.send(1)?;
         let _ = capture.wait(Instant::now() + Duration::from_micros(500));
     }
-    let _ = settled(&mut capture);
+    let _ = settled(&mut capture, &before, u64::from(probes));
     drop(capture.finish());
     let stamps = stamps.lock().map_or_else(|_| Vec::new(), |it| it.clone());
     let mut ages: Vec<i64> = stamps
