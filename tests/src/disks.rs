@@ -1,7 +1,10 @@
 //! Disks that come to harm: an ext4 file system in a file, whose power can be cut, a small one in memory, and one by
 //! FUSE that stalls and fails when told to. All go with their owner.
 
-use crate::{Dir, Program, process};
+use crate::{
+    Dir, Program,
+    process::{self, HANG, TICK},
+};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     Generation, INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -94,7 +97,7 @@ impl Image {
     /// # Panics
     /// When it cannot be mounted.
     pub fn restart(&self) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + HANG;
         loop {
             let done = Program::new("umount").arg(&self.mount).run();
             if done.status.success() {
@@ -102,7 +105,7 @@ impl Image {
             }
             // The kernel may hold a dead writer's files until its last writes have ended.
             assert!(Instant::now() < deadline, "{done}");
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(TICK);
         }
         self.plug().expect("was mounted before");
     }

@@ -1,27 +1,38 @@
 //! DuckDB, from PyPI: a reader of Parquet that shares no code with the writer.
 
-use crate::{Program, binaries};
+use crate::{Program, Running, binaries};
 use serde_json::Value;
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Mutex, OnceLock, PoisonError},
+};
 
 /// What is installed; a newer one is taken on purpose, not by chance.
 const VERSION: &str = "2.0.0";
 
-/// Prints a query's rows as JSON; times, which JSON lacks, become text.
-const QUERY: &str = "\
+/// Answers each line, a query as JSON, by its rows as JSON; times, which JSON lacks, become text.
+const SESSION: &str = "\
 import duckdb, json, sys
-rows = duckdb.sql(sys.argv[1]).fetchall()
-print(json.dumps(rows, default=str))
+for line in sys.stdin:
+    rows = duckdb.sql(json.loads(line)).fetchall()
+    print(json.dumps(rows, default=str), flush=True)
 ";
 
 /// DuckDB, ready for queries.
-#[derive(Debug)]
 pub struct Duckdb {
-    packages: PathBuf,
+    /// One process for all queries: to start it takes far longer than any of them.
+    session: Mutex<Session>,
+}
+
+struct Session {
+    python: Running,
+    /// Lines that it has printed.
+    lines: usize,
 }
 
 impl Duckdb {
-    /// Finds it, or installs it beside the binaries, once.
+    /// Finds it, or installs it beside the binaries, once, and starts it.
     ///
     /// # Errors
     /// There is no pip, or no way to PyPI: a reason to skip.
@@ -29,35 +40,16 @@ impl Duckdb {
     /// # Panics
     /// When what has been installed cannot be put in its place.
     pub fn install() -> Result<Self, String> {
-        let target = binaries::profile_dir();
-        let packages = target.join(format!("duckdb-{VERSION}"));
-        if packages.is_dir() {
-            return Ok(Self { packages });
-        }
-        // In a folder of its own at first: half an installation must not be taken for one.
-        let fresh = tempfile::Builder::new()
-            .prefix("duckdb-")
-            .tempdir_in(&target)
-            .expect("the target folder can be written to");
-        let done = Program::new("python3")
-            .args(["-m", "pip", "install", "--quiet", "--no-input"])
-            .args(["--disable-pip-version-check", "--retries=1", "--timeout=20"])
-            .arg("--only-binary=:all:")
-            .arg("--target")
-            .arg(fresh.path())
-            .arg(format!("duckdb=={VERSION}"))
-            .timeout(Duration::from_secs(120))
-            .run();
-        if !done.status.success() {
-            let last = done.stderr.trim().lines().last().unwrap_or_default();
-            return Err(format!(
-                "DuckDB {VERSION} cannot be installed from PyPI: {last}"
-            ));
-        }
-        if let Err(e) = fs::rename(fresh.path(), &packages) {
-            assert!(packages.is_dir(), "{}: {e}", packages.display());
-        }
-        Ok(Self { packages })
+        static PACKAGES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+        let packages = PACKAGES.get_or_init(installed).clone()?;
+        let python = Program::new("python3")
+            .args(["-c", SESSION])
+            .env("PYTHONPATH", &packages)
+            .env("TZ", "UTC")
+            .told()
+            .start();
+        let session = Mutex::new(Session { python, lines: 0 });
+        Ok(Self { session })
     }
 
     /// The rows of a query, an array each.
@@ -67,12 +59,45 @@ impl Duckdb {
     #[must_use]
     #[track_caller]
     pub fn query(&self, sql: &str) -> Vec<Vec<Value>> {
-        let done = Program::new("python3")
-            .args(["-c", QUERY, sql])
-            .env("PYTHONPATH", &self.packages)
-            .env("TZ", "UTC")
-            .run()
-            .expect(0);
-        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let Session { python, lines } = &mut *session;
+        python.tell(&Value::from(sql).to_string());
+        *lines += 1;
+        python.until(sql, |it| it.stdout().matches('\n').count() >= *lines);
+        let said = python.stdout();
+        let answer = said.lines().last().expect("waited for");
+        serde_json::from_str(answer).unwrap_or_else(|e| panic!("{sql}: {e}: {answer}"))
     }
+}
+
+/// Where it is installed, or why it cannot be.
+fn installed() -> Result<PathBuf, String> {
+    let target = binaries::profile_dir();
+    let packages = target.join(format!("duckdb-{VERSION}"));
+    if packages.is_dir() {
+        return Ok(packages);
+    }
+    // In a folder of its own at first: half an installation must not be taken for one.
+    let fresh = tempfile::Builder::new()
+        .prefix("duckdb-")
+        .tempdir_in(&target)
+        .expect("the target folder can be written to");
+    let done = Program::new("python3")
+        .args(["-m", "pip", "install", "--quiet", "--no-input"])
+        .args(["--disable-pip-version-check", "--retries=1", "--timeout=20"])
+        .arg("--only-binary=:all:")
+        .arg("--target")
+        .arg(fresh.path())
+        .arg(format!("duckdb=={VERSION}"))
+        .run();
+    if !done.status.success() {
+        let last = done.stderr.trim().lines().last().unwrap_or_default();
+        return Err(format!(
+            "DuckDB {VERSION} cannot be installed from PyPI: {last}"
+        ));
+    }
+    if let Err(e) = fs::rename(fresh.path(), &packages) {
+        assert!(packages.is_dir(), "{}: {e}", packages.display());
+    }
+    Ok(packages)
 }

@@ -17,10 +17,10 @@ use pcap_file::{
         },
     },
 };
-use std::{fs, path::Path, process::Command};
+use std::{fmt, fs, path::Path, process::Command};
 
 /// One record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Record {
     /// Nanoseconds since 1970.
     pub ts: u64,
@@ -30,6 +30,20 @@ pub struct Record {
     pub len: u32,
     /// The bytes.
     pub bytes: Vec<u8>,
+}
+
+/// Its first bytes alone: a failure may show many.
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            ts,
+            caplen,
+            len,
+            bytes,
+        } = self;
+        let first = &bytes[..bytes.len().min(32)];
+        write!(f, "{caplen} of {len} bytes at {ts}: {first:02x?}")
+    }
 }
 
 impl Record {

@@ -10,6 +10,8 @@
 //! | [`process`] | children that end: deadlines, signals by own pid, output kept |
 //! | [`wqcap`] | the `wqcap run` and `wqcap model` command lines, and a finished run with its files |
 //! | [`ledger`] | the summary, typed, and the sums every run must show |
+//! | [`ctl`] | the control socket of a capture under way: questions, orders, and waiting for what the answers tell |
+//! | [`compare`] | comparing much, and telling the first difference alone |
 //! | [`files`] | capture files in and out, as plain records |
 //! | [`filters`] | expressions that filters are tested with |
 //! | [`frames`] | frames made by hand, with a sequence number where a test needs one |
@@ -25,11 +27,14 @@
 //! | [`skip!`] | leaving a test out, aloud |
 //!
 //! Invariants: no child outlives its test; a signal goes only to a pid that the test itself started; a test that
-//! cannot run says so through [`skip!`] and never merely returns.
+//! cannot run says so through [`skip!`] and never merely returns; a test waits for an event (a line of the log, an
+//! answer, a counter, a file) and never for a time; what a failure prints fits a screen.
 
 pub mod binaries;
 pub mod captures;
 pub mod clients;
+pub mod compare;
+pub mod ctl;
 pub mod dir;
 pub mod disks;
 pub mod duckdb;

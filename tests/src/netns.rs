@@ -10,7 +10,6 @@ use std::{
         Once,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
 };
 
 /// The interface's name, at either end.
@@ -133,24 +132,24 @@ impl Drop for Namespace {
 }
 
 fn ip(args: &[&str]) -> Result<(), String> {
-    let done = Program::new("ip")
-        .args(args)
-        .timeout(Duration::from_secs(20))
-        .run();
+    let done = Program::new("ip").args(args).run();
     if done.status.success() {
         return Ok(());
     }
     Err(format!("ip {}: {}", args.join(" "), done.stderr.trim()))
 }
 
-/// Removes the namespaces of test processes that are no more.
+/// Removes the namespaces of test processes that are no more. Before this process makes any.
 fn sweep() {
     let Ok(entries) = std::fs::read_dir("/run/netns") else {
         return;
     };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if owner(&name).is_some_and(|pid| !PathBuf::from(format!("/proc/{pid}")).exists()) {
+        // One of this process's own number is of an earlier process that had it: this one has none yet.
+        let is_left =
+            |pid| pid == std::process::id() || !PathBuf::from(format!("/proc/{pid}")).exists();
+        if owner(&name).is_some_and(is_left) {
             let _ = ip(&["netns", "del", &name]);
         }
     }

@@ -55,8 +55,20 @@ impl ForAll {
     /// When there is no room for it.
     pub fn bring(&self, file: &Path) -> PathBuf {
         let copy = self.dir.join(file.file_name().expect("a file has a name"));
-        fs::copy(file, &copy).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        copy_program(file, &copy);
         copy
+    }
+}
+
+/// Copies a program, with its permissions: by another name for the same file, or in a process of its own. A child of
+/// another test that is just being started has for a moment all descriptors of this process, and what is open for
+/// writing anywhere cannot be executed (ETXTBSY).
+///
+/// # Panics
+/// When there is no room for it.
+pub fn copy_program(file: &Path, copy: &Path) {
+    if fs::hard_link(file, copy).is_err() {
+        let _ = Program::new("cp").arg(file).arg(copy).run().expect(0);
     }
 }
 

@@ -1,23 +1,32 @@
 //! Children that end.
 //!
-//! Every child has a deadline, after which it is killed and the test fails with all that the child has printed.
+//! Every child has a deadline, after which it is killed and the test fails with what the child has printed. Deadlines
+//! bound hangs and order nothing: a test waits for an event, however long a busy machine takes to bring it about.
 //! Children are started through `setpriv --pdeathsig KILL`, so that they go with the test even when that is killed.
 
-use rustix::process::{Pid, Signal, kill_process};
+use crate::compare::excerpt;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    fs::{OFlags, fcntl_setfl},
+    process::{Pid, Signal, kill_process},
+};
 use std::{
     ffi::{OsStr, OsString},
     fmt,
-    io::Read,
-    os::unix::process::ExitStatusExt,
+    fs::File,
+    io::{ErrorKind, Read, Write},
+    os::{fd::OwnedFd, unix::process::ExitStatusExt},
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, Mutex, PoisonError},
-    thread::{self, JoinHandle},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
 /// How often a wait looks.
-const TICK: Duration = Duration::from_millis(2);
+pub const TICK: Duration = Duration::from_millis(2);
+/// What takes longer is taken for a hang, on the slowest machine too.
+pub const HANG: Duration = Duration::from_secs(300);
 
 /// Whether this process may do what only root may: become another user, take and give capabilities.
 #[must_use]
@@ -33,18 +42,20 @@ pub struct Program {
     argv: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     cwd: Option<std::path::PathBuf>,
+    is_told: bool,
     timeout: Duration,
 }
 
 impl Program {
-    /// The program `name`, with a deadline of 60 s.
+    /// The program `name`, with a deadline of [`HANG`].
     pub fn new(name: impl AsRef<OsStr>) -> Self {
         Self {
             wrappers: Vec::new(),
             argv: vec![name.as_ref().to_owned()],
             env: Vec::new(),
             cwd: None,
-            timeout: Duration::from_secs(60),
+            is_told: false,
+            timeout: HANG,
         }
     }
 
@@ -90,6 +101,13 @@ impl Program {
         self
     }
 
+    /// Its standard input is what [`Running::tell`] writes, in place of nothing.
+    #[must_use]
+    pub fn told(mut self) -> Self {
+        self.is_told = true;
+        self
+    }
+
     /// Another deadline, counted from the start.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -114,14 +132,19 @@ impl Program {
         if let Some(dir) = &self.cwd {
             command.current_dir(dir);
         }
+        let stdin = if self.is_told {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        };
         command
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let started = Instant::now();
         let mut child = command.spawn().unwrap_or_else(|e| panic!("{self}: {e}"));
-        let stdout = Collected::of(child.stdout.take().expect("piped"));
-        let stderr = Collected::of(child.stderr.take().expect("piped"));
+        let stdout = Collected::of(child.stdout.take().expect("piped").into());
+        let stderr = Collected::of(child.stderr.take().expect("piped").into());
         Running {
             name: self.to_string(),
             child,
@@ -137,6 +160,7 @@ impl Program {
     /// # Panics
     /// When it cannot be started, or has not ended at its deadline.
     #[must_use]
+    #[track_caller]
     pub fn run(&self) -> Done {
         self.start().wait()
     }
@@ -155,37 +179,68 @@ impl fmt::Display for Program {
 }
 
 /// What a pipe has carried so far.
-struct Collected {
-    bytes: Arc<Mutex<Vec<u8>>>,
-    reader: JoinHandle<()>,
+struct Collected(Arc<Mutex<Pipe>>);
+
+struct Pipe {
+    /// Does not block.
+    end: File,
+    bytes: Vec<u8>,
+}
+
+impl Pipe {
+    /// More than any pipe holds.
+    const MOST: usize = 1 << 20;
+
+    /// Takes what is in the pipe. False: nobody can write into it any more.
+    fn take(&mut self) -> bool {
+        let mut chunk = [0; 16384];
+        let enough = self.bytes.len() + Self::MOST;
+        while self.bytes.len() < enough {
+            match self.end.read(&mut chunk) {
+                Ok(0) => return false,
+                Ok(n) => self.bytes.extend_from_slice(&chunk[..n]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return e.kind() == ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
 }
 
 impl Collected {
-    fn of(mut pipe: impl Read + Send + 'static) -> Self {
-        let bytes = Arc::new(Mutex::new(Vec::new()));
-        let into = Arc::clone(&bytes);
-        let reader = thread::spawn(move || {
-            let mut chunk = [0; 16384];
-            while let Ok(n @ 1..) = pipe.read(&mut chunk) {
-                into.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .extend_from_slice(&chunk[..n]);
+    /// Collects in a thread, so that the child never waits for room.
+    fn of(end: OwnedFd) -> Self {
+        fcntl_setfl(&end, OFlags::NONBLOCK).expect("a pipe can be read without waiting");
+        let waited_on = end.try_clone().expect("descriptors");
+        let pipe = Pipe {
+            end: end.into(),
+            bytes: Vec::new(),
+        };
+        let it = Self(Arc::new(Mutex::new(pipe)));
+        let thread = Self(Arc::clone(&it.0));
+        thread::spawn(move || {
+            loop {
+                let _ = poll(&mut [PollFd::new(&waited_on, PollFlags::IN)], None);
+                if !thread.lock().take() {
+                    return;
+                }
             }
         });
-        Self { bytes, reader }
+        it
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pipe> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
-            .into_owned()
+        String::from_utf8_lossy(&self.lock().bytes).into_owned()
     }
 
-    /// All of it, once the writer has gone. A grandchild may hold the pipe open: it gets a moment, not for ever.
+    /// All that a child has written which has ended: it is here or in the pipe. A grandchild may hold the pipe open, and
+    /// is not waited for.
     fn finish(&self) -> String {
-        let patience = Instant::now() + Duration::from_secs(2);
-        while !self.reader.is_finished() && Instant::now() < patience {
-            thread::sleep(TICK);
-        }
+        self.lock().take();
         self.text()
     }
 }
@@ -219,6 +274,16 @@ impl Running {
         self.stderr.text()
     }
 
+    /// Writes a line to its standard input.
+    ///
+    /// # Panics
+    /// When it has none, or has closed it.
+    #[track_caller]
+    pub fn tell(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().expect("a program that is told");
+        writeln!(stdin, "{line}").unwrap_or_else(|e| panic!("{}: {e}", self.name));
+    }
+
     /// Sends it a signal.
     ///
     /// # Panics
@@ -244,6 +309,7 @@ impl Running {
     ///
     /// # Panics
     /// When the child ends, or its deadline comes, before that.
+    #[track_caller]
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         loop {
             if done(self) {
@@ -268,6 +334,7 @@ impl Running {
     /// # Panics
     /// When its deadline comes before that.
     #[must_use]
+    #[track_caller]
     pub fn wait(mut self) -> Done {
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("wait for an own child") {
@@ -285,6 +352,7 @@ impl Running {
         }
     }
 
+    #[track_caller]
     fn check_deadline(&mut self, what: &str) {
         if Instant::now() < self.deadline {
             return;
@@ -302,8 +370,8 @@ impl Running {
     fn story(&self) -> String {
         format!(
             "--- stdout\n{}\n--- stderr\n{}",
-            self.stdout.text(),
-            self.stderr.text()
+            excerpt(&self.stdout.text()),
+            excerpt(&self.stderr.text())
         )
     }
 }
@@ -318,7 +386,6 @@ impl Drop for Running {
 }
 
 /// A child that has ended.
-#[derive(Debug)]
 pub struct Done {
     /// Its command line.
     pub name: String,
@@ -367,12 +434,23 @@ impl Done {
     }
 }
 
+/// As it is displayed: little, whatever it has printed.
+impl fmt::Debug for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "{}\n{} after {:.1?}\n--- stdout\n{}\n--- stderr\n{}",
-            self.name, self.status, self.elapsed, self.stdout, self.stderr
+            self.name,
+            self.status,
+            self.elapsed,
+            excerpt(&self.stdout),
+            excerpt(&self.stderr)
         )
     }
 }

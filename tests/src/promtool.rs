@@ -4,7 +4,6 @@ use crate::{Done, Program, binaries};
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 /// promtool, ready to be asked.
@@ -39,7 +38,6 @@ impl Promtool {
         let done = Program::new("sh")
             .args(["-c", script])
             .cwd(fresh.path())
-            .timeout(Duration::from_secs(120))
             .run();
         if !done.status.success() {
             let last = done.stderr.trim().lines().last().unwrap_or_default();

@@ -1,10 +1,17 @@
 //! The command line under test.
 
-use crate::{Dir, Done, Program, Running, Summary, binaries, files, process};
+use crate::{
+    Dir, Done, Program, Running, Summary, binaries,
+    compare::assert_same,
+    ctl::Ctl,
+    files,
+    process::{self, HANG},
+};
 use std::{
+    cell::OnceCell,
     collections::BTreeSet,
     ffi::OsStr,
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -48,9 +55,11 @@ pub struct Wqcap<'d> {
     name: String,
     config: String,
     args: Vec<String>,
+    env: Vec<(String, String)>,
     wrappers: Vec<Vec<String>>,
     out: PathBuf,
     make_out: bool,
+    gate: Option<PathBuf>,
     timeout: Duration,
 }
 
@@ -63,10 +72,12 @@ impl<'d> Wqcap<'d> {
             name: name.to_owned(),
             config: String::new(),
             args: Vec::new(),
+            env: Vec::new(),
             wrappers: Vec::new(),
             out: dir.join(format!("{name}.out")),
             make_out: true,
-            timeout: Duration::from_secs(60),
+            gate: None,
+            timeout: HANG,
         }
         .set("output.format=pcap")
         .set("capture.ring=256")
@@ -93,6 +104,16 @@ impl<'d> Wqcap<'d> {
         self.args(&["--model", wire])
     }
 
+    /// The wire begins once the capture has installed all of its rules, and not with the first of them: no frame passes
+    /// by, and a fault that comes after so many frames finds a capture that has begun.
+    #[must_use]
+    pub fn gated(mut self) -> Self {
+        let gate = self.dir.join(format!("{}.gate", self.name));
+        let set = format!("model.gate={}", gate.display());
+        self.gate = Some(gate);
+        self.set(&set)
+    }
+
     /// `--model pcap:FILE`.
     #[must_use]
     pub fn replay(self, file: &Path) -> Self {
@@ -105,10 +126,34 @@ impl<'d> Wqcap<'d> {
         self.set(&format!("capture.queues={queues}"))
     }
 
+    /// A control socket of its own, to be asked through [`ctl`](Self::ctl).
+    #[must_use]
+    pub fn control(self) -> Self {
+        let socket = self.socket();
+        self.set(&format!("control.unix={}", socket.display()))
+    }
+
+    /// Whoever asks at the socket of [`control`](Self::control).
+    #[must_use]
+    pub fn ctl(&self) -> Ctl {
+        Ctl::at(&self.socket())
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join(format!("{}.sock", self.name))
+    }
+
     /// More arguments.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> Self {
         self.args.extend(args.iter().map(|&arg| arg.to_owned()));
+        self
+    }
+
+    /// A variable of its environment.
+    #[must_use]
+    pub fn env(mut self, key: &str, value: &str) -> Self {
+        self.env.push((key.to_owned(), value.to_owned()));
         self
     }
 
@@ -161,21 +206,37 @@ impl<'d> Wqcap<'d> {
             .arg("--summary")
             .arg(self.summary_path())
             .timeout(self.timeout);
+        let program = self
+            .env
+            .iter()
+            .fold(program, |program, (key, value)| program.env(key, value));
         self.wrappers
             .iter()
             .fold(program, |program, wrapper| program.wrapped(wrapper))
     }
 
     /// Starts it.
+    ///
+    /// # Panics
+    /// When it is [`gated`](Self::gated) and does not begin.
     #[must_use]
+    #[track_caller]
     pub fn start(&self) -> Running {
-        self.program().start()
+        let mut running = self.program().start();
+        if let Some(gate) = &self.gate {
+            running.until("all rules are there", |it| {
+                it.stderr().contains("capturing ")
+            });
+            fs::write(gate, "").unwrap_or_else(|e| panic!("{}: {e}", gate.display()));
+        }
+        running
     }
 
     /// Runs it to its end.
     #[must_use]
+    #[track_caller]
     pub fn done(&self) -> Done {
-        self.program().run()
+        self.start().wait()
     }
 
     /// Runs it to its end, which is to be `code`, and reads what it has left.
@@ -200,6 +261,7 @@ impl<'d> Wqcap<'d> {
             done,
             summary,
             out: self.out.clone(),
+            records: OnceCell::new(),
         };
         if !self.args.iter().any(|arg| arg == "output.format=none") {
             finished.assert_files();
@@ -209,13 +271,20 @@ impl<'d> Wqcap<'d> {
 }
 
 /// A run that has ended, and what it left.
-#[derive(Debug)]
 pub struct Finished {
     /// How it ended and what it said.
     pub done: Done,
     /// The summary.
     pub summary: Summary,
     out: PathBuf,
+    /// By queue, once they have been read.
+    records: OnceCell<Vec<Vec<files::Record>>>,
+}
+
+impl fmt::Debug for Finished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.done, f)
+    }
 }
 
 impl Finished {
@@ -242,11 +311,19 @@ impl Finished {
     #[must_use]
     #[track_caller]
     pub fn records(&self) -> Vec<Vec<files::Record>> {
+        self.read().to_vec()
+    }
+
+    #[track_caller]
+    fn read(&self) -> &[Vec<files::Record>] {
+        if let Some(records) = self.records.get() {
+            return records;
+        }
         let mut queues = vec![Vec::new(); self.summary.ledger.queues.len()];
         for (queue, path) in self.files() {
             queues[queue].append(&mut files::read(&path));
         }
-        queues
+        self.records.get_or_init(|| queues)
     }
 
     /// The numbers of a `synth:` wire's frames that are in the files.
@@ -257,7 +334,7 @@ impl Finished {
     #[track_caller]
     pub fn numbers(&self) -> BTreeSet<u64> {
         let mut seen = BTreeSet::new();
-        for (queue, records) in self.records().iter().enumerate() {
+        for (queue, records) in self.read().iter().enumerate() {
             for pair in records.windows(2) {
                 assert!(pair[0].ts <= pair[1].ts, "stamps fall in queue {queue}");
                 assert!(
@@ -279,12 +356,8 @@ impl Finished {
         let mut named = self.summary.files.clone();
         named.sort();
         let found: Vec<_> = self.files().into_iter().map(|(_, path)| path).collect();
-        assert_eq!(
-            named, found,
-            "the summary names other files than there are: {}",
-            self.done
-        );
-        for (queue, records) in self.records().iter().enumerate() {
+        assert_same("files in the summary and in the folder", &named, &found);
+        for (queue, records) in self.read().iter().enumerate() {
             let captured = self.summary.ledger.queues[queue].captured;
             assert_eq!(
                 records.len() as u64,

@@ -70,12 +70,12 @@ fn a_disk_beside_its_baseline() {
 #[test]
 fn a_sleeper_s_waking_beside_a_spinner() {
     let wire = "synth:size=64,flows=1,pps=1000";
-    let bench = |more: &[&str]| {
-        let few = ["--frames", "200", "--repeats", "2"];
+    let bench = |repeats: &str, more: &[&str]| {
+        let few = ["--frames", "50", "--repeats", repeats];
         let bench = wqcap(["bench", "wake", "--model", wire]).args(few);
         bench.args(more).run().expect(0)
     };
-    let done = bench(&["--json"]);
+    let done = bench("2", &["--json"]);
     let report: Value =
         serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
     let result = &report["results"][0];
@@ -83,10 +83,11 @@ fn a_sleeper_s_waking_beside_a_spinner() {
     assert_eq!(result["baseline"], "spin");
     let extra = result["extra_ns"].as_array().expect("one a repeat");
     assert_eq!(extra.len(), 2);
-    // A frame is not looked at before it has come, nor a second later.
+    // A frame is not looked at before it has come, and its stamp is of the same time as the clock it is held against:
+    // clocks of other scales are 37 s apart and more.
     let age = result["ns_per_frame"].as_f64().expect("a number");
-    assert!((-1e6..1e9).contains(&age), "{report}");
-    let table = bench(&[]);
+    assert!((-1e6..30e9).contains(&age), "{report}");
+    let table = bench("1", &[]);
     assert!(table.stdout.contains("wake/sleep/1q"), "{table}");
     assert!(table.stdout.contains("sleeping adds "), "{table}");
     drop(

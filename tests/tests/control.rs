@@ -14,19 +14,28 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
     os::unix::{fs::PermissionsExt, net::UnixStream},
-    path::{Path, PathBuf},
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
-use wqcap_tests::{Dir, Done, Running, Wqcap, process, skip, wqcap::wqcap};
+use wqcap_tests::{
+    Dir, Done, Running, Wqcap,
+    ctl::Ctl,
+    ledger::number,
+    privileges::copy_program,
+    process::{self, HANG, TICK},
+    skip,
+    wqcap::wqcap,
+};
 
 /// A capture under way, with its socket.
 struct Captured<'d> {
     command: Wqcap<'d>,
     run: Running,
-    socket: PathBuf,
+    ctl: Ctl,
 }
 
 fn start<'d>(dir: &'d Dir, name: &str, sets: &[&str]) -> Captured<'d> {
@@ -35,20 +44,18 @@ fn start<'d>(dir: &'d Dir, name: &str, sets: &[&str]) -> Captured<'d> {
 
 /// The same with a configuration file.
 fn start_as<'d>(dir: &'d Dir, name: &str, config: &str, sets: &[&str]) -> Captured<'d> {
-    let socket = dir.join(format!("{name}.sock"));
     let mut command = Wqcap::run(dir, name)
         .config(config)
         .model("synth:size=64,flows=64,pps=20000")
         .queues(2)
-        .set(&format!("control.unix={}", socket.display()));
+        .control();
     for set in sets {
         command = command.set(set);
     }
-    let run = command.start();
-    let captured = Captured {
+    let mut captured = Captured {
+        run: command.start(),
+        ctl: command.ctl(),
         command,
-        run,
-        socket,
     };
     captured.until("a capture that runs", |status| {
         status["capture"]["state"] == "running"
@@ -59,22 +66,19 @@ fn start_as<'d>(dir: &'d Dir, name: &str, config: &str, sets: &[&str]) -> Captur
 
 impl Captured<'_> {
     fn ctl(&self, args: &[&str]) -> Done {
-        wqcap(["ctl", "--unix"]).arg(&self.socket).args(args).run()
+        self.ctl.run(args)
     }
 
     /// What a command prints for programs.
     #[track_caller]
     fn json(&self, args: &[&str]) -> Value {
-        let done = self.ctl(&[args, &["--json"]].concat()).expect(0);
-        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
+        self.ctl.json(args)
     }
 
     /// Carries out a change and says whether it was one.
     #[track_caller]
     fn change(&self, args: &[&str]) -> bool {
-        self.json(args)["changed"]
-            .as_bool()
-            .expect("changed is told")
+        self.ctl.change(args)
     }
 
     #[track_caller]
@@ -84,23 +88,51 @@ impl Captured<'_> {
 
     /// Asks for the status until it is as wanted.
     #[track_caller]
-    fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let done = self.ctl(&["status", "--json"]);
-            let status = serde_json::from_str(&done.stdout).unwrap_or(Value::Null);
-            if done.status.success() && wanted(&status) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{what} did not come: {done}");
-            thread::sleep(Duration::from_millis(50));
+    fn until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) {
+        self.ctl.until(&mut self.run, "status", what, wanted);
+    }
+
+    /// Frames that a queue has received, or all of them.
+    #[track_caller]
+    fn received(&self, queue: Option<usize>) -> u64 {
+        let ledger = &self.json(&["stats"])["ledger"];
+        number(match queue {
+            Some(queue) => &ledger["queues"][queue]["received"],
+            None => &ledger["total"]["received"],
+        })
+    }
+
+    /// Waits until the loop of a queue that nothing is led to any more, or all loops, have found their rings empty: an
+    /// idle queue's file is completed then, and the next one begins with its next frame.
+    #[track_caller]
+    fn until_empty(&mut self, queue: Option<usize>) {
+        let (ctl, out) = (&self.ctl, self.command.out_path());
+        let prefix = queue.map_or("wqcap-q".into(), |it| format!("wqcap-q{it:02}"));
+        self.run.until("a queue without an open file", |_| {
+            // Frames that were on the ring still may have begun a file since.
+            let _ = ctl.run(&["rotate"]).expect(0);
+            let names = fs::read_dir(out).expect("the folder is there");
+            let mut names = names.map(|it| it.expect("a folder lists").file_name());
+            names.all(|it| {
+                let name = it.to_string_lossy();
+                !(name.starts_with(&prefix) && name.ends_with(".part"))
+            })
+        });
+    }
+
+    /// Nothing comes in on a queue, or on any, however often one looks.
+    #[track_caller]
+    fn assert_silent(&self, queue: Option<usize>) {
+        let before = self.received(queue);
+        for _ in 0..20 {
+            assert_eq!(self.received(queue), before, "frames come in");
         }
     }
 
     fn connect(&self) -> Wire {
-        let stream = UnixStream::connect(&self.socket).expect("the socket is served");
+        let stream = UnixStream::connect(self.ctl.socket()).expect("the socket is served");
         stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
+            .set_read_timeout(Some(HANG))
             .expect("a socket takes a time-out");
         Wire {
             reader: BufReader::new(stream.try_clone().expect("descriptors")),
@@ -113,7 +145,10 @@ impl Captured<'_> {
     fn shutdown(self) -> wqcap_tests::Finished {
         self.ctl(&["shutdown"]).expect(0);
         let finished = self.command.finished(self.run.wait(), 0);
-        assert!(!self.socket.exists(), "the socket goes with its service");
+        assert!(
+            !self.ctl.socket().exists(),
+            "the socket goes with its service"
+        );
         finished
     }
 }
@@ -159,10 +194,21 @@ fn files(out: &Path) -> usize {
         .count()
 }
 
+/// Frames received, by each whole line that `watch` has printed.
+fn received_in(watched: &str) -> Vec<u64> {
+    let whole = watched.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let lines = whole.lines().map(|line| -> Value {
+        serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))
+    });
+    lines
+        .map(|it| number(&it["ledger"]["total"]["received"]))
+        .collect()
+}
+
 #[test]
 fn looking_changes_nothing() {
     let dir = Dir::new();
-    let capture = start(&dir, "look", &["capture.filter=udp or tcp"]);
+    let mut capture = start(&dir, "look", &["capture.filter=udp or tcp"]);
     let status = capture.status();
     assert_eq!(status["capture"]["filter"], "udp or tcp");
     assert_eq!(status["capture"]["device"], "mlx5_0");
@@ -182,8 +228,9 @@ fn looking_changes_nothing() {
     assert_eq!(stats["ledger"]["total"]["received"], sum);
     assert!(stats["nic"]["out_of_buffer"].is_u64());
     // The queues publish their statistics ten times a second; senders are told once a second is over.
-    capture.until("statistics of everything", |_| {
-        let statistics = &capture.json(&["stats"])["statistics"];
+    let Captured { ctl, run, .. } = &mut capture;
+    ctl.until(run, "stats", "statistics of everything", |stats| {
+        let statistics = &stats["statistics"];
         statistics["hold"].is_object() && statistics["talkers"]["by_bytes"][0].is_object()
     });
     let text = capture.ctl(&["stats"]).expect(0).stdout;
@@ -211,23 +258,16 @@ fn looking_changes_nothing() {
     let text = capture.ctl(&["devices"]).expect(0).stdout;
     assert!(text.starts_with("mlx5_0\n  device "), "{text}");
 
-    let watched = capture
-        .ctl(&["watch", "--every", "0.1", "--count", "3", "--json"])
-        .expect(0);
-    let lines: Vec<Value> = watched
-        .stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a line is JSON"))
-        .collect();
-    assert_eq!(lines.len(), 3);
-    let received: Vec<_> = lines
-        .iter()
-        .map(|it| it["ledger"]["total"]["received"].as_u64())
-        .collect();
-    assert!(
-        received.is_sorted() && received[0] < received[2],
-        "{received:?}"
-    );
+    let watch = &["watch", "--every", "0.1", "--json"][..];
+    let watched = capture.ctl(&[watch, &["--count", "3"]].concat()).expect(0);
+    assert_eq!(received_in(&watched.stdout).len(), 3);
+    let mut watching = capture.ctl.program(watch).start();
+    watching.until("frames come in", |it| {
+        let received = received_in(&it.stdout());
+        assert!(received.is_sorted(), "{received:?}");
+        received.first() < received.last()
+    });
+    drop(watching);
     let text = capture
         .ctl(&["watch", "--every", "100ms", "--count", "1"])
         .expect(0)
@@ -239,7 +279,7 @@ fn looking_changes_nothing() {
 #[test]
 fn changes_hold_and_repeats_are_harmless() {
     let dir = Dir::new();
-    let capture = start(&dir, "change", &[]);
+    let mut capture = start(&dir, "change", &[]);
     assert!(capture.change(&["filter", "arp"]));
     assert!(!capture.change(&["filter", "arp"]), "it was so already");
     capture.until("a frame that the filter refuses", |status| {
@@ -249,32 +289,27 @@ fn changes_hold_and_repeats_are_harmless() {
     assert!(capture.change(&["filter", ""]));
 
     assert!(capture.change(&["rotate"]));
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while files(capture.command.out_path()) < 2 {
-        assert!(Instant::now() < deadline, "no file was completed");
-        thread::sleep(Duration::from_millis(20));
-    }
+    let out = capture.command.out_path();
+    capture
+        .run
+        .until("a file of each queue is completed", |_| files(out) >= 2);
 
     assert!(capture.change(&["drain"]));
     assert!(!capture.change(&["drain"]));
     assert_eq!(capture.status()["capture"]["state"], "drained");
-    let received = |capture: &Captured| capture.status()["capture"]["ledger"]["received"].clone();
-    thread::sleep(Duration::from_millis(100));
-    let before = received(&capture);
-    thread::sleep(Duration::from_millis(200));
-    assert_eq!(received(&capture), before, "nothing comes in");
+    capture.until_empty(None);
+    capture.assert_silent(None);
+    let before = capture.received(None);
     assert!(capture.change(&["start"]));
     assert!(!capture.change(&["start"]));
     capture.until("frames after the drain", |status| {
-        status["capture"]["ledger"]["received"].as_u64() > before.as_u64()
+        status["capture"]["ledger"]["received"].as_u64() > Some(before)
     });
 
     assert!(capture.change(&["stop"]));
     assert_eq!(capture.status()["capture"]["state"], "stopped");
     assert!(!capture.change(&["stop"]));
-    let stopped = capture.status()["capture"]["ledger"]["captured"]
-        .as_u64()
-        .expect("a number");
+    let stopped = number(&capture.status()["capture"]["ledger"]["captured"]);
     assert!(stopped > 0, "the last state stays to be seen");
     assert!(capture.change(&["start"]));
     capture.until("frames after the stop", |status| {
@@ -352,7 +387,7 @@ fn a_reload_carries_over_what_can_change() {
 #[test]
 fn a_hangup_reads_the_configuration_again() {
     let dir = Dir::new();
-    let capture = start(&dir, "hangup", &[]);
+    let mut capture = start(&dir, "hangup", &[]);
     dir.write("hangup.toml", "[capture]\nfilter = \"udp\"\n");
     capture.run.signal(Signal::HUP);
     capture.until("the new filter", |status| {
@@ -361,8 +396,8 @@ fn a_hangup_reads_the_configuration_again() {
     dir.write("hangup.toml", "[capture]\nfilter = \"tcp\"\nsample = 3\n");
     capture.run.signal(Signal::HUP);
     // What was refused before is told in the log, and nothing has changed.
-    capture.until("a word on it", |_| {
-        capture.run.stderr().contains("capture.sample")
+    capture.run.until("a word on it", |run| {
+        run.stderr().contains("capture.sample")
     });
     assert_eq!(capture.status()["capture"]["filter"], "udp");
     capture.shutdown();
@@ -371,7 +406,7 @@ fn a_hangup_reads_the_configuration_again() {
 #[test]
 fn the_spread_and_the_flags_change_while_frames_flow() {
     let dir = Dir::new();
-    let capture = start(&dir, "spread", &["rss.table_size=16"]);
+    let mut capture = start(&dir, "spread", &["rss.table_size=16"]);
     let shares = |capture: &Captured| {
         let plan = capture.json(&["plan"]);
         let table = plan["plan"]["table"].as_array().expect("a table").clone();
@@ -384,19 +419,15 @@ fn the_spread_and_the_flags_change_while_frames_flow() {
     let refused = capture.ctl(&["respread", "--weights", "3,1,1"]).expect(1);
     assert!(refused.stderr.contains("rss.weights"), "{refused}");
     assert!(capture.change(&["respread", "--weights", "0,1"]));
-    let of_queue_0 = |capture: &Captured| {
-        capture.json(&["stats"])["ledger"]["queues"][0]["received"]
-            .as_u64()
-            .expect("a number")
-    };
     // What an old QP has put on the queue is received by then.
-    thread::sleep(Duration::from_millis(300));
-    let before = of_queue_0(&capture);
-    let total = capture.status()["capture"]["ledger"]["received"].as_u64();
+    capture.until_empty(Some(0));
+    let before = capture.received(Some(0));
+    let total = capture.received(None);
     capture.until("frames on the other queue", |status| {
-        status["capture"]["ledger"]["received"].as_u64() > total.map(|it| it + 1000)
+        status["capture"]["ledger"]["received"].as_u64() > Some(total + 1000)
     });
-    assert_eq!(of_queue_0(&capture), before, "nothing leads there any more");
+    let after = capture.received(Some(0));
+    assert_eq!(after, before, "nothing leads there any more");
 
     assert!(capture.change(&["wq-flags", "--cvlan-stripping", "true"]));
     assert!(!capture.change(&["wq-flags", "--cvlan-stripping", "true"]));
@@ -416,8 +447,11 @@ fn the_spread_and_the_flags_change_while_frames_flow() {
     assert!(capture.change(&["drain"]));
     assert!(capture.change(&["respread", "--weights", "1,1"]));
     assert!(capture.change(&["start"]));
-    let drained = of_queue_0(&capture);
-    capture.until("frames on both queues", |_| of_queue_0(&capture) > drained);
+    let drained = capture.received(Some(0));
+    let Captured { ctl, run, .. } = &mut capture;
+    ctl.until(run, "stats", "frames on queue 0", |stats| {
+        stats["ledger"]["queues"][0]["received"].as_u64() > Some(drained)
+    });
     let finished = capture.shutdown();
     let notes = finished.summary.json["notes"].to_string();
     for note in ["re-spread after", "wq.cvlan_stripping was set to true"] {
@@ -429,7 +463,7 @@ fn the_spread_and_the_flags_change_while_frames_flow() {
 fn rules_come_and_go() {
     let dir = Dir::new();
     let config = "[capture]\nmode = \"filtered\"\n[[rule]]\nid = \"all\"\npriority = 2\n";
-    let capture = start_as(&dir, "rules", config, &[]);
+    let mut capture = start_as(&dir, "rules", config, &[]);
     let add: &[&str] = &["rule", "add", "id=first", "proto=udp", "queue=1"];
     assert!(capture.change(add));
     assert!(!capture.change(add));
@@ -451,13 +485,13 @@ fn rules_come_and_go() {
     assert!(!capture.change(&["rule", "remove", "id=first"]));
     assert!(capture.change(&["rule", "remove", "id=all", "priority=2"]));
 
-    thread::sleep(Duration::from_millis(300));
-    let received = || capture.status()["capture"]["ledger"]["received"].as_u64();
-    let before = received();
-    thread::sleep(Duration::from_millis(200));
-    assert_eq!(received(), before, "no rule takes anything");
+    capture.until_empty(None);
+    capture.assert_silent(None);
+    let before = capture.received(None);
     assert!(capture.change(&["rule", "add", "ethertype=0x0800"]));
-    capture.until("frames by the new rule", |_| received() > before);
+    capture.until("frames by the new rule", |status| {
+        status["capture"]["ledger"]["received"].as_u64() > Some(before)
+    });
     assert!(capture.change(&["stop"]));
     let refused = capture.ctl(&["rule", "add", "vlan=1"]).expect(1);
     refused.says(&["nothing is captured"]);
@@ -494,7 +528,7 @@ fn what_cannot_be_done_is_told() {
     let second = Wqcap::run(&dir, "second")
         .model("synth:size=64")
         .set("output.format=none")
-        .set(&format!("control.unix={}", capture.socket.display()))
+        .set(&format!("control.unix={}", capture.ctl.socket().display()))
         .done()
         .expect(2);
     assert!(
@@ -538,22 +572,16 @@ fn groups_decide_who_may() {
         "groups",
         &[&sets[..], &["output.format=none"]].concat(),
     );
-    let mode = fs::metadata(&capture.socket)
+    let mode = fs::metadata(capture.ctl.socket())
         .expect("it is there")
         .permissions();
     assert_eq!(mode.mode() & 0o777, 0o666);
     let binary = dir.join("wqcap");
-    // A copy that others may run, made by another process: a child that a neighbouring test forks meanwhile would hold
-    // this process's descriptor for writing, and nobody could execute the file (ETXTBSY).
-    wqcap_tests::Program::new("cp")
-        .arg(wqcap_tests::binaries::wqcap())
-        .arg(&binary)
-        .run()
-        .expect(0);
+    copy_program(&wqcap_tests::binaries::wqcap(), &binary);
     let ask = |groups: &str, args: &[&str]| {
         wqcap_tests::Program::new(&binary)
             .args(["ctl", "--unix"])
-            .arg(&capture.socket)
+            .arg(capture.ctl.socket())
             .args(args)
             .wrapped([
                 "setpriv",
@@ -577,7 +605,7 @@ fn groups_decide_who_may() {
     capture.shutdown();
 
     let alone = start(&dir, "alone", &["output.format=none"]);
-    let mode = fs::metadata(&alone.socket)
+    let mode = fs::metadata(alone.ctl.socket())
         .expect("it is there")
         .permissions();
     assert_eq!(mode.mode() & 0o777, 0o600);
@@ -587,7 +615,7 @@ fn groups_decide_who_may() {
 #[test]
 fn vandals_are_put_out_and_others_served() {
     let dir = Dir::new();
-    let capture = start(&dir, "vandals", &["output.format=none"]);
+    let mut capture = start(&dir, "vandals", &["output.format=none"]);
 
     let mut garbage = capture.connect();
     let mut refused = 0;
@@ -629,34 +657,23 @@ fn vandals_are_put_out_and_others_served() {
     drop(vanishing);
 
     // Floods that never read an answer: each is held back, and its answers do not pile up.
-    let mut floods = Vec::new();
-    for _ in 0..4 {
-        let mut wire = capture.connect();
-        let line = request(1, "stats").to_string() + "\n";
-        floods.push(thread::spawn(move || {
-            let until = Instant::now() + Duration::from_secs(2);
-            let _ = wire
-                .stream
-                .set_write_timeout(Some(Duration::from_millis(100)));
-            let mut written = 0;
-            while Instant::now() < until {
-                match wire.write(line.as_bytes()) {
-                    Ok(()) => written += 1,
-                    Err(_) => thread::sleep(Duration::from_millis(10)),
-                }
-            }
-            written
-        }));
-    }
-    thread::sleep(Duration::from_millis(300));
     let pid = capture.status()["capture"]["pid"].as_u64().expect("a pid");
-    let before = resident(pid);
-    for _ in 0..5 {
-        capture.ctl(&["status"]).expect(0);
-    }
-    for flood in floods {
-        flood.join().expect("a flood ends");
-    }
+    let (held, end) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let before = thread::scope(|scope| {
+        for _ in 0..FLOODS {
+            let wire = capture.connect();
+            scope.spawn(|| flood(wire, &held, &end));
+        }
+        capture.run.until("all floods are held back", |_| {
+            held.load(Ordering::Acquire) == FLOODS
+        });
+        let before = resident(pid);
+        for _ in 0..5 {
+            capture.ctl.run(&["status"]).expect(0);
+        }
+        end.store(true, Ordering::Release);
+        before
+    });
     let grown = resident(pid).saturating_sub(before);
     assert!(grown < 8 << 10, "{grown} KiB more than before the floods");
 
@@ -666,6 +683,31 @@ fn vandals_are_put_out_and_others_served() {
     let unix = capture.status()["control"]["unix"].clone();
     assert!(unix["expelled"].as_u64() >= Some(2), "{unix}");
     capture.shutdown();
+}
+
+/// Floods at once.
+const FLOODS: usize = 4;
+
+/// Asks and asks, and counts once in `held` when nothing more is taken from it.
+fn flood(mut wire: Wire, held: &AtomicUsize, end: &AtomicBool) {
+    let line = request(1, "stats").to_string() + "\n";
+    wire.stream
+        .set_nonblocking(true)
+        .expect("a socket need not block");
+    let (mut at, mut is_held) = (0, false);
+    while !end.load(Ordering::Acquire) {
+        match wire.stream.write(&line.as_bytes()[at..]) {
+            Ok(n) => at = (at + n) % line.len(),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                if !std::mem::replace(&mut is_held, true) {
+                    held.fetch_add(1, Ordering::AcqRel);
+                }
+                thread::sleep(TICK);
+            }
+            // Put out, as whoever takes no answers is in the end.
+            Err(_) => return,
+        }
+    }
 }
 
 /// Resident memory of a process, in KiB.
@@ -690,17 +732,14 @@ fn the_rate_holds_back_the_hasty_alone() {
     let capture = start(&dir, "rate", &["output.format=none"]);
     let mut hasty = capture.connect();
     let started = Instant::now();
-    for id in 0..150 {
+    for id in 0..120 {
         let answer = hasty.ask(&request(id, "status"));
         assert_eq!(answer["id"], id);
         assert!(answer["ok"]["status"].is_object(), "{answer}");
     }
-    // A burst of 100, then 50 a second.
-    assert!(
-        started.elapsed() > Duration::from_millis(900),
-        "{:?}",
-        started.elapsed()
-    );
+    // A burst of 100, then 50 a second. A busy machine may take longer, and never less.
+    let took = started.elapsed();
+    assert!(took > Duration::from_millis(350), "{took:?}");
     capture.shutdown();
 }
 

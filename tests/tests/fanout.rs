@@ -2,7 +2,7 @@
 //! wrote them.
 
 use rustix::process::Signal;
-use std::time::Duration;
+use std::{fs, path::PathBuf};
 use wqcap_tests::{Dir, Finished, Program, Wqcap, captures::Captures, wqcap::wqcap};
 
 fn fanout(run: Wqcap<'_>, parsers: usize) -> Wqcap<'_> {
@@ -45,7 +45,7 @@ fn files_are_those_of_an_inline_pipeline() {
                 .replay(&file)
                 .queues(2)
                 .set("capture.buffer=128KiB")
-                .set("capture.ring=32");
+                .set("capture.ring=128");
             settings.iter().fold(run, |run, it| run.set(it))
         };
         let inline = run("inline").finish(0);
@@ -68,7 +68,7 @@ fn files_are_those_of_an_inline_pipeline() {
 fn a_pipeline_behind_a_slow_disk_drops_or_holds() {
     let dir = Dir::new();
     // Parsers that wait for write buffers are slow parsers.
-    for (on_full, count) in [("drop", 60_000), ("hold", 60_000)] {
+    for (on_full, count) in [("drop", 20_000), ("hold", 20_000)] {
         let finished = fanout(Wqcap::run(&dir, on_full), 2)
             .model(&format!("synth:size=1000,flows=64,count={count}"))
             .queues(1)
@@ -90,15 +90,15 @@ fn a_pipeline_behind_a_slow_disk_drops_or_holds() {
 fn a_full_disk_buffer_is_counted_as_storage() {
     let dir = Dir::new();
     let finished = fanout(Wqcap::run(&dir, "storage"), 2)
-        .model("synth:size=1400,flows=64,count=100000")
+        .model("synth:size=1400,flows=64,count=30000")
         .queues(1)
         .set("output.buffer=64KiB")
         .set("output.on_full=drop")
         .set("pipeline.on_full=hold")
         .finish(0);
     let total = finished.summary.ledger.total;
-    assert_eq!(total.received, 100_000);
-    assert_eq!(total.captured + total.dropped_storage, 100_000);
+    assert_eq!(total.received, 30_000);
+    assert_eq!(total.captured + total.dropped_storage, 30_000);
     assert_eq!(total.dropped_pipeline, 0);
 }
 
@@ -119,27 +119,32 @@ fn interrupts_end_it_in_order_or_at_once() {
     let dir = Dir::new();
     let endless = "synth:size=100,flows=64,pps=50000";
     for parsers in [1, 3] {
-        let run = fanout(Wqcap::run(&dir, &format!("int-{parsers}")), parsers).model(endless);
+        let run = fanout(Wqcap::run(&dir, &format!("int-{parsers}")), parsers)
+            .model(endless)
+            .control();
         let mut running = run.start();
-        running.until("frames can come", |it| {
-            it.stderr().contains("capturing mlx5_0")
-        });
-        std::thread::sleep(Duration::from_millis(300));
+        run.ctl().until_counted(&mut running, "captured", 1);
         running.signal(Signal::INT);
         let finished = run.finished(running.wait(), 0);
         assert_eq!(finished.summary.json["end"], "stopped");
         assert!(finished.summary.ledger.total.captured > 0);
     }
-    let run = fanout(Wqcap::run(&dir, "twice"), 2).model(endless);
+    let run = fanout(Wqcap::run(&dir, "twice"), 2)
+        .model(endless)
+        .control();
     // The summary goes to a pipe that nobody reads, so the orderly end waits for ever.
     let pipe = Program::new("mkfifo").arg(run.summary_path());
     let _ = pipe.run().expect(0);
     let mut running = run.start();
-    running.until("frames can come", |it| {
-        it.stderr().contains("capturing mlx5_0")
-    });
+    run.ctl().until_counted(&mut running, "captured", 1);
     running.signal(Signal::INT);
-    std::thread::sleep(Duration::from_secs(1));
+    // It has heard that one when its files are complete.
+    running.until("the orderly end", |_| {
+        let names = fs::read_dir(run.out_path()).expect("the folder is there");
+        let names: Vec<_> = names.map(|it| it.expect("a folder lists").path()).collect();
+        let is_complete = |it: &PathBuf| it.extension().is_some_and(|it| it == "pcap");
+        !names.is_empty() && names.iter().all(is_complete)
+    });
     assert!(!running.ended());
     running.signal(Signal::INT);
     let done = running.wait();

@@ -1,8 +1,7 @@
 //! What a capture does when the NIC goes wrong: it recovers what can be recovered, ends in order where it cannot, and
 //! accounts for every frame either way.
 
-use std::time::{Duration, Instant};
-use wqcap_tests::{Dir, Finished, Wqcap, files::Record};
+use wqcap_tests::{Dir, Finished, Wqcap, compare::assert_numbers, files::Record};
 
 const COUNT: u64 = 20_000;
 
@@ -89,25 +88,36 @@ fn a_bad_key_costs_the_frame_it_hits_and_no_other() {
     assert_recovered("bad_lkey", 3);
 }
 
+/// A run of numbered frames of a wire that waits for nobody, ended once it has captured so many.
+fn run_lossy(dir: &Dir, fault: &str, captured: u64) -> Finished {
+    let run = on_wire(dir, "lossy", "synth:size=100,flows=64,pps=20000", fault)
+        .gated()
+        .control()
+        .queues(1)
+        .set("capture.ring=4096")
+        .set("capture.on_port_down=wait");
+    let mut running = run.start();
+    run.ctl().until_counted(&mut running, "captured", captured);
+    run.ctl().run(&["shutdown"]).expect(0);
+    run.finished(running.wait(), 0)
+}
+
 #[test]
 fn a_lossy_wire_loses_nothing_to_an_event_that_is_read_late() {
-    // Slow enough for the rings: what is lost is lost while the WQ is in error, and once only.
     let dir = Dir::new();
-    let finished = on_wire(
-        &dir,
-        "lossy",
-        "synth:size=100,flows=64,pps=20000,count=10000,lossy",
-        "wq_fatal:queue=0@frames=5000",
-    )
-    .queues(1)
-    .set("capture.ring=4096")
-    .finish(0);
+    let finished = run_lossy(&dir, "wq_fatal:queue=0@frames=5000", 8000);
     let seen = finished.numbers();
     assert_eq!(seen.len() as u64, finished.summary.ledger.total.captured);
     assert_eq!(notes(&finished).len(), 1, "{:?}", notes(&finished));
-    // The first come before all rules are there.
-    assert_eq!(seen.range(1000..5000).count(), 4000, "before the fault");
-    assert!(seen.contains(&9999), "the queue goes on");
+    // What is lost is lost while the WQ is in error, and once only: elsewhere no more than found no WR.
+    let back = *seen.range(5000..).next().expect("the queue goes on");
+    let last = *seen.last().expect("frames");
+    let missing = 5000 + last + 1 - back - seen.len() as u64;
+    let no_buffer = finished.summary.nic("out_of_buffer");
+    assert!(
+        missing <= no_buffer,
+        "{missing} missing, {no_buffer} counted"
+    );
 }
 
 #[test]
@@ -115,7 +125,7 @@ fn a_port_that_comes_up_again_is_waited_for() {
     let dir = Dir::new();
     let run = run(&dir, "wait", "port_down:for=150@frames=5000")
         .set("capture.on_port_down=wait")
-        .args(&["--duration", "2s"]);
+        .args(&["--count", &COUNT.to_string()]);
     let finished = run.finish(0);
     assert_complete(&finished, 0);
     let notes = notes(&finished);
@@ -123,7 +133,7 @@ fn a_port_that_comes_up_again_is_waited_for() {
         .iter()
         .map(|note| (note.contains("went down"), note.contains("came up")))
         .collect();
-    // The last is the end of the wire, if that came within the time.
+    // The last is the end of the wire, if that came before the last frame was counted.
     let all = [(true, false), (false, true), (true, false)];
     assert!(said.len() >= 2 && all.starts_with(&said), "{notes:?}");
 }
@@ -131,37 +141,29 @@ fn a_port_that_comes_up_again_is_waited_for() {
 #[test]
 fn frames_of_a_lossy_wire_that_is_down_are_lost_and_counted() {
     let dir = Dir::new();
-    let finished = on_wire(
-        &dir,
-        "down",
-        "synth:size=100,flows=64,pps=20000,count=10000,lossy",
-        "port_down:for=100@frames=2000",
-    )
-    .set("capture.ring=4096")
-    .set("capture.on_port_down=wait")
-    .args(&["--duration", "2s"])
-    .finish(0);
+    let finished = run_lossy(&dir, "port_down:for=100@frames=2000", 4000);
     let lost = finished.summary.nic("wire_dropped");
     assert!(lost >= 1000, "{lost} lost in 100 ms");
-    let missed = finished.summary.nic("out_of_buffer");
+    let no_buffer = finished.summary.nic("out_of_buffer");
     let seen = finished.numbers();
-    // The first come before all rules are there.
-    let early = 1000 - seen.range(..1000).count() as u64;
-    let known = seen.len() as u64 + lost + missed;
-    assert!((10_000 - early..=10_000).contains(&known), "{known}");
-    assert!(seen.contains(&9999));
+    let last = *seen.last().expect("frames");
+    let missing = last + 1 - seen.len() as u64;
+    // A busy machine may find no WR for some, and the last of those may have come behind the last frame.
+    assert!(
+        (lost..=lost + no_buffer).contains(&missing),
+        "{missing} missing, {lost} and {no_buffer} counted"
+    );
+    assert!(last > 2000 + lost, "it goes on");
 }
 
 #[test]
 fn a_port_down_ends_a_run_that_is_to_stop_there() {
     let dir = Dir::new();
-    let begun = Instant::now();
     let finished = run(&dir, "stop", "port_down@frames=5000")
         .set("capture.on_port_down=stop")
         .finish(0);
-    assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!(finished.summary.json["end"], "port_down");
-    assert_eq!(finished.numbers(), (0..5000).collect());
+    assert_numbers(&finished.numbers(), 0..5000);
 }
 
 #[test]
@@ -174,7 +176,7 @@ fn a_dead_device_ends_the_run_with_what_it_had() {
         finished
             .done
             .says(&["error: the device is gone", "IBV_EVENT_DEVICE_FATAL"]);
-        assert_eq!(finished.numbers(), (0..5000).collect());
+        assert_numbers(&finished.numbers(), 0..5000);
     }
 }
 
@@ -207,7 +209,8 @@ fn stamps_never_run_backward_whatever_the_clock_does() {
 #[test]
 fn a_clock_that_jumps_forward_shows_in_the_stamps_of_its_own_alone() {
     let dir = Dir::new();
-    for (clock, steps) in [("nic", 59..70), ("system", 0..1)] {
+    // Beside the minute a busy machine may take a while from one frame to the next.
+    for (clock, steps) in [("nic", 59..90), ("system", 0..30)] {
         let finished = run(&dir, clock, "clock_jump:ns=60000000000@frames=5000")
             .set(&format!("capture.clock={clock}"))
             .finish(0);
@@ -239,7 +242,7 @@ fn a_fault_that_cannot_be_is_refused() {
     let dir = Dir::new();
     for (i, (fault, says)) in [
         ("fire@ms=1", "\"fire\" is not a fault"),
-        ("wq_fatal", "@frames=N or @ms=N"),
+        ("wq_fatal", "@frames=N, @ms=N or @file=PATH"),
         ("port_down:for=x@ms=1", "for=x is not a number"),
         ("device_fatal:port=2@ms=1", "there is no port 2"),
     ]

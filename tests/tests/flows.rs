@@ -221,8 +221,8 @@ fn time_outs_and_intervals() {
         let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 0);
         frame.udp(ends).payload(30).done()
     };
-    // One flow goes on for three seconds; another falls silent after its first frame.
-    let sent: Vec<_> = (0..150).map(|i| of(if i == 3 { 1 } else { 2 })).collect();
+    // One flow goes on for two seconds; another falls silent after its first frame.
+    let sent: Vec<_> = (0..100).map(|i| of(if i == 3 { 1 } else { 2 })).collect();
     files::write(&file, 1_600_000_000, &sent);
     let finished = run(&dir, "slow", &format!("{},pps=50", replay(&file)))
         .queues(1)
@@ -230,13 +230,13 @@ fn time_outs_and_intervals() {
         .set(&format!("flows.active={}ms", ACTIVE_NS / 1_000_000))
         .set(&format!("flows.idle={}ms", IDLE_NS / 1_000_000))
         .finish(0);
-    assert_sums(&duckdb, &finished, 150, 150 * 72);
+    assert_sums(&duckdb, &finished, 100, 100 * 72);
     let rows = duckdb.query(&format!(
         "SELECT epoch_ns(first_fwd), epoch_ns(last_fwd), ended_by FROM {} WHERE src_port = 2 ORDER BY 1",
         table(&finished)
     ));
     // However the frames were delayed, what their stamps say is what holds.
-    assert!(rows.len() >= 6, "{rows:?}");
+    assert!(rows.len() >= 3, "{rows:?}");
     let times: Vec<_> = rows
         .iter()
         .map(|it| (number(&it[0]), number(&it[1])))
@@ -255,7 +255,7 @@ fn time_outs_and_intervals() {
         table(&finished)
     ));
     assert_eq!(silent, [[Value::from("idle"), Value::from(1)]]);
-    // Three seconds reach into three intervals at least, the first and last of which may be too short for a record.
+    // Two seconds reach into a whole interval at least, and what is left at the end into another.
     let files = finished.summary.json["flows"]["files"]
         .as_array()
         .expect("files");
@@ -295,7 +295,7 @@ fn a_full_disk_loses_records_and_no_frame() {
     let disk = need!(Memory::new(&dir, 1));
     fs::write(disk.path().join("ballast"), vec![0; 900 << 10]).expect("there is room yet");
     let run = Wqcap::run(&dir, "full")
-        .model("synth:size=64,flows=20000,count=60000,pps=20000")
+        .model("synth:size=64,flows=20000,count=60000,pps=40000")
         .queues(1)
         .set("flows.interval=1s")
         .set("flows.idle=100ms")
