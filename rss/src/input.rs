@@ -1,7 +1,7 @@
 //! What steering and hashing need to know of a frame: its headers' types and places, from borrowed
 //! bytes.
 //!
-//! **May import** `profile`, `selection`, `toeplitz`, and `core`/`std`.
+//! **May import** `profile`, and `core`/`std`.
 //!
 //! **Invariant**: [`FrameClass::of`] panics on no input and allocates nothing, and
 //! [`FrameClass::profile`] is the only place that decides which rule takes a frame.
@@ -12,9 +12,7 @@
 //! datagram's length cuts off but the frame holds is there. Where physical NICs differ from this is
 //! not known.
 
-use crate::profile::{HashDepth, HashFields, Profile};
-use crate::selection::Selection;
-use crate::toeplitz::Toeplitz;
+use crate::profile::{HashDepth, Profile};
 
 /// Destination, source, EtherType.
 const ETHERNET_LEN: usize = 14;
@@ -232,20 +230,14 @@ impl FrameClass {
             L4::Tcp | L4::Udp => frame.get(usize::from(self.l4_offset)..)?.first_chunk(),
         }
     }
-
-    /// The Toeplitz hash that an RSS QP with `fields` gives the frame this class was made of. `None` where hardware
-    /// leaves it unspecified: where [`Selection::of`] selects nothing, and for a truncated L4 header.
-    #[inline]
-    #[must_use]
-    pub fn hash(&self, frame: &[u8], fields: HashFields, toeplitz: &Toeplitz) -> Option<u32> {
-        Selection::of(fields, self.l3, self.l4)?.hash(frame, self, toeplitz)
-    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::key::RssKey;
+    use crate::profile::HashFields;
+    use crate::toeplitz::Toeplitz;
     use crate::toeplitz::tests::{bitwise, ipv4_vectors, ipv6_vectors};
     use proptest::collection::vec;
     use proptest::prelude::*;

@@ -113,6 +113,16 @@ impl Selection {
     }
 }
 
+impl FrameClass {
+    /// The Toeplitz hash that an RSS QP with `fields` gives the frame this class was made of. `None` where hardware
+    /// leaves it unspecified: where [`Selection::of`] selects nothing, and for a truncated L4 header.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, frame: &[u8], fields: HashFields, toeplitz: &Toeplitz) -> Option<u32> {
+        Selection::of(fields, self.l3, self.l4)?.hash(frame, self, toeplitz)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

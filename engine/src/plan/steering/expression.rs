@@ -8,8 +8,12 @@
 //! fragment: a port is matched only where the filter leaves no fragments. Frames whose IP or transport header is cut
 //! short or broken match no rule that asks for one, and so are with the kernel.
 
-use super::{Ip, Masked, Match, VLAN_ID, describe, mac, wide};
+use super::{
+    describe,
+    frame_match::{Ip, Match, VLAN_ID, mac, wide},
+};
 use crate::filter::{Constraints, Filter, Origin};
+use crate::verbs::Masked;
 use serde::Serialize;
 use wqcap_rss::profile::Profile;
 

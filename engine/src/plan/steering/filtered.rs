@@ -1,0 +1,103 @@
+//! Mode `filtered`: a rule table as hardware rules.
+
+use super::{MAX_PRIORITY, RulePlan, STEP, Steering, describe, frame_match::Match};
+use crate::{
+    Error,
+    config::{Action, RuleConfig},
+    verbs::{FlowKind, FlowSpec},
+};
+use wqcap_rss::profile::{HashDepth, Profile};
+
+impl Steering {
+    /// What a rule table comes to; without rules nothing is taken.
+    ///
+    /// # Errors
+    /// A rule that cannot be, or rules that would duplicate frames.
+    pub fn filtered(rules: &[RuleConfig], depth: HashDepth, queues: u16) -> Result<Self, Error> {
+        let mut steering = Self {
+            asked: Some(rules.to_vec()),
+            ..Self::default()
+        };
+        // (number of the user's rule, its match) of each rule in `steering.rules`.
+        let mut matches: Vec<(usize, Profile, Match)> = Vec::new();
+        for (number, rule) in (1..).zip(rules) {
+            let before = rules.iter().take(number - 1);
+            if let Some(id) = rule
+                .id
+                .as_ref()
+                .filter(|id| before.into_iter().any(|it| it.id.as_ref() == Some(*id)))
+            {
+                return Err(Error::config(
+                    format!("rule {number}: id"),
+                    format!("{id:?}"),
+                    "another rule has this name",
+                ));
+            }
+            let wanted = Match::of(rule)
+                .map_err(|problem| Error::config(format!("rule {number}"), "", problem))?;
+            if rule.priority > MAX_PRIORITY {
+                return Err(Error::config(
+                    format!("rule {number}: priority"),
+                    rule.priority,
+                    format!("at most {MAX_PRIORITY}"),
+                ));
+            }
+            if let Some(queue) = rule.queue.filter(|q| *q >= queues) {
+                return Err(Error::config(
+                    format!("rule {number}: queue"),
+                    queue,
+                    format!("there are queues 0 to {}", queues - 1),
+                ));
+            }
+            let whole = rule.action == Action::Drop || rule.queue.is_some();
+            for profile in wanted.profiles(depth, whole) {
+                let qp = steering.qp(profile, rule.queue);
+                let mut specs = wanted.specs(profile);
+                if rule.action == Action::Drop {
+                    specs.push(FlowSpec::Drop);
+                }
+                let rank = rule.priority * STEP + u16::from(profile.priority_offset());
+                steering.rules.push(RulePlan {
+                    name: format!("rule {number} {}", profile.name()),
+                    kind: FlowKind::Normal,
+                    priority: rank,
+                    rank,
+                    specs,
+                    qp,
+                });
+                matches.push((number, profile, wanted));
+            }
+        }
+        steering.refuse_duplicates(&matches)?;
+        // Whatever order the user wrote them in.
+        steering.rules.sort_by_key(|r| r.rank);
+        steering.close_ranks();
+        Ok(steering)
+    }
+
+    /// Rules of one priority that can match the same frame and lead to different places: the NIC would deliver it
+    /// twice, or choose as it likes.
+    fn refuse_duplicates(&self, matches: &[(usize, Profile, Match)]) -> Result<(), Error> {
+        let target = |rule: &RulePlan| (rule.qp, rule.specs.contains(&FlowSpec::Drop));
+        for (i, first) in self.rules.iter().enumerate() {
+            for (j, second) in self.rules.iter().enumerate().skip(i + 1) {
+                let ((a, pa, ma), (b, pb, mb)) = (&matches[i], &matches[j]);
+                if a != b
+                    && first.priority == second.priority
+                    && target(first) != target(second)
+                    && ma.as_profile(*pa).meets(&mb.as_profile(*pb))
+                {
+                    return Err(Error::config(
+                        format!("rule {b}"),
+                        "",
+                        format!(
+                            "it and rule {a} can match the same frame ({}) at the same priority, but lead to different places; give one of them another priority",
+                            describe(&first.specs)
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

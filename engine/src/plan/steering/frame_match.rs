@@ -1,0 +1,331 @@
+//! What one rule matches, and how it becomes flow specs for each profile.
+
+use crate::{
+    config::{Action, Proto, RuleConfig},
+    verbs::{FlowSpec, Inner, Masked},
+};
+use std::net::IpAddr;
+use wqcap_rss::profile::{HashDepth, Profile};
+
+/// A VLAN tag's identifier, which are twelve of its bits (IEEE 802.1Q).
+/// The UDP port of VXLAN (RFC 7348).
+const VXLAN_PORT: u16 = 4789;
+pub(super) const VLAN_ID: u16 = 0x0fff;
+
+/// IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ip {
+    V4,
+    V6,
+}
+
+/// What a rule matches, apart from its profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Match {
+    pub(super) dst_mac: Masked<[u8; 6]>,
+    pub(super) vlan: Masked<u16>,
+    /// Of frames that are no IP; IP is in `ip`.
+    pub(super) ethertype: Option<u16>,
+    pub(super) ip: Option<Ip>,
+    pub(super) src: Masked<u128>,
+    pub(super) dst: Masked<u128>,
+    pub(super) proto: Option<u8>,
+    pub(super) src_port: Masked<u16>,
+    pub(super) dst_port: Masked<u16>,
+    pub(super) vni: Option<u32>,
+}
+
+impl Match {
+    pub(super) fn of(rule: &RuleConfig) -> Result<Self, String> {
+        let exact = |v: Option<u16>| {
+            v.map_or(Masked::default(), |value| Masked {
+                value,
+                mask: 0xffff,
+            })
+        };
+        let mut it = Self {
+            dst_mac: rule.dst_mac.map_or(Masked::default(), |mac| Masked {
+                value: mac.0,
+                mask: [0xff; 6],
+            }),
+            // The identifier's twelve bits; priority and DEI are anybody's.
+            vlan: rule.vlan.map_or(Masked::default(), |value| Masked {
+                value,
+                mask: VLAN_ID,
+            }),
+            src_port: exact(rule.src_port),
+            dst_port: exact(rule.dst_port),
+            proto: rule.proto.map(|p| p.0),
+            vni: rule.vni,
+            ..Self::default()
+        };
+        if rule.vlan.is_some_and(|v| v > VLAN_ID) {
+            return Err("vlan is at most 4095".into());
+        }
+        if rule.vni.is_some_and(|v| v >= 1 << 24) {
+            return Err("vni is at most 16777215".into());
+        }
+        match rule.ethertype {
+            Some(0x0800) => it.set_ip(Ip::V4)?,
+            Some(0x86dd) => it.set_ip(Ip::V6)?,
+            other => it.ethertype = other,
+        }
+        for (net, side) in [(rule.src, 0), (rule.dst, 1)] {
+            let Some(net) = net else { continue };
+            let masked = match net.address {
+                IpAddr::V4(a) => {
+                    it.set_ip(Ip::V4)?;
+                    Masked {
+                        value: a.to_bits().into(),
+                        mask: net.mask_v4().into(),
+                    }
+                }
+                IpAddr::V6(a) => {
+                    it.set_ip(Ip::V6)?;
+                    Masked {
+                        value: a.to_bits(),
+                        mask: net.mask_v6(),
+                    }
+                }
+            };
+            *(if side == 0 { &mut it.src } else { &mut it.dst }) = masked;
+        }
+        if rule.vni.is_some() {
+            if rule.proto.is_some_and(|p| p != Proto::UDP)
+                || rule.dst_port.is_some_and(|p| p != VXLAN_PORT)
+            {
+                return Err(format!("vni is VXLAN's: UDP to port {VXLAN_PORT}"));
+            }
+            it.proto = Some(Proto::UDP.0);
+            it.dst_port = exact(Some(VXLAN_PORT));
+        }
+        let ports = rule.src_port.is_some() || rule.dst_port.is_some();
+        if ports
+            && !it
+                .proto
+                .is_some_and(|p| [Proto::TCP.0, Proto::UDP.0].contains(&p))
+        {
+            return Err("ports need proto = \"tcp\" or \"udp\"".into());
+        }
+        if it.ethertype.is_some() && (it.proto.is_some() || it.ip.is_some()) {
+            return Err(
+                "an ethertype that is not IP's cannot stand with addresses, proto or ports".into(),
+            );
+        }
+        if rule.action == Action::Drop && rule.queue.is_some() {
+            return Err("a frame that is dropped goes to no queue".into());
+        }
+        Ok(it)
+    }
+
+    /// The outer part of a tunnel's rule.
+    pub(super) fn tunnel(vxlan: bool, ip: Ip) -> Vec<FlowSpec> {
+        let mut outer = Self {
+            ip: Some(ip),
+            ..Self::default()
+        };
+        if vxlan {
+            outer.proto = Some(Proto::UDP.0);
+            outer.dst_port = Masked {
+                value: VXLAN_PORT,
+                mask: 0xffff,
+            };
+        }
+        // The catch-all's specs are the match's own, none added.
+        let mut specs = outer.specs(Profile::CatchAll);
+        specs.push(if vxlan {
+            FlowSpec::Vxlan {
+                vni: Masked::default(),
+            }
+        } else {
+            FlowSpec::Gre
+        });
+        specs
+    }
+
+    pub(super) fn set_ip(&mut self, ip: Ip) -> Result<(), String> {
+        if self.ip.is_some_and(|old| old != ip) {
+            return Err("its fields are of IPv4 and of IPv6; no frame is both".into());
+        }
+        self.ip = Some(ip);
+        Ok(())
+    }
+
+    /// The profiles whose frames it can match. With `whole`, all go to one place, so as few as can tell them apart.
+    pub(super) fn profiles(&self, depth: HashDepth, whole: bool) -> Vec<Profile> {
+        let fits = |profile: Profile| {
+            let (ip, l4) = kinds(profile);
+            let same_ip = match (self.ip, ip) {
+                (Some(mine), Some(its)) => mine == its,
+                (Some(_), None) => false,
+                (None, _) => true,
+            };
+            let same_l4 = match (self.proto, l4) {
+                (Some(mine), Some(its)) => mine == its,
+                // A protocol is an IP packet's, hashed by addresses unless the profile is the protocol's own. Its
+                // fragments have no ports, so they are never that profile's.
+                (Some(mine), None) => {
+                    let all_have_ports = [6, 17].contains(&mine) && self.has_ports();
+                    ip.is_some() && (depth == HashDepth::L3 || whole || !all_have_ports)
+                }
+                (None, _) => true,
+            };
+            same_ip && same_l4 && (self.ethertype.is_none() || profile == Profile::CatchAll)
+        };
+        let fitting = Profile::to_install(if whole { HashDepth::L4 } else { depth })
+            .iter()
+            .copied()
+            .filter(|p| fits(*p));
+        if whole {
+            // The most general that still carries the whole match: a protocol needs an IP spec, ports an L4 spec.
+            let fitting: Vec<_> = fitting.collect();
+            let offset = if self.has_ports() {
+                0
+            } else if self.ip.is_some() || self.proto.is_some() {
+                1
+            } else {
+                2
+            };
+            return fitting
+                .into_iter()
+                .filter(|p| p.priority_offset() == offset)
+                .collect();
+        }
+        // With hash = "l3", ports still have to be matched: the L3 profile's rule carries an L4 spec.
+        fitting.collect()
+    }
+
+    /// Whether it asks for what fragments do not have.
+    pub(super) fn has_ports(&self) -> bool {
+        self.src_port.mask | self.dst_port.mask != 0 || self.vni.is_some()
+    }
+
+    /// This match narrowed to the frames of a profile.
+    pub(super) fn as_profile(&self, profile: Profile) -> Self {
+        let (ip, l4) = kinds(profile);
+        Self {
+            ip: self.ip.or(ip),
+            proto: self.proto.or(l4),
+            ..*self
+        }
+    }
+
+    /// The specs of a rule that matches this among the frames of a profile.
+    pub(super) fn specs(&self, profile: Profile) -> Vec<FlowSpec> {
+        let it = self.as_profile(profile);
+        let (_, own_l4) = kinds(profile);
+        let ethertype = it.ethertype.map_or(Masked::default(), |value| Masked {
+            value,
+            mask: 0xffff,
+        });
+        let mut specs = vec![FlowSpec::Ethernet {
+            dst: it.dst_mac,
+            ethertype,
+            vlan: it.vlan,
+        }];
+        let l4 = own_l4.or(it.proto.filter(|_| it.has_ports()));
+        let proto = match (it.proto, l4) {
+            (Some(value), None) => Masked { value, mask: 0xff },
+            _ => Masked::default(),
+        };
+        // An IPv4 address, held in 128 bits.
+        let v4 = |m: Masked<u128>| Masked {
+            value: m.value as u32,
+            mask: m.mask as u32,
+        };
+        match it.ip {
+            Some(Ip::V4) => specs.push(FlowSpec::Ipv4 {
+                src: v4(it.src),
+                dst: v4(it.dst),
+                proto,
+            }),
+            Some(Ip::V6) => specs.push(FlowSpec::Ipv6 {
+                src: it.src,
+                dst: it.dst,
+                proto,
+            }),
+            None => {}
+        }
+        match l4 {
+            Some(6) => specs.push(FlowSpec::Tcp {
+                src: it.src_port,
+                dst: it.dst_port,
+            }),
+            Some(17) => specs.push(FlowSpec::Udp {
+                src: it.src_port,
+                dst: it.dst_port,
+            }),
+            _ => {}
+        }
+        if let Some(value) = it.vni {
+            specs.push(FlowSpec::Vxlan {
+                vni: Masked {
+                    value,
+                    mask: 0x00ff_ffff,
+                },
+            });
+        }
+        specs
+    }
+
+    /// Whether some frame matches both.
+    pub(super) fn meets(&self, other: &Self) -> bool {
+        fn free<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
+            a.is_none() || b.is_none() || a == b
+        }
+        let number = |a: Masked<u128>, b: Masked<u128>| (a.value ^ b.value) & a.mask & b.mask == 0;
+        number(mac(self.dst_mac), mac(other.dst_mac))
+            && number(wide(self.vlan), wide(other.vlan))
+            && free(self.ethertype, other.ethertype)
+            && free(self.ip, other.ip)
+            // An ethertype that is not IP's and an IP version exclude each other.
+            && !(self.ethertype.is_some() && other.ip.is_some() || self.ip.is_some() && other.ethertype.is_some())
+            && number(self.src, other.src)
+            && number(self.dst, other.dst)
+            && free(self.proto, other.proto)
+            && number(wide(self.src_port), wide(other.src_port))
+            && number(wide(self.dst_port), wide(other.dst_port))
+            && free(self.vni, other.vni)
+    }
+}
+
+/// As a number.
+pub(super) fn wide(it: Masked<u16>) -> Masked<u128> {
+    Masked {
+        value: it.value.into(),
+        mask: it.mask.into(),
+    }
+}
+
+/// A MAC address as a number.
+pub(super) fn mac(it: Masked<[u8; 6]>) -> Masked<u128> {
+    let number = |bytes: [u8; 6]| bytes.iter().fold(0, |n, it| n << 8 | u128::from(*it));
+    Masked {
+        value: number(it.value),
+        mask: number(it.mask),
+    }
+}
+
+/// What a profile matches, inside a tunnel.
+pub(super) fn inner_specs(profile: Profile) -> Vec<FlowSpec> {
+    let (ip, l4) = kinds(profile);
+    let ip = ip.map(|ip| match ip {
+        Ip::V4 => Inner::Ipv4,
+        Ip::V6 => Inner::Ipv6,
+    });
+    let l4 = l4.map(|l4| if l4 == 6 { Inner::Tcp } else { Inner::Udp });
+    ip.into_iter().chain(l4).map(FlowSpec::Inner).collect()
+}
+
+/// The IP version and the L4 protocol of a profile.
+pub(super) fn kinds(profile: Profile) -> (Option<Ip>, Option<u8>) {
+    match profile {
+        Profile::Ipv4Tcp => (Some(Ip::V4), Some(6)),
+        Profile::Ipv4Udp => (Some(Ip::V4), Some(17)),
+        Profile::Ipv6Tcp => (Some(Ip::V6), Some(6)),
+        Profile::Ipv6Udp => (Some(Ip::V6), Some(17)),
+        Profile::Ipv4 => (Some(Ip::V4), None),
+        Profile::Ipv6 => (Some(Ip::V6), None),
+        Profile::CatchAll => (None, None),
+    }
+}
