@@ -1,28 +1,29 @@
-//! A service with nothing behind it that could be captured.
+//! A control service without a capture.
 
 use crate::Outcome;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
     fs,
     sync::{Arc, Mutex, mpsc},
-    time::Duration,
 };
-use wqcap_engine::{
-    config::Config,
-    control::{
-        protocol::{CaptureStatus, Changed, Command, Refusal, Stats},
-        server::{Backend, ChangeReply, ControlServer},
-    },
-    device,
+use wqcap_control::{
+    protocol::{CaptureStatus, Changed, Command, Refusal, Stats},
+    server::{Backend, ChangeReply, ControlConfig, ControlServer},
 };
 
-/// Says yes to everything and remembers the filter.
-struct Nothing {
-    filter: Mutex<String>,
-    over: mpsc::Sender<ChangeReply>,
+#[derive(Deserialize)]
+struct Config {
+    control: ControlConfig,
 }
 
-impl Backend for Nothing {
+/// Accepts every change and remembers the filter.
+struct NoCapture {
+    filter: Mutex<String>,
+    shutdown: mpsc::Sender<ChangeReply>,
+}
+
+impl Backend for NoCapture {
     fn status(&self) -> CaptureStatus {
         CaptureStatus {
             pid: std::process::id(),
@@ -36,10 +37,10 @@ impl Backend for Nothing {
     }
 
     fn devices(&self) -> Result<Value, Refusal> {
-        Ok(json!(device::list().unwrap_or_default()))
+        Ok(json!([]))
     }
 
-    /// A hundred kilobytes: an answer of many parts.
+    /// A hundred kilobytes: an answer of many fragments.
     fn plan(&self) -> Result<Value, Refusal> {
         Ok(json!(
             (0..10_000).map(|i| i + 1_000_000).collect::<Vec<u32>>()
@@ -51,7 +52,7 @@ impl Backend for Nothing {
             filter.clone_from(expression);
         }
         if matches!(command, Command::Shutdown) {
-            let _ = self.over.send(reply);
+            let _ = self.shutdown.send(reply);
             return;
         }
         reply.send(Ok(Changed {
@@ -61,24 +62,22 @@ impl Backend for Nothing {
     }
 }
 
-/// Serves until somebody says `shutdown`.
+/// Serves until `shutdown`.
 pub fn serve(config: &str) -> Outcome {
-    let config = Config::parse(&fs::read_to_string(config)?)?;
-    let control = config.control.ok_or("the configuration has no [control]")?;
-    let (over, ended) = mpsc::channel();
-    let backend = Nothing {
+    let config: Config = toml::from_str(&fs::read_to_string(config)?)?;
+    let (shutdown, requested) = mpsc::channel();
+    let backend = NoCapture {
         filter: Mutex::default(),
-        over,
+        shutdown,
     };
-    let service = ControlServer::start(&control, Arc::new(backend), &[])?;
+    let server = ControlServer::start(&config.control, Arc::new(backend), &[])?;
     println!("serving");
-    ended.recv()?.send(Ok(Changed {
+    requested.recv()?.send(Ok(Changed {
         changed: true,
         now: "ends".into(),
     }));
-    // What was told is on its way before the service is taken down.
-    std::thread::sleep(Duration::from_millis(50));
-    drop(service);
+    // The server sends this answer before it ends.
+    drop(server);
     println!("ended");
     Ok(())
 }

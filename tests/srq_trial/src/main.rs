@@ -1,14 +1,15 @@
-//! The control service over RDMA, tried on whatever RDMA device there is, without a capture: Soft-RoCE serves SRQs
-//! and cannot capture.
+//! Trials of the control service over RDMA on any RDMA device, without a capture: Soft-RoCE has SRQs and cannot capture.
+//! `scripts/vm-srq` runs them in a virtual machine.
 //!
 //! ```text
 //! srq_trial serve CONFIG.toml            serves its [control] section until `shutdown`
 //! srq_trial try ADDRESS:PORT KEYS N DIR  starts services of its own, tries them, connects N times
-//! srq_trial half ADDRESS:PORT KEYS       begins a request and waits to be killed
+//! srq_trial half ADDRESS:PORT KEYS       sends half a request and waits to be killed
 //! ```
 //!
-//! Each trial prints a line, `ok NAME` or `FAIL NAME: why`; status 1 if any failed.
+//! Each trial prints a line, `ok NAME` or `FAIL NAME: why`. The exit status is 1 if any failed.
 
+mod serve;
 mod service;
 mod trials;
 
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args[..] {
-        ["serve", config] => service::serve(config),
+        ["serve", config] => serve::serve(config),
         ["try", address, keys, connects, dir] => trials::run(address, keys, connects, dir),
         ["half", address, keys] => trials::half(address, keys),
         _ => Err("usage: srq_trial serve|try|half ...; see its source".into()),
@@ -32,5 +33,5 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whatever went wrong, in words.
+/// Any error, in words.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
