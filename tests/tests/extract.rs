@@ -7,7 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 use wqcap_tests::{
-    Dir, Done, Program, Wqcap, files,
+    Dir, Done, Program, Wqcap,
+    compare::assert_same,
+    files,
     frames::{Ends, Frame, IPV4},
     wqcap::wqcap,
 };
@@ -124,7 +126,7 @@ fn only_the_blocks_that_can_hold_what_is_sought_are_read() {
     let first = facts(&extract(&cap, &out, &args(rare)).run().expect(0));
     let want = expected(&cap, &dir, rare, 0, u64::MAX);
     assert_eq!(want.len(), 10);
-    assert_eq!(found(&out), want);
+    assert_same("one place of one file", &found(&out), &want);
     assert_eq!(first["frames"], 10);
     assert_eq!(first["index"]["made"], 2 * FILES);
     assert_eq!(first["files"]["total"], 2 * FILES);
@@ -133,7 +135,7 @@ fn only_the_blocks_that_can_hold_what_is_sought_are_read() {
     // The second time the indexes are there, and one block of 1 MiB is all there is to read, with the file's beginning
     // read once before.
     let second = facts(&extract(&cap, &out, &args(rare)).run().expect(0));
-    assert_eq!(found(&out), want);
+    assert_same("by the index", &found(&out), &want);
     assert_eq!(second["index"]["made"], 0);
     assert_eq!(second["index"]["bytes_to_make"], 0);
     let read = second["file_bytes"]["read"].as_u64().expect("a number");
@@ -142,10 +144,8 @@ fn only_the_blocks_that_can_hold_what_is_sought_are_read() {
 
     // Port 777 alone is in each file's first block as well.
     let port = facts(&extract(&cap, &out, &args("udp port 777")).run().expect(0));
-    assert_eq!(
-        found(&out),
-        expected(&cap, &dir, "udp port 777", 0, u64::MAX)
-    );
+    let want = expected(&cap, &dir, "udp port 777", 0, u64::MAX);
+    assert_same("one frame of each file", &found(&out), &want);
     assert_eq!(
         (&port["frames"], &port["files"]["read"]),
         (&8.into(), &8.into())
@@ -156,7 +156,8 @@ fn only_the_blocks_that_can_hold_what_is_sought_are_read() {
     // What an index cannot tell is looked for in every frame.
     let any = "host 10.0.0.77 or udp src port 777";
     let all = facts(&extract(&cap, &out, &args(any)).run().expect(0));
-    assert_eq!(found(&out), expected(&cap, &dir, any, 0, u64::MAX));
+    let want = expected(&cap, &dir, any, 0, u64::MAX);
+    assert_same("what no index helps with", &found(&out), &want);
     assert_eq!(all["index"]["helps_filter"], false);
 
     // Nothing there: an empty file, and hardly anything read.
@@ -173,7 +174,8 @@ fn only_the_blocks_that_can_hold_what_is_sought_are_read() {
         (&third["frames"], &third["index"]["made"]),
         (&11.into(), &1.into())
     );
-    assert_eq!(found(&out), expected(&cap, &dir, rare, 0, u64::MAX));
+    let want = expected(&cap, &dir, rare, 0, u64::MAX);
+    assert_same("a file that changed", &found(&out), &want);
 }
 
 #[test]
@@ -196,7 +198,7 @@ fn times_choose_files_by_name_and_blocks_by_index() {
 
     let done = extract(&cap, &out, &times).run().expect(0);
     let whole = facts(&done);
-    assert_eq!(found(&out), want);
+    assert_same("by name", &found(&out), &want);
     // The third files, and the second ones, which by their names may reach a second into the third ones' time.
     assert_eq!(whole["files"]["read"], 4, "{whole}");
     assert!(done.stdout.contains("left out 1 .part files"), "{done}");
@@ -204,7 +206,7 @@ fn times_choose_files_by_name_and_blocks_by_index() {
 
     let with = [&times[..], &["--index", index.to_str().expect("text")]].concat();
     let indexed = facts(&extract(&cap, &out, &with).run().expect(0));
-    assert_eq!(found(&out), want);
+    assert_same("by the index", &found(&out), &want);
     assert_eq!(indexed["index"]["made"], 4, "the others are out of it");
     assert_eq!(indexed["files"]["read"], 2, "{indexed}");
     let read = indexed["file_bytes"]["read"].as_u64().expect("a number");
@@ -255,7 +257,8 @@ fn a_capture_leaves_an_index_for_each_file() {
             .run()
             .expect(0),
     );
-    assert_eq!(found(&out), expected(cap, &dir, &filter, 0, u64::MAX));
+    let want = expected(cap, &dir, &filter, 0, u64::MAX);
+    assert_same("one flow", &found(&out), &want);
     assert!(flow["frames"].as_u64() > Some(0), "{flow}");
     assert_eq!(flow["index"]["helps_filter"], true);
 }
@@ -308,7 +311,7 @@ fn only_the_compressed_frames_that_can_hold_what_is_sought_are_read() {
         let few = facts(&extract(run.out_path(), &out, &few).run().expect(0));
         let want = expected(run.out_path(), &dir, rare, 0, u64::MAX);
         assert_eq!((found(&out).len(), want.len()), (10, 10));
-        assert!(found(&out) == want);
+        assert_same(compress, &found(&out), &want);
         // The first frame and the one that it is in, of twelve.
         assert!(bytes(&few, "read") * 4 < total, "{few}");
 

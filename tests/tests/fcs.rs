@@ -4,6 +4,7 @@
 use std::path::Path;
 use wqcap_tests::{
     Dir, Finished, Program, Wqcap,
+    compare::assert_bytes,
     files::{self, Record},
     frames::{self, Ends, Frame},
 };
@@ -97,7 +98,7 @@ fn files_hold_the_fcs_and_declare_it() {
             let records = records(&finished);
             assert_eq!(records.len(), input.len());
             for (record, frame) in records.iter().zip(&input) {
-                assert_eq!(record.bytes, with_fcs(frame));
+                assert_bytes(format, &record.bytes, &with_fcs(frame));
                 assert_eq!(record.len as usize, frame.len() + 4);
             }
             let json = &finished.summary.json;
@@ -135,7 +136,7 @@ fn a_damaged_frame_is_counted_marked_and_kept() {
             .collect();
         assert_eq!(bad, [10, 20, 21]);
         for (record, frame) in records.iter().zip(&input) {
-            assert_eq!(record.bytes[..frame.len()], frame[..]);
+            assert_bytes(format, &record.bytes[..frame.len()], frame);
         }
         let json = &finished.summary.json;
         assert_eq!(
@@ -175,7 +176,7 @@ fn what_is_cut_is_cut_before_the_fcs_and_the_length_counts_it() {
             let format = format!("output.format={format}");
             let finished = replay(&dir, &name, &input, &[setting, &format]);
             for (record, frame) in records(&finished).iter().zip(&input) {
-                assert_eq!(record.bytes, with_fcs(frame)[..kept], "{name}");
+                assert_bytes(&name, &record.bytes, &with_fcs(frame)[..kept]);
                 assert_eq!(record.len, 204);
             }
         }
@@ -203,7 +204,7 @@ fn the_fcs_is_that_of_the_frame_with_its_tag() {
     let stripping = "wq.cvlan_stripping=true";
     let finished = replay(&dir, "restored", &input, &[stripping, VERIFY]);
     for (record, frame) in records(&finished).iter().zip(&input) {
-        assert_eq!(record.bytes, with_fcs(frame));
+        assert_bytes("restored", &record.bytes, &with_fcs(frame));
     }
     assert_eq!(finished.summary.json["fcs"]["bad"], 0);
 
