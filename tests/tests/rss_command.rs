@@ -272,7 +272,7 @@ fn a_file_torn_by_a_crash_is_read_to_its_last_whole_record() {
     let report = json(&[], &torn);
     assert_eq!(report["frames"], 9);
     let note = report["files"][0]["notes"][0].as_str().expect("a note");
-    assert!(note.contains("ends within a record: 66 bytes"), "{note}");
+    assert!(note.contains("the last record is torn, 66 bytes"), "{note}");
 }
 
 #[test]

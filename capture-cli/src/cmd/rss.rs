@@ -130,15 +130,12 @@ fn read(
         }
     }
     reading.done(reader.offset());
-    match reader.end() {
-        Some(FileEnd::Torn { offset, bytes }) => notes.push(format!(
-            "ends within a record: {bytes} bytes from byte {offset} on are left out"
-        )),
-        Some(FileEnd::Padding { offset, bytes }) => {
-            notes.push(format!("ends with {bytes} zeros from byte {offset} on"));
-        }
-        Some(FileEnd::Clean) | None => {}
-    }
+    notes.extend(
+        reader
+            .end()
+            .filter(|end| *end != FileEnd::Clean)
+            .map(|end| end.to_string()),
+    );
     if other_link_types > 0 {
         notes.push(format!(
             "{} frames of other link types than Ethernet are left out",

@@ -121,7 +121,7 @@ pub(crate) fn written(format: FileFormat, frames: u64) -> (Vec<u8>, Vec<usize>) 
         FileFormat::Pcapng => {
             pcapng::section_header(&mut file, |_| {});
             pcapng::interface_description(&mut file, 1, 0, None, |out| {
-                pcapng::option(out, pcapng::IF_NAME, b"port queue 1");
+                pcapng::option(out, pcapng::code::IF_NAME, b"port queue 1");
             });
         }
     }
@@ -136,8 +136,8 @@ pub(crate) fn written(format: FileFormat, frames: u64) -> (Vec<u8>, Vec<usize>) 
             }
             FileFormat::Pcapng => {
                 pcapng::enhanced_packet(&mut file, 0, ns, &bytes, 1500, |out| {
-                    pcapng::option(out, pcapng::EPB_QUEUE, &1u32.to_ne_bytes());
-                    pcapng::option(out, pcapng::OPT_ENDOFOPT, &[]);
+                    pcapng::option(out, pcapng::code::EPB_QUEUE, &1u32.to_ne_bytes());
+                    pcapng::option(out, pcapng::code::OPT_ENDOFOPT, &[]);
                 });
             }
         }

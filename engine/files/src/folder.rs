@@ -42,7 +42,7 @@ impl CaptureFolder {
         Ok(it)
     }
 
-    /// What to tell about unfinished files where only finished ones are read; `None`: there are none.
+    /// A note for the user where only finished files are read; `None`: there are no others.
     #[must_use]
     pub fn unfinished_note(&self, dir: &Path) -> Option<String> {
         let n = self.unfinished.len();

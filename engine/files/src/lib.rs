@@ -1,4 +1,38 @@
-//! Capture files: everything about them that needs no NIC.
+//! Capture files, from pcap's first byte to the indexes of a whole folder: everything that needs no NIC.
+//!
+//! ```
+//! use wqcap_files::{format::pcap, read::PacketReader};
+//!
+//! // A file with one frame of 60 bytes, of which 4 were kept.
+//! let mut file = pcap::encode_header(4, 1, None).to_vec();
+//! file.extend(pcap::encode_record_header(1_700_000_000_000_000_001, 4, 60));
+//! file.extend([1, 2, 3, 4]);
+//!
+//! let mut reader = PacketReader::new(&file[..])?;
+//! while let Some(packet) = reader.next()? {
+//!     assert_eq!((packet.ns, packet.len), (1_700_000_000_000_000_001, 60));
+//!     assert_eq!(packet.bytes, [1, 2, 3, 4]);
+//! }
+//! # Ok::<(), wqcap_files::read::ReadError>(())
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`format`](mod@format) | constants, encoders and decoders of pcap and pcapng, for readers and writers |
+//! | [`name`], [`folder`] | make and recognise names of capture files; list those in a folder |
+//! | [`read`] | reads files as they are found: any byte order and resolution, zstd and LZ4, torn or damaged |
+//! | [`merge`] | merges files into one, by time |
+//! | [`index`] | keeps for each file which times and flows are in which part of it |
+//! | [`extract`] | takes the frames of a time and a filter out of a folder |
+//! | [`recover`] | finishes files that a crash left open |
+//!
+//! `examples/contents.rs` prints what is in a file.
+//!
+//! # Invariants
+//!
+//! Each module uses only those above it in the table. The crate builds and is tested where no NIC library is installed;
+//! the one foreign library it needs is libpcap, which compiles filters. No input panics. Memory is
+//! bounded by a record, not by a file.
 
 #![forbid(unsafe_code)]
 

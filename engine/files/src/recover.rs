@@ -156,8 +156,9 @@ fn attempt(part: &Path, path: &Path, it: &mut RecoveredFile) -> Result<RecoveryO
 /// anything.
 fn measure(file: &File, it: &mut RecoveredFile) -> Result<u64, String> {
     let keeps = |e: &dyn std::fmt::Display| format!("{e}; it keeps that name");
-    if let Some(mut frames) = Decompressor::new(file) {
-        return measure_compressed(file, &mut frames, it);
+    let mut source = Decompressor::new(file).map_err(|e| keeps(&e))?;
+    if source.is_compressed() {
+        return measure_compressed(file, &mut source, it);
     }
     rewind(file).map_err(|e| keeps(&e))?;
     let mut reader = match PacketReader::new(file) {
@@ -175,13 +176,9 @@ fn measure(file: &File, it: &mut RecoveredFile) -> Result<u64, String> {
         }
     };
     it.records = reader.packets();
-    it.problem = match (broken, reader.end()) {
-        (Some(damage), _) => Some(damage),
-        (None, Some(FileEnd::Torn { bytes, .. })) => Some(format!(
-            "{bytes} bytes of a record that was not written to its end"
-        )),
-        (None, Some(FileEnd::Padding { bytes, .. })) => Some(format!("{bytes} zeros")),
-        (None, _) => None,
+    it.problem = match reader.end() {
+        Some(end) if end != FileEnd::Clean => Some(end.to_string()),
+        _ => broken,
     };
     Ok(reader.sound_end())
 }
@@ -200,13 +197,11 @@ fn measure_compressed(
     };
     let (end, len) = frames.sound_end();
     rewind(file).map_err(|e| keeps(&e))?;
-    let Some(whole) = Decompressor::new(file.take(end)) else {
+    let whole = Decompressor::new(file.take(end)).map_err(|e| keeps(&e))?;
+    if !whole.is_compressed() {
         // Torn within its first frame: nothing of it can be judged.
-        return match damage {
-            Some(damage) => Err(keeps(&damage)),
-            None => Ok(0),
-        };
-    };
+        return damage.map_or(Ok(0), |damage| Err(keeps(&damage)));
+    }
     let mut reader = PacketReader::new(whole).map_err(|e| keeps(&e))?;
     while reader.advance().map_err(|e| keeps(&e))? {}
     if reader.sound_end() != len {

@@ -9,7 +9,7 @@ use crate::{
 use std::sync::{Arc, Mutex};
 use wqcap_files::format::{
     ETHERNET, InterfaceStatistics,
-    pcapng::{self, option, option_header},
+    pcapng::{self, code, option, option_header},
 };
 
 /// Flags and queue, eight bytes each, and the end of options.
@@ -101,12 +101,12 @@ impl Encoder for PcapngEncoder {
         let outages = self.outages.tell();
         let origin = &self.origin;
         pcapng::section_header(&mut out, |out| {
-            text(out, pcapng::OPT_COMMENT, &origin.comment);
-            text(out, pcapng::OPT_COMMENT, &outages);
-            text(out, pcapng::SHB_HARDWARE, &origin.machine);
-            text(out, pcapng::SHB_OS, &origin.os);
+            text(out, code::OPT_COMMENT, &origin.comment);
+            text(out, code::OPT_COMMENT, &outages);
+            text(out, code::SHB_HARDWARE, &origin.machine);
+            text(out, code::SHB_OS, &origin.os);
             let program = concat!("wqcap ", env!("CARGO_PKG_VERSION"));
-            text(out, pcapng::SHB_USERAPPL, program);
+            text(out, code::SHB_USERAPPL, program);
         });
         let fcs_len = self.fcs.then_some(FCS_LEN as u8);
         pcapng::interface_description(&mut out, ETHERNET as u16, self.snaplen, fcs_len, |out| {
@@ -114,18 +114,18 @@ impl Encoder for PcapngEncoder {
                 Some(queue) => format!("{} queue {queue}", self.interface),
                 None => self.interface.clone(),
             };
-            option(out, pcapng::IF_NAME, name.as_bytes());
-            text(out, pcapng::IF_DESCRIPTION, &origin.description);
+            option(out, code::IF_NAME, name.as_bytes());
+            text(out, code::IF_DESCRIPTION, &origin.description);
             if origin.speed > 0 {
-                option(out, pcapng::IF_SPEED, &origin.speed.to_ne_bytes());
+                option(out, code::IF_SPEED, &origin.speed.to_ne_bytes());
             }
             // A filter cut short would be another one.
             if !origin.filter.is_empty() && origin.filter.len() <= MOST_TEXT {
                 let filter = [&[LIBPCAP_STRING], origin.filter.as_bytes()].concat();
-                option(out, pcapng::IF_FILTER, &filter);
+                option(out, code::IF_FILTER, &filter);
             }
-            text(out, pcapng::IF_OS, &origin.os);
-            text(out, pcapng::IF_HARDWARE, &origin.device);
+            text(out, code::IF_OS, &origin.os);
+            text(out, code::IF_HARDWARE, &origin.device);
         });
         out
     }
@@ -164,9 +164,9 @@ impl Encoder for PcapngEncoder {
         words_into(
             fixed,
             &[
-                option_header(pcapng::EPB_FLAGS, 4),
+                option_header(code::EPB_FLAGS, 4),
                 INBOUND | if record.bad_fcs { CRC_ERROR } else { 0 },
-                option_header(pcapng::EPB_QUEUE, 4),
+                option_header(code::EPB_QUEUE, 4),
                 u32::from(queue),
             ],
         );
@@ -174,11 +174,11 @@ impl Encoder for PcapngEncoder {
             options
         } else {
             let (lost, end) = options.split_at_mut(DROPCOUNT_LEN);
-            lost[..4].copy_from_slice(&option_header(pcapng::EPB_DROPCOUNT, 8).to_ne_bytes());
+            lost[..4].copy_from_slice(&option_header(code::EPB_DROPCOUNT, 8).to_ne_bytes());
             lost[4..].copy_from_slice(&record.lost_before.to_ne_bytes());
             end
         };
-        words_into(end, &[option_header(pcapng::OPT_ENDOFOPT, 0), total]);
+        words_into(end, &[option_header(code::OPT_ENDOFOPT, 0), total]);
     }
 
     fn filtered(&mut self, filter: &str) -> bool {
@@ -193,8 +193,8 @@ impl Encoder for PcapngEncoder {
         self.record(&mut out, queue, record);
         // Before the end of options and the closing length.
         out.truncate(out.len() - 4 - pcapng::BLOCK_TRAILER_LEN);
-        text(&mut out, pcapng::OPT_COMMENT, &note);
-        option(&mut out, pcapng::OPT_ENDOFOPT, &[]);
+        text(&mut out, code::OPT_COMMENT, &note);
+        option(&mut out, code::OPT_ENDOFOPT, &[]);
         pcapng::close_block(&mut out, 0);
         out
     }
@@ -210,7 +210,7 @@ impl Encoder for PcapngEncoder {
         pcapng::interface_statistics(&mut out, 0, &statistics, |out| {
             if let Some(clock) = &self.clock {
                 let report = clock.lock().map_or(None, |it| *it).unwrap_or_default();
-                text(out, pcapng::OPT_COMMENT, &report.line());
+                text(out, code::OPT_COMMENT, &report.line());
             }
         });
         out

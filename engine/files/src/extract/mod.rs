@@ -1,7 +1,7 @@
 //! Takes the frames of a time and a filter out of a folder of finished files.
 //!
 //! ```text
-//! names -> files that can reach into the time -> indexes -> parts that can hold such frames -> merge, frame by frame
+//! names -> files that can reach into the times -> indexes -> parts that can hold such frames -> merge, frame by frame
 //! ```
 //!
 //! May import: [`crate::index`], [`crate::merge`], [`crate::read`], [`crate::folder`], and the filter of `wqcap-frame`.
@@ -10,6 +10,8 @@
 //! stamp and by the filter, so that the result is the same with and without them. No capture file is changed.
 
 mod select;
+
+pub use select::IndexUse;
 
 use crate::{
     format::ETHERNET,
@@ -37,11 +39,11 @@ pub struct ExtractQuery {
     pub dir: PathBuf,
     /// The folder of their indexes; missing ones are made in it. `None`: files are chosen by their names alone.
     pub index_dir: Option<PathBuf>,
-    /// From, up to and without; nanoseconds since 1970.
+    /// From the start, up to and without the end; nanoseconds since 1970.
     pub times: Range<u64>,
-    /// What frames are wanted.
+    /// Which frames are wanted.
     pub filter: Filter,
-    /// Where to; `-` is standard output.
+    /// The output; `-` is standard output.
     pub out: PathBuf,
 }
 
@@ -64,45 +66,30 @@ pub struct Extracted {
     pub files: ReadOf,
     /// Bytes of the finished files, and those that were read of them, for the frames.
     pub file_bytes: ReadOf,
-    /// What came of indexes.
+    /// How indexes were used.
     pub index: IndexUse,
     /// How long it took.
     pub seconds: f64,
-    /// What to know.
+    /// Notes for the user.
     pub notes: Vec<String>,
     /// What was lost with torn or damaged files, a line each.
     pub losses: Vec<String>,
 }
 
-/// How many were read, of how many.
+/// A count of what was read, and of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ReadOf {
-    /// Those that were read.
+    /// How many were read.
     pub read: u64,
-    /// Those that there are.
+    /// How many there are.
     pub total: u64,
 }
 
-/// What came of indexes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct IndexUse {
-    /// Files whose index was used.
-    pub files: u64,
-    /// Those of them whose index was absent or stale, and was built.
-    pub made: u64,
-    /// Bytes of indexes read.
-    pub bytes_read: u64,
-    /// Bytes of files read to make indexes.
-    pub bytes_to_make: u64,
-    /// An index can help with the filter.
-    pub helps_filter: bool,
-}
-
-/// Carries a query out. `watch` is told now and then how many bytes are read and how many are to be, and may answer
+/// Carries out a query. `watch` is called now and then with the bytes read and the bytes to be read, and may return
 /// `false` to stop.
 ///
 /// # Errors
-/// The folder has no capture files or files that cannot stand in one, the output cannot be written, or `watch` stopped
+/// The folder has no capture files, or files that cannot go into one file, the output cannot be written, or `watch` stopped
 /// it. What is wrong with a file is in the result.
 pub fn extract(
     query: &ExtractQuery,
@@ -153,13 +140,7 @@ pub fn extract(
             read: meter.load(Ordering::Relaxed),
             total: selection.finished_bytes,
         },
-        index: IndexUse {
-            files: selection.indexed,
-            made: selection.made,
-            bytes_read: selection.index_bytes,
-            bytes_to_make: selection.making_bytes,
-            helps_filter: !terms.is_empty(),
-        },
+        index: selection.index,
         seconds: begun.elapsed().as_secs_f64(),
         losses: losses.collect(),
         notes: merged.notes,

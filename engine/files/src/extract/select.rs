@@ -1,4 +1,4 @@
-//! Which parts of which files can hold what is sought.
+//! Selects the parts of files that can hold the frames wanted.
 
 use crate::{
     folder::CaptureFolder,
@@ -7,6 +7,7 @@ use crate::{
     name::FileName,
     read::FileRanges,
 };
+use serde::Serialize;
 use std::{
     collections::HashMap,
     fs,
@@ -19,6 +20,21 @@ use std::{
 /// follows another may step back a little.
 const SLACK_NS: u64 = 1_000_000_000;
 
+/// How indexes were used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IndexUse {
+    /// Files whose index was used.
+    pub files: u64,
+    /// Those of them whose index was absent or stale, and was built.
+    pub made: u64,
+    /// Bytes of indexes read.
+    pub bytes_read: u64,
+    /// Bytes of files read to build indexes.
+    pub bytes_to_make: u64,
+    /// An index can help with the filter.
+    pub helps_filter: bool,
+}
+
 /// What is to be read of a folder's files.
 #[derive(Debug, Default)]
 pub(super) struct FileSelection {
@@ -26,12 +42,7 @@ pub(super) struct FileSelection {
     /// Finished files in the folder, and their bytes.
     pub(super) finished: u64,
     pub(super) finished_bytes: u64,
-    /// Files whose index was used, and those of them whose index had to be built.
-    pub(super) indexed: u64,
-    pub(super) made: u64,
-    /// Bytes of indexes read, and of files read to build indexes.
-    pub(super) index_bytes: u64,
-    pub(super) making_bytes: u64,
+    pub(super) index: IndexUse,
     pub(super) notes: Vec<String>,
 }
 
@@ -45,6 +56,7 @@ pub(super) fn select(
     go_on: &impl Fn() -> bool,
 ) -> Result<FileSelection, MergeError> {
     let mut it = FileSelection::default();
+    it.index.helps_filter = !terms.is_empty();
     let finished = it.list(dir)?;
     if let Some(folder) = indexes {
         fs::create_dir_all(folder)
@@ -57,7 +69,7 @@ pub(super) fn select(
         if !may_hold(path, after.get(path).copied(), times) {
             continue;
         }
-        let index = indexes.and_then(|folder| it.index(folder, path, *len, go_on));
+        let index = indexes.and_then(|folder| it.index_of(folder, path, *len, go_on));
         if !go_on() {
             return Err(MergeError::Stopped);
         }
@@ -90,7 +102,7 @@ impl FileSelection {
     }
 
     /// A file's index, built if need be. A file that has none, since it cannot be read to its end, is read whole.
-    fn index(
+    fn index_of(
         &mut self,
         folder: &Path,
         path: &Path,
@@ -98,16 +110,16 @@ impl FileSelection {
         go_on: &impl Fn() -> bool,
     ) -> Option<FileIndex> {
         if let Some((index, bytes)) = index::load(folder, path) {
-            self.indexed += 1;
-            self.index_bytes += bytes;
+            self.index.files += 1;
+            self.index.bytes_read += bytes;
             return Some(index);
         }
-        self.making_bytes += len;
+        self.index.bytes_to_make += len;
         match index::build_into(folder, path, go_on) {
             Ok(index) => {
                 let made = u64::from(index.is_some());
-                self.indexed += made;
-                self.made += made;
+                self.index.files += made;
+                self.index.made += made;
                 index
             }
             Err(e) => {
@@ -136,14 +148,14 @@ fn followers(files: &[(PathBuf, u64)]) -> HashMap<PathBuf, u64> {
         .collect()
 }
 
-/// By the names alone: whether a file can reach into the time that is sought.
+/// Whether a file can reach into the times wanted, by its name and that of the next file.
 fn may_hold(path: &Path, next: Option<u64>, times: &Range<u64>) -> bool {
     let begins = FileName::parse(path).map_or(0, |it| it.start_ns.saturating_sub(SLACK_NS));
     let ends = next.map_or(u64::MAX, |start| start.saturating_add(SLACK_NS));
     begins < times.end && ends >= times.start
 }
 
-/// What stands before a file's first record: enough to say what the frames would be, if there were any.
+/// The part of a file before its first record: enough for an output without frames.
 fn head_of(path: &Path, meter: &Arc<AtomicU64>) -> Result<FileRanges, MergeError> {
     let file = FileRanges::whole(path.to_owned()).metered(Arc::clone(meter));
     let head = index::head_len(&file)
@@ -179,7 +191,7 @@ mod tests {
         assert_eq!(held(210, 220), [false, true, false, true, true]);
         assert_eq!(held(195, 205), [true, true, false, true, true]);
         assert_eq!(held(400, 500), [false, false, true, true, true]);
-        // Stamps near a name's may lie on either side of it.
+        // A stamp near the time in a name may be before or after it.
         assert_eq!(held(201, 202), [true, true, false, true, true]);
         assert_eq!(held(0, 100), [true, false, false, false, true]);
     }

@@ -1,4 +1,4 @@
-//! The two file formats, byte by byte: every constant, encoder and decoder of theirs that the workspace's product has.
+//! The two file formats, byte by byte: the one place for their constants, encoders and decoders.
 //!
 //! What is written is in this machine's byte order, with stamps in nanoseconds; what is read may be in either order and
 //! any resolution. May import: nothing but `std`. No function here does I/O, and none panics on any input.

@@ -18,7 +18,7 @@ const LONG_RECORD_LEN: usize = 24;
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
 const LONG_MICROSECONDS: u32 = 0xa1b2_cd34;
-/// The link type proper; the bits above it tell of the FCS.
+/// The link type itself; the bits above it describe the FCS.
 const LINK_TYPE: u32 = 0x03ff_ffff;
 /// The upper four bits hold the FCS length, in words of 16 bits.
 const HAS_FCS: u32 = 1 << 26;
@@ -77,7 +77,7 @@ pub struct RecordHeader {
 }
 
 impl RecordLayout {
-    /// What a file's first four bytes tell; `None`: it is not a pcap file.
+    /// The layout that a file's first four bytes announce; `None`: it is not a pcap file.
     #[must_use]
     pub fn from_magic(start: &[u8]) -> Option<Self> {
         let variants = [

@@ -8,7 +8,7 @@ use super::{ByteOrder, Interface, InterfaceStatistics, SECOND};
 pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 /// Interface description block.
 pub const INTERFACE_DESCRIPTION: u32 = 1;
-/// Packet block: obsolete, and still met.
+/// Packet block: obsolete, but still in use.
 const PACKET: u32 = 2;
 /// Simple packet block.
 const SIMPLE_PACKET: u32 = 3;
@@ -28,50 +28,33 @@ pub const BLOCK_TRAILER_LEN: usize = 4;
 /// Where an interface description block has its snapshot length.
 pub const SNAPLEN_OFFSET: u64 = 12;
 
-/// End of options.
-pub const OPT_ENDOFOPT: u16 = 0;
-/// A comment, in any block.
-pub const OPT_COMMENT: u16 = 1;
-/// Hardware of the machine.
-pub const SHB_HARDWARE: u16 = 2;
-/// Operating system of the machine.
-pub const SHB_OS: u16 = 3;
-/// The program that wrote the section.
-pub const SHB_USERAPPL: u16 = 4;
-/// Name of an interface.
-pub const IF_NAME: u16 = 2;
-/// Description of an interface.
-pub const IF_DESCRIPTION: u16 = 3;
-/// Bits a second.
-pub const IF_SPEED: u16 = 8;
-/// Resolution of stamps.
-pub const IF_TSRESOL: u16 = 9;
-/// Filter that the frames passed.
-pub const IF_FILTER: u16 = 11;
-/// Operating system of an interface's machine.
-pub const IF_OS: u16 = 12;
-/// Bytes of FCS at each frame's end.
-pub const IF_FCSLEN: u16 = 13;
-/// Seconds to be added to stamps.
-pub const IF_TSOFFSET: u16 = 14;
-/// Hardware of an interface.
-pub const IF_HARDWARE: u16 = 15;
-/// Flags of a frame.
-pub const EPB_FLAGS: u16 = 2;
-/// Frames lost between this one and the one before.
-pub const EPB_DROPCOUNT: u16 = 4;
-/// Number of a frame.
-pub const EPB_PACKETID: u16 = 5;
-/// Queue that received a frame.
-pub const EPB_QUEUE: u16 = 6;
-/// When an interface's capture began.
-pub const ISB_STARTTIME: u16 = 2;
-/// When it ended.
-pub const ISB_ENDTIME: u16 = 3;
-/// Frames received.
-pub const ISB_IFRECV: u16 = 4;
-/// Frames dropped.
-pub const ISB_IFDROP: u16 = 5;
+/// Option codes.
+#[allow(missing_docs, reason = "the draft says what they are")]
+pub mod code {
+    pub const OPT_ENDOFOPT: u16 = 0;
+    pub const OPT_COMMENT: u16 = 1;
+    pub const SHB_HARDWARE: u16 = 2;
+    pub const SHB_OS: u16 = 3;
+    pub const SHB_USERAPPL: u16 = 4;
+    pub const IF_NAME: u16 = 2;
+    pub const IF_DESCRIPTION: u16 = 3;
+    pub const IF_SPEED: u16 = 8;
+    pub const IF_TSRESOL: u16 = 9;
+    pub const IF_FILTER: u16 = 11;
+    pub const IF_OS: u16 = 12;
+    pub const IF_FCSLEN: u16 = 13;
+    pub const IF_TSOFFSET: u16 = 14;
+    pub const IF_HARDWARE: u16 = 15;
+    pub const EPB_FLAGS: u16 = 2;
+    pub const EPB_DROPCOUNT: u16 = 4;
+    pub const EPB_PACKETID: u16 = 5;
+    pub const EPB_QUEUE: u16 = 6;
+    pub const ISB_STARTTIME: u16 = 2;
+    pub const ISB_ENDTIME: u16 = 3;
+    pub const ISB_IFRECV: u16 = 4;
+    pub const ISB_IFDROP: u16 = 5;
+}
+use code::*;
 
 /// Options of an interface that are text, besides its name.
 const IF_TEXTS: [u16; 4] = [OPT_COMMENT, IF_DESCRIPTION, IF_OS, IF_HARDWARE];
@@ -108,7 +91,7 @@ pub struct PacketFields {
     pub interface: usize,
     /// The stamp; `None`: this kind has none.
     pub ticks: Option<u64>,
-    /// Bytes of the frame in the block. A simple packet block does not tell: they are no more than the interface's
+    /// Bytes of the frame in the block. A simple packet block does not say; they are at most the interface's
     /// snapshot length.
     pub caplen: u32,
     /// Bytes of the frame on the wire.

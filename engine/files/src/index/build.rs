@@ -4,12 +4,12 @@ use super::{
     flow::IndexFlow,
     layout::{FileIndex, FileStamp, IndexBlock, VERSION},
 };
-use crate::read::{self, FileRanges, FrameEnds, Packet, ReadError};
+use crate::read::{self, Decompressor, FileRanges, Packet, PacketReader, ReadError};
 use std::{collections::HashMap, fs::File, path::Path};
 
-/// Bytes of a file that an index tells apart, about.
+/// Bytes of a block, about.
 const BLOCK_LEN: u64 = 1 << 20;
-/// Flows that an index tells apart. Blocks with others are read whatever is sought.
+/// Flows that an index has room for. Blocks with others are read for every query.
 const MOST_FLOWS: usize = 1 << 16;
 
 /// Builds a file's index. `go_on` is called at each block. `None`: it said no, or the file has changed meanwhile.
@@ -18,7 +18,9 @@ const MOST_FLOWS: usize = 1 << 16;
 /// The file cannot be read, or not to its end: such a file has no index.
 pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<FileIndex>, ReadError> {
     let stamp = FileStamp::read(path)?;
-    let (mut reader, frame_ends) = read::open_with_frame_ends(path)?;
+    let source = Decompressor::new(File::open(path)?)?.noting_frame_ends();
+    let frames = source.is_compressed().then(CompressedFrames::default);
+    let mut reader = PacketReader::new(source)?;
     let mut index = FileIndex {
         version: VERSION,
         stamp,
@@ -29,7 +31,7 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<FileIndex>,
         blocks: Vec::new(),
     };
     let mut work = Work {
-        compressed: frame_ends.map(CompressedFrames::new),
+        compressed: frames,
         ..Work::default()
     };
     let mut interfaces = 0;
@@ -40,26 +42,28 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<FileIndex>,
         } else if interfaces != reader.interfaces().len() {
             index.apart = false;
         }
-        let Some(packet) = reader.packet() else { break };
+        let offset = reader.offset();
         if index.frames == 0 {
-            index.head = packet.offset;
+            index.head = offset;
         }
         index.frames += 1;
-        if work.is_block_full(packet.offset, end) {
+        if work.is_block_full(reader.source_mut(), offset, end) {
             if !go_on() {
                 return Ok(None);
             }
             work.close(&mut index);
         }
-        work.add(&mut index.flows, &packet, end);
+        if let Some(packet) = reader.packet() {
+            work.add(&mut index.flows, &packet, end);
+        }
     }
     if index.frames == 0 {
         index.head = reader.sound_end();
     }
     if let Some(frames) = &mut work.compressed {
-        frames.end(stamp.len);
+        frames.end(reader.source_mut(), stamp.len);
         index.head = frames.head;
-        index.apart &= frames.apart;
+        index.apart &= !frames.torn;
     }
     work.close(&mut index);
     // A section or an interface that the last blocks brought.
@@ -75,9 +79,8 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<FileIndex>,
 /// # Errors
 /// The file cannot be read so far.
 pub fn head_len(file: &FileRanges) -> Result<u64, ReadError> {
-    let ending = file.path().extension().and_then(|it| it.to_str());
-    if matches!(ending, Some("zst" | "lz4")) {
-        return Ok(read::first_frame_len(File::open(file.path())?)?);
+    if let Some(len) = read::first_frame_len(File::open(file.path())?)? {
+        return Ok(len);
     }
     let mut reader = file.peek()?;
     reader.advance()?;
@@ -87,43 +90,32 @@ pub fn head_len(file: &FileRanges) -> Result<u64, ReadError> {
 }
 
 /// The compressed frames of a file, as its records pass: where the one begins that a record is in.
+#[derive(Default)]
 struct CompressedFrames {
-    frame_ends: FrameEnds,
-    /// Where the frame begins: in the file, and in what is in it.
+    /// Where the frame begins: in the file, and in its content.
     file: u64,
     content: u64,
     /// Where the first frame ends; 0: not yet seen.
     head: u64,
     /// Where the last record ends, in the content.
     record_end: u64,
-    /// No record reaches over two frames, and each frame begins with one.
-    apart: bool,
+    /// A record reaches over two frames, or a frame does not begin with one.
+    torn: bool,
 }
 
 impl CompressedFrames {
-    fn new(frame_ends: FrameEnds) -> Self {
-        Self {
-            frame_ends,
-            file: 0,
-            content: 0,
-            head: 0,
-            record_end: 0,
-            apart: true,
-        }
-    }
-
-    /// The next record stands here in the content; whether a frame begins with it.
-    fn pass(&mut self, offset: u64, end: u64) -> bool {
-        let begins = self.go_to(offset);
-        self.apart &= !begins || self.content == offset;
+    /// The next record is from `offset` to `end` in the content; whether a frame begins with it.
+    fn pass(&mut self, source: &mut Decompressor<File>, offset: u64, end: u64) -> bool {
+        let begins = self.go_to(source, offset);
+        self.torn |= begins && self.content != offset;
         self.record_end = end;
         begins
     }
 
-    fn go_to(&mut self, place: u64) -> bool {
+    fn go_to(&mut self, source: &mut Decompressor<File>, place: u64) -> bool {
         let mut moved = false;
-        while let Some((file, content)) = self.frame_ends.up_to(place) {
-            self.apart &= content >= self.record_end;
+        while let Some((file, content)) = source.take_frame_end(place) {
+            self.torn |= content < self.record_end;
             (self.file, self.content) = (file, content);
             if self.head == 0 {
                 self.head = file;
@@ -133,9 +125,9 @@ impl CompressedFrames {
         moved
     }
 
-    /// Nothing more comes, and the file has so many bytes.
-    fn end(&mut self, len: u64) {
-        self.go_to(u64::MAX);
+    /// There are no more records, and the file has so many bytes.
+    fn end(&mut self, source: &mut Decompressor<File>, len: u64) {
+        self.go_to(source, u64::MAX);
         self.file = len;
     }
 }
@@ -157,14 +149,16 @@ struct Work {
 
 impl Work {
     /// Whether the next record, from `offset` to `end` of the content, belongs to another block.
-    fn is_block_full(&mut self, offset: u64, end: u64) -> bool {
+    fn is_block_full(&mut self, source: &mut Decompressor<File>, offset: u64, end: u64) -> bool {
         match &mut self.compressed {
             None => self
                 .open
                 .as_ref()
                 .is_none_or(|b| b.end - b.start >= BLOCK_LEN),
-            // A block is whole frames. The writer's own are hardly less than what is told apart.
-            Some(frames) => frames.pass(offset, end) && offset - self.content >= BLOCK_LEN / 2,
+            // A block is whole frames. The writer's own are hardly smaller than a block.
+            Some(frames) => {
+                frames.pass(source, offset, end) && offset - self.content >= BLOCK_LEN / 2
+            }
         }
     }
 

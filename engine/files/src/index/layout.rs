@@ -13,8 +13,8 @@ pub struct FileIndex {
     pub(super) version: u32,
     /// The file as it was when it was read.
     pub(super) stamp: FileStamp,
-    /// Bytes before the first record, in a compressed file those of its first frame: what must be read before any other
-    /// part makes sense.
+    /// Bytes before the first record, in a compressed file those of its first frame: it must be read before any other
+    /// part can be understood.
     pub head: u64,
     /// Frames in the file.
     pub frames: u64,
@@ -56,8 +56,8 @@ pub struct IndexBlock {
 
 impl FileIndex {
     /// The parts of the file that can hold frames of `times` (from, up to and without) that fulfil `terms`: byte
-    /// ranges, ascending, neighbours joined. What they need to make sense comes with them ([`FileIndex::head`]), if there are
-    /// any.
+    /// ranges, ascending, neighbours joined. If there are any, the beginning that they need ([`FileIndex::head`]) comes
+    /// first.
     #[must_use]
     pub fn select(&self, times: &Range<u64>, terms: &FlowTerms) -> Vec<Range<u64>> {
         let wanted: Vec<bool> = self.flows.iter().map(|flow| terms.allow(flow)).collect();

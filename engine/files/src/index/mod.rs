@@ -1,4 +1,4 @@
-//! A small index beside each finished file: what times and which flows are in which part of it.
+//! A small index beside each finished file: which times and flows are in which part of it.
 //!
 //! ```text
 //! finished file -> build -> FileIndex -> <index_dir>/<name of the file>.cbor

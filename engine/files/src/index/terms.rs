@@ -1,4 +1,4 @@
-//! What an expression demands of a flow, as far as it is a plain conjunction.
+//! What a filter expression demands of a flow, as far as it is a plain conjunction.
 
 use super::flow::{ARP, IPV4, IPV6, IndexFlow, RARP};
 use std::{iter::Peekable, net::IpAddr, str::SplitWhitespace};

@@ -1,4 +1,4 @@
-//! How far apart neighbours are: least and most exactly, the median to one part in 32, in bounded memory.
+//! Time gaps between neighbouring records: minimum and maximum exactly, the median to one part in 32, in bounded memory.
 
 use serde::Serialize;
 

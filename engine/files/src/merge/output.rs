@@ -6,8 +6,10 @@ use crate::{
         ByteOrder, FileFormat, InterfaceStatistics,
         pcap::{self, encode_header, encode_record_header},
         pcapng::{
-            self, EPB_QUEUE, IF_NAME, OPT_ENDOFOPT, SHB_OS, SHB_USERAPPL, enhanced_packet,
-            interface_description, interface_statistics, option, section_header, swapped_options,
+            self,
+            code::{EPB_QUEUE, IF_NAME, OPT_ENDOFOPT, SHB_OS, SHB_USERAPPL},
+            enhanced_packet, interface_description, interface_statistics, option, section_header,
+            swapped_options,
         },
     },
     read::Packet,

@@ -30,7 +30,7 @@ pub struct MergePlan {
     pub(super) snaplen: u32,
     pub(super) inputs: Vec<InputFacts>,
     pub(super) notes: Vec<String>,
-    /// The files' own statistics hold for what is taken of them.
+    /// The files are taken whole, so that their own statistics hold.
     pub(super) statistics: bool,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
@@ -49,7 +49,7 @@ pub(super) struct FilePlan {
     pub(super) ranges: FileRanges,
     /// Stamp of its first record; 0: it has none, or cannot be read so far.
     pub(super) first_ns: u64,
-    /// What cannot be read twice stays open, at its first record.
+    /// An input that cannot be read twice stays open, at its first record.
     pub(super) open: Option<FileReader>,
 }
 

@@ -1,7 +1,7 @@
 //! Capture ports: which interfaces of which files are one interface of the output.
 
 use crate::{
-    format::{Interface, pcapng::IF_DESCRIPTION},
+    format::{Interface, pcapng::code::IF_DESCRIPTION},
     name::FileName,
 };
 use std::{

@@ -18,7 +18,7 @@ use std::{
 /// Records between two calls of `watch`.
 const EVERY: u64 = 1 << 14;
 
-/// Carries a plan out. `watch` is told now and then how many bytes are read, and may answer `false` to stop.
+/// Carries out a plan. `watch` is called now and then with the bytes read so far, and may return `false` to stop.
 ///
 /// # Errors
 /// The output cannot be written, or `watch` stopped it. What is wrong with an input is in the summary.
@@ -151,7 +151,7 @@ fn run_with(
     })
 }
 
-/// What the output is so far.
+/// What is known of the output so far.
 struct Merged {
     frames: u64,
     by_port: Vec<u64>,

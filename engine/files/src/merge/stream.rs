@@ -165,7 +165,7 @@ impl Stream {
         self.open.as_ref().map_or(0, |open| open.reader.offset())
     }
 
-    /// Tells what the file was, and lets it go.
+    /// Closes the open file and adds what is known of it to the ledger.
     #[cold]
     fn close(&mut self, ledger: &mut MergeLedger, error: Option<ReadError>) {
         let Some(mut open) = self.open.take() else {
@@ -183,18 +183,13 @@ impl Stream {
         ledger.bytes_read += open.reader.offset();
         let facts = &mut ledger.inputs[open.input];
         facts.bytes = open.reader.offset();
-        let end = open.reader.end();
         let mut losses = Vec::new();
         if let Some(e) = error {
             losses.push(format!("{e}; what is behind that is lost"));
         }
-        match end {
-            Some(FileEnd::Torn { offset, bytes }) => losses.push(format!(
-                "at byte {offset}: the last record is torn, {bytes} bytes are left of it"
-            )),
-            Some(FileEnd::Padding { offset, bytes }) => facts.notes.push(format!(
-                "at byte {offset}: {bytes} zeros to the end of the file"
-            )),
+        match open.reader.end() {
+            Some(end @ FileEnd::Torn { .. }) => losses.push(end.to_string()),
+            Some(end @ FileEnd::Padding { .. }) => facts.notes.push(end.to_string()),
             Some(FileEnd::Clean) | None => {}
         }
         if open.left_out > 0 {

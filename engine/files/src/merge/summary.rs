@@ -46,7 +46,7 @@ pub struct MergeSummary {
     pub late: Lateness,
     /// Each input.
     pub inputs: Vec<InputFacts>,
-    /// What to know of the output.
+    /// Notes on the output.
     pub notes: Vec<String>,
 }
 
@@ -94,6 +94,6 @@ pub struct InputFacts {
     pub out_of_order: Lateness,
     /// Contradictions in it that did not stop the reader.
     pub notes: Vec<String>,
-    /// What cost records: the file is torn, damaged, or could not be read.
+    /// Why records were lost: the file is torn, damaged, or could not be read.
     pub loss: Option<String>,
 }

@@ -3,11 +3,12 @@
 use super::window::Window;
 use crate::format::Interface;
 use std::{
+    fmt,
     io::{self, Read},
     ops::Range,
 };
 
-/// The longest frame that is believed; libpcap stops at a quarter of this.
+/// The longest frame that is accepted; libpcap accepts a quarter of this.
 pub const MAX_FRAME: u32 = 1 << 20;
 
 /// How a file ended.
@@ -29,6 +30,21 @@ pub enum FileEnd {
         /// How many.
         bytes: u64,
     },
+}
+
+impl fmt::Display for FileEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clean => f.write_str("a whole record"),
+            Self::Torn { offset, bytes } => write!(
+                f,
+                "at byte {offset}: the last record is torn, {bytes} bytes are left of it"
+            ),
+            Self::Padding { offset, bytes } => {
+                write!(f, "at byte {offset}: {bytes} zeros to the end of the file")
+            }
+        }
+    }
 }
 
 /// Contradictions in a file that did not stop the reader.
@@ -77,7 +93,7 @@ pub enum ReadError {
 }
 
 impl From<io::Error> for ReadError {
-    /// The file could not be opened, or not be read at all.
+    /// For a file that could not be opened, or not be read from its first byte.
     fn from(source: io::Error) -> Self {
         Self::Io { offset: 0, source }
     }
@@ -115,7 +131,7 @@ impl<R: Read> Cursor<R> {
         }
     }
 
-    /// Sees to it that `n` bytes are in the window; `false`: the source has ended before.
+    /// Reads until `n` bytes are in the window; `false`: the source has ended before.
     #[inline]
     pub(super) fn want(&mut self, n: usize) -> Result<bool, ReadError> {
         self.window.want(n).map_err(|source| ReadError::Io {

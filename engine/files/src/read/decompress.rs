@@ -12,7 +12,6 @@ use lz4_flex::frame::FrameDecoder;
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, Read},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
@@ -21,61 +20,12 @@ const ZSTD: u32 = 0xfd2f_b528;
 /// Sixteen magics that differ in their last four bits.
 const SKIPPABLE: u32 = 0x184d_2a50;
 
-/// Whether a file that begins with these bytes is for [`Decompressor`].
-pub(super) fn is_compressed(start: &[u8]) -> bool {
-    start
-        .first_chunk()
-        .map(|magic| u32::from_le_bytes(*magic))
-        .is_some_and(|magic| matches!(magic, LZ4 | ZSTD))
-}
-
-/// Where the frames read so far end, each as an offset in the file and one in the content. The reader of the content
-/// takes them from here as it goes on.
-#[derive(Clone, Debug, Default)]
-pub struct FrameEnds(Arc<Mutex<VecDeque<(u64, u64)>>>);
-
-impl FrameEnds {
-    fn list(&self) -> MutexGuard<'_, VecDeque<(u64, u64)>> {
-        // One side appends, the other takes: nothing is ever half done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the next frame that ends at `place` of the content or before it. The ends of all frames before a byte that
-    /// was read are here.
-    #[must_use]
-    pub fn up_to(&self, place: u64) -> Option<(u64, u64)> {
-        let mut list = self.list();
-        let (_, end) = *list.front()?;
-        if end <= place { list.pop_front() } else { None }
-    }
-}
-
-/// Bytes of a compressed file up to the end of its first frame that has any content.
-///
-/// # Errors
-/// The file is neither zstd nor LZ4, or is damaged there.
-pub fn first_frame_len(file: impl Read) -> io::Result<u64> {
-    let ends = FrameEnds::default();
-    let unpacked = Decompressor::new(file).ok_or(ErrorKind::InvalidData)?;
-    let mut unpacked = unpacked.noting(ends.clone());
-    let mut piece = [0; 4096];
-    loop {
-        let got = unpacked.read(&mut piece)?;
-        while let Some((end, content)) = ends.up_to(u64::MAX) {
-            if content > 0 {
-                return Ok(end);
-            }
-        }
-        if got == 0 {
-            return Ok(unpacked.sound_end().0);
-        }
-    }
-}
-
-/// Reads the content of a compressed file.
+/// Reads the content of a file, compressed or not.
 pub struct Decompressor<R: Read> {
     codec: Codec<R>,
-    frame_ends: Option<FrameEnds>,
+    /// Those that nobody has taken yet, if they are noted.
+    frame_ends: Option<VecDeque<(u64, u64)>>,
+    /// A frame has begun, and not ended.
     within: bool,
     /// Bytes given so far.
     given: u64,
@@ -84,21 +34,27 @@ pub struct Decompressor<R: Read> {
 }
 
 enum Codec<R: Read> {
+    Plain(Input<R>),
     Lz4(Box<FrameDecoder<Input<R>>>),
     Zstd(Box<(DCtx<'static>, Input<R>)>),
 }
 
 impl<R: Read> Decompressor<R> {
-    /// Decompresses a source by its first bytes; `None`: it is neither zstd nor LZ4.
-    pub fn new(source: R) -> Option<Self> {
+    /// Reads the first bytes of a source, which tell what it is.
+    ///
+    /// # Errors
+    /// The source fails, or there is no memory.
+    pub fn new(source: R) -> io::Result<Self> {
         let mut input = Input::new(source);
-        let magic = input.magic().ok()??;
-        let codec = match magic {
-            LZ4 => Codec::Lz4(Box::new(FrameDecoder::new(input))),
-            ZSTD => Codec::Zstd(Box::new((DCtx::try_create()?, input))),
-            _ => return None,
+        let codec = match input.magic()? {
+            Some(LZ4) => Codec::Lz4(Box::new(FrameDecoder::new(input))),
+            Some(ZSTD) => {
+                let context = DCtx::try_create().ok_or(ErrorKind::OutOfMemory)?;
+                Codec::Zstd(Box::new((context, input)))
+            }
+            _ => Codec::Plain(input),
         };
-        Some(Self {
+        Ok(Self {
             codec,
             frame_ends: None,
             within: false,
@@ -107,13 +63,27 @@ impl<R: Read> Decompressor<R> {
         })
     }
 
-    /// Notes in `frame_ends` where frames end.
+    /// Notes where frames end, for [`Decompressor::take_frame_end`].
     #[must_use]
-    pub fn noting(self, frame_ends: FrameEnds) -> Self {
+    pub fn noting_frame_ends(self) -> Self {
         Self {
-            frame_ends: Some(frame_ends),
+            frame_ends: Some(VecDeque::new()),
             ..self
         }
+    }
+
+    /// Whether the source is compressed.
+    #[must_use]
+    pub fn is_compressed(&self) -> bool {
+        !matches!(self.codec, Codec::Plain(_))
+    }
+
+    /// Takes the next frame end, an offset in the file and one in the content, that is at `place` of the content or
+    /// before it. All those before a byte that was read are noted.
+    pub fn take_frame_end(&mut self, place: u64) -> Option<(u64, u64)> {
+        self.frame_ends
+            .as_mut()?
+            .pop_front_if(|(_, end)| *end <= place)
     }
 
     /// Where the last whole frame ends that was read: in the file, and in its content.
@@ -124,6 +94,7 @@ impl<R: Read> Decompressor<R> {
 
     fn input(&mut self) -> &mut Input<R> {
         match &mut self.codec {
+            Codec::Plain(input) => input,
             Codec::Lz4(decoder) => decoder.get_mut(),
             Codec::Zstd(both) => &mut both.1,
         }
@@ -141,7 +112,7 @@ impl<R: Read> Decompressor<R> {
     fn begin(&mut self) -> io::Result<bool> {
         let mine = match self.codec {
             Codec::Lz4(_) => LZ4,
-            Codec::Zstd(_) => ZSTD,
+            _ => ZSTD,
         };
         loop {
             let (_, given) = self.sound;
@@ -169,6 +140,7 @@ impl<R: Read> Decompressor<R> {
     /// Some bytes of the frame; 0: it ends here.
     fn some(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match &mut self.codec {
+            Codec::Plain(input) => input.read_through(out),
             Codec::Lz4(decoder) => match decoder.read(out) {
                 // The decoder takes a file's end for a frame's.
                 Ok(0) if decoder.get_ref().ended => Err(ErrorKind::UnexpectedEof.into()),
@@ -205,6 +177,9 @@ impl<R: Read> Read for Decompressor<R> {
         if out.is_empty() {
             return Ok(0);
         }
+        if let Codec::Plain(input) = &mut self.codec {
+            return input.read_through(out);
+        }
         loop {
             if !self.within {
                 if !self.begin()? {
@@ -224,8 +199,8 @@ impl<R: Read> Read for Decompressor<R> {
             if got == 0 || !self.within {
                 self.within = false;
                 self.sound = (self.input().offset, self.given);
-                if let Some(ends) = &self.frame_ends {
-                    ends.list().push_back(self.sound);
+                if let Some(ends) = &mut self.frame_ends {
+                    ends.push_back(self.sound);
                 }
             }
             if got > 0 {
@@ -233,6 +208,27 @@ impl<R: Read> Read for Decompressor<R> {
             }
         }
     }
+}
+
+/// Bytes of a compressed file up to the end of its first frame that has any content; `None`: it is not compressed.
+///
+/// # Errors
+/// The file cannot be read, or is damaged there.
+pub fn first_frame_len(file: impl Read) -> io::Result<Option<u64>> {
+    let mut source = Decompressor::new(file)?.noting_frame_ends();
+    let mut piece = [0; 4096];
+    while source.is_compressed() {
+        let got = source.read(&mut piece)?;
+        while let Some((end, content)) = source.take_frame_end(u64::MAX) {
+            if content > 0 {
+                return Ok(Some(end));
+            }
+        }
+        if got == 0 {
+            return Ok(Some(source.sound_end().0));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -325,25 +321,23 @@ mod tests {
     }
 
     #[test]
-    fn seams_are_told_before_what_is_behind_them() {
+    fn frame_ends_are_noted_before_the_bytes_behind_them() {
         for pack in [lz4 as fn(&[u8]) -> Vec<u8>, zstd] {
             let (first, second) = (pack(&[1; 1000]), pack(&[2; 500]));
             let file = [&first[..], &skippable(100), &second].concat();
             let ends = [first.len() as u64, file.len() as u64];
-            assert_eq!(first_frame_len(&file[..]).expect("reads"), ends[0]);
-            let noted = FrameEnds::default();
-            let mut unpacked = Decompressor::new(&file[..])
-                .expect("known")
-                .noting(noted.clone());
+            assert_eq!(first_frame_len(&file[..]).expect("reads"), Some(ends[0]));
+            let source = Decompressor::new(&file[..]).expect("opens");
+            let mut source = source.noting_frame_ends();
             let mut byte = [0];
             for place in 0..1500 {
-                assert_eq!(unpacked.read(&mut byte).expect("reads"), 1);
-                let seam = noted.up_to(place);
-                assert_eq!(seam, (place == 1000).then_some((ends[0], 1000)));
+                assert_eq!(source.read(&mut byte).expect("reads"), 1);
+                let end = source.take_frame_end(place);
+                assert_eq!(end, (place == 1000).then_some((ends[0], 1000)));
             }
-            assert_eq!(unpacked.read(&mut byte).expect("ends"), 0);
-            assert_eq!(noted.up_to(1500), Some((ends[1], 1500)));
-            assert_eq!(noted.up_to(u64::MAX), None);
+            assert_eq!(source.read(&mut byte).expect("ends"), 0);
+            assert_eq!(source.take_frame_end(1500), Some((ends[1], 1500)));
+            assert_eq!(source.take_frame_end(u64::MAX), None);
         }
     }
 
@@ -369,10 +363,17 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_not_taken() {
-        for start in [&b""[..], b"abc", b"\x0a\x0d\x0d\x0a", b"\x1f\x8b\x08\x00"] {
-            assert!(Decompressor::new(start).is_none() && !is_compressed(start));
+    fn other_files_are_read_as_they_are() {
+        for start in [
+            &b""[..],
+            b"abc",
+            b"\x0a\x0d\x0d\x0a",
+            b"\x1f\x8b\x08\x00...",
+        ] {
+            let mut source = Decompressor::new(start).expect("opens");
+            let mut content = Vec::new();
+            source.read_to_end(&mut content).expect("reads");
+            assert!(!source.is_compressed() && content == start);
         }
-        assert!(is_compressed(&lz4(b"x")) && is_compressed(&zstd(b"x")));
     }
 }

@@ -30,15 +30,15 @@ impl<R: Read> Input<R> {
     pub(super) fn fill(&mut self) -> io::Result<&[u8]> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            self.more()?;
+            self.more(self.buffer.len())?;
         }
         Ok(&self.buffer[self.start..self.end])
     }
 
-    /// Reads once, behind what is there.
-    fn more(&mut self) -> io::Result<()> {
+    /// Reads once, behind what is there, up to `most` bytes of the buffer.
+    fn more(&mut self, most: usize) -> io::Result<()> {
         loop {
-            match self.source.read(&mut self.buffer[self.end..]) {
+            match self.source.read(&mut self.buffer[self.end..most]) {
                 Ok(n) => {
                     self.ended |= n == 0;
                     self.end += n;
@@ -61,12 +61,20 @@ impl<R: Read> Input<R> {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
             while self.end < 4 && !self.ended {
-                self.more()?;
+                self.more(4)?;
             }
         }
         Ok(self.buffer[self.start..self.end]
             .first_chunk()
             .map(|magic| u32::from_le_bytes(*magic)))
+    }
+
+    /// Some bytes, without filling the buffer.
+    pub(super) fn read_through(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.start == self.end {
+            return self.source.read(out);
+        }
+        self.read(out)
     }
 
     pub(super) fn is_at_end(&mut self) -> io::Result<bool> {

@@ -12,7 +12,7 @@
 //!
 //! Invariants: memory is bounded by the longest record ([`MAX_FRAME`], [`MAX_BLOCK`]). No input panics. What is yielded
 //! is whole: a record that the file's end cuts off is never yielded, and [`PacketReader::end`] tells of it. A packet's
-//! `len` is never below what is there of it.
+//! `len` is never below the number of its bytes.
 
 mod cursor;
 mod decompress;
@@ -20,16 +20,14 @@ mod input;
 mod open;
 mod pcap;
 mod pcapng;
-mod ranges;
 mod reader;
 mod window;
 
 pub use cursor::{Anomalies, FileEnd, MAX_FRAME, ReadError};
-pub use decompress::{Decompressor, FrameEnds, first_frame_len};
-pub use open::{decompressed, open, open_with_frame_ends, peek};
+pub use decompress::{Decompressor, first_frame_len};
+pub use open::{FileRanges, FileReader, open};
 pub use pcapng::MAX_BLOCK;
-pub use ranges::FileRanges;
-pub use reader::{FileReader, Packet, PacketReader};
+pub use reader::{Packet, PacketReader};
 
 #[cfg(test)]
 mod tests;

@@ -1,76 +1,140 @@
-//! Opens files for reading, and decompresses those that are compressed.
+//! Opens files: whole or in part, compressed or not.
 
 use super::{
     cursor::ReadError,
-    decompress::{Decompressor, FrameEnds, is_compressed},
-    reader::{FileReader, PacketReader},
-    window,
+    decompress::Decompressor,
+    reader::PacketReader,
+    window::{BEGINNING, WHOLE_FILE},
 };
 use std::{
     fs::File,
-    io::{self, ErrorKind, Read},
-    path::Path,
+    io::{self, Read, Seek, SeekFrom},
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    vec,
 };
+
+/// Reads a file, a selection of its ranges, or standard input, compressed or not.
+pub type FileReader = PacketReader<Decompressor<Box<dyn Read + Send>>>;
 
 /// Opens a file; `-` is standard input.
 ///
 /// # Errors
 /// The system, or it is not a capture file.
 pub fn open(path: &Path) -> Result<FileReader, ReadError> {
-    open_with_window(path, window::WHOLE_FILE)
+    FileRanges::whole(path.to_owned()).open()
 }
 
-/// Opens a file of which only the beginning is wanted.
-///
-/// # Errors
-/// As [`open`].
-pub fn peek(path: &Path) -> Result<FileReader, ReadError> {
-    open_with_window(path, window::BEGINNING)
+/// A file to be read, as a whole or in part.
+#[derive(Clone, Debug)]
+pub struct FileRanges {
+    path: PathBuf,
+    ranges: Vec<Range<u64>>,
+    /// Bytes read so far; shared by all that are to be counted together.
+    meter: Arc<AtomicU64>,
 }
 
-/// Opens a file that may be compressed; if it is, [`FrameEnds`] tells where its compressed frames end.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_with_frame_ends(path: &Path) -> Result<(FileReader, Option<FrameEnds>), ReadError> {
-    let ends = FrameEnds::default();
-    let (source, compressed) = decompressed_noting(File::open(path)?, Some(&ends))?;
-    let reader = PacketReader::new(source)?;
-    Ok((reader, compressed.then_some(ends)))
-}
-
-pub(super) fn open_with_window(path: &Path, window: usize) -> Result<FileReader, ReadError> {
-    let source: Box<dyn Read + Send> = if path.as_os_str() == "-" {
-        Box::new(io::stdin())
-    } else {
-        Box::new(File::open(path)?)
-    };
-    PacketReader::with_window(decompressed(source)?, window)
-}
-
-/// What is in a source, whether it is compressed or not.
-///
-/// # Errors
-/// The source fails.
-pub fn decompressed<R: Read + Send + 'static>(source: R) -> io::Result<Box<dyn Read + Send>> {
-    decompressed_noting(source, None).map(|(source, _)| source)
-}
-
-/// The same, and whether it is compressed.
-fn decompressed_noting<R: Read + Send + 'static>(
-    mut source: R,
-    ends: Option<&FrameEnds>,
-) -> io::Result<(Box<dyn Read + Send>, bool)> {
-    let mut start = Vec::new();
-    (&mut source).take(4).read_to_end(&mut start)?;
-    let compressed = is_compressed(&start);
-    let whole = io::Cursor::new(start).chain(source);
-    if !compressed {
-        return Ok((Box::new(whole), false));
+impl FileRanges {
+    /// The whole file; `-` is standard input.
+    #[must_use]
+    pub fn whole(path: PathBuf) -> Self {
+        Self::new(path, std::iter::once(0..u64::MAX).collect())
     }
-    let mut decompressor = Decompressor::new(whole).ok_or(ErrorKind::OutOfMemory)?;
-    if let Some(ends) = ends {
-        decompressor = decompressor.noting(ends.clone());
+
+    /// These byte ranges of it, one after the other. The first must begin with what stands before the first record, and
+    /// each must hold whole records, or in a compressed file whole frames of whole records.
+    #[must_use]
+    pub fn new(path: PathBuf, ranges: Vec<Range<u64>>) -> Self {
+        Self {
+            path,
+            ranges,
+            meter: Arc::default(),
+        }
     }
-    Ok((Box::new(decompressor), true))
+
+    /// Counts the bytes read into `meter`.
+    #[must_use]
+    pub fn metered(self, meter: Arc<AtomicU64>) -> Self {
+        Self { meter, ..self }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes to be read of a file of this length.
+    #[must_use]
+    pub fn bytes(&self, len: u64) -> u64 {
+        self.ranges.iter().map(|r| r.end.min(len) - r.start).sum()
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The system, or it is not a capture file.
+    pub fn open(&self) -> Result<FileReader, ReadError> {
+        self.open_with_window(WHOLE_FILE)
+    }
+
+    /// Opens it when only the beginning is wanted.
+    ///
+    /// # Errors
+    /// As [`FileRanges::open`].
+    pub fn peek(&self) -> Result<FileReader, ReadError> {
+        self.open_with_window(BEGINNING)
+    }
+
+    fn open_with_window(&self, window: usize) -> Result<FileReader, ReadError> {
+        let source: Box<dyn Read + Send> = if self.path.as_os_str() == "-" {
+            Box::new(io::stdin())
+        } else {
+            let mut ranges = self.ranges.clone().into_iter();
+            Box::new(RangeSource {
+                file: File::open(&self.path)?,
+                here: 0,
+                now: ranges.next().unwrap_or(0..0),
+                rest: ranges,
+                meter: Arc::clone(&self.meter),
+            })
+        };
+        PacketReader::with_window(Decompressor::new(source)?, window)
+    }
+}
+
+/// Reads the ranges of a file one after the other.
+struct RangeSource {
+    file: File,
+    /// Where the file is.
+    here: u64,
+    /// What is still to be read of this range.
+    now: Range<u64>,
+    rest: vec::IntoIter<Range<u64>>,
+    meter: Arc<AtomicU64>,
+}
+
+impl Read for RangeSource {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.now.is_empty() {
+            match self.rest.next() {
+                Some(next) => self.now = next,
+                None => return Ok(0),
+            }
+        }
+        if self.here != self.now.start {
+            self.here = self.file.seek(SeekFrom::Start(self.now.start))?;
+        }
+        let left = usize::try_from(self.now.end - self.now.start).unwrap_or(usize::MAX);
+        let want = into.len().min(left);
+        let n = self.file.read(&mut into[..want])?;
+        self.here += n as u64;
+        self.now.start += n as u64;
+        self.meter.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
 }

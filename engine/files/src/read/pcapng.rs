@@ -12,7 +12,7 @@ use crate::format::{
 };
 use std::io::Read;
 
-/// The longest block that is believed.
+/// The longest block that is accepted.
 pub const MAX_BLOCK: u32 = 16 << 20;
 /// More interfaces than this do not describe anything.
 const MOST_INTERFACES: usize = 1 << 16;

@@ -41,9 +41,6 @@ pub struct PacketReader<R> {
     state: State,
 }
 
-/// Reads a file, a selection of its ranges, or standard input, compressed or not.
-pub type FileReader = PacketReader<Box<dyn Read + Send>>;
-
 enum Layout {
     Pcap(RecordLayout),
     /// `None`: before the first section header.
@@ -62,7 +59,7 @@ enum State {
 }
 
 impl<R: Read> PacketReader<R> {
-    /// Reads the header. The source is not decompressed ([`super::decompressed`]).
+    /// Reads the header. A source that may be compressed goes through a [`super::Decompressor`] first.
     ///
     /// # Errors
     /// The source fails, or is not a capture file.
@@ -186,7 +183,7 @@ impl<R: Read> PacketReader<R> {
         })
     }
 
-    /// How the file ended; `None`: it has not yet, or it broke.
+    /// How the file ended; `None`: it has not yet, or it is damaged.
     #[must_use]
     pub fn end(&self) -> Option<FileEnd> {
         match self.state {
@@ -208,6 +205,11 @@ impl<R: Read> PacketReader<R> {
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.cursor.window.offset()
+    }
+
+    /// What is read from.
+    pub(crate) fn source_mut(&mut self) -> &mut R {
+        &mut self.cursor.window.source
     }
 
     /// Packets yielded so far.

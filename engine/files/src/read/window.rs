@@ -1,7 +1,7 @@
 //! A window that slides over a source: the bytes from one record's start on, and where in the file that is.
 //!
 //! Invariant: memory grows to the longest record asked for and no further, and never before its bytes have come: a
-//! length that lies allocates nothing.
+//! false length allocates nothing.
 
 use std::io::{self, ErrorKind, Read};
 
@@ -13,7 +13,7 @@ pub(super) const BEGINNING: usize = 4096;
 const STEP: usize = 64 << 10;
 
 pub(super) struct Window<R> {
-    source: R,
+    pub(super) source: R,
     bytes: Vec<u8>,
     /// Where the window begins in `bytes`.
     start: usize,
@@ -46,7 +46,7 @@ impl<R: Read> Window<R> {
         self.offset
     }
 
-    /// Sees to it that `n` bytes are there; `false`: the source has ended before.
+    /// Reads until `n` bytes are there; `false`: the source has ended before.
     #[inline]
     pub(super) fn want(&mut self, n: usize) -> io::Result<bool> {
         if self.end - self.start >= n {

@@ -268,7 +268,7 @@ fn another_filter_is_told_where_it_begins_to_hold() {
         let (mut filters, mut notes, mut frames) = (Vec::new(), Vec::new(), 0);
         for path in &finished.files {
             let mut bytes = Vec::new();
-            let source = crate::read::decompressed(File::open(path).expect("file"));
+            let source = crate::read::Decompressor::new(File::open(path).expect("file"));
             std::io::Read::read_to_end(&mut source.expect("opens"), &mut bytes).expect("reads");
             let mut reader = PcapNgReader::new(&bytes[..]).expect("section");
             while let Some(block) = reader.next_block() {
