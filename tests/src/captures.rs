@@ -6,7 +6,15 @@ use crate::{
     files::{self, Record},
     frames, skip,
 };
-use std::path::{Path, PathBuf};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
 
 /// A wire carries nothing shorter than an Ethernet header.
 pub const SHORTEST: usize = 14;
@@ -45,6 +53,36 @@ impl Captures {
     pub fn records(&self) -> Vec<Record> {
         let all = self.files.iter();
         all.flat_map(|it| files::read_as_it_stands(it)).collect()
+    }
+
+    /// Hands each to `check`, as many side by side as there are cores, and tells of all that fail, not of the first only.
+    ///
+    /// # Panics
+    /// When `check` panics for one of them.
+    #[track_caller]
+    pub fn each(&self, check: impl Fn(&Path) + Sync) {
+        let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let workers = thread::available_parallelism().map_or(2, usize::from);
+        thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(|| {
+                    while let Some(file) = self.files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if catch_unwind(AssertUnwindSafe(|| check(file))).is_err() {
+                            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                            failed.push(file);
+                        }
+                    }
+                });
+            }
+        });
+        let mut failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failed.sort();
+        assert!(
+            failed.is_empty(),
+            "{} captures failed, the panics above say how; the first are {:#?}",
+            failed.len(),
+            &failed[..failed.len().min(20)]
+        );
     }
 
     /// The frames of all of them that a wire can carry, as one capture in `dir`.

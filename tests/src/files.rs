@@ -72,10 +72,19 @@ impl Record {
 #[must_use]
 #[track_caller]
 pub fn read(path: &Path) -> Vec<Record> {
-    let file = unpacked(path);
-    let records = match file.get(..4) {
-        Some([0x0a, 0x0d, 0x0d, 0x0a]) => read_pcapng(&file),
-        _ => read_pcap(&file),
+    records(path, &unpacked(path))
+}
+
+/// Reads a file that is [`unpacked`] already.
+///
+/// # Panics
+/// As [`read`].
+#[must_use]
+#[track_caller]
+pub fn records(path: &Path, unpacked: &[u8]) -> Vec<Record> {
+    let records = match unpacked.get(..4) {
+        Some([0x0a, 0x0d, 0x0d, 0x0a]) => read_pcapng(unpacked),
+        _ => read_pcap(unpacked),
     };
     records.unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
@@ -113,9 +122,18 @@ pub fn unpacked(path: &Path) -> Vec<u8> {
 #[must_use]
 #[track_caller]
 pub fn statistics(path: &Path) -> (u64, u64) {
-    let file = unpacked(path);
+    statistics_of(path, &unpacked(path))
+}
+
+/// The same of a file that is [`unpacked`] already.
+///
+/// # Panics
+/// As [`statistics`].
+#[must_use]
+#[track_caller]
+pub fn statistics_of(path: &Path, unpacked: &[u8]) -> (u64, u64) {
     let shown = path.display();
-    let mut reader = PcapNgReader::new(&file[..]).unwrap_or_else(|e| panic!("{shown}: {e}"));
+    let mut reader = PcapNgReader::new(unpacked).unwrap_or_else(|e| panic!("{shown}: {e}"));
     let mut last = None;
     while let Some(block) = reader.next_block() {
         last = match block.unwrap_or_else(|e| panic!("{shown}: {e}")) {

@@ -8,7 +8,7 @@ use crate::compare::excerpt;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{OFlags, fcntl_setfl},
-    process::{Pid, Signal, kill_process},
+    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
 };
 use std::{
     ffi::{OsStr, OsString},
@@ -327,6 +327,43 @@ impl Running {
             self.check_deadline(what);
             thread::sleep(TICK);
         }
+    }
+
+    /// Waits until `done` says so of the child while it stands still (SIGSTOP), and leaves it so.
+    ///
+    /// # Panics
+    /// When the child ends, or its deadline comes, before that.
+    #[track_caller]
+    pub fn freeze_when(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+        self.until(what, |it| {
+            if !done(it) {
+                return false;
+            }
+            it.freeze();
+            let holds = done(it);
+            if !holds {
+                it.thaw();
+            }
+            holds
+        });
+    }
+
+    /// Stops it (SIGSTOP), and waits until all of it stands still.
+    ///
+    /// # Panics
+    /// When the child has been waited for already.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let any = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&self.child)), any).expect("an own child");
+    }
+
+    /// Lets it go on (SIGCONT).
+    ///
+    /// # Panics
+    /// When the child has been waited for already.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
     }
 
     /// Waits for its end.

@@ -8,6 +8,7 @@ use wqcap_rss::{FrameClass, L3};
 use wqcap_tests::{
     Dir, Finished, Wqcap,
     captures::Captures,
+    compare::assert_frames,
     files::{self, Record},
     frames::{self, Ends, Frame},
     skip,
@@ -67,10 +68,10 @@ fn a_filter_keeps_what_tcpdump_keeps() {
         assert_eq!(total.received, frames.len() as u64, "{expression}");
         assert_eq!(total.captured, theirs.len() as u64, "{expression}");
         assert_eq!(total.filtered, total.received - total.captured);
-        assert_eq!(
-            sorted(records(&finished).into_iter().map(|it| it.bytes)),
-            sorted(theirs.into_iter().map(|it| it.bytes)),
-            "{expression}"
+        assert_frames(
+            expression,
+            &sorted(records(&finished).into_iter().map(|it| it.bytes)),
+            &sorted(theirs.into_iter().map(|it| it.bytes)),
         );
     }
 }
@@ -102,11 +103,16 @@ fn rules_and_filter_together_keep_what_the_filter_alone_does() {
         let (taken, together) = capture("filtered");
         assert_eq!(all, frames.len() as u64);
         assert!(taken < all, "{expression}: the rules take everything");
-        let mut missing = alone.clone();
-        for frame in &together {
-            let at = missing.binary_search(frame);
-            missing.remove(at.unwrap_or_else(|_| panic!("{expression}: {frame:02x?}")));
+        // Both are sorted: what is not in both is missing.
+        let mut found = together.iter().peekable();
+        let mut missing = Vec::new();
+        for frame in &alone {
+            if found.next_if_eq(&frame).is_none() {
+                missing.push(frame);
+            }
         }
+        let more = found.next();
+        assert!(more.is_none(), "{expression}: {more:02x?}");
         for frame in &missing {
             let class = FrameClass::of(frame);
             let unparsed = class.truncated_l4 || class.l3 == L3::None;
@@ -246,13 +252,9 @@ fn one_frame_in_n() {
         .finish(0);
     let total = finished.summary.ledger.total;
     assert_eq!((total.captured, total.sampled_out), (100, 900));
-    let expected = frames.iter().step_by(10).cloned();
-    assert!(
-        records(&finished)
-            .into_iter()
-            .map(|it| it.bytes)
-            .eq(expected)
-    );
+    let expected: Vec<_> = frames.iter().step_by(10).collect();
+    let found = records(&finished).into_iter().map(|it| it.bytes);
+    assert_frames("one in ten", &found.collect::<Vec<_>>(), &expected);
 }
 
 #[test]
@@ -294,7 +296,7 @@ fn one_flow_in_n_as_a_whole_and_both_directions() {
     assert!((20..60).contains(&by_flow.len()), "{} flows", by_flow.len());
     assert!(by_flow.values().all(|count| *count == 10), "{by_flow:?}");
     // The choice is the flow's own, not the run's.
-    assert_eq!(kept("flows-1", 1), frames);
+    assert_frames("one queue", &kept("flows-1", 1), &frames);
 }
 
 #[test]
@@ -310,9 +312,10 @@ fn repetitions_are_left_out() {
     let finished = run(&dir, "dedup", &file).set("capture.dedup=60s").finish(0);
     let total = finished.summary.ledger.total;
     assert_eq!((total.captured, total.deduplicated), (500, 500));
-    assert_eq!(
-        sorted(records(&finished).into_iter().map(|it| it.bytes)),
-        sorted(once)
+    assert_frames(
+        "each once",
+        &sorted(records(&finished).into_iter().map(|it| it.bytes)),
+        &sorted(once),
     );
     let finished = run(&dir, "all", &file).finish(0);
     assert_eq!(finished.summary.ledger.total.captured, 1000);

@@ -6,11 +6,9 @@
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    time::Duration,
 };
-use wqcap_tests::{Dir, Program, need, process, skip, wqcap::model};
+use wqcap_tests::{Dir, Done, Program, Running, need, process, skip, wqcap::model};
 
 /// What a raw-Ethernet NIC has to do with.
 const MODULES: [&str; 13] = [
@@ -251,7 +249,7 @@ fn debians_verbs_tests_pass() {
     }
     let dir = Dir::new();
     let (tests, tools) = (unpack(&suite, &dir), tools(&dir));
-    let mut outcomes = BTreeMap::new();
+    let mut running = Vec::new();
     for module in MODULES {
         if !tests.join(format!("{module}.py")).is_file() {
             skip::note(
@@ -260,7 +258,11 @@ fn debians_verbs_tests_pass() {
             );
             continue;
         }
-        let ran = run_module(&python, &tests, &tools, module);
+        running.push((module, start_module(&python, &tests, &tools, module)));
+    }
+    let mut outcomes = BTreeMap::new();
+    for (module, running) in running {
+        let ran = outcomes_of(module, &running.wait());
         assert!(!ran.is_empty(), "no test of {module} was run");
         outcomes.extend(ran);
     }
@@ -339,37 +341,33 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 
 /// Newer suites ask iproute2's `rdma`, which speaks netlink to the kernel and so cannot know of the model, for the
 /// network interface of a port. From one that knows no device they turn to sysfs, as older suites do at once.
-const RDMA: &str = "#!/bin/sh\necho '[]'\n";
+const RDMA: &str = "echo '[]'";
 
 /// A folder to be put first on the path.
 fn tools(dir: &Dir) -> PathBuf {
     let folder = dir.folder("tools");
-    fs::write(folder.join("rdma"), RDMA).expect("an own folder");
-    fs::set_permissions(folder.join("rdma"), fs::Permissions::from_mode(0o755))
-        .expect("an own file");
+    dir.script("tools/rdma", RDMA);
     folder
 }
 
 /// Runs one module in a process of its own, so that what hangs or breaks one leaves the others alone.
-fn run_module(
-    python: &Path,
-    tests: &Path,
-    tools: &Path,
-    module: &str,
-) -> BTreeMap<String, (Outcome, String)> {
+fn start_module(python: &Path, tests: &Path, tools: &Path, module: &str) -> Running {
     let path = format!(
         "{}:{}",
         tools.display(),
         std::env::var("PATH").unwrap_or_default()
     );
-    let done = model(&["loopback"], &[], [python])
+    model(&["loopback"], &[], [python])
         .args(["-c", RUN])
         .arg(tests.join("run_tests.py"))
         .args(["--dev", "mlx5_0", "-v", "-k", &format!("tests.{module}.")])
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("PATH", path)
-        .timeout(Duration::from_secs(180))
-        .run();
+        .start()
+}
+
+/// What a module's report says of each of its tests.
+fn outcomes_of(module: &str, done: &Done) -> BTreeMap<String, (Outcome, String)> {
     let outcomes = parse(&done.stderr);
     let ran = done
         .stderr

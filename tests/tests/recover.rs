@@ -7,9 +7,15 @@ use std::{
     fs,
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
-use wqcap_tests::{Dir, Done, Program, Wqcap, files, frames, wqcap::wqcap};
+use wqcap_tests::{
+    Dir, Done, Program, Wqcap,
+    compare::assert_bytes,
+    files, frames,
+    process::{HANG, TICK},
+    wqcap::wqcap,
+};
 
 /// A wire that does not end, slow enough for a debug build.
 const ENDLESS: &str = "synth:size=200,flows=64,pps=20000";
@@ -34,7 +40,7 @@ fn parts(dir: &Path) -> Vec<PathBuf> {
 
 /// Recovers until nothing is in use: the kernel may hold a killed writer's files until its last writes have ended.
 fn recovered(dir: &Path) -> Vec<Value> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + HANG;
     let mut all = Vec::new();
     loop {
         all.extend(facts(&recover(dir).run().expect(0)));
@@ -43,8 +49,15 @@ fn recovered(dir: &Path) -> Vec<Value> {
             return all;
         }
         assert!(Instant::now() < deadline, "{all:?}");
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(TICK);
     }
+}
+
+/// Whether a recovery has taken nothing away from a running capture. A file that was just created and not yet locked may
+/// be taken for one that was left; it holds nothing, and the capture goes on with the next name.
+fn is_left_alone(file: &Value) -> bool {
+    let is_empty = file["outcome"] == "removed" && file["records"] == 0;
+    is_empty || file["outcome"] == "in_use"
 }
 
 #[test]
@@ -58,17 +71,17 @@ fn a_killed_capture_is_finished_and_a_running_one_left_alone() {
             .set("output.rotate_size=1MiB");
         let out = run.out_path().to_owned();
         let mut running = run.start();
-        running.until("two files rotated", |_| {
-            let count = fs::read_dir(&out).map_or(0, Iterator::count);
-            count >= 4 && parts(&out).len() >= 2
+        let names = || fs::read_dir(&out).map_or(0, Iterator::count);
+        running.until("files are finished, and what is open is in use", |_| {
+            let before = facts(&recover(&out).run().expect(0));
+            assert!(before.iter().all(is_left_alone), "{before:?}");
+            names() >= 4 && before.iter().any(|file| file["outcome"] == "in_use")
         });
-        let before = facts(&recover(&out).run().expect(0));
-        assert!(!before.is_empty());
-        // A file may have been given its name in between; none may have been taken from its writer.
-        assert!(
-            before.iter().all(|file| file["outcome"] == "in_use"),
-            "{before:?}"
-        );
+        // The kill comes when there is something in an open file.
+        running.freeze_when("records in an open file", |_| {
+            let len = |it: &PathBuf| fs::metadata(it).map_or(0, |it| it.len());
+            parts(&out).iter().any(|it| len(it) > 4096)
+        });
         running.signal(Signal::KILL);
         assert_eq!(running.wait().signal(), Some(9));
         let open = parts(&out).len();
@@ -121,10 +134,7 @@ fn a_running_capture_goes_on_under_many_recoveries() {
     let mut running = run.start();
     while !running.ended() {
         for file in facts(&recover(&out).run().expect(0)) {
-            // A file just created and not yet locked may be taken for one that was left; it holds nothing, and the
-            // capture goes on with the next name.
-            let empty = file["outcome"] == "removed" && file["records"] == 0;
-            assert!(empty || file["outcome"] == "in_use", "{file}");
+            assert!(is_left_alone(&file), "{file}");
         }
     }
     let finished = run.finished(running.wait(), 0);
@@ -142,7 +152,7 @@ fn nothing_is_overwritten_and_failures_are_status_1() {
     let done = recover(dir.path()).run().expect(1);
     done.says(&[&part.display().to_string(), "there already"]);
     assert_eq!(facts(&done)[0]["outcome"], "failed");
-    assert_eq!(fs::read(&path).expect("there"), bytes);
+    assert_bytes("there", &fs::read(&path).expect("there"), &bytes);
 
     fs::remove_file(&path).expect("there");
     let done = wqcap(["recover"]).arg(dir.path()).run().expect(0);
@@ -151,7 +161,8 @@ fn nothing_is_overwritten_and_failures_are_status_1() {
             .contains("finished with 9 records, 1,068 bytes, 109 cut"),
         "{done}"
     );
-    assert_eq!(fs::read(&path).expect("named"), bytes[..24 + 9 * 116]);
+    let named = fs::read(&path).expect("named");
+    assert_bytes("finished", &named, &bytes[..24 + 9 * 116]);
     let done = wqcap(["recover"]).arg(dir.path()).run().expect(0);
     assert!(done.stdout.contains("no .part files"), "{done}");
 }
@@ -181,7 +192,8 @@ fn the_next_run_finishes_what_was_left() {
     assert_eq!(recovered.len(), 1, "{recovered:?}");
     assert_eq!(recovered[0]["records"], 9);
     let path = out.join("wqcap-q00-1.pcap");
-    assert_eq!(fs::read(&path).expect("named"), bytes[..24 + 9 * 116]);
+    let named = fs::read(&path).expect("named");
+    assert_bytes("finished", &named, &bytes[..24 + 9 * 116]);
     assert!(held.exists() && !left.exists());
     // The ledger and the list of files are this run's alone.
     assert_eq!(summary["ledger"]["total"]["captured"], 100);

@@ -5,7 +5,6 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 use wqcap_tests::{
     Dir, Program, Running, Wqcap,
@@ -14,23 +13,11 @@ use wqcap_tests::{
     process, skip,
 };
 
-/// Enough for a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(40);
 /// User nobody.
 const NOBODY: u32 = 65534;
 /// `capability.h`: bit 13 is CAP_NET_RAW, bit 14 CAP_IPC_LOCK.
 const NET_RAW: u64 = 1 << 13;
 const IPC_LOCK: u64 = 1 << 14;
-
-/// Waits until something holds.
-#[track_caller]
-fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// Folders, a control socket and a hook for a capture that does all there is to do with files.
 struct Whole {
@@ -44,11 +31,10 @@ impl Whole {
             let folder = place.dir().folder(name);
             fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("own");
         }
-        let hook = place.dir().write(
+        place.dir().script(
             "hook",
-            "#!/bin/sh\necho \"$(basename \"$1\") $(grep CapEff /proc/self/status | cut -f 2)\" >> \"${0%/*}/run/hooked\"\n",
+            "echo \"$(basename \"$1\") $(grep CapEff /proc/self/status | cut -f 2)\" >> \"${0%/*}/run/hooked\"",
         );
-        fs::set_permissions(hook, fs::Permissions::from_mode(0o755)).expect("own");
         Self { place }
     }
 
@@ -71,7 +57,7 @@ impl Whole {
             "capture.ring=256",
             "capture.idle=sleep",
             "output.buffer=4MiB",
-            "output.rotate_time=300ms",
+            "output.rotate_time=100ms",
             "output.keep_files=6",
             "flows.interval=1s",
             "metrics.listen=127.0.0.1:0",
@@ -88,18 +74,28 @@ impl Whole {
             .args(settings.flat_map(|it| ["--set", it]))
             .arg("--summary")
             .arg(self.path("run/summary.json"))
-            .timeout(Duration::from_secs(120))
     }
 
     fn hooked(&self) -> String {
         fs::read_to_string(self.path("run/hooked")).unwrap_or_default()
     }
 
-    /// Rotates, deletes and hooks for a while, is looked at and told things, and ends in order.
-    fn goes_through(&self, running: Running, as_whom: impl Fn(Program) -> Program) {
-        await_that("many files with their hooks", || {
-            self.hooked().lines().count() >= 16
+    /// Waits for so many files with their hooks.
+    #[track_caller]
+    fn until_hooked(&self, running: &mut Running, least: usize) {
+        running.until("files with their hooks", |_| {
+            self.hooked().lines().count() >= least
         });
+    }
+
+    fn is_empty(&self, folder: &str) -> bool {
+        let mut entries = fs::read_dir(self.path(folder)).expect("a folder");
+        entries.next().is_none()
+    }
+
+    /// Rotates, deletes and hooks for a while, is looked at and told things, and ends in order.
+    fn goes_through(&self, mut running: Running, as_whom: impl Fn(Program) -> Program) {
+        self.until_hooked(&mut running, 16);
         let ctl = |args: &[&str]| {
             let program = Program::new(self.place.wqcap())
                 .args(["ctl", "--unix"])
@@ -112,11 +108,10 @@ impl Whole {
         let _ = ctl(&["stop"]);
         let _ = ctl(&["start"]);
         let before = self.hooked().lines().count();
-        await_that("more files", || self.hooked().lines().count() >= before + 4);
-        let index = fs::read_dir(self.path("index")).expect("a folder").count();
-        assert!(index > 0, "no index was made");
-        let flows = fs::read_dir(self.path("flows")).expect("a folder").count();
-        assert!(flows > 0, "no flow records were written");
+        self.until_hooked(&mut running, before + 4);
+        running.until("an index and flow records", |_| {
+            !self.is_empty("index") && !self.is_empty("flows")
+        });
         running.signal(Signal::TERM);
         let done = running.wait().expect(0);
         assert!(
@@ -156,8 +151,9 @@ fn is_confined(pid: u32) -> bool {
 
 /// Every thread is inside, and has none but these capabilities.
 #[track_caller]
-fn assert_confined(pid: u32, capabilities: u64) {
-    await_that("the filter for all threads", || is_confined(pid));
+fn assert_confined(running: &mut Running, capabilities: u64) {
+    let pid = running.pid();
+    running.until("the filter for all threads", |_| is_confined(pid));
     for value in of_threads(pid, "NoNewPrivs") {
         assert_eq!(value, "1");
     }
@@ -176,9 +172,9 @@ fn an_ordinary_user_captures_rotates_and_hooks_inside() {
     }
     let whole = Whole::new();
     let as_user = |program| as_nobody(program, privileges::NET_RAW);
-    let running = as_user(whole.program(&[])).start();
-    await_that("the first hook", || !whole.hooked().is_empty());
-    assert_confined(running.pid(), NET_RAW);
+    let mut running = as_user(whole.program(&[])).start();
+    whole.until_hooked(&mut running, 1);
+    assert_confined(&mut running, NET_RAW);
     whole.goes_through(running, as_user);
 }
 
@@ -188,9 +184,9 @@ fn root_becomes_the_user_of_the_configuration() {
         skip!("only root can become somebody else");
     }
     let whole = Whole::new();
-    let running = whole.program(&["process.user=nobody"]).start();
-    await_that("the first hook", || !whole.hooked().is_empty());
-    assert_confined(running.pid(), NET_RAW | IPC_LOCK);
+    let mut running = whole.program(&["process.user=nobody"]).start();
+    whole.until_hooked(&mut running, 1);
+    assert_confined(&mut running, NET_RAW | IPC_LOCK);
     for ids in of_threads(running.pid(), "Uid") {
         assert_eq!(ids, ["65534"; 4].join("\t"));
     }
@@ -251,11 +247,11 @@ fn a_folder_that_is_exchanged_while_it_is_written_to_leads_nowhere() {
         .set("output.rotate_time=200ms");
     let out = run.out_path().to_owned();
     // The model removes its scratch folder at the end, so a capture on it may write beside that; not so on a real NIC.
-    let running = run
+    let mut running = run
         .program()
         .env("XDG_RUNTIME_DIR", dir.folder("scratch"))
         .start();
-    await_that("a finished file", || finished(&out));
+    running.until("a finished file", |_| finished(&out));
     fs::rename(&out, dir.join("moved")).expect("own");
     symlink(other.path(), &out).expect("own");
     let done = running.wait().expect(1);

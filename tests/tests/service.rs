@@ -1,35 +1,28 @@
 //! What a service manager sees: sd_notify(3)'s messages on a real socket, and the unit as systemd reads it.
 
 use rustix::process::Signal;
-use std::{
-    fs,
-    os::unix::net::UnixDatagram,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{fs, os::unix::net::UnixDatagram, path::Path};
 use wqcap_tests::{Dir, Program, Running, Wqcap, binaries, process, skip};
-
-/// Enough for a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A service manager's end of the notify socket, and all it has heard.
 struct Manager {
     socket: UnixDatagram,
     path: std::path::PathBuf,
     heard: Vec<String>,
+    /// Messages before this one have been looked at.
+    next: usize,
 }
 
 impl Manager {
     fn new(dir: &Dir) -> Self {
         let path = dir.join("notify");
         let socket = UnixDatagram::bind(&path).expect("a socket of our own");
-        socket
-            .set_read_timeout(Some(Duration::from_millis(100)))
-            .expect("a time-out");
+        socket.set_nonblocking(true).expect("a socket of our own");
         Self {
             socket,
             path,
             heard: Vec::new(),
+            next: 0,
         }
     }
 
@@ -43,34 +36,24 @@ impl Manager {
 
     /// Waits for a message with `text` among those not looked at yet; the ones before it are passed.
     #[track_caller]
-    fn await_line(&mut self, text: &str) -> String {
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end {
-            if let Some(line) = self.next()
-                && line.contains(text)
-            {
-                return line;
-            }
-        }
-        panic!("nothing with {text:?} came; heard: {:#?}", self.heard);
+    fn await_line(&mut self, running: &mut Running, text: &str) -> String {
+        let first = self.next;
+        running.until(text, |_| {
+            self.hear();
+            let found = self.heard[first..].iter().position(|it| it.contains(text));
+            self.next = first + found.map_or(0, |it| it + 1);
+            found.is_some()
+        });
+        self.heard[self.next - 1].clone()
     }
 
-    /// Everything that comes within `time`.
-    fn listen(&mut self, time: Duration) -> Vec<String> {
-        let end = Instant::now() + time;
-        let mut lines = Vec::new();
-        while Instant::now() < end {
-            lines.extend(self.next());
-        }
-        lines
-    }
-
-    fn next(&mut self) -> Option<String> {
+    /// Takes what has come.
+    fn hear(&mut self) {
         let mut buffer = [0; 4096];
-        let length = self.socket.recv(&mut buffer).ok()?;
-        let line = String::from_utf8_lossy(&buffer[..length]).into_owned();
-        self.heard.push(line.clone());
-        Some(line)
+        while let Ok(length) = self.socket.recv(&mut buffer) {
+            let line = String::from_utf8_lossy(&buffer[..length]);
+            self.heard.push(line.into_owned());
+        }
     }
 }
 
@@ -81,14 +64,14 @@ fn a_service_manager_hears_of_readiness_progress_and_the_end() {
     let run = Wqcap::run(&dir, "notify")
         .model("synth:pps=2000,flows=64")
         .queues(2);
-    let running = manager.start(&run);
-    let ready = manager.await_line("READY=1");
+    let mut running = manager.start(&run);
+    let ready = manager.await_line(&mut running, "READY=1");
     assert!(ready.contains("STATUS=capturing mlx5_0 port 1"), "{ready}");
-    let status = manager.await_line("frames/s");
+    let status = manager.await_line(&mut running, "frames/s");
     assert!(status.starts_with("STATUS="), "{status}");
-    manager.await_line("WATCHDOG=1");
+    manager.await_line(&mut running, "WATCHDOG=1");
     running.signal(Signal::TERM);
-    manager.await_line("STOPPING=1");
+    manager.await_line(&mut running, "STOPPING=1");
     let _ = run.finished(running.wait(), 0);
 }
 
@@ -100,12 +83,12 @@ fn while_the_device_is_lost_the_status_says_so_and_the_watchdog_is_fed() {
         .model("synth:size=100,flows=64,count=20000")
         .set("model.fault=device_fatal@frames=5000")
         .set("device.on_loss=retry");
-    let running = manager.start(&run);
-    manager.await_line("READY=1");
+    let mut running = manager.start(&run);
+    manager.await_line(&mut running, "READY=1");
     for _ in 0..2 {
-        let lost = manager.await_line("STATUS=mlx5_0 is lost; looked for ");
+        let lost = manager.await_line(&mut running, "STATUS=mlx5_0 is lost; looked for ");
         assert!(lost.contains(" times, again in "), "{lost}");
-        manager.await_line("WATCHDOG=1");
+        manager.await_line(&mut running, "WATCHDOG=1");
     }
     assert!(
         !manager.heard.iter().any(|line| line.contains("STOPPING")),
@@ -113,7 +96,7 @@ fn while_the_device_is_lost_the_status_says_so_and_the_watchdog_is_fed() {
         manager.heard
     );
     running.signal(Signal::TERM);
-    manager.await_line("STOPPING=1");
+    manager.await_line(&mut running, "STOPPING=1");
     let _ = run.finished(running.wait(), 0);
 }
 
@@ -125,11 +108,10 @@ fn nobody_is_told_before_the_first_queue_is_ready() {
         .model("synth:count=10")
         .set("capture.queues=100000");
     let running = manager.start(&run);
-    running.wait().expect(2);
-    assert_eq!(
-        manager.listen(Duration::from_millis(200)),
-        Vec::<String>::new()
-    );
+    let _ = running.wait().expect(2);
+    // Whatever it had sent would be here by now.
+    manager.hear();
+    assert_eq!(manager.heard, Vec::<String>::new());
 }
 
 /// A file system of its own that stops taking writes while the file `freeze` is there.
@@ -143,7 +125,7 @@ const FREEZING_DISK: &str = r#"
     trap 'kill -TERM $pid' TERM
     while [ ! -e "$orders/freeze" ]; do kill -0 $pid || exit 97; sleep 0.05; done
     # Whatever becomes of us, it thaws.
-    (for _ in $(seq 500); do sleep 0.1; done; fsfreeze -u "$out") >/dev/null 2>&1 &
+    (for _ in $(seq 3000); do sleep 0.1; done; fsfreeze -u "$out") >/dev/null 2>&1 &
     guard=$!
     trap 'kill $guard; fsfreeze -u "$out" 2>/dev/null; umount "$out"' EXIT
     fsfreeze -f "$out" || exit 98
@@ -182,20 +164,24 @@ fn a_queue_that_is_stuck_is_named_and_the_watchdog_starves_until_it_goes_on() {
         &out,
         &place,
     ]);
-    let running = manager.start(&run);
-    manager.await_line("WATCHDOG=1");
+    let mut running = manager.start(&run);
+    manager.await_line(&mut running, "WATCHDOG=1");
     fs::write(orders.join("freeze"), "").expect("writable");
-    let stuck = manager.await_line("STATUS=stuck");
+    let stuck = manager.await_line(&mut running, "STATUS=stuck");
     assert!(stuck.contains("queue 0"), "{stuck}");
-    let starved = manager.listen(Duration::from_millis(2500));
+    // With each look it tells of the state and, if all is well, feeds the watchdog.
+    let from = manager.next;
+    manager.await_line(&mut running, "STATUS=stuck");
+    manager.await_line(&mut running, "STATUS=stuck");
+    let starved = &manager.heard[from..manager.next];
     assert!(
         !starved.iter().any(|line| line.contains("WATCHDOG")),
         "{starved:?}"
     );
     fs::write(orders.join("thaw"), "").expect("writable");
-    manager.await_line("WATCHDOG=1");
+    manager.await_line(&mut running, "WATCHDOG=1");
     running.signal(Signal::TERM);
-    manager.await_line("STOPPING=1");
+    manager.await_line(&mut running, "STOPPING=1");
     let done = running.wait().expect(0);
     done.says(&["queue 0: its loop has been stuck"]);
 }

@@ -1,14 +1,13 @@
 //! `wqcap top` as somebody sees it: on a terminal, by what tmux says is on the screen.
 
 use rustix::process::Signal;
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
+use std::{path::PathBuf, thread, time::Instant};
+use wqcap_tests::{
+    Dir, Done, Program, Running, Wqcap, binaries,
+    process::{HANG, TICK},
+    skip,
+    wqcap::wqcap,
 };
-use wqcap_tests::{Dir, Done, Program, Running, Wqcap, binaries, skip, wqcap::wqcap};
-
-/// Enough for a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A tmux server of its own with one terminal, in which one command line runs.
 struct Terminal {
@@ -27,7 +26,6 @@ impl Terminal {
             .args(["-f", "/dev/null", "-D"])
             .env("TERM", "xterm-256color")
             .env("LC_ALL", "C.UTF-8")
-            .timeout(Duration::from_secs(300))
             .start();
         let it = Self {
             socket,
@@ -41,8 +39,8 @@ impl Terminal {
             if new.status.success() {
                 return it;
             }
-            assert!(begun.elapsed() < PATIENCE, "{new}");
-            std::thread::sleep(Duration::from_millis(20));
+            assert!(begun.elapsed() < HANG, "{new}");
+            thread::sleep(TICK);
         }
     }
 
@@ -62,7 +60,7 @@ impl Terminal {
     /// Waits until the screen is as it should be.
     #[track_caller]
     fn until(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + HANG;
         loop {
             let screen = self.screen();
             if holds(&screen) {
@@ -72,7 +70,7 @@ impl Terminal {
                 Instant::now() < end,
                 "{what} is not on the screen:\n{screen}"
             );
-            std::thread::sleep(Duration::from_millis(50));
+            thread::sleep(TICK);
         }
     }
 
@@ -103,21 +101,16 @@ impl Drop for Terminal {
 
 /// A capture with a control socket, and the command line that looks at it.
 fn capture(dir: &Dir) -> (Running, String) {
-    let socket = dir.join("control.sock");
-    let running = Wqcap::run(dir, "top")
+    let run = Wqcap::run(dir, "top")
         .model("synth:pps=3000,flows=64,proto=mix")
         .queues(2)
-        .set(&format!("control.unix={}", socket.display()))
-        .start();
-    let end = Instant::now() + PATIENCE;
-    while !socket.exists() {
-        assert!(Instant::now() < end, "no socket came: {}", running.stderr());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        .control();
+    let (ctl, mut running) = (run.ctl(), run.start());
+    ctl.until(&mut running, "status", "somebody answers", |_| true);
     let top = format!(
         "{} top --every 0.2 --unix {}",
         binaries::wqcap().display(),
-        socket.display()
+        ctl.socket().display()
     );
     (running, top)
 }

@@ -1,7 +1,8 @@
 //! wqcap as a capture device of Wireshark, with tshark in its place.
 
-use std::fs;
-use wqcap_tests::{Dir, Program, binaries, files, process::is_root, skip};
+use wqcap_tests::{
+    Dir, Program, binaries, files, privileges::copy_program, process::is_root, skip,
+};
 
 /// Where tshark looks for capture programs. Its home is in `dir`: nobody's settings meddle.
 fn folder(dir: &Dir) -> String {
@@ -18,7 +19,9 @@ fn folder(dir: &Dir) -> String {
 /// tshark that finds wqcap and no other capture program, in a mount namespace of its own.
 fn tshark(dir: &Dir) -> Program {
     let script = dir.folder("extcap").join("wqcap");
-    fs::copy(binaries::root().join("configs/wireshark/wqcap"), &script).expect("the script");
+    if !script.exists() {
+        copy_program(&binaries::root().join("configs/wireshark/wqcap"), &script);
+    }
     let mount = format!(
         "mount --bind '{}' '{}' && exec \"$@\"",
         dir.folder("extcap").display(),
