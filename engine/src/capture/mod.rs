@@ -647,6 +647,12 @@ impl Capture {
         self.observers.statistics().cloned()
     }
 
+    /// How the device's clock went so far; `None` with software stamps.
+    #[must_use]
+    pub fn clock(&self) -> Option<ClockReport> {
+        self.clock.as_ref().map(Clock::report)
+    }
+
     /// Waits until the run has ended by itself, `deadline` has come, or a signal handler has run; true when the run
     /// has ended. Reads the device's events and holds its clock meanwhile.
     pub fn wait(&mut self, deadline: Instant) -> bool {
@@ -804,7 +810,7 @@ impl Capture {
             outages: outages.clone(),
             duration: self.ready.elapsed(),
             startup: self.ready.duration_since(self.started),
-            clock: self.clock.as_ref().map(Clock::report),
+            clock: self.clock(),
             notes,
         };
         match self.shared.earlier.take() {

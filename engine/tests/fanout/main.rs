@@ -63,7 +63,7 @@ impl Run {
         for (key, value) in &self.settings {
             run = run.env(format!("FANOUT_{key}"), value);
         }
-        Told::of(run.timeout(Duration::from_secs(60)).run().expect(0))
+        Told::of(run.timeout(Duration::from_secs(300)).run().expect(0))
     }
 }
 
