@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use wqcap_tests::{
-    Dir, Done, Program, Wqcap,
+    Dir, Done, Finished, Program, Wqcap,
     compare::assert_same,
     files,
     frames::{Ends, Frame, IPV4},
@@ -225,17 +225,40 @@ fn times_choose_files_by_name_and_blocks_by_index() {
     assert_eq!(facts(&none)["frames"], 0);
 }
 
+/// Captures `frames`, and ends once each file has its index: the indexer has the least priority, and a run that ends
+/// before it leaves the rest to whoever needs them.
+fn indexed(run: Wqcap<'_>, index: &Path, frames: u64) -> Finished {
+    let run = run
+        .set("capture.on_port_down=wait")
+        .set(&format!("output.index_dir={}", index.display()))
+        .control();
+    let (mut running, ctl) = (run.start(), run.ctl());
+    ctl.until_counted(&mut running, "captured", frames);
+    ctl.run(&["rotate"]).expect(0);
+    let names = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).expect("a folder");
+        entries.map(|it| it.expect("lists").path()).collect()
+    };
+    let ends = |path: &PathBuf, with: &str| path.extension().is_some_and(|it| it == with);
+    running.until("an index for each file", |_| {
+        let files = names(run.out_path());
+        let indexes = names(index).iter().filter(|it| ends(it, "cbor")).count();
+        !files.is_empty() && !files.iter().any(|it| ends(it, "part")) && indexes == files.len()
+    });
+    ctl.run(&["shutdown"]).expect(0);
+    run.finished(running.wait(), 0)
+}
+
 #[test]
 fn a_capture_leaves_an_index_for_each_file() {
     let dir = Dir::new();
     let index = dir.join("idx");
-    let finished = Wqcap::run(&dir, "run")
+    let run = Wqcap::run(&dir, "run")
         .model("synth:size=1000,flows=64,count=6000")
         .queues(2)
         .set("output.format=pcapng")
-        .set("output.rotate_size=1MiB")
-        .set(&format!("output.index_dir={}", index.display()))
-        .finish(0);
+        .set("output.rotate_size=1MiB");
+    let finished = indexed(run, &index, 6000);
     let files = finished.files();
     assert!(files.len() >= 5);
     assert_eq!(fs::read_dir(&index).expect("made").count(), files.len());
@@ -288,12 +311,14 @@ fn only_the_compressed_frames_that_can_hold_what_is_sought_are_read() {
     for compress in ["lz4", "zstd:1"] {
         let name = compress.replace(':', "");
         let index = dir.join(format!("{name}.idx"));
-        let run = Wqcap::run(&dir, &name)
-            .replay(&input)
-            .queues(1)
-            .set(&format!("output.compress={compress}"))
-            .set(&format!("output.index_dir={}", index.display()));
-        let _ = run.finish(0);
+        let run = || {
+            Wqcap::run(&dir, &name)
+                .replay(&input)
+                .queues(1)
+                .set(&format!("output.compress={compress}"))
+        };
+        let _ = indexed(run(), &index, sent.len() as u64);
+        let run = run();
         let out = dir.join("out.pcap");
         let with = ["--index", index.to_str().expect("text")];
         let everything = facts(&extract(run.out_path(), &out, &with).run().expect(0));
