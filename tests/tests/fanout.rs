@@ -2,7 +2,11 @@
 //! wrote them.
 
 use rustix::process::Signal;
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+};
 use wqcap_tests::{Dir, Finished, Program, Wqcap, captures::Captures, wqcap::wqcap};
 
 fn fanout(run: Wqcap<'_>, parsers: usize) -> Wqcap<'_> {
@@ -27,7 +31,7 @@ fn frames(finished: &Finished) -> Vec<Vec<(u32, Vec<u8>)>> {
 fn files_are_those_of_an_inline_pipeline() {
     let dir = Dir::new();
     let (file, _) = Captures::find().everything(&dir);
-    for (i, settings) in [
+    let cases = [
         &[][..],
         &["capture.filter=udp or arp", "capture.dedup=60s"],
         &["capture.slice=l4", "output.format=pcapng"],
@@ -36,31 +40,37 @@ fn files_are_those_of_an_inline_pipeline() {
             "capture.sample_by=flow",
             "capture.snaplen=90",
         ],
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let run = |name: &str| {
-            let run = Wqcap::run(&dir, &format!("{i}-{name}"))
-                .replay(&file)
-                .queues(2)
-                .set("capture.buffer=128KiB")
-                .set("capture.ring=128");
-            settings.iter().fold(run, |run, it| run.set(it))
-        };
-        let inline = run("inline").finish(0);
-        for parsers in [1, 3] {
-            let fanned = fanout(run(&format!("fanout-{parsers}")), parsers).finish(0);
-            assert_eq!(fanned.summary.ledger, inline.summary.ledger, "{settings:?}");
-            assert!(
-                frames(&fanned) == frames(&inline),
-                "{settings:?}, {parsers} parsers: other frames, or in another order"
-            );
-            assert_eq!(
-                fanned.summary.json["malformed"],
-                inline.summary.json["malformed"]
-            );
+    ];
+    // Side by side: on a busy machine threads that hand frames on wait for their CPUs most of the time.
+    thread::scope(|scope| {
+        for (i, settings) in cases.into_iter().enumerate() {
+            let (dir, file) = (&dir, &file);
+            scope.spawn(move || same_either_way(dir, file, i, settings));
         }
+    });
+}
+
+fn same_either_way(dir: &Dir, file: &Path, i: usize, settings: &[&str]) {
+    let run = |name: &str| {
+        let run = Wqcap::run(dir, &format!("{i}-{name}"))
+            .replay(file)
+            .queues(2)
+            .set("capture.buffer=128KiB")
+            .set("capture.ring=128");
+        settings.iter().fold(run, |run, it| run.set(it))
+    };
+    let inline = run("inline").finish(0);
+    for parsers in [1, 3] {
+        let fanned = fanout(run(&format!("fanout-{parsers}")), parsers).finish(0);
+        assert_eq!(fanned.summary.ledger, inline.summary.ledger, "{settings:?}");
+        assert!(
+            frames(&fanned) == frames(&inline),
+            "{settings:?}, {parsers} parsers: other frames, or in another order"
+        );
+        assert_eq!(
+            fanned.summary.json["malformed"],
+            inline.summary.json["malformed"]
+        );
     }
 }
 
