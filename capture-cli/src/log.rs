@@ -45,7 +45,7 @@ pub fn start(verbose: u8, quiet: bool) {
     let mut holds = chosen.as_deref().unwrap_or(level);
     let filter = EnvFilter::try_new(holds).unwrap_or_else(|e| {
         terminal::say(format_args!(
-            "warning: RUST_LOG is not understood ({e}): logging from level {level}"
+            "warning: RUST_LOG is invalid ({e}): logging at level {level}"
         ));
         holds = level;
         EnvFilter::new(level)

@@ -38,7 +38,7 @@ pub fn enter(wire: &str, settings: &[Setting]) -> Result<(), Failure> {
     let mut settings = settings.to_vec();
     if grants_all(wire) && !settings.iter().any(|it| it.key == "caps") && !has_net_raw() {
         terminal::say(format_args!(
-            "note: no CAP_NET_RAW here, so the software NIC grants every capability: the wire {wire} reaches no network"
+            "note: this process lacks CAP_NET_RAW; the software NIC grants every capability, since the wire {wire} reaches no network"
         ));
         settings.push(Setting {
             key: "caps".into(),
@@ -56,7 +56,7 @@ pub fn enter(wire: &str, settings: &[Setting]) -> Result<(), Failure> {
     equip(&mut command, &[wire], &settings)?;
     let e = command.exec();
     Err(Failure::refused(format!(
-        "cannot start again with the software NIC: {e}"
+        "cannot restart with the software NIC: {e}"
     )))
 }
 
@@ -109,7 +109,7 @@ fn loaded() -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::refused(format!(
-        "{PRELOAD} with {OBJECT} had no effect; the dynamic linker ignores it for a program with file capabilities: \
+        "{PRELOAD} with {OBJECT} had no effect: the dynamic linker ignores it for a program with file capabilities; \
          use a copy of wqcap without them (cp drops them)"
     )))
 }
@@ -172,8 +172,8 @@ fn find() -> Result<PathBuf, Failure> {
                 .map(|place| place.display().to_string())
                 .collect();
             Err(Failure::refused(format!(
-                "the software NIC is not there, neither as {}; build it with: cargo build -p mlx5-model",
-                places.join(" nor as ")
+                "cannot find the software NIC, tried {}; build it with: cargo build -p mlx5-model",
+                places.join(" and ")
             )))
         }
     }

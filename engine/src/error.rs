@@ -95,7 +95,7 @@ fn hint(verb: &str, source: &io::Error, general: Option<&str>) -> Option<String>
     let setting = match (verb, source.raw_os_error()?) {
         ("ibv_create_wq", libc::EPERM) => " (wq.delay_drop)",
         ("ibv_reg_mr", libc::ENOMEM) => ", or make the rings smaller (capture.ring)",
-        (_, libc::EOPNOTSUPP) => "; `wqcap devices` lists what it can do",
+        (_, libc::EOPNOTSUPP) => "; `wqcap devices` lists its capabilities",
         _ => "",
     };
     Some(format!("{}{setting}", general?))

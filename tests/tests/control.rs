@@ -511,7 +511,10 @@ fn what_cannot_be_done_is_told() {
         .arg("status")
         .run()
         .expect(2);
-    assert!(nobody.stderr.contains("no capture serves it"), "{nobody}");
+    assert!(
+        nobody.stderr.contains("no capture listens there"),
+        "{nobody}"
+    );
 
     let capture = start(&dir, "cannot", &["output.format=none"]);
     for (args, words) in [

@@ -333,7 +333,7 @@ fn without_retry_it_ends() {
     let finished = run(&dir, "stop", &patient(), "device_fatal:for=100@frames=5000")
         .set("device.on_loss=stop")
         .finish(1);
-    finished.done.says(&["error: the device is gone"]);
+    finished.done.says(&["error: the device was lost"]);
     assert_eq!(errors(&finished.done).len(), 1, "{}", finished.done);
     assert_eq!(finished.summary.json["end"], "device_lost");
     assert_numbers(&finished.numbers(), 0..5000);

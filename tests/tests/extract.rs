@@ -358,7 +358,11 @@ fn what_cannot_be_is_status_2() {
     for (folder, args, said) in [
         (&cap, vec!["--filter", "tcp prot 80"], "syntax error"),
         (&cap, vec!["--from", "yesterday"], "2026-03-01T12:00:00Z"),
-        (&cap, vec!["--from", "5", "--to", "5"], "not before --to"),
+        (
+            &cap,
+            vec!["--from", "5", "--to", "5"],
+            "must be before --to",
+        ),
         (&empty, vec![], "no finished .pcap"),
         (&dir.join("none"), vec![], "No such file"),
     ] {

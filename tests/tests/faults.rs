@@ -175,7 +175,7 @@ fn a_dead_device_ends_the_run_with_what_it_had() {
             .finish(1);
         finished
             .done
-            .says(&["error: the device is gone", "IBV_EVENT_DEVICE_FATAL"]);
+            .says(&["error: the device was lost", "IBV_EVENT_DEVICE_FATAL"]);
         assert_numbers(&finished.numbers(), 0..5000);
     }
 }

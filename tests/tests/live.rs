@@ -421,7 +421,7 @@ fn an_interface_that_is_deleted_ends_the_run_in_order() {
     live.until_all_came();
     pair.far.delete_interface();
     let finished = run.finished(live.run.wait(), 1);
-    finished.done.says(&["the device is gone"]);
+    finished.done.says(&["the device was lost"]);
     assert_eq!(
         finished.summary.json["end"], "device_lost",
         "{}",

@@ -644,7 +644,7 @@ fn a_reader_that_leaves_ends_the_run_in_order() {
         .set("output.stdout=true");
     // An endless wire: nothing but the reader ends this.
     let done = piped(&run, "tcpdump -n -c 100 -r - > /dev/null");
-    done.says(&["statuses 0 0", "the reader of stdout has left"]);
+    done.says(&["statuses 0 0", "the reader of stdout exited"]);
     let text = fs::read_to_string(run.summary_path()).expect("a summary");
     let summary = Summary::parse(&text);
     assert_eq!(summary.json["end"], "reader_left");

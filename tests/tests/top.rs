@@ -228,5 +228,5 @@ fn without_a_terminal_or_a_capture_it_says_so() {
     );
     let terminal = Terminal::new(&dir, &top, 200, 24);
     let screen = terminal.is_restored("status=2");
-    assert!(screen.contains("no capture serves it"), "{screen}");
+    assert!(screen.contains("no capture listens there"), "{screen}");
 }

@@ -100,10 +100,10 @@ fn delay_drop_tells_its_timeout_and_its_events() {
     };
     let told = check(&on).stdout;
     assert!(
-        told.contains("frames wait up to 100 us") && told.contains("ran out 0 times"),
+        told.contains("holds frames up to 100 us") && told.contains("expired 0 times"),
         "{told}"
     );
-    assert!(!check(&[]).stdout.contains("frames wait"));
+    assert!(!check(&[]).stdout.contains("holds frames"));
     // Nobody reads the stream, so the loop holds, the ring runs full, and the NIC's time runs out.
     let dir = Dir::new();
     let read = dir.join("read");

@@ -63,7 +63,7 @@ pub fn enter_model(wire: Option<&str>, settings: &[crate::args::Setting]) -> Res
     match (wire, settings.first()) {
         (Some(wire), _) => preload::enter(wire, settings),
         (None, Some(it)) => Err(Failure::refused(format!(
-            "--set model.{}={}: the key is the software NIC's; it needs --model WIRE",
+            "--set model.{}={}: keys of the software NIC need --model WIRE",
             it.key, it.value
         ))),
         (None, None) => Ok(()),
@@ -114,7 +114,7 @@ fn require_wire(plan: &Plan) -> Result<(), Failure> {
     let down = port(plan).is_some_and(|port| port.state != "ACTIVE");
     if down && !preload::is_set("link_up") {
         return Err(Failure::refused(format!(
-            "--model {wire}: the wire cannot be opened; the software NIC has said why"
+            "--model {wire}: cannot open the wire; the message of the software NIC has the cause"
         )));
     }
     Ok(())
@@ -162,7 +162,9 @@ fn hook(program: &Path) -> Result<(), Failure> {
     };
     match fs::metadata(program) {
         Err(e) => return refused(e.to_string()),
-        Ok(metadata) if !metadata.is_file() => return refused("is no program".into()),
+        Ok(metadata) if !metadata.is_file() => {
+            return refused("is not a file; name a program".into());
+        }
         Ok(_) => {}
     }
     match accessat(CWD, program, Access::EXEC_OK, AtFlags::EACCESS) {
@@ -178,13 +180,15 @@ fn folder(key: &str, dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
     let refused =
         |problem: String| Err(Failure::refused(format!("{key} = \"{shown}\": {problem}")));
-    let way_out = format!("make it (mkdir -p '{shown}') or name another (--set {key}=.)");
+    let way_out = format!("create it (mkdir -p '{shown}') or name another (--set {key}=.)");
     match fs::metadata(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return refused(format!("no such folder; {way_out}"));
+            return refused(format!("no such directory; {way_out}"));
         }
         Err(e) => return refused(e.to_string()),
-        Ok(metadata) if !metadata.is_dir() => return refused(format!("is no folder; {way_out}")),
+        Ok(metadata) if !metadata.is_dir() => {
+            return refused(format!("is not a directory; {way_out}"));
+        }
         Ok(_) => {}
     }
     match accessat(
@@ -195,7 +199,7 @@ fn folder(key: &str, dir: &Path) -> Result<(), Failure> {
     ) {
         Ok(()) => Ok(()),
         Err(e) => refused(format!(
-            "cannot be written to: {}; change its rights or name another (--set {key}=.)",
+            "cannot be written to: {}; change its permissions or name another (--set {key}=.)",
             io::Error::from(e)
         )),
     }
@@ -254,7 +258,7 @@ fn describe(plan: &Plan, config: &Config) -> String {
                 "{i}  {:<10} {spread}{}",
                 qp.profile.name(),
                 if qp.inner {
-                    ", by what is in tunnels"
+                    ", by the inner packet"
                 } else {
                     ""
                 }
@@ -320,12 +324,12 @@ fn device_line(plan: &Plan) -> String {
 fn delay_line(plan: &Plan) -> String {
     match plan.device.delay_drop {
         Some(told) => format!(
-            "frames wait up to {} us for a WQ without buffers; that ran out {} times since the driver was loaded",
+            "the NIC holds frames up to {} us for a WQ without buffers; this timeout expired {} times since the driver was loaded",
             thousands(told.timeout_us),
             thousands(told.num_timeout_events)
         ),
-        None => "how long frames wait for a WQ without buffers is in debugfs (mlx5/PCI/delay_drop), which cannot be \
-                 read here: root can, where it is mounted"
+        None => "how long the NIC holds frames is in debugfs (mlx5/PCI/delay_drop), which this process cannot read; \
+                 root can where it is mounted"
             .into(),
     }
 }
@@ -354,16 +358,14 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
     }
     if reduction.dedup_ns > 0 {
         let memory = bytes(reduction.dedup_memory);
-        steps.push(format!(
-            "no repetitions ({memory} for each queue or parser)"
-        ));
+        steps.push(format!("deduplicate ({memory} for each queue or parser)"));
     }
     if reduction.sample > 1 {
         steps.push(format!("1 {} in {}", reduction.sample_by, reduction.sample));
     }
     match String::from(reduction.slice) {
         whole if whole.is_empty() => {}
-        slice => steps.push(format!("cut behind {slice}")),
+        slice => steps.push(format!("cut after {slice}")),
     }
     (!steps.is_empty()).then(|| steps.join(", then "))
 }
@@ -399,7 +401,7 @@ fn files_line(plan: &Plan, config: &Config) -> String {
         .as_deref()
         .filter(|_| config.output.format != Format::None)
     else {
-        return "none: frames are counted only".into();
+        return "none: frames are only counted".into();
     };
     let mut text = format!(
         "{}",
@@ -502,7 +504,9 @@ mod tests {
         );
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(folder("output.dir", &file).unwrap_err().messages[0].contains("is no folder"));
+        assert!(
+            folder("output.dir", &file).unwrap_err().messages[0].contains("is not a directory")
+        );
         // Not even root can write here.
         assert!(
             folder("output.dir", Path::new("/proc/self"))

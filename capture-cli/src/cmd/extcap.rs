@@ -32,7 +32,7 @@ pub fn extcap(args: &ExtcapArgs) -> Result<(), Failure> {
     }
     let Some(interface) = &args.extcap_interface else {
         return Err(Failure::refused(
-            "Wireshark runs this command; by hand, begin with `wqcap extcap --extcap-interfaces`",
+            "Wireshark runs this command; to try it, start with `wqcap extcap --extcap-interfaces`",
         ));
     };
     let interface = Interface::named(interface)?;
@@ -71,7 +71,7 @@ impl Interface {
         match parts {
             Some((device, port)) => Ok(Self::Port { device, port }),
             None => Err(Failure::refused(format!(
-                "--extcap-interface {name}: an interface is called {MODEL}, or {PREFIX}DEVICE-PORT"
+                "--extcap-interface {name}: no such interface; write {MODEL} or {PREFIX}DEVICE-PORT"
             ))),
         }
     }
@@ -128,7 +128,7 @@ fn dialog(interface: &Interface) -> String {
              value {arg=2}{value=sniffer}{display=sniffer: the host receives too}{default=false}\n";
     let _ = writeln!(
         text,
-        "arg {{number=3}}{{call=--snaplen}}{{display=Bytes of a frame}}{{type=integer}}{{range=0,262144}}{{default={}}}\
+        "arg {{number=3}}{{call=--snaplen}}{{display=Snapshot length}}{{type=integer}}{{range=0,262144}}{{default={}}}\
          {{tooltip=capture.snaplen, 0: the whole frame}}",
         defaults.capture.snaplen
     );

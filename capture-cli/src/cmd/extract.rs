@@ -59,9 +59,7 @@ fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
     let from = args.from.map_or(0, |it| it.0);
     let to = args.to.map_or(u64::MAX, |it| it.0);
     if from >= to {
-        return Err(Failure::refused(
-            "--from is not before --to: no time lies between them",
-        ));
+        return Err(Failure::refused("--from must be before --to"));
     }
     Ok(ExtractQuery {
         dir: args.dir.clone(),
@@ -88,7 +86,7 @@ fn text(it: &Extracted) -> String {
     if index.made > 0 {
         let _ = writeln!(
             text,
-            "note: {} indexes were absent or stale and are made: {} read for that",
+            "note: {} indexes were missing or stale and have been built, which read {}",
             index.made,
             bytes(index.bytes_to_make)
         );

@@ -69,12 +69,12 @@ pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
     let to_stdout = out.as_os_str() == "-";
     if to_stdout && json {
         return Err(Failure::refused(
-            "-o - and --json both want stdout; write to a file, or leave one out",
+            "-o - and --json both write to stdout; write to a file, or leave one out",
         ));
     }
     if to_stdout && io::stdout().is_terminal() {
         return Err(Failure::refused(
-            "-o -: stdout is a terminal, which shows no capture; pipe it, or name a file",
+            "-o -: stdout is a terminal; pipe it, or name a file",
         ));
     }
     Ok(())
@@ -83,7 +83,7 @@ pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
 fn text(summary: &MergeSummary) -> String {
     let time = Duration::from_secs_f64(summary.seconds);
     let mut text = format!(
-        "{} frames from {} files ({} in order by themselves) into {}: {}, {}, {}byte/s\n",
+        "{} frames from {} files ({} streams) into {}: {}, {}, {}byte/s\n",
         thousands(summary.frames),
         summary.inputs.len(),
         summary.streams,
@@ -93,7 +93,7 @@ fn text(summary: &MergeSummary) -> String {
         scaled(rate(summary.bytes_read, time))
     );
     for interface in &summary.interfaces {
-        let told = |n: Option<u64>| n.map_or("not told".into(), thousands);
+        let told = |n: Option<u64>| n.map_or("not reported".into(), thousands);
         let _ = writeln!(
             text,
             "interface {}: {} frames; received {}, dropped {} by the files' own statistics",
@@ -107,7 +107,7 @@ fn text(summary: &MergeSummary) -> String {
     if let (Some(min), Some(median), Some(max)) = (gaps.min_ns, gaps.median_ns, gaps.max_ns) {
         let _ = writeln!(
             text,
-            "neighbours of different queues: {}; apart {} at least, {} in the median, {} at most",
+            "successive frames of different queues: {}; time between them: min {}, median {}, max {}",
             thousands(gaps.count),
             span(min),
             span(median),
@@ -133,7 +133,7 @@ fn text(summary: &MergeSummary) -> String {
     if late.frames > 0 {
         let _ = writeln!(
             text,
-            "note: {} frames of the output are behind a later one, by {} at most",
+            "note: {} frames of the output are out of order, by {} at most",
             thousands(late.frames),
             span(late.most_ns)
         );

@@ -6,7 +6,7 @@ use crate::{args::ModelArgs, failure::Failure, preload};
 pub fn model(args: &ModelArgs) -> Result<(), Failure> {
     if let Some(it) = args.set.iter().find(|it| it.key.starts_with("model.")) {
         return Err(Failure::refused(format!(
-            "{}={}: here every key is the model's; leave \"model.\" out",
+            "{}={}: all keys here are keys of the model; leave \"model.\" out",
             it.key, it.value
         )));
     }

@@ -68,7 +68,7 @@ impl Leftovers {
         {
             Ok(thread) => Self(Some(thread)),
             Err(e) => {
-                tracing::warn!("files left open stay so: no thread to finish them: {e}");
+                tracing::warn!("cannot start a thread to finish the files left open: {e}");
                 Self::default()
             }
         }
@@ -116,7 +116,7 @@ pub fn text(files: &[RecoveredFile]) -> String {
                 )
             }
             RecoveryOutcome::Removed => format!(
-                "removed: no whole record in its {} bytes",
+                "removed: no complete record in its {} bytes",
                 thousands(file.cut)
             ),
             RecoveryOutcome::InUse => "left alone: a capture is writing it".into(),

@@ -44,7 +44,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     let (settings, model) = config::split(&args.set);
     if let Some(it) = model.first() {
         return Err(Failure::refused(format!(
-            "--set model.{}={}: nothing runs here, neither a NIC nor its model; leave it out",
+            "--set model.{}={}: wqcap rss does not run the model; leave it out",
             it.key, it.value
         )));
     }
@@ -67,7 +67,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     let others: u64 = files.iter().map(|f| f.other_link_types).sum();
     if report.frames == 0 && others > 0 {
         return Err(Failure::refused(format!(
-            "none of the {} frames is Ethernet (link type 1), which is all a NIC's rules know",
+            "none of the {} frames is Ethernet (link type 1); a NIC's rules match Ethernet frames only",
             thousands(others)
         )));
     }
@@ -145,7 +145,7 @@ fn read(
     let raised = reader.anomalies().longer_than_frame;
     if raised > 0 {
         notes.push(format!(
-            "{} records hold more bytes than the frame had by their own account; what they hold counts",
+            "{} records hold more bytes than the frame length that they state; the bytes held are counted",
             thousands(raised)
         ));
     }
@@ -369,7 +369,7 @@ fn suggest(text: &mut String, suggestion: &Suggestion) {
             "  {} = {}{}: {}",
             setting.key,
             setting.value,
-            if setting.changes { "" } else { " (as it is)" },
+            if setting.changes { "" } else { " (unchanged)" },
             setting.why
         );
     }
@@ -380,7 +380,7 @@ fn suggest(text: &mut String, suggestion: &Suggestion) {
         .map(|s| format!("--set {}={}", s.key, quoted(&s.value)))
         .collect();
     if changes.is_empty() {
-        let _ = writeln!(text, "  nothing else would help");
+        let _ = writeln!(text, "  no other change would help");
     } else {
         let _ = writeln!(
             text,

@@ -179,7 +179,7 @@ impl Host for Program<'_> {
         self.progress.clear();
         if why == Event::Signal && !self.quiet && terminal::is_terminal() {
             terminal::say(format_args!(
-                "draining queues and closing files; ^C again ends at once"
+                "draining queues and closing files; press ^C again to end immediately"
             ));
         }
     }
@@ -257,7 +257,7 @@ fn conclude(
 fn ended(end: &End) -> Result<(), Failure> {
     match end {
         End::Stopped | End::Count | End::Duration | End::PortDown | End::ReaderLeft => Ok(()),
-        End::DeviceLost(text) => Err(Failure::failed(format!("the device is gone: {text}"))),
+        End::DeviceLost(text) => Err(Failure::failed(format!("the device was lost: {text}"))),
         End::Storage(text) | End::Failed(text) => Err(Failure::failed(text.clone())),
     }
 }

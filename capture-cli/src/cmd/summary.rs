@@ -140,10 +140,10 @@ fn end_in_words(end: &End) -> &'static str {
         End::Count => "--count reached",
         End::Duration => "--duration over",
         End::PortDown => "the port went down, as it does when its wire has ended",
-        End::DeviceLost(_) => "the device is gone",
+        End::DeviceLost(_) => "the device was lost",
         End::Storage(_) => "files can no longer be written",
         End::Failed(_) => "failed",
-        End::ReaderLeft => "the reader of stdout has left",
+        End::ReaderLeft => "the reader of stdout exited",
     }
 }
 
@@ -233,8 +233,8 @@ fn flows_in_words(flows: &FlowsReport) -> String {
         flows.files.len()
     );
     for (what, count) in [
-        ("ended early for want of memory", flows.totals.evicted),
-        ("frames in none", flows.totals.missed_frames),
+        ("ended early for lack of memory", flows.totals.evicted),
+        ("frames in no record", flows.totals.missed_frames),
         ("not written", flows.unwritten),
     ] {
         if count > 0 {

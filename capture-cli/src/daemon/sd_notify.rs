@@ -80,7 +80,7 @@ impl Service {
     /// Once a second while the device is lost: how often it was looked for, and when it is again.
     pub fn search(&mut self, device: &str, tries: u32, wait: Duration) {
         self.alive(&format!(
-            "{device} is lost; looked for {tries} times, again in {:.1} s",
+            "{device} is lost; {tries} attempts to find it, next in {:.1} s",
             wait.as_secs_f64()
         ));
     }

@@ -14,7 +14,7 @@ impl FromStr for Moment {
     fn from_str(text: &str) -> Result<Self, String> {
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
-            .map_err(|_| "this machine's clock stands before 1970")?;
+            .map_err(|_| "this machine's clock is before 1970")?;
         let now = u64::try_from(now.as_nanos()).map_err(|_| "this machine's clock is far off")?;
         Self::at(text, now, &TimeZone::system())
     }

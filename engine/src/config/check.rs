@@ -20,12 +20,12 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
 
 fn device(Config { device, output, .. }: &Config) -> Result<(), ConfigError> {
     if device.on_loss == OnLoss::Retry && output.is_stdout() && output.format == Format::Pcap {
-        let problem = "output.stdout with output.format = \"pcap\" cannot go on after a loss, since a pcap stream has one \
-                       beginning; choose pcapng, which begins a new section";
+        let problem = "output.stdout with output.format = \"pcap\" cannot continue after a loss, since a pcap stream has one \
+                       header; choose pcapng, which begins a new section";
         return refuse("device.on_loss", "\"retry\"", problem);
     }
     if let (Some(name), Some(netdev)) = (&device.name, &device.netdev) {
-        let problem = format!("device.name = {name:?} is set too; name the device by one of them");
+        let problem = format!("device.name = {name:?} is set too; set only one of them");
         return refuse("device.netdev", format!("{netdev:?}"), problem);
     }
     within("device.port", u32::from(device.port), 1, 254)
@@ -43,7 +43,7 @@ fn capture(
         return refuse(
             "capture.cores",
             "[]",
-            "name at least one CPU, or leave the key out for the NIC's own",
+            "name at least one CPU, or leave the key out for the CPUs of the NIC's NUMA node",
         );
     }
     within("capture.ring", capture.ring, 1, MAX_RING)?;
@@ -52,7 +52,7 @@ fn capture(
         return refuse(
             "capture.ring",
             capture.ring,
-            format!("must be a power of two: {nearest}, say"),
+            format!("must be a power of two, such as {nearest}"),
         );
     }
     within("capture.buffer", capture.buffer, Size(64), Size(MAX_FRAME))?;
@@ -117,14 +117,14 @@ fn output(config: &Config) -> Result<(), ConfigError> {
         return refuse(
             "output.dir",
             "\"\"",
-            "name a folder, or set output.format = \"none\" to count frames only",
+            "name a directory, or set output.format = \"none\" to count frames only",
         );
     }
     if output.index_dir == output.dir {
         return refuse(
             "output.index_dir",
             output.index_dir.display(),
-            "output.dir holds capture files only: name another folder",
+            "output.dir holds capture files only: name another directory",
         );
     }
     if output.is_stdout() {
@@ -186,7 +186,7 @@ fn stdout(output: &OutputConfig) -> Result<(), ConfigError> {
         return refuse(
             "output.stdout",
             true,
-            "output.format = \"none\" counts only; choose pcap or pcapng",
+            "output.format = \"none\" only counts frames; choose pcap or pcapng",
         );
     }
     match keys.iter().find(|(_, set)| *set) {
@@ -194,7 +194,7 @@ fn stdout(output: &OutputConfig) -> Result<(), ConfigError> {
         Some((key, _)) => refuse(
             "output.stdout",
             true,
-            format!("{key} is for files; leave one of the two out"),
+            format!("{key} applies only to files; leave one of the two out"),
         ),
     }
 }

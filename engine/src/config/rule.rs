@@ -86,7 +86,7 @@ impl FromStr for Mac {
                 .filter(|p| p.len() == 2)
                 .and_then(|p| u8::from_str_radix(p, 16).ok());
             *byte = part.ok_or_else(|| {
-                format!("{text:?} is no MAC address; write \"01:80:c2:00:00:0e\"")
+                format!("{text:?} is not a MAC address; write \"01:80:c2:00:00:0e\"")
             })?;
         }
         match parts.next() {
@@ -117,7 +117,8 @@ impl FromStr for Net {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is no address; write \"10.0.0.0/8\" or \"2001:db8::/32\"");
+        let bad =
+            || format!("{text:?} is not an address; write \"10.0.0.0/8\" or \"2001:db8::/32\"");
         let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
         let address: IpAddr = address.parse().map_err(|_| bad())?;
         let most = if address.is_ipv4() { 32 } else { 128 };
@@ -132,7 +133,7 @@ impl FromStr for Net {
         let net = Self { address, prefix };
         if net.masked() != address {
             return Err(format!(
-                "{text:?} has bits behind its prefix; {}/{prefix}, say",
+                "{text:?} has bits beyond its prefix; write {}/{prefix}",
                 net.masked()
             ));
         }
@@ -214,7 +215,7 @@ impl TryFrom<Word> for Proto {
                 .ok_or_else(|| {
                     let names: Vec<_> = Self::NAMES.iter().map(|(n, _)| *n).collect();
                     format!(
-                        "{name:?} is no protocol; write one of {}, or a number",
+                        "{name:?} is not a protocol; write one of {}, or a number",
                         names.join(", ")
                     )
                 }),
@@ -268,7 +269,7 @@ mod tests {
             "10.0.0.1/8"
                 .parse::<Net>()
                 .unwrap_err()
-                .contains("10.0.0.0/8, say")
+                .contains("write 10.0.0.0/8")
         );
         for bad in ["", "10.0.0.0/", "10.0.0.0/33", "x/8", "::/129"] {
             assert!(bad.parse::<Net>().is_err(), "{bad}");

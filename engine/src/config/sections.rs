@@ -144,7 +144,7 @@ impl TryFrom<String> for Slice {
                 .and_then(|n| n.parse().ok())
                 .map(Self::Payload)
                 .ok_or_else(|| {
-                    format!("{text:?} is no slice; write \"\", \"l3\", \"l4\" or \"payload:N\"")
+                    format!("{text:?} is not a slice; write \"\", \"l3\", \"l4\" or \"payload:N\"")
                 }),
         }
     }
@@ -344,7 +344,7 @@ impl TryFrom<String> for Compress {
                 .filter(|level| (1..=22).contains(level))
                 .map(|level| Self::Zstd(Some(level)))
                 .ok_or_else(|| {
-                    format!("{text:?} is no compression; write \"none\", \"lz4\", \"zstd\" or \"zstd:1\" to \"zstd:22\"")
+                    format!("{text:?} is not a compression; write \"none\", \"lz4\", \"zstd\" or \"zstd:1\" to \"zstd:22\"")
                 }),
         }
     }

@@ -53,7 +53,7 @@ impl FromStr for Size {
         let (number, unit) = (&text[..digits], text[digits..].trim());
         if number.is_empty() {
             return Err(format!(
-                "{text:?} is no size; write bytes, or a number with B, KiB, MiB, GiB or TiB"
+                "{text:?} is not a size; write bytes, or a number with B, KiB, MiB, GiB or TiB"
             ));
         }
         let bytes = match UNITS
@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for Size {
             type Value = Size;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size: bytes, or a text such as \"256MiB\"")
+                f.write_str("a size: bytes, or a string such as \"256MiB\"")
             }
 
             fn visit_i64<E: de::Error>(self, n: i64) -> Result<Size, E> {

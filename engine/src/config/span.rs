@@ -20,7 +20,7 @@ impl FromStr for Span {
         humantime::parse_duration(text.trim())
             .map(Self)
             .map_err(|_| {
-                format!("{text:?} is no time; write a number with its unit: 100ms, 60s, 5m, 2h")
+                format!("{text:?} is not a time; write a number with its unit: 100ms, 60s, 5m, 2h")
             })
     }
 }

@@ -23,14 +23,17 @@ pub(super) fn buffers(config: &Config, caps: &DeviceCaps) -> Result<(u32, u32, u
         return Err(Error::config(
             "capture.ring",
             ring,
-            format!("a power of two up to {}; {below}, say", caps.max_wq_wr),
+            format!(
+                "must be a power of two up to {}, such as {below}",
+                caps.max_wq_wr
+            ),
         ));
     }
     if max_sge == 0 || max_sge > caps.max_sge {
         return Err(Error::config(
             "capture.max_sge",
             max_sge,
-            format!("the device takes 1 to {}", caps.max_sge),
+            format!("the device supports 1 to {}", caps.max_sge),
         ));
     }
     let bytes = buffer.to_u32();
@@ -112,7 +115,7 @@ pub(super) fn respreadable(config: &Config, queues: usize) -> Result<(), Error> 
     let problem = if !config.rss.respread {
         return Ok(());
     } else if config.rss.inner {
-        "with rss.inner it is not known what flows inside tunnels load a queue with; leave one of them off"
+        "with rss.inner the load of inner flows on each queue is unknown; turn one of the two off"
     } else if queues < 2 {
         "there is one queue; set capture.queues"
     } else {
@@ -130,7 +133,7 @@ pub(super) fn verifiable(config: &Config) -> Result<(), Error> {
         return Err(Error::config(
             "capture.verify_fcs",
             true,
-            "the NIC keeps the FCS to itself; set wq.scatter_fcs = true",
+            "the NIC does not deliver the FCS; set wq.scatter_fcs = true",
         ));
     }
     if config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Lost {
@@ -154,7 +157,7 @@ pub(super) fn restores_vlan(
     if config.output.vlan == config::Vlan::Lost {
         if config.wq.cvlan_stripping {
             notes.push(
-                "output.vlan = \"lost\": the files do not hold the outer VLAN tags (TPID 0x8100)"
+                "output.vlan = \"lost\": the files do not contain the outer VLAN tags (TPID 0x8100)"
                     .into(),
             );
         }
@@ -164,7 +167,7 @@ pub(super) fn restores_vlan(
         return Err(Error::config(
             "wq.cvlan_stripping",
             true,
-            "the verbs do not tell which frames lost a tag, so it cannot be put back; leave the flag off, set \
+            "the verbs do not report which frames lost a tag, so it cannot be restored; turn the flag off, set \
              output.vlan = \"lost\", or capture.access = \"auto\" on a device with direct verbs",
         ));
     }

@@ -182,7 +182,7 @@ pub(super) fn flows(
         return Err(Error::config(
             "flows.dir",
             flows.dir.display(),
-            "output.dir holds capture files only; name another folder",
+            "output.dir holds capture files only; name another directory",
         ));
     }
     let nanoseconds = |span: config::Span| u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX);

@@ -70,7 +70,7 @@ pub(super) fn queues(
         return Err(Error::config(
             "capture.queues",
             count,
-            format!("{} takes 1 to {most}", device.name),
+            format!("{} supports 1 to {most}", device.name),
         ));
     }
     if count > cores.len() {
@@ -160,7 +160,7 @@ pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16
         return Err(Error::config(
             "rss.table_size",
             size,
-            format!("the device takes a power of two up to {most}"),
+            format!("the device supports a power of two up to {most}"),
         ));
     }
     let queues = u16::try_from(queues).unwrap_or(u16::MAX);

@@ -76,7 +76,7 @@ pub(super) fn stolen(
     match config.capture.mode {
         config::Mode::Sniffer => {
             notes.push(
-                "mode \"sniffer\": the port's own transmissions are captured too, RoCE among them"
+                "mode \"sniffer\": frames that the host sends are captured too, including RoCE"
                     .into(),
             );
             return Ok(());
@@ -85,9 +85,9 @@ pub(super) fn stolen(
             let refused = if config.capture.filter.trim().is_empty() {
                 ""
             } else {
-                ", also where the filter then refuses it"
+                ", including frames that the filter then rejects"
             };
-            notes.push(format!("mode \"filtered\": the kernel no longer gets what the rules take{refused}; fragments have no ports and match no rule with ports"));
+            notes.push(format!("mode \"filtered\": the kernel does not receive frames that the rules take{refused}; fragments have no ports and match no rule with ports"));
             return Ok(());
         }
         config::Mode::Steal => {}
@@ -99,18 +99,18 @@ pub(super) fn stolen(
         // The software NIC copies what its interface receives.
         return Ok(());
     }
-    notes.push(format!("mode \"steal\": the kernel gets nothing that arrives on {netdev} while this runs; its own transmissions are not seen"));
+    notes.push(format!("mode \"steal\": the kernel receives no frames from {netdev} while this runs; frames that the host sends are not captured"));
     match management::why(netdev) {
         Some(why) if !config.capture.steal_management => Err(Error::config(
             "capture.mode",
             "steal",
             format!(
-                "{netdev} {why}, which would be cut off; take another port, mode \"filtered\" or \"sniffer\", or set capture.steal_management = true"
+                "{netdev} {why}, which would be cut off; use another port, mode \"filtered\" or \"sniffer\", or set capture.steal_management = true"
             ),
         )),
         Some(why) => {
             notes.push(format!(
-                "capture.steal_management: {netdev} {why}; it is cut off while this runs"
+                "capture.steal_management: {netdev} {why}; this is cut off while the capture runs"
             ));
             Ok(())
         }

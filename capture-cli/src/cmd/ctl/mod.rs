@@ -41,10 +41,10 @@ pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
     let transport = UnixTransport::connect(path).map_err(|e| {
         let hint = match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                "; no capture serves it: `[control]` in its configuration does, and --unix names its socket"
+                "; no capture listens there: its configuration needs [control], and --unix names its socket"
             }
             io::ErrorKind::PermissionDenied => {
-                "; its file's mode and group, control.read_group and control.write_group say who may"
+                "; the mode and group of the socket, control.read_group and control.write_group grant access"
             }
             _ => "",
         };
@@ -104,7 +104,7 @@ fn command(typed: &CtlCommand) -> Result<Command, Failure> {
             scatter_fcs: None,
         } => {
             return Err(Failure::refused(
-                "wq-flags: name a flag, --cvlan-stripping true or --scatter-fcs false, say",
+                "wq-flags: name a flag, such as --cvlan-stripping true",
             ));
         }
         CtlCommand::WqFlags {

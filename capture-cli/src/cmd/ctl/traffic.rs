@@ -83,7 +83,7 @@ fn percent(part: u64, of: u64) -> String {
 
 fn times(it: &Distribution) -> String {
     format!(
-        "half {}, 99 of 100 {}, most {}, of {}",
+        "median {}, p99 {}, max {}, of {}",
         time(it.p50_ns),
         time(it.p99_ns),
         time(it.max_ns),

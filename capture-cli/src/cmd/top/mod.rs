@@ -46,9 +46,11 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
         let (sender, answers) = sync_channel(1);
         scope.spawn(move || ask(args, &sender));
         // Who cannot be reached is told of on an untouched terminal.
-        let first = answers
-            .recv()
-            .unwrap_or_else(|_| Err(Failure::failed("nobody asks")))?;
+        let first = answers.recv().unwrap_or_else(|_| {
+            Err(Failure::failed(
+                "internal error: the polling thread has ended",
+            ))
+        })?;
         let mut terminal = ratatui::try_init().map_err(failed)?;
         let ended = draw(&mut terminal, View::new(first), &answers, &stop);
         ratatui::restore();
@@ -77,7 +79,7 @@ fn moment(client: &mut Client, timeout: Duration) -> Answer {
     let mut ask = |command| client.request(command, None, timeout).map_err(ctl::failure);
     match (ask(Command::Status)?, ask(Command::Stats)?) {
         (AnswerBody::Status(status), AnswerBody::Stats(stats)) => Ok((status, stats)),
-        _ => Err(Failure::failed("the service answers what was not asked")),
+        _ => Err(Failure::failed("the service sent an unexpected answer")),
     }
 }
 
@@ -96,7 +98,11 @@ fn draw(
                 changed = true;
             }
             Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) => return Err(Failure::failed("nobody asks")),
+            Err(TryRecvError::Disconnected) => {
+                return Err(Failure::failed(
+                    "internal error: the polling thread has ended",
+                ));
+            }
         }
         if changed {
             terminal.draw(|frame| view.draw(frame)).map_err(failed)?;

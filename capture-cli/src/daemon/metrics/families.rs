@@ -109,7 +109,7 @@ impl Scrape {
         let is = |state| f64::from(u8::from(self.status.state == state));
         families.gauges(
             "capture_state",
-            "1 for what the capture does, 0 for the rest",
+            "1 for the current state, 0 for the others",
             states.map(|(name, state)| ([("state", name)], is(state))),
         )?;
         if let Some(snapshot) = &self.status.snapshot {
@@ -128,15 +128,15 @@ impl Scrape {
         if let Some((used, size)) = self.status.backlog {
             families.gauge(
                 "write_buffer_used_bytes",
-                "Write buffers that are being filled, or wait to be written",
+                "Write buffers being filled or waiting to be written",
                 used as f64,
             )?;
-            families.gauge("write_buffer_bytes", "Write buffers in all", size as f64)?;
+            families.gauge("write_buffer_bytes", "All write buffers", size as f64)?;
         }
         if let Some((free, size)) = self.disk {
             families.gauge(
                 "disk_free_bytes",
-                "Room for files on the disk of output.dir",
+                "Free space on the disk of output.dir",
                 free as f64,
             )?;
             families.gauge(
@@ -181,10 +181,10 @@ impl Families<'_> {
     fn outages(&mut self, outages: &Outages) -> Result {
         self.counter(
             "outages",
-            "Times in which nothing could be received: the device was lost, or its port down",
+            "Outages: the device was lost, or its port was down",
             outages.count(),
         )?;
-        let help = "How long they lasted together, up to now";
+        let help = "Total duration of the outages, up to now";
         self.0
             .encode_descriptor("outage_seconds", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, f64>(&outages.seconds(), None)
@@ -243,12 +243,12 @@ impl Families<'_> {
         };
         self.counters(
             "frames_received",
-            "Frames that the NIC has delivered",
+            "Frames that the NIC delivered",
             by_queue(|it| it.received),
         )?;
         self.counters(
             "frames",
-            "How frames have ended, by line of the ledger; the lines of a queue add up to what it has received",
+            "Received frames by line of the ledger; the lines of a queue add up to the frames it received",
             queues.iter().flat_map(|it| {
                 let queue = it.queue.to_string();
                 LINES.iter().map(move |(name, of)| {
@@ -275,12 +275,12 @@ impl Families<'_> {
         self.gauge("ring_wrs", "WRs of each queue's ring", wrs.into())?;
         self.gauges(
             "ring_posted_wrs",
-            "WRs that the NIC has; the others are on their way through the pipeline",
+            "WRs posted to the NIC; the others are in the pipeline",
             gauges(|it| it.posted),
         )?;
         self.histograms(
             "ring_depth",
-            "Frames that waited when the loop came by, of which it takes 64 at once; one observation for each time",
+            "Frames that waited when the loop polled, at most 64 at once; one observation per poll",
             rings.iter().zip(ledger).map(|(ring, queue)| {
                 let bounds = FOUND.iter().map(|bound| *bound as f64);
                 let bins = Bins {
@@ -300,7 +300,7 @@ impl Families<'_> {
         )?;
         self.counters(
             "wq_recoveries",
-            "Times that a WQ was brought back from an error",
+            "Recoveries of a WQ from an error",
             by_queue(|it| it.recoveries),
         )
     }
@@ -310,7 +310,7 @@ impl Families<'_> {
         let label = |name| [("counter", name)];
         self.counters(
             "nic_frames",
-            "Counters of the NIC by their own names, grown since the start of this capture",
+            "Growth of the NIC's counters, by their own names, since the start of this capture",
             nic.iter().filter_map(|(name, counter)| match counter {
                 stats::Counter::Value(n) => Some((label(name.as_str()), *n)),
                 stats::Counter::Unreadable(_) => None,
@@ -318,7 +318,7 @@ impl Families<'_> {
         )?;
         self.gauges(
             "nic_unreadable",
-            "1 for a counter of the NIC that cannot be read",
+            "1 if a counter of the NIC cannot be read",
             nic.iter().map(|(name, counter)| {
                 let unreadable = matches!(counter, stats::Counter::Unreadable(_));
                 (label(name.as_str()), f64::from(u8::from(unreadable)))
@@ -331,7 +331,7 @@ impl Families<'_> {
         for (name, help, of) in [
             (
                 "protocol_frames",
-                "Frames that were kept, by what the innermost packet carries",
+                "Kept frames by the protocol of the innermost packet",
                 (|it| it.frames) as fn(&live::Volume) -> u64,
             ),
             ("protocol_bytes", "The same in bytes on the wire", |it| {
@@ -345,7 +345,7 @@ impl Families<'_> {
         let rows = it.traits.iter();
         self.counters(
             "trait_frames",
-            "Frames that were kept, by what they have besides",
+            "Kept frames by other properties",
             rows.map(|(name, it)| ([("trait", name.as_str())], it.frames)),
         )?;
         let sizes = it.sizes.iter();
@@ -357,18 +357,18 @@ impl Families<'_> {
         };
         self.histogram(
             "frame_size_bytes",
-            "Sizes of frames that were kept, on the wire, without FCS",
+            "Sizes of kept frames on the wire, without FCS",
             &sizes,
         )?;
         for (name, help, times) in [
             (
                 "gap_seconds",
-                "Time between neighbours of the same queue",
+                "Time between successive frames of a queue",
                 &it.inter_arrival,
             ),
             (
                 "hold_seconds",
-                "How long the oldest frame of each batch had held its buffer",
+                "How long the oldest frame of each batch occupied its buffer",
                 &it.hold,
             ),
         ] {
@@ -399,33 +399,37 @@ impl Families<'_> {
         )?;
         self.counters(
             "control_accepted",
-            "Connections so far",
+            "Connections accepted",
             rows(|it| it.accepted),
         )?;
         self.counters(
             "control_refused",
-            "Connections turned away: too many, without the right, or without the key",
+            "Connections refused: too many, without permission, or without the key",
             rows(|it| it.refused),
         )?;
         self.counters(
             "control_expelled",
-            "Clients put out: garbage, oversize, stalled, flooding",
+            "Clients disconnected: malformed or oversize messages, stalled, flooding",
             rows(|it| it.expelled),
         )?;
-        self.counters(
-            "control_requests",
-            "Requests so far",
-            rows(|it| it.requests),
-        )
+        self.counters("control_requests", "Requests", rows(|it| it.requests))
     }
 
     /// The shared receive queue of RDMA clients.
     fn srq(&mut self, RdmaStatus { srq: it, .. }: &RdmaStatus) -> Result {
         for (name, help, value) in [
-            ("srq_max_wrs", "WRs that the SRQ can hold now", it.max_wr),
-            ("srq_posted_wrs", "WRs posted now", it.posted),
-            ("srq_limit_wrs", "The low watermark that is armed", it.limit),
-            ("srq_cap_wrs", "WRs that it may grow to", it.cap),
+            ("srq_max_wrs", "Current size of the SRQ in WRs", it.max_wr),
+            (
+                "srq_posted_wrs",
+                "WRs currently posted to the SRQ",
+                it.posted,
+            ),
+            (
+                "srq_limit_wrs",
+                "The SRQ limit (low watermark) that is armed",
+                it.limit,
+            ),
+            ("srq_cap_wrs", "WRs that the SRQ may grow to", it.cap),
         ] {
             self.gauge(name, help, value.into())?;
         }
@@ -433,16 +437,12 @@ impl Families<'_> {
         for (name, help, value) in [
             (
                 "srq_limit_events",
-                "IBV_EVENT_SRQ_LIMIT_REACHED so far",
+                "IBV_EVENT_SRQ_LIMIT_REACHED events",
                 it.limit_events,
             ),
-            (
-                "srq_armed",
-                "Times that the low watermark was armed",
-                it.armed,
-            ),
+            ("srq_armed", "Times that the SRQ limit was armed", it.armed),
             ("srq_grown", "Times that the SRQ grew", it.grown),
-            ("srq_shrunk", "Times that it shrank", it.shrunk),
+            ("srq_shrunk", "Times that the SRQ shrank", it.shrunk),
             (
                 "srq_resize_refused",
                 "Resizes that the device refused",
@@ -452,7 +452,7 @@ impl Families<'_> {
             self.counter(name, help, value)?;
         }
         if let Some(n) = it.receiver_not_ready {
-            let help = "Senders told that no receive was posted";
+            let help = "Receiver-not-ready NAKs: senders that found no receive posted";
             self.counter("srq_receiver_not_ready", help, n)?;
         }
         Ok(())

@@ -44,7 +44,7 @@ pub fn answer(mut stream: TcpStream, metrics: impl FnOnce(bool) -> String) {
             reply(&mut stream, "405 Method Not Allowed", PLAIN, text, false)
         }
         Ok(None) => {
-            let text = "no HTTP request, or too long\n";
+            let text = "not an HTTP request, or too long\n";
             reply(&mut stream, "400 Bad Request", PLAIN, text, false)
         }
         Err(e) => Err(e),

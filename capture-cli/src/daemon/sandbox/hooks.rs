@@ -27,6 +27,6 @@ pub fn serve(args: &HooksArgs) -> Result<(), Failure> {
     // What a capture takes is not for its hooks: an ordinary user's program that is executed has ambient capabilities
     // alone. Clearing those is no privileged call, which a hardened unit may not make.
     caps::clear(None, CapSet::Ambient)
-        .map_err(|e| Failure::failed(format!("hooks keep the capture's rights: {e}")))?;
+        .map_err(|e| Failure::failed(format!("cannot drop the capture's rights for hooks: {e}")))?;
     serve_hooks(&args.program, io::stdin().lock(), io::stdout()).map_err(Failure::from)
 }

@@ -65,7 +65,7 @@ impl Sandbox {
                 Ok(())
             }
             Err(why) if self.wanted == Wanted::Require => Err(Failure::refused(format!(
-                "process.sandbox = \"require\": {why}; \"on\" goes on without"
+                "process.sandbox = \"require\": {why}; \"on\" continues without it"
             ))),
             Err(why) => {
                 tracing::warn!("a part of the sandbox is missing: {why}");

@@ -53,7 +53,7 @@ impl Split {
     pub(super) fn of(filter: &Filter) -> Result<Self, String> {
         let known = filter
             .constraints()
-            .ok_or("it has too many alternatives, or a loop as of protochain")?;
+            .ok_or("it has too many alternatives, or a loop such as that of protochain")?;
         let mut matches = Vec::new();
         for it in known.iter().flat_map(matches_of) {
             if it == Match::default() {
@@ -67,7 +67,7 @@ impl Split {
         }
         if matches.len() > MOST {
             return Err(format!(
-                "it comes to {} matches, and at most {MOST} are made",
+                "it expands to {} matches; at most {MOST} are supported",
                 matches.len()
             ));
         }
@@ -89,7 +89,7 @@ impl Split {
         match other.matches.iter().find(|it| !is_taken(it)) {
             None => Ok(()),
             Some(missing) => Err(format!(
-                "the NIC's rules were made of {:?} and do not take {}",
+                "the NIC's rules were derived from {:?} and do not take {}",
                 self.software,
                 describe(&missing.specs(Profile::CatchAll))
             )),

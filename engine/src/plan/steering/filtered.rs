@@ -30,7 +30,7 @@ impl Steering {
                 return Err(Error::config(
                     format!("rule {number}: id"),
                     format!("{id:?}"),
-                    "another rule has this name",
+                    "another rule has this id",
                 ));
             }
             let wanted = Match::of(rule)
@@ -91,7 +91,7 @@ impl Steering {
                         format!("rule {b}"),
                         "",
                         format!(
-                            "it and rule {a} can match the same frame ({}) at the same priority, but lead to different places; give one of them another priority",
+                            "it and rule {a} can match the same frame ({}) at the same priority, but lead to different destinations; give one of them another priority",
                             describe(&first.specs)
                         ),
                     ));

@@ -94,7 +94,9 @@ impl Match {
             if rule.proto.is_some_and(|p| p != Proto::UDP)
                 || rule.dst_port.is_some_and(|p| p != VXLAN_PORT)
             {
-                return Err(format!("vni is VXLAN's: UDP to port {VXLAN_PORT}"));
+                return Err(format!(
+                    "vni needs VXLAN: proto = \"udp\" to port {VXLAN_PORT}"
+                ));
             }
             it.proto = Some(Proto::UDP.0);
             it.dst_port = exact(Some(VXLAN_PORT));
@@ -109,11 +111,11 @@ impl Match {
         }
         if it.ethertype.is_some() && (it.proto.is_some() || it.ip.is_some()) {
             return Err(
-                "an ethertype that is not IP's cannot stand with addresses, proto or ports".into(),
+                "an ethertype other than IPv4 and IPv6 cannot be combined with addresses, proto or ports".into(),
             );
         }
         if rule.action == Action::Drop && rule.queue.is_some() {
-            return Err("a frame that is dropped goes to no queue".into());
+            return Err("action = \"drop\" takes no queue".into());
         }
         Ok(it)
     }
@@ -145,7 +147,7 @@ impl Match {
 
     pub(super) fn set_ip(&mut self, ip: Ip) -> Result<(), String> {
         if self.ip.is_some_and(|old| old != ip) {
-            return Err("its fields are of IPv4 and of IPv6; no frame is both".into());
+            return Err("it has fields of both IPv4 and IPv6; no frame matches both".into());
         }
         self.ip = Some(ip);
         Ok(())

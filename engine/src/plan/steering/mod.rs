@@ -130,13 +130,13 @@ impl Steering {
             mode if config.rss.inner && mode != Mode::Steal => Err(Error::config(
                 "rss.inner",
                 true,
-                format!("mode \"{mode}\" has no rules for what is in tunnels; use \"steal\""),
+                format!("mode \"{mode}\" has no rules for packets inside tunnels; use \"steal\""),
             )),
             Mode::Steal => Ok(Self::steal(depth, config.rss.inner)),
             Mode::Sniffer if queues > 1 => Err(Error::config(
                 "capture.queues",
                 queues,
-                "mode \"sniffer\" has one queue, since its rules cannot tell protocols apart; spread its frames over \
+                "mode \"sniffer\" has one queue, since its rules cannot distinguish protocols; spread its frames over \
                  threads with pipeline.mode = \"fanout\"",
             )),
             Mode::Sniffer => Ok(Self::sniffer()),
@@ -217,7 +217,7 @@ impl Steering {
             return Err(Error::config(
                 "capture.mode",
                 "filtered",
-                "there is no [[rule]], and no capture.filter, that says what to take",
+                "no [[rule]] and no capture.filter selects frames; set one of them",
             ));
         }
         let refused = |problem: String| {
@@ -225,7 +225,7 @@ impl Steering {
                 "capture.filter",
                 format!("{expression:?}"),
                 format!(
-                    "mode \"filtered\" has no [[rule]] and can make none of this: {problem}; say so in the expression, \
+                    "mode \"filtered\" has no [[rule]] and cannot derive rules from this: {problem}; change the expression, \
                      write [[rule]]s, or use mode \"steal\""
                 ),
             )
