@@ -5,7 +5,7 @@
 //! begin. With the device all of its objects are gone, so the capture ends in order, with what had been completed by
 //! then; another one makes everything anew, and goes on counting.
 
-use super::{Beginning, Capture, End, Limits, Report};
+use super::{Capture, End, Limits, Report, start::Beginning};
 use crate::{
     Error, config::OnPortDown, device::clock::system_ns, plan::Plan, stats::outage::Cause,
     verbs::CVLAN_STRIPPING,

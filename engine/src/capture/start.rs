@@ -1,0 +1,361 @@
+//! From a plan to running loops: files or consumers, objects, threads, and the rules last.
+
+use super::{
+    Capture, Limits, Report, Shared,
+    clock::{Clock, ClockWatch},
+    port::Port,
+    respread, wq_flags,
+};
+use crate::{
+    Error,
+    analysis::observer::Observers,
+    config::{self, Format, Order, PipelineMode},
+    device::counters::NicReader,
+    filter::FilterCell,
+    pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Rest, Source, ToSink},
+    plan::{Plan, Stamps},
+    rx::{Idle, Outlet, Ring, Worker, pin},
+    sink::{Count, Encoder, Files, Origin, PcapEncoder, PcapngEncoder, Writer},
+    stats::{
+        Budget, QueueCounters,
+        outage::{OutageLog, Outages},
+    },
+    verbs::AsyncEvents,
+};
+use std::{
+    fs::File,
+    os::fd::AsFd,
+    sync::{Arc, atomic::AtomicBool},
+    time::Instant,
+};
+
+/// What there is before the first verb.
+pub(super) struct Beginning {
+    started: Instant,
+    counters: Vec<Arc<QueueCounters>>,
+    clock: ClockWatch,
+    outages: OutageLog,
+    earlier: Option<Arc<Report>>,
+}
+
+impl Beginning {
+    pub(super) fn of(plan: &Plan, earlier: Option<&Report>) -> Self {
+        Self {
+            started: Instant::now(),
+            counters: plan.queues.iter().map(|_| Arc::default()).collect(),
+            clock: ClockWatch::default(),
+            outages: OutageLog::of(earlier.map_or_else(Outages::default, |it| it.outages.clone())),
+            earlier: earlier.cloned().map(Arc::new),
+        }
+    }
+}
+
+impl Capture {
+    /// Creates every object of the plan, starts the loops, and lets frames in.
+    ///
+    /// # Errors
+    /// A verb or a file failed; nothing is left behind.
+    pub fn start(plan: &Plan, limits: Limits) -> Result<Self, Error> {
+        Self::begin(plan, limits, Beginning::of(plan, None))
+    }
+
+    pub(super) fn begin(plan: &Plan, limits: Limits, beginning: Beginning) -> Result<Self, Error> {
+        match plan.output.format {
+            Format::Pcap => {
+                let encoder = PcapEncoder::new(plan.snaplen).with_fcs(plan.scatters_fcs());
+                Self::to_files(plan, limits, beginning, &encoder)
+            }
+            Format::Pcapng => {
+                let interface = plan
+                    .netdev
+                    .clone()
+                    .unwrap_or_else(|| format!("{} port {}", plan.device.name, plan.port));
+                let encoder = PcapngEncoder::new(plan.snaplen, interface)
+                    .with_fcs(plan.scatters_fcs())
+                    .from_origin(origin(plan))
+                    .with_clock(plan.stamp_form().map(|_| Arc::clone(&beginning.clock)))
+                    .with_outages(beginning.outages.clone());
+                Self::to_files(plan, limits, beginning, &encoder)
+            }
+            Format::None => Self::to_made(plan, limits, beginning, &|_| Count),
+        }
+    }
+
+    /// The same with consumers of one's own in place of files. `make` is called for each place where frames are worked
+    /// on: once a queue, or once for each parser of a queue. What they answer is the ledger's line of each frame.
+    ///
+    /// # Errors
+    /// A verb failed; nothing is left behind.
+    pub fn start_with<C: Consumer + 'static>(
+        plan: &Plan,
+        limits: Limits,
+        make: impl Fn(Place) -> C,
+    ) -> Result<Self, Error> {
+        Self::to_made(plan, limits, Beginning::of(plan, None), &make)
+    }
+
+    fn to_made<C: Consumer + 'static>(
+        plan: &Plan,
+        limits: Limits,
+        beginning: Beginning,
+        make: &impl Fn(Place) -> C,
+    ) -> Result<Self, Error> {
+        let sources = plan.queues.iter().map(|queue| Made {
+            queue: queue.index,
+            make,
+        });
+        Self::with(plan, limits, beginning, None, sources)
+    }
+
+    fn to_files<E: Encoder>(
+        plan: &Plan,
+        limits: Limits,
+        beginning: Beginning,
+        encoder: &E,
+    ) -> Result<Self, Error> {
+        let files = Files {
+            output: plan.output.clone(),
+            snaplen: plan.snaplen as usize,
+            // A VLAN tag that is put back stands in front of what the buffers hold.
+            longest: plan.buffer as usize * plan.max_sge as usize + 4,
+            hook_process: plan.hook_process.clone(),
+        };
+        let counters = &beginning.counters;
+        if plan.output.stdout {
+            // Past std's own buffer, which would hide how much was taken.
+            let out = std::io::stdout().as_fd().try_clone_to_owned();
+            let out = out.map_err(|source| Error::System {
+                what: "stdout".into(),
+                source,
+            })?;
+            let written = Writer::start_stream(&files, encoder, counters, File::from(out))?;
+            Self::to_sinks(plan, limits, beginning, written)
+        } else if plan.output.order == Order::Time {
+            let written = Writer::start_ordered(&files, encoder, counters)?;
+            Self::to_sinks(plan, limits, beginning, written)
+        } else {
+            let written = Writer::start(&files, encoder, counters)?;
+            Self::to_sinks(plan, limits, beginning, written)
+        }
+    }
+
+    fn to_sinks<C: Consumer + 'static>(
+        plan: &Plan,
+        limits: Limits,
+        beginning: Beginning,
+        (writer, sinks): (Writer, Vec<C>),
+    ) -> Result<Self, Error> {
+        let sources = sinks.into_iter().map(ToSink);
+        Self::with(plan, limits, beginning, Some(writer), sources)
+    }
+
+    fn with<S: Source>(
+        plan: &Plan,
+        limits: Limits,
+        beginning: Beginning,
+        writer: Option<Writer>,
+        sources: impl Iterator<Item = S>,
+    ) -> Result<Self, Error> {
+        let observers = Observers::start(plan, plan.stages() / plan.queues.len())?;
+        let mut port = Port::open(plan)?;
+        let events = AsyncEvents::of(port.context())?;
+        let nic = NicReader::start(
+            &plan.device.name,
+            plan.port,
+            plan.netdev.as_deref(),
+            plan.delays_drop(),
+        );
+        let nic = Arc::new(nic);
+        let mut rings = Vec::with_capacity(plan.queues.len());
+        let mut ready = None;
+        for queue in &plan.queues {
+            rings.push(port.ring(plan, queue.index)?);
+            ready.get_or_insert_with(Instant::now);
+        }
+        port.spread(&rings)?;
+        let clock = Clock::start(plan, &port, beginning.clock)?;
+        let shared = Shared {
+            control: Arc::default(),
+            counters: beginning.counters,
+            budget: limits.count.map(|n| Arc::new(Budget::new(n))),
+            filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
+            split: plan.steering.split.clone().map(Arc::new),
+            stages: (0..plan.stages()).map(|_| Arc::default()).collect(),
+            parses: plan.parses(),
+            verifies: plan.reduction.verify_fcs,
+            outages: beginning.outages,
+            earlier: beginning.earlier,
+        };
+        let fatal: Vec<_> = rings
+            .iter()
+            .map(|r| (r.wq().id(), Arc::default()))
+            .collect();
+        let mut capture = Self {
+            port,
+            events,
+            loops: Vec::with_capacity(rings.len()),
+            writer,
+            shared,
+            observers,
+            fatal,
+            orders: plan.queues.iter().map(|_| Arc::default()).collect(),
+            no_stripping: wq_flags::refusal(plan),
+            stripping: Arc::new(AtomicBool::new(plan.strips_vlan())),
+            spreading: respread::Spreading::of(plan),
+            depth: plan.depth,
+            clock,
+            nic,
+            limits,
+            on_port_down: plan.on_port_down,
+            started: beginning.started,
+            ready: ready.unwrap_or(beginning.started),
+            end: None,
+        };
+        for (i, (ring, source)) in rings.into_iter().zip(sources).enumerate() {
+            match plan.pipeline.mode {
+                PipelineMode::Inline => capture.inline(plan, i, ring, source)?,
+                PipelineMode::Fanout => capture.fanout(plan, i, ring, source)?,
+            }
+        }
+        capture.look_at_port();
+        capture.is_back();
+        if let Err(e) = capture.port.let_in(plan)
+            // A device that is lost meanwhile is read of as that of any capture under way, and what has come is kept.
+            && capture.port.ask().is_ok()
+        {
+            return Err(e);
+        }
+        Ok(capture)
+    }
+
+    /// Starts one queue's loop with its consumer.
+    fn inline<S: Source>(
+        &mut self,
+        plan: &Plan,
+        i: usize,
+        ring: Ring,
+        source: S,
+    ) -> Result<(), Error> {
+        let cell = Arc::clone(&self.shared.filter);
+        let stage = self.shared.stage(i, plan, cell, self.observers.observer(i));
+        let counters = Arc::clone(&self.shared.counters[i]);
+        let consumer = source.inline();
+        // Made on the loop's own core, so that its memory is near.
+        self.spawn(plan, i, ring, move || {
+            Inline::new(stage(consumer), counters)
+        })
+    }
+
+    /// Starts one queue's parsers, and its loop in front of them.
+    fn fanout<S: Source>(
+        &mut self,
+        plan: &Plan,
+        i: usize,
+        ring: Ring,
+        source: S,
+    ) -> Result<(), Error> {
+        let queue = &plan.queues[i];
+        let parsers = u16::try_from(queue.parsers.len()).unwrap_or(u16::MAX);
+        let (consumers, sink) = source.fanout(parsers);
+        let attr = FanoutAttr {
+            queue: queue.index,
+            slots: plan.ring,
+            seats: &queue.parsers,
+            rest: if plan.idle == config::Idle::Sleep {
+                Rest::Sleep
+            } else {
+                Rest::Spin
+            },
+            on_full: plan.pipeline.on_full,
+            sink,
+            ordered: S::ORDERED,
+            memory: Arc::clone(ring.memory()),
+            counters: Arc::clone(&self.shared.counters[i]),
+            budget: self.shared.budget.clone(),
+            cell: Arc::clone(&self.shared.filter),
+        };
+        let filter = self.shared.filter.get();
+        let first = queue.parsers.len() * i;
+        let stages = (first..).zip(consumers).map(|(at, consumer)| {
+            let cell = Arc::new(FilterCell::new((*filter).clone()));
+            let observer = self.observers.observer(at);
+            let stage = self.shared.stage(at, plan, Arc::clone(&cell), observer);
+            (cell, move || stage(consumer))
+        });
+        let outlet = Fanout::start(attr, stages)?;
+        self.spawn(plan, i, ring, move || outlet)
+    }
+
+    /// Starts one queue's loop on its core.
+    fn spawn<O: Outlet>(
+        &mut self,
+        plan: &Plan,
+        i: usize,
+        ring: Ring,
+        outlet: impl FnOnce() -> O + Send + 'static,
+    ) -> Result<(), Error> {
+        let queue = &plan.queues[i];
+        let counters = Arc::clone(&self.shared.counters[i]);
+        let clock = self.clock.as_ref().map(|c| Arc::clone(&c.shared));
+        let control = Arc::clone(&self.shared.control);
+        let budget = self.shared.budget.clone();
+        let wq_fatal = Arc::clone(&self.fatal[i].1);
+        let orders = Arc::clone(&self.orders[i]);
+        let sampler = self.spreading.sampler(i);
+        let idle = match (plan.idle == config::Idle::Sleep, queue.shared_core) {
+            (true, _) => Idle::Sleep,
+            (false, true) => Idle::Yield,
+            (false, false) => Idle::Spin,
+        };
+        let (core, number, batch) = (queue.core, queue.index, plan.batch);
+        let thread = std::thread::Builder::new()
+            .name(format!("wqcap-q{number:02}"))
+            .spawn(move || {
+                pin(core, format_args!("queue {number}"));
+                let worker = Worker {
+                    queue: number,
+                    ring,
+                    outlet: outlet(),
+                    batch,
+                    idle,
+                    counters,
+                    clock,
+                    control,
+                    budget,
+                    wq_fatal,
+                    orders,
+                    sampler,
+                };
+                // The last block of a file goes to the writer with the outlet.
+                worker.run()
+            })
+            .map_err(|source| Error::System {
+                what: format!("the thread of queue {number}"),
+                source,
+            })?;
+        self.loops.push(thread);
+        Ok(())
+    }
+}
+
+/// What pcapng files tell of this run.
+fn origin(plan: &Plan) -> Origin {
+    let port = plan.device.ports.iter().find(|p| p.number == plan.port);
+    let (vendor, part) = plan.device.vendor_part;
+    let stamps = match (plan.stamps, plan.real_time) {
+        (Stamps::HardwareSystem, false) => "the NIC's clock, held to the system's",
+        (Stamps::HardwareSystem, true) => "the NIC's real-time clock, held to the system's",
+        (Stamps::HardwareNic, false) => "the NIC's clock as it runs",
+        (Stamps::HardwareNic, true) => "the NIC's real-time clock as it runs",
+        (Stamps::Software, _) => "the system's clock, once a batch",
+    };
+    let speed = port.map_or(0, |p| (p.rate_gbps * 1e9) as u64);
+    Origin {
+        description: format!("{} port {}", plan.device.name, plan.port),
+        device: format!("{vendor:04x}:{part:04x}, firmware {}", plan.device.firmware),
+        speed,
+        filter: plan.reduction.filter.expression().to_owned(),
+        comment: format!("stamps: {stamps}"),
+        ..Origin::here()
+    }
+}
