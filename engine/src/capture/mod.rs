@@ -8,7 +8,7 @@ use crate::{
     },
     capture::port::Port,
     config::OnPortDown,
-    device::counters::NicReader,
+    device::{clock::ClockReport, counters::NicReader},
     filter::FilterCell,
     pipeline::{
         Consumer,
