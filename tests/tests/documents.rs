@@ -1,0 +1,91 @@
+//! The pages, held to the tree: links lead to files and headings that exist, and so do the paths of CONTRIBUTING.md.
+
+use std::fs;
+use wqcap_tests::binaries::root;
+
+/// The pages whose links are followed.
+const PAGES: [&str; 5] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "mlx5-model/README.md",
+];
+
+fn read(page: &str) -> String {
+    fs::read_to_string(root().join(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
+}
+
+fn pages() -> Vec<String> {
+    let docs = fs::read_dir(root().join("docs")).expect("docs lists");
+    let docs = docs
+        .map(|entry| entry.expect("docs lists").file_name())
+        .map(|name| format!("docs/{}", name.to_str().expect("a plain name")))
+        .filter(|path| path.ends_with(".md"));
+    PAGES.map(str::to_owned).into_iter().chain(docs).collect()
+}
+
+/// The anchor that a heading gets.
+fn anchor(heading: &str) -> String {
+    let kept = heading
+        .chars()
+        .filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+/// What is wrong with a link of a page.
+fn problem(page: &str, link: &str) -> Option<String> {
+    let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+    let file = match path {
+        "" => root().join(page),
+        path => root().join(page).parent().expect("a folder").join(path),
+    };
+    if !file.exists() {
+        return Some(format!("{page}: {link} is no file"));
+    }
+    let is_there = heading.is_empty()
+        || fs::read_to_string(&file)
+            .expect("text")
+            .lines()
+            .filter(|line| line.starts_with('#'))
+            .any(|line| anchor(line.trim_start_matches('#').trim()) == heading);
+    (!is_there).then(|| format!("{page}: {link} is no heading"))
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for page in pages() {
+        let text = read(&page);
+        for rest in text.split("](").skip(1) {
+            let link = rest.split(')').next().expect("a part");
+            if link.starts_with("http") {
+                continue;
+            }
+            seen += 1;
+            wrong.extend(problem(&page, link));
+        }
+    }
+    assert!(seen > 30, "{seen} links");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for link in ["docs/none.md", "docs/modes.md#none"] {
+        assert!(problem("README.md", link).is_some(), "{link}");
+    }
+}
+
+#[test]
+fn contributing_names_files_that_exist() {
+    let text = read("CONTRIBUTING.md");
+    let paths: Vec<_> = text
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|it| it.contains('/') && !it.contains([' ', '\n']))
+        .collect();
+    assert!(paths.len() > 40, "{paths:?}");
+    let missing: Vec<_> = paths
+        .into_iter()
+        .filter(|path| !root().join(path).exists())
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
