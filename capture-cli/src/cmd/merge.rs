@@ -38,8 +38,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     let target = MergeTarget::new(&args.out, &plan)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let mut reading = Reading::of(quiet, plan.bytes().unwrap_or(0));
-    let shown = args.out.display().to_string();
-    let summary = merge::run(plan, target, &shown, |bytes| {
+    let summary = merge::run(plan, target, |bytes| {
         reading.tick(Path::new(&args.out), bytes);
         !stop.load(Ordering::Relaxed)
     });

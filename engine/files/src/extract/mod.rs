@@ -107,7 +107,7 @@ pub fn extract(
         &|| watch(0, 0),
     )?;
     let read = selection.files.len() as u64;
-    let plan = MergePlan::from_ranges(selection.files, selection.notes, &query.out)?;
+    let plan = MergePlan::from_ranges(selection.files, selection.notes, &query.out, false)?;
     if plan.link_type() != ETHERNET && query.filter.program().is_some() {
         return Err(MergeError::Refused(format!(
             "the files have link type {}; a filter can only be applied to Ethernet",
@@ -119,14 +119,13 @@ pub fn extract(
     let wanted = |packet: &Packet<'_>| {
         query.times.contains(&packet.ns) && query.filter.accepts(packet.bytes, packet.len)
     };
-    let out = query.out.display().to_string();
-    let merged = merge::run_selected(plan, target, &out, wanted, |bytes| watch(bytes, to_read))?;
+    let merged = merge::run_selected(plan, target, wanted, |bytes| watch(bytes, to_read))?;
     let losses = merged.inputs.iter().filter_map(|input| {
         let loss = input.loss.as_ref()?;
         Some(format!("{}: {loss}", input.path))
     });
     Ok(Extracted {
-        out,
+        out: merged.out,
         format: merged.format,
         frames: merged.frames,
         bytes: merged.bytes,

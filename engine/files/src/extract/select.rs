@@ -2,7 +2,7 @@
 
 use crate::{
     folder::CaptureFolder,
-    index::{self, FileIndex, FlowTerms},
+    index::{self, CaptureIndex, FlowTerms},
     merge::MergeError,
     name::FileName,
     read::FileRanges,
@@ -108,7 +108,7 @@ impl FileSelection {
         path: &Path,
         len: u64,
         go_on: &impl Fn() -> bool,
-    ) -> Option<FileIndex> {
+    ) -> Option<CaptureIndex> {
         if let Some((index, bytes)) = index::load(folder, path) {
             self.index.files += 1;
             self.index.bytes_read += bytes;

@@ -29,43 +29,32 @@ impl ByteOrder {
     #[inline]
     #[must_use]
     pub fn u16(self, bytes: &[u8], at: usize) -> u16 {
-        let two = array(bytes, at);
-        match self {
-            Self::Little => u16::from_le_bytes(two),
-            Self::Big => u16::from_be_bytes(two),
-        }
+        u16::from_le_bytes(self.little_endian(bytes, at))
     }
 
     /// The four bytes at `at`; 0 where there are none.
     #[inline]
     #[must_use]
     pub fn u32(self, bytes: &[u8], at: usize) -> u32 {
-        let four = array(bytes, at);
-        match self {
-            Self::Little => u32::from_le_bytes(four),
-            Self::Big => u32::from_be_bytes(four),
-        }
+        u32::from_le_bytes(self.little_endian(bytes, at))
     }
 
     /// The eight bytes at `at`; 0 where there are none.
     #[inline]
     #[must_use]
     pub fn u64(self, bytes: &[u8], at: usize) -> u64 {
-        let eight = array(bytes, at);
-        match self {
-            Self::Little => u64::from_le_bytes(eight),
-            Self::Big => u64::from_be_bytes(eight),
-        }
+        u64::from_le_bytes(self.little_endian(bytes, at))
     }
-}
 
-#[inline]
-fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes
-        .get(at..)
-        .and_then(|rest| rest.first_chunk())
-        .copied()
-        .unwrap_or([0; N])
+    #[inline]
+    fn little_endian<const N: usize>(self, bytes: &[u8], at: usize) -> [u8; N] {
+        let there = bytes.get(at..).and_then(|rest| rest.first_chunk());
+        let mut number = there.copied().unwrap_or([0; N]);
+        if self == Self::Big {
+            number.reverse();
+        }
+        number
+    }
 }
 
 #[cfg(test)]

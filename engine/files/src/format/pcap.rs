@@ -63,19 +63,6 @@ pub struct RecordLayout {
     pub header_len: usize,
 }
 
-/// What a record header says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordHeader {
-    /// Seconds since 1970.
-    pub seconds: u32,
-    /// What is added to them, in units.
-    pub fraction: u32,
-    /// Bytes that follow.
-    pub caplen: u32,
-    /// Bytes of the frame on the wire.
-    pub len: u32,
-}
-
 impl RecordLayout {
     /// The layout that a file's first four bytes announce; `None`: it is not a pcap file.
     #[must_use]
@@ -115,17 +102,11 @@ impl RecordLayout {
         })
     }
 
-    /// The record header that stands at the beginning of `bytes`.
+    /// Seconds, fraction, captured length and original length of the record header that `bytes` begins with.
     #[inline]
     #[must_use]
-    pub fn record(&self, bytes: &[u8]) -> RecordHeader {
-        let [seconds, fraction, caplen, len] = [0, 4, 8, 12].map(|at| self.order.u32(bytes, at));
-        RecordHeader {
-            seconds,
-            fraction,
-            caplen,
-            len,
-        }
+    pub fn record(&self, bytes: &[u8]) -> [u32; 4] {
+        [0, 4, 8, 12].map(|at| self.order.u32(bytes, at))
     }
 }
 
@@ -148,12 +129,7 @@ mod tests {
             };
             assert_eq!(interface, want);
             let record = encode_record_header(1_700_000_000_123_456_789, 60, 1500);
-            let want = RecordHeader {
-                seconds: 1_700_000_000,
-                fraction: 123_456_789,
-                caplen: 60,
-                len: 1500,
-            };
+            let want = [1_700_000_000, 123_456_789, 60, 1500];
             assert_eq!(layout.record(&record), want);
         }
         let late = encode_record_header(u64::MAX, 0, 0);

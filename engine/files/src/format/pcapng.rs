@@ -183,19 +183,10 @@ impl InterfaceStatistics {
 /// How an interface's stamps become nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeBase {
-    resolution: Resolution,
-    /// if_tsoffset in nanoseconds.
+    ticks_per_second: u128,
+    /// Nanoseconds in a tick, if that is a whole number.
+    ns_per_tick: Option<u64>,
     offset_ns: i64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resolution {
-    /// Nanoseconds in a tick.
-    NsPerTick(u64),
-    /// Ticks in a nanosecond.
-    TicksPerNs(u64),
-    /// Ticks in a second are two to the power of this.
-    Binary(u8),
 }
 
 impl Default for TimeBase {
@@ -208,15 +199,15 @@ impl TimeBase {
     /// By the options if_tsresol and if_tsoffset.
     #[must_use]
     pub fn new(tsresol: Option<u8>, offset_s: i64) -> Self {
-        let resolution = match tsresol.unwrap_or(6) {
-            power @ 0..=9 => Resolution::NsPerTick(10u64.pow(9 - u32::from(power))),
-            power @ 10..=28 => Resolution::TicksPerNs(10u64.pow(u32::from(power) - 9)),
-            // So fine that 64 bits of ticks are less than a nanosecond.
-            29..=127 => Resolution::TicksPerNs(u64::MAX),
-            binary => Resolution::Binary(binary & 0x7f),
+        let ticks_per_second = match tsresol.unwrap_or(6) {
+            power @ ..=127 => 10u128.saturating_pow(power.into()),
+            power => 1 << (power & 0x7f),
         };
+        let second = u128::from(SECOND);
+        let is_whole = second.is_multiple_of(ticks_per_second);
         Self {
-            resolution,
+            ticks_per_second,
+            ns_per_tick: is_whole.then_some((second / ticks_per_second) as u64),
             offset_ns: offset_s.saturating_mul(SECOND as i64),
         }
     }
@@ -225,12 +216,10 @@ impl TimeBase {
     #[inline]
     #[must_use]
     pub fn ns(self, ticks: u64) -> u64 {
-        let ns = match self.resolution {
-            Resolution::NsPerTick(1) => ticks,
-            Resolution::NsPerTick(ns) => ticks.saturating_mul(ns),
-            Resolution::TicksPerNs(ticks_per_ns) => ticks / ticks_per_ns,
-            Resolution::Binary(power) => {
-                let ns = (u128::from(ticks) * u128::from(SECOND)) >> power;
+        let ns = match self.ns_per_tick {
+            Some(ns) => ticks.saturating_mul(ns),
+            None => {
+                let ns = u128::from(ticks) * u128::from(SECOND) / self.ticks_per_second;
                 u64::try_from(ns).unwrap_or(u64::MAX)
             }
         };

@@ -2,7 +2,7 @@
 
 use super::{
     flow::IndexFlow,
-    layout::{FileIndex, FileStamp, IndexBlock, VERSION},
+    layout::{CaptureIndex, FileStamp, IndexBlock, VERSION},
 };
 use crate::read::{self, Decompressor, FileRanges, Packet, PacketReader, ReadError};
 use std::{collections::HashMap, fs::File, path::Path};
@@ -16,12 +16,12 @@ const MOST_FLOWS: usize = 1 << 16;
 ///
 /// # Errors
 /// The file cannot be read, or not to its end: such a file has no index.
-pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<FileIndex>, ReadError> {
+pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureIndex>, ReadError> {
     let stamp = FileStamp::read(path)?;
     let source = Decompressor::new(File::open(path)?)?.noting_frame_ends();
     let frames = source.is_compressed().then(CompressedFrames::default);
     let mut reader = PacketReader::new(source)?;
-    let mut index = FileIndex {
+    let mut index = CaptureIndex {
         version: VERSION,
         stamp,
         head: 0,
@@ -203,7 +203,7 @@ impl Work {
         }
     }
 
-    fn close(&mut self, index: &mut FileIndex) {
+    fn close(&mut self, index: &mut CaptureIndex) {
         if let Some(mut block) = self.open.take() {
             if let Some(frames) = &self.compressed {
                 block.end = frames.file;
@@ -234,7 +234,7 @@ mod tests {
         file
     }
 
-    fn of(format: FileFormat, cuts: impl Fn(&[usize]) -> Vec<usize>) -> FileIndex {
+    fn of(format: FileFormat, cuts: impl Fn(&[usize]) -> Vec<usize>) -> CaptureIndex {
         let dir = tempfile::tempdir().expect("dir");
         let (bytes, starts) = written(format, 1_000);
         let path = dir.path().join("wqcap-q00-1.pcap.zst");

@@ -8,7 +8,7 @@ use std::{fs, io, ops::Range, os::unix::fs::MetadataExt, path::Path};
 pub(super) const VERSION: u32 = 2;
 /// What is in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileIndex {
+pub struct CaptureIndex {
     /// The layout's number.
     pub(super) version: u32,
     /// The file as it was when it was read.
@@ -48,15 +48,15 @@ pub struct IndexBlock {
     pub last_ns: u64,
     /// Its records.
     pub frames: u64,
-    /// Numbers of the flows in it, ascending: places in [`FileIndex::flows`].
+    /// Numbers of the flows in it, ascending: places in [`CaptureIndex::flows`].
     pub flows: Vec<u32>,
     /// There are flows in it that the index has no room for.
     pub others: bool,
 }
 
-impl FileIndex {
+impl CaptureIndex {
     /// The parts of the file that can hold frames of `times` (from, up to and without) that fulfil `terms`: byte
-    /// ranges, ascending, neighbours joined. If there are any, the beginning that they need ([`FileIndex::head`]) comes
+    /// ranges, ascending, neighbours joined. If there are any, the beginning that they need ([`CaptureIndex::head`]) comes
     /// first.
     #[must_use]
     pub fn select(&self, times: &Range<u64>, terms: &FlowTerms) -> Vec<Range<u64>> {

@@ -1,7 +1,7 @@
 //! A small index beside each finished file: which times and flows are in which part of it.
 //!
 //! ```text
-//! finished file -> build -> FileIndex -> <index_dir>/<name of the file>.cbor
+//! finished file -> build -> CaptureIndex -> <index_dir>/<name of the file>.cbor
 //! expression -> FlowTerms -> what a flow must be for a frame of it to be accepted -> the blocks that can hold one
 //! ```
 //!
@@ -20,6 +20,6 @@ mod terms;
 
 pub use build::{build, head_len};
 pub use flow::IndexFlow;
-pub use layout::{FileIndex, IndexBlock};
+pub use layout::{CaptureIndex, IndexBlock};
 pub use store::{build_into, load, path_of, sweep};
 pub use terms::FlowTerms;

@@ -2,9 +2,10 @@
 
 use super::{
     build::build,
-    layout::{FileIndex, FileStamp, VERSION},
+    layout::{CaptureIndex, FileStamp, VERSION},
 };
 use crate::{name::FileName, read::ReadError};
+use ciborium::Value;
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsString,
@@ -21,8 +22,7 @@ const ENDING: &str = ".cbor";
 #[derive(Serialize, Deserialize)]
 struct Sealed {
     xxh3: u64,
-    #[serde(with = "bytes")]
-    index: Vec<u8>,
+    index: Value,
 }
 
 /// Where a file's index is.
@@ -35,13 +35,14 @@ pub fn path_of(folder: &Path, file: &Path) -> PathBuf {
 
 /// A file's index, if there is one that is whole and of the file as it is now, and the bytes it took to read.
 #[must_use]
-pub fn load(folder: &Path, file: &Path) -> Option<(FileIndex, u64)> {
+pub fn load(folder: &Path, file: &Path) -> Option<(CaptureIndex, u64)> {
     let bytes = fs::read(path_of(folder, file)).ok()?;
     let sealed: Sealed = ciborium::from_reader(&bytes[..]).ok()?;
-    if xxh3_64(&sealed.index) != sealed.xxh3 {
+    let body = sealed.index.as_bytes()?;
+    if xxh3_64(body) != sealed.xxh3 {
         return None;
     }
-    let index: FileIndex = ciborium::from_reader(&sealed.index[..]).ok()?;
+    let index: CaptureIndex = ciborium::from_reader(&body[..]).ok()?;
     let fresh =
         index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
     fresh.then_some((index, bytes.len() as u64))
@@ -56,7 +57,7 @@ pub fn build_into(
     folder: &Path,
     file: &Path,
     go_on: impl Fn() -> bool,
-) -> Result<Option<FileIndex>, ReadError> {
+) -> Result<Option<CaptureIndex>, ReadError> {
     let Some(index) = build(file, go_on)? else {
         return Ok(None);
     };
@@ -82,12 +83,12 @@ pub fn sweep(folder: &Path, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn write(folder: &Path, file: &Path, index: &FileIndex) -> io::Result<()> {
+fn write(folder: &Path, file: &Path, index: &CaptureIndex) -> io::Result<()> {
     let mut body = Vec::new();
     ciborium::into_writer(index, &mut body).map_err(io::Error::other)?;
     let sealed = Sealed {
         xxh3: xxh3_64(&body),
-        index: body,
+        index: Value::Bytes(body),
     };
     let temporary = tempfile::Builder::new()
         .prefix(".wqcap-index-")
@@ -98,35 +99,6 @@ fn write(folder: &Path, file: &Path, index: &FileIndex) -> io::Result<()> {
     drop(out);
     temporary.persist(path_of(folder, file))?;
     Ok(())
-}
-
-/// Bytes as one CBOR byte string.
-mod bytes {
-    use serde::{Deserializer, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_bytes(bytes)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Vec<u8>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-                Ok(bytes.to_vec())
-            }
-
-            fn visit_byte_buf<E: de::Error>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
-                Ok(bytes)
-            }
-        }
-        from.deserialize_byte_buf(Visitor)
-    }
 }
 
 #[cfg(test)]

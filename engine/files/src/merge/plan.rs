@@ -30,7 +30,7 @@ pub struct MergePlan {
     pub(super) snaplen: u32,
     pub(super) inputs: Vec<InputFacts>,
     pub(super) notes: Vec<String>,
-    /// The files are taken whole, so that their own statistics hold.
+    /// The files' own statistics hold for what is taken of them.
     pub(super) statistics: bool,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
@@ -83,14 +83,16 @@ impl MergePlan {
         let files = expanded(inputs, &mut notes)?
             .into_iter()
             .map(FileRanges::whole);
-        Self::from_ranges(files.collect(), notes, out)
+        Self::from_ranges(files.collect(), notes, out, true)
     }
 
-    /// The same for ranges of files. `notes` are what is known of them already.
+    /// The same for ranges of files. `notes` are what is known of them already; `statistics`: the files' own statistics
+    /// hold for what is taken of them.
     pub(crate) fn from_ranges(
         files: Vec<FileRanges>,
         notes: Vec<String>,
         out: &Path,
+        statistics: bool,
     ) -> Result<Self, MergeError> {
         let wanted = format_of(out)?;
         let mut plan = Self {
@@ -101,7 +103,7 @@ impl MergePlan {
             snaplen: 1,
             inputs: Vec::new(),
             notes,
-            statistics: true,
+            statistics,
             identities: HashSet::new(),
             bytes: Some(0),
         };

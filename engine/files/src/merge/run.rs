@@ -25,32 +25,20 @@ const EVERY: u64 = 1 << 14;
 pub fn run(
     plan: MergePlan,
     target: MergeTarget,
-    out: &str,
     watch: impl FnMut(u64) -> bool,
 ) -> Result<MergeSummary, MergeError> {
-    run_with(plan, target, out, |_| true, watch)
+    run_selected(plan, target, |_| true, watch)
 }
 
-/// The same for the records that `select` accepts. The files' own statistics cover others too, and are left out.
+/// The same for the records that `select` accepts.
 pub(crate) fn run_selected(
-    mut plan: MergePlan,
-    target: MergeTarget,
-    out: &str,
-    select: impl FnMut(&Packet<'_>) -> bool,
-    watch: impl FnMut(u64) -> bool,
-) -> Result<MergeSummary, MergeError> {
-    plan.statistics = false;
-    run_with(plan, target, out, select, watch)
-}
-
-fn run_with(
     plan: MergePlan,
     target: MergeTarget,
-    out: &str,
     mut select: impl FnMut(&Packet<'_>) -> bool,
     mut watch: impl FnMut(u64) -> bool,
 ) -> Result<MergeSummary, MergeError> {
     let begun = Instant::now();
+    let out = target.shown.clone();
     let (format, link_type) = (plan.format, plan.link_type);
     let mut output = Output::new(target, format, link_type, plan.snaplen, &plan.ports.list);
     let mut ledger = MergeLedger {
@@ -134,7 +122,7 @@ fn run_with(
         }
     });
     Ok(MergeSummary {
-        out: out.into(),
+        out,
         format: format.name(),
         frames: state.frames,
         bytes,

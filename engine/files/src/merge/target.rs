@@ -12,7 +12,8 @@ use tempfile::NamedTempFile;
 /// Where the merged file goes.
 pub struct MergeTarget {
     place: Place,
-    shown: String,
+    /// Its path, for messages.
+    pub(super) shown: String,
 }
 
 enum Place {

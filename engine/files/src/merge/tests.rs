@@ -34,7 +34,7 @@ fn write(dir: &Path, name: &str, bytes: &[u8]) -> PathBuf {
 fn merge(inputs: &[PathBuf], out: &Path) -> MergeSummary {
     let plan = MergePlan::new(inputs, out).expect("plan");
     let target = MergeTarget::new(out, &plan).expect("target");
-    run(plan, target, &out.display().to_string(), |_| true).expect("merge")
+    run(plan, target, |_| true).expect("merge")
 }
 
 fn refused(inputs: &[PathBuf], out: &Path) -> String {
@@ -330,7 +330,7 @@ fn a_stop_leaves_nothing_behind_and_an_old_file_as_it_was() {
     let out = write(dir.path(), "out.pcap", b"old");
     let plan = MergePlan::new(&[input], &out).expect("plan");
     let target = MergeTarget::new(&out, &plan).expect("target");
-    let stopped = run(plan, target, "out.pcap", |_| false);
+    let stopped = run(plan, target, |_| false);
     assert!(matches!(stopped, Err(MergeError::Stopped)));
     assert_eq!(fs::read(&out).expect("there"), b"old");
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 2);

@@ -17,34 +17,33 @@ pub(super) fn next_record<R: Read>(
     if !cursor.want(layout.header_len)? {
         return Ok(Some(cursor.ended()));
     }
-    let record = layout.record(cursor.window.bytes());
+    let [seconds, fraction, caplen, len] = layout.record(cursor.window.bytes());
     // One record may be all zeros; a long row of them is no row of records.
-    if record.seconds | record.fraction | record.caplen | record.len == 0 {
+    if seconds | fraction | caplen | len == 0 {
         cursor.want(ALL_ZERO)?;
         let bytes = cursor.window.bytes();
         if bytes.iter().take(ALL_ZERO).all(|b| *b == 0) {
             return cursor.zeros().map(Some);
         }
     }
-    if record.caplen > MAX_FRAME {
+    if caplen > MAX_FRAME {
         return Err(cursor.damaged(format!(
-            "a record of {} bytes; more than {MAX_FRAME} cannot be right",
-            record.caplen
+            "a record of {caplen} bytes; more than {MAX_FRAME} cannot be right"
         )));
     }
-    let total = layout.header_len + record.caplen as usize;
+    let total = layout.header_len + caplen as usize;
     if !cursor.want(total)? {
         return Ok(Some(cursor.ended()));
     }
-    let fraction = u64::from(record.fraction) * layout.unit;
+    let fraction = u64::from(fraction) * layout.unit;
     let snaplen = cursor.interfaces.first().map_or(0, |it| it.snaplen);
     cursor.anomalies.fraction_above_second += u64::from(fraction >= SECOND);
-    cursor.anomalies.longer_than_frame += u64::from(record.caplen > record.len);
-    cursor.anomalies.above_snaplen += u64::from(record.caplen > snaplen && snaplen != 0);
+    cursor.anomalies.longer_than_frame += u64::from(caplen > len);
+    cursor.anomalies.above_snaplen += u64::from(caplen > snaplen && snaplen != 0);
     cursor.head = Head {
         interface: 0,
-        ns: u64::from(record.seconds) * SECOND + fraction,
-        len: record.len.max(record.caplen),
+        ns: u64::from(seconds) * SECOND + fraction,
+        len: len.max(caplen),
         data: layout.header_len..total,
         options: 0..0,
         total,
