@@ -61,6 +61,8 @@ const QUARANTINE: usize = 64;
 struct SlabEntry<T> {
     generation: u32,
     context: ContextId,
+    /// Number of objects that use this one.
+    users: u32,
     value: Option<T>,
 }
 
@@ -92,6 +94,7 @@ impl<T> Slab<T> {
             self.entries.push(SlabEntry {
                 generation: 0,
                 context,
+                users: 0,
                 value: None,
             });
             self.entries.len() as Index - 1
@@ -99,6 +102,7 @@ impl<T> Slab<T> {
         let entry = self.entries.get_mut(index as usize).ok_or(libc::ENOMEM)?;
         entry.generation = (entry.generation + 1) & ((1 << GENERATION_BITS) - 1);
         entry.context = context;
+        entry.users = 0;
         entry.value = Some(value);
         Ok(self.handle(index))
     }
@@ -115,7 +119,7 @@ impl<T> Slab<T> {
     /// The index of a context's object. Fails with `EINVAL` if there is none, as the kernel's lookup does in most
     /// commands.
     pub fn find(&self, handle: u32, context: ContextId) -> Result<Index, Errno> {
-        let index = handle & ((1 << INDEX_BITS) - 1);
+        let index = index_of(handle);
         match self.entries.get(index as usize) {
             Some(entry)
                 if entry.value.is_some()
@@ -125,6 +129,36 @@ impl<T> Slab<T> {
                 Ok(index)
             }
             _ => Err(libc::EINVAL),
+        }
+    }
+
+    /// As [`Slab::find`], for an object that is to be destroyed. Fails with `EBUSY` if another one uses it.
+    pub fn find_unused(&self, handle: u32, context: ContextId) -> Result<Index, Errno> {
+        let index = self.find(handle, context)?;
+        match self.users(index) {
+            0 => Ok(index),
+            _ => Err(libc::EBUSY),
+        }
+    }
+
+    /// Number of objects that use the one at `index`.
+    pub fn users(&self, index: Index) -> u32 {
+        self.entries
+            .get(index as usize)
+            .map_or(0, |entry| entry.users)
+    }
+
+    /// Counts one user more.
+    pub fn add_user(&mut self, index: Index) {
+        if let Some(entry) = self.entries.get_mut(index as usize) {
+            entry.users += 1;
+        }
+    }
+
+    /// Counts one user less.
+    pub fn remove_user(&mut self, index: Index) {
+        if let Some(entry) = self.entries.get_mut(index as usize) {
+            entry.users = entry.users.saturating_sub(1);
         }
     }
 
@@ -192,10 +226,15 @@ impl<T> Slab<T> {
     }
 }
 
+/// The index of an object that was just inserted.
+pub fn index_of(handle: u32) -> Index {
+    handle & ((1 << INDEX_BITS) - 1)
+}
+
 /// An object's 24-bit number (QPN, CQN, WQN, ...): its index, and enough of its generation that the next object
 /// there gets another. Numbers begin at 64, since QPs 0 and 1 are InfiniBand's own.
 pub fn number(handle: u32) -> u32 {
-    let index = handle & ((1 << INDEX_BITS) - 1);
+    let index = index_of(handle);
     let generation = handle >> INDEX_BITS & 0x7f;
     ((generation << INDEX_BITS | index) + 64) & 0xff_ffff
 }

@@ -27,7 +27,7 @@ const SHIFT: u32 = 24;
 const REFRESH_NS: u64 = 1_000_000_000;
 
 /// A page that the device writes and programs map read-only.
-struct Page {
+pub struct Page {
     file: OwnedFd,
     base: *mut u8,
 }
@@ -53,8 +53,8 @@ impl Page {
         })
     }
 
-    /// Maps the page into the program, for reading only.
-    fn map(&self, addr: *mut c_void, prot: c_int, flags: c_int) -> Result<*mut c_void, Errno> {
+    /// Maps the page into the program. Fails with `EPERM` for a writable mapping, as the driver does.
+    pub fn map(&self, addr: *mut c_void, prot: c_int, flags: c_int) -> Result<*mut c_void, Errno> {
         if prot & libc::PROT_WRITE != 0 {
             return Err(libc::EPERM);
         }
@@ -254,25 +254,14 @@ impl Clock {
         .cycles(ns)
     }
 
-    /// Maps the counter's page (`MLX5_IB_MMAP_CORE_CLOCK`). Fails with `EPERM` for a writable mapping, as the driver
-    /// does.
-    pub fn map_counter(
-        &self,
-        addr: *mut c_void,
-        prot: c_int,
-        flags: c_int,
-    ) -> Result<*mut c_void, Errno> {
-        self.counter.map(addr, prot, flags)
+    /// The counter's page (`MLX5_IB_MMAP_CORE_CLOCK`).
+    pub fn counter(&self) -> &Page {
+        &self.counter
     }
 
-    /// Maps the info page (`MLX5_IB_MMAP_CLOCK_INFO`). Fails as [`Clock::map_counter`] does.
-    pub fn map_info(
-        &self,
-        addr: *mut c_void,
-        prot: c_int,
-        flags: c_int,
-    ) -> Result<*mut c_void, Errno> {
-        self.info.map(addr, prot, flags)
+    /// The info page (`MLX5_IB_MMAP_CLOCK_INFO`).
+    pub fn info(&self) -> &Page {
+        &self.info
     }
 }
 
@@ -393,12 +382,14 @@ mod tests {
         let clock = Clock::new(1_000_000, 0).unwrap();
         assert_eq!(
             clock
-                .map_counter(std::ptr::null_mut(), libc::PROT_WRITE, libc::MAP_SHARED)
+                .counter()
+                .map(std::ptr::null_mut(), libc::PROT_WRITE, libc::MAP_SHARED)
                 .unwrap_err(),
             libc::EPERM
         );
         let at = clock
-            .map_info(std::ptr::null_mut(), libc::PROT_READ, libc::MAP_SHARED)
+            .info()
+            .map(std::ptr::null_mut(), libc::PROT_READ, libc::MAP_SHARED)
             .unwrap();
         // SAFETY: mapped just now.
         unsafe { libc::munmap(at, PAGE) };

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::process::real;
 use crate::settings::{MAX_DEVICES, MAX_PORTS};
 
-/// The directory of a port in which a counter's file stands.
+/// The directory of a counter's file, below its port's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// `ports/<P>/counters`: the InfiniBand core's, from the PMA attributes.
@@ -26,7 +26,6 @@ pub enum Group {
 }
 
 impl Group {
-    /// The directory's name.
     pub fn directory(self) -> &'static str {
         match self {
             Group::Port => "counters",
@@ -45,11 +44,10 @@ macro_rules! counters {
         #[repr(C, align(64))]
         pub struct PortCounters {
             $($(#[doc = $doc])* pub $name: AtomicU64,)*
-            /// Of the device, on its first port: how often delay drop timed out, and how many queues were made with it.
+            /// Of the device, on its first port: timeouts of delay drop, and queues that were created with it.
             pub delay_drop_timeouts: AtomicU64,
-            /// See `delay_drop_timeouts`.
             pub delay_drop_queues: AtomicU64,
-            /// 1 while the link is up: behind `state`, `phys_state`, and the netdev's `carrier`.
+            /// 1 while the link is up.
             link_up: AtomicU64,
         }
 
@@ -74,36 +72,27 @@ macro_rules! counters {
 }
 
 // Names and order as in Linux 6.1: drivers/infiniband/core/sysfs.c (`pma_attrs_ext`) and
-// drivers/infiniband/hw/mlx5/counters.c. Those marked "stays 0" have no cause here that the model
-// could count; an idle or lossless port reads 0 on hardware too.
+// drivers/infiniband/hw/mlx5/counters.c. Those without a comment stay 0: nothing in the model can move them (they count
+// RDMA, credits of InfiniBand links, noise on the line); an idle or lossless port reads 0 on hardware too.
 counters! {
-    /// InfiniBand management lane; stays 0 on Ethernet.
     Port vl15_dropped as "VL15_dropped";
-    /// Flow-control credit errors; stays 0 on Ethernet.
     Port excessive_buffer_overrun_errors;
-    /// How often the link went down.
+    /// Number of times the link went down.
     Port link_downed;
-    /// How often the link recovered by itself; stays 0: the model's link has no noise.
     Port link_error_recovery;
-    /// Local physical errors above the threshold; stays 0.
     Port local_link_integrity_errors;
     /// Multicast frames received.
     Port multicast_rcv_packets;
     /// Multicast frames sent.
     Port multicast_xmit_packets;
-    /// Partition or raw filter; stays 0 on Ethernet.
     Port port_rcv_constraint_errors;
     /// Octets received, in 4-octet words.
     Port port_rcv_data;
-    /// Frames received with an error.
     Port port_rcv_errors;
     /// Frames received.
     Port port_rcv_packets;
-    /// End-bad delimiter; stays 0.
     Port port_rcv_remote_physical_errors;
-    /// Switch relay; stays 0: no switch.
     Port port_rcv_switch_relay_errors;
-    /// Partition or raw filter; stays 0 on Ethernet.
     Port port_xmit_constraint_errors;
     /// Octets sent, in 4-octet words.
     Port port_xmit_data;
@@ -111,36 +100,23 @@ counters! {
     Port port_xmit_discards;
     /// Frames sent.
     Port port_xmit_packets;
-    /// Ticks with data to send and no credits; stays 0 on Ethernet.
     Port port_xmit_wait;
-    /// Physical symbol errors; stays 0.
     Port symbol_error;
     /// Unicast frames received.
     Port unicast_rcv_packets;
     /// Unicast frames sent.
     Port unicast_xmit_packets;
-
-    /// RDMA writes received; stays 0: the model carries no RDMA.
     Hardware rx_write_requests;
-    /// RDMA reads received; stays 0.
     Hardware rx_read_requests;
-    /// Atomics received; stays 0.
     Hardware rx_atomic_requests;
-    /// DC connections; stays 0.
     Hardware rx_dct_connect;
     /// Frames dropped because no receive WQE was posted.
     Hardware out_of_buffer;
-    /// Out-of-sequence RC packets; stays 0.
     Hardware out_of_sequence;
-    /// Duplicate RC requests; stays 0.
     Hardware duplicate_request;
-    /// RC retries after RNR; stays 0.
     Hardware rnr_nak_retry_err;
-    /// RC NAKs for a sequence error; stays 0.
     Hardware packet_seq_err;
-    /// RC implied NAKs; stays 0.
     Hardware implied_nak_seq_err;
-    /// RC acknowledgement timeouts; stays 0.
     Hardware local_ack_timeout_err;
     /// Receive completions with LOCAL_LENGTH.
     Hardware resp_local_length_error;
@@ -148,38 +124,24 @@ counters! {
     Hardware resp_cqe_error;
     /// Send completions in error, flushes among them.
     Hardware req_cqe_error;
-    /// RC remote invalid requests; stays 0.
     Hardware req_remote_invalid_request;
-    /// RC remote access errors; stays 0.
     Hardware req_remote_access_errors;
-    /// RC remote access errors as responder; stays 0.
     Hardware resp_remote_access_errors;
     /// Receive WQEs flushed.
     Hardware resp_cqe_flush_error;
     /// Send WQEs flushed.
     Hardware req_cqe_flush_error;
-    /// RoCE adaptive retransmissions; stays 0.
     Hardware roce_adp_retrans;
-    /// RoCE adaptive retransmission timeouts; stays 0.
     Hardware roce_adp_retrans_to;
-    /// RoCE slow restarts; stays 0.
     Hardware roce_slow_restart;
-    /// RoCE slow-restart CNPs; stays 0.
     Hardware roce_slow_restart_cnps;
-    /// RoCE slow-restart transitions; stays 0.
     Hardware roce_slow_restart_trans;
-    /// Congestion notifications ignored; stays 0.
     Hardware rp_cnp_ignored;
-    /// Congestion notifications handled; stays 0.
     Hardware rp_cnp_handled;
-    /// RoCE packets marked by ECN; stays 0.
     Hardware np_ecn_marked_roce_packets;
-    /// Congestion notifications sent; stays 0.
     Hardware np_cnp_sent;
-    /// RoCE packets with a wrong ICRC; stays 0.
     Hardware rx_icrc_encapsulated;
-    /// The model's own, which no hardware has: frames its wire lost before the NIC saw them (an
-    /// AF_PACKET socket's drops).
+    /// The model's own: frames that its wire lost before the NIC saw them.
     Hardware wire_dropped;
 }
 
@@ -197,7 +159,7 @@ impl PortCounters {
         self.link_up.load(Ordering::Acquire) != 0
     }
 
-    /// Counts received frames: how many, their octets, and how many of them were multicast.
+    /// Counts received frames, their octets, and the multicast ones among them.
     pub fn received(&self, frames: u64, octets: u64, multicast: u64) {
         self.port_rcv_packets.fetch_add(frames, Ordering::Relaxed);
         add_words(&self.port_rcv_data, octets);
@@ -207,7 +169,7 @@ impl PortCounters {
             .fetch_add(frames - multicast.min(frames), Ordering::Relaxed);
     }
 
-    /// Counts sent frames, as [`received`](Self::received) does.
+    /// Counts sent frames likewise.
     pub fn sent(&self, frames: u64, octets: u64, multicast: u64) {
         self.port_xmit_packets.fetch_add(frames, Ordering::Relaxed);
         add_words(&self.port_xmit_data, octets);
@@ -218,20 +180,17 @@ impl PortCounters {
     }
 }
 
-/// Rounds each burst up to whole words, as a port that counts in words does each frame.
+/// Rounds up to whole words: each burst, where a port does so for each frame.
 fn add_words(counter: &AtomicU64, octets: u64) {
     counter.fetch_add(octets.div_ceil(4), Ordering::Relaxed);
 }
 
-/// Serves until, or unless, the shared file is attached: unit tests and an inert library.
+/// Used unless the shared file is attached: in unit tests and an inert library.
 static LOCAL: [PortCounters; MAX_DEVICES * MAX_PORTS] =
     [const { PortCounters::zero() }; MAX_DEVICES * MAX_PORTS];
 static SHARED: AtomicPtr<PortCounters> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The counters of a device's port; ports count from 1.
-///
-/// # Panics
-/// When there can be no such device or port.
+/// The counters of a device's port, from 1. Panics if there can be no such device or port.
 pub fn port(device: usize, port: u8) -> &'static PortCounters {
     let port = usize::from(port);
     assert!(
@@ -248,11 +207,7 @@ pub fn port(device: usize, port: u8) -> &'static PortCounters {
     unsafe { &*shared.add(index) }
 }
 
-/// Puts the counters into a file that the processes of the tree map together. Its first user makes
-/// it; all zeros is its right beginning.
-///
-/// # Errors
-/// What opening, sizing or mapping the file reports.
+/// Moves the counters to a file that the processes of the tree share. The first one creates it, with zeroes.
 pub fn attach(path: &Path) -> io::Result<()> {
     let size = size_of::<PortCounters>() * LOCAL.len();
     let file = OpenOptions::new()

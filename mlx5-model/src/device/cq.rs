@@ -94,8 +94,6 @@ pub struct Cq {
     pub real_time: bool,
     /// Its CQN.
     pub number: u32,
-    /// WQs and QPs that complete here.
-    pub users: u32,
     errors: ErrorCounts,
 }
 
@@ -132,7 +130,6 @@ impl Cq {
             events,
             real_time: false,
             number: 0,
-            users: 0,
             errors: ErrorCounts::default(),
         })
     }

@@ -96,6 +96,13 @@ impl Cqe {
         ])
     }
 
+    /// Words 4 to 7, which every CQE has.
+    #[inline(always)]
+    fn new(uidx: u32, byte_count: u32, word_6: u64, last_word: u64) -> Self {
+        let (uidx, byte_count) = (u64::from(uidx) << 32, u64::from(byte_count));
+        Self([0, 0, 0, 0, uidx, byte_count, word_6, last_word])
+    }
+
     /// A WQE was sent.
     #[inline]
     pub fn sent(
@@ -106,17 +113,9 @@ impl Cqe {
         qpn: u32,
         byte_count: u32,
     ) -> Self {
-        let sop_drop_qpn = u32::from(opcode) << 24 | qpn & MASK_24;
-        Self([
-            0,
-            0,
-            0,
-            0,
-            u64::from(uidx) << 32,
-            u64::from(byte_count),
-            timestamp,
-            last_word(sop_drop_qpn, wqe_counter, abi::MLX5_CQE_REQ),
-        ])
+        let wqe = u32::from(opcode) << 24 | qpn & MASK_24;
+        let last_word = last_word(wqe, wqe_counter, abi::MLX5_CQE_REQ);
+        Self::new(uidx, byte_count, timestamp, last_word)
     }
 
     /// A WQE failed: one of a send queue has an opcode.
@@ -134,30 +133,12 @@ impl Cqe {
         };
         let wqe = u32::from(send.unwrap_or(0)) << 24 | qpn & MASK_24;
         let syndrome = u64::from(error.vendor) << 8 | u64::from(error.syndrome);
-        Self([
-            0,
-            0,
-            0,
-            0,
-            u64::from(uidx) << 32,
-            0,
-            syndrome,
-            last_word(wqe, wqe_counter, opcode),
-        ])
+        Self::new(uidx, 0, syndrome, last_word(wqe, wqe_counter, opcode))
     }
 
     /// The CQ continues in another ring (RESIZE_CQ).
     pub fn resized() -> Self {
-        Self([
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            last_word(0, 0, abi::MLX5_CQE_RESIZE_CQ),
-        ])
+        Self::new(0, 0, 0, last_word(0, 0, abi::MLX5_CQE_RESIZE_CQ))
     }
 
     fn opcode(&self) -> u32 {

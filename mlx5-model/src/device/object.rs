@@ -10,11 +10,7 @@ use super::event::AsyncSource;
 use super::memory::DoorbellRecord;
 
 /// A protection domain.
-#[derive(Debug, Default)]
-pub struct Pd {
-    /// Objects in it.
-    pub users: u32,
-}
+pub struct Pd;
 
 /// A memory region's handle.
 #[derive(Debug)]
@@ -32,10 +28,8 @@ pub struct PdMember {
 /// An RWQ indirection table.
 #[derive(Debug)]
 pub struct IndirectionTable {
-    /// The receive queues; 2^n of them.
+    /// 2^n receive queues.
     pub rqs: Box<[Index]>,
-    /// QPs that use it.
-    pub users: u32,
 }
 
 /// A shared receive queue. On mlx5 RAW_PACKET QPs do not receive from one, so its WRs stay.
@@ -51,8 +45,6 @@ pub struct Srq {
     pub record: DoorbellRecord,
     /// Where its events go.
     pub events: AsyncSource,
-    /// QPs that receive from it.
-    pub users: u32,
 }
 
 /// The kinds of QP.
@@ -112,8 +104,6 @@ pub struct Qp {
     pub caps: QpCaps,
     /// Where its events go.
     pub events: AsyncSource,
-    /// Rules that forward to it.
-    pub flows: u32,
 }
 
 /// Flow counters: what rules count their frames in.
@@ -125,8 +115,6 @@ pub struct FlowCounters {
     pub bytes: u64,
     /// What a read returns: which of the two, and at which index.
     pub layout: Vec<(u32, u32)>,
-    /// Rules that count here.
-    pub users: u32,
 }
 
 /// Match criteria that rules share.
@@ -142,8 +130,6 @@ pub struct Matcher {
     pub priority: u16,
     /// Whether its rules are for received frames.
     pub receives: bool,
-    /// Rules that use it.
-    pub users: u32,
 }
 
 /// A flow rule.

@@ -91,8 +91,6 @@ pub struct Rq {
     pub owner: RqOwner,
     /// Where its events go.
     pub events: AsyncSource,
-    /// Indirection tables that it is in.
-    pub users: u32,
     /// The next frame's FCS is to be wrong.
     damage_fcs: bool,
 }
@@ -121,7 +119,6 @@ impl Rq {
             uidx,
             owner,
             events,
-            users: 0,
             damage_fcs: false,
         })
     }
@@ -527,7 +524,7 @@ mod tests {
         bench.post(1, bench.lkey, &[(200, 100)]);
         bench.rq.damage_next();
         let frame = [5; 60];
-        let fcs = crate::frame::crc32(&frame).to_le_bytes();
+        let fcs = crate::frame::crc::crc32(&frame).to_le_bytes();
         for (at, right) in [(DATA, false), (DATA + 200, true)] {
             assert_eq!(bench.receive(&frame), Room::Enough);
             assert_eq!(bench.bytes(at, 60), frame);
@@ -547,7 +544,7 @@ mod tests {
         let mut frame: Vec<u8> = (0..12).collect();
         frame.extend([0x81, 0x00, 0x20, 0x64, 0x12, 0x34, 7, 8, 9]);
         assert_eq!(bench.receive(&frame), Room::Enough);
-        let fcs = crate::frame::crc32(&frame).to_le_bytes();
+        let fcs = crate::frame::crc::crc32(&frame).to_le_bytes();
         let mut expected: Vec<u8> = (0..12).collect();
         expected.extend([0x12, 0x34, 7, 8, 9]);
         expected.extend(fcs);

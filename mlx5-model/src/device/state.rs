@@ -18,7 +18,7 @@ use crate::steering::Destination;
 use super::clock::Clock;
 use super::counters;
 use super::delay_drop::DelayDrop;
-use super::event::{AsyncEvent, EventChannel};
+use super::event::{AsyncEvent, AsyncSource, EventChannel};
 use super::fault_schedule::FaultSchedule;
 use super::object::{Flow, IndirectionTable, Matcher, Mr, Pd, PdMember, Qp, QpBody, Srq};
 use super::port::{LinkChange, Port};
@@ -127,27 +127,12 @@ impl DeviceState {
         }
     }
 
-    /// Finds a protection domain and counts a user of it. Fails with `EINVAL` if the context has no such domain.
-    pub fn use_pd(&mut self, handle: u32, context: ContextId) -> Result<Index, Errno> {
-        let index = self.pds.find(handle, context)?;
-        if let Some(pd) = self.pds.at_mut(index) {
-            pd.users += 1;
-        }
-        Ok(index)
-    }
-
-    /// Removes a user of a protection domain.
-    pub fn release_pd(&mut self, pd: Index) {
-        if let Some(pd) = self.pds.at_mut(pd) {
-            pd.users = pd.users.saturating_sub(1);
-        }
-    }
-
-    /// Adds `change` to the users of a CQ.
-    pub fn use_cq(&mut self, cq: Index, change: i32) {
-        if let Some(cq) = self.queues.cqs.at_mut(cq) {
-            cq.users = cq.users.saturating_add_signed(change);
-        }
+    /// Where the asynchronous events of an object go. Fails with `EINVAL` before GET_CONTEXT.
+    pub fn event_source(&self, context: ContextId, user_handle: u64) -> Result<AsyncSource, Errno> {
+        Ok(AsyncSource::new(
+            &self.context(context)?.events,
+            user_handle,
+        ))
     }
 
     /// The tables of a key, shared by all QPs that have it.
@@ -273,14 +258,11 @@ impl DeviceState {
     /// Adds a rule, whose counters are bound already, to its port's tables; returns its handle.
     pub fn add_flow(&mut self, context: ContextId, flow: Flow) -> Result<u32, Errno> {
         // Count its uses first: they are released in the same way whether adding it fails or it is destroyed.
-        if let Some(qp) = flow.qp.and_then(|qp| self.qps.at_mut(qp)) {
-            qp.flows += 1;
+        if let Some(qp) = flow.qp {
+            self.qps.add_user(qp);
         }
-        if let Some(matcher) = flow
-            .matcher
-            .and_then(|matcher| self.matchers.at_mut(matcher))
-        {
-            matcher.users += 1;
+        if let Some(matcher) = flow.matcher {
+            self.matchers.add_user(matcher);
         }
         let now_ns = self.clock.now_ns();
         let port = self.ports.get_mut(flow.port).ok_or(libc::EINVAL);
@@ -310,20 +292,20 @@ impl DeviceState {
     }
 
     /// Releases what a rule uses.
-    pub fn release_flow(&mut self, flow: &Flow) {
-        if let Some(qp) = flow.qp.and_then(|qp| self.qps.at_mut(qp)) {
-            qp.flows = qp.flows.saturating_sub(1);
+    fn release_flow(&mut self, flow: &Flow) {
+        if let Some(qp) = flow.qp {
+            self.qps.remove_user(qp);
         }
-        if let Some(matcher) = flow
-            .matcher
-            .and_then(|matcher| self.matchers.at_mut(matcher))
-        {
-            matcher.users = matcher.users.saturating_sub(1);
+        if let Some(matcher) = flow.matcher {
+            self.matchers.remove_user(matcher);
         }
-        if let Some(counters) = flow.counters.and_then(|it| self.queues.counters.at_mut(it)) {
-            counters.users = counters.users.saturating_sub(1);
+        if let Some(index) = flow.counters {
+            let counters = &mut self.queues.counters;
+            counters.remove_user(index);
             // `mlx5_ib_counters_clear_description`: the next rule sets the layout again.
-            if counters.users == 0 {
+            if counters.users(index) == 0
+                && let Some(counters) = counters.at_mut(index)
+            {
                 counters.layout.clear();
             }
         }
@@ -334,13 +316,11 @@ impl DeviceState {
         let Some(qp) = self.qps.remove(index) else {
             return 0;
         };
-        self.release_pd(qp.pd);
+        self.pds.remove_user(qp.pd);
         match qp.body {
             QpBody::Rss { tir, table } => {
                 self.queues.tirs.remove(tir);
-                if let Some(table) = self.tables.at_mut(table) {
-                    table.users = table.users.saturating_sub(1);
-                }
+                self.tables.remove_user(table);
             }
             QpBody::Raw { rq, sq, cqs, srq } => {
                 if let Some(rq) = rq {
@@ -350,10 +330,10 @@ impl DeviceState {
                     self.queues.sqs.remove(sq);
                 }
                 for cq in cqs {
-                    self.use_cq(cq, -1);
+                    self.queues.cqs.remove_user(cq);
                 }
-                if let Some(srq) = srq.and_then(|srq| self.srqs.at_mut(srq)) {
-                    srq.users = srq.users.saturating_sub(1);
+                if let Some(srq) = srq {
+                    self.srqs.remove_user(srq);
                 }
             }
         }
@@ -365,8 +345,8 @@ impl DeviceState {
         let Some(rq) = self.queues.rqs.remove(index) else {
             return 0;
         };
-        self.release_pd(rq.pd);
-        self.use_cq(rq.cq, -1);
+        self.pds.remove_user(rq.pd);
+        self.queues.cqs.remove_user(rq.cq);
         rq.events.finish()
     }
 
@@ -376,9 +356,7 @@ impl DeviceState {
             return;
         };
         for rq in table.rqs.iter() {
-            if let Some(rq) = self.queues.rqs.at_mut(*rq) {
-                rq.users = rq.users.saturating_sub(1);
-            }
+            self.queues.rqs.remove_user(*rq);
         }
     }
 
@@ -405,7 +383,7 @@ impl DeviceState {
     pub fn remove_mr(&mut self, index: Index) {
         if let Some(mr) = self.mrs.remove(index) {
             self.queues.regions.remove(mr.lkey);
-            self.release_pd(mr.pd);
+            self.pds.remove_user(mr.pd);
         }
     }
 
@@ -414,7 +392,7 @@ impl DeviceState {
         let Some(srq) = self.srqs.remove(index) else {
             return 0;
         };
-        self.release_pd(srq.pd);
+        self.pds.remove_user(srq.pd);
         srq.events.finish()
     }
 }

@@ -1,7 +1,7 @@
-//! The Internet checksum (RFC 1071) and SCTP's CRC32c, for wires that make or mend frames.
+//! The Internet checksum (RFC 1071).
 //!
-//! May import: nothing. Invariant: sums are of native-endian words, so they add up whatever the machine,
-//! and a folded sum is stored with `to_ne_bytes` (RFC 1071 section 2(B): byte order independence).
+//! Imports nothing. Invariant: sums are of native-endian words, and a folded sum is stored with `to_ne_bytes` (RFC 1071
+//! section 2(B): byte order independence).
 
 /// Adds the 16-bit words of `bytes` to a running sum. Only the last piece of a sum may have an odd
 /// length.
@@ -37,7 +37,13 @@ pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
     add(sum, &[0, protocol])
 }
 
-/// The bytes a checksum field gets for a sum over everything with that field at zero.
+/// Whether a sum that covers its checksum field is right.
+#[inline]
+pub fn is_valid(sum: u64) -> bool {
+    fold(sum) == 0xffff
+}
+
+/// The bytes of a checksum field, for a sum over everything with that field at zero.
 #[inline]
 pub fn finish(sum: u64) -> [u8; 2] {
     (!fold(sum)).to_ne_bytes()
@@ -50,34 +56,6 @@ pub fn finish_udp(sum: u64) -> [u8; 2] {
         0 => [0xff, 0xff],
         sum => sum.to_ne_bytes(),
     }
-}
-
-const CRC32C: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let mut crc = i as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 1 == 1 {
-                crc >> 1 ^ 0x82f6_3b78
-            } else {
-                crc >> 1
-            };
-            bit += 1;
-        }
-        table[i] = crc;
-        i += 1;
-    }
-    table
-};
-
-/// SCTP's checksum (RFC 9260 appendix A), as its field holds it.
-pub fn crc32c(bytes: &[u8]) -> [u8; 4] {
-    let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
-        CRC32C[((crc ^ u32::from(*byte)) & 0xff) as usize] ^ crc >> 8
-    });
-    (!crc).to_le_bytes()
 }
 
 #[cfg(test)]
@@ -112,11 +90,5 @@ mod tests {
         assert_eq!(fold(0xffff), 0xffff);
         assert_eq!(fold(0x1_0000), 1);
         assert_eq!(finish_udp(0xffff), [0xff, 0xff]);
-    }
-
-    #[test]
-    fn the_crc_of_the_digits() {
-        // The check value of CRC-32C is 0xe3069283.
-        assert_eq!(crc32c(b"123456789"), 0xe306_9283_u32.to_le_bytes());
     }
 }

@@ -1,24 +1,21 @@
-//! A frame inside the NIC: what it was parsed to, and the sums over it.
+//! A frame inside the NIC: what its parser found, and its checksums.
 //!
 //! May import `rss` and `abi`. Invariant: no function here panics on any bytes.
 
 pub mod checksum;
+pub mod crc;
 
 use wqcap_rss::{FrameClass, L3, L4};
 
 use crate::abi;
 
-/// What a rule can ask of a frame in one comparison: each bit is one property.
+/// Properties of a frame that a rule can match in one comparison.
 pub mod kind {
-    /// IPv4.
     pub const IPV4: u32 = 1 << 0;
-    /// IPv6.
     pub const IPV6: u32 = 1 << 1;
-    /// TCP.
     pub const TCP: u32 = 1 << 2;
-    /// UDP.
     pub const UDP: u32 = 1 << 3;
-    /// A C-VLAN tag directly behind the addresses.
+    /// A C-VLAN tag behind the addresses.
     pub const CVLAN: u32 = 1 << 4;
     /// To a group address.
     pub const MULTICAST: u32 = 1 << 5;
@@ -31,16 +28,16 @@ const TPID_CVLAN: [u8; 2] = [0x81, 0x00];
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
-/// A frame on its way through steering.
+/// A frame and what the NIC's parser found.
 pub struct ParsedFrame<'f> {
     /// From the destination MAC to the last byte before the FCS.
     pub bytes: &'f [u8],
-    /// What the NIC's parser made of it. Borrowed, because copying what has just been stored field by
-    /// field would wait for every store before it, those into other cores' cache lines included.
+    /// Its headers. Borrowed, because copying what has just been stored field by field would wait for every store
+    /// before it, those into other cores' cache lines included.
     pub class: &'f FrameClass,
     /// Bits of [`kind`].
     pub kinds: u32,
-    /// When it came, in ns of the NIC's clock.
+    /// Its time by the NIC's clock.
     pub now_ns: u64,
 }
 
@@ -57,8 +54,7 @@ impl<'f> ParsedFrame<'f> {
         }
     }
 
-    /// The tag control information of a C-VLAN tag directly behind the addresses, which is the only
-    /// tag that is stripped.
+    /// The tag control information of a C-VLAN tag behind the addresses, the only tag that is stripped.
     #[inline]
     pub fn cvlan(&self) -> Option<u16> {
         if self.kinds & kind::CVLAN != 0 {
@@ -68,9 +64,9 @@ impl<'f> ParsedFrame<'f> {
         }
     }
 
-    /// The frame check sequence as it stands on the wire, over the frame as it came.
+    /// The frame check sequence on the wire.
     pub fn fcs(&self) -> [u8; 4] {
-        crc32(self.bytes).to_le_bytes()
+        crc::crc32(self.bytes).to_le_bytes()
     }
 
     /// `l4_hdr_type_etc` of the CQE without `cv`: bits 6:4 transport, bits 3:2 network layer.
@@ -103,7 +99,7 @@ impl<'f> ParsedFrame<'f> {
         (l4 << 4 | l3 << 2) as u8
     }
 
-    /// `hds_ip_ext` of the CQE: which checksums were found right.
+    /// `hds_ip_ext` of the CQE: which checksums are valid.
     pub fn checks(&self) -> u8 {
         let mut checks = abi::MLX5_CQE_L2_OK;
         let network = self
@@ -115,14 +111,14 @@ impl<'f> ParsedFrame<'f> {
             L3::Ipv6 => checks |= abi::MLX5_CQE_L3_OK,
             L3::Ipv4 => {
                 let header = usize::from(self.class.l4_offset - self.class.l3_offset);
-                if fold(sum(network.get(..header).unwrap_or(&[]))) == 0xffff {
+                if checksum::is_valid(checksum::add(0, network.get(..header).unwrap_or(&[]))) {
                     checks |= abi::MLX5_CQE_L3_OK;
                 }
             }
         }
         if self.class.l4 != L4::None
             && let Some(segment) = transport(network, self.class)
-            && fold(pseudo_header(network, self.class, segment.len()) + sum(segment)) == 0xffff
+            && checksum::is_valid(transport_sum(network, self.class, segment))
         {
             checks |= abi::MLX5_CQE_L4_OK;
         }
@@ -133,8 +129,7 @@ impl<'f> ParsedFrame<'f> {
 #[inline(always)]
 fn kinds_of(bytes: &[u8], class: &FrameClass) -> u32 {
     let mut kinds = 0;
-    // A frame that ends within the header its IP header announces is nothing to the parser: only rules
-    // that ask for no layer take it.
+    // The parser rejects a frame that ends within its transport header: only rules without a layer match it.
     if !class.truncated_l4 {
         kinds |= match class.l3 {
             L3::None => 0,
@@ -158,7 +153,7 @@ fn kinds_of(bytes: &[u8], class: &FrameClass) -> u32 {
         }
 }
 
-/// The transport segment without the padding behind it, as far as the frame holds it.
+/// The transport segment, without padding behind it; `None` if the frame is too short.
 fn transport<'f>(network: &'f [u8], class: &FrameClass) -> Option<&'f [u8]> {
     let start = usize::from(class.l4_offset - class.l3_offset);
     let end = match class.l3 {
@@ -169,33 +164,15 @@ fn transport<'f>(network: &'f [u8], class: &FrameClass) -> Option<&'f [u8]> {
     network.get(start..end)
 }
 
-fn pseudo_header(network: &[u8], class: &FrameClass, len: usize) -> u32 {
+/// The sum of a transport segment and its pseudo header.
+fn transport_sum(network: &[u8], class: &FrameClass, segment: &[u8]) -> u64 {
     let addresses = match class.l3 {
         L3::Ipv4 => network.get(12..20),
         _ => network.get(8..40),
     };
-    sum(addresses.unwrap_or(&[])) + u32::from(class.ip_protocol) + len as u32
-}
-
-/// The sum of 16-bit words that Internet checksums are made of (RFC 1071), not yet folded.
-fn sum(bytes: &[u8]) -> u32 {
-    let mut words = bytes.chunks_exact(2);
-    let whole: u32 = words
-        .by_ref()
-        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
-        .sum();
-    whole
-        + words
-            .remainder()
-            .first()
-            .map_or(0, |&last| u32::from(last) << 8)
-}
-
-fn fold(mut sum: u32) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
+    let addresses = addresses.unwrap_or(&[]);
+    let pseudo = checksum::pseudo(addresses, class.ip_protocol, segment.len());
+    checksum::add(pseudo, segment)
 }
 
 /// Fills in the checksums that a send WQE asks the NIC for (`MLX5_ETH_WQE_L3_CSUM`, `_L4_CSUM`).
@@ -213,8 +190,8 @@ pub fn fill_checksums(frame: &mut [u8], l3: bool, l4: bool) {
         && let Some(bytes) = network.get_mut(..header)
     {
         bytes[10..12].fill(0);
-        let value = !fold(sum(bytes));
-        bytes[10..12].copy_from_slice(&value.to_be_bytes());
+        let value = checksum::finish(checksum::add(0, bytes));
+        bytes[10..12].copy_from_slice(&value);
     }
     let at = match class.ip_protocol {
         PROTOCOL_TCP => 16,
@@ -227,76 +204,17 @@ pub fn fill_checksums(frame: &mut [u8], l3: bool, l4: bool) {
     let Some(len) = transport(network, &class).map(<[u8]>::len) else {
         return;
     };
-    let pseudo = pseudo_header(network, &class, len);
-    let Some(segment) = network.get_mut(header..header + len) else {
+    let field = header + at..header + at + 2;
+    if len < at + 2 {
         return;
+    }
+    network[field.clone()].fill(0);
+    let sum = transport_sum(network, &class, &network[header..header + len]);
+    let value = match class.ip_protocol {
+        PROTOCOL_UDP => checksum::finish_udp(sum),
+        _ => checksum::finish(sum),
     };
-    let Some(field) = segment.get_mut(at..at + 2) else {
-        return;
-    };
-    field.fill(0);
-    let value = match !fold(pseudo + sum(segment)) {
-        // A UDP checksum of zero would say there is none.
-        0 if class.ip_protocol == PROTOCOL_UDP => 0xffff,
-        value => value,
-    };
-    segment[at..at + 2].copy_from_slice(&value.to_be_bytes());
-}
-
-/// Eight tables for eight bytes at a time.
-static CRC_TABLES: [[u32; 256]; 8] = crc_tables();
-
-const fn crc_tables() -> [[u32; 256]; 8] {
-    let mut tables = [[0u32; 256]; 8];
-    let mut value = 0;
-    while value < 256 {
-        let mut crc = value as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            // IEEE 802.3, 3.2.9, least significant bit first.
-            crc = if crc & 1 != 0 {
-                crc >> 1 ^ 0xedb8_8320
-            } else {
-                crc >> 1
-            };
-            bit += 1;
-        }
-        tables[0][value] = crc;
-        value += 1;
-    }
-    let mut table = 1;
-    while table < 8 {
-        let mut value = 0;
-        while value < 256 {
-            let before = tables[table - 1][value];
-            tables[table][value] = before >> 8 ^ tables[0][(before & 0xff) as usize];
-            value += 1;
-        }
-        table += 1;
-    }
-    tables
-}
-
-/// The Ethernet CRC.
-pub fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = u32::MAX;
-    let mut chunks = bytes.chunks_exact(8);
-    for chunk in &mut chunks {
-        let low = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]) ^ crc;
-        let table = |index: usize, value: u32| CRC_TABLES[index][(value & 0xff) as usize];
-        crc = table(7, low)
-            ^ table(6, low >> 8)
-            ^ table(5, low >> 16)
-            ^ table(4, low >> 24)
-            ^ table(3, u32::from(chunk[4]))
-            ^ table(2, u32::from(chunk[5]))
-            ^ table(1, u32::from(chunk[6]))
-            ^ table(0, u32::from(chunk[7]));
-    }
-    for &byte in chunks.remainder() {
-        crc = CRC_TABLES[0][((crc ^ u32::from(byte)) & 0xff) as usize] ^ crc >> 8;
-    }
-    !crc
+    network[field].copy_from_slice(&value);
 }
 
 #[cfg(test)]
@@ -333,20 +251,6 @@ mod tests {
         frame.extend([0x04, 0, 0x13, 0x89, 0, (8 + payload.len()) as u8, 0, 0]);
         frame.extend(payload);
         frame
-    }
-
-    #[test]
-    fn the_crc_is_ethernets() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
-        assert_eq!(crc32(b""), 0);
-        let bytes: Vec<u8> = (0..255).collect();
-        for len in 0..40 {
-            let mut slow = u32::MAX;
-            for byte in &bytes[..len] {
-                slow = CRC_TABLES[0][((slow ^ u32::from(*byte)) & 0xff) as usize] ^ slow >> 8;
-            }
-            assert_eq!(crc32(&bytes[..len]), !slow);
-        }
     }
 
     #[test]

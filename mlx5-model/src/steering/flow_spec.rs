@@ -8,7 +8,7 @@ use crate::abi::read_from;
 use crate::frame::kind;
 use crate::process::Errno;
 
-use super::matching::{Compare, ETHERTYPES_MPLS, Field, LayerMatch, Match, MatchCaps, MplsOver};
+use super::matching::{ETHERTYPES_MPLS, Field, LayerMatch, Match, MatchCaps, MplsOver};
 use super::tunnel::PROTOCOL_GRE;
 
 /// `enum ib_flow_spec_type`, which no uAPI header names.
@@ -279,22 +279,14 @@ fn ethernet(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Resu
     layer.compare(Field::L2(0), filter.field(0, 6)?, 6);
     layer.compare(Field::L2(6), filter.field(6, 6)?, 6);
     let (value, mask) = filter.field(12, 2)?;
-    layer.push(Compare {
-        field: Field::EtherType,
-        value,
-        mask,
-    });
+    layer.push(Field::EtherType, (value, mask));
     if mask != 0 {
         state.ethertype = Some((mask as u16, value as u16));
     }
     let (value, mask) = filter.field_if_masked(14, 2)?;
     if mask != 0 {
         layer.kinds |= kind::CVLAN;
-        layer.push(Compare {
-            field: Field::Vlan,
-            value,
-            mask,
-        });
+        layer.push(Field::Vlan, (value, mask));
     }
     Ok(())
 }
@@ -308,12 +300,7 @@ fn ipv4(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(
     layer.compare(Field::L3(12), filter.field(0, 8)?, 8);
     layer.compare(Field::L3(1), filter.field(9, 1)?, 1);
     state.protocol(filter.mask[8], filter.value[8])?;
-    let (value, mask) = filter.field_if_masked(8, 1)?;
-    layer.push(Compare {
-        field: Field::IpProtocol,
-        value,
-        mask,
-    });
+    layer.push(Field::IpProtocol, filter.field_if_masked(8, 1)?);
     Ok(())
 }
 
@@ -336,12 +323,7 @@ fn ipv6(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(
     let first = (label | class << 20, label_mask | class_mask << 20);
     layer.compare(Field::L3(0), first, 4);
     state.protocol(filter.mask[36], filter.value[36])?;
-    let (value, mask) = filter.field_if_masked(36, 1)?;
-    layer.push(Compare {
-        field: Field::IpProtocol,
-        value,
-        mask,
-    });
+    layer.push(Field::IpProtocol, filter.field_if_masked(36, 1)?);
     Ok(())
 }
 
@@ -369,11 +351,7 @@ fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
         return Err(libc::EINVAL);
     }
     filter.field(0, 4)?;
-    rule.tunnel.push(Compare {
-        field: Field::Vni,
-        value,
-        mask,
-    });
+    rule.push_tunnel(Field::Vni, (value, mask));
     Ok(())
 }
 
@@ -384,23 +362,9 @@ fn gre(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
         return Err(libc::EOPNOTSUPP);
     }
     let protocol = (u64::from(PROTOCOL_GRE), 0xff);
-    rule.outer.push(Compare {
-        field: Field::IpProtocol,
-        value: protocol.0,
-        mask: protocol.1,
-    });
-    let (value, mask) = filter.field(2, 2)?;
-    rule.tunnel.push(Compare {
-        field: Field::GreProtocol,
-        value,
-        mask,
-    });
-    let (value, mask) = filter.field(4, 4)?;
-    rule.tunnel.push(Compare {
-        field: Field::GreKey,
-        value,
-        mask,
-    });
+    rule.outer.push(Field::IpProtocol, protocol);
+    rule.push_tunnel(Field::GreProtocol, filter.field(2, 2)?);
+    rule.push_tunnel(Field::GreKey, filter.field(4, 4)?);
     Ok(())
 }
 
@@ -414,8 +378,7 @@ fn esp(body: &[u8], layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno
         // The driver does not check the capability; the firmware refuses the rule.
         return Err(libc::EINVAL);
     }
-    let field = Field::Spi;
-    layer.push(Compare { field, value, mask });
+    layer.push(Field::Spi, (value, mask));
     Ok(())
 }
 
@@ -423,9 +386,7 @@ fn esp(body: &[u8], layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno
 fn mpls(body: &[u8], over: MplsOver, layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno> {
     let filter = Filter::<4>::read(body)?;
     filter.unsupported_from(if caps.mpls { 4 } else { 0 })?;
-    let (value, mask) = filter.field(0, 4)?;
-    let field = Field::Mpls(over);
-    layer.push(Compare { field, value, mask });
+    layer.push(Field::Mpls(over), filter.field(0, 4)?);
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 use crate::frame::kind;
 use crate::process::Errno;
 
-use super::matching::{Compare, Field, LayerMatch, Match, MatchCaps, MplsOver};
+use super::matching::{Field, LayerMatch, Match, MatchCaps, MplsOver};
 
 /// The sections, 64 bytes each, with their bit in `match_criteria_enable` (PRM "Create flow group").
 const OUTER: (usize, u8) = (0, 1 << 0);
@@ -184,17 +184,12 @@ impl CriteriaSection {
             (Field::Destination(0), layer::DESTINATION[0]),
             (Field::Destination(1), layer::DESTINATION[1]),
         ] {
-            let (value, mask) = self.take(place);
-            to.push(Compare { field, value, mask });
+            to.push(field, self.take(place));
         }
         match self.take(layer::IP_VERSION) {
             (4, 0xf) => to.kinds |= kind::IPV4,
             (6, 0xf) => to.kinds |= kind::IPV6,
-            (value, mask) => to.push(Compare {
-                field: Field::IpVersion,
-                value,
-                mask,
-            }),
+            other => to.push(Field::IpVersion, other),
         }
         // Ports and flags require their header.
         for (transport, offset, place) in [
@@ -215,9 +210,7 @@ impl CriteriaSection {
     /// `fte_match_set_misc2`.
     fn read_labels(&mut self, rule: &mut Match) {
         let mut read = |layer: &mut LayerMatch, over, place| {
-            let (value, mask) = self.take(place);
-            let field = Field::Mpls(over);
-            layer.push(Compare { field, value, mask });
+            layer.push(Field::Mpls(over), self.take(place));
         };
         let (outer, inner) = (&mut rule.outer, &mut rule.inner);
         read(outer, MplsOver::Ethernet, misc_2::OUTER_FIRST_MPLS);
@@ -229,19 +222,14 @@ impl CriteriaSection {
     /// `fte_match_set_misc`.
     fn read_misc(&mut self, rule: &mut Match, caps: MatchCaps) {
         if caps.esp {
-            let (value, mask) = self.take(misc::OUTER_ESP_SPI);
-            let field = Field::Spi;
-            rule.outer.push(Compare { field, value, mask });
+            rule.outer.push(Field::Spi, self.take(misc::OUTER_ESP_SPI));
         }
         for (field, place) in [
             (Field::GreProtocol, misc::GRE_PROTOCOL),
             (Field::GreKey, misc::GRE_KEY),
             (Field::Vni, misc::VXLAN_VNI),
         ] {
-            let (value, mask) = self.take(place);
-            if mask != 0 {
-                rule.tunnel.push(Compare { field, value, mask });
-            }
+            rule.push_tunnel(field, self.take(place));
         }
         for (to, place) in [
             (&mut rule.outer, misc::OUTER_FLOW_LABEL),

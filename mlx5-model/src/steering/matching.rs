@@ -80,10 +80,10 @@ pub enum MplsOver {
 
 /// A number in a frame that must equal a value under a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Compare {
-    pub field: Field,
-    pub value: u64,
-    pub mask: u64,
+struct Compare {
+    field: Field,
+    value: u64,
+    mask: u64,
 }
 
 /// What a rule matches in one layer of headers.
@@ -96,23 +96,14 @@ pub struct LayerMatch {
 
 impl LayerMatch {
     /// Adds a comparison, unless its mask is zero.
-    pub fn push(&mut self, compare: Compare) {
-        if compare.mask != 0 {
-            self.compares.push(Compare {
-                value: compare.value & compare.mask,
-                ..compare
-            });
-        }
+    pub fn push(&mut self, field: Field, (value, mask): (u64, u64)) {
+        push(&mut self.compares, field, (value, mask));
     }
 
     /// Adds a comparison of `len` bytes, which are the highest of eight.
     pub fn compare(&mut self, field: Field, (value, mask): (u64, u64), len: u32) {
         let shift = 64 - 8 * len;
-        self.push(Compare {
-            field,
-            value: value << shift,
-            mask: mask << shift,
-        });
+        self.push(field, (value << shift, mask << shift));
     }
 
     fn normalize(&mut self) {
@@ -241,13 +232,21 @@ fn eight(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
+/// Adds a comparison, unless its mask is zero.
+fn push(compares: &mut Vec<Compare>, field: Field, (value, mask): (u64, u64)) {
+    if mask != 0 {
+        let value = value & mask;
+        compares.push(Compare { field, value, mask });
+    }
+}
+
 /// What a rule matches (PRM "Flow table entry", match value and criteria).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Match {
     /// In the outer headers.
     pub outer: LayerMatch,
     /// In the tunnel header.
-    pub tunnel: Vec<Compare>,
+    tunnel: Vec<Compare>,
     /// In the headers inside the tunnel.
     pub inner: LayerMatch,
 }
@@ -264,14 +263,15 @@ impl Match {
         }
     }
 
+    /// Adds a comparison in the tunnel header.
+    pub fn push_tunnel(&mut self, field: Field, value_and_mask: (u64, u64)) {
+        push(&mut self.tunnel, field, value_and_mask);
+    }
+
     /// Sorts the comparisons, so that equal rules are equal.
     pub fn normalize(&mut self) {
         self.outer.normalize();
         self.inner.normalize();
-        self.tunnel.retain(|compare| compare.mask != 0);
-        for compare in &mut self.tunnel {
-            compare.value &= compare.mask;
-        }
         self.tunnel.sort_unstable();
         self.tunnel.dedup();
     }

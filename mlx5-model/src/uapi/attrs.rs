@@ -5,6 +5,7 @@
 use std::mem::offset_of;
 
 use crate::abi::*;
+use crate::handles::{ContextId, Index, Slab};
 use crate::process::Errno;
 use crate::process::memory::{copy_from_user, copy_to_user};
 
@@ -50,6 +51,16 @@ impl AttrSpec {
             mandatory: false,
         }
     }
+}
+
+/// As [`Slab::find`]; a missing object of an ioctl is `ENOENT`.
+pub fn find<T>(slab: &Slab<T>, handle: u32, context: ContextId) -> Result<Index, Errno> {
+    slab.find(handle, context).map_err(|_| libc::ENOENT)
+}
+
+/// As [`Slab::find_unused`]; a missing object of an ioctl is `ENOENT`.
+pub fn find_unused<T>(slab: &Slab<T>, handle: u32, context: ContextId) -> Result<Index, Errno> {
+    find(slab, handle, context).and_then(|_| slab.find_unused(handle, context))
 }
 
 /// An attribute of a request.

@@ -137,8 +137,8 @@ impl UverbsFile {
                 let anonymous = libc::MAP_SHARED | libc::MAP_ANONYMOUS | flags & libc::MAP_FIXED;
                 real::mmap(addr, len, prot, anonymous, -1, 0)
             }
-            abi::MLX5_IB_MMAP_CORE_CLOCK => self.lock().clock.map_counter(addr, prot, flags),
-            abi::MLX5_IB_MMAP_CLOCK_INFO => self.lock().clock.map_info(addr, prot, flags),
+            abi::MLX5_IB_MMAP_CORE_CLOCK => self.lock().clock.counter().map(addr, prot, flags),
+            abi::MLX5_IB_MMAP_CLOCK_INFO => self.lock().clock.info().map(addr, prot, flags),
             _ => Err(libc::EINVAL),
         }
     }

@@ -17,12 +17,9 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     if command.attr.is_global == 0 || usize::from(command.attr.grh.sgid_index) >= GIDS {
         return Err(libc::EINVAL);
     }
-    let pd = state.use_pd(command.pd_handle, file.context())?;
-    let handle = state.ahs.insert(file.context(), PdMember { pd });
-    if handle.is_err() {
-        state.release_pd(pd);
-    }
-    let ah_handle = handle?;
+    let pd = state.pds.find(command.pd_handle, file.context())?;
+    let ah_handle = state.ahs.insert(file.context(), PdMember { pd })?;
+    state.pds.add_user(pd);
     drop(state);
     request.reply(&ib_uverbs_create_ah_resp {
         ah_handle,
@@ -56,7 +53,7 @@ pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let mut state = file.lock();
     let index = state.ahs.find(command.ah_handle, file.context())?;
     if let Some(ah) = state.ahs.remove(index) {
-        state.release_pd(ah.pd);
+        state.pds.remove_user(ah.pd);
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::handles::Index;
 use crate::process::Errno;
 use crate::process::memory::copy_from_user;
 
-use super::super::attrs::{AttrKind, AttrSpec, Attrs};
+use super::super::attrs::{AttrKind, AttrSpec, Attrs, find, find_unused};
 use super::super::file::UverbsFile;
 use super::super::request::Request;
 
@@ -50,15 +50,7 @@ pub fn destroy(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(UVERBS_ATTR_DESTROY_COUNTERS_HANDLE)?;
     let mut state = file.lock();
     let counters = &mut state.queues.counters;
-    let index = counters
-        .find(handle, file.context())
-        .map_err(|_| libc::ENOENT)?;
-    if counters
-        .at(index)
-        .is_some_and(|counters| counters.users > 0)
-    {
-        return Err(libc::EBUSY);
-    }
+    let index = find_unused(counters, handle, file.context())?;
     counters.remove(index);
     Ok(())
 }
@@ -67,14 +59,12 @@ pub fn destroy(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
 pub fn read(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(UVERBS_ATTR_READ_COUNTERS_HANDLE)?;
     let state = file.lock();
-    let counters = state
-        .queues
-        .counters
-        .get(handle, file.context())
-        .map_err(|_| libc::ENOENT)?;
-    if counters.users == 0 {
+    let all = &state.queues.counters;
+    let index = find(all, handle, file.context())?;
+    if all.users(index) == 0 {
         return Err(libc::EINVAL);
     }
+    let counters = all.at(index).ok_or(libc::ENOENT)?;
     // Cached values are allowed; the model has only present ones.
     attrs.flags(
         UVERBS_ATTR_READ_COUNTERS_FLAGS,
@@ -149,6 +139,6 @@ pub fn bind(
         None if counters.layout.is_empty() => return Err(libc::EINVAL),
         None => {}
     }
-    counters.users += 1;
+    state.queues.counters.add_user(index);
     Ok(())
 }

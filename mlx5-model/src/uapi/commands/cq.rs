@@ -199,10 +199,8 @@ pub fn resize(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
 pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_cq = request.core()?;
     let mut state = file.lock();
-    let index = state.queues.cqs.find(command.cq_handle, file.context())?;
-    if state.queues.cqs.at(index).is_some_and(|cq| cq.users > 0) {
-        return Err(libc::EBUSY);
-    }
+    let cqs = &state.queues.cqs;
+    let index = cqs.find_unused(command.cq_handle, file.context())?;
     let (comp_events_reported, async_events_reported) = state.remove_cq(index);
     drop(state);
     request.reply(&ib_uverbs_destroy_cq_resp {

@@ -9,7 +9,7 @@ use crate::process::Errno;
 use crate::process::capabilities;
 use crate::steering::{Action, Fate, LAST_PRIORITY, TableId, match_param};
 
-use super::super::attrs::{AttrKind, AttrSpec, Attrs};
+use super::super::attrs::{AttrKind, AttrSpec, Attrs, find, find_unused};
 use super::super::file::UverbsFile;
 use super::flow::{EGRESS, match_caps};
 
@@ -68,7 +68,6 @@ pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
         is_normal: flow_type == MLX5_IB_FLOW_TYPE_NORMAL,
         priority: attrs.number(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE)? as u16,
         receives: is_receive_table(attrs)?,
-        users: 0,
     };
     let mut state = file.lock();
     let handle = state.matchers.insert(file.context(), matcher)?;
@@ -97,13 +96,7 @@ fn is_receive_table(attrs: &Attrs) -> Result<bool, Errno> {
 pub fn destroy(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(MLX5_IB_ATTR_FLOW_MATCHER_DESTROY_HANDLE)?;
     let mut state = file.lock();
-    let index = state
-        .matchers
-        .find(handle, file.context())
-        .map_err(|_| libc::ENOENT)?;
-    if state.matchers.at(index).is_some_and(|it| it.users > 0) {
-        return Err(libc::EBUSY);
-    }
+    let index = find_unused(&state.matchers, handle, file.context())?;
     state.matchers.remove(index);
     Ok(())
 }
@@ -113,13 +106,10 @@ pub fn create_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let context = file.context();
     let mut state = file.lock();
     let handle = attrs.handle(MLX5_IB_ATTR_CREATE_FLOW_MATCHER)?;
-    let matcher = state
-        .matchers
-        .find(handle, context)
-        .map_err(|_| libc::ENOENT)?;
+    let matcher = find(&state.matchers, handle, context)?;
     let qp = if attrs.has(MLX5_IB_ATTR_CREATE_FLOW_DEST_QP) {
         let handle = attrs.handle(MLX5_IB_ATTR_CREATE_FLOW_DEST_QP)?;
-        Some(state.qps.find(handle, context).map_err(|_| libc::ENOENT)?)
+        Some(find(&state.qps, handle, context)?)
     } else {
         None
     };
@@ -198,10 +188,7 @@ fn tag(attrs: &Attrs) -> Result<Option<u32>, Errno> {
 pub fn destroy_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(MLX5_IB_ATTR_DESTROY_FLOW_HANDLE)?;
     let mut state = file.lock();
-    let index = state
-        .flows
-        .find(handle, file.context())
-        .map_err(|_| libc::ENOENT)?;
+    let index = find(&state.flows, handle, file.context())?;
     state.remove_flow(index);
     Ok(())
 }

@@ -18,7 +18,7 @@ const MW_TYPES: [u8; 2] = [1, 2];
 
 /// ALLOC_PD.
 pub fn alloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
-    let handle = file.lock().pds.insert(file.context(), Pd::default())?;
+    let handle = file.lock().pds.insert(file.context(), Pd)?;
     request.reply(&ib_uverbs_alloc_pd_resp {
         pd_handle: handle,
         ..Default::default()
@@ -32,10 +32,7 @@ pub fn alloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
 pub fn dealloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_dealloc_pd = request.core()?;
     let mut state = file.lock();
-    let index = state.pds.find(command.pd_handle, file.context())?;
-    if state.pds.at(index).is_some_and(|pd| pd.users > 0) {
-        return Err(libc::EBUSY);
-    }
+    let index = state.pds.find_unused(command.pd_handle, file.context())?;
     state.pds.remove(index);
     Ok(())
 }
@@ -59,23 +56,15 @@ pub fn reg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
         command.length,
         command.hca_va,
     )?;
-    let handle = state.mrs.insert(
-        file.context(),
-        Mr {
-            lkey: region.lkey,
-            pd,
-        },
-    );
-    if handle.is_err() {
-        state.queues.regions.remove(region.lkey);
-    } else {
-        state.use_pd(command.pd_handle, file.context())?;
-    }
+    let lkey = region.lkey;
+    let inserted = state.mrs.insert(file.context(), Mr { lkey, pd });
+    let mr_handle = inserted.inspect_err(|_| state.queues.regions.remove(lkey))?;
+    state.pds.add_user(pd);
     drop(state);
     request.reply(&ib_uverbs_reg_mr_resp {
-        mr_handle: handle?,
-        lkey: region.lkey,
-        rkey: region.lkey,
+        mr_handle,
+        lkey,
+        rkey: lkey,
         ..Default::default()
     })
 }
@@ -102,8 +91,8 @@ pub fn rereg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let access = has(REREG_ACCESS).then_some(command.access_flags);
     state.queues.regions.change(lkey, pd, access, range)?;
     if let Some(pd) = pd {
-        state.use_pd(command.pd_handle, file.context())?;
-        state.release_pd(old_pd);
+        state.pds.add_user(pd);
+        state.pds.remove_user(old_pd);
         if let Some(mr) = state.mrs.at_mut(index) {
             mr.pd = pd;
         }
@@ -136,12 +125,9 @@ pub fn alloc_mw(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
         return Err(libc::EOPNOTSUPP);
     }
     let mut state = file.lock();
-    let pd = state.use_pd(command.pd_handle, file.context())?;
-    let handle = state.mws.insert(file.context(), PdMember { pd });
-    if handle.is_err() {
-        state.release_pd(pd);
-    }
-    let mw_handle = handle?;
+    let pd = state.pds.find(command.pd_handle, file.context())?;
+    let mw_handle = state.mws.insert(file.context(), PdMember { pd })?;
+    state.pds.add_user(pd);
     drop(state);
     let rkey = number(mw_handle) << 8;
     request.reply(&ib_uverbs_alloc_mw_resp {
@@ -157,7 +143,7 @@ pub fn dealloc_mw(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno>
     let mut state = file.lock();
     let index = state.mws.find(command.mw_handle, file.context())?;
     if let Some(mw) = state.mws.remove(index) {
-        state.release_pd(mw.pd);
+        state.pds.remove_user(mw.pd);
     }
     Ok(())
 }

@@ -115,10 +115,7 @@ pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
 pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_qp = request.core()?;
     let mut state = file.lock();
-    let index = state.qps.find(command.qp_handle, file.context())?;
-    if state.qps.at(index).is_some_and(|qp| qp.flows > 0) {
-        return Err(libc::EBUSY);
-    }
+    let index = state.qps.find_unused(command.qp_handle, file.context())?;
     let events_reported = state.remove_qp(index);
     drop(state);
     request.reply(&ib_uverbs_destroy_qp_resp { events_reported })

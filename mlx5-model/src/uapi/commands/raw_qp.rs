@@ -3,13 +3,11 @@
 use std::mem::offset_of;
 
 use crate::abi::*;
-use crate::device::event::AsyncSource;
 use crate::device::object::{Qp, QpBody, QpCaps, QpState};
 use crate::device::rq::{Rq, RqOwner};
 use crate::device::scatter::RqLayout;
 use crate::device::sq::Sq;
-use crate::device::state::DeviceState;
-use crate::handles::{ContextId, Index, number};
+use crate::handles::{index_of, number};
 use crate::process::Errno;
 
 use super::super::file::UverbsFile;
@@ -79,7 +77,7 @@ pub fn create(
     if !has_rq && !has_sq || command.max_recv_wr > device.caps.max_recv_wr {
         return Err(libc::EINVAL);
     }
-    let events = AsyncSource::new(&state.context(context)?.events, command.user_handle);
+    let events = state.event_source(context, command.user_handle)?;
     let rq = has_rq
         .then(|| {
             let layout = RqLayout {
@@ -118,16 +116,12 @@ pub fn create(
             Ok::<_, Errno>(sq)
         })
         .transpose()?;
-    let rq = rq
-        .map(|rq| insert_rq(&mut state, context, rq))
-        .transpose()?;
-    let sq = match sq.map(|sq| insert_sq(&mut state, context, sq)).transpose() {
-        Ok(sq) => sq,
-        Err(errno) => {
-            rq.map(|rq| state.queues.rqs.remove(rq));
-            return Err(errno);
-        }
-    };
+    let insert_rq = |rq| state.queues.rqs.insert(context, rq).map(index_of);
+    let rq = rq.map(insert_rq).transpose()?;
+    let insert_sq = |sq| state.queues.sqs.insert(context, sq).map(index_of);
+    let sq = sq.map(insert_sq).transpose().inspect_err(|_| {
+        rq.map(|rq| state.queues.rqs.remove(rq));
+    })?;
     let qp = Qp {
         body: QpBody::Raw {
             rq,
@@ -140,30 +134,19 @@ pub fn create(
         port: 0,
         caps,
         events,
-        flows: 0,
     };
     let handle = state.qps.insert(context, qp).inspect_err(|_| {
         rq.map(|rq| state.queues.rqs.remove(rq));
         sq.map(|sq| state.queues.sqs.remove(sq));
     })?;
-    state.use_pd(command.pd_handle, context)?;
-    state.use_cq(recv_cq, 1);
-    state.use_cq(send_cq, 1);
-    if let Some(srq) = srq.and_then(|srq| state.srqs.at_mut(srq)) {
-        srq.users += 1;
+    state.pds.add_user(pd);
+    state.queues.cqs.add_user(recv_cq);
+    state.queues.cqs.add_user(send_cq);
+    if let Some(srq) = srq {
+        state.srqs.add_user(srq);
     }
     if let Some(sq) = sq.and_then(|sq| state.queues.sqs.at_mut(sq)) {
         sq.qpn = number(handle);
     }
     Ok(handle)
-}
-
-fn insert_rq(state: &mut DeviceState, context: ContextId, rq: Rq) -> Result<Index, Errno> {
-    let handle = state.queues.rqs.insert(context, rq)?;
-    state.queues.rqs.find(handle, context)
-}
-
-fn insert_sq(state: &mut DeviceState, context: ContextId, sq: Sq) -> Result<Index, Errno> {
-    let handle = state.queues.sqs.insert(context, sq)?;
-    state.queues.sqs.find(handle, context)
 }

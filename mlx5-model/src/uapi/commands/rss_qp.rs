@@ -3,8 +3,8 @@
 use wqcap_rss::{HashFields, RssKey};
 
 use crate::abi::*;
-use crate::device::event::AsyncSource;
 use crate::device::object::{Qp, QpBody, QpCaps, QpState};
+use crate::handles::index_of;
 use crate::process::Errno;
 use crate::steering::Tir;
 
@@ -55,9 +55,8 @@ pub fn create(
         driver.rx_hash_fields_mask & INNER != 0,
         rqs,
     );
-    let events = AsyncSource::new(&state.context(context)?.events, command.user_handle);
-    let tir_handle = state.queues.tirs.insert(context, tir)?;
-    let tir = state.queues.tirs.find(tir_handle, context)?;
+    let events = state.event_source(context, command.user_handle)?;
+    let tir = index_of(state.queues.tirs.insert(context, tir)?);
     let qp = Qp {
         body: QpBody::Rss { tir, table },
         pd,
@@ -65,15 +64,12 @@ pub fn create(
         port: 0,
         caps,
         events,
-        flows: 0,
     };
     let handle = state.qps.insert(context, qp).inspect_err(|_| {
         state.queues.tirs.remove(tir);
     })?;
-    state.use_pd(command.pd_handle, context)?;
-    if let Some(table) = state.tables.at_mut(table) {
-        table.users += 1;
-    }
+    state.pds.add_user(pd);
+    state.tables.add_user(table);
     Ok(handle)
 }
 

@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 
 use crate::abi::*;
-use crate::device::event::{AsyncEvent, AsyncSource};
+use crate::device::event::AsyncEvent;
 use crate::device::memory::DoorbellRecord;
 use crate::device::object::Srq;
 use crate::handles::number;
@@ -39,9 +39,8 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     )?;
     let record = DoorbellRecord::new(driver.db_addr)?;
     let mut state = file.lock();
-    let events = &state.context(file.context())?.events;
-    let events = AsyncSource::new(events, command.user_handle);
-    let pd = state.use_pd(command.pd_handle, file.context())?;
+    let events = state.event_source(file.context(), command.user_handle)?;
+    let pd = state.pds.find(command.pd_handle, file.context())?;
     let srq = Srq {
         pd,
         max_wr,
@@ -50,13 +49,9 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
         limit: 0,
         record,
         events,
-        users: 0,
     };
-    let handle = state.srqs.insert(file.context(), srq);
-    if handle.is_err() {
-        state.release_pd(pd);
-    }
-    let srq_handle = handle?;
+    let srq_handle = state.srqs.insert(file.context(), srq)?;
+    state.pds.add_user(pd);
     drop(state);
     let srqn = number(srq_handle);
     request.reply(&ib_uverbs_create_srq_resp {
@@ -114,10 +109,7 @@ pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
 pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_srq = request.core()?;
     let mut state = file.lock();
-    let index = state.srqs.find(command.srq_handle, file.context())?;
-    if state.srqs.at(index).is_some_and(|srq| srq.users > 0) {
-        return Err(libc::EBUSY);
-    }
+    let index = state.srqs.find_unused(command.srq_handle, file.context())?;
     let events_reported = state.remove_srq(index);
     drop(state);
     request.reply(&ib_uverbs_destroy_srq_resp { events_reported })

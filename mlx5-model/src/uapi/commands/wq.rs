@@ -3,7 +3,6 @@
 use std::mem::{offset_of, size_of};
 
 use crate::abi::*;
-use crate::device::event::AsyncSource;
 use crate::device::object::IndirectionTable;
 use crate::device::rq::{Rq, RqFeatures, RqOwner, RqState};
 use crate::device::scatter::RqLayout;
@@ -66,7 +65,7 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let context = file.context();
     let cq = state.queues.cqs.find(command.cq_handle, context)?;
     let pd = state.pds.find(command.pd_handle, context)?;
-    let events = AsyncSource::new(&state.context(context)?.events, command.user_handle);
+    let events = state.event_source(context, command.user_handle)?;
     let mut rq = Rq::new(&layout, cq, pd, driver.user_index, RqOwner::Wq, events)?;
     rq.features = features;
     if features.delay_drop {
@@ -75,8 +74,8 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     rq.serial = state.wqs_created;
     let wq_handle = state.queues.rqs.insert(context, rq)?;
     state.wqs_created = state.wqs_created.wrapping_add(1);
-    state.use_pd(command.pd_handle, context)?;
-    state.use_cq(cq, 1);
+    state.pds.add_user(pd);
+    state.queues.cqs.add_user(cq);
     drop(state);
     request.reply(&ib_uverbs_ex_create_wq_resp {
         comp_mask: 0,
@@ -194,7 +193,7 @@ pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     }
     let mut state = file.lock();
     let index = find(&state, command.wq_handle, file.context())?;
-    if state.queues.rqs.at(index).is_some_and(|rq| rq.users > 0) {
+    if state.queues.rqs.users(index) > 0 {
         return Err(libc::EBUSY);
     }
     let events_reported = state.remove_rq(index);
@@ -233,17 +232,10 @@ pub fn create_table(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errn
     if log > file.caps().max_ind_table_log {
         return Err(libc::EINVAL);
     }
-    let handle = state.tables.insert(
-        context,
-        IndirectionTable {
-            rqs: rqs.clone(),
-            users: 0,
-        },
-    )?;
+    let table = IndirectionTable { rqs: rqs.clone() };
+    let handle = state.tables.insert(context, table)?;
     for rq in rqs {
-        if let Some(rq) = state.queues.rqs.at_mut(rq) {
-            rq.users += 1;
-        }
+        state.queues.rqs.add_user(rq);
     }
     drop(state);
     request.reply(&ib_uverbs_ex_create_rwq_ind_table_resp {
@@ -265,10 +257,9 @@ pub fn destroy_table(file: &UverbsFile, request: &Request<'_>) -> Result<(), Err
         return Err(libc::EOPNOTSUPP);
     }
     let mut state = file.lock();
-    let index = state.tables.find(command.ind_tbl_handle, file.context())?;
-    if state.tables.at(index).is_some_and(|table| table.users > 0) {
-        return Err(libc::EBUSY);
-    }
+    let index = state
+        .tables
+        .find_unused(command.ind_tbl_handle, file.context())?;
     state.remove_table(index);
     Ok(())
 }

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use crate::frame::checksum;
+use crate::frame::{checksum, crc};
 
 /// `struct virtio_net_hdr` (linux/virtio_net.h), in the machine's byte order as packet sockets have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -318,7 +318,7 @@ fn complete_checksum(frame: &mut [u8], virtio: &VirtioHeader) {
     if virtio.csum_offset == SCTP_CSUM_OFFSET {
         if at + 4 <= frame.len() {
             frame[at..at + 4].fill(0);
-            let crc = checksum::crc32c(&frame[start..]);
+            let crc = crc::crc32c(&frame[start..]);
             frame[at..at + 4].copy_from_slice(&crc);
         }
     } else if at + 2 <= frame.len() {
@@ -471,7 +471,7 @@ impl HeaderWalk<'_> {
                 let at = target - length;
                 let valid = self.byte(at)? == 0x40 | words as u8
                     && self.byte(at + 9)? == self.l4
-                    && checksum::fold(checksum::add(0, self.frame.get(at..target)?)) == 0xffff;
+                    && checksum::is_valid(checksum::add(0, self.frame.get(at..target)?));
                 if valid {
                     return self.ipv4(at);
                 }

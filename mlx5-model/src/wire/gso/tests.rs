@@ -393,7 +393,7 @@ fn a_missing_checksum_is_completed() {
     Split::default().start(&mut frame, &header);
     assert_eq!(
         frame[42..46],
-        checksum::crc32c(&[0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 1, 2, 3, 4])
+        crc::crc32c(&[0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 1, 2, 3, 4])
     );
 }
 
