@@ -1,8 +1,8 @@
 //! Handles: the numbers by which commands name objects, and the slabs that hold the objects.
 //!
-//! Imports `process` for its errno. Invariants: a handle names one kind of object, at one index, of one generation, in
-//! one context: anything else finds nothing; a freed index is not reused at once, so that a stale handle is refused
-//! instead of naming another object.
+//! Imports `process` for its errno. Invariants: a handle names one kind of object, at one index, of one generation,
+//! in one context: anything else finds nothing; a freed index is not reused at once, so that a stale handle is
+//! refused instead of naming another object.
 
 use std::collections::VecDeque;
 
@@ -15,33 +15,22 @@ pub type ContextId = u32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ObjectKind {
-    /// Protection domain.
     Pd = 1,
-    /// Memory region.
     Mr,
-    /// Memory window.
     Mw,
-    /// Completion queue.
     Cq,
     /// Work queue, or a QP's receive queue.
     Rq,
     /// A QP's send queue.
     Sq,
-    /// RWQ indirection table.
     Table,
     /// An RSS QP's hash and table (TIR).
     Tir,
-    /// Queue pair.
     Qp,
-    /// Flow rule.
     Flow,
-    /// Shared receive queue.
     Srq,
-    /// Address handle.
     Ah,
-    /// Flow counters.
     Counters,
-    /// Flow matcher.
     Matcher,
 }
 
@@ -55,8 +44,8 @@ const GENERATION_BITS: u32 = 12;
 /// How many freed indexes wait before one is reused.
 const QUARANTINE: usize = 64;
 
-/// Aligned so that its size is a power of two, as long as the object is small: then an entry is found by a shift, which
-/// every frame does several times.
+/// Aligned so that its size is a power of two, as long as the object is small: then an entry is found by a shift,
+/// which every frame does several times.
 #[repr(align(128))]
 struct SlabEntry<T> {
     generation: u32,
@@ -162,13 +151,11 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The object at `index`.
     #[inline]
     pub fn at(&self, index: Index) -> Option<&T> {
         self.entries.get(index as usize)?.value.as_ref()
     }
 
-    /// The object at `index`.
     #[inline]
     pub fn at_mut(&mut self, index: Index) -> Option<&mut T> {
         self.entries.get_mut(index as usize)?.value.as_mut()
@@ -185,14 +172,12 @@ impl<T> Slab<T> {
         self.at_mut(index).ok_or(libc::EINVAL)
     }
 
-    /// Removes an object.
     pub fn remove(&mut self, index: Index) -> Option<T> {
         let value = self.entries.get_mut(index as usize)?.value.take()?;
         self.free.push_back(index);
         Some(value)
     }
 
-    /// All objects.
     pub fn iter(&self) -> impl Iterator<Item = (Index, &T)> {
         self.entries
             .iter()
@@ -200,7 +185,6 @@ impl<T> Slab<T> {
             .filter_map(|(index, entry)| Some((index as Index, entry.value.as_ref()?)))
     }
 
-    /// All objects.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Index, &mut T)> {
         self.entries
             .iter_mut()
@@ -231,8 +215,8 @@ pub fn index_of(handle: u32) -> Index {
     handle & ((1 << INDEX_BITS) - 1)
 }
 
-/// An object's 24-bit number (QPN, CQN, WQN, ...): its index, and enough of its generation that the next object
-/// there gets another. Numbers begin at 64, since QPs 0 and 1 are InfiniBand's own.
+/// An object's 24-bit number (QPN, CQN, WQN, ...): its index, and enough of its generation that the next object there
+/// gets another. Numbers begin at 64, since QPs 0 and 1 are InfiniBand's own.
 pub fn number(handle: u32) -> u32 {
     let index = index_of(handle);
     let generation = handle >> INDEX_BITS & 0x7f;

@@ -16,11 +16,11 @@
 //! | `process` | descriptors, the C library's own functions, memory, threads, capabilities |
 //! | `abi` | layouts, generated from the system headers |
 //!
-//! Nothing here knows the capture engine. Unsafe code lives in the modules that opt in by a
-//! file-level `allow`, and in no other.
+//! Nothing here knows the capture engine. Unsafe code lives in the modules that opt in by a file-level `allow`, and
+//! in no other.
 
-// The C symbols, which everything hangs from, are not exported from the unit tests: they would
-// stand before the test runner's own C library.
+// The C symbols, which everything hangs from, are not exported from the unit tests: they would stand before the test
+// runner's own C library.
 #![cfg_attr(test, allow(dead_code))]
 
 mod abi;

@@ -52,13 +52,13 @@ plain! {
     mlx5_ib_flow_counters_data, mlx5_ib_flow_counters_desc, mlx5_ib_alloc_mw, mlx5_ib_clock_info,
 }
 
-/// The struct at the start of `bytes`, zero-extended when they are fewer, as the kernel reads the
-/// shorter structs of older programs.
+/// The struct at the start of `bytes`, zero-extended when they are fewer, as the kernel reads the shorter structs of
+/// older programs.
 pub fn read_prefix<T: Plain>(bytes: &[u8]) -> T {
     let mut value = MaybeUninit::<T>::zeroed();
     let len = bytes.len().min(size_of::<T>());
-    // SAFETY: the source holds `len` bytes and the destination at least as many; `Plain` makes any
-    // bytes, the zeroes behind them included, a value.
+    // SAFETY: the source holds `len` bytes and the destination at least as many; `Plain` makes any bytes, the zeroes
+    // behind them included, a value.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.as_mut_ptr().cast(), len);
         value.assume_init()

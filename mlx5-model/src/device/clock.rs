@@ -2,20 +2,20 @@
 //!
 //! Imports `abi` and `process`. Invariants: the device's own time never steps back; the time that the clock shows
 //! begins at the host's time, then drifts from it as a NIC's does, and steps only by [`Clock::jump`]; only the holder
-//! of the device refreshes the pages: the counter at each tick, the info page as rarely as a driver does; the device has
-//! mappings of its own, because libmlx5 unmaps its own before it closes the device. The info page describes the clock
-//! as a driver would that knows only its nominal rate.
+//! of the device refreshes the pages: the counter at each tick, the info page as rarely as a driver does; the device
+//! has mappings of its own, because libmlx5 unmaps its own before it closes the device. The info page describes the
+//! clock as a driver would that knows only its nominal rate.
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_void};
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::abi::bytes_of;
 use crate::abi::{self, mlx5_ib_clock_info};
-use crate::process::{Errno, real};
+use crate::process::{Errno, MapRequest, real};
 
 /// Size of every mapping of the device.
 pub const PAGE: usize = 4096;
@@ -32,21 +32,14 @@ pub struct Page {
     base: *mut u8,
 }
 
-// SAFETY: the mapping lives as long as the page, and only the thread that holds the device stores to it,
-// through atomics.
+// SAFETY: the mapping lives as long as the page, and only the thread that holds the device stores to it, through
+// atomics.
 unsafe impl Send for Page {}
 
 impl Page {
     fn new(name: &CStr) -> Result<Self, Errno> {
         let file = real::memfd(name, PAGE)?;
-        let base = real::mmap(
-            std::ptr::null_mut(),
-            PAGE,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        )?;
+        let base = real::map_shared(file.as_raw_fd(), PAGE)?;
         Ok(Self {
             file,
             base: base.cast(),
@@ -54,18 +47,16 @@ impl Page {
     }
 
     /// Maps the page into the program. Fails with `EPERM` for a writable mapping, as the driver does.
-    pub fn map(&self, addr: *mut c_void, prot: c_int, flags: c_int) -> Result<*mut c_void, Errno> {
-        if prot & libc::PROT_WRITE != 0 {
+    pub fn map(&self, request: MapRequest) -> Result<*mut c_void, Errno> {
+        if request.prot & libc::PROT_WRITE != 0 {
             return Err(libc::EPERM);
         }
-        real::mmap(
-            addr,
-            PAGE,
-            prot,
-            libc::MAP_SHARED | flags & libc::MAP_FIXED,
-            self.file.as_raw_fd(),
-            0,
-        )
+        let shared = MapRequest {
+            flags: libc::MAP_SHARED | request.flags & libc::MAP_FIXED,
+            offset: 0,
+            ..request
+        };
+        real::mmap(self.file.as_raw_fd(), shared)
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
@@ -131,8 +122,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock of a nominal rate that it exceeds by `drift_ppm`, beginning at host time. Fails when there is no memory
-    /// for the pages.
+    /// A clock of a nominal rate that it exceeds by `drift_ppm`, beginning at host time. Fails when there is no
+    /// memory for the pages.
     pub fn new(khz: u64, drift_ppm: i32) -> Result<Self, Errno> {
         let epoch_ns = read_clock(libc::CLOCK_REALTIME);
         let mut clock = Self {
@@ -380,17 +371,16 @@ mod tests {
     #[test]
     fn the_pages_cannot_be_mapped_for_writing() {
         let clock = Clock::new(1_000_000, 0).unwrap();
-        assert_eq!(
-            clock
-                .counter()
-                .map(std::ptr::null_mut(), libc::PROT_WRITE, libc::MAP_SHARED)
-                .unwrap_err(),
-            libc::EPERM
-        );
-        let at = clock
-            .info()
-            .map(std::ptr::null_mut(), libc::PROT_READ, libc::MAP_SHARED)
-            .unwrap();
+        let request = |prot| MapRequest {
+            addr: std::ptr::null_mut(),
+            len: PAGE,
+            prot,
+            flags: libc::MAP_SHARED,
+            offset: 0,
+        };
+        let writable = clock.counter().map(request(libc::PROT_WRITE));
+        assert_eq!(writable.unwrap_err(), libc::EPERM);
+        let at = clock.info().map(request(libc::PROT_READ)).unwrap();
         // SAFETY: mapped just now.
         unsafe { libc::munmap(at, PAGE) };
     }

@@ -38,12 +38,12 @@ impl Group {
 pub type CounterValue = fn(&PortCounters) -> u64;
 
 macro_rules! counters {
-    ($($(#[doc = $doc:expr])* $group:ident $name:ident $(as $file:literal)?;)*) => {
+    ($($group:ident { $($(#[doc = $doc:expr])* $name:ident $(as $file:literal)?,)* })*) => {
         /// One port's counters, named as their files in sysfs are.
         #[derive(Debug)]
         #[repr(C, align(64))]
         pub struct PortCounters {
-            $($(#[doc = $doc])* pub $name: AtomicU64,)*
+            $($($(#[doc = $doc])* pub $name: AtomicU64,)*)*
             /// Of the device, on its first port: timeouts of delay drop, and queues that were created with it.
             pub delay_drop_timeouts: AtomicU64,
             pub delay_drop_queues: AtomicU64,
@@ -54,7 +54,7 @@ macro_rules! counters {
         impl PortCounters {
             const fn zero() -> Self {
                 Self {
-                    $($name: AtomicU64::new(0),)*
+                    $($($name: AtomicU64::new(0),)*)*
                     delay_drop_timeouts: AtomicU64::new(0),
                     delay_drop_queues: AtomicU64::new(0),
                     link_up: AtomicU64::new(0),
@@ -64,7 +64,7 @@ macro_rules! counters {
 
         /// Every counter that has a file: its directory, its name, and its value.
         pub static FILES: &[(Group, &str, CounterValue)] = &[
-            $((Group::$group, counters!(@file $name $($file)?), |port| port.$name.load(Ordering::Relaxed)),)*
+            $($((Group::$group, counters!(@file $name $($file)?), |port| port.$name.load(Ordering::Relaxed)),)*)*
         ];
     };
     (@file $name:ident) => { stringify!($name) };
@@ -72,77 +72,60 @@ macro_rules! counters {
 }
 
 // Names and order as in Linux 6.1: drivers/infiniband/core/sysfs.c (`pma_attrs_ext`) and
-// drivers/infiniband/hw/mlx5/counters.c. Those without a comment stay 0: nothing in the model can move them (they count
-// RDMA, credits of InfiniBand links, noise on the line); an idle or lossless port reads 0 on hardware too.
+// drivers/infiniband/hw/mlx5/counters.c. Those without a comment stay 0: nothing in the model can move them (they
+// count RDMA, credits of InfiniBand links, noise on the line); an idle or lossless port reads 0 on hardware too.
 counters! {
-    Port vl15_dropped as "VL15_dropped";
-    Port excessive_buffer_overrun_errors;
-    /// Number of times the link went down.
-    Port link_downed;
-    Port link_error_recovery;
-    Port local_link_integrity_errors;
-    /// Multicast frames received.
-    Port multicast_rcv_packets;
-    /// Multicast frames sent.
-    Port multicast_xmit_packets;
-    Port port_rcv_constraint_errors;
-    /// Octets received, in 4-octet words.
-    Port port_rcv_data;
-    Port port_rcv_errors;
-    /// Frames received.
-    Port port_rcv_packets;
-    Port port_rcv_remote_physical_errors;
-    Port port_rcv_switch_relay_errors;
-    Port port_xmit_constraint_errors;
-    /// Octets sent, in 4-octet words.
-    Port port_xmit_data;
-    /// Frames that could not be sent because the link was down or congested.
-    Port port_xmit_discards;
-    /// Frames sent.
-    Port port_xmit_packets;
-    Port port_xmit_wait;
-    Port symbol_error;
-    /// Unicast frames received.
-    Port unicast_rcv_packets;
-    /// Unicast frames sent.
-    Port unicast_xmit_packets;
-    Hardware rx_write_requests;
-    Hardware rx_read_requests;
-    Hardware rx_atomic_requests;
-    Hardware rx_dct_connect;
-    /// Frames dropped because no receive WQE was posted.
-    Hardware out_of_buffer;
-    Hardware out_of_sequence;
-    Hardware duplicate_request;
-    Hardware rnr_nak_retry_err;
-    Hardware packet_seq_err;
-    Hardware implied_nak_seq_err;
-    Hardware local_ack_timeout_err;
-    /// Receive completions with LOCAL_LENGTH.
-    Hardware resp_local_length_error;
-    /// Receive completions in error, flushes among them.
-    Hardware resp_cqe_error;
-    /// Send completions in error, flushes among them.
-    Hardware req_cqe_error;
-    Hardware req_remote_invalid_request;
-    Hardware req_remote_access_errors;
-    Hardware resp_remote_access_errors;
-    /// Receive WQEs flushed.
-    Hardware resp_cqe_flush_error;
-    /// Send WQEs flushed.
-    Hardware req_cqe_flush_error;
-    Hardware roce_adp_retrans;
-    Hardware roce_adp_retrans_to;
-    Hardware roce_slow_restart;
-    Hardware roce_slow_restart_cnps;
-    Hardware roce_slow_restart_trans;
-    Hardware rp_cnp_ignored;
-    Hardware rp_cnp_handled;
-    Hardware np_ecn_marked_roce_packets;
-    Hardware np_cnp_sent;
-    Hardware rx_icrc_encapsulated;
-    /// The model's own: frames that its wire lost before the NIC saw them.
-    Hardware wire_dropped;
+    Port {
+        vl15_dropped as "VL15_dropped", excessive_buffer_overrun_errors,
+        /// Number of times the link went down.
+        link_downed,
+        link_error_recovery, local_link_integrity_errors,
+        /// Multicast frames received.
+        multicast_rcv_packets,
+        /// Multicast frames sent.
+        multicast_xmit_packets,
+        port_rcv_constraint_errors,
+        /// Octets received, in 4-octet words.
+        port_rcv_data,
+        port_rcv_errors,
+        /// Frames received.
+        port_rcv_packets,
+        port_rcv_remote_physical_errors, port_rcv_switch_relay_errors, port_xmit_constraint_errors,
+        /// Octets sent, in 4-octet words.
+        port_xmit_data,
+        /// Frames that could not be sent because the link was down or congested.
+        port_xmit_discards,
+        /// Frames sent.
+        port_xmit_packets,
+        port_xmit_wait, symbol_error,
+        /// Unicast frames received.
+        unicast_rcv_packets,
+        /// Unicast frames sent.
+        unicast_xmit_packets,
+    }
+    Hardware {
+        rx_write_requests, rx_read_requests, rx_atomic_requests, rx_dct_connect,
+        /// Frames dropped because no receive WQE was posted.
+        out_of_buffer,
+        out_of_sequence, duplicate_request, rnr_nak_retry_err, packet_seq_err, implied_nak_seq_err,
+        local_ack_timeout_err,
+        /// Receive completions with LOCAL_LENGTH.
+        resp_local_length_error,
+        /// Receive completions in error, flushes among them.
+        resp_cqe_error,
+        /// Send completions in error, flushes among them.
+        req_cqe_error,
+        req_remote_invalid_request, req_remote_access_errors, resp_remote_access_errors,
+        /// Receive WQEs flushed.
+        resp_cqe_flush_error,
+        /// Send WQEs flushed.
+        req_cqe_flush_error,
+        roce_adp_retrans, roce_adp_retrans_to, roce_slow_restart, roce_slow_restart_cnps,
+        roce_slow_restart_trans, rp_cnp_ignored, rp_cnp_handled, np_ecn_marked_roce_packets, np_cnp_sent,
+        rx_icrc_encapsulated,
+        /// The model's own: frames that its wire lost before the NIC saw them.
+        wire_dropped,
+    }
 }
 
 impl PortCounters {
@@ -154,7 +137,6 @@ impl PortCounters {
         }
     }
 
-    /// Whether the link is up.
     pub fn is_link_up(&self) -> bool {
         self.link_up.load(Ordering::Acquire) != 0
     }
@@ -202,8 +184,8 @@ pub fn port(device: usize, port: u8) -> &'static PortCounters {
     if shared.is_null() {
         return &LOCAL[index];
     }
-    // SAFETY: the mapping has LOCAL's size, is never unmapped, is aligned to a page, and is touched
-    // through atomics alone, for which every bit pattern another process may leave is valid.
+    // SAFETY: the mapping has LOCAL's size, is never unmapped, is aligned to a page, and is touched through atomics
+    // alone, for which every bit pattern another process may leave is valid.
     unsafe { &*shared.add(index) }
 }
 
@@ -220,15 +202,7 @@ pub fn attach(path: &Path) -> io::Result<()> {
     if file.metadata()?.len() < size as u64 {
         file.set_len(size as u64)?;
     }
-    let at = real::mmap(
-        std::ptr::null_mut(),
-        size,
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_SHARED,
-        file.as_raw_fd(),
-        0,
-    )
-    .map_err(io::Error::from_raw_os_error)?;
+    let at = real::map_shared(file.as_raw_fd(), size).map_err(io::Error::from_raw_os_error)?;
     SHARED.store(at.cast(), Ordering::Release);
     Ok(())
 }

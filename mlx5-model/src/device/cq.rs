@@ -23,8 +23,8 @@ use super::memory::{DoorbellRecord, Ring, prefetch_for_write};
 /// Words of a CQ's doorbell record (PRM "CQ doorbell record").
 const CONSUMER: usize = 0;
 const ARM: usize = 1;
-/// The device's mark in the arm word, by which it notices that the program has written it: the first arming
-/// writes 0, which is also the word's initial value. No arm command has its two highest bits set.
+/// The device's mark in the arm word, by which it notices that the program has written it: the first arming writes 0,
+/// which is also the word's initial value. No arm command has its two highest bits set.
 const NOT_ARMED: u32 = u32::MAX;
 /// Slots ahead of the producer that are prefetched for writing.
 const PREFETCH: u32 = 16;
@@ -57,7 +57,6 @@ enum Armed {
 
 /// Where completion events go.
 pub struct Completions {
-    /// The program's channel.
     pub channel: Arc<EventChannel>,
     /// The program's handle of the CQ.
     pub element: u64,
@@ -84,15 +83,11 @@ pub struct Cq {
     ignore_overrun: bool,
     overrun: bool,
     armed: Armed,
-    /// What EX_MODIFY_CQ set.
     pub moderation: Moderation,
-    /// Where completion events go.
     pub completions: Option<Completions>,
-    /// Where its asynchronous events go.
     pub events: AsyncSource,
     /// Whether timestamps are UTC (`MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS`).
     pub real_time: bool,
-    /// Its CQN.
     pub number: u32,
     errors: ErrorCounts,
 }
@@ -134,7 +129,6 @@ impl Cq {
         })
     }
 
-    /// CQEs in the ring.
     pub fn entries(&self) -> u32 {
         1 << self.log_entries
     }
@@ -221,8 +215,8 @@ impl Cq {
         let slot = self.slot(index).cast::<u64>();
         let [head @ .., last] = &cqe.0;
         for (at, word) in head.iter().enumerate() {
-            // SAFETY: the slot's 64 bytes lie in the ring, aligned, and are the NIC's until the last
-            // word gives them to the program.
+            // SAFETY: the slot's 64 bytes lie in the ring, aligned, and are the NIC's until the last word gives them
+            // to the program.
             unsafe { slot.add(at).write(word.to_be()) };
         }
         // SAFETY: as above; atomic because the program polls this word.
@@ -305,8 +299,8 @@ impl Cq {
         any.then(|| std::mem::take(&mut self.errors))
     }
 
-    /// Publishes the burst's CQEs; then checks whether the program has armed the CQ, and whether a
-    /// moderated event is due. To be called at the end of each burst.
+    /// Publishes the burst's CQEs; then checks whether the program has armed the CQ, and whether a moderated event is
+    /// due. To be called at the end of each burst.
     pub fn end_burst(&mut self, now_ns: u64) {
         self.publish();
         if let Armed::Moderated { since_ns, .. } = &mut self.armed {
@@ -341,9 +335,9 @@ impl Cq {
         }
     }
 
-    /// Continues in another ring (RESIZE_CQ). CQEs not consumed stay in the old one, with one of opcode RESIZE
-    /// behind them, and libmlx5 copies them over, one slot further on. Fails with `EINVAL` if they would not fit, or
-    /// as [`Ring::new`].
+    /// Continues in another ring (RESIZE_CQ). CQEs not consumed stay in the old one, with one of opcode RESIZE behind
+    /// them, and libmlx5 copies them over, one slot further on. Fails with `EINVAL` if they would not fit, or as
+    /// [`Ring::new`].
     pub fn resize(
         &mut self,
         ring_addr: u64,

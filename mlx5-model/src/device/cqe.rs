@@ -33,8 +33,8 @@ const _: () = {
 pub struct RxInfo {
     /// `rss_hash_result`, bytes 12 to 15.
     pub hash: u32,
-    /// `rss_hash_type`, byte 16: bits 3:2 the IP version hashed (1 IPv4, 2 IPv6), bits 7:6 the transport
-    /// (1 TCP, 2 UDP); bits 1:0 and 5:4 the same for the source fields.
+    /// `rss_hash_type`, byte 16: bits 3:2 the IP version hashed (1 IPv4, 2 IPv6), bits 7:6 the transport (1 TCP, 2
+    /// UDP); bits 1:0 and 5:4 the same for the source fields.
     pub hash_type: u8,
     /// `hds_ip_ext`, byte 28: `MLX5_CQE_L3_OK`, `MLX5_CQE_L4_OK`.
     pub checks: u8,
@@ -81,7 +81,6 @@ impl WqeError {
 }
 
 impl Cqe {
-    /// A frame was received.
     #[inline(always)]
     pub fn received(uidx: u32, wqe_counter: u16, timestamp: u64, info: &RxInfo) -> Self {
         Self([
@@ -103,7 +102,6 @@ impl Cqe {
         Self([0, 0, 0, 0, uidx, byte_count, word_6, last_word])
     }
 
-    /// A WQE was sent.
     #[inline]
     pub fn sent(
         uidx: u32,
@@ -154,15 +152,11 @@ fn last_word(sop_drop_qpn: u32, wqe_counter: u16, opcode: u32) -> u64 {
 /// Numbers of completions in error, as the port counts them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ErrorCounts {
-    /// All of receive queues.
     pub receive: u64,
-    /// Flushes among them.
     pub receive_flushed: u64,
     /// Frames that were too long among them.
     pub receive_length: u64,
-    /// All of send queues.
     pub send: u64,
-    /// Flushes among them.
     pub send_flushed: u64,
 }
 

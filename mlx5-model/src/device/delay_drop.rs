@@ -1,9 +1,9 @@
 //! Delay drop: a frame for a receive queue without WQEs stays on the wire for a while.
 //!
-//! Imports `counters`. The timeout is the device's, not a queue's (PRM "SET_DELAY_DROP_PARAMS"). When it expires
-//! the device holds no frame any more and notifies its driver, which counts the event and arms the device again
-//! (drivers/infiniband/hw/mlx5/main.c, `delay_drop_handler`). Programs get no event: they see `out_of_buffer`,
-//! and what the driver shows in debugfs.
+//! Imports `counters`. The timeout is the device's, not a queue's (PRM "SET_DELAY_DROP_PARAMS"). When it expires the
+//! device holds no frame any more and notifies its driver, which counts the event and arms the device again
+//! (drivers/infiniband/hw/mlx5/main.c, `delay_drop_handler`). Programs get no event: they see `out_of_buffer`, and
+//! what the driver shows in debugfs.
 //!
 //! Invariant: each timeout is counted once, and the device is armed after it.
 

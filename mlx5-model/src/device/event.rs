@@ -97,7 +97,6 @@ impl EventChannel {
         Ok(channel)
     }
 
-    /// The descriptor.
     pub fn fd(&self) -> RawFd {
         self.fd
     }

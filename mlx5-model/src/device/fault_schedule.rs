@@ -20,8 +20,8 @@ impl FaultSchedule {
         self.0.is_empty()
     }
 
-    /// Offers each fault, in the order of the settings, to `inject`, which returns whether it has injected it.
-    /// The others, which are not due or whose target does not exist yet, stay.
+    /// Offers each fault, in the order of the settings, to `inject`, which returns whether it has injected it. The
+    /// others, which are not due or whose target does not exist yet, stay.
     pub fn run(&mut self, mut inject: impl FnMut(&Fault) -> bool) {
         self.0.retain(|fault| !inject(fault));
     }

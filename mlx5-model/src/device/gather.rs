@@ -21,8 +21,8 @@ const BLOCK: usize = 64;
 const UNIT: usize = 16;
 /// The largest frame that is put together.
 const MAX_FRAME: usize = 65_536 + 64;
-/// `MLX5_ETH_WQE_INSERT_VLAN` and `MLX5_ETH_WQE_SVLAN` in `eth_seg.insert.type` (PRM "Ethernet
-/// segment"), which the user headers do not name.
+/// `MLX5_ETH_WQE_INSERT_VLAN` and `MLX5_ETH_WQE_SVLAN` in `eth_seg.insert.type` (PRM "Ethernet segment"), which the
+/// user headers do not name.
 pub const INSERT_VLAN: u16 = 1 << 15;
 const INSERT_SVLAN: u16 = 1 << 0;
 /// `fm_ce_se`, completion mode: always.
@@ -80,7 +80,6 @@ impl GatherRing {
         unit
     }
 
-    /// Where in the ring a WQE begins.
     pub fn wqe(&self, head: u16) -> usize {
         (u32::from(head) & (self.blocks - 1)) as usize * BLOCK
     }
@@ -169,8 +168,8 @@ impl GatherRing {
         let from = regions
             .resolve(lkey, pd, addr, len as u64, Access::Read)
             .ok_or(WqeError::PROTECTION)?;
-        // SAFETY: `resolve` has checked that the queue may read `len` bytes at `from`; the program promised not
-        // to change them until the WQE completes.
+        // SAFETY: `resolve` has checked that the queue may read `len` bytes at `from`; the program promised not to
+        // change them until the WQE completes.
         frame.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
         Ok(1)
     }

@@ -1,8 +1,8 @@
 //! The device: a NIC with its objects, queues, ports, clock and events, and the thread that drives it.
 //!
 //! Knows nothing of commands, of files in sysfs or of the shims: those call it. From the bottom: `memory`, `clock`,
-//! `counters` and `event`; the queues (`cq`, `rq`, `sq`) with their formats (`cqe`, `scatter`, `gather`); `queues` and
-//! `object`; `port`; `state`; `fault` and `round`, which work on the state; `nic`, the thread.
+//! `counters` and `event`; the queues (`cq`, `rq`, `sq`) with their formats (`cqe`, `scatter`, `gather`); `queues`
+//! and `object`; `port`; `state`; `fault` and `round`, which work on the state; `nic`, the thread.
 
 pub mod clock;
 pub mod counters;

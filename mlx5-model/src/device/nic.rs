@@ -1,8 +1,8 @@
 //! The devices of the process, and their threads.
 //!
-//! Imports `round`, `state` and what is below them. A device's whole state lies behind one lock. The NIC's thread takes
-//! it for one burst and releases it; commands take it in between. So a command that destroys something returns when
-//! the NIC no longer uses it, and what is destroyed is never written to again.
+//! Imports `round`, `state` and what is below them. A device's whole state lies behind one lock. The NIC's thread
+//! takes it for one burst and releases it; commands take it in between. So a command that destroys something returns
+//! when the NIC no longer uses it, and what is destroyed is never written to again.
 //!
 //! Invariants: a command that waits goes before the NIC's next burst; the thread runs while a context is open and at
 //! no other time; after `fork` the child finds devices of its own, at rest, since the thread stayed with the parent
@@ -90,8 +90,8 @@ impl Device {
         state
     }
 
-    /// Starts the thread and plugs the wires in, for the first context of all. Fails with `ENOMEM` when the system has
-    /// no further thread.
+    /// Starts the thread and plugs the wires in, for the first context of all. Fails with `ENOMEM` when the system
+    /// has no further thread.
     pub fn start(&'static self, state: &mut DeviceState) -> Result<(), Errno> {
         if state.contexts.is_empty() {
             state.plug();

@@ -9,7 +9,6 @@ use crate::steering::{Action, Destination, Match, Steering, TableId};
 use super::event::AsyncSource;
 use super::memory::DoorbellRecord;
 
-/// A protection domain.
 pub struct Pd;
 
 /// A memory region's handle.
@@ -25,7 +24,6 @@ pub struct PdMember {
     pub pd: Index,
 }
 
-/// An RWQ indirection table.
 #[derive(Debug)]
 pub struct IndirectionTable {
     /// 2^n receive queues.
@@ -35,15 +33,12 @@ pub struct IndirectionTable {
 /// A shared receive queue. On mlx5 RAW_PACKET QPs do not receive from one, so its WRs stay.
 pub struct Srq {
     pub pd: Index,
-    /// Maximum number of WRs.
     pub max_wr: u32,
-    /// Maximum number of a WR's SGEs.
     pub max_sge: u32,
     /// The number of WRs below which an event is raised, once; 0: none is set.
     pub limit: u32,
     /// Its doorbell record, with the number of WRs posted.
     pub record: DoorbellRecord,
-    /// Where its events go.
     pub events: AsyncSource,
 }
 
@@ -52,16 +47,13 @@ pub struct Srq {
 pub enum QpBody {
     /// An RSS QP: no queues of its own, no state.
     Rss {
-        /// Its hash and table.
         tir: Index,
         /// The table, counted as in use.
         table: Index,
     },
     /// A RAW_PACKET QP.
     Raw {
-        /// Its receive queue, if it has one.
         rq: Option<Index>,
-        /// Its send queue, if it has one.
         sq: Option<Index>,
         /// The CQs of its receive and of its send queue.
         cqs: [Index; 2],
@@ -94,7 +86,6 @@ pub struct QpCaps {
     pub signal_all: bool,
 }
 
-/// A queue pair.
 pub struct Qp {
     pub body: QpBody,
     pub pd: Index,
@@ -102,14 +93,12 @@ pub struct Qp {
     /// The port it is bound to, from 1; 0: none yet.
     pub port: u8,
     pub caps: QpCaps,
-    /// Where its events go.
     pub events: AsyncSource,
 }
 
 /// Flow counters: what rules count their frames in.
 #[derive(Debug, Default)]
 pub struct FlowCounters {
-    /// Frames so far.
     pub packets: u64,
     /// Their bytes, without FCS.
     pub bytes: u64,
@@ -126,17 +115,13 @@ pub struct Matcher {
     pub criteria: u8,
     /// Whether its rules are NORMAL ones.
     pub is_normal: bool,
-    /// Their priority.
     pub priority: u16,
     /// Whether its rules are for received frames.
     pub receives: bool,
 }
 
-/// A flow rule.
 pub struct Flow {
-    /// The index of its port.
     pub port: usize,
-    /// The QP that it forwards to.
     pub qp: Option<Index>,
     pub matcher: Option<Index>,
     pub counters: Option<Index>,

@@ -1,4 +1,5 @@
-//! The queues of a device, and what they refer to: everything that frames pass through between a port and the program.
+//! The queues of a device, and what they refer to: everything that frames pass through between a port and the
+//! program.
 //!
 //! Imports `cq`, `rq`, `sq`, `memory`, `delay_drop`, `object` and `steering`.
 
@@ -23,7 +24,6 @@ pub struct Queues {
     pub sqs: Slab<Sq>,
     /// Hashes and tables of RSS QPs.
     pub tirs: Slab<Tir>,
-    /// Flow counters.
     pub counters: Slab<FlowCounters>,
     /// Memory that the queues may access.
     pub regions: Regions,

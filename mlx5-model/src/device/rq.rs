@@ -61,9 +61,7 @@ pub struct RqFeatures {
 pub enum Room {
     /// There is a WQE and room in the CQ.
     Enough,
-    /// No WQE is posted.
     NoWqe,
-    /// The CQ is full.
     CqFull,
     /// The queue is in reset or in error.
     NotReady,
@@ -78,9 +76,7 @@ pub struct Rq {
     producer: u16,
     state: RqState,
     pub features: RqFeatures,
-    /// Its CQ.
     pub cq: Index,
-    /// Its protection domain.
     pub pd: Index,
     /// The domain that its keys are checked against: `pd`, unless a fault has made them invalid.
     key_pd: Index,
@@ -89,7 +85,6 @@ pub struct Rq {
     /// `srqn_uidx` of its CQEs.
     pub uidx: u32,
     pub owner: RqOwner,
-    /// Where its events go.
     pub events: AsyncSource,
     /// The next frame's FCS is to be wrong.
     damage_fcs: bool,
@@ -208,9 +203,9 @@ impl Rq {
 
     /// Delivers a frame into the next WQE, which exists by [`Rq::room`]. `info` holds the hash and the flow tag.
     ///
-    /// Inlined, as is all it calls for an ordinary frame, so that what passes between the steps stays in
-    /// registers. Stored, and loaded again in another width, it would wait for the stores before it, and
-    /// those wait for the cache lines that the program's core just had.
+    /// Inlined, as is all it calls for an ordinary frame, so that what passes between the steps stays in registers.
+    /// Stored, and loaded again in another width, it would wait for the stores before it, and those wait for the
+    /// cache lines that the program's core just had.
     #[inline(always)]
     pub fn deliver(
         &mut self,
@@ -229,8 +224,8 @@ impl Rq {
         let cvlan = frame.cvlan();
         info.vlan = cvlan.unwrap_or(0);
         if self.owner == RqOwner::Qp {
-            // Verbs report them in the completions of a QP only, and summing whole frames costs more
-            // than all the rest.
+            // Verbs report them in the completions of a QP only, and summing whole frames costs more than all the
+            // rest.
             info.checks = frame.checks();
         }
         let strip = self.features.strip_cvlan && cvlan.is_some();
@@ -310,8 +305,8 @@ impl Rq {
     }
 }
 
-/// A UTC timestamp as real-time CQEs carry it (PRM "Real time clock"): seconds in the upper half,
-/// nanoseconds in the lower.
+/// A UTC timestamp as real-time CQEs carry it (PRM "Real time clock"): seconds in the upper half, nanoseconds in the
+/// lower.
 fn real_time(ns: u64) -> u64 {
     ((ns / 1_000_000_000) << 32) | (ns % 1_000_000_000)
 }

@@ -20,9 +20,7 @@ pub const MAX_WQE: u32 = 512;
 /// Where a receive queue lies in the program's memory, and its format.
 #[derive(Debug, Clone, Copy)]
 pub struct RqLayout {
-    /// Address of the ring.
     pub ring: u64,
-    /// Address of the doorbell record.
     pub record: u64,
     /// Number of WQEs, a power of two.
     pub count: u32,
@@ -63,13 +61,11 @@ impl ScatterRing {
         })
     }
 
-    /// Where in the ring a WQE begins.
     #[inline(always)]
     pub fn wqe(&self, counter: u16) -> usize {
         usize::from(counter & self.mask) << self.shift
     }
 
-    /// Prefetches a WQE.
     #[inline(always)]
     pub fn prefetch(&self, wqe: usize) {
         prefetch(self.ring.at(wqe));
@@ -95,8 +91,8 @@ impl ScatterRing {
         if room < bytes.len() {
             return self.write(regions, pd, wqe, &[bytes]);
         }
-        // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and the frame is no
-        // longer; a program that accesses them meanwhile races with itself.
+        // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and the frame is no longer; a
+        // program that accesses them meanwhile races with itself.
         unsafe { copy_frame(bytes, to) };
         Ok(bytes.len() as u32)
     }
@@ -123,8 +119,8 @@ impl ScatterRing {
                     index += 1;
                 }
                 let len = piece.len().min(room);
-                // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and `len` is no
-                // more; a program that accesses them meanwhile races with itself.
+                // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and `len` is no more; a
+                // program that accesses them meanwhile races with itself.
                 unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), to, len) };
                 to = to.wrapping_add(len);
                 room -= len;
@@ -142,8 +138,8 @@ impl ScatterRing {
             .ring
             .at(wqe + (self.first_segment + index) * SEGMENT)
             .cast::<u64>();
-        // SAFETY: the 16 bytes lie in the ring, aligned; volatile because the program may be writing a WQE
-        // that it has not posted, and whatever is read is checked before use.
+        // SAFETY: the 16 bytes lie in the ring, aligned; volatile because the program may be writing a WQE that it
+        // has not posted, and whatever is read is checked before use.
         let (head, addr) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
         let head = u64::from_be(head);
         ((head >> 32) as u32, head as u32, u64::from_be(addr))

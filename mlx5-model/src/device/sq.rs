@@ -29,7 +29,6 @@ pub enum SqState {
 
 /// A WQE that was executed.
 pub struct Executed {
-    /// Its number, for the CQE.
     counter: u16,
     opcode: u8,
     complete: bool,
@@ -54,17 +53,12 @@ pub struct Sq {
     state: SqState,
     /// Whether every WQE completes, asked or not.
     pub signal_all: bool,
-    /// Its CQ.
     pub cq: Index,
-    /// Its protection domain.
     pub pd: Index,
-    /// The port it sends on, from 1.
     pub port: u8,
     /// `srqn_uidx` of its CQEs.
     pub uidx: u32,
-    /// The QP's number.
     pub qpn: u32,
-    /// Where its events go.
     pub events: AsyncSource,
 }
 
@@ -112,7 +106,6 @@ impl Sq {
         }
     }
 
-    /// Whether nothing is posted.
     #[inline]
     pub fn is_empty(&mut self) -> bool {
         if self.producer == self.head {

@@ -26,9 +26,7 @@ use super::queues::Queues;
 
 /// An open of the device.
 pub struct Context {
-    /// Where its asynchronous events go.
     pub events: Arc<EventChannel>,
-    /// Its completion channels.
     pub channels: Vec<Arc<EventChannel>>,
 }
 
@@ -36,9 +34,7 @@ pub struct Context {
 pub struct DeviceState {
     pub settings: &'static DeviceSettings,
     pub clock: Clock,
-    /// Opens of the device.
     pub contexts: HashMap<ContextId, Context>,
-    /// Whether the NIC's thread runs.
     pub running: bool,
     pub queues: Queues,
     pub ports: Vec<Port>,
@@ -60,7 +56,6 @@ pub struct DeviceState {
     /// The driver has restarted the device: its faults are not scheduled again.
     restarted: bool,
     toeplitz: Vec<Weak<Toeplitz>>,
-    /// The frame that is being sent.
     pub frame: Vec<u8>,
 }
 
@@ -350,7 +345,6 @@ impl DeviceState {
         rq.events.finish()
     }
 
-    /// Destroys a table that nothing uses.
     pub fn remove_table(&mut self, index: Index) {
         let Some(table) = self.tables.remove(index) else {
             return;
@@ -360,8 +354,8 @@ impl DeviceState {
         }
     }
 
-    /// Destroys a CQ that nothing uses; returns the numbers of its completion events and of its
-    /// asynchronous ones that were read.
+    /// Destroys a CQ that nothing uses; returns the numbers of its completion events and of its asynchronous ones
+    /// that were read.
     pub fn remove_cq(&mut self, index: Index) -> (u32, u32) {
         let Some(mut cq) = self.queues.cqs.remove(index) else {
             return (0, 0);
@@ -379,7 +373,6 @@ impl DeviceState {
         (completions, cq.events.finish())
     }
 
-    /// Destroys a memory region.
     pub fn remove_mr(&mut self, index: Index) {
         if let Some(mr) = self.mrs.remove(index) {
             self.queues.regions.remove(mr.lkey);

@@ -1,15 +1,14 @@
 //! The Internet checksum (RFC 1071).
 //!
-//! Imports nothing. Invariant: sums are of native-endian words, and a folded sum is stored with `to_ne_bytes` (RFC 1071
-//! section 2(B): byte order independence).
+//! Imports nothing. Invariant: sums are of native-endian words, and a folded sum is stored with `to_ne_bytes` (RFC
+//! 1071 section 2(B): byte order independence).
 
-/// Adds the 16-bit words of `bytes` to a running sum. Only the last piece of a sum may have an odd
-/// length.
+/// Adds the 16-bit words of `bytes` to a running sum. Only the last piece of a sum may have an odd length.
 #[inline]
 pub fn add(sum: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
-    // Four bytes at a time: 2^32 and 2^16 are both 1 modulo 0xffff, and 64 bits cannot overflow
-    // with fewer than 2^32 words.
+    // Four bytes at a time: 2^32 and 2^16 are both 1 modulo 0xffff, and 64 bits cannot overflow with fewer than 2^32
+    // words.
     let sum = words
         .iter()
         .fold(sum, |sum, word| sum + u64::from(u32::from_ne_bytes(*word)));
@@ -28,8 +27,8 @@ pub fn fold(sum: u64) -> u16 {
     ((sum >> 16) + (sum & 0xffff)) as u16
 }
 
-/// The sum of a pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): `addresses` are source and
-/// destination in a row.
+/// The sum of a pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): `addresses` are source and destination in
+/// a row.
 #[inline]
 pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
     let sum = add(0, addresses);

@@ -77,8 +77,7 @@ impl<'f> ParsedFrame<'f> {
             L3::Ipv4 => abi::MLX5_CQE_L3_HDR_TYPE_IPV4,
             L3::Ipv6 => abi::MLX5_CQE_L3_HDR_TYPE_IPV6,
         };
-        // PRM "CQE format", l4_hdr_type: 1 TCP without ACK, 2 UDP, 3 TCP with ACK alone, 4 TCP with ACK
-        // and data.
+        // PRM "CQE format", l4_hdr_type: 1 TCP without ACK, 2 UDP, 3 TCP with ACK alone, 4 TCP with ACK and data.
         let l4 = match self.class.l4 {
             L4::None => 0,
             L4::Udp => 2,

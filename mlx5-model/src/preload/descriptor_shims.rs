@@ -3,8 +3,8 @@
 //!
 //! Invariant: for a foreign descriptor each is the C library's call after one load from the table.
 //!
-//! Every SAFETY reason here is the same: the program keeps the C function's contract, and its arguments are passed
-//! on unchanged.
+//! Every SAFETY reason here is the same: the program keeps the C function's contract, and its arguments are passed on
+//! unchanged.
 
 #![allow(unsafe_code)]
 
@@ -13,10 +13,10 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use libc::{off_t, size_t, ssize_t};
 
 use crate::process::real::{self, errno, raw, set_errno};
-use crate::process::{Errno, descriptors};
+use crate::process::{Errno, MapRequest, descriptors};
 
 use super::overlay::Overlay;
-use super::shim::{answer, export};
+use super::shim::{answer, export, next};
 
 /// The most that one read or write moves: `MAX_RW_COUNT` of the kernel, and less than a slice may have.
 const MAX_RW_COUNT: usize = 0x7fff_f000;
@@ -63,7 +63,7 @@ fn displace(old: c_int, new: c_int) -> Result<(), Errno> {
     if old != new && descriptors::contains(new) {
         // A bad source leaves the target open.
         // SAFETY: no pointers.
-        if unsafe { raw::fcntl(old, libc::F_GETFD, std::ptr::null_mut()) } < 0 {
+        if next!(fcntl(old, libc::F_GETFD, std::ptr::null_mut())) < 0 {
             return Err(errno());
         }
         descriptors::remove(new);
@@ -107,7 +107,14 @@ unsafe fn mapped(
         && let Some(file) = descriptors::lookup(fd)
     {
         return answer(libc::MAP_FAILED, || {
-            file.mmap(fd, addr, len, prot, flags, offset)
+            let request = MapRequest {
+                addr,
+                len,
+                prot,
+                flags,
+                offset,
+            };
+            file.mmap(fd, request)
         });
     }
     // SAFETY: as at the top.
@@ -115,11 +122,9 @@ unsafe fn mapped(
 }
 
 export! {
-    /// `read(2)`.
     fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
         match descriptors::lookup(fd) {
-            // SAFETY: as at the top.
-            None => unsafe { raw::read(fd, buf, len) },
+            None => next!(read(fd, buf, len)),
             // SAFETY: as at the top.
             Some(file) => unsafe { read_own(&*file, fd, buf, len) },
         }
@@ -130,15 +135,12 @@ export! {
             // SAFETY: as at the top.
             Some(file) if len <= room => unsafe { read_own(&*file, fd, buf, len) },
             // Too long for its buffer: the C library ends the program for it.
-            // SAFETY: as at the top.
-            _ => unsafe { raw::__read_chk(fd, buf, len, room) },
+            _ => next!(__read_chk(fd, buf, len, room)),
         }
     }
-    /// `write(2)`.
     fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
         let Some(file) = descriptors::lookup(fd) else {
-            // SAFETY: as at the top.
-            return unsafe { raw::write(fd, buf, len) };
+            return next!(write(fd, buf, len));
         };
         answer(-1, || {
             let bytes: &[u8] = match len.min(MAX_RW_COUNT) {
@@ -150,15 +152,12 @@ export! {
             file.write(fd, bytes).map(usize::cast_signed)
         })
     }
-    /// `ioctl(2)`.
     fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         match descriptors::lookup(fd) {
-            // SAFETY: as at the top.
-            None => unsafe { raw::ioctl(fd, request, arg) },
+            None => next!(ioctl(fd, request, arg)),
             Some(file) => answer(-1, || file.ioctl(fd, request, arg)),
         }
     }
-    /// `mmap(2)`.
     fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
         // SAFETY: as at the top.
         unsafe { mapped((addr, len), prot, flags, fd, offset, raw::mmap) }
@@ -171,27 +170,23 @@ export! {
     /// `close(2)`.
     fn close(fd: c_int) -> c_int {
         descriptors::release(fd);
-        // SAFETY: as at the top.
-        unsafe { raw::close(fd) }
+        next!(close(fd))
     }
     /// `close_range(2)`.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
             descriptors::release_range(first, last);
         }
-        // SAFETY: as at the top.
-        unsafe { raw::close_range(first, last, flags) }
+        next!(close_range(first, last, flags))
     }
     /// `closefrom(3)`.
     fn closefrom(first: c_int) {
         descriptors::release_range(first.max(0).cast_unsigned(), c_uint::MAX);
-        // SAFETY: as at the top.
-        unsafe { raw::closefrom(first) };
+        next!(closefrom(first));
     }
     /// `dup(2)`.
     fn dup(fd: c_int) -> c_int {
-        // SAFETY: as at the top.
-        duplicate(fd, unsafe { raw::dup(fd) })
+        duplicate(fd, next!(dup(fd)))
     }
     /// `dup2(2)`.
     fn dup2(old: c_int, new: c_int) -> c_int {
@@ -199,8 +194,7 @@ export! {
             set_errno(error);
             return -1;
         }
-        // SAFETY: as at the top.
-        duplicate(old, unsafe { raw::dup2(old, new) })
+        duplicate(old, next!(dup2(old, new)))
     }
     /// `dup3(2)`.
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
@@ -210,8 +204,7 @@ export! {
             set_errno(error);
             return -1;
         }
-        // SAFETY: as at the top.
-        duplicate(old, unsafe { raw::dup3(old, new, flags) })
+        duplicate(old, next!(dup3(old, new, flags)))
     }
     /// `fcntl(2)`.
     fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
@@ -223,15 +216,14 @@ export! {
         // SAFETY: as at the top.
         unsafe { controlled(fd, command, arg, raw::fcntl64) }
     }
-    /// `socket(2)`. libibverbs asks the kernel for its devices over netlink and reads sysfs only when that
-    /// fails; the kernel would answer that there are none.
+    /// `socket(2)`. libibverbs asks the kernel for its devices over netlink and reads sysfs only when that fails; the
+    /// kernel would answer that there are none.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA && Overlay::get().is_some() {
             set_errno(libc::EPROTONOSUPPORT);
             return -1;
         }
-        // SAFETY: as at the top.
-        let fd = unsafe { raw::socket(domain, kind, protocol) };
+        let fd = next!(socket(domain, kind, protocol));
         descriptors::release(fd);
         fd
     }

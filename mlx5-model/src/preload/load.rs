@@ -21,8 +21,8 @@ extern "C" fn load() {
     let errno = errno();
     if let Err(error) = Settings::from_env().and_then(|settings| start(settings::set(settings))) {
         eprintln!("mlx5-model: {error}");
-        // Another device than was asked for would be worse than none. Exit handlers belong to a program that has
-        // not begun yet.
+        // Another device than was asked for would be worse than none. Exit handlers belong to a program that has not
+        // begun yet.
         // SAFETY: no preconditions.
         unsafe { libc::_exit(2) }
     }

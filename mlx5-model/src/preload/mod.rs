@@ -1,5 +1,5 @@
-//! The preloaded library: the C symbols that replace the C library's (by path and by descriptor), and what runs
-//! when it is loaded, at a fork and at exit.
+//! The preloaded library: the C symbols that replace the C library's (by path and by descriptor), and what runs when
+//! it is loaded, at a fork and at exit.
 //!
 //! Imports `sysfs`, `uapi::open` and what is below them.
 //!

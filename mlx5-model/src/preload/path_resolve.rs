@@ -79,8 +79,8 @@ impl Overlay {
     /// What `path`, relative to the directory `dir`, stands for.
     pub fn resolve(&self, dir: c_int, path: &[u8]) -> Resolved {
         if path.first() != Some(&b'/') {
-            // A relative path leads into the run directory by itself when a directory of it is open or the
-            // current one. Only the nodes differ from what is there.
+            // A relative path leads into the run directory by itself when a directory of it is open or the current
+            // one. Only the nodes differ from what is there.
             return match self.node(path) {
                 Some(device) if self.holds_nodes(dir) => Resolved::Device(device),
                 _ => Resolved::Foreign,

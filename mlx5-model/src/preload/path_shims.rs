@@ -23,8 +23,8 @@ use super::overlay::Overlay;
 use super::path_resolve::{PATH_MAX, Resolved, path_of};
 use super::shim::{answer, export};
 
-/// Opens `/dev/infiniband/uverbs<device>`: `/dev/zero`, so that fstat, its device number and
-/// private mappings are a character device's, with the NIC behind it.
+/// Opens `/dev/infiniband/uverbs<device>`: `/dev/zero`, so that fstat, its device number and private mappings are a
+/// character device's, with the NIC behind it.
 fn open_device(device: usize, flags: c_int) -> Result<RawFd, Errno> {
     let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
     let fd = real::open(c"/dev/zero", flags, 0)?;
@@ -40,9 +40,9 @@ fn open_device(device: usize, flags: c_int) -> Result<RawFd, Errno> {
         })
 }
 
-/// Calls `call` with the path that stands for `path`, for functions that leave no descriptor. A device's
-/// node is a link to `/dev/zero` in the run directory, which must need no privilege; `/dev/zero`
-/// itself is what even a call that does not follow links should find.
+/// Calls `call` with the path that stands for `path`, for functions that leave no descriptor. A device's node is a
+/// link to `/dev/zero` in the run directory, which must need no privilege; `/dev/zero` itself is what even a call
+/// that does not follow links should find.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -126,8 +126,8 @@ fn show_live_value(overlay: &Overlay, fd: c_int, path: &[u8], flags: c_int) -> R
     if done < 0 { Err(errno()) } else { Ok(()) }
 }
 
-/// `fopen` and `fopen64`. A file whose value changes is opened by [`opened`] and then made a stream;
-/// any other, and every way of writing, is left to the C library.
+/// `fopen` and `fopen64`. A file whose value changes is opened by [`opened`] and then made a stream; any other, and
+/// every way of writing, is left to the C library.
 ///
 /// # Safety
 /// `path` and `mode` are null or C strings.

@@ -18,6 +18,15 @@ pub fn answer<T>(failed: T, own: impl FnOnce() -> Result<T, Errno>) -> T {
     }
 }
 
+/// Calls the C library's function with the program's own arguments.
+macro_rules! next {
+    ($name:ident($($arg:expr),*)) => {
+        // SAFETY: the program keeps the C function's contract.
+        unsafe { $crate::process::real::raw::$name($($arg),*) }
+    };
+}
+pub(super) use next;
+
 /// Exports a C function under its own name, except to the unit tests' runner.
 macro_rules! export {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(

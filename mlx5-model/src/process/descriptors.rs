@@ -21,39 +21,25 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, PoisonError, RwLock};
 
-use libc::off_t;
+use super::real::{self, Errno, MapRequest};
 
-use super::real::{self, Errno};
-
-/// What answers for a descriptor. Whatever is not overridden reaches the kernel's own descriptor
-/// (`/dev/zero` for a device, an eventfd for a channel).
+/// What answers for a descriptor. Whatever is not overridden reaches the kernel's own descriptor (`/dev/zero` for a
+/// device, an eventfd for a channel).
 pub trait File: Send + Sync {
-    /// `read(2)`.
     fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
         real::read(fd, buf)
     }
 
-    /// `write(2)`.
     fn write(&self, fd: RawFd, buf: &[u8]) -> Result<usize, Errno> {
         real::write(fd, buf)
     }
 
-    /// `ioctl(2)`.
     fn ioctl(&self, fd: RawFd, request: c_ulong, arg: *mut c_void) -> Result<c_int, Errno> {
         real::ioctl(fd, request, arg)
     }
 
-    /// `mmap(2)`.
-    fn mmap(
-        &self,
-        fd: RawFd,
-        addr: *mut c_void,
-        len: usize,
-        prot: c_int,
-        flags: c_int,
-        offset: off_t,
-    ) -> Result<*mut c_void, Errno> {
-        real::mmap(addr, len, prot, flags, fd, offset)
+    fn mmap(&self, fd: RawFd, request: MapRequest) -> Result<*mut c_void, Errno> {
+        real::mmap(fd, request)
     }
 
     /// The last descriptor of this file is about to be closed; it is still open here.
@@ -106,15 +92,7 @@ impl File for InheritedFile {
     fn ioctl(&self, _: RawFd, _: c_ulong, _: *mut c_void) -> Result<c_int, Errno> {
         Err(libc::EIO)
     }
-    fn mmap(
-        &self,
-        _: RawFd,
-        _: *mut c_void,
-        _: usize,
-        _: c_int,
-        _: c_int,
-        _: off_t,
-    ) -> Result<*mut c_void, Errno> {
+    fn mmap(&self, _: RawFd, _: MapRequest) -> Result<*mut c_void, Errno> {
         Err(libc::EIO)
     }
 }
@@ -134,8 +112,8 @@ fn live(fd: RawFd) -> Option<&'static TableEntry> {
     if entry.is_null() {
         return None;
     }
-    // SAFETY: a slot holds null, the static INHERITED, or a leaked box; none is ever freed, and
-    // none is written but through its own atomics and lock.
+    // SAFETY: a slot holds null, the static INHERITED, or a leaked box; none is ever freed, and none is written but
+    // through its own atomics and lock.
     let entry = unsafe { &*entry };
     (entry.live.load(Ordering::Acquire) && is_owner()).then_some(entry)
 }
@@ -151,14 +129,14 @@ fn take_ownership() {
     ONCE.call_once(|| {
         // SAFETY: getpid has no preconditions.
         OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-        // SAFETY: the handler is a plain function that lives as long as this library, which a
-        // preloaded library does as long as the process.
+        // SAFETY: the handler is a plain function that lives as long as this library, which a preloaded library does
+        // as long as the process.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     });
 }
 
-/// In the child of a fork: the parent's files become inherited ones. Stores only, so it is safe whatever
-/// lock another thread of the parent held; the parent's files stay allocated in the child.
+/// In the child of a fork: the parent's files become inherited ones. Stores only, so it is safe whatever lock another
+/// thread of the parent held; the parent's files stay allocated in the child.
 extern "C" fn forked() {
     // SAFETY: getpid has no preconditions.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
@@ -179,8 +157,8 @@ extern "C" fn forked() {
     }
 }
 
-/// How many forks lie between the process that first installed a file and this one. State that
-/// depends on a thread (the NIC's) is stale when this number has changed.
+/// How many forks lie between the process that first installed a file and this one. State that depends on a thread
+/// (the NIC's) is stale when this number has changed.
 pub fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
@@ -255,8 +233,8 @@ pub fn contains(fd: RawFd) -> bool {
     live(fd).is_some()
 }
 
-/// [`remove`] that keeps errno: for a number that is about to be closed, or that the kernel has
-/// just given out anew because it was closed past the shims.
+/// [`remove`] that keeps errno: for a number that is about to be closed, or that the kernel has just given out anew
+/// because it was closed past the shims.
 #[inline]
 pub fn release(fd: RawFd) {
     if contains(fd) {
@@ -327,8 +305,8 @@ mod tests {
         (fd, counting)
     }
 
-    /// Runs `child` in a process that shares this one's memory, or has its copy, and says how it
-    /// ended. Exit handlers belong to the parent.
+    /// Runs `child` in a process that shares this one's memory, or has its copy, and says how it ended. Exit handlers
+    /// belong to the parent.
     fn in_child(flags: c_int, child: fn(RawFd) -> c_int, fd: RawFd) -> c_int {
         extern "C" fn run(arg: *mut c_void) -> c_int {
             // SAFETY: the tuple lives in the parent's frame until the child has ended.

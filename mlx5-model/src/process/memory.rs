@@ -21,8 +21,8 @@ type VmCopy =
 pub fn copy_to_user(addr: u64, bytes: &[u8]) -> Result<(), Errno> {
     let local = bytes.as_ptr().cast_mut().cast();
     if !copy_by_kernel(libc::process_vm_writev, local, addr, bytes.len(), true)? {
-        // SAFETY: the range has just been found mapped and writable, and the program lent it to this
-        // command until it returns.
+        // SAFETY: the range has just been found mapped and writable, and the program lent it to this command until it
+        // returns.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
     }
     Ok(())
@@ -32,8 +32,8 @@ pub fn copy_to_user(addr: u64, bytes: &[u8]) -> Result<(), Errno> {
 pub fn copy_from_user(addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     let (local, len) = (bytes.as_mut_ptr(), bytes.len());
     if !copy_by_kernel(libc::process_vm_readv, local.cast(), addr, len, false)? {
-        // SAFETY: the range has just been found mapped and readable, and the program lent it to this
-        // command until it returns.
+        // SAFETY: the range has just been found mapped and readable, and the program lent it to this command until it
+        // returns.
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, local, len) };
     }
     Ok(())
@@ -55,7 +55,8 @@ fn copy_by_kernel(
         iov_base,
         iov_len: len,
     });
-    // SAFETY: both callers pass a live slice for the local side, writable for readv; the kernel checks the remote one.
+    // SAFETY: both callers pass a live slice for the local side, writable for readv; the kernel checks the remote
+    // one.
     let done = unsafe { copy(libc::getpid(), &local, 1, &remote, 1, 0) };
     if usize::try_from(done) == Ok(len) {
         return Ok(true);
@@ -68,8 +69,7 @@ fn copy_by_kernel(
 
 const PAGE: u64 = 4096;
 
-/// Makes every page of a range present (and private copies of it, if it is to be written), as
-/// pinning does.
+/// Makes every page of a range present (and private copies of it, if it is to be written), as pinning does.
 ///
 /// # Errors
 /// `EFAULT` if some of it is not mapped or lacks the permission, as pinning has it.

@@ -1,5 +1,5 @@
-//! The process that the model is preloaded into: its descriptors, the C library's own functions, memory, threads
-//! and capabilities.
+//! The process that the model is preloaded into: its descriptors, the C library's own functions, memory, threads and
+//! capabilities.
 //!
 //! Imports nothing of the model.
 
@@ -9,4 +9,4 @@ pub mod memory;
 pub mod real;
 pub mod thread;
 
-pub use real::Errno;
+pub use real::{Errno, MapRequest};

@@ -1,7 +1,7 @@
 //! The C library's own functions, past the model's symbols of the same names.
 //!
-//! Imports nothing. Invariant: a function is looked up once by `dlsym(RTLD_NEXT)` and its address kept in an
-//! atomic, so that a call works before any constructor ran, in any thread and in a signal handler.
+//! Imports nothing. Invariant: a function is looked up once by `dlsym(RTLD_NEXT)` and its address kept in an atomic,
+//! so that a call works before any constructor ran, in any thread and in a signal handler.
 
 #![allow(unsafe_code)]
 
@@ -51,9 +51,9 @@ pub mod raw {
                     super::set_errno(libc::ENOSYS);
                     return $fail;
                 }
-                // SAFETY: the address is that of the C function of this name, and the signature is
-                // the one of its header (variadic ones with their one optional argument, which
-                // the x86-64 and aarch64 System V conventions pass just so).
+                // SAFETY: the address is that of the C function of this name, and the signature is the one of its
+                // header (variadic ones with their one optional argument, which the x86-64 and aarch64 System V
+                // conventions pass just so).
                 let call = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $ret>(at) };
                 // SAFETY: the caller keeps the C function's contract.
                 unsafe { call($($arg),*) }
@@ -144,13 +144,11 @@ fn checked(result: c_int) -> Result<c_int, Errno> {
     if result < 0 { Err(errno()) } else { Ok(result) }
 }
 
-/// `read(2)`.
 pub fn read(fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: the slice is writable for its length.
     counted(unsafe { raw::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
 }
 
-/// `write(2)`.
 pub fn write(fd: RawFd, buf: &[u8]) -> Result<usize, Errno> {
     // SAFETY: the slice is readable for its length.
     counted(unsafe { raw::write(fd, buf.as_ptr().cast(), buf.len()) })
@@ -162,29 +160,49 @@ pub fn open(path: &CStr, flags: c_int, mode: mode_t) -> Result<RawFd, Errno> {
     checked(unsafe { raw::open(path.as_ptr(), flags, mode) })
 }
 
-/// `close(2)`.
 pub fn close(fd: RawFd) -> Result<(), Errno> {
     // SAFETY: closing a number is memory-safe; the caller knows whose descriptor it is.
     checked(unsafe { raw::close(fd) }).map(drop)
 }
 
-/// `ioctl(2)`.
 pub fn ioctl(fd: RawFd, request: c_ulong, arg: *mut c_void) -> Result<c_int, Errno> {
     // SAFETY: the model forwards a program's own call unchanged: the program answers for `arg`.
     checked(unsafe { raw::ioctl(fd, request, arg) })
 }
 
-/// `mmap(2)`. With `MAP_FIXED` it replaces what lies at `addr`, as the caller asked.
-pub fn mmap(
-    addr: *mut c_void,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: RawFd,
-    offset: off_t,
-) -> Result<*mut c_void, Errno> {
-    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it, the program that asked
-    // answers for the range.
+/// The arguments of `mmap(2)` beside the descriptor.
+#[derive(Clone, Copy)]
+pub struct MapRequest {
+    pub addr: *mut c_void,
+    pub len: usize,
+    pub prot: c_int,
+    pub flags: c_int,
+    pub offset: off_t,
+}
+
+/// Maps the first `len` bytes of a file, shared, readable and writable.
+pub fn map_shared(fd: RawFd, len: usize) -> Result<*mut c_void, Errno> {
+    let request = MapRequest {
+        addr: std::ptr::null_mut(),
+        len,
+        prot: libc::PROT_READ | libc::PROT_WRITE,
+        flags: libc::MAP_SHARED,
+        offset: 0,
+    };
+    mmap(fd, request)
+}
+
+/// `mmap(2)`. With `MAP_FIXED` it replaces what lies at the address, as the caller asked.
+pub fn mmap(fd: RawFd, request: MapRequest) -> Result<*mut c_void, Errno> {
+    let MapRequest {
+        addr,
+        len,
+        prot,
+        flags,
+        offset,
+    } = request;
+    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it, the program that asked answers for the
+    // range.
     let at = unsafe { raw::mmap(addr, len, prot, flags, fd, offset) };
     if at == libc::MAP_FAILED {
         Err(errno())

@@ -8,8 +8,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
-/// Starts a detached thread that no signal is delivered to: the program's handlers run on the
-/// program's threads. Fails when the system has no further thread.
+/// Starts a detached thread that no signal is delivered to: the program's handlers run on the program's threads.
+/// Fails when the system has no further thread.
 pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
@@ -24,11 +24,11 @@ pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> 
     started.map(drop)
 }
 
-/// Pins the calling thread to a CPU, or lets it run on all. A thread inherits its creator's CPUs, and a
-/// NIC must not share the core that its program has pinned itself to.
+/// Pins the calling thread to a CPU, or lets it run on all. A thread inherits its creator's CPUs, and a NIC must not
+/// share the core that its program has pinned itself to.
 pub fn pin(cpu: Option<usize>) {
-    // SAFETY: a CPU set is plain bits, for which zero is a value; CPU_SET checks its bounds; the kernel
-    // copies the set.
+    // SAFETY: a CPU set is plain bits, for which zero is a value; CPU_SET checks its bounds; the kernel copies the
+    // set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         match cpu {
@@ -58,8 +58,8 @@ pub fn sleep(fds: &[RawFd], ns: u64) {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
     };
-    // SAFETY: the array has MAX_FDS entries, the kernel skips negative descriptors, and time and (absent)
-    // mask are read only.
+    // SAFETY: the array has MAX_FDS entries, the kernel skips negative descriptors, and time and (absent) mask are
+    // read only.
     unsafe {
         libc::ppoll(
             polls.as_mut_ptr(),

@@ -12,42 +12,34 @@ use super::fault::Fault;
 pub const MAX_DEVICES: usize = 32;
 /// The most ports of a device.
 pub const MAX_PORTS: usize = 2;
-/// Entries of a port's GID table: two of the link-local address, two of the IPv4 address, each as
-/// RoCE v1 and v2.
+/// Entries of a port's GID table: two of the link-local address, two of the IPv4 address, each as RoCE v1 and v2.
 pub const GIDS: usize = 4;
 
-/// The whole model.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// `mlx5_0`, `mlx5_1`, ...; empty when the library is inert.
     pub devices: Vec<DeviceSettings>,
     /// Whether the process's own Linux capabilities are required (`caps=process`), or all granted.
     pub enforce_caps: bool,
-    /// Whether each command is printed on standard error.
     pub debug: bool,
 }
 
-/// One device.
 #[derive(Debug, Clone)]
 pub struct DeviceSettings {
     /// `mlx5_<N>`, or `mlx5_bond_<N>`.
     pub name: String,
-    /// What it can do.
     pub caps: DeviceCaps,
     /// Which other functions and ports belong to it, in sysfs.
     pub topology: DeviceTopology,
     /// Port `N` is the entry `N - 1`.
     pub ports: Vec<PortSettings>,
-    /// The CPU the NIC's thread is pinned to.
     pub cpu: Option<usize>,
-    /// What goes wrong, and when.
     pub faults: Vec<Fault>,
 }
 
 /// Which other functions and ports belong to a device, in sysfs. Its frames do not depend on it.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceTopology {
-    /// The PCI function is a virtual one.
     pub is_vf: bool,
     /// Virtual functions that it has enabled.
     pub vfs: u32,
@@ -55,7 +47,6 @@ pub struct DeviceTopology {
     pub lag: bool,
 }
 
-/// One port.
 #[derive(Debug, Clone)]
 pub struct PortSettings {
     /// Where its frames come from and go to.
@@ -64,70 +55,44 @@ pub struct PortSettings {
     pub wire_text: String,
     /// Link rate in Gbit/s, as sysfs and the verbs report it.
     pub rate_gbps: u32,
-    /// The netdev's address.
     pub mac: [u8; 6],
     /// The real interface under the port, if there is one.
     pub netdev: Option<String>,
     /// The port's netdev in sysfs: the real one's name, or a virtual one's.
     pub ifname: String,
-    /// The netdev's MTU.
     pub mtu: u32,
-    /// Whether the link is up at the start.
     pub link_up: bool,
     /// A wire that plays by itself begins when this file exists.
     pub gate: Option<PathBuf>,
     /// A virtual netdev's port name on an e-switch in switchdev mode.
     pub eswitch_port: Option<String>,
-    /// The bond that a virtual netdev belongs to.
     pub bond: Option<String>,
 }
 
-/// What a device can do; it refuses what is beyond. The defaults are a ConnectX-5's.
+/// What a device can do; it refuses what is beyond. `keys` describes each. The defaults are a ConnectX-5's.
 #[derive(Debug, Clone)]
 pub struct DeviceCaps {
-    /// `IBV_WQ_FLAGS_SCATTER_FCS` and its QP twin.
     pub scatter_fcs: bool,
-    /// `IBV_WQ_FLAGS_CVLAN_STRIPPING` and its QP twin.
     pub cvlan_stripping: bool,
-    /// `IBV_WQ_FLAGS_DELAY_DROP`.
     pub delay_drop: bool,
-    /// How long delay drop holds a frame, in microseconds.
     pub delay_drop_timeout_us: u32,
-    /// `IBV_WQ_FLAGS_PCI_WRITE_END_PADDING`.
     pub end_padding: bool,
-    /// `IBV_FLOW_ATTR_SNIFFER`.
     pub sniffer: bool,
-    /// RSS on inner headers and tunnel specs in rules.
     pub tunnel_offloads: bool,
-    /// Rules match MPLS labels (`ft_field_support` of the first label).
     pub mpls: bool,
-    /// Rules match the SPI of ESP.
     pub esp: bool,
-    /// Base-2 logarithm of the largest RWQ indirection table.
     pub max_ind_table_log: u32,
-    /// WQs at most.
     pub max_wq: u32,
-    /// WRs in a receive queue at most.
     pub max_recv_wr: u32,
-    /// CQEs in a CQ at most.
     pub max_cqe: u32,
-    /// CQs can moderate their events.
     pub cq_moderation: bool,
-    /// The NIC clock's rate.
     pub clock_khz: u64,
-    /// How much faster it runs, in parts per million.
     pub clock_drift_ppm: i32,
-    /// Valid bits of a completion's timestamp; 0: no timestamps.
     pub timestamp_mask: u64,
-    /// Whether CQs can have timestamps in UTC.
     pub realtime_clock: bool,
-    /// SRQs at most.
     pub max_srq: u32,
-    /// WRs in an SRQ at most.
     pub max_srq_wr: u32,
-    /// SGEs of an SRQ's WR at most.
     pub max_srq_sge: u32,
-    /// NUMA node of the device, -1: none.
     pub numa_node: i32,
 }
 
@@ -161,8 +126,8 @@ impl Default for DeviceCaps {
 }
 
 impl DeviceSettings {
-    /// The node GUID of device `index`, host-endian. As mlx5's firmware makes it from the first port's MAC; the
-    /// index distinguishes two devices over one interface.
+    /// The node GUID of device `index`, host-endian. As mlx5's firmware makes it from the first port's MAC; the index
+    /// distinguishes two devices over one interface.
     pub fn node_guid(&self, index: usize) -> u64 {
         let [a, b, c, d, e, f] = self.ports.first().map_or([0; 6], |port| port.mac);
         u64::from_be_bytes([a, b, c, 3, index as u8, d, e, f])

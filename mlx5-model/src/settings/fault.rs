@@ -14,54 +14,43 @@ const MAX_NS: u64 = 1_000_000_000;
 /// Some eleven days: sums with host time stay far from the ends of 64 bits.
 const MAX_JUMP_NS: i64 = 1_000_000_000_000_000;
 
-/// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// A WQ goes into error.
     WqFatal {
         /// Its number in the order of creation, from 0.
         queue: u32,
     },
     /// A WQ's keys become invalid: its next frame completes with a local protection error.
     BadLkey {
-        /// As above.
         queue: u32,
     },
     /// A WQ's next frame was damaged on the wire: its FCS is wrong.
     BadFcs {
-        /// As above.
         queue: u32,
     },
-    /// The CQ of a WQ overruns.
     CqOverrun {
-        /// As above.
         queue: u32,
     },
-    /// The link goes down.
     PortDown {
         /// When it comes up again.
         end: End,
     },
-    /// The device dies.
     DeviceFatal {
         /// When its driver has restarted it.
         end: End,
     },
     /// Each frame takes longer to get to memory.
     SlowPci {
-        /// How much longer.
         ns: u64,
         /// How long; `None`: for good.
         for_ns: Option<u64>,
     },
     /// The NIC's clock steps.
     ClockJump {
-        /// How far.
         ns: i64,
     },
     /// The clock info reads as in the middle of an update.
     ClockBusy {
-        /// How long.
         for_ns: u64,
     },
 }
@@ -87,7 +76,6 @@ pub enum Trigger {
     File(&'static Path),
 }
 
-/// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     pub effect: Effect,

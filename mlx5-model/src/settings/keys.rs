@@ -1,7 +1,7 @@
 //! The one table of keys: values, default, meaning, and the setting that each key stores.
 //!
-//! Imports `draft` and `value`. Invariant: a key that is not here does not exist, and the README repeats each row
-//! (a test compares).
+//! Imports `draft` and `value`. Invariant: a key that is not here does not exist, and the README repeats each row (a
+//! test compares).
 
 use super::device::Settings;
 use super::draft::{DeviceDraft, PortDraft};
@@ -22,7 +22,6 @@ pub enum KeyScope {
 pub struct Key {
     /// As it is written after the prefix.
     pub name: &'static str,
-    /// Its valid values.
     pub takes: &'static str,
     pub default: &'static str,
     pub meaning: &'static str,
@@ -53,71 +52,51 @@ keys! {
             "all" => false,
             _ => return Err(format!("\"{value}\" is not a source of capabilities")),
         };
-    Model debug: "true, false"; default "false";
-        "print each command on standard error";
+    Model debug: "true, false"; default "false"; "print each command on standard error";
         |model, value| model.debug = boolean(value)?;
-    Device ports: "1 to 2"; default "1";
-        "number of ports";
+    Device ports: "1 to 2"; default "1"; "number of ports";
         |device, value| device.ports = within(value, 1, 2)?;
-    Device cpu: "a CPU number"; default "not pinned";
-        "CPU that the NIC's thread is pinned to";
+    Device cpu: "a CPU number"; default "not pinned"; "CPU that the NIC's thread is pinned to";
         |device, value| device.cpu = Some(number(value)?);
-    Device numa_node: "a node number, -1"; default "-1";
-        "the device's NUMA node in sysfs";
+    Device numa_node: "a node number, -1"; default "-1"; "the device's NUMA node in sysfs";
         |device, value| device.caps.numa_node = within(value, -1, 1023)?;
-    Device vf: "true, false"; default "false";
-        "the device is a virtual function in sysfs";
+    Device vf: "true, false"; default "false"; "the device is a virtual function in sysfs";
         |device, value| device.topology.is_vf = boolean(value)?;
-    Device vfs: "0 to 127"; default "0";
-        "number of virtual functions that the device has enabled in sysfs";
+    Device vfs: "0 to 127"; default "0"; "number of virtual functions that the device has enabled in sysfs";
         |device, value| device.topology.vfs = within(value, 0, 127)?;
     Device lag: "true, false"; default "false";
         "the device bonds several physical ports (RoCE LAG) and is named mlx5_bond_<N>; keys still name it mlx5_<N>";
         |device, value| device.topology.lag = boolean(value)?;
-    Device scatter_fcs: "true, false"; default "true";
-        "the device can deliver the FCS";
+    Device scatter_fcs: "true, false"; default "true"; "the device can deliver the FCS";
         |device, value| device.caps.scatter_fcs = boolean(value)?;
-    Device cvlan_stripping: "true, false"; default "true";
-        "the device can strip the C-VLAN tag";
+    Device cvlan_stripping: "true, false"; default "true"; "the device can strip the C-VLAN tag";
         |device, value| device.caps.cvlan_stripping = boolean(value)?;
-    Device delay_drop: "true, false"; default "true";
-        "the device can hold the wire while a WQ is empty";
+    Device delay_drop: "true, false"; default "true"; "the device can hold the wire while a WQ is empty";
         |device, value| device.caps.delay_drop = boolean(value)?;
     Device delay_drop_timeout: "100 to 100000"; default "100000";
         "how long the wire is held, in microseconds, rounded up to a multiple of 100";
         |device, value| device.caps.delay_drop_timeout_us = within::<u32>(value, 100, 100_000)?.next_multiple_of(100);
-    Device end_padding: "true, false"; default "true";
-        "the device can pad PCI writes to cache lines";
+    Device end_padding: "true, false"; default "true"; "the device can pad PCI writes to cache lines";
         |device, value| device.caps.end_padding = boolean(value)?;
-    Device sniffer: "true, false"; default "true";
-        "the device accepts sniffer rules";
+    Device sniffer: "true, false"; default "true"; "the device accepts sniffer rules";
         |device, value| device.caps.sniffer = boolean(value)?;
-    Device tunnel_offloads: "true, false"; default "true";
-        "the device can hash and match inner headers";
+    Device tunnel_offloads: "true, false"; default "true"; "the device can hash and match inner headers";
         |device, value| device.caps.tunnel_offloads = boolean(value)?;
-    Device mpls: "true, false"; default "true";
-        "rules can match MPLS labels";
+    Device mpls: "true, false"; default "true"; "rules can match MPLS labels";
         |device, value| device.caps.mpls = boolean(value)?;
-    Device esp: "true, false"; default "true";
-        "rules can match the SPI of ESP";
+    Device esp: "true, false"; default "true"; "rules can match the SPI of ESP";
         |device, value| device.caps.esp = boolean(value)?;
-    Device max_ind_table_log: "0 to 13"; default "11";
-        "base-2 logarithm of the largest RWQ indirection table";
+    Device max_ind_table_log: "0 to 13"; default "11"; "base-2 logarithm of the largest RWQ indirection table";
         |device, value| device.caps.max_ind_table_log = within(value, 0, 13)?;
-    Device max_wq: "1 to 16777216"; default "131072";
-        "maximum number of WQs";
+    Device max_wq: "1 to 16777216"; default "131072"; "maximum number of WQs";
         |device, value| device.caps.max_wq = within(value, 1, 1 << 24)?;
-    Device max_recv_wr: "1 to 32768"; default "32768";
-        "maximum number of WRs in a receive queue";
+    Device max_recv_wr: "1 to 32768"; default "32768"; "maximum number of WRs in a receive queue";
         |device, value| device.caps.max_recv_wr = within(value, 1, 32768)?;
-    Device max_cqe: "1 to 4194303"; default "4194303";
-        "maximum number of CQEs in a CQ";
+    Device max_cqe: "1 to 4194303"; default "4194303"; "maximum number of CQEs in a CQ";
         |device, value| device.caps.max_cqe = within(value, 1, 4_194_303)?;
-    Device cq_moderation: "true, false"; default "true";
-        "CQs can moderate their events";
+    Device cq_moderation: "true, false"; default "true"; "CQs can moderate their events";
         |device, value| device.caps.cq_moderation = boolean(value)?;
-    Device clock_khz: "1000 to 4000000"; default "1000000";
-        "nominal rate of the NIC's clock in kHz";
+    Device clock_khz: "1000 to 4000000"; default "1000000"; "nominal rate of the NIC's clock in kHz";
         |device, value| device.caps.clock_khz = within(value, 1000, 4_000_000)?;
     Device clock_drift: "-10000 to 10000"; default "0";
         "how much faster than its nominal rate the NIC's clock runs, in parts per million";
@@ -125,17 +104,13 @@ keys! {
     Device timestamp_mask: "64 bits, 0x for hexadecimal"; default "0xffffffffffffffff";
         "valid bits of a completion's timestamp; 0: the device has no timestamps";
         |device, value| device.caps.timestamp_mask = mask(value)?;
-    Device realtime_clock: "true, false"; default "false";
-        "the device can stamp completions in UTC";
+    Device realtime_clock: "true, false"; default "false"; "the device can stamp completions in UTC";
         |device, value| device.caps.realtime_clock = boolean(value)?;
-    Device max_srq: "0 to 16777216"; default "65536";
-        "maximum number of SRQs";
+    Device max_srq: "0 to 16777216"; default "65536"; "maximum number of SRQs";
         |device, value| device.caps.max_srq = within(value, 0, 1 << 24)?;
-    Device max_srq_wr: "1 to 32767"; default "32767";
-        "maximum number of WRs in an SRQ";
+    Device max_srq_wr: "1 to 32767"; default "32767"; "maximum number of WRs in an SRQ";
         |device, value| device.caps.max_srq_wr = within(value, 1, 32767)?;
-    Device max_srq_sge: "1 to 31"; default "31";
-        "maximum number of SGEs in an SRQ's WR";
+    Device max_srq_sge: "1 to 31"; default "31"; "maximum number of SGEs in an SRQ's WR";
         |device, value| device.caps.max_srq_sge = within(value, 1, 31)?;
     Device fault: "KIND[:k=v,...]@frames=N, @ms=N or @file=PATH; several separated by ;"; default "none";
         "what goes wrong on the device, and when: see Faults";
@@ -143,8 +118,7 @@ keys! {
     Port wire: "a wire"; default "from MLX5_MODEL_WIRES";
         "where the port's frames come from and go to; required for a second port";
         |port, value| port.wire = Some(value.to_owned());
-    Port rate: "1, 10, 25, 40, 50, 100, 200"; default "100";
-        "reported link rate in Gbit/s";
+    Port rate: "1, 10, 25, 40, 50, 100, 200"; default "100"; "reported link rate in Gbit/s";
         |port, value| port.rate_gbps = match number(value)? {
             rate @ (1 | 10 | 25 | 40 | 50 | 100 | 200) => Some(rate),
             rate => return Err(format!("{rate} is not a link rate")),
@@ -155,17 +129,14 @@ keys! {
     Port netdev: "an interface name"; default "the wire's interface, or mlx5_<N>p<port>";
         "the port's netdev in sysfs; virtual if no interface has that name";
         |port, value| port.netdev = Some(interface_name(value)?);
-    Port mtu: "68 to 65536"; default "the interface's, or 1500";
-        "MTU of the port's netdev";
+    Port mtu: "68 to 65536"; default "the interface's, or 1500"; "MTU of the port's netdev";
         |port, value| port.mtu = Some(within(value, 68, 65536)?);
     Port eswitch_port: "a port name such as p0 or pf0vf3"; default "none";
         "port name of a virtual netdev on an e-switch in switchdev mode, in sysfs: an uplink or a representor";
         |port, value| port.eswitch_port = Some(interface_name(value)?);
-    Port bond: "an interface name"; default "none";
-        "the bond that a virtual netdev belongs to, in sysfs";
+    Port bond: "an interface name"; default "none"; "the bond that a virtual netdev belongs to, in sysfs";
         |port, value| port.bond = Some(interface_name(value)?);
-    Port link_up: "true, false"; default "true";
-        "whether the link is up at the start";
+    Port link_up: "true, false"; default "true"; "whether the link is up at the start";
         |port, value| port.link_up = Some(boolean(value)?);
     Port gate: "a file's path"; default "none";
         "a wire that plays by itself begins when this file exists";

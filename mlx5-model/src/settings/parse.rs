@@ -160,35 +160,36 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// Parses the value and stores it wherever the prefix says.
+    /// Parses the value and stores it in everything that the prefix selects.
     fn apply(&self, settings: &mut Settings, drafts: &mut [DeviceDraft]) -> Stored {
         let describe =
             |error: String| format!("{}: {error}; valid values: {}", self.line, self.key.takes);
-        if let KeyScope::Model(store) = self.key.scope {
-            return store(settings, self.value).map_err(describe);
-        }
-        for (index, draft) in drafts.iter_mut().enumerate() {
-            if let Prefix::Device(device) | Prefix::Port(device, _) = self.prefix
-                && device != index
-            {
-                continue;
-            }
-            match self.key.scope {
-                KeyScope::Model(_) => {}
-                KeyScope::Device(store) => store(draft, self.value).map_err(describe)?,
-                KeyScope::Port(store) => {
-                    let ports = draft.port.len();
-                    let range = match self.prefix {
-                        Prefix::Port(_, port) if port > ports => {
+        let (devices, port) = match self.prefix {
+            Prefix::All => (0..drafts.len(), None),
+            Prefix::Device(device) => (device..device + 1, None),
+            Prefix::Port(device, port) => (device..device + 1, Some(port)),
+        };
+        match self.key.scope {
+            KeyScope::Model(store) => store(settings, self.value).map_err(describe)?,
+            KeyScope::Device(store) => drafts[devices]
+                .iter_mut()
+                .try_for_each(|draft| store(draft, self.value))
+                .map_err(describe)?,
+            KeyScope::Port(store) => {
+                for index in devices {
+                    let ports = &mut drafts[index].port;
+                    let range = match port {
+                        Some(port) if port > ports.len() => {
                             return Err(format!(
-                                "{}: mlx5_{index} has {ports} port(s); set mlx5_{index}.ports to have more",
-                                self.line
+                                "{}: mlx5_{index} has {} port(s); set mlx5_{index}.ports to have more",
+                                self.line,
+                                ports.len()
                             ));
                         }
-                        Prefix::Port(_, port) => port - 1..port,
-                        _ => 0..ports,
+                        Some(port) => port - 1..port,
+                        None => 0..ports.len(),
                     };
-                    for port in &mut draft.port[range] {
+                    for port in &mut ports[range] {
                         store(port, self.value).map_err(describe)?;
                     }
                 }

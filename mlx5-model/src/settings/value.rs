@@ -21,7 +21,6 @@ pub fn within<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
     Ok(number)
 }
 
-/// A boolean.
 pub fn boolean(value: &str) -> Result<bool, String> {
     match value {
         "true" | "yes" | "on" | "1" => Ok(true),

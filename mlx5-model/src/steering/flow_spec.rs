@@ -41,7 +41,6 @@ pub const MAX_SPECS: u8 = 10;
 pub struct ParsedSpecs {
     /// What it matches.
     pub rule: Match,
-    /// The flow tag.
     pub tag: Option<u32>,
     /// The handle of the flow counters.
     pub counters: Option<u32>,
@@ -151,8 +150,8 @@ impl<const N: usize> Filter<N> {
     }
 }
 
-/// Parses `count` specs that fill `bytes`. Fails as the kernel does: with `EINVAL` for what is malformed or contradicts
-/// itself, with `EOPNOTSUPP` for what the device cannot match.
+/// Parses `count` specs that fill `bytes`. Fails as the kernel does: with `EINVAL` for what is malformed or
+/// contradicts itself, with `EOPNOTSUPP` for what the device cannot match.
 pub fn parse(mut bytes: &[u8], count: u8, caps: MatchCaps) -> Result<ParsedSpecs, Errno> {
     let mut parsed = ParsedSpecs::default();
     let mut layers = [LayerSpecs::default(), LayerSpecs::default()];
@@ -351,7 +350,7 @@ fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
         return Err(libc::EINVAL);
     }
     filter.field(0, 4)?;
-    rule.push_tunnel(Field::Vni, (value, mask));
+    rule.tunnel.push(Field::Vni, (value, mask));
     Ok(())
 }
 
@@ -363,13 +362,13 @@ fn gre(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     }
     let protocol = (u64::from(PROTOCOL_GRE), 0xff);
     rule.outer.push(Field::IpProtocol, protocol);
-    rule.push_tunnel(Field::GreProtocol, filter.field(2, 2)?);
-    rule.push_tunnel(Field::GreKey, filter.field(4, 4)?);
+    rule.tunnel.push(Field::GreProtocol, filter.field(2, 2)?);
+    rule.tunnel.push(Field::GreKey, filter.field(4, 4)?);
     Ok(())
 }
 
-/// `ib_uverbs_flow_spec_esp_filter`: SPI, sequence number. As in the driver, it implies no protocol: without a mask it
-/// matches everything.
+/// `ib_uverbs_flow_spec_esp_filter`: SPI, sequence number. As in the driver, it implies no protocol: without a mask
+/// it matches everything.
 fn esp(body: &[u8], layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno> {
     let filter = Filter::<8>::read(body)?;
     filter.unsupported_from(4)?;

@@ -229,7 +229,7 @@ impl CriteriaSection {
             (Field::GreKey, misc::GRE_KEY),
             (Field::Vni, misc::VXLAN_VNI),
         ] {
-            rule.push_tunnel(field, self.take(place));
+            rule.tunnel.push(field, self.take(place));
         }
         for (to, place) in [
             (&mut rule.outer, misc::OUTER_FLOW_LABEL),

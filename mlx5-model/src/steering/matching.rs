@@ -97,7 +97,10 @@ pub struct LayerMatch {
 impl LayerMatch {
     /// Adds a comparison, unless its mask is zero.
     pub fn push(&mut self, field: Field, (value, mask): (u64, u64)) {
-        push(&mut self.compares, field, (value, mask));
+        if mask != 0 {
+            let value = value & mask;
+            self.compares.push(Compare { field, value, mask });
+        }
     }
 
     /// Adds a comparison of `len` bytes, which are the highest of eight.
@@ -232,21 +235,13 @@ fn eight(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
-/// Adds a comparison, unless its mask is zero.
-fn push(compares: &mut Vec<Compare>, field: Field, (value, mask): (u64, u64)) {
-    if mask != 0 {
-        let value = value & mask;
-        compares.push(Compare { field, value, mask });
-    }
-}
-
 /// What a rule matches (PRM "Flow table entry", match value and criteria).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Match {
     /// In the outer headers.
     pub outer: LayerMatch,
     /// In the tunnel header.
-    tunnel: Vec<Compare>,
+    pub tunnel: LayerMatch,
     /// In the headers inside the tunnel.
     pub inner: LayerMatch,
 }
@@ -263,17 +258,11 @@ impl Match {
         }
     }
 
-    /// Adds a comparison in the tunnel header.
-    pub fn push_tunnel(&mut self, field: Field, value_and_mask: (u64, u64)) {
-        push(&mut self.tunnel, field, value_and_mask);
-    }
-
     /// Sorts the comparisons, so that equal rules are equal.
     pub fn normalize(&mut self) {
         self.outer.normalize();
         self.inner.normalize();
-        self.tunnel.sort_unstable();
-        self.tunnel.dedup();
+        self.tunnel.normalize();
     }
 
     /// The kinds, if nothing else is matched.
@@ -289,17 +278,11 @@ impl Match {
 
     /// Whether the two compare the same bits, as in one flow group.
     pub fn same_criteria(&self, other: &Self) -> bool {
-        let tunnel = |rule: &Self| {
-            rule.tunnel
-                .iter()
-                .map(|compare| (compare.field, compare.mask))
-                .collect::<Vec<_>>()
-        };
         self.outer.kinds == other.outer.kinds
             && self.inner.kinds == other.inner.kinds
             && self.outer.masks().eq(other.outer.masks())
             && self.inner.masks().eq(other.inner.masks())
-            && tunnel(self) == tunnel(other)
+            && self.tunnel.masks().eq(other.tunnel.masks())
     }
 
     /// Whether a frame matches.
@@ -313,7 +296,7 @@ impl Match {
         let Some(inner) = InnerFrame::of(frame) else {
             return false;
         };
-        let tunnel = self.tunnel.iter().all(|compare| {
+        let tunnel = self.tunnel.compares.iter().all(|compare| {
             tunnel_number(compare.field, inner.tunnel)
                 .is_some_and(|number| number & compare.mask == compare.value)
         });

@@ -1,8 +1,8 @@
 //! Steering: which queues a frame goes to.
 //!
-//! Imports `frame`, `handles` and the crate `wqcap-rss`. Rules come from the flow specs of verbs (`flow_spec`) or from mlx5dv's match
-//! criteria (`match_param`) and become a match (`matching`, with `tunnel` for inner headers) in a table (`table`) of a
-//! port (`rules`); a `tir` selects the queue by RSS.
+//! Imports `frame`, `handles` and the crate `wqcap-rss`. Rules come from the flow specs of verbs (`flow_spec`) or
+//! from mlx5dv's match criteria (`match_param`) and become a match (`matching`, with `tunnel` for inner headers) in a
+//! table (`table`) of a port (`rules`); a `tir` selects the queue by RSS.
 
 pub mod flow_spec;
 pub mod match_param;

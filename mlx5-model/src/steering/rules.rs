@@ -23,7 +23,6 @@ use super::tir::{RssResult, Tir};
 pub enum Verdict {
     /// It goes to the targets.
     Deliver,
-    /// A rule drops it.
     Drop,
     /// A rule passes it to the host's stack.
     Host,
@@ -36,7 +35,6 @@ pub enum Verdict {
 pub enum FastMatch {
     /// The frame goes to one queue.
     One(Target),
-    /// No rule matches.
     Miss,
     /// Only [`Steering::resolve`] can decide.
     #[default]
@@ -66,7 +64,6 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// A port without rules.
     pub fn new(mac: [u8; 6]) -> Self {
         Self {
             sniffers: Vec::new(),
@@ -77,7 +74,6 @@ impl Steering {
         }
     }
 
-    /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.sniffers.is_empty() && self.tables.is_empty()
     }
@@ -88,13 +84,11 @@ impl Steering {
         !self.sniffers.is_empty()
     }
 
-    /// Adds a sniffer rule.
     pub fn add_sniffer(&mut self, to: Destination) {
         add_use(&mut self.sniffers, to);
         self.rebuild_fast_path();
     }
 
-    /// Removes a sniffer rule.
     pub fn remove_sniffer(&mut self, to: Destination) {
         remove_use(&mut self.sniffers, to);
         self.rebuild_fast_path();
@@ -112,7 +106,6 @@ impl Steering {
         added
     }
 
-    /// Removes a rule.
     pub fn remove(&mut self, id: TableId, rule: &Match, action: Action) {
         for table in self.tables.iter_mut().filter(|table| table.id == id) {
             table.remove(rule, action);

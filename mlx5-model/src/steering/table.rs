@@ -55,9 +55,7 @@ pub enum Fate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Action {
     pub fate: Fate,
-    /// The explicit flow tag.
     pub tag: Option<u32>,
-    /// The flow counters.
     pub counters: Option<Index>,
 }
 
@@ -136,7 +134,6 @@ impl FlowTable {
         Ok(())
     }
 
-    /// Removes a rule.
     pub fn remove(&mut self, rule: &Match, action: Action) {
         for entry in self.entries.iter_mut().filter(|entry| entry.rule == *rule) {
             match action.fate {

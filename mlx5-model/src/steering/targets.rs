@@ -36,7 +36,6 @@ impl Default for Targets {
 }
 
 impl Targets {
-    /// The queues.
     #[inline]
     pub fn as_slice(&self) -> &[Target] {
         &self.queues[..self.len]
@@ -59,13 +58,11 @@ impl Targets {
         self.push(target);
     }
 
-    /// Removes everything.
     pub fn clear(&mut self) {
         self.len = 0;
         self.counters_len = 0;
     }
 
-    /// Adds flow counters.
     pub fn count_in(&mut self, counters: Index) {
         if let Some(slot) = self.counters.get_mut(self.counters_len) {
             *slot = counters;
@@ -73,7 +70,6 @@ impl Targets {
         }
     }
 
-    /// Adds a queue.
     pub fn push(&mut self, target: Target) {
         if let Some(slot) = self.queues.get_mut(self.len) {
             *slot = target;

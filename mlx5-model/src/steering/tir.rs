@@ -34,7 +34,6 @@ pub struct Tir {
 /// The queue that RSS selects for a frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RssResult {
-    /// The receive queue.
     pub rq: Index,
     /// The hash; 0 if there is none.
     pub hash: u32,

@@ -26,8 +26,8 @@ const LINK_FILES: [(&str, &str, &str); 4] = [
     ("operstate", "up\n", "down\n"),
 ];
 
-/// Whether a file of this name may have a value that changes. Cheap, and wrong only in being too
-/// generous: it decides whether an open is examined further.
+/// Whether a file of this name may have a value that changes. Cheap, and wrong only in being too generous: it decides
+/// whether an open is examined further.
 pub fn may_be_live(name: &str) -> bool {
     LINK_FILES.iter().any(|(file, ..)| *file == name)
         || FILES.iter().any(|(_, file, _)| *file == name)

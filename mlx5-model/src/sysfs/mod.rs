@@ -4,8 +4,8 @@
 //! [`live`] renders the values that change, [`presence`] hides a device while its driver restarts, and [`address`]
 //! has the devices' PCI addresses and virtual interfaces.
 //!
-//! Invariants: the tree is written once, by the first process that needs it, before any program can see it;
-//! whatever can change afterwards is rendered when its file is opened, from memory that all processes share.
+//! Invariants: the tree is written once, by the first process that needs it, before any program can see it; whatever
+//! can change afterwards is rendered when its file is opened, from memory that all processes share.
 
 pub mod address;
 pub mod live;

@@ -1,7 +1,7 @@
 //! Hides a device while its driver restarts: its links in the tree are moved aside, and back.
 //!
-//! Imports nothing of the model. Invariant: a device whose links cannot be moved (in a sandbox) is shown as if it were
-//! there; opening it fails all the same.
+//! Imports nothing of the model. Invariant: a device whose links cannot be moved (in a sandbox) is shown as if it
+//! were there; opening it fails all the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};

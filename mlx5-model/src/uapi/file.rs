@@ -2,7 +2,7 @@
 //!
 //! Imports `device`. The commands work on it; `super` dispatches to them.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use crate::device::event::EventChannel;
 use crate::device::nic::Device;
 use crate::device::state::{Context, DeviceState};
 use crate::handles::ContextId;
-use crate::process::{Errno, capabilities, real};
+use crate::process::{Errno, MapRequest, capabilities, real};
 use crate::settings::{self, DeviceCaps, DeviceSettings};
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
@@ -76,8 +76,8 @@ impl UverbsFile {
     }
 
     /// Fails with `EIO` if a command may not run. On a dead device objects can only be destroyed (mlx5
-    /// `mlx5_internal_err_ret_value`). A program that had the device open when its driver restarted has lost it and its
-    /// objects for good: the kernel answers only the close of the file (`ib_uverbs_write`, `ib_uverbs_ioctl` of a
+    /// `mlx5_internal_err_ret_value`). A program that had the device open when its driver restarted has lost it and
+    /// its objects for good: the kernel answers only the close of the file (`ib_uverbs_write`, `ib_uverbs_ioctl` of a
     /// disassociated file).
     pub fn check_alive(&self, destroys: bool) -> Result<(), Errno> {
         let state = self.lock();
@@ -115,30 +115,27 @@ impl UverbsFile {
     }
 
     /// Maps a page: a doorbell register, the clock's counter, or its info page.
-    pub fn map(
-        &self,
-        addr: *mut c_void,
-        len: usize,
-        prot: c_int,
-        flags: c_int,
-        offset: libc::off_t,
-    ) -> Result<*mut c_void, Errno> {
-        if len != PAGE || !self.has_context() {
+    pub fn map(&self, request: MapRequest) -> Result<*mut c_void, Errno> {
+        if request.len != PAGE || !self.has_context() {
             return Err(libc::EINVAL);
         }
         self.check_alive(true)?;
         // The driver finds command and index in the page offset.
-        match ((offset as u64 / PAGE as u64) >> 8) as u32 & 0xff {
+        match ((request.offset as u64 / PAGE as u64) >> 8) as u32 & 0xff {
             abi::MLX5_IB_MMAP_REGULAR_PAGE
             | abi::MLX5_IB_MMAP_WC_PAGE
             | abi::MLX5_IB_MMAP_NC_PAGE => {
-                // Doorbell registers. The device reads doorbell records instead, so writes to these
-                // may go nowhere.
-                let anonymous = libc::MAP_SHARED | libc::MAP_ANONYMOUS | flags & libc::MAP_FIXED;
-                real::mmap(addr, len, prot, anonymous, -1, 0)
+                // Doorbell registers. The device reads doorbell records instead, so writes to these may go nowhere.
+                let fixed = request.flags & libc::MAP_FIXED;
+                let anonymous = MapRequest {
+                    flags: libc::MAP_SHARED | libc::MAP_ANONYMOUS | fixed,
+                    offset: 0,
+                    ..request
+                };
+                real::mmap(-1, anonymous)
             }
-            abi::MLX5_IB_MMAP_CORE_CLOCK => self.lock().clock.counter().map(addr, prot, flags),
-            abi::MLX5_IB_MMAP_CLOCK_INFO => self.lock().clock.info().map(addr, prot, flags),
+            abi::MLX5_IB_MMAP_CORE_CLOCK => self.lock().clock.counter().map(request),
+            abi::MLX5_IB_MMAP_CLOCK_INFO => self.lock().clock.info().map(request),
             _ => Err(libc::EINVAL),
         }
     }

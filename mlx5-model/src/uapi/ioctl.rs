@@ -1,7 +1,7 @@
 //! `ioctl(2)` on a device (`RDMA_VERBS_IOCTL`): the methods that have no command by write().
 //!
-//! Invariants: a request is checked as the kernel checks it (`ib_uverbs_cmd_verbs`) before anything happens; every other
-//! method answers `EPROTONOSUPPORT`, upon which libibverbs uses write().
+//! Invariants: a request is checked as the kernel checks it (`ib_uverbs_cmd_verbs`) before anything happens; every
+//! other method answers `EPROTONOSUPPORT`, upon which libibverbs uses write().
 
 use std::ffi::c_ulong;
 

@@ -1,11 +1,12 @@
-//! The kernel's interface: `/dev/infiniband/uverbs<N>` and its commands, decoded, checked and carried out on a device.
+//! The kernel's interface: `/dev/infiniband/uverbs<N>` and its commands, decoded, checked and carried out on a
+//! device.
 //!
 //! Imports `device` and what is below it. `write` and `ioctl` check the framing (`request`, `attrs`) and call the
 //! commands, which check what the kernel and the mlx5 driver check.
 //!
-//! Invariants: a command is checked as the kernel checks it before anything happens; structs are read whole,
-//! whatever their alignment, and zero-extended when a program knows a shorter one; a response never exceeds the room
-//! that the command offers.
+//! Invariants: a command is checked as the kernel checks it before anything happens; structs are read whole, whatever
+//! their alignment, and zero-extended when a program knows a shorter one; a response never exceeds the room that the
+//! command offers.
 
 mod attrs;
 mod commands;
@@ -20,8 +21,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::device::nic::{Device, SetPresence};
-use crate::process::Errno;
 use crate::process::descriptors::File;
+use crate::process::{Errno, MapRequest};
 
 use file::UverbsFile;
 
@@ -44,16 +45,8 @@ impl File for UverbsFile {
         ioctl::ioctl(self, request, arg as u64).map(|()| 0)
     }
 
-    fn mmap(
-        &self,
-        _fd: RawFd,
-        addr: *mut c_void,
-        len: usize,
-        prot: c_int,
-        flags: c_int,
-        offset: libc::off_t,
-    ) -> Result<*mut c_void, Errno> {
-        self.map(addr, len, prot, flags, offset)
+    fn mmap(&self, _fd: RawFd, request: MapRequest) -> Result<*mut c_void, Errno> {
+        self.map(request)
     }
 
     fn close(&self, _fd: RawFd) {

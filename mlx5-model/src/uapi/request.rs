@@ -49,8 +49,8 @@ impl Request<'_> {
         self.driver
     }
 
-    /// The driver's struct. Fails with `EINVAL` if it has less than `min` bytes, with `EOPNOTSUPP` if it is longer than
-    /// the known one and not zero there.
+    /// The driver's struct. Fails with `EINVAL` if it has less than `min` bytes, with `EOPNOTSUPP` if it is longer
+    /// than the known one and not zero there.
     pub fn driver<T: Plain>(&self, min: usize) -> Result<T, Errno> {
         if self.driver.len() < min {
             return Err(libc::EINVAL);

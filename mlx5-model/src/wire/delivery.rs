@@ -41,8 +41,8 @@ pub trait Receiver {
     type Parsed: Default;
 
     /// Parses a frame, which may be one still to come in this burst. The result must not depend on the frames before
-    /// it: a wire that knows its frames parses one ahead, so that parsing a frame and choosing its queue overlaps with
-    /// the delivery of the frame before.
+    /// it: a wire that knows its frames parses one ahead, so that parsing a frame and choosing its queue overlaps
+    /// with the delivery of the frame before.
     fn parse(&self, frame: &Frame<'_>) -> Self::Parsed;
 
     /// Takes the frame at the head of the wire, which was parsed in this burst.

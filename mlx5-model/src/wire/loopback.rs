@@ -1,7 +1,7 @@
 //! A wire plugged into itself: what is sent is received, in order.
 //!
-//! Invariants: at most [`MAX_FRAMES`] frames and [`MAX_BYTES`] bytes are under way, what does not fit is dropped whole
-//! and counted; once as full as it gets, it allocates nothing.
+//! Invariants: at most [`MAX_FRAMES`] frames and [`MAX_BYTES`] bytes are under way, what does not fit is dropped
+//! whole and counted; once as full as it gets, it allocates nothing.
 
 use super::delivery::{Delivery, Direction, Receiver};
 

@@ -1,8 +1,8 @@
 //! What a port of the NIC is plugged into.
 //!
 //! A wire is where frames come from and where they go to: a live interface, a capture file, a generator, another
-//! process, or the port's own end. The NIC asks it for the frames that are due and gives it those that the host sends;
-//! it never asks which kind of wire it is, apart from what [`WireSpec`] says.
+//! process, or the port's own end. The NIC asks it for the frames that are due and gives it those that the host
+//! sends; it never asks which kind of wire it is, apart from what [`WireSpec`] says.
 //!
 //! Imports nothing of the NIC, so that a wire can be tested, measured and replaced without a device.
 //!
@@ -134,8 +134,8 @@ impl Wire {
         }
     }
 
-    /// The number of frames that the wire has lost since it was opened. On `af_packet` this is a system
-    /// call (PACKET_STATISTICS), too expensive for every burst.
+    /// The number of frames that the wire has lost since it was opened. On `af_packet` this is a system call
+    /// (PACKET_STATISTICS), too expensive for every burst.
     pub fn dropped(&mut self) -> u64 {
         match &mut self.0 {
             Backend::AfPacket(wire) => wire.dropped(),
@@ -172,8 +172,8 @@ impl Wire {
         }
     }
 
-    /// A descriptor that becomes readable when an idle wire has a frame. It can change from one burst to the next, may be
-    /// ready without a frame, and stays ready while the NIC makes a frame wait.
+    /// A descriptor that becomes readable when an idle wire has a frame. It can change from one burst to the next,
+    /// may be ready without a frame, and stays ready while the NIC makes a frame wait.
     pub fn wait_fd(&self) -> Option<RawFd> {
         match &self.0 {
             Backend::AfPacket(wire) => wire.wait_fd(),
@@ -182,8 +182,8 @@ impl Wire {
         }
     }
 
-    /// When a paced wire's next frame is due, or when a wire needs its next [`Wire::burst`] at the
-    /// latest. `None`: unpaced (see [`Wire::wait_fd`]), or ended.
+    /// When a paced wire's next frame is due, or when a wire needs its next [`Wire::burst`] at the latest. `None`:
+    /// unpaced (see [`Wire::wait_fd`]), or ended.
     pub fn next_due_ns(&self) -> Option<u64> {
         match &self.0 {
             Backend::Pcap(wire) => wire.next_due_ns(),

@@ -24,8 +24,8 @@ impl Pace {
         }
     }
 
-    /// The number of frames that are due at `now`. A wire that was not asked for a while catches up: its frames
-    /// were on the way meanwhile.
+    /// The number of frames that are due at `now`. A wire that was not asked for a while catches up: its frames were
+    /// on the way meanwhile.
     pub(super) fn due(&mut self, now: u64) -> u64 {
         let start = *self.start.get_or_insert(now);
         let elapsed = u128::from(now.saturating_sub(start));

@@ -32,8 +32,7 @@ pub struct Region {
     len: u64,
 }
 
-/// The lowest index in a key: 0 is no key, and 1 with variant 0 is `MLX5_INVALID_LKEY`, which ends a
-/// scatter list.
+/// The lowest index in a key: 0 is no key, and 1 with variant 0 is `MLX5_INVALID_LKEY`, which ends a scatter list.
 const FIRST_INDEX: u32 = 16;
 /// The most regions, as `max_mr` reports.
 const MAX_REGIONS: u32 = 1 << 16;
@@ -44,8 +43,8 @@ const QUARANTINE: usize = 64;
 #[derive(Default)]
 pub struct Regions {
     slots: Vec<Option<Region>>,
-    /// The region of the last access, which is nearly always that of the next: one comparison replaces the lookup
-    /// of its key. Cleared when any region changes.
+    /// The region of the last access, which is nearly always that of the next: one comparison replaces the lookup of
+    /// its key. Cleared when any region changes.
     last: Cell<Option<Region>>,
     free: VecDeque<u32>,
     variant: u8,
@@ -145,7 +144,8 @@ impl Regions {
         region
     }
 
-    /// The memory of an access of `len` bytes at `addr` through `lkey`, if a queue of protection domain `pd` may do it.
+    /// The memory of an access of `len` bytes at `addr` through `lkey`, if a queue of protection domain `pd` may do
+    /// it.
     #[inline(always)]
     pub fn resolve(
         &self,

@@ -15,8 +15,7 @@ pub struct Ring {
     mask: usize,
 }
 
-// SAFETY: an address in the process; owner bits and doorbell records decide who may access a slot,
-// not the pointer.
+// SAFETY: an address in the process; owner bits and doorbell records decide who may access a slot, not the pointer.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -61,8 +60,8 @@ impl DoorbellRecord {
 
     #[inline]
     fn words(&self) -> &[AtomicU32; 2] {
-        // SAFETY: the record was mapped and aligned when it was handed over, and stays so as long as the queue
-        // lives: that is the uAPI's contract.
+        // SAFETY: the record was mapped and aligned when it was handed over, and stays so as long as the queue lives:
+        // that is the uAPI's contract.
         unsafe { &*self.0 }
     }
 

@@ -1,7 +1,7 @@
 //! Faults in effect on a port: a link that is down, frames that take longer to reach memory.
 //!
-//! Imports the settings' faults. Invariant: the budget of a burst is [`BURST`] unless a fault in effect, or one to come,
-//! limits it.
+//! Imports the settings' faults. Invariant: the budget of a burst is [`BURST`] unless a fault in effect, or one to
+//! come, limits it.
 
 use crate::settings::fault::End;
 
@@ -62,7 +62,6 @@ impl PortFaults {
         self.outage.is_some() || self.slow.is_some() || self.budget != BURST
     }
 
-    /// The link goes down.
     pub fn start_outage(&mut self, now_ns: u64, end: End) {
         self.outage = Some(Outage {
             since_ns: now_ns,

@@ -23,8 +23,8 @@ use faults::{BURST, PortFaults};
 
 /// The most bursts that a wire loses when the device is back: one without a pace would go on for ever.
 const MAX_LOST_BURSTS: usize = 1 << 12;
-/// How long a rule set has to stay unchanged before a lossless wire gives up frames that match no rule:
-/// programs install their rules one after the other.
+/// How long a rule set has to stay unchanged before a lossless wire gives up frames that match no rule: programs
+/// install their rules one after the other.
 const SETTLED_NS: u64 = 500_000_000;
 /// How many rounds of the NIC's thread it also takes: on a busy machine a program may not get to its next rule in that
 /// time, but then the NIC's thread does not get to its rounds either.
@@ -61,7 +61,6 @@ pub struct Port {
     counters: &'static PortCounters,
     wire: Option<Wire>,
     up: bool,
-    /// Its rules.
     pub steering: Steering,
     rules_changed_ns: u64,
     rounds_since_rules: u32,
@@ -113,7 +112,6 @@ impl Port {
         self.number
     }
 
-    /// Whether the link is up.
     pub fn is_up(&self) -> bool {
         self.up
     }
@@ -222,7 +220,6 @@ impl Port {
         self.wire.as_ref().and_then(Wire::next_due_ns)
     }
 
-    /// Frames received since the wire was plugged in.
     pub fn received(&self) -> u64 {
         self.received
     }
@@ -320,8 +317,8 @@ impl Port {
                 && self.rounds_since_rules >= SETTLED_ROUNDS,
             held_since: self.held_since,
         };
-        // Each frame has a time of its own, as on a wire. They count up to now, not beyond: no
-        // completion is from the future.
+        // Each frame has a time of its own, as on a wire. They count up to now, not beyond: no completion is from the
+        // future.
         let stamp = self
             .last_stamp
             .max(now.shown_ns.saturating_sub(BURST as u64));

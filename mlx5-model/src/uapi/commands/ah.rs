@@ -8,7 +8,6 @@ use crate::settings::GIDS;
 use super::super::file::UverbsFile;
 use super::super::request::Request;
 
-/// CREATE_AH.
 pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_ah = request.core()?;
     let mut state = file.lock();
@@ -37,8 +36,8 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-/// The MAC address for a GID: a group's, the one in a link-local address, or for an IPv4-mapped one a made one,
-/// since there is no neighbour to ask.
+/// The MAC address for a GID: a group's, the one in a link-local address, or for an IPv4-mapped one a made one, since
+/// there is no neighbour to ask.
 fn destination(gid: &[u8; 16]) -> [u8; 6] {
     match *gid {
         [0xff, .., a, b, c, d] => [0x33, 0x33, a, b, c, d],
@@ -47,7 +46,6 @@ fn destination(gid: &[u8; 16]) -> [u8; 6] {
     }
 }
 
-/// DESTROY_AH.
 pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_ah = request.core()?;
     let mut state = file.lock();

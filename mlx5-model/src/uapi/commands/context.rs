@@ -16,7 +16,6 @@ pub const COMP_VECTORS: u32 = 2;
 /// Basic blocks of the largest send queue.
 pub const MAX_SEND_WQEBB: u32 = 32768;
 
-/// GET_CONTEXT.
 pub fn get(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let asked: mlx5_ib_alloc_ucontext_req_v2 = request.driver(8)?;
     if asked.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0 {
@@ -69,7 +68,6 @@ pub fn get(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-/// CREATE_COMP_CHANNEL.
 pub fn create_comp_channel(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let channel = EventChannel::completion()?;
     let fd = channel.fd();

@@ -19,24 +19,20 @@ const DESCRIPTIONS: u32 = 2;
 /// `MAX_COUNTERS_NUM`.
 const MAX_DESCRIBED: u32 = u16::MAX as u32 / 8;
 
-/// Attributes of UVERBS_METHOD_COUNTERS_CREATE.
 pub const CREATE: &[AttrSpec] = &[AttrSpec::mandatory(
     UVERBS_ATTR_CREATE_COUNTERS_HANDLE,
     AttrKind::New,
 )];
-/// Attributes of UVERBS_METHOD_COUNTERS_DESTROY.
 pub const DESTROY: &[AttrSpec] = &[AttrSpec::mandatory(
     UVERBS_ATTR_DESTROY_COUNTERS_HANDLE,
     AttrKind::Object,
 )];
-/// Attributes of UVERBS_METHOD_COUNTERS_READ.
 pub const READ: &[AttrSpec] = &[
     AttrSpec::mandatory(UVERBS_ATTR_READ_COUNTERS_HANDLE, AttrKind::Object),
     AttrSpec::mandatory(UVERBS_ATTR_READ_COUNTERS_BUFF, AttrKind::Out),
     AttrSpec::optional(UVERBS_ATTR_READ_COUNTERS_FLAGS, AttrKind::In(4, 8)),
 ];
 
-/// UVERBS_METHOD_COUNTERS_CREATE.
 pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let mut state = file.lock();
     let counters = &mut state.queues.counters;
@@ -45,7 +41,6 @@ pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     attrs.reply_handle(UVERBS_ATTR_CREATE_COUNTERS_HANDLE, handle)
 }
 
-/// UVERBS_METHOD_COUNTERS_DESTROY.
 pub fn destroy(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(UVERBS_ATTR_DESTROY_COUNTERS_HANDLE)?;
     let mut state = file.lock();
@@ -55,7 +50,6 @@ pub fn destroy(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     Ok(())
 }
 
-/// UVERBS_METHOD_COUNTERS_READ.
 pub fn read(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(UVERBS_ATTR_READ_COUNTERS_HANDLE)?;
     let state = file.lock();
@@ -119,8 +113,8 @@ pub fn layout(request: &Request<'_>) -> Result<Option<Vec<(u32, u32)>>, Errno> {
     Ok(Some(pairs.collect()))
 }
 
-/// Binds counters to one more rule: the first one defines the layout, and only that one. Fails with `EINVAL` if it does
-/// not, if another one does, or if a description does not exist.
+/// Binds counters to one more rule: the first one defines the layout, and only that one. Fails with `EINVAL` if it
+/// does not, if another one does, or if a description does not exist.
 pub fn bind(
     state: &mut DeviceState,
     index: Index,

@@ -17,26 +17,16 @@ const ATTR_MODERATE: u32 = 1 << 0;
 /// `MLX5_MAX_CQ_PERIOD`.
 pub const MAX_PERIOD: u16 = 4095;
 
-/// What CREATE_CQ and EX_CREATE_CQ ask for.
-struct CqRequest {
-    user_handle: u64,
-    cqe: u32,
-    comp_vector: u32,
-    comp_channel: i32,
-    flags: u32,
-}
-
-/// CREATE_CQ.
 pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_cq = request.core()?;
-    let asked = CqRequest {
+    let extended = ib_uverbs_ex_create_cq {
         user_handle: command.user_handle,
         cqe: command.cqe,
         comp_vector: command.comp_vector,
         comp_channel: command.comp_channel,
-        flags: 0,
+        ..Default::default()
     };
-    let (cq_handle, cqe, cqn) = create_cq(file, &asked, &driver_part(request)?)?;
+    let (cq_handle, cqe, cqn) = create_cq(file, &extended, &driver_part(request)?)?;
     request.reply(&ib_uverbs_create_cq_resp {
         cq_handle,
         cqe,
@@ -45,20 +35,12 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     request.reply_driver(&mlx5_ib_create_cq_resp { cqn, reserved: 0 })
 }
 
-/// EX_CREATE_CQ.
 pub fn create_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_create_cq = request.core()?;
     if command.comp_mask != 0 || command.reserved != 0 {
         return Err(libc::EINVAL);
     }
-    let asked = CqRequest {
-        user_handle: command.user_handle,
-        cqe: command.cqe,
-        comp_vector: command.comp_vector,
-        comp_channel: command.comp_channel,
-        flags: command.flags,
-    };
-    let (cq_handle, cqe, cqn) = create_cq(file, &asked, &driver_part(request)?)?;
+    let (cq_handle, cqe, cqn) = create_cq(file, &command, &driver_part(request)?)?;
     request.reply(&ib_uverbs_ex_create_cq_resp {
         base: ib_uverbs_create_cq_resp {
             cq_handle,
@@ -87,18 +69,18 @@ fn log_entries(cqe: u32, max: u32) -> Result<u32, Errno> {
 /// Returns handle, capacity and CQN.
 fn create_cq(
     file: &UverbsFile,
-    asked: &CqRequest,
+    command: &ib_uverbs_ex_create_cq,
     driver: &mlx5_ib_create_cq,
 ) -> Result<(u32, u32, u32), Errno> {
     let caps = file.caps();
     let known = IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION | IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
-    if asked.comp_vector >= COMP_VECTORS {
+    if command.comp_vector >= COMP_VECTORS {
         return Err(libc::EINVAL);
     }
-    if asked.flags & !known != 0 {
+    if command.flags & !known != 0 {
         return Err(libc::EOPNOTSUPP);
     }
-    let log = log_entries(asked.cqe, caps.max_cqe)?;
+    let log = log_entries(command.cqe, caps.max_cqe)?;
     if driver.cqe_size != 64 && driver.cqe_size != 128 {
         return Err(libc::EINVAL);
     }
@@ -110,7 +92,7 @@ fn create_cq(
     }
     let mut state = file.lock();
     let context = state.context(file.context())?;
-    let completions = match asked.comp_channel {
+    let completions = match command.comp_channel {
         ..0 => None,
         fd => {
             let known = context
@@ -119,13 +101,13 @@ fn create_cq(
                 .find(|channel| channel.fd() == fd && !channel.is_closed());
             Some(Completions {
                 channel: Arc::clone(known.ok_or(libc::EBADF)?),
-                element: asked.user_handle,
+                element: command.user_handle,
                 reported: Reported::default(),
             })
         }
     };
-    let events = AsyncSource::new(&context.events, asked.user_handle);
-    let ignore_overrun = asked.flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN != 0;
+    let events = AsyncSource::new(&context.events, command.user_handle);
+    let ignore_overrun = command.flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN != 0;
     let mut cq = Cq::new(
         driver.buf_addr,
         driver.db_addr,
@@ -167,7 +149,6 @@ pub fn modify_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> 
     Ok(())
 }
 
-/// RESIZE_CQ.
 pub fn resize(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_resize_cq = request.core()?;
     let driver: mlx5_ib_resize_cq = request.driver(size_of::<mlx5_ib_resize_cq>())?;
@@ -195,7 +176,6 @@ pub fn resize(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-/// DESTROY_CQ.
 pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_cq = request.core()?;
     let mut state = file.lock();

@@ -35,7 +35,6 @@ pub fn match_caps(file: &UverbsFile) -> MatchCaps {
     }
 }
 
-/// EX_CREATE_FLOW.
 pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let (command, rest) = request.core_and_rest::<ib_uverbs_create_flow>()?;
     let attr = &command.flow_attr;
@@ -137,7 +136,6 @@ fn check<'r>(
     Ok(specs)
 }
 
-/// EX_DESTROY_FLOW.
 pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_flow = request.core()?;
     if command.comp_mask != 0 {

@@ -1,5 +1,5 @@
-//! Flow matchers and their rules, by mlx5dv (`drivers/infiniband/hw/mlx5/fs.c`): match criteria in the NIC's layout, and
-//! an action that verbs do not have, to pass frames to the host's stack.
+//! Flow matchers and their rules, by mlx5dv (`drivers/infiniband/hw/mlx5/fs.c`): match criteria in the NIC's layout,
+//! and an action that verbs do not have, to pass frames to the host's stack.
 
 use std::mem::size_of;
 
@@ -17,7 +17,6 @@ const MATCH_PARAMS: u16 = size_of::<mlx5_ib_match_params>() as u16;
 /// Sizes of the data of each `enum mlx5_ib_flow_type`: NORMAL has its priority.
 const FLOW_TYPES: [u16; 4] = [2, 0, 0, 0];
 
-/// Attributes of MLX5_IB_METHOD_FLOW_MATCHER_CREATE.
 pub const CREATE: &[AttrSpec] = &[
     AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE, AttrKind::New),
     AttrSpec::mandatory(
@@ -29,12 +28,10 @@ pub const CREATE: &[AttrSpec] = &[
     AttrSpec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_FLAGS, AttrKind::In(4, 8)),
     AttrSpec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE, AttrKind::In(8, 8)),
 ];
-/// Attributes of MLX5_IB_METHOD_FLOW_MATCHER_DESTROY.
 pub const DESTROY: &[AttrSpec] = &[AttrSpec::mandatory(
     MLX5_IB_ATTR_FLOW_MATCHER_DESTROY_HANDLE,
     AttrKind::Object,
 )];
-/// Attributes of MLX5_IB_METHOD_CREATE_FLOW.
 pub const CREATE_FLOW: &[AttrSpec] = &[
     AttrSpec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, AttrKind::New),
     AttrSpec::mandatory(
@@ -52,13 +49,11 @@ pub const CREATE_FLOW: &[AttrSpec] = &[
     ),
     AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_FLAGS, AttrKind::In(4, 8)),
 ];
-/// Attributes of MLX5_IB_METHOD_DESTROY_FLOW.
 pub const DESTROY_FLOW: &[AttrSpec] = &[AttrSpec::mandatory(
     MLX5_IB_ATTR_DESTROY_FLOW_HANDLE,
     AttrKind::Object,
 )];
 
-/// MLX5_IB_METHOD_FLOW_MATCHER_CREATE.
 pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let flow_type = attrs.choice(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE, &FLOW_TYPES)?;
     let criteria = attrs.bytes(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA)?;
@@ -92,7 +87,6 @@ fn is_receive_table(attrs: &Attrs) -> Result<bool, Errno> {
     Ok(number == MLX5_IB_UAPI_FLOW_TABLE_TYPE_NIC_RX)
 }
 
-/// MLX5_IB_METHOD_FLOW_MATCHER_DESTROY.
 pub fn destroy(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(MLX5_IB_ATTR_FLOW_MATCHER_DESTROY_HANDLE)?;
     let mut state = file.lock();
@@ -101,7 +95,6 @@ pub fn destroy(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     Ok(())
 }
 
-/// MLX5_IB_METHOD_CREATE_FLOW.
 pub fn create_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let context = file.context();
     let mut state = file.lock();
@@ -184,7 +177,6 @@ fn tag(attrs: &Attrs) -> Result<Option<u32>, Errno> {
     }
 }
 
-/// MLX5_IB_METHOD_DESTROY_FLOW.
 pub fn destroy_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let handle = attrs.handle(MLX5_IB_ATTR_DESTROY_FLOW_HANDLE)?;
     let mut state = file.lock();

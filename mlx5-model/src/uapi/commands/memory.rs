@@ -16,7 +16,6 @@ const REREG_ACCESS: u32 = 1 << 2;
 /// `IB_MW_TYPE_1` and `_2`.
 const MW_TYPES: [u8; 2] = [1, 2];
 
-/// ALLOC_PD.
 pub fn alloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let handle = file.lock().pds.insert(file.context(), Pd)?;
     request.reply(&ib_uverbs_alloc_pd_resp {
@@ -28,7 +27,6 @@ pub fn alloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-/// DEALLOC_PD.
 pub fn dealloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_dealloc_pd = request.core()?;
     let mut state = file.lock();
@@ -37,7 +35,6 @@ pub fn dealloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno>
     Ok(())
 }
 
-/// REG_MR.
 pub fn reg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_reg_mr = request.core()?;
     // Before the lock: faulting in gigabytes takes long, and the NIC must go on meanwhile.
@@ -69,7 +66,6 @@ pub fn reg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-/// REREG_MR.
 pub fn rereg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_rereg_mr = request.core()?;
     let flags = command.flags;
@@ -105,7 +101,6 @@ pub fn rereg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-/// DEREG_MR.
 pub fn dereg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_dereg_mr = request.core()?;
     let mut state = file.lock();
@@ -137,7 +132,6 @@ pub fn alloc_mw(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-/// DEALLOC_MW.
 pub fn dealloc_mw(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_dealloc_mw = request.core()?;
     let mut state = file.lock();

@@ -18,7 +18,6 @@ mod attr {
     pub const RATE_LIMIT: u32 = 1 << 25;
 }
 
-/// MODIFY_QP.
 pub fn modify(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_modify_qp = request.core()?;
     if command.attr_mask & attr::RATE_LIMIT != 0 {

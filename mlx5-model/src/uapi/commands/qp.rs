@@ -10,7 +10,6 @@ use super::super::request::Request;
 use super::modify_qp::current_state;
 use super::{raw_qp, rss_qp};
 
-/// CREATE_QP.
 pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_qp = request.core()?;
     let extended = ib_uverbs_ex_create_qp {
@@ -34,7 +33,6 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     request.reply_driver(&mlx5_ib_create_qp_resp::default())
 }
 
-/// EX_CREATE_QP.
 pub fn create_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_create_qp = request.core()?;
     if command.comp_mask & !IB_UVERBS_CREATE_QP_SUP_COMP_MASK != 0 || command.reserved != 0 {
@@ -88,7 +86,6 @@ fn create_any(
     })
 }
 
-/// QUERY_QP.
 pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_query_qp = request.core()?;
     let state = file.lock();
@@ -111,7 +108,6 @@ pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-/// DESTROY_QP.
 pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_qp = request.core()?;
     let mut state = file.lock();

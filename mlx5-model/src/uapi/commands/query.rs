@@ -74,12 +74,10 @@ fn capability_flags(caps: &DeviceCaps) -> u64 {
         | flag(caps.end_padding, IB_UVERBS_DEVICE_PCI_WRITE_END_PADDING)
 }
 
-/// QUERY_DEVICE.
 pub fn device(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     request.reply(&device_attributes(file))
 }
 
-/// EX_QUERY_DEVICE.
 pub fn device_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_query_device = request.core()?;
     if command.comp_mask != 0 || command.reserved != 0 {
@@ -140,7 +138,6 @@ pub fn device_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> 
     })
 }
 
-/// QUERY_PORT.
 pub fn port(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_query_port = request.core()?;
     let state = file.lock();

@@ -1,5 +1,5 @@
-//! Shared receive queues. On mlx5 RAW_PACKET QPs do not receive from one, so they only exist, for programs that create
-//! one alongside.
+//! Shared receive queues. On mlx5 RAW_PACKET QPs do not receive from one, so they only exist, for programs that
+//! create one alongside.
 
 use std::mem::offset_of;
 
@@ -20,7 +20,6 @@ const ATTR_LIMIT: u32 = 1 << 1;
 /// The word of the doorbell record with the number of WRs posted.
 const POSTED: usize = MLX5_RCV_DBR as usize;
 
-/// CREATE_SRQ.
 pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_srq = request.core()?;
     let driver: mlx5_ib_create_srq = request.driver(offset_of!(mlx5_ib_create_srq, uidx))?;
@@ -29,8 +28,8 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
         return Err(libc::EINVAL);
     }
     let max_wr = (command.max_wr + 1).next_power_of_two() - 1;
-    // A WQE: the link to the next (`mlx5_wqe_srq_next_seg`), then the scatter list, in powers of two of
-    // at least 32 bytes.
+    // A WQE: the link to the next (`mlx5_wqe_srq_next_seg`), then the scatter list, in powers of two of at least 32
+    // bytes.
     let segments = (1 + u64::from(command.max_sge)) * size_of::<mlx5_wqe_data_seg>() as u64;
     fault_in(
         driver.buf_addr,
@@ -64,7 +63,6 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     request.reply_driver(&mlx5_ib_create_srq_resp { srqn, reserved: 0 })
 }
 
-/// MODIFY_SRQ.
 pub fn modify(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_modify_srq = request.core()?;
     let mut state = file.lock();
@@ -92,7 +90,6 @@ fn arm(srq: &mut Srq, limit: u32) {
     }
 }
 
-/// QUERY_SRQ.
 pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_query_srq = request.core()?;
     let state = file.lock();
@@ -105,7 +102,6 @@ pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-/// DESTROY_SRQ.
 pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_srq = request.core()?;
     let mut state = file.lock();

@@ -46,7 +46,6 @@ pub fn features(flags: u32, caps: &DeviceCaps) -> Result<RqFeatures, Errno> {
     })
 }
 
-/// EX_CREATE_WQ.
 pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_create_wq = request.core()?;
     let driver: mlx5_ib_create_wq = request.driver(offset_of!(
@@ -130,7 +129,6 @@ fn find(state: &DeviceState, handle: u32, context: u32) -> Result<Index, Errno> 
     }
 }
 
-/// EX_MODIFY_WQ.
 pub fn modify(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_modify_wq = request.core()?;
     let mask = command.attr_mask;
@@ -185,7 +183,6 @@ fn modify_flags(
     Ok(())
 }
 
-/// EX_DESTROY_WQ.
 pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_destroy_wq = request.core()?;
     if command.comp_mask != 0 {
@@ -206,7 +203,6 @@ pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-/// EX_CREATE_RWQ_IND_TBL.
 pub fn create_table(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let (command, rest) = request.core_and_rest::<ib_uverbs_ex_create_rwq_ind_table>()?;
     let log = command.log_ind_tbl_size;
@@ -250,7 +246,6 @@ pub fn create_table(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errn
     })
 }
 
-/// EX_DESTROY_RWQ_IND_TBL.
 pub fn destroy_table(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_destroy_rwq_ind_table = request.core()?;
     if command.comp_mask != 0 {

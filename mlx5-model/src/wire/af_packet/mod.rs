@@ -1,8 +1,8 @@
 //! A wire that is a live interface: a packet socket with a TPACKET_V3 ring.
 //!
-//! Frames are borrowed from the ring that the kernel fills. What the kernel did to them is undone in place, so that they
-//! are as on a cable: a VLAN tag that it removed is put back, a checksum that it left to the hardware is completed, and
-//! super-frames are split (see `gso`).
+//! Frames are borrowed from the ring that the kernel fills. What the kernel did to them is undone in place, so that
+//! they are as on a cable: a VLAN tag that it removed is put back, a checksum that it left to the hardware is
+//! completed, and super-frames are split (see `gso`).
 //!
 //! Known limits: kernels before 6.2 cannot describe UDP super-frames to packet sockets, and none can describe SCTP
 //! ones; super-frames beyond 256 KiB do not fit a block. All those count as dropped. GRO and LRO of the interface are
@@ -56,61 +56,46 @@ pub(super) struct AfPacketWire {
 
 impl AfPacketWire {
     pub(super) fn open(wire: &WireSpec, spec: &AfPacketSpec) -> Result<AfPacketWire, WireError> {
-        let failed = |operation: &str, source: io::Error, advice: &str| {
-            WireError::new(wire, operation, source, advice)
+        let failed = |operation: &str, advice: &str| {
+            let (operation, advice) = (operation.to_owned(), advice.to_owned());
+            move |source| WireError::new(wire, operation, source, advice)
         };
-        let socket = Socket::new().map_err(|e| {
-            failed(
-                "open a packet socket",
-                e,
-                "grant CAP_NET_RAW in the interface's network namespace",
-            )
-        })?;
-        let index = socket.index_of(&spec.iface).map_err(|e| {
-            failed(
-                "find the interface",
-                e,
-                "`ip link` lists the interfaces of this network namespace",
-            )
-        })?;
+        let socket = Socket::new().map_err(failed(
+            "open a packet socket",
+            "grant CAP_NET_RAW in the interface's network namespace",
+        ))?;
+        let index = socket.index_of(&spec.iface).map_err(failed(
+            "find the interface",
+            "`ip link` lists the interfaces of this network namespace",
+        ))?;
         // The version and the virtio header determine the ring: they come first.
-        socket.prepare().map_err(|e| {
-            failed(
-                "set up the packet socket",
-                e,
-                "use Linux 3.2 or newer with CONFIG_PACKET",
-            )
-        })?;
-        let ring = RxRing::map(&socket, spec.ring as usize).map_err(|e| {
-            failed(
-                &format!("map a ring of {} MiB", spec.ring >> 20),
-                e,
-                "use a smaller one, such as ring=8MiB",
-            )
-        })?;
-        // A socket of protocol 0 receives nothing until it is bound, so no frame of another interface
-        // gets into the ring.
+        socket.prepare().map_err(failed(
+            "set up the packet socket",
+            "use Linux 3.2 or newer with CONFIG_PACKET",
+        ))?;
+        let ring = RxRing::map(&socket, spec.ring as usize).map_err(failed(
+            &format!("map a ring of {} MiB", spec.ring >> 20),
+            "use a smaller one, such as ring=8MiB",
+        ))?;
+        // A socket of protocol 0 receives nothing until it is bound, so no frame of another interface gets into the
+        // ring.
         socket
             .bind(index)
-            .map_err(|e| failed("bind to the interface", e, ""))?;
+            .map_err(failed("bind to the interface", ""))?;
         let address = socket
             .address()
-            .map_err(|e| failed("ask for the hardware type", e, ""))?;
-        if !matches!(
-            address.sll_hatype,
-            libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK
-        ) {
-            let kind = format!("hardware type {}", address.sll_hatype);
+            .map_err(failed("ask for the hardware type", ""))?;
+        let hardware = address.sll_hatype;
+        if !matches!(hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
+            let kind = format!("hardware type {hardware}");
             let source = io::Error::new(io::ErrorKind::Unsupported, kind);
-            return Err(failed(
-                "use the interface",
+            return Err(failed("use the interface", "use an Ethernet interface")(
                 source,
-                "use an Ethernet interface",
             ));
         }
         socket
             .set_promiscuous(index)
-            .map_err(|e| failed("set promiscuous mode", e, ""))?;
+            .map_err(failed("set promiscuous mode", ""))?;
         // The error of an interface that is down: the wire waits for it to come up.
         socket.take_error();
 

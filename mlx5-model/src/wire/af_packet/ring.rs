@@ -76,9 +76,9 @@ impl RxRing {
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: the block lies within the mapping, which lives as long as `self`. TP_STATUS_USER, read
-        // with acquire, means that the kernel has finished writing and will not touch the block before it
-        // is given back, which takes `&mut self` and so ends this borrow.
+        // SAFETY: the block lies within the mapping, which lives as long as `self`. TP_STATUS_USER, read with
+        // acquire, means that the kernel has finished writing and will not touch the block before it is given back,
+        // which takes `&mut self` and so ends this borrow.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), BLOCK) })
     }
 
@@ -95,8 +95,8 @@ impl RxRing {
     }
 
     fn status(&self) -> &AtomicU32 {
-        // SAFETY: the word lies within the mapping, is aligned (blocks are aligned to pages) and the
-        // kernel changes it as a whole; the borrow of `self` keeps out the slice that `block` lends.
+        // SAFETY: the word lies within the mapping, is aligned (blocks are aligned to pages) and the kernel changes
+        // it as a whole; the borrow of `self` keeps out the slice that `block` lends.
         unsafe { AtomicU32::from_ptr(self.start().add(STATUS).as_ptr().cast()) }
     }
 }

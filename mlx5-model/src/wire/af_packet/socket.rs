@@ -100,9 +100,9 @@ impl Socket {
         Ok(address)
     }
 
-    /// Whether the interface was deleted, or moved to another network namespace: the kernel then binds
-    /// its packet sockets to index -1 (packet_notifier, net/packet/af_packet.c). Unlike the name or the
-    /// index, this cannot mistake a new interface for the old one.
+    /// Whether the interface was deleted, or moved to another network namespace: the kernel then binds its packet
+    /// sockets to index -1 (packet_notifier, net/packet/af_packet.c). Unlike the name or the index, this cannot
+    /// mistake a new interface for the old one.
     pub(super) fn is_orphaned(&self) -> bool {
         self.address().is_ok_and(|it| it.sll_ifindex == -1)
     }
@@ -170,8 +170,8 @@ impl Socket {
     }
 
     fn ioctl(&self, operation: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-        // SAFETY: the operations used here read and write a struct ifreq, and through its data pointer,
-        // if they use it, two words that outlive the call.
+        // SAFETY: the operations used here read and write a struct ifreq, and through its data pointer, if they use
+        // it, two words that outlive the call.
         checked(unsafe { libc::ioctl(self.fd(), operation, &raw mut *request) })?;
         Ok(())
     }

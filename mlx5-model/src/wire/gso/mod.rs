@@ -5,8 +5,8 @@
 //! `struct virtio_net_hdr` before the frame. Here such frames are finished as a NIC's TSO and checksum offload would,
 //! behind VLAN tags, PPPoE and tunnels too.
 //!
-//! Imports `frame::checksum`. Works in place: the header of a segment is written directly before its payload, where the
-//! segment before it ended, so segments must be used up in order, and no payload is copied.
+//! Imports `frame::checksum`. Works in place: the header of a segment is written directly before its payload, where
+//! the segment before it ended, so segments must be used up in order, and no payload is copied.
 //!
 //! Invariants: the segments' payloads in a row are the super-frame's payload; nothing is written outside the frame; a
 //! frame that cannot be parsed is left whole.
@@ -39,8 +39,8 @@ const SCTP_CSUM_OFFSET: u16 = 8;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// FIN and PSH, which belong to the last segment, and CWR, which belongs to the first (RFC 9293 section 3.1,
-/// RFC 3168 section 6.1.2).
+/// FIN and PSH, which belong to the last segment, and CWR, which belongs to the first (RFC 9293 section 3.1, RFC 3168
+/// section 6.1.2).
 const TCP_LAST_ONLY: u8 = 0x09;
 const TCP_FIRST_ONLY: u8 = 0x80;
 
@@ -209,8 +209,8 @@ impl Split {
         }
     }
 
-    /// Makes the next segment and returns its range in `frame`, which is the one that was prepared. The segments before
-    /// it are overwritten.
+    /// Makes the next segment and returns its range in `frame`, which is the one that was prepared. The segments
+    /// before it are overwritten.
     pub(super) fn next(&mut self, frame: &mut [u8]) -> Option<Range<usize>> {
         if self.payload.is_empty() {
             return None;
@@ -432,8 +432,8 @@ impl HeaderWalk<'_> {
             4 => self.ipv4(at),
             41 => self.ipv6(at),
             47 => self.gre(at),
-            // A tunnel: its header depends on the meaning of the port, so the inner packet is searched
-            // from its other end.
+            // A tunnel: its header depends on the meaning of the port, so the inner packet is searched from its other
+            // end.
             UDP => {
                 self.push(HeaderKind::Udp, at)?;
                 self.inner(at + 8)

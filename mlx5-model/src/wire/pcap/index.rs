@@ -1,9 +1,10 @@
 //! The index of a capture file: where its frames are, and when they are due.
 //!
 //! Reads pcap (micro- and nanoseconds, both byte orders) and pcapng. Of the crate `pcap-file` only the unchecked half
-//! is used: its checked readers refuse what real capture files contain (caplen above the header's snaplen, stamps with
-//! more than a second of nanoseconds, the `if_tzone` option, any option that is not UTF-8), and a wire must play
-//! everything that tcpdump reads. So pcapng is parsed here, and a damaged end ends the file with a note, not an error.
+//! is used: its checked readers refuse what real capture files contain (caplen above the header's snaplen, stamps
+//! with more than a second of nanoseconds, the `if_tzone` option, any option that is not UTF-8), and a wire must play
+//! everything that tcpdump reads. So pcapng is parsed here, and a damaged end ends the file with a note, not an
+//! error.
 //!
 //! Invariant: every record lies within the file and is 14 bytes to 256 KiB long.
 
@@ -108,8 +109,8 @@ impl FileIndex {
         ));
     }
 
-    /// draft-ietf-opsawg-pcap. The link type word holds more than the link type: bit 26 says that the top
-    /// four bits are the FCS length in 16-bit words.
+    /// draft-ietf-opsawg-pcap. The link type word holds more than the link type: bit 26 says that the top four bits
+    /// are the FCS length in 16-bit words.
     fn pcap(&mut self, data: &[u8]) -> Result<(), IndexError> {
         let (mut rest, parser) = match PcapParser::new(data) {
             Ok(it) => it,

@@ -1,8 +1,8 @@
 //! A wire that plays a capture file.
 //!
-//! The file is read into memory when the wire is opened, and its frames are borrowed from there: opening a file of some
-//! GB takes that much memory and the time to read it, playing it costs next to nothing. The captured bytes (caplen) go
-//! over the wire, without the FCS if the file says that it has one, since wires carry none.
+//! The file is read into memory when the wire is opened, and its frames are borrowed from there: opening a file of
+//! some GB takes that much memory and the time to read it, playing it costs next to nothing. The captured bytes
+//! (caplen) go over the wire, without the FCS if the file says that it has one, since wires carry none.
 //!
 //! Invariant: frames come in the order of the file, whatever their timestamps; a frame stamped before its predecessor
 //! is due together with it.
@@ -19,7 +19,6 @@ use super::spec::WireSpec;
 use super::spec::pcap::{PcapPace, PcapSpec};
 use index::{FileIndex, Record};
 
-/// The player.
 pub(super) struct PcapWire {
     data: Vec<u8>,
     records: Vec<Record>,

@@ -23,7 +23,6 @@ use super::error::WireError;
 use super::spec::WireSpec;
 use socket::{BATCH, Received, Seqpacket};
 
-/// The largest frame.
 const FRAME_SIZE: usize = 64 << 10;
 /// How often an end without a connection retries.
 const RETRY_NS: u64 = 5_000_000;

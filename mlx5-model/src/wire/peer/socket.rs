@@ -17,8 +17,8 @@ pub(super) const BATCH: usize = 32;
 /// The most bytes under way, if the machine's limits allow.
 const SEND_BUFFER: c_int = 8 << 20;
 
-/// Dropping it ends the connection, for copies of the descriptor in forked children as well: a close alone would leave
-/// it open until the last copy is closed, and the other end would go on sending to nobody.
+/// Dropping it ends the connection, for copies of the descriptor in forked children as well: a close alone would
+/// leave it open until the last copy is closed, and the other end would go on sending to nobody.
 pub(super) struct Seqpacket(OwnedFd);
 
 pub(super) enum Received {
@@ -107,8 +107,8 @@ impl Seqpacket {
             message.msg_hdr.msg_iov = part;
             message.msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: every message has one part, a slot of `buffer`; slots, parts and messages outlive the
-        // call. No timeout.
+        // SAFETY: every message has one part, a slot of `buffer`; slots, parts and messages outlive the call. No
+        // timeout.
         let count = unsafe {
             libc::recvmmsg(
                 self.fd(),

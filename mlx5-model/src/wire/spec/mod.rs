@@ -56,8 +56,8 @@ impl WireSpec {
         }
     }
 
-    /// Whether the wire waits for a NIC that has no buffers: it is finite and not `lossy`. One without end does not wait,
-    /// as no real wire does.
+    /// Whether the wire waits for a NIC that has no buffers: it is finite and not `lossy`. One without end does not
+    /// wait, as no real wire does.
     pub fn lossless(&self) -> bool {
         let lossy = match &self.kind {
             WireKind::Pcap(it) => it.lossy,

@@ -174,8 +174,8 @@ impl SynthSpec {
         (ETHERNET + vlan + ip + l4) as u32
     }
 
-    /// Every flow in every size if that takes little memory; otherwise all flows equally often and all sizes
-    /// at least once.
+    /// Every flow in every size if that takes little memory; otherwise all flows equally often and all sizes at least
+    /// once.
     pub fn layout(&self) -> Layout {
         let sizes: Vec<u32> = match &self.sizes {
             Sizes::List(sizes) => sizes.clone(),

@@ -16,8 +16,8 @@ use super::pace::Pace;
 use super::spec::synth::{ETHERNET, LINE, SynthSpec, VLAN};
 use crate::frame::checksum;
 
-/// How many frames ahead of their turn frames are numbered: a NIC that copies what has just been stored would wait for
-/// every store before it, those into other cores' cache lines included.
+/// How many frames ahead of their turn frames are numbered: a NIC that copies what has just been stored would wait
+/// for every store before it, those into other cores' cache lines included.
 const AHEAD: u64 = 12;
 
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
@@ -30,7 +30,6 @@ const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 /// The port of iperf, which no dissector takes for anything else.
 const PORT: u16 = 5001;
 
-/// The generator.
 pub(super) struct SynthWire {
     bytes: Vec<u8>,
     templates: Vec<Template>,
@@ -124,7 +123,8 @@ impl SynthWire {
         if limit == 0 {
             return 0;
         }
-        // Used alternately, and never copied: what was stored field by field cannot be loaded as a whole without waiting.
+        // Used alternately, and never copied: what was stored field by field cannot be loaded as a whole without
+        // waiting.
         let mut parsed = [receiver.parse(&self.frame(self.next)), R::Parsed::default()];
         let mut turn = 0;
         let mut taken = 0;
@@ -223,8 +223,8 @@ impl SynthWire {
                 (8, 6)
             }
             true => {
-                // Sequence and acknowledgement 1, 5 words of header, PSH and ACK, a full window
-                // (RFC 9293 section 3.1).
+                // Sequence and acknowledgement 1, 5 words of header, PSH and ACK, a full window (RFC 9293 section
+                // 3.1).
                 l4[4..12].copy_from_slice(&[0, 0, 0, 1, 0, 0, 0, 1]);
                 l4[12..16].copy_from_slice(&[5 << 4, 0x18, 0xff, 0xff]);
                 (20, 16)
@@ -262,8 +262,8 @@ impl Template {
         if at != 0 {
             let bytes = sequence.to_le_bytes();
             frame[at..at + 8].copy_from_slice(&bytes);
-            // Words that straddle two words of the sum count with their bytes swapped (RFC 1071 section
-            // 2(B)), which is what turning all of them by a byte amounts to.
+            // Words that straddle two words of the sum count with their bytes swapped (RFC 1071 section 2(B)), which
+            // is what turning all of them by a byte amounts to.
             let words = u64::from_ne_bytes(bytes).rotate_left(if self.odd { 8 } else { 0 });
             self.checksum(frame, (words >> 32) + (words & 0xffff_ffff));
         }
