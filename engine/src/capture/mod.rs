@@ -201,7 +201,7 @@ impl Capture {
             }
             let rest = deadline.duration_since(now).min(LOOK);
             // An interrupted poll returns early, so a signal's flag is seen at once by the caller.
-            if !wait_readable(self.port.context().async_fd(), rest) && Instant::now() < now + rest {
+            if !wait_readable(self.events.as_fd(), rest) && Instant::now() < now + rest {
                 return false;
             }
         }

@@ -7,7 +7,12 @@ use crate::{
 use rdma_sys as ffi;
 use rdma_sys::ibv_create_cq_wc_flags as Flags;
 use serde::Serialize;
-use std::{io, os::fd::RawFd, ptr, sync::Arc};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    ptr,
+    sync::Arc,
+};
 
 /// Where completion events arrive.
 pub struct Channel {
@@ -39,7 +44,8 @@ impl Channel {
             _context: Arc::clone(&context.0),
         };
         // SAFETY: fcntl on a descriptor this object owns.
-        if unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+        if unsafe { libc::fcntl(channel.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0
+        {
             return Err(Error::last_os_error("fcntl", "completion channel"));
         }
         Ok(channel)
@@ -48,12 +54,13 @@ impl Channel {
     pub(crate) fn raw(&self) -> *mut ffi::ibv_comp_channel {
         self.raw
     }
+}
 
-    /// The descriptor to poll for readability.
-    #[must_use]
-    pub fn fd(&self) -> RawFd {
-        // SAFETY: a live channel.
-        unsafe { (*self.raw).fd }
+impl AsFd for Channel {
+    /// Readable when there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel's own descriptor, open as long as self.
+        unsafe { BorrowedFd::borrow_raw((*self.raw).fd) }
     }
 }
 
@@ -254,7 +261,7 @@ impl Cq {
 
     /// The channel's descriptor, where there is one.
     #[must_use]
-    pub fn event_fd(&self) -> Option<RawFd> {
+    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.event_fd()
     }
 
@@ -289,8 +296,8 @@ impl Cq {
 
 impl CqInner {
     /// The channel's descriptor, where there is one.
-    pub(crate) fn event_fd(&self) -> Option<RawFd> {
-        self.channel.as_ref().map(Channel::fd)
+    pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.as_ref().map(AsFd::as_fd)
     }
 
     /// Takes and acknowledges one event. Callers hold the CQ's one reader exclusively.

@@ -6,7 +6,7 @@ use crate::{
     rx::pool::{Slot, SlotMemory},
     verbs::{self, Cq, DirectCq, DirectWq, Wq, WqState},
 };
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 /// A WQE that points nowhere yet.
 const NOTHING: u32 = u32::MAX;
@@ -94,7 +94,7 @@ impl Queue for DirectQueue {
         self.wq.wq_mut().set_cvlan_stripping(on)
     }
 
-    fn event_fd(&self) -> Option<RawFd> {
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.cq.event_fd()
     }
 

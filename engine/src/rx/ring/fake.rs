@@ -8,7 +8,7 @@ use crate::{
 };
 use std::{
     collections::VecDeque,
-    os::fd::RawFd,
+    os::fd::BorrowedFd,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -127,7 +127,7 @@ impl Queue for FakeQueue {
         Ok(())
     }
 
-    fn event_fd(&self) -> Option<RawFd> {
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 

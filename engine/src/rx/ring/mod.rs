@@ -27,7 +27,7 @@ use crate::{
     },
 };
 use direct::DirectQueue;
-use std::{os::fd::RawFd, sync::Arc};
+use std::{os::fd::BorrowedFd, sync::Arc};
 use verbs::VerbsQueue;
 
 /// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. Not a frame.
@@ -234,7 +234,7 @@ impl<Q: Queue> Ring<Q> {
 
     /// Descriptor of the channel to sleep on, where there is one.
     #[must_use]
-    pub fn event_fd(&self) -> Option<RawFd> {
+    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.queue.event_fd()
     }
 

@@ -5,7 +5,7 @@ use crate::{
     rx::pool::{Slot, SlotMemory},
     verbs::{self, Wq, WqState},
 };
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 /// A WQ and its CQ, as a ring uses them.
 pub trait Queue {
@@ -40,7 +40,7 @@ pub trait Queue {
     fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::Error>;
 
     /// Descriptor of the completion channel, where there is one.
-    fn event_fd(&self) -> Option<RawFd>;
+    fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// `ibv_req_notify_cq`.
     ///
@@ -115,7 +115,7 @@ impl Queue for DeviceQueue {
         either!(self, queue => queue.set_cvlan_stripping(on))
     }
 
-    fn event_fd(&self) -> Option<RawFd> {
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.0 {
             Access::Verbs(queue) => queue.event_fd(),
             Access::Direct(queue) => queue.event_fd(),

@@ -6,7 +6,7 @@ use crate::{
     rx::pool::{Slot, SlotMemory},
     verbs::{self, Cq, Wq, WqState, sys as ffi},
 };
-use std::{os::fd::RawFd, ptr};
+use std::{os::fd::BorrowedFd, ptr};
 
 pub(super) struct VerbsQueue {
     wq: Wq,
@@ -126,7 +126,7 @@ impl Queue for VerbsQueue {
         self.wq.set_cvlan_stripping(on)
     }
 
-    fn event_fd(&self) -> Option<RawFd> {
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.cq.event_fd()
     }
 

@@ -8,9 +8,13 @@ use crate::{
     device::clock::{Conversion, SharedConversion, coarse_ns, system_ns},
     stats::{Budget, QueueCounters, Received},
 };
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    time::Timespec,
+};
 use std::{
     fmt,
-    os::fd::RawFd,
+    os::fd::BorrowedFd,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -412,13 +416,11 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
 
     /// Sleeps on the channel until a completion comes, or for a moment.
     fn sleep(&mut self, quiet: &mut Quiet) {
-        let Some(fd) = self.ring.event_fd() else {
-            return std::thread::yield_now();
-        };
-        if self.ring.arm().is_err() {
+        if self.ring.event_fd().is_none() || self.ring.arm().is_err() {
             return std::thread::yield_now();
         }
-        if wait_readable(fd, SLEEP) {
+        let fd = self.ring.event_fd();
+        if fd.is_some_and(|fd| wait_readable(fd, SLEEP)) {
             self.ring.take_event();
             quiet.polls = 0;
         } else {
@@ -518,19 +520,14 @@ pub(crate) fn pin(core: usize, who: fmt::Arguments<'_>) {
     }
 }
 
-/// Waits until a descriptor is readable; false when the time is over.
-pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> bool {
-    let mut poll = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    #[allow(unsafe_code)]
-    // SAFETY: one pollfd, which outlives the call.
-    unsafe {
-        libc::poll(&raw mut poll, 1, millis) > 0
-    }
+/// Waits until a descriptor is readable; false when the time is over, or a signal has come.
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+    let timeout = Timespec::try_from(timeout).ok();
+    poll(
+        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+        timeout.as_ref(),
+    )
+    .is_ok_and(|ready| ready > 0)
 }
 
 fn seconds(ns: u64) -> String {

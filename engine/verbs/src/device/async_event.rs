@@ -5,7 +5,7 @@ use crate::error::Error;
 use rdma_sys as ffi;
 use std::{
     mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     sync::Arc,
 };
 
@@ -43,19 +43,21 @@ impl AsFd for AsyncEvents {
 }
 
 impl AsyncEvents {
-    /// A reader whose descriptor ([`Context::async_fd`]) does not block.
+    /// A reader whose descriptor does not block.
     ///
     /// # Errors
     /// The descriptor cannot be set so.
     pub fn of(context: &Context) -> Result<Self, Error> {
+        let events = Self(Arc::clone(&context.0));
         // SAFETY: fcntl on a descriptor of the live context.
-        if unsafe { libc::fcntl(context.async_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+        if unsafe { libc::fcntl(events.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0
+        {
             return Err(Error::last_os_error(
                 "fcntl",
                 format!("{} events", context.name()),
             ));
         }
-        Ok(Self(Arc::clone(&context.0)))
+        Ok(events)
     }
 
     /// The next event, acknowledged; `None` when there is none.

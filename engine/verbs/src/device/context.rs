@@ -3,7 +3,7 @@
 use super::cm_id::CmId;
 use crate::error::{Error, destroyed};
 use rdma_sys as ffi;
-use std::{ffi::CStr, mem, os::fd::RawFd, ptr, sync::Arc};
+use std::{ffi::CStr, mem, ptr, sync::Arc};
 
 /// An open device (`ibv_context`). Cheap to clone: clones share the one handle.
 #[derive(Clone)]
@@ -133,13 +133,6 @@ impl Context {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
-    }
-
-    /// Descriptor on which asynchronous events arrive.
-    #[must_use]
-    pub fn async_fd(&self) -> RawFd {
-        // SAFETY: a plain field of a live context.
-        unsafe { (*self.0.raw).async_fd }
     }
 
     /// Device attributes.

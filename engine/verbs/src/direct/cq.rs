@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{
     mem::{MaybeUninit, offset_of},
-    os::fd::RawFd,
+    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicU8, AtomicU32, Ordering, fence},
@@ -142,7 +142,7 @@ impl DirectCq {
 
     /// Descriptor of the channel to sleep on, where there is one.
     #[must_use]
-    pub fn event_fd(&self) -> Option<RawFd> {
+    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.cq.event_fd()
     }
 

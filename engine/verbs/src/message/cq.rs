@@ -54,8 +54,7 @@ pub struct Done {
 impl AsFd for MessageCq {
     /// Readable after [`MessageCq::arm`] and a completion.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel's own descriptor, open as long as self.
-        unsafe { BorrowedFd::borrow_raw(self.inner.channel.fd()) }
+        self.inner.channel.as_fd()
     }
 }
 
