@@ -22,6 +22,7 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
