@@ -728,7 +728,7 @@ pub enum CtlCommand {
 pub enum RuleCommand {
     /// Add a rule
     Add {
-        /// The fields of a [[rule]] of the config: proto=udp dst_port=53
+        /// The fields of a `[[rule]]` of the config: proto=udp dst_port=53
         #[arg(required = true, value_name = "FIELD=VALUE")]
         fields: Vec<Setting>,
     },

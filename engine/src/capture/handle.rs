@@ -32,7 +32,7 @@ pub struct FilterChange {
 }
 
 impl CaptureHandle {
-    /// As [`Capture::snapshot`].
+    /// As [`Capture::snapshot`](super::Capture::snapshot).
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let mut nic = self.nic.growth();
@@ -75,7 +75,7 @@ impl CaptureHandle {
     }
 
     /// Lets another filter hold from each queue's next batch on. Notes it in the report; sinks that keep notes are
-    /// told between the frames it holds for and those before ([`Consumer::changed`]).
+    /// told between the frames it holds for and those before ([`Consumer::changed`](crate::pipeline::Consumer::changed)).
     ///
     /// # Errors
     /// The expression is none, or the NIC's rules, which were made of the first one, do not take all it keeps; the

@@ -32,9 +32,9 @@ pub struct Snapshot {
 pub enum End {
     /// Asked to: a signal, a command.
     Stopped,
-    /// [`Limits::count`] reached.
+    /// [`Limits::count`](super::Limits::count) reached.
     Count,
-    /// [`Limits::duration`] over.
+    /// [`Limits::duration`](super::Limits::duration) over.
     Duration,
     /// The port went down and the configuration says to stop there; a finite wire has ended.
     PortDown,

@@ -1,8 +1,8 @@
 //! The service: one thread per transport, one session per client.
 //!
-//! A [`ControlService`] answers requests for a [`Backend`]. [`unix`] and [`rc`] carry them: each has a thread of its own,
-//! which owns its clients and their [`ClientSession`](session::ClientSession)s, within their
-//! [`ClientLimits`](limits::ClientLimits).
+//! A `ControlService` answers requests for a [`Backend`]. `unix` and `rc` carry them: each has a thread of its own,
+//! which owns its clients and their `ClientSession`s, within their
+//! `ClientLimits`.
 //!
 //! Architecture invariant: the service passes changes on and reads snapshots. It never touches a ring or the slot pool,
 //! never waits for the capture, and holds no more for a client than its limits allow.
