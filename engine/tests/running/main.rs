@@ -128,34 +128,42 @@ fn what_cannot_be_changed_is_refused_and_the_run_goes_on() {
 /// 20,000 frames a second from nowhere.
 const STAMPED: &str = "synth:size=64,flows=16,pps=20000";
 
-#[track_caller]
-fn stamps(name: &str, sets: &[&str]) {
-    let dir = Dir::new();
-    run_on(&format!("stamps::{name}"), STAMPED, sets, dir.path());
-}
-
 const REAL_TIME: &str = "realtime_clock=true";
+
+/// Runs a second half on a clock to which something happens when a file says so.
+#[track_caller]
+fn stamps(name: &str, clock: &[&str], faults: &[(&str, &str)]) {
+    let dir = Dir::new();
+    let faults = faults.iter().map(|(fault, file)| {
+        let path = dir.join(file);
+        format!("{fault}@file={}", path.display())
+    });
+    let faults = format!("fault={}", faults.collect::<Vec<_>>().join(";"));
+    let sets = [clock, &[&faults]].concat();
+    run_on(&format!("stamps::{name}"), STAMPED, &sets, dir.path());
+}
 
 #[test]
 fn a_jump_of_the_nic_s_clock_is_found_and_taken_out() {
-    for ns in ["60000000000", "-60000000000"] {
-        let fault = format!("fault=clock_jump:ns={ns}@frames=2000");
-        stamps("held", &["clock_drift=100", "clock_khz=156250", &fault]);
-        stamps("held", &["clock_drift=-400", REAL_TIME, &fault]);
+    for jump in ["clock_jump:ns=60000000000", "clock_jump:ns=-60000000000"] {
+        let faults = [(jump, "jump")];
+        let clock = ["clock_drift=100", "clock_khz=156250"];
+        stamps("held", &clock, &faults);
+        stamps("held", &["clock_drift=-400", REAL_TIME], &faults);
     }
 }
 
 #[test]
 fn stamps_of_the_nic_s_own_clock_jump_with_it() {
-    let fault = "fault=clock_jump:ns=60000000000@frames=2000";
-    stamps("own", &["clock_drift=400", fault]);
-    stamps("own", &["clock_drift=400", REAL_TIME, fault]);
+    let faults = [("clock_jump:ns=60000000000", "jump")];
+    stamps("own", &["clock_drift=400"], &faults);
+    stamps("own", &["clock_drift=400", REAL_TIME], &faults);
 }
 
 #[test]
 fn a_clock_info_that_is_being_changed_is_waited_for() {
-    let busy = "fault=clock_busy:for=200@frames=2000;clock_busy:for=200@frames=8000";
+    let busy = "clock_busy:for=200";
     for access in ["busy_auto", "busy_verbs"] {
-        stamps(access, &[REAL_TIME, busy]);
+        stamps(access, &[REAL_TIME], &[(busy, "first"), (busy, "second")]);
     }
 }

@@ -6,6 +6,7 @@
 
 use super::{on_the_wire, pass, until};
 use std::{
+    path::Path,
     sync::{Arc, Mutex},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -15,12 +16,12 @@ use wqcap_engine::{
     device::{self, clock::ClockReport},
     pipeline::{Consumer, Frame, Place, Verdict},
     plan::Plan,
+    stats::QueueLedger,
 };
 
 const SECOND: i64 = 1_000_000_000;
-/// How far the clock jumps, and when: see the first halves.
+/// How far the clock jumps; see the first halves.
 const JUMP: i64 = 60 * SECOND;
-const JUMPS_AT: u64 = 2000;
 /// Anything below this is a machine that is busy.
 const FAR: i64 = JUMP / 2;
 
@@ -75,13 +76,14 @@ struct Run {
     seen: Vec<Seen>,
     report: Report,
     clock: ClockReport,
-    /// Frames from this number on came when all that was waited for had come.
-    from: u64,
+    /// Frames below this number had been worked on when it began, those from that number on came when it was over.
+    before: u64,
+    after: u64,
 }
 
 impl Run {
-    /// Captures until something is so, and a while longer.
-    fn until(settings: &[(&str, &str)], what: &str, so: impl FnMut(&Capture) -> bool) -> Self {
+    /// Captures while something happens.
+    fn of(settings: &[(&str, &str)], happens: impl FnOnce(&mut Capture)) -> Self {
         let mut all = vec![
             ("capture.queues", "2"),
             ("capture.ring", "4096"),
@@ -97,8 +99,14 @@ impl Run {
             all: Arc::clone(&seen),
         };
         let mut capture = Capture::start_with(&plan, Limits::default(), make).expect("it starts");
-        until(&mut capture, what, so);
-        let from = on_the_wire();
+        let captured = |queues: &[QueueLedger]| queues.iter().map(|it| it.captured).sum::<u64>();
+        pass(&mut capture, 1000);
+        let before = on_the_wire();
+        until(&mut capture, "they are worked on", |it| {
+            captured(&it.snapshot().queues) >= before
+        });
+        happens(&mut capture);
+        let after = on_the_wire();
         pass(&mut capture, 1000);
         let report = capture.finish();
         let clock = report.clock.expect("the device stamps");
@@ -107,8 +115,7 @@ impl Run {
             assert_eq!(queue.errors, 0);
             queue.check().expect("it adds up");
         }
-        let captured: u64 = report.queues.iter().map(|it| it.captured).sum();
-        assert_eq!(seen.len() as u64, captured);
+        assert_eq!(seen.len() as u64, captured(&report.queues));
         for queue in 0..2 {
             let of_queue: Vec<_> = seen.iter().filter(|it| it.queue == queue).collect();
             let backward = of_queue.windows(2).find(|two| two[0].stamp > two[1].stamp);
@@ -119,7 +126,8 @@ impl Run {
             seen,
             report,
             clock,
-            from,
+            before,
+            after,
         }
     }
 
@@ -129,25 +137,36 @@ impl Run {
         (ages().min().expect("frames"), ages().max().expect("frames"))
     }
 
-    /// Frames before the jump, and those that came when it was found.
+    /// Those of the frames before it happened, and of those after it.
     fn before_and_after(&self) -> [(i64, i64); 2] {
-        assert!(self.from >= JUMPS_AT);
         [
-            self.ages(|it| it.number < JUMPS_AT / 2),
-            self.ages(|it| it.number >= self.from),
+            self.ages(|it| it.number < self.before),
+            self.ages(|it| it.number >= self.after),
         ]
     }
 }
 
-fn has_jumped(capture: &Capture) -> bool {
-    let clock = capture.clock().expect("the device stamps");
-    clock.jumped_ns.abs() > FAR
+/// Lets a fault strike: see the first halves.
+fn strike(name: &str) {
+    let dir = std::env::var(super::DIR).expect("run by the test in main.rs");
+    std::fs::write(Path::new(&dir).join(name), "").expect("room");
+}
+
+fn clock(capture: &Capture) -> ClockReport {
+    capture.clock().expect("the device stamps")
+}
+
+fn jump(capture: &mut Capture) {
+    strike("jump");
+    until(capture, "the jump is found", |it| {
+        clock(it).jumped_ns.abs() > FAR
+    });
 }
 
 #[test]
 #[ignore = "runs on the software NIC, by its first half"]
 fn held() {
-    let run = Run::until(&[], "the jump is found", has_jumped);
+    let run = Run::of(&[], jump);
     let off = run.clock.jumped_ns.abs() - JUMP;
     assert!(off.abs() < FAR, "{:?}", run.clock);
     let told = |note: &String| note.contains("the NIC's clock jumped by");
@@ -163,7 +182,7 @@ fn held() {
 #[test]
 #[ignore = "runs on the software NIC, by its first half"]
 fn own() {
-    let run = Run::until(&[("capture.clock", "nic")], "the jump is found", has_jumped);
+    let run = Run::of(&[("capture.clock", "nic")], jump);
     let off = run.clock.offset_ns - JUMP;
     assert!(off.abs() < FAR, "{:?}", run.clock);
     let [before, after] = run.before_and_after();
@@ -173,19 +192,16 @@ fn own() {
 }
 
 fn busy(access: &str) {
-    // The last time that the driver's reckoning cannot be had begins here and lasts for 200 ms of the wire's clock.
-    const LAST: u64 = 8000 + 4000;
-    let mut looks = None;
-    let so = |capture: &Capture| {
-        let clock = capture.clock().expect("the device stamps");
-        let before = match looks {
-            None if on_the_wire() < LAST => return false,
-            None => *looks.insert(clock.looks),
-            Some(before) => before,
-        };
-        clock.looks > before
-    };
-    let run = Run::until(&[("capture.access", access)], "the clock is read again", so);
+    // For 200 ms of the wire's clock the driver's reckoning cannot be had.
+    const FRAMES: u64 = 20 * 200;
+    let run = Run::of(&[("capture.access", access)], |capture| {
+        for time in ["first", "second"] {
+            strike(time);
+            pass(capture, FRAMES);
+            let before = clock(capture).looks;
+            until(capture, "it is read again", |it| clock(it).looks > before);
+        }
+    });
     assert_eq!(run.clock.real_time, access == "auto", "{:?}", run.clock);
     let (youngest, oldest) = run.ages(|_| true);
     assert!(
