@@ -10,7 +10,7 @@ use std::sync::{
 };
 use wqcap_rss::{FrameClass, HashDepth, Toeplitz};
 
-/// One frame in so many is looked at.
+/// One frame in so many is looked at, on average.
 const EVERY: usize = 128;
 
 /// What one queue's samples came by; written by its loop, read by anyone.
@@ -52,11 +52,44 @@ pub struct Hashing {
     pub depth: HashDepth,
 }
 
+/// Which frames are looked at. The gaps between them vary: with equal ones, traffic that repeats itself would show the
+/// same few of its frames again and again.
+struct Picks {
+    left: usize,
+    dice: u64,
+}
+
+impl Picks {
+    fn new() -> Self {
+        Self {
+            left: EVERY,
+            dice: 1,
+        }
+    }
+
+    /// The frame of a batch of so many that is looked at: at most one. Batches are no longer than half of [`EVERY`], the
+    /// shortest gap, so that each of their places has its turn.
+    #[inline]
+    fn of(&mut self, frames: usize) -> Option<usize> {
+        if let Some(left) = self.left.checked_sub(frames) {
+            self.left = left;
+            return None;
+        }
+        // Knuth's generator (MMIX), of which the high bits are good.
+        self.dice = self
+            .dice
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let gap = EVERY / 2 + (self.dice >> 32) as usize % EVERY;
+        Some(std::mem::replace(&mut self.left, gap))
+    }
+}
+
 /// One loop's sampler.
 pub struct Sampler {
     hashing: Arc<Hashing>,
     load: Arc<QueueLoad>,
-    left: usize,
+    picks: Picks,
 }
 
 impl Sampler {
@@ -66,22 +99,17 @@ impl Sampler {
         Self {
             hashing,
             load,
-            left: EVERY,
+            picks: Picks::new(),
         }
     }
 
     /// Takes a batch into account: at most one of its frames is looked at.
     #[inline]
     pub(super) fn look(&mut self, batch: &Batch, memory: &SlotMemory) {
-        if let Some(left) = self.left.checked_sub(batch.frames.len()) {
-            self.left = left;
-            return;
-        }
-        // Any frame of the batch: which one, the frames before it have decided.
-        if let Some(filled) = batch.frames.get(self.left) {
+        let pick = self.picks.of(batch.frames.len());
+        if let Some(filled) = pick.and_then(|at| batch.frames.get(at)) {
             self.count(filled.bytes(memory));
         }
-        self.left = EVERY;
     }
 
     fn count(&self, frame: &[u8]) {
@@ -98,5 +126,31 @@ impl Sampler {
         entry
             .unwrap_or(&self.load.others)
             .fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_frame_of_traffic_that_repeats_itself_is_looked_at() {
+        for (batch, period) in [(1, 100), (7, 100), (64, 100), (64, 64), (64, 192)] {
+            let mut picks = Picks::new();
+            let mut seen = vec![0_u32; period];
+            let batches = 4_000 * period / batch;
+            for first in (0..batches).map(|it| it * batch) {
+                if let Some(at) = picks.of(batch) {
+                    assert!(at < batch);
+                    seen[(first + at) % period] += 1;
+                }
+            }
+            let mean = seen.iter().sum::<u32>() / seen.len() as u32;
+            let (least, most) = (seen.iter().min(), seen.iter().max());
+            assert!(
+                least > Some(&(mean / 4)) && most < Some(&(mean * 4)),
+                "{batch} at once, {period} flows: {least:?} to {most:?} looks"
+            );
+        }
     }
 }
