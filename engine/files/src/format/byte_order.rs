@@ -29,32 +29,43 @@ impl ByteOrder {
     #[inline]
     #[must_use]
     pub fn u16(self, bytes: &[u8], at: usize) -> u16 {
-        u16::from_le_bytes(self.little_endian(bytes, at))
+        let native = u16::from_ne_bytes(array(bytes, at));
+        if self == Self::NATIVE {
+            native
+        } else {
+            native.swap_bytes()
+        }
     }
 
     /// The four bytes at `at`; 0 where there are none.
     #[inline]
     #[must_use]
     pub fn u32(self, bytes: &[u8], at: usize) -> u32 {
-        u32::from_le_bytes(self.little_endian(bytes, at))
+        let native = u32::from_ne_bytes(array(bytes, at));
+        if self == Self::NATIVE {
+            native
+        } else {
+            native.swap_bytes()
+        }
     }
 
     /// The eight bytes at `at`; 0 where there are none.
     #[inline]
     #[must_use]
     pub fn u64(self, bytes: &[u8], at: usize) -> u64 {
-        u64::from_le_bytes(self.little_endian(bytes, at))
-    }
-
-    #[inline]
-    fn little_endian<const N: usize>(self, bytes: &[u8], at: usize) -> [u8; N] {
-        let there = bytes.get(at..).and_then(|rest| rest.first_chunk());
-        let mut number = there.copied().unwrap_or([0; N]);
-        if self == Self::Big {
-            number.reverse();
+        let native = u64::from_ne_bytes(array(bytes, at));
+        if self == Self::NATIVE {
+            native
+        } else {
+            native.swap_bytes()
         }
-        number
     }
+}
+
+#[inline]
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let there = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    there.copied().unwrap_or([0; N])
 }
 
 #[cfg(test)]
