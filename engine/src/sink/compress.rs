@@ -11,7 +11,10 @@
 //! Invariant: a packer takes memory for the result before it takes a block. So the earliest block of every queue is
 //! always on its way, and those that wait for it cannot keep its memory.
 
-use crate::sink::block::{ALIGN, Block, Full};
+use crate::sink::{
+    block::{ALIGN, Block, Full},
+    thread::spawn,
+};
 use crate::{Error, config::Compress, memory::Region};
 use crossbeam_channel::{Receiver, Sender};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
@@ -170,17 +173,10 @@ impl Compressors {
             };
             let channels = std::sync::Arc::clone(&channels);
             let cores = cores.to_vec();
-            let thread = std::thread::Builder::new()
-                .name(format!("wqcap-pack{i:02}"))
-                .spawn(move || {
-                    keep_to(&cores);
-                    run(packer, &channels);
-                })
-                .map_err(|source| Error::System {
-                    what: format!("the thread wqcap-pack{i:02}"),
-                    source,
-                })?;
-            running.push(thread);
+            running.push(spawn(&format!("wqcap-pack{i:02}"), move || {
+                keep_to(&cores);
+                run(packer, &channels);
+            })?);
         }
         Ok(Self { threads: running })
     }

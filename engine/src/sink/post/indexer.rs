@@ -3,7 +3,7 @@
 //! It reads each file back: the frames have left the writer's memory by then, and parsing them on their way would cost
 //! the capture. Indexes that it has no time for are built by whoever needs them first.
 
-use crate::Error;
+use crate::{Error, sink::thread::spawn};
 use crossbeam_channel::{Receiver, Sender};
 use std::{
     fs,
@@ -33,17 +33,15 @@ impl Indexer {
     /// Starts the thread, and creates the folder if need be. The finished files of `dir` are sent to the channel that
     /// comes with it; the thread ends when its sender is gone.
     pub(super) fn start(folder: &Path, dir: &Path) -> Result<(Self, Sender<PathBuf>), Error> {
-        let failed = |what: String| move |source| Error::System { what, source };
-        fs::create_dir_all(folder)
-            .map_err(failed(format!("output.index_dir = {}", folder.display())))?;
+        fs::create_dir_all(folder).map_err(|source| Error::System {
+            what: format!("output.index_dir = {}", folder.display()),
+            source,
+        })?;
         let (files, waiting) = crossbeam_channel::unbounded();
         let ended = Arc::new(AtomicBool::new(false));
         let (folder, dir) = (folder.to_owned(), dir.to_owned());
         let flag = Arc::clone(&ended);
-        let thread = std::thread::Builder::new()
-            .name("wqcap-index".into())
-            .spawn(move || index(&folder, &dir, &waiting, &flag))
-            .map_err(failed("the thread wqcap-index".into()))?;
+        let thread = spawn("wqcap-index", move || index(&folder, &dir, &waiting, &flag))?;
         Ok((Self { thread, ended }, files))
     }
 

@@ -12,6 +12,7 @@ use crate::{
     config::{Keep, Size},
     name::FileName,
     plan::Retention,
+    sink::thread::spawn,
 };
 use crossbeam_channel::{Receiver, Sender};
 use rustix::fs::statvfs;
@@ -82,13 +83,7 @@ impl RetentionThread {
             room,
         };
         let asked = Arc::clone(&trigger.room);
-        let thread = std::thread::Builder::new()
-            .name("wqcap-keeper".into())
-            .spawn(move || run(&look, &rings, &asked))
-            .map_err(|source| Error::System {
-                what: "the thread wqcap-keeper".into(),
-                source,
-            })?;
+        let thread = spawn("wqcap-keeper", move || run(&look, &rings, &asked))?;
         Ok((Self { thread }, trigger))
     }
 

@@ -14,7 +14,7 @@ mod process;
 
 pub use process::{HookProcess, serve_hooks};
 
-use crate::Error;
+use crate::{Error, sink::thread::spawn};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
@@ -91,14 +91,7 @@ impl Hooks {
     }
 
     fn spawn(work: impl FnOnce() -> HookReport + Send + 'static) -> Result<Self, Error> {
-        let thread = std::thread::Builder::new()
-            .name("wqcap-hooks".into())
-            .spawn(work)
-            .map_err(|source| Error::System {
-                what: "the thread wqcap-hooks".into(),
-                source,
-            })?;
-        Ok(Self { thread })
+        spawn("wqcap-hooks", work).map(|thread| Self { thread })
     }
 
     /// Waits until all are done, or their time is over; the sender must be gone.
