@@ -18,7 +18,7 @@ pub const PATH_MAX: usize = libc::PATH_MAX as usize;
 
 const CLASS: &[u8] = b"/sys/class/infiniband";
 const NETDEVS: &[u8] = b"/sys/class/net/";
-const PCI: &[u8] = b"/sys/bus/pci/devices/";
+const PCI: &[u8] = b"/sys/bus/pci/devices";
 const DEVICES: &[u8] = b"/sys/devices/pci";
 const DEBUG: &[u8] = b"/sys/kernel/debug/mlx5/";
 const NODES: &[u8] = b"/dev/infiniband";
@@ -115,8 +115,12 @@ impl Overlay {
             let mut netdevs = self.virtual_netdevs.iter();
             return netdevs.any(|(name, _)| below(rest, name.as_bytes()).is_some());
         }
-        let rest = path
-            .strip_prefix(PCI)
+        let on_bus = below(path, PCI).map(|rest| rest.strip_prefix(b"/").unwrap_or(rest));
+        if on_bus.is_some_and(<[u8]>::is_empty) {
+            // The listing: the machine's devices stand in it too.
+            return true;
+        }
+        let rest = on_bus
             .or_else(|| path.strip_prefix(DEVICES))
             .or_else(|| path.strip_prefix(DEBUG));
         rest.and_then(|rest| rest.strip_prefix(PCI_DOMAIN.as_bytes()))
@@ -171,6 +175,7 @@ mod tests {
             "uverbs0",
             "state",
             "/tmp/runner/x",
+            "/sys/bus/pci/drivers",
             "/sys/bus/pci/devices/0000:00:01.0",
             "/sys/devices/pci0000:00",
             "/sys/kernel/debug/mlx5",
@@ -187,6 +192,8 @@ mod tests {
             "/dev/infiniband",
             "/dev/infiniband/uverbs2",
             "/dev/infiniband/rdma_cm",
+            "/sys/bus/pci/devices",
+            "/sys/bus/pci/devices/",
             "/sys/bus/pci/devices/15b3:01:00.0/numa_node",
             "/sys/devices/pci15b3:00",
             "/sys/kernel/debug/mlx5/15b3:01:00.0/delay_drop/timeout",

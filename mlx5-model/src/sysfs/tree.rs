@@ -21,6 +21,18 @@ use super::live::DELAY_DROP_FILES;
 /// The PCI address of the physical function when the model's devices are virtual ones: behind all of theirs.
 const PHYSICAL: &str = "15b3:ff:00.0";
 
+/// The memory regions of a function: start, end and flags of each, six of them and the ROM's. The model maps none.
+/// drivers/pci/pci-sysfs.c, resource_show.
+const RESOURCE: &str = concat!(
+    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
+    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
+    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
+    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
+    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
+    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
+    "0x0000000000000000 0x0000000000000000 0x0000000000000000",
+);
+
 /// Writes files below one directory, creating directories as needed.
 struct Tree {
     root: PathBuf,
@@ -79,6 +91,7 @@ pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
     )?;
     tree.directory("sys/class/infiniband")?;
     tree.put("sys/bus/pci/drivers/mlx5_core/module/version", "5.0-0")?;
+    machine_devices(&mut tree)?;
     for (number, device) in settings.devices.iter().enumerate() {
         pci(&mut tree, number, device)?;
         verbs(&mut tree, number, device, &dev)?;
@@ -100,6 +113,25 @@ fn device_dir(number: usize) -> String {
 /// The same, relative to a class's directory.
 fn class_link(dir: &str) -> String {
     format!("../../{}", dir.trim_start_matches("sys/"))
+}
+
+/// Links to the machine's own devices on the PCI bus: a listing of the bus, as DPDK's, shows all devices.
+fn machine_devices(tree: &mut Tree) -> io::Result<()> {
+    const LISTING: &str = "/sys/bus/pci/devices";
+    let Ok(listing) = fs::read_dir(LISTING) else {
+        // A machine without a PCI bus: many a container and virtual machine.
+        return Ok(());
+    };
+    for device in listing.flatten() {
+        let (Ok(to), Some(name)) = (
+            device.path().canonicalize(),
+            device.file_name().to_str().map(str::to_owned),
+        ) else {
+            continue;
+        };
+        tree.link(&format!("{}/{name}", &LISTING[1..]), &to.to_string_lossy())?;
+    }
+    Ok(())
 }
 
 /// The PCI function: drivers/pci/pci-sysfs.c.
@@ -127,6 +159,7 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
             ("max_link_speed", "8.0 GT/s PCIe"),
             ("max_link_width", "16"),
             ("enable", "1"),
+            ("resource", RESOURCE),
             ("sriov_totalvfs", if device.topology.vfs > 0 { "127" } else { "0" }),
             ("sriov_numvfs", &device.topology.vfs.to_string()),
             (
