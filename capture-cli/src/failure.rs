@@ -33,6 +33,13 @@ impl Failure {
         }
     }
 
+    /// It was done, except for what these messages tell; success if there are none.
+    pub fn unless_whole(messages: Vec<String>) -> Result<(), Self> {
+        let kind = Kind::Failed;
+        let failure = Self { kind, messages };
+        failure.messages.is_empty().then_some(()).ok_or(failure)
+    }
+
     /// It cannot be done as asked.
     pub fn refused(message: impl Into<String>) -> Self {
         Self {

@@ -4,14 +4,13 @@
 //! One RSS QP (one TIR) hashes a single L3 type and at most a single L4 type, so "hash everything
 //! by its addresses and ports" is not one QP but seven. This file is that list.
 //!
-//! **May import** `core`/`std` only.
+//! **May import** `core`/`std` and `bitflags`.
 //!
 //! **Invariant**: no profile's fields mix IPv4 with IPv6 or TCP with UDP (the kernel refuses both
 //! with EINVAL), and [`Profile::to_install`] lists rules in the order in which the NIC must try
 //! them.
 
 use std::fmt;
-use std::ops::{BitOr, BitOrAssign};
 
 /// How deep into a frame the hash reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,10 +98,10 @@ impl Profile {
     #[must_use]
     pub const fn hash_fields(self) -> HashFields {
         match self {
-            Self::Ipv4Tcp => HashFields::IPV4.with(HashFields::TCP_PORTS),
-            Self::Ipv4Udp => HashFields::IPV4.with(HashFields::UDP_PORTS),
-            Self::Ipv6Tcp => HashFields::IPV6.with(HashFields::TCP_PORTS),
-            Self::Ipv6Udp => HashFields::IPV6.with(HashFields::UDP_PORTS),
+            Self::Ipv4Tcp => HashFields::IPV4.union(HashFields::TCP_PORTS),
+            Self::Ipv4Udp => HashFields::IPV4.union(HashFields::UDP_PORTS),
+            Self::Ipv6Tcp => HashFields::IPV6.union(HashFields::TCP_PORTS),
+            Self::Ipv6Udp => HashFields::IPV6.union(HashFields::UDP_PORTS),
             Self::Ipv4 => HashFields::IPV4,
             Self::Ipv6 => HashFields::IPV6,
             Self::CatchAll => HashFields::NONE,
@@ -138,119 +137,48 @@ impl fmt::Display for Profile {
     }
 }
 
-/// A set of frame fields that enter the hash, with the bits of the uAPI's `rx_hash_fields_mask`
-/// (`enum mlx5_rx_hash_fields` in `rdma/mlx5-abi.h`).
-///
-/// Any 64 bits are a set, also ones the kernel refuses: what may be installed is the driver's to
-/// say, not this type's.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[repr(transparent)]
-pub struct HashFields(u64);
+bitflags::bitflags! {
+    /// A set of frame fields that enter the hash, with the bits of the uAPI's `rx_hash_fields_mask`
+    /// (`enum mlx5_rx_hash_fields` in `rdma/mlx5-abi.h`).
+    ///
+    /// Any 64 bits are a set, also ones the kernel refuses: what may be installed is the driver's to
+    /// say, not this type's.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct HashFields: u64 {
+        /// `MLX5_RX_HASH_SRC_IPV4`.
+        const SRC_IPV4 = 1 << 0;
+        /// `MLX5_RX_HASH_DST_IPV4`.
+        const DST_IPV4 = 1 << 1;
+        /// `MLX5_RX_HASH_SRC_IPV6`.
+        const SRC_IPV6 = 1 << 2;
+        /// `MLX5_RX_HASH_DST_IPV6`.
+        const DST_IPV6 = 1 << 3;
+        /// `MLX5_RX_HASH_SRC_PORT_TCP`.
+        const SRC_PORT_TCP = 1 << 4;
+        /// `MLX5_RX_HASH_DST_PORT_TCP`.
+        const DST_PORT_TCP = 1 << 5;
+        /// `MLX5_RX_HASH_SRC_PORT_UDP`.
+        const SRC_PORT_UDP = 1 << 6;
+        /// `MLX5_RX_HASH_DST_PORT_UDP`.
+        const DST_PORT_UDP = 1 << 7;
+        /// `MLX5_RX_HASH_IPSEC_SPI`.
+        const IPSEC_SPI = 1 << 8;
+        /// `MLX5_RX_HASH_INNER`: the other bits speak of the tunnelled headers.
+        const INNER = 1 << 31;
+    }
+}
 
 impl HashFields {
     /// No field: nothing is hashed.
-    pub const NONE: Self = Self(0);
-    /// `MLX5_RX_HASH_SRC_IPV4`.
-    pub const SRC_IPV4: Self = Self(1 << 0);
-    /// `MLX5_RX_HASH_DST_IPV4`.
-    pub const DST_IPV4: Self = Self(1 << 1);
-    /// `MLX5_RX_HASH_SRC_IPV6`.
-    pub const SRC_IPV6: Self = Self(1 << 2);
-    /// `MLX5_RX_HASH_DST_IPV6`.
-    pub const DST_IPV6: Self = Self(1 << 3);
-    /// `MLX5_RX_HASH_SRC_PORT_TCP`.
-    pub const SRC_PORT_TCP: Self = Self(1 << 4);
-    /// `MLX5_RX_HASH_DST_PORT_TCP`.
-    pub const DST_PORT_TCP: Self = Self(1 << 5);
-    /// `MLX5_RX_HASH_SRC_PORT_UDP`.
-    pub const SRC_PORT_UDP: Self = Self(1 << 6);
-    /// `MLX5_RX_HASH_DST_PORT_UDP`.
-    pub const DST_PORT_UDP: Self = Self(1 << 7);
-    /// `MLX5_RX_HASH_IPSEC_SPI`.
-    pub const IPSEC_SPI: Self = Self(1 << 8);
-    /// `MLX5_RX_HASH_INNER`: the other bits speak of the tunnelled headers.
-    pub const INNER: Self = Self(1 << 31);
-
+    pub const NONE: Self = Self::empty();
     /// Both IPv4 addresses.
-    pub const IPV4: Self = Self::SRC_IPV4.with(Self::DST_IPV4);
+    pub const IPV4: Self = Self::SRC_IPV4.union(Self::DST_IPV4);
     /// Both IPv6 addresses.
-    pub const IPV6: Self = Self::SRC_IPV6.with(Self::DST_IPV6);
+    pub const IPV6: Self = Self::SRC_IPV6.union(Self::DST_IPV6);
     /// Both TCP ports.
-    pub const TCP_PORTS: Self = Self::SRC_PORT_TCP.with(Self::DST_PORT_TCP);
+    pub const TCP_PORTS: Self = Self::SRC_PORT_TCP.union(Self::DST_PORT_TCP);
     /// Both UDP ports.
-    pub const UDP_PORTS: Self = Self::SRC_PORT_UDP.with(Self::DST_PORT_UDP);
-
-    /// Each named bit with its name, for messages.
-    const NAMES: [(Self, &'static str); 10] = [
-        (Self::SRC_IPV4, "src-ipv4"),
-        (Self::DST_IPV4, "dst-ipv4"),
-        (Self::SRC_IPV6, "src-ipv6"),
-        (Self::DST_IPV6, "dst-ipv6"),
-        (Self::SRC_PORT_TCP, "src-port-tcp"),
-        (Self::DST_PORT_TCP, "dst-port-tcp"),
-        (Self::SRC_PORT_UDP, "src-port-udp"),
-        (Self::DST_PORT_UDP, "dst-port-udp"),
-        (Self::IPSEC_SPI, "ipsec-spi"),
-        (Self::INNER, "inner"),
-    ];
-
-    /// The set with these bits, unnamed ones included.
-    #[inline]
-    #[must_use]
-    pub const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// The set's bits, as `rx_hash_fields_mask` takes them.
-    #[inline]
-    #[must_use]
-    pub const fn bits(self) -> u64 {
-        self.0
-    }
-
-    /// Whether all of `other` is in the set; always so for an empty `other`.
-    #[inline]
-    #[must_use]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Whether any of `other` is in the set.
-    #[inline]
-    #[must_use]
-    pub const fn intersects(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// Whether no field is in the set.
-    #[inline]
-    #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// The union, where `|` cannot stand because the place is a constant.
-    #[inline]
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-impl BitOr for HashFields {
-    type Output = Self;
-
-    #[inline]
-    fn bitor(self, other: Self) -> Self {
-        self.with(other)
-    }
-}
-
-impl BitOrAssign for HashFields {
-    #[inline]
-    fn bitor_assign(&mut self, other: Self) {
-        *self = self.with(other);
-    }
+    pub const UDP_PORTS: Self = Self::SRC_PORT_UDP.union(Self::DST_PORT_UDP);
 }
 
 impl fmt::Display for HashFields {
@@ -260,15 +188,14 @@ impl fmt::Display for HashFields {
         if self.is_empty() {
             return f.write_str("none");
         }
-        let mut unnamed = self.0;
+        let mut names = self.iter_names();
         let mut separator = "";
-        for (field, name) in Self::NAMES {
-            if self.contains(field) {
-                write!(f, "{separator}{name}")?;
-                separator = "+";
-                unnamed &= !field.0;
-            }
+        for (name, _) in names.by_ref() {
+            let name = name.to_ascii_lowercase().replace('_', "-");
+            write!(f, "{separator}{name}")?;
+            separator = "+";
         }
+        let unnamed = names.remaining().bits();
         if unnamed != 0 {
             write!(f, "{separator}{unnamed:#x}")?;
         }
@@ -344,7 +271,7 @@ mod tests {
             Profile::Ipv4Tcp.hash_fields().to_string(),
             "src-ipv4+dst-ipv4+src-port-tcp+dst-port-tcp"
         );
-        let odd = HashFields::from_bits(1 << 40 | 1 << 31);
+        let odd = HashFields::from_bits_retain(1 << 40 | 1 << 31);
         assert_eq!(format!("{odd:?}"), "HashFields(inner+0x10000000000)");
     }
 

@@ -66,9 +66,9 @@ impl Selection {
             L4::Udp => (HashFields::SRC_PORT_UDP, HashFields::DST_PORT_UDP),
         };
         let all = source
-            .with(destination)
-            .with(source_port)
-            .with(destination_port);
+            .union(destination)
+            .union(source_port)
+            .union(destination_port);
         if fields.is_empty() || !all.contains(fields) {
             return None;
         }

@@ -81,12 +81,6 @@ impl IndirectionTable {
         &self.entries
     }
 
-    /// Base-2 logarithm of the count of entries, 0 to 13, as `log_ind_tbl_size` takes it.
-    #[must_use]
-    pub fn log_size(&self) -> u32 {
-        self.entries.len().trailing_zeros()
-    }
-
     /// The queue of a frame with this hash: its low bits choose the entry.
     #[inline]
     #[must_use]
@@ -249,7 +243,6 @@ mod tests {
         let table = IndirectionTable::new(8, 3, &[]).unwrap();
         assert_eq!(table.entries(), [0, 1, 2, 0, 1, 2, 0, 1]);
         assert_eq!(table, IndirectionTable::new(8, 3, &[7, 7, 7]).unwrap());
-        assert_eq!(table.log_size(), 3);
         let table = IndirectionTable::new(8, 4, &[5, 0, 5, 0]).unwrap();
         assert_eq!(table.entries(), [0, 2, 0, 2, 0, 2, 0, 2]);
     }
@@ -284,7 +277,7 @@ mod tests {
     #[test]
     fn catch_all_is_queue_0() {
         let table = IndirectionTable::catch_all();
-        assert_eq!((table.entries(), table.log_size()), (&[0][..], 0));
+        assert_eq!(table.entries(), [0]);
         assert_eq!(table.queue_of(u32::MAX), 0);
         assert_eq!(table, IndirectionTable::new(1, 1, &[]).unwrap());
     }

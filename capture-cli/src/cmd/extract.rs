@@ -6,7 +6,7 @@ use crate::{
     args::ExtractArgs,
     cmd::merge,
     daemon::signals,
-    failure::{Failure, Kind},
+    failure::Failure,
     term::{
         output,
         progress::Reading,
@@ -44,13 +44,7 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     } else if !quiet {
         terminal::write_lines(text(&extracted).as_bytes());
     }
-    if extracted.losses.is_empty() {
-        return Ok(());
-    }
-    Err(Failure {
-        kind: Kind::Failed,
-        messages: extracted.losses,
-    })
+    Failure::unless_whole(extracted.losses)
 }
 
 fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {

@@ -5,7 +5,7 @@
 use crate::{
     args::MergeArgs,
     daemon::signals,
-    failure::{Failure, Kind},
+    failure::Failure,
     term::{
         output,
         progress::Reading,
@@ -49,18 +49,12 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     } else if !quiet {
         terminal::write_lines(text(&summary).as_bytes());
     }
-    let messages: Vec<_> = summary
+    let messages = summary
         .inputs
         .iter()
         .filter_map(|input| Some(format!("{}: {}", input.path, input.loss.as_ref()?)))
         .collect();
-    if messages.is_empty() {
-        return Ok(());
-    }
-    Err(Failure {
-        kind: Kind::Failed,
-        messages,
-    })
+    Failure::unless_whole(messages)
 }
 
 /// Stdout carries the capture or the facts, and a terminal shows no capture.

@@ -2,7 +2,7 @@
 
 use crate::{
     args::RecoverArgs,
-    failure::{Failure, Kind},
+    failure::Failure,
     term::{output, table::thousands},
 };
 use std::{fmt::Write, path::Path, thread::JoinHandle};
@@ -23,7 +23,7 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     } else {
         output::print(&text(&files))?;
     }
-    let messages: Vec<_> = files
+    let messages = files
         .iter()
         .filter(|file| file.outcome == RecoveryOutcome::Failed)
         .map(|file| {
@@ -31,13 +31,7 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
             format!("{}: {problem}", file.part.display())
         })
         .collect();
-    if messages.is_empty() {
-        return Ok(());
-    }
-    Err(Failure {
-        kind: Kind::Failed,
-        messages,
-    })
+    Failure::unless_whole(messages)
 }
 
 /// What an earlier run left open, being finished beside this one.

@@ -3,7 +3,7 @@
 use crate::{
     args::RssArgs,
     config,
-    failure::{Failure, Kind},
+    failure::Failure,
     term::{
         output,
         progress::Reading,
@@ -52,12 +52,9 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     let mut simulation = Simulation::new(&config, args.suggest)?;
     let mut reading = Reading::new(quiet, &args.files);
     let mut files = Vec::new();
-    let mut failure = Failure {
-        kind: Kind::Failed,
-        messages: Vec::new(),
-    };
+    let mut losses = Vec::new();
     for path in &args.files {
-        files.push(read(path, &mut simulation, &mut reading, &mut failure)?);
+        files.push(read(path, &mut simulation, &mut reading, &mut losses)?);
     }
     reading.clear();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -79,11 +76,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     } else {
         output::print(&text(&files, &report, &Canvas::of_stdout()))?;
     }
-    if failure.messages.is_empty() {
-        Ok(())
-    } else {
-        Err(failure)
-    }
+    Failure::unless_whole(losses)
 }
 
 /// Takes a file in. One that cannot be begun is refused; one that breaks later is told, and what it gave counts.
@@ -91,7 +84,7 @@ fn read(
     path: &Path,
     simulation: &mut Simulation,
     reading: &mut Reading,
-    failure: &mut Failure,
+    losses: &mut Vec<String>,
 ) -> Result<FileFacts, Failure> {
     let shown = path.display();
     let mut reader =
@@ -107,7 +100,7 @@ fn read(
                 return Err(Failure::refused(format!("{shown}: {e}")));
             }
             Err(e) => {
-                failure.messages.push(format!(
+                losses.push(format!(
                     "{shown}: {e}; the {} frames before that are counted",
                     thousands(frames)
                 ));

@@ -239,7 +239,7 @@ impl BareRings {
             .map(|_| BareRing::make(context, &pd, attr))
             .collect::<Result<Vec<_>, _>>()?;
         let table = RwqTable::create(context, rings.iter().map(|it| it.wq.handle()))?;
-        let fields = HashFields::IPV4.with(HashFields::UDP_PORTS);
+        let fields = HashFields::IPV4.union(HashFields::UDP_PORTS);
         Ok(Self {
             rules: Vec::new(),
             qp: RssQp::create(&pd, &table, &RssKey::MICROSOFT, fields)?,

@@ -24,43 +24,25 @@ impl ByteOrder {
             .into_iter()
             .find(|order| order.u32(bytes, 0) == magic)
     }
-
-    /// The two bytes at `at`; 0 where there are none.
-    #[inline]
-    #[must_use]
-    pub fn u16(self, bytes: &[u8], at: usize) -> u16 {
-        let native = u16::from_ne_bytes(array(bytes, at));
-        if self == Self::NATIVE {
-            native
-        } else {
-            native.swap_bytes()
-        }
-    }
-
-    /// The four bytes at `at`; 0 where there are none.
-    #[inline]
-    #[must_use]
-    pub fn u32(self, bytes: &[u8], at: usize) -> u32 {
-        let native = u32::from_ne_bytes(array(bytes, at));
-        if self == Self::NATIVE {
-            native
-        } else {
-            native.swap_bytes()
-        }
-    }
-
-    /// The eight bytes at `at`; 0 where there are none.
-    #[inline]
-    #[must_use]
-    pub fn u64(self, bytes: &[u8], at: usize) -> u64 {
-        let native = u64::from_ne_bytes(array(bytes, at));
-        if self == Self::NATIVE {
-            native
-        } else {
-            native.swap_bytes()
-        }
-    }
 }
+
+macro_rules! numbers {
+    ($($name:ident: $bytes:literal),+) => {
+        impl ByteOrder {
+            $(
+                #[doc = concat!("The ", $bytes, " bytes at `at`; 0 where there are none.")]
+                #[inline]
+                #[must_use]
+                pub fn $name(self, bytes: &[u8], at: usize) -> $name {
+                    let native = $name::from_ne_bytes(array(bytes, at));
+                    if self == Self::NATIVE { native } else { native.swap_bytes() }
+                }
+            )+
+        }
+    };
+}
+
+numbers!(u16: "two", u32: "four", u64: "eight");
 
 #[inline]
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {

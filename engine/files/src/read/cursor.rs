@@ -149,7 +149,7 @@ impl<R: Read> Cursor<R> {
 
     /// The source has ended: with the last record, or within another.
     pub(super) fn ended(&self) -> FileEnd {
-        let (offset, rest) = (self.window.offset(), self.window.bytes());
+        let (offset, rest) = (self.window.offset(), self.window.held());
         let bytes = rest.len() as u64;
         if rest.is_empty() {
             FileEnd::Clean
@@ -164,7 +164,7 @@ impl<R: Read> Cursor<R> {
     pub(super) fn zeros(&mut self) -> Result<FileEnd, ReadError> {
         let offset = self.window.offset();
         loop {
-            let bytes = self.window.bytes();
+            let bytes = self.window.held();
             if let Some(n) = bytes.iter().position(|b| *b != 0) {
                 let zeros = self.window.offset() + n as u64 - offset;
                 return Err(ReadError::Damaged {

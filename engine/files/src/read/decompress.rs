@@ -7,7 +7,8 @@
 //! ([`zstd_safe`]'s limit). No input panics. A frame that the file's end cuts off is an error, and so is one whose
 //! checksum does not match; the content of the frames before it has been given by then.
 
-use super::input::Input;
+use super::window::Window;
+use crate::format::ByteOrder;
 use lz4_flex::frame::FrameDecoder;
 use std::{
     collections::VecDeque,
@@ -19,6 +20,8 @@ const LZ4: u32 = 0x184d_2204;
 const ZSTD: u32 = 0xfd2f_b528;
 /// Sixteen magics that differ in their last four bits.
 const SKIPPABLE: u32 = 0x184d_2a50;
+/// Compressed bytes read at once.
+const PIECE: usize = 64 << 10;
 
 /// Reads the content of a file, compressed or not.
 pub struct Decompressor<R: Read> {
@@ -34,9 +37,9 @@ pub struct Decompressor<R: Read> {
 }
 
 enum Codec<R: Read> {
-    Plain(Input<R>),
-    Lz4(Box<FrameDecoder<Input<R>>>),
-    Zstd(Box<(DCtx<'static>, Input<R>)>),
+    Plain(Window<R>),
+    Lz4(Box<FrameDecoder<Window<R>>>),
+    Zstd(Box<(DCtx<'static>, Window<R>)>),
 }
 
 impl<R: Read> Decompressor<R> {
@@ -45,10 +48,14 @@ impl<R: Read> Decompressor<R> {
     /// # Errors
     /// The source fails, or there is no memory.
     pub fn new(source: R) -> io::Result<Self> {
-        let mut input = Input::new(source);
-        let codec = match input.magic()? {
-            Some(LZ4) => Codec::Lz4(Box::new(FrameDecoder::new(input))),
+        let mut input = Window::new(source, size_of::<u32>());
+        let codec = match magic(&mut input)? {
+            Some(LZ4) => {
+                input.grow(PIECE);
+                Codec::Lz4(Box::new(FrameDecoder::new(input)))
+            }
             Some(ZSTD) => {
+                input.grow(PIECE);
                 let context = DCtx::try_create().ok_or(ErrorKind::OutOfMemory)?;
                 Codec::Zstd(Box::new((context, input)))
             }
@@ -92,7 +99,7 @@ impl<R: Read> Decompressor<R> {
         self.sound
     }
 
-    fn input(&mut self) -> &mut Input<R> {
+    fn input(&mut self) -> &mut Window<R> {
         match &mut self.codec {
             Codec::Plain(input) => input,
             Codec::Lz4(decoder) => decoder.get_mut(),
@@ -117,16 +124,16 @@ impl<R: Read> Decompressor<R> {
         loop {
             let (_, given) = self.sound;
             let input = self.input();
-            match input.magic()? {
-                None if input.is_at_end()? => return Ok(false),
-                Some(magic) if magic == mine => return Ok(true),
-                Some(magic) if magic & !0xf == SKIPPABLE => {
-                    if !input.skip_frame()? {
+            match magic(input)? {
+                None if input.held().is_empty() => return Ok(false),
+                Some(found) if found == mine => return Ok(true),
+                Some(found) if found & !0xf == SKIPPABLE => {
+                    if !skip_frame(input)? {
                         return Err(
                             self.damaged("the file ends within it", ErrorKind::UnexpectedEof)
                         );
                     }
-                    self.sound = (self.input().offset, given);
+                    self.sound = (self.input().offset(), given);
                 }
                 _ => {
                     return Err(
@@ -140,26 +147,25 @@ impl<R: Read> Decompressor<R> {
     /// Some bytes of the frame; 0: it ends here.
     fn some(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match &mut self.codec {
-            Codec::Plain(input) => input.read_through(out),
+            Codec::Plain(input) => input.read(out),
             Codec::Lz4(decoder) => match decoder.read(out) {
                 // The decoder takes a file's end for a frame's.
-                Ok(0) if decoder.get_ref().ended => Err(ErrorKind::UnexpectedEof.into()),
+                Ok(0) if decoder.get_ref().has_ended() => Err(ErrorKind::UnexpectedEof.into()),
                 other => other,
             },
             Codec::Zstd(both) => {
                 let (context, input) = &mut **both;
                 loop {
-                    let bytes = input.fill()?;
-                    if bytes.is_empty() {
+                    if !input.want(1)? {
                         return Err(ErrorKind::UnexpectedEof.into());
                     }
-                    let mut from = InBuffer::around(bytes);
+                    let mut from = InBuffer::around(input.held());
                     let mut to = OutBuffer::around(&mut *out);
                     let left = context
                         .decompress_stream(&mut to, &mut from)
                         .map_err(|e| io::Error::other(zstd_safe::get_error_name(e)))?;
                     let (taken, got) = (from.pos(), to.pos());
-                    input.consume(taken);
+                    input.skip(taken);
                     if left == 0 {
                         self.within = false;
                     }
@@ -178,7 +184,7 @@ impl<R: Read> Read for Decompressor<R> {
             return Ok(0);
         }
         if let Codec::Plain(input) = &mut self.codec {
-            return input.read_through(out);
+            return input.read(out);
         }
         loop {
             if !self.within {
@@ -198,7 +204,7 @@ impl<R: Read> Read for Decompressor<R> {
             // LZ4 ends a frame with a read of nothing, zstd with its last bytes.
             if got == 0 || !self.within {
                 self.within = false;
-                self.sound = (self.input().offset, self.given);
+                self.sound = (self.input().offset(), self.given);
                 if let Some(ends) = &mut self.frame_ends {
                     ends.push_back(self.sound);
                 }
@@ -208,6 +214,23 @@ impl<R: Read> Read for Decompressor<R> {
             }
         }
     }
+}
+
+/// The next four bytes, which stay; `None`: there are not so many.
+fn magic(input: &mut Window<impl Read>) -> io::Result<Option<u32>> {
+    input.want(4)?;
+    let magic = input.held().first_chunk();
+    Ok(magic.map(|magic| u32::from_le_bytes(*magic)))
+}
+
+/// Skips a frame that says how long it is; `false`: it ends before that.
+fn skip_frame(input: &mut Window<impl Read>) -> io::Result<bool> {
+    if !input.want(8)? {
+        return Ok(false);
+    }
+    let len = u64::from(ByteOrder::Little.u32(input.held(), 4));
+    input.skip(8);
+    Ok(io::copy(&mut input.take(len), &mut io::sink())? == len)
 }
 
 /// Bytes of a compressed file up to the end of its first frame that has any content; `None`: it is not compressed.

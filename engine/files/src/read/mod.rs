@@ -16,7 +16,6 @@
 
 mod cursor;
 mod decompress;
-mod input;
 mod open;
 mod pcap;
 mod pcapng;

@@ -17,11 +17,11 @@ pub(super) fn next_record<R: Read>(
     if !cursor.want(layout.header_len)? {
         return Ok(Some(cursor.ended()));
     }
-    let [seconds, fraction, caplen, len] = layout.record(cursor.window.bytes());
+    let [seconds, fraction, caplen, len] = layout.record(cursor.window.held());
     // One record may be all zeros; a long row of them is no row of records.
     if seconds | fraction | caplen | len == 0 {
         cursor.want(ALL_ZERO)?;
-        let bytes = cursor.window.bytes();
+        let bytes = cursor.window.held();
         if bytes.iter().take(ALL_ZERO).all(|b| *b == 0) {
             return cursor.zeros().map(Some);
         }

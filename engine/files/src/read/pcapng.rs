@@ -39,7 +39,7 @@ pub(super) fn next_packet<R: Read>(
         }
         if cursor
             .window
-            .bytes()
+            .held()
             .starts_with(&SECTION_HEADER.to_ne_bytes())
         {
             *section = Some(begin_section(cursor)?);
@@ -47,7 +47,7 @@ pub(super) fn next_packet<R: Read>(
         let Some(it) = *section else {
             return Err(cursor.damaged("no section header"));
         };
-        let bytes = cursor.window.bytes();
+        let bytes = cursor.window.held();
         let (kind, total) = (it.order.u32(bytes, 0), it.order.u32(bytes, 4));
         if kind == 0 && total == 0 {
             return cursor.zeros().map(Some);
@@ -63,7 +63,7 @@ pub(super) fn next_packet<R: Read>(
         if !cursor.want(total)? {
             return Ok(Some(cursor.ended()));
         }
-        let block = &cursor.window.bytes()[..total];
+        let block = &cursor.window.held()[..total];
         let closing = it.order.u32(block, total - BLOCK_TRAILER_LEN) as usize;
         if closing != total {
             return Err(cursor.damaged(format!(
@@ -85,10 +85,10 @@ pub(super) fn next_packet<R: Read>(
 
 /// A section header: from here on another byte order, and interfaces from 0.
 fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<Section, ReadError> {
-    let order = section_order(cursor.window.bytes())
+    let order = section_order(cursor.window.held())
         .ok_or_else(|| cursor.damaged("a section header without a byte-order magic"))?;
     if cursor.want(16)? {
-        let version = order.u16(cursor.window.bytes(), 12);
+        let version = order.u16(cursor.window.held(), 12);
         if version != 1 {
             return Err(cursor.damaged(format!("pcapng version {version}; only 1 can be read")));
         }
@@ -105,7 +105,7 @@ fn other_block<R: Read>(
     kind: u32,
     total: usize,
 ) -> Result<(), String> {
-    let body = &cursor.window.bytes()[8..total - BLOCK_TRAILER_LEN];
+    let body = &cursor.window.held()[8..total - BLOCK_TRAILER_LEN];
     match kind {
         SECTION_HEADER => {}
         INTERFACE_DESCRIPTION if body.len() >= 8 => {

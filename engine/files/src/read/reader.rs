@@ -71,7 +71,7 @@ impl<R: Read> PacketReader<R> {
     pub(super) fn with_window(source: R, window: usize) -> Result<Self, ReadError> {
         let mut cursor = Cursor::new(source, window);
         let enough = cursor.want(4)?;
-        let start = cursor.window.bytes();
+        let start = cursor.window.held();
         if start.is_empty() {
             return Err(ReadError::Empty);
         }
@@ -87,7 +87,7 @@ impl<R: Read> PacketReader<R> {
                 return Err(cursor.damaged("the file ends within its header"));
             }
             let interface = layout
-                .interface(cursor.window.bytes())
+                .interface(cursor.window.held())
                 .map_err(|problem| cursor.damaged(problem))?;
             cursor.interfaces.push(interface);
             cursor.window.skip(HEADER_LEN);
@@ -167,7 +167,7 @@ impl<R: Read> PacketReader<R> {
         if !matches!(self.state, State::At) {
             return None;
         }
-        let bytes = self.cursor.window.bytes();
+        let bytes = self.cursor.window.held();
         let head = &self.cursor.head;
         Some(Packet {
             interface: head.interface,

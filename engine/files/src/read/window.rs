@@ -21,6 +21,7 @@ pub(super) struct Window<R> {
     end: usize,
     /// Where the window begins in the file.
     offset: u64,
+    ended: bool,
 }
 
 impl<R: Read> Window<R> {
@@ -31,12 +32,13 @@ impl<R: Read> Window<R> {
             start: 0,
             end: 0,
             offset: 0,
+            ended: false,
         }
     }
 
     /// What is there, from the window's start on.
     #[inline]
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(super) fn held(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
@@ -67,7 +69,10 @@ impl<R: Read> Window<R> {
                 self.bytes.resize(twice.clamp(STEP, most), 0);
             }
             match self.source.read(&mut self.bytes[self.end..]) {
-                Ok(0) => return Ok(false),
+                Ok(0) => {
+                    self.ended = true;
+                    return Ok(false);
+                }
                 Ok(got) => self.end += got,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -76,12 +81,38 @@ impl<R: Read> Window<R> {
         Ok(true)
     }
 
+    /// Whether the source has said that it has nothing more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Holds so many bytes from now on.
+    pub(super) fn grow(&mut self, capacity: usize) {
+        self.bytes.resize(capacity, 0);
+    }
+
     /// Moves the window's start on, over bytes that are there.
     #[inline]
     pub(super) fn skip(&mut self, n: usize) {
         let n = n.min(self.end - self.start);
         self.start += n;
         self.offset += n as u64;
+    }
+}
+
+/// What is in the window first, then the source itself, past the window where that would only copy.
+impl<R: Read> Read for Window<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.start == self.end && out.len() >= self.bytes.len() {
+            let n = self.source.read(out)?;
+            self.ended |= n == 0 && !out.is_empty();
+            self.offset += n as u64;
+            return Ok(n);
+        }
+        self.want(1)?;
+        let n = self.held().read(out)?;
+        self.skip(n);
+        Ok(n)
     }
 }
 
@@ -108,14 +139,14 @@ mod tests {
     fn slides_over_a_source_that_drips() {
         let mut window = Window::new(Drops((0..100).collect(), 0), 8);
         assert!(window.want(3).expect("reads"));
-        assert_eq!(window.bytes(), [0, 1, 2]);
+        assert_eq!(window.held(), [0, 1, 2]);
         window.skip(2);
         assert!(window.want(50).expect("reads"));
-        assert_eq!(window.bytes(), (2..52).collect::<Vec<u8>>());
+        assert_eq!(window.held(), (2..52).collect::<Vec<u8>>());
         window.skip(50);
-        assert_eq!((window.offset(), window.bytes().len()), (52, 0));
+        assert_eq!((window.offset(), window.held().len()), (52, 0));
         assert!(!window.want(49).expect("reads"));
-        assert_eq!(window.bytes(), (52..100).collect::<Vec<u8>>());
+        assert_eq!(window.held(), (52..100).collect::<Vec<u8>>());
         window.skip(1000);
         assert_eq!(window.offset(), 100, "no further than what there was");
     }
@@ -125,6 +156,6 @@ mod tests {
         let mut window = Window::new(&[7u8; 10][..], 16);
         assert!(!window.want(1 << 30).expect("reads"));
         assert!(window.bytes.len() <= 16 + STEP);
-        assert_eq!(window.bytes(), [7; 10]);
+        assert_eq!(window.held(), [7; 10]);
     }
 }

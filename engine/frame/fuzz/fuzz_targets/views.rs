@@ -2,7 +2,7 @@
 #![no_main]
 
 use wqcap_frame::{
-    Ah, Arp, Erspan, Esp, Ethernet, Extension, Geneve, Gre, Gtp, Icmp, Icmpv6, Ipv4, Ipv6,
+    Ah, Arp, Erspan, Esp, Ethernet, Extension, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6,
     Ipv6Fragment, Llc, Mpls, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
 };
 use libfuzzer_sys::fuzz_target;
@@ -34,7 +34,7 @@ fuzz_target!(|input: &[u8]| {
         14 => _ = Udp::new(bytes).map(|it| black_box((it.fault(), it.next()))),
         15 => _ = Sctp::new(bytes).map(|it| black_box((it.src_port(), it.tag()))),
         16 => _ = Icmp::new(bytes).map(|it| black_box(it.message().map(|m| m.icmp_type()))),
-        17 => _ = Icmpv6::new(bytes).map(|it| black_box(it.message().map(|m| m.icmp_type()))),
+        17 => _ = Icmp::new(bytes).map(|it| black_box(it.message_v6().map(|m| m.icmp_type()))),
         18 => _ = Gre::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
         19 => _ = Erspan::new(bytes, 2).map(|it| black_box((it.session(), it.next(bytes)))),
         20 => _ = Erspan::new(bytes, 3).map(|it| black_box((it.header_len(), it.next(bytes)))),

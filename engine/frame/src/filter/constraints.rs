@@ -5,7 +5,7 @@
 //! arithmetic, the length) is left out, so that a path's [`Constraints`] holds of all frames that are kept by it, and maybe of
 //! others. That is what a NIC's rules need: they may take more than the filter keeps, never less.
 
-use super::program::{Op, Program};
+use super::program::{Branch, Op, Program};
 use std::collections::BTreeMap;
 
 /// Steps after which a program has too many paths to be followed.
@@ -133,28 +133,28 @@ impl Path {
     }
 
     /// Both ways of `a == with`.
-    fn equal(self, with: u32, yes: u16, no: u16) -> [Option<Self>; 2] {
+    fn equal(self, with: u32, to: Branch) -> [Option<Self>; 2] {
         let Some(load) = self.a else {
-            return self.both(yes, no);
+            return self.both(to);
         };
         let known_equal = self.known.has(load, load.mask, with);
-        let equal = (with & !load.mask == 0).then(|| self.learn(load, load.mask, with, yes));
-        let other = (!known_equal).then(|| self.to(no));
+        let equal = (with & !load.mask == 0).then(|| self.learn(load, load.mask, with, to.yes));
+        let other = (!known_equal).then(|| self.to(to.no));
         [equal.flatten(), other]
     }
 
     /// Both ways of `a & with != 0`.
-    fn any_bit(self, with: u32, yes: u16, no: u16) -> [Option<Self>; 2] {
+    fn any_bit(self, with: u32, to: Branch) -> [Option<Self>; 2] {
         let Some(load) = self.a else {
-            return self.both(yes, no);
+            return self.both(to);
         };
         let bits = with & load.mask;
         let some = match bits.count_ones() {
             0 => None,
-            1 => self.learn(load, bits, bits, yes),
-            _ => (!self.known.has(load, bits, 0)).then(|| self.to(yes)),
+            1 => self.learn(load, bits, bits, to.yes),
+            _ => (!self.known.has(load, bits, 0)).then(|| self.to(to.yes)),
         };
-        [some, self.learn(load, bits, 0, no)]
+        [some, self.learn(load, bits, 0, to.no)]
     }
 
     fn learn(&self, load: Load, mask: u32, value: u32, to: u16) -> Option<Self> {
@@ -162,8 +162,8 @@ impl Path {
         path.known.learn(load, mask, value).then_some(path)
     }
 
-    fn both(self, yes: u16, no: u16) -> [Option<Self>; 2] {
-        [Some(self.to(yes)), Some(self.to(no))]
+    fn both(self, to: Branch) -> [Option<Self>; 2] {
+        [Some(self.to(to.yes)), Some(self.to(to.no))]
     }
 
     fn to(&self, at: u16) -> Self {
@@ -193,11 +193,11 @@ pub(super) fn paths(program: &Program) -> Option<Vec<Constraints>> {
         path.at += 1;
         // A load with the comparison behind it is one step.
         match op {
-            Op::Word(at) | Op::WordEqual { at, .. } => path.load(at, 4),
-            Op::Half(at) | Op::HalfEqual { at, .. } | Op::HalfAnyBit { at, .. } => path.load(at, 2),
-            Op::Byte(at) | Op::ByteEqual { at, .. } => path.load(at, 1),
+            Op::Word(at) | Op::WordEqual(at, ..) => path.load(at, 4),
+            Op::Half(at) | Op::HalfEqual(at, ..) | Op::HalfAnyBit(at, ..) => path.load(at, 2),
+            Op::Byte(at) | Op::ByteEqual(at, ..) => path.load(at, 1),
             Op::WordAt(at) => path.load_behind(at, 4),
-            Op::HalfAt(at) | Op::HalfAtEqual { at, .. } => path.load_behind(at, 2),
+            Op::HalfAt(at) | Op::HalfAtEqual(at, ..) => path.load_behind(at, 2),
             Op::ByteAt(at) => path.load_behind(at, 1),
             Op::And(with) => path.a = path.a.map(|it| it.and(with)),
             Op::Constant(_)
@@ -217,27 +217,23 @@ pub(super) fn paths(program: &Program) -> Option<Vec<Constraints>> {
             | Op::StoreIndex(_)
             | Op::Jump(_)
             | Op::JumpBack(_)
-            | Op::Equal { .. }
-            | Op::Greater { .. }
-            | Op::AtLeast { .. }
-            | Op::AnyBit { .. }
-            | Op::IfIndex { .. }
+            | Op::Equal(..)
+            | Op::Greater(..)
+            | Op::AtLeast(..)
+            | Op::AnyBit(..)
+            | Op::IfIndex(..)
             | Op::Return(_)
             | Op::ReturnAccumulator => {}
         }
         let next = match op {
-            Op::Equal { with, yes, no } | Op::WordEqual { with, yes, no, .. } => {
-                path.equal(with, yes, no)
+            Op::Equal(with, to) | Op::WordEqual(_, with, to) => path.equal(with, to),
+            Op::HalfEqual(_, with, to) | Op::HalfAtEqual(_, with, to) => {
+                path.equal(with.into(), to)
             }
-            Op::HalfEqual { with, yes, no, .. } | Op::HalfAtEqual { with, yes, no, .. } => {
-                path.equal(with.into(), yes, no)
-            }
-            Op::ByteEqual { with, yes, no, .. } => path.equal(with.into(), yes, no),
-            Op::AnyBit { with, yes, no } => path.any_bit(with, yes, no),
-            Op::HalfAnyBit { with, yes, no, .. } => path.any_bit(with.into(), yes, no),
-            Op::Greater { yes, no, .. }
-            | Op::AtLeast { yes, no, .. }
-            | Op::IfIndex { yes, no, .. } => path.both(yes, no),
+            Op::ByteEqual(_, with, to) => path.equal(with.into(), to),
+            Op::AnyBit(with, to) => path.any_bit(with, to),
+            Op::HalfAnyBit(_, with, to) => path.any_bit(with.into(), to),
+            Op::Greater(_, to) | Op::AtLeast(_, to) | Op::IfIndex(_, to) => path.both(to),
             Op::Jump(to) => [Some(path.to(to)), None],
             Op::JumpBack(_) => return None,
             Op::Return(0) => [None, None],

@@ -69,7 +69,28 @@ pub(super) enum Test {
     AnyBit,
 }
 
-/// A decoded instruction. `yes` and `no` are indices of instructions, always further on.
+/// Where a comparison leads: indices of instructions, always further on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Branch {
+    pub(super) yes: u16,
+    pub(super) no: u16,
+}
+
+impl Branch {
+    /// A branch, not a conditional move: the next instruction must not wait for the frame's bytes. Either side may be
+    /// the cold one for that.
+    #[inline]
+    fn choose(self, holds: bool) -> usize {
+        if holds {
+            std::hint::cold_path();
+            usize::from(self.yes)
+        } else {
+            usize::from(self.no)
+        }
+    }
+}
+
+/// A decoded instruction. Those that load and compare have the offset, the number, and where they lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Word(u32),
@@ -98,66 +119,21 @@ pub(super) enum Op {
     Jump(u16),
     /// To an earlier instruction, for another round.
     JumpBack(u16),
-    Equal {
-        with: u32,
-        yes: u16,
-        no: u16,
-    },
-    Greater {
-        with: u32,
-        yes: u16,
-        no: u16,
-    },
-    AtLeast {
-        with: u32,
-        yes: u16,
-        no: u16,
-    },
-    AnyBit {
-        with: u32,
-        yes: u16,
-        no: u16,
-    },
-    IfIndex {
-        test: Test,
-        yes: u16,
-        no: u16,
-    },
+    Equal(u32, Branch),
+    Greater(u32, Branch),
+    AtLeast(u32, Branch),
+    AnyBit(u32, Branch),
+    IfIndex(Test, Branch),
     /// `HalfAt` and `Equal`.
-    HalfAtEqual {
-        at: u32,
-        with: u16,
-        yes: u16,
-        no: u16,
-    },
+    HalfAtEqual(u32, u16, Branch),
     /// `Half` and `AnyBit`.
-    HalfAnyBit {
-        at: u32,
-        with: u16,
-        yes: u16,
-        no: u16,
-    },
+    HalfAnyBit(u32, u16, Branch),
     /// `Half` and `Equal`.
-    HalfEqual {
-        at: u32,
-        with: u16,
-        yes: u16,
-        no: u16,
-    },
+    HalfEqual(u32, u16, Branch),
     /// `Byte` and `Equal`.
-    ByteEqual {
-        at: u32,
-        with: u8,
-        yes: u16,
-        no: u16,
-    },
+    ByteEqual(u32, u8, Branch),
     /// `Word` and `Equal`.
-    WordEqual {
-        at: u32,
-        with: u32,
-        yes: u16,
-        no: u16,
-    },
+    WordEqual(u32, u32, Branch),
     Return(u32),
     ReturnAccumulator,
     ToIndex,
@@ -247,75 +223,40 @@ impl Program {
         loop {
             let op = *self.ops.get(at)?;
             at += 1;
-            // A branch, not a conditional move: the next instruction must not wait for the frame's bytes. Either side
-            // may be the cold one for that.
-            let choose = |yes: u16, no: u16, holds: bool| {
-                if holds {
-                    std::hint::cold_path();
-                    usize::from(yes)
-                } else {
-                    usize::from(no)
-                }
-            };
             match op {
-                Op::HalfEqual {
-                    at: offset,
-                    with,
-                    yes,
-                    no,
-                } => {
-                    let half = half(frame, offset as usize)?;
+                Op::HalfEqual(k, with, to) => {
+                    let half = half(frame, k as usize)?;
                     a = u32::from(half);
-                    at = choose(yes, no, half == with);
+                    at = to.choose(half == with);
                 }
-                Op::ByteEqual {
-                    at: offset,
-                    with,
-                    yes,
-                    no,
-                } => {
-                    let byte = *frame.get(offset as usize)?;
+                Op::ByteEqual(k, with, to) => {
+                    let byte = *frame.get(k as usize)?;
                     a = u32::from(byte);
-                    at = choose(yes, no, byte == with);
+                    at = to.choose(byte == with);
                 }
-                Op::WordEqual {
-                    at: offset,
-                    with,
-                    yes,
-                    no,
-                } => {
-                    a = word(frame, offset as usize)?;
-                    at = choose(yes, no, a == with);
+                Op::WordEqual(k, with, to) => {
+                    a = word(frame, k as usize)?;
+                    at = to.choose(a == with);
                 }
-                Op::HalfAtEqual {
-                    at: offset,
-                    with,
-                    yes,
-                    no,
-                } => {
-                    let half = half(frame, x as usize + offset as usize)?;
+                Op::HalfAtEqual(k, with, to) => {
+                    let half = half(frame, x as usize + k as usize)?;
                     a = u32::from(half);
-                    at = choose(yes, no, half == with);
+                    at = to.choose(half == with);
                 }
-                Op::HalfAnyBit {
-                    at: offset,
-                    with,
-                    yes,
-                    no,
-                } => {
-                    let half = half(frame, offset as usize)?;
+                Op::HalfAnyBit(k, with, to) => {
+                    let half = half(frame, k as usize)?;
                     a = u32::from(half);
-                    at = choose(yes, no, half & with != 0);
+                    at = to.choose(half & with != 0);
                 }
-                Op::Equal { with, yes, no } => at = choose(yes, no, a == with),
-                Op::Greater { with, yes, no } => at = choose(yes, no, a > with),
-                Op::AtLeast { with, yes, no } => at = choose(yes, no, a >= with),
-                Op::AnyBit { with, yes, no } => at = choose(yes, no, a & with != 0),
+                Op::Equal(with, to) => at = to.choose(a == with),
+                Op::Greater(with, to) => at = to.choose(a > with),
+                Op::AtLeast(with, to) => at = to.choose(a >= with),
+                Op::AnyBit(with, to) => at = to.choose(a & with != 0),
                 Op::And(k) => a &= k,
                 Op::Add(k) => a = a.wrapping_add(k),
                 Op::Rsh(k) => a >>= k & 31,
                 Op::Lsh(k) => a <<= k & 31,
-                Op::IfIndex { test, yes, no } => at = choose(yes, no, test.holds(a, x)),
+                Op::IfIndex(test, to) => at = to.choose(test.holds(a, x)),
                 Op::Word(k) => a = word(frame, k as usize)?,
                 Op::Half(k) => a = u32::from(half(frame, k as usize)?),
                 Op::Byte(k) => a = u32::from(*frame.get(k as usize)?),
@@ -392,26 +333,14 @@ fn word(frame: &[u8], at: usize) -> Option<u32> {
 
 /// A load and the comparison behind it, as one.
 fn join(load: Op, then: Op) -> Option<Op> {
-    match (load, then) {
-        (Op::Half(at), Op::Equal { with, yes, no }) => {
-            let with = u16::try_from(with).ok()?;
-            Some(Op::HalfEqual { at, with, yes, no })
-        }
-        (Op::HalfAt(at), Op::Equal { with, yes, no }) => {
-            let with = u16::try_from(with).ok()?;
-            Some(Op::HalfAtEqual { at, with, yes, no })
-        }
-        (Op::Half(at), Op::AnyBit { with, yes, no }) => {
-            let with = u16::try_from(with).ok()?;
-            Some(Op::HalfAnyBit { at, with, yes, no })
-        }
-        (Op::Byte(at), Op::Equal { with, yes, no }) => {
-            let with = u8::try_from(with).ok()?;
-            Some(Op::ByteEqual { at, with, yes, no })
-        }
-        (Op::Word(at), Op::Equal { with, yes, no }) => Some(Op::WordEqual { at, with, yes, no }),
-        _ => None,
-    }
+    Some(match (load, then) {
+        (Op::Half(k), Op::Equal(with, to)) => Op::HalfEqual(k, with.try_into().ok()?, to),
+        (Op::HalfAt(k), Op::Equal(with, to)) => Op::HalfAtEqual(k, with.try_into().ok()?, to),
+        (Op::Half(k), Op::AnyBit(with, to)) => Op::HalfAnyBit(k, with.try_into().ok()?, to),
+        (Op::Byte(k), Op::Equal(with, to)) => Op::ByteEqual(k, with.try_into().ok()?, to),
+        (Op::Word(k), Op::Equal(with, to)) => Op::WordEqual(k, with, to),
+        _ => return None,
+    })
 }
 
 fn decode(at: usize, (code, jt, jf, k): Instruction, len: usize) -> Result<Op, Refused> {
@@ -453,12 +382,13 @@ fn decode(at: usize, (code, jt, jf, k): Instruction, len: usize) -> Result<Op, R
     };
     let test = |test: Test| {
         let (yes, no) = (jump(jt.into())?, jump(jf.into())?);
+        let to = Branch { yes, no };
         Ok(match (test, operand) {
-            (_, Operand::Index) => Op::IfIndex { test, yes, no },
-            (Test::Equal, Operand::Constant(with)) => Op::Equal { with, yes, no },
-            (Test::Greater, Operand::Constant(with)) => Op::Greater { with, yes, no },
-            (Test::AtLeast, Operand::Constant(with)) => Op::AtLeast { with, yes, no },
-            (Test::AnyBit, Operand::Constant(with)) => Op::AnyBit { with, yes, no },
+            (_, Operand::Index) => Op::IfIndex(test, to),
+            (Test::Equal, Operand::Constant(with)) => Op::Equal(with, to),
+            (Test::Greater, Operand::Constant(with)) => Op::Greater(with, to),
+            (Test::AtLeast, Operand::Constant(with)) => Op::AtLeast(with, to),
+            (Test::AnyBit, Operand::Constant(with)) => Op::AnyBit(with, to),
         })
     };
     match code {

@@ -3,7 +3,7 @@
 use crate::malformed::Malformed;
 use etherparse::{Icmpv4Slice, Icmpv6Slice};
 
-/// An ICMP header: RFC 792.
+/// A header of ICMP, RFC 792, or of ICMPv6, RFC 4443 section 2.1.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -42,55 +42,15 @@ impl<'a> Icmp<'a> {
         self.header[1]
     }
 
-    /// The message.
+    /// The message, if it is ICMP's.
     #[must_use]
     pub fn message(&self) -> Option<Icmpv4Slice<'a>> {
         Icmpv4Slice::from_slice(self.bytes).ok()
     }
-}
 
-/// An ICMPv6 header: RFC 4443 section 2.1.
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0 | type |
-/// | 1 | code |
-/// | 2..4 | checksum |
-/// | 4..8 | by type |
-#[derive(Clone, Copy, Debug)]
-pub struct Icmpv6<'a> {
-    header: &'a [u8; 8],
-    bytes: &'a [u8],
-}
-
-impl<'a> Icmpv6<'a> {
-    /// Bytes of the header.
-    pub const LEN: usize = 8;
-
-    /// Checks that the header is whole.
-    ///
-    /// # Errors
-    /// It is not.
-    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let header = bytes.first_chunk().ok_or(Malformed::IcmpShort)?;
-        Ok(Self { header, bytes })
-    }
-
-    /// Type.
+    /// The message, if it is ICMPv6's.
     #[must_use]
-    pub fn kind(&self) -> u8 {
-        self.header[0]
-    }
-
-    /// Code.
-    #[must_use]
-    pub fn code(&self) -> u8 {
-        self.header[1]
-    }
-
-    /// The message.
-    #[must_use]
-    pub fn message(&self) -> Option<Icmpv6Slice<'a>> {
+    pub fn message_v6(&self) -> Option<Icmpv6Slice<'a>> {
         Icmpv6Slice::from_slice(self.bytes).ok()
     }
 }
@@ -108,9 +68,8 @@ mod tests {
         let message = icmp.message().unwrap().icmp_type();
         assert!(matches!(message, Icmpv4Type::EchoRequest(echo) if echo.seq == 2));
         let echo = [128, 0, 0, 0, 0, 1, 0, 2];
-        let message = Icmpv6::new(&echo).unwrap().message().unwrap().icmp_type();
+        let message = Icmp::new(&echo).unwrap().message_v6().unwrap().icmp_type();
         assert!(matches!(message, Icmpv6Type::EchoRequest(echo) if echo.id == 1));
         assert_eq!(Icmp::new(&echo[..7]).unwrap_err(), Malformed::IcmpShort);
-        assert_eq!(Icmpv6::new(&echo[..7]).unwrap_err(), Malformed::IcmpShort);
     }
 }

@@ -1,9 +1,9 @@
 //! A second way through a frame, to hold the first to: every header in turn, tunnels included, as a view with accessors.
 
 use wqcap_frame::{
-    Ah, Arp, Erspan, Esp, Ethernet, Extension, Geneve, Gre, Gtp, Icmp, Icmpv6, Ipv4, Ipv6,
-    Ipv6Fragment, Llc, MOST_LAYERS, Malformed, Mpls, Next, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
-    ethertype, protocol,
+    Ah, Arp, Erspan, Esp, Ethernet, Extension, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6, Ipv6Fragment,
+    Llc, MOST_LAYERS, Malformed, Mpls, Next, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan, ethertype,
+    protocol,
 };
 
 /// One header of a frame.
@@ -236,7 +236,7 @@ fn take_above_ip(rest: &[u8], number: u8, above: fn(u8) -> Next) -> Option<Taken
             Icmp::new(rest).map(|_| (Layer::Icmp, Icmp::LEN, Next::Payload))
         }
         protocol::ICMPV6 if version == Next::AboveIpv6(number) => {
-            Icmpv6::new(rest).map(|_| (Layer::Icmpv6, Icmpv6::LEN, Next::Payload))
+            Icmp::new(rest).map(|_| (Layer::Icmpv6, Icmp::LEN, Next::Payload))
         }
         protocol::ESP => Esp::new(rest).map(|_| (Layer::Esp, Esp::LEN, Next::Payload)),
         protocol::AH => {

@@ -51,7 +51,7 @@ pub fn create(
     let key = check_hash(&driver, rqs.len(), tunnels)?;
     let tir = Tir::new(
         state.toeplitz(&key),
-        HashFields::from_bits(driver.rx_hash_fields_mask & !INNER),
+        HashFields::from_bits_retain(driver.rx_hash_fields_mask & !INNER),
         driver.rx_hash_fields_mask & INNER != 0,
         rqs,
     );
