@@ -30,12 +30,12 @@ pub struct Args {
     pub quiet: bool,
     /// The subcommand.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// List the RDMA devices of this machine and their capabilities
     Devices(DevicesArgs),
     /// Validate a config; print the effective config and the objects that a run would create
@@ -826,7 +826,7 @@ mod tests {
             "wqcap", "model", "--wire", "loopback", "--", "x", "--wire", "-q",
         ])
         .unwrap();
-        let Command::Model(model) = args.command else {
+        let CliCommand::Model(model) = args.command else {
             panic!()
         };
         assert_eq!(model.program, ["x", "--wire", "-q"]);

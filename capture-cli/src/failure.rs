@@ -62,8 +62,8 @@ impl From<wqcap_engine::Error> for Failure {
     }
 }
 
-impl From<wqcap_engine::verbs::Error> for Failure {
-    fn from(e: wqcap_engine::verbs::Error) -> Self {
+impl From<wqcap_engine::verbs::VerbsError> for Failure {
+    fn from(e: wqcap_engine::verbs::VerbsError) -> Self {
         wqcap_engine::Error::from(e).into()
     }
 }

@@ -21,7 +21,7 @@ mod log;
 mod preload;
 mod term;
 
-use args::{Args, Command};
+use args::{Args, CliCommand};
 use clap::Parser;
 use cmd::{check, ctl, devices, extcap, extract, manual, merge, model, recover, rss, run, top};
 use daemon::sandbox;
@@ -40,20 +40,20 @@ fn main() -> ExitCode {
     };
     log::start(args.verbose, args.quiet);
     let outcome = match args.command {
-        Command::Devices(it) => devices::devices(&it),
-        Command::Check(it) => check::check(&it),
-        Command::Run(it) => run::run(&it, args.quiet),
-        Command::Model(it) => model::model(&it),
-        Command::Rss(it) => rss::rss(&it, args.quiet),
-        Command::Merge(it) => merge::merge(&it, args.quiet),
-        Command::Ctl(it) => ctl::ctl(&it),
-        Command::Extract(it) => extract::extract(&it, args.quiet),
-        Command::Bench(it) => bench::bench(&it.command),
-        Command::Recover(it) => recover::recover(&it),
-        Command::Top(it) => top::top(&it),
-        Command::Extcap(it) => extcap::extcap(&it),
-        Command::Manual(it) => manual::manual(&it),
-        Command::Hooks(it) => sandbox::hooks::serve(&it),
+        CliCommand::Devices(it) => devices::devices(&it),
+        CliCommand::Check(it) => check::check(&it),
+        CliCommand::Run(it) => run::run(&it, args.quiet),
+        CliCommand::Model(it) => model::model(&it),
+        CliCommand::Rss(it) => rss::rss(&it, args.quiet),
+        CliCommand::Merge(it) => merge::merge(&it, args.quiet),
+        CliCommand::Ctl(it) => ctl::ctl(&it),
+        CliCommand::Extract(it) => extract::extract(&it, args.quiet),
+        CliCommand::Bench(it) => bench::bench(&it.command),
+        CliCommand::Recover(it) => recover::recover(&it),
+        CliCommand::Top(it) => top::top(&it),
+        CliCommand::Extcap(it) => extcap::extcap(&it),
+        CliCommand::Manual(it) => manual::manual(&it),
+        CliCommand::Hooks(it) => sandbox::hooks::serve(&it),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

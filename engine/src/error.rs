@@ -66,11 +66,11 @@ impl Error {
     }
 }
 
-impl From<verbs::Error> for Error {
-    fn from(e: verbs::Error) -> Self {
+impl From<verbs::VerbsError> for Error {
+    fn from(e: verbs::VerbsError) -> Self {
         let general = e.hint();
         match e {
-            verbs::Error::Verb {
+            verbs::VerbsError::Verb {
                 verb,
                 object,
                 source,
@@ -80,9 +80,9 @@ impl From<verbs::Error> for Error {
                 hint: hint(verb, &source, general),
                 source,
             },
-            verbs::Error::NoDevice(_) => Self::Device(format!("device.name = {e}")),
-            verbs::Error::NoDeviceAt(_) => Self::Device(e.to_string()),
-            verbs::Error::Memory { bytes, source } => Self::System {
+            verbs::VerbsError::NoDevice(_) => Self::Device(format!("device.name = {e}")),
+            verbs::VerbsError::NoDeviceAt(_) => Self::Device(e.to_string()),
+            verbs::VerbsError::Memory { bytes, source } => Self::System {
                 what: format!("{bytes} bytes of memory"),
                 source,
             },

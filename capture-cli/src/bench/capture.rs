@@ -5,7 +5,7 @@
 //! nor the NIC is in the figures. The baseline is the same loop with frames parsed and counted only.
 
 use super::{
-    report::{Measured, Report},
+    report::{BenchReport, Measured},
     rounds::{FILLING, ROUND, mean_ns, plan},
 };
 use crate::{args::BenchCaptureArgs, cmd::check::enter_model, failure::Failure};
@@ -48,7 +48,7 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     });
     result.more.insert("ns".into(), ours.into());
     result.more.insert("baseline_ns".into(), counted.into());
-    Report::new(vec![result]).print(args.json)
+    BenchReport::new(vec![result]).print(args.json)
 }
 
 fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<f64, Failure> {

@@ -1,6 +1,6 @@
 //! `wqcap bench compress`: how fast one core compresses frames, and what is left of them.
 
-use super::report::{Measured, Report};
+use super::report::{BenchReport, Measured};
 use crate::{args::BenchCompressArgs, failure::Failure};
 use std::time::Instant;
 use wqcap_engine::{
@@ -55,7 +55,7 @@ pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
         result.more.insert("compressed_to".into(), share.into());
         results.push(result);
     }
-    Report::new(results).print(args.json)
+    BenchReport::new(results).print(args.json)
 }
 
 fn record(bytes: &[u8], ns: u64, out: &mut Vec<u8>) {

@@ -1,6 +1,6 @@
 //! `wqcap bench disk`: frames through the block writer, against the least that a writer can do on the same disk.
 
-use super::report::{Measured, Report};
+use super::report::{BenchReport, Measured};
 use crate::{args::BenchDiskArgs, failure::Failure};
 use std::{
     path::Path,
@@ -55,7 +55,7 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
         result.more.insert(baseline.into(), plain.into());
         result
     });
-    Report::new(results.collect()).print(args.json)
+    BenchReport::new(results.collect()).print(args.json)
 }
 
 /// What plain writes took.

@@ -12,7 +12,7 @@ use std::fs;
 
 /// All of it.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// Where it was measured.
     pub machine: Machine,
     /// What was measured.
@@ -81,7 +81,7 @@ fn median(mut of: Vec<f64>) -> f64 {
     }
 }
 
-impl Report {
+impl BenchReport {
     /// Of this machine.
     pub fn new(results: Vec<Measured>) -> Self {
         let cpu = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(it.frames_per_s, 5e7);
         let even = Measured::of("a".into(), "b", &[(1.0, 1.0), (2.0, 1.0)]);
         assert_eq!((even.ns_per_frame, even.ratio), (1.5, 1.5));
-        let json = serde_json::to_value(Report::new(vec![it])).expect("JSON");
+        let json = serde_json::to_value(BenchReport::new(vec![it])).expect("JSON");
         assert!(json["machine"]["cpus"].as_u64() > Some(0));
         assert_eq!(json["results"][0]["spread"], serde_json::json!([1.0, 3.0]));
     }

@@ -6,7 +6,7 @@
 mod bare;
 
 use super::{
-    report::{Measured, Report},
+    report::{BenchReport, Measured},
     rounds::{self, FILLING, RING, Round, cpu_ns, fill, mean_ns},
 };
 use crate::{args::BenchRxArgs, cmd::check::enter_model, failure::Failure};
@@ -38,7 +38,7 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
             results.extend(measure(&plan, args)?);
         }
     }
-    Report::new(results).print(args.json)
+    BenchReport::new(results).print(args.json)
 }
 
 fn measure(plan: &Plan, args: &BenchRxArgs) -> Result<[Measured; 2], Failure> {

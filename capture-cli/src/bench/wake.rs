@@ -3,7 +3,7 @@
 //! Frames that are far apart, each looked at as soon as its loop has it: its age is the system's time then less its
 //! stamp. With `spin` the loop is at the ring; with `sleep` the NIC has to wake it.
 
-use super::report::{Measured, Report};
+use super::report::{BenchReport, Measured};
 use crate::{args::BenchWakeArgs, cmd::check, config, failure::Failure, term::output};
 use std::{
     sync::{Arc, Mutex},
@@ -36,7 +36,7 @@ pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
     let mut result = Measured::of("wake/sleep/1q".into(), "spin", &pairs);
     result.more.insert("repeats".into(), args.repeats.into());
     result.more.insert("extra_ns".into(), extra.clone().into());
-    Report::new(vec![result]).print(args.json)?;
+    BenchReport::new(vec![result]).print(args.json)?;
     if args.json {
         return Ok(());
     }

@@ -7,7 +7,7 @@
 mod generator;
 mod traffic;
 
-use super::report::{Measured, Report};
+use super::report::{BenchReport, Measured};
 use crate::{
     args::BenchWireArgs,
     cmd::check::{enter_model, settle},
@@ -88,7 +88,7 @@ pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
         let traffic = Traffic::of(args, *size)?;
         results.push(measure(args, &config, &traffic)?);
     }
-    let report = Report::new(results);
+    let report = BenchReport::new(results);
     if let Some(path) = &args.report {
         let text = serde_json::to_string_pretty(&report)
             .map_err(|e| Failure::failed(format!("JSON: {e}")))?;

@@ -157,7 +157,7 @@ pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<()
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use wqcap_engine::device::{DeviceCaps, port_topology::Place};
+    use wqcap_engine::device::{DeviceCaps, port_topology::PortTopology};
 
     pub fn device(name: &str, missing: &[&str]) -> DeviceFacts {
         DeviceFacts {
@@ -186,7 +186,7 @@ pub mod tests {
                 rate_gbps: 100.0,
                 netdev: Some("ens1f0np0".into()),
                 mtu: Some(1500),
-                place: Place::default(),
+                place: PortTopology::default(),
             }],
             delay_drop: None,
             direct: true,

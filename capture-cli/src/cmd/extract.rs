@@ -9,7 +9,7 @@ use crate::{
     failure::Failure,
     term::{
         output,
-        progress::Reading,
+        progress::ReadProgress,
         table::{bytes, thousands},
         terminal,
     },
@@ -25,12 +25,12 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     merge::settle_stdout(&args.out, args.json)?;
     let query = query(args)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
-    let reading: RefCell<Option<Reading>> = RefCell::default();
+    let reading: RefCell<Option<ReadProgress>> = RefCell::default();
     let extracted = extract::extract(&query, |bytes, of| {
         if of > 0 {
             reading
                 .borrow_mut()
-                .get_or_insert_with(|| Reading::of(quiet, of))
+                .get_or_insert_with(|| ReadProgress::of(quiet, of))
                 .tick(&args.dir, bytes);
         }
         !stop.load(Ordering::Relaxed)

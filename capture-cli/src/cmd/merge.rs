@@ -8,7 +8,7 @@ use crate::{
     failure::Failure,
     term::{
         output,
-        progress::Reading,
+        progress::ReadProgress,
         table::{bytes, rate, scaled, thousands},
         terminal,
     },
@@ -37,7 +37,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     let plan = MergePlan::new(&args.inputs, &args.out)?;
     let target = MergeTarget::new(&args.out, &plan)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
-    let mut reading = Reading::of(quiet, plan.bytes().unwrap_or(0));
+    let mut reading = ReadProgress::of(quiet, plan.bytes().unwrap_or(0));
     let summary = merge::run(plan, target, |bytes| {
         reading.tick(Path::new(&args.out), bytes);
         !stop.load(Ordering::Relaxed)

@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     term::{
         output,
-        progress::Reading,
+        progress::ReadProgress,
         table::{aligned, bytes, thousands},
         terminal,
     },
@@ -50,7 +50,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     }
     let config = config::load(args.config.as_deref(), &settings)?;
     let mut simulation = Simulation::new(&config, args.suggest)?;
-    let mut reading = Reading::new(quiet, &args.files);
+    let mut reading = ReadProgress::new(quiet, &args.files);
     let mut files = Vec::new();
     let mut losses = Vec::new();
     for path in &args.files {
@@ -83,7 +83,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
 fn read(
     path: &Path,
     simulation: &mut Simulation,
-    reading: &mut Reading,
+    reading: &mut ReadProgress,
     losses: &mut Vec<String>,
 ) -> Result<FileFacts, Failure> {
     let shown = path.display();

@@ -10,7 +10,7 @@ use crate::{
     },
     config,
     daemon::{
-        metrics::{Metrics, Source},
+        metrics::{Metrics, MetricsSource},
         sandbox::{Sandbox, hooks, user},
         sd_notify::Service,
         signals,
@@ -115,7 +115,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         .map(|it| {
             let status = control.as_ref().map(ControlServer::status_reader);
             let dir = plan.output.dir.clone();
-            let source = Source::new(supervisor.backend(), status, dir);
+            let source = MetricsSource::new(supervisor.backend(), status, dir);
             Metrics::start(it.listen, source, &busy)
         })
         .transpose()?;

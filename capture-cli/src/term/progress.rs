@@ -46,7 +46,7 @@ impl Progress {
 }
 
 /// How far files have been read; a line rewritten each second, on a terminal.
-pub struct Reading {
+pub struct ReadProgress {
     /// Bytes of all files together; 0: not known.
     of: u64,
     /// Bytes of files that are done with.
@@ -56,7 +56,7 @@ pub struct Reading {
     shown: bool,
 }
 
-impl Reading {
+impl ReadProgress {
     /// With `quiet`, or where stderr is no terminal, nothing is ever drawn.
     pub fn new(quiet: bool, files: &[PathBuf]) -> Self {
         let sizes = files.iter().map(|path| {

@@ -31,7 +31,7 @@ impl Clock {
         let Some(form) = plan.stamp_form() else {
             return Ok(None);
         };
-        let first = port.clock().first_look(plan.device.caps.clock_khz)?;
+        let first = port.clock().first_reading(plan.device.caps.clock_khz)?;
         let held = plan.stamps == Stamps::HardwareSystem;
         let keeper = Keeper::new(form, plan.device.caps.clock_khz, held, first);
         let clock = Self {
@@ -51,8 +51,8 @@ impl Clock {
     /// Looks at the clock, which costs a microsecond or two. Tells what a reader of the files should know.
     pub(super) fn look(&mut self, port: &Port) -> Option<String> {
         // A device that is gone is found out elsewhere.
-        let look = port.clock().look().ok()?;
-        let disturbance = self.keeper.see(&look);
+        let reading = port.clock().read().ok()?;
+        let disturbance = self.keeper.see(&reading);
         self.publish();
         let disturbance = disturbance?;
         self.shared.store(self.keeper.line());

@@ -147,11 +147,11 @@ impl Port {
             numa_node: plan.device.numa_node,
         };
         Ring::create(&self.context, &self.pd, attr).map_err(|e| match e {
-            verbs::Error::Verb {
+            verbs::VerbsError::Verb {
                 verb,
                 object,
                 source,
-            } => verbs::Error::Verb {
+            } => verbs::VerbsError::Verb {
                 verb,
                 object: format!("queue {queue}: {object}"),
                 source,

@@ -17,7 +17,7 @@ mod span;
 mod words;
 
 pub use keep::Keep;
-pub use rule::{Action, Mac, Net, Proto, RuleConfig};
+pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};
 pub use sections::{
     CaptureConfig, Compress, DeviceConfig, FlowsConfig, MetricsConfig, OutputConfig,
     PipelineConfig, ProcessConfig, RssConfig, Slice, WqConfig,

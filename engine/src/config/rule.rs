@@ -44,7 +44,7 @@ pub struct RuleConfig {
     /// Lower is matched first.
     pub priority: u16,
     /// What becomes of a frame that matches.
-    pub action: Action,
+    pub action: RuleAction,
     /// The one queue its frames go to; absent: they are spread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<u16>,
@@ -61,7 +61,7 @@ impl fmt::Display for RuleConfig {
 /// What a rule does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Action {
+pub enum RuleAction {
     /// Take the frame away from the kernel, onto a queue.
     #[default]
     Capture,
@@ -288,7 +288,7 @@ mod tests {
         let rule: RuleConfig = toml::from_str("proto = \"sctp\"\nvlan = 7").unwrap();
         assert_eq!(
             (rule.proto, rule.vlan, rule.action),
-            (Some(Proto(132)), Some(7), Action::Capture)
+            (Some(Proto(132)), Some(7), RuleAction::Capture)
         );
         let rule: RuleConfig = toml::from_str("proto = 89").unwrap();
         assert_eq!(

@@ -44,14 +44,14 @@ impl NicReader {
     /// Reads the counters as they stand at the start; those of delay drop where it is in use.
     #[must_use]
     pub fn start(device: &str, port: u8, netdev: Option<&str>, delay_drop: bool) -> Self {
-        let told = || delay_drop::folder(Path::new("/sys"), device).unwrap_or_default();
+        let folder_of = || delay_drop::folder(Path::new("/sys"), device).unwrap_or_default();
         let folder = PathBuf::from(format!(
             "/sys/class/infiniband/{device}/ports/{port}/hw_counters"
         ));
         let mut reader = Self {
             folder,
             netdev: netdev.map(str::to_owned),
-            delay_drop: delay_drop.then(told),
+            delay_drop: delay_drop.then(folder_of),
             start: BTreeMap::new(),
             seen: Mutex::default(),
         };
@@ -62,7 +62,7 @@ impl NicReader {
     /// The growth since the start.
     #[must_use]
     pub fn growth(&self) -> NicCounters {
-        let growth = self.look();
+        let growth = self.current();
         self.lock().clone_from(&growth);
         growth
     }
@@ -70,7 +70,7 @@ impl NicReader {
     /// The same of a device that is gone: what can no longer be read is as the last look has shown it.
     #[must_use]
     pub fn growth_so_far(&self) -> NicCounters {
-        let mut growth = self.look();
+        let mut growth = self.current();
         for (name, seen) in self.lock().iter() {
             let now = growth.entry(name.clone()).or_insert(*seen);
             if matches!(now, Counter::Unreadable(_)) {
@@ -84,7 +84,7 @@ impl NicReader {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look(&self) -> NicCounters {
+    fn current(&self) -> NicCounters {
         self.read()
             .into_iter()
             .map(|(name, now)| {

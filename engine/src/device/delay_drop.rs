@@ -70,10 +70,10 @@ mod tests {
         );
         fs::write(debug.join("timeout"), "100000\n").expect("written");
         fs::write(debug.join(TIMEOUTS), "7\n").expect("written");
-        let told = DelayDrop {
+        let expected = DelayDrop {
             timeout_us: 100_000,
             num_timeout_events: 7,
         };
-        assert_eq!(DelayDrop::of(root.path(), "mlx5_0"), Some(told));
+        assert_eq!(DelayDrop::of(root.path(), "mlx5_0"), Some(expected));
     }
 }

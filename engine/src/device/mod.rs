@@ -10,7 +10,7 @@ pub mod port_topology;
 
 use crate::{
     Error,
-    device::{delay_drop::DelayDrop, port_topology::Place},
+    device::{delay_drop::DelayDrop, port_topology::PortTopology},
     verbs::{self, Context, TunnelOffloads, sys as ffi},
 };
 use serde::Serialize;
@@ -101,7 +101,7 @@ pub struct PortFacts {
     /// That interface's MTU.
     pub mtu: Option<u32>,
     /// What it shares its hardware with.
-    pub place: Place,
+    pub place: PortTopology,
 }
 
 /// Every RDMA device on this machine that can be opened; one that cannot is named in the log, since a broken device
@@ -110,7 +110,7 @@ pub struct PortFacts {
 /// # Errors
 /// The verbs library cannot list devices.
 pub fn list() -> Result<Vec<DeviceFacts>, Error> {
-    let told = |name: &String| match Context::open(name)
+    let facts_of = |name: &String| match Context::open(name)
         .map_err(Error::from)
         .and_then(|c| facts(&c))
     {
@@ -120,7 +120,7 @@ pub fn list() -> Result<Vec<DeviceFacts>, Error> {
             None
         }
     };
-    Ok(verbs::names()?.iter().filter_map(told).collect())
+    Ok(verbs::names()?.iter().filter_map(facts_of).collect())
 }
 
 /// The file of a device in sysfs, trimmed.
@@ -228,7 +228,7 @@ fn port(context: &Context, number: u8) -> Result<PortFacts, Error> {
                 .parse()
                 .ok()
         }),
-        place: Place::of(Path::new("/sys"), name, netdev.as_deref()),
+        place: PortTopology::of(Path::new("/sys"), name, netdev.as_deref()),
         netdev,
     })
 }

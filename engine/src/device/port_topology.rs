@@ -11,7 +11,7 @@ use std::{fs, path::Path};
 
 /// What a port shares its hardware with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct PortTopology {
     /// The PCI function is a virtual one.
     pub is_vf: bool,
     /// Virtual functions that this one has brought up.
@@ -26,7 +26,7 @@ pub struct Place {
     pub is_lag: bool,
 }
 
-impl Place {
+impl PortTopology {
     /// Of an RDMA device's port over `netdev`, read below `sysfs`, which is `/sys`.
     #[must_use]
     pub fn of(sysfs: &Path, device: &str, netdev: Option<&str>) -> Self {
@@ -41,12 +41,12 @@ impl Place {
             ..Self::default()
         };
         if let Some(netdev) = netdev {
-            place.look_at(&sysfs.join(format!("class/net/{netdev}")));
+            place.read_interface(&sysfs.join(format!("class/net/{netdev}")));
         }
         place
     }
 
-    fn look_at(&mut self, interface: &Path) {
+    fn read_interface(&mut self, interface: &Path) {
         // Without switchdev mode the kernel answers EOPNOTSUPP.
         self.switchdev = read(&interface.join("phys_switch_id")).is_some_and(|id| !id.is_empty());
         self.represents = read(&interface.join("phys_port_name"))
@@ -88,19 +88,22 @@ mod tests {
         fs::write(root.path().join(file), format!("{text}\n")).expect("written");
     }
 
-    fn of(root: &tempfile::TempDir) -> Place {
-        Place::of(root.path(), "mlx5_0", Some("ens1"))
+    fn of(root: &tempfile::TempDir) -> PortTopology {
+        PortTopology::of(root.path(), "mlx5_0", Some("ens1"))
     }
 
     #[test]
     fn a_port_of_its_own_shares_with_nobody() {
         let root = tree();
-        assert_eq!(of(&root), Place::default());
+        assert_eq!(of(&root), PortTopology::default());
         put(&root, "class/infiniband/mlx5_0/device/sriov_numvfs", "0");
         put(&root, "class/net/ens1/phys_switch_id", "");
         put(&root, "class/net/ens1/phys_port_name", "p0");
-        assert_eq!(of(&root), Place::default());
-        assert_eq!(Place::of(root.path(), "none", None), Place::default());
+        assert_eq!(of(&root), PortTopology::default());
+        assert_eq!(
+            PortTopology::of(root.path(), "none", None),
+            PortTopology::default()
+        );
     }
 
     #[test]
@@ -141,6 +144,6 @@ mod tests {
         assert_eq!(of(&root).bond, None);
         fs::create_dir(master.join("bonding")).expect("made");
         assert_eq!(of(&root).bond.as_deref(), Some("bond0"));
-        assert!(Place::of(root.path(), "mlx5_bond_0", None).is_lag);
+        assert!(PortTopology::of(root.path(), "mlx5_bond_0", None).is_lag);
     }
 }

@@ -1,7 +1,7 @@
 //! Tables of cases: what a configuration means on a device, without a device.
 
 use super::*;
-use crate::device::{DeviceCaps, PortFacts, port_topology::Place};
+use crate::device::{DeviceCaps, PortFacts, port_topology::PortTopology};
 
 /// A device that can do everything, with one port that nothing else uses.
 fn device() -> DeviceFacts {
@@ -40,7 +40,7 @@ fn device() -> DeviceFacts {
             rate_gbps: 100.0,
             netdev: None,
             mtu: Some(1500),
-            place: Place::default(),
+            place: PortTopology::default(),
         }],
         direct: true,
         software: false,

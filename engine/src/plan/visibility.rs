@@ -105,9 +105,9 @@ fn lengths(config: &Config, port: &PortFacts) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::port_topology::Place;
+    use crate::device::port_topology::PortTopology;
 
-    fn port(place: Place) -> PortFacts {
+    fn port(place: PortTopology) -> PortFacts {
         PortFacts {
             number: 1,
             state: "ACTIVE".into(),
@@ -125,52 +125,55 @@ mod tests {
 
     #[test]
     fn a_port_of_its_own_needs_no_words() {
-        assert_eq!(notes(&Config::default(), &port(Place::default())), [""; 0]);
+        assert_eq!(
+            notes(&Config::default(), &port(PortTopology::default())),
+            [""; 0]
+        );
     }
 
     #[test]
     fn each_way_to_share_is_said() {
         let cases = [
             (
-                Place {
+                PortTopology {
                     is_vf: true,
-                    ..Place::default()
+                    ..PortTopology::default()
                 },
                 "virtual function: unless the host trusts it",
             ),
             (
-                Place {
+                PortTopology {
                     vfs: 4,
-                    ..Place::default()
+                    ..PortTopology::default()
                 },
                 "has 4 virtual functions",
             ),
             (
-                Place {
+                PortTopology {
                     switchdev: true,
                     represents: Some("pf0vf3".into()),
-                    ..Place::default()
+                    ..PortTopology::default()
                 },
                 "represents pf0vf3",
             ),
             (
-                Place {
+                PortTopology {
                     switchdev: true,
-                    ..Place::default()
+                    ..PortTopology::default()
                 },
                 "switchdev mode",
             ),
             (
-                Place {
+                PortTopology {
                     bond: Some("bond0".into()),
-                    ..Place::default()
+                    ..PortTopology::default()
                 },
                 "belongs to bond0",
             ),
             (
-                Place {
+                PortTopology {
                     is_lag: true,
-                    ..Place::default()
+                    ..PortTopology::default()
                 },
                 "RoCE LAG",
             ),
@@ -188,12 +191,12 @@ mod tests {
     #[test]
     fn without_promiscuous_mode_other_addresses_are_not_seen() {
         let off = config(&[("capture.promiscuous", "false")]);
-        let said = notes(&off, &port(Place::default()));
+        let said = notes(&off, &port(PortTopology::default()));
         assert!(said[0].contains("capture.promiscuous is off"), "{said:?}");
         let nameless = PortFacts {
             netdev: None,
             mtu: None,
-            ..port(Place::default())
+            ..port(PortTopology::default())
         };
         let said = notes(&Config::default(), &nameless);
         assert!(said[0].contains("cannot be asked for"), "{said:?}");
@@ -214,7 +217,7 @@ mod tests {
                 Some("drops frames of more than 1522 bytes"),
             ),
         ] {
-            let said = notes(&config(settings), &port(Place::default()));
+            let said = notes(&config(settings), &port(PortTopology::default()));
             assert_eq!(said.len(), usize::from(says.is_some()), "{said:?}");
             assert!(
                 said.iter().all(|it| it.contains(says.unwrap_or_default())),
@@ -223,7 +226,7 @@ mod tests {
         }
         let jumbo = PortFacts {
             mtu: Some(10_218),
-            ..port(Place::default())
+            ..port(PortTopology::default())
         };
         let said = notes(&config(&[("capture.max_sge", "5")]), &jumbo);
         assert_eq!(said, [""; 0]);

@@ -4,7 +4,7 @@ use crate::{
     device::clock::ClockReport,
     frame::FCS_LEN,
     sink::{Encoder, Origin, Record, Totals},
-    stats::outage::{OutageLog, Teller},
+    stats::outage::{OutageLog, OutageReporter},
 };
 use std::sync::{Arc, Mutex};
 use wqcap_files::format::{
@@ -34,7 +34,7 @@ pub struct PcapngEncoder {
     fcs: bool,
     origin: Origin,
     clock: Option<Arc<Mutex<Option<ClockReport>>>>,
-    outages: Teller,
+    outages: OutageReporter,
 }
 
 impl PcapngEncoder {
@@ -47,7 +47,7 @@ impl PcapngEncoder {
             fcs: false,
             origin: Origin::default(),
             clock: None,
-            outages: Teller::default(),
+            outages: OutageReporter::default(),
         }
     }
 
@@ -67,7 +67,7 @@ impl PcapngEncoder {
     #[must_use]
     pub fn with_outages(self, log: OutageLog) -> Self {
         Self {
-            outages: Teller::of(log),
+            outages: OutageReporter::of(log),
             ..self
         }
     }
@@ -98,7 +98,7 @@ impl Encoder for PcapngEncoder {
 
     fn header(&mut self, queue: Option<u16>) -> Vec<u8> {
         let mut out = Vec::new();
-        let outages = self.outages.tell();
+        let outages = self.outages.unreported();
         let origin = &self.origin;
         pcapng::section_header(&mut out, |out| {
             text(out, code::OPT_COMMENT, &origin.comment);

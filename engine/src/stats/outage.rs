@@ -134,7 +134,7 @@ impl Outages {
     }
 }
 
-/// Outages of a run under way, shared by who notices them and who tells of them.
+/// Outages of a run under way, shared by who notices them and who reports them.
 #[derive(Clone, Debug, Default)]
 pub struct OutageLog(Arc<Mutex<Outages>>);
 
@@ -166,27 +166,30 @@ impl OutageLog {
     }
 }
 
-/// Tells each outage once, to a file that begins after it.
+/// Reports each outage once, to a file that begins after it.
 #[derive(Clone, Debug, Default)]
-pub struct Teller {
+pub struct OutageReporter {
     log: OutageLog,
-    told: u64,
+    reported: u64,
 }
 
-impl Teller {
+impl OutageReporter {
     /// Of this log, from the first outage on that is not over yet.
     #[must_use]
     pub fn of(log: OutageLog) -> Self {
         let outages = log.get();
-        let told = outages.count - outages.lasting().count() as u64;
-        Self { log, told }
+        let reported = outages.count - outages.lasting().count() as u64;
+        Self { log, reported }
     }
 
-    /// What there is to be told, the latest first; empty: nothing.
-    pub fn tell(&mut self) -> String {
+    /// Outages not reported yet, the latest first; empty: nothing.
+    pub fn unreported(&mut self) -> String {
         let outages = self.log.get();
-        let new: Vec<_> = outages.since(self.told).map(ToString::to_string).collect();
-        self.told = outages.count;
+        let new: Vec<_> = outages
+            .since(self.reported)
+            .map(ToString::to_string)
+            .collect();
+        self.reported = outages.count;
         if new.is_empty() {
             return String::new();
         }
@@ -218,26 +221,26 @@ mod tests {
     }
 
     #[test]
-    fn each_is_told_once() {
+    fn each_is_reported_once() {
         let log = OutageLog::default();
         log.begin(Cause::PortDown, 1_000_000_000);
         log.end(Cause::PortDown, 1_500_000_000);
         log.begin(Cause::DeviceLost, 2_000_000_001);
-        let mut teller = Teller::of(log.clone());
+        let mut reporter = OutageReporter::of(log.clone());
         assert_eq!(
-            teller.tell(),
+            reporter.unreported(),
             "nothing could be received: the device was lost from 2.000000001 on"
         );
-        assert_eq!(teller.tell(), "");
+        assert_eq!(reporter.unreported(), "");
         log.begin(Cause::PortDown, 3_000_000_000);
         log.end(Cause::PortDown, 3_250_000_000);
         log.begin(Cause::PortDown, 4_000_000_000);
         assert_eq!(
-            teller.tell(),
+            reporter.unreported(),
             "nothing could be received: the port was down from 4.000000000 on; \
              the port was down from 3.000000000 to 3.250000000"
         );
-        let mut other = Teller::of(OutageLog::default());
-        assert_eq!(other.tell(), "");
+        let mut other = OutageReporter::of(OutageLog::default());
+        assert_eq!(other.unreported(), "");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     device::{Context, ContextInner},
-    error::{Error, destroyed},
+    error::{VerbsError, destroyed},
 };
 use rdma_sys as ffi;
 use rdma_sys::ibv_create_cq_wc_flags as Flags;
@@ -30,11 +30,11 @@ impl Channel {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn create(context: &Context) -> Result<Self, Error> {
+    pub fn create(context: &Context) -> Result<Self, VerbsError> {
         // SAFETY: a live context, held by the new object.
         let raw = unsafe { ffi::ibv_create_comp_channel(context.0.raw) };
         if raw.is_null() {
-            return Err(Error::last_os_error(
+            return Err(VerbsError::last_os_error(
                 "ibv_create_comp_channel",
                 context.name(),
             ));
@@ -46,7 +46,7 @@ impl Channel {
         // SAFETY: fcntl on a descriptor this object owns.
         if unsafe { libc::fcntl(channel.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0
         {
-            return Err(Error::last_os_error("fcntl", "completion channel"));
+            return Err(VerbsError::last_os_error("fcntl", "completion channel"));
         }
         Ok(channel)
     }
@@ -166,14 +166,14 @@ impl Cq {
         context: &Context,
         attr: CqAttr,
         channel: Option<Channel>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, VerbsError> {
         let object = || format!("{}, {} entries", context.name(), attr.entries);
         let op = context
             .0
             .extended(std::mem::offset_of!(ffi::verbs_context, create_cq_ex))
             .and_then(|ops| ops.create_cq_ex);
         let Some(create) = op else {
-            return Err(Error::from_errno(
+            return Err(VerbsError::from_errno(
                 "ibv_create_cq_ex",
                 object(),
                 libc::EOPNOTSUPP,
@@ -198,7 +198,7 @@ impl Cq {
         // SAFETY: a live context and channel; both are held by the new object.
         let raw = unsafe { create(context.0.raw, &raw mut init) };
         if raw.is_null() {
-            return Err(Error::last_os_error("ibv_create_cq_ex", object()));
+            return Err(VerbsError::last_os_error("ibv_create_cq_ex", object()));
         }
         Ok(Self {
             inner: Arc::new(CqInner {
@@ -214,7 +214,7 @@ impl Cq {
     ///
     /// # Errors
     /// EOPNOTSUPP from a device without moderation, EINVAL above its limits.
-    pub fn moderate(&mut self, by: Moderation) -> Result<(), Error> {
+    pub fn moderate(&mut self, by: Moderation) -> Result<(), VerbsError> {
         let object = || format!("{} completions, {} µs", by.count, by.period_us);
         let op = self
             .inner
@@ -223,7 +223,7 @@ impl Cq {
             .and_then(|ops| ops.modify_cq);
         let Some(modify) = op else {
             let errno = libc::EOPNOTSUPP;
-            return Err(Error::from_errno("ibv_modify_cq", object(), errno));
+            return Err(VerbsError::from_errno("ibv_modify_cq", object(), errno));
         };
         let mut attr = ffi::ibv_modify_cq_attr {
             attr_mask: ffi::ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
@@ -235,7 +235,7 @@ impl Cq {
         // SAFETY: a live CQ; `&mut self` is the one who modifies it.
         match unsafe { modify(ffi::ibv_cq_ex_to_cq(self.inner.raw), &raw mut attr) } {
             0 => Ok(()),
-            errno => Err(Error::from_errno("ibv_modify_cq", object(), errno)),
+            errno => Err(VerbsError::from_errno("ibv_modify_cq", object(), errno)),
         }
     }
 
@@ -269,11 +269,11 @@ impl Cq {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn arm(&mut self) -> Result<(), Error> {
+    pub fn arm(&mut self) -> Result<(), VerbsError> {
         // SAFETY: a live CQ.
         match unsafe { ffi::ibv_req_notify_cq(ffi::ibv_cq_ex_to_cq(self.inner.raw), 0) } {
             0 => Ok(()),
-            errno => Err(Error::from_errno("ibv_req_notify_cq", "", errno)),
+            errno => Err(VerbsError::from_errno("ibv_req_notify_cq", "", errno)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr};
 
 /// Names the verb, its object and the errno, or the value that does not fit this machine.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum VerbsError {
     /// A verb failed.
     #[error("{verb}({object}): {source}{}", hint(verb, source).map(|h| format!("; {h}")).unwrap_or_default())]
     Verb {
@@ -33,7 +33,7 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl VerbsError {
     /// `verb` on `object` returned `errno`.
     #[must_use]
     pub fn from_errno(verb: &'static str, object: impl Into<String>, errno: i32) -> Self {

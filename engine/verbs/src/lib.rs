@@ -8,7 +8,7 @@
 //! use wqcap_rss::{key::RssKey, profile::HashFields};
 //! use wqcap_verbs::{Context, Cq, CqAttr, CompletionStamps, Mr, Pd, RssQp, RwqTable, Wq, WqAttr, memory::Region};
 //!
-//! # fn main() -> Result<(), wqcap_verbs::Error> {
+//! # fn main() -> Result<(), wqcap_verbs::VerbsError> {
 //! let context = Context::open("mlx5_0")?;
 //! let pd = Pd::alloc(&context)?;
 //! let stamps = CompletionStamps::None;
@@ -73,7 +73,7 @@ mod mr;
 mod pd;
 mod receive;
 
-pub use cm::{CmChannel, CmEvent, Connecting, Connection, Ends, Incoming, Listener};
+pub use cm::{CmChannel, CmEvent, Connecting, Connection, Incoming, Listener, QpResources};
 pub use cq::{
     Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, Moderation, PollError,
 };
@@ -81,8 +81,10 @@ pub use device::{
     AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, TunnelOffloads, names, release_what_is_lost,
 };
 pub use direct::{Cqe, DirectCq, DirectWq, is_direct};
-pub use error::Error;
-pub use message::{Done, MessageCq, Messages, SRQ_RESIZE, Slot, Srq, SrqAttr, status_text};
+pub use error::VerbsError;
+pub use message::{
+    MessageCompletion, MessageCq, MessageSlot, Messages, SRQ_RESIZE, Srq, SrqAttr, status_text,
+};
 pub use mr::Mr;
 pub use pd::Pd;
 /// The plain bindings, whose structures cross this interface: attributes, WRs, scatter entries.

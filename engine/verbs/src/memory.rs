@@ -1,12 +1,12 @@
 //! Memory that a device may write to, or that a writer hands to the disk: mapped, pre-faulted, never moved.
 //!
-//! May import: `libc`, [`crate::Error`].
+//! May import: `libc`, [`crate::VerbsError`].
 //!
 //! Invariant: every page of a [`Region`] is resident before it is handed out (first touch of fresh memory is many
 //! times slower than a capture), and no page of it is shared with a forked child (copy-on-write would part the
 //! device from the process).
 
-use crate::error::Error;
+use crate::error::VerbsError;
 use std::mem::MaybeUninit;
 use std::{fmt, io, ptr, sync::Arc};
 
@@ -55,7 +55,7 @@ impl Region {
     ///
     /// # Errors
     /// There is not enough memory.
-    pub fn allocate(len: usize, numa_node: Option<u32>) -> Result<Self, Error> {
+    pub fn allocate(len: usize, numa_node: Option<u32>) -> Result<Self, VerbsError> {
         let len = len.max(1);
         Mapping::huge(len, numa_node)
             .or_else(|_| Mapping::ordinary(len, numa_node))
@@ -64,7 +64,7 @@ impl Region {
                 len,
                 mapping: Arc::new(mapping),
             })
-            .map_err(|source| Error::Memory { bytes: len, source })
+            .map_err(|source| VerbsError::Memory { bytes: len, source })
     }
 
     /// Maps and pre-faults `count` regions of `len` bytes (at least one) side by side, so that transparent huge pages
@@ -72,11 +72,11 @@ impl Region {
     ///
     /// # Errors
     /// There is not enough memory.
-    pub fn several(count: usize, len: usize) -> Result<Vec<Self>, Error> {
+    pub fn several(count: usize, len: usize) -> Result<Vec<Self>, VerbsError> {
         let len = len.max(1);
         let stride = len.next_multiple_of(PAGE);
         let whole = stride.saturating_mul(count.max(1));
-        let mapping = Mapping::ordinary(whole, None).map_err(|source| Error::Memory {
+        let mapping = Mapping::ordinary(whole, None).map_err(|source| VerbsError::Memory {
             bytes: whole,
             source,
         })?;
@@ -259,8 +259,8 @@ mod tests {
         bytes[4999] = 2;
         let mut resident = [0u8; 2];
         // SAFETY: our own mapping of two pages, and a byte for each.
-        let told = unsafe { libc::mincore(region.as_ptr().cast(), 8192, resident.as_mut_ptr()) };
-        assert_eq!(told, 0);
+        let ret = unsafe { libc::mincore(region.as_ptr().cast(), 8192, resident.as_mut_ptr()) };
+        assert_eq!(ret, 0);
         assert_eq!(resident.map(|r| r & 1), [1, 1]);
     }
 

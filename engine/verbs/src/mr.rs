@@ -1,7 +1,7 @@
 //! Registered memory.
 
 use crate::{
-    error::{Error, destroyed},
+    error::{VerbsError, destroyed},
     memory::Region,
     pd::{Pd, PdInner},
 };
@@ -38,7 +38,7 @@ impl Mr {
     ///
     /// # Errors
     /// ENOMEM where the memory may not be locked.
-    pub fn register(pd: &Pd, memory: Region) -> Result<Self, Error> {
+    pub fn register(pd: &Pd, memory: Region) -> Result<Self, VerbsError> {
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
             | ffi::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING;
         // SAFETY: the region is mapped for `len` bytes and outlives the registration, as self owns both. Relaxed
@@ -47,7 +47,7 @@ impl Mr {
             ffi::__ibv_reg_mr(pd.0.raw, memory.as_ptr().cast(), memory.len(), access.0, 0)
         };
         if raw.is_null() {
-            return Err(Error::last_os_error(
+            return Err(VerbsError::last_os_error(
                 "ibv_reg_mr",
                 format!("{} bytes", memory.len()),
             ));

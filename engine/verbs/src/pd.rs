@@ -2,7 +2,7 @@
 
 use crate::{
     device::{Context, ContextInner},
-    error::{Error, destroyed},
+    error::{VerbsError, destroyed},
 };
 use rdma_sys as ffi;
 use std::sync::Arc;
@@ -39,11 +39,11 @@ impl Pd {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn alloc(context: &Context) -> Result<Self, Error> {
+    pub fn alloc(context: &Context) -> Result<Self, VerbsError> {
         // SAFETY: a live context, held by the new object.
         let raw = unsafe { ffi::ibv_alloc_pd(context.0.raw) };
         if raw.is_null() {
-            return Err(Error::last_os_error("ibv_alloc_pd", context.name()));
+            return Err(VerbsError::last_os_error("ibv_alloc_pd", context.name()));
         }
         Ok(Self(Arc::new(PdInner {
             raw,

@@ -8,8 +8,8 @@ use std::{hint::black_box, mem, ptr};
 use wqcap_engine::{
     memory::Region,
     verbs::{
-        CompletionStamps, Context, Cq, CqAttr, Error, Flow, FlowRule, Mr, Pd, RssQp, RwqTable, Wq,
-        WqAttr, WqState, sys as ffi,
+        CompletionStamps, Context, Cq, CqAttr, Flow, FlowRule, Mr, Pd, RssQp, RwqTable, VerbsError,
+        Wq, WqAttr, WqState, sys as ffi,
     },
 };
 use wqcap_rss::{key::RssKey, profile::HashFields};
@@ -56,7 +56,7 @@ impl BareRing {
     ///
     /// # Errors
     /// A verb's.
-    pub fn make(context: &Context, pd: &Pd, attr: BareAttr) -> Result<Self, Error> {
+    pub fn make(context: &Context, pd: &Pd, attr: BareAttr) -> Result<Self, VerbsError> {
         let stamps = match attr.poll {
             Poll::CqEx => CompletionStamps::Ticks,
             Poll::PollCq => CompletionStamps::None,
@@ -111,7 +111,7 @@ impl BareRing {
     ///
     /// # Errors
     /// A completion failed, or a verb did.
-    pub fn drain(&mut self) -> Result<u64, Error> {
+    pub fn drain(&mut self) -> Result<u64, VerbsError> {
         let mut frames = 0;
         loop {
             let mut list = List::default();
@@ -127,8 +127,8 @@ impl BareRing {
         }
     }
 
-    fn take_ex(&mut self, list: &mut List) -> Result<u64, Error> {
-        let failed = |errno| Error::from_errno("ibv_start_poll", "", errno);
+    fn take_ex(&mut self, list: &mut List) -> Result<u64, VerbsError> {
+        let failed = |errno| VerbsError::from_errno("ibv_start_poll", "", errno);
         let Some(mut completions) = self.cq.poll().map_err(|e| failed(e.0))? else {
             return Ok(0);
         };
@@ -146,7 +146,7 @@ impl BareRing {
         Ok(taken)
     }
 
-    fn take_plain(&mut self, list: &mut List) -> Result<u64, Error> {
+    fn take_plain(&mut self, list: &mut List) -> Result<u64, VerbsError> {
         let room = i32::try_from(self.attr.batch).unwrap_or(i32::MAX);
         // SAFETY: `&mut self` is the one reader of a live CQ; there is room for a batch.
         let count = unsafe {
@@ -154,11 +154,11 @@ impl BareRing {
             ffi::ibv_poll_cq(cq, room, self.completions.as_mut_ptr())
         };
         let Ok(count) = usize::try_from(count) else {
-            return Err(Error::last_os_error("ibv_poll_cq", ""));
+            return Err(VerbsError::last_os_error("ibv_poll_cq", ""));
         };
         for it in &self.completions[..count] {
             if it.status != 0 {
-                return Err(Error::from_errno("ibv_poll_cq", "", libc::EIO));
+                return Err(VerbsError::from_errno("ibv_poll_cq", "", libc::EIO));
             }
             black_box(it.byte_len);
             list.append(&mut self.wrs, it.wr_id);
@@ -166,11 +166,11 @@ impl BareRing {
         Ok(count as u64)
     }
 
-    fn post(&mut self, list: &List) -> Result<(), Error> {
+    fn post(&mut self, list: &List) -> Result<(), VerbsError> {
         // SAFETY: the list is of this ring's WRs, whose entries lie in the memory of its WQ and in buffers that nobody
         // else uses; each was made anew or has completed.
         unsafe { self.wq.post(list.first) }
-            .map_err(|errno| Error::from_errno("ibv_post_wq_recv", "", errno))
+            .map_err(|errno| VerbsError::from_errno("ibv_post_wq_recv", "", errno))
     }
 }
 
@@ -233,7 +233,7 @@ impl BareRings {
         count: usize,
         attr: BareAttr,
         rule: FlowRule,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, VerbsError> {
         let pd = Pd::alloc(context)?;
         let rings = (0..count)
             .map(|_| BareRing::make(context, &pd, attr))
@@ -252,7 +252,7 @@ impl BareRings {
     ///
     /// # Errors
     /// The verb's.
-    pub fn let_in(&mut self) -> Result<(), Error> {
+    pub fn let_in(&mut self) -> Result<(), VerbsError> {
         self.rules.push(Flow::create(&self.qp, &self.wanted)?);
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::{mem, ptr};
 use wqcap_engine::{
     memory::Region,
-    verbs::{Context, Error, MessageCq, Mr, Pd, status_text, sys as ffi},
+    verbs::{Context, MessageCq, Mr, Pd, VerbsError, status_text, sys as ffi},
 };
 
 /// Sends of one list at most.
@@ -42,14 +42,14 @@ impl Drop for RawQp {
             0 => {}
             errno => tracing::error!(
                 "{}",
-                Error::from_errno("ibv_destroy_qp", "RAW_PACKET", errno)
+                VerbsError::from_errno("ibv_destroy_qp", "RAW_PACKET", errno)
             ),
         }
     }
 }
 
 impl RawQp {
-    fn make(pd: &Pd, cq: &MessageCq, depth: u32, port: u8) -> Result<Self, Error> {
+    fn make(pd: &Pd, cq: &MessageCq, depth: u32, port: u8) -> Result<Self, VerbsError> {
         // SAFETY: plain old data; all zero is the documented start.
         let mut init: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
         init.send_cq = cq.as_ptr();
@@ -60,7 +60,7 @@ impl RawQp {
         // SAFETY: a live PD and CQ, which are held longer than the new object; `init` outlives the call.
         let raw = unsafe { ffi::ibv_create_qp(pd.as_ptr(), &raw mut init) };
         if raw.is_null() {
-            return Err(Error::last_os_error("ibv_create_qp", "RAW_PACKET"));
+            return Err(VerbsError::last_os_error("ibv_create_qp", "RAW_PACKET"));
         }
         let qp = Self {
             raw,
@@ -70,7 +70,7 @@ impl RawQp {
         Ok(qp)
     }
 
-    fn make_ready(&self, port: u8) -> Result<(), Error> {
+    fn make_ready(&self, port: u8) -> Result<(), VerbsError> {
         use ffi::{ibv_qp_attr_mask as mask, ibv_qp_state as state};
         // SAFETY: plain old data; all zero is valid.
         let mut attr: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
@@ -87,7 +87,7 @@ impl RawQp {
                 0 => {}
                 errno => {
                     let object = format!("RAW_PACKET, to state {to}");
-                    return Err(Error::from_errno("ibv_modify_qp", object, errno));
+                    return Err(VerbsError::from_errno("ibv_modify_qp", object, errno));
                 }
             }
         }
@@ -105,7 +105,7 @@ impl Generator {
         port: u8,
         depth: u32,
         frames: &[Vec<u8>],
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, VerbsError> {
         let pd = Pd::alloc(context)?;
         let bytes = frames.concat();
         let mut region = Region::allocate(bytes.len().max(1), None)?;
@@ -141,7 +141,7 @@ impl Generator {
     ///
     /// # Errors
     /// A send failed.
-    pub fn send(&mut self, count: usize) -> Result<usize, Error> {
+    pub fn send(&mut self, count: usize) -> Result<usize, VerbsError> {
         self.reap()?;
         let count = count.min(self.room).min(LIST);
         if count == 0 {
@@ -176,7 +176,7 @@ impl Generator {
                 self.room -= count;
                 Ok(count)
             }
-            errno => Err(Error::from_errno("ibv_post_send", "RAW_PACKET", errno)),
+            errno => Err(VerbsError::from_errno("ibv_post_send", "RAW_PACKET", errno)),
         }
     }
 
@@ -184,7 +184,7 @@ impl Generator {
     ///
     /// # Errors
     /// A send failed.
-    pub fn is_done(&mut self) -> Result<bool, Error> {
+    pub fn is_done(&mut self) -> Result<bool, VerbsError> {
         self.reap()?;
         Ok(self.room == self.depth)
     }
@@ -194,7 +194,7 @@ impl Generator {
     ///
     /// # Errors
     /// A send failed.
-    pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<bool, Error> {
+    pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<bool, VerbsError> {
         let entry = self.entries[self.next];
         if !self.is_done()? || at + bytes.len() > entry.length as usize {
             return Ok(false);
@@ -208,7 +208,7 @@ impl Generator {
         Ok(true)
     }
 
-    fn reap(&mut self) -> Result<(), Error> {
+    fn reap(&mut self) -> Result<(), VerbsError> {
         loop {
             let done = self.cq.poll()?;
             if done.is_empty() {
@@ -217,7 +217,7 @@ impl Generator {
             for it in done {
                 if it.status != 0 {
                     let object = format!("RAW_PACKET: {}", status_text(it.status));
-                    return Err(Error::from_errno("ibv_post_send", object, libc::EIO));
+                    return Err(VerbsError::from_errno("ibv_post_send", object, libc::EIO));
                 }
                 self.room += usize::try_from(it.wr_id).unwrap_or(0);
             }

@@ -29,7 +29,7 @@ pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
     if let CtlCommand::Watch { every, count } = args.command {
         return watch(&mut client, every, count, args);
     }
-    tell(&body, args.json)
+    print_answer(&body, args.json)
 }
 
 /// Connects to a service by whichever way was typed.
@@ -64,7 +64,7 @@ fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, 
     Ok(Client::new(transport))
 }
 
-/// A name no other change has, so that a repeat is told from a new one.
+/// A name no other change has, so that a repeat can be distinguished from a new one.
 fn fresh_name() -> Result<String, Failure> {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid")
         .map(|it| it.trim().to_owned())
@@ -176,14 +176,16 @@ fn watch(
     Ok(())
 }
 
-fn tell(body: &AnswerBody, json: bool) -> Result<(), Failure> {
+fn print_answer(body: &AnswerBody, json: bool) -> Result<(), Failure> {
     match (body, json) {
         (AnswerBody::Status(it), true) => output::print_json(it),
         (AnswerBody::Stats(it), true) => output::print_json(it),
         (AnswerBody::Changed(it), true) => output::print_json(it),
         (AnswerBody::Subscribed { .. }, _) => Ok(()),
         (AnswerBody::Devices(it) | AnswerBody::Plan(it), true) => output::print_json(it),
-        (AnswerBody::Devices(it) | AnswerBody::Plan(it), false) => output::print(&text::told(it)),
+        (AnswerBody::Devices(it) | AnswerBody::Plan(it), false) => {
+            output::print(&text::text_of(it))
+        }
         (AnswerBody::Status(it), false) => output::print(&text::status(it)),
         (AnswerBody::Stats(it), false) => output::print(&text::stats(it)),
         (AnswerBody::Changed(it), false) => output::print(&format!(

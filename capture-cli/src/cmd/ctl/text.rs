@@ -10,7 +10,7 @@ use wqcap_engine::{
 };
 
 /// An answer that brings its own text, or else its JSON.
-pub fn told(it: &Value) -> String {
+pub fn text_of(it: &Value) -> String {
     match it["text"].as_str() {
         Some(text) => text.to_owned(),
         None => format!("{it:#}\n"),
@@ -207,8 +207,8 @@ mod tests {
 
     #[test]
     fn answers_for_people_are_their_text() {
-        let told_of = |it| told(&it);
-        assert_eq!(told_of(serde_json::json!({"text": "a\nb\n"})), "a\nb\n");
-        assert!(told_of(serde_json::json!({"devices": []})).contains("devices"));
+        let shown = |it| text_of(&it);
+        assert_eq!(shown(serde_json::json!({"text": "a\nb\n"})), "a\nb\n");
+        assert!(shown(serde_json::json!({"devices": []})).contains("devices"));
     }
 }

@@ -107,7 +107,7 @@ mod tests {
     use wqcap_engine::analysis::live::{QueueRate, SizeBin, TopTalkers};
 
     #[test]
-    fn what_there_is_is_told_and_nothing_else() {
+    fn only_what_is_there_is_printed() {
         let volume = |frames| Volume { frames, bytes: 0 };
         let queue = |queue| QueueRate {
             queue,

@@ -16,14 +16,14 @@ use wqcap_engine::{
 };
 
 /// What a scrape reads.
-pub struct Source {
+pub struct MetricsSource {
     backend: Arc<CaptureBackend>,
     control: Option<Box<dyn Fn() -> ControlStatus + Send + Sync>>,
     /// Where files go.
     dir: Option<PathBuf>,
 }
 
-impl Source {
+impl MetricsSource {
     /// Of this process; `control` is asked for the control service's state.
     pub fn new(
         backend: Arc<CaptureBackend>,

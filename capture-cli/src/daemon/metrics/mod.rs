@@ -1,7 +1,7 @@
 //! The metrics endpoint: what a capture has counted, for Prometheus to fetch (`[metrics]`).
 //!
 //! ```text
-//! GET /metrics -> http: one small thread a request -> Source: snapshots that others publish -> families -> text
+//! GET /metrics -> http: one small thread a request -> MetricsSource: snapshots that others publish -> families -> text
 //! ```
 //!
 //! Invariant: a scrape reads what loops and looks have published. It never waits for the capture, and whatever a client
@@ -11,7 +11,7 @@ mod families;
 mod http;
 mod older;
 
-pub use families::Source;
+pub use families::MetricsSource;
 
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -44,7 +44,11 @@ impl Metrics {
     ///
     /// # Errors
     /// The address cannot be had.
-    pub fn start(listen: SocketAddr, source: Source, busy: &[usize]) -> Result<Self, Failure> {
+    pub fn start(
+        listen: SocketAddr,
+        source: MetricsSource,
+        busy: &[usize],
+    ) -> Result<Self, Failure> {
         let refused =
             |e: io::Error| Failure::refused(format!("metrics.listen = \"{listen}\": {e}"));
         let listener = TcpListener::bind(listen).map_err(refused)?;
@@ -78,7 +82,7 @@ impl Drop for Metrics {
 }
 
 /// Accepts connections until `ear` hears of the end.
-fn serve(listener: &TcpListener, ear: &UnixStream, source: &Arc<Source>) {
+fn serve(listener: &TcpListener, ear: &UnixStream, source: &Arc<MetricsSource>) {
     let under_way = Arc::new(AtomicUsize::new(0));
     loop {
         let mut fds = [

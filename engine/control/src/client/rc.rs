@@ -14,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_verbs::{
-    CmChannel, CmEvent, Connecting, Connection, Done, Ends, Error, MessageCq, Messages, Pd, Slot,
-    Srq, status_text,
+    CmChannel, CmEvent, Connecting, Connection, MessageCompletion, MessageCq, MessageSlot,
+    Messages, Pd, QpResources, Srq, VerbsError, status_text,
 };
 
 /// Receives posted: an answer of up to this many fragments arrives without a pause.
@@ -35,7 +35,7 @@ pub struct RcTransport {
     _pd: Pd,
     channel: CmChannel,
     messages: Messages,
-    free: Vec<Slot>,
+    free: Vec<MessageSlot>,
     /// WRs of outstanding sends.
     outstanding: Vec<u64>,
     reassembler: Reassembler,
@@ -87,7 +87,7 @@ impl RcTransport {
                 .map_err(|(_, errno)| io::Error::from_raw_os_error(errno))?;
         }
         let cq = MessageCq::create(&context, RECEIVES + SENDS).map_err(failed)?;
-        let ends = Ends {
+        let ends = QpResources {
             pd: &pd,
             cq: &cq,
             srq: &srq,
@@ -275,7 +275,7 @@ impl RcTransport {
         Ok(())
     }
 
-    fn completed(&mut self, it: &Done) -> io::Result<()> {
+    fn completed(&mut self, it: &MessageCompletion) -> io::Result<()> {
         let Some(slot) = self.messages.returned(it.wr_id) else {
             return Ok(());
         };
@@ -329,9 +329,9 @@ impl Drop for RcTransport {
     }
 }
 
-fn failed(e: Error) -> io::Error {
+fn failed(e: VerbsError) -> io::Error {
     let kind = match &e {
-        Error::Verb { source, .. } => source.kind(),
+        VerbsError::Verb { source, .. } => source.kind(),
         _ => ErrorKind::Other,
     };
     io::Error::new(kind, e)

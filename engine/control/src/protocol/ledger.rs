@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_without_a_line_is_told() {
+    fn a_frame_without_a_line_is_an_error() {
         let ledger = QueueLedger {
             queue: 3,
             received: 8,
@@ -206,11 +206,11 @@ mod tests {
             errors: 1,
             ..QueueLedger::default()
         };
-        let told = ledger.check().unwrap_err().to_string();
-        assert!(told.contains("queue 3") && told.contains("received 8, but 7 accounted for"));
+        let problem = ledger.check().unwrap_err().to_string();
+        assert!(problem.contains("queue 3") && problem.contains("received 8, but 7 accounted for"));
         assert!(
-            told.contains("captured 6") && told.contains("errors 1"),
-            "{told}"
+            problem.contains("captured 6") && problem.contains("errors 1"),
+            "{problem}"
         );
         let total = QueueLedger::total(&[ledger, ledger]);
         assert_eq!((total.received, total.line("errors")), (16, 2));

@@ -32,7 +32,7 @@ pub enum StartError {
     Rdma {
         /// Its error.
         #[from]
-        source: wqcap_verbs::Error,
+        source: wqcap_verbs::VerbsError,
     },
     /// A thread or a descriptor.
     #[error("{what}: {source}")]
@@ -45,9 +45,9 @@ pub enum StartError {
 }
 
 /// The key that a verb's limit concerns.
-fn hint(error: &wqcap_verbs::Error) -> &'static str {
+fn hint(error: &wqcap_verbs::VerbsError) -> &'static str {
     match error {
-        wqcap_verbs::Error::Verb {
+        wqcap_verbs::VerbsError::Verb {
             verb: "ibv_create_srq" | "rdma_create_srq",
             source,
             ..

@@ -4,7 +4,7 @@ use super::{
     gaps::Gaps,
     output::Output,
     plan::MergePlan,
-    stream::{MergeLedger, Stream},
+    stream::{MergeLedger, MergeStream},
     summary::{InterfaceFacts, Lateness, MergeError, MergeSummary},
     target::MergeTarget,
 };
@@ -49,7 +49,7 @@ pub(crate) fn run_selected(
         link_type,
         bytes_read: 0,
     };
-    let mut streams: Vec<_> = plan.streams.into_iter().map(Stream::new).collect();
+    let mut streams: Vec<_> = plan.streams.into_iter().map(MergeStream::new).collect();
     let mut state = Merged {
         frames: 0,
         by_port: Vec::new(),
@@ -92,7 +92,7 @@ pub(crate) fn run_selected(
         }
         steps += 1;
         if steps.is_multiple_of(EVERY) {
-            let open: u64 = streams.iter().map(Stream::offset).sum();
+            let open: u64 = streams.iter().map(MergeStream::offset).sum();
             if !watch(ledger.bytes_read + open) {
                 return Err(MergeError::Stopped);
             }

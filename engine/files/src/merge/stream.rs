@@ -11,7 +11,7 @@ use crate::{
 };
 use std::{collections::VecDeque, path::PathBuf};
 
-pub(super) struct Stream {
+pub(super) struct MergeStream {
     pub(super) queue: Option<u16>,
     files: VecDeque<FilePlan>,
     open: Option<Open>,
@@ -70,7 +70,7 @@ impl MergeLedger {
     }
 }
 
-impl Stream {
+impl MergeStream {
     pub(super) fn new(plan: StreamPlan) -> Self {
         Self {
             queue: plan.queue,

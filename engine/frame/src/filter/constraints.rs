@@ -13,7 +13,7 @@ const MOST_STEPS: usize = 50_000;
 
 /// Where bytes are counted from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub enum OffsetOrigin {
     /// The frame's first byte.
     Start,
     /// The end of the IPv4 header that begins at this offset, as its length field tells.
@@ -31,18 +31,18 @@ pub struct Bits {
 
 /// What is known of a frame's bytes at the end of one path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Constraints(BTreeMap<(Origin, u32), Bits>);
+pub struct Constraints(BTreeMap<(OffsetOrigin, u32), Bits>);
 
 impl Constraints {
     /// What is known of one byte.
     #[must_use]
-    pub fn byte(&self, from: Origin, at: u32) -> Bits {
+    pub fn byte(&self, from: OffsetOrigin, at: u32) -> Bits {
         self.0.get(&(from, at)).copied().unwrap_or_default()
     }
 
     /// A half word, if all of it is known.
     #[must_use]
-    pub fn half(&self, from: Origin, at: u32) -> Option<u16> {
+    pub fn half(&self, from: OffsetOrigin, at: u32) -> Option<u16> {
         let (high, low) = (self.byte(from, at), self.byte(from, at + 1));
         (high.mask & low.mask == 0xff).then(|| u16::from_be_bytes([high.value, low.value]))
     }
@@ -70,14 +70,14 @@ impl Constraints {
 /// A value loaded from the frame, of which a mask has left some bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Load {
-    from: Origin,
+    from: OffsetOrigin,
     at: u32,
     size: u32,
     mask: u32,
 }
 
 impl Load {
-    fn new(from: Origin, at: u32, size: u32) -> Option<Self> {
+    fn new(from: OffsetOrigin, at: u32, size: u32) -> Option<Self> {
         at.checked_add(size)?;
         let mask = u32::MAX >> (32 - 8 * size);
         Some(Self {
@@ -96,7 +96,7 @@ impl Load {
     }
 
     /// The bits of a value by the bytes they were loaded from.
-    fn bytes(self, mask: u32, value: u32) -> impl Iterator<Item = ((Origin, u32), Bits)> {
+    fn bytes(self, mask: u32, value: u32) -> impl Iterator<Item = ((OffsetOrigin, u32), Bits)> {
         (0..self.size).filter_map(move |i| {
             let shift = 8 * (self.size - 1 - i);
             let [.., mask] = (mask >> shift).to_be_bytes();
@@ -123,12 +123,16 @@ struct Path {
 
 impl Path {
     fn load(&mut self, at: u32, size: u32) {
-        self.a = Load::new(Origin::Start, at, size);
+        self.a = Load::new(OffsetOrigin::Start, at, size);
     }
 
     fn load_behind(&mut self, at: u32, size: u32) {
         self.a = self.x.and_then(|header| {
-            Load::new(Origin::BehindIpv4(header), at.checked_sub(header)?, size)
+            Load::new(
+                OffsetOrigin::BehindIpv4(header),
+                at.checked_sub(header)?,
+                size,
+            )
         });
     }
 
@@ -263,20 +267,20 @@ mod tests {
         let known = of("ip dst net 10.0.0.0/8 and tcp dst port 80");
         assert_eq!(known.len(), 1);
         let known = &known[0];
-        assert_eq!(known.half(Origin::Start, 12), Some(0x0800));
+        assert_eq!(known.half(OffsetOrigin::Start, 12), Some(0x0800));
         let ten = Bits {
             mask: 0xff,
             value: 10,
         };
-        assert_eq!(known.byte(Origin::Start, 30), ten);
-        assert_eq!(known.byte(Origin::Start, 31), Bits::default());
+        assert_eq!(known.byte(OffsetOrigin::Start, 30), ten);
+        assert_eq!(known.byte(OffsetOrigin::Start, 31), Bits::default());
         // No fragment but a first one.
         let offset = Bits {
             mask: 0x1f,
             value: 0,
         };
-        assert_eq!(known.byte(Origin::Start, 20), offset);
-        assert_eq!(known.half(Origin::BehindIpv4(14), 2), Some(80));
+        assert_eq!(known.byte(OffsetOrigin::Start, 20), offset);
+        assert_eq!(known.half(OffsetOrigin::BehindIpv4(14), 2), Some(80));
     }
 
     #[test]
@@ -284,7 +288,7 @@ mod tests {
         let types = |expression| {
             let mut types: Vec<_> = of(expression)
                 .iter()
-                .map(|it| it.half(Origin::Start, 12))
+                .map(|it| it.half(OffsetOrigin::Start, 12))
                 .collect();
             types.sort_unstable();
             types.dedup();

@@ -14,6 +14,6 @@ mod program;
 mod sync;
 
 pub use cell::{FilterCell, FilterReader};
-pub use constraints::{Bits, Constraints, Origin};
+pub use constraints::{Bits, Constraints, OffsetOrigin};
 pub use expression::{Filter, FilterError};
 pub use program::{Instruction, Program, Refused};

@@ -1,6 +1,6 @@
 //! The columns of the files: names, Parquet types, and what each takes from a record. `docs/flows.md` explains them.
 
-use super::flow::Record;
+use super::flow::FlowRecord;
 use crate::frame::{FiveTuple, FlowKey, protocol};
 use std::net::IpAddr;
 
@@ -8,11 +8,11 @@ use std::net::IpAddr;
 #[derive(Clone, Copy)]
 pub(super) enum Values {
     /// A number that fits 32 bits.
-    Int(fn(&Record) -> Option<u32>),
+    Int(fn(&FlowRecord) -> Option<u32>),
     /// A number.
-    Long(fn(&Record) -> Option<u64>),
+    Long(fn(&FlowRecord) -> Option<u64>),
     /// A text.
-    Text(fn(&Record) -> Option<String>),
+    Text(fn(&FlowRecord) -> Option<String>),
 }
 
 /// A column.
@@ -23,7 +23,11 @@ pub(super) struct Column {
     pub(super) values: Values,
 }
 
-const fn int(name: &'static str, logical: &'static str, of: fn(&Record) -> Option<u32>) -> Column {
+const fn int(
+    name: &'static str,
+    logical: &'static str,
+    of: fn(&FlowRecord) -> Option<u32>,
+) -> Column {
     let values = Values::Int(of);
     Column {
         name,
@@ -32,7 +36,11 @@ const fn int(name: &'static str, logical: &'static str, of: fn(&Record) -> Optio
     }
 }
 
-const fn long(name: &'static str, logical: &'static str, of: fn(&Record) -> Option<u64>) -> Column {
+const fn long(
+    name: &'static str,
+    logical: &'static str,
+    of: fn(&FlowRecord) -> Option<u64>,
+) -> Column {
     let values = Values::Long(of);
     Column {
         name,
@@ -41,7 +49,7 @@ const fn long(name: &'static str, logical: &'static str, of: fn(&Record) -> Opti
     }
 }
 
-const fn text(name: &'static str, of: fn(&Record) -> Option<String>) -> Column {
+const fn text(name: &'static str, of: fn(&FlowRecord) -> Option<String>) -> Column {
     Column {
         name,
         logical: "STRING",
@@ -97,7 +105,7 @@ pub(super) const COLUMNS: [Column; 27] = [
 ];
 
 /// A time of the way back, which not every flow has.
-fn time(record: &Record, ns: u64) -> Option<u64> {
+fn time(record: &FlowRecord, ns: u64) -> Option<u64> {
     (record.ways[1].frames > 0).then_some(ns)
 }
 

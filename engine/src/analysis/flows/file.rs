@@ -2,7 +2,7 @@
 
 use super::{
     columns::{COLUMNS, Column, Values},
-    flow::Record,
+    flow::FlowRecord,
 };
 use crate::name::PART;
 use parquet::{
@@ -38,13 +38,13 @@ impl File {
         let mut part = OsString::from(&path);
         part.push(PART);
         let part = PathBuf::from(part);
-        let told =
+        let failure =
             |e: &dyn std::fmt::Display| format!("flows.dir: cannot create {}: {e}", part.display());
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .open(&part)
-            .map_err(|e| told(&e))?;
+            .map_err(|e| failure(&e))?;
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_statistics_enabled(EnabledStatistics::Chunk)
@@ -52,7 +52,7 @@ impl File {
             .build();
         let writer = schema()
             .and_then(|schema| SerializedFileWriter::new(file, schema, Arc::new(properties)))
-            .map_err(|e| told(&e))?;
+            .map_err(|e| failure(&e))?;
         Ok(Self {
             writer,
             part,
@@ -62,12 +62,12 @@ impl File {
     }
 
     /// Writes records as one row group.
-    pub(super) fn write(&mut self, records: &[Record]) -> Result<(), String> {
+    pub(super) fn write(&mut self, records: &[FlowRecord]) -> Result<(), String> {
         self.records += records.len() as u64;
-        self.row_group(records).map_err(|e| self.told(&e))
+        self.row_group(records).map_err(|e| self.failure(&e))
     }
 
-    fn row_group(&mut self, records: &[Record]) -> Result<(), ParquetError> {
+    fn row_group(&mut self, records: &[FlowRecord]) -> Result<(), ParquetError> {
         let mut group = self.writer.next_row_group()?;
         for column in &COLUMNS {
             // The schema is made of the same columns.
@@ -92,7 +92,7 @@ impl File {
 
     /// Completes the file: its footer, its bytes on disk, its name.
     pub(super) fn finish(&mut self) -> Result<PathBuf, String> {
-        self.writer.finish().map_err(|e| self.told(&e))?;
+        self.writer.finish().map_err(|e| self.failure(&e))?;
         let settle = || -> io::Result<()> {
             self.writer.inner().sync_all()?;
             fs::rename(&self.part, &self.path)?;
@@ -100,11 +100,11 @@ impl File {
             let folder = self.path.parent().unwrap_or(Path::new("."));
             fs::File::open(folder)?.sync_all()
         };
-        settle().map_err(|e| self.told(&e))?;
+        settle().map_err(|e| self.failure(&e))?;
         Ok(self.path.clone())
     }
 
-    fn told(&self, e: &dyn std::fmt::Display) -> String {
+    fn failure(&self, e: &dyn std::fmt::Display) -> String {
         format!("flows.dir: {}: {e}", self.part.display())
     }
 }
@@ -132,7 +132,7 @@ impl Column {
     fn write(
         &self,
         writer: &mut SerializedColumnWriter<'_>,
-        records: &[Record],
+        records: &[FlowRecord],
     ) -> Result<(), ParquetError> {
         let mut levels = Vec::with_capacity(records.len());
         match self.values {
@@ -148,7 +148,7 @@ impl Column {
                 column.write_batch(&values, Some(&levels), None)
             }
             Values::Text(of) => {
-                let bytes = |it: &Record| Some(ByteArray::from(of(it)?.into_bytes()));
+                let bytes = |it: &FlowRecord| Some(ByteArray::from(of(it)?.into_bytes()));
                 let values = present(records, &mut levels, bytes);
                 let column = writer.typed::<ByteArrayType>();
                 column.write_batch(&values, Some(&levels), None)
@@ -160,9 +160,9 @@ impl Column {
 
 /// The values that are there, and for each record whether there is one.
 fn present<T>(
-    records: &[Record],
+    records: &[FlowRecord],
     levels: &mut Vec<i16>,
-    of: impl Fn(&Record) -> Option<T>,
+    of: impl Fn(&FlowRecord) -> Option<T>,
 ) -> Vec<T> {
     let mut values = Vec::with_capacity(records.len());
     for record in records {

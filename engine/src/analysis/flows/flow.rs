@@ -31,7 +31,7 @@ impl Direction {
 /// A flow. What each frame touches comes first, in two cache lines; the third is written once.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Flow {
+pub(super) struct FlowEntry {
     pub(super) key: Key,
     pub(super) hash: u32,
     /// Whether its first frame went from the lower end to the other.
@@ -47,7 +47,7 @@ pub(super) struct Flow {
     outer: FiveTuple,
 }
 
-impl Flow {
+impl FlowEntry {
     /// A flow without any frame yet.
     pub(super) fn begin(
         key: Key,
@@ -89,9 +89,9 @@ impl Flow {
     }
 
     /// As it is written.
-    pub(super) fn record(&self, queue: u16, end: End) -> Record {
+    pub(super) fn record(&self, queue: u16, end: FlowEndReason) -> FlowRecord {
         let ends = self.key.ends;
-        Record {
+        FlowRecord {
             tuple: if self.upward { ends } else { ends.reversed() },
             vlans: self.key.vlans,
             network: (self.key.network != Key::NO_NETWORK).then_some(self.key.network),
@@ -117,7 +117,7 @@ pub(super) fn tcp_flags(frame: &[u8], inner: &Headers) -> u8 {
 
 /// Why a record was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum End {
+pub enum FlowEndReason {
     /// Nothing came for `flows.idle`.
     Idle,
     /// It lasted for `flows.active`; what comes goes into another record.
@@ -128,7 +128,7 @@ pub enum End {
     Stopped,
 }
 
-impl End {
+impl FlowEndReason {
     /// As it stands in the files.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -143,7 +143,7 @@ impl End {
 
 /// One line of the flow records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct FlowRecord {
     /// The innermost packet's ends as the first frame went. Without IP: MAC addresses in the first six bytes.
     pub tuple: FiveTuple,
     /// VLAN identifiers of the two outermost tags; [`crate::frame::FlowKey::UNTAGGED`] where there is none.
@@ -161,10 +161,10 @@ pub struct Record {
     /// The queue that it came on.
     pub queue: u16,
     /// Why it ended here.
-    pub end: End,
+    pub end: FlowEndReason,
 }
 
-impl Record {
+impl FlowRecord {
     /// Frames both ways.
     #[must_use]
     pub fn frames(&self) -> u64 {

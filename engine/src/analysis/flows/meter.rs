@@ -6,8 +6,8 @@
 //! at once, and without it a frame of a new flow is counted as missed.
 
 use super::{
-    FlowsPlan, Totals,
-    flow::{End, Flow, Record, tcp_flags},
+    FlowTotals, FlowsPlan,
+    flow::{FlowEndReason, FlowEntry, FlowRecord, tcp_flags},
     key::Key,
     table::Table,
 };
@@ -32,9 +32,9 @@ const CANDIDATES: usize = 8;
 
 /// Where batches of records come from and go to.
 #[derive(Clone)]
-pub(super) struct Exchange {
-    pub(super) empty: Receiver<Vec<Record>>,
-    pub(super) full: Sender<Vec<Record>>,
+pub(super) struct RecordChannels {
+    pub(super) empty: Receiver<Vec<FlowRecord>>,
+    pub(super) full: Sender<Vec<FlowRecord>>,
 }
 
 /// Enters the frames of one queue into flows.
@@ -43,11 +43,11 @@ pub struct Meter {
     table: Table,
     active_ns: u64,
     idle_ns: u64,
-    exchange: Exchange,
+    exchange: RecordChannels,
     /// The batch that is being filled.
-    batch: Option<Vec<Record>>,
-    totals: Totals,
-    published: Arc<Mutex<Totals>>,
+    batch: Option<Vec<FlowRecord>>,
+    totals: FlowTotals,
+    published: Arc<Mutex<FlowTotals>>,
     /// Stamp of the last frame.
     now_ns: u64,
     /// How far the hand has come, and when.
@@ -61,8 +61,8 @@ impl Meter {
     pub(super) fn new(
         queue: u16,
         plan: &FlowsPlan,
-        exchange: Exchange,
-        published: Arc<Mutex<Totals>>,
+        exchange: RecordChannels,
+        published: Arc<Mutex<FlowTotals>>,
     ) -> Self {
         Self {
             queue,
@@ -71,7 +71,7 @@ impl Meter {
             idle_ns: plan.idle_ns,
             exchange,
             batch: None,
-            totals: Totals::default(),
+            totals: FlowTotals::default(),
             published,
             now_ns: 0,
             hand: 0,
@@ -105,19 +105,19 @@ impl Meter {
             self.totals.missed_bytes += u64::from(len);
             return;
         }
-        let mut flow = Flow::begin(key, hash, upward, outer, inner);
+        let mut flow = FlowEntry::begin(key, hash, upward, outer, inner);
         flow.count(upward, flags, len, ns);
         self.table.insert(flow);
     }
 
     /// Whether a flow's time is over at `ns`.
     #[inline]
-    fn ended(&self, at: usize, ns: u64) -> Option<End> {
+    fn ended(&self, at: usize, ns: u64) -> Option<FlowEndReason> {
         let flow = self.table.get(at);
         if ns.saturating_sub(flow.last_ns()) >= self.idle_ns {
-            Some(End::Idle)
+            Some(FlowEndReason::Idle)
         } else if ns.saturating_sub(flow.first_ns()) >= self.active_ns {
-            Some(End::Active)
+            Some(FlowEndReason::Active)
         } else {
             None
         }
@@ -151,7 +151,7 @@ impl Meter {
         self.hand = (self.hand + CANDIDATES) % len;
         let flow = self.table.remove(at);
         self.totals.evicted += 1;
-        self.push(flow.record(self.queue, End::Evicted));
+        self.push(flow.record(self.queue, FlowEndReason::Evicted));
         true
     }
 
@@ -216,7 +216,7 @@ impl Meter {
     }
 
     /// Adds a record, for which there must be room.
-    fn push(&mut self, record: Record) {
+    fn push(&mut self, record: FlowRecord) {
         self.totals.add(&record);
         if let Some(batch) = &mut self.batch {
             batch.push(record);
@@ -251,7 +251,7 @@ impl Drop for Meter {
                 break;
             }
             let flow = self.table.remove(self.table.len() - 1);
-            self.push(flow.record(self.queue, End::Stopped));
+            self.push(flow.record(self.queue, FlowEndReason::Stopped));
         }
         self.send();
         if let Ok(mut seen) = self.published.lock() {

@@ -35,7 +35,7 @@ mod writer;
 
 #[cfg(feature = "flows")]
 pub use self::{
-    flow::{Direction, End, Record},
+    flow::{Direction, FlowEndReason, FlowRecord},
     meter::Meter,
     writer::Writer,
 };
@@ -72,7 +72,7 @@ impl FlowsPlan {
 
 /// Sums of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Totals {
+pub struct FlowTotals {
     /// Records that ended.
     pub records: u64,
     /// Their frames.
@@ -89,9 +89,9 @@ pub struct Totals {
     pub flows: u64,
 }
 
-impl Totals {
+impl FlowTotals {
     #[cfg(feature = "flows")]
-    fn add(&mut self, record: &Record) {
+    fn add(&mut self, record: &FlowRecord) {
         self.records += 1;
         self.frames += record.frames();
         self.bytes += record.bytes();
@@ -113,7 +113,7 @@ impl Totals {
 pub struct FlowsReport {
     /// Sums over all queues.
     #[serde(flatten)]
-    pub totals: Totals,
+    pub totals: FlowTotals,
     /// Records that could not be written.
     pub unwritten: u64,
     /// Complete files, the oldest first.

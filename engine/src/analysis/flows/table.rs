@@ -6,7 +6,7 @@
 //!
 //! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the place its hash names.
 
-use super::{flow::Flow, key::Key};
+use super::{flow::FlowEntry, key::Key};
 use crate::memory::prefer_huge_pages;
 use std::hash::BuildHasher;
 
@@ -27,7 +27,7 @@ const FREE: Cell = Cell {
 /// The table.
 pub(super) struct Table {
     index: Box<[Cell]>,
-    flows: Vec<Flow>,
+    flows: Vec<FlowEntry>,
     capacity: usize,
     seed: u64,
 }
@@ -35,7 +35,7 @@ pub(super) struct Table {
 impl Table {
     /// Bytes of memory for each flow: at its sparsest, the index has four cells for each.
     #[cfg(test)]
-    pub(super) const FLOW_BYTES: usize = size_of::<Flow>() + 4 * size_of::<Cell>();
+    pub(super) const FLOW_BYTES: usize = size_of::<FlowEntry>() + 4 * size_of::<Cell>();
     /// More would not be told apart by the cells.
     const MOST: usize = 1 << 30;
 
@@ -91,17 +91,17 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn get(&self, at: usize) -> &Flow {
+    pub(super) fn get(&self, at: usize) -> &FlowEntry {
         &self.flows[at]
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, at: usize) -> &mut Flow {
+    pub(super) fn get_mut(&mut self, at: usize) -> &mut FlowEntry {
         &mut self.flows[at]
     }
 
     /// Enters a flow that is not there yet. The table must not be full.
-    pub(super) fn insert(&mut self, flow: Flow) {
+    pub(super) fn insert(&mut self, flow: FlowEntry) {
         debug_assert!(!self.is_full());
         let mut i = flow.hash as usize & self.mask();
         while self.index[i].at != NOTHING {
@@ -115,7 +115,7 @@ impl Table {
     }
 
     /// Takes a flow out. The last one moves to its place.
-    pub(super) fn remove(&mut self, at: usize) -> Flow {
+    pub(super) fn remove(&mut self, at: usize) -> FlowEntry {
         let gap = self.cell_of(at);
         self.close(gap);
         let last = self.flows.len() - 1;
@@ -164,16 +164,16 @@ fn place(at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{analysis::flows::flow::Flow, frame::Headers};
+    use crate::{analysis::flows::flow::FlowEntry, frame::Headers};
     use proptest::prelude::*;
     use std::collections::HashMap;
 
     /// Flow number `n`, told by its VLAN, with a hash that collides and wraps around the index's end.
-    fn flow(n: u16) -> Flow {
+    fn flow(n: u16) -> FlowEntry {
         let headers = Headers::parse(&[]);
         let (mut key, upward) = Key::of(&[], &headers, &headers);
         key.vlans[0] = n;
-        Flow::begin(key, hash(n), upward, &headers, &headers)
+        FlowEntry::begin(key, hash(n), upward, &headers, &headers)
     }
 
     fn hash(n: u16) -> u32 {

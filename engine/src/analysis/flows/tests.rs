@@ -1,6 +1,6 @@
 use super::{
-    flow::Flow,
-    meter::{Exchange, RECORDS},
+    flow::FlowEntry,
+    meter::{RECORDS, RecordChannels},
     table::Table,
     *,
 };
@@ -41,10 +41,10 @@ fn frame(flow: u8, back: bool, flags: u8) -> Vec<u8> {
 /// A meter whose records are there to be looked at.
 struct Bench {
     meter: Option<Meter>,
-    full: Receiver<Vec<Record>>,
-    empty: Sender<Vec<Record>>,
-    published: Arc<std::sync::Mutex<Totals>>,
-    records: Vec<Record>,
+    full: Receiver<Vec<FlowRecord>>,
+    empty: Sender<Vec<FlowRecord>>,
+    published: Arc<std::sync::Mutex<FlowTotals>>,
+    records: Vec<FlowRecord>,
     seen: (u64, u64),
 }
 
@@ -62,7 +62,7 @@ impl Bench {
         for _ in 0..batches {
             empty_in.send(Vec::with_capacity(RECORDS)).unwrap();
         }
-        let exchange = Exchange {
+        let exchange = RecordChannels {
             empty,
             full: full_in,
         };
@@ -94,14 +94,14 @@ impl Bench {
         }
     }
 
-    fn take(&mut self, mut batch: Vec<Record>) {
+    fn take(&mut self, mut batch: Vec<FlowRecord>) {
         self.records.append(&mut batch);
         // After the end nobody takes it.
         let _ = self.empty.send(batch);
     }
 
     /// Ends the capture; the sums must close.
-    fn end(&mut self) -> Totals {
+    fn end(&mut self) -> FlowTotals {
         self.drain();
         let meter = self.meter.take();
         let ending = std::thread::spawn(move || drop(meter));
@@ -111,9 +111,9 @@ impl Bench {
         ending.join().unwrap();
         let totals = *self.published.lock().unwrap();
         assert_eq!(totals.records, self.records.len() as u64);
-        let sum = |of: fn(&Record) -> u64| self.records.iter().map(of).sum::<u64>();
-        assert_eq!(totals.frames, sum(Record::frames));
-        assert_eq!(totals.bytes, sum(Record::bytes));
+        let sum = |of: fn(&FlowRecord) -> u64| self.records.iter().map(of).sum::<u64>();
+        assert_eq!(totals.frames, sum(FlowRecord::frames));
+        assert_eq!(totals.bytes, sum(FlowRecord::bytes));
         assert_eq!(totals.frames + totals.missed_frames, self.seen.0);
         assert_eq!(totals.bytes + totals.missed_bytes, self.seen.1);
         assert_eq!(totals.flows, 0);
@@ -124,7 +124,7 @@ impl Bench {
 /// A record without what may differ between two right answers: why it ended depends on when the hand came round.
 type Facts = (String, [Direction; 2], Option<[u8; 2]>);
 
-fn facts(record: &Record) -> Facts {
+fn facts(record: &FlowRecord) -> Facts {
     (format!("{:?}", record.tuple), record.ways, record.tcp_flags)
 }
 
@@ -250,7 +250,10 @@ fn a_full_table_lets_old_flows_go() {
     let totals = bench.end();
     assert_eq!((totals.records, totals.evicted), (100, 84));
     assert_eq!(totals.missed_frames, 0);
-    let by_eviction = bench.records.iter().filter(|it| it.end == End::Evicted);
+    let by_eviction = bench
+        .records
+        .iter()
+        .filter(|it| it.end == FlowEndReason::Evicted);
     assert_eq!(by_eviction.count(), 84);
 }
 
@@ -277,14 +280,17 @@ fn the_hand_ends_flows_that_have_fallen_silent() {
         bench.give(&frame(200, false, 2), 60, START + i * 10_000_000);
     }
     bench.drain();
-    let ended = bench.records.iter().filter(|it| it.end == End::Idle);
+    let ended = bench
+        .records
+        .iter()
+        .filter(|it| it.end == FlowEndReason::Idle);
     assert_eq!(ended.count(), 100);
     assert_eq!(bench.end().records, 101);
 }
 
 #[test]
 fn a_flow_keeps_two_cache_lines_warm() {
-    assert_eq!((size_of::<Flow>(), align_of::<Flow>()), (192, 64));
+    assert_eq!((size_of::<FlowEntry>(), align_of::<FlowEntry>()), (192, 64));
     assert_eq!(Table::FLOW_BYTES as u64, FlowsPlan::FLOW_BYTES);
     assert!(FlowsPlan::capacity_of(256 << 20) > 1_000_000);
     assert_eq!(FlowsPlan::capacity_of(0), 1);
@@ -386,7 +392,7 @@ fn frames_without_ip_are_in_records_too() {
     bench.give(&[], 1, START);
     bench.end();
     let mut records = bench.records;
-    records.sort_by_key(Record::frames);
+    records.sort_by_key(FlowRecord::frames);
     assert_eq!(records.len(), 2);
     let arps = &records[1];
     assert_eq!((arps.ways[0].frames, arps.ways[1].frames), (2, 1));

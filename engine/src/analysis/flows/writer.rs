@@ -1,10 +1,10 @@
 //! The thread that writes records: one file for each interval of the wall clock in which there were any.
 
 use super::{
-    FlowsPlan, FlowsReport, Totals,
+    FlowTotals, FlowsPlan, FlowsReport,
     file::File,
-    flow::Record,
-    meter::{Exchange, Meter, RECORDS},
+    flow::FlowRecord,
+    meter::{Meter, RECORDS, RecordChannels},
 };
 use crate::{Error, device::clock::system_ns};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -27,8 +27,8 @@ const MOST_ROWS: usize = 128 * 1024;
 pub struct Writer {
     thread: Option<JoinHandle<Finished>>,
     /// Dropped before the thread is joined, so that it sees the end.
-    exchange: Option<Exchange>,
-    totals: Vec<Arc<Mutex<Totals>>>,
+    exchange: Option<RecordChannels>,
+    totals: Vec<Arc<Mutex<FlowTotals>>>,
     plan: FlowsPlan,
     failed: Arc<AtomicBool>,
 }
@@ -79,7 +79,7 @@ impl Writer {
             })?;
         Ok(Self {
             thread: Some(thread),
-            exchange: Some(Exchange {
+            exchange: Some(RecordChannels {
                 empty,
                 full: full_in,
             }),
@@ -107,8 +107,8 @@ impl Writer {
 
     /// Sums over all meters, as they were last published.
     #[must_use]
-    pub fn totals(&self) -> Totals {
-        let mut sum = Totals::default();
+    pub fn totals(&self) -> FlowTotals {
+        let mut sum = FlowTotals::default();
         for totals in &self.totals {
             if let Ok(totals) = totals.lock() {
                 sum.merge(&totals);
@@ -150,10 +150,10 @@ impl Drop for Writer {
 /// The thread's own.
 struct Work {
     plan: FlowsPlan,
-    full: Receiver<Vec<Record>>,
-    empty: Sender<Vec<Record>>,
+    full: Receiver<Vec<FlowRecord>>,
+    empty: Sender<Vec<FlowRecord>>,
     /// Rows of the row group to come.
-    rows: Vec<Record>,
+    rows: Vec<FlowRecord>,
     file: Option<File>,
     finished: Finished,
     failed: Arc<AtomicBool>,
@@ -182,7 +182,7 @@ impl Work {
         self.finished
     }
 
-    fn take(&mut self, mut batch: Vec<Record>) {
+    fn take(&mut self, mut batch: Vec<FlowRecord>) {
         self.rows.append(&mut batch);
         // A full channel cannot be: it has room for every batch there is.
         let _ = self.empty.try_send(batch);

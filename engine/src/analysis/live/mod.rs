@@ -23,14 +23,14 @@ pub use wqcap_control::protocol::traffic::{
     Bound, Distribution, QueueRate, SizeBin, Talker, TopTalkers, TrafficSnapshot, Volume,
 };
 
-use recorder::Slot;
+use recorder::PublishedCell;
 use std::sync::Arc;
 
 /// The statistics of all queues, for readers on any thread.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     /// One for each recorder, those of a queue side by side.
-    recorders: Arc<[Arc<Slot>]>,
+    recorders: Arc<[Arc<PublishedCell>]>,
     per_queue: usize,
 }
 
@@ -40,7 +40,7 @@ impl Statistics {
     pub fn new(queues: usize, per_queue: usize) -> Self {
         let recorders = 0..queues * per_queue;
         Self {
-            recorders: recorders.map(|_| Arc::new(Slot::new())).collect(),
+            recorders: recorders.map(|_| Arc::new(PublishedCell::new())).collect(),
             per_queue: per_queue.max(1),
         }
     }
@@ -60,7 +60,7 @@ impl Statistics {
     pub fn snapshot(&self) -> TrafficSnapshot {
         let mut merger = snapshot::Merger::default();
         for (number, recorder) in self.recorders.iter().enumerate() {
-            recorder.look(|published| merger.add(number / self.per_queue, published));
+            recorder.read(|published| merger.add(number / self.per_queue, published));
         }
         merger.done()
     }

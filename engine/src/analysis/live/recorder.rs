@@ -84,16 +84,16 @@ impl Published {
 
 /// Where a queue's loop and its readers meet.
 #[derive(Debug)]
-pub(super) struct Slot(Mutex<Box<Published>>);
+pub(super) struct PublishedCell(Mutex<Box<Published>>);
 
-impl Slot {
+impl PublishedCell {
     pub(super) fn new() -> Self {
         Self(Mutex::new(Box::new(Published::new())))
     }
 
-    /// Shows what is published to `look`. The loop does not wait for it to end: it publishes another time.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&Published) -> T) -> Option<T> {
-        self.0.lock().ok().map(|it| look(&it))
+    /// Shows what is published to `read`. The loop does not wait for it to end: it publishes another time.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Published) -> T) -> Option<T> {
+        self.0.lock().ok().map(|it| read(&it))
     }
 }
 
@@ -107,7 +107,7 @@ struct Mark {
 
 /// Counts the frames of one queue. Its memory is its own; readers see copies.
 pub struct Recorder {
-    slot: Arc<Slot>,
+    slot: Arc<PublishedCell>,
     /// The copy that is being made, to be swapped with the one that readers see.
     next: Box<Published>,
     sums: Sums,
@@ -127,7 +127,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(slot: Arc<Slot>, system_time: bool) -> Self {
+    pub(super) fn new(slot: Arc<PublishedCell>, system_time: bool) -> Self {
         Self {
             slot,
             next: Box::new(Published::new()),

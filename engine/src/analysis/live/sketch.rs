@@ -13,7 +13,7 @@ const SETS: usize = 128;
 
 /// A key with its count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counter<K> {
+pub(super) struct HeavyHitter<K> {
     pub(super) key: K,
     /// At least the key's true weight.
     pub(super) count: u64,
@@ -24,13 +24,13 @@ pub(super) struct Counter<K> {
 /// The heaviest keys of a stream.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch<K> {
-    sets: Box<[[Counter<K>; WAYS]]>,
+    sets: Box<[[HeavyHitter<K>; WAYS]]>,
 }
 
 impl<K: Copy + Default + Eq> Sketch<K> {
     pub(super) fn new() -> Self {
         Self {
-            sets: vec![[Counter::default(); WAYS]; SETS].into(),
+            sets: vec![[HeavyHitter::default(); WAYS]; SETS].into(),
         }
     }
 
@@ -50,7 +50,7 @@ impl<K: Copy + Default + Eq> Sketch<K> {
             }
         }
         let inherited = set[least].count;
-        set[least] = Counter {
+        set[least] = HeavyHitter {
             key: *key,
             count: inherited + weight,
             error: inherited,
@@ -58,12 +58,12 @@ impl<K: Copy + Default + Eq> Sketch<K> {
     }
 
     /// All counters in use, in no order.
-    pub(super) fn counters(&self) -> impl Iterator<Item = &Counter<K>> {
+    pub(super) fn counters(&self) -> impl Iterator<Item = &HeavyHitter<K>> {
         self.sets.iter().flatten().filter(|it| it.count > 0)
     }
 
     pub(super) fn clear(&mut self) {
-        self.sets.fill([Counter::default(); WAYS]);
+        self.sets.fill([HeavyHitter::default(); WAYS]);
     }
 
     /// Becomes the same as `other`, without allocating.

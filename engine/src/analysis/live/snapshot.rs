@@ -4,7 +4,7 @@ use super::{
     Bound, Distribution, QueueRate, SizeBin, Talker, TopTalkers, TrafficSnapshot, Volume,
     mix::{Mix, PROTOCOLS, SIZES, TRAITS},
     recorder::Published,
-    sketch::Counter,
+    sketch::HeavyHitter,
     talkers::{Address, Talkers, WINDOW_NS},
 };
 use hdrhistogram::Histogram;
@@ -56,8 +56,8 @@ pub(super) struct Merger {
     /// The newest stretch that talkers were seen in.
     window: Option<u64>,
     over_ns: u64,
-    by_bytes: HashMap<Address, Counter<Address>>,
-    by_frames: HashMap<Address, Counter<Address>>,
+    by_bytes: HashMap<Address, HeavyHitter<Address>>,
+    by_frames: HashMap<Address, HeavyHitter<Address>>,
 }
 
 impl Merger {
@@ -135,8 +135,8 @@ fn add(sum: &mut Option<Histogram<u64>>, values: &Histogram<u64>) {
 }
 
 fn gather<'a>(
-    sums: &mut HashMap<Address, Counter<Address>>,
-    counters: impl Iterator<Item = &'a Counter<Address>>,
+    sums: &mut HashMap<Address, HeavyHitter<Address>>,
+    counters: impl Iterator<Item = &'a HeavyHitter<Address>>,
 ) {
     for counter in counters {
         let sum = sums.entry(counter.key).or_default();
@@ -147,7 +147,7 @@ fn gather<'a>(
 }
 
 /// The heaviest, equal ones in the order of their names.
-fn top(counters: HashMap<Address, Counter<Address>>) -> Vec<Talker> {
+fn top(counters: HashMap<Address, HeavyHitter<Address>>) -> Vec<Talker> {
     let mut all: Vec<_> = counters.into_values().collect();
     all.sort_unstable_by_key(|it| std::cmp::Reverse(it.count));
     // Names are made of few; of equals at the cut, any may be in.

@@ -1,6 +1,6 @@
 //! Who sends most, over the last [`WINDOW_NS`].
 
-use super::sketch::{Counter, Sketch};
+use super::sketch::{HeavyHitter, Sketch};
 use crate::frame::{Ethernet, Headers};
 use std::{
     fmt,
@@ -91,11 +91,11 @@ impl Talkers {
         (self.window, self.over_ns) = (other.window, other.over_ns);
     }
 
-    pub(super) fn by_bytes(&self) -> impl Iterator<Item = &Counter<Address>> {
+    pub(super) fn by_bytes(&self) -> impl Iterator<Item = &HeavyHitter<Address>> {
         self.by_bytes.counters()
     }
 
-    pub(super) fn by_frames(&self) -> impl Iterator<Item = &Counter<Address>> {
+    pub(super) fn by_frames(&self) -> impl Iterator<Item = &HeavyHitter<Address>> {
         self.by_frames.counters()
     }
 }

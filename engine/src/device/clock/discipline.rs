@@ -10,28 +10,28 @@
 //! clock, which nobody sets: the NIC's, then the line goes on as if it had not jumped; or the host's own, then the
 //! line goes after it.
 
-use super::{Conversion, Form, NicTime, Reading, real_time};
+use super::{ClockReading, Conversion, Form, NicTime, real_time};
 use serde::Serialize;
 
 /// How often the line is corrected, in nanoseconds.
 const EVERY_NS: u64 = 1_000_000_000;
 /// The first time, when nothing is known of the rate.
 const FIRST_NS: u64 = 100_000_000;
-/// A look that is less sure is not gone by, in nanoseconds.
+/// A reading that is less sure is not gone by, in nanoseconds.
 const UNSURE_NS: u64 = 20_000;
 
 /// The most that a crystal is off its rate, and that a difference bends the line by; the kernel slews its own clock by
 /// no more.
 const MOST: f64 = 500e-6;
 /// Shares of a difference that are made up for at once, and that are remembered as the rate. A constant difference of
-/// rates dies out; noise of one look is off the line by its own size at the next, by a third at the one after.
+/// rates dies out; noise of one reading is off the line by its own size at the next, by a third at the one after.
 const AT_ONCE: f64 = 0.7;
 const REMEMBERED: f64 = 0.3;
 /// How exactly a rate must be known before it is gone by.
 const RATE: f64 = 20e-6;
 /// A difference too large to slew away, in nanoseconds: the host's clock was set forward. The line steps after it.
 const STEP_NS: i64 = 1_000_000_000;
-/// Differences that no rate explains: this, and a thousandth of the time since the last look that counted.
+/// Differences that no rate explains: this, and a thousandth of the time since the last reading that counted.
 const JUMP_NS: i64 = 1_000_000;
 
 /// How the device's clock went beside the host's.
@@ -39,15 +39,15 @@ const JUMP_NS: i64 = 1_000_000;
 pub struct ClockReport {
     /// The device stamps in real time; else it counts ticks.
     pub real_time: bool,
-    /// The NIC's clock minus the host's at the last look, in nanoseconds. The NIC's is what its driver takes the
+    /// The NIC's clock minus the host's at the last reading, in nanoseconds. The NIC's is what its driver takes the
     /// counter for; where that cannot be told, both were equal at the start.
     pub offset_ns: i64,
     /// How much faster the NIC's clock runs than the host's, in parts per million.
     pub drift_ppm: f64,
-    /// The most that a stamp in the files was off the host's time at any look that counted, in nanoseconds, those
+    /// The most that a stamp in the files was off the host's time at any reading that counted, in nanoseconds, those
     /// aside that found a jump.
     pub worst_error_ns: u64,
-    /// What a look that counted may itself have been off by, at most, in nanoseconds.
+    /// What a reading that counted may itself have been off by, at most, in nanoseconds.
     pub uncertainty_ns: u64,
     /// Looks that counted, one a second.
     pub looks: u64,
@@ -59,7 +59,7 @@ pub struct ClockReport {
     pub jumped_ns: i64,
 }
 
-/// Which clocks were set since the look before, and by how much; 0: not.
+/// Which clocks were set since the reading before, and by how much; 0: not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbance {
     /// The NIC's, in nanoseconds.
@@ -110,14 +110,14 @@ pub struct Keeper {
     /// How much faster than that the line must run, once it is known.
     rate: Option<f64>,
     line: Conversion,
-    /// The first look since either clock was set.
-    first: Reading,
+    /// The first reading since either clock was set.
+    first: ClockReading,
     /// The last that counted.
-    last: Reading,
+    last: ClockReading,
     /// The one that was answered soonest since then, and how far the NIC's clock was ahead.
-    best: Option<(i64, Reading)>,
+    best: Option<(i64, ClockReading)>,
     /// The last of all.
-    seen: Reading,
+    seen: ClockReading,
     /// When one is to count, on the monotonic clock.
     due_ns: u64,
     report: ClockReport,
@@ -126,7 +126,7 @@ pub struct Keeper {
 impl Keeper {
     /// Begins with a reading. `khz` is the counter's nominal rate; `held`: the files speak the host's time.
     #[must_use]
-    pub fn new(form: Form, khz: u64, held: bool, first: Reading) -> Self {
+    pub fn new(form: Form, khz: u64, held: bool, first: ClockReading) -> Self {
         let nominal = match form {
             Form::Ticks { .. } => 1e6 / khz.max(1) as f64,
             Form::RealTime => 1.0,
@@ -176,9 +176,9 @@ impl Keeper {
         self.report
     }
 
-    /// Takes a look, of which there should be some dozens a second. Tells which clock was set since the last one, and
+    /// Takes a reading, of which there should be some dozens a second. Tells which clock was set since the last one, and
     /// whether [`Keeper::line`] is another now.
-    pub fn see(&mut self, now: &Reading) -> Option<Disturbance> {
+    pub fn see(&mut self, now: &ClockReading) -> Option<Disturbance> {
         let sure = now.uncertainty_ns <= UNSURE_NS;
         let usable = sure && (self.form != Form::RealTime || now.nic.is_some());
         if usable {
@@ -207,12 +207,12 @@ impl Keeper {
         }
     }
 
-    /// What the last look would have shown, had it been answered as soon as this one was.
-    fn moved_on(&self, best: &Reading) -> Reading {
+    /// What the last reading would have shown, had it been answered as soon as this one was.
+    fn moved_on(&self, best: &ClockReading) -> ClockReading {
         let passed = ahead(self.seen.mono_ns, best.mono_ns) as f64;
         let on_the_nic = passed * (1.0 - self.rate.unwrap_or(0.0));
         let ticks = rounded(on_the_nic / self.nominal);
-        Reading {
+        ClockReading {
             ticks: best.ticks.wrapping_add_signed(ticks),
             nic: best.nic.map(|nic| NicTime {
                 ns: nic.ns.wrapping_add_signed(rounded(on_the_nic)),
@@ -223,67 +223,67 @@ impl Keeper {
         }
     }
 
-    /// How far the NIC's clock went ahead of the host's monotonic one since the last look that counted, but for its
+    /// How far the NIC's clock went ahead of the host's monotonic one since the last reading that counted, but for its
     /// rate.
-    fn ahead_by(&self, now: &Reading) -> i64 {
+    fn ahead_by(&self, now: &ClockReading) -> i64 {
         let passed = ahead(now.mono_ns, self.last.mono_ns);
         let drifted = rounded(passed as f64 * self.rate.unwrap_or(0.0));
         self.elapsed(&self.last, now) + drifted - passed
     }
 
     /// What a rate, and looks that were not sure, may explain of that.
-    fn explained(&self, now: &Reading) -> i64 {
+    fn explained(&self, now: &ClockReading) -> i64 {
         let unsure = self.last.uncertainty_ns + now.uncertainty_ns;
         JUMP_NS + ahead(now.mono_ns, self.last.mono_ns) / 1000 + unsure.cast_signed()
     }
 
     /// A clock that went back, or is where it cannot be yet. One that is behind may only have answered late.
-    fn is_jump_for_sure(&self, now: &Reading, ahead: i64) -> bool {
+    fn is_jump_for_sure(&self, now: &ClockReading, ahead: i64) -> bool {
         ahead > self.explained(now) || self.elapsed(&self.seen, now) < -JUMP_NS
     }
 
-    /// Goes by a look.
-    fn count(&mut self, look: &Reading) -> Option<Disturbance> {
+    /// Goes by a reading.
+    fn count(&mut self, reading: &ClockReading) -> Option<Disturbance> {
         let beyond = |ns: i64| {
-            if ns.abs() > self.explained(look) {
+            if ns.abs() > self.explained(reading) {
                 ns
             } else {
                 0
             }
         };
-        let host = ahead(look.system_ns, self.last.system_ns);
+        let host = ahead(reading.system_ns, self.last.system_ns);
         let disturbance = Disturbance {
-            nic_ns: beyond(self.ahead_by(look)),
-            host_ns: beyond(host - ahead(look.mono_ns, self.last.mono_ns)),
+            nic_ns: beyond(self.ahead_by(reading)),
+            host_ns: beyond(host - ahead(reading.mono_ns, self.last.mono_ns)),
         };
         let calm = disturbance == Disturbance::default();
         // Held, the line goes on as if the clock had not jumped.
         let jumped = if self.held { disturbance.nic_ns } else { 0 };
-        let stamp = self.stamp(look, jumped)?;
+        let stamp = self.stamp(reading, jumped)?;
         if disturbance.nic_ns != 0 {
             self.report.jumps += 1;
             self.report.jumped_ns = self.report.jumped_ns.saturating_add(disturbance.nic_ns);
         }
-        let error = ahead(look.system_ns, self.line.ns(stamp));
-        self.note(look, error, calm);
+        let error = ahead(reading.system_ns, self.line.ns(stamp));
+        self.note(reading, error, calm);
         self.line = if self.held {
-            self.steered(look, jumped, error)?
+            self.steered(reading, jumped, error)?
         } else {
-            self.own(look).unwrap_or(self.line)
+            self.own(reading).unwrap_or(self.line)
         };
-        // A poor look to begin with would keep the rate unknown for long.
-        let better = self.rate.is_none() && look.uncertainty_ns < self.first.uncertainty_ns / 4;
+        // A poor reading to begin with would keep the rate unknown for long.
+        let better = self.rate.is_none() && reading.uncertainty_ns < self.first.uncertainty_ns / 4;
         if !calm || better {
-            self.first = *look;
+            self.first = *reading;
         }
-        self.last = *look;
+        self.last = *reading;
         self.best = None;
-        self.due_ns = look.mono_ns + EVERY_NS;
+        self.due_ns = reading.mono_ns + EVERY_NS;
         Some(disturbance)
     }
 
-    /// What the report tells of a look.
-    fn note(&mut self, now: &Reading, error: i64, calm: bool) {
+    /// What the report tells of a reading.
+    fn note(&mut self, now: &ClockReading, error: i64, calm: bool) {
         self.report.looks += 1;
         self.report.offset_ns = self.offset(now);
         self.report.uncertainty_ns = self.report.uncertainty_ns.max(now.uncertainty_ns);
@@ -295,20 +295,20 @@ impl Keeper {
         }
     }
 
-    /// The line from a look on, bent so that it meets the host's time a second later. It goes on where it was, as if the
+    /// The line from a reading on, bent so that it meets the host's time a second later. It goes on where it was, as if the
     /// NIC's clock had not jumped.
-    fn steered(&mut self, look: &Reading, jumped: i64, error: i64) -> Option<Conversion> {
+    fn steered(&mut self, reading: &ClockReading, jumped: i64, error: i64) -> Option<Conversion> {
         let wanted = error as f64 / EVERY_NS as f64;
         self.rate = match self.rate {
-            None => self.first_rate(look),
+            None => self.first_rate(reading),
             Some(rate) if wanted.abs() <= MOST => {
                 Some((rate + REMEMBERED * wanted).clamp(-MOST, MOST))
             }
             known => known,
         };
-        let (stamp, unjumped) = (self.stamp(look, 0)?, self.stamp(look, jumped)?);
+        let (stamp, unjumped) = (self.stamp(reading, 0)?, self.stamp(reading, jumped)?);
         let (ns, bend) = if error > STEP_NS {
-            (look.system_ns, 0.0)
+            (reading.system_ns, 0.0)
         } else {
             (
                 self.line.ns(unjumped),
@@ -316,11 +316,11 @@ impl Keeper {
             )
         };
         let slope = self.nominal * (1.0 + self.rate.unwrap_or(0.0) + bend);
-        Some(Conversion::new(self.form, stamp, ns, slope).held_from(look.mono_ns))
+        Some(Conversion::new(self.form, stamp, ns, slope).held_from(reading.mono_ns))
     }
 
     /// The rate by two looks alone, once these are far enough apart for what they may be off by.
-    fn first_rate(&self, now: &Reading) -> Option<f64> {
+    fn first_rate(&self, now: &ClockReading) -> Option<f64> {
         let unsure = (self.first.uncertainty_ns + now.uncertainty_ns) as f64;
         let passed = ahead(now.mono_ns, self.first.mono_ns) as f64;
         let rate = self.host_rate(now).filter(|_| unsure <= RATE * passed)?;
@@ -328,7 +328,7 @@ impl Keeper {
     }
 
     /// The NIC's own line from now on, where its driver tells.
-    fn own(&self, now: &Reading) -> Option<Conversion> {
+    fn own(&self, now: &ClockReading) -> Option<Conversion> {
         match self.form {
             Form::RealTime => None,
             Form::Ticks { .. } => now
@@ -338,14 +338,14 @@ impl Keeper {
     }
 
     /// How much faster the host's clock runs than the device's, since either was set.
-    fn host_rate(&self, now: &Reading) -> Option<f64> {
+    fn host_rate(&self, now: &ClockReading) -> Option<f64> {
         let device = self.elapsed(&self.first, now);
         let host = ahead(now.system_ns, self.first.system_ns);
         (device > 0 && host > 0).then(|| host as f64 / device as f64 - 1.0)
     }
 
     /// Nanoseconds between two readings by what stamps the frames.
-    fn elapsed(&self, from: &Reading, to: &Reading) -> i64 {
+    fn elapsed(&self, from: &ClockReading, to: &ClockReading) -> i64 {
         if let (Some(from), Some(to)) = (from.nic, to.nic)
             && (self.form == Form::RealTime || !self.held)
         {
@@ -358,7 +358,7 @@ impl Keeper {
     }
 
     /// What the device would stamp a frame with at a reading, had its clock not jumped by so much.
-    fn stamp(&self, at: &Reading, jumped_ns: i64) -> Option<u64> {
+    fn stamp(&self, at: &ClockReading, jumped_ns: i64) -> Option<u64> {
         match self.form {
             Form::Ticks { .. } => {
                 let jumped = rounded(jumped_ns as f64 / self.nominal);
@@ -371,7 +371,7 @@ impl Keeper {
         }
     }
 
-    fn offset(&self, now: &Reading) -> i64 {
+    fn offset(&self, now: &ClockReading) -> i64 {
         match now.nic {
             Some(nic) => ahead(nic.ns, now.system_ns),
             None => self.elapsed(&self.first, now) - ahead(now.system_ns, self.first.system_ns),
@@ -379,8 +379,8 @@ impl Keeper {
     }
 }
 
-/// Whether a look was answered no later than an earlier one, as far as a rate can tell: the younger tells more of now.
-fn is_no_later((most, best): &(i64, Reading), ahead_by: i64, now: &Reading) -> bool {
+/// Whether a reading was answered no later than an earlier one, as far as a rate can tell: the younger tells more of now.
+fn is_no_later((most, best): &(i64, ClockReading), ahead_by: i64, now: &ClockReading) -> bool {
     let since = ahead(now.mono_ns, best.mono_ns) as f64;
     ahead_by + rounded(since * MOST) >= *most
 }

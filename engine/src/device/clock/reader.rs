@@ -26,7 +26,7 @@ const STANDSTILL: Duration = Duration::from_secs(1);
 
 /// The device's clock beside the host's.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
+pub struct ClockReading {
     /// The counter.
     pub ticks: u64,
     /// What the driver takes that for, where it can be asked.
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The device cannot be asked for its clock.
-    pub fn look(&self) -> Result<Reading, Error> {
+    pub fn read(&self) -> Result<ClockReading, Error> {
         let info = self.info()?;
         let before = self.context.query_clock()?;
         let began = monotonic_ns();
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
                 return Ok(reading(ticks, info, still, answered));
             }
             if answered - began > STILL_NS {
-                return Ok(Reading {
+                return Ok(ClockReading {
                     uncertainty_ns: UNKNOWN_NS,
                     ..reading(ticks, info, asked, answered)
                 });
@@ -93,10 +93,10 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The device cannot be asked for its clock.
-    pub fn first_look(&self, khz: u64) -> Result<Reading, Error> {
-        let mut best = self.look()?;
+    pub fn first_reading(&self, khz: u64) -> Result<ClockReading, Error> {
+        let mut best = self.read()?;
         // How much earlier than the best so far a look was answered, in nanoseconds.
-        let sooner = |it: &Reading, best: &Reading| {
+        let sooner = |it: &ClockReading, best: &ClockReading| {
             let ticks = i128::from(it.ticks.wrapping_sub(best.ticks).cast_signed());
             let passed = i128::from(it.mono_ns - best.mono_ns);
             ticks * 1_000_000 / i128::from(khz.max(1)) - passed
@@ -105,14 +105,14 @@ impl<'a> Reader<'a> {
         let until = Instant::now() + STANDSTILL;
         while left > 0 && (best.uncertainty_ns >= COARSE_NS || best.nic.is_none()) {
             thread::sleep(MOMENT);
-            let look = self.look()?;
-            if look.ticks != before || Instant::now() > until {
+            let it = self.read()?;
+            if it.ticks != before || Instant::now() > until {
                 left -= 1;
             }
-            before = look.ticks;
-            let more = look.nic.is_some() && best.nic.is_none();
-            if more || look.uncertainty_ns < COARSE_NS || sooner(&look, &best) > 0 {
-                best = look;
+            before = it.ticks;
+            let more = it.nic.is_some() && best.nic.is_none();
+            if more || it.uncertainty_ns < COARSE_NS || sooner(&it, &best) > 0 {
+                best = it;
             }
         }
         Ok(best)
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
     fn info(&self) -> Result<Option<ClockInfo>, Error> {
         match self.context.clock_info() {
             Ok(info) => Ok(Some(info)),
-            Err(verbs::Error::Verb { source, .. })
+            Err(verbs::VerbsError::Verb { source, .. })
                 if matches!(
                     source.raw_os_error(),
                     Some(libc::EBUSY | libc::EINVAL | libc::EOPNOTSUPP)
@@ -136,10 +136,10 @@ impl<'a> Reader<'a> {
 }
 
 /// The counter showed `ticks` at a time between two of the monotonic clock.
-fn reading(ticks: u64, info: Option<ClockInfo>, from: u64, to: u64) -> Reading {
+fn reading(ticks: u64, info: Option<ClockInfo>, from: u64, to: u64) -> ClockReading {
     let mono_ns = from + (to - from) / 2;
     let (system, mono) = host();
-    Reading {
+    ClockReading {
         ticks,
         nic: info.map(|info| NicTime {
             ns: info.ns(ticks),

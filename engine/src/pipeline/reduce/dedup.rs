@@ -28,7 +28,7 @@ struct Bucket {
 
 /// The frames of one queue that were kept within the window.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct DedupWindow {
     length_ns: u64,
     seed: u64,
     buckets: Box<[Bucket]>,
@@ -48,7 +48,7 @@ pub(crate) fn memory(length_ns: u64) -> u64 {
     (buckets(length_ns) * size_of::<Bucket>()) as u64
 }
 
-impl Window {
+impl DedupWindow {
     pub(super) fn new(length_ns: u64) -> Self {
         Self {
             length_ns,
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn repetitions_within_the_window() {
-        let mut window = Window::new(5 * MS);
+        let mut window = DedupWindow::new(5 * MS);
         let (a, b) = ([1; 60], [2; 60]);
         let start = 1_700_000_000_000 * MS;
         assert!(!window.repeats(&a, start));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn more_frames_than_fit_are_kept() {
-        let mut window = Window::new(1);
+        let mut window = DedupWindow::new(1);
         assert_eq!(window.buckets.len(), LEAST);
         window.length_ns = u64::MAX;
         let frames = 100_000_u32;

@@ -30,8 +30,8 @@ use crate::{
     plan::Reduction,
 };
 pub use counters::{FcsReport, StageCounters};
-use dedup::Window;
-use sample::Sampler;
+use dedup::DedupWindow;
+use sample::FrameSampler;
 use std::sync::Arc;
 
 /// The stage of one queue, and what it feeds.
@@ -40,8 +40,8 @@ pub struct Stage<C> {
     /// Whether there is anything to do.
     active: bool,
     reader: FilterReader,
-    window: Option<Window>,
-    sampler: Sampler,
+    window: Option<DedupWindow>,
+    sampler: FrameSampler,
     slice: Slice,
     parses: bool,
     observer: Observer,
@@ -61,14 +61,14 @@ impl<C: Consumer> Stage<C> {
         observer: Observer,
     ) -> Self {
         let sampler = match reduction.sample_by {
-            SampleBy::Frame => Sampler::frames(reduction.sample),
-            SampleBy::Flow => Sampler::flows(reduction.sample),
+            SampleBy::Frame => FrameSampler::frames(reduction.sample),
+            SampleBy::Flow => FrameSampler::flows(reduction.sample),
         };
         let mut stage = Self {
             inner,
             active: false,
             reader: FilterReader::new(cell),
-            window: (reduction.dedup_ns > 0).then(|| Window::new(reduction.dedup_ns)),
+            window: (reduction.dedup_ns > 0).then(|| DedupWindow::new(reduction.dedup_ns)),
             slice: reduction.slice,
             parses: reduction.slice != Slice::Whole
                 || sampler.wants_flows()
@@ -87,7 +87,7 @@ impl<C: Consumer> Stage<C> {
     fn settle(&mut self) {
         self.active = self.reader.filter().program().is_some()
             || self.window.is_some()
-            || !matches!(self.sampler, Sampler::All)
+            || !matches!(self.sampler, FrameSampler::All)
             || self.verify_fcs
             || self.parses;
     }

@@ -2,7 +2,7 @@
 
 /// One in N frames, or one in N flows.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Sampler {
+pub(super) enum FrameSampler {
     /// Everything.
     All,
     /// The first frame of each N, counted by queue.
@@ -20,7 +20,7 @@ pub(super) enum Sampler {
     },
 }
 
-impl Sampler {
+impl FrameSampler {
     pub(super) fn frames(every: u32) -> Self {
         match every {
             0 | 1 => Self::All,
@@ -63,18 +63,18 @@ mod tests {
 
     #[test]
     fn the_first_of_each_n() {
-        let mut sampler = Sampler::frames(3);
+        let mut sampler = FrameSampler::frames(3);
         let kept: Vec<_> = (0..7).map(|_| sampler.keeps(|| 0)).collect();
         assert_eq!(kept, [true, false, false, true, false, false, true]);
-        assert!((0..9).all(|_| Sampler::frames(1).keeps(|| u64::MAX)));
-        assert!(Sampler::flows(1).keeps(|| u64::MAX));
+        assert!((0..9).all(|_| FrameSampler::frames(1).keeps(|| u64::MAX)));
+        assert!(FrameSampler::flows(1).keeps(|| u64::MAX));
     }
 
     #[test]
     fn flows_of_a_larger_n_are_among_those_of_a_smaller_one() {
         let hashes = || (0..10_000_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let kept = |every| -> Vec<u64> {
-            let mut sampler = Sampler::flows(every);
+            let mut sampler = FrameSampler::flows(every);
             hashes().filter(|hash| sampler.keeps(|| *hash)).collect()
         };
         let (ten, hundred) = (kept(10), kept(100));

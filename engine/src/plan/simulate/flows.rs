@@ -17,7 +17,7 @@ struct End {
 
 /// What a flow's frames have in common; its ends in order, whichever sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct FlowKey {
+pub(super) struct SimulatedFlow {
     layer: L3Key,
     /// IP protocol, or EtherType.
     protocol: u16,
@@ -42,7 +42,7 @@ pub(super) struct FlowLoad {
 
 /// All flows.
 #[derive(Default)]
-pub(super) struct Flows(pub(super) HashMap<FlowKey, FlowLoad>);
+pub(super) struct Flows(pub(super) HashMap<SimulatedFlow, FlowLoad>);
 
 impl Flows {
     pub(super) fn count(&mut self, seen: &SeenFrame<'_>, queue: u16, len: u32) {
@@ -54,7 +54,7 @@ impl Flows {
 }
 
 /// The flow, and which of its directions.
-fn key_of(seen: &SeenFrame<'_>) -> (FlowKey, usize) {
+fn key_of(seen: &SeenFrame<'_>) -> (SimulatedFlow, usize) {
     let class = &seen.class;
     let (layer, protocol, addresses) = match (class.l3, class.addresses(seen.bytes)) {
         (L3::Ipv4, Some(addresses)) => (L3Key::Ipv4, u16::from(class.ip_protocol), addresses),
@@ -85,7 +85,7 @@ fn key_of(seen: &SeenFrame<'_>) -> (FlowKey, usize) {
     ];
     let direction = usize::from(ends[0] > ends[1]);
     ends.sort_unstable();
-    let key = FlowKey {
+    let key = SimulatedFlow {
         layer,
         protocol,
         fragment: class.fragment,
@@ -94,7 +94,7 @@ fn key_of(seen: &SeenFrame<'_>) -> (FlowKey, usize) {
     (key, direction)
 }
 
-impl fmt::Display for FlowKey {
+impl fmt::Display for SimulatedFlow {
     /// `tcp 10.0.0.1:443 - 10.0.0.2:50000`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.layer, self.protocol) {
@@ -125,7 +125,7 @@ impl fmt::Display for FlowKey {
     }
 }
 
-impl FlowKey {
+impl SimulatedFlow {
     fn write_end(&self, f: &mut fmt::Formatter<'_>, end: &End) -> fmt::Result {
         let [a, b, c, d, e, g, ..] = end.address;
         let ip = match self.layer {

@@ -1,7 +1,7 @@
 //! The frames counted so far, by where they would go, and the report made of them.
 
 use super::{
-    flows::{FlowKey, FlowLoad, Flows},
+    flows::{FlowLoad, Flows, SimulatedFlow},
     nic_view::{CatchAllReason, HostsReason, SeenFrame},
     report::{
         ByReason, Directions, FrameLoad, HeaviestFlow, SimulatedQueue, SimulatedSpread,
@@ -150,9 +150,11 @@ fn queues_of(flow: &FlowLoad) -> Vec<u16> {
 }
 
 /// The heaviest flows; of equal ones, the first by name, so that two runs report the same.
-fn heaviest<'a>(flows: impl Iterator<Item = (&'a FlowKey, &'a FlowLoad)>) -> Vec<HeaviestFlow> {
+fn heaviest<'a>(
+    flows: impl Iterator<Item = (&'a SimulatedFlow, &'a FlowLoad)>,
+) -> Vec<HeaviestFlow> {
     let mut all: Vec<_> = flows.collect();
-    let rank = |(key, flow): &(&FlowKey, &FlowLoad)| {
+    let rank = |(key, flow): &(&SimulatedFlow, &FlowLoad)| {
         (Reverse(flow.load.bytes), Reverse(flow.load.frames), **key)
     };
     if all.len() > HEAVIEST {

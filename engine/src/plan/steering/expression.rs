@@ -12,7 +12,7 @@ use super::{
     describe,
     frame_match::{Ip, Match, VLAN_ID, mac, wide},
 };
-use crate::filter::{Constraints, Filter, Origin};
+use crate::filter::{Constraints, Filter, OffsetOrigin};
 use crate::verbs::Masked;
 use serde::Serialize;
 use wqcap_rss::profile::Profile;
@@ -109,7 +109,7 @@ fn add(matches: &mut Vec<Match>, it: Match) {
 fn matches_of(known: &Constraints) -> Vec<Match> {
     let mut it = Match::default();
     for (i, at) in (0..6).enumerate() {
-        let bits = known.byte(Origin::Start, at);
+        let bits = known.byte(OffsetOrigin::Start, at);
         (it.dst_mac.mask[i], it.dst_mac.value[i]) = (bits.mask, bits.value);
     }
     behind_tags(known, it, 12, 0)
@@ -117,7 +117,7 @@ fn matches_of(known: &Constraints) -> Vec<Match> {
 
 /// The same, of frames whose next EtherType is at this offset behind so many tags.
 fn behind_tags(known: &Constraints, it: Match, at: u32, tags: u32) -> Vec<Match> {
-    let Some(ethertype) = known.half(Origin::Start, at) else {
+    let Some(ethertype) = known.half(OffsetOrigin::Start, at) else {
         return vec![it];
     };
     let plain = Match {
@@ -141,7 +141,7 @@ fn behind_tags(known: &Constraints, it: Match, at: u32, tags: u32) -> Vec<Match>
 
 /// With the identifier of a C-VLAN tag, which rules match in the first tag alone.
 fn tagged(known: &Constraints, it: Match, at: u32, tags: u32) -> Match {
-    let [high, low] = [2, 3].map(|i| known.byte(Origin::Start, at + i));
+    let [high, low] = [2, 3].map(|i| known.byte(OffsetOrigin::Start, at + i));
     let mask = u16::from_be_bytes([high.mask, low.mask]) & VLAN_ID;
     if tags > 0 || mask != VLAN_ID {
         return it;
@@ -155,7 +155,7 @@ fn tagged(known: &Constraints, it: Match, at: u32, tags: u32) -> Match {
 
 /// Of IPv4 packets, whose header begins at this offset. If nothing is known but that, `plain` takes broken ones too.
 fn ipv4(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match> {
-    let byte = |at| known.byte(Origin::Start, header + at);
+    let byte = |at| known.byte(OffsetOrigin::Start, header + at);
     let proto = byte(9);
     let proto = (proto.mask == 0xff).then_some(proto.value);
     let packet = Match {
@@ -170,7 +170,7 @@ fn ipv4(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match>
         known.mask & bits == bits && known.value & bits == 0
     });
     if whole {
-        return vec![ports(known, packet, Origin::BehindIpv4(header), 0)];
+        return vec![ports(known, packet, OffsetOrigin::BehindIpv4(header), 0)];
     }
     with_broken(packet, it, plain)
 }
@@ -178,7 +178,7 @@ fn ipv4(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match>
 /// The same of IPv6 packets.
 fn ipv6(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match> {
     let next = |at| {
-        let bits = known.byte(Origin::Start, header + at);
+        let bits = known.byte(OffsetOrigin::Start, header + at);
         (bits.mask == 0xff).then_some(bits.value)
     };
     let packet = Match {
@@ -196,7 +196,7 @@ fn ipv6(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match>
             vec![of(FRAGMENT), of(behind)]
         }
         (Some(proto), _) if !EXTENSIONS.contains(&proto) => {
-            vec![ports(known, of(proto), Origin::Start, header + 40)]
+            vec![ports(known, of(proto), OffsetOrigin::Start, header + 40)]
         }
         _ => with_broken(packet, it, plain),
     }
@@ -216,7 +216,7 @@ fn with_broken(packet: Match, it: Match, plain: Match) -> Vec<Match> {
 }
 
 /// With the ports of a packet that is no fragment.
-fn ports(known: &Constraints, it: Match, from: Origin, at: u32) -> Match {
+fn ports(known: &Constraints, it: Match, from: OffsetOrigin, at: u32) -> Match {
     if !it.proto.is_some_and(|proto| [6, 17].contains(&proto)) {
         return it;
     }
@@ -238,7 +238,7 @@ fn ports(known: &Constraints, it: Match, from: Origin, at: u32) -> Match {
 /// What is known of an address.
 fn number(known: &Constraints, at: u32, len: u32) -> Masked<u128> {
     (at..at + len).fold(Masked::default(), |it, at| {
-        let bits = known.byte(Origin::Start, at);
+        let bits = known.byte(OffsetOrigin::Start, at);
         Masked {
             value: it.value << 8 | u128::from(bits.value),
             mask: it.mask << 8 | u128::from(bits.mask),

@@ -3,7 +3,7 @@
 use super::{MAX_PRIORITY, RulePlan, STEP, Steering, describe, frame_match::Match};
 use crate::{
     Error,
-    config::{Action, RuleConfig},
+    config::{RuleAction, RuleConfig},
     verbs::{FlowKind, FlowSpec},
 };
 use wqcap_rss::profile::{HashDepth, Profile};
@@ -49,11 +49,11 @@ impl Steering {
                     format!("there are queues 0 to {}", queues - 1),
                 ));
             }
-            let whole = rule.action == Action::Drop || rule.queue.is_some();
+            let whole = rule.action == RuleAction::Drop || rule.queue.is_some();
             for profile in wanted.profiles(depth, whole) {
                 let qp = steering.qp(profile, rule.queue);
                 let mut specs = wanted.specs(profile);
-                if rule.action == Action::Drop {
+                if rule.action == RuleAction::Drop {
                     specs.push(FlowSpec::Drop);
                 }
                 let rank = rule.priority * STEP + u16::from(profile.priority_offset());

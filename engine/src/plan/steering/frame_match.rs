@@ -1,7 +1,7 @@
 //! What one rule matches, and how it becomes flow specs for each profile.
 
 use crate::{
-    config::{Action, Proto, RuleConfig},
+    config::{Proto, RuleAction, RuleConfig},
     verbs::{FlowSpec, Inner, Masked},
 };
 use std::net::IpAddr;
@@ -114,7 +114,7 @@ impl Match {
                 "an ethertype other than IPv4 and IPv6 cannot be combined with addresses, proto or ports".into(),
             );
         }
-        if rule.action == Action::Drop && rule.queue.is_some() {
+        if rule.action == RuleAction::Drop && rule.queue.is_some() {
             return Err("action = \"drop\" takes no queue".into());
         }
         Ok(it)

@@ -19,7 +19,7 @@ pub(super) struct DirectQueue {
 }
 
 impl DirectQueue {
-    pub(super) fn new(wq: Wq, cq: Cq) -> Result<Self, verbs::Error> {
+    pub(super) fn new(wq: Wq, cq: Cq) -> Result<Self, verbs::VerbsError> {
         let (wq, cq) = (DirectWq::of(wq)?, DirectCq::of(cq)?);
         let bound = (0..wq.len()).map(|_| NOTHING).collect();
         Ok(Self { wq, cq, bound })
@@ -81,7 +81,7 @@ impl Queue for DirectQueue {
         Ok(count)
     }
 
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::Error> {
+    fn set_state(&mut self, state: WqState) -> Result<(), verbs::VerbsError> {
         self.wq.set_state(state)?;
         // A reset forgets the WQEs.
         if state == WqState::Reset {
@@ -90,7 +90,7 @@ impl Queue for DirectQueue {
         Ok(())
     }
 
-    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::Error> {
+    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::VerbsError> {
         self.wq.wq_mut().set_cvlan_stripping(on)
     }
 
@@ -98,7 +98,7 @@ impl Queue for DirectQueue {
         self.cq.event_fd()
     }
 
-    fn arm(&mut self) -> Result<(), verbs::Error> {
+    fn arm(&mut self) -> Result<(), verbs::VerbsError> {
         self.cq.arm();
         Ok(())
     }

@@ -118,12 +118,12 @@ impl Queue for FakeQueue {
         Ok(u32::try_from(count).expect("few"))
     }
 
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::Error> {
+    fn set_state(&mut self, state: WqState) -> Result<(), verbs::VerbsError> {
         self.script().states.push(state);
         Ok(())
     }
 
-    fn set_cvlan_stripping(&mut self, _on: bool) -> Result<(), verbs::Error> {
+    fn set_cvlan_stripping(&mut self, _on: bool) -> Result<(), verbs::VerbsError> {
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl Queue for FakeQueue {
         None
     }
 
-    fn arm(&mut self) -> Result<(), verbs::Error> {
+    fn arm(&mut self) -> Result<(), verbs::VerbsError> {
         Ok(())
     }
 

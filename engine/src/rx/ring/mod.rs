@@ -162,7 +162,7 @@ impl Ring {
     ///
     /// # Errors
     /// A verb's, or memory's.
-    pub fn create(context: &Context, pd: &Pd, attr: RingAttr) -> Result<Self, ibv::Error> {
+    pub fn create(context: &Context, pd: &Pd, attr: RingAttr) -> Result<Self, ibv::VerbsError> {
         let layout = Layout::of(attr);
         let memory = Region::allocate(layout.stride() * attr.wrs as usize, attr.numa_node)?;
         let mr = Mr::register(pd, memory)?;
@@ -195,7 +195,7 @@ impl Ring {
             DeviceQueue::verbs(VerbsQueue::new(wq, cq, &memory, attr))
         };
         Self::over(queue, memory, attr).map_err(|errno| {
-            ibv::Error::from_errno("ibv_post_wq_recv", format!("{} WRs", attr.wrs), errno)
+            ibv::VerbsError::from_errno("ibv_post_wq_recv", format!("{} WRs", attr.wrs), errno)
         })
     }
 
@@ -243,7 +243,7 @@ impl<Q: Queue> Ring<Q> {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn arm(&mut self) -> Result<(), ibv::Error> {
+    pub fn arm(&mut self) -> Result<(), ibv::VerbsError> {
         self.queue.arm()
     }
 
@@ -324,7 +324,7 @@ impl<Q: Queue> Ring<Q> {
     ///
     /// # Errors
     /// The verb's: the device cannot.
-    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), ibv::Error> {
+    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), ibv::VerbsError> {
         self.queue.set_cvlan_stripping(on)
     }
 

@@ -31,13 +31,13 @@ pub trait Queue {
     ///
     /// # Errors
     /// The verb's.
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::Error>;
+    fn set_state(&mut self, state: WqState) -> Result<(), verbs::VerbsError>;
 
     /// `ibv_modify_wq` with IBV_WQ_ATTR_FLAGS.
     ///
     /// # Errors
     /// The verb's.
-    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::Error>;
+    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::VerbsError>;
 
     /// Descriptor of the completion channel, where there is one.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
@@ -46,7 +46,7 @@ pub trait Queue {
     ///
     /// # Errors
     /// The verb's.
-    fn arm(&mut self) -> Result<(), verbs::Error>;
+    fn arm(&mut self) -> Result<(), verbs::VerbsError>;
 
     /// Takes and acknowledges one event; true when there was one.
     fn take_event(&mut self) -> bool;
@@ -107,11 +107,11 @@ impl Queue for DeviceQueue {
         either!(self, queue => queue.post(posted, slots, memory, attr))
     }
 
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::Error> {
+    fn set_state(&mut self, state: WqState) -> Result<(), verbs::VerbsError> {
         either!(self, queue => queue.set_state(state))
     }
 
-    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::Error> {
+    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::VerbsError> {
         either!(self, queue => queue.set_cvlan_stripping(on))
     }
 
@@ -122,7 +122,7 @@ impl Queue for DeviceQueue {
         }
     }
 
-    fn arm(&mut self) -> Result<(), verbs::Error> {
+    fn arm(&mut self) -> Result<(), verbs::VerbsError> {
         either!(self, queue => queue.arm())
     }
 

@@ -118,11 +118,11 @@ impl Queue for VerbsQueue {
         Ok(count)
     }
 
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::Error> {
+    fn set_state(&mut self, state: WqState) -> Result<(), verbs::VerbsError> {
         self.wq.set_state(state)
     }
 
-    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::Error> {
+    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::VerbsError> {
         self.wq.set_cvlan_stripping(on)
     }
 
@@ -130,7 +130,7 @@ impl Queue for VerbsQueue {
         self.cq.event_fd()
     }
 
-    fn arm(&mut self) -> Result<(), verbs::Error> {
+    fn arm(&mut self) -> Result<(), verbs::VerbsError> {
         self.cq.arm()
     }
 

@@ -31,8 +31,8 @@ use crate::sink::{
         disk::Pool,
         disk_full::ShutdownDeadline,
         preopen::Preopen,
-        stream::{Stream, StreamEnd},
-        writer_thread::{Queue, WriterChannels, WriterThread},
+        stream::{StreamEncoder, StreamEnd},
+        writer_thread::{WriterChannels, WriterQueue, WriterThread},
     },
 };
 use crate::{
@@ -103,7 +103,7 @@ pub struct Writer {
 struct Prepared<E: Encoder> {
     rotations: Arc<AtomicU64>,
     full: Receiver<Full>,
-    states: Vec<Queue>,
+    states: Vec<WriterQueue>,
     sinks: Vec<BlockSink<E>>,
     pool: Pool,
     /// By queue: where emptied blocks go back to.
@@ -178,7 +178,7 @@ impl Writer {
         let end = Arc::clone(&stream);
         let (encoder, counters) = (encoder.clone(), counters.to_vec());
         let reorderer = spawn("wqcap-order", move || {
-            let out = Stream::begin(encoder, out, &counters, end);
+            let out = StreamEncoder::begin(encoder, out, &counters, end);
             Reorderer::new(relays.full, relays.lines, out)
                 .run()
                 .finish()
@@ -236,7 +236,7 @@ impl Writer {
             let (exchange, empty) = exchange(&sizes, &full_in, plain.then_some(&mut pool))?;
             let broken = Arc::clone(&exchange.broken);
             idle.push(exchange.empty.clone());
-            states.push(Queue::new(queue, empty.clone(), broken, ledger));
+            states.push(WriterQueue::new(queue, empty.clone(), broken, ledger));
             empties.push(empty);
             let shape = Shape {
                 queue: index,
@@ -492,7 +492,7 @@ fn pack(
     size: usize,
     full: Receiver<Full>,
     empty: Vec<Sender<Block>>,
-    states: &mut [Queue],
+    states: &mut [WriterQueue],
     pool: &mut Pool,
 ) -> Result<(Compressors, Receiver<Full>), Error> {
     let threads = files.output.spare_cores.len().max(1);

@@ -156,7 +156,7 @@ impl ToSync {
 }
 
 /// Why a file cannot be created.
-pub(super) struct Refusal {
+pub(super) struct NameRefusal {
     pub(super) text: String,
     /// It may be possible again.
     pub(super) is_no_space: bool,
@@ -170,7 +170,7 @@ impl Named {
         ns: u64,
         extension: &str,
         mut nameless: Option<Opened>,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, NameRefusal> {
         // Two files of one queue may begin in the same nanosecond: the later one takes the next free name.
         for ns in ns..ns.saturating_add(NAMES) {
             let name = FileName {
@@ -191,14 +191,14 @@ impl Named {
                 Ok(opened) => return Ok(Self::of(opened, part, path)),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => {
-                    return Err(Refusal {
+                    return Err(NameRefusal {
                         text: format!("output.dir: cannot create {}: {e}", part.display()),
                         is_no_space: is_no_space(&e),
                     });
                 }
             }
         }
-        Err(Refusal {
+        Err(NameRefusal {
             text: format!(
                 "output.dir: {} has such files for every nanosecond from {ns} on",
                 dir.display()

@@ -4,7 +4,7 @@ use crate::sink::{
     block::{Block, Ledger},
     write::{
         closer::ClosingFile,
-        disk::Place,
+        disk::FileSlot,
         named::{Named, ToSync},
     },
 };
@@ -16,7 +16,7 @@ pub(super) struct Open {
     /// `None`: it could not be created; its blocks are lost.
     pub(super) named: Option<Named>,
     /// Where the disk knows it.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<FileSlot>,
     chain: VecDeque<Link>,
     /// Link number of the chain's first.
     first: u64,
@@ -60,7 +60,7 @@ enum State {
 
 impl Open {
     /// The file that is a queue's so-many-th.
-    pub(super) fn new(number: u64, named: Option<Named>, place: Option<Place>) -> Self {
+    pub(super) fn new(number: u64, named: Option<Named>, place: Option<FileSlot>) -> Self {
         Self {
             number,
             broke: named.is_none(),

@@ -26,7 +26,7 @@ pub(super) struct StreamEnd {
 }
 
 /// Encodes into a buffer and writes it out.
-pub(super) struct Stream<E, W> {
+pub(super) struct StreamEncoder<E, W> {
     encoder: E,
     out: W,
     buffer: Vec<u8>,
@@ -39,7 +39,7 @@ pub(super) struct Stream<E, W> {
     failure: Option<String>,
 }
 
-impl<E: Encoder, W: Write + Send> Stream<E, W> {
+impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
     /// Writes what a file begins with: a reader wants to know what it reads before the first frame comes.
     pub(super) fn begin(
         mut encoder: E,
@@ -121,7 +121,7 @@ impl<E: Encoder, W: Write + Send> Stream<E, W> {
     }
 }
 
-impl<E: Encoder, W: Write + Send> Ordered for Stream<E, W> {
+impl<E: Encoder, W: Write + Send> Ordered for StreamEncoder<E, W> {
     fn put(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
         if self.is_over() {
             return false;
@@ -187,7 +187,8 @@ mod tests {
         let counters: Vec<_> = (0..2).map(|_| Arc::new(QueueCounters::default())).collect();
         let end = Arc::new(StreamEnd::default());
         let reader = Reader(24 + 3 * 76 + 70, Vec::new());
-        let mut stream = Stream::begin(PcapEncoder::new(0), reader, &counters, Arc::clone(&end));
+        let mut stream =
+            StreamEncoder::begin(PcapEncoder::new(0), reader, &counters, Arc::clone(&end));
         assert_eq!(stream.out.1.len(), 24, "the header at once");
         let record = Record {
             ns: 5,

@@ -45,7 +45,7 @@ pub(super) struct WriterThread {
     /// Asks for old files to be deleted, where that is wanted.
     pub(super) trigger: Option<RetentionTrigger>,
     pub(super) deadline: Arc<ShutdownDeadline>,
-    pub(super) queues: Vec<Queue>,
+    pub(super) queues: Vec<WriterQueue>,
     pub(super) failed: Arc<AtomicBool>,
     disk: Disk,
     /// Blocks whose turn it is.
@@ -69,7 +69,7 @@ struct Flying {
 }
 
 /// A queue as the writer sees it.
-pub(super) struct Queue {
+pub(super) struct WriterQueue {
     /// As in the files' names.
     queue: Option<u16>,
     pub(super) empty: Sender<Block>,
@@ -83,7 +83,7 @@ pub(super) struct Queue {
     early: BTreeMap<u64, Block>,
 }
 
-impl Queue {
+impl WriterQueue {
     pub(super) fn new(
         queue: Option<u16>,
         empty: Sender<Block>,
@@ -134,7 +134,7 @@ impl WriterThread {
         dir: PathBuf,
         extension: String,
         packed: bool,
-        queues: Vec<Queue>,
+        queues: Vec<WriterQueue>,
         hands: WriterChannels,
     ) -> Self {
         Self {

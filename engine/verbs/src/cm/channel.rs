@@ -3,7 +3,7 @@
 use super::connection::Incoming;
 use crate::{
     device::{CmId, CmKey, EventChannel},
-    error::Error,
+    error::VerbsError,
 };
 use rdma_sys as ffi;
 use std::{
@@ -49,18 +49,21 @@ impl CmChannel {
     ///
     /// # Errors
     /// ENODEV where the kernel has no `rdma_ucm`.
-    pub fn create() -> Result<Self, Error> {
+    pub fn create() -> Result<Self, VerbsError> {
         let channel = Self(Arc::new(EventChannel::new()?));
         // SAFETY: fcntl on a descriptor this object owns.
         if unsafe { libc::fcntl(channel.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0
         {
-            return Err(Error::last_os_error("fcntl", "connection manager channel"));
+            return Err(VerbsError::last_os_error(
+                "fcntl",
+                "connection manager channel",
+            ));
         }
         Ok(channel)
     }
 
     /// A new identifier whose events arrive here.
-    pub(super) fn new_id(&self) -> Result<Arc<CmId>, Error> {
+    pub(super) fn new_id(&self) -> Result<Arc<CmId>, VerbsError> {
         CmId::new(&self.0).map(Arc::new)
     }
 
@@ -76,7 +79,7 @@ impl CmChannel {
             }
             let (id, peer_qp) = ((*event).id, (*event).param.conn.qp_num);
             let key = id as CmKey;
-            let told = match (*event).event {
+            let read = match (*event).event {
                 kind::RDMA_CM_EVENT_CONNECT_REQUEST => {
                     CmEvent::Request(Incoming::new(CmId::of(id, &self.0), peer_qp))
                 }
@@ -94,7 +97,7 @@ impl CmChannel {
                 _ => CmEvent::Other,
             };
             ffi::rdma_ack_cm_event(event);
-            Some(told)
+            Some(read)
         }
     }
 }

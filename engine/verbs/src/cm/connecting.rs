@@ -2,11 +2,11 @@
 
 use super::{
     channel::CmChannel,
-    connection::{Connection, Ends, conn_param},
+    connection::{Connection, QpResources, conn_param},
 };
 use crate::{
     device::{CmId, Context},
-    error::Error,
+    error::VerbsError,
 };
 use rdma_sys as ffi;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -21,7 +21,11 @@ impl Connecting {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn resolve(channel: &CmChannel, to: SocketAddr, timeout: Duration) -> Result<Self, Error> {
+    pub fn resolve(
+        channel: &CmChannel,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Self, VerbsError> {
         let id = channel.new_id()?;
         id.resolve(to, timeout)?;
         Ok(Self { id })
@@ -31,7 +35,7 @@ impl Connecting {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
+    pub fn resolve_route(&self, timeout: Duration) -> Result<(), VerbsError> {
         self.id.resolve_route(timeout)
     }
 
@@ -51,13 +55,13 @@ impl Connecting {
     ///
     /// # Errors
     /// A verb's.
-    pub fn connect(self, ends: &Ends<'_>) -> Result<Connection, Error> {
+    pub fn connect(self, ends: &QpResources<'_>) -> Result<Connection, VerbsError> {
         let connection = Connection::make(self.id, 0, ends)?;
         let mut param = conn_param();
         // SAFETY: a live identifier with its route; `param` outlives the call.
         match unsafe { ffi::rdma_connect(connection.id.raw, &raw mut param) } {
             0 => Ok(connection),
-            _ => Err(Error::last_os_error("rdma_connect", "")),
+            _ => Err(VerbsError::last_os_error("rdma_connect", "")),
         }
     }
 }

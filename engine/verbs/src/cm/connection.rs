@@ -2,8 +2,8 @@
 
 use crate::{
     device::{CmId, CmKey},
-    error::Error,
-    message::{MessageCq, MessageCqInner, Messages, Slot, Srq, SrqInner},
+    error::VerbsError,
+    message::{MessageCq, MessageCqInner, MessageSlot, Messages, Srq, SrqInner},
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
@@ -34,15 +34,15 @@ impl Incoming {
     ///
     /// # Errors
     /// A verb's; the connection is rejected then.
-    pub fn accept(mut self, ends: &Ends<'_>) -> Result<Connection, Error> {
+    pub fn accept(mut self, ends: &QpResources<'_>) -> Result<Connection, VerbsError> {
         let Some(id) = &self.id else {
-            return Err(Error::from_errno("rdma_accept", "", libc::EINVAL));
+            return Err(VerbsError::from_errno("rdma_accept", "", libc::EINVAL));
         };
         let connection = Connection::make(Arc::clone(id), self.peer_qp, ends)?;
         let mut param = conn_param();
         // SAFETY: a live identifier whose connection is asked for; `param` outlives the call.
         if unsafe { ffi::rdma_accept(id.raw, &raw mut param) } != 0 {
-            return Err(Error::last_os_error("rdma_accept", ""));
+            return Err(VerbsError::last_os_error("rdma_accept", ""));
         }
         self.id = None;
         Ok(connection)
@@ -59,7 +59,7 @@ impl Drop for Incoming {
 }
 
 /// Where a connection's messages come from and go to.
-pub struct Ends<'a> {
+pub struct QpResources<'a> {
     /// The protection domain.
     pub pd: &'a Pd,
     /// For sends and receives.
@@ -88,7 +88,11 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    pub(super) fn make(id: Arc<CmId>, peer_qp: u32, ends: &Ends<'_>) -> Result<Self, Error> {
+    pub(super) fn make(
+        id: Arc<CmId>,
+        peer_qp: u32,
+        ends: &QpResources<'_>,
+    ) -> Result<Self, VerbsError> {
         let mut init = ffi::ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: ends.cq.inner.raw,
@@ -107,7 +111,7 @@ impl Connection {
         };
         // SAFETY: a live identifier; the PD, CQ and SRQ are held by the new object until its QP is destroyed.
         if unsafe { ffi::rdma_create_qp(id.raw, ends.pd.0.raw, &raw mut init) } != 0 {
-            return Err(Error::last_os_error("rdma_create_qp", "RC"));
+            return Err(VerbsError::last_os_error("rdma_create_qp", "RC"));
         }
         Ok(Self {
             id,
@@ -144,9 +148,9 @@ impl Connection {
     pub fn send(
         &mut self,
         messages: &mut Messages,
-        slot: Slot,
+        slot: MessageSlot,
         length: u32,
-    ) -> Result<u64, (Slot, i32)> {
+    ) -> Result<u64, (MessageSlot, i32)> {
         let (wr_id, mut sge) = messages.lend(slot, length);
         // SAFETY: plain old data; all zero is the documented start.
         let mut wr: ffi::ibv_send_wr = unsafe { mem::zeroed() };

@@ -3,7 +3,7 @@
 use super::channel::CmChannel;
 use crate::{
     device::{CmId, Context},
-    error::Error,
+    error::VerbsError,
     message::{Messages, Srq},
     pd::Pd,
 };
@@ -21,10 +21,10 @@ impl Listener {
     ///
     /// # Errors
     /// EADDRNOTAVAIL or ENODEV where no RDMA device has the address, EADDRINUSE.
-    pub fn bind(channel: &CmChannel, address: SocketAddr) -> Result<Self, Error> {
+    pub fn bind(channel: &CmChannel, address: SocketAddr) -> Result<Self, VerbsError> {
         let id = channel.new_id()?;
         id.bind(address)?;
-        let context = Context::lent_by(&id).ok_or(Error::NoDeviceAt(address))?;
+        let context = Context::lent_by(&id).ok_or(VerbsError::NoDeviceAt(address))?;
         Ok(Self { id, context })
     }
 
@@ -44,7 +44,7 @@ impl Listener {
     ///
     /// # Errors
     /// As [`Srq::create`].
-    pub fn srq(&self, pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Srq, Error> {
+    pub fn srq(&self, pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Srq, VerbsError> {
         Srq::create_on(&self.id, pd, messages, max_wr)
     }
 
@@ -52,11 +52,11 @@ impl Listener {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn listen(&self, backlog: i32) -> Result<(), Error> {
+    pub fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
         // SAFETY: a live identifier that is bound.
         match unsafe { ffi::rdma_listen(self.id.raw, backlog) } {
             0 => Ok(()),
-            _ => Err(Error::last_os_error("rdma_listen", "")),
+            _ => Err(VerbsError::last_os_error("rdma_listen", "")),
         }
     }
 }

@@ -7,5 +7,5 @@ mod listener;
 
 pub use channel::{CmChannel, CmEvent};
 pub use connecting::Connecting;
-pub use connection::{Connection, Ends, Incoming};
+pub use connection::{Connection, Incoming, QpResources};
 pub use listener::Listener;

@@ -1,7 +1,7 @@
 //! Asynchronous events of a device.
 
 use super::context::{Context, ContextInner};
-use crate::error::Error;
+use crate::error::VerbsError;
 use rdma_sys as ffi;
 use std::{
     mem::MaybeUninit,
@@ -47,12 +47,12 @@ impl AsyncEvents {
     ///
     /// # Errors
     /// The descriptor cannot be set so.
-    pub fn of(context: &Context) -> Result<Self, Error> {
+    pub fn of(context: &Context) -> Result<Self, VerbsError> {
         let events = Self(Arc::clone(&context.0));
         // SAFETY: fcntl on a descriptor of the live context.
         if unsafe { libc::fcntl(events.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0
         {
-            return Err(Error::last_os_error(
+            return Err(VerbsError::last_os_error(
                 "fcntl",
                 format!("{} events", context.name()),
             ));
@@ -76,7 +76,7 @@ impl AsyncEvents {
                 .read();
             // Ports are counted from 1 to 255.
             let port = || (*element).port_num as u8;
-            let told = match kind {
+            let read = match kind {
                 0 => AsyncEvent::CqError,
                 8 => AsyncEvent::DeviceFatal,
                 9 => AsyncEvent::PortActive(port()),
@@ -87,7 +87,7 @@ impl AsyncEvents {
                 other => AsyncEvent::Other(other),
             };
             ffi::ibv_ack_async_event(event.as_mut_ptr());
-            Some(told)
+            Some(read)
         }
     }
 }

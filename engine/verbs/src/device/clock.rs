@@ -4,7 +4,7 @@
 //! Sources: `infiniband/mlx5dv.h` (`mlx5dv_get_clock_info`, `mlx5dv_ts_to_ns`, `MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`).
 
 use super::context::Context;
-use crate::{error::Error, mlx5dv as ffi};
+use crate::{error::VerbsError, mlx5dv as ffi};
 use std::{mem, thread, time::Duration};
 
 /// Looks at the clock info before it is given up for this time. libmlx5 itself looks ten times in a row; the kernel
@@ -54,7 +54,7 @@ impl Context {
     ///
     /// # Errors
     /// EOPNOTSUPP and EINVAL where the device or the driver has none; EBUSY when it was being changed at every look.
-    pub fn clock_info(&self) -> Result<ClockInfo, Error> {
+    pub fn clock_info(&self) -> Result<ClockInfo, VerbsError> {
         // SAFETY: plain integers.
         let mut info: ffi::mlx5dv_clock_info = unsafe { mem::zeroed() };
         let mut look = || {
@@ -78,7 +78,7 @@ impl Context {
                 shift: info.shift.min(63),
                 mask: info.mask,
             }),
-            errno => Err(Error::from_errno(
+            errno => Err(VerbsError::from_errno(
                 "mlx5dv_get_clock_info",
                 self.name(),
                 errno,
@@ -92,11 +92,11 @@ impl Context {
         // SAFETY: plain integers; no bit of `comp_mask` asks for more than the base.
         let mut attr: ffi::mlx5dv_context = unsafe { mem::zeroed() };
         // SAFETY: a live context and an attribute that outlives the call; the library asks the provider first.
-        let told = unsafe {
+        let read = unsafe {
             ffi::mlx5dv_is_supported((*self.0.raw).device.cast())
                 && ffi::mlx5dv_query_device(self.0.raw.cast(), &raw mut attr) == 0
         };
-        told && attr.flags & u64::from(ffi::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS) != 0
+        read && attr.flags & u64::from(ffi::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS) != 0
     }
 }
 

@@ -3,7 +3,7 @@
 //! An identifier owns its connection's QP and lends its device's context, so it outlives both: what is made on that
 //! context holds the identifier.
 
-use crate::error::{Error, destroyed};
+use crate::error::{VerbsError, destroyed};
 use rdma_sys as ffi;
 use std::{mem, net::SocketAddr, ptr, sync::Arc, time::Duration};
 
@@ -26,11 +26,11 @@ impl Drop for EventChannel {
 }
 
 impl EventChannel {
-    pub(crate) fn new() -> Result<Self, Error> {
+    pub(crate) fn new() -> Result<Self, VerbsError> {
         // SAFETY: no precondition.
         let raw = unsafe { ffi::rdma_create_event_channel() };
         if raw.is_null() {
-            return Err(Error::last_os_error("rdma_create_event_channel", ""));
+            return Err(VerbsError::last_os_error("rdma_create_event_channel", ""));
         }
         Ok(Self(raw))
     }
@@ -61,13 +61,13 @@ impl Drop for CmId {
 
 impl CmId {
     /// A new one, for connections.
-    pub(crate) fn new(channel: &Arc<EventChannel>) -> Result<Self, Error> {
+    pub(crate) fn new(channel: &Arc<EventChannel>) -> Result<Self, VerbsError> {
         let mut raw = ptr::null_mut();
         let space = ffi::rdma_port_space::RDMA_PS_TCP;
         // SAFETY: a live channel, held by the new object.
         let ret = unsafe { ffi::rdma_create_id(channel.0, &raw mut raw, ptr::null_mut(), space) };
         if ret != 0 {
-            return Err(Error::last_os_error("rdma_create_id", ""));
+            return Err(VerbsError::last_os_error("rdma_create_id", ""));
         }
         Ok(Self::of(raw, channel))
     }
@@ -86,17 +86,20 @@ impl CmId {
     }
 
     /// Binds to an address of an RDMA device.
-    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), Error> {
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), VerbsError> {
         let mut storage = sockaddr(address);
         // SAFETY: a live identifier; the address has the length of its family.
         match unsafe { ffi::rdma_bind_addr(self.raw, (&raw mut storage).cast()) } {
             0 => Ok(()),
-            _ => Err(Error::last_os_error("rdma_bind_addr", address.to_string())),
+            _ => Err(VerbsError::last_os_error(
+                "rdma_bind_addr",
+                address.to_string(),
+            )),
         }
     }
 
     /// Begins to resolve an address, from whichever device leads there.
-    pub(crate) fn resolve(&self, to: SocketAddr, timeout: Duration) -> Result<(), Error> {
+    pub(crate) fn resolve(&self, to: SocketAddr, timeout: Duration) -> Result<(), VerbsError> {
         let mut storage = sockaddr(to);
         // SAFETY: a live identifier; the address has the length of its family.
         let ret = unsafe {
@@ -109,16 +112,19 @@ impl CmId {
         };
         match ret {
             0 => Ok(()),
-            _ => Err(Error::last_os_error("rdma_resolve_addr", to.to_string())),
+            _ => Err(VerbsError::last_os_error(
+                "rdma_resolve_addr",
+                to.to_string(),
+            )),
         }
     }
 
     /// Begins to resolve the route.
-    pub(crate) fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
+    pub(crate) fn resolve_route(&self, timeout: Duration) -> Result<(), VerbsError> {
         // SAFETY: a live identifier.
         match unsafe { ffi::rdma_resolve_route(self.raw, milliseconds(timeout)) } {
             0 => Ok(()),
-            _ => Err(Error::last_os_error("rdma_resolve_route", "")),
+            _ => Err(VerbsError::last_os_error("rdma_resolve_route", "")),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Devices and their contexts.
 
 use super::cm_id::CmId;
-use crate::error::{Error, destroyed};
+use crate::error::{VerbsError, destroyed};
 use rdma_sys as ffi;
 use std::{ffi::CStr, mem, ptr, sync::Arc};
 
@@ -38,14 +38,14 @@ impl Drop for ContextInner {
 struct DeviceList(*mut *mut ffi::ibv_device, usize);
 
 impl DeviceList {
-    fn get() -> Result<Self, Error> {
+    fn get() -> Result<Self, VerbsError> {
         let mut count = 0;
         // SAFETY: `count` outlives the call; the list is freed in Drop.
         let list = unsafe { ffi::__ibv_get_device_list(&raw mut count) };
         if list.is_null() {
-            return match Error::last_os_error("ibv_get_device_list", "") {
+            return match VerbsError::last_os_error("ibv_get_device_list", "") {
                 // ENOSYS: the kernel has no RDMA at all, which is a machine without devices, not a failure.
-                Error::Verb { source, .. } if source.raw_os_error() == Some(libc::ENOSYS) => {
+                VerbsError::Verb { source, .. } if source.raw_os_error() == Some(libc::ENOSYS) => {
                     Ok(Self(ptr::null_mut(), 0))
                 }
                 error => Err(error),
@@ -84,7 +84,7 @@ impl Drop for DeviceList {
 ///
 /// # Errors
 /// The library cannot enumerate.
-pub fn names() -> Result<Vec<String>, Error> {
+pub fn names() -> Result<Vec<String>, VerbsError> {
     let list = DeviceList::get()?;
     let mut names: Vec<_> = list.iter().map(|(_, name)| name).collect();
     names.sort_unstable_by(|a, b| a.len().cmp(&b.len()).then_with(|| a.cmp(b)));
@@ -112,15 +112,15 @@ impl Context {
     ///
     /// # Errors
     /// There is no such device, or it cannot be opened.
-    pub fn open(name: &str) -> Result<Self, Error> {
+    pub fn open(name: &str) -> Result<Self, VerbsError> {
         let list = DeviceList::get()?;
         let Some((device, _)) = list.iter().find(|(_, n)| n == name) else {
-            return Err(Error::NoDevice(name.to_owned()));
+            return Err(VerbsError::NoDevice(name.to_owned()));
         };
         // SAFETY: `device` is from the list, which is still held.
         let raw = unsafe { ffi::ibv_open_device(device) };
         if raw.is_null() {
-            return Err(Error::last_os_error("ibv_open_device", name));
+            return Err(VerbsError::last_os_error("ibv_open_device", name));
         }
         Ok(Self(Arc::new(ContextInner {
             raw,
@@ -139,7 +139,7 @@ impl Context {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn query_device(&self) -> Result<ffi::ibv_device_attr_ex, Error> {
+    pub fn query_device(&self) -> Result<ffi::ibv_device_attr_ex, VerbsError> {
         // SAFETY: plain old data; all zero is the documented start for a query.
         let mut attr: ffi::ibv_device_attr_ex = unsafe { mem::zeroed() };
         let op = self
@@ -160,7 +160,11 @@ impl Context {
             None => unsafe { ffi::ibv_query_device(self.0.raw, &raw mut attr.orig_attr) },
         };
         if ret != 0 {
-            return Err(Error::from_errno("ibv_query_device_ex", self.name(), ret));
+            return Err(VerbsError::from_errno(
+                "ibv_query_device_ex",
+                self.name(),
+                ret,
+            ));
         }
         Ok(attr)
     }
@@ -169,7 +173,7 @@ impl Context {
     ///
     /// # Errors
     /// The verb's errno; EINVAL for a port the device has not.
-    pub fn query_port(&self, port: u8) -> Result<ffi::ibv_port_attr, Error> {
+    pub fn query_port(&self, port: u8) -> Result<ffi::ibv_port_attr, VerbsError> {
         // SAFETY: plain old data, filled by the call.
         let mut attr: ffi::ibv_port_attr = unsafe { mem::zeroed() };
         let op = self
@@ -185,7 +189,7 @@ impl Context {
             None => unsafe { ffi::ibv_query_port(self.0.raw, port, (&raw mut attr).cast()) },
         };
         if ret != 0 {
-            return Err(Error::from_errno(
+            return Err(VerbsError::from_errno(
                 "ibv_query_port",
                 format!("{} port {port}", self.name()),
                 ret,
@@ -198,8 +202,8 @@ impl Context {
     ///
     /// # Errors
     /// EOPNOTSUPP where the device offers none.
-    pub fn query_clock(&self) -> Result<u64, Error> {
-        let error = |errno| Error::from_errno("ibv_query_rt_values_ex", self.name(), errno);
+    pub fn query_clock(&self) -> Result<u64, VerbsError> {
+        let error = |errno| VerbsError::from_errno("ibv_query_rt_values_ex", self.name(), errno);
         let op = self
             .0
             .extended(mem::offset_of!(ffi::verbs_context, query_rt_values))

@@ -2,7 +2,7 @@
 
 use crate::{
     cq::{Cq, CqInner},
-    error::Error,
+    error::VerbsError,
     mlx5dv as ffi,
 };
 use std::{
@@ -62,7 +62,7 @@ impl DirectCq {
     ///
     /// # Errors
     /// libmlx5 does not hand it out.
-    pub fn of(cq: Cq) -> Result<Self, Error> {
+    pub fn of(cq: Cq) -> Result<Self, VerbsError> {
         let mut out = MaybeUninit::<ffi::mlx5dv_cq>::zeroed();
         let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
         // SAFETY: a live CQ; `out` outlives the call, which fills it when it answers 0.
@@ -71,7 +71,7 @@ impl DirectCq {
             (*obj.as_mut_ptr()).cq.out = out.as_mut_ptr();
             match ffi::mlx5dv_init_obj(obj.as_mut_ptr(), u64::from(ffi::MLX5DV_OBJ_CQ)) {
                 0 => out.assume_init(),
-                errno => return Err(Error::from_errno("mlx5dv_init_obj", "a CQ", errno)),
+                errno => return Err(VerbsError::from_errno("mlx5dv_init_obj", "a CQ", errno)),
             }
         };
         Ok(Self {

@@ -1,7 +1,7 @@
 //! A receive WQ whose WQEs are written in its own memory.
 
 use crate::{
-    error::Error,
+    error::VerbsError,
     mlx5dv as ffi,
     receive::{Wq, WqState},
 };
@@ -33,7 +33,7 @@ impl DirectWq {
     ///
     /// # Errors
     /// libmlx5 does not hand it out.
-    pub fn of(wq: Wq) -> Result<Self, Error> {
+    pub fn of(wq: Wq) -> Result<Self, VerbsError> {
         let mut out = MaybeUninit::<ffi::mlx5dv_rwq>::zeroed();
         let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
         // SAFETY: a live WQ; `out` outlives the call, which fills it when it answers 0.
@@ -42,7 +42,7 @@ impl DirectWq {
             (*obj.as_mut_ptr()).rwq.out = out.as_mut_ptr();
             match ffi::mlx5dv_init_obj(obj.as_mut_ptr(), u64::from(ffi::MLX5DV_OBJ_RWQ)) {
                 0 => out.assume_init(),
-                errno => return Err(Error::from_errno("mlx5dv_init_obj", "a WQ", errno)),
+                errno => return Err(VerbsError::from_errno("mlx5dv_init_obj", "a WQ", errno)),
             }
         };
         Ok(Self {
@@ -143,7 +143,7 @@ impl DirectWq {
     ///
     /// # Errors
     /// As [`Wq::set_state`].
-    pub fn set_state(&mut self, state: WqState) -> Result<(), Error> {
+    pub fn set_state(&mut self, state: WqState) -> Result<(), VerbsError> {
         self.wq.set_state(state)?;
         if state == WqState::Reset {
             self.produced = 0;

@@ -4,7 +4,7 @@
 use crate::{
     cq::Channel,
     device::{Context, ContextInner},
-    error::{Error, destroyed},
+    error::{VerbsError, destroyed},
 };
 use rdma_sys as ffi;
 use std::{
@@ -40,7 +40,7 @@ impl Drop for MessageCqInner {
 
 /// One completion of a message.
 #[derive(Clone, Copy, Debug)]
-pub struct Done {
+pub struct MessageCompletion {
     /// The WR's own number.
     pub wr_id: u64,
     /// `ibv_wc_status`; 0 is success.
@@ -63,7 +63,7 @@ impl MessageCq {
     ///
     /// # Errors
     /// EINVAL above the device's limit.
-    pub fn create(context: &Context, entries: u32) -> Result<Self, Error> {
+    pub fn create(context: &Context, entries: u32) -> Result<Self, VerbsError> {
         let channel = Channel::create(context)?;
         let count = i32::try_from(entries).unwrap_or(i32::MAX);
         // SAFETY: a live context and channel, both held by the new object.
@@ -71,7 +71,7 @@ impl MessageCq {
             unsafe { ffi::ibv_create_cq(context.0.raw, count, ptr::null_mut(), channel.raw(), 0) };
         if raw.is_null() {
             let object = format!("{}, {entries} entries", context.name());
-            return Err(Error::last_os_error("ibv_create_cq", object));
+            return Err(VerbsError::last_os_error("ibv_create_cq", object));
         }
         Ok(Self {
             inner: Arc::new(MessageCqInner {
@@ -92,11 +92,11 @@ impl MessageCq {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn arm(&mut self) -> Result<(), Error> {
+    pub fn arm(&mut self) -> Result<(), VerbsError> {
         // SAFETY: a live CQ.
         match unsafe { ffi::ibv_req_notify_cq(self.inner.raw, 0) } {
             0 => Ok(()),
-            errno => Err(Error::from_errno("ibv_req_notify_cq", "", errno)),
+            errno => Err(VerbsError::from_errno("ibv_req_notify_cq", "", errno)),
         }
     }
 
@@ -117,17 +117,17 @@ impl MessageCq {
     ///
     /// # Errors
     /// The CQ cannot be polled any more.
-    pub fn poll(&mut self) -> Result<Vec<Done>, Error> {
+    pub fn poll(&mut self) -> Result<Vec<MessageCompletion>, VerbsError> {
         // SAFETY: plain old data, of which the call fills as many as it returns.
         let mut completions: [ffi::ibv_wc; 32] = unsafe { mem::zeroed() };
         // SAFETY: `&mut self` is the one reader; there is room for 32.
         let count = unsafe { ffi::ibv_poll_cq(self.inner.raw, 32, completions.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
-            return Err(Error::from_errno("ibv_poll_cq", "", libc::EIO));
+            return Err(VerbsError::from_errno("ibv_poll_cq", "", libc::EIO));
         };
         Ok(completions[..count]
             .iter()
-            .map(|it| Done {
+            .map(|it| MessageCompletion {
                 wr_id: it.wr_id,
                 status: it.status,
                 qp_num: it.qp_num,

@@ -1,9 +1,9 @@
 //! Shared receive queues: one queue of receives for however many QPs.
 
-use super::memory::{Messages, Slot};
+use super::memory::{MessageSlot, Messages};
 use crate::{
     device::{CmId, ContextInner},
-    error::{Error, destroyed},
+    error::{VerbsError, destroyed},
     mr::MrInner,
     pd::{Pd, PdInner},
 };
@@ -59,12 +59,12 @@ impl Srq {
     ///
     /// # Errors
     /// EINVAL above the device's limits, ENOMEM, EOPNOTSUPP where the device has none.
-    pub fn create(pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Self, Error> {
+    pub fn create(pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Self, VerbsError> {
         let mut init = init(max_wr);
         // SAFETY: a live PD, held by the new object; `init` outlives the call.
         let raw = unsafe { ffi::ibv_create_srq(pd.0.raw, &raw mut init) };
         if raw.is_null() {
-            return Err(Error::last_os_error(
+            return Err(VerbsError::last_os_error(
                 "ibv_create_srq",
                 object(&pd.0.context, max_wr),
             ));
@@ -78,12 +78,12 @@ impl Srq {
         pd: &Pd,
         messages: &Messages,
         max_wr: u32,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, VerbsError> {
         let mut init = init(max_wr);
         // SAFETY: a live identifier and PD, both held by the new object; `init` outlives the call.
         let ret = unsafe { ffi::rdma_create_srq(id.raw, pd.0.raw, &raw mut init) };
         if ret != 0 {
-            return Err(Error::last_os_error(
+            return Err(VerbsError::last_os_error(
                 "rdma_create_srq",
                 object(&pd.0.context, max_wr),
             ));
@@ -121,7 +121,7 @@ impl Srq {
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn query(&self) -> Result<SrqAttr, Error> {
+    pub fn query(&self) -> Result<SrqAttr, VerbsError> {
         // SAFETY: plain old data, filled by the call on a live SRQ.
         let (ret, attr) = unsafe {
             let mut attr: ffi::ibv_srq_attr = mem::zeroed();
@@ -132,7 +132,7 @@ impl Srq {
                 max_wr: attr.max_wr,
                 limit: attr.srq_limit,
             }),
-            errno => Err(Error::from_errno(
+            errno => Err(VerbsError::from_errno(
                 "ibv_query_srq",
                 self.inner.context.name(),
                 errno,
@@ -144,7 +144,7 @@ impl Srq {
     ///
     /// # Errors
     /// EINVAL above what the SRQ holds.
-    pub fn arm(&mut self, limit: u32) -> Result<(), Error> {
+    pub fn arm(&mut self, limit: u32) -> Result<(), VerbsError> {
         let attr = ffi::ibv_srq_attr {
             max_wr: 0,
             max_sge: 0,
@@ -162,7 +162,7 @@ impl Srq {
     /// # Errors
     /// EINVAL below what is posted or armed, above the device's limit, and where the device resizes none
     /// (no `IBV_DEVICE_SRQ_RESIZE`); nothing has changed then.
-    pub fn resize(&mut self, max_wr: u32) -> Result<(), Error> {
+    pub fn resize(&mut self, max_wr: u32) -> Result<(), VerbsError> {
         let attr = ffi::ibv_srq_attr {
             max_wr,
             max_sge: 0,
@@ -180,12 +180,12 @@ impl Srq {
         mut attr: ffi::ibv_srq_attr,
         mask: ffi::ibv_srq_attr_mask,
         what: String,
-    ) -> Result<(), Error> {
+    ) -> Result<(), VerbsError> {
         let mask = i32::try_from(mask.0).unwrap_or(0);
         // SAFETY: a live SRQ; `&mut self` is the one who modifies it.
         match unsafe { ffi::ibv_modify_srq(self.inner.raw, &raw mut attr, mask) } {
             0 => Ok(()),
-            errno => Err(Error::from_errno(
+            errno => Err(VerbsError::from_errno(
                 "ibv_modify_srq",
                 format!("{}, {what}", self.inner.context.name()),
                 errno,
@@ -197,7 +197,11 @@ impl Srq {
     ///
     /// # Errors
     /// The queue is full (ENOMEM) or the device refuses it: the slot comes back, with the errno.
-    pub fn post(&mut self, messages: &mut Messages, slot: Slot) -> Result<(), (Slot, i32)> {
+    pub fn post(
+        &mut self,
+        messages: &mut Messages,
+        slot: MessageSlot,
+    ) -> Result<(), (MessageSlot, i32)> {
         let length = messages.slot_len();
         let (wr_id, mut sge) = messages.lend(slot, length);
         let mut wr = ffi::ibv_recv_wr {

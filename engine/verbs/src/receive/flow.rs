@@ -1,7 +1,7 @@
 //! Flow rules: which frames of a port go to which QP.
 
 use super::rss_qp::{RssQp, RssQpInner};
-use crate::error::{Error, destroyed};
+use crate::error::{VerbsError, destroyed};
 use rdma_sys as ffi;
 use std::{mem, sync::Arc};
 
@@ -361,7 +361,7 @@ impl Flow {
     ///
     /// # Errors
     /// EPERM without CAP_NET_RAW, ENOMEM for a priority above 15, EINVAL for a contradiction, EEXIST for a conflict.
-    pub fn create(qp: &RssQp, rule: &FlowRule) -> Result<Self, Error> {
+    pub fn create(qp: &RssQp, rule: &FlowRule) -> Result<Self, VerbsError> {
         let context = &qp.0.pd.context;
         let object = || {
             format!(
@@ -376,7 +376,7 @@ impl Flow {
             .extended(mem::offset_of!(ffi::verbs_context, ibv_create_flow))
             .and_then(|ops| ops.ibv_create_flow);
         let Some(create) = op else {
-            return Err(Error::from_errno(
+            return Err(VerbsError::from_errno(
                 "ibv_create_flow",
                 object(),
                 libc::EOPNOTSUPP,
@@ -386,7 +386,7 @@ impl Flow {
         // SAFETY: a live QP, held by the new object; `words` is a well-formed rule and outlives the call.
         let raw = unsafe { create(qp.0.raw, words.as_mut_ptr().cast()) };
         if raw.is_null() {
-            return Err(Error::last_os_error("ibv_create_flow", object()));
+            return Err(VerbsError::last_os_error("ibv_create_flow", object()));
         }
         Ok(Self {
             raw,

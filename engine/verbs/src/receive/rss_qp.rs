@@ -2,7 +2,7 @@
 
 use super::rwq_table::{RwqTable, RwqTableInner};
 use crate::{
-    error::{Error, destroyed},
+    error::{VerbsError, destroyed},
     mlx5dv as dv,
     pd::{Pd, PdInner},
 };
@@ -43,7 +43,7 @@ impl RssQp {
         table: &RwqTable,
         key: &RssKey,
         fields: HashFields,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, VerbsError> {
         let context = &pd.0.context;
         let object = || {
             format!(
@@ -56,7 +56,7 @@ impl RssQp {
             .extended(mem::offset_of!(ffi::verbs_context, create_qp_ex))
             .and_then(|ops| ops.create_qp_ex);
         let Some(create) = op else {
-            return Err(Error::from_errno(
+            return Err(VerbsError::from_errno(
                 "ibv_create_qp_ex",
                 object(),
                 libc::EOPNOTSUPP,
@@ -91,7 +91,7 @@ impl RssQp {
             unsafe { create(context.raw, &raw mut init) }
         };
         if raw.is_null() {
-            return Err(Error::last_os_error("ibv_create_qp_ex", object()));
+            return Err(VerbsError::last_os_error("ibv_create_qp_ex", object()));
         }
         Ok(Self(Arc::new(RssQpInner {
             raw,

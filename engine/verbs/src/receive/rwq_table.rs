@@ -3,7 +3,7 @@
 use super::wq::{WqHandle, WqInner};
 use crate::{
     device::{Context, ContextInner},
-    error::{Error, destroyed},
+    error::{VerbsError, destroyed},
 };
 use rdma_sys as ffi;
 use std::{mem, sync::Arc};
@@ -44,7 +44,7 @@ impl RwqTable {
     pub fn create(
         context: &Context,
         entries: impl IntoIterator<Item = WqHandle>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, VerbsError> {
         let wqs: Vec<_> = entries.into_iter().map(|wq| wq.0).collect();
         let object = || format!("{}, {} entries", context.name(), wqs.len());
         let op = context
@@ -57,7 +57,7 @@ impl RwqTable {
             } else {
                 libc::EINVAL
             };
-            return Err(Error::from_errno(
+            return Err(VerbsError::from_errno(
                 "ibv_create_rwq_ind_table",
                 object(),
                 errno,
@@ -72,7 +72,10 @@ impl RwqTable {
         // SAFETY: live WQs of this context, held by the new object; the pointer array outlives the call.
         let raw = unsafe { create(context.0.raw, &raw mut init) };
         if raw.is_null() {
-            return Err(Error::last_os_error("ibv_create_rwq_ind_table", object()));
+            return Err(VerbsError::last_os_error(
+                "ibv_create_rwq_ind_table",
+                object(),
+            ));
         }
         Ok(Self(Arc::new(RwqTableInner {
             raw,

@@ -3,7 +3,7 @@
 use crate::{
     cq::{Cq, CqInner},
     device::ContextInner,
-    error::{Error, destroyed},
+    error::{VerbsError, destroyed},
     mr::{Mr, MrInner},
     pd::{Pd, PdInner},
 };
@@ -83,7 +83,7 @@ impl Wq {
     ///
     /// # Errors
     /// EINVAL above the device's limits, EOPNOTSUPP for a flag it lacks, EPERM for delay drop without CAP_SYS_RAWIO.
-    pub fn create(pd: &Pd, cq: &Cq, memory: &Mr, attr: WqAttr) -> Result<Self, Error> {
+    pub fn create(pd: &Pd, cq: &Cq, memory: &Mr, attr: WqAttr) -> Result<Self, VerbsError> {
         let context = &pd.0.context;
         let object = || {
             format!(
@@ -98,7 +98,7 @@ impl Wq {
             .extended(mem::offset_of!(ffi::verbs_context, create_wq))
             .and_then(|ops| ops.create_wq);
         let Some(create) = op else {
-            return Err(Error::from_errno(
+            return Err(VerbsError::from_errno(
                 "ibv_create_wq",
                 object(),
                 libc::EOPNOTSUPP,
@@ -121,7 +121,7 @@ impl Wq {
         // SAFETY: live parents, held by the new object.
         let raw = unsafe { create(context.raw, &raw mut init) };
         if raw.is_null() {
-            return Err(Error::last_os_error("ibv_create_wq", object()));
+            return Err(VerbsError::last_os_error("ibv_create_wq", object()));
         }
         // SAFETY: a new WQ nobody else knows yet. `ibv_create_wq` in verbs.h does the same after the provider
         // returns: ibv_destroy_wq and event acknowledgement use these.
@@ -168,7 +168,7 @@ impl Wq {
     ///
     /// # Errors
     /// EINVAL for a change that does not exist; ERROR leads only to RESET.
-    pub fn set_state(&mut self, state: WqState) -> Result<(), Error> {
+    pub fn set_state(&mut self, state: WqState) -> Result<(), VerbsError> {
         let state_of = match state {
             WqState::Reset => ffi::ibv_wq_state::IBV_WQS_RESET,
             WqState::Ready => ffi::ibv_wq_state::IBV_WQS_RDY,
@@ -188,7 +188,7 @@ impl Wq {
     ///
     /// # Errors
     /// EOPNOTSUPP where the device cannot strip.
-    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), Error> {
+    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError> {
         let attr = ffi::ibv_wq_attr {
             attr_mask: ffi::ibv_wq_attr_mask::IBV_WQ_ATTR_FLAGS.0,
             wq_state: ffi::ibv_wq_state::IBV_WQS_RDY,
@@ -205,14 +205,14 @@ impl Wq {
         &mut self,
         mut attr: ffi::ibv_wq_attr,
         object: impl Fn() -> String,
-    ) -> Result<(), Error> {
+    ) -> Result<(), VerbsError> {
         let op = self
             .inner
             .context
             .extended(mem::offset_of!(ffi::verbs_context, modify_wq))
             .and_then(|ops| ops.modify_wq);
         let Some(modify) = op else {
-            return Err(Error::from_errno(
+            return Err(VerbsError::from_errno(
                 "ibv_modify_wq",
                 object(),
                 libc::EOPNOTSUPP,
@@ -221,7 +221,7 @@ impl Wq {
         // SAFETY: a live WQ; `&mut self` is the one who modifies it.
         match unsafe { modify(self.inner.raw, &raw mut attr) } {
             0 => Ok(()),
-            errno => Err(Error::from_errno("ibv_modify_wq", object(), errno)),
+            errno => Err(VerbsError::from_errno("ibv_modify_wq", object(), errno)),
         }
     }
 

@@ -17,7 +17,7 @@ use std::{
     io,
     time::{Duration, Instant},
 };
-use wqcap_verbs::{Connection, Messages, Slot};
+use wqcap_verbs::{Connection, MessageSlot, Messages};
 
 /// Sends outstanding to one client.
 pub const SENDS: u32 = 8;
@@ -245,7 +245,7 @@ impl RcClient {
     }
 
     /// Posts sends, as far as there are slots.
-    pub fn transmit(&mut self, messages: &mut Messages, free: &mut Vec<Slot>, now: Instant) {
+    pub fn transmit(&mut self, messages: &mut Messages, free: &mut Vec<MessageSlot>, now: Instant) {
         while self.outstanding.len() < SENDS as usize && self.lost.is_none() {
             // There is a slot for each send that any client may have outstanding.
             let Some(mut slot) = free.pop() else { return };
@@ -270,7 +270,7 @@ impl RcClient {
     }
 
     /// Disconnects and destroys the QP. The slots of its outstanding sends come back.
-    pub fn disconnect(mut self, messages: &mut Messages, free: &mut Vec<Slot>) {
+    pub fn disconnect(mut self, messages: &mut Messages, free: &mut Vec<MessageSlot>) {
         self.connection.disconnect();
         let outstanding = std::mem::take(&mut self.outstanding);
         // With its QP destroyed, the device is done with the sends.

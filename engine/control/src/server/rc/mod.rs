@@ -30,8 +30,8 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_verbs::{
-    AsyncEvent, AsyncEvents, CmChannel, CmEvent, Done, Ends, Error, Incoming, Listener, MessageCq,
-    Messages, Pd, Slot, status_text,
+    AsyncEvent, AsyncEvents, CmChannel, CmEvent, Incoming, Listener, MessageCompletion, MessageCq,
+    MessageSlot, Messages, Pd, QpResources, VerbsError, status_text,
 };
 
 /// Bytes of the longest fragment: the largest path MTU of InfiniBand and RoCE.
@@ -102,7 +102,7 @@ struct RcLoop {
     channel: CmChannel,
     messages: Messages,
     /// Slots for sends that are not outstanding.
-    free: Vec<Slot>,
+    free: Vec<MessageSlot>,
     keys: Keys,
     context: SessionContext,
     published: Arc<Mutex<SrqStatus>>,
@@ -117,7 +117,7 @@ impl RcLoop {
         config: &ControlConfig,
         address: SocketAddr,
         keys: Keys,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, VerbsError> {
         let now = Instant::now();
         let channel = CmChannel::create()?;
         let listener = Listener::bind(&channel, address)?;
@@ -165,7 +165,7 @@ impl RcLoop {
         self.flush();
     }
 
-    fn round(&mut self) -> Result<(), Error> {
+    fn round(&mut self) -> Result<(), VerbsError> {
         self.complete()?;
         self.handle_device_events();
         self.handle_connection_events();
@@ -216,7 +216,7 @@ impl RcLoop {
     }
 
     /// Handles completions until there are none; the event of the next one is armed before the last poll.
-    fn complete(&mut self) -> Result<(), Error> {
+    fn complete(&mut self) -> Result<(), VerbsError> {
         self.cq.take_events();
         self.cq.arm()?;
         loop {
@@ -231,7 +231,7 @@ impl RcLoop {
         }
     }
 
-    fn completed(&mut self, it: &Done) {
+    fn completed(&mut self, it: &MessageCompletion) {
         let Some(slot) = self.messages.returned(it.wr_id) else {
             // A send of a QP that is gone: its slots came back with it.
             return;
@@ -303,7 +303,7 @@ impl RcLoop {
             TransportCounters::count(&self.context.counters.refused);
             return;
         }
-        let ends = Ends {
+        let ends = QpResources {
             pd: &self.pd,
             cq: &self.cq,
             srq: self.receives.srq(),

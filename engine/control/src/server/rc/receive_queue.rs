@@ -4,12 +4,12 @@
 use super::srq_sizing::SrqSizing;
 use crate::{protocol::SrqStatus, server::ControlConfig};
 use std::{fs, io, path::PathBuf, time::Duration, time::Instant};
-use wqcap_verbs::{Context, Error, Listener, Messages, Pd, SRQ_RESIZE, Slot, Srq};
+use wqcap_verbs::{Context, Listener, MessageSlot, Messages, Pd, SRQ_RESIZE, Srq, VerbsError};
 
 pub struct ReceiveQueue {
     srq: Srq,
     /// Slots that are not posted.
-    spare: Vec<Slot>,
+    spare: Vec<MessageSlot>,
     posted: u32,
     sizing: SrqSizing,
     /// The size to shrink to as soon as no more receives than that are posted.
@@ -30,9 +30,9 @@ impl ReceiveQueue {
         config: &ControlConfig,
         pd: &Pd,
         messages: &mut Messages,
-        spare: Vec<Slot>,
+        spare: Vec<MessageSlot>,
         now: Instant,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, VerbsError> {
         let cap = u32::try_from(spare.len()).unwrap_or(u32::MAX);
         let context = listener.context();
         let resizes = config.srq_resize && can_resize(context, pd, messages)?;
@@ -66,7 +66,7 @@ impl ReceiveQueue {
     }
 
     /// A receive has completed; its slot is free again.
-    pub fn completed(&mut self, slot: Slot) {
+    pub fn completed(&mut self, slot: MessageSlot) {
         self.posted = self.posted.saturating_sub(1);
         self.spare.push(slot);
     }
@@ -168,7 +168,7 @@ impl ReceiveQueue {
 }
 
 /// Whether the device resizes SRQs: by its capabilities, and by a trial on an SRQ that is not used.
-fn can_resize(context: &Context, pd: &Pd, messages: &Messages) -> Result<bool, Error> {
+fn can_resize(context: &Context, pd: &Pd, messages: &Messages) -> Result<bool, VerbsError> {
     if context.query_device()?.orig_attr.device_cap_flags & SRQ_RESIZE == 0 {
         return Ok(false);
     }

@@ -6,7 +6,7 @@ const SECOND: u64 = 1_000_000_000;
 /// When the runs begin: since 1970, and on the monotonic clock.
 const EPOCH: u64 = 1_700_000_000 * SECOND;
 const BOOT: u64 = 5 * SECOND;
-/// What a look is off by at most. Two of these over the first 0.1 s tell the rate exactly enough.
+/// What a reading is off by at most. Two of these over the first 0.1 s tell the rate exactly enough.
 const UNCERTAIN: u64 = 900;
 
 /// A device and a host whose true time is `t`, in nanoseconds from the start.
@@ -49,15 +49,15 @@ impl World {
         (EPOCH + t).wrapping_add_signed(set)
     }
 
-    /// A look at `t` that is off by as much as it says it may be.
-    fn look(&mut self, t: u64) -> Reading {
+    /// A reading at `t` that is off by as much as it says it may be.
+    fn reading(&mut self, t: u64) -> ClockReading {
         self.dice = self
             .dice
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
         let off = (self.dice >> 33) % (2 * UNCERTAIN + 1);
         let host = (t + off).saturating_sub(UNCERTAIN);
-        Reading {
+        ClockReading {
             ticks: self.ticks(t),
             nic: Some(NicTime {
                 ns: self.nic_ns(t),
@@ -81,7 +81,7 @@ impl World {
 const LOOK: u64 = SECOND / 50;
 
 /// Runs for so many seconds with the looks of a capture, of which `late` says how late each is answered. Tells of every
-/// look when it was and how far the line was ahead of the host's time just before it, and makes sure that a held line
+/// reading when it was and how far the line was ahead of the host's time just before it, and makes sure that a held line
 /// never turns back, unless the NIC's clock has jumped.
 fn run_late(
     world: &mut World,
@@ -90,16 +90,16 @@ fn run_late(
     seconds: u64,
     late: impl Fn(u64) -> u64,
 ) -> (Keeper, Vec<(u64, i64)>) {
-    let mut keeper = Keeper::new(form, world.khz, held, world.look(0));
+    let mut keeper = Keeper::new(form, world.khz, held, world.reading(0));
     let mut errors = Vec::new();
     for t in (LOOK..=seconds * SECOND).step_by(LOOK as usize) {
         let stamp = world.stamp(form, t);
         let before = keeper.line().ns(stamp);
         errors.push((t, ahead(before, world.system_ns(t))));
-        let shown = world.look(t - late(t));
-        let mut look = world.look(t);
-        (look.ticks, look.nic) = (shown.ticks, shown.nic);
-        let disturbance = keeper.see(&look).unwrap_or_default();
+        let shown = world.reading(t - late(t));
+        let mut reading = world.reading(t);
+        (reading.ticks, reading.nic) = (shown.ticks, shown.nic);
+        let disturbance = keeper.see(&reading).unwrap_or_default();
         // Bent where the stamp of now was reckoned to be, it may be off by what it bends in between: a thousandth of
         // what the rate that is not known yet makes of 0.1 s.
         let after = keeper.line().ns(stamp) + 50;
@@ -266,12 +266,12 @@ fn which_clock_was_set_is_told_apart() {
         (900_000, 900_000, (0, 0)),
     ] {
         let mut world = World::new(|_| 0.0);
-        let mut keeper = Keeper::new(FORMS[0], world.khz, true, world.look(0));
+        let mut keeper = Keeper::new(FORMS[0], world.khz, true, world.reading(0));
         world.set = Some((SECOND / 2, host));
         world.jump = Some((SECOND / 2, nic));
         let mut found = (0, 0);
         for t in (LOOK..4 * SECOND).step_by(LOOK as usize) {
-            let disturbance = keeper.see(&world.look(t)).unwrap_or_default();
+            let disturbance = keeper.see(&world.reading(t)).unwrap_or_default();
             found = (found.0 + disturbance.host_ns, found.1 + disturbance.nic_ns);
         }
         let off = |a: i64, b: i64| (a - b).unsigned_abs() > 10_000;
@@ -299,20 +299,20 @@ fn the_nic_s_own_clock_is_left_alone() {
 #[test]
 fn without_the_driver_s_reckoning_ticks_go_by_the_nominal_rate() {
     let mut world = World::new(|t| 100e-6 * t);
-    let bare = |mut it: Reading| {
+    let bare = |mut it: ClockReading| {
         it.nic = None;
         it
     };
-    let mut keeper = Keeper::new(FORMS[0], world.khz, false, bare(world.look(0)));
-    let taken = keeper.see(&bare(world.look(SECOND)));
+    let mut keeper = Keeper::new(FORMS[0], world.khz, false, bare(world.reading(0)));
+    let taken = keeper.see(&bare(world.reading(SECOND)));
     assert_eq!(taken, Some(Disturbance::default()));
     assert_eq!(keeper.line().latest(0), u64::MAX);
     let off = ahead(keeper.line().ns(world.ticks(SECOND)), EPOCH + SECOND);
     assert!(off.abs_diff(100_000) <= 2 * UNCERTAIN, "{off}");
     assert!(keeper.report().offset_ns.abs_diff(100_000) <= 2 * UNCERTAIN);
     // In real time there is nothing to go by.
-    let mut keeper = Keeper::new(FORMS[1], 1, true, bare(world.look(0)));
-    assert_eq!(keeper.see(&bare(world.look(SECOND))), None);
+    let mut keeper = Keeper::new(FORMS[1], 1, true, bare(world.reading(0)));
+    assert_eq!(keeper.see(&bare(world.reading(SECOND))), None);
     assert_eq!((keeper.report().looks, keeper.report().missed), (0, 1));
 }
 

@@ -25,7 +25,7 @@ const MOST_FILES: u32 = 256;
 /// The way to the disk.
 pub(super) enum Disk {
     /// Several writes at once.
-    Uring(Box<Ring>),
+    Uring(Box<WriteRing>),
     /// One write at a time.
     Plain(Vec<Done>),
     /// One that does what a test wants.
@@ -34,7 +34,7 @@ pub(super) enum Disk {
 }
 
 /// A ring and what it knows.
-pub(super) struct Ring {
+pub(super) struct WriteRing {
     ring: IoUring,
     /// Blocks are known by their places in the pool.
     blocks: bool,
@@ -44,7 +44,7 @@ pub(super) struct Ring {
 
 /// Where a file stands in the ring's table.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place(u32);
+pub(super) struct FileSlot(u32);
 
 /// A stretch of memory that blocks are made of: where it begins and how long it is.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ pub(super) struct Write<'a> {
     /// Comes back with the write's end.
     pub(super) token: usize,
     pub(super) file: &'a File,
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<FileSlot>,
     /// Where in the file.
     pub(super) offset: u64,
     pub(super) bytes: &'a [u8],
@@ -101,7 +101,7 @@ impl Disk {
             .build(DEPTH)
             .or_else(|_| IoUring::new(DEPTH))
         {
-            Ok(ring) => Self::Uring(Box::new(Ring::knowing(ring, pool))),
+            Ok(ring) => Self::Uring(Box::new(WriteRing::knowing(ring, pool))),
             Err(e) => {
                 tracing::info!("no io_uring ({e}): blocks are written one after the other");
                 Self::Plain(Vec::new())
@@ -110,7 +110,7 @@ impl Disk {
     }
 
     /// Makes a file known; `None`: it is written to by its descriptor.
-    pub(super) fn meet(&mut self, file: &File) -> Option<Place> {
+    pub(super) fn meet(&mut self, file: &File) -> Option<FileSlot> {
         let Self::Uring(it) = self else { return None };
         let place = it.places.pop()?;
         match it
@@ -118,7 +118,7 @@ impl Disk {
             .submitter()
             .register_files_update(place, &[file.as_raw_fd()])
         {
-            Ok(_) => Some(Place(place)),
+            Ok(_) => Some(FileSlot(place)),
             Err(e) => {
                 tracing::debug!("io_uring does not take a file: {e}");
                 it.places.push(place);
@@ -128,9 +128,9 @@ impl Disk {
     }
 
     /// Forgets a file, to which no write may be under way: the ring keeps it open otherwise.
-    pub(super) fn part(&mut self, place: Option<Place>) {
+    pub(super) fn part(&mut self, place: Option<FileSlot>) {
         const NONE: i32 = -1;
-        let (Self::Uring(it), Some(Place(place))) = (self, place) else {
+        let (Self::Uring(it), Some(FileSlot(place))) = (self, place) else {
             return;
         };
         match it.ring.submitter().register_files_update(place, &[NONE]) {
@@ -198,7 +198,7 @@ impl Disk {
     }
 }
 
-impl Ring {
+impl WriteRing {
     fn knowing(ring: IoUring, pool: &Pool) -> Self {
         let buffers: Vec<_> = pool
             .0
@@ -235,7 +235,7 @@ impl Ring {
         let (at, offset) = (write.bytes.as_ptr(), write.offset);
         let len = u32::try_from(write.bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let fd = types::Fd(write.file.as_raw_fd());
-        let known = write.place.map(|Place(place)| types::Fixed(place));
+        let known = write.place.map(|FileSlot(place)| types::Fixed(place));
         Ok(match (known, write.extent.filter(|_| self.blocks)) {
             (Some(file), Some(n)) => opcode::WriteFixed::new(file, at, len, n)
                 .offset(offset)
