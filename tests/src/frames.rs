@@ -1,5 +1,7 @@
 //! Frames made by hand.
 
+pub mod filters;
+
 /// What comes behind the Ethernet header and tags.
 #[derive(Clone, Debug)]
 pub struct Frame {

@@ -4,6 +4,8 @@
 //! bound hangs and order nothing: a test waits for an event, however long a busy machine takes to bring it about.
 //! Children are started through `setpriv --pdeathsig KILL`, so that they go with the test even when that is killed.
 
+pub mod clients;
+
 use crate::compare::excerpt;
 use rustix::{
     event::{PollFd, PollFlags, poll},

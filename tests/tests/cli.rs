@@ -12,7 +12,7 @@ use wqcap_tests::{
     Dir, Program, Running, Summary, Wqcap, binaries,
     compare::{assert_frames, assert_numbers},
     files, frames,
-    privileges::{self, ForAll, as_nobody},
+    machine::privileges::{self, ForAll, as_nobody},
     process::is_root,
     skip,
     wqcap::{model, wqcap},

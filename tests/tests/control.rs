@@ -25,7 +25,7 @@ use wqcap_tests::{
     Dir, Done, Running, Wqcap,
     ctl::Ctl,
     ledger::number,
-    privileges::copy_program,
+    machine::privileges::copy_program,
     process::{self, HANG, TICK},
     skip,
     wqcap::wqcap,

@@ -9,12 +9,12 @@ use std::{
 use wqcap_tests::{
     Dir, Finished, Wqcap,
     captures::Captures,
-    disks::Memory,
-    duckdb::Duckdb,
     files,
     frames::{self, Ends, Frame},
     ledger::number,
+    machine::disks::Memory,
     need,
+    oracles::duckdb::Duckdb,
     wqcap::wqcap,
 };
 

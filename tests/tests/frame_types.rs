@@ -6,7 +6,7 @@ use wqcap_tests::{
     captures::Captures,
     files,
     frames::{self, Ends, Frame},
-    reference,
+    oracles::reference,
 };
 
 const TCP: u8 = 6;

@@ -16,9 +16,9 @@ use std::{
     thread,
 };
 use wqcap_tests::{
-    Dir, Program, Running, Summary, Wqcap,
-    disks::{Image, Memory},
-    files, need,
+    Dir, Program, Running, Summary, Wqcap, files,
+    machine::disks::{Image, Memory},
+    need,
 };
 
 /// A wire that does not end. What a busy machine does not take of it is told by the NIC.

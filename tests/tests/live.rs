@@ -7,8 +7,8 @@ use wqcap_tests::{
     compare::assert_bytes,
     ctl::Ctl,
     files::Record,
+    machine::netns::{IFACE, Namespace},
     need,
-    netns::{IFACE, Namespace},
 };
 
 /// What the near end's web server listens on.

@@ -11,7 +11,8 @@ use wqcap_tests::{
     captures::Captures,
     compare::assert_same,
     files::{self, Record},
-    frames, reference,
+    frames,
+    oracles::reference,
     wqcap::wqcap,
 };
 

@@ -16,7 +16,7 @@ use std::{
     net::TcpStream,
 };
 use wqcap_tests::{
-    Dir, Running, Wqcap, binaries, ctl::Ctl, need, process::HANG, promtool::Promtool,
+    Dir, Running, Wqcap, binaries, ctl::Ctl, need, oracles::promtool::Promtool, process::HANG,
 };
 
 /// A capture with an endpoint, and its control socket.

@@ -9,10 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_tests::{
-    Dir, Done, Program,
-    clients::{self, Build},
-    need,
+    Dir, Done, Program, need,
     process::HANG,
+    process::clients::{self, Build},
     skip,
     wqcap::model,
 };

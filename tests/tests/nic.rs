@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 use wqcap_tests::{
-    Dir, Done,
-    clients::{self, Build},
-    process, skip,
+    Dir, Done, process,
+    process::clients::{self, Build},
+    skip,
     wqcap::model,
 };
 

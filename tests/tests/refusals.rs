@@ -4,8 +4,8 @@
 use std::path::Path;
 use wqcap_tests::{
     Program,
-    clients::{self, Build},
-    privileges::{self, ForAll, as_nobody},
+    machine::privileges::{self, ForAll, as_nobody},
+    process::clients::{self, Build},
     process::is_root,
     skip,
 };

@@ -16,7 +16,8 @@ use wqcap_tests::{
     captures::{Captures, SHORTEST},
     compare::assert_same,
     files::{self, Record},
-    reference, skip,
+    oracles::reference,
+    skip,
 };
 
 /// Entries of the indirection table, by default.

@@ -12,7 +12,7 @@ use wqcap_tests::{
     captures::Captures,
     files,
     frames::{self, Ends, Frame},
-    reference,
+    oracles::reference,
     wqcap::wqcap,
 };
 

@@ -8,9 +8,10 @@ use std::{
 };
 use wqcap_tests::{
     Dir, Program, Running, Wqcap,
-    clients::{self, Build},
-    privileges::{self, ForAll, as_nobody},
-    process, skip,
+    machine::privileges::{self, ForAll, as_nobody},
+    process,
+    process::clients::{self, Build},
+    skip,
 };
 
 /// User nobody.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 use wqcap_tests::{
-    Dir, Program, binaries,
-    clients::{self, Build},
-    need, skip,
+    Dir, Program, binaries, need,
+    process::clients::{self, Build},
+    skip,
     wqcap::model,
 };
 

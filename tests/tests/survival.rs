@@ -22,9 +22,9 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_tests::{
-    Dir, Done, Program, Running, Summary, Wqcap,
-    disks::{Image, Shaky},
-    files, need,
+    Dir, Done, Program, Running, Summary, Wqcap, files,
+    machine::disks::{Image, Shaky},
+    need,
     process::{HANG, TICK},
     wqcap::wqcap,
 };

@@ -1,7 +1,7 @@
 //! wqcap as a capture device of Wireshark, with tshark in its place.
 
 use wqcap_tests::{
-    Dir, Program, binaries, files, privileges::copy_program, process::is_root, skip,
+    Dir, Program, binaries, files, machine::privileges::copy_program, process::is_root, skip,
 };
 
 /// Where tshark looks for capture programs. Its home is in `dir`: nobody's settings meddle.

@@ -3,7 +3,7 @@
 use std::fs;
 use wqcap_tests::{
     Dir, Program, Summary, Wqcap,
-    privileges::{ForAll, NET_RAW, NONE, as_nobody},
+    machine::privileges::{ForAll, NET_RAW, NONE, as_nobody},
     process::is_root,
     skip,
     wqcap::wqcap,

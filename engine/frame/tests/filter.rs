@@ -7,7 +7,7 @@ use wqcap_tests::{
     Dir,
     captures::Captures,
     files::{self, Record},
-    filters::EXPRESSIONS,
+    frames::filters::EXPRESSIONS,
     skip,
 };
 

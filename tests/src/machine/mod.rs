@@ -1,0 +1,6 @@
+//! The machine around a test: folders, disks, networks, users.
+
+pub mod dir;
+pub mod disks;
+pub mod netns;
+pub mod privileges;
