@@ -5,20 +5,18 @@
 //! nor the NIC is in the figures. The baseline is the same loop with frames parsed and counted only.
 
 use super::{
+    files,
     report::{BenchReport, Measured},
     rounds::{FILLING, ROUND, mean_ns, plan},
 };
 use crate::{args::BenchCaptureArgs, cmd::check::enter_model, failure::Failure};
-use std::{hint::black_box, path::Path, sync::Arc};
+use std::{hint::black_box, path::Path};
 use wqcap_engine::{
     frame::Headers,
     pipeline::{Consumer, Frame, Verdict},
-    plan::{OutputPlan, Plan},
-    sink::{Count, Files, PcapEncoder, Writer},
+    plan::Plan,
+    sink::Count,
 };
-
-/// `output.buffer` by default.
-const BUFFER: u64 = 256 << 20;
 
 /// Drains rings into a file and into nothing, in turn, and prints the ratio.
 pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
@@ -26,48 +24,28 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
         let wire = format!("synth:size={},flows=256,pps={FILLING}", args.frame);
         enter_model(Some(&wire), &[])?;
     }
-    let shown = args.dir.display();
-    let scratch = tempfile::Builder::new()
-        .prefix(".wqcap-bench-")
-        .tempdir_in(&args.dir)
-        .map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
+    let scratch = files::scratch(&args.dir)?;
     let plan = plan(1, args.device.as_deref(), &[])?;
     let mut pairs = Vec::new();
-    for _ in 0..args.repeats {
+    for _ in 0..args.common.repeats {
         let counted = mean_ns(&plan, args.rounds, vec![Parsed(Count)])?;
         pairs.push((to_files(&plan, args, scratch.path())?, counted));
     }
     let name = format!("capture/pcap/{}B/1q", args.frame);
-    let mut result = Measured::of(name, "count", &pairs);
-    let frames = ROUND * u64::from(args.rounds);
-    result.more.insert("frames".into(), frames.into());
-    result.more.insert("repeats".into(), args.repeats.into());
-    let [ours, counted] = [0, 1].map(|i| -> Vec<f64> {
-        let of = |pair: &(f64, f64)| [pair.0, pair.1][i];
-        pairs.iter().map(of).collect()
-    });
-    result.more.insert("ns".into(), ours.into());
-    result.more.insert("baseline_ns".into(), counted.into());
-    BenchReport::new(vec![result]).print(args.json)
+    let (ours, counted): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+    let result = Measured::of(name, "count", &pairs)
+        .with("frames", ROUND * u64::from(args.rounds))
+        .with("repeats", args.common.repeats)
+        .with("ns", ours)
+        .with("baseline_ns", counted);
+    BenchReport::new(vec![result]).print(args.common.json)
 }
 
 fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<f64, Failure> {
-    let files = Files {
-        output: OutputPlan::pcap(dir, BUFFER),
-        snaplen: 0,
-        longest: plan.buffer as usize * plan.max_sge as usize,
-        hook_process: None,
-    };
-    let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::new(0), &[Arc::default()])?;
-    let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;
+    let (writer, sink) = files::start(dir, plan.buffer as usize * plan.max_sge as usize)?;
     let ns = mean_ns(plan, args.rounds, vec![Parsed(sink)])?;
-    let finished = writer.finish();
-    if let Some(failure) = finished.failures.first() {
-        return Err(Failure::failed(failure.clone()));
-    }
-    for file in &finished.files {
-        let gone = std::fs::remove_file(file);
-        gone.map_err(|e| Failure::failed(format!("{}: {e}", file.display())))?;
+    for file in files::finish(writer)? {
+        files::remove(&file)?;
     }
     Ok(ns)
 }

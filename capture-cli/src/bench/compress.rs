@@ -35,7 +35,7 @@ pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
     for (name, method) in METHODS {
         let mut pairs = Vec::new();
         let mut packed = 0;
-        for _ in 0..args.repeats {
+        for _ in 0..args.common.repeats {
             let start = Instant::now();
             copy.copy_from_slice(&content);
             std::hint::black_box(&copy);
@@ -47,15 +47,14 @@ pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
             pairs.push((each(time), each(copied)));
         }
         let name = format!("compress/{name}/{}KiB", block >> 10);
-        let mut result = Measured::of(name, "copy", &pairs);
+        let result = Measured::of(name, "copy", &pairs);
         let bytes_per_frame = content.len() as f64 / frames as f64;
         let rate = bytes_per_frame * result.frames_per_s;
-        result.more.insert("bytes_per_s".into(), rate.into());
         let share = packed as f64 / content.len() as f64;
-        result.more.insert("compressed_to".into(), share.into());
-        results.push(result);
+        let result = result.with("bytes_per_s", rate);
+        results.push(result.with("compressed_to", share));
     }
-    BenchReport::new(results).print(args.json)
+    BenchReport::new(results).print(args.common.json)
 }
 
 fn record(bytes: &[u8], ns: u64, out: &mut Vec<u8>) {

@@ -1,38 +1,33 @@
 //! `wqcap bench disk`: frames through the block writer, against the least that a writer can do on the same disk.
 
-use super::report::{BenchReport, Measured};
+use super::{
+    files,
+    report::{BenchReport, Measured},
+};
 use crate::{args::BenchDiskArgs, failure::Failure};
 use std::{
     path::Path,
-    sync::Arc,
     time::{Duration, Instant},
 };
 use wqcap_engine::{
     pipeline::{Consumer, Frame},
-    plan::OutputPlan,
-    sink::{Files, PcapEncoder, Writer, write_plainly},
+    sink::write_plainly,
 };
 
 /// Bytes of a frame, and of its record in a pcap file.
 const FRAME: usize = 1500;
 const RECORD: u64 = 1516;
-/// `output.buffer` by default.
-const BUFFER: u64 = 256 << 20;
 /// What plain writes are compared, and the endings of the results' names: they make their file longer each, as a writer
 /// does who knows nothing, or have all its room before they begin, which is the most that the disk gives.
 const BASELINES: [(&str, &str); 2] = [("o_direct", ""), ("o_direct_allocated", "/allocated")];
 
 /// Writes each way in turn, and prints the ratios.
 pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
-    let shown = args.dir.display();
-    let scratch = tempfile::Builder::new()
-        .prefix(".wqcap-bench-")
-        .tempdir_in(&args.dir)
-        .map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
+    let scratch = files::scratch(&args.dir)?;
     let frames = args.size.0.div_ceil(RECORD).max(1);
     let bytes = frames * RECORD;
     let mut rounds = Vec::new();
-    for _ in 0..args.repeats {
+    for _ in 0..args.common.repeats {
         let plain = |allocated| by_plain_writes(scratch.path(), bytes, allocated);
         let [appending, allocated] = [plain(false)?, plain(true)?];
         let ours = by_blocks(scratch.path(), frames)?;
@@ -42,20 +37,20 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     let results = results.map(|(i, (baseline, ending))| {
         let pairs: Vec<_> = rounds.iter().map(|(ours, of)| (*ours, of[i].ns)).collect();
         let name = format!("disk/pcap/1500B/1q{ending}");
-        let mut result = Measured::of(name, baseline, &pairs);
         let direct = rounds.iter().all(|(_, of)| of[i].direct);
-        result.more.insert("bytes".into(), bytes.into());
-        result.more.insert("direct".into(), direct.into());
-        result.more.insert("repeats".into(), args.repeats.into());
         let rate = |ns: f64| RECORD as f64 * 1e9 / ns;
-        let [ours, plain] = [|it: &(f64, f64)| it.0, |it: &(f64, f64)| it.1]
-            .map(|of| pairs.iter().map(|pair| rate(of(pair))).collect::<Vec<_>>());
-        result.more.insert("bytes_per_s".into(), ours.into());
-        let baseline = "baseline_bytes_per_s";
-        result.more.insert(baseline.into(), plain.into());
-        result
+        let rates = pairs
+            .iter()
+            .map(|(ours, plain)| (rate(*ours), rate(*plain)));
+        let (ours, plain): (Vec<_>, Vec<_>) = rates.unzip();
+        Measured::of(name, baseline, &pairs)
+            .with("bytes", bytes)
+            .with("direct", direct)
+            .with("repeats", args.common.repeats)
+            .with("bytes_per_s", ours)
+            .with("baseline_bytes_per_s", plain)
     });
-    BenchReport::new(results.collect()).print(args.json)
+    BenchReport::new(results.collect()).print(args.common.json)
 }
 
 /// What plain writes took.
@@ -70,7 +65,7 @@ fn by_plain_writes(dir: &Path, bytes: u64, allocated: bool) -> Result<Plain, Fai
     let file = dir.join("plain");
     let (written, time, direct) = write_plainly(&file, bytes, allocated)
         .map_err(|e| Failure::failed(format!("{}: the plain writer: {e}", dir.display())))?;
-    remove(&file)?;
+    files::remove(&file)?;
     // It rounds up to whole writes: by the byte, then.
     let ns = nanos(time) / written as f64 * RECORD as f64;
     Ok(Plain { ns, direct })
@@ -78,38 +73,23 @@ fn by_plain_writes(dir: &Path, bytes: u64, allocated: bool) -> Result<Plain, Fai
 
 /// Nanoseconds of a frame, from the first one to the file's final name.
 fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
-    let files = Files {
-        output: OutputPlan::pcap(dir, BUFFER),
-        snaplen: 0,
-        longest: FRAME,
-        hook_process: None,
-    };
-    let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::new(0), &[Arc::default()])?;
+    let (writer, mut sink) = files::start(dir, FRAME)?;
     let content = [0x5a; FRAME];
     let start = Instant::now();
-    for sink in &mut sinks {
-        for ns in 0..frames {
-            // Held until there is room: every frame is taken.
-            sink.frame(Frame {
-                bytes: &content,
-                len: FRAME as u32,
-                fcs: None,
-                ns,
-            });
-        }
+    for ns in 0..frames {
+        // Held until there is room: every frame is taken.
+        sink.frame(Frame {
+            bytes: &content,
+            len: FRAME as u32,
+            fcs: None,
+            ns,
+        });
     }
-    drop(sinks);
-    let finished = writer.finish();
+    drop(sink);
+    let finished = files::finish(writer)?;
     let time = start.elapsed();
-    if let Some(failure) = finished.failures.first() {
-        return Err(Failure::failed(failure.clone()));
-    }
-    finished.files.iter().try_for_each(|file| remove(file))?;
+    finished.iter().try_for_each(|file| files::remove(file))?;
     Ok(nanos(time) / frames as f64)
-}
-
-fn remove(file: &Path) -> Result<(), Failure> {
-    std::fs::remove_file(file).map_err(|e| Failure::failed(format!("{}: {e}", file.display())))
 }
 
 fn nanos(time: Duration) -> f64 {

@@ -5,6 +5,7 @@
 mod capture;
 mod compress;
 mod disk;
+mod files;
 mod report;
 mod rounds;
 mod rx;

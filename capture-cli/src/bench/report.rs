@@ -68,6 +68,12 @@ impl Measured {
             more: serde_json::Map::new(),
         }
     }
+
+    /// With one more fact.
+    pub fn with(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
+        self.more.insert(name.into(), value.into());
+        self
+    }
 }
 
 /// Of an even number, the mean of the middle two.

@@ -3,7 +3,11 @@
 //! Rings are filled while their loops are held back, the rules are taken away, and then the loops are let go. The CPU
 //! time of the loops' threads counts.
 
-use crate::{args::Setting, cmd::check::settle, config, failure::Failure};
+use crate::{
+    args::{ConfigArgs, Setting},
+    cmd::check::settle,
+    failure::Failure,
+};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     sync::{
@@ -46,7 +50,7 @@ pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Resul
             value,
         })
         .collect();
-    settle(&mut config::load(None, &set.iter().collect::<Vec<_>>())?)
+    settle(&mut ConfigArgs { file: None, set }.load()?)
 }
 
 /// Nanoseconds of the queues' threads for a frame: the mean of so many rounds, behind one that warms up. One sink for

@@ -38,12 +38,12 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
             results.extend(measure(&plan, args)?);
         }
     }
-    BenchReport::new(results).print(args.json)
+    BenchReport::new(results).print(args.common.json)
 }
 
 fn measure(plan: &Plan, args: &BenchRxArgs) -> Result<[Measured; 2], Failure> {
     let (mut engine, mut poll_cq) = (Vec::new(), Vec::new());
-    for _ in 0..args.repeats {
+    for _ in 0..args.common.repeats {
         let least = bare(plan, Poll::CqEx, args.rounds)?;
         let sinks = plan.queues.iter().map(|_| Count).collect();
         engine.push((mean_ns(plan, args.rounds, sinks)?, least));
@@ -55,11 +55,10 @@ fn measure(plan: &Plan, args: &BenchRxArgs) -> Result<[Measured; 2], Failure> {
     };
     let named = |what, pairs: &[(f64, f64)]| {
         let name = format!("rx/{what}/{}B/{}q{batch}", args.frame, plan.queues.len());
-        let mut it = Measured::of(name, "cq_ex", pairs);
-        it.more.insert("repeats".into(), args.repeats.into());
         let baseline: Vec<_> = pairs.iter().map(|(_, least)| *least).collect();
-        it.more.insert("baseline_ns".into(), baseline.into());
-        it
+        Measured::of(name, "cq_ex", pairs)
+            .with("repeats", args.common.repeats)
+            .with("baseline_ns", baseline)
     };
     Ok([named("engine", &engine), named("poll_cq", &poll_cq)])
 }

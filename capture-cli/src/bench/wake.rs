@@ -4,7 +4,7 @@
 //! stamp. With `spin` the loop is at the ring; with `sleep` the NIC has to wake it.
 
 use super::report::{BenchReport, Measured};
-use crate::{args::BenchWakeArgs, cmd::check, config, failure::Failure, term::output};
+use crate::{args::BenchWakeArgs, cmd::check, failure::Failure, term::output};
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -20,24 +20,23 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Captures with both in turn, and prints the difference.
 pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
-    let (settings, model) = config::split(&args.set);
-    check::enter_model(args.model.as_deref(), &model)?;
-    let mut config = config::load(None, &settings)?;
+    check::enter_model(args.model.as_deref(), &args.config.model())?;
+    let mut config = args.config.load()?;
     config.capture.queues.get_or_insert(1);
     config.output.format = Format::None;
     let (mut pairs, mut extra) = (Vec::new(), Vec::new());
-    for _ in 0..args.repeats {
+    for _ in 0..args.common.repeats {
         let spin = median_age(&config, Idle::Spin, args.frames)?;
         let sleep = median_age(&config, Idle::Sleep, args.frames)?;
         pairs.push((sleep, spin));
         extra.push(sleep - spin);
     }
     extra.sort_by(f64::total_cmp);
-    let mut result = Measured::of("wake/sleep/1q".into(), "spin", &pairs);
-    result.more.insert("repeats".into(), args.repeats.into());
-    result.more.insert("extra_ns".into(), extra.clone().into());
-    BenchReport::new(vec![result]).print(args.json)?;
-    if args.json {
+    let result = Measured::of("wake/sleep/1q".into(), "spin", &pairs)
+        .with("repeats", args.common.repeats)
+        .with("extra_ns", extra.clone());
+    BenchReport::new(vec![result]).print(args.common.json)?;
+    if args.common.json {
         return Ok(());
     }
     let us = |at: usize| extra[at] / 1000.0;

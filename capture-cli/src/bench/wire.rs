@@ -11,7 +11,6 @@ use super::report::{BenchReport, Measured};
 use crate::{
     args::BenchWireArgs,
     cmd::check::{enter_model, settle},
-    config,
     failure::Failure,
     term::output,
 };
@@ -110,8 +109,7 @@ pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
 
 /// The receiver's configuration: counts only.
 fn receiver(args: &BenchWireArgs) -> Result<Config, Failure> {
-    let (settings, _) = config::split(&args.set);
-    let mut config = config::load(args.config.as_deref(), &settings)?;
+    let mut config = args.config.load()?;
     if let Some(device) = args.rx.as_ref().or(args.tx.as_ref()) {
         config.device.name = Some(device.clone());
         config.device.netdev = None;
@@ -140,14 +138,11 @@ fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<M
     let mut sender = Generator::make(&context, args.tx_port, DEPTH, &[traffic::probe()])?;
     let latency = latency(&plan, &mut sender, args.probes)?;
     let ns = 1e9 / best.sent_per_s;
-    let mut result = Measured::of(
-        format!("wire/{}", traffic.name),
-        "line",
-        &[(ns, 1e9 / line)],
-    );
-    result.more.insert("trials".into(), json!(trials));
-    result.more.insert("latency_ns".into(), json!(latency));
-    Ok(result)
+    let name = format!("wire/{}", traffic.name);
+    let result = Measured::of(name, "line", &[(ns, 1e9 / line)]);
+    Ok(result
+        .with("trials", json!(trials))
+        .with("latency_ns", json!(latency)))
 }
 
 /// Frames a second that the receiver's link carries at most.

@@ -3,9 +3,8 @@
 //! What is printed is a configuration again: the plan stands in its comments.
 
 use crate::{
-    args::CheckArgs,
+    args::{CheckArgs, ConfigArgs},
     cmd::{devices::require_capable, privileges},
-    config,
     failure::Failure,
     preload,
     term::{
@@ -31,9 +30,12 @@ const STALL_MS: f64 = 250.0;
 
 /// Prints the effective configuration and its plan; fails where a run would.
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
-    let (settings, model) = config::split(&args.set);
-    enter_model(args.model.as_deref(), &model)?;
-    let mut config = config::load(args.config.as_deref(), &settings)?;
+    let given = ConfigArgs {
+        file: args.config.clone(),
+        set: args.set.clone(),
+    };
+    enter_model(args.model.as_deref(), &given.model())?;
+    let mut config = given.load()?;
     let planned = settle(&mut config);
     if args.privileges {
         let on_model = args.model.is_some();

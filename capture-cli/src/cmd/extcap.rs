@@ -6,7 +6,7 @@
 //! become configuration keys, and from then on it is a run like any other.
 
 use crate::{
-    args::{ExtcapArgs, RunArgs, Setting},
+    args::{ConfigArgs, ExtcapArgs, RunArgs, Setting},
     cmd::run,
     failure::Failure,
     term::output,
@@ -174,8 +174,7 @@ fn capture(interface: &Interface, args: &ExtcapArgs, fifo: &Path) -> Result<(), 
         );
     }
     let run = RunArgs {
-        config: None,
-        set,
+        config: ConfigArgs { file: None, set },
         count: None,
         duration: None,
         summary: None,

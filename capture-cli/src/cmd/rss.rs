@@ -2,7 +2,6 @@
 
 use crate::{
     args::RssArgs,
-    config,
     failure::Failure,
     term::{
         output,
@@ -41,14 +40,13 @@ struct Document<'a> {
 
 /// Reads the files and prints where their frames would go.
 pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
-    let (settings, model) = config::split(&args.set);
-    if let Some(it) = model.first() {
+    if let Some(it) = args.config.model().first() {
         return Err(Failure::refused(format!(
             "--set model.{}={}: wqcap rss does not run the model; leave it out",
             it.key, it.value
         )));
     }
-    let config = config::load(args.config.as_deref(), &settings)?;
+    let config = args.config.load()?;
     let mut simulation = Simulation::new(&config, args.suggest)?;
     let mut reading = ReadProgress::new(quiet, &args.files);
     let mut files = Vec::new();

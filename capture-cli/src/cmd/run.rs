@@ -8,7 +8,6 @@ use crate::{
         recover::{self, Leftovers},
         summary::{self, Summary, SummaryFile},
     },
-    config,
     daemon::{
         metrics::{Metrics, MetricsSource},
         sandbox::{Sandbox, hooks, user},
@@ -51,19 +50,17 @@ fn require_stream(json: bool) -> Result<(), Failure> {
 
 /// Becomes who the run is to be, and goes over to the software NIC if the run is to be there.
 pub fn enter(args: &RunArgs) -> Result<(), Failure> {
-    let (settings, model) = config::split(&args.set);
     // What is no file is read once, and that is behind the model.
-    if args.model.is_some() && args.config.as_deref().is_none_or(Path::is_file) {
-        user::become_one(&config::load(args.config.as_deref(), &settings)?)?;
+    if args.model.is_some() && args.config.file.as_deref().is_none_or(Path::is_file) {
+        user::become_one(&args.config.load()?)?;
     }
-    enter_model(args.model.as_deref(), &model)
+    enter_model(args.model.as_deref(), &args.config.model())
 }
 
 /// Captures until a signal, a limit, or the end of the wire.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     enter(args)?;
-    let (settings, _) = config::split(&args.set);
-    let mut config = config::load(args.config.as_deref(), &settings)?;
+    let mut config = args.config.load()?;
     user::become_one(&config)?;
     let loaded = config.clone();
     if !release_what_is_lost() {
@@ -80,7 +77,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     // Before anything is created: a signal during the start must find its handler.
     let signals = Signals::default();
     // Without a file a hangup is a terminal that is gone.
-    let hangup = if args.config.is_some() {
+    let hangup = if args.config.file.is_some() {
         &signals.reload
     } else {
         &signals.stop
@@ -97,7 +94,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let sandbox = Sandbox::enter(
         &config,
         &plan,
-        args.config.as_deref(),
+        args.config.file.as_deref(),
         args.summary.as_deref(),
         is_on_model(&plan),
     )?;
@@ -153,8 +150,7 @@ struct Program<'a> {
 
 impl Host for Program<'_> {
     fn load_config(&mut self) -> Result<Config, String> {
-        let (settings, _) = config::split(&self.args.set);
-        config::load(self.args.config.as_deref(), &settings).map_err(|e| e.messages.join("; "))
+        self.args.config.load().map_err(|e| e.messages.join("; "))
     }
 
     fn find_device(&mut self) -> Result<Plan, String> {

@@ -1,0 +1,151 @@
+//! The arguments of what asks a running capture: `ctl` and `top`.
+
+use super::{Setting, seconds};
+use clap::{Subcommand, value_parser};
+use std::{path::PathBuf, time::Duration};
+
+/// `wqcap ctl`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  wqcap ctl status
+  wqcap ctl watch --every 2s
+  wqcap ctl stats --json | jq .ledger.total
+  wqcap ctl filter 'tcp port 443'
+  wqcap ctl --unix /tmp/control.sock rotate
+  wqcap ctl --rdma 10.0.0.1:7471 --key-file control.key status
+
+Exit status: 0 done, 1 the service refused or failed, 2 the service cannot be reached or the command line is wrong.")]
+pub struct CtlArgs {
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// Print JSON on stdout
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: CtlCommand,
+}
+
+/// A control service and the time-out.
+#[derive(Debug, clap::Args)]
+pub struct ServiceArgs {
+    /// Unix socket of the service
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/run/wqcap/control.sock",
+        global = true
+    )]
+    pub unix: PathBuf,
+    /// Connect over RDMA instead of the socket
+    #[arg(long, value_name = "HOST:PORT", requires = "key_file", global = true)]
+    pub rdma: Option<String>,
+    /// File with a key of the service; required for RDMA
+    #[arg(long, value_name = "FILE", global = true)]
+    pub key_file: Option<PathBuf>,
+    /// Time-out for an answer: seconds, or a time with a unit
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "30", global = true)]
+    pub timeout: Duration,
+}
+
+/// `wqcap top`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+q or Esc quits. On a small terminal the least important parts are left out first.
+
+Examples:
+  wqcap top
+  wqcap top --unix /tmp/control.sock --every 0.5
+  wqcap top --rdma 10.0.0.1:7471 --key-file control.key
+
+Exit status: 0 ended by a key or a signal, 1 the capture has ended, 2 the capture cannot be reached.")]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// Interval: seconds, or a time with a unit
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
+    pub every: Duration,
+}
+
+/// Commands of the control service.
+#[derive(Debug, Subcommand)]
+pub enum CtlCommand {
+    /// Print the state of the capture and of the control service
+    Status,
+    /// Print the current ledger
+    Stats,
+    /// Print the ledger repeatedly, until interrupted
+    Watch {
+        /// Interval: seconds, or a time with a unit
+        #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
+        every: Duration,
+        /// Stop after this many
+        #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+        count: Option<u64>,
+    },
+    /// Print what is captured and how
+    Plan,
+    /// List the RDMA devices of the capture's machine
+    Devices,
+    /// Start capturing again after stop or drain
+    Start,
+    /// Stop the capture and complete the files; the process stays
+    Stop,
+    /// Receive no more frames, and complete the files
+    Drain,
+    /// Start a new file for each queue
+    Rotate,
+    /// Set the capture filter
+    Filter {
+        /// A pcap-filter(7) expression; '' keeps every frame
+        expression: String,
+    },
+    /// Add or remove a hardware rule
+    Rule {
+        #[command(subcommand)]
+        what: RuleCommand,
+    },
+    /// Change the flags of the WQs
+    WqFlags {
+        /// The NIC removes the customer VLAN tag
+        #[arg(long, value_name = "BOOL")]
+        cvlan_stripping: Option<bool>,
+        /// The NIC delivers the frame check sequence
+        #[arg(long, value_name = "BOOL")]
+        scatter_fcs: Option<bool>,
+    },
+    /// Change the queues' shares of the flows
+    Respread {
+        /// The share of each queue, such as 3,1 [default: by the load of each queue]
+        #[arg(long, value_name = "N,N...", value_delimiter = ',')]
+        weights: Vec<u32>,
+    },
+    /// Set the log level
+    Log {
+        /// error, warn, info, debug or trace
+        level: String,
+    },
+    /// Read the configuration again
+    Reload,
+    /// Stop the capture, complete the files and end the process
+    Shutdown,
+    /// Print the JSON Schema of the messages, without contacting a service
+    Schema,
+}
+
+/// `wqcap ctl rule`
+#[derive(Debug, Subcommand)]
+pub enum RuleCommand {
+    /// Add a rule
+    Add {
+        /// The fields of a `[[rule]]` of the config: proto=udp dst_port=53
+        #[arg(required = true, value_name = "FIELD=VALUE")]
+        fields: Vec<Setting>,
+    },
+    /// Remove a rule
+    Remove {
+        /// The rule's id alone (id=dns), or all its fields
+        #[arg(required = true, value_name = "FIELD=VALUE")]
+        fields: Vec<Setting>,
+    },
+}

@@ -1,0 +1,120 @@
+//! The arguments of what reads capture files: `rss`, `merge`, `extract` and `recover`.
+
+use super::ConfigArgs;
+use crate::term::time::Moment;
+use std::path::PathBuf;
+
+/// `wqcap rss`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Relevant keys: capture.queues, rss.hash, rss.key, rss.table_size, rss.weights.
+A suggestion uses at most as many queues as are configured or as this machine has CPUs.
+
+Examples:
+  wqcap rss trace.pcap --set capture.queues=8
+  wqcap rss -c wqcap.toml monday-*.pcapng --suggest
+  wqcap rss trace.pcap --set rss.hash=l3 --json | jq .skew
+  zstd -dc trace.pcapng.zst | wqcap rss -")]
+pub struct RssArgs {
+    /// Capture files, pcap or pcapng; - is standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Suggest queues, hash, key and weights, with the reason for each
+    #[arg(long)]
+    pub suggest: bool,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap merge`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The files of one queue (wqcap-q<QQ>-<start>.…) in one directory form one stream; every other file is a stream of its own.
+Interfaces with the same name in one directory are one port, and become one interface of the output.
+OUT gets its name when it is complete, and replaces an existing file.
+
+Examples:
+  wqcap merge -o all.pcapng /var/lib/wqcap
+  wqcap merge -o tap.pcapng left/ right/
+  wqcap merge -o - cap/*.pcapng | tcpdump -nr -
+  wqcap merge -o /dev/null --json a.pcap b.pcap | jq .gaps
+
+Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged input.")]
+pub struct MergeArgs {
+    /// Output file: pcap or pcapng by its extension, otherwise by the inputs; - is standard output
+    #[arg(short, long, value_name = "OUT")]
+    pub out: PathBuf,
+    /// Capture files, or directories of .pcap and .pcapng files; - is standard input
+    #[arg(required = true, value_name = "IN")]
+    pub inputs: Vec<PathBuf>,
+    /// Print a report as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap extract`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+T is one of
+  2026-03-01T12:00:00Z, 2026-03-01T14:00:00.5+02:00   RFC 3339
+  '2026-03-01 12:00:00', '2026-03-01'                 local time
+  1772366400, 1772366400.123456789                    seconds since 1970
+  -10m, -1h30m, now                                   relative to now
+--from is inclusive, --to is exclusive.
+With --index, only the blocks of a file that may hold matching frames are read; missing indexes are built first.
+An index helps with times, and with filters that join host, port and protocols by `and`.
+
+Examples:
+  wqcap extract /var/lib/wqcap --from -10m --filter 'host 10.0.0.1 and tcp port 443' -o found.pcapng
+  wqcap extract cap --index idx --from '2026-03-01 12:00:00' --to '2026-03-01 12:05:00' -o - | tcpdump -nr -
+
+Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged file.")]
+pub struct ExtractArgs {
+    /// Directory of capture files (output.dir of the capture)
+    pub dir: PathBuf,
+    /// Start time, inclusive [default: the beginning]
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+    /// End time, exclusive [default: the end]
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
+    /// A pcap-filter(7) expression [default: every frame]
+    #[arg(
+        long,
+        value_name = "EXPR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub filter: String,
+    /// Output file: pcap or pcapng by its extension, otherwise by the inputs; - is standard output
+    #[arg(short, long, value_name = "OUT")]
+    pub out: PathBuf,
+    /// Directory of indexes (output.index_dir of the capture) [default: files are selected by name]
+    #[arg(long, value_name = "DIR")]
+    pub index: Option<PathBuf>,
+    /// Print a report as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wqcap recover`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Truncates each wqcap-q….part file after its last complete record and renames it to its final name.
+Files of a running capture are left alone, and no file is overwritten.
+
+Examples:
+  wqcap recover /var/lib/wqcap
+  wqcap recover . --json | jq '.files[] | select(.cut > 0)'
+
+Exit status: 1 if a file could not be finished.")]
+pub struct RecoverArgs {
+    /// Directory of capture files (output.dir of the capture)
+    pub dir: PathBuf,
+    /// Print JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,195 @@
+//! Command-line arguments.
+
+mod bench;
+mod capture;
+mod control;
+mod files;
+
+pub use bench::*;
+pub use capture::*;
+pub use control::*;
+pub use files::*;
+
+use clap::{ArgAction, Parser, Subcommand};
+use std::{path::PathBuf, str::FromStr, time::Duration};
+use wqcap_engine::config::{Size, Span};
+
+const EXAMPLES: &str = "\
+Examples:
+  wqcap devices                                   list the devices
+  wqcap run -c /etc/wqcap/wqcap.toml              capture as configured
+  wqcap run --set output.dir=. --duration 10      ten seconds into the current directory
+  wqcap run --model synth:count=1000000 --set output.format=none
+                                                  on the software NIC, without files
+
+Exit status:
+  0 done
+  1 failed while running
+  2 the command line, the config or the device does not allow it";
+
+/// Packet capture on RDMA NICs, with a ledger that accounts for every frame.
+#[derive(Debug, Parser)]
+#[command(name = "wqcap", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+pub struct Args {
+    /// Log more to stderr; twice: everything (RUST_LOG overrides) [default: warnings]
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Print errors only: no progress line, no final table
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    #[command(subcommand)]
+    pub command: CliCommand,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum CliCommand {
+    /// List the RDMA devices of this machine and their capabilities
+    Devices(DevicesArgs),
+    /// Validate a config; print the effective config and the objects that a run would create
+    Check(CheckArgs),
+    /// Capture until a signal, a limit, or the end of a finite wire
+    Run(RunArgs),
+    /// Run any verbs program on the software NIC
+    Model(ModelArgs),
+    /// Predict which queue each flow of a capture would take, without a NIC
+    Rss(RssArgs),
+    /// Merge capture files into one, in time order
+    Merge(MergeArgs),
+    /// Extract frames by time and filter from a directory of capture files
+    Extract(ExtractArgs),
+    /// Measure how fast this machine and its NIC are
+    Bench(BenchArgs),
+    /// Finish the files that a crash left open
+    Recover(RecoverArgs),
+    /// Inspect or change a running capture
+    Ctl(CtlArgs),
+    /// Show a live view of a running capture
+    Top(TopArgs),
+    /// Serve as a capture device of Wireshark
+    Extcap(ExtcapArgs),
+    /// Write man pages and shell completions
+    #[command(hide = true)]
+    Manual(ManualArgs),
+    /// Run hooks for a capture; `wqcap run` starts this itself
+    #[command(hide = true)]
+    Hooks(HooksArgs),
+}
+
+/// `wqcap manual`, for packagers
+#[derive(Debug, clap::Args)]
+pub struct ManualArgs {
+    /// Output directory; man1/ and completions/ are created in it
+    pub dir: PathBuf,
+}
+
+/// `wqcap hooks`: reads paths from stdin, and writes reports to stdout
+#[derive(Debug, clap::Args)]
+pub struct HooksArgs {
+    /// The hook
+    pub program: PathBuf,
+}
+
+/// A configuration: a file, and settings above it.
+#[derive(Debug, Default, clap::Args)]
+pub struct ConfigArgs {
+    /// The config [default: none, every key has its default]
+    #[arg(short = 'c', long = "config", value_name = "CONFIG")]
+    pub file: Option<PathBuf>,
+    /// Set a key, overriding the config; the last one wins
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+}
+
+/// `KEY=VALUE`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Before the first `=`.
+    pub key: String,
+    /// After it.
+    pub value: String,
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+        let (key, value) = (key.trim(), value.trim());
+        if key.is_empty() {
+            return Err("no key before the =".into());
+        }
+        if text.contains('\n') {
+            return Err("must be one line".into());
+        }
+        Ok(Self {
+            key: key.into(),
+            value: value.into(),
+        })
+    }
+}
+
+/// A size to write.
+fn written(text: &str) -> Result<Size, String> {
+    match text.parse()? {
+        Size(0) => Err("must be above 0".into()),
+        size => Ok(size),
+    }
+}
+
+/// Seconds, optionally with a fraction, or a time with a unit.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?,
+        Err(_) => text.parse::<Span>()?.0,
+    };
+    if time.is_zero() {
+        return Err("must be above 0".into());
+    }
+    Ok(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn durations() {
+        for (text, ms) in [("2", 2000), ("0.5", 500), ("5m", 300_000), ("100ms", 100)] {
+            assert_eq!(seconds(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["0", "-1", "x", "", "inf", "nan"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn settings() {
+        let it: Setting = "capture.filter=tcp[13] = 2".parse().unwrap();
+        assert_eq!(
+            (it.key.as_str(), it.value.as_str()),
+            ("capture.filter", "tcp[13] = 2")
+        );
+        for text in ["x", "=1", "a=b\nc=d"] {
+            assert!(text.parse::<Setting>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn program_arguments_are_the_programs_own() {
+        let args = Args::try_parse_from([
+            "wqcap", "model", "--wire", "loopback", "--", "x", "--wire", "-q",
+        ])
+        .unwrap();
+        let CliCommand::Model(model) = args.command else {
+            panic!()
+        };
+        assert_eq!(model.program, ["x", "--wire", "-q"]);
+    }
+}

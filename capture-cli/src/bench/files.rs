@@ -1,0 +1,47 @@
+//! Files that a bench writes by the engine's writer: what capturing and disk benches share.
+
+use crate::failure::Failure;
+use std::{path::Path, sync::Arc};
+use tempfile::TempDir;
+use wqcap_engine::{
+    plan::OutputPlan,
+    sink::{BlockSink, Files, PcapEncoder, Writer},
+};
+
+/// `output.buffer` by default.
+const BUFFER: u64 = 256 << 20;
+
+/// A directory in `dir` that is gone with this value.
+pub fn scratch(dir: &Path) -> Result<TempDir, Failure> {
+    tempfile::Builder::new()
+        .prefix(".wqcap-bench-")
+        .tempdir_in(dir)
+        .map_err(|e| Failure::refused(format!("{}: {e}", dir.display())))
+}
+
+/// Starts a writer of one queue into `dir`, for frames of `longest` bytes at most.
+pub fn start(dir: &Path, longest: usize) -> Result<(Writer, BlockSink<PcapEncoder>), Failure> {
+    let files = Files {
+        output: OutputPlan::pcap(dir, BUFFER),
+        snaplen: 0,
+        longest,
+        hook_process: None,
+    };
+    let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::new(0), &[Arc::default()])?;
+    let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;
+    Ok((writer, sink))
+}
+
+/// Waits for the files' final names.
+pub fn finish(writer: Writer) -> Result<Vec<std::path::PathBuf>, Failure> {
+    let finished = writer.finish();
+    match finished.failures.into_iter().next() {
+        Some(failure) => Err(Failure::failed(failure)),
+        None => Ok(finished.files),
+    }
+}
+
+/// Deletes a file.
+pub fn remove(file: &Path) -> Result<(), Failure> {
+    std::fs::remove_file(file).map_err(|e| Failure::failed(format!("{}: {e}", file.display())))
+}
