@@ -46,9 +46,11 @@ pub mod code {
     pub const IF_TSOFFSET: u16 = 14;
     pub const IF_HARDWARE: u16 = 15;
     pub const EPB_FLAGS: u16 = 2;
+    pub const EPB_HASH: u16 = 3;
     pub const EPB_DROPCOUNT: u16 = 4;
     pub const EPB_PACKETID: u16 = 5;
     pub const EPB_QUEUE: u16 = 6;
+    pub const EPB_VERDICT: u16 = 7;
     pub const ISB_STARTTIME: u16 = 2;
     pub const ISB_ENDTIME: u16 = 3;
     pub const ISB_IFRECV: u16 = 4;
@@ -58,6 +60,13 @@ use code::*;
 
 /// Options of an interface that are text, besides its name.
 const IF_TEXTS: [u16; 4] = [OPT_COMMENT, IF_DESCRIPTION, IF_OS, IF_HARDWARE];
+/// Bytes that are kept of the texts of a file's interfaces, all together. One interface has at most half of them: its
+/// block stays below what readers take.
+pub const MOST_TEXTS: usize = 16 << 20;
+/// The longest option's value.
+const MOST_VALUE: usize = u16::MAX as usize;
+/// The longest options of a record that are written.
+const MOST_OPTIONS: usize = 1 << 20;
 /// Custom options, each with an enterprise number in front: text and bytes, to be copied and not.
 const CUSTOM: [u16; 4] = [2988, 2989, 19372, 19373];
 
@@ -68,14 +77,33 @@ pub fn section_order(block: &[u8]) -> Option<ByteOrder> {
 }
 
 /// The options of a block, up to their end or to the first that does not fit.
-pub fn options(mut bytes: &[u8], order: ByteOrder) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let code = order.u16(bytes, 0);
-        let len = usize::from(order.u16(bytes, 2));
-        let value = bytes.get(4..4 + len).filter(|_| code != OPT_ENDOFOPT)?;
-        bytes = bytes.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    bytes: &'a [u8],
+    order: ByteOrder,
+}
+
+impl<'a> Options<'a> {
+    /// Those that these bytes begin with.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
+        Self { bytes, order }
+    }
+}
+
+impl<'a> Iterator for Options<'a> {
+    type Item = (u16, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let code = self.order.u16(self.bytes, 0);
+        let len = usize::from(self.order.u16(self.bytes, 2));
+        let value = self.bytes.get(4..4 + len);
+        let value = value.filter(|_| code != OPT_ENDOFOPT)?;
+        let end = 4 + len.next_multiple_of(4);
+        self.bytes = self.bytes.get(end..).unwrap_or_default();
         Some((code, value))
-    })
+    }
 }
 
 /// A stamp: the high word first, whatever the byte order within a word.
@@ -131,31 +159,76 @@ impl PacketFields {
     }
 }
 
+/// What may still be kept of texts: an attacker's file must not fill the memory with them.
+#[derive(Clone, Copy, Debug)]
+pub struct TextBudget {
+    bytes: usize,
+    /// Texts that were not kept.
+    pub left_out: u64,
+}
+
+impl Default for TextBudget {
+    fn default() -> Self {
+        Self {
+            bytes: MOST_TEXTS,
+            left_out: 0,
+        }
+    }
+}
+
+impl TextBudget {
+    /// Whether there is room for a text; what it takes is then gone.
+    pub fn take(&mut self, text: &str) -> bool {
+        let left = self.bytes.checked_sub(text.len() + size_of::<String>());
+        match left {
+            Some(left) => self.bytes = left,
+            None => self.left_out += 1,
+        }
+        left.is_some()
+    }
+}
+
 impl Interface {
-    /// Reads an interface description block's body.
+    /// Reads an interface description block's body. Texts beyond the budget are left out.
     #[must_use]
-    pub fn decode(body: &[u8], order: ByteOrder) -> Self {
+    pub fn decode(body: &[u8], order: ByteOrder, budget: &mut TextBudget) -> Self {
+        let mut texts = TextBudget {
+            bytes: budget.bytes.min(MOST_TEXTS / 2),
+            left_out: budget.left_out,
+        };
+        let before = texts.bytes;
         let mut interface = Self {
             link_type: order.u16(body, 0).into(),
             snaplen: order.u32(body, 4),
             ..Self::default()
         };
         let (mut resolution, mut offset_s) = (None, 0);
-        for (code, value) in options(body.get(8..).unwrap_or_default(), order) {
-            let text = || {
-                String::from_utf8_lossy(value)
-                    .trim_end_matches('\0')
-                    .to_owned()
-            };
+        for (code, value) in Options::new(body.get(8..).unwrap_or_default(), order) {
             match code {
-                IF_NAME => interface.name = Some(text()),
                 IF_TSRESOL => resolution = value.first().copied(),
                 IF_FCSLEN => interface.fcs_len = value.first().copied(),
                 IF_TSOFFSET => offset_s = order.u64(value, 0).cast_signed(),
-                code if IF_TEXTS.contains(&code) => interface.texts.push((code, text())),
+                code if code == IF_NAME || IF_TEXTS.contains(&code) => {
+                    // Nothing is decoded that is too long in any case.
+                    if value.len() > texts.bytes {
+                        texts.left_out += 1;
+                        continue;
+                    }
+                    let text = String::from_utf8_lossy(value);
+                    let text = text.trim_end_matches('\0');
+                    let text = &text[..text.floor_char_boundary(MOST_VALUE)];
+                    if !texts.take(text) {
+                    } else if code == IF_NAME {
+                        interface.name = Some(text.to_owned());
+                    } else {
+                        interface.texts.push((code, text.to_owned()));
+                    }
+                }
                 _ => {}
             }
         }
+        budget.bytes -= before - texts.bytes;
+        budget.left_out = texts.left_out;
         interface.time_base = TimeBase::new(resolution, offset_s);
         interface
     }
@@ -166,7 +239,7 @@ impl InterfaceStatistics {
     #[must_use]
     pub fn decode(bytes: &[u8], order: ByteOrder, time_base: TimeBase) -> Self {
         let mut it = Self::default();
-        for (code, value) in options(bytes, order).filter(|(_, value)| value.len() == 8) {
+        for (code, value) in Options::new(bytes, order).filter(|(_, value)| value.len() == 8) {
             let ns = || Some(time_base.ns(timestamp(value, 0, order)));
             match code {
                 ISB_STARTTIME => it.start_ns = ns(),
@@ -246,22 +319,36 @@ pub fn option_header(code: u16, len: u16) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Appends the options of a packet block of another byte order, in this machine's.
-pub fn swapped_options(out: &mut Vec<u8>, bytes: &[u8], order: ByteOrder) {
-    for (code, value) in options(bytes, order) {
+/// Appends the options of a packet block, each decoded and encoded anew. Gives how many were left out, since readers
+/// would refuse a file that has them: malformed ones, and what is beyond [`MOST_OPTIONS`].
+pub fn recode_options(out: &mut Vec<u8>, bytes: &[u8], order: ByteOrder) -> u64 {
+    let mut all = Options::new(bytes, order);
+    let (start, mut left_out) = (out.len(), 0);
+    for (code, value) in all.by_ref() {
         let word = order.u32(value, 0).to_ne_bytes();
-        match (code, value.len()) {
-            (EPB_FLAGS | EPB_QUEUE, 4) => option(out, code, &word),
-            (EPB_DROPCOUNT | EPB_PACKETID, 8) => {
-                option(out, code, &order.u64(value, 0).to_ne_bytes());
+        let long = |at| order.u64(value, at).to_ne_bytes();
+        match (code, value) {
+            _ if out.len() - start + value.len() > MOST_OPTIONS => left_out += 1,
+            (EPB_FLAGS | EPB_QUEUE, [_, _, _, _]) => option(out, code, &word),
+            (EPB_DROPCOUNT | EPB_PACKETID, [_, _, _, _, _, _, _, _]) => option(out, code, &long(0)),
+            // From a traffic classifier or from XDP: a number of 64 bits.
+            (EPB_VERDICT, [kind @ (1 | 2), rest @ ..]) if rest.len() == 8 => {
+                option(out, code, &[&[*kind][..], &long(1)].concat());
             }
-            (code, 4..) if CUSTOM.contains(&code) => {
-                option(out, code, &[&word, &value[4..]].concat());
+            (EPB_VERDICT, [1 | 2, ..]) | (EPB_VERDICT | EPB_HASH, []) => left_out += 1,
+            (EPB_FLAGS | EPB_QUEUE | EPB_DROPCOUNT | EPB_PACKETID, _) => left_out += 1,
+            (code, [_, _, _, _, rest @ ..]) if CUSTOM.contains(&code) => {
+                option(out, code, &[&word, rest].concat());
             }
+            (code, _) if CUSTOM.contains(&code) => left_out += 1,
             _ => option(out, code, value),
         }
     }
-    option(out, OPT_ENDOFOPT, &[]);
+    if out.len() > start {
+        option(out, OPT_ENDOFOPT, &[]);
+    }
+    // What the iterator stopped at, if that is not the end.
+    left_out + u64::from(order.u16(all.bytes, 0) != OPT_ENDOFOPT)
 }
 
 /// Appends a block, whose body `body` appends.
@@ -401,11 +488,11 @@ mod tests {
     #[test]
     fn options_end_where_they_say_or_where_they_break() {
         let bytes = [2, 0, 3, 0, 9, 8, 7, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
-        let all: Vec<_> = options(&bytes, ByteOrder::Little).collect();
+        let all: Vec<_> = Options::new(&bytes, ByteOrder::Little).collect();
         assert_eq!(all, [(2, &[9, 8, 7][..]), (5, &[])]);
         let broken = [2, 0, 0, 0, 3, 0, 200, 0, 1];
-        assert_eq!(options(&broken, ByteOrder::Little).count(), 1);
-        assert_eq!(options(&[], ByteOrder::Big).count(), 0);
+        assert_eq!(Options::new(&broken, ByteOrder::Little).count(), 1);
+        assert_eq!(Options::new(&[], ByteOrder::Big).count(), 0);
     }
 
     #[test]

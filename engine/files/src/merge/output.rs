@@ -3,18 +3,20 @@
 use super::{ports::OutputPort, summary::MergeError, target::MergeTarget};
 use crate::{
     format::{
-        ByteOrder, FileFormat, InterfaceStatistics,
+        FileFormat, InterfaceStatistics,
         pcap::{self, encode_header, encode_record_header},
         pcapng::{
             self,
             code::{EPB_QUEUE, IF_NAME, OPT_ENDOFOPT, SHB_OS, SHB_USERAPPL},
-            enhanced_packet, interface_description, interface_statistics, option, section_header,
-            swapped_options,
+            enhanced_packet, interface_description, interface_statistics, option, recode_options,
+            section_header,
         },
     },
     read::Packet,
 };
 
+/// The longest record that readers take, of nearly every link type: libpcap's MAXIMUM_SNAPLEN, and Wireshark's.
+const MOST_BYTES: usize = 262_144;
 /// Bytes written at once.
 const PIECE: usize = 1 << 20;
 
@@ -31,6 +33,9 @@ pub(super) struct Output {
     snaplen_offsets: Vec<u64>,
     /// Interfaces described so far.
     interfaces: usize,
+    /// Records cut to the longest that readers take.
+    cut: u64,
+    options_left_out: u64,
     /// The reader of a pipe has gone.
     pub(super) reader_left: bool,
 }
@@ -54,6 +59,8 @@ impl Output {
             written: 0,
             snaplen_offsets: Vec::new(),
             interfaces: 0,
+            cut: 0,
+            options_left_out: 0,
             reader_left: false,
         };
         match format {
@@ -111,7 +118,9 @@ impl Output {
         port: usize,
         queue: Option<u16>,
     ) -> Result<(), MergeError> {
-        let caplen = u32::try_from(packet.bytes.len()).unwrap_or(u32::MAX);
+        let bytes = packet.bytes.get(..MOST_BYTES).unwrap_or(packet.bytes);
+        self.cut += u64::from(bytes.len() < packet.bytes.len());
+        let caplen = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         if caplen > self.snaplen && self.snaplen != 0 {
             self.above = self.above.max(Some(caplen));
         }
@@ -120,20 +129,18 @@ impl Output {
             FileFormat::Pcap => {
                 let header = encode_record_header(packet.ns, caplen, packet.len);
                 out.extend_from_slice(&header);
-                out.extend_from_slice(packet.bytes);
+                out.extend_from_slice(bytes);
             }
             FileFormat::Pcapng => {
                 let port = u32::try_from(port).unwrap_or(0);
-                enhanced_packet(out, port, packet.ns, packet.bytes, packet.len, |out| {
+                enhanced_packet(out, port, packet.ns, bytes, packet.len, |out| {
                     if packet.options.is_empty() {
                         if let Some(queue) = queue {
                             option(out, EPB_QUEUE, &u32::from(queue).to_ne_bytes());
                             option(out, OPT_ENDOFOPT, &[]);
                         }
-                    } else if packet.order == ByteOrder::NATIVE {
-                        out.extend_from_slice(packet.options);
                     } else {
-                        swapped_options(out, packet.options, packet.order);
+                        self.options_left_out += recode_options(out, packet.options, packet.order);
                     }
                 });
             }
@@ -152,16 +159,29 @@ impl Output {
         }
     }
 
-    /// Writes what is left, and names the file. Gives its length, and a note if headers should have been corrected and
-    /// could not be.
-    pub(super) fn finish(mut self) -> Result<(u64, Option<String>), MergeError> {
+    /// Writes what is left, and names the file. Gives its length, and notes on what is not as in the inputs.
+    pub(super) fn finish(mut self) -> Result<(u64, Vec<String>), MergeError> {
         self.flush()?;
-        let note = match self.above {
-            None => None,
-            Some(longest) => self.raise_snaplen(longest)?,
-        };
+        let mut notes = Vec::new();
+        if let Some(longest) = self.above {
+            notes.extend(self.raise_snaplen(longest)?);
+        }
+        for (n, what) in [
+            (
+                self.cut,
+                "records are cut to 262144 bytes, the most that readers take",
+            ),
+            (
+                self.options_left_out,
+                "options of records are malformed, or more than 1 MiB of one record, and are left out",
+            ),
+        ] {
+            if n > 0 {
+                notes.push(format!("{n} {what}"));
+            }
+        }
         self.target.finish()?;
-        Ok((self.written, note))
+        Ok((self.written, notes))
     }
 
     /// Records were longer than any header had said: the output's header says so.

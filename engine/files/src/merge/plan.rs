@@ -11,7 +11,7 @@ use crate::{
     folder::CaptureFolder,
     format::FileFormat,
     name::FileName,
-    read::{FileRanges, FileReader, ReadError},
+    read::{FileRanges, FileReader, MOST_INTERFACES, ReadError},
 };
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -195,6 +195,9 @@ impl MergePlan {
         // Damage here is reported when the file's turn comes: the records before it are worth having.
         let begun = reader.advance();
         let first_ns = reader.packet().map(|packet| packet.ns);
+        if let Err(e @ ReadError::TooManyInterfaces { .. }) = begun {
+            return refused(e.to_string());
+        }
         if reader.interfaces().is_empty() {
             return refused(match begun {
                 Err(e) => e.to_string(),
@@ -219,7 +222,12 @@ impl MergePlan {
                 (0, _) | (_, 0) => 0,
                 (a, b) => a.max(b),
             };
-            self.ports.number(path, interface);
+            if self.ports.number(path, interface).is_none() {
+                return refused(format!(
+                    "with its interfaces the output would have more than {MOST_INTERFACES}, which readers refuse; merge \
+                     fewer files"
+                ));
+            }
         }
         self.inputs.push(InputFacts {
             path: shown.to_string(),

@@ -1,11 +1,15 @@
 //! Capture ports: which interfaces of which files are one interface of the output.
 
 use crate::{
-    format::{Interface, pcapng::code::IF_DESCRIPTION},
+    format::{
+        Interface,
+        pcapng::{TextBudget, code::IF_DESCRIPTION},
+    },
     name::FileName,
+    read::MOST_INTERFACES,
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
 };
 
@@ -22,12 +26,18 @@ pub(super) struct OutputPort {
 pub(super) struct Ports {
     pub(super) list: Vec<OutputPort>,
     numbers: HashMap<(PathBuf, Option<String>), usize>,
+    names: HashSet<String>,
+    /// For the texts of all.
+    pub(super) texts: TextBudget,
+    /// An interface was met that would have been one too many.
+    pub(super) overfull: bool,
 }
 
 impl Ports {
     /// The port of a file's interface. Interfaces of one name in one folder are one port: the queues of one capture.
-    /// Without a name, files of queues in one folder are; any other file is a port of its own.
-    pub(super) fn number(&mut self, path: &Path, interface: &Interface) -> usize {
+    /// Without a name, files of queues in one folder are; any other file is a port of its own. `None`: there
+    /// are as many as readers take.
+    pub(super) fn number(&mut self, path: &Path, interface: &Interface) -> Option<usize> {
         let folder = path.parent().unwrap_or(Path::new(""));
         let name = interface.name.as_deref().map(without_queue);
         let (place, fallback) = match (name, FileName::parse(path).and_then(|name| name.queue)) {
@@ -37,15 +47,23 @@ impl Ports {
         };
         let key = (place.to_owned(), name.map(str::to_owned));
         if let Some(number) = self.numbers.get(&key) {
-            return *number;
+            return Some(*number);
         }
-        let shown = match (name, fallback) {
+        if self.list.len() == MOST_INTERFACES {
+            self.overfull = true;
+            return None;
+        }
+        let mut shown = match (name, fallback) {
             (Some(name), _) => name.to_owned(),
             (None, Some(name)) => name.to_string_lossy().into_owned(),
             (None, None) => "port".into(),
         };
+        if !self.texts.take(&shown) {
+            shown = "port".into();
+        }
         let mut texts = interface.texts.clone();
-        let taken = self.list.iter().any(|port| port.name == shown);
+        texts.retain(|(_, text)| self.texts.take(text));
+        let taken = !self.names.insert(shown.clone());
         if taken && !texts.iter().any(|(code, _)| *code == IF_DESCRIPTION) {
             texts.push((IF_DESCRIPTION, place.display().to_string()));
         }
@@ -54,8 +72,9 @@ impl Ports {
             texts,
             fcs_len: interface.fcs_len,
         });
-        self.numbers.insert(key, self.list.len() - 1);
-        self.list.len() - 1
+        let number = self.list.len() - 1;
+        self.numbers.insert(key, number);
+        Some(number)
     }
 }
 
@@ -86,7 +105,7 @@ mod tests {
         };
         let mut ports = Ports::default();
         let mut number =
-            |path: &str, interface: &Interface| ports.number(Path::new(path), interface);
+            |path: &str, it: &Interface| ports.number(Path::new(path), it).expect("room");
         assert_eq!(number("/a/wqcap-q00-1.pcapng", &named("mlx5_0 queue 0")), 0);
         assert_eq!(number("/a/wqcap-q01-1.pcapng", &named("mlx5_0 queue 1")), 0);
         assert_eq!(number("/b/wqcap-q00-1.pcapng", &named("mlx5_0 queue 0")), 1);

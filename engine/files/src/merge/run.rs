@@ -110,8 +110,14 @@ pub(crate) fn run_selected(
     if output.reader_left {
         notes.push("the reader of the output left before its end".into());
     }
-    let (bytes, note) = output.finish()?;
-    notes.extend(note);
+    let (bytes, more) = output.finish()?;
+    notes.extend(more);
+    if ledger.ports.texts.left_out > 0 {
+        notes.push(format!(
+            "{} names, comments or descriptions of interfaces are left out: more than 16 MiB of all inputs",
+            ledger.ports.texts.left_out
+        ));
+    }
     let interfaces = ledger.ports.list.iter().enumerate().map(|(i, port)| {
         let statistics = ledger.statistics.get(i).copied().unwrap_or_default();
         InterfaceFacts {

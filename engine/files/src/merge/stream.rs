@@ -43,7 +43,8 @@ pub(super) struct MergeLedger {
 impl MergeLedger {
     /// The port of an interface, if the output can have it.
     fn port(&mut self, path: &std::path::Path, interface: &Interface) -> Option<usize> {
-        (interface.link_type == self.link_type).then(|| self.ports.number(path, interface))
+        let fits = interface.link_type == self.link_type;
+        fits.then(|| self.ports.number(path, interface)).flatten()
     }
 
     pub(super) fn port_of(&self, number: usize) -> Option<&OutputPort> {
@@ -193,8 +194,12 @@ impl MergeStream {
             Some(FileEnd::Clean) | None => {}
         }
         if open.left_out > 0 {
+            let why = match ledger.ports.overfull {
+                false => "with another link type",
+                true => "with another link type, or beyond the most that readers take,",
+            };
             losses.push(format!(
-                "{} frames of an interface with another link type are left out",
+                "{} frames of an interface {why} are left out",
                 open.left_out
             ));
         }
@@ -222,6 +227,10 @@ impl MergeStream {
             (
                 odd.other_blocks,
                 "blocks are neither frames, interfaces nor statistics, and are left out",
+            ),
+            (
+                odd.texts_left_out,
+                "names, comments or descriptions of interfaces are left out: more than 16 MiB of them",
             ),
         ] {
             if n > 0 {

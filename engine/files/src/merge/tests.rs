@@ -3,8 +3,11 @@
 use super::*;
 use crate::{
     fixtures::{Blocks, pcap_file},
-    format::{ByteOrder, pcapng::options},
-    read,
+    format::{
+        ByteOrder,
+        pcapng::{MOST_TEXTS, Options},
+    },
+    read::{self, MOST_INTERFACES},
 };
 use std::{
     fs,
@@ -55,7 +58,7 @@ fn records(path: &Path) -> Vec<Row> {
     let mut reader = read::open(path).expect("opens");
     let mut all = Vec::new();
     while let Some(p) = reader.next().expect("reads") {
-        let options = options(p.options, p.order)
+        let options = Options::new(p.options, p.order)
             .map(|(code, value)| (code, value.to_vec()))
             .collect();
         all.push((p.interface, p.ns, p.bytes.to_vec(), options));
@@ -334,4 +337,126 @@ fn a_stop_leaves_nothing_behind_and_an_old_file_as_it_was() {
     assert!(matches!(stopped, Err(MergeError::Stopped)));
     assert_eq!(fs::read(&out).expect("there"), b"old");
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 2);
+}
+
+#[test]
+fn texts_are_kept_up_to_a_bound_and_the_rest_is_told() {
+    let dir = tempfile::tempdir().expect("dir");
+    let mut blocks = Blocks::new(ByteOrder::Little);
+    let comment = vec![0xff; 65_532];
+    let comments = vec![(1, &comment[..]); 40];
+    for _ in 0..20 {
+        blocks.interface(0, &comments);
+    }
+    blocks.packet(19, 1, &[1; 60], 60, &[]);
+    let input = write(dir.path(), "bomb.pcapng", &blocks.1);
+    let mut reader = read::open(&input).expect("opens");
+    while reader.advance().expect("reads") {}
+    let kept = |texts: &[(u16, String)]| texts.iter().map(|it| it.1.len()).sum::<usize>();
+    let all: Vec<_> = reader.interfaces().iter().map(|it| &it.texts).collect();
+    let bytes: usize = all.iter().map(|texts| kept(texts)).sum();
+    assert!(bytes <= MOST_TEXTS && bytes > MOST_TEXTS / 2, "{bytes}");
+    assert!(all.iter().all(|texts| kept(texts) <= MOST_TEXTS / 2));
+    let count: usize = all.iter().map(|texts| texts.len()).sum();
+    assert_eq!(reader.anomalies().texts_left_out, 800 - count as u64);
+
+    // A second file is another port with texts of its own, for which there is no room.
+    let again = write(dir.path(), "again.pcapng", &blocks.1);
+    let out = dir.path().join("out.pcapng");
+    let summary = merge(&[input, again], &out);
+    for input in &summary.inputs {
+        let note = input.notes.join("; ");
+        assert!(note.contains("more than 16 MiB"), "{note}");
+    }
+    assert_eq!(records(&out).len(), 2);
+    let mut reader = read::open(&out).expect("opens");
+    while reader.advance().expect("reads") {}
+    assert_eq!(reader.anomalies().texts_left_out, 0);
+}
+
+#[test]
+fn options_that_readers_refuse_are_left_out_and_told() {
+    let dir = tempfile::tempdir().expect("dir");
+    for order in [ByteOrder::Little, ByteOrder::Big] {
+        let mut blocks = Blocks::new(order);
+        blocks.interface(50, &[]);
+        let long = [[0; 4], blocks.word(7)].concat();
+        let sound = [(1, &b"look"[..]), (2, &blocks.word(1)), (4, &long)];
+        let verdict = [&[2][..], &[[0; 4], blocks.word(9)].concat()].concat();
+        let custom = [&blocks.word(32_473)[..], b"xyz"].concat();
+        let more = [(7, &verdict[..]), (2988, &custom), (0x8001, b"mine")];
+        let bad = [
+            (2, &[1; 3][..]),
+            (3, &[]),
+            (4, &[1; 4]),
+            (5, &[]),
+            (6, &[0; 8]),
+            (7, &[1, 2]),
+            (19_372, &[0; 3]),
+        ];
+        let encode = |all: &[(u16, &[u8])]| -> Vec<u8> {
+            let each = all.iter().map(|it| blocks.option(it.0, it.1));
+            each.collect::<Vec<_>>().concat()
+        };
+        let cut = [&blocks.option(1, b"")[..2], &[0xea, 0x60, 1, 2]].concat();
+        let options = [encode(&sound), encode(&bad), encode(&more), cut].concat();
+        blocks.packet(0, 5, &[1; 60], 60, &options);
+        // A simple packet block is as long as the frame was; behind the snapshot length it has none.
+        let simple = [&blocks.word(100)[..], &[0xee; 100]].concat();
+        blocks.block(3, &simple);
+        let input = write(dir.path(), "in.pcapng", &blocks.1);
+        let out = dir.path().join("out.pcapng");
+        let summary = merge(&[input], &out);
+        let note = summary.notes.join("; ");
+        let said = format!("{} options of records are malformed", bad.len() + 1);
+        assert!(note.contains(&said), "{note}");
+        let all = records(&out);
+        let codes: Vec<_> = all[0].3.iter().map(|(code, _)| *code).collect();
+        assert_eq!(codes, [1, 2, 4, 7, 2988, 0x8001]);
+        let native = Blocks::new(ByteOrder::NATIVE);
+        assert_eq!(all[0].3[1].1, native.word(1));
+        assert_eq!(all[0].3[4].1[..4], native.word(32_473));
+        let nine = [&[2][..], &order.u64(&verdict, 1).to_ne_bytes()].concat();
+        assert_eq!(all[0].3[3].1, nine);
+        assert_eq!((&all[1].2, &all[1].3[..]), (&vec![0xee; 50], &[][..]));
+    }
+}
+
+#[test]
+fn as_many_interfaces_as_readers_take_and_no_more() {
+    let dir = tempfile::tempdir().expect("dir");
+    let file = |name: &str, from: usize, n: usize| {
+        let mut blocks = Blocks::new(ByteOrder::Little);
+        for i in from..from + n {
+            blocks.interface(0, &[(2, format!("if{i}").as_bytes())]);
+        }
+        let last = u32::try_from(n - 1).expect("few");
+        blocks.packet(last, 1, &[1; 60], 60, &[]);
+        write(dir.path(), name, &blocks.1)
+    };
+    let full = file("full.pcapng", 0, MOST_INTERFACES);
+    let out = dir.path().join("out.pcapng");
+    merge(std::slice::from_ref(&full), &out);
+    assert_eq!(records(&out)[0].0, MOST_INTERFACES - 1);
+    let over = file("over.pcapng", 0, MOST_INTERFACES + 1);
+    let message = refused(&[over], &out);
+    assert!(message.contains("more than 65536 interfaces"), "{message}");
+    let other = file("other.pcapng", MOST_INTERFACES, 1);
+    let message = refused(&[full, other], &out);
+    assert!(message.contains("merge fewer files"), "{message}");
+}
+
+#[test]
+fn a_record_longer_than_readers_take_is_cut_and_told() {
+    let dir = tempfile::tempdir().expect("dir");
+    let long = pcap_file(ByteOrder::Little, NS, &[(1, 1, &[3; 300_000], 300_000)]);
+    for name in ["out.pcap", "out.pcapng"] {
+        let input = write(dir.path(), "long.pcap", &long);
+        let out = dir.path().join(name);
+        let note = merge(&[input], &out).notes.join("; ");
+        assert!(note.contains("1 records are cut to 262144 bytes"), "{note}");
+        let mut reader = read::open(&out).expect("opens");
+        let packet = reader.next().expect("reads").expect("one");
+        assert_eq!((packet.bytes.len(), packet.len), (262_144, 300_000));
+    }
 }

@@ -1,7 +1,7 @@
 //! Where reading stands in a file: the bytes from there on, and what has been found so far. It knows neither format.
 
 use super::window::Window;
-use crate::format::Interface;
+use crate::format::{Interface, pcapng::TextBudget};
 use std::{
     fmt,
     io::{self, Read},
@@ -10,6 +10,9 @@ use std::{
 
 /// The longest frame that is accepted; libpcap accepts a quarter of this.
 pub const MAX_FRAME: u32 = 1 << 20;
+
+/// The most interfaces that a file may describe.
+pub const MOST_INTERFACES: usize = 1 << 16;
 
 /// How a file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +63,8 @@ pub struct Anomalies {
     pub unstamped: u64,
     /// pcapng blocks other than frames, interfaces and statistics.
     pub other_blocks: u64,
+    /// Names, comments and descriptions of interfaces that were not kept: [`MOST_TEXTS`](crate::format::pcapng::MOST_TEXTS).
+    pub texts_left_out: u64,
 }
 
 /// Why a file cannot be read, or not further.
@@ -82,6 +87,14 @@ pub enum ReadError {
     /// A kind that must be decompressed first.
     #[error("the file is compressed; decompress it first: {0}")]
     Compressed(&'static str),
+    /// More interfaces than describe anything.
+    #[error(
+        "at byte {offset}: more than {MOST_INTERFACES} interfaces; describe fewer, or split the file"
+    )]
+    TooManyInterfaces {
+        /// Where the first of them is described that is too many.
+        offset: u64,
+    },
     /// The file contradicts its format.
     #[error("at byte {offset}: {problem}")]
     Damaged {
@@ -116,6 +129,7 @@ pub(super) struct Cursor<R> {
     pub(super) interfaces: Vec<Interface>,
     pub(super) head: Head,
     pub(super) anomalies: Anomalies,
+    pub(super) texts: TextBudget,
     /// Where the last whole record or block ends.
     pub(super) sound_end: u64,
 }
@@ -127,6 +141,7 @@ impl<R: Read> Cursor<R> {
             interfaces: Vec::new(),
             head: Head::default(),
             anomalies: Anomalies::default(),
+            texts: TextBudget::default(),
             sound_end: 0,
         }
     }

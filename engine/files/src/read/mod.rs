@@ -22,7 +22,7 @@ mod pcapng;
 mod reader;
 mod window;
 
-pub use cursor::{Anomalies, FileEnd, MAX_FRAME, ReadError};
+pub use cursor::{Anomalies, FileEnd, MAX_FRAME, MOST_INTERFACES, ReadError};
 pub use decompress::{Decompressor, first_frame_len};
 pub use open::{FileRanges, FileReader, open};
 pub use pcapng::MAX_BLOCK;

@@ -2,7 +2,7 @@
 //!
 //! Interfaces are numbered anew in each section of a file; here they are numbered through.
 
-use super::cursor::{Cursor, FileEnd, Head, MAX_FRAME, ReadError};
+use super::cursor::{Cursor, FileEnd, Head, MAX_FRAME, MOST_INTERFACES, ReadError};
 use crate::format::{
     ByteOrder, Interface, InterfaceStatistics,
     pcapng::{
@@ -14,8 +14,6 @@ use std::io::Read;
 
 /// The longest block that is accepted.
 pub const MAX_BLOCK: u32 = 16 << 20;
-/// More interfaces than this do not describe anything.
-const MOST_INTERFACES: usize = 1 << 16;
 
 /// The section being read.
 #[derive(Clone, Copy, Debug)]
@@ -71,14 +69,12 @@ pub(super) fn next_packet<R: Read>(
             )));
         }
         let packet = PacketFields::decode(block, it.order);
-        let problem = match packet {
-            Some(packet) => packet_block(cursor, it, packet, total),
-            None => other_block(cursor, it, kind, total),
-        };
-        problem.map_err(|problem| cursor.damaged(problem))?;
-        if packet.is_some() {
+        if let Some(packet) = packet {
+            let problem = packet_block(cursor, it, packet, total);
+            problem.map_err(|problem| cursor.damaged(problem))?;
             return Ok(None);
         }
+        other_block(cursor, it, kind, total)?;
         cursor.window.skip(total);
     }
 }
@@ -104,17 +100,18 @@ fn other_block<R: Read>(
     section: Section,
     kind: u32,
     total: usize,
-) -> Result<(), String> {
+) -> Result<(), ReadError> {
     let body = &cursor.window.held()[8..total - BLOCK_TRAILER_LEN];
     match kind {
         SECTION_HEADER => {}
         INTERFACE_DESCRIPTION if body.len() >= 8 => {
             if cursor.interfaces.len() == MOST_INTERFACES {
-                return Err(format!("more than {MOST_INTERFACES} interfaces"));
+                let offset = cursor.window.offset();
+                return Err(ReadError::TooManyInterfaces { offset });
             }
-            cursor
-                .interfaces
-                .push(Interface::decode(body, section.order));
+            let interface = Interface::decode(body, section.order, &mut cursor.texts);
+            cursor.interfaces.push(interface);
+            cursor.anomalies.texts_left_out = cursor.texts.left_out;
         }
         INTERFACE_STATISTICS if body.len() >= 12 => {
             let index = section.first + section.order.u32(body, 0) as usize;
@@ -156,7 +153,11 @@ fn packet_block<R: Read>(
         interface: index,
         ns,
         len: packet.len.max(caplen),
-        options: data.end.next_multiple_of(4).min(end)..end,
+        options: match packet.ticks {
+            Some(_) => data.end.next_multiple_of(4).min(end)..end,
+            // A simple packet block has none: behind the frame is what is beyond the snapshot length.
+            None => end..end,
+        },
         data,
         total,
     };
