@@ -1,11 +1,11 @@
 //! What the stage before the sink costs each frame, in front of a sink that only counts.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use std::{hint::black_box, sync::Arc};
+use std::{hint::black_box, sync::Arc, time::Duration};
 use wqcap_engine::{
     analysis::observer::Observer,
-    config::{SampleBy, Slice},
-    filter::{Filter, FilterCell},
+    config::{CaptureConfig, SampleBy, Slice, Span},
+    filter::FilterCell,
     pipeline::{Consumer, Frame, reduce::Stage},
     plan::Reduction,
     sink::Count,
@@ -25,8 +25,15 @@ fn frames(size: usize) -> Vec<Vec<u8>> {
 }
 
 fn reduction(filter: &str, dedup_ms: u64, sample: u32, by: SampleBy, slice: Slice) -> Reduction {
-    let filter = Filter::compile(filter).expect("it compiles");
-    Reduction::new(filter, dedup_ms * 1_000_000, sample, by, slice)
+    Reduction::of(&CaptureConfig {
+        filter: filter.into(),
+        dedup: Span(Duration::from_millis(dedup_ms)),
+        sample,
+        sample_by: by,
+        slice,
+        ..CaptureConfig::default()
+    })
+    .expect("it compiles")
 }
 
 fn run<C: Consumer>(c: &mut Criterion, name: &str, frames: &[Vec<u8>], mut consumer: C) {

@@ -26,10 +26,6 @@ fn number(frame: &[u8], at: usize, len: usize) -> u128 {
 /// Whether a NIC that has made this of a frame lets a rule's spec take it.
 fn takes(spec: &FlowSpec, frame: &[u8], class: &FrameClass) -> bool {
     let (l3, l4) = (usize::from(class.l3_offset), usize::from(class.l4_offset));
-    let wide = |it: Masked<u32>| Masked {
-        value: u128::from(it.value),
-        mask: u128::from(it.mask),
-    };
     let ports = |src, dst| {
         let port = |at| u16::try_from(number(frame, at, 2)).unwrap();
         matches(src, port(l4)) && matches(dst, port(l4 + 2))
@@ -47,8 +43,8 @@ fn takes(spec: &FlowSpec, frame: &[u8], class: &FrameClass) -> bool {
         }
         FlowSpec::Ipv4 { src, dst, proto } => {
             class.l3 == L3::Ipv4
-                && matches(wide(src), number(frame, l3 + 12, 4))
-                && matches(wide(dst), number(frame, l3 + 16, 4))
+                && matches(src.widen(), number(frame, l3 + 12, 4))
+                && matches(dst.widen(), number(frame, l3 + 16, 4))
                 && matches(proto, class.ip_protocol)
         }
         FlowSpec::Ipv6 { src, dst, proto } => {

@@ -7,7 +7,7 @@ use wqcap_engine::{
         flows::{FlowsPlan, Writer},
         observer::Observer,
     },
-    config::{SampleBy, Slice},
+    config::{CaptureConfig, SampleBy, Slice},
     filter::{Filter, FilterCell},
     frame::{FlowKey, Headers},
     pipeline::{Consumer, Frame, reduce::Stage},
@@ -94,8 +94,13 @@ fn filter(frames: &[Vec<u8>], times: usize) -> Outcome {
 }
 
 fn reduce(frames: &[Vec<u8>], times: usize) -> Outcome {
-    let filter = Filter::compile("tcp port 443")?;
-    let reduction = Reduction::new(filter, 0, 2, SampleBy::Flow, Slice::L4);
+    let reduction = Reduction::of(&CaptureConfig {
+        filter: "tcp port 443".into(),
+        sample: 2,
+        sample_by: SampleBy::Flow,
+        slice: Slice::L4,
+        ..CaptureConfig::default()
+    })?;
     let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
     let mut stage = Stage::new(Count, &reduction, cell, Arc::default(), Observer::default());
     for (bytes, ns) in in_turn(frames, times).zip(NS..) {

@@ -48,15 +48,15 @@ impl Clock {
         self.keeper.report()
     }
 
-    /// Looks at the clock, which costs a microsecond or two. Tells what a reader of the files should know.
-    pub(super) fn look(&mut self, port: &Port) -> Option<String> {
-        // A device that is gone is found out elsewhere.
+    /// Reads the clock, which costs a microsecond or two. Gives what a reader of the files should know.
+    pub(super) fn read(&mut self, port: &Port) -> Option<String> {
+        // A device that is gone is noticed elsewhere.
         let reading = port.clock().read().ok()?;
         let disturbance = self.keeper.see(&reading);
         self.publish();
         let disturbance = disturbance?;
         self.shared.store(self.keeper.line());
-        told(disturbance)
+        describe(disturbance)
     }
 
     fn publish(&self) {
@@ -66,8 +66,8 @@ impl Clock {
     }
 }
 
-/// What became known, in words.
-fn told(disturbance: Disturbance) -> Option<String> {
+/// A clock step, in words.
+fn describe(disturbance: Disturbance) -> Option<String> {
     let by = |ns: i64| format!("{:+.6} s", ns as f64 / 1e9);
     match (disturbance.nic_ns, disturbance.host_ns) {
         (0, 0) => None,

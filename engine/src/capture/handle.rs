@@ -9,7 +9,7 @@ use crate::{
     stats::{NicCounters, nic_sum},
 };
 use serde::Serialize;
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 /// A running capture, seen from any thread: snapshots, and what can be changed without its owner.
 #[derive(Clone)]
@@ -17,7 +17,6 @@ pub struct CaptureHandle {
     pub(super) shared: Shared,
     pub(super) nic: Arc<NicReader>,
     pub(super) backlog: Option<Backlog>,
-    pub(super) ready: Instant,
 }
 
 /// One change of the filter.
@@ -42,10 +41,10 @@ impl CaptureHandle {
         self.snapshot_beside(nic)
     }
 
-    /// The same with the NIC's counters of another look: reading them takes system calls, the rest a few loads.
+    /// The same with NIC counters that were read before: reading them takes system calls, the rest a few loads.
     #[must_use]
     pub fn snapshot_beside(&self, nic: NicCounters) -> Snapshot {
-        let mut elapsed = self.ready.elapsed();
+        let mut elapsed = self.shared.ready.elapsed();
         let mut queues = self.shared.ledgers();
         if let Some(earlier) = &self.shared.earlier {
             elapsed += earlier.duration;
@@ -68,18 +67,19 @@ impl CaptureHandle {
         self.backlog.as_ref()
     }
 
-    /// The filter that holds; empty: every frame.
+    /// The present filter; empty: every frame.
     #[must_use]
     pub fn filter(&self) -> String {
         self.shared.filter.get().expression().to_owned()
     }
 
-    /// Lets another filter hold from each queue's next batch on. Notes it in the report; sinks that keep notes are
-    /// told between the frames it holds for and those before ([`Consumer::changed`](crate::pipeline::Consumer::changed)).
+    /// Applies another filter from each queue's next batch on, and notes it in the report. Consumers are notified between
+    /// the last frame of the old filter and the first of the new one
+    /// ([`Consumer::changed`](crate::pipeline::Consumer::changed)).
     ///
     /// # Errors
-    /// The expression is none, or the NIC's rules, which were made of the first one, do not take all it keeps; the
-    /// filter that held holds on.
+    /// The expression does not compile, or keeps frames that the NIC's rules, which were made of the first filter, do not
+    /// take; then the filter stays as it was.
     pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
         let refused =
             |problem: String| Error::config("capture.filter", format!("{expression:?}"), problem);
@@ -94,8 +94,8 @@ impl CaptureHandle {
             after: expression.to_owned(),
         };
         self.shared.note(format!(
-            "the filter was changed after {:.3} s from {:?} to {:?}",
-            self.ready.elapsed().as_secs_f64(),
+            "the filter was changed after {} from {:?} to {:?}",
+            self.shared.seconds(),
             change.before,
             change.after
         ));

@@ -1,19 +1,16 @@
-//! When nothing can be received: a port that is down, a device that is gone, and a capture that goes on from there.
+//! When nothing can be received: a port that is down, a device that is lost, and a capture that continues afterwards.
 //!
-//! A port keeps its objects while it is down: rings, QPs and rules stay, and what arrives afterwards finds them. Files
-//! are completed all the same, so that what is on disk is whole for as long as it lasts, and the next ones say why they
-//! begin. With the device all of its objects are gone, so the capture ends in order, with what had been completed by
-//! then; another one makes everything anew, and goes on counting.
+//! A port keeps its objects while it is down: rings, QPs and rules stay, and receive again when it is up. Files are
+//! completed when it goes down, so that those on disk are whole for as long as it lasts, and the next ones state the
+//! outage. A lost device takes all of its objects with it, so the capture ends in order, with what had completed by then;
+//! another capture creates everything anew, and continues the counters.
 
-use super::{Capture, End, Limits, Report, start::Beginning};
+use super::{Capture, End, Limits, Report, start::Startup};
 use crate::{
     Error, config::OnPortDown, device::clock::system_ns, plan::Plan, stats::outage::Cause,
     verbs::CVLAN_STRIPPING,
 };
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 impl Capture {
     /// Goes on after a capture of the same plan whose device was lost. Counters, notes and files of the report are
@@ -23,7 +20,7 @@ impl Capture {
     /// # Errors
     /// As [`Capture::start`], and likely for as long as the device is not back: it may be tried again.
     pub fn go_on(plan: &Plan, limits: Limits, earlier: &Report) -> Result<Self, Error> {
-        Self::begin(plan, limits, Beginning::of(plan, Some(earlier)))
+        Startup::new(plan, limits, Some(earlier)).begin()
     }
 
     /// The plan, with what has been changed since the start: filter, rules, shares of the queues, stripping.
@@ -34,18 +31,18 @@ impl Capture {
         now.steering.clone_from(self.steering());
         self.table().clone_into(&mut now.table);
         now.wq_flags &= !CVLAN_STRIPPING;
-        if self.stripping.load(Ordering::Acquire) {
+        if self.wq_flags.cvlan_stripping() {
             now.wq_flags |= CVLAN_STRIPPING;
         }
         now
     }
 
-    /// Notes that the device is gone, and tells the end that this is.
+    /// Notes that the device is gone; the end that follows.
     pub(super) fn lost(&self, how: String) -> End {
         self.shared.outages.begin(Cause::DeviceLost, system_ns());
         self.shared.note(format!(
-            "the device was lost after {:.3} s: {how}",
-            self.ready.elapsed().as_secs_f64()
+            "the device was lost after {}: {how}",
+            self.shared.seconds()
         ));
         End::DeviceLost(how)
     }
@@ -69,7 +66,7 @@ impl Capture {
     /// When the first WQ was ready.
     #[must_use]
     pub fn ready(&self) -> Instant {
-        self.ready
+        self.shared.ready
     }
 
     /// Whether the device is why it ends.
@@ -79,7 +76,7 @@ impl Capture {
     }
 
     /// At the start: a port that is down already went down without an event, and one that is up may have come up so.
-    pub(super) fn look_at_port(&self) {
+    pub(super) fn note_port_state(&self) {
         match self.port.ask() {
             Ok(true) => _ = self.shared.outages.end(Cause::PortDown, system_ns()),
             Ok(false) => {
@@ -108,9 +105,9 @@ impl Capture {
 
     fn note_port(&self, what: &str) {
         self.shared.note(format!(
-            "port {} {what} after {:.3} s",
+            "port {} {what} after {}",
             self.port.number(),
-            self.ready.elapsed().as_secs_f64()
+            self.shared.seconds()
         ));
     }
 }

@@ -15,7 +15,7 @@ use crate::{
         reduce::{FcsReport, Stage, StageCounters},
     },
     plan::{Plan, steering::Split},
-    rx::{Control, Ended, Orders, Ring, wait_readable},
+    rx::{Control, Ended, Ring, wait_readable},
     sink::{Finished, Writer},
     stats::{Budget, QueueCounters, QueueLedger, outage::OutageLog},
     verbs::{AsyncEvent, AsyncEvents},
@@ -49,8 +49,8 @@ pub use report::{End, Report, Snapshot};
 pub use respread::{Respread, Respreading};
 pub use wq_flags::WqFlagsHandle;
 
-/// How often a waiting owner looks at its flags.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often a waiting owner checks its flags.
+const CHECK: Duration = Duration::from_millis(20);
 /// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
 const SETTLE: Duration = Duration::from_millis(2);
 
@@ -74,11 +74,7 @@ pub struct Capture {
     shared: Shared,
     observers: Observers,
     fatal: Vec<(usize, Arc<AtomicBool>)>,
-    /// By queue.
-    orders: Vec<Arc<Orders>>,
-    /// Why CVLAN stripping cannot be turned on, if it cannot.
-    no_stripping: Option<String>,
-    stripping: Arc<AtomicBool>,
+    wq_flags: WqFlagsHandle,
     spreading: respread::Spreading,
     /// What a rule table is made into rules with.
     depth: HashDepth,
@@ -87,7 +83,6 @@ pub struct Capture {
     limits: Limits,
     on_port_down: OnPortDown,
     started: Instant,
-    ready: Instant,
     end: Option<End>,
 }
 
@@ -95,6 +90,8 @@ pub struct Capture {
 #[derive(Clone)]
 struct Shared {
     control: Arc<Control>,
+    /// When the first WQ was ready.
+    ready: Instant,
     counters: Vec<Arc<QueueCounters>>,
     budget: Option<Arc<Budget>>,
     filter: Arc<FilterCell>,
@@ -113,22 +110,13 @@ struct Shared {
 }
 
 impl Capture {
-    /// As [`CaptureHandle::set_filter`].
-    ///
-    /// # Errors
-    /// The expression is none; the filter that held holds on.
-    pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
-        self.share().set_filter(expression)
-    }
-
-    /// For other threads, which look at the capture and change its filter while one waits for its end.
+    /// For other threads, which read the capture's counters and change its filter while one waits for its end.
     #[must_use]
     pub fn share(&self) -> CaptureHandle {
         CaptureHandle {
             shared: self.shared.clone(),
             nic: Arc::clone(&self.nic),
             backlog: self.writer.as_ref().and_then(Writer::backlog),
-            ready: self.ready,
         }
     }
 
@@ -151,8 +139,8 @@ impl Capture {
         std::thread::sleep(SETTLE);
         self.rotate();
         self.shared.note(format!(
-            "nothing was let in from {:.3} s on",
-            self.ready.elapsed().as_secs_f64()
+            "nothing was let in from {} on",
+            self.shared.seconds()
         ));
     }
 
@@ -167,8 +155,8 @@ impl Capture {
             return Err(e);
         }
         self.shared.note(format!(
-            "frames were let in again from {:.3} s on",
-            self.ready.elapsed().as_secs_f64()
+            "frames were let in again from {} on",
+            self.shared.seconds()
         ));
         Ok(())
     }
@@ -195,12 +183,12 @@ impl Capture {
     /// has ended. Reads the device's events and holds its clock meanwhile.
     pub fn wait(&mut self, deadline: Instant) -> bool {
         loop {
-            self.look();
+            self.check();
             let now = Instant::now();
             if self.end.is_some() || now >= deadline {
                 return self.end.is_some();
             }
-            let rest = deadline.duration_since(now).min(LOOK);
+            let rest = deadline.duration_since(now).min(CHECK);
             // An interrupted poll returns early, so a signal's flag is seen at once by the caller.
             if !wait_readable(self.events.as_fd(), rest) && Instant::now() < now + rest {
                 return false;
@@ -208,8 +196,8 @@ impl Capture {
         }
     }
 
-    /// Looks at everything that can end a run.
-    fn look(&mut self) {
+    /// Checks everything that can end a run.
+    fn check(&mut self) {
         while let Some(event) = self.events.take() {
             self.handle(event);
         }
@@ -217,17 +205,16 @@ impl Capture {
             // Nothing that the device says of its clock counts any more.
             return;
         }
-        if let Some(told) = self.clock.as_mut().and_then(|it| it.look(&self.port)) {
-            let after = self.ready.elapsed().as_secs_f64();
+        if let Some(what) = self.clock.as_mut().and_then(|it| it.read(&self.port)) {
             self.shared
-                .note(format!("{told}, found after {after:.3} s"));
+                .note(format!("{what}, found after {}", self.shared.seconds()));
         }
-        self.look_at_load();
+        self.respread_if_due();
         if self.end.is_some() {
             return;
         }
         self.end = if self.shared.control.failed.load(Ordering::Acquire) {
-            // The loop's own words come with its thread.
+            // The reason comes with the loop's thread.
             Some(self.lost_or(End::Failed(String::new())))
         } else if self.writer.as_ref().is_some_and(Writer::has_failed) {
             Some(End::Storage(String::new()))
@@ -238,7 +225,7 @@ impl Capture {
         } else if self
             .limits
             .duration
-            .is_some_and(|d| self.ready.elapsed() >= d)
+            .is_some_and(|d| self.shared.ready.elapsed() >= d)
         {
             Some(End::Duration)
         } else {
@@ -275,7 +262,7 @@ impl Capture {
         }
     }
 
-    /// Tells everybody that the end has come. The writer too: a loop may wait for it, and it for room on the disk.
+    /// Asks the loops and the writer to end. The writer too: a loop may wait for it, and it for room on the disk.
     fn hurry(&self) {
         self.shared.control.stop.store(true, Ordering::Release);
         if let Some(writer) = &self.writer {
@@ -286,7 +273,7 @@ impl Capture {
     /// Ends the run in order: rules away, rings drained, files closed.
     #[must_use]
     pub fn finish(mut self) -> Report {
-        self.look();
+        self.check();
         let mut end = self.end.take().unwrap_or(End::Stopped);
         self.port.shut();
         std::thread::sleep(SETTLE);
@@ -346,8 +333,8 @@ impl Capture {
             deleted: finished.deleted,
             hooks: finished.hooks,
             outages: outages.clone(),
-            duration: self.ready.elapsed(),
-            startup: self.ready.duration_since(self.started),
+            duration: self.shared.ready.elapsed(),
+            startup: self.shared.ready.duration_since(self.started),
             clock: self.clock(),
             notes,
         };
@@ -418,6 +405,11 @@ impl Shared {
             .zip(&self.counters)
             .map(|(queue, c)| c.ledger(queue))
             .collect()
+    }
+
+    /// The time since the first WQ was ready, for a note.
+    fn seconds(&self) -> String {
+        format!("{:.3} s", self.ready.elapsed().as_secs_f64())
     }
 
     fn note(&self, note: String) {

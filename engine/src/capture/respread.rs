@@ -16,15 +16,15 @@ use std::{
 };
 use wqcap_rss::{IndirectionTable, Toeplitz};
 
-/// How often the load is looked at.
+/// How often the load is measured.
 const EVERY: Duration = Duration::from_secs(1);
 /// A queue carries far more than its share from here on.
 const FAR_MORE: f64 = 1.5;
-/// Looks in a row that must find so.
-const LOOKS: u32 = 2;
-/// Fewer samples in a look are chance, or a load that no queue minds.
+/// Measurements in a row that must find so.
+const IN_A_ROW: u32 = 2;
+/// Fewer samples in a measurement are chance, or a load that no queue minds.
 const LEAST_SAMPLES: u64 = 256;
-/// Looks without a change after one, so that flows do not wander about.
+/// Measurements without a change after one, so that flows do not wander about.
 const REST: u32 = 5;
 
 /// How the new table is made.
@@ -49,14 +49,14 @@ pub struct Respreading {
     pub skew_after: f64,
 }
 
-/// What the hand knows of the spread.
+/// What the owner of a capture knows of the spread.
 pub(super) struct Spreading {
     hashing: Arc<Hashing>,
     /// By queue.
     loads: Vec<Arc<QueueLoad>>,
-    /// Samples by queue and entry, and of others at the end, at the last look.
+    /// Samples by queue and entry, and of others at the end, at the last measurement.
     seen: Vec<Vec<u64>>,
-    /// The load of the last look but one, and of the last.
+    /// The load of the last measurement but one, and of the last.
     recent: [Load; 2],
     pub(super) table: Vec<u16>,
     shares: Vec<f64>,
@@ -94,7 +94,7 @@ impl Spreading {
         crate::rx::Sampler::new(Arc::clone(&self.hashing), Arc::clone(&self.loads[queue]))
     }
 
-    /// What has come by since the last look. An entry whose samples are on another queue than the table's is no
+    /// The load since the last measurement. An entry whose samples are on another queue than the table's is no
     /// entry's load: a rule has led them there.
     fn take(&mut self) -> Load {
         let mut load = Load {
@@ -114,17 +114,10 @@ impl Spreading {
         load
     }
 
-    /// The load of the last two looks and what has come since.
+    /// The load of the last two measurements and since.
     fn last_seconds(&mut self) -> Load {
         let mut sum = self.take();
-        for load in &self.recent {
-            for (sum, it) in sum.entries.iter_mut().zip(&load.entries) {
-                *sum += it;
-            }
-            for (sum, it) in sum.fixed.iter_mut().zip(&load.fixed) {
-                *sum += it;
-            }
-        }
+        self.recent.iter().for_each(|load| sum.add(load));
         self.recent = [Load::default(), Load::default()];
         sum
     }
@@ -144,7 +137,7 @@ impl Spreading {
         self.rest = self.rest.saturating_sub(1);
         self.recent.rotate_left(1);
         self.recent[1] = load;
-        self.auto && self.rest == 0 && self.strained >= LOOKS
+        self.auto && self.rest == 0 && self.strained >= IN_A_ROW
     }
 
     /// The table that is wanted.
@@ -218,9 +211,9 @@ impl Capture {
             skew_after: proposal.skew.1,
         };
         self.shared.note(format!(
-            "re-spread after {:.3} s: {} of {} entries of the table moved; the busiest queue had {:.2} times its \
+            "re-spread after {}: {} of {} entries of the table moved; the busiest queue had {:.2} times its \
              share, and is to have {:.2}",
-            self.ready.elapsed().as_secs_f64(),
+            self.shared.seconds(),
             done.moved,
             done.entries,
             done.skew_before,
@@ -230,7 +223,7 @@ impl Capture {
     }
 
     /// Re-spreads if the load asks for it.
-    pub(super) fn look_at_load(&mut self) {
+    pub(super) fn respread_if_due(&mut self) {
         if !self.spreading.is_due() {
             return;
         }

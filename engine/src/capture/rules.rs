@@ -75,23 +75,22 @@ impl Capture {
             Error::config(
                 "rule",
                 "",
-                "rules come and go in capture.mode = \"filtered\" with [[rule]]s only; this run has another mode, or \
-                 rules that were made of its filter"
-                    ,
+                "rules can be added and removed in capture.mode = \"filtered\" with [[rule]]s only; this run has another \
+                 mode, or rules that were made of its filter",
             )
         })
     }
 
     fn lead(&mut self, rules: &[RuleConfig]) -> Result<(), Error> {
-        let queues = u16::try_from(self.orders.len()).unwrap_or(u16::MAX);
+        let queues = u16::try_from(self.shared.counters.len()).unwrap_or(u16::MAX);
         self.port
             .steer(Steering::filtered(rules, self.depth, queues)?)
     }
 
     fn note_rule(&self, what: &str, rule: &RuleConfig) {
         self.shared.note(format!(
-            "a rule was {what} after {:.3} s: {rule}",
-            self.ready.elapsed().as_secs_f64()
+            "a rule was {what} after {}: {rule}",
+            self.shared.seconds()
         ));
     }
 }

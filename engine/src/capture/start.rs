@@ -4,15 +4,16 @@ use super::{
     Capture, Limits, Report, Shared,
     clock::{Clock, ClockWatch},
     port::Port,
-    respread, wq_flags,
+    respread,
+    wq_flags::WqFlagsHandle,
 };
 use crate::{
     Error,
     analysis::observer::Observers,
-    config::{self, Format, Order, PipelineMode},
+    config::{Format, Order, PipelineMode},
     device::counters::NicReader,
     filter::FilterCell,
-    pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Rest, Source, ToSink},
+    pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Source, ToSink},
     plan::{Plan, Stamps},
     rx::{Idle, Outlet, Ring, Worker, pin},
     sink::{Count, Encoder, Files, Origin, PcapEncoder, PcapngEncoder, Writer},
@@ -22,32 +23,17 @@ use crate::{
     },
     verbs::AsyncEvents,
 };
-use std::{
-    fs::File,
-    os::fd::AsFd,
-    sync::{Arc, atomic::AtomicBool},
-    time::Instant,
-};
+use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};
 
 /// What there is before the first verb.
-pub(super) struct Beginning {
+pub(super) struct Startup<'p> {
+    plan: &'p Plan,
+    limits: Limits,
     started: Instant,
     counters: Vec<Arc<QueueCounters>>,
     clock: ClockWatch,
     outages: OutageLog,
     earlier: Option<Arc<Report>>,
-}
-
-impl Beginning {
-    pub(super) fn of(plan: &Plan, earlier: Option<&Report>) -> Self {
-        Self {
-            started: Instant::now(),
-            counters: plan.queues.iter().map(|_| Arc::default()).collect(),
-            clock: ClockWatch::default(),
-            outages: OutageLog::of(earlier.map_or_else(Outages::default, |it| it.outages.clone())),
-            earlier: earlier.cloned().map(Arc::new),
-        }
-    }
 }
 
 impl Capture {
@@ -56,29 +42,7 @@ impl Capture {
     /// # Errors
     /// A verb or a file failed; nothing is left behind.
     pub fn start(plan: &Plan, limits: Limits) -> Result<Self, Error> {
-        Self::begin(plan, limits, Beginning::of(plan, None))
-    }
-
-    pub(super) fn begin(plan: &Plan, limits: Limits, beginning: Beginning) -> Result<Self, Error> {
-        match plan.output.format {
-            Format::Pcap => {
-                let encoder = PcapEncoder::new(plan.snaplen).with_fcs(plan.scatters_fcs());
-                Self::to_files(plan, limits, beginning, &encoder)
-            }
-            Format::Pcapng => {
-                let interface = plan
-                    .netdev
-                    .clone()
-                    .unwrap_or_else(|| format!("{} port {}", plan.device.name, plan.port));
-                let encoder = PcapngEncoder::new(plan.snaplen, interface)
-                    .with_fcs(plan.scatters_fcs())
-                    .from_origin(origin(plan))
-                    .with_clock(plan.stamp_form().map(|_| Arc::clone(&beginning.clock)))
-                    .with_outages(beginning.outages.clone());
-                Self::to_files(plan, limits, beginning, &encoder)
-            }
-            Format::None => Self::to_made(plan, limits, beginning, &|_| Count),
-        }
+        Startup::new(plan, limits, None).begin()
     }
 
     /// The same with consumers of one's own in place of files. `make` is called for each place where frames are worked
@@ -91,28 +55,59 @@ impl Capture {
         limits: Limits,
         make: impl Fn(Place) -> C,
     ) -> Result<Self, Error> {
-        Self::to_made(plan, limits, Beginning::of(plan, None), &make)
+        Startup::new(plan, limits, None).with_consumers(&make)
+    }
+}
+
+impl<'p> Startup<'p> {
+    pub(super) fn new(plan: &'p Plan, limits: Limits, earlier: Option<&Report>) -> Self {
+        Self {
+            plan,
+            limits,
+            started: Instant::now(),
+            counters: plan.queues.iter().map(|_| Arc::default()).collect(),
+            clock: ClockWatch::default(),
+            outages: OutageLog::of(earlier.map_or_else(Outages::default, |it| it.outages.clone())),
+            earlier: earlier.cloned().map(Arc::new),
+        }
     }
 
-    fn to_made<C: Consumer + 'static>(
-        plan: &Plan,
-        limits: Limits,
-        beginning: Beginning,
+    pub(super) fn begin(self) -> Result<Capture, Error> {
+        let plan = self.plan;
+        match plan.output.format {
+            Format::Pcap => {
+                let encoder = PcapEncoder::new(plan.snaplen).with_fcs(plan.scatters_fcs());
+                self.with_files(&encoder)
+            }
+            Format::Pcapng => {
+                let interface = plan
+                    .netdev
+                    .clone()
+                    .unwrap_or_else(|| format!("{} port {}", plan.device.name, plan.port));
+                let encoder = PcapngEncoder::new(plan.snaplen, interface)
+                    .with_fcs(plan.scatters_fcs())
+                    .from_origin(origin(plan))
+                    .with_clock(plan.stamp_form().map(|_| Arc::clone(&self.clock)))
+                    .with_outages(self.outages.clone());
+                self.with_files(&encoder)
+            }
+            Format::None => self.with_consumers(&|_| Count),
+        }
+    }
+
+    fn with_consumers<C: Consumer + 'static>(
+        self,
         make: &impl Fn(Place) -> C,
-    ) -> Result<Self, Error> {
-        let sources = plan.queues.iter().map(|queue| Made {
+    ) -> Result<Capture, Error> {
+        let sources = self.plan.queues.iter().map(|queue| Made {
             queue: queue.index,
             make,
         });
-        Self::with(plan, limits, beginning, None, sources)
+        self.with(None, sources)
     }
 
-    fn to_files<E: Encoder>(
-        plan: &Plan,
-        limits: Limits,
-        beginning: Beginning,
-        encoder: &E,
-    ) -> Result<Self, Error> {
+    fn with_files<E: Encoder>(self, encoder: &E) -> Result<Capture, Error> {
+        let plan = self.plan;
         let files = Files {
             output: plan.output.clone(),
             snaplen: plan.snaplen as usize,
@@ -120,7 +115,6 @@ impl Capture {
             longest: plan.buffer as usize * plan.max_sge as usize + 4,
             hook_process: plan.hook_process.clone(),
         };
-        let counters = &beginning.counters;
         if plan.output.stdout {
             // Past std's own buffer, which would hide how much was taken.
             let out = std::io::stdout().as_fd().try_clone_to_owned();
@@ -128,34 +122,24 @@ impl Capture {
                 what: "stdout".into(),
                 source,
             })?;
-            let written = Writer::start_stream(&files, encoder, counters, File::from(out))?;
-            Self::to_sinks(plan, limits, beginning, written)
+            let (writer, sinks) =
+                Writer::start_stream(&files, encoder, &self.counters, File::from(out))?;
+            self.with(Some(writer), sinks.into_iter().map(ToSink))
         } else if plan.output.order == Order::Time {
-            let written = Writer::start_ordered(&files, encoder, counters)?;
-            Self::to_sinks(plan, limits, beginning, written)
+            let (writer, sinks) = Writer::start_ordered(&files, encoder, &self.counters)?;
+            self.with(Some(writer), sinks.into_iter().map(ToSink))
         } else {
-            let written = Writer::start(&files, encoder, counters)?;
-            Self::to_sinks(plan, limits, beginning, written)
+            let (writer, sinks) = Writer::start(&files, encoder, &self.counters)?;
+            self.with(Some(writer), sinks.into_iter().map(ToSink))
         }
     }
 
-    fn to_sinks<C: Consumer + 'static>(
-        plan: &Plan,
-        limits: Limits,
-        beginning: Beginning,
-        (writer, sinks): (Writer, Vec<C>),
-    ) -> Result<Self, Error> {
-        let sources = sinks.into_iter().map(ToSink);
-        Self::with(plan, limits, beginning, Some(writer), sources)
-    }
-
     fn with<S: Source>(
-        plan: &Plan,
-        limits: Limits,
-        beginning: Beginning,
+        self,
         writer: Option<Writer>,
         sources: impl Iterator<Item = S>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Capture, Error> {
+        let (plan, limits) = (self.plan, self.limits);
         let observers = Observers::start(plan, plan.stages() / plan.queues.len())?;
         let mut port = Port::open(plan)?;
         let events = AsyncEvents::of(port.context())?;
@@ -173,87 +157,76 @@ impl Capture {
             ready.get_or_insert_with(Instant::now);
         }
         port.spread(&rings)?;
-        let clock = Clock::start(plan, &port, beginning.clock)?;
+        let clock = Clock::start(plan, &port, self.clock)?;
         let shared = Shared {
             control: Arc::default(),
-            counters: beginning.counters,
+            ready: ready.unwrap_or(self.started),
+            counters: self.counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
             split: plan.steering.split.clone().map(Arc::new),
             stages: (0..plan.stages()).map(|_| Arc::default()).collect(),
             parses: plan.parses(),
             verifies: plan.reduction.verify_fcs,
-            outages: beginning.outages,
-            earlier: beginning.earlier,
+            outages: self.outages,
+            earlier: self.earlier,
         };
         let fatal: Vec<_> = rings
             .iter()
             .map(|r| (r.wq().id(), Arc::default()))
             .collect();
-        let mut capture = Self {
+        let mut capture = Capture {
             port,
             events,
             loops: Vec::with_capacity(rings.len()),
             writer,
+            wq_flags: WqFlagsHandle::new(plan, &shared),
             shared,
             observers,
             fatal,
-            orders: plan.queues.iter().map(|_| Arc::default()).collect(),
-            no_stripping: wq_flags::refusal(plan),
-            stripping: Arc::new(AtomicBool::new(plan.strips_vlan())),
             spreading: respread::Spreading::of(plan),
             depth: plan.depth,
             clock,
             nic,
             limits,
             on_port_down: plan.on_port_down,
-            started: beginning.started,
-            ready: ready.unwrap_or(beginning.started),
+            started: self.started,
             end: None,
         };
         for (i, (ring, source)) in rings.into_iter().zip(sources).enumerate() {
-            match plan.pipeline.mode {
-                PipelineMode::Inline => capture.inline(plan, i, ring, source)?,
-                PipelineMode::Fanout => capture.fanout(plan, i, ring, source)?,
-            }
+            capture.start_queue(plan, i, ring, source)?;
         }
-        capture.look_at_port();
+        capture.note_port_state();
         capture.is_back();
         if let Err(e) = capture.port.let_in(plan)
-            // A device that is lost meanwhile is read of as that of any capture under way, and what has come is kept.
+            // A device that is lost meanwhile ends the capture by its event, and what has come is kept.
             && capture.port.ask().is_ok()
         {
             return Err(e);
         }
         Ok(capture)
     }
+}
 
-    /// Starts one queue's loop with its consumer.
-    fn inline<S: Source>(
+impl Capture {
+    /// Starts one queue's loop with its consumer, or with parsers behind it.
+    fn start_queue<S: Source>(
         &mut self,
         plan: &Plan,
         i: usize,
         ring: Ring,
         source: S,
     ) -> Result<(), Error> {
-        let cell = Arc::clone(&self.shared.filter);
-        let stage = self.shared.stage(i, plan, cell, self.observers.observer(i));
         let counters = Arc::clone(&self.shared.counters[i]);
-        let consumer = source.inline();
-        // Made on the loop's own core, so that its memory is near.
-        self.spawn(plan, i, ring, move || {
-            Inline::new(stage(consumer), counters)
-        })
-    }
-
-    /// Starts one queue's parsers, and its loop in front of them.
-    fn fanout<S: Source>(
-        &mut self,
-        plan: &Plan,
-        i: usize,
-        ring: Ring,
-        source: S,
-    ) -> Result<(), Error> {
+        let cell = Arc::clone(&self.shared.filter);
+        if plan.pipeline.mode == PipelineMode::Inline {
+            let stage = self.shared.stage(i, plan, cell, self.observers.observer(i));
+            let consumer = source.inline();
+            // Made on the loop's own core, so that its memory is near.
+            return self.spawn(plan, i, ring, move || {
+                Inline::new(stage(consumer), counters)
+            });
+        }
         let queue = &plan.queues[i];
         let parsers = u16::try_from(queue.parsers.len()).unwrap_or(u16::MAX);
         let (consumers, sink) = source.fanout(parsers);
@@ -261,18 +234,14 @@ impl Capture {
             queue: queue.index,
             slots: plan.ring,
             seats: &queue.parsers,
-            rest: if plan.idle == config::Idle::Sleep {
-                Rest::Sleep
-            } else {
-                Rest::Spin
-            },
+            idle: plan.idle,
             on_full: plan.pipeline.on_full,
             sink,
             ordered: S::ORDERED,
             memory: Arc::clone(ring.memory()),
-            counters: Arc::clone(&self.shared.counters[i]),
+            counters,
             budget: self.shared.budget.clone(),
-            cell: Arc::clone(&self.shared.filter),
+            cell,
         };
         let filter = self.shared.filter.get();
         let first = queue.parsers.len() * i;
@@ -300,13 +269,9 @@ impl Capture {
         let control = Arc::clone(&self.shared.control);
         let budget = self.shared.budget.clone();
         let wq_fatal = Arc::clone(&self.fatal[i].1);
-        let orders = Arc::clone(&self.orders[i]);
+        let orders = Arc::clone(&self.wq_flags.orders[i]);
         let sampler = self.spreading.sampler(i);
-        let idle = match (plan.idle == config::Idle::Sleep, queue.shared_core) {
-            (true, _) => Idle::Sleep,
-            (false, true) => Idle::Yield,
-            (false, false) => Idle::Spin,
-        };
+        let idle = Idle::of(plan.idle, queue.shared_core);
         let (core, number, batch) = (queue.core, queue.index, plan.batch);
         let thread = std::thread::Builder::new()
             .name(format!("wqcap-q{number:02}"))
@@ -338,7 +303,7 @@ impl Capture {
     }
 }
 
-/// What pcapng files tell of this run.
+/// What pcapng files state about this run.
 fn origin(plan: &Plan) -> Origin {
     let port = plan.device.ports.iter().find(|p| p.number == plan.port);
     let (vendor, part) = plan.device.vendor_part;

@@ -2,36 +2,44 @@
 
 use super::{Capture, Shared};
 use crate::{Error, plan::Plan, rx::Orders};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Instant,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 /// Changes WQ flags of a running capture, from any thread.
 #[derive(Clone)]
 pub struct WqFlagsHandle {
-    orders: Vec<Arc<Orders>>,
+    /// By queue.
+    pub(super) orders: Vec<Arc<Orders>>,
     /// Why stripping cannot be turned on, if it cannot.
     refusal: Option<String>,
     stripping: Arc<AtomicBool>,
     shared: Shared,
-    ready: Instant,
 }
 
 impl Capture {
     /// For those who change WQ flags while another thread waits for the capture's end.
     #[must_use]
     pub fn wq_flags_handle(&self) -> WqFlagsHandle {
-        WqFlagsHandle {
-            orders: self.orders.clone(),
-            refusal: self.no_stripping.clone(),
-            stripping: Arc::clone(&self.stripping),
-            shared: self.shared.clone(),
-            ready: self.ready,
+        self.wq_flags.clone()
+    }
+}
+
+impl WqFlagsHandle {
+    pub(super) fn new(plan: &Plan, shared: &Shared) -> Self {
+        Self {
+            orders: plan.queues.iter().map(|_| Arc::default()).collect(),
+            refusal: refusal(plan),
+            stripping: Arc::new(AtomicBool::new(plan.strips_vlan())),
+            shared: shared.clone(),
         }
+    }
+
+    /// Whether the NIC takes CVLAN tags off.
+    #[must_use]
+    pub fn cvlan_stripping(&self) -> bool {
+        self.stripping.load(Ordering::Acquire)
     }
 
     /// Turns CVLAN stripping on or off on every queue, frames flowing. Tags that the NIC takes off are put back, from
@@ -40,22 +48,6 @@ impl Capture {
     ///
     /// # Errors
     /// The device cannot strip, tags could not be put back, or a queue's own error: those before it are set back.
-    pub fn set_cvlan_stripping(&self, on: bool) -> Result<(), Error> {
-        self.wq_flags_handle().set_cvlan_stripping(on)
-    }
-}
-
-impl WqFlagsHandle {
-    /// Whether the NIC takes CVLAN tags off.
-    #[must_use]
-    pub fn cvlan_stripping(&self) -> bool {
-        self.stripping.load(Ordering::Acquire)
-    }
-
-    /// As [`Capture::set_cvlan_stripping`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn set_cvlan_stripping(&self, on: bool) -> Result<(), Error> {
         if let Some(problem) = self.refusal.as_ref().filter(|_| on) {
             return Err(Error::config("wq.cvlan_stripping", on, problem));
@@ -70,15 +62,15 @@ impl WqFlagsHandle {
         }
         self.stripping.store(on, Ordering::Release);
         self.shared.note(format!(
-            "wq.cvlan_stripping was set to {on} after {:.3} s",
-            self.ready.elapsed().as_secs_f64()
+            "wq.cvlan_stripping was set to {on} after {}",
+            self.shared.seconds()
         ));
         Ok(())
     }
 }
 
 /// Why a run of this plan cannot turn stripping on later.
-pub(super) fn refusal(plan: &Plan) -> Option<String> {
+fn refusal(plan: &Plan) -> Option<String> {
     let device = &plan.device;
     if !device.caps.cvlan_stripping {
         return Some(format!(

@@ -2,16 +2,16 @@
 
 use super::{
     Consumer,
-    parser::{Judge, Parser, ParserCpu, Rest},
+    parser::{Judge, Parser, ParserCpu},
     resequencer::{Resequencer, ResequencerAttr},
     work_batch::{Item, WorkBatch},
 };
 use crate::{
     Error,
-    config::OnFull,
+    config::{self, OnFull},
     filter::{Filter, FilterCell, FilterReader},
     frame::{FlowKey, Headers},
-    rx::{Filled, Lost, Outlet, Slot, SlotMemory, Stamper, Taken, pin},
+    rx::{Filled, Idle, Lost, Outlet, Slot, SlotMemory, Stamper, Taken, pin},
     stats::{Budget, QueueCounters},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -27,8 +27,8 @@ pub(crate) struct FanoutAttr<'a, S> {
     pub(crate) slots: u32,
     /// Where its parsers run, one entry each.
     pub(crate) seats: &'a [ParserCpu],
-    /// What parsers do while they have nothing to do; those that share a core yield instead of spinning.
-    pub(crate) rest: Rest,
+    /// What parsers do while they have nothing to do.
+    pub(crate) idle: config::Idle,
     /// When a parser is full: wait, instead of dropping.
     pub(crate) on_full: OnFull,
     /// Where kept frames go, and whether in the order of their reception.
@@ -106,10 +106,7 @@ impl Fanout {
         for (number, (seat, (cell, judge))) in attr.seats.iter().zip(stages).enumerate() {
             let (to, inbox) = crossbeam_channel::bounded(share);
             let (resequencer, memory) = (Arc::clone(&resequencer), Arc::clone(&attr.memory));
-            let rest = match attr.rest {
-                Rest::Spin if seat.shared_core => Rest::Yield,
-                rest => rest,
-            };
+            let idle = Idle::of(attr.idle, seat.shared_core);
             let (core, queue) = (seat.core, attr.queue);
             let parser = std::thread::Builder::new()
                 .name(format!("wqcap-q{queue:02}p{number}"))
@@ -121,7 +118,7 @@ impl Fanout {
                         cell,
                         resequencer,
                         memory,
-                        rest,
+                        idle,
                     };
                     parser.run();
                 })

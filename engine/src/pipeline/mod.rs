@@ -38,6 +38,6 @@ mod work_batch;
 pub use consumer::{Consumer, Fcs, Frame, Place, Verdict};
 pub(crate) use fanout::{Fanout, FanoutAttr};
 pub(crate) use inline::Inline;
+pub(crate) use parser::Judge;
 pub use parser::ParserCpu;
-pub(crate) use parser::{Judge, Rest};
 pub(crate) use source::{Made, Source, ToSink};

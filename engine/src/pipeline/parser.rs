@@ -1,7 +1,10 @@
 //! A parser: a thread that judges the frames of the work batches it is sent.
 
 use super::{Consumer, Frame, Verdict, resequencer::Resequencer, work_batch::WorkBatch};
-use crate::{filter::FilterCell, rx::SlotMemory};
+use crate::{
+    filter::FilterCell,
+    rx::{Idle, SlotMemory},
+};
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use serde::Serialize;
 use std::{
@@ -9,10 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a parser goes without a work batch before its consumer is told, and again and again.
+/// After so long without a work batch, and each time again, the consumer's `idle` is called.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
-/// Looks at an empty channel between two at the clock.
-const EMPTY_LOOKS: u32 = 1024;
+/// Polls of an empty channel between two readings of the clock.
+const EMPTY_POLLS: u32 = 1024;
 
 /// Where a parser runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -21,17 +24,6 @@ pub struct ParserCpu {
     pub core: usize,
     /// Others have the same core.
     pub shared_core: bool,
-}
-
-/// What a parser does while it has nothing to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
-    /// Look again: the least delay, a whole core.
-    Spin,
-    /// Look again, but let others run on this core in between.
-    Yield,
-    /// Sleep on the channel.
-    Sleep,
 }
 
 /// Judges frames: a stage in front of a consumer.
@@ -54,7 +46,7 @@ pub(super) struct Parser<J, S> {
     pub(super) cell: Arc<FilterCell>,
     pub(super) resequencer: Arc<Resequencer<S>>,
     pub(super) memory: Arc<SlotMemory>,
-    pub(super) rest: Rest,
+    pub(super) idle: Idle,
 }
 
 impl<J: Judge, S: Consumer> Parser<J, S> {
@@ -80,10 +72,10 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
     /// The next work batch; `None`: there will be none.
     fn next(&mut self) -> Option<WorkBatch> {
         loop {
-            let found = match self.rest {
-                Rest::Sleep => self.inbox.recv_timeout(IDLE_AFTER),
-                Rest::Spin => self.look(std::hint::spin_loop),
-                Rest::Yield => self.look(std::thread::yield_now),
+            let found = match self.idle {
+                Idle::Sleep => self.inbox.recv_timeout(IDLE_AFTER),
+                Idle::Spin => self.poll(std::hint::spin_loop),
+                Idle::Yield => self.poll(std::thread::yield_now),
             };
             match found {
                 Ok(work_batch) => return Some(work_batch),
@@ -96,11 +88,11 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
         }
     }
 
-    /// Looks at the channel for as long as the consumer need not be told.
-    fn look(&self, between: impl Fn()) -> Result<WorkBatch, RecvTimeoutError> {
+    /// Polls the channel for at most [`IDLE_AFTER`].
+    fn poll(&self, between: impl Fn()) -> Result<WorkBatch, RecvTimeoutError> {
         let mut until = None;
         loop {
-            for _ in 0..EMPTY_LOOKS {
+            for _ in 0..EMPTY_POLLS {
                 match self.inbox.try_recv() {
                     Ok(work_batch) => return Ok(work_batch),
                     Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),

@@ -22,7 +22,6 @@ use crate::{
     analysis::flows::FlowsPlan,
     config::{self, Config},
     device::{DeviceFacts, clock::Form},
-    filter::Filter,
     sink::HookProcess,
     verbs::{CVLAN_STRIPPING, DELAY_DROP, Moderation, SCATTER_FCS},
 };
@@ -52,7 +51,7 @@ pub struct Plan {
     /// Even the queues' load out at run time.
     pub respread: bool,
     /// The Toeplitz key, as the configuration names it.
-    #[serde(serialize_with = "name_of_key")]
+    #[serde(serialize_with = "text")]
     pub key: RssKey,
     /// Creation flags of the WQs (`ibv_wq_flags`).
     pub wq_flags: u32,
@@ -110,10 +109,6 @@ pub struct PipelinePlan {
     pub on_full: config::OnFull,
 }
 
-fn name_of_key<S: Serializer>(key: &RssKey, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(key)
-}
-
 fn text<T: std::fmt::Display, S: Serializer>(it: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(it)
 }
@@ -147,7 +142,7 @@ impl Plan {
     /// The configuration asks for what the device or the machine cannot do; the error names the key, the value
     /// and the limit.
     pub fn new(config: &Config, devices: &[DeviceFacts]) -> Result<Self, Error> {
-        let reduction = reduction(&config.capture)?;
+        let reduction = Reduction::of(&config.capture)?;
         let device = target::device(config, devices)?;
         let port = target::port(config, device)?;
         let caps = &device.caps;
@@ -264,20 +259,6 @@ impl Plan {
 /// As [`Plan::headroom`]: a cache line, so that frames stay aligned.
 fn headroom(restore_vlan: bool) -> usize {
     if restore_vlan { 64 } else { 0 }
-}
-
-/// What the stage before the sinks does.
-fn reduction(capture: &config::CaptureConfig) -> Result<Reduction, Error> {
-    let filter = Filter::compile(&capture.filter)
-        .map_err(|e| Error::config("capture.filter", format!("{:?}", capture.filter), e))?;
-    Ok(Reduction::new(
-        filter,
-        u64::try_from(capture.dedup.0.as_nanos()).unwrap_or(u64::MAX),
-        capture.sample,
-        capture.sample_by,
-        capture.slice,
-    )
-    .verifying(capture.verify_fcs))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What the stage before the sinks leaves out.
 
 use crate::{
-    config::{SampleBy, Slice},
+    Error,
+    config::{CaptureConfig, SampleBy, Slice},
     filter::Filter,
     pipeline::reduce::dedup,
 };
@@ -28,32 +29,25 @@ pub struct Reduction {
 
 impl Reduction {
     /// As configured.
-    #[must_use]
-    pub fn new(
-        filter: Filter,
-        dedup_ns: u64,
-        sample: u32,
-        sample_by: SampleBy,
-        slice: Slice,
-    ) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// `capture.filter` does not compile.
+    pub fn of(capture: &CaptureConfig) -> Result<Self, Error> {
+        let filter = Filter::compile(&capture.filter)
+            .map_err(|e| Error::config("capture.filter", format!("{:?}", capture.filter), e))?;
+        let dedup_ns = u64::try_from(capture.dedup.0.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Self {
             filter,
             dedup_ns,
             dedup_memory: match dedup_ns {
                 0 => 0,
                 length => dedup::memory(length),
             },
-            sample,
-            sample_by,
-            slice,
-            verify_fcs: false,
-        }
-    }
-
-    /// The same, with each frame's FCS checked.
-    #[must_use]
-    pub fn verifying(self, verify_fcs: bool) -> Self {
-        Self { verify_fcs, ..self }
+            sample: capture.sample,
+            sample_by: capture.sample_by,
+            slice: capture.slice,
+            verify_fcs: capture.verify_fcs,
+        })
     }
 
     /// Whether frames are parsed, so that malformed ones can be counted.

@@ -13,6 +13,15 @@ pub struct Load {
     pub fixed: Vec<u64>,
 }
 
+impl Load {
+    /// Adds another measurement of the same table; one without any load adds nothing.
+    pub fn add(&mut self, other: &Self) {
+        let entries = self.entries.iter_mut().zip(&other.entries);
+        let fixed = self.fixed.iter_mut().zip(&other.fixed);
+        entries.chain(fixed).for_each(|(sum, it)| *sum += it);
+    }
+}
+
 /// A table that would serve better.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {

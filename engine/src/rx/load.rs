@@ -10,7 +10,7 @@ use std::sync::{
 };
 use wqcap_rss::{FrameClass, HashDepth, Toeplitz};
 
-/// One frame in so many is looked at, on average.
+/// One frame in so many is sampled, on average.
 const EVERY: usize = 128;
 
 /// What one queue's samples came by; written by its loop, read by anyone.
@@ -52,7 +52,7 @@ pub struct Hashing {
     pub depth: HashDepth,
 }
 
-/// Which frames are looked at. The gaps between them vary: with equal ones, traffic that repeats itself would show the
+/// Which frames are sampled. The gaps between them vary: with equal ones, traffic that repeats itself would show the
 /// same few of its frames again and again.
 struct Picks {
     left: usize,
@@ -67,7 +67,7 @@ impl Picks {
         }
     }
 
-    /// The frame of a batch of so many that is looked at: at most one. Batches are no longer than half of [`EVERY`], the
+    /// The frame of a batch of so many that is sampled: at most one. Batches are no longer than half of [`EVERY`], the
     /// shortest gap, so that each of their places has its turn.
     #[inline]
     fn of(&mut self, frames: usize) -> Option<usize> {
@@ -103,9 +103,9 @@ impl Sampler {
         }
     }
 
-    /// Takes a batch into account: at most one of its frames is looked at.
+    /// Counts at most one of a batch's frames.
     #[inline]
-    pub(super) fn look(&mut self, batch: &Batch, memory: &SlotMemory) {
+    pub(super) fn sample(&mut self, batch: &Batch, memory: &SlotMemory) {
         let pick = self.picks.of(batch.frames.len());
         if let Some(filled) = pick.and_then(|at| batch.frames.get(at)) {
             self.count(filled.bytes(memory));
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_frame_of_traffic_that_repeats_itself_is_looked_at() {
+    fn every_frame_of_traffic_that_repeats_itself_is_sampled() {
         for (batch, period) in [(1, 100), (7, 100), (64, 100), (64, 64), (64, 192)] {
             let mut picks = Picks::new();
             let mut seen = vec![0_u32; period];
@@ -149,7 +149,7 @@ mod tests {
             let (least, most) = (seen.iter().min(), seen.iter().max());
             assert!(
                 least > Some(&(mean / 4)) && most < Some(&(mean * 4)),
-                "{batch} at once, {period} flows: {least:?} to {most:?} looks"
+                "{batch} at once, {period} flows: {least:?} to {most:?} samples"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What the hand may ask of a running loop. A ring has one owner, so whatever changes a WQ is done by its loop.
+//! Requests to a running loop. A ring has one owner, so whatever changes a WQ while it receives is done by its loop.
 
 use std::{
     sync::{
@@ -10,8 +10,8 @@ use std::{
 
 use crossbeam_channel::{Sender, bounded};
 
-/// How long a loop may take: a sleeping one looks every 50 ms, one that waits for the disk later.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a loop may take: a sleeping one wakes every 50 ms, one that waits for the disk later.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One request.
 struct Order {
@@ -19,10 +19,10 @@ struct Order {
     done: Sender<Result<(), crate::Error>>,
 }
 
-/// A loop's letter box.
+/// The requests to one loop: at most one at a time.
 #[derive(Default)]
 pub struct Orders {
-    /// Looked at by the loop at each turn; the rest only when it is set.
+    /// Read by the loop at each turn; the rest only when it is set.
     pending: AtomicBool,
     next: Mutex<Option<Order>>,
 }
@@ -41,8 +41,8 @@ impl Orders {
             });
         }
         self.pending.store(true, Ordering::Release);
-        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-            // Nobody waits for it any more.
+        answer.recv_timeout(TIMEOUT).unwrap_or_else(|_| {
+            // Nobody waits for the answer any more.
             if let Ok(mut next) = self.next.lock() {
                 next.take();
             }
@@ -58,13 +58,13 @@ impl Orders {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Carries out what was asked.
+    /// Carries the request out.
     #[cold]
-    pub(super) fn obey(&self, strip: impl FnOnce(bool) -> Result<(), crate::Error>) {
+    pub(super) fn carry_out(&self, strip: impl FnOnce(bool) -> Result<(), crate::Error>) {
         self.pending.store(false, Ordering::Relaxed);
         let order = self.next.lock().ok().and_then(|mut next| next.take());
         if let Some(order) = order {
-            // Who asked may have given up.
+            // The caller may have given up.
             let _ = order.done.send(strip(order.cvlan_stripping));
         }
     }

@@ -281,7 +281,10 @@ fn relieved() {
 #[ignore = "runs on the software NIC, by its first half"]
 fn stripped() {
     let (report, numbers) = change(start(&[]), 40, |capture, i| {
-        capture.set_cvlan_stripping(i % 2 == 0).expect("changed");
+        capture
+            .wq_flags_handle()
+            .set_cvlan_stripping(i % 2 == 0)
+            .expect("changed");
     });
     let records = records(&report);
     for record in &records {
@@ -296,9 +299,13 @@ fn stripped() {
 fn refused() {
     // The verbs do not tell whether a tag was taken off.
     let mut capture = start(&[("capture.access", "verbs")]);
-    let error = capture.set_cvlan_stripping(true).expect_err("refused");
+    let error = capture
+        .wq_flags_handle()
+        .set_cvlan_stripping(true)
+        .expect_err("refused");
     assert!(error.to_string().contains("output.vlan"), "{error}");
     capture
+        .wq_flags_handle()
         .set_cvlan_stripping(false)
         .expect("it is off already");
     let error = capture.add_rule(&rule("vlan = 1")).expect_err("refused");

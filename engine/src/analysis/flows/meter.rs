@@ -1,7 +1,7 @@
 //! A queue's own half: enters each frame into its flow, and hands finished flows on.
 //!
 //! The stamps of the frames are the clock: a flow that has been silent for too long, or has lasted too long, is found so
-//! by its own next frame, or by a hand that goes round the table a little with every batch. Records go in batches whose
+//! by its own next frame, or by a sweep that covers a part of the table with every batch. Records go in batches whose
 //! memory comes back. While no batch is free, flows stay in the table beyond their time; only a full table needs room
 //! at once, and without it a frame of a new flow is counted as missed.
 
@@ -20,10 +20,10 @@ use std::{
 
 /// Records of a batch on its way to the file.
 pub(super) const RECORDS: usize = 256;
-/// Time between two steps of the hand, and what a batch of records may wait to be full.
+/// Time between two sweeps over part of the table, and the longest that a batch of records waits to be full.
 const STEP_NS: u64 = 1_000_000;
 const LINGER_NS: u64 = 200_000_000;
-/// Flows that a step looks at, at most: it is part of a batch's cost.
+/// Flows that a sweep checks, at most: it is part of a batch's cost.
 const STEP_FLOWS: u64 = 512;
 /// The same when no frames come, five times a second: they may come again any moment.
 const IDLE_FLOWS: u64 = 8192;
@@ -50,8 +50,8 @@ pub struct Meter {
     published: Arc<Mutex<FlowTotals>>,
     /// Stamp of the last frame.
     now_ns: u64,
-    /// How far the hand has come, and when.
-    hand: usize,
+    /// Where the next sweep begins, and when the last one was.
+    cursor: usize,
     stepped_ns: u64,
     sent_ns: u64,
     idle_since: Option<Instant>,
@@ -74,7 +74,7 @@ impl Meter {
             totals: FlowTotals::default(),
             published,
             now_ns: 0,
-            hand: 0,
+            cursor: 0,
             stepped_ns: 0,
             sent_ns: 0,
             idle_since: None,
@@ -142,13 +142,13 @@ impl Meter {
         if !self.has_room() {
             return false;
         }
-        // The places behind the hand are as good as any: what stands where is chance.
+        // The next places of the sweep are as good as any: what stands where is chance.
         let len = self.table.len();
         let oldest = (0..CANDIDATES.min(len))
-            .map(|i| (self.hand + i) % len)
+            .map(|i| (self.cursor + i) % len)
             .min_by_key(|&at| self.table.get(at).last_ns());
         let Some(at) = oldest else { return false };
-        self.hand = (self.hand + CANDIDATES) % len;
+        self.cursor = (self.cursor + CANDIDATES) % len;
         let flow = self.table.remove(at);
         self.totals.evicted += 1;
         self.push(flow.record(self.queue, FlowEndReason::Evicted));
@@ -164,7 +164,7 @@ impl Meter {
         }
     }
 
-    /// No frame has come for a moment: time goes on without frames to tell it.
+    /// No frame has come for a moment: time goes on by the system's clock.
     pub fn idle(&mut self) {
         if self.now_ns == 0 {
             return;
@@ -175,7 +175,7 @@ impl Meter {
         self.send();
     }
 
-    /// Moves the hand as far as the time that has passed asks for: round the table within half of the idle time.
+    /// Sweeps as much of the table as the time that has passed asks for: all of it within half of the idle time.
     #[cold]
     fn step(&mut self, ns: u64) {
         let passed = ns.saturating_sub(self.stepped_ns);
@@ -191,18 +191,18 @@ impl Meter {
         }
     }
 
-    /// Moves the hand over so many flows, and ends those whose time is over.
+    /// Checks so many flows, and ends those whose time is over.
     fn sweep(&mut self, ns: u64, flows: u64) {
         for _ in 0..flows.min(self.table.len() as u64) {
             if self.table.len() == 0 {
                 break;
             }
-            if self.hand >= self.table.len() {
-                self.hand = 0;
+            if self.cursor >= self.table.len() {
+                self.cursor = 0;
             }
-            // Where a flow was taken out stands another one now, to be looked at next.
-            if !self.end(self.hand, ns) {
-                self.hand += 1;
+            // Where a flow was taken out stands another one now, to be checked next.
+            if !self.end(self.cursor, ns) {
+                self.cursor += 1;
             }
         }
     }

@@ -121,7 +121,7 @@ impl Bench {
     }
 }
 
-/// A record without what may differ between two right answers: why it ended depends on when the hand came round.
+/// A record without what may differ between two right answers: why it ended depends on when the sweep came by.
 type Facts = (String, [Direction; 2], Option<[u8; 2]>);
 
 fn facts(record: &FlowRecord) -> Facts {

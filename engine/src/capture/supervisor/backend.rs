@@ -62,7 +62,7 @@ pub struct CaptureBackend {
     port: u8,
     queues: u16,
     pub(super) live: Mutex<Live>,
-    /// What the NIC has lost, as the last look of the capture's owner has shown.
+    /// What the NIC has lost, as the capture's owner has last read it.
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
     orders: SyncSender<Order>,
@@ -71,11 +71,18 @@ pub struct CaptureBackend {
 
 /// The capture, as far as others may see it.
 pub(super) enum Live {
-    Running(Handles),
-    Drained(Handles),
-    Stopped(Box<Stopped>),
-    /// Its device is gone, and looked for.
-    Lost(Box<Stopped>),
+    /// Under way: running or drained.
+    Capturing(CaptureState, Handles),
+    /// It has ended: stopped, or its device is lost and looked for.
+    Ended(CaptureState, Box<Stopped>),
+}
+
+impl Live {
+    fn state(&self) -> CaptureState {
+        match self {
+            Self::Capturing(state, _) | Self::Ended(state, _) => *state,
+        }
+    }
 }
 
 /// What it was when it ended.
@@ -129,10 +136,13 @@ impl CaptureBackend {
             device: plan.device.name.clone(),
             port: plan.port,
             queues: u16::try_from(plan.queues.len()).unwrap_or(u16::MAX),
-            live: Mutex::new(Live::Stopped(Box::new(Stopped {
-                filter: config.capture.filter.clone(),
-                ..Stopped::default()
-            }))),
+            live: Mutex::new(Live::Ended(
+                CaptureState::Stopped,
+                Box::new(Stopped {
+                    filter: config.capture.filter.clone(),
+                    ..Stopped::default()
+                }),
+            )),
             nic: Mutex::default(),
             statistics: Mutex::default(),
             orders,
@@ -143,37 +153,23 @@ impl CaptureBackend {
     pub(super) fn is_running(&self, capture: &Capture) {
         self.is_spread(capture);
         lock(&self.statistics).take();
-        // The first look is the owner's, at once; until then nothing is lost.
+        // The owner reads them once a second from now on.
         lock(&self.nic).clone_from(&capture.snapshot().nic);
-        *self.live() = Live::Running(capture.into());
+        self.lets_in(capture, CaptureState::Running);
+    }
+
+    /// A capture is under way, running or drained.
+    pub(super) fn lets_in(&self, capture: &Capture, state: CaptureState) {
+        *self.live() = Live::Capturing(state, capture.into());
     }
 
     pub(super) fn has_seen(&self, snapshot: &Snapshot) {
         lock(&self.nic).clone_from(&snapshot.nic);
     }
 
-    pub(super) fn has_ended(&self, report: &Report) {
-        let stopped = self.stopped(report);
-        *self.live() = Live::Stopped(stopped);
-    }
-
-    pub(super) fn has_lost(&self, report: &Report) {
-        let stopped = self.stopped(report);
-        *self.live() = Live::Lost(stopped);
-    }
-
-    /// What the capture does.
-    pub(super) fn state(&self) -> CaptureState {
-        match &*self.live() {
-            Live::Running(_) => CaptureState::Running,
-            Live::Drained(_) => CaptureState::Drained,
-            Live::Stopped(_) => CaptureState::Stopped,
-            Live::Lost(_) => CaptureState::Lost,
-        }
-    }
-
-    fn stopped(&self, report: &Report) -> Box<Stopped> {
-        Box::new(Stopped {
+    /// The capture has ended: stopped, or its device is lost.
+    pub(super) fn has_ended(&self, report: &Report, state: CaptureState) {
+        let stopped = Stopped {
             last: Some(Snapshot {
                 elapsed: report.duration,
                 queues: report.queues.clone(),
@@ -183,7 +179,13 @@ impl CaptureBackend {
             }),
             statistics: report.statistics.clone(),
             filter: self.filter(),
-        })
+        };
+        *self.live() = Live::Ended(state, Box::new(stopped));
+    }
+
+    /// What the capture does.
+    pub(super) fn state(&self) -> CaptureState {
+        self.live().state()
     }
 
     /// Rules and table are these from now on.
@@ -202,8 +204,8 @@ impl CaptureBackend {
 
     fn handles(&self) -> Option<Handles> {
         match &*self.live() {
-            Live::Running(handles) | Live::Drained(handles) => Some(handles.clone()),
-            Live::Stopped(_) | Live::Lost(_) => None,
+            Live::Capturing(_, handles) => Some(handles.clone()),
+            Live::Ended(..) => None,
         }
     }
 
@@ -218,8 +220,8 @@ impl CaptureBackend {
 
     pub(super) fn filter(&self) -> String {
         match &*self.live() {
-            Live::Running(handles) | Live::Drained(handles) => handles.capture.filter(),
-            Live::Stopped(stopped) | Live::Lost(stopped) => stopped.filter.clone(),
+            Live::Capturing(_, handles) => handles.capture.filter(),
+            Live::Ended(_, stopped) => stopped.filter.clone(),
         }
     }
 
@@ -246,12 +248,10 @@ impl CaptureBackend {
     fn counted(&self) -> (CaptureState, Option<Snapshot>) {
         // The lock is not held while counters are read.
         let (state, handles) = match &*self.live() {
-            Live::Running(handles) => (CaptureState::Running, handles.clone()),
-            Live::Drained(handles) => (CaptureState::Drained, handles.clone()),
-            Live::Stopped(stopped) => return (CaptureState::Stopped, stopped.last.clone()),
-            Live::Lost(stopped) => return (CaptureState::Lost, stopped.last.clone()),
+            Live::Capturing(state, handles) => (*state, handles.clone()),
+            Live::Ended(state, stopped) => return (*state, stopped.last.clone()),
         };
-        // The loops' counters are read as they are. The NIC's take system calls: the owner's look serves.
+        // The loops' counters are read as they are. The NIC's take system calls: those that the owner has read serve.
         let nic = lock(&self.nic).clone();
         (state, Some(handles.capture.snapshot_beside(nic)))
     }
@@ -259,8 +259,8 @@ impl CaptureBackend {
     /// The traffic of now, or of the end; `None`: statistics are off.
     fn traffic(&self) -> Option<live::TrafficSnapshot> {
         let handle = match &*self.live() {
-            Live::Running(handles) | Live::Drained(handles) => handles.statistics.clone()?,
-            Live::Stopped(stopped) | Live::Lost(stopped) => return stopped.statistics.clone(),
+            Live::Capturing(_, handles) => handles.statistics.clone()?,
+            Live::Ended(_, stopped) => return stopped.statistics.clone(),
         };
         let mut last = lock(&self.statistics);
         let now = Instant::now();
@@ -360,7 +360,7 @@ impl Backend for CaptureBackend {
     }
 }
 
-/// Lets another filter hold.
+/// Applies another filter.
 pub(super) fn set_filter(handle: &CaptureHandle, expression: &str) -> Result<Changed, Refusal> {
     if handle.filter() == expression {
         return Ok(same(&format!("filter: {expression:?}")));

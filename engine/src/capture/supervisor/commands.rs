@@ -1,11 +1,11 @@
 //! Commands that change a running capture, carried out by its owner.
 
-use super::{Supervisor, backend::Live, changed, failed, same};
+use super::{Supervisor, changed, failed, same};
 use crate::{
     Error,
     capture::{Capture, Respread},
     config::RuleConfig,
-    control::protocol::{Changed, Command, Refusal, RefusalCode},
+    control::protocol::{CaptureState, Changed, Command, Refusal, RefusalCode},
     plan::Plan,
 };
 use serde_json::Value;
@@ -51,13 +51,13 @@ impl Supervisor {
     /// Lets frames in again after a drain.
     pub(super) fn resume(&self, capture: &mut Capture, plan: &Plan) -> Outcome {
         capture.resume(plan).map_err(|e| failed(e.to_string()))?;
-        *self.backend.live() = Live::Running((&*capture).into());
+        self.backend.lets_in(capture, CaptureState::Running);
         Ok(changed("running"))
     }
 
     pub(super) fn drain(&self, capture: &mut Capture) -> Changed {
         capture.pause();
-        *self.backend.live() = Live::Drained((&*capture).into());
+        self.backend.lets_in(capture, CaptureState::Drained);
         changed("nothing more comes in, and files are completed; `start` lets frames in again")
     }
 }
@@ -72,7 +72,7 @@ fn rotate(capture: &Capture) -> Outcome {
     ))
 }
 
-/// A WQ can change one flag while it receives; asking for what holds already is no change.
+/// A WQ can change one flag while it receives; a value that it has already is no change.
 pub(super) fn wq_flags(
     capture: &Capture,
     plan: &Plan,
@@ -147,7 +147,7 @@ fn rule(fields: &BTreeMap<String, Value>) -> Result<RuleConfig, Refusal> {
         .map_err(|e| Refusal::new(RefusalCode::Malformed, format!("rule: {e}")))
 }
 
-/// What the engine refuses to do is the asker's to mend; what it failed to do is not.
+/// An error as a refusal: what the engine does not accept is the caller's to change; a failure is not.
 fn refusal(e: Error) -> Refusal {
     let code = match &e {
         Error::Config { key, .. } if key == "rule" || key.starts_with("wq.") => {

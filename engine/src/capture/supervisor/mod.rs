@@ -4,7 +4,7 @@
 //! capture's own end and the loss of its device. A [`Supervisor`] belongs to the thread that owns the capture; the
 //! control service and metrics see the [`CaptureBackend`], which reads snapshots and queues commands for the owner.
 //!
-//! What is the program's own stands behind [`Host`]: where the configuration comes from, and who is told how it goes.
+//! What differs between programs is behind [`Host`]: where the configuration comes from, and who reports on the capture.
 //!
 //! Invariant: the threads of the control service and of metrics never wait for the capture.
 
@@ -183,7 +183,7 @@ impl Supervisor {
     }
 
     /// Reads the configuration again if a signal asked for that; the log has the outcome.
-    fn heed_reload_signal(&mut self, host: &mut impl Host, capture: Option<(&mut Capture, &Plan)>) {
+    fn reload_on_signal(&mut self, host: &mut impl Host, capture: Option<(&mut Capture, &Plan)>) {
         if !self.signals.reload.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -198,7 +198,7 @@ impl Supervisor {
     }
 
     /// Carries out an order as far as that does not end the present phase; else the event that does, and who asked.
-    fn obey(
+    fn carry_out(
         &mut self,
         order: Order,
         host: &mut impl Host,
@@ -227,9 +227,8 @@ impl Supervisor {
         None
     }
 
-    /// Watches a capture until something ends it, and ends it.
+    /// Watches a capture, which [`CaptureBackend`] shows already, until something ends it, and ends it.
     fn attend(&mut self, mut capture: Capture, mut run: Box<Run>, host: &mut impl Host) -> Phase {
-        self.backend.is_running(&capture);
         host.running(&run.plan);
         let why = self.watch(&mut capture, &run.plan, host);
         let (_, next) = transition(self.backend.state(), why);
@@ -240,7 +239,7 @@ impl Supervisor {
         let plan = capture.plan_now(&run.plan);
         let mut report = capture.finish();
         if next == Some(CaptureState::Lost) {
-            self.backend.has_lost(&report);
+            self.backend.has_ended(&report, CaptureState::Lost);
             run.plan = plan;
             return Phase::Lost(report, run);
         }
@@ -262,7 +261,7 @@ impl Supervisor {
         next: Option<CaptureState>,
         host: &mut impl Host,
     ) -> Phase {
-        self.backend.has_ended(&report);
+        self.backend.has_ended(&report, CaptureState::Stopped);
         for reply in self.waiting.drain(..) {
             reply.send(if report.end.is_failure() {
                 Err(failed(format!("it ended with a failure: {:?}", report.end)))
@@ -298,9 +297,11 @@ impl Supervisor {
             if self.is_to_stop() {
                 return Event::Signal;
             }
-            self.heed_reload_signal(host, Some((&mut *capture, plan)));
+            self.reload_on_signal(host, Some((&mut *capture, plan)));
             while let Ok(order) = self.orders.try_recv() {
-                if let Some((event, reply)) = self.obey(order, host, Some((&mut *capture, plan))) {
+                if let Some((event, reply)) =
+                    self.carry_out(order, host, Some((&mut *capture, plan)))
+                {
                     self.waiting.push(reply);
                     return event;
                 }
@@ -351,6 +352,7 @@ impl Supervisor {
             let found = host.find_device();
             match found.and_then(|it| device_recovery::go_on(&run.plan, it, limits, &report)) {
                 Ok((capture, plan)) => {
+                    self.backend.is_running(&capture);
                     (run.plan, run.ready) = (plan, capture.ready());
                     return Phase::Capturing(Box::new(capture), run);
                 }
@@ -365,10 +367,10 @@ impl Supervisor {
 
     /// Answers for a moment while there is no capture; the event that ends this, and who ordered it.
     fn serve_idle(&mut self, host: &mut impl Host) -> Option<(Event, ChangeReply)> {
-        self.heed_reload_signal(host, None);
+        self.reload_on_signal(host, None);
         // The backend holds the other end of the channel: there is no error but the time-out.
         let order = self.orders.recv_timeout(TICK).ok()?;
-        self.obey(order, host, None)
+        self.carry_out(order, host, None)
     }
 
     /// Waits for a `start` that succeeds, or for the end.
@@ -411,6 +413,7 @@ impl Supervised {
             mut supervisor,
             capture,
         } = self;
+        supervisor.backend.is_running(&capture);
         let run = Run::new(&capture, &supervisor.plan, None);
         let mut phase = Phase::Capturing(Box::new(capture), run);
         loop {

@@ -209,8 +209,11 @@ impl<C> Stage<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::Filter;
-    use std::collections::BTreeMap;
+    use crate::{
+        config::{CaptureConfig, Span},
+        filter::Filter,
+    };
+    use std::{collections::BTreeMap, time::Duration};
 
     /// Keeps what it is given.
     #[derive(Default)]
@@ -255,8 +258,14 @@ mod tests {
     }
 
     fn reduction(filter: &str, dedup_ns: u64, sample: u32, slice: Slice) -> Reduction {
-        let filter = Filter::compile(filter).unwrap();
-        Reduction::new(filter, dedup_ns, sample, SampleBy::Frame, slice)
+        Reduction::of(&CaptureConfig {
+            filter: filter.into(),
+            dedup: Span(Duration::from_nanos(dedup_ns)),
+            sample,
+            slice,
+            ..CaptureConfig::default()
+        })
+        .unwrap()
     }
 
     #[test]
@@ -301,8 +310,10 @@ mod tests {
 
     #[test]
     fn flows_are_kept_as_a_whole() {
-        let filter = Filter::default();
-        let by_flow = Reduction::new(filter, 0, 4, SampleBy::Flow, Slice::Whole);
+        let by_flow = Reduction {
+            sample_by: SampleBy::Flow,
+            ..reduction("", 0, 4, Slice::Whole)
+        };
         let mut stage = stage(&by_flow);
         let mut kept = 0;
         for port in 1..=200 {

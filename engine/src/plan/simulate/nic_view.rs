@@ -3,13 +3,14 @@
 //! A file cut to 40 bytes a frame holds addresses and ports but no whole TCP header. The NIC would have seen that
 //! header: what the file lacks is taken as zeros, as long as nothing that is hashed is among it.
 
+use crate::frame::{
+    Ethernet,
+    ethertype::{IPV4, IPV6},
+};
 use wqcap_rss::{FrameClass, HashDepth, HashFields, L3, L4, Profile, Toeplitz};
 
 /// Headers are parsed up to here.
 const MOST: usize = 256;
-const ETHERNET_LEN: u32 = 14;
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
 /// IPv6 extension headers: hop-by-hop options, routing, authentication, destination options, mobility, HIP, shim6.
 const EXTENSIONS: [u8; 7] = [0, 43, 51, 60, 135, 139, 140];
 
@@ -103,7 +104,7 @@ impl NicView {
             (L4::None, L3::None) => match class.ethertype {
                 IPV4 => l3 + 20,
                 IPV6 => l3 + 40,
-                _ => l3.max(ETHERNET_LEN as usize),
+                _ => l3.max(Ethernet::LEN),
             },
         };
         let cut = needed > there;
@@ -135,7 +136,7 @@ impl SeenFrame<'_> {
 
     /// Why the catch-all takes it.
     pub(super) fn catch_all_reason(&self) -> CatchAllReason {
-        if self.len < ETHERNET_LEN {
+        if (self.len as usize) < Ethernet::LEN {
             CatchAllReason::TooShort
         } else if self.cut {
             CatchAllReason::CutInFile

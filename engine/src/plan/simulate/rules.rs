@@ -83,8 +83,8 @@ fn takes(spec: &FlowSpec, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) 
         FlowSpec::Ipv4 { src, dst, proto } => {
             let (from, to) = addresses(seen, L3::Ipv4);
             is_packet(class, L3::Ipv4)
-                && agrees(from, wide(src))
-                && agrees(to, wide(dst))
+                && agrees(from, src.widen())
+                && agrees(to, dst.widen())
                 && agrees(class.ip_protocol, proto)
         }
         FlowSpec::Ipv6 { src, dst, proto } => {
@@ -121,13 +121,6 @@ where
     T: Copy + PartialEq + std::ops::BitAnd<Output = T>,
 {
     value & wanted.mask == wanted.value & wanted.mask
-}
-
-fn wide(masked: Masked<u32>) -> Masked<u128> {
-    Masked {
-        value: masked.value.into(),
-        mask: masked.mask.into(),
-    }
 }
 
 fn is_to(frame: &[u8], dst: Masked<[u8; 6]>) -> bool {

@@ -3,21 +3,12 @@
 //! Sources: RFC 7348 (VXLAN), RFC 2784 and RFC 2890 (GRE), RFC 7637 (its protocol type for Ethernet).
 
 use super::nic_view::{NicView, SeenFrame};
+use crate::frame::{Ethernet, Gre, Udp, ethertype, protocol};
 use wqcap_rss::{L3, L4};
 
 const VXLAN_PORT: [u8; 2] = 4789u16.to_be_bytes();
 /// VXLAN's flag that the network identifier is valid.
 const VNI_VALID: u8 = 0x08;
-const PROTOCOL_GRE: u8 = 47;
-const UDP_LEN: usize = 8;
-/// GRE's version; only 0 is GRE proper.
-const GRE_VERSION: u8 = 0x07;
-/// GRE's flags, each of which adds four bytes: checksum, key, sequence number.
-const GRE_WORDS: [u8; 3] = [0x80, 0x20, 0x10];
-const BRIDGED: u16 = 0x6558;
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const ETHERNET_LEN: usize = 14;
 /// Inner headers are parsed up to here.
 const MOST: usize = 256;
 
@@ -49,7 +40,7 @@ impl TunnelContent {
         let behind = seen.bytes.get(usize::from(class.l4_offset)..)?;
         let (tunnel, ethertype, packet) = if class.l4 == L4::Udp {
             vxlan(behind)?
-        } else if class.l3 != L3::None && !class.fragment && class.ip_protocol == PROTOCOL_GRE {
+        } else if class.l3 != L3::None && !class.fragment && class.ip_protocol == protocol::GRE {
             gre(behind)?
         } else {
             return None;
@@ -61,8 +52,8 @@ impl TunnelContent {
             missing: seen.missing(),
         };
         if let Some(ethertype) = ethertype {
-            it.bytes[12..ETHERNET_LEN].copy_from_slice(&ethertype.to_be_bytes());
-            it.there = ETHERNET_LEN;
+            it.bytes[12..Ethernet::LEN].copy_from_slice(&ethertype.to_be_bytes());
+            it.there = Ethernet::LEN;
         }
         let room = &mut it.bytes[it.there..];
         let len = room.len().min(packet.len());
@@ -87,7 +78,7 @@ type Found<'a> = Option<(Tunnel, Option<u16>, &'a [u8])>;
 
 /// `datagram` begins with a UDP header.
 fn vxlan(datagram: &[u8]) -> Found<'_> {
-    let (header, inner) = datagram.get(UDP_LEN..)?.split_first_chunk::<8>()?;
+    let (header, inner) = datagram.get(Udp::LEN..)?.split_first_chunk::<8>()?;
     let [flags, _, _, _, a, b, c, _] = *header;
     let is_vxlan = datagram.get(2..4) == Some(&VXLAN_PORT) && flags & VNI_VALID != 0;
     let vni = u32::from_be_bytes([0, a, b, c]);
@@ -96,15 +87,11 @@ fn vxlan(datagram: &[u8]) -> Found<'_> {
 
 /// `packet` begins with a GRE header.
 fn gre(packet: &[u8]) -> Found<'_> {
-    let [flags, version, a, b] = *packet.first_chunk()?;
-    if version & GRE_VERSION != 0 {
-        return None;
-    }
-    let words = GRE_WORDS.iter().filter(|flag| flags & **flag != 0).count();
-    let inner = packet.get(4 + 4 * words..)?;
-    Some(match u16::from_be_bytes([a, b]) {
-        BRIDGED => (Tunnel::Gre, None, inner),
-        ethertype @ (IPV4 | IPV6) => (Tunnel::Gre, Some(ethertype), inner),
+    let gre = Gre::new(packet).ok().filter(|it| it.version() == 0)?;
+    let inner = packet.get(gre.header_len()..)?;
+    Some(match gre.ethertype() {
+        ethertype::ETHERNET => (Tunnel::Gre, None, inner),
+        ip @ (ethertype::IPV4 | ethertype::IPV6) => (Tunnel::Gre, Some(ip), inner),
         _ => (Tunnel::Gre, None, &[]),
     })
 }

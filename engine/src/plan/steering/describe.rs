@@ -2,8 +2,9 @@
 
 use crate::{
     config,
-    verbs::{FlowSpec, Inner},
+    verbs::{FlowSpec, Inner, Masked},
 };
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A match in words.
 #[must_use]
@@ -30,34 +31,12 @@ pub fn describe(specs: &[FlowSpec]) -> String {
                 }
             }
             FlowSpec::Ipv4 { src, dst, proto } => {
-                words.push("ipv4".into());
-                for (side, net) in [("src", src), ("dst", dst)] {
-                    if net.mask != 0 {
-                        words.push(format!(
-                            "{side} {}/{}",
-                            std::net::Ipv4Addr::from_bits(net.value),
-                            net.mask.count_ones()
-                        ));
-                    }
-                }
-                if proto.mask != 0 {
-                    words.push(format!("protocol {}", proto.value));
-                }
+                let net = |it: &Masked<u32>| (Ipv4Addr::from_bits(it.value).into(), it.mask.into());
+                packet(&mut words, "ipv4", [net(src), net(dst)], *proto);
             }
             FlowSpec::Ipv6 { src, dst, proto } => {
-                words.push("ipv6".into());
-                for (side, net) in [("src", src), ("dst", dst)] {
-                    if net.mask != 0 {
-                        words.push(format!(
-                            "{side} {}/{}",
-                            std::net::Ipv6Addr::from_bits(net.value),
-                            net.mask.count_ones()
-                        ));
-                    }
-                }
-                if proto.mask != 0 {
-                    words.push(format!("protocol {}", proto.value));
-                }
+                let net = |it: &Masked<u128>| (Ipv6Addr::from_bits(it.value).into(), it.mask);
+                packet(&mut words, "ipv6", [net(src), net(dst)], *proto);
             }
             FlowSpec::Tcp { src, dst } | FlowSpec::Udp { src, dst } => {
                 words.push(if matches!(spec, FlowSpec::Tcp { .. }) {
@@ -90,5 +69,23 @@ pub fn describe(specs: &[FlowSpec]) -> String {
         "any frame".into()
     } else {
         words.join(" ")
+    }
+}
+
+/// An IP packet's match in words: its version, networks (address and mask) and protocol.
+fn packet(
+    words: &mut Vec<String>,
+    version: &str,
+    [src, dst]: [(IpAddr, u128); 2],
+    proto: Masked<u8>,
+) {
+    words.push(version.into());
+    for (side, (address, mask)) in [("src", src), ("dst", dst)] {
+        if mask != 0 {
+            words.push(format!("{side} {address}/{}", mask.count_ones()));
+        }
+    }
+    if proto.mask != 0 {
+        words.push(format!("protocol {}", proto.value));
     }
 }

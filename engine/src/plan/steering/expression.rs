@@ -10,10 +10,13 @@
 
 use super::{
     describe,
-    frame_match::{Ip, Match, VLAN_ID, mac, wide},
+    frame_match::{Ip, Match, VLAN_ID, mac},
 };
-use crate::filter::{Constraints, Filter, OffsetOrigin};
-use crate::verbs::Masked;
+use crate::{
+    filter::{Constraints, Filter, OffsetOrigin},
+    frame::ethertype::{IPV4, IPV6, OLD_QINQ, SERVICE_VLAN, VLAN},
+    verbs::Masked,
+};
 use serde::Serialize;
 use wqcap_rss::profile::Profile;
 
@@ -21,11 +24,7 @@ use wqcap_rss::profile::Profile;
 const MOST: usize = 256;
 /// Tags that NICs see through.
 const MOST_TAGS: u32 = 2;
-/// EtherTypes (IEEE 802 numbers; 0x9100 is an old one of stacked tags).
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const CVLAN: u16 = 0x8100;
-const STAGS: [u16; 2] = [0x88a8, 0x9100];
+const STAGS: [u16; 2] = [SERVICE_VLAN, OLD_QINQ];
 /// Smaller numbers in an EtherType's place are lengths (IEEE 802.3).
 const FIRST_ETHERTYPE: u16 = 0x0600;
 /// Extension headers of IPv6 (IANA, "IPv6 Extension Header Types"), but ESP, behind which nobody sees.
@@ -125,8 +124,8 @@ fn behind_tags(known: &Constraints, it: Match, at: u32, tags: u32) -> Vec<Match>
         ..it
     };
     match ethertype {
-        CVLAN | 0x88a8 | 0x9100 if tags == MOST_TAGS => vec![it],
-        CVLAN => behind_tags(known, tagged(known, it, at, tags), at + 4, tags + 1),
+        VLAN | SERVICE_VLAN | OLD_QINQ if tags == MOST_TAGS => vec![it],
+        VLAN => behind_tags(known, tagged(known, it, at, tags), at + 4, tags + 1),
         tag if STAGS.contains(&tag) => {
             let mut both = behind_tags(known, it, at + 4, tags + 1);
             both.push(plain);
@@ -220,14 +219,7 @@ fn ports(known: &Constraints, it: Match, from: OffsetOrigin, at: u32) -> Match {
     if !it.proto.is_some_and(|proto| [6, 17].contains(&proto)) {
         return it;
     }
-    let port = |at| {
-        known
-            .half(from, at)
-            .map_or(Masked::default(), |value| Masked {
-                value,
-                mask: 0xffff,
-            })
-    };
+    let port = |at| known.half(from, at).map(Masked::exact).unwrap_or_default();
     Match {
         src_port: port(at),
         dst_port: port(at + 2),
@@ -256,14 +248,14 @@ impl Match {
             mine.mask & !its.mask == 0 && (mine.value ^ its.value) & mine.mask == 0
         };
         number(mac(self.dst_mac), mac(other.dst_mac))
-            && number(wide(self.vlan), wide(other.vlan))
+            && number(self.vlan.widen(), other.vlan.widen())
             && asks(self.ethertype, other.ethertype)
             && asks(self.ip, other.ip)
             && number(self.src, other.src)
             && number(self.dst, other.dst)
             && asks(self.proto, other.proto)
-            && number(wide(self.src_port), wide(other.src_port))
-            && number(wide(self.dst_port), wide(other.dst_port))
+            && number(self.src_port.widen(), other.src_port.widen())
+            && number(self.dst_port.widen(), other.dst_port.widen())
             && asks(self.vni, other.vni)
     }
 }

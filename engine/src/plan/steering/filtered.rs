@@ -4,7 +4,7 @@ use super::{MAX_PRIORITY, RulePlan, STEP, Steering, describe, frame_match::Match
 use crate::{
     Error,
     config::{RuleAction, RuleConfig},
-    verbs::{FlowKind, FlowSpec},
+    verbs::FlowSpec,
 };
 use wqcap_rss::profile::{HashDepth, Profile};
 
@@ -57,14 +57,8 @@ impl Steering {
                     specs.push(FlowSpec::Drop);
                 }
                 let rank = rule.priority * STEP + u16::from(profile.priority_offset());
-                steering.rules.push(RulePlan {
-                    name: format!("rule {number} {}", profile.name()),
-                    kind: FlowKind::Normal,
-                    priority: rank,
-                    rank,
-                    specs,
-                    qp,
-                });
+                let name = format!("rule {number} {}", profile.name());
+                steering.push(name, rank, specs, qp);
                 matches.push((number, profile, wanted));
             }
         }

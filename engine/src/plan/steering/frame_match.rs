@@ -1,15 +1,15 @@
 //! What one rule matches, and how it becomes flow specs for each profile.
 
 use crate::{
-    config::{Proto, RuleAction, RuleConfig},
+    config::{Net, Proto, RuleAction, RuleConfig},
     verbs::{FlowSpec, Inner, Masked},
 };
 use std::net::IpAddr;
 use wqcap_rss::profile::{HashDepth, Profile};
 
-/// A VLAN tag's identifier, which are twelve of its bits (IEEE 802.1Q).
 /// The UDP port of VXLAN (RFC 7348).
 const VXLAN_PORT: u16 = 4789;
+/// A VLAN tag's identifier, which are twelve of its bits (IEEE 802.1Q).
 pub(super) const VLAN_ID: u16 = 0x0fff;
 
 /// IP version.
@@ -37,24 +37,21 @@ pub(super) struct Match {
 
 impl Match {
     pub(super) fn of(rule: &RuleConfig) -> Result<Self, String> {
-        let exact = |v: Option<u16>| {
-            v.map_or(Masked::default(), |value| Masked {
-                value,
-                mask: 0xffff,
-            })
-        };
+        let any_or = |port: Option<u16>| port.map(Masked::exact).unwrap_or_default();
+        let mac = rule.dst_mac.map(|mac| Masked {
+            value: mac.0,
+            mask: [0xff; 6],
+        });
+        // The identifier's twelve bits; priority and DEI are anybody's.
+        let vlan = rule.vlan.map(|value| Masked {
+            value,
+            mask: VLAN_ID,
+        });
         let mut it = Self {
-            dst_mac: rule.dst_mac.map_or(Masked::default(), |mac| Masked {
-                value: mac.0,
-                mask: [0xff; 6],
-            }),
-            // The identifier's twelve bits; priority and DEI are anybody's.
-            vlan: rule.vlan.map_or(Masked::default(), |value| Masked {
-                value,
-                mask: VLAN_ID,
-            }),
-            src_port: exact(rule.src_port),
-            dst_port: exact(rule.dst_port),
+            dst_mac: mac.unwrap_or_default(),
+            vlan: vlan.unwrap_or_default(),
+            src_port: any_or(rule.src_port),
+            dst_port: any_or(rule.dst_port),
             proto: rule.proto.map(|p| p.0),
             vni: rule.vni,
             ..Self::default()
@@ -70,26 +67,8 @@ impl Match {
             Some(0x86dd) => it.set_ip(Ip::V6)?,
             other => it.ethertype = other,
         }
-        for (net, side) in [(rule.src, 0), (rule.dst, 1)] {
-            let Some(net) = net else { continue };
-            let masked = match net.address {
-                IpAddr::V4(a) => {
-                    it.set_ip(Ip::V4)?;
-                    Masked {
-                        value: a.to_bits().into(),
-                        mask: net.mask_v4().into(),
-                    }
-                }
-                IpAddr::V6(a) => {
-                    it.set_ip(Ip::V6)?;
-                    Masked {
-                        value: a.to_bits(),
-                        mask: net.mask_v6(),
-                    }
-                }
-            };
-            *(if side == 0 { &mut it.src } else { &mut it.dst }) = masked;
-        }
+        it.src = it.address(rule.src)?;
+        it.dst = it.address(rule.dst)?;
         if rule.vni.is_some() {
             if rule.proto.is_some_and(|p| p != Proto::UDP)
                 || rule.dst_port.is_some_and(|p| p != VXLAN_PORT)
@@ -99,7 +78,7 @@ impl Match {
                 ));
             }
             it.proto = Some(Proto::UDP.0);
-            it.dst_port = exact(Some(VXLAN_PORT));
+            it.dst_port = Masked::exact(VXLAN_PORT);
         }
         let ports = rule.src_port.is_some() || rule.dst_port.is_some();
         if ports
@@ -120,6 +99,19 @@ impl Match {
         Ok(it)
     }
 
+    /// A network's bits; its IP version becomes the match's.
+    fn address(&mut self, net: Option<Net>) -> Result<Masked<u128>, String> {
+        let Some(net) = net else {
+            return Ok(Masked::default());
+        };
+        let (ip, value, mask) = match net.address {
+            IpAddr::V4(a) => (Ip::V4, a.to_bits().into(), net.mask_v4().into()),
+            IpAddr::V6(a) => (Ip::V6, a.to_bits(), net.mask_v6()),
+        };
+        self.set_ip(ip)?;
+        Ok(Masked { value, mask })
+    }
+
     /// The outer part of a tunnel's rule.
     pub(super) fn tunnel(vxlan: bool, ip: Ip) -> Vec<FlowSpec> {
         let mut outer = Self {
@@ -128,10 +120,7 @@ impl Match {
         };
         if vxlan {
             outer.proto = Some(Proto::UDP.0);
-            outer.dst_port = Masked {
-                value: VXLAN_PORT,
-                mask: 0xffff,
-            };
+            outer.dst_port = Masked::exact(VXLAN_PORT);
         }
         // The catch-all's specs are the match's own, none added.
         let mut specs = outer.specs(Profile::CatchAll);
@@ -216,18 +205,14 @@ impl Match {
     pub(super) fn specs(&self, profile: Profile) -> Vec<FlowSpec> {
         let it = self.as_profile(profile);
         let (_, own_l4) = kinds(profile);
-        let ethertype = it.ethertype.map_or(Masked::default(), |value| Masked {
-            value,
-            mask: 0xffff,
-        });
         let mut specs = vec![FlowSpec::Ethernet {
             dst: it.dst_mac,
-            ethertype,
+            ethertype: it.ethertype.map(Masked::exact).unwrap_or_default(),
             vlan: it.vlan,
         }];
         let l4 = own_l4.or(it.proto.filter(|_| it.has_ports()));
         let proto = match (it.proto, l4) {
-            (Some(value), None) => Masked { value, mask: 0xff },
+            (Some(value), None) => Masked::exact(value),
             _ => Masked::default(),
         };
         // An IPv4 address, held in 128 bits.
@@ -248,15 +233,10 @@ impl Match {
             }),
             None => {}
         }
+        let (src, dst) = (it.src_port, it.dst_port);
         match l4 {
-            Some(6) => specs.push(FlowSpec::Tcp {
-                src: it.src_port,
-                dst: it.dst_port,
-            }),
-            Some(17) => specs.push(FlowSpec::Udp {
-                src: it.src_port,
-                dst: it.dst_port,
-            }),
+            Some(6) => specs.push(FlowSpec::Tcp { src, dst }),
+            Some(17) => specs.push(FlowSpec::Udp { src, dst }),
             _ => {}
         }
         if let Some(value) = it.vni {
@@ -277,7 +257,7 @@ impl Match {
         }
         let number = |a: Masked<u128>, b: Masked<u128>| (a.value ^ b.value) & a.mask & b.mask == 0;
         number(mac(self.dst_mac), mac(other.dst_mac))
-            && number(wide(self.vlan), wide(other.vlan))
+            && number(self.vlan.widen(), other.vlan.widen())
             && free(self.ethertype, other.ethertype)
             && free(self.ip, other.ip)
             // An ethertype that is not IP's and an IP version exclude each other.
@@ -285,17 +265,9 @@ impl Match {
             && number(self.src, other.src)
             && number(self.dst, other.dst)
             && free(self.proto, other.proto)
-            && number(wide(self.src_port), wide(other.src_port))
-            && number(wide(self.dst_port), wide(other.dst_port))
+            && number(self.src_port.widen(), other.src_port.widen())
+            && number(self.dst_port.widen(), other.dst_port.widen())
             && free(self.vni, other.vni)
-    }
-}
-
-/// As a number.
-pub(super) fn wide(it: Masked<u16>) -> Masked<u128> {
-    Masked {
-        value: it.value.into(),
-        mask: it.mask.into(),
     }
 }
 

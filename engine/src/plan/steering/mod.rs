@@ -155,15 +155,9 @@ impl Steering {
         }
         for profile in Profile::to_install(depth) {
             let qp = steering.qp(*profile, None);
-            let priority = STEAL_BASE + SIDES * u16::from(profile.priority_offset());
-            steering.rules.push(RulePlan {
-                name: profile.name().to_owned(),
-                kind: FlowKind::Normal,
-                priority,
-                rank: priority,
-                specs: Match::default().specs(*profile),
-                qp,
-            });
+            let rank = STEAL_BASE + SIDES * u16::from(profile.priority_offset());
+            let specs = Match::default().specs(*profile);
+            steering.push(profile.name().to_owned(), rank, specs, qp);
         }
         steering
     }
@@ -183,15 +177,8 @@ impl Steering {
                 for ip in [Ip::V4, Ip::V6] {
                     let mut specs = Match::tunnel(tunnel == "vxlan", ip);
                     specs.extend(inner_specs(*profile));
-                    let priority = TUNNEL_BASE + SIDES * u16::from(profile.priority_offset());
-                    self.rules.push(RulePlan {
-                        name: format!("{tunnel} {}", profile.name()),
-                        kind: FlowKind::Normal,
-                        priority,
-                        rank: priority,
-                        specs,
-                        qp,
-                    });
+                    let rank = TUNNEL_BASE + SIDES * u16::from(profile.priority_offset());
+                    self.push(format!("{tunnel} {}", profile.name()), rank, specs, qp);
                 }
             }
         }
@@ -200,14 +187,8 @@ impl Steering {
     fn sniffer() -> Self {
         let mut steering = Self::default();
         let qp = steering.qp(Profile::CatchAll, None);
-        steering.rules.push(RulePlan {
-            name: "sniffer".into(),
-            kind: FlowKind::Sniffer,
-            priority: 0,
-            rank: 0,
-            specs: Vec::new(),
-            qp,
-        });
+        steering.push("sniffer".into(), 0, Vec::new(), qp);
+        steering.rules[0].kind = FlowKind::Sniffer;
         steering
     }
 
@@ -235,21 +216,27 @@ impl Steering {
         let mut steering = Self::default();
         for wanted in &split.matches {
             for profile in wanted.profiles(depth, false) {
-                let qp = steering.qp(profile, None);
-                steering.rules.push(RulePlan {
-                    name: format!("filter {}", profile.name()),
-                    kind: FlowKind::Normal,
-                    rank: u16::from(profile.priority_offset()),
-                    priority: 0,
-                    specs: wanted.specs(profile),
-                    qp,
-                });
+                let (qp, rank) = (steering.qp(profile, None), profile.priority_offset());
+                let name = format!("filter {}", profile.name());
+                steering.push(name, rank.into(), wanted.specs(profile), qp);
             }
         }
         steering.split = Some(split);
         steering.rules.sort_by_key(|r| r.rank);
         steering.close_ranks();
         Ok(steering)
+    }
+
+    /// Adds a rule whose priority is its rank.
+    fn push(&mut self, name: String, rank: u16, specs: Vec<FlowSpec>, qp: usize) {
+        self.rules.push(RulePlan {
+            name,
+            kind: FlowKind::Normal,
+            priority: rank,
+            rank,
+            specs,
+            qp,
+        });
     }
 
     /// Ranks that no rule has are taken out; then there is room between those that are left, if they are not too many.
@@ -266,23 +253,16 @@ impl Steering {
 
     /// The number of the QP for a profile, made if it is not there yet.
     fn qp(&mut self, profile: Profile, queue: Option<u16>) -> usize {
-        let wanted = match (queue, profile) {
-            (Some(queue), _) => QpPlan {
-                profile: Profile::CatchAll,
-                spread: Spread::Queue(queue),
-                inner: false,
-            },
+        let (profile, spread) = match (queue, profile) {
+            (Some(queue), _) => (Profile::CatchAll, Spread::Queue(queue)),
             // What is not hashed needs a table of one entry.
-            (None, Profile::CatchAll) => QpPlan {
-                profile,
-                spread: Spread::Queue(0),
-                inner: false,
-            },
-            (None, _) => QpPlan {
-                profile,
-                spread: Spread::Table,
-                inner: false,
-            },
+            (None, Profile::CatchAll) => (profile, Spread::Queue(0)),
+            (None, _) => (profile, Spread::Table),
+        };
+        let wanted = QpPlan {
+            profile,
+            spread,
+            inner: false,
         };
         self.qps
             .iter()

@@ -11,7 +11,8 @@ use std::os::fd::BorrowedFd;
 /// A WQE that points nowhere yet.
 const NOTHING: u32 = u32::MAX;
 
-pub(super) struct DirectQueue {
+/// A WQ and its CQ in their own memory.
+pub struct DirectQueue {
     wq: DirectWq,
     cq: DirectCq,
     /// The slot that each WQE points at. Slots that come back in their order find their WQE already written.

@@ -190,9 +190,9 @@ impl Ring {
         wq.set_state(WqState::Ready)?;
         let memory = Arc::new(SlotMemory::new(mr, layout));
         let queue = if attr.direct && is_direct(context) {
-            DeviceQueue::direct(DirectQueue::new(wq, cq)?)
+            DeviceQueue::Direct(DirectQueue::new(wq, cq)?)
         } else {
-            DeviceQueue::verbs(VerbsQueue::new(wq, cq, &memory, attr))
+            DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr))
         };
         Self::over(queue, memory, attr).map_err(|errno| {
             ibv::VerbsError::from_errno("ibv_post_wq_recv", format!("{} WRs", attr.wrs), errno)
@@ -203,12 +203,6 @@ impl Ring {
     #[must_use]
     pub fn wq(&self) -> &Wq {
         self.queue.wq()
-    }
-
-    /// Whether the ring is reached by direct verbs.
-    #[must_use]
-    pub fn is_direct(&self) -> bool {
-        self.queue.is_direct()
     }
 }
 

@@ -53,40 +53,25 @@ pub trait Queue {
 }
 
 /// The queues of a device, by either way.
-pub struct DeviceQueue(Access);
-
-enum Access {
+pub enum DeviceQueue {
+    /// By the verbs.
     Verbs(VerbsQueue),
+    /// In their own memory.
     Direct(DirectQueue),
 }
 
 macro_rules! either {
     ($self:ident, $queue:ident => $call:expr) => {
-        match &mut $self.0 {
-            Access::Verbs($queue) => $call,
-            Access::Direct($queue) => $call,
+        match $self {
+            DeviceQueue::Verbs($queue) => $call,
+            DeviceQueue::Direct($queue) => $call,
         }
     };
 }
 
 impl DeviceQueue {
-    pub(super) fn verbs(queue: VerbsQueue) -> Self {
-        Self(Access::Verbs(queue))
-    }
-
-    pub(super) fn direct(queue: DirectQueue) -> Self {
-        Self(Access::Direct(queue))
-    }
-
-    pub(super) fn is_direct(&self) -> bool {
-        matches!(self.0, Access::Direct(_))
-    }
-
     pub(super) fn wq(&self) -> &Wq {
-        match &self.0 {
-            Access::Verbs(queue) => queue.wq(),
-            Access::Direct(queue) => queue.wq(),
-        }
+        either!(self, queue => queue.wq())
     }
 }
 
@@ -116,10 +101,7 @@ impl Queue for DeviceQueue {
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.0 {
-            Access::Verbs(queue) => queue.event_fd(),
-            Access::Direct(queue) => queue.event_fd(),
-        }
+        either!(self, queue => queue.event_fd())
     }
 
     fn arm(&mut self) -> Result<(), verbs::VerbsError> {

@@ -8,7 +8,8 @@ use crate::{
 };
 use std::{os::fd::BorrowedFd, ptr};
 
-pub(super) struct VerbsQueue {
+/// A WQ and its CQ by the verbs, with a WR for each slot.
+pub struct VerbsQueue {
     wq: Wq,
     cq: Cq,
     /// A WR for each slot, complete but for `next`: reposting only links them.

@@ -1,10 +1,11 @@
 //! The loop of one queue: poll, hand the frames on, repost what came back, publish the counters.
 //!
-//! Per batch, not per frame: one look at the stop flag, one conversion of the clock, one list of reposted WRs, one
+//! Per batch, not per frame: one check of the stop flag, one conversion of the clock, one list of reposted WRs, one
 //! round of counter stores. Nothing here allocates, locks or logs while frames flow.
 
 use super::{Batch, DeviceQueue, Filled, Orders, Queue, Ring, Sampler, Slot, SlotMemory};
 use crate::{
+    config,
     device::clock::{Conversion, SharedConversion, coarse_ns, system_ns},
     stats::{Budget, QueueCounters, Received},
 };
@@ -83,15 +84,27 @@ pub struct Lost {
     pub why: String,
 }
 
-/// What a loop does while its queue is empty.
+/// What a thread does while its queue or its channel is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// Poll on: the least delay, a whole core.
     Spin,
     /// Poll on, but let others run on this core in between.
     Yield,
-    /// Sleep on the completion channel after a while.
+    /// Sleep on the channel.
     Sleep,
+}
+
+impl Idle {
+    /// As configured; where others have the same core, nobody spins.
+    #[must_use]
+    pub fn of(configured: config::Idle, shared_core: bool) -> Self {
+        match (configured, shared_core) {
+            (config::Idle::Sleep, _) => Self::Sleep,
+            (config::Idle::Spin, true) => Self::Yield,
+            (config::Idle::Spin, false) => Self::Spin,
+        }
+    }
 }
 
 /// Why a loop ended.
@@ -103,7 +116,7 @@ pub enum Ended {
     Failed(String),
 }
 
-/// What the hand that starts and stops the loops shares with all of them.
+/// What the owner of the loops shares with all of them.
 #[derive(Debug, Default)]
 pub struct Control {
     /// Drain and end.
@@ -114,9 +127,9 @@ pub struct Control {
     pub notes: Mutex<Vec<String>>,
 }
 
-/// Polls without a frame before a sleeper goes to sleep, and between two looks at the clock of a spinner.
+/// Polls without a frame before a sleeper goes to sleep, and between two readings of the clock of a spinner.
 const EMPTY_POLLS: u32 = 1024;
-/// How long a queue is empty before the outlet is told.
+/// How long a queue is empty before the outlet's `idle` is called.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// How much later than its flushed WRs the event of a WQ in error may be read.
 const LATE: Duration = Duration::from_secs(1);
@@ -145,9 +158,9 @@ pub struct Worker<O, Q = DeviceQueue> {
     pub budget: Option<Arc<Budget>>,
     /// Set from outside when the device reports this WQ in error.
     pub wq_fatal: Arc<AtomicBool>,
-    /// What the hand asks for meanwhile.
+    /// Requests to change the WQ while it receives.
     pub orders: Arc<Orders>,
-    /// Tells the hand how the load is spread.
+    /// Counts which entries of the indirection table the load comes by.
     pub sampler: Sampler,
 }
 
@@ -179,7 +192,7 @@ impl Stamper {
 
     /// Once a batch: the conversion that holds, or the system's time.
     #[inline]
-    fn look(&mut self, clock: Option<&SharedConversion>) {
+    fn update(&mut self, clock: Option<&SharedConversion>) {
         self.stamp = match clock {
             Some(clock) => {
                 let line = clock.load();
@@ -251,7 +264,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             self.outlet.collect(&mut batch.home);
             if self.orders.are_pending() {
                 let ring = &mut self.ring;
-                self.orders.obey(|on| Ok(ring.set_cvlan_stripping(on)?));
+                self.orders
+                    .carry_out(|on| Ok(ring.set_cvlan_stripping(on)?));
             }
             let room = self.outlet.room();
             let polled = if room > 0 {
@@ -303,12 +317,12 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         let polled = self.ring.poll(batch, limit.min(grant));
         let found = !batch.is_empty();
         if found {
-            self.sampler.look(batch, self.ring.memory());
+            self.sampler.sample(batch, self.ring.memory());
         }
         let taken = if batch.frames.is_empty() {
             Taken::default()
         } else {
-            state.stamper.look(self.clock.as_deref());
+            state.stamper.update(self.clock.as_deref());
             state.received.frames += batch.frames.len() as u64;
             self.outlet
                 .take(&mut batch.frames, self.ring.memory(), &mut state.stamper)
@@ -355,7 +369,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
     #[cold]
     fn recover(&mut self, state: &mut State, why: &str) -> Result<(), String> {
         let from = system_ns();
-        state.stamper.look(self.clock.as_deref());
+        state.stamper.update(self.clock.as_deref());
         let (outlet, received, stamper) =
             (&mut self.outlet, &mut state.received, &mut state.stamper);
         let budget = self.budget.as_deref();
@@ -424,7 +438,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             self.ring.take_event();
             quiet.polls = 0;
         } else {
-            quiet.looked = EMPTY_POLLS;
+            quiet.unclocked = EMPTY_POLLS;
             if quiet.is_idle_now() {
                 self.outlet.idle();
                 self.counters.beat();
@@ -473,10 +487,11 @@ impl Ahead {
     }
 }
 
-/// How long a queue has been empty, told with a look at the clock every thousand polls only.
+/// How long a queue has been empty; the clock is read once in [`EMPTY_POLLS`] polls.
 struct Quiet {
     polls: u32,
-    looked: u32,
+    /// Polls since the clock was read.
+    unclocked: u32,
     since: Option<Instant>,
 }
 
@@ -484,7 +499,7 @@ impl Quiet {
     fn new() -> Self {
         Self {
             polls: 0,
-            looked: 0,
+            unclocked: 0,
             since: None,
         }
     }
@@ -498,11 +513,11 @@ impl Quiet {
     #[inline]
     fn is_idle_now(&mut self) -> bool {
         self.polls = self.polls.saturating_add(1);
-        self.looked += 1;
-        if self.looked < EMPTY_POLLS {
+        self.unclocked += 1;
+        if self.unclocked < EMPTY_POLLS {
             return false;
         }
-        self.looked = 0;
+        self.unclocked = 0;
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
         if now.duration_since(since) < IDLE_AFTER {

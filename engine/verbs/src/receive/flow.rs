@@ -36,6 +36,28 @@ pub struct Masked<T> {
     pub mask: T,
 }
 
+impl<T: Default + std::ops::Not<Output = T>> Masked<T> {
+    /// All bits of `value` count.
+    #[must_use]
+    pub fn exact(value: T) -> Self {
+        Self {
+            value,
+            mask: !T::default(),
+        }
+    }
+}
+
+impl<T: Into<u128>> Masked<T> {
+    /// The same in 128 bits.
+    #[must_use]
+    pub fn widen(self) -> Masked<u128> {
+        Masked {
+            value: self.value.into(),
+            mask: self.mask.into(),
+        }
+    }
+}
+
 /// One part of a match, or an action. A default one matches every packet of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowSpec {
