@@ -1,15 +1,15 @@
 //! Completion queues, polled through the extended interface, and the channels that wake a sleeper.
 
 use crate::{
-    device::{Context, ContextInner},
-    error::{VerbsError, destroyed},
+    device::{Context, ContextInner, operation},
+    error::{VerbsError, answered, destroyed, made, set_nonblocking},
 };
 use rdma_sys as ffi;
 use rdma_sys::ibv_create_cq_wc_flags as Flags;
 use serde::Serialize;
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
     ptr,
     sync::Arc,
 };
@@ -33,21 +33,12 @@ impl Channel {
     pub fn create(context: &Context) -> Result<Self, VerbsError> {
         // SAFETY: a live context, held by the new object.
         let raw = unsafe { ffi::ibv_create_comp_channel(context.0.raw) };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error(
-                "ibv_create_comp_channel",
-                context.name(),
-            ));
-        }
+        let raw = made(raw, "ibv_create_comp_channel", context.name())?;
         let channel = Self {
             raw,
             _context: Arc::clone(&context.0),
         };
-        // SAFETY: fcntl on a descriptor this object owns.
-        if unsafe { libc::fcntl(channel.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0
-        {
-            return Err(VerbsError::last_os_error("fcntl", "completion channel"));
-        }
+        set_nonblocking(&channel, "completion channel")?;
         Ok(channel)
     }
 
@@ -168,17 +159,7 @@ impl Cq {
         channel: Option<Channel>,
     ) -> Result<Self, VerbsError> {
         let object = || format!("{}, {} entries", context.name(), attr.entries);
-        let op = context
-            .0
-            .extended(std::mem::offset_of!(ffi::verbs_context, create_cq_ex))
-            .and_then(|ops| ops.create_cq_ex);
-        let Some(create) = op else {
-            return Err(VerbsError::from_errno(
-                "ibv_create_cq_ex",
-                object(),
-                libc::EOPNOTSUPP,
-            ));
-        };
+        let create = operation!(context.0, create_cq_ex, "ibv_create_cq_ex", object)?;
         let mut flags = u64::from(Flags::IBV_WC_EX_WITH_BYTE_LEN.0);
         flags |= u64::from(match attr.stamps {
             CompletionStamps::None => 0,
@@ -197,9 +178,7 @@ impl Cq {
         };
         // SAFETY: a live context and channel; both are held by the new object.
         let raw = unsafe { create(context.0.raw, &raw mut init) };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error("ibv_create_cq_ex", object()));
-        }
+        let raw = made(raw, "ibv_create_cq_ex", object())?;
         Ok(Self {
             inner: Arc::new(CqInner {
                 raw,
@@ -216,15 +195,7 @@ impl Cq {
     /// EOPNOTSUPP from a device without moderation, EINVAL above its limits.
     pub fn moderate(&mut self, by: Moderation) -> Result<(), VerbsError> {
         let object = || format!("{} completions, {} µs", by.count, by.period_us);
-        let op = self
-            .inner
-            .context
-            .extended(std::mem::offset_of!(ffi::verbs_context, modify_cq))
-            .and_then(|ops| ops.modify_cq);
-        let Some(modify) = op else {
-            let errno = libc::EOPNOTSUPP;
-            return Err(VerbsError::from_errno("ibv_modify_cq", object(), errno));
-        };
+        let modify = operation!(self.inner.context, modify_cq, "ibv_modify_cq", object)?;
         let mut attr = ffi::ibv_modify_cq_attr {
             attr_mask: ffi::ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
             moderate: ffi::ibv_moderate_cq {
@@ -233,10 +204,8 @@ impl Cq {
             },
         };
         // SAFETY: a live CQ; `&mut self` is the one who modifies it.
-        match unsafe { modify(ffi::ibv_cq_ex_to_cq(self.inner.raw), &raw mut attr) } {
-            0 => Ok(()),
-            errno => Err(VerbsError::from_errno("ibv_modify_cq", object(), errno)),
-        }
+        let errno = unsafe { modify(ffi::ibv_cq_ex_to_cq(self.inner.raw), &raw mut attr) };
+        answered(errno, "ibv_modify_cq", object)
     }
 
     /// Starts a poll; `None` when the queue is empty.
@@ -262,7 +231,7 @@ impl Cq {
     /// The channel's descriptor, where there is one.
     #[must_use]
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.event_fd()
+        self.inner.channel.as_ref().map(AsFd::as_fd)
     }
 
     /// Asks for an event at the next completion. Poll once more after it: what came before it raises none.
@@ -271,38 +240,13 @@ impl Cq {
     /// The verb's errno.
     pub fn arm(&mut self) -> Result<(), VerbsError> {
         // SAFETY: a live CQ.
-        match unsafe { ffi::ibv_req_notify_cq(ffi::ibv_cq_ex_to_cq(self.inner.raw), 0) } {
-            0 => Ok(()),
-            errno => Err(VerbsError::from_errno("ibv_req_notify_cq", "", errno)),
-        }
+        let errno = unsafe { ffi::ibv_req_notify_cq(ffi::ibv_cq_ex_to_cq(self.inner.raw), 0) };
+        answered(errno, "ibv_req_notify_cq", String::new)
     }
 
     /// Takes and acknowledges one event if there is one; true when there was.
     pub fn take_event(&mut self) -> bool {
-        self.inner.take_event()
-    }
-
-    /// The object itself, for verbs that this crate does not wrap. Whoever calls one holds `self` meanwhile.
-    #[must_use]
-    pub fn as_ptr(&self) -> *mut ffi::ibv_cq_ex {
-        self.inner.raw
-    }
-
-    /// Gives the handle up to who reads the CQ in its own memory.
-    pub(crate) fn into_inner(self) -> Arc<CqInner> {
-        self.inner
-    }
-}
-
-impl CqInner {
-    /// The channel's descriptor, where there is one.
-    pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.channel.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Takes and acknowledges one event. Callers hold the CQ's one reader exclusively.
-    pub(crate) fn take_event(&self) -> bool {
-        let Some(channel) = &self.channel else {
+        let Some(channel) = &self.inner.channel else {
             return false;
         };
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
@@ -314,6 +258,12 @@ impl CqInner {
             ffi::ibv_ack_cq_events(cq, 1);
         }
         true
+    }
+
+    /// The object itself, for verbs that this crate does not wrap. Whoever calls one holds `self` meanwhile.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ffi::ibv_cq_ex {
+        self.inner.raw
     }
 }
 

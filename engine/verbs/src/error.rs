@@ -1,6 +1,10 @@
 //! Why a verb, or memory for one, was refused.
 
-use std::{io, net::SocketAddr};
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, AsRawFd},
+};
 
 /// Names the verb, its object and the errno, or the value that does not fit this machine.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +63,50 @@ impl VerbsError {
             _ => None,
         }
     }
+}
+
+/// What a verb has made, or the errno that it left with the calling thread.
+pub(crate) fn made<T>(
+    raw: *mut T,
+    verb: &'static str,
+    object: impl Into<String>,
+) -> Result<*mut T, VerbsError> {
+    if raw.is_null() {
+        return Err(VerbsError::last_os_error(verb, object));
+    }
+    Ok(raw)
+}
+
+/// For a verb that returns 0 or its errno.
+pub(crate) fn answered(
+    errno: i32,
+    verb: &'static str,
+    object: impl FnOnce() -> String,
+) -> Result<(), VerbsError> {
+    match errno {
+        0 => Ok(()),
+        errno => Err(VerbsError::from_errno(verb, object(), errno)),
+    }
+}
+
+/// For a call that returns 0, or else leaves its errno with the calling thread.
+pub(crate) fn called(
+    ret: i32,
+    verb: &'static str,
+    object: impl Into<String>,
+) -> Result<(), VerbsError> {
+    match ret {
+        0 => Ok(()),
+        _ => Err(VerbsError::last_os_error(verb, object)),
+    }
+}
+
+/// Makes reading a descriptor return at once when there is nothing.
+pub(crate) fn set_nonblocking(of: &impl AsFd, object: &str) -> Result<(), VerbsError> {
+    let fd = of.as_fd().as_raw_fd();
+    // SAFETY: fcntl on a descriptor that is borrowed for the call.
+    let ret = unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    called(ret, "fcntl", object)
 }
 
 fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {

@@ -1,7 +1,7 @@
 //! Registered memory.
 
 use crate::{
-    error::{VerbsError, destroyed},
+    error::{VerbsError, destroyed, made},
     memory::Region,
     pd::{Pd, PdInner},
 };
@@ -46,12 +46,7 @@ impl Mr {
         let raw = unsafe {
             ffi::__ibv_reg_mr(pd.0.raw, memory.as_ptr().cast(), memory.len(), access.0, 0)
         };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error(
-                "ibv_reg_mr",
-                format!("{} bytes", memory.len()),
-            ));
-        }
+        let raw = made(raw, "ibv_reg_mr", format!("{} bytes", memory.len()))?;
         Ok(Self(Arc::new(MrInner {
             raw,
             memory,

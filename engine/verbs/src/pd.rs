@@ -2,7 +2,7 @@
 
 use crate::{
     device::{Context, ContextInner},
-    error::{VerbsError, destroyed},
+    error::{VerbsError, destroyed, made},
 };
 use rdma_sys as ffi;
 use std::sync::Arc;
@@ -42,9 +42,7 @@ impl Pd {
     pub fn alloc(context: &Context) -> Result<Self, VerbsError> {
         // SAFETY: a live context, held by the new object.
         let raw = unsafe { ffi::ibv_alloc_pd(context.0.raw) };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error("ibv_alloc_pd", context.name()));
-        }
+        let raw = made(raw, "ibv_alloc_pd", context.name())?;
         Ok(Self(Arc::new(PdInner {
             raw,
             context: Arc::clone(&context.0),

@@ -3,12 +3,12 @@
 use super::connection::Incoming;
 use crate::{
     device::{CmId, CmKey, EventChannel},
-    error::VerbsError,
+    error::{VerbsError, set_nonblocking},
 };
 use rdma_sys as ffi;
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
     ptr,
     sync::Arc,
 };
@@ -51,14 +51,7 @@ impl CmChannel {
     /// ENODEV where the kernel has no `rdma_ucm`.
     pub fn create() -> Result<Self, VerbsError> {
         let channel = Self(Arc::new(EventChannel::new()?));
-        // SAFETY: fcntl on a descriptor this object owns.
-        if unsafe { libc::fcntl(channel.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0
-        {
-            return Err(VerbsError::last_os_error(
-                "fcntl",
-                "connection manager channel",
-            ));
-        }
+        set_nonblocking(&channel, "connection manager channel")?;
         Ok(channel)
     }
 

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     device::{CmId, Context},
-    error::VerbsError,
+    error::{VerbsError, called},
 };
 use rdma_sys as ffi;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -59,9 +59,8 @@ impl Connecting {
         let connection = Connection::make(self.id, 0, ends)?;
         let mut param = conn_param();
         // SAFETY: a live identifier with its route; `param` outlives the call.
-        match unsafe { ffi::rdma_connect(connection.id.raw, &raw mut param) } {
-            0 => Ok(connection),
-            _ => Err(VerbsError::last_os_error("rdma_connect", "")),
-        }
+        let ret = unsafe { ffi::rdma_connect(connection.id.raw, &raw mut param) };
+        called(ret, "rdma_connect", "")?;
+        Ok(connection)
     }
 }

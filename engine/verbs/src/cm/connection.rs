@@ -2,7 +2,7 @@
 
 use crate::{
     device::{CmId, CmKey},
-    error::VerbsError,
+    error::{VerbsError, called},
     message::{MessageCq, MessageCqInner, MessageSlot, Messages, Srq, SrqInner},
     pd::{Pd, PdInner},
 };
@@ -41,9 +41,8 @@ impl Incoming {
         let connection = Connection::make(Arc::clone(id), self.peer_qp, ends)?;
         let mut param = conn_param();
         // SAFETY: a live identifier whose connection is asked for; `param` outlives the call.
-        if unsafe { ffi::rdma_accept(id.raw, &raw mut param) } != 0 {
-            return Err(VerbsError::last_os_error("rdma_accept", ""));
-        }
+        let ret = unsafe { ffi::rdma_accept(id.raw, &raw mut param) };
+        called(ret, "rdma_accept", "")?;
         self.id = None;
         Ok(connection)
     }
@@ -110,9 +109,8 @@ impl Connection {
             sq_sig_all: 1,
         };
         // SAFETY: a live identifier; the PD, CQ and SRQ are held by the new object until its QP is destroyed.
-        if unsafe { ffi::rdma_create_qp(id.raw, ends.pd.0.raw, &raw mut init) } != 0 {
-            return Err(VerbsError::last_os_error("rdma_create_qp", "RC"));
-        }
+        let ret = unsafe { ffi::rdma_create_qp(id.raw, ends.pd.0.raw, &raw mut init) };
+        called(ret, "rdma_create_qp", "RC")?;
         Ok(Self {
             id,
             peer_qp,

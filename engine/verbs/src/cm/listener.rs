@@ -3,7 +3,7 @@
 use super::channel::CmChannel;
 use crate::{
     device::{CmId, Context},
-    error::VerbsError,
+    error::{VerbsError, called},
     message::{Messages, Srq},
     pd::Pd,
 };
@@ -54,9 +54,7 @@ impl Listener {
     /// The verb's errno.
     pub fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
         // SAFETY: a live identifier that is bound.
-        match unsafe { ffi::rdma_listen(self.id.raw, backlog) } {
-            0 => Ok(()),
-            _ => Err(VerbsError::last_os_error("rdma_listen", "")),
-        }
+        let ret = unsafe { ffi::rdma_listen(self.id.raw, backlog) };
+        called(ret, "rdma_listen", "")
     }
 }

@@ -1,11 +1,11 @@
 //! Asynchronous events of a device.
 
 use super::context::{Context, ContextInner};
-use crate::error::VerbsError;
+use crate::error::{VerbsError, set_nonblocking};
 use rdma_sys as ffi;
 use std::{
     mem::MaybeUninit,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
 
@@ -49,14 +49,7 @@ impl AsyncEvents {
     /// The descriptor cannot be set so.
     pub fn of(context: &Context) -> Result<Self, VerbsError> {
         let events = Self(Arc::clone(&context.0));
-        // SAFETY: fcntl on a descriptor of the live context.
-        if unsafe { libc::fcntl(events.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0
-        {
-            return Err(VerbsError::last_os_error(
-                "fcntl",
-                format!("{} events", context.name()),
-            ));
-        }
+        set_nonblocking(&events, &format!("{} events", context.name()))?;
         Ok(events)
     }
 

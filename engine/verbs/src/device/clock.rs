@@ -4,7 +4,10 @@
 //! Sources: `infiniband/mlx5dv.h` (`mlx5dv_get_clock_info`, `mlx5dv_ts_to_ns`, `MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`).
 
 use super::context::Context;
-use crate::{error::VerbsError, mlx5dv as ffi};
+use crate::{
+    error::{VerbsError, answered},
+    mlx5dv as ffi,
+};
 use std::{mem, thread, time::Duration};
 
 /// Looks at the clock info before it is given up for this time. libmlx5 itself looks ten times in a row; the kernel
@@ -69,34 +72,22 @@ impl Context {
             thread::sleep(PAUSE);
             errno = look();
         }
-        match errno {
-            0 => Ok(ClockInfo {
-                nsec: info.nsec,
-                last_cycles: info.last_cycles,
-                frac: info.frac,
-                mult: info.mult,
-                shift: info.shift.min(63),
-                mask: info.mask,
-            }),
-            errno => Err(VerbsError::from_errno(
-                "mlx5dv_get_clock_info",
-                self.name(),
-                errno,
-            )),
-        }
+        answered(errno, "mlx5dv_get_clock_info", || self.name().into())?;
+        Ok(ClockInfo {
+            nsec: info.nsec,
+            last_cycles: info.last_cycles,
+            frac: info.frac,
+            mult: info.mult,
+            shift: info.shift.min(63),
+            mask: info.mask,
+        })
     }
 
     /// Whether completions can be stamped in UTC by the device itself.
     #[must_use]
     pub fn stamps_real_time(&self) -> bool {
-        // SAFETY: plain integers; no bit of `comp_mask` asks for more than the base.
-        let mut attr: ffi::mlx5dv_context = unsafe { mem::zeroed() };
-        // SAFETY: a live context and an attribute that outlives the call; the library asks the provider first.
-        let read = unsafe {
-            ffi::mlx5dv_is_supported((*self.0.raw).device.cast())
-                && ffi::mlx5dv_query_device(self.0.raw.cast(), &raw mut attr) == 0
-        };
-        read && attr.flags & u64::from(ffi::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS) != 0
+        self.mlx5_attributes(0)
+            .is_some_and(|it| it.flags & u64::from(ffi::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS) != 0)
     }
 }
 

@@ -3,7 +3,7 @@
 //! An identifier owns its connection's QP and lends its device's context, so it outlives both: what is made on that
 //! context holds the identifier.
 
-use crate::error::{VerbsError, destroyed};
+use crate::error::{VerbsError, called, destroyed, made};
 use rdma_sys as ffi;
 use std::{mem, net::SocketAddr, ptr, sync::Arc, time::Duration};
 
@@ -29,10 +29,7 @@ impl EventChannel {
     pub(crate) fn new() -> Result<Self, VerbsError> {
         // SAFETY: no precondition.
         let raw = unsafe { ffi::rdma_create_event_channel() };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error("rdma_create_event_channel", ""));
-        }
-        Ok(Self(raw))
+        made(raw, "rdma_create_event_channel", "").map(Self)
     }
 
     pub(crate) fn raw(&self) -> *mut ffi::rdma_event_channel {
@@ -66,9 +63,7 @@ impl CmId {
         let space = ffi::rdma_port_space::RDMA_PS_TCP;
         // SAFETY: a live channel, held by the new object.
         let ret = unsafe { ffi::rdma_create_id(channel.0, &raw mut raw, ptr::null_mut(), space) };
-        if ret != 0 {
-            return Err(VerbsError::last_os_error("rdma_create_id", ""));
-        }
+        called(ret, "rdma_create_id", "")?;
         Ok(Self::of(raw, channel))
     }
 
@@ -89,13 +84,8 @@ impl CmId {
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), VerbsError> {
         let mut storage = sockaddr(address);
         // SAFETY: a live identifier; the address has the length of its family.
-        match unsafe { ffi::rdma_bind_addr(self.raw, (&raw mut storage).cast()) } {
-            0 => Ok(()),
-            _ => Err(VerbsError::last_os_error(
-                "rdma_bind_addr",
-                address.to_string(),
-            )),
-        }
+        let ret = unsafe { ffi::rdma_bind_addr(self.raw, (&raw mut storage).cast()) };
+        called(ret, "rdma_bind_addr", address.to_string())
     }
 
     /// Begins to resolve an address, from whichever device leads there.
@@ -110,22 +100,14 @@ impl CmId {
                 milliseconds(timeout),
             )
         };
-        match ret {
-            0 => Ok(()),
-            _ => Err(VerbsError::last_os_error(
-                "rdma_resolve_addr",
-                to.to_string(),
-            )),
-        }
+        called(ret, "rdma_resolve_addr", to.to_string())
     }
 
     /// Begins to resolve the route.
     pub(crate) fn resolve_route(&self, timeout: Duration) -> Result<(), VerbsError> {
         // SAFETY: a live identifier.
-        match unsafe { ffi::rdma_resolve_route(self.raw, milliseconds(timeout)) } {
-            0 => Ok(()),
-            _ => Err(VerbsError::last_os_error("rdma_resolve_route", "")),
-        }
+        let ret = unsafe { ffi::rdma_resolve_route(self.raw, milliseconds(timeout)) };
+        called(ret, "rdma_resolve_route", "")
     }
 
     /// The device's port; 0 before it is bound to one.

@@ -1,9 +1,25 @@
 //! Devices and their contexts.
 
 use super::cm_id::CmId;
-use crate::error::{VerbsError, destroyed};
+use crate::error::{VerbsError, answered, destroyed, made};
+use crate::mlx5dv as dv;
 use rdma_sys as ffi;
 use std::{ffi::CStr, mem, ptr, sync::Arc};
+
+/// The provider's function for an extended operation, where it has one; with a verb's name and its object, else
+/// EOPNOTSUPP.
+macro_rules! operation {
+    ($context:expr, $field:ident) => {
+        $context
+            .extended(std::mem::offset_of!(rdma_sys::verbs_context, $field))
+            .and_then(|operations| operations.$field)
+    };
+    ($context:expr, $field:ident, $verb:literal, $object:expr) => {
+        $crate::device::operation!($context, $field)
+            .ok_or_else(|| VerbsError::from_errno($verb, $object(), libc::EOPNOTSUPP))
+    };
+}
+pub(crate) use operation;
 
 /// An open device (`ibv_context`). Cheap to clone: clones share the one handle.
 #[derive(Clone)]
@@ -118,10 +134,11 @@ impl Context {
             return Err(VerbsError::NoDevice(name.to_owned()));
         };
         // SAFETY: `device` is from the list, which is still held.
-        let raw = unsafe { ffi::ibv_open_device(device) };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error("ibv_open_device", name));
-        }
+        let raw = made(
+            unsafe { ffi::ibv_open_device(device) },
+            "ibv_open_device",
+            name,
+        )?;
         Ok(Self(Arc::new(ContextInner {
             raw,
             name: name.to_owned(),
@@ -142,11 +159,7 @@ impl Context {
     pub fn query_device(&self) -> Result<ffi::ibv_device_attr_ex, VerbsError> {
         // SAFETY: plain old data; all zero is the documented start for a query.
         let mut attr: ffi::ibv_device_attr_ex = unsafe { mem::zeroed() };
-        let op = self
-            .0
-            .extended(mem::offset_of!(ffi::verbs_context, query_device_ex))
-            .and_then(|ops| ops.query_device_ex);
-        let ret = match op {
+        let ret = match operation!(self.0, query_device_ex) {
             // SAFETY: the provider's own function on its own context, told the true size of `attr`.
             Some(query) => unsafe {
                 query(
@@ -159,13 +172,7 @@ impl Context {
             // SAFETY: the plain verb fills the leading part.
             None => unsafe { ffi::ibv_query_device(self.0.raw, &raw mut attr.orig_attr) },
         };
-        if ret != 0 {
-            return Err(VerbsError::from_errno(
-                "ibv_query_device_ex",
-                self.name(),
-                ret,
-            ));
-        }
+        answered(ret, "ibv_query_device_ex", || self.name().into())?;
         Ok(attr)
     }
 
@@ -176,11 +183,7 @@ impl Context {
     pub fn query_port(&self, port: u8) -> Result<ffi::ibv_port_attr, VerbsError> {
         // SAFETY: plain old data, filled by the call.
         let mut attr: ffi::ibv_port_attr = unsafe { mem::zeroed() };
-        let op = self
-            .0
-            .extended(mem::offset_of!(ffi::verbs_context, query_port))
-            .and_then(|ops| ops.query_port);
-        let ret = match op {
+        let ret = match operation!(self.0, query_port) {
             // SAFETY: the provider's own function, told the true size of `attr`.
             Some(query) => unsafe {
                 query(self.0.raw, port, &raw mut attr, mem::size_of_val(&attr))
@@ -188,13 +191,9 @@ impl Context {
             // SAFETY: the compatible form is a prefix of the full one.
             None => unsafe { ffi::ibv_query_port(self.0.raw, port, (&raw mut attr).cast()) },
         };
-        if ret != 0 {
-            return Err(VerbsError::from_errno(
-                "ibv_query_port",
-                format!("{} port {port}", self.name()),
-                ret,
-            ));
-        }
+        answered(ret, "ibv_query_port", || {
+            format!("{} port {port}", self.name())
+        })?;
         Ok(attr)
     }
 
@@ -203,29 +202,33 @@ impl Context {
     /// # Errors
     /// EOPNOTSUPP where the device offers none.
     pub fn query_clock(&self) -> Result<u64, VerbsError> {
-        let error = |errno| VerbsError::from_errno("ibv_query_rt_values_ex", self.name(), errno);
-        let op = self
-            .0
-            .extended(mem::offset_of!(ffi::verbs_context, query_rt_values))
-            .and_then(|ops| ops.query_rt_values);
-        let Some(query) = op else {
-            return Err(error(libc::EOPNOTSUPP));
-        };
+        let object = || self.name().to_owned();
+        let query = operation!(self.0, query_rt_values, "ibv_query_rt_values_ex", object)?;
         let mut values = ffi::ibv_values_ex {
             comp_mask: ffi::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0,
             // SAFETY: a timespec of zeroes is a valid one.
             raw_clock: unsafe { mem::zeroed() },
         };
         // SAFETY: the provider's own function on its own context.
-        match unsafe { query(self.0.raw, &raw mut values) } {
-            // libmlx5 puts the ticks into tv_nsec and leaves tv_sec 0.
-            0 => Ok(values.raw_clock.tv_nsec as u64),
-            errno => Err(error(errno)),
-        }
+        let errno = unsafe { query(self.0.raw, &raw mut values) };
+        answered(errno, "ibv_query_rt_values_ex", object)?;
+        // libmlx5 puts the ticks into tv_nsec and leaves tv_sec 0.
+        Ok(values.raw_clock.tv_nsec as u64)
     }
-}
 
-impl Context {
+    /// What libmlx5 tells of the device, and of `mask` beyond the base; `None` from another provider.
+    pub(crate) fn mlx5_attributes(&self, mask: u32) -> Option<dv::mlx5dv_context> {
+        // SAFETY: plain integers; `comp_mask` says which of them are asked for.
+        let mut attr: dv::mlx5dv_context = unsafe { mem::zeroed() };
+        attr.comp_mask = mask.into();
+        // SAFETY: a live context and an attribute that outlives the call; the library asks the provider first.
+        let known = unsafe {
+            dv::mlx5dv_is_supported((*self.0.raw).device.cast())
+                && dv::mlx5dv_query_device(self.0.raw.cast(), &raw mut attr) == 0
+        };
+        known.then_some(attr)
+    }
+
     /// The context of the device that an identifier is bound to, which the connection manager keeps open as long as
     /// the identifier lives.
     pub(crate) fn lent_by(id: &Arc<CmId>) -> Option<Self> {

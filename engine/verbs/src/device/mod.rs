@@ -10,6 +10,6 @@ pub use async_event::{AsyncEvent, AsyncEvents};
 pub use clock::ClockInfo;
 pub use cm_id::CmKey;
 pub(crate) use cm_id::{CmId, EventChannel};
-pub(crate) use context::ContextInner;
 pub use context::{Context, names, release_what_is_lost};
+pub(crate) use context::{ContextInner, operation};
 pub use tunnels::TunnelOffloads;

@@ -1,17 +1,10 @@
 //! A CQ whose completions are read in its own memory.
 
-use crate::{
-    cq::{Cq, CqInner},
-    error::VerbsError,
-    mlx5dv as ffi,
-};
+use crate::{cq::Cq, error::VerbsError, mlx5dv as ffi};
 use std::{
     mem::{MaybeUninit, offset_of},
     os::fd::BorrowedFd,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, AtomicU32, Ordering, fence},
-    },
+    sync::atomic::{AtomicU8, AtomicU32, Ordering, fence},
 };
 
 /// CQE opcodes, the high half of `op_own`.
@@ -41,7 +34,7 @@ pub struct Cqe {
 
 /// A CQ that is polled in its own memory. The verbs poll it no more.
 pub struct DirectCq {
-    cq: Arc<CqInner>,
+    cq: Cq,
     buf: *mut u8,
     dbrec: *mut [u32; 2],
     uar: *mut u8,
@@ -54,7 +47,7 @@ pub struct DirectCq {
     arm_sn: u32,
 }
 
-// SAFETY: owned by one thread at a time; the memory belongs to the CQ, which the Arc keeps.
+// SAFETY: owned by one thread at a time; the memory belongs to the CQ, which it holds.
 unsafe impl Send for DirectCq {}
 
 impl DirectCq {
@@ -75,7 +68,7 @@ impl DirectCq {
             }
         };
         Ok(Self {
-            cq: cq.into_inner(),
+            cq,
             buf: out.buf.cast(),
             dbrec: out.dbrec.cast(),
             uar: out.cq_uar.cast(),

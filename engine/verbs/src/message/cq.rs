@@ -4,7 +4,7 @@
 use crate::{
     cq::Channel,
     device::{Context, ContextInner},
-    error::{VerbsError, destroyed},
+    error::{VerbsError, answered, destroyed, made},
 };
 use rdma_sys as ffi;
 use std::{
@@ -69,10 +69,8 @@ impl MessageCq {
         // SAFETY: a live context and channel, both held by the new object.
         let raw =
             unsafe { ffi::ibv_create_cq(context.0.raw, count, ptr::null_mut(), channel.raw(), 0) };
-        if raw.is_null() {
-            let object = format!("{}, {entries} entries", context.name());
-            return Err(VerbsError::last_os_error("ibv_create_cq", object));
-        }
+        let object = format!("{}, {entries} entries", context.name());
+        let raw = made(raw, "ibv_create_cq", object)?;
         Ok(Self {
             inner: Arc::new(MessageCqInner {
                 raw,
@@ -94,10 +92,8 @@ impl MessageCq {
     /// The verb's errno.
     pub fn arm(&mut self) -> Result<(), VerbsError> {
         // SAFETY: a live CQ.
-        match unsafe { ffi::ibv_req_notify_cq(self.inner.raw, 0) } {
-            0 => Ok(()),
-            errno => Err(VerbsError::from_errno("ibv_req_notify_cq", "", errno)),
-        }
+        let errno = unsafe { ffi::ibv_req_notify_cq(self.inner.raw, 0) };
+        answered(errno, "ibv_req_notify_cq", String::new)
     }
 
     /// Takes and acknowledges the events there are.

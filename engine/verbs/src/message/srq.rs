@@ -3,7 +3,7 @@
 use super::memory::{MessageSlot, Messages};
 use crate::{
     device::{CmId, ContextInner},
-    error::{VerbsError, destroyed},
+    error::{VerbsError, answered, called, destroyed, made},
     mr::MrInner,
     pd::{Pd, PdInner},
 };
@@ -63,12 +63,7 @@ impl Srq {
         let mut init = init(max_wr);
         // SAFETY: a live PD, held by the new object; `init` outlives the call.
         let raw = unsafe { ffi::ibv_create_srq(pd.0.raw, &raw mut init) };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error(
-                "ibv_create_srq",
-                object(&pd.0.context, max_wr),
-            ));
-        }
+        let raw = made(raw, "ibv_create_srq", object(&pd.0.context, max_wr))?;
         Ok(Self::of(raw, None, pd, messages))
     }
 
@@ -82,12 +77,7 @@ impl Srq {
         let mut init = init(max_wr);
         // SAFETY: a live identifier and PD, both held by the new object; `init` outlives the call.
         let ret = unsafe { ffi::rdma_create_srq(id.raw, pd.0.raw, &raw mut init) };
-        if ret != 0 {
-            return Err(VerbsError::last_os_error(
-                "rdma_create_srq",
-                object(&pd.0.context, max_wr),
-            ));
-        }
+        called(ret, "rdma_create_srq", object(&pd.0.context, max_wr))?;
         // SAFETY: a live identifier whose `srq` the call has set.
         let raw = unsafe { (*id.raw).srq };
         Ok(Self::of(raw, Some(Arc::clone(id)), pd, messages))
@@ -127,17 +117,11 @@ impl Srq {
             let mut attr: ffi::ibv_srq_attr = mem::zeroed();
             (ffi::ibv_query_srq(self.inner.raw, &raw mut attr), attr)
         };
-        match ret {
-            0 => Ok(SrqAttr {
-                max_wr: attr.max_wr,
-                limit: attr.srq_limit,
-            }),
-            errno => Err(VerbsError::from_errno(
-                "ibv_query_srq",
-                self.inner.context.name(),
-                errno,
-            )),
-        }
+        answered(ret, "ibv_query_srq", || self.inner.context.name().into())?;
+        Ok(SrqAttr {
+            max_wr: attr.max_wr,
+            limit: attr.srq_limit,
+        })
     }
 
     /// Arms the low watermark: one event when fewer than `limit` WRs are posted, and no other until it is armed again.
@@ -145,16 +129,8 @@ impl Srq {
     /// # Errors
     /// EINVAL above what the SRQ holds.
     pub fn arm(&mut self, limit: u32) -> Result<(), VerbsError> {
-        let attr = ffi::ibv_srq_attr {
-            max_wr: 0,
-            max_sge: 0,
-            srq_limit: limit,
-        };
-        self.modify(
-            attr,
-            ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT,
-            format!("srq_limit {limit}"),
-        )
+        let what = format!("srq_limit {limit}");
+        self.modify(0, limit, ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT, &what)
     }
 
     /// Makes it hold at least `max_wr` WRs.
@@ -163,34 +139,28 @@ impl Srq {
     /// EINVAL below what is posted or armed, above the device's limit, and where the device resizes none
     /// (no `IBV_DEVICE_SRQ_RESIZE`); nothing has changed then.
     pub fn resize(&mut self, max_wr: u32) -> Result<(), VerbsError> {
-        let attr = ffi::ibv_srq_attr {
-            max_wr,
-            max_sge: 0,
-            srq_limit: 0,
-        };
-        self.modify(
-            attr,
-            ffi::ibv_srq_attr_mask::IBV_SRQ_MAX_WR,
-            format!("max_wr {max_wr}"),
-        )
+        let what = format!("max_wr {max_wr}");
+        self.modify(max_wr, 0, ffi::ibv_srq_attr_mask::IBV_SRQ_MAX_WR, &what)
     }
 
     fn modify(
         &mut self,
-        mut attr: ffi::ibv_srq_attr,
+        max_wr: u32,
+        srq_limit: u32,
         mask: ffi::ibv_srq_attr_mask,
-        what: String,
+        what: &str,
     ) -> Result<(), VerbsError> {
+        let mut attr = ffi::ibv_srq_attr {
+            max_wr,
+            max_sge: 0,
+            srq_limit,
+        };
         let mask = i32::try_from(mask.0).unwrap_or(0);
         // SAFETY: a live SRQ; `&mut self` is the one who modifies it.
-        match unsafe { ffi::ibv_modify_srq(self.inner.raw, &raw mut attr, mask) } {
-            0 => Ok(()),
-            errno => Err(VerbsError::from_errno(
-                "ibv_modify_srq",
-                format!("{}, {what}", self.inner.context.name()),
-                errno,
-            )),
-        }
+        let errno = unsafe { ffi::ibv_modify_srq(self.inner.raw, &raw mut attr, mask) };
+        answered(errno, "ibv_modify_srq", || {
+            format!("{}, {what}", self.inner.context.name())
+        })
     }
 
     /// Posts a receive into `slot`.

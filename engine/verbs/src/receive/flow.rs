@@ -1,9 +1,12 @@
 //! Flow rules: which frames of a port go to which QP.
 
 use super::rss_qp::{RssQp, RssQpInner};
-use crate::error::{VerbsError, destroyed};
+use crate::{
+    device::operation,
+    error::{VerbsError, destroyed, made},
+};
 use rdma_sys as ffi;
-use std::{mem, sync::Arc};
+use std::sync::Arc;
 
 /// A rule as it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,20 +134,24 @@ pub enum Inner {
 impl Inner {
     /// The same as an outer header.
     fn outer(self) -> FlowSpec {
-        let (src, dst) = (Masked::default(), Masked::default());
+        let proto = Masked::default();
         match self {
-            Self::Ipv4 => FlowSpec::Ipv4 {
-                src: Masked::default(),
-                dst: Masked::default(),
-                proto: Masked::default(),
-            },
-            Self::Ipv6 => FlowSpec::Ipv6 {
-                src: Masked::default(),
-                dst: Masked::default(),
-                proto: Masked::default(),
-            },
-            Self::Tcp => FlowSpec::Tcp { src, dst },
-            Self::Udp => FlowSpec::Udp { src, dst },
+            Self::Ipv4 => {
+                let (src, dst) = Default::default();
+                FlowSpec::Ipv4 { src, dst, proto }
+            }
+            Self::Ipv6 => {
+                let (src, dst) = Default::default();
+                FlowSpec::Ipv6 { src, dst, proto }
+            }
+            Self::Tcp => {
+                let (src, dst) = Default::default();
+                FlowSpec::Tcp { src, dst }
+            }
+            Self::Udp => {
+                let (src, dst) = Default::default();
+                FlowSpec::Udp { src, dst }
+            }
         }
     }
 }
@@ -163,82 +170,75 @@ impl FlowSpec {
     /// The spec's structure of `infiniband/verbs.h`, appended. Multi-byte fields are in network order there.
     fn append(self, out: &mut Vec<u8>) {
         use ffi::ibv_flow_spec_type as t;
+        /// A spec of this type with the filter's values and their masks.
+        macro_rules! spec {
+            ($spec:ident, $kind:expr, $filter:expr, $($field:expr),*) => {
+                put(
+                    out,
+                    &ffi::$spec {
+                        type_: $kind,
+                        size: size_of_u16::<ffi::$spec>(),
+                        val: $filter($($field.value),*),
+                        mask: $filter($($field.mask),*),
+                    },
+                )
+            };
+        }
         match self {
             Self::Ethernet {
                 dst,
                 ethertype,
                 vlan,
-            } => put(
-                out,
-                &ffi::ibv_flow_spec_eth {
-                    type_: t::IBV_FLOW_SPEC_ETH,
-                    size: size_of_u16::<ffi::ibv_flow_spec_eth>(),
-                    val: eth(dst.value, ethertype.value, vlan.value),
-                    mask: eth(dst.mask, ethertype.mask, vlan.mask),
-                },
+            } => spec!(
+                ibv_flow_spec_eth,
+                t::IBV_FLOW_SPEC_ETH,
+                eth,
+                dst,
+                ethertype,
+                vlan
             ),
-            Self::Ipv4 { src, dst, proto } if proto.mask == 0 => put(
-                out,
-                &ffi::ibv_flow_spec_ipv4 {
-                    type_: t::IBV_FLOW_SPEC_IPV4,
-                    size: size_of_u16::<ffi::ibv_flow_spec_ipv4>(),
-                    val: ffi::ibv_flow_ipv4_filter {
-                        src_ip: src.value.to_be(),
-                        dst_ip: dst.value.to_be(),
-                    },
-                    mask: ffi::ibv_flow_ipv4_filter {
-                        src_ip: src.mask.to_be(),
-                        dst_ip: dst.mask.to_be(),
-                    },
-                },
-            ),
-            Self::Ipv4 { src, dst, proto } => put(
-                out,
-                &ffi::ibv_flow_spec_ipv4_ext {
-                    type_: t::IBV_FLOW_SPEC_IPV4_EXT,
-                    size: size_of_u16::<ffi::ibv_flow_spec_ipv4_ext>(),
-                    val: ipv4_ext(src.value, dst.value, proto.value),
-                    mask: ipv4_ext(src.mask, dst.mask, proto.mask),
-                },
-            ),
-            Self::Ipv6 { src, dst, proto } => put(
-                out,
-                &ffi::ibv_flow_spec_ipv6 {
-                    type_: t::IBV_FLOW_SPEC_IPV6,
-                    size: size_of_u16::<ffi::ibv_flow_spec_ipv6>(),
-                    val: ipv6(src.value, dst.value, proto.value),
-                    mask: ipv6(src.mask, dst.mask, proto.mask),
-                },
-            ),
-            Self::Tcp { src, dst } => ports(out, t::IBV_FLOW_SPEC_TCP, src, dst),
-            Self::Udp { src, dst } => ports(out, t::IBV_FLOW_SPEC_UDP, src, dst),
-            Self::Vxlan { vni } => put(
-                out,
-                &ffi::ibv_flow_spec_tunnel {
-                    type_: t::IBV_FLOW_SPEC_VXLAN_TUNNEL,
-                    size: size_of_u16::<ffi::ibv_flow_spec_tunnel>(),
-                    val: ffi::ibv_flow_tunnel_filter {
-                        tunnel_id: vni.value.to_be(),
-                    },
-                    mask: ffi::ibv_flow_tunnel_filter {
-                        tunnel_id: vni.mask.to_be(),
-                    },
-                },
-            ),
+            Self::Ipv4 { src, dst, proto } if proto.mask == 0 => {
+                spec!(ibv_flow_spec_ipv4, t::IBV_FLOW_SPEC_IPV4, ipv4, src, dst);
+            }
+            Self::Ipv4 { src, dst, proto } => {
+                let kind = t::IBV_FLOW_SPEC_IPV4_EXT;
+                spec!(ibv_flow_spec_ipv4_ext, kind, ipv4_ext, src, dst, proto);
+            }
+            Self::Ipv6 { src, dst, proto } => {
+                spec!(
+                    ibv_flow_spec_ipv6,
+                    t::IBV_FLOW_SPEC_IPV6,
+                    ipv6,
+                    src,
+                    dst,
+                    proto
+                );
+            }
+            Self::Tcp { src, dst } => {
+                spec!(ibv_flow_spec_tcp_udp, t::IBV_FLOW_SPEC_TCP, ports, src, dst);
+            }
+            Self::Udp { src, dst } => {
+                spec!(ibv_flow_spec_tcp_udp, t::IBV_FLOW_SPEC_UDP, ports, src, dst);
+            }
+            Self::Vxlan { vni } => {
+                spec!(
+                    ibv_flow_spec_tunnel,
+                    t::IBV_FLOW_SPEC_VXLAN_TUNNEL,
+                    tunnel,
+                    vni
+                );
+            }
             Self::Gre => {
-                let any = ffi::ibv_flow_gre_filter {
+                let any = |()| ffi::ibv_flow_gre_filter {
                     c_ks_res0_ver: 0,
                     protocol: 0,
                     key: 0,
                 };
-                put(
-                    out,
-                    &ffi::ibv_flow_spec_gre {
-                        type_: t::IBV_FLOW_SPEC_GRE,
-                        size: size_of_u16::<ffi::ibv_flow_spec_gre>(),
-                        val: any,
-                        mask: any,
-                    },
+                spec!(
+                    ibv_flow_spec_gre,
+                    t::IBV_FLOW_SPEC_GRE,
+                    any,
+                    Masked::<()>::default()
                 );
             }
             Self::Inner(inner) => {
@@ -269,6 +269,13 @@ fn eth(dst_mac: [u8; 6], ethertype: u16, vlan: u16) -> ffi::ibv_flow_eth_filter 
     }
 }
 
+fn ipv4(src: u32, dst: u32) -> ffi::ibv_flow_ipv4_filter {
+    ffi::ibv_flow_ipv4_filter {
+        src_ip: src.to_be(),
+        dst_ip: dst.to_be(),
+    }
+}
+
 fn ipv4_ext(src: u32, dst: u32, proto: u8) -> ffi::ibv_flow_ipv4_ext_filter {
     ffi::ibv_flow_ipv4_ext_filter {
         src_ip: src.to_be(),
@@ -291,25 +298,17 @@ fn ipv6(src: u128, dst: u128, next_hdr: u8) -> ffi::ibv_flow_ipv6_filter {
     }
 }
 
-fn ports(
-    out: &mut Vec<u8>,
-    type_: ffi::ibv_flow_spec_type::Type,
-    src: Masked<u16>,
-    dst: Masked<u16>,
-) {
-    let filter = |src: u16, dst: u16| ffi::ibv_flow_tcp_udp_filter {
+fn ports(src: u16, dst: u16) -> ffi::ibv_flow_tcp_udp_filter {
+    ffi::ibv_flow_tcp_udp_filter {
         dst_port: dst.to_be(),
         src_port: src.to_be(),
-    };
-    put(
-        out,
-        &ffi::ibv_flow_spec_tcp_udp {
-            type_,
-            size: size_of_u16::<ffi::ibv_flow_spec_tcp_udp>(),
-            val: filter(src.value, dst.value),
-            mask: filter(src.mask, dst.mask),
-        },
-    );
+    }
+}
+
+fn tunnel(vni: u32) -> ffi::ibv_flow_tunnel_filter {
+    ffi::ibv_flow_tunnel_filter {
+        tunnel_id: vni.to_be(),
+    }
 }
 
 fn size_of_u16<T>() -> u16 {
@@ -367,11 +366,7 @@ unsafe impl Send for Flow {}
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        let context = &self.qp.pd.context;
-        let op = context
-            .extended(mem::offset_of!(ffi::verbs_context, ibv_destroy_flow))
-            .and_then(|ops| ops.ibv_destroy_flow);
-        if let Some(destroy) = op {
+        if let Some(destroy) = operation!(self.qp.pd.context, ibv_destroy_flow) {
             // SAFETY: created by `create`, destroyed only here.
             destroyed("ibv_destroy_flow", unsafe { destroy(self.raw) });
         }
@@ -394,22 +389,11 @@ impl Flow {
                 rule.specs
             )
         };
-        let op = context
-            .extended(mem::offset_of!(ffi::verbs_context, ibv_create_flow))
-            .and_then(|ops| ops.ibv_create_flow);
-        let Some(create) = op else {
-            return Err(VerbsError::from_errno(
-                "ibv_create_flow",
-                object(),
-                libc::EOPNOTSUPP,
-            ));
-        };
+        let create = operation!(context, ibv_create_flow, "ibv_create_flow", object)?;
         let mut words = rule.words();
         // SAFETY: a live QP, held by the new object; `words` is a well-formed rule and outlives the call.
         let raw = unsafe { create(qp.0.raw, words.as_mut_ptr().cast()) };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error("ibv_create_flow", object()));
-        }
+        let raw = made(raw, "ibv_create_flow", object())?;
         Ok(Self {
             raw,
             qp: Arc::clone(&qp.0),

@@ -2,7 +2,8 @@
 
 use super::rwq_table::{RwqTable, RwqTableInner};
 use crate::{
-    error::{VerbsError, destroyed},
+    device::operation,
+    error::{VerbsError, destroyed, made},
     mlx5dv as dv,
     pd::{Pd, PdInner},
 };
@@ -52,16 +53,7 @@ impl RssQp {
                 fields.bits()
             )
         };
-        let op = context
-            .extended(mem::offset_of!(ffi::verbs_context, create_qp_ex))
-            .and_then(|ops| ops.create_qp_ex);
-        let Some(create) = op else {
-            return Err(VerbsError::from_errno(
-                "ibv_create_qp_ex",
-                object(),
-                libc::EOPNOTSUPP,
-            ));
-        };
+        let create = operation!(context, create_qp_ex, "ibv_create_qp_ex", object)?;
         let mut key = *key.as_bytes();
         // SAFETY: plain old data; all zero is the documented start.
         let mut init: ffi::ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
@@ -90,9 +82,7 @@ impl RssQp {
             // SAFETY: live parents, held by the new object; the key outlives the call.
             unsafe { create(context.raw, &raw mut init) }
         };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error("ibv_create_qp_ex", object()));
-        }
+        let raw = made(raw, "ibv_create_qp_ex", object())?;
         Ok(Self(Arc::new(RssQpInner {
             raw,
             _table: Arc::clone(&table.0),

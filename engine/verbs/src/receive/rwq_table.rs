@@ -2,11 +2,11 @@
 
 use super::wq::{WqHandle, WqInner};
 use crate::{
-    device::{Context, ContextInner},
-    error::{VerbsError, destroyed},
+    device::{Context, ContextInner, operation},
+    error::{VerbsError, destroyed, made},
 };
 use rdma_sys as ffi;
-use std::{mem, sync::Arc};
+use std::sync::Arc;
 
 /// An indirection table: the low bits of a frame's hash choose an entry, the entry names a WQ.
 /// Cheap to clone: clones share the one handle.
@@ -26,10 +26,7 @@ unsafe impl Sync for RwqTableInner {}
 
 impl Drop for RwqTableInner {
     fn drop(&mut self) {
-        let op = self
-            .context
-            .extended(mem::offset_of!(ffi::verbs_context, destroy_rwq_ind_table));
-        if let Some(destroy) = op.and_then(|ops| ops.destroy_rwq_ind_table) {
+        if let Some(destroy) = operation!(self.context, destroy_rwq_ind_table) {
             // SAFETY: created by `create`, destroyed only here; QPs over it hold an Arc of self.
             destroyed("ibv_destroy_rwq_ind_table", unsafe { destroy(self.raw) });
         }
@@ -47,22 +44,13 @@ impl RwqTable {
     ) -> Result<Self, VerbsError> {
         let wqs: Vec<_> = entries.into_iter().map(|wq| wq.0).collect();
         let object = || format!("{}, {} entries", context.name(), wqs.len());
-        let op = context
-            .0
-            .extended(mem::offset_of!(ffi::verbs_context, create_rwq_ind_table))
-            .and_then(|ops| ops.create_rwq_ind_table);
-        let (Some(create), true) = (op, wqs.len().is_power_of_two()) else {
-            let errno = if op.is_none() {
-                libc::EOPNOTSUPP
-            } else {
-                libc::EINVAL
-            };
-            return Err(VerbsError::from_errno(
-                "ibv_create_rwq_ind_table",
-                object(),
-                errno,
-            ));
-        };
+        const VERB: &str = "ibv_create_rwq_ind_table";
+        let create = operation!(context.0, create_rwq_ind_table);
+        let create =
+            create.ok_or_else(|| VerbsError::from_errno(VERB, object(), libc::EOPNOTSUPP))?;
+        if !wqs.len().is_power_of_two() {
+            return Err(VerbsError::from_errno(VERB, object(), libc::EINVAL));
+        }
         let mut pointers: Vec<_> = wqs.iter().map(|wq| wq.raw).collect();
         let mut init = ffi::ibv_rwq_ind_table_init_attr {
             log_ind_tbl_size: wqs.len().ilog2(),
@@ -71,12 +59,7 @@ impl RwqTable {
         };
         // SAFETY: live WQs of this context, held by the new object; the pointer array outlives the call.
         let raw = unsafe { create(context.0.raw, &raw mut init) };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error(
-                "ibv_create_rwq_ind_table",
-                object(),
-            ));
-        }
+        let raw = made(raw, VERB, object())?;
         Ok(Self(Arc::new(RwqTableInner {
             raw,
             context: Arc::clone(&context.0),

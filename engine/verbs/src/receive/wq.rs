@@ -2,13 +2,13 @@
 
 use crate::{
     cq::{Cq, CqInner},
-    device::ContextInner,
-    error::{VerbsError, destroyed},
+    device::{ContextInner, operation},
+    error::{VerbsError, answered, destroyed, made},
     mr::{Mr, MrInner},
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
-use std::{mem, ptr, sync::Arc};
+use std::{ptr, sync::Arc};
 
 /// `IBV_WQ_FLAGS_CVLAN_STRIPPING`: the NIC takes the customer VLAN tag off.
 pub const CVLAN_STRIPPING: u32 = 1 << 0;
@@ -67,11 +67,7 @@ unsafe impl Sync for WqInner {}
 
 impl Drop for WqInner {
     fn drop(&mut self) {
-        let op = self
-            .context
-            .extended(mem::offset_of!(ffi::verbs_context, destroy_wq))
-            .and_then(|ops| ops.destroy_wq);
-        if let Some(destroy) = op {
+        if let Some(destroy) = operation!(self.context, destroy_wq) {
             // SAFETY: created by `Wq::create`, destroyed only here; tables that name it hold an Arc of self.
             destroyed("ibv_destroy_wq", unsafe { destroy(self.raw) });
         }
@@ -94,16 +90,7 @@ impl Wq {
                 attr.flags
             )
         };
-        let op = context
-            .extended(mem::offset_of!(ffi::verbs_context, create_wq))
-            .and_then(|ops| ops.create_wq);
-        let Some(create) = op else {
-            return Err(VerbsError::from_errno(
-                "ibv_create_wq",
-                object(),
-                libc::EOPNOTSUPP,
-            ));
-        };
+        let create = operation!(context, create_wq, "ibv_create_wq", object)?;
         let mut init = ffi::ibv_wq_init_attr {
             wq_context: ptr::null_mut(),
             wq_type: ffi::ibv_wq_type::IBV_WQT_RQ,
@@ -120,9 +107,7 @@ impl Wq {
         };
         // SAFETY: live parents, held by the new object.
         let raw = unsafe { create(context.raw, &raw mut init) };
-        if raw.is_null() {
-            return Err(VerbsError::last_os_error("ibv_create_wq", object()));
-        }
+        let raw = made(raw, "ibv_create_wq", object())?;
         // SAFETY: a new WQ nobody else knows yet. `ibv_create_wq` in verbs.h does the same after the provider
         // returns: ibv_destroy_wq and event acknowledgement use these.
         unsafe {
@@ -206,23 +191,10 @@ impl Wq {
         mut attr: ffi::ibv_wq_attr,
         object: impl Fn() -> String,
     ) -> Result<(), VerbsError> {
-        let op = self
-            .inner
-            .context
-            .extended(mem::offset_of!(ffi::verbs_context, modify_wq))
-            .and_then(|ops| ops.modify_wq);
-        let Some(modify) = op else {
-            return Err(VerbsError::from_errno(
-                "ibv_modify_wq",
-                object(),
-                libc::EOPNOTSUPP,
-            ));
-        };
+        let modify = operation!(self.inner.context, modify_wq, "ibv_modify_wq", object)?;
         // SAFETY: a live WQ; `&mut self` is the one who modifies it.
-        match unsafe { modify(self.inner.raw, &raw mut attr) } {
-            0 => Ok(()),
-            errno => Err(VerbsError::from_errno("ibv_modify_wq", object(), errno)),
-        }
+        let errno = unsafe { modify(self.inner.raw, &raw mut attr) };
+        answered(errno, "ibv_modify_wq", object)
     }
 
     /// Posts a list of WRs, linked by `next`; one doorbell for all.
