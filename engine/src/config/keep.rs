@@ -1,7 +1,7 @@
 //! How many bytes of files stay: a size, or a share of the disk.
 
-use super::Size;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use super::{Size, size::NumberOrText};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 /// `output.keep`
@@ -39,37 +39,21 @@ impl Serialize for Keep {
 
 impl<'de> Deserialize<'de> for Keep {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Keep;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size such as \"500GiB\", or a share of the disk such as \"80%\"")
-            }
-
-            fn visit_i64<E: de::Error>(self, n: i64) -> Result<Keep, E> {
-                u64::try_from(n)
-                    .map(|n| Keep::Size(Size(n)))
-                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(n), &self))
-            }
-
-            fn visit_u64<E: de::Error>(self, n: u64) -> Result<Keep, E> {
-                Ok(Keep::Size(Size(n)))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Keep, E> {
+        deserializer.deserialize_any(NumberOrText {
+            expected: "a size such as \"500GiB\", or a share of the disk such as \"80%\"",
+            number: |n| Some(Self::Size(Size(n))),
+            text: |text| {
                 let Some(number) = text.strip_suffix('%') else {
-                    return text.parse().map(Keep::Size).map_err(E::custom);
+                    return text.parse().map(Self::Size);
                 };
                 match number.trim_end().parse() {
-                    Ok(n) if (1..=100).contains(&n) => Ok(Keep::Percent(n)),
-                    _ => Err(E::custom(format!(
+                    Ok(n) if (1..=100).contains(&n) => Ok(Self::Percent(n)),
+                    _ => Err(format!(
                         "{text:?}: a share of the disk is \"1%\" to \"100%\", whole numbers only"
-                    ))),
+                    )),
                 }
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+            },
+        })
     }
 }
 

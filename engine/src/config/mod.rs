@@ -53,13 +53,10 @@ pub struct Config {
     /// Where frames go.
     pub output: OutputConfig,
     /// Flow records; absent: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub flows: Option<FlowsConfig>,
     /// Remote control; absent: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlConfig>,
     /// The metrics endpoint; absent: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsConfig>,
     /// What the process may do.
     pub process: ProcessConfig,

@@ -12,41 +12,30 @@ use std::{
 #[serde(deny_unknown_fields, default)]
 pub struct RuleConfig {
     /// A name, by which it can be removed while the capture runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// Destination MAC address.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub dst_mac: Option<Mac>,
     /// VLAN identifier of the first tag.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
     /// Ethertype behind the tags.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ethertype: Option<u16>,
     /// Source address.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub src: Option<Net>,
     /// Destination address.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub dst: Option<Net>,
     /// Protocol above IP.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub proto: Option<Proto>,
     /// Source port, of TCP or UDP.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub src_port: Option<u16>,
     /// Destination port, of TCP or UDP.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub dst_port: Option<u16>,
     /// VXLAN network identifier.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
     /// Lower is matched first.
     pub priority: u16,
     /// What becomes of a frame that matches.
     pub action: RuleAction,
     /// The one queue its frames go to; absent: they are spread.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<u16>,
 }
 

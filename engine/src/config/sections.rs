@@ -7,104 +7,81 @@ use super::{
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-/// `[device]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DeviceConfig {
-    /// Verbs name; absent: the only device there is.
-    pub name: Option<String>,
-    /// The device under this network interface, in place of `name`.
-    pub netdev: Option<String>,
-    /// Port number, from 1.
-    pub port: u8,
-    /// When the device goes away.
-    pub on_loss: OnLoss,
+/// Declares a section: its keys, each with its default.
+macro_rules! section {
+    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$key_doc:meta])* pub $key:ident: $type:ty = $default:expr,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct $name { $($(#[$key_doc])* pub $key: $type,)+ }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($key: $default,)+ }
+            }
+        }
+    };
 }
 
-impl Default for DeviceConfig {
-    fn default() -> Self {
-        Self {
-            name: None,
-            netdev: None,
-            port: 1,
-            on_loss: OnLoss::Stop,
-        }
+section! {
+    /// `[device]`
+    pub struct DeviceConfig {
+        /// Verbs name; absent: the only device there is.
+        pub name: Option<String> = None,
+        /// The device under this network interface, in place of `name`.
+        pub netdev: Option<String> = None,
+        /// Port number, from 1.
+        pub port: u8 = 1,
+        /// When the device goes away.
+        pub on_loss: OnLoss = OnLoss::Stop,
     }
 }
 
-/// `[capture]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct CaptureConfig {
-    /// Which frames are taken.
-    pub mode: Mode,
-    /// Receive queues; absent: min(cores, 8).
-    pub queues: Option<u16>,
-    /// CPUs of the loops in turn; absent: the allowed CPUs of the NIC's NUMA node.
-    pub cores: Option<Vec<usize>>,
-    /// WRs per queue.
-    pub ring: u32,
-    /// Bytes of one scatter entry.
-    pub buffer: Size,
-    /// Scatter entries of one WR.
-    pub max_sge: u32,
-    /// Longest record; 0: whole frames.
-    pub snaplen: Size,
-    /// Where timestamps come from.
-    pub timestamps: Timestamps,
-    /// Which clock the files speak.
-    pub clock: Clock,
-    /// What a loop does when its queue is empty.
-    pub idle: Idle,
-    /// How a queue's ring is reached.
-    pub access: Access,
-    /// pcap-filter(7) expression; empty: everything.
-    pub filter: String,
-    /// Ask the e-switch for all frames, not only the port's own MAC.
-    pub promiscuous: bool,
-    /// Allow taking a port that carries the default route or a login session.
-    pub steal_management: bool,
-    /// When the port goes down; absent: wait, or stop with a finite wire.
-    pub on_port_down: Option<OnPortDown>,
-    /// Check each frame's FCS; needs `wq.scatter_fcs`.
-    pub verify_fcs: bool,
-    /// Cut frames by layer.
-    pub slice: Slice,
-    /// Keep one in N.
-    pub sample: u32,
-    /// What N counts.
-    pub sample_by: SampleBy,
-    /// Leave out repetitions within this time; 0: none.
-    pub dedup: Span,
-    /// Keep live statistics; absent: with `[control]` or `[metrics]`.
-    pub statistics: Option<bool>,
-}
-
-impl Default for CaptureConfig {
-    fn default() -> Self {
-        Self {
-            mode: Mode::Steal,
-            queues: None,
-            cores: None,
-            ring: 8192,
-            buffer: Size(2048),
-            max_sge: 1,
-            snaplen: Size(0),
-            timestamps: Timestamps::Hardware,
-            clock: Clock::System,
-            idle: Idle::Spin,
-            access: Access::Auto,
-            filter: String::new(),
-            promiscuous: true,
-            steal_management: false,
-            on_port_down: None,
-            verify_fcs: false,
-            slice: Slice::Whole,
-            sample: 1,
-            sample_by: SampleBy::Frame,
-            dedup: Span::default(),
-            statistics: None,
-        }
+section! {
+    /// `[capture]`
+    pub struct CaptureConfig {
+        /// Which frames are taken.
+        pub mode: Mode = Mode::Steal,
+        /// Receive queues; absent: min(cores, 8).
+        pub queues: Option<u16> = None,
+        /// CPUs of the loops in turn; absent: the allowed CPUs of the NIC's NUMA node.
+        pub cores: Option<Vec<usize>> = None,
+        /// WRs per queue.
+        pub ring: u32 = 8192,
+        /// Bytes of one scatter entry.
+        pub buffer: Size = Size(2048),
+        /// Scatter entries of one WR.
+        pub max_sge: u32 = 1,
+        /// Longest record; 0: whole frames.
+        pub snaplen: Size = Size(0),
+        /// Where timestamps come from.
+        pub timestamps: Timestamps = Timestamps::Hardware,
+        /// Which clock the files speak.
+        pub clock: Clock = Clock::System,
+        /// What a loop does when its queue is empty.
+        pub idle: Idle = Idle::Spin,
+        /// How a queue's ring is reached.
+        pub access: Access = Access::Auto,
+        /// pcap-filter(7) expression; empty: everything.
+        pub filter: String = String::new(),
+        /// Ask the e-switch for all frames, not only the port's own MAC.
+        pub promiscuous: bool = true,
+        /// Allow taking a port that carries the default route or a login session.
+        pub steal_management: bool = false,
+        /// When the port goes down; absent: wait, or stop with a finite wire.
+        pub on_port_down: Option<OnPortDown> = None,
+        /// Check each frame's FCS; needs `wq.scatter_fcs`.
+        pub verify_fcs: bool = false,
+        /// Cut frames by layer.
+        pub slice: Slice = Slice::Whole,
+        /// Keep one in N.
+        pub sample: u32 = 1,
+        /// What N counts.
+        pub sample_by: SampleBy = SampleBy::Frame,
+        /// Leave out repetitions within this time; 0: none.
+        pub dedup: Span = Span::default(),
+        /// Keep live statistics; absent: with `[control]` or `[metrics]`.
+        pub statistics: Option<bool> = None,
     }
 }
 
@@ -161,70 +138,47 @@ impl From<Slice> for String {
     }
 }
 
-/// `[wq]`: `ibv_wq` creation flags.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct WqConfig {
-    /// The NIC strips the customer VLAN tag.
-    pub cvlan_stripping: bool,
-    /// The NIC delivers the FCS.
-    pub scatter_fcs: bool,
-    /// The NIC holds the wire for a while when buffers run out.
-    pub delay_drop: bool,
-    /// The NIC pads writes to whole cache lines.
-    pub pci_write_end_padding: bool,
-}
-
-/// `[rss]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RssConfig {
-    /// What is hashed.
-    pub hash: HashDepth,
-    /// `symmetric`, `microsoft`, or 80 hex digits.
-    pub key: String,
-    /// Hash the headers inside tunnels.
-    pub inner: bool,
-    /// Entries of the shared indirection table.
-    pub table_size: u32,
-    /// A share per queue; empty: equal shares.
-    pub weights: Vec<u32>,
-    /// Even out the load at run time.
-    pub respread: bool,
-}
-
-impl Default for RssConfig {
-    fn default() -> Self {
-        Self {
-            hash: HashDepth::L4,
-            key: "symmetric".into(),
-            inner: false,
-            table_size: 128,
-            weights: Vec::new(),
-            respread: false,
-        }
+section! {
+    /// `[wq]`: `ibv_wq` creation flags.
+    pub struct WqConfig {
+        /// The NIC strips the customer VLAN tag.
+        pub cvlan_stripping: bool = false,
+        /// The NIC delivers the FCS.
+        pub scatter_fcs: bool = false,
+        /// The NIC holds the wire for a while when buffers run out.
+        pub delay_drop: bool = false,
+        /// The NIC pads writes to whole cache lines.
+        pub pci_write_end_padding: bool = false,
     }
 }
 
-/// `[pipeline]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct PipelineConfig {
-    /// Who parses.
-    pub mode: PipelineMode,
-    /// Parser threads behind each queue, with `mode = "fanout"`.
-    pub parsers_per_queue: u16,
-    /// When a parser's channel is full; absent: drop, or hold with a finite wire.
-    pub on_full: Option<OnFull>,
+section! {
+    /// `[rss]`
+    pub struct RssConfig {
+        /// What is hashed.
+        pub hash: HashDepth = HashDepth::L4,
+        /// `symmetric`, `microsoft`, or 80 hex digits.
+        pub key: String = "symmetric".into(),
+        /// Hash the headers inside tunnels.
+        pub inner: bool = false,
+        /// Entries of the shared indirection table.
+        pub table_size: u32 = 128,
+        /// A share per queue; empty: equal shares.
+        pub weights: Vec<u32> = Vec::new(),
+        /// Even out the load at run time.
+        pub respread: bool = false,
+    }
 }
 
-impl Default for PipelineConfig {
-    fn default() -> Self {
-        Self {
-            mode: PipelineMode::Inline,
-            parsers_per_queue: 1,
-            on_full: None,
-        }
+section! {
+    /// `[pipeline]`
+    pub struct PipelineConfig {
+        /// Who parses.
+        pub mode: PipelineMode = PipelineMode::Inline,
+        /// Parser threads behind each queue, with `mode = "fanout"`.
+        pub parsers_per_queue: u16 = 1,
+        /// When a parser's channel is full; absent: drop, or hold with a finite wire.
+        pub on_full: Option<OnFull> = None,
     }
 }
 
@@ -236,58 +190,37 @@ impl PipelineConfig {
     }
 }
 
-/// `[output]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct OutputConfig {
-    /// Folder of the capture files; it must exist.
-    pub dir: PathBuf,
-    /// File format.
-    pub format: Format,
-    /// One ordered stream on stdout in place of files.
-    pub stdout: bool,
-    /// Order of frames.
-    pub order: Order,
-    /// Next file after this many bytes; 0: never.
-    pub rotate_size: Size,
-    /// Next file after this time; 0: never.
-    pub rotate_time: Span,
-    /// Bytes of finished files to keep, or a share of the disk; the oldest go first.
-    pub keep: Keep,
-    /// Finished files to keep; 0: nothing is deleted.
-    pub keep_files: u64,
-    /// Write buffers of all queues together.
-    pub buffer: Size,
-    /// When no write buffer is free; absent: drop, or hold with a finite wire.
-    pub on_full: Option<OnFull>,
-    /// What happens to stripped tags.
-    pub vlan: Vlan,
-    /// Compression of files.
-    pub compress: Compress,
-    /// Folder of index files; empty: no index.
-    pub index_dir: PathBuf,
-    /// Program to run after each finished file; empty: none.
-    pub hook: PathBuf,
-}
-
-impl Default for OutputConfig {
-    fn default() -> Self {
-        Self {
-            dir: PathBuf::from("/var/lib/wqcap"),
-            format: Format::Pcapng,
-            stdout: false,
-            order: Order::Queue,
-            rotate_size: Size(0),
-            rotate_time: Span::default(),
-            keep: Keep::default(),
-            keep_files: 0,
-            buffer: Size(256 << 20),
-            on_full: None,
-            vlan: Vlan::Restore,
-            compress: Compress::None,
-            index_dir: PathBuf::new(),
-            hook: PathBuf::new(),
-        }
+section! {
+    /// `[output]`
+    pub struct OutputConfig {
+        /// Folder of the capture files; it must exist.
+        pub dir: PathBuf = PathBuf::from("/var/lib/wqcap"),
+        /// File format.
+        pub format: Format = Format::Pcapng,
+        /// One ordered stream on stdout in place of files.
+        pub stdout: bool = false,
+        /// Order of frames.
+        pub order: Order = Order::Queue,
+        /// Next file after this many bytes; 0: never.
+        pub rotate_size: Size = Size(0),
+        /// Next file after this time; 0: never.
+        pub rotate_time: Span = Span::default(),
+        /// Bytes of finished files to keep, or a share of the disk; the oldest go first.
+        pub keep: Keep = Keep::default(),
+        /// Finished files to keep; 0: nothing is deleted.
+        pub keep_files: u64 = 0,
+        /// Write buffers of all queues together.
+        pub buffer: Size = Size(256 << 20),
+        /// When no write buffer is free; absent: drop, or hold with a finite wire.
+        pub on_full: Option<OnFull> = None,
+        /// What happens to stripped tags.
+        pub vlan: Vlan = Vlan::Restore,
+        /// Compression of files.
+        pub compress: Compress = Compress::None,
+        /// Folder of index files; empty: no index.
+        pub index_dir: PathBuf = PathBuf::new(),
+        /// Program to run after each finished file; empty: none.
+        pub hook: PathBuf = PathBuf::new(),
     }
 }
 
@@ -361,56 +294,36 @@ impl From<Compress> for String {
     }
 }
 
-/// `[flows]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct FlowsConfig {
-    /// Folder of the records.
-    pub dir: PathBuf,
-    /// How often they are written.
-    pub interval: Span,
-    /// A record ends when its flow has lasted this long.
-    pub active: Span,
-    /// A record ends when nothing of its flow came for this long.
-    pub idle: Span,
-    /// Memory of all queues' tables together.
-    pub memory: Size,
-}
-
-impl Default for FlowsConfig {
-    fn default() -> Self {
-        Self {
-            dir: PathBuf::from("/var/lib/wqcap/flows"),
-            interval: Span(Duration::from_secs(60)),
-            active: Span(Duration::from_secs(300)),
-            idle: Span(Duration::from_secs(30)),
-            memory: Size(256 << 20),
-        }
+section! {
+    /// `[flows]`
+    pub struct FlowsConfig {
+        /// Folder of the records.
+        pub dir: PathBuf = PathBuf::from("/var/lib/wqcap/flows"),
+        /// How often they are written.
+        pub interval: Span = Span(Duration::from_secs(60)),
+        /// A record ends when its flow has lasted this long.
+        pub active: Span = Span(Duration::from_secs(300)),
+        /// A record ends when nothing of its flow came for this long.
+        pub idle: Span = Span(Duration::from_secs(30)),
+        /// Memory of all queues' tables together.
+        pub memory: Size = Size(256 << 20),
     }
 }
 
-/// `[metrics]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct MetricsConfig {
-    /// Address of the HTTP endpoint.
-    pub listen: SocketAddr,
-}
-
-impl Default for MetricsConfig {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
-        }
+section! {
+    /// `[metrics]`
+    pub struct MetricsConfig {
+        /// Address of the HTTP endpoint.
+        pub listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 9464)),
     }
 }
 
-/// `[process]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ProcessConfig {
-    /// Who root becomes, by name or number; empty: nobody else.
-    pub user: String,
-    /// What a running capture is kept from.
-    pub sandbox: Sandbox,
+section! {
+    /// `[process]`
+    pub struct ProcessConfig {
+        /// Who root becomes, by name or number; empty: nobody else.
+        pub user: String = String::new(),
+        /// What a running capture is kept from.
+        pub sandbox: Sandbox = Sandbox::On,
+    }
 }

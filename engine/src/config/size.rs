@@ -92,29 +92,40 @@ impl Serialize for Size {
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Size;
+        deserializer.deserialize_any(NumberOrText {
+            expected: "a size: bytes, or a string such as \"256MiB\"",
+            number: |n| Some(Self(n)),
+            text: str::parse,
+        })
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size: bytes, or a string such as \"256MiB\"")
-            }
+/// Reads a value that is written as a whole number or as text.
+pub(super) struct NumberOrText<T> {
+    /// What is expected, for errors.
+    pub(super) expected: &'static str,
+    pub(super) number: fn(u64) -> Option<T>,
+    pub(super) text: fn(&str) -> Result<T, String>,
+}
 
-            fn visit_i64<E: de::Error>(self, n: i64) -> Result<Size, E> {
-                u64::try_from(n)
-                    .map(Size)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(n), &self))
-            }
+impl<T> de::Visitor<'_> for NumberOrText<T> {
+    type Value = T;
 
-            fn visit_u64<E: de::Error>(self, n: u64) -> Result<Size, E> {
-                Ok(Size(n))
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+    fn visit_i64<E: de::Error>(self, n: i64) -> Result<T, E> {
+        let value = u64::try_from(n).ok().and_then(self.number);
+        value.ok_or_else(|| E::invalid_value(de::Unexpected::Signed(n), &self))
+    }
+
+    fn visit_u64<E: de::Error>(self, n: u64) -> Result<T, E> {
+        (self.number)(n).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(n), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.text)(text).map_err(E::custom)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A span of time, always with its unit: `100ms`, `60s`, `1h 30m`.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use super::size::NumberOrText;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr, time::Duration};
 
 /// A span of time. Prints exactly, so that what is printed reads back as the same span.
@@ -33,31 +34,12 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Span;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a time with its unit, such as \"60s\"")
-            }
-
-            fn visit_i64<E: de::Error>(self, n: i64) -> Result<Span, E> {
-                // Nought is the same in every unit; any other bare number would be a guess.
-                if n == 0 {
-                    return Ok(Span::default());
-                }
-                Err(E::invalid_value(de::Unexpected::Signed(n), &self))
-            }
-
-            fn visit_u64<E: de::Error>(self, n: u64) -> Result<Span, E> {
-                self.visit_i64(i64::try_from(n).unwrap_or(i64::MAX))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(NumberOrText {
+            expected: "a time with its unit, such as \"60s\"",
+            // Nought is the same in every unit; any other bare number would be a guess.
+            number: |n| (n == 0).then(Self::default),
+            text: str::parse,
+        })
     }
 }
 

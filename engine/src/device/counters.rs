@@ -5,12 +5,15 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    device::delay_drop::{self, TIMEOUTS},
+    device::{
+        delay_drop::{self, TIMEOUTS},
+        read_number,
+    },
     stats::{Counter, NicCounters, Unreadable},
 };
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -99,12 +102,11 @@ impl NicReader {
     }
 
     fn read(&self) -> BTreeMap<&'static str, Option<u64>> {
-        let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse().ok();
-        let port = |name: &&'static str| (*name, number(self.folder.join(name)));
+        let port = |name: &&'static str| (*name, read_number(self.folder.join(name)));
         let mut all: BTreeMap<_, _> = PORT.iter().map(port).collect();
         all.extend(PORT_IF_THERE.iter().map(port).filter(|(_, v)| v.is_some()));
         if let Some(folder) = &self.delay_drop {
-            all.insert(TIMEOUTS, number(folder.join(TIMEOUTS)));
+            all.insert(TIMEOUTS, read_number(folder.join(TIMEOUTS)));
         }
         let ethtool = self
             .netdev

@@ -1,13 +1,11 @@
 //! What the mlx5 driver tells of delay drop: how long the NIC holds the wire for a WQ without buffers, and how often
 //! that was not long enough. It tells it in debugfs, which is root's alone on most machines.
 //!
-//! May import: nothing of the engine. Source: `drivers/infiniband/hw/mlx5/main.c` (`delay_drop_debugfs_init`).
+//! May import: nothing beyond this folder. Source: `drivers/infiniband/hw/mlx5/main.c` (`delay_drop_debugfs_init`).
 
+use super::read_number;
 use serde::Serialize;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// The driver's file of timeouts, and the name under which they are told.
 pub const TIMEOUTS: &str = "num_timeout_events";
@@ -27,8 +25,8 @@ impl DelayDrop {
     pub fn of(sysfs: &Path, device: &str) -> Option<Self> {
         let folder = folder(sysfs, device)?;
         Some(Self {
-            timeout_us: read(&folder.join("timeout"))?,
-            num_timeout_events: read(&folder.join(TIMEOUTS))?,
+            timeout_us: read_number(folder.join("timeout"))?,
+            num_timeout_events: read_number(folder.join(TIMEOUTS))?,
         })
     }
 }
@@ -41,13 +39,10 @@ pub(crate) fn folder(sysfs: &Path, device: &str) -> Option<PathBuf> {
     Some(sysfs.join(mlx5).join("delay_drop"))
 }
 
-fn read(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     #[test]

@@ -14,7 +14,7 @@ use crate::{
     verbs::{self, Context, TunnelOffloads, sys as ffi},
 };
 use serde::Serialize;
-use std::{fs, path::Path};
+use std::{fs, path::Path, str::FromStr};
 
 /// `IBV_LINK_LAYER_ETHERNET`.
 const LINK_LAYER_ETHERNET: u8 = 2;
@@ -123,10 +123,19 @@ pub fn list() -> Result<Vec<DeviceFacts>, Error> {
     Ok(verbs::names()?.iter().filter_map(facts_of).collect())
 }
 
+/// A file of sysfs or debugfs, trimmed.
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// The same as a number.
+fn read_number<N: FromStr>(path: impl AsRef<Path>) -> Option<N> {
+    read(path)?.parse().ok()
+}
+
 /// The file of a device in sysfs, trimmed.
 fn sysfs(device: &str, file: &str) -> Option<String> {
-    let text = fs::read_to_string(format!("/sys/class/infiniband/{device}/{file}")).ok()?;
-    Some(text.trim().to_owned())
+    read(format!("/sys/class/infiniband/{device}/{file}"))
 }
 
 fn facts(context: &Context) -> Result<DeviceFacts, Error> {
@@ -221,13 +230,9 @@ fn port(context: &Context, number: u8) -> Result<PortFacts, Error> {
         rate_gbps: sysfs(name, &format!("ports/{number}/rate"))
             .and_then(|t| t.split_whitespace().next()?.parse().ok())
             .unwrap_or(0.0),
-        mtu: netdev.as_ref().and_then(|n| {
-            fs::read_to_string(format!("/sys/class/net/{n}/mtu"))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()
-        }),
+        mtu: netdev
+            .as_ref()
+            .and_then(|n| read_number(format!("/sys/class/net/{n}/mtu"))),
         place: PortTopology::of(Path::new("/sys"), name, netdev.as_deref()),
         netdev,
     })

@@ -1,11 +1,12 @@
 //! Where a port stands among others that share its hardware, as sysfs tells: what reaches it at all is decided there,
 //! before any rule of ours.
 //!
-//! May import: nothing of the engine. Invariant: only facts; what they mean to a capture is [`crate::plan`]'s to say.
+//! May import: nothing beyond this folder. Invariant: only facts; what they mean to a capture is [`crate::plan`]'s to say.
 //!
 //! Sources: `Documentation/ABI/testing/sysfs-bus-pci` (`physfn`, `sriov_numvfs`), `sysfs-class-net`
 //! (`phys_switch_id`, `phys_port_name`), `Documentation/networking/switchdev.rst` (names of uplinks and representors).
 
+use super::{read, read_number};
 use serde::Serialize;
 use std::{fs, path::Path};
 
@@ -33,9 +34,7 @@ impl PortTopology {
         let function = sysfs.join(format!("class/infiniband/{device}/device"));
         let mut place = Self {
             is_vf: function.join("physfn").exists(),
-            vfs: read(&function.join("sriov_numvfs"))
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(0),
+            vfs: read_number(function.join("sriov_numvfs")).unwrap_or(0),
             // The driver's own name for the device over a bond (mlx5_ib_stage_init_init).
             is_lag: device.starts_with("mlx5_bond_"),
             ..Self::default()
@@ -48,8 +47,8 @@ impl PortTopology {
 
     fn read_interface(&mut self, interface: &Path) {
         // Without switchdev mode the kernel answers EOPNOTSUPP.
-        self.switchdev = read(&interface.join("phys_switch_id")).is_some_and(|id| !id.is_empty());
-        self.represents = read(&interface.join("phys_port_name"))
+        self.switchdev = read(interface.join("phys_switch_id")).is_some_and(|id| !id.is_empty());
+        self.represents = read(interface.join("phys_port_name"))
             .filter(|name| self.switchdev && !is_uplink(name) && !name.is_empty());
         let master = interface.join("master");
         if master.join("bonding").exists() {
@@ -64,10 +63,6 @@ impl PortTopology {
 fn is_uplink(name: &str) -> bool {
     let number = name.strip_prefix('p').unwrap_or_default();
     !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
-}
-
-fn read(path: &Path) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
 #[cfg(test)]

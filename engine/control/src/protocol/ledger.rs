@@ -4,31 +4,62 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One queue's lines, in frames. `received` is the sum of all others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct QueueLedger {
-    /// Queue number.
-    pub queue: u16,
+/// Declares the lines once, for a queue and for all together.
+macro_rules! lines {
+    ($($(#[$doc:meta])* $line:ident,)+) => {
+        /// One queue's lines, in frames. `received` is the sum of all others.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        pub struct QueueLedger {
+            /// Queue number.
+            pub queue: u16,
+            $($(#[$doc])* pub $line: u64,)+
+        }
+
+        /// The lines of [`QueueLedger`], of all queues together.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[allow(missing_docs, reason = "they are described at QueueLedger")]
+        pub struct Total {
+            $(pub $line: u64,)+
+        }
+
+        /// From [`QueueLedger::total`], whose queue number has no meaning.
+        impl From<QueueLedger> for Total {
+            fn from(it: QueueLedger) -> Self {
+                Self { $($line: it.$line,)+ }
+            }
+        }
+
+        impl QueueLedger {
+            /// Adds two runs of one queue, line by line.
+            #[must_use]
+            pub fn plus(&self, other: &Self) -> Self {
+                Self { queue: self.queue, $($line: self.$line + other.$line,)+ }
+            }
+        }
+    };
+}
+
+lines! {
     /// Frames the NIC delivered.
-    pub received: u64,
+    received,
     /// Frames in files (or counted, with `output.format = "none"`).
-    pub captured: u64,
+    captured,
     /// Rejected by the filter.
-    pub filtered: u64,
+    filtered,
     /// Left out by sampling.
-    pub sampled_out: u64,
+    sampled_out,
     /// Left out as a duplicate.
-    pub deduplicated: u64,
+    deduplicated,
     /// Dropped: no room in a parser's channel.
-    pub dropped_pipeline: u64,
+    dropped_pipeline,
     /// Dropped: no free block, or the write failed.
-    pub dropped_storage: u64,
+    dropped_storage,
     /// Arrived too late for an ordered file.
-    pub late: u64,
+    late,
     /// Completed in error, such as a frame longer than its buffers.
-    pub errors: u64,
+    errors,
     /// Bytes of captured frames, as on the wire.
-    pub bytes: u64,
+    bytes,
 }
 
 /// A line of the ledger: its name and its value.
@@ -67,24 +98,6 @@ pub struct Unbalanced {
 }
 
 impl QueueLedger {
-    /// Adds two runs of one queue, line by line.
-    #[must_use]
-    pub fn plus(&self, other: &Self) -> Self {
-        Self {
-            queue: self.queue,
-            received: self.received + other.received,
-            captured: self.captured + other.captured,
-            filtered: self.filtered + other.filtered,
-            sampled_out: self.sampled_out + other.sampled_out,
-            deduplicated: self.deduplicated + other.deduplicated,
-            dropped_pipeline: self.dropped_pipeline + other.dropped_pipeline,
-            dropped_storage: self.dropped_storage + other.dropped_storage,
-            late: self.late + other.late,
-            errors: self.errors + other.errors,
-            bytes: self.bytes + other.bytes,
-        }
-    }
-
     /// A line by its name; 0 for a name that is none.
     #[must_use]
     pub fn line(&self, name: &str) -> u64 {
@@ -120,40 +133,6 @@ impl QueueLedger {
             sum,
             lines: lines.join(", "),
         })
-    }
-}
-
-/// The lines of [`QueueLedger`], of all queues together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[allow(missing_docs, reason = "they are described at QueueLedger")]
-pub struct Total {
-    pub received: u64,
-    pub captured: u64,
-    pub filtered: u64,
-    pub sampled_out: u64,
-    pub deduplicated: u64,
-    pub dropped_pipeline: u64,
-    pub dropped_storage: u64,
-    pub late: u64,
-    pub errors: u64,
-    pub bytes: u64,
-}
-
-/// From [`QueueLedger::total`], whose queue number has no meaning.
-impl From<QueueLedger> for Total {
-    fn from(it: QueueLedger) -> Self {
-        Self {
-            received: it.received,
-            captured: it.captured,
-            filtered: it.filtered,
-            sampled_out: it.sampled_out,
-            deduplicated: it.deduplicated,
-            dropped_pipeline: it.dropped_pipeline,
-            dropped_storage: it.dropped_storage,
-            late: it.late,
-            errors: it.errors,
-            bytes: it.bytes,
-        }
     }
 }
 
