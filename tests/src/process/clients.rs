@@ -18,20 +18,44 @@ pub enum Build {
     Sanitized,
 }
 
+/// How our own are compiled: warnings are errors.
+const STRICT: [&str; 4] = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"];
+
 /// Builds `tests/clients/<name>.c`, warnings being errors.
 ///
 /// # Panics
 /// When it does not compile.
 #[must_use]
 pub fn ours(name: &str, build: Build) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+    compile(&source_of(name), build, &STRICT)
+}
+
+/// Builds `tests/clients/<name>.c` with the headers of `package`, by pkg-config's name.
+///
+/// # Errors
+/// The package is not installed: a reason to skip.
+///
+/// # Panics
+/// When it does not compile.
+pub fn with_package(name: &str, package: &str) -> Result<PathBuf, String> {
+    let asked = Program::new("pkg-config").args(["--cflags", package]).run();
+    if !asked.status.success() {
+        return Err(format!(
+            "{package} is not installed: {}",
+            asked.stderr.trim()
+        ));
+    }
+    let flags: Vec<_> = STRICT
+        .into_iter()
+        .chain(asked.stdout.split_whitespace())
+        .collect();
+    Ok(compile(&source_of(name), Build::Plain, &flags))
+}
+
+fn source_of(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("clients")
-        .join(format!("{name}.c"));
-    compile(
-        &source,
-        build,
-        &["-std=gnu11", "-Wall", "-Wextra", "-Werror"],
-    )
+        .join(format!("{name}.c"))
 }
 
 /// Builds a client from `../shared/spike` as it stands there.

@@ -1,0 +1,528 @@
+//! DPDK's mlx5 driver, unmodified, on the model: a hundred thousand lines that know the NIC and not this project.
+//!
+//! `dpdk-testpmd` of Debian's `dpdk-dev` drives the device by plain verbs (`dv_flow_en=0`) and reads the rings itself,
+//! as DPDK's `drivers/net/mlx5/linux/mlx5_verbs.c` and `mlx5_rx.c` do. What it receives is compared with what was sent,
+//! with DPDK's own Toeplitz, and with tshark's reading of the input.
+
+mod testpmd;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use testpmd::{Packet, Setup, Testpmd};
+use wqcap_tests::captures::Captures;
+use wqcap_tests::compare::{assert_frames, assert_same};
+use wqcap_tests::frames::{Ends, Frame, IPV4, IPV6};
+use wqcap_tests::process::clients;
+use wqcap_tests::{Dir, Program, files, need, skip};
+
+/// Both transports over both families, `count` flows of each.
+fn flows(count: u16) -> Vec<Vec<u8>> {
+    (0..count)
+        .flat_map(|i| {
+            let ends = Ends {
+                from: 1 + i * 7,
+                to: 9 + i % 5,
+                sport: 1024 + i * 13,
+                dport: 443 + i % 3,
+            };
+            [
+                Frame::ethernet(&[], IPV4).ipv4(ends, 17, 0).udp(ends),
+                Frame::ethernet(&[], IPV4).ipv4(ends, 6, 0).tcp(ends),
+                Frame::ethernet(&[], IPV6).ipv6(ends, 17).udp(ends),
+                Frame::ethernet(&[], IPV6).ipv6(ends, 6).tcp(ends),
+            ]
+        })
+        .map(|frame| numbered(frame.payload(40).done()))
+        .collect()
+}
+
+/// With a number of its own as its source address, by which testpmd's report tells it.
+fn numbered(mut frame: Vec<u8>) -> Vec<u8> {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    frame[6..8].copy_from_slice(&[2, 0]);
+    frame[8..12].copy_from_slice(&number.to_be_bytes());
+    frame
+}
+
+/// A frame's source address as testpmd prints it.
+fn source(frame: &[u8]) -> String {
+    let digits: Vec<_> = frame[6..12]
+        .iter()
+        .map(|byte| format!("{byte:02X}"))
+        .collect();
+    digits.join(":")
+}
+
+fn capture(dir: &Dir, name: &str, frames: &[Vec<u8>]) -> String {
+    let file = dir.join(name);
+    files::write(&file, 1_600_000_000, frames);
+    format!("pcap:{}", file.display())
+}
+
+#[test]
+fn the_spread_is_what_dpdks_own_hash_says() {
+    let thash = need!(clients::with_package("thash", "libdpdk"));
+    let dir = Dir::new();
+    let frames = flows(64);
+    let wire = capture(&dir, "flows.pcap", &frames);
+    let raw = dir.write(
+        "flows.raw",
+        frames
+            .iter()
+            .flat_map(|frame| [&(frame.len() as u16).to_be_bytes()[..], frame].concat())
+            .collect::<Vec<_>>(),
+    );
+    // The transports that are hashed with their ports; the others by addresses, or not at all.
+    for (queues, scalar, hashed) in [
+        (2, false, "ip"),
+        (2, true, "udp"),
+        (16, false, "tcp"),
+        (16, true, "ip"),
+    ] {
+        let setup = Setup {
+            queues,
+            device: if scalar { "rx_vec_en=0" } else { "rx_vec_en=1" },
+            before: &[
+                "port stop 0",
+                &format!("port config all rss {hashed}"),
+                "port start 0",
+            ],
+            ..Setup::default()
+        };
+        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+        let burst_mode = testpmd.answer("show rxq info 0 0", "Burst mode: ");
+        assert_eq!(burst_mode.contains("Vector"), !scalar, "{burst_mode}");
+        let key = testpmd.answer("show port 0 rss-hash key", "RSS key:\n");
+        testpmd.open_wire();
+        let received = testpmd.received(frames.len());
+        drop(testpmd.quit());
+
+        let by = if hashed == "ip" { "addresses" } else { "ports" };
+        let judged = Program::new(&thash)
+            .args([key.trim(), by, &queues.to_string()])
+            .arg(&raw)
+            .run()
+            .expect(0);
+        let by_source: BTreeMap<_, _> = received.iter().map(|it| (it.source.clone(), it)).collect();
+        let is_hashed = |frame: &[u8]| {
+            let protocol = if frame[12..14] == [8, 0] {
+                frame[23]
+            } else {
+                frame[20]
+            };
+            hashed == "ip" || protocol == if hashed == "udp" { 17 } else { 6 }
+        };
+        let mut compared = 0;
+        for (frame, line) in frames
+            .iter()
+            .zip(judged.stdout.lines())
+            .filter(|it| is_hashed(it.0))
+        {
+            let (hash, queue) = line.split_once(' ').expect("a hash and a queue");
+            let packet = by_source[&source(frame)];
+            assert_eq!(
+                format!("{:08x}", packet.hash),
+                hash,
+                "{setup:?}: {packet:?}"
+            );
+            assert_eq!(packet.queue.to_string(), queue, "{setup:?}: {packet:?}");
+            compared += 1;
+        }
+        assert_eq!(
+            compared,
+            if hashed == "ip" {
+                frames.len()
+            } else {
+                frames.len() / 2
+            }
+        );
+    }
+}
+
+/// Room for a packet in the buffers that captures go through: DPDK keeps 128 bytes before it.
+const ROOM: usize = 9856 - 128;
+
+#[test]
+fn every_capture_passes_through_unchanged() {
+    let dir = Dir::new();
+    let (file, frames) = Captures::find().everything(&dir);
+    let out = dir.join("out.pcap");
+    let setup = Setup {
+        out: Some(&out),
+        options: &["--mbuf-size=9856"],
+        ..Setup::default()
+    };
+    let mut testpmd = need!(Testpmd::start(
+        &dir,
+        &format!("pcap:{}", file.display()),
+        &setup
+    ));
+    testpmd.open_wire();
+    // testpmd counts what it could not receive: frames longer than its limit.
+    let (received, errors) = testpmd.counted(frames.len());
+    drop(testpmd.quit());
+    let (within, beyond): (Vec<_>, Vec<_>) = frames.into_iter().partition(|it| it.len() <= ROOM);
+    assert_eq!((received, errors), (within.len(), beyond.len()));
+    skip::say(&format!(
+        "NOTE {} frames of captures through DPDK; {} are longer than its buffers of {ROOM} bytes",
+        within.len(),
+        beyond.len()
+    ));
+    let written: Vec<_> = files::read(&out).into_iter().map(|it| it.bytes).collect();
+    assert_frames("through DPDK", &written, &within);
+}
+
+#[test]
+fn tags_are_stripped_frames_scattered_and_the_fcs_kept_and_stamps_taken() {
+    let dir = Dir::new();
+    let ends = Ends {
+        from: 1,
+        to: 2,
+        sport: 3,
+        dport: 4,
+    };
+    let tagged = |n| {
+        numbered(
+            Frame::ethernet(&[(0x8100, 0x2abc)], IPV4)
+                .ipv4(ends, 17, 0)
+                .udp(ends)
+                .payload(n)
+                .done(),
+        )
+    };
+    let frames: Vec<_> = [18, 1000, 3000, 8900].map(tagged).into();
+    let wire = capture(&dir, "tagged.pcap", &frames);
+    for scalar in [true, false] {
+        let setup = Setup {
+            device: if scalar { "rx_vec_en=0" } else { "rx_vec_en=1" },
+            options: &[
+                "--enable-scatter",
+                "--max-pkt-len=9600",
+                "--enable-hw-vlan-strip",
+                "--disable-crc-strip",
+                "--enable-rx-timestamp",
+            ],
+            ..Setup::default()
+        };
+        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+        testpmd.open_wire();
+        let received = testpmd.received(frames.len());
+        drop(testpmd.quit());
+        let mut last_stamp = 0;
+        for (frame, packet) in frames.iter().zip(&received) {
+            // Less the tag. The driver hides an FCS that it asked for: it takes four bytes off what the device says.
+            assert_eq!(packet.length, frame.len() - 4, "{packet:?}");
+            // 2048 bytes of room in each buffer of 2176: the first is filled, then the next.
+            assert_eq!(packet.segments, frame.len().div_ceil(2048), "{packet:?}");
+            assert_eq!(packet.vlan_tci, Some(0x2abc), "{packet:?}");
+            assert_eq!(packet.source, source(frame));
+            assert!(
+                packet.timestamp > last_stamp,
+                "{packet:?} after {last_stamp}"
+            );
+            last_stamp = packet.timestamp;
+        }
+    }
+}
+
+#[test]
+fn a_port_that_is_not_promiscuous_takes_what_is_for_it() {
+    const OWN: [u8; 6] = [2, 0xbb, 0, 0, 0, 1];
+    let dir = Dir::new();
+    let to = |address: [u8; 6]| {
+        let mut frame = numbered(Frame::ethernet(&[], 0x88b5).payload(46).done());
+        frame[..6].copy_from_slice(&address);
+        frame
+    };
+    let foreign = to([2, 0xcc, 0, 0, 0, 1]);
+    let multicast = to([0x01, 0, 0x5e, 0, 0, 0x77]);
+    let broadcast = to([0xff; 6]);
+    let last = to(OWN);
+    let all = [foreign, multicast.clone(), broadcast.clone(), last.clone()];
+    let wire = capture(&dir, "addresses.pcap", &all);
+    for (how, taken) in [
+        ("set promisc 0 on", &all[..]),
+        (
+            "set allmulti 0 on",
+            &[multicast, broadcast.clone(), last.clone()],
+        ),
+        ("set allmulti 0 off", &[broadcast, last]),
+    ] {
+        let setup = Setup {
+            before: &["set promisc 0 off", "mac_addr set 0 02:BB:00:00:00:01", how],
+            ..Setup::default()
+        };
+        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+        testpmd.open_wire();
+        // The wire brings them in order, to one queue: behind the last nothing comes.
+        let received = testpmd.received(taken.len());
+        drop(testpmd.quit());
+        let seen: Vec<_> = received.iter().map(|it| it.source.clone()).collect();
+        let expected: Vec<_> = taken.iter().map(|it| source(it)).collect();
+        assert_same(how, &seen, &expected);
+    }
+}
+
+#[test]
+fn what_dpdk_sends_comes_back_from_a_loop() {
+    let dir = Dir::new();
+    let frames = flows(100);
+    let (file, out) = (dir.join("in.pcap"), dir.join("out.pcap"));
+    files::write(&file, 1_600_000_000, &frames);
+    let setup = Setup {
+        input: Some(&file),
+        out: Some(&out),
+        ..Setup::default()
+    };
+    let mut testpmd = need!(Testpmd::start(&dir, "loopback", &setup));
+    let (received, errors) = testpmd.counted(frames.len());
+    drop(testpmd.quit());
+    assert_eq!((received, errors), (frames.len(), 0));
+    let written: Vec<_> = files::read(&out).into_iter().map(|it| it.bytes).collect();
+    assert_frames("sent and received", &written, &frames);
+}
+
+#[test]
+fn a_port_is_stopped_closed_and_probed_again_also_without_a_pci_bus() {
+    let dir = Dir::new();
+    let frames = flows(8);
+    let wire = capture(&dir, "again.pcap", &frames);
+    let no_bus = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        "mount -t tmpfs none /sys/bus && exec \"$@\"",
+        "sh",
+    ];
+    for wrapper in [&[][..], &no_bus] {
+        let attach = format!("port attach {}", testpmd::DEVICE);
+        let again = [
+            "port stop 0",
+            "port start 0",
+            "port stop 0",
+            "port close 0",
+            "device detach 15b3:01:00.0",
+            &attach,
+            "port start 0",
+        ];
+        let setup = Setup {
+            wrapper,
+            before: &[again, again].concat(),
+            ..Setup::default()
+        };
+        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+        testpmd.open_wire();
+        let received = testpmd.received(frames.len());
+        drop(testpmd.quit());
+        let seen: Vec<_> = received.iter().map(|it| it.source.clone()).collect();
+        let expected: Vec<_> = frames.iter().map(|it| source(it)).collect();
+        assert_same("probed again", &seen, &expected);
+    }
+}
+
+#[test]
+fn a_lost_device_is_an_event() {
+    let dir = Dir::new();
+    let lost = dir.join("lost");
+    let wire = capture(&dir, "lost.pcap", &flows(1));
+    let fault = format!("fault=device_fatal@file={}", lost.display());
+    let setup = Setup {
+        settings: &[&fault],
+        ..Setup::default()
+    };
+    let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+    testpmd.open_wire();
+    assert_eq!(testpmd.received(4).len(), 4);
+    dir.write("lost", "");
+    testpmd.until("device removal");
+    drop(testpmd.quit());
+}
+
+/// What a rule matches, as testpmd's flow command says it and as tshark does, and a frame that it matches.
+struct Rule {
+    pattern: &'static str,
+    filter: &'static str,
+    frame: Vec<u8>,
+}
+
+fn rules() -> Vec<Rule> {
+    let ends = Ends {
+        from: 21,
+        to: 22,
+        sport: 2100,
+        dport: 2200,
+    };
+    let to_port = |dport| Ends { dport, ..ends };
+    let v4 = |ends, protocol| Frame::ethernet(&[], IPV4).ipv4(ends, protocol, 0);
+    let inner = |frame: Frame, head: &[u8]| {
+        let mut bytes = frame.done();
+        bytes.extend_from_slice(head);
+        bytes.extend_from_slice(&v4(ends, 17).udp(ends).payload(20).done());
+        bytes
+    };
+    vec![
+        Rule {
+            pattern: "eth type is 0x88cc",
+            filter: "eth.type == 0x88cc",
+            frame: Frame::ethernet(&[], 0x88cc).payload(46).done(),
+        },
+        Rule {
+            pattern: "eth / vlan vid is 42",
+            filter: "vlan.id == 42",
+            frame: Frame::ethernet(&[(0x8100, 42)], IPV4)
+                .ipv4(ends, 17, 0)
+                .udp(ends)
+                .payload(20)
+                .done(),
+        },
+        Rule {
+            pattern: "eth / ipv4 dst is 10.0.0.77",
+            filter: "ip.dst == 10.0.0.77 and not vxlan and not gre",
+            frame: v4(Ends { to: 77, ..ends }, 17).udp(ends).payload(20).done(),
+        },
+        Rule {
+            pattern: "eth / ipv6 src is fd00::4e",
+            filter: "ipv6.src == fd00::4e",
+            frame: Frame::ethernet(&[], IPV6)
+                .ipv6(Ends { from: 0x4e, ..ends }, 17)
+                .udp(ends)
+                .payload(20)
+                .done(),
+        },
+        Rule {
+            pattern: "eth / ipv4 / udp dst is 53",
+            filter: "ip and udp.dstport == 53",
+            frame: v4(to_port(53), 17).udp(to_port(53)).payload(20).done(),
+        },
+        Rule {
+            pattern: "eth / ipv6 / udp src is 5353",
+            filter: "ipv6.nxt == 17 and frame[54:2] == 14:e9",
+            frame: {
+                let ends = Ends {
+                    sport: 5353,
+                    ..ends
+                };
+                Frame::ethernet(&[], IPV6)
+                    .ipv6(ends, 17)
+                    .udp(ends)
+                    .payload(20)
+                    .done()
+            },
+        },
+        Rule {
+            pattern: "eth / ipv4 / tcp dst is 443",
+            filter: "ip and tcp.dstport == 443",
+            frame: v4(to_port(443), 6).tcp(to_port(443)).payload(20).done(),
+        },
+        Rule {
+            pattern: "eth / ipv4 / udp / vxlan vni is 4660",
+            filter: "udp.dstport == 4789 and frame[46:3] == 00:12:34",
+            frame: inner(
+                v4(to_port(4789), 17).udp(to_port(4789)),
+                &[8, 0, 0, 0, 0, 0x12, 0x34, 0],
+            ),
+        },
+        Rule {
+            pattern: "eth / ipv4 / gre protocol is 0x6558",
+            filter: "ip.proto == 47 and frame[36:2] == 65:58",
+            frame: inner(v4(ends, 47), &[0, 0, 0x65, 0x58]),
+        },
+    ]
+}
+
+#[test]
+fn rules_send_frames_where_they_say() {
+    let dir = Dir::new();
+    let rules = rules();
+    let dropped = rules.len();
+    let queues = rules.len() + 1;
+    // Three of each kind, and one that only a rule for the whole of TCP drops; in the end a marker for each queue.
+    let mut frames: Vec<_> = rules
+        .iter()
+        .flat_map(|it| vec![it.frame.clone(); 3])
+        .collect();
+    let ssh = Ends {
+        from: 1,
+        to: 2,
+        sport: 3,
+        dport: 22,
+    };
+    frames.push(
+        Frame::ethernet(&[], IPV4)
+            .ipv4(ssh, 6, 0)
+            .tcp(ssh)
+            .payload(20)
+            .done(),
+    );
+    frames.extend((0..queues).map(testpmd::marker));
+    let frames: Vec<_> = frames.into_iter().map(numbered).collect();
+    let wire = capture(&dir, "rules.pcap", &frames);
+
+    let setup = Setup {
+        queues,
+        options: &["--flow-isolate-all"],
+        ..Setup::default()
+    };
+    let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+    for (queue, rule) in rules.iter().enumerate() {
+        testpmd.rule(&format!(
+            "pattern {} / end actions mark id {} / queue index {queue} / end",
+            rule.pattern,
+            queue + 1
+        ));
+    }
+    testpmd.rule("pattern eth / ipv4 / tcp dst is 22 / end actions drop / end");
+    for queue in 0..queues {
+        testpmd.rule(&format!(
+            "pattern eth dst is {} / end actions queue index {queue} / end",
+            testpmd::marker_address(queue)
+        ));
+    }
+    testpmd.open_wire();
+    let received = testpmd.until_markers(queues);
+    drop(testpmd.quit());
+    for (queue, rule) in rules.iter().enumerate() {
+        let of_queue: Vec<&Packet> = received.iter().filter(|it| it.queue == queue).collect();
+        let matching = matching(&dir.join("rules.pcap"), rule.filter);
+        let expected: Vec<_> = matching
+            .iter()
+            .map(|number| source(&frames[number - 1]))
+            .collect();
+        assert!(!expected.is_empty(), "{}", rule.filter);
+        let seen: Vec<_> = of_queue.iter().map(|it| it.source.clone()).collect();
+        assert_same(rule.pattern, &seen, &expected);
+        assert!(
+            of_queue.iter().all(|it| it.mark == Some(queue as u32 + 1)),
+            "{of_queue:?}"
+        );
+    }
+    assert!(
+        received.iter().all(|it| it.queue != dropped),
+        "{received:?}"
+    );
+}
+
+/// The numbers, from 1, of the frames of a capture that tshark's `filter` matches.
+fn matching(file: &Path, filter: &str) -> Vec<usize> {
+    let done = Program::new("tshark")
+        .args([
+            "-n",
+            "-T",
+            "fields",
+            "-e",
+            "frame.number",
+            "-Y",
+            filter,
+            "-r",
+        ])
+        .arg(file)
+        .run()
+        .expect(0);
+    done.stdout
+        .lines()
+        .map(|it| it.parse().expect("a number"))
+        .collect()
+}
