@@ -1,10 +1,14 @@
 //! `wqcap recover`: after kill -9 every file that was open is finished and whole; a running capture's files are left
-//! alone; nothing is overwritten.
+//! alone; nothing is overwritten, and nothing that was left keeps a run from ending.
 
-use rustix::process::Signal;
+use rustix::{
+    fs::{CWD, Mode, mkfifoat},
+    process::Signal,
+};
 use serde_json::Value;
 use std::{
     fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     thread,
     time::Instant,
@@ -203,6 +207,38 @@ fn the_next_run_finishes_what_was_left() {
             .iter()
             .all(|file| *file != path.to_str().expect("text"))
     );
+}
+
+#[test]
+fn nothing_that_was_left_keeps_a_run_from_ending() {
+    let dir = Dir::new();
+    let out = dir.folder("out");
+    let whole = dir.join("whole.pcap");
+    files::write(&whole, 1, &frames::udp_flows(10, 100));
+    let bytes = fs::read(&whole).expect("written");
+    let part = |n: u8| out.join(format!("wqcap-q00-{n}.pcap.part"));
+    mkfifoat(CWD, part(1), Mode::RWXU).expect("a pipe that nobody writes");
+    symlink(&whole, part(2)).expect("linked");
+    fs::write(part(3), &bytes).expect("written");
+    // Zeros without end, for all that anybody will wait.
+    fs::write(part(4), &bytes).expect("written");
+    let endless = fs::File::options().write(true).open(part(4));
+    endless.expect("opens").set_len(1 << 42).expect("sparse");
+    let run = Wqcap::run(&dir, "run").model(ENDLESS).out(&out);
+    let mut running = run.start();
+    running.until("the capture runs and has finished the third", |it| {
+        it.stderr().contains("capturing") && out.join("wqcap-q00-3.pcap").exists()
+    });
+    running.signal(Signal::TERM);
+    let done = running.wait().expect(0);
+    done.says(&["not all finished after 5s"]);
+    assert!(part(1).exists() && part(4).exists());
+    assert!(part(2).is_symlink());
+    assert_bytes("linked", &fs::read(&whole).expect("there"), &bytes);
+    fs::remove_file(part(4)).expect("there");
+    for file in facts(&recover(&out).run().expect(0)) {
+        assert_eq!(file["outcome"], "irregular", "{file}");
+    }
 }
 
 #[test]

@@ -5,11 +5,25 @@ use crate::{
     failure::Failure,
     term::{output, table::thousands},
 };
-use std::{fmt::Write, path::Path, thread::JoinHandle};
+use std::{
+    fmt::Write,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
 use wqcap_engine::{
     files::folder::CaptureFolder,
     recover::{self, RecoveredFile, RecoveryOutcome},
 };
+
+/// How long the end of a run waits for files of an earlier run, once it was told to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks at whether it was.
+const TICK: Duration = Duration::from_millis(50);
 
 /// Finishes what can be finished, and tells of each file.
 pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
@@ -36,7 +50,11 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
 
 /// What an earlier run left open, being finished beside this one.
 #[derive(Default)]
-pub struct Leftovers(Option<JoinHandle<Vec<RecoveredFile>>>);
+pub struct Leftovers {
+    /// What became of each, as soon as that is known. Nothing more comes once all are done.
+    done: Option<Receiver<RecoveredFile>>,
+    quit: Arc<AtomicBool>,
+}
 
 impl Leftovers {
     /// Finds them, before this run has files of its own, and finishes them in a thread: reading gigabytes through must
@@ -51,16 +69,28 @@ impl Leftovers {
             }
         };
         let dir = dir.to_owned();
+        let (sender, done) = mpsc::channel();
+        let quit = Arc::new(AtomicBool::new(false));
+        let go_on = {
+            let quit = Arc::clone(&quit);
+            move || !quit.load(Ordering::Relaxed)
+        };
         let work = move || {
-            let all = recover::finish(&dir, &parts);
-            all.iter().for_each(log);
-            all
+            for part in parts.chunks(1).take_while(|_| go_on()) {
+                for it in recover::finish(&dir, part, &go_on) {
+                    log(&it);
+                    let _ = sender.send(it);
+                }
+            }
         };
         match std::thread::Builder::new()
             .name("wqcap-recover".into())
             .spawn(work)
         {
-            Ok(thread) => Self(Some(thread)),
+            Ok(_) => Self {
+                done: Some(done),
+                quit,
+            },
             Err(e) => {
                 tracing::warn!("cannot start a thread to finish the files left open: {e}");
                 Self::default()
@@ -68,13 +98,35 @@ impl Leftovers {
         }
     }
 
-    /// Waits for the last of them. Those that somebody writes, or nobody knows, are none.
-    pub fn finish(self) -> Vec<RecoveredFile> {
-        let mut all = self.0.and_then(|it| it.join().ok()).unwrap_or_default();
+    /// Waits for the last of them, but once `stop` is set no longer than [`PATIENCE`]: the next run goes on with the
+    /// rest. Those that somebody writes, or nobody knows, are none.
+    pub fn finish(self, stop: &AtomicBool) -> Vec<RecoveredFile> {
+        let mut all = Vec::new();
+        let mut deadline = None;
+        while let Some(done) = &self.done {
+            match done.recv_timeout(TICK) {
+                Ok(it) => all.push(it),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if !stop.load(Ordering::Relaxed) {
+                continue;
+            }
+            let now = Instant::now();
+            if now >= *deadline.get_or_insert(now + PATIENCE) {
+                // Its storage may never answer: the thread ends with the process, and a file keeps its name till last.
+                self.quit.store(true, Ordering::Relaxed);
+                tracing::warn!(
+                    "files that an earlier run left open are not all finished after {PATIENCE:?}; the next run goes on, or \
+                     wqcap recover"
+                );
+                break;
+            }
+        }
         all.retain(|it| {
             !matches!(
                 it.outcome,
-                RecoveryOutcome::InUse | RecoveryOutcome::Foreign
+                RecoveryOutcome::InUse | RecoveryOutcome::Foreign | RecoveryOutcome::Irregular
             )
         });
         all
@@ -115,6 +167,7 @@ pub fn text(files: &[RecoveredFile]) -> String {
             ),
             RecoveryOutcome::InUse => "left alone: a capture is writing it".into(),
             RecoveryOutcome::Foreign => "left alone: not the name of a capture file".into(),
+            RecoveryOutcome::Irregular => "left alone: not a regular file".into(),
             RecoveryOutcome::Failed => continue,
         };
         let _ = writeln!(text, "{name}: {what}");
@@ -141,13 +194,15 @@ mod tests {
             RecoveryOutcome::Finished,
             RecoveryOutcome::InUse,
             RecoveryOutcome::Foreign,
+            RecoveryOutcome::Irregular,
             RecoveryOutcome::Failed,
         ];
         assert_eq!(
             text(&all.map(file)),
             "/cap/wqcap-q00-1.pcap: finished with 1,234 records, 5,678 bytes, 100 cut: 100 zeros\n\
              /cap/wqcap-q00-1.pcap.part: left alone: a capture is writing it\n\
-             /cap/wqcap-q00-1.pcap.part: left alone: not the name of a capture file\n"
+             /cap/wqcap-q00-1.pcap.part: left alone: not the name of a capture file\n\
+             /cap/wqcap-q00-1.pcap.part: left alone: not a regular file\n"
         );
     }
 }

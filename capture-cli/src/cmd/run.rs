@@ -99,6 +99,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         is_on_model(&plan),
     )?;
     let leftovers = plan.output.dir.as_deref().map(Leftovers::begin);
+    let stop = Arc::clone(&signals.stop);
     let supervisor = Supervisor::new(loaded, plan.clone(), limits, signals, Console);
     let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();
     let control = config
@@ -130,7 +131,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     });
     // Before the files are listed: who asked for the end hears of it first.
     drop((control, metrics));
-    let recovered = leftovers.map(Leftovers::finish).unwrap_or_default();
+    let recovered = leftovers.map(|it| it.finish(&stop)).unwrap_or_default();
     if !quiet {
         terminal::write_lines(recover::text(&recovered).as_bytes());
     }

@@ -11,12 +11,12 @@ use crate::{
     name::{FileName, PART},
     read::{Decompressor, FileEnd, PacketReader, ReadError},
 };
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use serde::Serialize;
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Seek},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -32,6 +32,8 @@ pub enum RecoveryOutcome {
     InUse,
     /// Its name is not that of a capture file; left alone.
     Foreign,
+    /// It is a pipe, a device, a directory or a link; left alone.
+    Irregular,
     /// It keeps its name; `problem` says why.
     Failed,
 }
@@ -60,13 +62,13 @@ pub struct RecoveredFile {
 /// # Errors
 /// The folder cannot be read.
 pub fn recover(dir: &Path) -> io::Result<Vec<RecoveredFile>> {
-    Ok(finish(dir, &CaptureFolder::list(dir)?.unfinished))
+    Ok(finish(dir, &CaptureFolder::list(dir)?.unfinished, || true))
 }
 
-/// Finishes these `.part` files of a folder, those of [`CaptureFolder::unfinished`].
-#[must_use]
-pub fn finish(dir: &Path, parts: &[PathBuf]) -> Vec<RecoveredFile> {
-    let all: Vec<_> = parts.iter().map(|part| finish_file(part)).collect();
+/// Finishes these `.part` files of a folder, those of [`CaptureFolder::unfinished`]. Once `go_on` says no, all that are
+/// left keep their names and bytes.
+pub fn finish(dir: &Path, parts: &[PathBuf], go_on: impl Fn() -> bool) -> Vec<RecoveredFile> {
+    let all: Vec<_> = parts.iter().map(|part| finish_file(part, &go_on)).collect();
     if all.iter().any(|it| it.outcome == RecoveryOutcome::Finished) {
         // New names last once the folder is synced; not every file system can do that.
         let _ = File::open(dir).and_then(|dir| dir.sync_all());
@@ -74,7 +76,7 @@ pub fn finish(dir: &Path, parts: &[PathBuf]) -> Vec<RecoveredFile> {
     all
 }
 
-fn finish_file(part: &Path) -> RecoveredFile {
+fn finish_file(part: &Path, go_on: &dyn Fn() -> bool) -> RecoveredFile {
     let mut it = RecoveredFile {
         part: part.to_owned(),
         path: None,
@@ -86,7 +88,7 @@ fn finish_file(part: &Path) -> RecoveredFile {
     };
     match name_of(part) {
         None => it.outcome = RecoveryOutcome::Foreign,
-        Some(path) => match attempt(part, &path, &mut it) {
+        Some(path) => match attempt(part, &path, &mut it, go_on) {
             Ok(outcome) => {
                 it.outcome = outcome;
                 it.path = (outcome == RecoveryOutcome::Finished).then_some(path);
@@ -103,15 +105,34 @@ fn name_of(part: &Path) -> Option<PathBuf> {
     FileName::parse(Path::new(name)).map(|_| part.with_file_name(name))
 }
 
-fn attempt(part: &Path, path: &Path, it: &mut RecoveredFile) -> Result<RecoveryOutcome, String> {
+fn attempt(
+    part: &Path,
+    path: &Path,
+    it: &mut RecoveredFile,
+    go_on: &dyn Fn() -> bool,
+) -> Result<RecoveryOutcome, String> {
     let failed = |what: &str| {
         let what = what.to_owned();
         move |e: io::Error| format!("cannot {what}: {e}; it keeps that name")
     };
-    let file = match OpenOptions::new().read(true).write(true).open(part) {
+    // Its writer may have given it its name by now. What is no file is not even opened: that may do something to a
+    // device, or wait for the other end of a pipe.
+    let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
+    match fs::symlink_metadata(part) {
+        Ok(it) if it.is_file() => {}
+        Ok(_) => return Ok(RecoveryOutcome::Irregular),
+        Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
+        Err(e) => return Err(failed("read its metadata")(e)),
+    }
+    let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = match OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(careful.bits().cast_signed())
+        .open(part)
+    {
         Ok(file) => file,
-        // Its writer has just given it its name.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(RecoveryOutcome::InUse),
+        Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
         Err(e) => return Err(failed("open it")(e)),
     };
     match file.try_lock() {
@@ -123,10 +144,13 @@ fn attempt(part: &Path, path: &Path, it: &mut RecoveredFile) -> Result<RecoveryO
     }
     // Between opening and locking its writer may have finished it.
     let opened = file.metadata().map_err(failed("read its metadata"))?;
+    if !opened.is_file() {
+        return Ok(RecoveryOutcome::Irregular);
+    }
     match fs::symlink_metadata(part) {
         Ok(named) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => {}
         Ok(_) => return Ok(RecoveryOutcome::InUse),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(RecoveryOutcome::InUse),
+        Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
         Err(e) => return Err(failed("read its metadata")(e)),
     }
     if fs::symlink_metadata(path).is_ok() {
@@ -136,7 +160,7 @@ fn attempt(part: &Path, path: &Path, it: &mut RecoveredFile) -> Result<RecoveryO
         ));
     }
     let len = opened.len();
-    let sound = measure(&file, it)?;
+    let sound = measure(Guarded { file: &file, go_on }, it)?;
     it.cut = len.saturating_sub(sound);
     if it.records == 0 {
         it.cut = len;
@@ -154,13 +178,13 @@ fn attempt(part: &Path, path: &Path, it: &mut RecoveredFile) -> Result<RecoveryO
 
 /// Counts whole records and gives the end of the last one. Damage with nothing sound before it is no reason to remove
 /// anything.
-fn measure(file: &File, it: &mut RecoveredFile) -> Result<u64, String> {
+fn measure(file: Guarded<'_>, it: &mut RecoveredFile) -> Result<u64, String> {
     let keeps = |e: &dyn std::fmt::Display| format!("{e}; it keeps that name");
     let mut source = Decompressor::new(file).map_err(|e| keeps(&e))?;
     if source.is_compressed() {
         return measure_compressed(file, &mut source, it);
     }
-    rewind(file).map_err(|e| keeps(&e))?;
+    file.rewind().map_err(|e| keeps(&e))?;
     let mut reader = match PacketReader::new(file) {
         Ok(reader) => reader,
         Err(ReadError::Empty) => return Ok(0),
@@ -185,8 +209,8 @@ fn measure(file: &File, it: &mut RecoveredFile) -> Result<u64, String> {
 
 /// The same for a compressed file: frames hold whole records, so that it is cut at the end of the last whole frame.
 fn measure_compressed(
-    file: &File,
-    frames: &mut Decompressor<&File>,
+    file: Guarded<'_>,
+    frames: &mut Decompressor<Guarded<'_>>,
     it: &mut RecoveredFile,
 ) -> Result<u64, String> {
     let keeps = |e: &dyn std::fmt::Display| format!("{e}; it keeps that name");
@@ -196,7 +220,7 @@ fn measure_compressed(
         Err(e) => Some(e.to_string()),
     };
     let (end, len) = frames.sound_end();
-    rewind(file).map_err(|e| keeps(&e))?;
+    file.rewind().map_err(|e| keeps(&e))?;
     let whole = Decompressor::new(file.take(end)).map_err(|e| keeps(&e))?;
     if !whole.is_compressed() {
         // Torn within its first frame: nothing of it can be judged.
@@ -212,8 +236,27 @@ fn measure_compressed(
     Ok(end)
 }
 
-fn rewind(mut file: &File) -> io::Result<()> {
-    file.seek(io::SeekFrom::Start(0)).map(drop)
+/// A file whose reading ends when the recovery is to end: it may have more bytes than can be read in a lifetime.
+#[derive(Clone, Copy)]
+struct Guarded<'a> {
+    file: &'a File,
+    go_on: &'a dyn Fn() -> bool,
+}
+
+impl Guarded<'_> {
+    fn rewind(mut self) -> io::Result<()> {
+        self.file.seek(io::SeekFrom::Start(0)).map(drop)
+    }
+}
+
+impl Read for Guarded<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if !(self.go_on)() {
+            // An error of the system, as far as readers go: it says nothing about the content.
+            return Err(rustix::io::Errno::CANCELED.into());
+        }
+        self.file.read(into)
+    }
 }
 
 /// Renames, unless the name is taken.
@@ -367,5 +410,51 @@ mod tests {
         fs::write(&part, empty).expect("written");
         assert_eq!(only(dir.path()).outcome, RecoveryOutcome::Removed);
         assert!(!part.exists());
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let dir = tempfile::tempdir().expect("dir");
+        let elsewhere = tempfile::tempdir().expect("dir");
+        let target = elsewhere.path().join("target");
+        let bytes = [&written(FileFormat::Pcap, 3).0[..], &[0; 100]].concat();
+        fs::write(&target, &bytes).expect("written");
+        let part = |n: u8| dir.path().join(format!("wqcap-q00-{n}.pcap.part"));
+        std::os::unix::fs::symlink(&target, part(1)).expect("linked");
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mkfifoat(CWD, part(2), mode).expect("a pipe");
+        let _socket = std::os::unix::net::UnixListener::bind(part(3)).expect("bound");
+        fs::create_dir(part(4)).expect("made");
+        let all = recover(dir.path()).expect("reads");
+        assert_eq!(all.len(), 4);
+        for it in &all {
+            assert_eq!(it.outcome, RecoveryOutcome::Irregular, "{it:?}");
+            assert!(it.part.symlink_metadata().is_ok());
+        }
+        assert_eq!(fs::read(&target).expect("there"), bytes);
+    }
+
+    #[test]
+    fn a_recovery_that_is_to_end_leaves_files_as_they_are() {
+        for format in [FileFormat::Pcap, FileFormat::Pcapng] {
+            let dir = tempfile::tempdir().expect("dir");
+            let name = format!("wqcap-q01-7.{}{PART}", format.name());
+            let part = dir.path().join(name);
+            fs::write(&part, written(format, 3).0).expect("written");
+            // Zeros without end, for all that anybody will wait.
+            let file = OpenOptions::new().write(true).open(&part).expect("opens");
+            file.set_len(1 << 42).expect("sparse");
+            drop(file);
+            let reads = std::cell::Cell::new(0);
+            let go_on = || {
+                reads.set(reads.get() + 1);
+                reads.get() < 20
+            };
+            let all = finish(dir.path(), std::slice::from_ref(&part), go_on);
+            assert_eq!(all[0].outcome, RecoveryOutcome::Failed);
+            let problem = all[0].problem.as_deref().unwrap_or_default();
+            assert!(problem.contains("canceled"), "{problem}");
+            assert_eq!(fs::metadata(&part).expect("there").len(), 1 << 42);
+        }
     }
 }

@@ -120,7 +120,7 @@ pub fn extract(
         query.times.contains(&packet.ns) && query.filter.accepts(packet.bytes, packet.len)
     };
     let merged = merge::run_selected(plan, target, wanted, |bytes| watch(bytes, to_read))?;
-    let losses = merged.inputs.iter().filter_map(|input| {
+    let read_whole = merged.inputs.iter().filter_map(|input| {
         let loss = input.loss.as_ref()?;
         Some(format!("{}: {loss}", input.path))
     });
@@ -141,7 +141,93 @@ pub fn extract(
         },
         index: selection.index,
         seconds: begun.elapsed().as_secs_f64(),
-        losses: losses.collect(),
+        losses: selection.losses.into_iter().chain(read_whole).collect(),
         notes: merged.notes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fixtures::written, format::FileFormat};
+    use std::{cell::Cell, fs};
+
+    fn query(dir: &tempfile::TempDir, index: Option<&tempfile::TempDir>) -> ExtractQuery {
+        ExtractQuery {
+            dir: dir.path().to_owned(),
+            index_dir: index.map(|it| it.path().to_owned()),
+            times: 0..u64::MAX,
+            filter: Filter::default(),
+            out: dir.path().join("out"),
+        }
+    }
+
+    #[test]
+    fn a_torn_file_is_told_with_an_index_as_without() {
+        let indexes = tempfile::tempdir().expect("dir");
+        for (format, name) in [
+            (FileFormat::Pcap, "wqcap-q00-1.pcap"),
+            (FileFormat::Pcapng, "wqcap-q00-1.pcapng"),
+        ] {
+            let dir = tempfile::tempdir().expect("dir");
+            let (bytes, starts) = written(format, 3);
+            let torn = &bytes[..bytes.len() - 1];
+            fs::write(dir.path().join(name), torn).expect("written");
+            for times in [0..u64::MAX, 0..1] {
+                let run = |index| {
+                    let query = ExtractQuery {
+                        times: times.clone(),
+                        ..query(&dir, index)
+                    };
+                    let done = extract(&query, |_, _| true).expect("done");
+                    (done.frames, done.losses)
+                };
+                let plain = run(None);
+                let said = format!("at byte {}: the last record is torn", starts[2]);
+                assert!(
+                    plain.1.len() == 1 && plain.1[0].contains(&said),
+                    "{plain:?}"
+                );
+                // With an index that is built, and one that is there.
+                assert_eq!(run(Some(&indexes)), plain);
+                assert_eq!(run(Some(&indexes)), plain);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_deleted_meanwhile_is_absent() {
+        let indexes = tempfile::tempdir().expect("dir");
+        let n = 20_000;
+        // At which call of `watch` the second file goes: before its index is read, before its first record is, and
+        // before its turn to be merged comes.
+        for (index, at) in [(None, 1), (Some(&indexes), 1), (None, 2), (None, 3)] {
+            let dir = tempfile::tempdir().expect("dir");
+            let path = |i: u64| dir.path().join(format!("wqcap-q00-{i}.pcap"));
+            let mut many = written(FileFormat::Pcap, 0).0;
+            for i in 0..n {
+                many.extend(crate::format::pcap::encode_record_header(i, 1, 60));
+                many.push(7);
+            }
+            fs::write(path(1), &many).expect("written");
+            fs::write(path(2), written(FileFormat::Pcap, 3).0).expect("written");
+            let calls = Cell::new(0);
+            let watch = |_, _| {
+                calls.set(calls.get() + 1);
+                if calls.get() == at {
+                    fs::remove_file(path(2)).expect("there");
+                }
+                true
+            };
+            let done = extract(&query(&dir, index), watch).expect("done");
+            assert!(calls.get() >= at);
+            assert_eq!((done.frames, &done.losses[..]), (n, &[][..]));
+            let notes = done.notes.join("; ");
+            assert!(
+                notes.contains("2.pcap: was deleted before it could be read"),
+                "{notes}"
+            );
+            assert!(!notes.contains("no index"), "{notes}");
+        }
+    }
 }

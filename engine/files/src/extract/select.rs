@@ -5,7 +5,7 @@ use crate::{
     index::{self, CaptureIndex, FlowTerms},
     merge::MergeError,
     name::FileName,
-    read::FileRanges,
+    read::{FileEnd, FileRanges},
 };
 use serde::Serialize;
 use std::{
@@ -44,6 +44,8 @@ pub(super) struct FileSelection {
     pub(super) finished_bytes: u64,
     pub(super) index: IndexUse,
     pub(super) notes: Vec<String>,
+    /// What is lost of files that are not read to their end.
+    pub(super) losses: Vec<String>,
 }
 
 /// Selects the parts of a folder's files that can hold frames of `times` that fulfil `terms`.
@@ -73,16 +75,24 @@ pub(super) fn select(
         if !go_on() {
             return Err(MergeError::Stopped);
         }
-        let ranges = index.map(|index| (index.apart, index.select(times, terms)));
-        let file = match ranges {
-            Some((_, ranges)) if ranges.is_empty() => continue,
-            Some((true, ranges)) => FileRanges::new(path.clone(), ranges),
-            _ => FileRanges::whole(path.clone()),
-        };
-        it.files.push(file.metered(Arc::clone(meter)));
+        let mut file = FileRanges::whole(path.clone());
+        if let Some(index) = index {
+            let ranges = index.select(times, terms);
+            if ranges.is_empty() || index.apart {
+                // Who reads the file whole tells it himself.
+                if let end @ FileEnd::Torn { .. } = index.end {
+                    it.losses.push(format!("{}: {end}", path.display()));
+                }
+                file = FileRanges::new(path.clone(), ranges);
+            }
+            if file.is_empty() {
+                continue;
+            }
+        }
+        it.files.push(file.listed().metered(Arc::clone(meter)));
     }
     if it.files.is_empty() {
-        it.files.push(head_of(&finished[0].0, meter)?);
+        it.files.push(head_of(&finished, dir, meter)?);
     }
     Ok(it)
 }
@@ -122,6 +132,8 @@ impl FileSelection {
                 self.index.made += made;
                 index
             }
+            // Its turn tells that it is gone.
+            Err(e) if e.is_not_found() => None,
             Err(e) => {
                 self.notes
                     .push(format!("{}: no index: {e}", path.display()));
@@ -155,13 +167,29 @@ fn may_hold(path: &Path, next: Option<u64>, times: &Range<u64>) -> bool {
     begins < times.end && ends >= times.start
 }
 
-/// The part of a file before its first record: enough for an output without frames.
-fn head_of(path: &Path, meter: &Arc<AtomicU64>) -> Result<FileRanges, MergeError> {
-    let file = FileRanges::whole(path.to_owned()).metered(Arc::clone(meter));
-    let head = index::head_len(&file)
-        .map_err(|e| MergeError::Refused(format!("{}: {e}", path.display())))?;
-    let ranges = std::iter::once(0..head).collect();
-    Ok(FileRanges::new(path.to_owned(), ranges).metered(Arc::clone(meter)))
+/// The part of a file before its first record: enough for an output without frames. The first of the files that is
+/// still there.
+fn head_of(
+    files: &[(PathBuf, u64)],
+    dir: &Path,
+    meter: &Arc<AtomicU64>,
+) -> Result<FileRanges, MergeError> {
+    for (path, _) in files {
+        let file = FileRanges::whole(path.clone()).metered(Arc::clone(meter));
+        match index::head_len(&file) {
+            Ok(head) => {
+                let ranges = std::iter::once(0..head).collect();
+                let file = FileRanges::new(path.clone(), ranges);
+                return Ok(file.metered(Arc::clone(meter)));
+            }
+            Err(e) if e.is_not_found() => {}
+            Err(e) => return Err(MergeError::Refused(format!("{}: {e}", path.display()))),
+        }
+    }
+    let dir = dir.display();
+    Err(MergeError::Refused(format!(
+        "{dir}: all its files were deleted before they could be read"
+    )))
 }
 
 #[cfg(test)]

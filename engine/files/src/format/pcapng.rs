@@ -66,7 +66,7 @@ pub const MOST_TEXTS: usize = 16 << 20;
 /// The longest option's value.
 const MOST_VALUE: usize = u16::MAX as usize;
 /// The longest options of a record that are written.
-const MOST_OPTIONS: usize = 1 << 20;
+pub const MOST_OPTIONS: usize = 1 << 20;
 /// Custom options, each with an enterprise number in front: text and bytes, to be copied and not.
 const CUSTOM: [u16; 4] = [2988, 2989, 19372, 19373];
 

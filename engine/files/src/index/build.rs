@@ -4,7 +4,7 @@ use super::{
     flow::IndexFlow,
     layout::{CaptureIndex, FileStamp, IndexBlock, VERSION},
 };
-use crate::read::{self, Decompressor, FileRanges, Packet, PacketReader, ReadError};
+use crate::read::{self, Decompressor, FileEnd, FileRanges, Packet, PacketReader, ReadError};
 use std::{collections::HashMap, fs::File, path::Path};
 
 /// Bytes of a block, about.
@@ -27,6 +27,7 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
         head: 0,
         frames: 0,
         apart: true,
+        end: FileEnd::Clean,
         flows: Vec::new(),
         blocks: Vec::new(),
     };
@@ -60,6 +61,7 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
     if index.frames == 0 {
         index.head = reader.sound_end();
     }
+    index.end = reader.end().unwrap_or(FileEnd::Clean);
     if let Some(frames) = &mut work.compressed {
         frames.end(reader.source_mut(), stamp.len);
         index.head = frames.head;

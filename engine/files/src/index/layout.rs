@@ -1,11 +1,12 @@
 //! What an index holds. Its fields are those of the CBOR files.
 
 use super::{flow::IndexFlow, terms::FlowTerms};
+use crate::read::FileEnd;
 use serde::{Deserialize, Serialize};
 use std::{fs, io, ops::Range, os::unix::fs::MetadataExt, path::Path};
 
 /// The layout's number. An index of another layout does not count.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// What is in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureIndex {
@@ -21,6 +22,8 @@ pub struct CaptureIndex {
     /// The file's parts can be read apart: it has one section, and all its interfaces stand at its beginning; if it is
     /// compressed, no record reaches over two frames.
     pub apart: bool,
+    /// How the file ends: what is behind the last part.
+    pub end: FileEnd,
     /// The flows, in the order of their first frames.
     pub flows: Vec<IndexFlow>,
     /// The parts, in the order of the file.

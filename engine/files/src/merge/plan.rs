@@ -80,10 +80,8 @@ impl MergePlan {
     /// An input is missing, not a capture file, given twice, or not like the others.
     pub fn new(inputs: &[PathBuf], out: &Path) -> Result<Self, MergeError> {
         let mut notes = Vec::new();
-        let files = expanded(inputs, &mut notes)?
-            .into_iter()
-            .map(FileRanges::whole);
-        Self::from_ranges(files.collect(), notes, out, true)
+        let files = expanded(inputs, &mut notes)?;
+        Self::from_ranges(files, notes, out, true)
     }
 
     /// The same for ranges of files. `notes` are what is known of them already; `statistics`: the files' own statistics
@@ -110,7 +108,9 @@ impl MergePlan {
         let mut first = None;
         let mut streams: HashMap<(PathBuf, u16), usize> = HashMap::new();
         for ranges in files {
-            let file = plan.add_file(ranges, &mut first)?;
+            let Some(file) = plan.add_file(ranges, &mut first)? else {
+                continue;
+            };
             let path = file.ranges.path();
             let queue = queue_of(path).map(|(queue, _)| queue);
             let stream = queue.map(|queue| {
@@ -125,6 +125,10 @@ impl MergePlan {
                     files: [file].into(),
                 }),
             }
+        }
+        if plan.streams.is_empty() {
+            let all = "all input files were deleted before they could be read";
+            return Err(MergeError::Refused(all.into()));
         }
         for stream in &mut plan.streams {
             stream.files.make_contiguous().sort_by_key(|file| {
@@ -156,12 +160,12 @@ impl MergePlan {
         self.identities.contains(&(metadata.dev(), metadata.ino()))
     }
 
-    /// Reads a file's header and first record.
+    /// Reads a file's header and first record; `None`: it was deleted since it was listed.
     fn add_file(
         &mut self,
         ranges: FileRanges,
         first: &mut Option<(PathBuf, u32)>,
-    ) -> Result<FilePlan, MergeError> {
+    ) -> Result<Option<FilePlan>, MergeError> {
         let path = ranges.path();
         let shown = path.display();
         let refused = |problem: String| Err(MergeError::Refused(format!("{shown}: {problem}")));
@@ -169,7 +173,7 @@ impl MergePlan {
         if path.as_os_str() != "-" {
             let metadata = match fs::metadata(path) {
                 Ok(metadata) => metadata,
-                Err(e) => return refused(e.to_string()),
+                Err(e) => return self.unreadable(&ranges, e.into()),
             };
             regular = metadata.is_file();
             if !self.identities.insert((metadata.dev(), metadata.ino())) {
@@ -189,8 +193,7 @@ impl MergePlan {
         };
         let mut reader = match opened {
             Ok(reader) => reader,
-            Err(ReadError::Io { source, .. }) => return refused(source.to_string()),
-            Err(e) => return refused(e.to_string()),
+            Err(e) => return self.unreadable(&ranges, e),
         };
         // Damage here is reported when the file's turn comes: the records before it are worth having.
         let begun = reader.advance();
@@ -234,12 +237,29 @@ impl MergePlan {
             first_ns,
             ..InputFacts::default()
         });
-        Ok(FilePlan {
+        Ok(Some(FilePlan {
             input: self.inputs.len() - 1,
             first_ns: first_ns.unwrap_or(0),
             open: (!regular).then_some(reader),
             ranges,
-        })
+        }))
+    }
+
+    /// A file that cannot be opened is refused, unless it was deleted since it was listed.
+    fn unreadable(
+        &mut self,
+        ranges: &FileRanges,
+        e: ReadError,
+    ) -> Result<Option<FilePlan>, MergeError> {
+        if let Some(note) = ranges.note_if_deleted(&e) {
+            self.notes.push(note);
+            return Ok(None);
+        }
+        let shown = ranges.path().display();
+        Err(MergeError::Refused(match e {
+            ReadError::Io { source, .. } => format!("{shown}: {source}"),
+            e => format!("{shown}: {e}"),
+        }))
     }
 
     /// pcap knows one interface and no options.
@@ -268,11 +288,11 @@ impl MergePlan {
 }
 
 /// The files named, and those in the folders named.
-fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<PathBuf>, MergeError> {
+fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FileRanges>, MergeError> {
     let mut files = Vec::new();
     for path in inputs {
         if !path.is_dir() {
-            files.push(path.clone());
+            files.push(FileRanges::whole(path.clone()));
             continue;
         }
         let refused = |problem| MergeError::Refused(format!("{}: {problem}", path.display()));
@@ -281,7 +301,8 @@ fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<PathBuf>,
             return Err(refused("has no .pcap or .pcapng files".into()));
         }
         notes.extend(folder.unfinished_note(path));
-        files.extend(folder.finished.into_iter().map(|(file, _)| file));
+        let listed = folder.finished.into_iter();
+        files.extend(listed.map(|(file, _)| FileRanges::whole(file).listed()));
     }
     Ok(files)
 }

@@ -48,6 +48,7 @@ pub(crate) fn run_selected(
         sums: plan.statistics,
         link_type,
         bytes_read: 0,
+        notes: plan.notes,
     };
     let mut streams: Vec<_> = plan.streams.into_iter().map(MergeStream::new).collect();
     let mut state = Merged {
@@ -106,7 +107,7 @@ pub(crate) fn run_selected(
             output.statistics(port, statistics);
         }
     }
-    let mut notes = plan.notes;
+    let mut notes = ledger.notes;
     if output.reader_left {
         notes.push("the reader of the output left before its end".into());
     }

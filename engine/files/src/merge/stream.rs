@@ -38,6 +38,8 @@ pub(super) struct MergeLedger {
     pub(super) sums: bool,
     pub(super) link_type: u32,
     pub(super) bytes_read: u64,
+    /// On the whole merge.
+    pub(super) notes: Vec<String>,
 }
 
 impl MergeLedger {
@@ -123,7 +125,10 @@ impl MergeStream {
                     self.advance(ledger);
                 }
             }
-            Err(e) => ledger.inputs[file.input].loss = Some(format!("cannot be read: {e}")),
+            Err(e) => match file.ranges.note_if_deleted(&e) {
+                Some(note) => ledger.notes.push(note),
+                None => ledger.inputs[file.input].loss = Some(format!("cannot be read: {e}")),
+            },
         }
     }
 

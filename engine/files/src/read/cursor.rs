@@ -2,6 +2,7 @@
 
 use super::window::Window;
 use crate::format::{Interface, pcapng::TextBudget};
+use serde::{Deserialize, Serialize};
 use std::{
     fmt,
     io::{self, Read},
@@ -15,7 +16,8 @@ pub const MAX_FRAME: u32 = 1 << 20;
 pub const MOST_INTERFACES: usize = 1 << 16;
 
 /// How a file ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FileEnd {
     /// With a whole record.
     Clean,
@@ -103,6 +105,14 @@ pub enum ReadError {
         /// What is wrong.
         problem: String,
     },
+}
+
+impl ReadError {
+    /// Whether there is no such file.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
 }
 
 impl From<io::Error> for ReadError {
