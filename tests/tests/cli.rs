@@ -7,13 +7,14 @@ use std::{
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
     path::PathBuf,
+    thread,
 };
 use wqcap_tests::{
     Dir, Program, Running, Summary, Wqcap, binaries,
     compare::{assert_frames, assert_numbers},
     files, frames,
     machine::privileges::{self, ForAll, as_nobody},
-    process::is_root,
+    process::{TICK, is_root},
     skip,
     wqcap::{model, wqcap},
 };
@@ -412,6 +413,27 @@ fn signals_drain_and_close() {
     }
 }
 
+/// As by timeout(1), which signals a process and then its group.
+#[test]
+fn an_interrupt_that_comes_twice_is_one_request() {
+    let dir = Dir::new();
+    for round in 0..3 {
+        let run = Wqcap::run(&dir, &format!("twice{round}"))
+            .model(ENDLESS)
+            .queues(1)
+            .control();
+        let mut running = run.start();
+        run.ctl().until_counted(&mut running, "captured", 100);
+        for _ in 0..20 {
+            if !running.ended() {
+                running.signal(Signal::INT);
+            }
+        }
+        let finished = run.finished(running.wait(), 0);
+        assert_eq!(finished.summary.json["end"], "stopped");
+    }
+}
+
 #[test]
 fn a_second_interrupt_ends_at_once() {
     let dir = Dir::new();
@@ -435,7 +457,11 @@ fn a_second_interrupt_ends_at_once() {
         !running.ended(),
         "the first interrupt ended it before its summary was read"
     );
-    running.signal(Signal::INT);
+    // Repeats are the same request until a second has passed since the first.
+    while !running.ended() {
+        running.signal(Signal::INT);
+        thread::sleep(TICK);
+    }
     let done = running.wait();
     assert!(
         done.signal() == Some(2) || done.status.code() == Some(130),

@@ -7,6 +7,7 @@
 //! | `the_spread_and_the_flags_change_while_frames_flow` | respread, wq-flags |
 //! | `rules_come_and_go` | rule add, rule remove, and the plan that tells of them |
 //! | `what_cannot_be_done_is_told` | exit statuses of refusals and of nobody there |
+//! | `watch_ends_when_nobody_reads_it_any_more` | a closed pipe ends it before its next line |
 //! | `groups_decide_who_may` | the socket's mode, and both groups |
 //! | `vandals_are_put_out_and_others_served` | garbage, oversize, flooding, stalling, vanishing |
 
@@ -22,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_tests::{
-    Dir, Done, Running, Wqcap,
+    Dir, Done, Program, Running, Wqcap, binaries,
     ctl::Ctl,
     ledger::number,
     machine::privileges::copy_program,
@@ -267,6 +268,24 @@ fn looking_changes_nothing() {
         .stdout;
     assert!(text.contains("frames/s"), "{text}");
     capture.shutdown();
+}
+
+#[test]
+fn watch_ends_when_nobody_reads_it_any_more() {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "piped").model("synth:pps=1000").control();
+    let mut running = run.start();
+    run.ctl()
+        .until(&mut running, "status", "somebody answers", |_| true);
+    // The reader leaves at once, and the next line would come in an hour.
+    let watch = format!(
+        "{} ctl --unix {} watch --every 3600 | true",
+        binaries::wqcap().display(),
+        run.ctl().socket().display()
+    );
+    let _ = Program::new("sh").args(["-c", &watch]).run().expect(0);
+    running.signal(Signal::TERM);
+    let _ = running.wait().expect(0);
 }
 
 #[test]

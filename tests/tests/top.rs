@@ -211,6 +211,36 @@ fn a_signal_and_the_end_of_the_capture_leave_the_terminal_as_it_was() {
     assert!(screen.contains("error: "), "{screen}");
 }
 
+/// tmux closes the terminal and its shell hangs up; the second process has left the terminal's session, and only its
+/// reads and writes fail.
+#[test]
+fn it_ends_with_its_terminal() {
+    if no_tmux() {
+        skip!("no tmux here");
+    }
+    for session in ["", "setsid -w "] {
+        let dir = Dir::new();
+        let (running, top) = capture(&dir);
+        let own = dir.join("pid");
+        let line = format!("{session}sh -c 'echo $$ > {}; exec {top}'", own.display());
+        let terminal = Terminal::new(&dir, &line, 80, 24);
+        let _ = terminal.until("all of it", is_whole);
+        let pid = std::fs::read_to_string(&own).expect("written");
+        drop(terminal);
+        let process = PathBuf::from(format!("/proc/{}", pid.trim()));
+        let end = Instant::now() + HANG;
+        while process.exists() {
+            assert!(
+                Instant::now() < end,
+                "it goes on without a terminal: {line}"
+            );
+            thread::sleep(TICK);
+        }
+        running.signal(Signal::TERM);
+        let _ = running.wait().expect(0);
+    }
+}
+
 #[test]
 fn without_a_terminal_or_a_capture_it_says_so() {
     wqcap(["top"])

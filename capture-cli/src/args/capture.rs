@@ -64,7 +64,7 @@ Examples:
   wqcap run --model af_packet:eth0 --set output.dir=. --set model.rate=10
 
 SIGINT, SIGTERM and SIGHUP drain the queues and close the files; with --config, SIGHUP reads the config again instead.
-A second SIGINT ends the run immediately.")]
+A SIGINT more than a second later ends the run at once: frames that are not being written yet are lost, and counted.")]
 pub struct RunArgs {
     #[command(flatten)]
     pub config: ConfigArgs,

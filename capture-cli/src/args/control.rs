@@ -27,7 +27,7 @@ pub struct CtlArgs {
 }
 
 /// A control service and the time-out.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct ServiceArgs {
     /// Unix socket of the service
     #[arg(
@@ -49,7 +49,7 @@ pub struct ServiceArgs {
 }
 
 /// `wqcap top`
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 q or Esc quits. On a small terminal the least important parts are left out first.
 

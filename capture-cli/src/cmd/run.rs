@@ -36,6 +36,9 @@ use wqcap_engine::{
     verbs::release_what_is_lost,
 };
 
+/// How long a run that is to end at once may take for its files and its summary.
+const GRACE: Duration = Duration::from_secs(3);
+
 /// stdout must be free for frames, and lead to somebody who wants them.
 fn require_stream(json: bool) -> Result<(), Failure> {
     let problem = if json {
@@ -82,8 +85,8 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     } else {
         &signals.stop
     };
-    signals::catch_into(&signals.stop, hangup)
-        .map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
+    let uncaught = |e| Failure::refused(format!("cannot catch signals: {e}"));
+    let repeats = signals::catch_into(&signals.stop, hangup).map_err(uncaught)?;
     let limits = Limits {
         count: args.count,
         duration: args.duration,
@@ -98,6 +101,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         args.summary.as_deref(),
         is_on_model(&plan),
     )?;
+    repeats
+        .escalate(Arc::clone(&signals.at_once), GRACE)
+        .map_err(uncaught)?;
     let leftovers = plan.output.dir.as_deref().map(Leftovers::begin);
     let stop = Arc::clone(&signals.stop);
     let supervisor = Supervisor::new(loaded, plan.clone(), limits, signals, Console);

@@ -2,34 +2,63 @@
 
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
-    flag,
+    flag, iterator,
+    low_level::emulate_default_handler,
 };
 use std::{
     io,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
-/// From now on SIGINT, SIGTERM and SIGHUP set the flag that is returned. A second SIGINT ends the process at once,
-/// as if it had never been caught, so that a shell sees how it ended.
+/// A repeat within this time is the same request: timeout(1) and shells signal a process and its group.
+const SAME: Duration = Duration::from_secs(1);
+
+/// From now on SIGINT, SIGTERM and SIGHUP set the flag that is returned. A SIGINT more than a second later ends the
+/// process, as if it had never been caught, so that a shell sees how it ended.
 pub fn catch() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    catch_into(&stop, &stop)?;
+    catch_into(&stop, &stop)?.escalate(Arc::default(), Duration::ZERO)?;
     Ok(stop)
 }
 
-/// The same, with SIGHUP in a flag of its own.
-pub fn catch_into(stop: &Arc<AtomicBool>, hangup: &Arc<AtomicBool>) -> io::Result<()> {
-    let again = Arc::new(AtomicBool::new(false));
-    // The order matters: at the first SIGINT `again` is still unset.
-    flag::register_conditional_default(SIGINT, Arc::clone(&again))?;
-    flag::register(SIGINT, again)?;
+/// The same, with SIGHUP in a flag of its own, and without an answer to repeats yet.
+pub fn catch_into(stop: &Arc<AtomicBool>, hangup: &Arc<AtomicBool>) -> io::Result<Repeats> {
+    let repeats = iterator::Signals::new([SIGINT, SIGTERM])?;
     flag::register(SIGINT, Arc::clone(stop))?;
     flag::register(SIGTERM, Arc::clone(stop))?;
     // nohup(1) has it ignored, and the run is to go on.
     if !is_ignored(SIGHUP) {
         flag::register(SIGHUP, Arc::clone(hangup))?;
     }
-    Ok(())
+    Ok(Repeats(repeats))
+}
+
+/// Requests to end, as they come.
+pub struct Repeats(iterator::Signals);
+
+impl Repeats {
+    /// From now on a SIGINT that is no repeat of the first request sets `at_once`, and ends the process `grace` later.
+    pub fn escalate(mut self, at_once: Arc<AtomicBool>, grace: Duration) -> io::Result<()> {
+        let watch = move || {
+            let mut first = None;
+            for signal in self.0.forever() {
+                let first: &mut Instant = first.get_or_insert_with(Instant::now);
+                if signal == SIGINT && first.elapsed() >= SAME {
+                    at_once.store(true, Ordering::Relaxed);
+                    thread::sleep(grace);
+                    // It fails for signals that the system has not.
+                    let _ = emulate_default_handler(SIGINT);
+                }
+            }
+        };
+        let builder = thread::Builder::new().name("wqcap-signals".into());
+        builder.spawn(watch).map(drop)
+    }
 }
 
 fn is_ignored(signal: i32) -> bool {

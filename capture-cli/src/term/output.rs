@@ -1,6 +1,7 @@
 //! Facts on stdout.
 
 use crate::failure::Failure;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::io::{self, ErrorKind, Write};
 
@@ -14,6 +15,13 @@ pub fn print(text: &str) -> Result<(), Failure> {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(format!("stdout: {e}"))),
         _ => Ok(()),
     }
+}
+
+/// Whether nobody is there any more to read: the pipe's other end is closed, or the terminal is gone.
+pub fn is_gone(output: &impl std::os::fd::AsFd) -> bool {
+    let mut fds = [PollFd::new(output, PollFlags::empty())];
+    let polled = poll(&mut fds, Some(&Timespec::default()));
+    polled.is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Prints a value as JSON.

@@ -270,6 +270,13 @@ impl Capture {
         }
     }
 
+    /// Has what is not being written yet given up for lost, and counted so, from when `flag` is set.
+    pub(crate) fn give_up_on(&self, flag: &Arc<AtomicBool>) {
+        if let Some(writer) = &self.writer {
+            writer.give_up_on(Arc::clone(flag));
+        }
+    }
+
     /// Ends the run in order: rules away, rings drained, files closed.
     #[must_use]
     pub fn finish(mut self) -> Report {

@@ -9,11 +9,20 @@ use crate::{
     term::output,
 };
 use serde_json::Value;
-use std::{collections::BTreeMap, io, net::ToSocketAddrs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::ToSocketAddrs,
+    path::Path,
+    time::{Duration, Instant},
+};
 use wqcap_engine::control::{
     client::{Client, ClientError, RcTransport, UnixTransport},
     protocol::{AnswerBody, Command, Stats, auth::Keys, schema},
 };
+
+/// How long `watch` goes on after its terminal or pipe is gone.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Carries out one command.
 pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
@@ -148,7 +157,7 @@ fn rule(fields: &[Setting]) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// Prints statistics as they come, until somebody has had enough.
+/// Prints statistics as they come, until nobody reads them any more.
 fn watch(
     client: &mut Client,
     every: Duration,
@@ -157,12 +166,19 @@ fn watch(
 ) -> Result<(), Failure> {
     let mut before: Option<Box<Stats>> = None;
     let mut left = count.unwrap_or(u64::MAX);
-    while left > 0 {
-        let AnswerBody::Stats(stats) =
-            client.next(every + args.service.timeout).map_err(failure)?
-        else {
-            continue;
+    let mut deadline = Instant::now() + every + args.service.timeout;
+    while left > 0 && !output::is_gone(&io::stdout()) {
+        let stats = match client.next(LOOK) {
+            Ok(AnswerBody::Stats(stats)) => stats,
+            Ok(_) => continue,
+            Err(ClientError::Lost(e))
+                if e.kind() == io::ErrorKind::TimedOut && Instant::now() < deadline =>
+            {
+                continue;
+            }
+            Err(e) => return Err(failure(e)),
         };
+        deadline = Instant::now() + every + args.service.timeout;
         left -= 1;
         if args.json {
             let line =

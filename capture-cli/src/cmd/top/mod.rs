@@ -1,13 +1,13 @@
 //! `wqcap top`: a running capture as it goes, on a terminal.
 //!
-//! A thread asks the service, this one draws and listens to keys: a service that takes its time keeps nobody from
-//! leaving. [`view`] makes a screen of what was answered, of any size.
+//! A thread asks the service, another one listens to keys, and this one draws. It waits for neither: a service that takes
+//! its time keeps nobody from leaving, and reading keys spins on a terminal that is gone. [`view`] makes a screen of what was answered, of any size.
 //!
 //! Invariant: whatever ends it, the terminal is as it was before; errors are told after that.
 
 mod view;
 
-use crate::{args::TopArgs, cmd::ctl, daemon::signals, failure::Failure};
+use crate::{args::TopArgs, cmd::ctl, daemon::signals, failure::Failure, term::output};
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
@@ -16,7 +16,7 @@ use std::{
     io::{self, IsTerminal},
     sync::{
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
     },
     thread,
     time::Duration,
@@ -42,21 +42,31 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     }
     let failed = |e: io::Error| Failure::failed(format!("the terminal: {e}"));
     let stop = signals::catch().map_err(failed)?;
-    thread::scope(|scope| {
-        let (sender, answers) = sync_channel(1);
-        scope.spawn(move || ask(args, &sender));
-        // Who cannot be reached is told of on an untouched terminal.
-        let first = answers.recv().unwrap_or_else(|_| {
-            Err(Failure::failed(
-                "internal error: the polling thread has ended",
-            ))
-        })?;
-        let mut terminal = ratatui::try_init().map_err(failed)?;
-        let ended = draw(&mut terminal, View::new(first), &answers, &stop);
-        ratatui::restore();
-        drop(answers);
-        ended
-    })
+    let (sender, answers) = sync_channel(1);
+    let asked = args.clone();
+    thread::spawn(move || ask(&asked, &sender));
+    // Who cannot be reached is told of on an untouched terminal.
+    let first = answers.recv().unwrap_or_else(|_| {
+        Err(Failure::failed(
+            "internal error: the polling thread has ended",
+        ))
+    })?;
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let (sender, keys) = sync_channel(16);
+    thread::spawn(move || listen(&sender));
+    let ended = draw(&mut terminal, View::new(first), &answers, &keys, &stop);
+    if output::is_gone(&io::stdin()) {
+        return Ok(());
+    }
+    ratatui::restore();
+    ended
+}
+
+/// Hands on what the terminal sends, until that fails or nobody wants it.
+fn listen(events: &SyncSender<Event>) {
+    while let Ok(event) = event::read()
+        && events.send(event).is_ok()
+    {}
 }
 
 /// Asks again and again, until an answer is missing or nobody wants it.
@@ -87,11 +97,12 @@ fn draw(
     terminal: &mut DefaultTerminal,
     mut view: View,
     answers: &Receiver<Answer>,
+    keys: &Receiver<Event>,
     stop: &AtomicBool,
 ) -> Result<(), Failure> {
     let failed = |e: io::Error| Failure::failed(format!("the terminal: {e}"));
     let mut changed = true;
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) && !output::is_gone(&io::stdin()) {
         match answers.try_recv() {
             Ok(answer) => {
                 view.goes_on(answer?);
@@ -108,16 +119,11 @@ fn draw(
             terminal.draw(|frame| view.draw(frame)).map_err(failed)?;
             changed = false;
         }
-        // An interrupted wait looks at the flag again.
-        match event::poll(LOOK) {
-            Ok(true) => match event::read().map_err(failed)? {
-                Event::Key(key) if ends(key) => return Ok(()),
-                Event::Resize(..) => changed = true,
-                _ => {}
-            },
-            Ok(false) => {}
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(failed(e)),
+        match keys.recv_timeout(LOOK) {
+            Ok(Event::Key(key)) if ends(key) => return Ok(()),
+            Ok(Event::Resize(..)) => changed = true,
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
     Ok(())

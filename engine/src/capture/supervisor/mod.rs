@@ -83,6 +83,8 @@ pub trait Host {
 pub struct Signals {
     /// End in order: SIGINT, SIGTERM.
     pub stop: Arc<AtomicBool>,
+    /// End without waiting for the disk: SIGINT again. Blocks that are not being written yet are lost, and counted so.
+    pub at_once: Arc<AtomicBool>,
     /// Read the configuration again: SIGHUP.
     pub reload: Arc<AtomicBool>,
 }
@@ -229,6 +231,7 @@ impl Supervisor {
 
     /// Watches a capture, which [`CaptureBackend`] shows already, until something ends it, and ends it.
     fn attend(&mut self, mut capture: Capture, mut run: Box<Run>, host: &mut impl Host) -> Phase {
+        capture.give_up_on(&self.signals.at_once);
         host.running(&run.plan);
         let why = self.watch(&mut capture, &run.plan, host);
         let (_, next) = transition(self.backend.state(), why);

@@ -3,7 +3,10 @@
 
 use std::{
     io,
-    sync::OnceLock,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -67,17 +70,32 @@ impl DiskFull {
 
 /// Tells the writer that the run is at its end.
 #[derive(Debug, Default)]
-pub(super) struct ShutdownDeadline(OnceLock<Instant>);
+pub(super) struct ShutdownDeadline {
+    begun: OnceLock<Instant>,
+    given_up: OnceLock<Arc<AtomicBool>>,
+}
 
 impl ShutdownDeadline {
     pub(super) fn begin(&self) {
-        let _ = self.0.set(Instant::now());
+        let _ = self.begun.set(Instant::now());
+    }
+
+    pub(super) fn give_up_on(&self, flag: Arc<AtomicBool>) {
+        let _ = self.given_up.set(flag);
+    }
+
+    /// Whether nothing more is to be written.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.given_up
+            .get()
+            .is_some_and(|it| it.load(Ordering::Relaxed))
     }
 
     /// Whether room is not waited for any more.
     pub(super) fn has_passed(&self, now: Instant) -> bool {
-        let begun = self.0.get();
-        begun.is_some_and(|begun| now.saturating_duration_since(*begun) >= PATIENCE)
+        let begun = self.begun.get();
+        self.has_given_up()
+            || begun.is_some_and(|begun| now.saturating_duration_since(*begun) >= PATIENCE)
     }
 }
 

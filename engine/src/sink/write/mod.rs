@@ -350,6 +350,11 @@ impl Writer {
         self.deadline.begin();
     }
 
+    /// From when `flag` is set, what is not being written yet is lost, and files end before it.
+    pub fn give_up_on(&self, flag: Arc<AtomicBool>) {
+        self.deadline.give_up_on(flag);
+    }
+
     /// Waits until everything is written, synced and named. Every sink must be gone.
     #[must_use]
     pub fn finish(self) -> Finished {

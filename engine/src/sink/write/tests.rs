@@ -466,6 +466,34 @@ fn more_blocks_than_the_disk_takes_wait_behind_one_that_was_not_full() {
 }
 
 #[test]
+fn what_is_given_up_is_counted_and_the_file_ends_before_it() {
+    let dir = tempfile::tempdir().expect("dir");
+    let counters = Arc::<QueueCounters>::default();
+    let (work, mut sink, seen) = on_fake(dir.path(), 48 << 20, OnFull::Drop, &counters);
+    let flag = Arc::<AtomicBool>::default();
+    seen.deadline.give_up_on(Arc::clone(&flag));
+    let mut taken = feed(&mut sink, 0..10);
+    sink.idle();
+    let disk = seen.disk();
+    let writer = thread::spawn(move || work.on(disk));
+    until("the first block is being written", || seen.begun() == 1);
+    flag.store(true, Ordering::Relaxed);
+    taken += feed(&mut sink, 10..20_000);
+    assert_eq!(taken, 20_000, "all of it waits in blocks");
+    drop(sink);
+    let finished = writer.join().expect("ends");
+    assert_eq!(finished.failures, Vec::<String>::new());
+    let files = seen.files();
+    let want: Vec<_> = (0..10).map(|i| (i, frame(i))).collect();
+    assert!(
+        frames_of(&files[0]) == want && files.len() == 1,
+        "{files:?}"
+    );
+    let ledger = counters.ledger(0);
+    assert_eq!(ledger.dropped_storage, 19_990);
+}
+
+#[test]
 fn a_full_disk_is_waited_for_and_nothing_that_was_taken_is_lost() {
     let dir = tempfile::tempdir().expect("dir");
     let (work, mut sink, seen) = on_fake(dir.path(), 1 << 20, OnFull::Drop, &Arc::default());

@@ -282,6 +282,9 @@ impl WriterThread {
     /// Puts a block into its file's chain, and on its way if nothing stands in it.
     fn place(&mut self, mut full: Full) {
         let index = usize::from(full.queue);
+        if self.deadline.has_given_up() {
+            return self.give_up(index, full.block);
+        }
         let number = full.block.file;
         let last = self.queues[index].files.back();
         if last.is_none_or(|f| f.number != number) && !self.begin(index, &full.block) {
@@ -313,6 +316,19 @@ impl WriterThread {
             );
         }
         self.sweep(index);
+    }
+
+    /// Loses a block that nobody waits for any more: its file ends before it.
+    fn give_up(&mut self, index: usize, block: Block) {
+        let queue = &mut self.queues[index];
+        queue.lose(block);
+        let number = queue.files.back_mut().map(|file| {
+            file.broke = true;
+            file.number
+        });
+        if let Some(number) = number {
+            self.go_on(index, number);
+        }
     }
 
     /// Opens the file that a queue's block is the first of; `false`: there is no room for it now.
