@@ -120,10 +120,16 @@ pub fn extract(
         query.times.contains(&packet.ns) && query.filter.accepts(packet.bytes, packet.len)
     };
     let merged = merge::run_selected(plan, target, wanted, |bytes| watch(bytes, to_read))?;
-    let read_whole = merged.inputs.iter().filter_map(|input| {
-        let loss = input.loss.as_ref()?;
-        Some(format!("{}: {loss}", input.path))
-    });
+    let mut losses = selection.losses;
+    for input in &merged.inputs {
+        if let Some(loss) = &input.loss {
+            let line = format!("{}: {loss}", input.path);
+            // The head of a compressed file may have been all of it, which its index has told.
+            if !losses.contains(&line) {
+                losses.push(line);
+            }
+        }
+    }
     Ok(Extracted {
         out: merged.out,
         format: merged.format,
@@ -141,7 +147,7 @@ pub fn extract(
         },
         index: selection.index,
         seconds: begun.elapsed().as_secs_f64(),
-        losses: selection.losses.into_iter().chain(read_whole).collect(),
+        losses,
         notes: merged.notes,
     })
 }

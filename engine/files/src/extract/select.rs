@@ -178,6 +178,8 @@ fn head_of(
         let file = FileRanges::whole(path.clone()).metered(Arc::clone(meter));
         match index::head_len(&file) {
             Ok(head) => {
+                // A file without even that is read to be told why.
+                let head = if head == 0 { u64::MAX } else { head };
                 let ranges = std::iter::once(0..head).collect();
                 let file = FileRanges::new(path.clone(), ranges);
                 return Ok(file.metered(Arc::clone(meter)));

@@ -65,7 +65,8 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
     if let Some(frames) = &mut work.compressed {
         frames.end(reader.source_mut(), stamp.len);
         index.head = frames.head;
-        index.apart &= !frames.torn;
+        // A torn record behind the last whole one is within a compressed frame: who reads that frame reads it all.
+        index.apart &= !frames.torn && index.end == FileEnd::Clean;
     }
     work.close(&mut index);
     // A section or an interface that the last blocks brought.
@@ -110,6 +111,8 @@ impl CompressedFrames {
     fn pass(&mut self, source: &mut Decompressor<File>, offset: u64, end: u64) -> bool {
         let begins = self.go_to(source, offset);
         self.torn |= begins && self.content != offset;
+        // What the records need stands in the first frame, or no part can be read without all that is before it.
+        self.torn |= self.record_end == 0 && self.file > self.head;
         self.record_end = end;
         begins
     }
@@ -119,7 +122,7 @@ impl CompressedFrames {
         while let Some((file, content)) = source.take_frame_end(place) {
             self.torn |= content < self.record_end;
             (self.file, self.content) = (file, content);
-            if self.head == 0 {
+            if self.head == 0 && content > 0 {
                 self.head = file;
             }
             moved = true;
@@ -288,6 +291,8 @@ mod tests {
             let cut = |starts: &[usize]| vec![starts[300] + shift, starts[600]];
             assert!(!of(FileFormat::Pcap, cut).apart);
         }
+        // What stands before the records in two frames.
+        assert!(!of(FileFormat::Pcapng, |starts| vec![28, starts[600]]).apart);
         // A header in a frame of its own.
         let index = of(FileFormat::Pcap, |starts| vec![starts[0], starts[600]]);
         assert!(index.apart && index.blocks[0].start == index.head);
