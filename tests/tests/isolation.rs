@@ -13,6 +13,7 @@
 //! | test | |
 //! |---|---|
 //! | `a_flood_is_measured` | the short form: that there is a flood and figures of it, in windows as long as that takes |
+//! | `a_flood_costs_no_frame` | control and metrics flooded beside a loop and a NIC with CPUs of their own: nothing is lost |
 //! | `a_flood_costs_the_loop_nothing` | in scripts/soak: 40 pairs, within 2 % |
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 use std::{
     fs,
     io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::TcpStream,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -351,13 +353,133 @@ fn measure(pairs: usize, length: Duration, cpu: usize, alone: bool) -> Measured 
     measured
 }
 
+/// The CPUs that this process may use.
+fn cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).expect("an affinity");
+    (0..CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .collect()
+}
+
 /// A CPU for the loop; `None`: the flood could not be kept off it.
 fn a_cpu() -> Option<usize> {
-    let allowed = sched_getaffinity(None).expect("an affinity");
-    let cpus: Vec<_> = (0..CpuSet::MAX_CPU)
-        .filter(|cpu| allowed.is_set(*cpu))
-        .collect();
+    let cpus = cpus();
     (cpus.len() > 1).then(|| cpus[cpus.len() - 1])
+}
+
+/// The loop and the software NIC have a CPU each; the service, the metrics endpoint and the flood share the others. The ring
+/// holds 0.8 s of frames: other work on the machine does not fill it, a loop that waits for a service does.
+#[test]
+fn a_flood_costs_no_frame() {
+    const SCRAPES: usize = 100;
+    const RING: u64 = 16_384;
+    let cpus = cpus();
+    let [others @ .., nic, of_loop] = &cpus[..] else {
+        skip!("{} CPU: the loop, the NIC and the flood need 4", cpus.len());
+    };
+    if others.len() < 2 {
+        skip!(
+            "{} CPUs: the loop, the NIC and the flood need 4",
+            cpus.len()
+        );
+    }
+    let dir = Dir::new();
+    let socket = dir.join("flooded.sock");
+    let mut beside_nic: Vec<_> = others.iter().map(ToString::to_string).collect();
+    beside_nic.push(of_loop.to_string());
+    let command = Wqcap::run(&dir, "flooded")
+        .model("synth:size=64,flows=64,proto=mix,pps=20000")
+        .wrapped(&["taskset", "-c", &beside_nic.join(",")])
+        .queues(1)
+        .set(&format!("model.cpu={nic}"))
+        .set(&format!("capture.cores=[{of_loop}]"))
+        .set(&format!("capture.ring={RING}"))
+        .set("capture.idle=sleep")
+        .set("output.format=none")
+        .set("metrics.listen=127.0.0.1:0")
+        .set(&format!("control.unix={}", socket.display()));
+    let mut run = command.start();
+    run.until("it captures", |run| {
+        run.stderr().contains("/metrics") && run.stderr().contains("capturing")
+    });
+    let log = run.stderr();
+    let address = log.split("http://").nth(1).expect("an address");
+    let address = address.split("/metrics").next().expect("a path");
+    let (heard, frames, scraped, end) = (
+        AtomicU64::new(0),
+        AtomicU64::new(0),
+        AtomicUsize::new(0),
+        AtomicBool::new(false),
+    );
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                keep_off(*of_loop);
+                keep_off(*nic);
+                let mut crowd = Crowd::new(&socket, CLIENTS / THREADS);
+                for round in 0.. {
+                    if end.load(Ordering::Acquire) {
+                        return;
+                    }
+                    heard.fetch_add(crowd.turn(Some(round)), Ordering::Relaxed);
+                }
+            });
+            scope.spawn(|| {
+                keep_off(*of_loop);
+                keep_off(*nic);
+                while !end.load(Ordering::Acquire) {
+                    if let Some(received) = scrape(address).as_deref().and_then(received) {
+                        frames.fetch_max(received, Ordering::Relaxed);
+                        scraped.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let deadline = Instant::now() + HANG;
+        while heard.load(Ordering::Relaxed) < 16 * FLOOD_BYTES
+            || scraped.load(Ordering::Relaxed) < SCRAPES
+            || frames.load(Ordering::Relaxed) < 4 * RING
+        {
+            assert!(
+                Instant::now() < deadline,
+                "{heard:?} bytes and {scraped:?} scrapes beside {frames:?} frames"
+            );
+            thread::sleep(TICK);
+        }
+        end.store(true, Ordering::Release);
+    });
+    let _ = wqcap(["ctl", "--unix"])
+        .arg(&socket)
+        .arg("shutdown")
+        .run()
+        .expect(0);
+    let finished = command.finished(run.wait(), 0);
+    let total = &finished.summary.ledger.total;
+    skip::say(&format!(
+        "figure: {heard:?} bytes of answers and {scraped:?} scrapes beside {} frames",
+        total.received
+    ));
+    assert_eq!(total.captured, total.received, "{total:?}");
+    assert_eq!(finished.summary.nic("out_of_buffer"), 0);
+}
+
+/// Frames received, of all queues, as a scrape shows them.
+fn received(scrape: &str) -> Option<u64> {
+    let mut lines = scrape.lines();
+    let line = lines.find(|line| line.starts_with("wqcap_frames_received_total"))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// What the metrics endpoint answers; `None`: it has no connection to spare.
+fn scrape(address: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(HANG)).ok()?;
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n")
+        .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
 }
 
 #[test]

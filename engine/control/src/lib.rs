@@ -1,8 +1,8 @@
 //! Remote control of a running capture: requests over a Unix socket or RDMA, and their answers.
 //!
-//! [`protocol`] holds the messages, their authentication and their framing, without sockets or verbs. [`server`] answers
-//! requests for a [`Backend`](server::Backend), which stands for the capture; [`client`] sends them. Server and client
-//! import the protocol, and neither imports the other. The crate may import `wqcap-verbs`, for RDMA; it knows nothing of
+//! [`protocol`] holds the messages, their authentication and their framing, without sockets or queues; keys lie in memory of
+//! `wqcap-verbs`. [`server`] answers requests for a [`Backend`](server::Backend), which stands for the capture; [`client`]
+//! sends them. Server and client import the protocol, and neither imports the other. The crate may import `wqcap-verbs`, for RDMA; it knows nothing of
 //! captures, plans or frames.
 
 pub mod client;

@@ -89,6 +89,26 @@ impl Region {
         Ok((0..count).map(part).collect())
     }
 
+    /// Leaves the region out of core dumps (`MADV_DONTDUMP`).
+    ///
+    /// # Errors
+    /// The kernel does not do so.
+    pub fn leave_out_of_dumps(&self) -> io::Result<()> {
+        self.mapping.advise(libc::MADV_DONTDUMP)
+    }
+
+    /// Keeps the region out of swap (`mlock`).
+    ///
+    /// # Errors
+    /// More may not be locked (`ulimit -l`).
+    pub fn lock(&self) -> io::Result<()> {
+        // SAFETY: our own mapping; locking changes none of its bytes.
+        match unsafe { libc::mlock(self.start.cast(), self.len) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// First byte.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {

@@ -9,6 +9,7 @@ use std::{
     fs,
     path::Path,
     process::{Command as Process, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -78,6 +79,13 @@ pub fn run(address: &str, keys: &str, connects: &str, dir: &str) -> Outcome {
     t.run("a proof is not valid on another connection", || {
         replayed_proof(&service)
     });
+    t.run("a proof for another service is not valid", || {
+        foreign_proof(&service)
+    });
+    t.run(
+        "peers without a proof hold 16 slots at most, and others are served",
+        || crowd_without_proof(&service),
+    );
     t.run("the read-only key gives read-only access", || {
         read_only(&service)
     });
@@ -317,6 +325,68 @@ fn replayed_proof(service: &TrialService) -> Outcome {
         other.receive(deadline).is_err(),
         "the replayed proof was answered",
     )
+}
+
+/// Proves the right key over the identity of another service.
+fn foreign_proof(service: &TrialService) -> Outcome {
+    let deadline = Instant::now() + TIMEOUT;
+    let mut link = service.target.link()?;
+    let mut challenge = link.receive_challenge(deadline)?;
+    check(!challenge.service.is_empty(), "a service without identity")?;
+    challenge.service.push('x');
+    let proof = link.proof(&service.target.keys, AccessLevel::ReadWrite, challenge)?;
+    link.send(proof.text().as_bytes())?;
+    check(
+        link.receive(deadline).is_err(),
+        "the proof for another service was answered",
+    )
+}
+
+/// Connects from more peers than may be connected without a proof, each again and again, while a client works.
+fn crowd_without_proof(service: &TrialService) -> Outcome {
+    const MOST: u64 = 16;
+    let mut client = service.target.client()?;
+    let alone = Instant::now() + TIMEOUT;
+    while status(&mut client)?.transport.clients > 1 {
+        check(Instant::now() < alone, "earlier clients do not leave")?;
+        thread::sleep(Duration::from_millis(20));
+    }
+    let end = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..MOST + 8 {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    let deadline = Instant::now() + TIMEOUT;
+                    let link =
+                        RcTransport::connect_unauthenticated(service.target.address, deadline);
+                    // The service disconnects it.
+                    let _ = link.map(|mut it| while it.receive(deadline).is_ok() {});
+                }
+            });
+        }
+        let outcome = (|| {
+            let deadline = Instant::now() + TIMEOUT;
+            let mut most = 0;
+            while most < MOST {
+                let clients = status(&mut client)?.transport.clients - 1;
+                most = most.max(clients);
+                check(
+                    clients <= MOST,
+                    format!("{clients} clients without a proof"),
+                )?;
+                check(
+                    Instant::now() < deadline,
+                    format!("only {most} at once without a proof"),
+                )?;
+                thread::sleep(Duration::from_millis(20));
+            }
+            // One with the key waits for its turn, and is served beside the first.
+            status(&mut service.target.client()?)?;
+            status(&mut client).map(drop)
+        })();
+        end.store(true, Ordering::Relaxed);
+        outcome
+    })
 }
 
 fn read_only(service: &TrialService) -> Outcome {

@@ -2,7 +2,7 @@
 
 use super::{LONGEST_ANSWER, Transport};
 use crate::protocol::{
-    AccessLevel, Handshake, VERSION,
+    AccessLevel, Challenge, HANDSHAKE_VERSION, Handshake,
     auth::{self, Keys, Role, Transcript},
     fragment::{self, Reassembler},
 };
@@ -30,6 +30,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// A connection to the service. The fields' order is the order of teardown.
 pub struct RcTransport {
     connection: Connection,
+    service: SocketAddr,
     srq: Srq,
     cq: MessageCq,
     _pd: Pd,
@@ -102,6 +103,7 @@ impl RcTransport {
         }
         Ok(Self {
             connection,
+            service: to,
             srq,
             cq,
             _pd: pd,
@@ -121,18 +123,9 @@ impl RcTransport {
     ///
     /// # Errors
     /// It does not arrive, or is of another protocol version.
-    pub fn receive_challenge(&mut self, deadline: Instant) -> io::Result<String> {
+    pub fn receive_challenge(&mut self, deadline: Instant) -> io::Result<Challenge> {
         let text = self.receive(deadline)?;
-        match serde_json::from_slice(&text)? {
-            Handshake::Challenge {
-                version: VERSION,
-                nonce,
-            } => Ok(nonce),
-            Handshake::Challenge { version, .. } => Err(io::Error::other(format!(
-                "the service speaks version {version}, this program version {VERSION}"
-            ))),
-            _ => Err(ErrorKind::InvalidData.into()),
-        }
+        accept_challenge(serde_json::from_slice(&text)?)
     }
 
     /// Answers `challenge` with a proof for `access`, and verifies the service's own proof.
@@ -143,7 +136,7 @@ impl RcTransport {
         &mut self,
         keys: &Keys,
         access: AccessLevel,
-        challenge: String,
+        challenge: Challenge,
         deadline: Instant,
     ) -> io::Result<()> {
         let (transcript, proof) = self.transcript(keys, access, challenge)?;
@@ -173,7 +166,7 @@ impl RcTransport {
         &self,
         keys: &Keys,
         access: AccessLevel,
-        challenge: String,
+        challenge: Challenge,
     ) -> io::Result<Handshake> {
         self.transcript(keys, access, challenge)
             .map(|(_, proof)| proof)
@@ -183,14 +176,17 @@ impl RcTransport {
         &self,
         keys: &Keys,
         access: AccessLevel,
-        challenge: String,
+        challenge: Challenge,
     ) -> io::Result<(Transcript, Handshake)> {
+        let no_address = || io::Error::other("the connection manager knows no local address");
         let transcript = Transcript {
             challenge,
             answer: auth::nonce()?,
             access,
             service_qp: self.connection.peer_qp(),
             client_qp: self.connection.qp_num(),
+            service: self.service,
+            client: self.connection.addresses().0.ok_or_else(no_address)?,
         };
         let no_key = || {
             io::Error::new(
@@ -329,6 +325,19 @@ impl Drop for RcTransport {
     }
 }
 
+/// A challenge of this version of the handshake.
+fn accept_challenge(message: Handshake) -> io::Result<Challenge> {
+    match message {
+        Handshake::Challenge(it) if it.version == HANDSHAKE_VERSION => Ok(it),
+        Handshake::Challenge(it) => Err(io::Error::other(format!(
+            "the service speaks version {} of the handshake, this program version {HANDSHAKE_VERSION}; \
+             use the same release of wqcap on both sides",
+            it.version
+        ))),
+        _ => Err(ErrorKind::InvalidData.into()),
+    }
+}
+
 fn failed(e: VerbsError) -> io::Error {
     let kind = match &e {
         VerbsError::Verb { source, .. } => source.kind(),
@@ -369,5 +378,23 @@ fn await_event(
             }
         }
         wait(&[PollFd::new(channel, PollFlags::IN)], deadline)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_of_another_version_is_named() {
+        let old = r#"{"challenge":{"version":1,"nonce":"00"}}"#;
+        let problem = accept_challenge(serde_json::from_str(old).unwrap()).unwrap_err();
+        assert!(
+            problem.to_string().contains("version 1") && problem.to_string().contains("version 2"),
+            "{problem}"
+        );
+        let new = r#"{"challenge":{"version":2,"service":"sensor","nonce":"00"}}"#;
+        let challenge = accept_challenge(serde_json::from_str(new).unwrap()).unwrap();
+        assert_eq!(challenge.service, "sensor");
     }
 }

@@ -2,19 +2,26 @@
 //! the key.
 //!
 //! The service sends a random challenge. The client answers with a nonce of its own and an HMAC-SHA256 over both, the
-//! access it asks for, and the numbers of both QPs. The service answers with its own HMAC over the same transcript. A
-//! proof is valid for one challenge on one connection and for one access. The messages that follow are neither encrypted
+//! access it asks for, the numbers of both QPs, the addresses of both sides and the service's identity. The service
+//! answers with its own HMAC over the same transcript. A proof is valid for one challenge of one service on one connection
+//! and for one access: it cannot be passed on to another service with the same key. The messages that follow are neither encrypted
 //! nor signed: the fabric must be trusted.
 
-use super::handshake::AccessLevel;
+use super::{
+    handshake::{AccessLevel, Challenge, HANDSHAKE_VERSION},
+    secret::Secret,
+};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::Deserialize;
 use sha2::Sha256;
 use std::{
     fs, io,
+    net::{IpAddr, SocketAddr},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
+use zeroize::Zeroizing;
 
 /// Bytes of a nonce.
 const NONCE: usize = 32;
@@ -33,8 +40,8 @@ pub enum Role {
 /// What both sides sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transcript {
-    /// The service's nonce, in hex.
-    pub challenge: String,
+    /// The service's challenge: its identity and its nonce.
+    pub challenge: Challenge,
     /// The client's nonce, in hex.
     pub answer: String,
     /// The access asked for.
@@ -43,13 +50,17 @@ pub struct Transcript {
     pub service_qp: u32,
     /// Number of the client's QP.
     pub client_qp: u32,
+    /// The address that the client connects to.
+    pub service: SocketAddr,
+    /// The client's address.
+    pub client: IpAddr,
 }
 
-/// The keys of a key file.
+/// The keys of a key file. They are zeroised when the last clone is dropped.
 #[derive(Clone, Default)]
 pub struct Keys {
-    read_only: Option<Vec<u8>>,
-    read_write: Option<Vec<u8>>,
+    read_only: Option<Arc<Secret>>,
+    read_write: Option<Arc<Secret>>,
 }
 
 /// Why a key file cannot be used.
@@ -63,8 +74,8 @@ pub struct KeyFileError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyFile {
-    read_only: Option<String>,
-    read_write: Option<String>,
+    read_only: Option<Zeroizing<String>>,
+    read_write: Option<Zeroizing<String>>,
 }
 
 impl Keys {
@@ -85,16 +96,21 @@ impl Keys {
                 mode & 0o777
             )));
         }
-        let text = fs::read_to_string(path).map_err(failed)?;
+        let text = Zeroizing::new(fs::read_to_string(path).map_err(failed)?);
         // The parser's message would quote the key.
         let file: KeyFile = toml::from_str(&text)
             .map_err(|_| refused("write read_only = \"HEX\" and read_write = \"HEX\"".into()))?;
-        let key = |text: Option<String>| match text.as_deref().map(unhex) {
-            None => Ok(None),
-            Some(Some(key)) if key.len() >= SHORTEST => Ok(Some(key)),
-            Some(_) => Err(refused(format!(
-                "a key has at least {SHORTEST} bytes in hex; `openssl rand -hex 32` generates one"
-            ))),
+        let key = |text: Option<Zeroizing<String>>| {
+            let Some(text) = text else { return Ok(None) };
+            let (len, mut is_hex) = (text.len() / 2, false);
+            let secret = Secret::new(len, |bytes| is_hex = unhex_into(&text, bytes));
+            let secret = secret.map_err(failed)?;
+            if !is_hex || len < SHORTEST {
+                return Err(refused(format!(
+                    "a key has at least {SHORTEST} bytes in hex; `openssl rand -hex 32` generates one"
+                )));
+            }
+            Ok(Some(Arc::new(secret)))
         };
         let keys = Self {
             read_only: key(file.read_only)?,
@@ -103,7 +119,9 @@ impl Keys {
         if keys.read_only.is_none() && keys.read_write.is_none() {
             return Err(refused("the file contains no key".into()));
         }
-        if keys.read_only == keys.read_write {
+        if keys.read_only.as_deref().map(Secret::bytes)
+            == keys.read_write.as_deref().map(Secret::bytes)
+        {
             return Err(refused(
                 "both keys are the same: read-only clients would have read-write access".into(),
             ));
@@ -140,15 +158,20 @@ impl Keys {
             AccessLevel::ReadOnly => self.read_only.as_ref(),
             AccessLevel::ReadWrite => self.read_write.as_ref(),
         }?;
-        let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
-        // Every field has a fixed form and its own line, so no two transcripts give the same text.
+        let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).ok()?;
+        // Every field has a fixed form and its own line, so no two transcripts give the same text. IPv4 addresses are
+        // written as such by both sides, and no zone of an IPv6 address, which is each side's own.
         let text = format!(
-            "wqcap control 1\n{role:?}\n{:?}\n{:08x} {:08x}\n{}\n{}\n",
+            "wqcap control {HANDSHAKE_VERSION}\n{role:?}\n{:?}\n{:08x} {:08x}\n{}\n{}\n{} {}\n{}\n{}\n",
             transcript.access,
             transcript.service_qp,
             transcript.client_qp,
-            transcript.challenge,
-            transcript.answer
+            transcript.challenge.nonce,
+            transcript.answer,
+            transcript.service.ip().to_canonical(),
+            transcript.service.port(),
+            transcript.client.to_canonical(),
+            hex(transcript.challenge.service.as_bytes()),
         );
         mac.update(text.as_bytes());
         Some(mac)
@@ -182,13 +205,20 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> = text
-        .chars()
-        .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect::<Option<_>>()?;
-    let (pairs, rest) = digits.as_chunks::<2>();
+    let mut bytes = vec![0; text.len() / 2];
+    unhex_into(text, &mut bytes).then_some(bytes)
+}
+
+/// Whether `text` is in hex and as long as `bytes`, which it is decoded into.
+fn unhex_into(text: &str, bytes: &mut [u8]) -> bool {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|it| it as u8);
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     rest.is_empty()
-        .then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
+        && pairs.len() == bytes.len()
+        && pairs.iter().zip(bytes).all(|([high, low], to)| {
+            let byte = digit(*high).zip(digit(*low));
+            byte.inspect(|(high, low)| *to = high << 4 | low).is_some()
+        })
 }
 
 #[cfg(test)]
@@ -197,19 +227,30 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn keys() -> Keys {
+        let key = |byte| Some(Arc::new(Secret::new(16, |it| it.fill(byte)).unwrap()));
         Keys {
-            read_only: Some(vec![1; 16]),
-            read_write: Some(vec![2; 16]),
+            read_only: key(1),
+            read_write: key(2),
+        }
+    }
+
+    fn challenge(service: &str) -> Challenge {
+        Challenge {
+            version: HANDSHAKE_VERSION,
+            service: service.into(),
+            nonce: nonce().unwrap(),
         }
     }
 
     fn transcript() -> Transcript {
         Transcript {
-            challenge: nonce().unwrap(),
+            challenge: challenge("sensor"),
             answer: nonce().unwrap(),
             access: AccessLevel::ReadWrite,
             service_qp: 17,
             client_qp: 18,
+            service: "10.0.0.1:7471".parse().unwrap(),
+            client: "10.0.0.2".parse().unwrap(),
         }
     }
 
@@ -221,7 +262,26 @@ mod tests {
         assert!(!keys.verify(Role::Service, &transcript, &proof));
         let others = [
             Transcript {
-                challenge: nonce().unwrap(),
+                challenge: challenge("sensor"),
+                ..transcript.clone()
+            },
+            Transcript {
+                challenge: Challenge {
+                    service: "another".into(),
+                    ..transcript.challenge.clone()
+                },
+                ..transcript.clone()
+            },
+            Transcript {
+                service: "10.0.0.3:7471".parse().unwrap(),
+                ..transcript.clone()
+            },
+            Transcript {
+                service: "10.0.0.1:7472".parse().unwrap(),
+                ..transcript.clone()
+            },
+            Transcript {
+                client: "10.0.0.3".parse().unwrap(),
                 ..transcript.clone()
             },
             Transcript {
@@ -244,6 +304,12 @@ mod tests {
         for other in others {
             assert!(!keys.verify(Role::Client, &other, &proof), "{other:?}");
         }
+        let mapped = Transcript {
+            service: "[::ffff:10.0.0.1]:7471".parse().unwrap(),
+            client: "::ffff:10.0.0.2".parse().unwrap(),
+            ..transcript.clone()
+        };
+        assert!(keys.verify(Role::Client, &mapped, &proof));
         for wrong in ["", "00", "zz", &proof[..62], &"0".repeat(64)] {
             assert!(!keys.verify(Role::Client, &transcript, wrong), "{wrong}");
         }

@@ -3,17 +3,16 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The version of the handshake; both sides need the same. Since version 2 proofs bind addresses and the service's
+/// identity.
+pub const HANDSHAKE_VERSION: u32 = 2;
+
 /// The messages of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Handshake {
     /// From the service, before anything else.
-    Challenge {
-        /// The protocol version, [`VERSION`](super::VERSION).
-        version: u32,
-        /// 32 random bytes, in hex.
-        nonce: String,
-    },
+    Challenge(Challenge),
     /// From the client: the proof that it has the key.
     Proof {
         /// The access it asks for, which selects the key.
@@ -28,6 +27,18 @@ pub enum Handshake {
         /// The service's HMAC, in hex.
         mac: String,
     },
+}
+
+/// What the service asks a client to prove its key over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Challenge {
+    /// The version of the handshake, [`HANDSHAKE_VERSION`].
+    pub version: u32,
+    /// The service's identity: machine, device, port, and a number of its own for each start.
+    #[serde(default)]
+    pub service: String,
+    /// 32 random bytes, in hex.
+    pub nonce: String,
 }
 
 impl Handshake {

@@ -12,12 +12,13 @@ pub mod fragment;
 pub mod handshake;
 pub mod ledger;
 mod request;
+mod secret;
 mod statistics;
 mod status;
 pub mod traffic;
 
 pub use answer::{Answer, AnswerBody, AnswerOutcome, Changed, Refusal, RefusalCode};
-pub use handshake::{AccessLevel, Handshake};
+pub use handshake::{AccessLevel, Challenge, HANDSHAKE_VERSION, Handshake};
 pub use request::{Command, LogLevel, Request};
 pub use statistics::{LedgerSnapshot, Stats, WriteBuffers};
 pub use status::{

@@ -24,6 +24,8 @@ pub struct ClientLimits {
     pub backlog: usize,
     /// Clients at once.
     pub clients: usize,
+    /// Clients at once that have not proved a key, over RDMA, where no kernel vouches for them.
+    pub unproved: usize,
     /// Clients of one user at once, except of the owner and root.
     pub per_user: usize,
 }
@@ -40,6 +42,7 @@ impl Default for ClientLimits {
             handshake: Duration::from_secs(5),
             backlog: 256 << 10,
             clients: 128,
+            unproved: 16,
             per_user: 32,
         }
     }

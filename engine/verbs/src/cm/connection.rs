@@ -7,7 +7,7 @@ use crate::{
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
-use std::{mem, ptr, sync::Arc};
+use std::{mem, net::IpAddr, ptr, sync::Arc};
 
 /// A connection that somebody asks for. Dropped unanswered it is rejected.
 pub struct Incoming {
@@ -28,6 +28,12 @@ impl Incoming {
             id: Some(Arc::new(id)),
             peer_qp,
         }
+    }
+
+    /// As events name it.
+    #[must_use]
+    pub fn key(&self) -> Option<CmKey> {
+        self.id.as_ref().map(|it| it.key())
     }
 
     /// Makes the QP and accepts.
@@ -137,6 +143,12 @@ impl Connection {
     #[must_use]
     pub fn peer_qp(&self) -> u32 {
         self.peer_qp
+    }
+
+    /// This side's IP address and the other side's.
+    #[must_use]
+    pub fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>) {
+        self.id.addresses()
     }
 
     /// Sends the first `length` bytes of a slot.

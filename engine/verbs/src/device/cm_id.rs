@@ -5,7 +5,13 @@
 
 use crate::error::{VerbsError, called, destroyed, made};
 use rdma_sys as ffi;
-use std::{mem, net::SocketAddr, ptr, sync::Arc, time::Duration};
+use std::{
+    mem,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    ptr,
+    sync::Arc,
+    time::Duration,
+};
 
 /// Names an identifier in events.
 pub type CmKey = usize;
@@ -110,6 +116,17 @@ impl CmId {
         called(ret, "rdma_resolve_route", "")
     }
 
+    /// This side's IP address and the other side's, as the connection manager knows them; `None` where it has none yet.
+    pub(crate) fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>) {
+        // SAFETY: a live identifier; both addresses are members of unions with a sockaddr_storage, as large as any.
+        unsafe {
+            (
+                ip_of(ffi::rdma_get_local_addr(&*self.raw)),
+                ip_of(ffi::rdma_get_peer_addr(&*self.raw)),
+            )
+        }
+    }
+
     /// The device's port; 0 before it is bound to one.
     pub(crate) fn port(&self) -> u8 {
         // SAFETY: a live identifier.
@@ -119,6 +136,25 @@ impl CmId {
 
 fn milliseconds(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
+}
+
+/// # Safety
+/// The address lies in memory as large as its family's structure.
+unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller vouches for the size; the family says which structure it is.
+    unsafe {
+        match i32::from((*address).sa_family) {
+            libc::AF_INET => {
+                let it = (*address.cast::<libc::sockaddr_in>()).sin_addr.s_addr;
+                Some(Ipv4Addr::from(it.to_ne_bytes()).into())
+            }
+            libc::AF_INET6 => {
+                let it = (*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr;
+                Some(IpAddr::from(it).to_canonical())
+            }
+            _ => None,
+        }
+    }
 }
 
 fn sockaddr(address: SocketAddr) -> libc::sockaddr_storage {

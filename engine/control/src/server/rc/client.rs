@@ -2,7 +2,7 @@
 
 use crate::{
     protocol::{
-        AccessLevel, Answer, Handshake, Refusal, RefusalCode, VERSION,
+        AccessLevel, Answer, Challenge, HANDSHAKE_VERSION, Handshake, Refusal, RefusalCode,
         auth::{self, Keys, Role, Transcript},
         fragment::{self, FragmentError, Reassembler},
     },
@@ -26,10 +26,20 @@ const WAITING: usize = 32;
 /// Requests of one client in one round, so that it does not delay the others.
 const ROUND: usize = 8;
 
+/// What clients are authenticated by.
+pub struct Credentials {
+    /// The keys that they prove.
+    pub keys: Keys,
+    /// The service's identity.
+    pub identity: String,
+    /// The port that they connect to.
+    pub port: u16,
+}
+
 /// How far the handshake is.
 enum Stage {
     /// Not authenticated; `Some`: the challenge was sent and is not answered.
-    Handshake(Option<String>),
+    Handshake(Option<Challenge>),
     Authenticated(Box<ClientSession>),
 }
 
@@ -91,15 +101,16 @@ impl RcClient {
     }
 
     /// Sends the challenge; nothing else is sent before the client has answered it.
-    pub fn challenge(&mut self) {
+    pub fn challenge(&mut self, service: &str) {
         match auth::nonce() {
             Ok(nonce) => {
-                let challenge = Handshake::Challenge {
-                    version: VERSION,
-                    nonce: nonce.clone(),
+                let challenge = Challenge {
+                    version: HANDSHAKE_VERSION,
+                    service: service.into(),
+                    nonce,
                 };
-                self.send(&challenge.text());
-                self.stage = Stage::Handshake(Some(nonce));
+                self.send(&Handshake::Challenge(challenge.clone()).text());
+                self.stage = Stage::Handshake(Some(challenge));
             }
             Err(e) => self.lost = Some(e.to_string()),
         }
@@ -138,7 +149,7 @@ impl RcClient {
     }
 
     /// One round: handles requests and pushes statistics.
-    pub fn serve(&mut self, now: Instant, context: &SessionContext, keys: &Keys) {
+    pub fn serve(&mut self, now: Instant, context: &SessionContext, credentials: &Credentials) {
         let backlog = context.service.limits.backlog;
         if let Some(refusal) = &self.bad_fragment {
             self.expel(Answer::error(0, refusal.clone()).text());
@@ -150,7 +161,7 @@ impl RcClient {
             let Some(text) = self.inbox.pop_front() else {
                 break;
             };
-            self.handle(&text, now, context, keys);
+            self.handle(&text, now, context, credentials);
         }
         if self.inbox.len() > WAITING {
             let message =
@@ -166,13 +177,19 @@ impl RcClient {
         }
     }
 
-    fn handle(&mut self, text: &[u8], now: Instant, context: &SessionContext, keys: &Keys) {
+    fn handle(
+        &mut self,
+        text: &[u8],
+        now: Instant,
+        context: &SessionContext,
+        credentials: &Credentials,
+    ) {
         let action = match &mut self.stage {
             Stage::Authenticated(session) => session.handle(text, now),
             Stage::Handshake(challenge) => {
                 // Each challenge allows one attempt.
                 let challenge = challenge.take();
-                match challenge.and_then(|it| verify(it, text, keys, &self.connection)) {
+                match challenge.and_then(|it| verify(it, text, credentials, &self.connection)) {
                     Some((access, welcome)) => {
                         let session = ClientSession::new(self.id, access, context);
                         self.stage = Stage::Authenticated(Box::new(session));
@@ -325,9 +342,9 @@ impl RcClient {
 
 /// Verifies a client's proof: its access, and the service's own proof in answer.
 fn verify(
-    challenge: String,
+    challenge: Challenge,
     text: &[u8],
-    keys: &Keys,
+    Credentials { keys, port, .. }: &Credentials,
     connection: &Connection,
 ) -> Option<(AccessLevel, String)> {
     let Ok(Handshake::Proof { access, nonce, mac }) = serde_json::from_slice(text) else {
@@ -336,12 +353,15 @@ fn verify(
     if !auth::is_nonce(&nonce) {
         return None;
     }
+    let (own, peer) = connection.addresses();
     let transcript = Transcript {
         challenge,
         answer: nonce,
         access,
         service_qp: connection.qp_num(),
         client_qp: connection.peer_qp(),
+        service: (own?, *port).into(),
+        client: peer?,
     };
     if !keys.verify(Role::Client, &transcript, &mac) {
         return None;

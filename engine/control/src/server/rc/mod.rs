@@ -7,6 +7,7 @@
 //! A message travels in fragments of one packet each: a client that dies in the middle of a message then holds no receive
 //! that would never complete.
 
+mod admission;
 mod client;
 mod receive_queue;
 mod srq_sizing;
@@ -19,8 +20,12 @@ use super::{
     session::SessionContext,
     thread::ServerThread,
 };
-use crate::protocol::{SrqStatus, auth::Keys};
-use client::{RcClient, SENDS};
+use crate::protocol::{
+    SrqStatus,
+    auth::{self, Keys},
+};
+use admission::Admission;
+use client::{Credentials, RcClient, SENDS};
 use receive_queue::ReceiveQueue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -30,8 +35,8 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_verbs::{
-    AsyncEvent, AsyncEvents, CmChannel, CmEvent, Incoming, Listener, MessageCompletion, MessageCq,
-    MessageSlot, Messages, Pd, QpResources, VerbsError, status_text,
+    AsyncEvent, AsyncEvents, CmChannel, CmEvent, CmKey, Incoming, Listener, MessageCompletion,
+    MessageCq, MessageSlot, Messages, Pd, QpResources, VerbsError, status_text,
 };
 
 /// Bytes of the longest fragment: the largest path MTU of InfiniBand and RoCE.
@@ -103,7 +108,8 @@ struct RcLoop {
     messages: Messages,
     /// Slots for sends that are not outstanding.
     free: Vec<MessageSlot>,
-    keys: Keys,
+    credentials: Credentials,
+    admission: Admission<Incoming>,
     context: SessionContext,
     published: Arc<Mutex<SrqStatus>>,
     fragment_len: usize,
@@ -123,6 +129,11 @@ impl RcLoop {
         let listener = Listener::bind(&channel, address)?;
         let device = listener.context().clone();
         let port = device.query_port(listener.port())?;
+        let credentials = Credentials {
+            keys,
+            identity: identity(device.name(), listener.port()),
+            port: address.port(),
+        };
         let fragment_len = mtu_bytes(port.active_mtu).min(LONGEST_FRAGMENT);
         let max_wr = device.query_device()?.orig_attr.max_srq_wr;
         let cap = config.srq_max.min(u32::try_from(max_wr).unwrap_or(0));
@@ -141,7 +152,8 @@ impl RcLoop {
             channel,
             messages,
             free,
-            keys,
+            credentials,
+            admission: Admission::default(),
             context,
             published: Arc::default(),
             fragment_len: fragment_len as usize,
@@ -172,10 +184,11 @@ impl RcLoop {
         self.deliver();
         let now = Instant::now();
         for client in self.clients.values_mut() {
-            client.serve(now, &self.context, &self.keys);
+            client.serve(now, &self.context, &self.credentials);
             client.transmit(&mut self.messages, &mut self.free, now);
         }
         self.remove_clients(now);
+        self.admit();
         self.receives.shrink_if_calm(&mut self.messages, now);
         if now >= self.publish_at {
             self.publish_at = now + PUBLISH;
@@ -275,15 +288,23 @@ impl RcLoop {
     fn handle_connection_events(&mut self) {
         while let Some(event) = self.channel.take() {
             match event {
-                CmEvent::Request(incoming) => self.accept(incoming),
+                CmEvent::Request(incoming) => {
+                    let (limits, clients) = (&self.context.service.limits, self.clients.len());
+                    let now = Instant::now();
+                    if let Err(refused) = self.admission.request(incoming, clients, limits, now) {
+                        drop(refused);
+                        TransportCounters::count(&self.context.counters.refused);
+                    }
+                }
                 CmEvent::Established(key, _) => {
-                    if let Some(client) = self.client_of(key) {
-                        client.challenge();
+                    if let Some(client) = client_of(&mut self.clients, key) {
+                        client.challenge(&self.credentials.identity);
                     }
                 }
                 CmEvent::Disconnected(key) | CmEvent::Failed(key, _) => {
-                    if let Some(client) = self.client_of(key) {
-                        client.gone = true;
+                    match client_of(&mut self.clients, key) {
+                        Some(client) => client.gone = true,
+                        None => self.remove_requests(|it| it.key() == Some(key)),
                     }
                 }
                 CmEvent::AddressResolved(_) | CmEvent::RouteResolved(_) | CmEvent::Other => {}
@@ -291,18 +312,29 @@ impl RcLoop {
         }
     }
 
-    fn client_of(&mut self, key: usize) -> Option<&mut RcClient> {
-        self.clients
-            .values_mut()
-            .find(|it| it.connection.key() == key)
+    /// Accepts as many of those who wait as may be connected without a proof.
+    fn admit(&mut self) {
+        self.remove_requests(|_| false);
+        loop {
+            let unproved = self.clients.values().filter(|it| !it.is_authenticated());
+            let unproved = unproved.count();
+            match self.admission.next(unproved, &self.context.service.limits) {
+                Some(incoming) => self.accept(incoming),
+                None => return,
+            }
+        }
+    }
+
+    /// Rejects the requests that have waited for too long, and those that have `gone`.
+    fn remove_requests(&mut self, gone: impl Fn(&Incoming) -> bool) {
+        let limits = &self.context.service.limits;
+        for _ in 0..self.admission.remove(limits, Instant::now(), gone) {
+            TransportCounters::count(&self.context.counters.refused);
+        }
     }
 
     fn accept(&mut self, incoming: Incoming) {
         let limits = &self.context.service.limits;
-        if self.clients.len() >= limits.clients {
-            TransportCounters::count(&self.context.counters.refused);
-            return;
-        }
         let ends = QpResources {
             pd: &self.pd,
             cq: &self.cq,
@@ -382,6 +414,18 @@ impl RcLoop {
             client.connection.disconnect();
         }
     }
+}
+
+fn client_of(clients: &mut HashMap<u32, RcClient>, key: CmKey) -> Option<&mut RcClient> {
+    clients.values_mut().find(|it| it.connection.key() == key)
+}
+
+/// What tells this service from every other, and from its own next start.
+fn identity(device: &str, port: u8) -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let start = auth::nonce().unwrap_or_default();
+    format!("{host} {device} port {port} {start:.16}")
 }
 
 /// Bytes of an `ibv_mtu`.

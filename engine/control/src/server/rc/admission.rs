@@ -1,0 +1,106 @@
+//! Which connection requests are accepted when: decisions only, without verbs, so that every case can be tested.
+//!
+//! A peer that has not proved a key may be anybody. All such peers together hold at most
+//! [`ClientLimits::unproved`] slots; the requests of others wait, in their order, without a QP. No peer ever takes the
+//! place of one that has proved its key.
+
+use crate::server::limits::ClientLimits;
+use std::{collections::VecDeque, time::Instant};
+
+/// Connection requests that wait.
+pub struct Admission<T> {
+    waiting: VecDeque<(Instant, T)>,
+}
+
+impl<T> Default for Admission<T> {
+    fn default() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Admission<T> {
+    /// Takes a request, with so many clients connected.
+    ///
+    /// # Errors
+    /// There are no more slots: the request comes back.
+    pub fn request(
+        &mut self,
+        request: T,
+        clients: usize,
+        limits: &ClientLimits,
+        now: Instant,
+    ) -> Result<(), T> {
+        if clients + self.waiting.len() >= limits.clients {
+            return Err(request);
+        }
+        self.waiting.push_back((now, request));
+        Ok(())
+    }
+
+    /// The next request to accept, with so many peers connected that have not proved a key.
+    pub fn next(&mut self, unproved: usize, limits: &ClientLimits) -> Option<T> {
+        if unproved >= limits.unproved {
+            return None;
+        }
+        self.waiting.pop_front().map(|(_, request)| request)
+    }
+
+    /// Removes the requests that have waited for too long, and those that have `gone`.
+    pub fn remove(
+        &mut self,
+        limits: &ClientLimits,
+        now: Instant,
+        gone: impl Fn(&T) -> bool,
+    ) -> usize {
+        let before = self.waiting.len();
+        self.waiting.retain(|(since, request)| {
+            now.saturating_duration_since(*since) <= limits.stall && !gone(request)
+        });
+        before - self.waiting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_without_proof_hold_a_part_of_the_slots() {
+        let (limits, now) = (ClientLimits::default(), Instant::now());
+        let mut admission = Admission::default();
+        let (mut proved, mut unproved) = (100, 0);
+        let request = |admission: &mut Admission<usize>, n, clients| {
+            admission.request(n, clients, &limits, now)
+        };
+        for n in 0..28 {
+            assert_eq!(request(&mut admission, n, proved + unproved), Ok(()));
+            if let Some(next) = admission.next(unproved, &limits) {
+                assert_eq!(next, n, "in their order");
+                unproved += 1;
+            }
+        }
+        assert_eq!(unproved, limits.unproved, "16 of 128");
+        assert_eq!(request(&mut admission, 28, proved + unproved), Err(28));
+        assert_eq!(admission.next(unproved, &limits), None);
+        // One of them proves its key: another takes its slot among those that have not.
+        (proved, unproved) = (proved + 1, unproved - 1);
+        assert_eq!(admission.next(unproved, &limits), Some(16));
+        assert_eq!(proved, 101, "no client that has proved its key has left");
+    }
+
+    #[test]
+    fn requests_do_not_wait_for_ever() {
+        let (limits, now) = (ClientLimits::default(), Instant::now());
+        let mut admission = Admission::default();
+        for n in 0..3 {
+            let at = now + limits.stall * n;
+            admission.request(n, 0, &limits, at).unwrap();
+        }
+        assert_eq!(admission.remove(&limits, now + limits.stall, |_| false), 0);
+        let later = now + limits.stall * 2;
+        assert_eq!(admission.remove(&limits, later, |n| *n == 1), 2);
+        assert_eq!(admission.next(0, &limits), Some(2));
+    }
+}
