@@ -33,7 +33,7 @@
 //! compiler. No input panics and nothing allocates. The work is bounded: a frame is followed through at most
 //! [`MOST_LAYERS`] headers. A frame that breaks off or contradicts itself is no error: it is classified as
 //! [`Malformed`], and what came before the fault stands. The tests hold all of it to a second way through a frame, which
-//! takes every header in turn, to `etherparse`, to tshark and to tcpdump; `fuzz/` holds it to any bytes.
+//! takes every header in turn, to `etherparse`, to tshark and to tcpdump; `fuzz/` at the top holds it to any bytes.
 
 mod field;
 pub mod filter;

@@ -58,6 +58,12 @@ pub struct IndexBlock {
 }
 
 impl CaptureIndex {
+    /// Reads an index out of its seal; `None`: it is none.
+    #[must_use]
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        ciborium::from_reader(body).ok()
+    }
+
     /// The parts of the file that can hold frames of `times` (from, up to and without) that fulfil `terms`: byte
     /// ranges, ascending, neighbours joined. If there are any, the beginning that they need ([`CaptureIndex::head`]) comes
     /// first.

@@ -42,7 +42,7 @@ pub fn load(folder: &Path, file: &Path) -> Option<(CaptureIndex, u64)> {
     if xxh3_64(body) != sealed.xxh3 {
         return None;
     }
-    let index: CaptureIndex = ciborium::from_reader(&body[..]).ok()?;
+    let index = CaptureIndex::decode(body)?;
     let fresh =
         index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
     fresh.then_some((index, bytes.len() as u64))

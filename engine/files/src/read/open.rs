@@ -97,7 +97,8 @@ impl FileRanges {
     /// Bytes to be read of a file of this length.
     #[must_use]
     pub fn bytes(&self, len: u64) -> u64 {
-        self.ranges.iter().map(|r| r.end.min(len) - r.start).sum()
+        let bytes = |r: &Range<u64>| r.end.min(len).saturating_sub(r.start);
+        self.ranges.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Opens it.

@@ -1,9 +1,8 @@
 //! Filters on any frame, and any program: what is verified ends, and reads nothing but the frame.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use wqcap_frame::filter::{Filter, Program};
-use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
+use wqcap_frame::filter::{Filter, Program};
 
 static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     [
@@ -18,7 +17,8 @@ static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     .into()
 });
 
-fuzz_target!(|input: &[u8]| {
+/// The target.
+pub fn run(input: &[u8]) {
     let len = u32::try_from(input.len()).unwrap_or(u32::MAX);
     for filter in FILTERS.iter() {
         _ = filter.accepts(input, len);
@@ -43,4 +43,7 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(program) = Program::new(&instructions) {
         _ = program.run(frame, len);
     }
-});
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| run(input));

@@ -1,15 +1,15 @@
 //! The whole way: it ends, each header lies behind the one before, and both ways agree on the first packet.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-#[path = "../../tests/frames/layers.rs"]
+#[path = "../../engine/frame/tests/frames/layers.rs"]
 #[allow(dead_code, reason = "tests read more of it")]
-mod layers;
+mod walk;
 
-use layers::{Layer, Layers};
-use libfuzzer_sys::fuzz_target;
+use walk::{Layer, Layers};
 use wqcap_frame::{Headers, MOST_LAYERS};
 
-fuzz_target!(|frame: &[u8]| {
+/// The target.
+pub fn run(frame: &[u8]) {
     let mut layers = Layers::of(frame);
     let (mut count, mut last, mut first_ip) = (0, 0, None);
     for located in layers.by_ref() {
@@ -22,4 +22,7 @@ fuzz_target!(|frame: &[u8]| {
     }
     assert!(count <= usize::from(MOST_LAYERS));
     assert_eq!(Headers::parse(frame).l3(), first_ip);
-});
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| run(input));

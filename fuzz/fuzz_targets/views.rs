@@ -1,14 +1,14 @@
 //! Every view on its own: the first byte chooses, the rest is what it reads.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use wqcap_frame::{
-    Ah, Arp, Erspan, Esp, Ethernet, Extension, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6,
-    Ipv6Fragment, Llc, Mpls, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
-};
-use libfuzzer_sys::fuzz_target;
 use std::hint::black_box;
+use wqcap_frame::{
+    Ah, Arp, Erspan, Esp, Ethernet, Extension, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6, Ipv6Fragment,
+    Llc, Mpls, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
+};
 
-fuzz_target!(|input: &[u8]| {
+/// The target.
+pub fn run(input: &[u8]) {
     let Some((choice, bytes)) = input.split_first() else {
         return;
     };
@@ -42,4 +42,7 @@ fuzz_target!(|input: &[u8]| {
         22 => _ = Geneve::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
         _ => _ = Gtp::new(bytes).map(|it| black_box((it.header_len(), it.teid(), it.next(bytes)))),
     }
-});
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| run(input));

@@ -1,10 +1,10 @@
 //! The short way through tunnels, and the flow it leads to.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use wqcap_frame::{FlowKey, Headers};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|frame: &[u8]| {
+/// The target.
+pub fn run(frame: &[u8]) {
     let headers = Headers::innermost(frame);
     assert!(headers.end() <= frame.len(), "{headers:?}");
     let there = FlowKey::of(frame, &headers);
@@ -17,4 +17,7 @@ fuzz_target!(|frame: &[u8]| {
             FlowKey::spread(frame, &back)
         );
     }
-});
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| run(input));

@@ -1,10 +1,10 @@
 //! The short way, to the outermost packet: offsets lie within the frame and in order.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use wqcap_frame::Headers;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|frame: &[u8]| {
+/// The target.
+pub fn run(frame: &[u8]) {
     let headers = Headers::parse(frame);
     let mut last = 0;
     for at in [headers.l3(), headers.l4(), headers.payload()]
@@ -15,4 +15,7 @@ fuzz_target!(|frame: &[u8]| {
         last = at;
     }
     assert!(headers.end() <= frame.len(), "{headers:?}");
-});
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| run(input));
