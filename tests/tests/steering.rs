@@ -286,6 +286,40 @@ fn rules_that_cannot_be_are_refused_before_anything_is_made() {
     }
 }
 
+/// The kernel gives rules whose first spec asks for a group MAC address a priority of their own, on which two rules of the
+/// same match both take each frame.
+#[test]
+fn priorities_hold_for_rules_with_a_group_mac_address() {
+    let dir = Dir::new();
+    let group = [0x01, 0x00, 0x5e, 0x00, 0x00, 0x05];
+    let mut input = frames::udp_flows(60, 100);
+    for frame in &mut input {
+        frame[..6].copy_from_slice(&group);
+    }
+    let file = dir.join("group.pcap");
+    files::write(&file, 0, &input);
+    let finished = Wqcap::run(&dir, "group")
+        .config(
+            r#"
+            [capture]
+            mode = "filtered"
+            queues = 2
+            [[rule]]
+            dst_mac = "01:00:5e:00:00:05"
+            queue = 1
+            [[rule]]
+            dst_mac = "01:00:5e:00:00:05"
+            queue = 0
+            priority = 1
+            "#,
+        )
+        .replay(&file)
+        .finish(0);
+    assert_captured(&finished, &input);
+    let queues = &finished.summary.ledger.queues;
+    assert_eq!((queues[0].received, queues[1].received), (0, 60));
+}
+
 #[test]
 fn stripped_tags_are_put_back_or_said_to_be_lost() {
     let dir = Dir::new();

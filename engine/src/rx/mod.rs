@@ -15,6 +15,6 @@ mod worker;
 pub use load::{Hashing, QueueLoad, Sampler};
 pub use order::Orders;
 pub use pool::{Filled, Slot, SlotMemory};
-pub use ring::{Account, Batch, DeviceQueue, Failed, Queue, Ring, RingAttr, RingError};
+pub use ring::{Account, Batch, DeviceQueue, Failed, Queue, Recovered, Ring, RingAttr, RingError};
 pub use worker::{Control, Ended, Idle, Lost, Outlet, Stamper, Taken, Worker};
 pub(crate) use worker::{pin, wait_readable};

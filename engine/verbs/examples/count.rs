@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let mut wq = Wq::create(&pd, &cq, &memory, wq_attr)?;
     // WRs posted before the WQ is ready are lost.
-    wq.set_state(WqState::Ready)?;
+    wq.set_state(None, WqState::Ready)?;
     for number in 0..u64::from(WRS) {
         post(&mut wq, &memory, number)?;
     }

@@ -199,7 +199,6 @@ impl Mapping {
 
     /// Asks for pages of one NUMA node. A wish, too: a full node must not stop a capture.
     fn bind(&self, node: u32) {
-        const MPOL_PREFERRED: libc::c_ulong = 1;
         let mask: libc::c_ulong = 1 << node.min(63);
         // SAFETY: our own mapping; the mask outlives the call and has 64 bits, of which the kernel reads one less.
         unsafe {
@@ -207,7 +206,7 @@ impl Mapping {
                 libc::SYS_mbind,
                 self.start,
                 self.len,
-                MPOL_PREFERRED,
+                libc::MPOL_PREFERRED,
                 &raw const mask,
                 65usize,
                 0usize,
@@ -250,6 +249,70 @@ impl Drop for Mapping {
         // SAFETY: our own mapping, unmapped once; registrations and blocks own their region, and every region its share
         // of the mapping, so no user is left.
         unsafe { libc::munmap(self.start.cast(), self.len) };
+    }
+}
+
+/// Runs `make` with pages of one NUMA node preferred for what this thread maps meanwhile. libmlx5 allocates the rings of
+/// CQs and WQs on the heap of the thread that creates them (`mlx5_alloc_buf` of rdma-core, providers/mlx5/buf.c), and the
+/// kernel's pinning touches them first (`ib_umem_get`): without this they are on the node that the thread happens to run on.
+/// A wish: where the policy cannot be set, `make` runs all the same.
+pub fn prefer_node<T>(node: Option<u32>, make: impl FnOnce() -> T) -> T {
+    let before = node.and_then(|_| Policy::of_this_thread());
+    if let (Some(node), Some(_)) = (node, &before) {
+        let mut nodes = [0; NODE_WORDS];
+        nodes[0] = 1 << node.min(63);
+        Policy {
+            mode: libc::MPOL_PREFERRED,
+            nodes,
+        }
+        .set();
+    }
+    let made = make();
+    if let Some(before) = before {
+        before.set();
+    }
+    made
+}
+
+/// Words of a node mask: the 1024 nodes that kernels have at most (`CONFIG_NODES_SHIFT`).
+const NODE_WORDS: usize = 16;
+
+/// A thread's memory policy (set_mempolicy(2)).
+#[derive(Debug, PartialEq, Eq)]
+struct Policy {
+    mode: libc::c_int,
+    nodes: [libc::c_ulong; NODE_WORDS],
+}
+
+impl Policy {
+    /// `None`: this kernel does not tell.
+    fn of_this_thread() -> Option<Self> {
+        let mut it = Self {
+            mode: 0,
+            nodes: [0; NODE_WORDS],
+        };
+        // SAFETY: both places outlive the call, and the mask has as many bits as stated.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut it.mode,
+                it.nodes.as_mut_ptr(),
+                NODE_WORDS * 64,
+                0usize,
+                0usize,
+            )
+        };
+        (done == 0).then_some(it)
+    }
+
+    fn set(&self) {
+        // The default policy takes no nodes.
+        let (nodes, bits) = match self.mode {
+            libc::MPOL_DEFAULT => (ptr::null(), 0),
+            _ => (self.nodes.as_ptr(), NODE_WORDS * 64),
+        };
+        // SAFETY: the mask outlives the call, and has as many bits as stated.
+        unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, nodes, bits) };
     }
 }
 
@@ -298,6 +361,21 @@ mod tests {
         assert!(last.as_slice(5000).iter().all(|it| *it == 3));
         last.as_mut_slice().fill(4);
         assert!(Region::several(1 << 20, 1 << 50).is_err());
+    }
+
+    #[test]
+    fn a_node_is_preferred_while_something_is_made_and_not_afterwards() {
+        let Some(before) = Policy::of_this_thread() else {
+            return eprintln!("skipped: get_mempolicy: {}", io::Error::last_os_error());
+        };
+        let meanwhile = prefer_node(Some(0), Policy::of_this_thread).expect("it told before");
+        assert_eq!(
+            (meanwhile.mode, meanwhile.nodes[0]),
+            (libc::MPOL_PREFERRED, 1)
+        );
+        assert_eq!(Policy::of_this_thread(), Some(before));
+        let untouched = prefer_node(None, Policy::of_this_thread);
+        assert_eq!(untouched, Policy::of_this_thread());
     }
 
     #[test]

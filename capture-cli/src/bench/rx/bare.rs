@@ -75,7 +75,7 @@ impl BareRing {
             flags: 0,
         };
         let mut wq = Wq::create(pd, &cq, &mr, wq_attr)?;
-        wq.set_state(WqState::Ready)?;
+        wq.set_state(None, WqState::Ready)?;
         let start = mr.memory().as_ptr() as u64;
         let mut entries: Vec<_> = (0..u64::from(attr.ring))
             .map(|i| ffi::ibv_sge {

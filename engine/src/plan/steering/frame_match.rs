@@ -12,6 +12,9 @@ const VXLAN_PORT: u16 = 4789;
 /// A VLAN tag's identifier, which are twelve of its bits (IEEE 802.1Q).
 pub(super) const VLAN_ID: u16 = 0x0fff;
 
+/// The bit of a MAC address's first byte that says multicast or broadcast (IEEE 802).
+const GROUP: u8 = 1;
+
 /// IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ip {
@@ -202,14 +205,23 @@ impl Match {
     }
 
     /// The specs of a rule that matches this among the frames of a profile.
+    ///
+    /// A rule whose first spec asks for a group MAC address goes to a last priority of its own, whatever priority it
+    /// names, and there two rules of one match both take each frame (`flow_is_multicast_only` and `get_flow_table` of
+    /// drivers/infiniband/hw/mlx5/fs.c). Priorities hold for it all the same if a spec that matches any frame stands
+    /// first: the driver looks no further, and the next spec of the same header writes over it (`parse_flow_attr`).
     pub(super) fn specs(&self, profile: Profile) -> Vec<FlowSpec> {
         let it = self.as_profile(profile);
         let (_, own_l4) = kinds(profile);
-        let mut specs = vec![FlowSpec::Ethernet {
+        let mut specs = Vec::new();
+        if it.dst_mac.value[0] & it.dst_mac.mask[0] & GROUP != 0 {
+            specs.push(FlowSpec::ETHERNET);
+        }
+        specs.push(FlowSpec::Ethernet {
             dst: it.dst_mac,
             ethertype: it.ethertype.map(Masked::exact).unwrap_or_default(),
             vlan: it.vlan,
-        }];
+        });
         let l4 = own_l4.or(it.proto.filter(|_| it.has_ports()));
         let proto = match (it.proto, l4) {
             (Some(value), None) => Masked::exact(value),

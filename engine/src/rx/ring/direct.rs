@@ -82,10 +82,14 @@ impl Queue for DirectQueue {
         Ok(count)
     }
 
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::VerbsError> {
-        self.wq.set_state(state)?;
-        // A reset forgets the WQEs.
-        if state == WqState::Reset {
+    fn set_state(
+        &mut self,
+        from: Option<WqState>,
+        state: WqState,
+    ) -> Result<(), verbs::VerbsError> {
+        self.wq.set_state(from, state)?;
+        // libmlx5 zeroes the WQEs at RESET -> RDY. Until then, completions from before a reset still name them.
+        if state == WqState::Ready {
             self.bound.fill(NOTHING);
         }
         Ok(())

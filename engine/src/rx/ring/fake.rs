@@ -35,8 +35,14 @@ pub(crate) struct Script {
     pub(crate) states: Vec<WqState>,
     /// Most slots posted with one list.
     pub(crate) longest_list: usize,
-    /// A WQ in error keeps its WRs to itself.
-    pub(crate) never_flushes: bool,
+    /// How many WRs a WQ in error still flushes; `None`: all.
+    pub(crate) flushes: Option<usize>,
+    /// The others complete when it is reset, instead of never.
+    pub(crate) flushes_at_reset: bool,
+    /// What the device does once it has been brought back.
+    pub(crate) once_ready: Vec<Step>,
+    /// Which present states in a request for RESET are refused; `None`: no such request is.
+    pub(crate) refuses_reset: Option<fn(Option<WqState>) -> bool>,
     pub(crate) polls: u64,
 }
 
@@ -76,7 +82,11 @@ impl Queue for FakeQueue {
         let mut script = self.script();
         script.polls += 1;
         for _ in 0..limit {
-            let flushes = script.states.last() == Some(&WqState::Error) && !script.never_flushes;
+            let flushes = match script.states.last() {
+                Some(WqState::Error) => script.flushes != Some(0),
+                Some(WqState::Reset) => script.flushes_at_reset,
+                _ => false,
+            };
             match script.steps.pop_front() {
                 Some(Step::Pause) => break,
                 Some(Step::Bogus(index)) => account.enter(index, 0, 60, 0, None)?,
@@ -90,7 +100,10 @@ impl Queue for FakeQueue {
                     account.enter(index.into(), status, 0, 0, None)?;
                 }
                 None if flushes => match script.posted.pop_front() {
-                    Some(index) => account.enter(index.into(), FLUSHED, 0, 0, None)?,
+                    Some(index) => {
+                        script.flushes = script.flushes.map(|left| left.saturating_sub(1));
+                        account.enter(index.into(), FLUSHED, 0, 0, None)?;
+                    }
                     None => break,
                 },
                 None => break,
@@ -118,8 +131,22 @@ impl Queue for FakeQueue {
         Ok(u32::try_from(count).expect("few"))
     }
 
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::VerbsError> {
-        self.script().states.push(state);
+    fn set_state(
+        &mut self,
+        from: Option<WqState>,
+        state: WqState,
+    ) -> Result<(), verbs::VerbsError> {
+        let mut script = self.script();
+        if state == WqState::Reset && script.refuses_reset.is_some_and(|refuses| refuses(from)) {
+            let refused = verbs::VerbsError::from_errno("ibv_modify_wq", "stale", libc::EINVAL);
+            return Err(refused);
+        }
+        if state == WqState::Ready {
+            script.posted.clear();
+            let then = std::mem::take(&mut script.once_ready);
+            script.steps.extend(then);
+        }
+        script.states.push(state);
         Ok(())
     }
 

@@ -6,6 +6,8 @@
 //! Slots may come back in any order and after any time. One that comes back to the WQE it was in costs a comparison,
 //! one that comes back elsewhere the writing of a WQE.
 //!
+//! A slot comes back by its completion, or, where a WQ in error does not complete it, by the WQ's reset.
+//!
 //! A ring trusts neither the device nor the driver further than it must: a completion that names a slot which is
 //! not posted, or a length that no slot has, is an error and never a second token or a read out of bounds.
 
@@ -20,20 +22,26 @@ pub use queue::{DeviceQueue, Queue};
 use super::pool::{Filled, Layout, Slot, SlotMemory};
 use crate::{
     Error,
-    memory::Region,
+    memory::{Region, prefer_node},
     verbs::{
         self as ibv, Channel, CompletionStamps, Context, Cq, CqAttr, Moderation, Mr, Pd, Wq,
         WqAttr, WqState, is_direct,
     },
 };
 use direct::DirectQueue;
-use std::{os::fd::BorrowedFd, sync::Arc};
+use std::{
+    os::fd::BorrowedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use verbs::VerbsQueue;
 
 /// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. Not a frame.
 const FLUSHED: u32 = 5;
 /// `IBV_WC_LOC_LEN_ERR`: the frame was longer than the WR's buffers. The WQ goes on.
 const TOO_LONG: u32 = 1;
+/// How long a WQ in error may take to flush its WRs.
+const FLUSH_TIME: Duration = Duration::from_secs(1);
 
 /// What a ring is made of.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +67,7 @@ pub struct RingAttr {
     pub moderation: Option<Moderation>,
     /// Reach the queues in their own memory where the device allows it.
     pub direct: bool,
-    /// Where the memory should be.
+    /// Where slots and rings should be.
     pub numa_node: Option<u32>,
 }
 
@@ -172,11 +180,13 @@ impl Ring {
             None
         };
         let cq_attr = CqAttr {
-            entries: attr.wrs,
+            // libmlx5 rounds one more than this up to a power of two (`create_cq` of providers/mlx5/verbs.c), and a WQ
+            // never has more completions outstanding than WRs: with as many entries as WRs the CQ cannot overrun.
+            entries: (attr.wrs - 1).max(1),
             vector: attr.vector,
             stamps: attr.stamps,
         };
-        let mut cq = Cq::create(context, cq_attr, channel)?;
+        let mut cq = prefer_node(attr.numa_node, || Cq::create(context, cq_attr, channel))?;
         if let Some(by) = attr.moderation {
             cq.moderate(by)?;
         }
@@ -185,9 +195,9 @@ impl Ring {
             max_sge: attr.max_sge,
             flags: attr.flags,
         };
-        let mut wq = Wq::create(pd, &cq, &mr, wq_attr)?;
+        let mut wq = prefer_node(attr.numa_node, || Wq::create(pd, &cq, &mr, wq_attr))?;
         // Receives posted before this are lost: libmlx5 zeroes the ring at RESET -> RDY.
-        wq.set_state(WqState::Ready)?;
+        wq.set_state(None, WqState::Ready)?;
         let memory = Arc::new(SlotMemory::new(mr, layout));
         let queue = if attr.direct && is_direct(context) {
             DeviceQueue::Direct(DirectQueue::new(wq, cq)?)
@@ -324,31 +334,37 @@ impl<Q: Queue> Ring<Q> {
 
     /// Brings a WQ back that is in error: everything posted is flushed, then RESET, RDY, and the slots go back on.
     /// Frames that completed before the error are handed to `frames` first, as they were received; those it leaves go
-    /// back on. Gives how many completed in error, which are frames too. Slots that others have are no matter of it.
+    /// back on. Slots that others have are no matter of it.
+    ///
+    /// A device that does not flush every WR within [`FLUSH_TIME`] is reset all the same: after that it writes to no slot,
+    /// so that those without a completion are taken back.
     ///
     /// # Errors
-    /// A verb failed or flushes did not come within a second: the queue cannot be recovered.
+    /// A verb failed: the queue cannot be recovered.
     pub fn recover(
         &mut self,
         mut frames: impl FnMut(&mut Vec<Filled>, &SlotMemory),
-    ) -> Result<u64, Error> {
+    ) -> Result<Recovered, Error> {
         let failed = |what: &str| Error::Device(format!("recovering the WQ: {what}"));
         // A WQ that the device put into error is there already; asking again is allowed. One that only its last
         // completion shows to be broken is put there, so that it flushes.
-        self.queue.set_state(WqState::Error).ok();
+        self.queue.set_state(None, WqState::Error).ok();
         let mut slots = Vec::with_capacity(self.outstanding as usize);
         let mut batch = Batch::new(256);
         let mut errors = 0;
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(1);
+        let deadline = Instant::now() + FLUSH_TIME;
+        let mut is_reset = false;
         while self.outstanding > 0 {
             self.poll(&mut batch, usize::MAX)
                 .map_err(|e| failed(&e.to_string()))?;
             if batch.is_empty() {
-                if std::time::Instant::now() > deadline {
-                    return Err(failed(&format!(
-                        "{} of its WRs were not flushed within a second",
-                        self.outstanding
-                    )));
+                if is_reset {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    // What the device has written by the reset is still in the CQ.
+                    self.reset()?;
+                    is_reset = true;
                 }
                 std::thread::yield_now();
             }
@@ -360,13 +376,39 @@ impl<Q: Queue> Ring<Q> {
             slots.extend(batch.failed.drain(..).map(|f| f.slot));
             slots.append(&mut batch.flushed);
         }
-        self.queue.set_state(WqState::Reset)?;
-        self.queue.set_state(WqState::Ready)?;
+        if !is_reset {
+            self.reset()?;
+        }
+        let unflushed = std::mem::take(&mut self.outstanding);
+        for (index, posted) in (0u32..).zip(&mut self.posted) {
+            if std::mem::take(posted) {
+                slots.push(self.memory.slot(index));
+            }
+        }
+        self.queue.set_state(None, WqState::Ready)?;
         // Those flushed above, and those of the batch that showed the error, which its holder reposts afterwards.
         self.post_all(slots.into_iter())
             .map_err(|errno| failed(&format!("ibv_post_wq_recv: errno {errno}")))?;
-        Ok(errors)
+        Ok(Recovered { errors, unflushed })
     }
+
+    /// Resets a WQ that is in error. Without a present state in the request the kernel sends its own record, which may
+    /// still say ready, and firmware may refuse that; DPDK names the error state (`mlx5_devx_modify_rq` of
+    /// drivers/net/mlx5/mlx5_devx.c).
+    fn reset(&mut self) -> Result<(), ibv::VerbsError> {
+        self.queue
+            .set_state(None, WqState::Reset)
+            .or_else(|_| self.queue.set_state(Some(WqState::Error), WqState::Reset))
+    }
+}
+
+/// How a WQ was brought back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// WRs that completed in error, which were frames too.
+    pub errors: u64,
+    /// WRs that never completed, whose slots were taken back after the reset.
+    pub unflushed: u32,
 }
 
 /// A poll's bookkeeping, the same for every queue.

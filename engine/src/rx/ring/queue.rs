@@ -27,11 +27,12 @@ pub trait Queue {
         attr: RingAttr,
     ) -> Result<u32, i32>;
 
-    /// `ibv_modify_wq` with IBV_WQ_ATTR_STATE.
+    /// `ibv_modify_wq` with IBV_WQ_ATTR_STATE, and with IBV_WQ_ATTR_CURR_STATE where `from` names a state.
     ///
     /// # Errors
     /// The verb's.
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::VerbsError>;
+    fn set_state(&mut self, from: Option<WqState>, state: WqState)
+    -> Result<(), verbs::VerbsError>;
 
     /// `ibv_modify_wq` with IBV_WQ_ATTR_FLAGS.
     ///
@@ -92,8 +93,12 @@ impl Queue for DeviceQueue {
         either!(self, queue => queue.post(posted, slots, memory, attr))
     }
 
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::VerbsError> {
-        either!(self, queue => queue.set_state(state))
+    fn set_state(
+        &mut self,
+        from: Option<WqState>,
+        state: WqState,
+    ) -> Result<(), verbs::VerbsError> {
+        either!(self, queue => queue.set_state(from, state))
     }
 
     fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::VerbsError> {

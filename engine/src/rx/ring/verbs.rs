@@ -119,8 +119,12 @@ impl Queue for VerbsQueue {
         Ok(count)
     }
 
-    fn set_state(&mut self, state: WqState) -> Result<(), verbs::VerbsError> {
-        self.wq.set_state(state)
+    fn set_state(
+        &mut self,
+        from: Option<WqState>,
+        state: WqState,
+    ) -> Result<(), verbs::VerbsError> {
+        self.wq.set_state(from, state)
     }
 
     fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), verbs::VerbsError> {

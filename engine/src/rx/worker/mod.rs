@@ -3,7 +3,9 @@
 //! Per batch, not per frame: one check of the stop flag, one conversion of the clock, one list of reposted WRs, one
 //! round of counter stores. Nothing here allocates, locks or logs while frames flow.
 
-use super::{Batch, DeviceQueue, Filled, Orders, Queue, Ring, Sampler, Slot, SlotMemory};
+use super::{
+    Batch, DeviceQueue, Filled, Orders, Queue, Recovered, Ring, Sampler, Slot, SlotMemory,
+};
 use crate::{
     config,
     device::clock::{Conversion, SharedConversion, coarse_ns, system_ns},
@@ -373,7 +375,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         let (outlet, received, stamper) =
             (&mut self.outlet, &mut state.received, &mut state.stamper);
         let budget = self.budget.as_deref();
-        let errors = self
+        let Recovered { errors, unflushed } = self
             .ring
             .recover(|frames, memory| {
                 let grant = budget.map_or(usize::MAX, |budget| budget.claim(frames.len()));
@@ -396,12 +398,17 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         received.frames += errors;
         received.errors += errors;
         self.counters.recovered();
-        let note = format!(
+        let mut note = format!(
             "queue {}: the WQ went into error ({why}) and was recovered; frames between {} and {} may be missing",
             self.queue,
             seconds(from),
             seconds(system_ns())
         );
+        if unflushed > 0 {
+            note += &format!(
+                "; {unflushed} of its WRs were not flushed within a second and were taken back after a reset"
+            );
+        }
         tracing::warn!("{note}");
         if let Ok(mut notes) = self.control.notes.lock() {
             notes.push(note);

@@ -150,6 +150,7 @@ impl DirectCq {
             let bell = (u64::from(word) << 32 | u64::from(self.cqn)).to_be();
             self.uar.add(CQ_DOORBELL).cast::<u64>().write_volatile(bell);
         }
+        flush_writes();
     }
 
     /// Takes and acknowledges one event if there is one; true when there was.
@@ -160,6 +161,25 @@ impl DirectCq {
         }
         taken
     }
+}
+
+/// Makes earlier stores to write-combining memory leave the CPU: a UAR page may be mapped so, and a doorbell that stays in
+/// the CPU's buffer asks for no event. As `mmio_flush_writes` of rdma-core (util/udma_barrier.h), which `mlx5_arm_cq`
+/// (providers/mlx5/cq.c) calls after its doorbell.
+#[inline]
+fn flush_writes() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 CPU has it, and it changes no memory.
+    unsafe {
+        core::arch::x86_64::_mm_sfence();
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier, which changes no memory and no register.
+    unsafe {
+        core::arch::asm!("dsb st", options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fence(Ordering::SeqCst);
 }
 
 /// `ibv_wc_status` of an error CQE's syndrome, as libmlx5 translates it.

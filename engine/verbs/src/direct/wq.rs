@@ -143,9 +143,9 @@ impl DirectWq {
     ///
     /// # Errors
     /// As [`Wq::set_state`].
-    pub fn set_state(&mut self, state: WqState) -> Result<(), VerbsError> {
-        self.wq.set_state(state)?;
-        if state == WqState::Reset {
+    pub fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError> {
+        self.wq.set_state(from, state)?;
+        if state == WqState::Ready {
             self.produced = 0;
         }
         Ok(())

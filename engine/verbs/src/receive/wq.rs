@@ -41,6 +41,17 @@ pub enum WqState {
     Error,
 }
 
+impl WqState {
+    /// As the verbs number it.
+    fn number(self) -> u32 {
+        match self {
+            Self::Reset => ffi::ibv_wq_state::IBV_WQS_RESET,
+            Self::Ready => ffi::ibv_wq_state::IBV_WQS_RDY,
+            Self::Error => ffi::ibv_wq_state::IBV_WQS_ERR,
+        }
+    }
+}
+
 /// A receive WQ with one poster: not `Clone`, and posting takes `&mut`.
 pub struct Wq {
     pub(crate) inner: Arc<WqInner>,
@@ -149,24 +160,28 @@ impl Wq {
         self.inner.raw as usize
     }
 
-    /// Changes the state.
+    /// Changes the state. `from` is the state that the device is in, where the caller knows better than the kernel: it
+    /// keeps a record of its own, which still says ready after the device has put the WQ in error, and sends that to the
+    /// firmware unless the caller names a state (`mlx5_ib_modify_wq` of drivers/infiniband/hw/mlx5/qp.c).
     ///
     /// # Errors
     /// EINVAL for a change that does not exist; ERROR leads only to RESET.
-    pub fn set_state(&mut self, state: WqState) -> Result<(), VerbsError> {
-        let state_of = match state {
-            WqState::Reset => ffi::ibv_wq_state::IBV_WQS_RESET,
-            WqState::Ready => ffi::ibv_wq_state::IBV_WQS_RDY,
-            WqState::Error => ffi::ibv_wq_state::IBV_WQS_ERR,
-        };
+    pub fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError> {
+        let mut mask = ffi::ibv_wq_attr_mask::IBV_WQ_ATTR_STATE.0;
+        if from.is_some() {
+            mask |= ffi::ibv_wq_attr_mask::IBV_WQ_ATTR_CURR_STATE.0;
+        }
         let attr = ffi::ibv_wq_attr {
-            attr_mask: ffi::ibv_wq_attr_mask::IBV_WQ_ATTR_STATE.0,
-            wq_state: state_of,
-            curr_wq_state: 0,
+            attr_mask: mask,
+            wq_state: state.number(),
+            curr_wq_state: from.map_or(0, WqState::number),
             flags: 0,
             flags_mask: 0,
         };
-        self.modify(attr, || format!("state {state:?}"))
+        self.modify(attr, || match from {
+            None => format!("state {state:?}"),
+            Some(from) => format!("state {from:?} to {state:?}"),
+        })
     }
 
     /// Turns CVLAN stripping on or off; frames on the way meet either.
