@@ -1,4 +1,5 @@
-//! The pages, held to the tree: links lead to files and headings that exist, and so do the paths of CONTRIBUTING.md.
+//! The pages, held to the tree: links lead to files and headings that exist, and so do the paths of
+//! CONTRIBUTING.md and of the walks in ARCHITECTURE.md.
 
 use std::fs;
 use wqcap_tests::binaries::root;
@@ -88,4 +89,27 @@ fn contributing_names_files_that_exist() {
         .filter(|path| !root().join(path).exists())
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_walks_of_the_architecture_pass_through_files_that_exist_and_none_twice() {
+    let text = read("ARCHITECTURE.md");
+    let (_, walks) = text.split_once("## Three walks").expect("a heading");
+    let (walks, _) = walks.split_once("\n## ").expect("another heading");
+    let (mut walk, mut steps) = (Vec::new(), 0);
+    for line in walks.lines() {
+        let Some((number, step)) = line.split_once(". `") else {
+            continue;
+        };
+        let (path, _) = step.split_once('`').expect("a path in code");
+        if number == "1" {
+            walk.clear();
+        }
+        assert!(root().join(path).is_file(), "{path}");
+        assert!(!walk.contains(&path), "{path} comes twice");
+        walk.push(path);
+        assert_eq!(number, walk.len().to_string(), "{line}");
+        steps += 1;
+    }
+    assert!(steps > 20, "{steps} steps");
 }
