@@ -5,6 +5,7 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 use wqcap_tests::{
     Dir, Program, Running, Wqcap,
@@ -280,6 +281,133 @@ fn a_kernel_without_landlock_is_told_of_or_refused() {
         .done()
         .expect(2)
         .says(&["process.sandbox = \"require\"", "no landlock"]);
+}
+
+/// What code inside a capture has tried, by name, and the errors that it met.
+struct Attacked {
+    /// Of `attack.c`; `Err`: why nothing could be tried.
+    met: Result<Vec<(String, String)>, String>,
+    /// The victim's mode and owner afterwards.
+    victim: (u32, u32),
+}
+
+/// One capture for all rows, attacked from inside by a preloaded library. It is on a wire of the software NIC that adds
+/// to hardware's list of calls only the reading of this process's own memory.
+fn attacked() -> &'static Attacked {
+    static ATTACKED: OnceLock<Attacked> = OnceLock::new();
+    ATTACKED.get_or_init(|| {
+        let (dir, other) = (Dir::new(), Dir::new());
+        let required = Wqcap::run(&dir, "required")
+            .model("synth:count=10")
+            .set("process.sandbox=require")
+            .done();
+        if !required.status.success() {
+            return Attacked {
+                met: Err(required.stderr),
+                victim: (0, 0),
+            };
+        }
+        let victim = other.join("victim");
+        fs::write(&victim, "").expect("own");
+        fs::set_permissions(&victim, fs::Permissions::from_mode(0o644)).expect("own");
+        let control = other.folder("control");
+        for folder in [dir.path(), &control] {
+            fs::create_dir(folder.join("sub")).expect("own");
+        }
+        let run = Wqcap::run(&dir, "attacked")
+            .model("synth:pps=2000,flows=64")
+            .set("process.sandbox=require")
+            .set(&format!("control.unix={}", control.join("sock").display()));
+        let mut running = run
+            .program()
+            .env("LD_PRELOAD", clients::ours("attack", Build::Library))
+            .env("ATTACK_PROBE", &victim)
+            .env("ATTACK_VICTIM", &victim)
+            .env("ATTACK_CONTROL", &control)
+            .env("ATTACK_SUMMARY", dir.path())
+            .env("XDG_RUNTIME_DIR", dir.folder("scratch"))
+            .start();
+        running.until("the attacks", |it| it.stderr().contains("attack end: done"));
+        running.signal(Signal::TERM);
+        let done = running.wait();
+        let done = done.expect(0);
+        let lines = done.stderr.lines();
+        let met = lines.filter_map(|it| it.strip_prefix("attack ")?.split_once(": "));
+        let after = fs::metadata(&victim).expect("there");
+        Attacked {
+            met: Ok(met.map(|(name, e)| (name.into(), e.into())).collect()),
+            victim: (after.mode() & 0o7777, after.uid()),
+        }
+    })
+}
+
+/// Each of `attacks` was refused with `error`.
+#[track_caller]
+fn assert_refused(attacks: &[&str], error: &str) {
+    match &attacked().met {
+        Err(reason) => skip!("{}", reason.trim()),
+        Ok(met) => {
+            for attack in attacks {
+                let found = met.iter().find(|(name, _)| name == attack);
+                assert_eq!(found.map(|(_, e)| e.as_str()), Some(error), "{attack}");
+            }
+        }
+    }
+}
+
+#[test]
+fn from_inside_no_terminal_is_typed_on_and_no_signal_asked_for() {
+    assert_refused(&["TIOCSTI", "TIOCLINUX", "FIOSETOWN", "F_SETOWN"], "EPERM");
+}
+
+#[test]
+fn from_inside_no_mode_or_owner_is_changed() {
+    let modes = ["chmod", "fchmod", "fchmodat", "fchmodat2"];
+    assert_refused(&modes, "EPERM");
+    assert_refused(&["chown", "lchown", "fchown", "fchownat"], "EPERM");
+    assert_refused(&["setxattr"], "EPERM");
+    if attacked().met.is_ok() {
+        assert_eq!(attacked().victim.0, 0o644);
+    }
+}
+
+#[test]
+fn from_inside_no_unix_socket_is_reached() {
+    let kinds = ["unix_stream", "unix_datagram", "unix_seqpacket"];
+    assert_refused(&kinds, "EPERM");
+    assert_refused(&["socketpair", "connect"], "EPERM");
+}
+
+#[test]
+fn from_inside_no_socket_of_another_kind_is_made() {
+    let kinds = [
+        "mptcp", "tcp", "sctp", "ping", "raw", "packet", "vsock", "alg",
+    ];
+    assert_refused(&kinds, "EPERM");
+    assert_refused(&["route", "netfilter", "generic"], "EPERM");
+}
+
+#[test]
+fn from_inside_nothing_listens_or_connects_by_its_first_data() {
+    assert_refused(&["listen", "fastopen"], "EPERM");
+}
+
+#[test]
+fn from_inside_no_other_process_is_touched() {
+    let calls = [
+        "tgkill",
+        "kill",
+        "prlimit",
+        "setpriority",
+        "ptrace",
+        "execve",
+    ];
+    assert_refused(&calls, "EPERM");
+}
+
+#[test]
+fn from_inside_no_other_file_is_written() {
+    assert_refused(&["write_victim"], "EACCES");
 }
 
 fn finished(out: &Path) -> bool {

@@ -95,22 +95,22 @@ fn model_says(plan: &Plan, what: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// Whether the plan's port is the software NIC's.
-pub fn is_on_model(plan: &Plan) -> bool {
-    model_says(plan, "model_wire").is_some()
+/// The wire of the software NIC, if the plan's port is one of its.
+pub fn model_wire(plan: &Plan) -> Option<String> {
+    model_says(plan, "model_wire")
 }
 
 /// The software NIC says of each port whether its wire ends.
 fn wire_defaults(config: &mut Config, plan: &Plan) {
     if model_says(plan, "model_finite").as_deref() == Some("1") {
-        let wire = model_says(plan, "model_wire").unwrap_or_default();
+        let wire = model_wire(plan).unwrap_or_default();
         config.for_finite_wire(!is_lossy(&wire));
     }
 }
 
 /// A wire that cannot be opened leaves the software NIC's port without a link: nothing would ever arrive.
 fn require_wire(plan: &Plan) -> Result<(), Failure> {
-    let Some(wire) = model_says(plan, "model_wire") else {
+    let Some(wire) = model_wire(plan) else {
         return Ok(());
     };
     let down = port(plan).is_some_and(|port| port.state != "ACTIVE");

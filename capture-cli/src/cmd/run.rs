@@ -3,7 +3,7 @@
 use crate::{
     args::RunArgs,
     cmd::{
-        check::{self, enter_model, is_on_model, port, settle},
+        check::{self, enter_model, model_wire, port, settle},
         devices,
         recover::{self, Leftovers},
         summary::{self, Summary, SummaryFile},
@@ -94,12 +94,13 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     if let Some(hook) = &plan.output.hook {
         plan.hook_process = Some(Arc::new(hooks::start(hook)?));
     }
+    let service = Service::new();
     let sandbox = Sandbox::enter(
         &config,
         &plan,
         args.config.file.as_deref(),
         args.summary.as_deref(),
-        is_on_model(&plan),
+        model_wire(&plan),
     )?;
     repeats
         .escalate(Arc::clone(&signals.at_once), GRACE)
@@ -133,7 +134,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         config,
         quiet,
         progress: Progress::new(quiet),
-        service: Service::new(),
+        service,
     });
     // Before the files are listed: who asked for the end hears of it first.
     drop((control, metrics));
@@ -165,7 +166,7 @@ impl Host for Program<'_> {
     }
 
     fn running(&mut self, plan: &Plan) {
-        self.service = Service::new();
+        self.service.restart();
         let headline = headline(plan);
         self.service.ready(&headline);
         if !self.quiet {

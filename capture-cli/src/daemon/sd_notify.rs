@@ -5,7 +5,19 @@
 
 use crate::term::{progress, terminal};
 use sd_notify::NotifyState;
-use std::time::{Duration, Instant};
+use std::{
+    env,
+    ffi::OsStr,
+    io,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
+    time::{Duration, Instant},
+};
 use wqcap_engine::capture::supervisor::Interval;
 
 /// How often the service manager hears of a process that captures nothing.
@@ -16,6 +28,8 @@ const STUCK: Duration = Duration::from_secs(5);
 
 /// A run as its service manager sees it.
 pub struct Service {
+    /// Connected at the start: a running capture makes no such sockets.
+    manager: Option<UnixDatagram>,
     next: Instant,
     pulse: Pulse,
     /// The service manager wants to hear regularly that all is well.
@@ -25,16 +39,36 @@ pub struct Service {
 impl Service {
     /// Reads from the environment who is to be told.
     pub fn new() -> Self {
+        let manager = connect().unwrap_or_else(|e| {
+            tracing::warn!("the service manager cannot be told of this run: NOTIFY_SOCKET: {e}");
+            None
+        });
         Self {
+            manager,
             next: Instant::now(),
             pulse: Pulse::default(),
             watched: sd_notify::watchdog_enabled().is_some(),
         }
     }
 
+    /// Another capture begins in the same process.
+    pub fn restart(&mut self) {
+        self.next = Instant::now();
+        self.pulse = Pulse::default();
+    }
+
+    /// A message that does not arrive is the service manager's trouble, not the capture's.
+    fn tell(&self, states: &[NotifyState<'_>]) {
+        let Some(manager) = &self.manager else { return };
+        let message: String = states.iter().map(|it| format!("{it}\n")).collect();
+        if let Err(e) = manager.send(message.as_bytes()) {
+            tracing::debug!("the service manager was not told: {e}");
+        }
+    }
+
     /// The first WQ is ready: units that come after this one may start.
     pub fn ready(&self, headline: &str) {
-        tell(&[NotifyState::Ready, NotifyState::Status(headline)]);
+        self.tell(&[NotifyState::Ready, NotifyState::Status(headline)]);
     }
 
     /// With each snapshot: the status line, and the watchdog if every loop has come round.
@@ -52,10 +86,10 @@ impl Service {
                 [] => progress::line(before, &interval.now, terminal::WIDE),
                 stuck => format!("stuck: queue {}", list(stuck)),
             };
-            tell(&[NotifyState::Status(&status)]);
+            self.tell(&[NotifyState::Status(&status)]);
         }
         if self.watched && self.pulse.stuck().is_empty() {
-            tell(&[NotifyState::Watchdog]);
+            self.tell(&[NotifyState::Watchdog]);
         }
     }
 
@@ -71,9 +105,9 @@ impl Service {
             return;
         }
         self.next = now + EVERY;
-        tell(&[NotifyState::Status(status)]);
+        self.tell(&[NotifyState::Status(status)]);
         if self.watched {
-            tell(&[NotifyState::Watchdog]);
+            self.tell(&[NotifyState::Watchdog]);
         }
     }
 
@@ -87,18 +121,25 @@ impl Service {
 
     /// Queues are drained and files closed from here on.
     pub fn stopping(&self) {
-        tell(&[
+        self.tell(&[
             NotifyState::Stopping,
             NotifyState::Status("draining queues and closing files"),
         ]);
     }
 }
 
-/// A message that does not arrive is the service manager's trouble, not the capture's.
-fn tell(states: &[NotifyState<'_>]) {
-    if let Err(e) = sd_notify::notify(states) {
-        tracing::debug!("the service manager was not told: {e}");
-    }
+/// A socket connected to the service manager's; `None`: there is no service manager.
+fn connect() -> io::Result<Option<UnixDatagram>> {
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
+        return Ok(None);
+    };
+    let address = match path.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    Ok(Some(socket))
 }
 
 fn list(queues: &[usize]) -> String {

@@ -12,6 +12,8 @@ use std::{
 pub enum Build {
     /// As an ordinary user would.
     Plain,
+    /// As a library to preload.
+    Library,
     /// With gcc's address sanitizer: a write of the model beyond the client's memory, or after it is gone, ends the
     /// client where the sanitizer watches. Its runtime is linked in, since it insists on being the first library and a
     /// preloaded one comes before it.
@@ -99,6 +101,7 @@ fn compiled(source: &Path, build: Build, warnings: &[&str]) -> PathBuf {
         .to_string_lossy();
     let (suffix, flags): (_, &[&str]) = match build {
         Build::Plain => ("", &["-O2"]),
+        Build::Library => (".so", &["-O2", "-shared", "-fPIC"]),
         Build::Sanitized => (
             ".asan",
             &[

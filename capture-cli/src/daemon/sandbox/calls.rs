@@ -1,9 +1,12 @@
 //! Which system calls a capture makes once it has begun, and the seccomp filter that keeps it to them.
 //!
-//! The list was made by letting the whole test suite run with `process.sandbox = "log"`. Three calls depend on their
-//! arguments: memory never becomes executable, sockets are those of control, metrics and RDMA, and a thread may be made
-//! while a process may not. A filter cannot look behind the pointer that `clone3` takes, so that one is absent
-//! (ENOSYS), and the C library goes on to `clone`.
+//! The list was made by letting the whole test suite run with `process.sandbox = "log"`. Where a call does more than a
+//! capture needs, its arguments are on the list too: memory never becomes executable, sockets are UDP's and netlink's of
+//! RDMA, a thread may be made while a process may not, and what names a process names this one. A filter cannot look
+//! behind the pointer that `clone3` takes, so that one is absent (ENOSYS), and the C library goes on to `clone`.
+//!
+//! Rings of io_uring, the service manager's socket and those that listen are there before. On the software NIC the same
+//! list holds, and what its wire needs beside it.
 
 use seccompiler::{
     BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
@@ -20,16 +23,16 @@ pub enum Beyond {
     Logged,
 }
 
-/// Keeps all threads of this process to the list. `Err`: why the kernel did not.
-pub fn restrict_all(beyond: Beyond, on_model: bool) -> Result<(), String> {
-    for filter in filters(beyond, on_model).map_err(|e| format!("seccomp: {e}"))? {
+/// Keeps all threads of this process to the list, on the software NIC with its `wire`. `Err`: why the kernel did not.
+pub fn restrict_all(beyond: Beyond, wire: Option<&str>) -> Result<(), String> {
+    for filter in filters(beyond, wire).map_err(|e| format!("seccomp: {e}"))? {
         apply_filter_all_threads(&filter).map_err(|e| format!("seccomp: {e}"))?;
     }
     Ok(())
 }
 
 /// Of two filters the stricter answer holds, and the later one of two errors.
-fn filters(beyond: Beyond, on_model: bool) -> Result<Vec<BpfProgram>, Error> {
+fn filters(beyond: Beyond, wire: Option<&str>) -> Result<Vec<BpfProgram>, Error> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
     let beyond = match beyond {
         Beyond::Refused => SeccompAction::Errno(libc::EPERM.cast_unsigned()),
@@ -41,11 +44,11 @@ fn filters(beyond: Beyond, on_model: bool) -> Result<Vec<BpfProgram>, Error> {
         SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
         arch,
     )?;
-    let listed = SeccompFilter::new(rules(on_model)?, beyond, SeccompAction::Allow, arch)?;
+    let listed = SeccompFilter::new(rules(wire)?, beyond, SeccompAction::Allow, arch)?;
     Ok(vec![absent.try_into()?, listed.try_into()?])
 }
 
-fn rules(on_model: bool) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
+fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     let lists = [FILES, MEMORY, THREADS, WAITING, SOCKETS, FACTS, OLD];
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = lists
         .concat()
@@ -59,32 +62,96 @@ fn rules(on_model: bool) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     rules.insert(libc::SYS_clone, vec![a_thread]);
     // The other filter answers it.
     rules.insert(libc::SYS_clone3, Vec::new());
-    rules.insert(libc::SYS_socket, sockets(on_model)?);
-    if on_model {
-        // How it reaches memory that may not be there.
-        rules.insert(libc::SYS_process_vm_readv, Vec::new());
-        rules.insert(libc::SYS_process_vm_writev, Vec::new());
+    let one_of = |argument, values: &[i32]| -> Result<Vec<_>, Error> {
+        values
+            .iter()
+            .map(|&it| when(&[is(argument, it)?]))
+            .collect()
+    };
+    rules.insert(libc::SYS_ioctl, one_of(1, IOCTLS)?);
+    rules.insert(libc::SYS_fcntl, one_of(1, FCNTLS)?);
+    let this = std::process::id().cast_signed();
+    rules.insert(libc::SYS_tgkill, one_of(0, &[this])?);
+    rules.insert(libc::SYS_prlimit64, one_of(0, &[0, this])?);
+    rules.insert(libc::SYS_sched_setaffinity, one_of(0, &[0])?);
+    rules.insert(libc::SYS_setpriority, one_of(1, &[0])?);
+    // TCP Fast Open connects without connect(2).
+    for (call, flags) in [
+        (libc::SYS_sendto, 3),
+        (libc::SYS_sendmsg, 2),
+        (libc::SYS_sendmmsg, 3),
+    ] {
+        let connected = when(&[is_masked(flags, libc::MSG_FASTOPEN, 0)?])?;
+        rules.insert(call, vec![connected]);
     }
+    let mut sockets = sockets()?;
+    if let Some(wire) = wire {
+        // How it reaches memory of this process that may not be there.
+        rules.insert(libc::SYS_process_vm_readv, one_of(0, &[this])?);
+        rules.insert(libc::SYS_process_vm_writev, one_of(0, &[this])?);
+        match wire.split(':').next() {
+            Some("af_packet") => sockets.push(when(&[is(0, libc::AF_PACKET)?])?),
+            Some("peer") => {
+                // Its other end may come and go.
+                sockets.push(when(&[
+                    is(0, libc::AF_UNIX)?,
+                    is_masked(1, SOCK_TYPE_MASK, libc::SOCK_SEQPACKET)?,
+                ])?);
+                rules.insert(libc::SYS_connect, Vec::new());
+                rules.insert(libc::SYS_listen, Vec::new());
+            }
+            _ => {}
+        }
+    }
+    rules.insert(libc::SYS_socket, sockets);
     Ok(rules)
 }
 
-/// Raw sockets take CAP_NET_RAW, which a capture has.
-fn sockets(on_model: bool) -> Result<Vec<SeccompRule>, Error> {
-    let mut rules = Vec::new();
-    let wires = on_model.then_some(libc::AF_PACKET);
-    for family in [libc::AF_UNIX, libc::AF_NETLINK].into_iter().chain(wires) {
-        rules.push(when(&[is(0, family)?])?);
-    }
+/// UDP, over which ethtool is asked for statistics, and what libibverbs lists devices by.
+fn sockets() -> Result<Vec<SeccompRule>, Error> {
+    let mut rules = vec![when(&[
+        is(0, libc::AF_NETLINK)?,
+        is(2, libc::NETLINK_RDMA)?,
+    ])?];
     for family in [libc::AF_INET, libc::AF_INET6] {
-        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
-            rules.push(when(&[
-                is(0, family)?,
-                is_masked(1, SOCK_TYPE_MASK, kind)?,
-            ])?);
+        for protocol in [0, libc::IPPROTO_UDP] {
+            let udp = is_masked(1, SOCK_TYPE_MASK, libc::SOCK_DGRAM)?;
+            rules.push(when(&[is(0, family)?, udp, is(2, protocol)?])?);
         }
     }
     Ok(rules)
 }
+
+/// What `ioctl` may be asked: whether and how wide a terminal is, whether a descriptor blocks, an interface's number,
+/// name, address and statistics, and uverbs (`RDMA_VERBS_IOCTL` of rdma/rdma_user_ioctl_cmds.h).
+const IOCTLS: &[i32] = &[
+    libc::TCGETS as i32,
+    libc::TIOCGWINSZ as i32,
+    libc::FIONBIO as i32,
+    libc::SIOCGIFNAME as i32,
+    libc::SIOCGIFINDEX as i32,
+    libc::SIOCGIFADDR as i32,
+    libc::SIOCETHTOOL as i32,
+    0xc018_1b01_u32.cast_signed(),
+];
+
+/// What `fcntl` may be asked: copies, flags and locks of a descriptor, and a pipe's size; not whom it signals.
+const FCNTLS: &[i32] = &[
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+    libc::F_GETPIPE_SZ,
+    libc::F_SETPIPE_SZ,
+];
 
 /// `SOCK_TYPE_MASK` of linux/net.h: above it are flags.
 const SOCK_TYPE_MASK: i32 = 0xf;
@@ -120,11 +187,6 @@ const FILES: &[i64] = &[
     libc::SYS_faccessat2,
     libc::SYS_fadvise64,
     libc::SYS_fallocate,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
-    libc::SYS_fcntl,
     libc::SYS_fdatasync,
     libc::SYS_flock,
     libc::SYS_fstat,
@@ -136,7 +198,6 @@ const FILES: &[i64] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
-    libc::SYS_ioctl,
     libc::SYS_linkat,
     libc::SYS_lseek,
     libc::SYS_mkdirat,
@@ -199,13 +260,10 @@ const THREADS: &[i64] = &[
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_getparam,
     libc::SYS_sched_getscheduler,
-    libc::SYS_sched_setaffinity,
     libc::SYS_sched_yield,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
-    libc::SYS_setpriority,
     libc::SYS_sigaltstack,
-    libc::SYS_tgkill,
 ];
 
 /// Clocks, and waiting for them and for files.
@@ -234,20 +292,14 @@ const SOCKETS: &[i64] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_bind,
-    libc::SYS_connect,
     libc::SYS_getpeername,
     libc::SYS_getsockname,
     libc::SYS_getsockopt,
-    libc::SYS_listen,
     libc::SYS_recvfrom,
     libc::SYS_recvmmsg,
     libc::SYS_recvmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_sendmsg,
-    libc::SYS_sendto,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
-    libc::SYS_socketpair,
 ];
 
 /// Who and where this is.
@@ -264,7 +316,6 @@ const FACTS: &[i64] = &[
     libc::SYS_getresuid,
     libc::SYS_getrusage,
     libc::SYS_getuid,
-    libc::SYS_prlimit64,
     libc::SYS_sysinfo,
     libc::SYS_uname,
 ];
@@ -273,8 +324,6 @@ const FACTS: &[i64] = &[
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
     libc::SYS_access,
-    libc::SYS_chmod,
-    libc::SYS_chown,
     libc::SYS_dup2,
     libc::SYS_epoll_create,
     libc::SYS_epoll_wait,
@@ -306,7 +355,7 @@ mod tests {
     /// In a thread of its own, as a filter is never taken off.
     fn within<T: Send + 'static>(beyond: Beyond, work: impl FnOnce() -> T + Send + 'static) -> T {
         let restricted = move || {
-            for filter in filters(beyond, false).unwrap() {
+            for filter in filters(beyond, None).unwrap() {
                 seccompiler::apply_filter(&filter).unwrap();
             }
             work()
@@ -342,7 +391,7 @@ mod tests {
                 .join()
                 .unwrap()
                 .unwrap();
-            socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
         });
         assert_eq!(std::fs::read_to_string(path).unwrap(), "frames");
     }

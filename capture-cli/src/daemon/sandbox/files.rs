@@ -2,7 +2,7 @@
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetError, RulesetStatus, path_beneath_rules,
+    RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 use std::{
     env, fs,
@@ -11,7 +11,7 @@ use std::{
 use wqcap_engine::{config::Config, plan::Plan};
 
 /// The newest rights that are asked for; older kernels know fewer of them, and keep to those.
-const RIGHTS: ABI = ABI::V5;
+const RIGHTS: ABI = ABI::V6;
 
 /// What is read by the C library, by libibverbs and libmlx5, by the engine's looks at the machine.
 const READ: &[&str] = &[
@@ -107,6 +107,7 @@ impl Own {
         let status = Ruleset::default()
             .handle_access(all)?
             .handle_access(AccessNet::from_all(RIGHTS))?
+            .scope(Scope::from_all(RIGHTS))?
             .create()?
             .add_rules(path_beneath_rules(&self.read, reading()))?
             .add_rules(path_beneath_rules(&self.write, writing()))?

@@ -22,7 +22,8 @@ use wqcap_engine::{
 /// A sandbox with its files closed off, and its calls still open.
 pub struct Sandbox {
     wanted: Wanted,
-    on_model: bool,
+    /// Of the software NIC.
+    wire: Option<String>,
 }
 
 impl Sandbox {
@@ -33,14 +34,14 @@ impl Sandbox {
         plan: &Plan,
         config: Option<&Path>,
         summary: Option<&Path>,
-        on_model: bool,
+        wire: Option<String>,
     ) -> Result<Self, Failure> {
         let it = Self {
             wanted: settings.process.sandbox,
-            on_model,
+            wire,
         };
         if it.wanted != Wanted::Off {
-            let own = files::Own::of(settings, plan, config, summary, on_model);
+            let own = files::Own::of(settings, plan, config, summary, it.wire.is_some());
             it.judge("landlock keeps it from other files", own.restrict())?;
         }
         Ok(it)
@@ -54,7 +55,7 @@ impl Sandbox {
             Wanted::On | Wanted::Require => calls::Beyond::Refused,
         };
         let what = "seccomp keeps it from other system calls";
-        self.judge(what, calls::restrict_all(beyond, self.on_model))
+        self.judge(what, calls::restrict_all(beyond, self.wire.as_deref()))
     }
 
     /// What the kernel could not do is told, or ends the start.

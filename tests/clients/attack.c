@@ -1,0 +1,150 @@
+/* Acts as an attacker would who runs code inside a capture: preloaded, it makes a thread of its own as soon as the capture
+ * is inside landlock (the file ATTACK_PROBE can no longer be opened for writing), waits for seccomp, tries what a capture
+ * must not do, and says on stderr how each went: `attack NAME: ERRNO` or `attack NAME: done`. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452
+#endif
+#ifndef TIOCLINUX
+#define TIOCLINUX 0x541C
+#endif
+
+typedef int starter(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+
+static void tell(const char *name, long result)
+{
+    char text[200];
+    int error = errno;
+    int length = result >= 0 ? snprintf(text, sizeof text, "attack %s: done\n", name)
+                             : snprintf(text, sizeof text, "attack %s: %s\n", name, strerrorname_np(error));
+
+    if (write(2, text, length) < 0)
+        _exit(1);
+}
+
+#define TRY(call) tell(name, (call))
+
+static const char *of(const char *variable)
+{
+    const char *value = getenv(variable);
+    return value ? value : "/nonexistent";
+}
+
+/* A file to be made beneath a folder. */
+static long make(const char *folder, const char *name)
+{
+    char path[4096];
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return open(path, O_CREAT | O_WRONLY, 0600);
+}
+
+static int is_filtered(void)
+{
+    char path[64], text[4096];
+    int fd, length;
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", (int)syscall(SYS_gettid));
+    fd = open(path, O_RDONLY);
+    length = fd < 0 ? -1 : (int)read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    if (length <= 0)
+        return 0;
+    text[length] = 0;
+    return strstr(text, "Seccomp:\t2") != NULL;
+}
+
+static void *attack(void *unused)
+{
+    const char *name, *victim = of("ATTACK_VICTIM");
+    int other = getppid(), fd, udp, pair[2];
+    struct rlimit limit;
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct io_uring_params params;
+
+    (void)unused;
+    while (!is_filtered())
+        usleep(1000);
+    fd = open(victim, O_RDONLY);
+    udp = socket(AF_INET, SOCK_DGRAM, 0);
+
+    name = "TIOCSTI", TRY(ioctl(2, TIOCSTI, "i"));
+    name = "TIOCLINUX", TRY(ioctl(2, TIOCLINUX, "\2"));
+    name = "FIOSETOWN", TRY(ioctl(udp, FIOSETOWN, &other));
+    name = "F_SETOWN", TRY(fcntl(udp, F_SETOWN, other));
+    name = "chmod", TRY(syscall(SYS_chmod, victim, 04755));
+    name = "fchmod", TRY(syscall(SYS_fchmod, fd, 04755));
+    name = "fchmodat", TRY(syscall(SYS_fchmodat, AT_FDCWD, victim, 04755));
+    name = "fchmodat2", TRY(syscall(SYS_fchmodat2, AT_FDCWD, victim, 04755, 0));
+    name = "chown", TRY(syscall(SYS_chown, victim, 1234, 1234));
+    name = "lchown", TRY(syscall(SYS_lchown, victim, 1234, 1234));
+    name = "fchown", TRY(syscall(SYS_fchown, fd, 1234, 1234));
+    name = "fchownat", TRY(syscall(SYS_fchownat, AT_FDCWD, victim, 1234, 1234, 0));
+    name = "unix_stream", TRY(socket(AF_UNIX, SOCK_STREAM, 0));
+    name = "unix_datagram", TRY(socket(AF_UNIX, SOCK_DGRAM, 0));
+    name = "unix_seqpacket", TRY(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    name = "socketpair", TRY(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+    memset(&params, 0, sizeof params);
+    name = "io_uring_setup", TRY(syscall(SYS_io_uring_setup, 4, &params));
+    name = "mptcp", TRY(socket(AF_INET, SOCK_STREAM, 262));
+    name = "tcp", TRY(socket(AF_INET, SOCK_STREAM, 0));
+    name = "sctp", TRY(socket(AF_INET, SOCK_STREAM, IPPROTO_SCTP));
+    name = "ping", TRY(socket(AF_INET, SOCK_DGRAM, IPPROTO_ICMP));
+    name = "raw", TRY(socket(AF_INET, SOCK_RAW, IPPROTO_RAW));
+    name = "packet", TRY(socket(AF_PACKET, SOCK_RAW, 0));
+    name = "vsock", TRY(socket(AF_VSOCK, SOCK_STREAM, 0));
+    name = "alg", TRY(socket(AF_ALG, SOCK_SEQPACKET, 0));
+    name = "route", TRY(socket(AF_NETLINK, SOCK_RAW, 0));
+    name = "netfilter", TRY(socket(AF_NETLINK, SOCK_RAW, 12));
+    name = "generic", TRY(socket(AF_NETLINK, SOCK_RAW, 16));
+    name = "connect", TRY(connect(udp, (void *)&to, sizeof to));
+    name = "listen", TRY(listen(udp, 1));
+    name = "fastopen", TRY(sendto(udp, "x", 1, MSG_FASTOPEN, (void *)&to, sizeof to));
+    name = "tgkill", TRY(syscall(SYS_tgkill, other, other, 0));
+    name = "kill", TRY(syscall(SYS_kill, other, 0));
+    name = "prlimit", TRY(syscall(SYS_prlimit64, other, RLIMIT_NOFILE, NULL, &limit));
+    name = "setpriority", TRY(syscall(SYS_setpriority, PRIO_PROCESS, other, 0));
+    name = "setxattr", TRY(syscall(SYS_setxattr, victim, "user.x", "v", 1, 0));
+    name = "ptrace", TRY(syscall(SYS_ptrace, 16, other, 0, 0));
+    name = "execve", TRY(execve("/bin/true", (char *[]){ NULL }, (char *[]){ NULL }));
+    name = "write_victim", TRY(open(victim, O_WRONLY));
+    name = "beside_summary", TRY(make(of("ATTACK_SUMMARY"), "new"));
+    name = "below_summary", TRY(make(of("ATTACK_SUMMARY"), "sub/new"));
+    name = "beside_control", TRY(make(of("ATTACK_CONTROL"), "new"));
+    name = "below_control", TRY(make(of("ATTACK_CONTROL"), "sub/new"));
+    name = "end", TRY(0);
+    return NULL;
+}
+
+/* Threads of the capture come by here; the first one inside landlock brings the attacker's along. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
+{
+    static int once;
+    starter *real = (starter *)dlsym(RTLD_NEXT, "pthread_create");
+    int fd = open(of("ATTACK_PROBE"), O_WRONLY);
+
+    if (fd >= 0) {
+        close(fd);
+    } else if (errno == EACCES && !__atomic_exchange_n(&once, 1, __ATOMIC_RELAXED)) {
+        pthread_t own;
+        real(&own, NULL, attack, NULL);
+    }
+    return real(thread, attributes, start, argument);
+}
