@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         CliCommand::Extcap(it) => extcap::extcap(&it),
         CliCommand::Manual(it) => manual::manual(&it),
         CliCommand::Hooks(it) => sandbox::hooks::serve(&it),
+        CliCommand::Outside(it) => sandbox::outside::serve(&it),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

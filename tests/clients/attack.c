@@ -68,7 +68,7 @@ static int is_filtered(void)
     if (length <= 0)
         return 0;
     text[length] = 0;
-    return strstr(text, "Seccomp:\t2") != NULL;
+    return strstr(text, "Seccomp_filters:\t2") != NULL;
 }
 
 static void *attack(void *unused)

@@ -74,6 +74,9 @@ pub enum CliCommand {
     /// Run hooks for a capture; `wqcap run` starts this itself
     #[command(hide = true)]
     Hooks(HooksArgs),
+    /// Write the summary for a capture; `wqcap run` starts this itself
+    #[command(hide = true)]
+    Outside(OutsideArgs),
 }
 
 /// `wqcap manual`, for packagers
@@ -88,6 +91,17 @@ pub struct ManualArgs {
 pub struct HooksArgs {
     /// The hook
     pub program: PathBuf,
+}
+
+/// `wqcap outside`: reads a summary from stdin, and writes what went wrong to stdout
+#[derive(Debug, clap::Args)]
+pub struct OutsideArgs {
+    /// The file to replace
+    #[arg(long)]
+    pub summary: Option<PathBuf>,
+    /// The socket to remove at the end
+    #[arg(long)]
+    pub socket: Option<PathBuf>,
 }
 
 /// A configuration: a file, and settings above it.

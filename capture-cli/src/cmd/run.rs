@@ -10,7 +10,7 @@ use crate::{
     },
     daemon::{
         metrics::{Metrics, MetricsSource},
-        sandbox::{Sandbox, hooks, user},
+        sandbox::{Sandbox, hooks, outside::Outside, user},
         sd_notify::Service,
         signals,
     },
@@ -29,8 +29,11 @@ use wqcap_engine::{
         End, Limits, Report,
         supervisor::{Event, Host, Interval, Presenter, Signals, Supervisor},
     },
-    config::Config,
-    control::{protocol::LogLevel, server::ControlServer},
+    config::{Config, Sandbox as SandboxMode},
+    control::{
+        protocol::LogLevel,
+        server::{ControlServer, ControlSocket},
+    },
     device::DeviceFacts,
     plan::Plan,
     verbs::release_what_is_lost,
@@ -95,11 +98,22 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         plan.hook_process = Some(Arc::new(hooks::start(hook)?));
     }
     let service = Service::new();
+    let socket = config
+        .control
+        .as_ref()
+        .map(ControlSocket::bind)
+        .transpose()?;
+    let replaced = summary.as_ref().and_then(SummaryFile::replaced);
+    let control_path = config.control.as_ref().map(|it| it.unix.as_path());
+    let outside = (config.process.sandbox != SandboxMode::Off
+        && (replaced.is_some() || control_path.is_some()))
+    .then(|| Outside::start(replaced, control_path))
+    .transpose()?;
     let sandbox = Sandbox::enter(
         &config,
         &plan,
         args.config.file.as_deref(),
-        args.summary.as_deref(),
+        args.summary.as_deref().filter(|_| replaced.is_none()),
         model_wire(&plan),
     )?;
     repeats
@@ -112,7 +126,8 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let control = config
         .control
         .as_ref()
-        .map(|it| ControlServer::start(it, supervisor.backend(), &busy))
+        .zip(socket)
+        .map(|(it, socket)| ControlServer::start_on(socket, it, supervisor.backend(), &busy))
         .transpose()?;
     let metrics = config
         .metrics
@@ -143,7 +158,21 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         terminal::write_lines(recover::text(&recovered).as_bytes());
     }
     let json = Summary::new(&plan, &report, &recovered);
-    conclude(args, &json, &report, summary.as_ref(), quiet)
+    let text = || -> Result<String, Failure> {
+        let text = serde_json::to_string_pretty(&json);
+        Ok(text.map_err(|e| Failure::failed(format!("JSON: {e}")))? + "\n")
+    };
+    let in_place = outside.is_none() || replaced.is_none();
+    let written = match &summary {
+        Some(file) if in_place => text().and_then(|it| file.write(&it)),
+        _ => Ok(()),
+    };
+    let left = match outside {
+        Some(it) if in_place => it.finish(""),
+        Some(it) => text().and_then(|text| it.finish(&text)),
+        None => Ok(()),
+    };
+    conclude(args, &json, &report, written.and(left), quiet)
 }
 
 /// This program around a supervised capture: where its configuration comes from, and who is told how it goes.
@@ -227,11 +256,11 @@ fn conclude(
     args: &RunArgs,
     json: &Summary<'_>,
     report: &Report,
-    file: Option<&SummaryFile>,
+    written: Result<(), Failure>,
     quiet: bool,
 ) -> Result<(), Failure> {
     let outcomes = [
-        file.map_or(Ok(()), |file| file.write(json)),
+        written,
         if args.json {
             output::print_json(json)
         } else {

@@ -305,11 +305,14 @@ impl SummaryFile {
         Ok(file)
     }
 
-    /// Writes the summary; readers see the old file or the whole new one.
-    pub fn write(&self, summary: &impl Serialize) -> Result<(), Failure> {
+    /// What is replaced, by whoever may; `None`: what is there is written to.
+    pub fn replaced(&self) -> Option<&Path> {
+        (!self.in_place).then_some(&*self.path)
+    }
+
+    /// Writes the summary's text; readers see the old file or the whole new one.
+    pub fn write(&self, text: &str) -> Result<(), Failure> {
         let write = || {
-            let mut text = serde_json::to_string_pretty(summary)?;
-            text.push('\n');
             if self.in_place {
                 return File::options()
                     .write(true)
@@ -435,8 +438,8 @@ notes    queue 1 was recovered once
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let file = SummaryFile::new(&link).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-        file.write(&serde_json::json!({"a": 1})).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "{\n  \"a\": 1\n}\n");
+        file.write("{\"a\": 1}").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "{\"a\": 1}");
         assert_eq!(
             fs::read_dir(dir.path()).unwrap().count(),
             2,
@@ -446,7 +449,7 @@ notes    queue 1 was recovered once
         assert!(SummaryFile::new(dir.path()).is_err());
         assert!(SummaryFile::new(&dir.path().join("no/s.json")).is_err());
         let null = SummaryFile::new(Path::new("/dev/null")).unwrap();
-        null.write(&()).unwrap();
+        null.write("{}").unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 }

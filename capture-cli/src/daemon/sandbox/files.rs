@@ -51,7 +51,7 @@ impl Own {
         settings: &Config,
         plan: &Plan,
         config: Option<&Path>,
-        summary: Option<&Path>,
+        pipe: Option<&Path>,
         on_model: bool,
     ) -> Self {
         let mut read: Vec<PathBuf> = READ.iter().map(PathBuf::from).collect();
@@ -64,16 +64,9 @@ impl Own {
         write.extend(plan.output.dir.clone());
         write.extend(plan.output.index_dir.iter().map(|it| made(it)));
         write.extend(plan.flows.iter().map(|it| it.dir.clone()));
-        if let Some(control) = &settings.control {
-            write.push(made(folder_of(&control.unix)));
-            read.extend(control.key_file.clone());
-        }
-        match summary {
-            // A pipe or a device is written to as it is; a file is replaced.
-            Some(path) if path.exists() && !path.is_file() => write.push(path.into()),
-            Some(path) => write.extend(places(path)),
-            None => {}
-        }
+        read.extend(settings.control.iter().filter_map(|it| it.key_file.clone()));
+        // A file is replaced by another process.
+        write.extend(pipe.map(Path::to_owned));
         if on_model {
             // Its wires and what it shows in place of sysfs are files, which the engine knows nothing of.
             read.push("/".into());

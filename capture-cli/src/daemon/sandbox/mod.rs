@@ -1,7 +1,8 @@
 //! What a running capture is kept from (`[process]`): other files than its own, and system calls that no capture makes.
 //!
 //! The order of a start is this. Root becomes `process.user`, before anything is opened ([`user`]). What runs hooks is
-//! started, outside the sandbox ([`hooks`]). Then files are closed off ([`files`]): a landlock domain holds for a thread
+//! started, outside the sandbox ([`hooks`]), the control socket is bound, and what replaces the summary and removes that
+//! socket is started ([`outside`]). Root that stays root keeps what a capture takes ([`user`]). Then files are closed off ([`files`]): a landlock domain holds for a thread
 //! and those it makes, so this comes before the first of them. Then all is opened, and at last calls are closed off for
 //! all threads at once ([`calls`]).
 //!
@@ -10,6 +11,7 @@
 mod calls;
 mod files;
 pub mod hooks;
+pub mod outside;
 pub mod user;
 
 use crate::failure::Failure;
@@ -27,13 +29,13 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Closes off all files but those of the configuration, of which `config` is the file and `summary` what
-    /// `--summary` names, for this thread and those it makes.
+    /// Closes off all files but those of the configuration, of which `config` is the file, and `pipe`, which
+    /// the summary goes to as it is, for this thread and those it makes.
     pub fn enter(
         settings: &Config,
         plan: &Plan,
         config: Option<&Path>,
-        summary: Option<&Path>,
+        pipe: Option<&Path>,
         wire: Option<String>,
     ) -> Result<Self, Failure> {
         let it = Self {
@@ -41,7 +43,9 @@ impl Sandbox {
             wire,
         };
         if it.wanted != Wanted::Off {
-            let own = files::Own::of(settings, plan, config, summary, it.wire.is_some());
+            let shed = user::shed(settings, plan, config).map_err(|e| e.to_string());
+            it.judge("root keeps only what a capture takes", shed)?;
+            let own = files::Own::of(settings, plan, config, pipe, it.wire.is_some());
             it.judge("landlock keeps it from other files", own.restrict())?;
         }
         Ok(it)

@@ -5,8 +5,12 @@
 use crate::failure::Failure;
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError, securebits};
 use nix::unistd::{Gid, Uid, User, initgroups, setgroups, setresgid, setresuid};
-use std::ffi::CString;
-use wqcap_engine::config::Config;
+use rustix::{
+    fs::{Access, AtFlags, CWD, accessat},
+    io::Errno,
+};
+use std::{ffi::CString, path::Path};
+use wqcap_engine::{config::Config, plan::Plan};
 
 /// Becomes `process.user`, unless this is that user already, or none is named.
 pub fn become_one(config: &Config) -> Result<(), Failure> {
@@ -28,6 +32,57 @@ pub fn become_one(config: &Config) -> Result<(), Failure> {
     }
     user.enter(&needs(config))
         .map_err(|e| refused(format!("cannot become that user: {e}")))
+}
+
+/// Root that stays root keeps what [`become_one`] would, and CAP_DAC_OVERRIDE where a folder or a file of the
+/// configuration is not root's to use without it.
+pub fn shed(
+    config: &Config,
+    plan: &Plan,
+    file: Option<&Path>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    if !Uid::effective().is_root() || !config.process.user.is_empty() {
+        return Ok(());
+    }
+    let mut kept = needs(config);
+    let held = caps::read(None, CapSet::Permitted)?;
+    caps::set(None, CapSet::Effective, &(&held & &kept))?;
+    let key = config
+        .control
+        .as_ref()
+        .and_then(|it| it.key_file.as_deref());
+    let read = [file, key].map(|it| (it, Access::READ_OK));
+    let folders = [
+        plan.output.dir.as_deref(),
+        plan.output.index_dir.as_deref(),
+        plan.flows.as_ref().map(|it| it.dir.as_path()),
+    ];
+    let written = folders.map(|it| (it, Access::WRITE_OK | Access::EXEC_OK));
+    let used = read.into_iter().chain(written);
+    let barred = used
+        .filter_map(|(path, how)| Some((path?, how)))
+        .find(|(path, how)| accessat(CWD, *path, *how, AtFlags::EACCESS) == Err(Errno::ACCESS));
+    let listen = config.metrics.iter().map(|it| it.listen.port());
+    if listen.into_iter().any(|port| (1..1024).contains(&port)) {
+        kept.insert(Capability::CAP_NET_BIND_SERVICE);
+    }
+    // Dropping takes CAP_SETPCAP.
+    caps::set(None, CapSet::Effective, &held)?;
+    if let Some((path, _)) = barred {
+        kept.insert(Capability::CAP_DAC_OVERRIDE);
+        tracing::warn!(
+            "root keeps CAP_DAC_OVERRIDE, since {} is not root's; process.user can name its user",
+            path.display()
+        );
+    }
+    if held.contains(&Capability::CAP_SETPCAP) {
+        limit(&kept)?;
+    }
+    keep(&kept)?;
+    let mut names: Vec<_> = (&held & &kept).iter().map(ToString::to_string).collect();
+    names.sort();
+    tracing::info!("root keeps {} and no other capability", names.join(", "));
+    Ok(())
 }
 
 struct Identity {

@@ -22,6 +22,7 @@ mod unix;
 pub use backend::{Backend, ChangeReply};
 pub use config::{ControlConfig, FileMode};
 pub use error::StartError;
+pub use unix::ControlSocket;
 
 use crate::protocol::ControlStatus;
 use limits::ClientLimits;
@@ -47,13 +48,26 @@ impl ControlServer {
         backend: Arc<dyn Backend>,
         busy: &[usize],
     ) -> Result<Self, StartError> {
+        Self::start_on(ControlSocket::bind(config)?, config, backend, busy)
+    }
+
+    /// The same on a socket that has been bound, for who may not make one any more.
+    ///
+    /// # Errors
+    /// As [`ControlServer::start`].
+    pub fn start_on(
+        socket: ControlSocket,
+        config: &ControlConfig,
+        backend: Arc<dyn Backend>,
+        busy: &[usize],
+    ) -> Result<Self, StartError> {
         let service = ControlService::new(backend, ClientLimits::default());
         let rc = config
             .rdma
             .map(|address| RcServer::start(&service, config, address, busy.to_vec()))
             .transpose()?;
         Ok(Self {
-            _unix: UnixServer::start(&service, config, busy.to_vec())?,
+            _unix: UnixServer::start(&service, socket, busy.to_vec())?,
             _rc: rc,
             service,
         })

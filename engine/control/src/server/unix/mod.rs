@@ -23,7 +23,7 @@ use std::{
     fs,
     io::{self, ErrorKind, Write},
     os::unix::net::{UnixListener, UnixStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -33,30 +33,68 @@ const ACCEPT: usize = 16;
 /// How long sending the last answers may take when the service ends.
 const FLUSH: Duration = Duration::from_secs(1);
 
+/// The service's Unix socket, on which clients may wait to be served. Its file goes when it is dropped.
+pub struct ControlSocket {
+    file: SocketFile,
+    listener: UnixListener,
+    policy: AccessPolicy,
+}
+
+/// Removes a socket's file, as far as this process may.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl ControlSocket {
+    /// Creates the socket with its mode and group.
+    ///
+    /// # Errors
+    /// It cannot be created, another process serves it, or a group does not exist.
+    pub fn bind(config: &ControlConfig) -> Result<Self, StartError> {
+        let policy = AccessPolicy::new(config)?;
+        let listener =
+            socket::listen(&config.unix, config, &policy).map_err(|e| failed(&config.unix, e))?;
+        Ok(Self {
+            file: SocketFile(config.unix.clone()),
+            listener,
+            policy,
+        })
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> StartError {
+    StartError::Socket {
+        path: path.display().to_string(),
+        source,
+    }
+}
+
 /// The service over a Unix socket. It ends, and removes the socket, when it is dropped.
 pub struct UnixServer {
-    path: PathBuf,
-    thread: Option<ServerThread>,
+    _thread: ServerThread,
+    _file: SocketFile,
 }
 
 impl UnixServer {
-    /// Creates the socket and starts the thread, which avoids the CPUs in `busy`.
+    /// Starts the thread, which avoids the CPUs in `busy`.
     ///
     /// # Errors
-    /// The socket cannot be created, another process serves it, or a group does not exist.
+    /// It cannot be started.
     pub fn start(
         service: &Arc<ControlService>,
-        config: &ControlConfig,
+        socket: ControlSocket,
         busy: Vec<usize>,
     ) -> Result<Self, StartError> {
-        let path = config.unix.clone();
-        let failed = |source| StartError::Socket {
-            path: path.display().to_string(),
-            source,
-        };
-        let policy = AccessPolicy::new(config)?;
-        let listener = socket::listen(&path, config, &policy).map_err(failed)?;
-        let mailbox = Arc::new(Mailbox::new().map_err(|e| failed(e.into()))?);
+        let ControlSocket {
+            file,
+            listener,
+            policy,
+        } = socket;
+        let mailbox = Arc::new(Mailbox::new().map_err(|e| failed(&file.0, e.into()))?);
         let context = SessionContext {
             service: Arc::clone(service),
             mailbox: Arc::clone(&mailbox),
@@ -75,16 +113,9 @@ impl UnixServer {
             server.run();
         })?;
         Ok(Self {
-            path,
-            thread: Some(thread),
+            _thread: thread,
+            _file: file,
         })
-    }
-}
-
-impl Drop for UnixServer {
-    fn drop(&mut self) {
-        self.thread = None;
-        let _ = fs::remove_file(&self.path);
     }
 }
 
