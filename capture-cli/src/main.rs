@@ -23,7 +23,9 @@ mod term;
 
 use args::{Args, CliCommand};
 use clap::Parser;
-use cmd::{check, ctl, devices, extcap, extract, manual, merge, model, recover, rss, run, top};
+use cmd::{
+    check, ctl, devices, extcap, extract, manual, merge, model, recover, rss, run, selftest, top,
+};
 use daemon::sandbox;
 use failure::{Failure, Kind};
 use std::process::ExitCode;
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         CliCommand::Ctl(it) => ctl::ctl(&it),
         CliCommand::Extract(it) => extract::extract(&it, args.quiet),
         CliCommand::Bench(it) => bench::bench(&it.command),
+        CliCommand::Selftest(it) => selftest::selftest(&it, args.quiet),
         CliCommand::Recover(it) => recover::recover(&it),
         CliCommand::Top(it) => top::top(&it),
         CliCommand::Extcap(it) => extcap::extcap(&it),

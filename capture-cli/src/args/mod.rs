@@ -4,11 +4,13 @@ mod bench;
 mod capture;
 mod control;
 mod files;
+mod selftest;
 
 pub use bench::*;
 pub use capture::*;
 pub use control::*;
 pub use files::*;
+pub use selftest::*;
 
 use clap::{ArgAction, Parser, Subcommand};
 use std::{path::PathBuf, str::FromStr, time::Duration};
@@ -60,6 +62,8 @@ pub enum CliCommand {
     Extract(ExtractArgs),
     /// Measure how fast this machine and its NIC are
     Bench(BenchArgs),
+    /// Test what a device really does, or compare two reports
+    Selftest(SelftestArgs),
     /// Finish the files that a crash left open
     Recover(RecoverArgs),
     /// Inspect or change a running capture

@@ -12,5 +12,6 @@ pub mod privileges;
 pub mod recover;
 pub mod rss;
 pub mod run;
+pub mod selftest;
 pub mod summary;
 pub mod top;

@@ -1,0 +1,49 @@
+//! The arguments of `wqcap selftest`.
+
+use super::Setting;
+use clap::value_parser;
+use std::path::PathBuf;
+
+/// `wqcap selftest`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Asks the device for every object, size, flag, hash and rule that a capture can use, and notes what was accepted,
+what was refused (errno), and how long it took. It installs only rules for a MAC address of its own, unless
+--disruptive is given. The report has no address of your network. Findings have a subject; --compare groups by it.
+
+Examples:
+  wqcap selftest --device mlx5_0 --report card.json
+  wqcap selftest --model loopback --report model.json
+  wqcap selftest --compare model.json card.json
+
+Exit status: 0 done; 1 it ended early, or a finding is not as expected (the report has what was found until then);
+2 the command line or the device does not allow it.")]
+pub struct SelftestArgs {
+    /// The device to test [default: the only device there is]
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// The port to test
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..))]
+    pub port: u8,
+    /// Write the report to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Also install rules that see other traffic of the port: sniffer and steal
+    #[arg(long)]
+    pub disruptive: bool,
+    /// Print where two reports differ, and test nothing
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["device", "report", "model", "disruptive"])]
+    pub compare: Option<Vec<PathBuf>>,
+    /// Test the software NIC on this wire
+    #[arg(long, value_name = "WIRE")]
+    pub model: Option<String>,
+    /// Set a key of the software NIC: model.KEY=VALUE
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    /// Print JSON on stdout: the report, or the differences
+    #[arg(long)]
+    pub json: bool,
+    /// Print the JSON Schema of reports
+    #[arg(long, hide = true)]
+    pub schema: bool,
+}

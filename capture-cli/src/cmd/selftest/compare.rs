@@ -1,0 +1,101 @@
+//! Where two reports differ, by subject.
+
+use super::report::{Outcome, Report};
+use serde::Serialize;
+use std::{collections::BTreeMap, fmt::Write};
+
+/// A finding in which the devices differ.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Difference {
+    id: String,
+    /// `None`: the report has no such finding.
+    a: Option<Outcome>,
+    b: Option<Outcome>,
+}
+
+/// The differences, by the subject of the findings.
+pub fn compare(a: &Report, b: &Report) -> BTreeMap<String, Vec<Difference>> {
+    let mut pairs: BTreeMap<&str, (&str, [Option<&Outcome>; 2])> = BTreeMap::new();
+    for (side, report) in [a, b].into_iter().enumerate() {
+        for it in &report.findings {
+            pairs.entry(&it.id).or_insert((&it.subject, [None; 2])).1[side] = Some(&it.outcome);
+        }
+    }
+    let mut differences: BTreeMap<String, Vec<Difference>> = BTreeMap::new();
+    for (id, (subject, [a, b])) in pairs {
+        if let (Some(a), Some(b)) = (a, b)
+            && a.agrees(b)
+        {
+            continue;
+        }
+        differences
+            .entry(subject.to_owned())
+            .or_default()
+            .push(Difference {
+                id: id.to_owned(),
+                a: a.cloned(),
+                b: b.cloned(),
+            });
+    }
+    differences
+}
+
+/// The same as text.
+pub fn text(differences: &BTreeMap<String, Vec<Difference>>) -> String {
+    let mut text = String::new();
+    let side = |it: &Option<Outcome>| it.as_ref().map_or("not in it".into(), Outcome::text);
+    for (subject, them) in differences {
+        let _ = writeln!(text, "{subject}");
+        for it in them {
+            let _ = writeln!(text, "  {}: {}; {}", it.id, side(&it.a), side(&it.b));
+        }
+    }
+    if text.is_empty() {
+        text.push_str("no difference\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::report::Finding, *};
+
+    fn report(findings: &[(&str, &str, Outcome)]) -> Report {
+        let mut report = Report::new(false);
+        let finding = |(subject, id, outcome): &(&str, &str, Outcome)| Finding {
+            subject: (*subject).into(),
+            id: (*id).into(),
+            us: 0,
+            outcome: outcome.clone(),
+        };
+        report.findings = findings.iter().map(finding).collect();
+        report
+    }
+
+    #[test]
+    fn only_what_differs_is_listed_and_what_one_report_lacks() {
+        let no = |reason: &str| Outcome::NotAsked {
+            reason: reason.into(),
+        };
+        let a = report(&[
+            ("x", "x/1", Outcome::Accepted),
+            ("y", "y/1", Outcome::Accepted),
+            ("z", "z/1", no("one thing")),
+            ("u", "u/1", Outcome::refused(22)),
+        ]);
+        let b = report(&[
+            ("x", "x/1", Outcome::Accepted),
+            ("y", "y/1", Outcome::refused(95)),
+            ("z", "z/1", no("another")),
+            ("u", "u/1", Outcome::refused(1)),
+            ("v", "v/1", Outcome::Accepted),
+        ]);
+        let found = compare(&a, &b);
+        let subjects: Vec<_> = found.keys().map(String::as_str).collect();
+        assert_eq!(subjects, ["u", "v", "y"]);
+        let text = text(&found);
+        assert!(text.contains("y\n  y/1: accepted; refused: EOPNOTSUPP\n"));
+        assert!(text.contains("v\n  v/1: not in it; accepted\n"));
+        assert!(compare(&a, &a).is_empty());
+    }
+}

@@ -1,0 +1,164 @@
+//! `wqcap selftest`: what a device really does, as a report that can be sent and compared.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | [`report`] | the report, its schema |
+//! | [`run`] | the findings until now, and why to ask no further |
+//! | [`probe`] | objects, sizes, flags, hashes, rules |
+//! | [`mod@compare`] | where two reports differ |
+//!
+//! Invariants: whatever ends a test, the report has what was found until then, and nothing that was made stays: objects
+//! and rules go with their owners, and with the process.
+
+mod compare;
+mod probe;
+mod report;
+mod run;
+
+use crate::{
+    args::{ConfigArgs, SelftestArgs},
+    cmd::check::enter_model,
+    daemon::signals,
+    failure::Failure,
+    term::{output, table::aligned, terminal},
+};
+use report::{Outcome, Report, schema};
+use run::Run;
+use std::{fs, path::Path};
+use wqcap_engine::{
+    device::{self, DeviceFacts},
+    verbs::Context,
+};
+
+/// Tests a device, or compares two reports.
+pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
+    if args.schema {
+        return output::print_json(&schema());
+    }
+    if let Some([a, b]) = args.compare.as_deref() {
+        let differences = compare::compare(&read(a)?, &read(b)?);
+        return if args.json {
+            output::print_json(&differences)
+        } else {
+            output::print(&compare::text(&differences))
+        };
+    }
+    let report = test(args)?;
+    if let Some(path) = &args.report {
+        write(path, &report)?;
+    }
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(&text(&report))?;
+    }
+    if !quiet {
+        terminal::say(format_args!("{}", summary(&report)));
+    }
+    verdict(&report)
+}
+
+fn test(args: &SelftestArgs) -> Result<Report, Failure> {
+    let given = ConfigArgs {
+        file: None,
+        set: args.set.clone(),
+    };
+    let settings = given.model();
+    if let Some(it) = args.set.iter().find(|it| !it.key.starts_with("model.")) {
+        return Err(Failure::refused(format!(
+            "--set {}={}: a selftest takes keys of the software NIC only, model.KEY=VALUE",
+            it.key, it.value
+        )));
+    }
+    enter_model(args.model.as_deref(), &settings)?;
+    let stop =
+        signals::catch().map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
+    let device = chosen(args)?;
+    let context = Context::open(&device.name)?;
+    let mut run = Run::new(Report::new(args.disruptive), context, args.port, stop);
+    run.report.part = device.vendor_part;
+    run.report.firmware.clone_from(&device.firmware);
+    run.report.software = device.software;
+    probe::probe(&mut run, &device);
+    Ok(run.finish())
+}
+
+/// The device that is meant, with its port.
+fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
+    let devices = device::list()?;
+    let names: Vec<_> = devices.iter().map(|it| it.name.as_str()).collect();
+    let names = names.join(", ");
+    let found = match (&args.device, devices.as_slice()) {
+        (Some(name), all) => all.iter().find(|it| it.name == *name),
+        (None, [only]) => Some(only),
+        (None, _) => None,
+    };
+    let Some(device) = found else {
+        return Err(Failure::refused(match (&args.device, devices.is_empty()) {
+            (_, true) => {
+                "no RDMA device on this machine; to try the software NIC: wqcap selftest --model loopback"
+                    .into()
+            }
+            (Some(name), _) => format!("--device {name}: no such device; there are {names}"),
+            (None, _) => format!("several devices: choose one with --device: {names}"),
+        }));
+    };
+    if device.ports.iter().all(|it| it.number != args.port) {
+        return Err(Failure::refused(format!(
+            "--port {}: {} has {} ports",
+            args.port,
+            device.name,
+            device.ports.len()
+        )));
+    }
+    Ok(device.clone())
+}
+
+fn read(path: &Path) -> Result<Report, Failure> {
+    let refused = |e: String| Failure::refused(format!("{}: {e}", path.display()));
+    let text = fs::read_to_string(path).map_err(|e| refused(e.to_string()))?;
+    Report::parse(&text).map_err(|e| refused(format!("not a report of a selftest: {e}")))
+}
+
+fn write(path: &Path, report: &Report) -> Result<(), Failure> {
+    let failed = |e: String| Failure::failed(format!("--report {}: {e}", path.display()));
+    let text = serde_json::to_string_pretty(report).map_err(|e| failed(e.to_string()))?;
+    fs::write(path, text + "\n").map_err(|e| failed(e.to_string()))
+}
+
+/// A line for each finding.
+fn text(report: &Report) -> String {
+    let row = |it: &report::Finding| {
+        let time = match it.us {
+            0 => String::new(),
+            us => format!("{us} us"),
+        };
+        vec![it.id.clone(), it.outcome.text(), time]
+    };
+    aligned(&report.findings.iter().map(row).collect::<Vec<_>>())
+}
+
+fn summary(report: &Report) -> String {
+    let count = |which: fn(&Outcome) -> bool| {
+        let findings = report.findings.iter();
+        findings.filter(|it| which(&it.outcome)).count()
+    };
+    format!(
+        "{} findings: {} accepted, {} refused, {} not asked; {} ms",
+        report.findings.len(),
+        count(|it| matches!(it, Outcome::Accepted)),
+        count(|it| matches!(it, Outcome::Refused { .. })),
+        count(|it| matches!(it, Outcome::NotAsked { .. })),
+        report.duration_ms
+    )
+}
+
+/// Status 1 for a test that ended early.
+fn verdict(report: &Report) -> Result<(), Failure> {
+    match &report.ended_early {
+        None => Ok(()),
+        Some(reason) => Err(Failure::failed(format!(
+            "the selftest ended early: {reason}; the report has what was found until then"
+        ))),
+    }
+}

@@ -1,0 +1,530 @@
+//! Asks for every object, size, flag, hash and rule that a capture can use, one at a time.
+//!
+//! Invariant: unless the test is disruptive, a rule matches the destination address [`MAC`], which no interface has.
+
+use super::{report::Outcome, run::Run};
+use wqcap_engine::{
+    device::DeviceFacts,
+    memory::Region,
+    verbs::{
+        AsyncEvents, CVLAN_STRIPPING, Channel, CompletionStamps, Cq, CqAttr, DELAY_DROP, DirectCq,
+        DirectWq, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked, Moderation, Mr,
+        PCI_WRITE_END_PADDING, Pd, RssQp, RwqTable, SCATTER_FCS, VerbsError, Wq, WqAttr, WqState,
+    },
+};
+use wqcap_rss::{HashFields, RssKey};
+
+/// The test's own address, locally administered (IEEE 802, 8.4): 02 and "wqcap".
+pub const MAC: [u8; 6] = *b"\x02wqcap";
+/// WRs of a WQ that is not asked for its size.
+const WRS: u32 = 256;
+/// A CQ with as many entries takes 64 MiB.
+const COSTLY: u32 = 1 << 20;
+/// Rules of one match that are installed side by side.
+const MANY: u16 = 256;
+
+/// What rules and tables are asked on.
+struct Base {
+    pd: Pd,
+    cq: Cq,
+    memory: Mr,
+}
+
+/// Notes what the device says of itself, and asks for everything.
+pub fn probe(run: &mut Run, device: &DeviceFacts) {
+    facts(run, device);
+    let context = run.context.clone();
+    let Some(pd) = run.ask("pd", "pd", || Pd::alloc(&context)) else {
+        return;
+    };
+    let Some(memory) = memory(run, &pd) else {
+        return;
+    };
+    let Some(cq) = completion_queues(run, device) else {
+        return;
+    };
+    run.ask("events", "events", || AsyncEvents::of(&context));
+    let base = Base { pd, cq, memory };
+    work_queues(run, device, &base);
+    let Some(table) = tables(run, device, &base) else {
+        return;
+    };
+    hashes(run, &base, &table);
+    rules(run, &base);
+    clock(run);
+}
+
+/// What the device says of itself.
+fn facts(run: &mut Run, device: &DeviceFacts) {
+    let caps = &device.caps;
+    run.value("ports", "device/ports", device.ports.len());
+    run.value("direct", "device/direct", device.direct);
+    run.value("max_wq", "limit/wqs", caps.max_wq);
+    run.value("max_recv_wr", "limit/wrs", caps.max_wq_wr);
+    run.value("max_sge", "limit/sges", caps.max_sge);
+    run.value("max_ind_table_log", "limit/table", caps.max_table);
+    run.value("max_cqe", "limit/cqes", caps.max_cqe);
+    run.value("cq_moderation", "limit/cq_period_us", caps.max_cq_period);
+    run.value("rss", "offers/toeplitz", caps.rss_toeplitz);
+    run.value(
+        "cvlan_stripping",
+        "offers/cvlan_stripping",
+        caps.cvlan_stripping,
+    );
+    run.value("scatter_fcs", "offers/scatter_fcs", caps.scatter_fcs);
+    run.value("delay_drop", "offers/delay_drop", caps.delay_drop);
+    run.value("end_padding", "offers/end_padding", caps.end_padding);
+    run.value("tunnel_offloads", "offers/vxlan", caps.tunnels.vxlan);
+    run.value("tunnel_offloads", "offers/gre", caps.tunnels.gre);
+    run.value("clock_khz", "clock/khz", caps.clock_khz);
+    run.value(
+        "timestamp_mask",
+        "clock/mask",
+        format!("{:#x}", caps.timestamp_mask),
+    );
+    run.value("realtime_clock", "clock/real_time", caps.real_time);
+    for (name, field) in HashFields::all().iter_names() {
+        let subject = match field {
+            HashFields::INNER => "tunnel_offloads",
+            HashFields::IPSEC_SPI => "esp",
+            _ => "rss",
+        };
+        let id = format!("offers/hash/{}", name.to_ascii_lowercase());
+        run.value(subject, &id, caps.rss_fields & field.bits() != 0);
+    }
+    let port = device.ports.iter().find(|it| it.number == run.port);
+    if let Some(port) = port {
+        run.value("link_up", "port/state", port.state.clone());
+        run.value("ports", "port/ethernet", port.ethernet);
+        run.value("rate", "port/gbps", port.rate_gbps);
+        run.value("mtu", "port/mtu", port.mtu);
+    }
+}
+
+/// Registers memory of several sizes; the last is kept for WQs.
+fn memory(run: &mut Run, pd: &Pd) -> Option<Mr> {
+    let mut kept = None;
+    for kib in [4, 2048, 64 << 10, 64] {
+        let id = format!("memory/{kib}KiB");
+        kept = run.ask("memory", id, || {
+            Mr::register(pd, Region::allocate(kib << 10, None)?)
+        });
+    }
+    kept
+}
+
+fn completion_queues(run: &mut Run, device: &DeviceFacts) -> Option<Cq> {
+    let context = run.context.clone();
+    let attr = |entries, stamps| CqAttr {
+        entries,
+        vector: 0,
+        stamps,
+    };
+    let plain = CompletionStamps::None;
+    for entries in [1, 255, 4095, 65535] {
+        run.ask("max_cqe", format!("cq/{entries}"), || {
+            Cq::create(&context, attr(entries, plain), None)
+        });
+    }
+    let (limit, id) = (device.caps.max_cqe, "cq/more than the limit");
+    if limit < COSTLY {
+        run.ask("max_cqe", id, || {
+            Cq::create(&context, attr(limit + 1, plain), None)
+        });
+    } else {
+        run.not_asked("max_cqe", id, "libmlx5 would allocate the ring first");
+    }
+    for (subject, name, stamps) in [
+        ("timestamp_mask", "ticks", CompletionStamps::Ticks),
+        ("realtime_clock", "real_time", CompletionStamps::RealTime),
+    ] {
+        run.ask(subject, format!("cq/stamps/{name}"), || {
+            Cq::create(&context, attr(WRS, stamps), None)
+        });
+    }
+    let woken = run.ask("cq", "cq/channel", || {
+        Cq::create(&context, attr(WRS, plain), Some(Channel::create(&context)?))
+    });
+    if let Some(mut cq) = woken {
+        run.ask("cq", "cq/arm", || cq.arm());
+        let by = Moderation {
+            count: 64,
+            period_us: 16,
+        };
+        run.ask("cq_moderation", "cq/moderation", || cq.moderate(by));
+        if device.direct {
+            run.ask("direct", "cq/direct", || DirectCq::of(cq));
+        }
+    }
+    run.ask("cq", "cq", || {
+        Cq::create(&context, attr(4 * WRS, plain), None)
+    })
+}
+
+impl Base {
+    fn wq(&self, max_wr: u32, max_sge: u32, flags: u32) -> Result<Wq, VerbsError> {
+        let attr = WqAttr {
+            max_wr,
+            max_sge,
+            flags,
+        };
+        Wq::create(&self.pd, &self.cq, &self.memory, attr)
+    }
+
+    /// A WQ that is ready, as one in a table is.
+    fn ready(&self) -> Result<Wq, VerbsError> {
+        let mut wq = self.wq(WRS, 1, 0)?;
+        wq.set_state(None, WqState::Ready)?;
+        Ok(wq)
+    }
+}
+
+fn work_queues(run: &mut Run, device: &DeviceFacts, base: &Base) {
+    let caps = &device.caps;
+    for wrs in [1, 16, 256, 1024, 8192, 32768] {
+        run.ask("max_recv_wr", format!("wq/wrs/{wrs}"), || {
+            base.wq(wrs, 1, 0)
+        });
+    }
+    run.ask("max_recv_wr", "wq/wrs/more than the limit", || {
+        base.wq(caps.max_wq_wr.saturating_add(1), 1, 0)
+    });
+    for sges in [2, 4, 16, 31, 32] {
+        run.ask("max_sge", format!("wq/sges/{sges}"), || {
+            base.wq(WRS, sges, 0)
+        });
+    }
+    let mut together = 0;
+    for (name, subject, flag) in [
+        ("cvlan_stripping", "cvlan_stripping", CVLAN_STRIPPING),
+        ("scatter_fcs", "scatter_fcs", SCATTER_FCS),
+        ("delay_drop", "delay_drop", DELAY_DROP),
+        (
+            "pci_write_end_padding",
+            "end_padding",
+            PCI_WRITE_END_PADDING,
+        ),
+    ] {
+        let made = run.ask(subject, format!("wq/flag/{name}"), || base.wq(WRS, 1, flag));
+        together |= made.map_or(0, |_| flag);
+    }
+    run.ask("wq", "wq/flag/all that were accepted", || {
+        base.wq(WRS, 1, together)
+    });
+    let Some(mut wq) = run.ask("wq", "wq", || base.wq(WRS, 1, 0)) else {
+        return;
+    };
+    use WqState::{Error, Ready, Reset};
+    for (id, state) in [
+        ("wq/state/reset to ready", Ready),
+        ("wq/state/ready to error", Error),
+        ("wq/state/error to reset", Reset),
+        ("wq/state/reset to ready again", Ready),
+        ("wq/state/ready to reset", Reset),
+        ("wq/state/reset to error", Error),
+        ("wq/state/error to ready", Ready),
+    ] {
+        run.ask("wq", id, || wq.set_state(None, state));
+    }
+    if let Some(mut wq) = run.ask("wq", "wq/ready", || base.ready()) {
+        for (name, on) in [("on", true), ("off", false)] {
+            run.ask("cvlan_stripping", format!("wq/stripping/{name}"), || {
+                wq.set_cvlan_stripping(on)
+            });
+        }
+    }
+    if device.direct
+        && let Some(wq) = run.ask("wq", "wq/for direct access", || base.wq(WRS, 1, 0))
+    {
+        run.ask("direct", "wq/direct", || DirectWq::of(wq));
+    }
+    let mut many = Vec::new();
+    run.ask("max_wq", "wq/64 at a time", || {
+        for _ in 0..64 {
+            many.push(base.wq(WRS, 1, 0)?);
+        }
+        Ok(())
+    });
+}
+
+/// Tables of each size; the smallest is kept.
+fn tables(run: &mut Run, device: &DeviceFacts, base: &Base) -> Option<RwqTable> {
+    let wq = run.ask("wq", "wq/for tables", || base.ready())?;
+    let context = run.context.clone();
+    let of = |entries: u32| RwqTable::create(&context, (0..entries).map(|_| wq.handle()));
+    for log in 1..=13 {
+        let id = format!("table/{}", 1 << log);
+        run.ask("max_ind_table_log", id, || of(1 << log));
+    }
+    run.value("max_ind_table_log", "table/limit", device.caps.max_table);
+    run.ask("max_ind_table_log", "table/2 for hashes", || of(2))
+}
+
+/// Each hash that a profile of a capture uses, of outer and of inner headers.
+fn hashes(run: &mut Run, base: &Base, table: &RwqTable) {
+    use HashFields as F;
+    let l4 = [
+        ("", F::NONE),
+        ("+tcp", F::TCP_PORTS),
+        ("+udp", F::UDP_PORTS),
+    ];
+    let qp = |key: &RssKey, fields| RssQp::create(&base.pd, table, key, fields);
+    for (l3_name, l3) in [("ipv4", F::IPV4), ("ipv6", F::IPV6)] {
+        for (l4_name, l4) in l4 {
+            let fields = l3 | l4;
+            run.ask("rss", format!("hash/{l3_name}{l4_name}"), || {
+                qp(&RssKey::SYMMETRIC, fields)
+            });
+            let id = format!("hash/inner {l3_name}{l4_name}");
+            run.ask("tunnel_offloads", id, || {
+                qp(&RssKey::SYMMETRIC, fields | F::INNER)
+            });
+        }
+    }
+    for (name, fields) in [
+        ("source ipv4", F::SRC_IPV4),
+        ("destination ipv4", F::DST_IPV4),
+        ("ipv4+ipv6", F::IPV4 | F::IPV6),
+        ("ipv4+tcp+udp", F::IPV4 | F::TCP_PORTS | F::UDP_PORTS),
+        ("nothing, over 2 entries", F::NONE),
+    ] {
+        run.ask("rss", format!("hash/{name}"), || {
+            qp(&RssKey::SYMMETRIC, fields)
+        });
+    }
+    run.ask("esp", "hash/ipv4+spi", || {
+        qp(&RssKey::SYMMETRIC, F::IPV4 | F::IPSEC_SPI)
+    });
+    run.ask("rss", "hash/key/microsoft", || {
+        qp(&RssKey::MICROSOFT, F::IPV4 | F::TCP_PORTS)
+    });
+}
+
+/// Frames to [`MAC`].
+pub const fn own() -> FlowSpec {
+    own_with(0, 0)
+}
+
+/// The same with an ethertype and a VLAN identifier, where they are not 0.
+const fn own_with(ethertype: u16, vlan: u16) -> FlowSpec {
+    FlowSpec::Ethernet {
+        dst: Masked {
+            value: MAC,
+            mask: [0xff; 6],
+        },
+        ethertype: Masked {
+            value: ethertype,
+            mask: if ethertype == 0 { 0 } else { 0xffff },
+        },
+        vlan: Masked {
+            value: vlan,
+            mask: if vlan == 0 { 0 } else { 0x0fff },
+        },
+    }
+}
+
+/// Any IPv4 packet, or those of a protocol.
+pub fn ipv4(proto: Option<u8>) -> FlowSpec {
+    FlowSpec::Ipv4 {
+        src: Masked::default(),
+        dst: Masked::default(),
+        proto: proto.map(Masked::exact).unwrap_or_default(),
+    }
+}
+
+/// Any IPv6 packet, or those of a protocol.
+pub fn ipv6(proto: Option<u8>) -> FlowSpec {
+    FlowSpec::Ipv6 {
+        src: Masked::default(),
+        dst: Masked::default(),
+        proto: proto.map(Masked::exact).unwrap_or_default(),
+    }
+}
+
+/// TCP to a port; 0: to any.
+pub fn tcp(dst: u16) -> FlowSpec {
+    let (src, dst) = (Masked::default(), port(dst));
+    FlowSpec::Tcp { src, dst }
+}
+
+/// UDP to a port; 0: to any.
+pub fn udp(dst: u16) -> FlowSpec {
+    let (src, dst) = (Masked::default(), port(dst));
+    FlowSpec::Udp { src, dst }
+}
+
+fn port(number: u16) -> Masked<u16> {
+    match number {
+        0 => Masked::default(),
+        number => Masked::exact(number),
+    }
+}
+
+/// Rules of each form that a plan makes, and the order they can have.
+fn rules(run: &mut Run, base: &Base) {
+    let Some((qp, other)) = rule_targets(run, base) else {
+        if run
+            .report
+            .findings
+            .last()
+            .is_some_and(|it| it.outcome == Outcome::refused(libc::EPERM))
+        {
+            run.end("no QP without CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep` on a copy of the binary");
+        }
+        return;
+    };
+    let vni = FlowSpec::Vxlan {
+        vni: Masked {
+            value: 0x77_7163,
+            mask: 0x00ff_ffff,
+        },
+    };
+    let vxlan = [own(), ipv4(None), udp(4789), vni];
+    let gre = [own(), ipv4(Some(47)), FlowSpec::Gre];
+    let addresses = FlowSpec::Ipv4 {
+        // 192.0.2.1 and 192.0.2.0/24 (RFC 5737).
+        src: Masked::exact(0xc000_0201),
+        dst: Masked {
+            value: 0xc000_0200,
+            mask: 0xffff_ff00,
+        },
+        proto: Masked::default(),
+    };
+    let network = Masked {
+        // 2001:db8::/32 (RFC 3849).
+        value: 0x2001_0db8 << 96,
+        mask: 0xffff_ffff << 96,
+    };
+    let networks = FlowSpec::Ipv6 {
+        src: network,
+        dst: network,
+        proto: Masked::default(),
+    };
+    let inner = |outer: &[FlowSpec], l3, l4| {
+        let both = [FlowSpec::Inner(l3), FlowSpec::Inner(l4)];
+        [outer, &both].concat()
+    };
+    for (subject, name, specs) in [
+        ("rules", "mac", vec![own()]),
+        ("rules", "mac, vlan", vec![own_with(0, 100)]),
+        ("rules", "mac, ethertype", vec![own_with(0x88b5, 0)]),
+        ("rules", "ipv4", vec![own(), ipv4(None)]),
+        ("rules", "ipv6", vec![own(), ipv6(None)]),
+        ("rules", "ipv4, tcp", vec![own(), ipv4(None), tcp(0)]),
+        ("rules", "ipv4, udp", vec![own(), ipv4(None), udp(0)]),
+        ("rules", "ipv6, tcp", vec![own(), ipv6(None), tcp(0)]),
+        ("rules", "ipv6, udp", vec![own(), ipv6(None), udp(0)]),
+        ("rules", "ipv4, protocol", vec![own(), ipv4(Some(132))]),
+        ("rules", "ipv6, protocol", vec![own(), ipv6(Some(132))]),
+        ("rules", "ipv4 addresses", vec![own(), addresses]),
+        ("rules", "ipv6 networks", vec![own(), networks]),
+        ("rules", "tcp port", vec![own(), ipv4(None), tcp(443)]),
+        ("rules", "udp port", vec![own(), ipv6(None), udp(53)]),
+        ("rules", "drop", vec![own(), ipv4(None), FlowSpec::Drop]),
+        ("tunnel_offloads", "vxlan", vxlan.to_vec()),
+        ("tunnel_offloads", "gre", gre.to_vec()),
+        (
+            "tunnel_offloads",
+            "vxlan, inner ipv4 tcp",
+            inner(&vxlan, Inner::Ipv4, Inner::Tcp),
+        ),
+        (
+            "tunnel_offloads",
+            "vxlan, inner ipv6 udp",
+            inner(&vxlan, Inner::Ipv6, Inner::Udp),
+        ),
+        (
+            "tunnel_offloads",
+            "gre, inner ipv4 udp",
+            inner(&gre, Inner::Ipv4, Inner::Udp),
+        ),
+    ] {
+        run.rule(subject, &format!("rule/{name}"), &qp, 0, specs);
+    }
+    for priority in 0..=16 {
+        run.rule(
+            "rules",
+            &format!("rule/priority/{priority}"),
+            &qp,
+            priority,
+            vec![own()],
+        );
+    }
+    if let Some(_first) = run.rule("rules", "rule/twice, first", &qp, 0, vec![own()]) {
+        run.rule("rules", "rule/twice, to the same QP", &qp, 0, vec![own()]);
+        run.rule("rules", "rule/twice, to another QP", &other, 0, vec![own()]);
+        let drop = vec![own(), FlowSpec::Drop];
+        run.rule("rules", "rule/twice, then drop", &qp, 0, drop);
+    }
+    let number = run.port;
+    let mut many = Vec::new();
+    run.ask("rules", format!("rule/{MANY} at a time"), || {
+        for port in 1..=MANY {
+            let specs = vec![own(), ipv4(None), udp(port)];
+            many.push(Flow::create(
+                &qp,
+                &rule(number, FlowKind::Normal, 0, specs),
+            )?);
+        }
+        Ok(())
+    });
+    drop(many);
+    if run.report.disruptive {
+        let all = vec![FlowSpec::ETHERNET];
+        run.rule("rules", "rule/steal", &qp, 15, all);
+        let sniffer = rule(number, FlowKind::Sniffer, 0, Vec::new());
+        run.ask("sniffer", "rule/sniffer", || Flow::create(&qp, &sniffer));
+    } else {
+        for (subject, id) in [("rules", "rule/steal"), ("sniffer", "rule/sniffer")] {
+            run.not_asked(subject, id, "needs --disruptive");
+        }
+    }
+}
+
+/// Two QPs that hash nothing, over tables of one entry.
+fn rule_targets(run: &mut Run, base: &Base) -> Option<(RssQp, RssQp)> {
+    let wq = run.ask("wq", "wq/for rules", || base.ready())?;
+    let context = run.context.clone();
+    let table = run.ask("max_ind_table_log", "table/1 for rules", || {
+        RwqTable::create(&context, [wq.handle()])
+    })?;
+    let mut qp = |id| {
+        run.ask("rss", id, || {
+            RssQp::create(&base.pd, &table, &RssKey::SYMMETRIC, HashFields::NONE)
+        })
+    };
+    Some((
+        qp("hash/nothing, over 1 entry")?,
+        qp("hash/nothing, a second QP")?,
+    ))
+}
+
+fn rule(port: u8, kind: FlowKind, priority: u16, specs: Vec<FlowSpec>) -> FlowRule {
+    FlowRule {
+        port,
+        kind,
+        priority,
+        specs,
+    }
+}
+
+impl Run {
+    /// Asks for a rule.
+    pub fn rule(
+        &mut self,
+        subject: &str,
+        id: &str,
+        qp: &RssQp,
+        priority: u16,
+        specs: Vec<FlowSpec>,
+    ) -> Option<Flow> {
+        let rule = rule(self.port, FlowKind::Normal, priority, specs);
+        self.ask(subject, id, || Flow::create(qp, &rule))
+    }
+}
+
+fn clock(run: &mut Run) {
+    let context = run.context.clone();
+    run.ask("timestamp_mask", "clock/counter", || context.query_clock());
+    run.ask("clock", "clock/info", || context.clock_info());
+}

@@ -1,0 +1,267 @@
+//! `wqcap selftest` on the software NIC: what it finds is what the device is set to, and reports are compared by subject.
+
+use serde_json::Value;
+use std::{collections::BTreeSet, fs, path::Path};
+use wqcap_tests::{
+    Dir, Done, Program, binaries,
+    machine::privileges::{self, ForAll, as_nobody},
+    process::is_root,
+    skip,
+    wqcap::wqcap,
+};
+
+/// `wqcap selftest` on a wire with these settings, and where its report goes.
+fn selftest(wire: &str, sets: &[&str], report: &Path) -> Program {
+    wqcap(["selftest", "--model", wire, "--report"])
+        .arg(report)
+        .args(
+            sets.iter()
+                .flat_map(|set| ["--set".to_owned(), format!("model.{set}")]),
+        )
+}
+
+fn read(report: &Path) -> Value {
+    let text = fs::read_to_string(report).unwrap_or_else(|e| panic!("{}: {e}", report.display()));
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The finding with this id.
+#[track_caller]
+fn finding<'r>(report: &'r Value, id: &str) -> &'r Value {
+    let findings = report["findings"].as_array().expect("findings");
+    let mut with_it = findings.iter().filter(|it| it["id"] == id);
+    let found = with_it.next().unwrap_or_else(|| panic!("no finding {id}"));
+    assert!(with_it.next().is_none(), "{id} stands twice");
+    found
+}
+
+#[track_caller]
+fn assert_refused(report: &Value, id: &str, error: &str) {
+    let it = finding(report, id);
+    assert_eq!(
+        (&it["outcome"], &it["error"]),
+        (&"refused".into(), &error.into()),
+        "{it}"
+    );
+}
+
+/// The subjects in which two reports differ.
+fn subjects(a: &Path, b: &Path) -> BTreeSet<String> {
+    let done = wqcap(["selftest", "--json", "--compare"])
+        .args([a, b])
+        .run()
+        .expect(0);
+    let differences: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let differences = differences.as_object().expect("an object").keys();
+    differences.cloned().collect()
+}
+
+#[test]
+fn a_whole_device_accepts_all_that_a_capture_uses() {
+    let dir = Dir::new();
+    let file = dir.join("full.json");
+    let done = selftest("loopback", &[], &file).run().expect(0);
+    for part in [
+        "wq/flag/scatter_fcs",
+        "hash/ipv6+udp",
+        "rule/vxlan, inner ipv4 tcp",
+    ] {
+        assert!(done.stdout.contains(part), "{part}: {done}");
+    }
+    let report = read(&file);
+    assert_eq!(report["ended_early"], Value::Null);
+    assert_eq!(report["software"], true);
+    for id in [
+        "cq/direct",
+        "wq/wrs/32768",
+        "table/2048",
+        "rule/priority/15",
+        "rule/256 at a time",
+    ] {
+        assert_eq!(finding(&report, id)["outcome"], "accepted", "{id}");
+    }
+    for (id, error) in [
+        ("hash/ipv4+ipv6", "EINVAL"),
+        ("hash/nothing, over 2 entries", "EINVAL"),
+        ("table/4096", "EINVAL"),
+        ("rule/priority/16", "ENOMEM"),
+        ("rule/twice, then drop", "EEXIST"),
+        ("wq/state/error to ready", "EINVAL"),
+    ] {
+        assert_refused(&report, id, error);
+    }
+    for id in ["rule/sniffer", "rule/steal"] {
+        assert_eq!(finding(&report, id)["outcome"], "not_asked", "{id}");
+    }
+    // Every id once, and nothing that tells of the network.
+    let ids: Vec<_> = report["findings"]
+        .as_array()
+        .expect("findings")
+        .iter()
+        .map(|it| it["id"].as_str())
+        .collect();
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+    let text = fs::read_to_string(&file).expect("a report");
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    for secret in ["0c:42:a1", "0c42:a103", "mlx5_0p1", &host] {
+        assert!(!text.contains(secret), "{secret}");
+    }
+}
+
+#[test]
+fn disruptive_tests_install_rules_for_all_traffic() {
+    let dir = Dir::new();
+    let file = dir.join("report.json");
+    let _ = selftest("loopback", &[], &file)
+        .arg("--disruptive")
+        .run()
+        .expect(0);
+    let report = read(&file);
+    for id in ["rule/sniffer", "rule/steal"] {
+        assert_eq!(finding(&report, id)["outcome"], "accepted", "{id}");
+    }
+}
+
+#[test]
+fn a_comparison_lists_the_settings_that_differ_and_no_other() {
+    let dir = Dir::new();
+    let full = dir.join("full.json");
+    let _ = selftest("loopback", &[], &full)
+        .arg("--disruptive")
+        .run()
+        .expect(0);
+    let settings = [
+        "clock_khz=100000",
+        "cq_moderation=false",
+        "cvlan_stripping=false",
+        "delay_drop=false",
+        "end_padding=false",
+        "max_cqe=8191",
+        "max_ind_table_log=7",
+        "max_recv_wr=1024",
+        "max_wq=1024",
+        "mtu=9000",
+        "rate=25",
+        "realtime_clock=true",
+        "scatter_fcs=false",
+        "sniffer=false",
+        "timestamp_mask=0xffffffffffff",
+        "tunnel_offloads=false",
+    ];
+    let name = |setting: &str| setting.split('=').next().expect("a key").to_owned();
+    let differing = |file: &str, settings: &[&str]| {
+        let file = dir.join(file);
+        let _ = selftest("loopback", settings, &file)
+            .arg("--disruptive")
+            .run()
+            .expect(0);
+        subjects(&full, &file)
+    };
+    assert_eq!(differing("again.json", &[]), BTreeSet::new());
+    assert_eq!(
+        differing("bare.json", &settings),
+        settings.into_iter().map(name).collect()
+    );
+    for setting in settings {
+        assert_eq!(
+            differing("one.json", &[setting]),
+            BTreeSet::from([name(setting)])
+        );
+    }
+}
+
+#[test]
+fn reports_keep_to_their_schema() {
+    let schema = wqcap(["selftest", "--schema"]).run().expect(0).stdout;
+    let documented = binaries::root().join("docs/selftest.schema.json");
+    assert_eq!(
+        serde_json::from_str::<Value>(&schema).expect("JSON"),
+        read(&documented)
+    );
+    let validate = "import json, sys, jsonschema; jsonschema.validate(json.load(open(sys.argv[1])), json.load(open(sys.argv[2])))";
+    let python = |program: &str| Program::new("python3").args(["-c", program]);
+    if !python("import jsonschema").run().status.success() {
+        skip!("python3 has no jsonschema");
+    }
+    let dir = Dir::new();
+    for (file, sets) in [
+        ("full.json", &[][..]),
+        ("bare.json", &["scatter_fcs=false", "tunnel_offloads=false"]),
+    ] {
+        let file = dir.join(file);
+        let _ = selftest("loopback", sets, &file).run().expect(0);
+        let _ = python(validate).args([&file, &documented]).run().expect(0);
+    }
+    let broken = dir.write("broken.json", r#"{"version": 1, "findings": []}"#);
+    let _ = python(validate)
+        .args([&broken, &documented])
+        .run()
+        .expect(1);
+}
+
+#[test]
+fn without_rights_the_report_has_what_needs_none() {
+    if !is_root() {
+        skip!("only root can become another user");
+    }
+    let place = ForAll::new();
+    let file = place.dir().join("report.json");
+    let test = || {
+        Program::new(place.wqcap())
+            .args([
+                "selftest",
+                "--model",
+                "loopback",
+                "--set",
+                "model.caps=process",
+                "--report",
+            ])
+            .arg(&file)
+    };
+    let done: Done = as_nobody(test(), privileges::NONE).run().expect(1);
+    done.says(&["ended early", "CAP_NET_RAW"]);
+    let report = read(&file);
+    assert!(
+        report["ended_early"]
+            .as_str()
+            .expect("a reason")
+            .contains("CAP_NET_RAW")
+    );
+    assert_eq!(finding(&report, "wq/wrs/8192")["outcome"], "accepted");
+    assert_refused(&report, "wq/flag/delay_drop", "EPERM");
+    assert_refused(&report, "hash/ipv4", "EPERM");
+    let with_net_raw = as_nobody(test(), privileges::NET_RAW).run().expect(0);
+    assert!(with_net_raw.stdout.contains("rule/mac"), "{with_net_raw}");
+}
+
+#[test]
+fn mistakes_are_status_2() {
+    let dir = Dir::new();
+    let other = dir.write("other.json", "{}");
+    let newer = dir.write("newer.json", "{\"version\": 9}");
+    let other = other.to_str().expect("a plain path");
+    let newer = newer.to_str().expect("a plain path");
+    for (args, named) in [
+        (&["--model", "loopback", "--device", "mlx5_7"][..], "mlx5_7"),
+        (&["--model", "loopback", "--port", "2"], "--port 2"),
+        (
+            &["--model", "loopback", "--set", "capture.queues=2"],
+            "capture.queues",
+        ),
+        (&["--set", "model.rate=10"], "model.rate"),
+        (&["--compare", other, other], "not a report"),
+        (&["--compare", newer, other], "newer.json"),
+        (
+            &["--compare", "/nonexistent/a.json", other],
+            "/nonexistent/a.json",
+        ),
+        (&["--compare", other], "--compare"),
+    ] {
+        wqcap(["selftest"])
+            .args(args)
+            .run()
+            .expect(2)
+            .says(&[named]);
+    }
+}
