@@ -4,7 +4,7 @@
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, time::Duration};
 use wqcap_engine::{
-    analysis::flows::{FlowsPlan, Meter, Writer},
+    analysis::flows::{FlowWriter, FlowsPlan, Meter},
     frame::Headers,
 };
 
@@ -69,7 +69,7 @@ fn flows(c: &mut Criterion) {
             idle_ns: u64::MAX,
             capacity: flows as usize,
         };
-        let writer = Writer::start(&plan, 1).expect("scratch space");
+        let writer = FlowWriter::start(&plan, 1).expect("scratch space");
         let mut meter = writer.meter(0, 0).expect("a queue")();
         for flow in 0..flows {
             count(&mut meter, frames.of(flow));

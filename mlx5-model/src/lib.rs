@@ -16,6 +16,10 @@
 //! | `process` | descriptors, the C library's own functions, memory, threads, capabilities |
 //! | `abi` | layouts, generated from the system headers |
 //!
+//! A type's name says whose it is: what a command creates and a handle names is an `…Object` (`CqObject`, `FlowObject`),
+//! what is the NIC's own is `Nic…` (`NicPort`, `NicRing`), what a wire brings is `Wire…`. The capture engine has the
+//! program's side of each, by the bare name.
+//!
 //! Nothing here knows the capture engine. Unsafe code lives in the modules that opt in by a file-level `allow`, and
 //! in no other.
 

@@ -4,7 +4,7 @@
 use std::{error::Error, hint::black_box, process::ExitCode, sync::Arc};
 use wqcap_engine::{
     analysis::{
-        flows::{FlowsPlan, Writer},
+        flows::{FlowWriter, FlowsPlan},
         observer::Observer,
     },
     config::{CaptureConfig, SampleBy, Slice},
@@ -126,7 +126,7 @@ fn flows(frames: &[Vec<u8>], times: usize) -> Outcome {
         idle_ns: u64::MAX,
         capacity: 1024,
     };
-    let writer = Writer::start(&plan, 1)?;
+    let writer = FlowWriter::start(&plan, 1)?;
     let mut meter = writer.meter(0, 0).ok_or("no meter")?();
     for frame in in_turn(frames, times) {
         let outer = Headers::parse(frame);

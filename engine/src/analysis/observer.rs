@@ -7,7 +7,7 @@
 //! May import: [`crate::plan`], [`crate::analysis::flows`], [`crate::frame`], [`crate::stats`], the clock of [`crate::rx`].
 
 #[cfg(feature = "flows")]
-use crate::analysis::flows::{Meter, Writer};
+use crate::analysis::flows::{FlowWriter, Meter};
 use crate::{
     Error,
     analysis::{
@@ -91,7 +91,7 @@ pub struct Observers {
     #[cfg(feature = "flows")]
     each: usize,
     #[cfg(feature = "flows")]
-    flows: Option<Writer>,
+    flows: Option<FlowWriter>,
 }
 
 impl Observers {
@@ -110,7 +110,7 @@ impl Observers {
             flows: plan
                 .flows
                 .as_ref()
-                .map(|it| Writer::start(it, queues * each))
+                .map(|it| FlowWriter::start(it, queues * each))
                 .transpose()?,
         })
     }

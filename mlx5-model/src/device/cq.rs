@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::abi;
 use crate::process::Errno;
 
-use super::cqe::{Cqe, ErrorCounts, MASK_24};
-use super::event::{AsyncEvent, AsyncSource, EventChannel, Reported};
-use super::memory::{DoorbellRecord, Ring, prefetch_for_write};
+use super::cqe::{ErrorCounts, MASK_24, NicCqe};
+use super::event::{AsyncSource, EventChannel, NicEvent, Reported};
+use super::memory::{DoorbellRecord, NicRing, prefetch_for_write};
 
 /// Words of a CQ's doorbell record (PRM "CQ doorbell record").
 const CONSUMER: usize = 0;
@@ -33,7 +33,7 @@ const MAX_HELD: u32 = 64;
 
 /// What EX_MODIFY_CQ sets. No moderation if either is zero.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Moderation {
+pub struct CqModeration {
     /// CQEs after which an armed CQ raises its event.
     pub count: u16,
     /// Microseconds after the first CQE at which it does so at the latest.
@@ -56,7 +56,7 @@ enum Armed {
 }
 
 /// Where completion events go.
-pub struct Completions {
+pub struct CompletionEvents {
     pub channel: Arc<EventChannel>,
     /// The program's handle of the CQ.
     pub element: u64,
@@ -65,8 +65,8 @@ pub struct Completions {
 }
 
 /// A completion queue.
-pub struct Cq {
-    ring: Ring,
+pub struct CqObject {
+    ring: NicRing,
     record: DoorbellRecord,
     /// Base-2 logarithms of the number of CQEs and of a CQE's size.
     log_entries: u32,
@@ -79,12 +79,12 @@ pub struct Cq {
     /// Whether the first CQE of the burst is still to be published.
     held: bool,
     held_index: u32,
-    held_cqe: Cqe,
+    held_cqe: NicCqe,
     ignore_overrun: bool,
     overrun: bool,
     armed: Armed,
-    pub moderation: Moderation,
-    pub completions: Option<Completions>,
+    pub moderation: CqModeration,
+    pub completions: Option<CompletionEvents>,
     pub events: AsyncSource,
     /// Whether timestamps are UTC (`MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS`).
     pub real_time: bool,
@@ -92,8 +92,8 @@ pub struct Cq {
     errors: ErrorCounts,
 }
 
-impl Cq {
-    /// A CQ over a ring of `1 << log_entries` CQEs of `entry_size` bytes. Fails as [`Ring::new`] and
+impl CqObject {
+    /// A CQ over a ring of `1 << log_entries` CQEs of `entry_size` bytes. Fails as [`NicRing::new`] and
     /// [`DoorbellRecord::new`] do.
     pub fn new(
         ring_addr: u64,
@@ -103,7 +103,7 @@ impl Cq {
         ignore_overrun: bool,
         events: AsyncSource,
     ) -> Result<Self, Errno> {
-        let ring = Ring::new(ring_addr, u64::from(entry_size) << log_entries)?;
+        let ring = NicRing::new(ring_addr, u64::from(entry_size) << log_entries)?;
         let record = DoorbellRecord::new(record_addr)?;
         record.swap(ARM, NOT_ARMED);
         Ok(Self {
@@ -116,11 +116,11 @@ impl Cq {
             error_end: 0,
             held: false,
             held_index: 0,
-            held_cqe: Cqe::default(),
+            held_cqe: NicCqe::default(),
             ignore_overrun,
             overrun: false,
             armed: Armed::No,
-            moderation: Moderation::default(),
+            moderation: CqModeration::default(),
             completions: None,
             events,
             real_time: false,
@@ -168,13 +168,13 @@ impl Cq {
     pub fn fail(&mut self) {
         if !self.overrun {
             self.overrun = true;
-            self.events.raise(AsyncEvent::CqErr);
+            self.events.raise(NicEvent::CqErr);
         }
     }
 
-    /// Writes the CQE of a success. The CQ fails unless [`Cq::has_room`].
+    /// Writes the CQE of a success. The CQ fails unless [`CqObject::has_room`].
     #[inline(always)]
-    pub fn push(&mut self, cqe: &Cqe) {
+    pub fn push(&mut self, cqe: &NicCqe) {
         if !self.has_room(1) {
             self.fail();
             return;
@@ -186,7 +186,7 @@ impl Cq {
     }
 
     /// Writes the CQE of a failure.
-    pub fn push_failed(&mut self, cqe: &Cqe) {
+    pub fn push_failed(&mut self, cqe: &NicCqe) {
         if !self.has_room(1) {
             self.fail();
             return;
@@ -209,7 +209,7 @@ impl Cq {
 
     /// Stores a CQE in the slot of an index.
     #[inline(always)]
-    fn store(&mut self, index: u32, cqe: &Cqe) {
+    fn store(&mut self, index: u32, cqe: &NicCqe) {
         // The owner bit toggles with each round of the ring.
         let owner = u64::from(index >> self.log_entries & abi::MLX5_CQE_OWNER_MASK);
         let slot = self.slot(index).cast::<u64>();
@@ -226,7 +226,7 @@ impl Cq {
 
     /// Produces a CQE, which becomes visible after those before it.
     #[inline(always)]
-    fn write(&mut self, cqe: &Cqe) {
+    fn write(&mut self, cqe: &NicCqe) {
         let index = self.producer;
         self.producer = index.wrapping_add(1);
         if self.held {
@@ -337,7 +337,7 @@ impl Cq {
 
     /// Continues in another ring (RESIZE_CQ). CQEs not consumed stay in the old one, with one of opcode RESIZE behind
     /// them, and libmlx5 copies them over, one slot further on. Fails with `EINVAL` if they would not fit, or as
-    /// [`Ring::new`].
+    /// [`NicRing::new`].
     pub fn resize(
         &mut self,
         ring_addr: u64,
@@ -351,8 +351,8 @@ impl Cq {
         if self.outstanding() + 1 > 1 << log_entries {
             return Err(libc::EINVAL);
         }
-        let ring = Ring::new(ring_addr, u64::from(entry_size) << log_entries)?;
-        self.write(&Cqe::resized());
+        let ring = NicRing::new(ring_addr, u64::from(entry_size) << log_entries)?;
+        self.write(&NicCqe::resized());
         self.publish();
         self.ring = ring;
         self.log_entries = log_entries;
@@ -381,12 +381,12 @@ mod tests {
         fn base(&self) -> usize {
             (self.ring.as_ptr() as usize).next_multiple_of(64)
         }
-        fn cq(&self, log: u32, size: u32) -> (Cq, Arc<EventChannel>) {
+        fn cq(&self, log: u32, size: u32) -> (CqObject, Arc<EventChannel>) {
             let channel = EventChannel::asynchronous().unwrap();
             let source = AsyncSource::new(&channel, 9);
             let record = self.record.as_ptr() as u64;
             (
-                Cq::new(self.base() as u64, record, log, size, false, source).unwrap(),
+                CqObject::new(self.base() as u64, record, log, size, false, source).unwrap(),
                 channel,
             )
         }
@@ -401,7 +401,7 @@ mod tests {
         }
     }
 
-    fn rx() -> Cqe {
+    fn rx() -> NicCqe {
         let info = RxInfo {
             hash: 0x0102_0304,
             hash_type: 0x44,
@@ -411,7 +411,7 @@ mod tests {
             byte_count: 1500,
             tag: 0xff12_3456,
         };
-        Cqe::received(0x77, 0xabcd, 0x1122_3344_5566_7788, &info)
+        NicCqe::received(0x77, 0xabcd, 0x1122_3344_5566_7788, &info)
     }
 
     #[test]
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(bytes[48..56], 0x1122_3344_5566_7788u64.to_be_bytes());
         assert_eq!(bytes[56..60], [0, 0x12, 0x34, 0x56]);
         assert_eq!(bytes[60..64], [0xab, 0xcd, 0, 0x20]);
-        cq.push_failed(&Cqe::failed(5, 3, WqeError::FLUSHED, None, 0));
+        cq.push_failed(&NicCqe::failed(5, 3, WqeError::FLUSHED, None, 0));
         let bytes: Vec<u8> = (64..128).map(|at| memory.byte(at)).collect();
         assert_eq!((bytes[54], bytes[55], bytes[63]), (0xf9, 5, 0xe0));
     }
@@ -465,7 +465,7 @@ mod tests {
         }
         assert_eq!(memory.byte(3 * 64 + 63), 0x20);
         cq.push(&rx());
-        cq.push_failed(&Cqe::failed(1, 2, WqeError::FLUSHED, None, 0));
+        cq.push_failed(&NicCqe::failed(1, 2, WqeError::FLUSHED, None, 0));
         let first = (4 + MAX_HELD as usize) * 64;
         assert_eq!(
             (memory.byte(first + 63), memory.byte(first + 127)),
@@ -500,7 +500,7 @@ mod tests {
         let (mut cq, _events) = memory.cq(4, 64);
         let channel = EventChannel::completion().unwrap();
         let reported = Reported::default();
-        cq.completions = Some(Completions {
+        cq.completions = Some(CompletionEvents {
             channel: Arc::clone(&channel),
             element: 3,
             reported: reported.clone(),
@@ -536,10 +536,10 @@ mod tests {
         cq.end_burst(0);
         cq.push(&rx());
         fired(2);
-        cq.push_failed(&Cqe::failed(5, 3, WqeError::FLUSHED, None, 0));
+        cq.push_failed(&NicCqe::failed(5, 3, WqeError::FLUSHED, None, 0));
         fired(3);
         // Moderated: by count, then by time.
-        cq.moderation = Moderation {
+        cq.moderation = CqModeration {
             count: 3,
             period: 10,
         };

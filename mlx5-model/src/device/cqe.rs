@@ -11,7 +11,7 @@ pub const MASK_24: u32 = 0xff_ffff;
 
 /// A CQE (PRM "CQE format"): eight big-endian words, of which the last is written last.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Cqe(pub [u64; 8]);
+pub struct NicCqe(pub [u64; 8]);
 
 // The words below have these fields.
 const _: () = {
@@ -80,7 +80,7 @@ impl WqeError {
     };
 }
 
-impl Cqe {
+impl NicCqe {
     #[inline(always)]
     pub fn received(uidx: u32, wqe_counter: u16, timestamp: u64, info: &RxInfo) -> Self {
         Self([
@@ -162,7 +162,7 @@ pub struct ErrorCounts {
 
 impl ErrorCounts {
     /// Counts a CQE of an error.
-    pub fn add(&mut self, cqe: &Cqe) {
+    pub fn add(&mut self, cqe: &NicCqe) {
         let syndrome = cqe.0[6] as u32 & 0xff;
         let flushed = u64::from(syndrome == abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR);
         if cqe.opcode() == abi::MLX5_CQE_REQ_ERR {

@@ -12,14 +12,14 @@ use std::sync::atomic::Ordering;
 use crate::device::counters::PortCounters;
 
 /// A device's delay drop.
-pub struct DelayDrop {
+pub struct NicDelayDrop {
     timeout_ns: u64,
     armed: bool,
     /// The first port's, which hold the device's own.
     counters: &'static PortCounters,
 }
 
-impl DelayDrop {
+impl NicDelayDrop {
     /// Armed, with a timeout in microseconds.
     pub fn new(timeout_us: u32, counters: &'static PortCounters) -> Self {
         Self {
@@ -61,7 +61,7 @@ mod tests {
     fn a_timeout_lets_everything_go_until_the_driver_has_answered() {
         let counters = counters::port(29, 1);
         let events = || counters.delay_drop_timeouts.load(Ordering::Relaxed);
-        let mut delay_drop = DelayDrop::new(100, counters);
+        let mut delay_drop = NicDelayDrop::new(100, counters);
         assert!(delay_drop.holds(0) && delay_drop.holds(99_999));
         delay_drop.rearm();
         assert_eq!(events(), 0);

@@ -25,7 +25,7 @@ use crate::process::{
 /// Asynchronous events (`enum ib_event_type`, which no uAPI header names).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum AsyncEvent {
+pub enum NicEvent {
     /// A CQ overran.
     CqErr = 0,
     /// A QP's queue failed.
@@ -128,7 +128,7 @@ impl EventChannel {
     }
 
     /// Queues an event of a port or the device.
-    pub fn raise(&self, kind: AsyncEvent, element: u64) {
+    pub fn raise(&self, kind: NicEvent, element: u64) {
         self.push(Event {
             element,
             kind: kind as u32,
@@ -264,7 +264,7 @@ impl AsyncSource {
     }
 
     /// Queues an event.
-    pub fn raise(&self, kind: AsyncEvent) {
+    pub fn raise(&self, kind: NicEvent) {
         self.channel.push(Event {
             element: self.element,
             kind: kind as u32,
@@ -314,9 +314,9 @@ mod tests {
     fn a_purge_leaves_other_events_and_counts_only_those_read() {
         let channel = EventChannel::asynchronous().unwrap();
         let (gone, stays) = (AsyncSource::new(&channel, 1), AsyncSource::new(&channel, 2));
-        gone.raise(AsyncEvent::WqFatal);
-        stays.raise(AsyncEvent::CqErr);
-        gone.raise(AsyncEvent::WqFatal);
+        gone.raise(NicEvent::WqFatal);
+        stays.raise(NicEvent::CqErr);
+        gone.raise(NicEvent::WqFatal);
         let mut buf = [0; 16];
         assert_eq!(channel.read(channel.fd(), &mut buf), Ok(16));
         assert_eq!((buf[0], buf[8]), (1, 19));
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!((buf[0], buf[8]), (2, 0));
         assert!(!readable(&channel));
 
-        stays.raise(AsyncEvent::CqErr);
+        stays.raise(NicEvent::CqErr);
         assert_eq!(stays.finish(), 1);
         assert!(!readable(&channel));
     }
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn a_short_buffer_reads_nothing() {
         let channel = EventChannel::asynchronous().unwrap();
-        channel.raise(AsyncEvent::PortErr, 1);
+        channel.raise(NicEvent::PortErr, 1);
         assert_eq!(channel.read(channel.fd(), &mut [0; 8]), Err(libc::EINVAL));
         assert!(readable(&channel));
         channel.close(channel.fd());

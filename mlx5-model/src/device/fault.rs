@@ -4,8 +4,8 @@
 
 use crate::settings::fault::{Effect, Fault};
 
-use super::cq::Cq;
-use super::port::{LinkChange, Port};
+use super::cq::CqObject;
+use super::port::{LinkChange, NicPort};
 use super::rq::{Rq, RqOwner, RqState};
 use super::state::DeviceState;
 
@@ -74,7 +74,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
         }
         Effect::DeviceFatal { end } => {
             state.die(end);
-            state.ports.iter_mut().for_each(Port::die);
+            state.ports.iter_mut().for_each(NicPort::die);
             state.notify(LinkChange::Lost, 0);
         }
         Effect::SlowPci { ns, for_ns } => {
@@ -84,7 +84,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
         }
         Effect::ClockJump { ns } => {
             state.clock.jump(ns);
-            state.ports.iter_mut().for_each(Port::clock_jumped);
+            state.ports.iter_mut().for_each(NicPort::clock_jumped);
         }
         Effect::ClockBusy { for_ns } => state.clock.keep_updating(for_ns),
     }
@@ -95,7 +95,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
 fn with_wq<T>(
     state: &mut DeviceState,
     serial: u32,
-    change: impl FnOnce(&mut Rq, &mut Cq) -> T,
+    change: impl FnOnce(&mut Rq, &mut CqObject) -> T,
 ) -> Option<T> {
     let (index, _) = state.queues.rqs.iter().find(|(_, rq)| {
         rq.owner == RqOwner::Wq && rq.serial == serial && rq.state() == RqState::Ready

@@ -13,7 +13,7 @@ use crate::handles::Index;
 use crate::process::Errno;
 
 use super::cqe::WqeError;
-use super::memory::{Access, Regions, Ring};
+use super::memory::{Access, NicRing, Regions};
 
 /// WQE basic block: the unit of a queue's indexes.
 const BLOCK: usize = 64;
@@ -32,7 +32,7 @@ const INLINE_START: usize = offset_of!(mlx5_wqe_eth_seg, inline_hdr_start);
 
 /// The control segment of a WQE (`mlx5_wqe_ctrl_seg`).
 #[derive(Clone, Copy)]
-pub struct Control {
+pub struct ControlSegment {
     pub opcode: u8,
     /// The WQE's size in units.
     units: usize,
@@ -40,7 +40,7 @@ pub struct Control {
     pub complete: bool,
 }
 
-impl Control {
+impl ControlSegment {
     /// How many basic blocks the WQE takes.
     pub fn blocks(self) -> u16 {
         (self.units * UNIT).div_ceil(BLOCK).max(1) as u16
@@ -49,17 +49,17 @@ impl Control {
 
 /// The ring of a send queue.
 pub struct GatherRing {
-    ring: Ring,
+    ring: NicRing,
     blocks: u32,
 }
 
 impl GatherRing {
-    /// A ring of `blocks` basic blocks. Fails with `EINVAL` for an impossible number, or as [`Ring::new`].
+    /// A ring of `blocks` basic blocks. Fails with `EINVAL` for an impossible number, or as [`NicRing::new`].
     pub fn new(addr: u64, blocks: u32) -> Result<Self, Errno> {
         if !blocks.is_power_of_two() || blocks > 1 << 15 {
             return Err(libc::EINVAL);
         }
-        let ring = Ring::new(addr, u64::from(blocks) * BLOCK as u64)?;
+        let ring = NicRing::new(addr, u64::from(blocks) * BLOCK as u64)?;
         Ok(Self { ring, blocks })
     }
 
@@ -85,11 +85,11 @@ impl GatherRing {
     }
 
     /// The control segment of the WQE at `at`.
-    pub fn control(&self, at: usize) -> Control {
+    pub fn control(&self, at: usize) -> ControlSegment {
         let unit = self.unit(at);
         let size = unit[offset_of!(mlx5_wqe_ctrl_seg, qpn_ds) + 3] & 0x3f;
         let mode = unit[offset_of!(mlx5_wqe_ctrl_seg, fm_ce_se)];
-        Control {
+        ControlSegment {
             opcode: unit[3],
             units: usize::from(size),
             complete: mode & ALWAYS_COMPLETE == ALWAYS_COMPLETE,
@@ -102,7 +102,7 @@ impl GatherRing {
         regions: &Regions,
         pd: Index,
         at: usize,
-        control: Control,
+        control: ControlSegment,
         frame: &mut Vec<u8>,
     ) -> Result<(), WqeError> {
         frame.clear();

@@ -14,9 +14,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::process::{Errno, descriptors, thread};
-use crate::settings::{self, DeviceSettings, MAX_DEVICES, fault::End};
+use crate::settings::{self, DeviceSettings, MAX_DEVICES, fault::FaultEnd};
 
-use super::port::Port;
+use super::port::NicPort;
 use super::round;
 use super::state::DeviceState;
 
@@ -144,14 +144,14 @@ impl Device {
     }
 
     /// Hides the device while its driver restarts.
-    fn restart(&'static self, end: End) {
+    fn restart(&'static self, end: FaultEnd) {
         let name = &self.settings.name;
         (self.set_presence)(self.index, name, false);
         let finish = move || {
             match end {
-                End::Never => return,
-                End::AfterNs(ns) => std::thread::sleep(Duration::from_nanos(ns)),
-                End::File(path) => {
+                FaultEnd::Never => return,
+                FaultEnd::AfterNs(ns) => std::thread::sleep(Duration::from_nanos(ns)),
+                FaultEnd::File(path) => {
                     while !path.exists() {
                         std::thread::sleep(FILE_CHECK);
                     }
@@ -179,13 +179,13 @@ impl Wait {
             count: 0,
             ns: MAX_SLEEP_NS,
         };
-        let fds = state.ports.iter().filter_map(Port::wait_fd);
+        let fds = state.ports.iter().filter_map(NicPort::wait_fd);
         for (slot, fd) in wait.fds.iter_mut().zip(fds) {
             *slot = fd;
             wait.count += 1;
         }
         let now = state.clock.now_ns();
-        if let Some(due) = state.ports.iter().filter_map(Port::next_due_ns).min() {
+        if let Some(due) = state.ports.iter().filter_map(NicPort::next_due_ns).min() {
             wait.ns = wait.ns.min(due.saturating_sub(now));
         }
         wait

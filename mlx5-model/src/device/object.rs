@@ -4,16 +4,16 @@
 
 use crate::handles::Index;
 use crate::process::Errno;
-use crate::steering::{Action, Destination, Match, Steering, TableId};
+use crate::steering::{Destination, FlowAction, Match, NicSteering, TableId};
 
 use super::event::AsyncSource;
 use super::memory::DoorbellRecord;
 
-pub struct Pd;
+pub struct PdObject;
 
 /// A memory region's handle.
 #[derive(Debug)]
-pub struct Mr {
+pub struct MrObject {
     pub lkey: u32,
     pub pd: Index,
 }
@@ -25,13 +25,13 @@ pub struct PdMember {
 }
 
 #[derive(Debug)]
-pub struct IndirectionTable {
+pub struct TableObject {
     /// 2^n receive queues.
     pub rqs: Box<[Index]>,
 }
 
 /// A shared receive queue. On mlx5 RAW_PACKET QPs do not receive from one, so its WRs stay.
-pub struct Srq {
+pub struct SrqObject {
     pub pd: Index,
     pub max_wr: u32,
     pub max_sge: u32,
@@ -86,7 +86,7 @@ pub struct QpCaps {
     pub signal_all: bool,
 }
 
-pub struct Qp {
+pub struct QpObject {
     pub body: QpBody,
     pub pd: Index,
     pub state: QpState,
@@ -98,7 +98,7 @@ pub struct Qp {
 
 /// Flow counters: what rules count their frames in.
 #[derive(Debug, Default)]
-pub struct FlowCounters {
+pub struct CountersObject {
     pub packets: u64,
     /// Their bytes, without FCS.
     pub bytes: u64,
@@ -108,7 +108,7 @@ pub struct FlowCounters {
 
 /// Match criteria that rules share.
 #[derive(Debug)]
-pub struct Matcher {
+pub struct MatcherObject {
     /// The bits to compare (PRM "fte_match_param").
     pub mask: Vec<u8>,
     /// The sections to compare (`match_criteria_enable`).
@@ -120,7 +120,7 @@ pub struct Matcher {
     pub receives: bool,
 }
 
-pub struct Flow {
+pub struct FlowObject {
     pub port: usize,
     pub qp: Option<Index>,
     pub matcher: Option<Index>,
@@ -133,12 +133,12 @@ pub enum FlowRules {
     /// A sniffer: copies of every frame.
     Sniffer(Destination),
     /// Entries, all with one action.
-    Entries(Vec<(TableId, Match)>, Action),
+    Entries(Vec<(TableId, Match)>, FlowAction),
 }
 
 impl FlowRules {
     /// Adds all entries or, if one fails, none.
-    pub fn add_to(&self, steering: &mut Steering) -> Result<(), Errno> {
+    pub fn add_to(&self, steering: &mut NicSteering) -> Result<(), Errno> {
         match self {
             Self::Sniffer(to) => steering.add_sniffer(*to),
             Self::Entries(entries, action) => {
@@ -156,7 +156,7 @@ impl FlowRules {
     }
 
     /// Removes what [`FlowRules::add_to`] added.
-    pub fn remove_from(&self, steering: &mut Steering) {
+    pub fn remove_from(&self, steering: &mut NicSteering) {
         match self {
             Self::Sniffer(to) => steering.remove_sniffer(*to),
             Self::Entries(entries, action) => {

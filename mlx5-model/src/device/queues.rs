@@ -8,31 +8,31 @@ use crate::handles::{Index, LIMIT, ObjectKind, Slab};
 use crate::steering::{Target, Tir};
 
 use super::clock::Now;
-use super::cq::Cq;
+use super::cq::CqObject;
 use super::cqe::RxInfo;
-use super::delay_drop::DelayDrop;
+use super::delay_drop::NicDelayDrop;
 use super::memory::Regions;
-use super::object::FlowCounters;
+use super::object::CountersObject;
 use super::rq::{Room, Rq};
 use super::sq::Sq;
 
 /// See the module.
 pub struct Queues {
-    pub cqs: Slab<Cq>,
+    pub cqs: Slab<CqObject>,
     /// Receive queues, of WQs and of QPs.
     pub rqs: Slab<Rq>,
     pub sqs: Slab<Sq>,
     /// Hashes and tables of RSS QPs.
     pub tirs: Slab<Tir>,
-    pub counters: Slab<FlowCounters>,
+    pub counters: Slab<CountersObject>,
     /// Memory that the queues may access.
     pub regions: Regions,
-    pub delay_drop: DelayDrop,
+    pub delay_drop: NicDelayDrop,
 }
 
 impl Queues {
     /// A device without queues.
-    pub fn new(max_wq: u32, delay_drop: DelayDrop) -> Self {
+    pub fn new(max_wq: u32, delay_drop: NicDelayDrop) -> Self {
         Self {
             cqs: Slab::new(ObjectKind::Cq, LIMIT),
             rqs: Slab::new(ObjectKind::Rq, max_wq as usize),
@@ -46,7 +46,7 @@ impl Queues {
 
     /// A receive queue together with its CQ.
     #[inline]
-    pub fn receive_queue(&mut self, rq: Index) -> Option<(&mut Rq, &mut Cq)> {
+    pub fn receive_queue(&mut self, rq: Index) -> Option<(&mut Rq, &mut CqObject)> {
         let rq = self.rqs.at_mut(rq)?;
         let cq = self.cqs.at_mut(rq.cq)?;
         Some((rq, cq))
@@ -54,7 +54,7 @@ impl Queues {
 
     /// A send queue together with its CQ.
     #[inline]
-    pub fn send_queue(&mut self, sq: Index) -> Option<(&mut Sq, &mut Cq)> {
+    pub fn send_queue(&mut self, sq: Index) -> Option<(&mut Sq, &mut CqObject)> {
         let sq = self.sqs.at_mut(sq)?;
         let cq = self.cqs.at_mut(sq.cq)?;
         Some((sq, cq))
@@ -102,7 +102,7 @@ impl Queues {
     pub fn are_drained(&mut self) -> bool {
         let Self { cqs, rqs, .. } = self;
         rqs.iter()
-            .all(|(_, rq)| cqs.at_mut(rq.cq).is_none_or(Cq::is_drained))
+            .all(|(_, rq)| cqs.at_mut(rq.cq).is_none_or(CqObject::is_drained))
     }
 
     /// Puts every receive queue of a dead CQ into error. Send queues find out by themselves.

@@ -10,9 +10,9 @@ use crate::handles::Index;
 use crate::process::Errno;
 
 use super::clock::Now;
-use super::cq::Cq;
-use super::cqe::{Cqe, RxInfo, WqeError};
-use super::event::{AsyncEvent, AsyncSource};
+use super::cq::CqObject;
+use super::cqe::{NicCqe, RxInfo, WqeError};
+use super::event::{AsyncSource, NicEvent};
 use super::memory::{DoorbellRecord, Regions};
 use super::scatter::{RqLayout, ScatterRing};
 
@@ -124,7 +124,7 @@ impl Rq {
     }
 
     /// Changes the state. Reset starts again from the first WQE; error flushes what is posted.
-    pub fn set_state(&mut self, state: RqState, cq: &mut Cq) {
+    pub fn set_state(&mut self, state: RqState, cq: &mut CqObject) {
         if state == RqState::Reset || self.state == RqState::Reset {
             self.head = 0;
             self.producer = 0;
@@ -143,7 +143,7 @@ impl Rq {
 
     /// Whether `frames` frames in a row can be delivered, with `cqes` CQEs in a CQ that other queues may share.
     #[inline(always)]
-    pub fn room(&mut self, cq: &mut Cq, frames: u16, cqes: u32) -> Room {
+    pub fn room(&mut self, cq: &mut CqObject, frames: u16, cqes: u32) -> Room {
         if self.state != RqState::Ready {
             return Room::NotReady;
         }
@@ -160,12 +160,12 @@ impl Rq {
         }
     }
 
-    fn push_error(&self, cq: &mut Cq, counter: u16, error: WqeError) {
-        cq.push_failed(&Cqe::failed(self.uidx, counter, error, None, 0));
+    fn push_error(&self, cq: &mut CqObject, counter: u16, error: WqeError) {
+        cq.push_failed(&NicCqe::failed(self.uidx, counter, error, None, 0));
     }
 
     /// Completes every posted WQE with a flush error, in order. The next call flushes what is posted later.
-    pub fn flush(&mut self, cq: &mut Cq) {
+    pub fn flush(&mut self, cq: &mut CqObject) {
         if self.state != RqState::Error || cq.is_dead() {
             return;
         }
@@ -180,14 +180,14 @@ impl Rq {
     }
 
     /// Puts the queue into error and raises the event.
-    pub fn fail(&mut self, cq: &mut Cq) {
+    pub fn fail(&mut self, cq: &mut CqObject) {
         if self.state != RqState::Ready {
             return;
         }
         self.set_state(RqState::Error, cq);
         self.events.raise(match self.owner {
-            RqOwner::Wq => AsyncEvent::WqFatal,
-            RqOwner::Qp => AsyncEvent::QpFatal,
+            RqOwner::Wq => NicEvent::WqFatal,
+            RqOwner::Qp => NicEvent::QpFatal,
         });
     }
 
@@ -209,7 +209,7 @@ impl Rq {
     #[inline(always)]
     pub fn deliver(
         &mut self,
-        cq: &mut Cq,
+        cq: &mut CqObject,
         regions: &Regions,
         frame: &ParsedFrame<'_>,
         now: &Now,
@@ -244,7 +244,7 @@ impl Rq {
                 } else {
                     now.cycles(frame.now_ns)
                 };
-                cq.push(&Cqe::received(self.uidx, counter, timestamp, &info));
+                cq.push(&NicCqe::received(self.uidx, counter, timestamp, &info));
             }
             Err(error) => self.refuse(cq, counter, error),
         }
@@ -255,7 +255,7 @@ impl Rq {
 
     /// Completes a WQE that could not take its frame.
     #[cold]
-    fn refuse(&mut self, cq: &mut Cq, counter: u16, error: WqeError) {
+    fn refuse(&mut self, cq: &mut CqObject, counter: u16, error: WqeError) {
         self.push_error(cq, counter, error);
         if error != WqeError::TOO_LONG {
             self.fail(cq);
@@ -325,7 +325,7 @@ mod tests {
         memory: Vec<u64>,
         regions: Regions,
         lkey: u32,
-        cq: Cq,
+        cq: CqObject,
         rq: Rq,
         shift: u32,
         channel: Arc<EventChannel>,
@@ -349,7 +349,7 @@ mod tests {
             let channel = EventChannel::asynchronous().unwrap();
             let source = || AsyncSource::new(&channel, 77);
             let records = base + RECORDS as u64;
-            let cq = Cq::new(base + CQ as u64, records, 4, 64, false, source()).unwrap();
+            let cq = CqObject::new(base + CQ as u64, records, 4, 64, false, source()).unwrap();
             let layout = RqLayout {
                 ring: base + RING as u64,
                 record: records + 64,
@@ -501,7 +501,7 @@ mod tests {
             .collect();
         assert_eq!(syndromes, [(0, 4), (1, 5), (2, 5)]);
         assert_eq!(bench.rq.state(), RqState::Error);
-        assert_eq!(bench.event(), Some(AsyncEvent::WqFatal as u8));
+        assert_eq!(bench.event(), Some(NicEvent::WqFatal as u8));
         assert_eq!(bench.receive(&[9; 30]), Room::NotReady);
         bench.post(3, bench.lkey, &[(0, 100)]);
         bench.rq.flush(&mut bench.cq);

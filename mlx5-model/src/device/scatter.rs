@@ -10,7 +10,7 @@ use crate::handles::Index;
 use crate::process::Errno;
 
 use super::cqe::WqeError;
-use super::memory::{Access, Regions, Ring, copy_frame, prefetch, prefetch_for_write};
+use super::memory::{Access, NicRing, Regions, copy_frame, prefetch, prefetch_for_write};
 
 /// A scatter entry (`mlx5_wqe_data_seg`): byte count, lkey, address, all big-endian.
 const SEGMENT: usize = size_of::<abi::mlx5_wqe_data_seg>();
@@ -32,7 +32,7 @@ pub struct RqLayout {
 
 /// The ring of a receive queue.
 pub struct ScatterRing {
-    ring: Ring,
+    ring: NicRing,
     mask: u16,
     shift: u32,
     first_segment: usize,
@@ -40,7 +40,7 @@ pub struct ScatterRing {
 }
 
 impl ScatterRing {
-    /// Fails with `EINVAL` for an impossible layout, or as [`Ring::new`].
+    /// Fails with `EINVAL` for an impossible layout, or as [`NicRing::new`].
     pub fn new(layout: &RqLayout) -> Result<Self, Errno> {
         let shift_fits =
             (SEGMENT.trailing_zeros()..=MAX_WQE.trailing_zeros()).contains(&layout.shift);
@@ -53,7 +53,7 @@ impl ScatterRing {
             return Err(libc::EINVAL);
         }
         Ok(Self {
-            ring: Ring::new(layout.ring, u64::from(layout.count) << layout.shift)?,
+            ring: NicRing::new(layout.ring, u64::from(layout.count) << layout.shift)?,
             mask: (layout.count - 1) as u16,
             shift: layout.shift,
             first_segment,

@@ -7,9 +7,9 @@ use crate::abi;
 use crate::handles::Index;
 use crate::process::Errno;
 
-use super::cq::Cq;
-use super::cqe::{Cqe, WqeError};
-use super::event::{AsyncEvent, AsyncSource};
+use super::cq::CqObject;
+use super::cqe::{NicCqe, WqeError};
+use super::event::{AsyncSource, NicEvent};
 use super::gather::GatherRing;
 use super::memory::{DoorbellRecord, Regions};
 
@@ -95,7 +95,7 @@ impl Sq {
     }
 
     /// Changes the state; `restart` starts again from the first WQE, as reset does.
-    pub fn set_state(&mut self, state: SqState, restart: bool, cq: &mut Cq) {
+    pub fn set_state(&mut self, state: SqState, restart: bool, cq: &mut CqObject) {
         if restart {
             self.head = 0;
             self.producer = 0;
@@ -139,17 +139,17 @@ impl Sq {
         Some(executed)
     }
 
-    fn push_error(&self, cq: &mut Cq, counter: u16, error: WqeError, opcode: u8) {
-        let cqe = Cqe::failed(self.uidx, counter, error, Some(opcode), self.qpn);
+    fn push_error(&self, cq: &mut CqObject, counter: u16, error: WqeError, opcode: u8) {
+        let cqe = NicCqe::failed(self.uidx, counter, error, Some(opcode), self.qpn);
         cq.push_failed(&cqe);
     }
 
     /// Completes an executed WQE.
-    pub fn complete(&mut self, wqe: &Executed, cq: &mut Cq, timestamp: u64, byte_count: u32) {
+    pub fn complete(&mut self, wqe: &Executed, cq: &mut CqObject, timestamp: u64, byte_count: u32) {
         match wqe.result {
             Ok(_) if wqe.complete => {
                 let (counter, opcode) = (wqe.counter, wqe.opcode);
-                let cqe = Cqe::sent(self.uidx, counter, timestamp, opcode, self.qpn, byte_count);
+                let cqe = NicCqe::sent(self.uidx, counter, timestamp, opcode, self.qpn, byte_count);
                 cq.push(&cqe);
                 if cq.is_dead() {
                     self.fail(cq);
@@ -163,15 +163,15 @@ impl Sq {
         }
     }
 
-    fn fail(&mut self, cq: &mut Cq) {
+    fn fail(&mut self, cq: &mut CqObject) {
         if self.state == SqState::Ready {
             self.set_state(SqState::Error, false, cq);
-            self.events.raise(AsyncEvent::QpFatal);
+            self.events.raise(NicEvent::QpFatal);
         }
     }
 
     /// Completes every posted WQE with a flush error, in order.
-    pub fn flush(&mut self, cq: &mut Cq) {
+    pub fn flush(&mut self, cq: &mut CqObject) {
         // An invalid producer index ends after one round.
         let mut rounds = self.wqes.blocks();
         while self.state == SqState::Error && !cq.is_dead() && !self.is_empty() && rounds > 0 {
@@ -195,7 +195,7 @@ mod tests {
         memory: Vec<u64>,
         regions: Regions,
         lkey: u32,
-        cq: Cq,
+        cq: CqObject,
         sq: Sq,
         _channel: Arc<EventChannel>,
     }
@@ -215,7 +215,7 @@ mod tests {
             let channel = EventChannel::asynchronous().unwrap();
             let source = || AsyncSource::new(&channel, 77);
             let records = base + RECORDS as u64;
-            let mut cq = Cq::new(base + CQ as u64, records, 4, 64, false, source()).unwrap();
+            let mut cq = CqObject::new(base + CQ as u64, records, 4, 64, false, source()).unwrap();
             let mut sq = Sq::new(base, records + 64, 4, 0, 1, 0x33, source()).unwrap();
             sq.set_state(SqState::Ready, true, &mut cq);
             Self {

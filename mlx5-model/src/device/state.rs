@@ -12,20 +12,23 @@ use wqcap_rss::{RssKey, Toeplitz};
 
 use crate::handles::{ContextId, Index, LIMIT, ObjectKind, Slab};
 use crate::process::Errno;
-use crate::settings::{DeviceSettings, fault::End};
+use crate::settings::{DeviceSettings, fault::FaultEnd};
 use crate::steering::Destination;
 
 use super::clock::Clock;
 use super::counters;
-use super::delay_drop::DelayDrop;
-use super::event::{AsyncEvent, AsyncSource, EventChannel};
+use super::delay_drop::NicDelayDrop;
+use super::event::{AsyncSource, EventChannel, NicEvent};
 use super::fault_schedule::FaultSchedule;
-use super::object::{Flow, IndirectionTable, Matcher, Mr, Pd, PdMember, Qp, QpBody, Srq};
-use super::port::{LinkChange, Port};
+use super::object::{
+    FlowObject, MatcherObject, MrObject, PdMember, PdObject, QpBody, QpObject, SrqObject,
+    TableObject,
+};
+use super::port::{LinkChange, NicPort};
 use super::queues::Queues;
 
 /// An open of the device.
-pub struct Context {
+pub struct ContextObject {
     pub events: Arc<EventChannel>,
     pub channels: Vec<Arc<EventChannel>>,
 }
@@ -34,19 +37,19 @@ pub struct Context {
 pub struct DeviceState {
     pub settings: &'static DeviceSettings,
     pub clock: Clock,
-    pub contexts: HashMap<ContextId, Context>,
+    pub contexts: HashMap<ContextId, ContextObject>,
     pub running: bool,
     pub queues: Queues,
-    pub ports: Vec<Port>,
-    pub pds: Slab<Pd>,
-    pub mrs: Slab<Mr>,
+    pub ports: Vec<NicPort>,
+    pub pds: Slab<PdObject>,
+    pub mrs: Slab<MrObject>,
     pub mws: Slab<PdMember>,
     pub ahs: Slab<PdMember>,
-    pub tables: Slab<IndirectionTable>,
-    pub qps: Slab<Qp>,
-    pub flows: Slab<Flow>,
-    pub matchers: Slab<Matcher>,
-    pub srqs: Slab<Srq>,
+    pub tables: Slab<TableObject>,
+    pub qps: Slab<QpObject>,
+    pub flows: Slab<FlowObject>,
+    pub matchers: Slab<MatcherObject>,
+    pub srqs: Slab<SrqObject>,
     /// Number of WQs created so far, by which faults name them.
     pub wqs_created: u32,
     pub schedule: FaultSchedule,
@@ -66,7 +69,7 @@ enum Health {
     /// It does nothing any more; its objects can only be destroyed.
     Dead {
         /// When its driver will have restarted it.
-        restarted: End,
+        restarted: FaultEnd,
     },
     /// Its driver restarts it: nobody can open it.
     Restarting,
@@ -77,7 +80,7 @@ impl DeviceState {
     pub fn new(index: usize, settings: &'static DeviceSettings) -> Result<Self, Errno> {
         let caps = &settings.caps;
         let first_port = counters::port(index, 1);
-        let delay_drop = DelayDrop::new(caps.delay_drop_timeout_us, first_port);
+        let delay_drop = NicDelayDrop::new(caps.delay_drop_timeout_us, first_port);
         let ports = settings.ports.iter().zip(1..);
         Ok(Self {
             settings,
@@ -86,7 +89,7 @@ impl DeviceState {
             running: false,
             queues: Queues::new(caps.max_wq, delay_drop),
             ports: ports
-                .map(|(port, number)| Port::new(index, number, port))
+                .map(|(port, number)| NicPort::new(index, number, port))
                 .collect(),
             pds: Slab::new(ObjectKind::Pd, LIMIT),
             mrs: Slab::new(ObjectKind::Mr, LIMIT),
@@ -108,7 +111,7 @@ impl DeviceState {
     }
 
     /// A context. Fails with `EINVAL` before GET_CONTEXT.
-    pub fn context(&self, context: ContextId) -> Result<&Context, Errno> {
+    pub fn context(&self, context: ContextId) -> Result<&ContextObject, Errno> {
         self.contexts.get(&context).ok_or(libc::EINVAL)
     }
 
@@ -148,9 +151,9 @@ impl DeviceState {
     /// Raises an event of port `number`, or of the device, in every context.
     pub fn notify(&self, change: LinkChange, number: u8) {
         let event = match change {
-            LinkChange::Down => AsyncEvent::PortErr,
-            LinkChange::Up => AsyncEvent::PortActive,
-            LinkChange::Lost => AsyncEvent::DeviceFatal,
+            LinkChange::Down => NicEvent::PortErr,
+            LinkChange::Up => NicEvent::PortActive,
+            LinkChange::Lost => NicEvent::DeviceFatal,
         };
         for context in self.contexts.values() {
             context.events.raise(event, number.into());
@@ -181,21 +184,21 @@ impl DeviceState {
     }
 
     /// The device dies, until its driver has restarted it.
-    pub fn die(&mut self, restarted: End) {
+    pub fn die(&mut self, restarted: FaultEnd) {
         self.health = Health::Dead { restarted };
     }
 
     /// If the driver is to restart the device: closes every context, which the kernel calls to disassociate them, and
     /// returns when the restart ends. The wires stay.
-    pub fn start_restart(&mut self) -> Option<End> {
+    pub fn start_restart(&mut self) -> Option<FaultEnd> {
         let Health::Dead { restarted } = self.health else {
             return None;
         };
-        if restarted == End::Never {
+        if restarted == FaultEnd::Never {
             return None;
         }
         self.health = Health::Restarting;
-        self.ports.iter_mut().for_each(Port::keep_wire);
+        self.ports.iter_mut().for_each(NicPort::keep_wire);
         let contexts: Vec<_> = self.contexts.keys().copied().collect();
         for context in contexts {
             self.close_context(context);
@@ -237,7 +240,7 @@ impl DeviceState {
         self.pds.remove_all_of(context);
         self.contexts.remove(&context);
         if self.contexts.is_empty() {
-            self.ports.iter_mut().for_each(Port::unplug);
+            self.ports.iter_mut().for_each(NicPort::unplug);
         }
     }
 
@@ -251,7 +254,7 @@ impl DeviceState {
     }
 
     /// Adds a rule, whose counters are bound already, to its port's tables; returns its handle.
-    pub fn add_flow(&mut self, context: ContextId, flow: Flow) -> Result<u32, Errno> {
+    pub fn add_flow(&mut self, context: ContextId, flow: FlowObject) -> Result<u32, Errno> {
         // Count its uses first: they are released in the same way whether adding it fails or it is destroyed.
         if let Some(qp) = flow.qp {
             self.qps.add_user(qp);
@@ -287,7 +290,7 @@ impl DeviceState {
     }
 
     /// Releases what a rule uses.
-    fn release_flow(&mut self, flow: &Flow) {
+    fn release_flow(&mut self, flow: &FlowObject) {
         if let Some(qp) = flow.qp {
             self.qps.remove_user(qp);
         }

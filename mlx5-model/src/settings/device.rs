@@ -28,7 +28,7 @@ pub struct Settings {
 pub struct DeviceSettings {
     /// `mlx5_<N>`, or `mlx5_bond_<N>`.
     pub name: String,
-    pub caps: DeviceCaps,
+    pub caps: NicCaps,
     /// Which other functions and ports belong to it, in sysfs.
     pub topology: DeviceTopology,
     /// Port `N` is the entry `N - 1`.
@@ -71,7 +71,7 @@ pub struct PortSettings {
 
 /// What a device can do; it refuses what is beyond. `keys` describes each. The defaults are a ConnectX-5's.
 #[derive(Debug, Clone)]
-pub struct DeviceCaps {
+pub struct NicCaps {
     pub scatter_fcs: bool,
     pub cvlan_stripping: bool,
     pub delay_drop: bool,
@@ -96,7 +96,7 @@ pub struct DeviceCaps {
     pub numa_node: i32,
 }
 
-impl Default for DeviceCaps {
+impl Default for NicCaps {
     fn default() -> Self {
         Self {
             scatter_fcs: true,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::wire::WireSpec;
 
-use super::device::{DeviceCaps, DeviceSettings, DeviceTopology, PortSettings};
+use super::device::{DeviceSettings, DeviceTopology, NicCaps, PortSettings};
 use super::fault::Fault;
 use super::value::mac;
 
@@ -29,7 +29,7 @@ pub struct DeviceDraft {
     pub topology: DeviceTopology,
     pub cpu: Option<usize>,
     pub faults: Vec<Fault>,
-    pub caps: DeviceCaps,
+    pub caps: NicCaps,
     /// Empty until `ports` is known.
     pub port: Vec<PortDraft>,
 }

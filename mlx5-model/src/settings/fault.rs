@@ -33,11 +33,11 @@ pub enum Effect {
     },
     PortDown {
         /// When it comes up again.
-        end: End,
+        end: FaultEnd,
     },
     DeviceFatal {
         /// When its driver has restarted it.
-        end: End,
+        end: FaultEnd,
     },
     /// Each frame takes longer to get to memory.
     SlowPci {
@@ -57,7 +57,7 @@ pub enum Effect {
 
 /// When a fault ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum FaultEnd {
     Never,
     /// After this many nanoseconds.
     AfterNs(u64),
@@ -237,13 +237,13 @@ impl<'a> Options<'a> {
         Ok(self.take("for", 1, MAX_MS)?.map(|ms: u64| ms * NS_PER_MS))
     }
 
-    fn end(&mut self) -> Result<End, String> {
+    fn end(&mut self) -> Result<FaultEnd, String> {
         let file = self.given.iter().position(|(given, _)| *given == "until");
         let file = file.map(|at| static_path(self.given.remove(at).1));
         match (self.duration()?, file) {
-            (None, None) => Ok(End::Never),
-            (Some(ns), None) => Ok(End::AfterNs(ns)),
-            (None, Some(path)) => Ok(End::File(path)),
+            (None, None) => Ok(FaultEnd::Never),
+            (Some(ns), None) => Ok(FaultEnd::AfterNs(ns)),
+            (None, Some(path)) => Ok(FaultEnd::File(path)),
             (Some(_), Some(_)) => Err(format!("{} takes for or until, not both", self.kind)),
         }
     }
@@ -289,7 +289,7 @@ mod tests {
                 "port_down:for=5@frames=7",
                 fault(
                     Effect::PortDown {
-                        end: End::AfterNs(5_000_000),
+                        end: FaultEnd::AfterNs(5_000_000),
                     },
                     1,
                     frames,
@@ -297,13 +297,19 @@ mod tests {
             ),
             (
                 "port_down@ms=3",
-                fault(Effect::PortDown { end: End::Never }, 1, ms),
+                fault(
+                    Effect::PortDown {
+                        end: FaultEnd::Never,
+                    },
+                    1,
+                    ms,
+                ),
             ),
             (
                 "port_down:until=/tmp/up@file=/tmp/down",
                 fault(
                     Effect::PortDown {
-                        end: End::File(Path::new("/tmp/up")),
+                        end: FaultEnd::File(Path::new("/tmp/up")),
                     },
                     1,
                     Trigger::File(Path::new("/tmp/down")),
@@ -311,13 +317,19 @@ mod tests {
             ),
             (
                 "device_fatal@frames=7",
-                fault(Effect::DeviceFatal { end: End::Never }, 1, frames),
+                fault(
+                    Effect::DeviceFatal {
+                        end: FaultEnd::Never,
+                    },
+                    1,
+                    frames,
+                ),
             ),
             (
                 "device_fatal:for=5@ms=3",
                 fault(
                     Effect::DeviceFatal {
-                        end: End::AfterNs(5_000_000),
+                        end: FaultEnd::AfterNs(5_000_000),
                     },
                     1,
                     ms,

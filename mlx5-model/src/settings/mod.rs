@@ -12,9 +12,7 @@ mod value;
 
 use std::sync::OnceLock;
 
-pub use device::{
-    DeviceCaps, DeviceSettings, GIDS, MAX_DEVICES, MAX_PORTS, PortSettings, Settings,
-};
+pub use device::{DeviceSettings, GIDS, MAX_DEVICES, MAX_PORTS, NicCaps, PortSettings, Settings};
 pub use parse::{SET, WIRES};
 
 static GLOBAL: OnceLock<Settings> = OnceLock::new();

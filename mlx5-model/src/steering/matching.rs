@@ -6,7 +6,7 @@ use wqcap_rss::{L3, L4};
 
 use crate::frame::{ParsedFrame, kind};
 
-use super::tunnel::{Gre, InnerFrame, PROTOCOL_GRE, Tunnel};
+use super::tunnel::{GreHeader, InnerFrame, PROTOCOL_GRE, Tunnel};
 
 /// Unicast and multicast (RFC 5332).
 pub const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
@@ -182,7 +182,7 @@ fn mpls_or_spi(field: Field, frame: &ParsedFrame<'_>) -> Option<u32> {
             (port == PORT_MPLS).then(|| datagram.get(8..))??
         }
         Field::Mpls(MplsOver::Gre) if class.ip_protocol == PROTOCOL_GRE => {
-            let gre = Gre::of(payload()?)?;
+            let gre = GreHeader::of(payload()?)?;
             ETHERTYPES_MPLS
                 .contains(&gre.protocol)
                 .then_some(gre.inside)?

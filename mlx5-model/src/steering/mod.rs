@@ -14,8 +14,8 @@ mod tir;
 mod tunnel;
 
 pub use matching::{Match, MatchCaps};
-pub use rules::{FastMatch, Steering, Verdict, leftovers};
-pub use table::{Action, Destination, Fate, TableId};
+pub use rules::{FastMatch, FlowVerdict, NicSteering, leftovers};
+pub use table::{Destination, Fate, FlowAction, TableId};
 pub use targets::{Target, Targets};
 pub use tir::Tir;
 

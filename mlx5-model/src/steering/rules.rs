@@ -14,13 +14,13 @@ use crate::handles::Slab;
 use crate::process::Errno;
 
 use super::matching::Match;
-use super::table::{Action, Destination, FlowTable, TableId, add_use, remove_use};
+use super::table::{Destination, FlowAction, FlowTable, TableId, add_use, remove_use};
 use super::targets::{Target, Targets};
 use super::tir::{RssResult, Tir};
 
 /// What the rules decide for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FlowVerdict {
     /// It goes to the targets.
     Deliver,
     Drop,
@@ -36,7 +36,7 @@ pub enum FastMatch {
     /// The frame goes to one queue.
     One(Target),
     Miss,
-    /// Only [`Steering::resolve`] can decide.
+    /// Only [`NicSteering::resolve`] can decide.
     #[default]
     Undecided,
 }
@@ -51,7 +51,7 @@ struct FastEntry {
 
 /// The rules of a port.
 #[derive(Debug)]
-pub struct Steering {
+pub struct NicSteering {
     sniffers: Vec<(Destination, u32)>,
     tables: Vec<FlowTable>,
     /// The first entries, in order, as far as the fast path can match them. It matches all rules of a capture that
@@ -63,7 +63,7 @@ pub struct Steering {
     mac: [u8; 6],
 }
 
-impl Steering {
+impl NicSteering {
     pub fn new(mac: [u8; 6]) -> Self {
         Self {
             sniffers: Vec::new(),
@@ -95,7 +95,7 @@ impl Steering {
     }
 
     /// Adds a rule. Fails as [`FlowTable::add`] does.
-    pub fn add(&mut self, id: TableId, rule: &Match, action: Action) -> Result<(), Errno> {
+    pub fn add(&mut self, id: TableId, rule: &Match, action: FlowAction) -> Result<(), Errno> {
         let at = self.tables.partition_point(|table| table.id < id);
         if self.tables.get(at).is_none_or(|table| table.id != id) {
             let entries = Vec::new();
@@ -106,7 +106,7 @@ impl Steering {
         added
     }
 
-    pub fn remove(&mut self, id: TableId, rule: &Match, action: Action) {
+    pub fn remove(&mut self, id: TableId, rule: &Match, action: FlowAction) {
         for table in self.tables.iter_mut().filter(|table| table.id == id) {
             table.remove(rule, action);
         }
@@ -165,16 +165,16 @@ impl Steering {
         frame: &ParsedFrame<'_>,
         tirs: &Slab<Tir>,
         targets: &mut Targets,
-    ) -> Verdict {
+    ) -> FlowVerdict {
         targets.clear();
         for (to, _) in &self.sniffers {
             forward(*to, 0, frame, tirs, targets);
         }
         let mut to_host = false;
         let mut verdict = if !targets.is_empty() {
-            Verdict::Deliver
+            FlowVerdict::Deliver
         } else {
-            Verdict::Miss
+            FlowVerdict::Miss
         };
         for table in &self.tables {
             if table.id == TableId::Leftovers && self.host_takes(frame) {
@@ -195,11 +195,11 @@ impl Steering {
             let traps = !matches!(table.id, TableId::Normal { traps: false, .. });
             to_host = entry.host > 0;
             if !targets.is_empty() {
-                verdict = Verdict::Deliver;
+                verdict = FlowVerdict::Deliver;
             } else if to_host {
-                verdict = Verdict::Host;
+                verdict = FlowVerdict::Host;
             } else if entry.drop || traps {
-                verdict = Verdict::Drop;
+                verdict = FlowVerdict::Drop;
             }
             if !to_host && (traps || entry.drop) {
                 break;
@@ -282,11 +282,11 @@ mod tests {
         frame
     }
 
-    struct Rules(Steering);
+    struct Rules(NicSteering);
 
     impl Rules {
         fn new() -> Self {
-            Self(Steering::new(MAC))
+            Self(NicSteering::new(MAC))
         }
         fn add(&mut self, priority: u16, specs: &[Vec<u8>], rq: Index) -> Result<(), Errno> {
             self.put(
@@ -305,14 +305,14 @@ mod tests {
             rq: Option<Index>,
         ) -> Result<(), Errno> {
             let parsed = parse(&specs.concat(), specs.len() as u8, ALL)?;
-            let action = Action {
+            let action = FlowAction {
                 fate: rq.map_or(Fate::Drop, |rq| Fate::Forward(Destination::Rq(rq))),
                 tag: parsed.tag,
                 counters: None,
             };
             self.0.add(table, &parsed.rule, action)
         }
-        fn targets(&self, bytes: &[u8]) -> (Verdict, Vec<(Index, u32)>) {
+        fn targets(&self, bytes: &[u8]) -> (FlowVerdict, Vec<(Index, u32)>) {
             let tirs = Slab::new(ObjectKind::Tir, 1);
             let mut targets = Targets::default();
             let class = FrameClass::of(bytes);
@@ -320,10 +320,10 @@ mod tests {
             let verdict = self.0.resolve(&arrival, &tirs, &mut targets);
             match self.0.resolve_fast(&arrival, &tirs) {
                 FastMatch::One(target) => {
-                    assert_eq!(verdict, Verdict::Deliver);
+                    assert_eq!(verdict, FlowVerdict::Deliver);
                     assert_eq!(targets.as_slice(), [target]);
                 }
-                FastMatch::Miss => assert_eq!(verdict, Verdict::Miss),
+                FastMatch::Miss => assert_eq!(verdict, FlowVerdict::Miss),
                 FastMatch::Undecided => {}
             }
             let list = targets
@@ -364,7 +364,7 @@ mod tests {
         }
         assert_eq!(rules.targets(&frame(UDP, 6)).1, [(1, 7), (2, 7)]);
         let rule = parse(&ipv4_any(), 1, ALL).unwrap().rule;
-        let action = |rq| Action {
+        let action = |rq| FlowAction {
             fate: Fate::Forward(Destination::Rq(rq)),
             tag: Some(7),
             counters: None,
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(rules.targets(&frame(UDP, 6)).1, [(2, 7)]);
         rules.0.remove(place, &rule, action(2));
         assert!(rules.0.is_empty());
-        assert_eq!(rules.targets(&frame(UDP, 6)), (Verdict::Miss, vec![]));
+        assert_eq!(rules.targets(&frame(UDP, 6)), (FlowVerdict::Miss, vec![]));
     }
 
     #[test]
@@ -411,7 +411,7 @@ mod tests {
             )
             .unwrap();
         rules.add(1, &[eth_any()], 5).unwrap();
-        assert_eq!(rules.targets(&frame(UDP, 17)), (Verdict::Drop, vec![]));
+        assert_eq!(rules.targets(&frame(UDP, 17)), (FlowVerdict::Drop, vec![]));
         assert_eq!(rules.targets(&frame(UDP, 6)).1, [(5, 0)]);
     }
 
@@ -422,7 +422,7 @@ mod tests {
             priority,
             traps: true,
         };
-        let host = Action {
+        let host = FlowAction {
             fate: Fate::Host,
             tag: None,
             counters: Some(3),
@@ -430,20 +430,20 @@ mod tests {
         let udp = parse(&[ipv4_any(), udp_any()].concat(), 2, ALL).unwrap();
         rules.0.add(table(1), &udp.rule, host).unwrap();
         rules.add(2, &[eth_any()], 5).unwrap();
-        assert_eq!(rules.targets(&frame(UDP, 17)), (Verdict::Host, vec![]));
+        assert_eq!(rules.targets(&frame(UDP, 17)), (FlowVerdict::Host, vec![]));
         assert_eq!(rules.targets(&frame(UDP, 6)).1, [(5, 0)]);
         rules.add(0, &[eth_any()], 6).unwrap();
         assert_eq!(rules.targets(&frame(UDP, 17)).1, [(6, 0)], "matched before");
         rules.0.remove(
             table(0),
             &parse(&eth_any(), 1, ALL).unwrap().rule,
-            Action {
+            FlowAction {
                 fate: Fate::Forward(Destination::Rq(6)),
                 tag: None,
                 counters: None,
             },
         );
-        let left = Action {
+        let left = FlowAction {
             fate: Fate::Forward(Destination::Rq(7)),
             tag: None,
             counters: None,
@@ -453,7 +453,7 @@ mod tests {
             .add(TableId::Leftovers, &leftovers(false), left)
             .unwrap();
         assert_eq!(rules.targets(&frame(UDP, 17)).1, [(7, 0)]);
-        assert_eq!(rules.targets(&frame(MAC, 17)), (Verdict::Host, vec![]));
+        assert_eq!(rules.targets(&frame(MAC, 17)), (FlowVerdict::Host, vec![]));
         rules.0.remove(table(1), &udp.rule, host);
         assert_eq!(rules.targets(&frame(UDP, 17)).1, [(5, 0)]);
     }
@@ -473,7 +473,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             rules.targets(&frame(UDP, 17)),
-            (Verdict::Deliver, vec![(1, 0)])
+            (FlowVerdict::Deliver, vec![(1, 0)])
         );
         rules.add(4, &[eth_any()], 2).unwrap();
         assert_eq!(rules.targets(&frame(UDP, 17)).1, [(1, 0), (2, 0)]);
@@ -483,7 +483,7 @@ mod tests {
     fn sniffers_copy_and_leftovers_take_what_the_host_does_not() {
         let mut rules = Rules::new();
         rules.0.add_sniffer(Destination::Rq(9));
-        let to = |rq| Action {
+        let to = |rq| FlowAction {
             fate: Fate::Forward(Destination::Rq(rq)),
             tag: None,
             counters: None,
@@ -506,7 +506,7 @@ mod tests {
         assert_eq!(rules.targets(&frame(MAC, 17)).1, [(9, 0)]);
         assert_eq!(rules.targets(&frame([0xff; 6], 17)).1, [(9, 0)]);
         rules.0.remove_sniffer(Destination::Rq(9));
-        assert_eq!(rules.targets(&frame(MAC, 17)), (Verdict::Miss, vec![]));
+        assert_eq!(rules.targets(&frame(MAC, 17)), (FlowVerdict::Miss, vec![]));
     }
 
     #[test]

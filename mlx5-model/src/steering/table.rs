@@ -53,7 +53,7 @@ pub enum Fate {
 
 /// What a rule does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Action {
+pub struct FlowAction {
     pub fate: Fate,
     pub tag: Option<u32>,
     pub counters: Option<Index>,
@@ -91,7 +91,7 @@ pub struct FlowTable {
 impl FlowTable {
     /// Adds a rule. Fails with `EEXIST` if the entry with the same match drops where this forwards, or the other way
     /// round, or has another explicit tag.
-    pub fn add(&mut self, rule: &Match, action: Action) -> Result<(), Errno> {
+    pub fn add(&mut self, rule: &Match, action: FlowAction) -> Result<(), Errno> {
         let drop = action.fate == Fate::Drop;
         let at = match self.entries.iter().position(|entry| entry.rule == *rule) {
             Some(at) => at,
@@ -134,7 +134,7 @@ impl FlowTable {
         Ok(())
     }
 
-    pub fn remove(&mut self, rule: &Match, action: Action) {
+    pub fn remove(&mut self, rule: &Match, action: FlowAction) {
         for entry in self.entries.iter_mut().filter(|entry| entry.rule == *rule) {
             match action.fate {
                 Fate::Forward(to) => remove_use(&mut entry.to, to),

@@ -28,7 +28,7 @@ pub enum Tunnel {
 }
 
 /// A GRE header (RFC 2784, RFC 2890), and what it carries.
-pub struct Gre<'f> {
+pub struct GreHeader<'f> {
     /// The protocol inside.
     pub protocol: u16,
     pub key: Option<u32>,
@@ -36,7 +36,7 @@ pub struct Gre<'f> {
     pub inside: &'f [u8],
 }
 
-impl<'f> Gre<'f> {
+impl<'f> GreHeader<'f> {
     /// The header at the start of `packet`.
     pub fn of(packet: &'f [u8]) -> Option<Self> {
         let flags = u16::from_be_bytes([*packet.first()?, *packet.get(1)?]);
@@ -103,11 +103,11 @@ impl InnerFrame {
 
     /// `packet` begins with a GRE header.
     fn of_gre(packet: &[u8]) -> Option<Self> {
-        let Gre {
+        let GreHeader {
             protocol,
             key,
             inside,
-        } = Gre::of(packet)?;
+        } = GreHeader::of(packet)?;
         let tunnel = Tunnel::Gre { protocol, key };
         match protocol {
             ETHERTYPE_BRIDGING => Some(Self::copy(tunnel, &[], inside)),

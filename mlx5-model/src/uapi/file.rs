@@ -11,10 +11,10 @@ use crate::abi;
 use crate::device::clock::PAGE;
 use crate::device::event::EventChannel;
 use crate::device::nic::Device;
-use crate::device::state::{Context, DeviceState};
+use crate::device::state::{ContextObject, DeviceState};
 use crate::handles::ContextId;
 use crate::process::{Errno, MapRequest, capabilities, real};
-use crate::settings::{self, DeviceCaps, DeviceSettings};
+use crate::settings::{self, DeviceSettings, NicCaps};
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
 
@@ -43,7 +43,7 @@ impl UverbsFile {
         self.device.settings()
     }
 
-    pub fn caps(&self) -> &'static DeviceCaps {
+    pub fn caps(&self) -> &'static NicCaps {
         &self.device.settings().caps
     }
 
@@ -98,7 +98,7 @@ impl UverbsFile {
         let events = EventChannel::asynchronous()?;
         let fd = events.fd();
         self.device.start(&mut state)?;
-        let context = Context {
+        let context = ContextObject {
             events,
             channels: Vec::new(),
         };

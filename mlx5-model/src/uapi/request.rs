@@ -20,7 +20,7 @@ pub struct Framing {
 }
 
 /// A command with checked framing.
-pub struct Request<'b> {
+pub struct UverbsRequest<'b> {
     /// The kernel's struct, and what follows it.
     core: &'b [u8],
     /// The driver's data.
@@ -32,7 +32,7 @@ pub struct Request<'b> {
     driver_response_len: usize,
 }
 
-impl Request<'_> {
+impl UverbsRequest<'_> {
     /// The command struct. Fails with `EOPNOTSUPP` if it is longer than the known one and not zero there.
     pub fn core<T: Plain>(&self) -> Result<T, Errno> {
         read_whole(self.core)
@@ -73,7 +73,7 @@ impl Request<'_> {
         write_response(self.response, self.response_len, bytes_of(response))
     }
 
-    /// Writes the driver's response. Fails as [`Request::reply`] does.
+    /// Writes the driver's response. Fails as [`UverbsRequest::reply`] does.
     pub fn reply_driver<T: Plain>(&self, response: &T) -> Result<(), Errno> {
         write_response(
             self.driver_response,
@@ -103,7 +103,7 @@ pub fn frame_legacy<'b>(
     header: &ib_uverbs_cmd_hdr,
     bytes: &'b [u8],
     framing: &Framing,
-) -> Result<Request<'b>, Errno> {
+) -> Result<UverbsRequest<'b>, Errno> {
     let core = &bytes[size_of::<ib_uverbs_cmd_hdr>()..];
     if usize::from(header.in_words) * 4 != bytes.len() {
         return Err(libc::EINVAL);
@@ -123,7 +123,7 @@ pub fn frame_legacy<'b>(
     } else {
         0
     };
-    Ok(Request {
+    Ok(UverbsRequest {
         core,
         driver,
         response,
@@ -138,7 +138,7 @@ pub fn frame_extended<'b>(
     header: &ib_uverbs_cmd_hdr,
     bytes: &'b [u8],
     framing: &Framing,
-) -> Result<Request<'b>, Errno> {
+) -> Result<UverbsRequest<'b>, Errno> {
     let rest = &bytes[size_of::<ib_uverbs_cmd_hdr>()..];
     let extended: ib_uverbs_ex_cmd_hdr = read_from(rest).ok_or(libc::EINVAL)?;
     let body = &rest[size_of::<ib_uverbs_ex_cmd_hdr>()..];
@@ -158,7 +158,7 @@ pub fn frame_extended<'b>(
         return Err(libc::ENOSPC);
     }
     let (core, driver) = body.split_at(core_len);
-    Ok(Request {
+    Ok(UverbsRequest {
         core,
         driver,
         response: extended.response,
@@ -177,7 +177,7 @@ fn behind(response: u64, len: usize) -> u64 {
 }
 
 #[cfg(test)]
-impl Request<'_> {
+impl UverbsRequest<'_> {
     /// Sizes of the two structs, and of the room for the two responses.
     pub fn sizes(&self) -> (usize, usize, usize, usize) {
         (
@@ -197,7 +197,7 @@ mod tests {
     fn bytes_beyond_the_known_struct_must_be_zero() {
         let mut bytes = [0u8; 40];
         let core = |bytes: &[u8]| {
-            let request = Request {
+            let request = UverbsRequest {
                 core: bytes,
                 driver: &[],
                 response: 0,

@@ -9,7 +9,7 @@ use crate::abi::*;
 use crate::process::Errno;
 
 use super::file::UverbsFile;
-use super::request::Request;
+use super::request::UverbsRequest;
 
 /// Prints a command and its result.
 pub fn print(file: &UverbsFile, command: Arguments<'_>, result: Result<(), Errno>) {
@@ -27,7 +27,7 @@ pub fn print(file: &UverbsFile, command: Arguments<'_>, result: Result<(), Errno
 }
 
 /// The sizes of what a command creates, as ` key=value`; empty if it creates nothing that has a size.
-pub fn sizes(extended: bool, number: u32, request: &Request<'_>) -> String {
+pub fn sizes(extended: bool, number: u32, request: &UverbsRequest<'_>) -> String {
     let sizes = if extended {
         of_extended(number, request)
     } else {
@@ -36,7 +36,7 @@ pub fn sizes(extended: bool, number: u32, request: &Request<'_>) -> String {
     sizes.unwrap_or_default()
 }
 
-fn of_legacy(number: u32, request: &Request<'_>) -> Option<String> {
+fn of_legacy(number: u32, request: &UverbsRequest<'_>) -> Option<String> {
     match number {
         IB_USER_VERBS_CMD_REG_MR => {
             let command: ib_uverbs_reg_mr = request.core().ok()?;
@@ -50,7 +50,7 @@ fn of_legacy(number: u32, request: &Request<'_>) -> Option<String> {
     }
 }
 
-fn of_extended(number: u32, request: &Request<'_>) -> Option<String> {
+fn of_extended(number: u32, request: &UverbsRequest<'_>) -> Option<String> {
     match number {
         IB_USER_VERBS_EX_CMD_CREATE_WQ => {
             let command: ib_uverbs_ex_create_wq = request.core().ok()?;

@@ -8,7 +8,7 @@ use crate::settings;
 
 use super::commands::{ah, context, cq, flow, memory, modify_qp, qp, query, srq, wq};
 use super::file::UverbsFile;
-use super::request::{Framing, Request, frame_extended, frame_legacy};
+use super::request::{Framing, UverbsRequest, frame_extended, frame_legacy};
 use super::trace;
 
 /// A command: its number, its framing, and the function that carries it out.
@@ -16,7 +16,7 @@ struct Command {
     name: &'static str,
     number: u32,
     framing: Framing,
-    run: fn(&UverbsFile, &Request<'_>) -> Result<(), Errno>,
+    run: fn(&UverbsFile, &UverbsRequest<'_>) -> Result<(), Errno>,
 }
 
 impl Command {

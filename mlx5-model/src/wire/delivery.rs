@@ -11,7 +11,7 @@ pub const MAX_FRAME: usize = 256 << 10;
 
 /// The direction of a frame, seen from the host that owns the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum WireDirection {
     /// It came over the wire.
     Received,
     /// The host sent it by its own network stack; only sniffer rules match it.
@@ -20,10 +20,10 @@ pub enum Direction {
 
 /// A frame at the head of a wire, borrowed for one call.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
+pub struct WireFrame<'a> {
     /// From the destination MAC to the last byte before the FCS.
     pub bytes: &'a [u8],
-    pub direction: Direction,
+    pub direction: WireDirection,
 }
 
 /// What the NIC did with a frame.
@@ -43,15 +43,15 @@ pub trait Receiver {
     /// Parses a frame, which may be one still to come in this burst. The result must not depend on the frames before
     /// it: a wire that knows its frames parses one ahead, so that parsing a frame and choosing its queue overlaps
     /// with the delivery of the frame before.
-    fn parse(&self, frame: &Frame<'_>) -> Self::Parsed;
+    fn parse(&self, frame: &WireFrame<'_>) -> Self::Parsed;
 
     /// Takes the frame at the head of the wire, which was parsed in this burst.
-    fn receive(&mut self, frame: Frame<'_>, parsed: &Self::Parsed) -> Delivery;
+    fn receive(&mut self, frame: WireFrame<'_>, parsed: &Self::Parsed) -> Delivery;
 
     /// Parses and takes a frame.
     #[inline(always)]
-    fn deliver(&mut self, bytes: &[u8], direction: Direction) -> Delivery {
-        let frame = Frame { bytes, direction };
+    fn deliver(&mut self, bytes: &[u8], direction: WireDirection) -> Delivery {
+        let frame = WireFrame { bytes, direction };
         let parsed = self.parse(&frame);
         self.receive(frame, &parsed)
     }
@@ -60,12 +60,12 @@ pub trait Receiver {
 /// A function as a receiver.
 pub struct Each<F>(pub F);
 
-impl<F: FnMut(Frame<'_>) -> Delivery> Receiver for Each<F> {
+impl<F: FnMut(WireFrame<'_>) -> Delivery> Receiver for Each<F> {
     type Parsed = ();
 
-    fn parse(&self, _frame: &Frame<'_>) {}
+    fn parse(&self, _frame: &WireFrame<'_>) {}
 
-    fn receive(&mut self, frame: Frame<'_>, _parsed: &()) -> Delivery {
+    fn receive(&mut self, frame: WireFrame<'_>, _parsed: &()) -> Delivery {
         self.0(frame)
     }
 }

@@ -3,7 +3,7 @@
 //! Invariants: at most [`MAX_FRAMES`] frames and [`MAX_BYTES`] bytes are under way, what does not fit is dropped
 //! whole and counted; once as full as it gets, it allocates nothing.
 
-use super::delivery::{Delivery, Direction, Receiver};
+use super::delivery::{Delivery, Receiver, WireDirection};
 
 const MAX_FRAMES: usize = 4096;
 const MAX_BYTES: usize = 64 << 20;
@@ -62,7 +62,7 @@ impl LoopbackWire {
             };
             let len = *len as usize;
             let bytes = &queue.bytes[queue.at..][..len];
-            if receiver.deliver(bytes, Direction::Received) == Delivery::Wait {
+            if receiver.deliver(bytes, WireDirection::Received) == Delivery::Wait {
                 break;
             }
             queue.at += len;
@@ -85,12 +85,12 @@ impl FrameQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::delivery::{Each, Frame};
+    use crate::wire::delivery::{Each, WireFrame};
 
     fn burst(
         wire: &mut LoopbackWire,
         budget: usize,
-        take: impl FnMut(Frame<'_>) -> Delivery,
+        take: impl FnMut(WireFrame<'_>) -> Delivery,
     ) -> usize {
         wire.burst(0, budget, &mut Each(take))
     }

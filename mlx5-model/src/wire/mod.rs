@@ -29,7 +29,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
 
-pub use delivery::{Delivery, Direction, Frame, Receiver, WireState};
+pub use delivery::{Delivery, Receiver, WireDirection, WireFrame, WireState};
 pub use spec::WireSpec;
 
 use delivery::Each;
@@ -106,7 +106,7 @@ impl Wire {
         &mut self,
         now_ns: u64,
         budget: usize,
-        receive: impl FnMut(Frame<'_>) -> Delivery,
+        receive: impl FnMut(WireFrame<'_>) -> Delivery,
     ) -> usize {
         self.burst(now_ns, budget, &mut Each(receive))
     }

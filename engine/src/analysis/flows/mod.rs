@@ -1,7 +1,7 @@
 //! Flow records: who talked with whom, when, and how much, as Parquet files.
 //!
 //! ```text
-//! loop -> Meter: a table of its own -> batches of finished records -> Writer -> file of the interval
+//! loop -> Meter: a table of its own -> batches of finished records -> FlowWriter -> file of the interval
 //!                                   <-      empty batches         <-
 //! ```
 //!
@@ -37,7 +37,7 @@ mod writer;
 pub use self::{
     flow::{Direction, FlowEndReason, FlowRecord},
     meter::Meter,
-    writer::Writer,
+    writer::FlowWriter,
 };
 
 use serde::Serialize;

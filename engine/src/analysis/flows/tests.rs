@@ -410,7 +410,7 @@ fn files_hold_what_the_meters_saw() {
         idle_ns: u64::MAX,
         capacity: 64,
     };
-    let writer = Writer::start(&plan, 2).unwrap();
+    let writer = FlowWriter::start(&plan, 2).unwrap();
     for queue in 0..2 {
         let mut meter = writer.meter(queue, queue).unwrap()();
         for flow in 0..50 {
@@ -457,7 +457,7 @@ fn a_folder_that_is_not_there_is_told_at_once() {
         idle_ns: 1,
         capacity: 1,
     };
-    let Err(error) = Writer::start(&plan, 1) else {
+    let Err(error) = FlowWriter::start(&plan, 1) else {
         panic!("it is not there")
     };
     let text = error.to_string();

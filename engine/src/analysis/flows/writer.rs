@@ -24,7 +24,7 @@ const BATCHES: usize = 64;
 const MOST_ROWS: usize = 128 * 1024;
 
 /// Takes records from all queues and writes them.
-pub struct Writer {
+pub struct FlowWriter {
     thread: Option<JoinHandle<Finished>>,
     /// Dropped before the thread is joined, so that it sees the end.
     exchange: Option<RecordChannels>,
@@ -41,7 +41,7 @@ struct Finished {
     unwritten: u64,
 }
 
-impl Writer {
+impl FlowWriter {
     /// Starts the thread, for so many meters.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for FlowWriter {
     fn drop(&mut self) {
         if self.thread.is_some() {
             self.join();

@@ -18,7 +18,7 @@ pub enum Access {
 
 /// A registered range (PRM "Memory key").
 #[derive(Debug, Clone, Copy)]
-pub struct Region {
+pub struct MemoryRegion {
     /// Index << 8 | variant.
     pub lkey: u32,
     /// The protection domain it belongs to.
@@ -42,10 +42,10 @@ const QUARANTINE: usize = 64;
 /// All regions of a device, by the index in their keys.
 #[derive(Default)]
 pub struct Regions {
-    slots: Vec<Option<Region>>,
+    slots: Vec<Option<MemoryRegion>>,
     /// The region of the last access, which is nearly always that of the next: one comparison replaces the lookup of
     /// its key. Cleared when any region changes.
-    last: Cell<Option<Region>>,
+    last: Cell<Option<MemoryRegion>>,
     free: VecDeque<u32>,
     variant: u8,
 }
@@ -59,7 +59,7 @@ impl Regions {
         start: u64,
         len: u64,
         iova: u64,
-    ) -> Result<Region, Errno> {
+    ) -> Result<MemoryRegion, Errno> {
         self.last.set(None);
         let index = match self.free.front() {
             Some(&index)
@@ -76,7 +76,7 @@ impl Regions {
         };
         self.variant = self.variant.wrapping_add(1);
         let lkey = (index + FIRST_INDEX) << 8 | u32::from(self.variant);
-        let region = Region {
+        let region = MemoryRegion {
             lkey,
             pd,
             access,
@@ -97,13 +97,13 @@ impl Regions {
         pd: Option<u32>,
         access: Option<u32>,
         range: Option<(u64, u64, u64)>,
-    ) -> Result<Region, Errno> {
+    ) -> Result<MemoryRegion, Errno> {
         self.last.set(None);
         let old = self.get(lkey).copied().ok_or(libc::EINVAL)?;
         let (start, len, iova) = range.unwrap_or((old.start, old.len, old.iova));
         let access = access.unwrap_or(old.access);
         check_region(access, start, len, iova)?;
-        let new = Region {
+        let new = MemoryRegion {
             lkey,
             pd: pd.unwrap_or(old.pd),
             access,
@@ -130,7 +130,7 @@ impl Regions {
 
     /// The region of a key, if index and variant are right.
     #[inline(always)]
-    pub fn get(&self, lkey: u32) -> Option<&Region> {
+    pub fn get(&self, lkey: u32) -> Option<&MemoryRegion> {
         self.slots
             .get(index_of(lkey))?
             .as_ref()
@@ -138,7 +138,7 @@ impl Regions {
     }
 
     #[cold]
-    fn look_up(&self, lkey: u32) -> Option<Region> {
+    fn look_up(&self, lkey: u32) -> Option<MemoryRegion> {
         let region = self.get(lkey).copied();
         self.last.set(region);
         region

@@ -9,16 +9,16 @@ use crate::process::memory::fault_in;
 
 /// A ring of WQEs or CQEs in the program's memory, which the program may read and write at any time.
 #[derive(Debug, Clone, Copy)]
-pub struct Ring {
+pub struct NicRing {
     base: *mut u8,
     /// Its length, a power of two, less one.
     mask: usize,
 }
 
 // SAFETY: an address in the process; owner bits and doorbell records decide who may access a slot, not the pointer.
-unsafe impl Send for Ring {}
+unsafe impl Send for NicRing {}
 
-impl Ring {
+impl NicRing {
     /// A ring of `len` bytes at `addr`, which libmlx5 aligns to a page; slots need 64. Fails with `EINVAL` if the
     /// ring is misaligned or its length is not a power of two, with `EFAULT` if it is not mapped.
     pub fn new(addr: u64, len: u64) -> Result<Self, Errno> {
@@ -134,12 +134,12 @@ mod tests {
     fn no_offset_leads_out_of_a_ring() {
         let memory = vec![0u64; 1024];
         let aligned = (memory.as_ptr() as u64).next_multiple_of(64);
-        let ring = Ring::new(aligned, 4096).unwrap();
+        let ring = NicRing::new(aligned, 4096).unwrap();
         for offset in [0, 4095, 4096, usize::MAX] {
             let at = ring.at(offset) as u64;
             assert!(at >= aligned && at < aligned + 4096);
         }
-        assert_eq!(Ring::new(aligned + 8, 64).unwrap_err(), libc::EINVAL);
+        assert_eq!(NicRing::new(aligned + 8, 64).unwrap_err(), libc::EINVAL);
         assert_eq!(DoorbellRecord::new(aligned + 4).unwrap_err(), libc::EINVAL);
     }
 }

@@ -6,8 +6,8 @@
 use wqcap_rss::FrameClass;
 
 use crate::frame::{ParsedFrame, kind};
-use crate::steering::{FastMatch, Steering, Targets, Verdict};
-use crate::wire::{Delivery, Direction, Frame, Receiver};
+use crate::steering::{FastMatch, FlowVerdict, NicSteering, Targets};
+use crate::wire::{Delivery, Receiver, WireDirection, WireFrame};
 
 use super::super::clock::Now;
 use super::super::queues::Queues;
@@ -36,7 +36,7 @@ pub struct HoldPolicy {
 /// See the module.
 pub struct Burst<'p> {
     queues: &'p mut Queues,
-    steering: &'p Steering,
+    steering: &'p NicSteering,
     targets: &'p mut Targets,
     pub policy: HoldPolicy,
     now: Now,
@@ -58,7 +58,7 @@ impl<'p> Burst<'p> {
     #[inline(always)]
     pub fn new(
         queues: &'p mut Queues,
-        steering: &'p Steering,
+        steering: &'p NicSteering,
         targets: &'p mut Targets,
         policy: HoldPolicy,
         now: Now,
@@ -100,9 +100,9 @@ impl<'p> Burst<'p> {
             .steering
             .resolve(frame, &self.queues.tirs, self.targets);
         let delivery = match verdict {
-            Verdict::Deliver => self.deliver_or_hold(frame),
-            Verdict::Drop | Verdict::Host => Delivery::Taken,
-            Verdict::Miss => self.missed(),
+            FlowVerdict::Deliver => self.deliver_or_hold(frame),
+            FlowVerdict::Drop | FlowVerdict::Host => Delivery::Taken,
+            FlowVerdict::Miss => self.missed(),
         };
         // A frame that waits is resolved again, and counted when it goes.
         if delivery == Delivery::Taken {
@@ -185,7 +185,7 @@ impl Receiver for Burst<'_> {
     type Parsed = Classified;
 
     #[inline(always)]
-    fn parse(&self, frame: &Frame<'_>) -> Classified {
+    fn parse(&self, frame: &WireFrame<'_>) -> Classified {
         let class = FrameClass::of(frame.bytes);
         let parsed = ParsedFrame::new(frame.bytes, &class, 0);
         let fast = self.steering.resolve_fast(&parsed, &self.queues.tirs);
@@ -194,7 +194,7 @@ impl Receiver for Burst<'_> {
     }
 
     #[inline(always)]
-    fn receive(&mut self, frame: Frame<'_>, parsed: &Classified) -> Delivery {
+    fn receive(&mut self, frame: WireFrame<'_>, parsed: &Classified) -> Delivery {
         let received = ParsedFrame {
             bytes: frame.bytes,
             class: &parsed.class,
@@ -202,7 +202,9 @@ impl Receiver for Burst<'_> {
             now_ns: self.stamp + 1,
         };
         let delivery = match parsed.fast {
-            _ if frame.direction == Direction::Transmitted => return self.deliver_sent(&received),
+            _ if frame.direction == WireDirection::Transmitted => {
+                return self.deliver_sent(&received);
+            }
             FastMatch::One(target) => match self.queues.deliver(&received, &self.now, target) {
                 Room::Enough => Delivery::Taken,
                 _ => {

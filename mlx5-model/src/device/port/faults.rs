@@ -3,7 +3,7 @@
 //! Imports the settings' faults. Invariant: the budget of a burst is [`BURST`] unless a fault in effect, or one to
 //! come, limits it.
 
-use crate::settings::fault::End;
+use crate::settings::fault::FaultEnd;
 
 /// The most frames that a port takes from its wire before the device is let go.
 pub const BURST: usize = 64;
@@ -11,15 +11,15 @@ pub const BURST: usize = 64;
 /// A link that is down.
 struct Outage {
     since_ns: u64,
-    end: End,
+    end: FaultEnd,
 }
 
 impl Outage {
     fn is_over(&self, now_ns: u64) -> bool {
         match self.end {
-            End::Never => false,
-            End::AfterNs(ns) => now_ns.saturating_sub(self.since_ns) >= ns,
-            End::File(path) => path.exists(),
+            FaultEnd::Never => false,
+            FaultEnd::AfterNs(ns) => now_ns.saturating_sub(self.since_ns) >= ns,
+            FaultEnd::File(path) => path.exists(),
         }
     }
 }
@@ -62,7 +62,7 @@ impl PortFaults {
         self.outage.is_some() || self.slow.is_some() || self.budget != BURST
     }
 
-    pub fn start_outage(&mut self, now_ns: u64, end: End) {
+    pub fn start_outage(&mut self, now_ns: u64, end: FaultEnd) {
         self.outage = Some(Outage {
             since_ns: now_ns,
             end,

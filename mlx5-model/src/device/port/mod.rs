@@ -10,9 +10,9 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::settings::{PortSettings, fault::End};
-use crate::steering::{Steering, Targets};
-use crate::wire::{Delivery, Direction, Receiver, Wire, WireState};
+use crate::settings::{PortSettings, fault::FaultEnd};
+use crate::steering::{NicSteering, Targets};
+use crate::wire::{Delivery, Receiver, Wire, WireDirection, WireState};
 
 use super::clock::Now;
 use super::counters::{self, PortCounters};
@@ -54,14 +54,14 @@ struct SentCounts {
 }
 
 /// A port of the device.
-pub struct Port {
+pub struct NicPort {
     device: usize,
     number: u8,
     settings: &'static PortSettings,
     counters: &'static PortCounters,
     wire: Option<Wire>,
     up: bool,
-    pub steering: Steering,
+    pub steering: NicSteering,
     rules_changed_ns: u64,
     rounds_since_rules: u32,
     held_since: Option<u64>,
@@ -80,7 +80,7 @@ pub struct Port {
     gate: Option<&'static Path>,
 }
 
-impl Port {
+impl NicPort {
     /// Port `number` (from 1) of a device, at rest.
     pub fn new(device: usize, number: u8, settings: &'static PortSettings) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Port {
             counters: counters::port(device, number),
             wire: None,
             up: settings.link_up,
-            steering: Steering::new(settings.mac),
+            steering: NicSteering::new(settings.mac),
             rules_changed_ns: 0,
             rounds_since_rules: 0,
             held_since: None,
@@ -234,13 +234,13 @@ impl Port {
         self.faults.has_outage()
     }
 
-    /// Whether [`Port::update_faults`] has to run before the next burst.
+    /// Whether [`NicPort::update_faults`] has to run before the next burst.
     pub fn has_faults(&self) -> bool {
         self.faults.are_active()
     }
 
     /// Takes the link down. A link that is down already stays so.
-    pub fn take_down(&mut self, now_ns: u64, end: End) -> Option<LinkChange> {
+    pub fn take_down(&mut self, now_ns: u64, end: FaultEnd) -> Option<LinkChange> {
         if !self.up {
             return None;
         }
@@ -293,7 +293,7 @@ impl Port {
         let mut lost = 0;
         for _ in 0..bursts {
             let taken = wire.each(now_ns, BURST, |frame| {
-                lost += u64::from(frame.direction == Direction::Received);
+                lost += u64::from(frame.direction == WireDirection::Received);
                 Delivery::Taken
             });
             if taken < BURST {
@@ -363,7 +363,7 @@ impl Port {
             let stamp = now.shown_ns.saturating_sub(1);
             let (steering, targets) = (&self.steering, &mut self.targets);
             let mut burst = Burst::new(queues, steering, targets, policy, now, stamp);
-            burst.deliver(frame, Direction::Transmitted);
+            burst.deliver(frame, WireDirection::Transmitted);
             let counts = burst.counts;
             self.publish(&counts, 0);
         }

@@ -6,9 +6,9 @@ use crate::process::Errno;
 use crate::settings::GIDS;
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 
-pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_ah = request.core()?;
     let mut state = file.lock();
     state.port_index(u32::from(command.attr.port_num))?;
@@ -46,7 +46,7 @@ fn destination(gid: &[u8; 16]) -> [u8; 6] {
     }
 }
 
-pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_ah = request.core()?;
     let mut state = file.lock();
     let index = state.ahs.find(command.ah_handle, file.context())?;

@@ -9,14 +9,14 @@ use crate::device::scatter::MAX_WQE;
 use crate::process::Errno;
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 
 /// CPUs that completion events can be steered to.
 pub const COMP_VECTORS: u32 = 2;
 /// Basic blocks of the largest send queue.
 pub const MAX_SEND_WQEBB: u32 = 32768;
 
-pub fn get(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn get(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let asked: mlx5_ib_alloc_ucontext_req_v2 = request.driver(8)?;
     if asked.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0 {
         // libmlx5 retries without.
@@ -68,7 +68,7 @@ pub fn get(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-pub fn create_comp_channel(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create_comp_channel(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let channel = EventChannel::completion()?;
     let fd = channel.fd();
     let mut state = file.lock();

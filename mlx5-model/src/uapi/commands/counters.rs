@@ -4,7 +4,7 @@
 use std::mem::{offset_of, size_of};
 
 use crate::abi::*;
-use crate::device::object::FlowCounters;
+use crate::device::object::CountersObject;
 use crate::device::state::DeviceState;
 use crate::handles::Index;
 use crate::process::Errno;
@@ -12,7 +12,7 @@ use crate::process::memory::copy_from_user;
 
 use super::super::attrs::{AttrKind, AttrSpec, Attrs, find, find_unused};
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 
 /// `IB_COUNTER_PACKETS` and `IB_COUNTER_BYTES`, which no uAPI header names, are below this.
 const DESCRIPTIONS: u32 = 2;
@@ -36,7 +36,7 @@ pub const READ: &[AttrSpec] = &[
 pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let mut state = file.lock();
     let counters = &mut state.queues.counters;
-    let handle = counters.insert(file.context(), FlowCounters::default())?;
+    let handle = counters.insert(file.context(), CountersObject::default())?;
     drop(state);
     attrs.reply_handle(UVERBS_ATTR_CREATE_COUNTERS_HANDLE, handle)
 }
@@ -79,7 +79,7 @@ pub fn read(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
 
 /// The layout that the driver's part of EX_CREATE_FLOW defines, as (description, index) pairs, if it does. Fails as
 /// `mlx5_ib_create_flow` and `mlx5_ib_flow_counters_set_data`.
-pub fn layout(request: &Request<'_>) -> Result<Option<Vec<(u32, u32)>>, Errno> {
+pub fn layout(request: &UverbsRequest<'_>) -> Result<Option<Vec<(u32, u32)>>, Errno> {
     let bytes = request.driver_bytes();
     if bytes.is_empty() {
         return Ok(None);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::device::cq::{Completions, Cq, Moderation};
+use crate::device::cq::{CompletionEvents, CqModeration, CqObject};
 use crate::device::event::{AsyncSource, Reported};
 use crate::handles::number;
 use crate::process::Errno;
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 use super::context::COMP_VECTORS;
 
 /// `IB_CQ_MODERATE`, which no uAPI header names.
@@ -17,7 +17,7 @@ const ATTR_MODERATE: u32 = 1 << 0;
 /// `MLX5_MAX_CQ_PERIOD`.
 pub const MAX_PERIOD: u16 = 4095;
 
-pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_cq = request.core()?;
     let extended = ib_uverbs_ex_create_cq {
         user_handle: command.user_handle,
@@ -35,7 +35,7 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     request.reply_driver(&mlx5_ib_create_cq_resp { cqn, reserved: 0 })
 }
 
-pub fn create_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_create_cq = request.core()?;
     if command.comp_mask != 0 || command.reserved != 0 {
         return Err(libc::EINVAL);
@@ -53,7 +53,7 @@ pub fn create_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> 
     request.reply_driver(&mlx5_ib_create_cq_resp { cqn, reserved: 0 })
 }
 
-fn driver_part(request: &Request<'_>) -> Result<mlx5_ib_create_cq, Errno> {
+fn driver_part(request: &UverbsRequest<'_>) -> Result<mlx5_ib_create_cq, Errno> {
     // Older programs do not send the flags.
     request.driver(std::mem::offset_of!(mlx5_ib_create_cq, flags))
 }
@@ -99,7 +99,7 @@ fn create_cq(
                 .channels
                 .iter()
                 .find(|channel| channel.fd() == fd && !channel.is_closed());
-            Some(Completions {
+            Some(CompletionEvents {
                 channel: Arc::clone(known.ok_or(libc::EBADF)?),
                 element: command.user_handle,
                 reported: Reported::default(),
@@ -108,7 +108,7 @@ fn create_cq(
     };
     let events = AsyncSource::new(&context.events, command.user_handle);
     let ignore_overrun = command.flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN != 0;
-    let mut cq = Cq::new(
+    let mut cq = CqObject::new(
         driver.buf_addr,
         driver.db_addr,
         log,
@@ -126,7 +126,7 @@ fn create_cq(
 }
 
 /// EX_MODIFY_CQ: moderation.
-pub fn modify_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn modify_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_modify_cq = request.core()?;
     if command.attr_mask == 0 || command.reserved != 0 {
         return Err(libc::EINVAL);
@@ -142,14 +142,14 @@ pub fn modify_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> 
     if command.attr.cq_period > MAX_PERIOD {
         return Err(libc::EINVAL);
     }
-    cq.moderation = Moderation {
+    cq.moderation = CqModeration {
         count: command.attr.cq_count,
         period: command.attr.cq_period,
     };
     Ok(())
 }
 
-pub fn resize(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn resize(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_resize_cq = request.core()?;
     let driver: mlx5_ib_resize_cq = request.driver(size_of::<mlx5_ib_resize_cq>())?;
     let log = log_entries(command.cqe, file.caps().max_cqe)?;
@@ -176,7 +176,7 @@ pub fn resize(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_cq = request.core()?;
     let mut state = file.lock();
     let cqs = &state.queues.cqs;

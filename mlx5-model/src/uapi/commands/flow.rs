@@ -1,14 +1,14 @@
 //! Flow rules by verbs: EX_CREATE_FLOW as the kernel and the driver check it.
 
 use crate::abi::*;
-use crate::device::object::{Flow, FlowRules};
+use crate::device::object::{FlowObject, FlowRules};
 use crate::process::Errno;
 use crate::process::capabilities;
 use crate::steering::flow_spec::{MAX_SPECS, parse};
-use crate::steering::{Action, Fate, LAST_PRIORITY, MatchCaps, TableId, leftovers};
+use crate::steering::{Fate, FlowAction, LAST_PRIORITY, MatchCaps, TableId, leftovers};
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 use super::counters;
 
 /// `enum ib_flow_attr_type`, which no uAPI header names.
@@ -35,7 +35,7 @@ pub fn match_caps(file: &UverbsFile) -> MatchCaps {
     }
 }
 
-pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let (command, rest) = request.core_and_rest::<ib_uverbs_create_flow>()?;
     let attr = &command.flow_attr;
     let specs = check(file, &command, rest)?;
@@ -63,7 +63,7 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
             traps: attr.flags & DONT_TRAP == 0,
         }
     };
-    let action = Action {
+    let action = FlowAction {
         fate: if parsed.drop {
             Fate::Drop
         } else {
@@ -91,7 +91,7 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     if let Some(index) = counters {
         counters::bind(&mut state, index, layout)?;
     }
-    let flow = Flow {
+    let flow = FlowObject {
         port,
         qp: Some(qp),
         matcher: None,
@@ -136,7 +136,7 @@ fn check<'r>(
     Ok(specs)
 }
 
-pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_flow = request.core()?;
     if command.comp_mask != 0 {
         return Err(libc::EINVAL);

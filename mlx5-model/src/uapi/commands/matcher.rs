@@ -4,10 +4,10 @@
 use std::mem::size_of;
 
 use crate::abi::*;
-use crate::device::object::{Flow, FlowRules, Matcher};
+use crate::device::object::{FlowObject, FlowRules, MatcherObject};
 use crate::process::Errno;
 use crate::process::capabilities;
-use crate::steering::{Action, Fate, LAST_PRIORITY, TableId, match_param};
+use crate::steering::{Fate, FlowAction, LAST_PRIORITY, TableId, match_param};
 
 use super::super::attrs::{AttrKind, AttrSpec, Attrs, find, find_unused};
 use super::super::file::UverbsFile;
@@ -57,7 +57,7 @@ pub const DESTROY_FLOW: &[AttrSpec] = &[AttrSpec::mandatory(
 pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let flow_type = attrs.choice(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE, &FLOW_TYPES)?;
     let criteria = attrs.bytes(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA)?;
-    let matcher = Matcher {
+    let matcher = MatcherObject {
         mask: attrs.bytes(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_MASK)?,
         criteria: criteria.first().copied().unwrap_or(0),
         is_normal: flow_type == MLX5_IB_FLOW_TYPE_NORMAL,
@@ -131,12 +131,12 @@ pub fn create_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
             traps: true,
         }
     };
-    let action = Action {
+    let action = FlowAction {
         fate,
         tag,
         counters: None,
     };
-    let flow = Flow {
+    let flow = FlowObject {
         // A matcher belongs to the device, and steers its first port.
         port: 0,
         qp,

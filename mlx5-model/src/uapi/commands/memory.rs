@@ -2,12 +2,12 @@
 
 use crate::abi::*;
 use crate::device::memory::check_region;
-use crate::device::object::{Mr, Pd, PdMember};
+use crate::device::object::{MrObject, PdMember, PdObject};
 use crate::handles::number;
 use crate::process::Errno;
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 
 /// `IB_MR_REREG_*`, which no uAPI header names.
 const REREG_TRANSLATION: u32 = 1 << 0;
@@ -16,8 +16,8 @@ const REREG_ACCESS: u32 = 1 << 2;
 /// `IB_MW_TYPE_1` and `_2`.
 const MW_TYPES: [u8; 2] = [1, 2];
 
-pub fn alloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
-    let handle = file.lock().pds.insert(file.context(), Pd)?;
+pub fn alloc_pd(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
+    let handle = file.lock().pds.insert(file.context(), PdObject)?;
     request.reply(&ib_uverbs_alloc_pd_resp {
         pd_handle: handle,
         ..Default::default()
@@ -27,7 +27,7 @@ pub fn alloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-pub fn dealloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn dealloc_pd(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_dealloc_pd = request.core()?;
     let mut state = file.lock();
     let index = state.pds.find_unused(command.pd_handle, file.context())?;
@@ -35,7 +35,7 @@ pub fn dealloc_pd(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno>
     Ok(())
 }
 
-pub fn reg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn reg_mr(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_reg_mr = request.core()?;
     // Before the lock: faulting in gigabytes takes long, and the NIC must go on meanwhile.
     check_region(
@@ -54,7 +54,7 @@ pub fn reg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
         command.hca_va,
     )?;
     let lkey = region.lkey;
-    let inserted = state.mrs.insert(file.context(), Mr { lkey, pd });
+    let inserted = state.mrs.insert(file.context(), MrObject { lkey, pd });
     let mr_handle = inserted.inspect_err(|_| state.queues.regions.remove(lkey))?;
     state.pds.add_user(pd);
     drop(state);
@@ -66,7 +66,7 @@ pub fn reg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-pub fn rereg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn rereg_mr(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_rereg_mr = request.core()?;
     let flags = command.flags;
     if flags == 0 || flags & !(REREG_TRANSLATION | REREG_PD | REREG_ACCESS) != 0 {
@@ -101,7 +101,7 @@ pub fn rereg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-pub fn dereg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn dereg_mr(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_dereg_mr = request.core()?;
     let mut state = file.lock();
     let index = state.mrs.find(command.mr_handle, file.context())?;
@@ -110,7 +110,7 @@ pub fn dereg_mr(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
 }
 
 /// ALLOC_MW. Nothing reads or writes through a window, so it only exists.
-pub fn alloc_mw(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn alloc_mw(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_alloc_mw = request.core()?;
     if !MW_TYPES.contains(&command.mw_type) {
         return Err(libc::EINVAL);
@@ -132,7 +132,7 @@ pub fn alloc_mw(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-pub fn dealloc_mw(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn dealloc_mw(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_dealloc_mw = request.core()?;
     let mut state = file.lock();
     let index = state.mws.find(command.mw_handle, file.context())?;
@@ -143,6 +143,6 @@ pub fn dealloc_mw(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno>
 }
 
 /// OPEN_XRCD, CLOSE_XRCD: the device has no XRC.
-pub fn no_xrcd(_: &UverbsFile, _: &Request<'_>) -> Result<(), Errno> {
+pub fn no_xrcd(_: &UverbsFile, _: &UverbsRequest<'_>) -> Result<(), Errno> {
     Err(libc::EOPNOTSUPP)
 }

@@ -1,14 +1,14 @@
 //! MODIFY_QP: the states of RAW_PACKET QPs.
 
 use crate::abi::*;
-use crate::device::object::{Qp, QpBody, QpState};
+use crate::device::object::{QpBody, QpObject, QpState};
 use crate::device::rq::RqState;
 use crate::device::sq::SqState;
 use crate::device::state::DeviceState;
 use crate::process::Errno;
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 
 /// `enum ib_qp_attr_mask`, as far as it concerns a RAW_PACKET QP; no uAPI header names it.
 mod attr {
@@ -18,7 +18,7 @@ mod attr {
     pub const RATE_LIMIT: u32 = 1 << 25;
 }
 
-pub fn modify(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_modify_qp = request.core()?;
     if command.attr_mask & attr::RATE_LIMIT != 0 {
         return Err(libc::EOPNOTSUPP);
@@ -27,7 +27,7 @@ pub fn modify(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
 }
 
 /// EX_MODIFY_QP, which could also set a rate limit; the model has none.
-pub fn modify_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn modify_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_modify_qp = request.core()?;
     if command.base.attr_mask & attr::RATE_LIMIT != 0 {
         return Err(libc::EOPNOTSUPP);
@@ -140,7 +140,7 @@ fn change(file: &UverbsFile, command: &ib_uverbs_modify_qp) -> Result<(), Errno>
 }
 
 /// The state that the states of the two queues make (`sqrq_state_to_qp_state` of the driver).
-pub fn current_state(state: &DeviceState, qp: &Qp) -> QpState {
+pub fn current_state(state: &DeviceState, qp: &QpObject) -> QpState {
     let QpBody::Raw { rq, sq, .. } = qp.body else {
         return qp.state;
     };

@@ -6,11 +6,11 @@ use crate::handles::number;
 use crate::process::{Errno, capabilities};
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 use super::modify_qp::current_state;
 use super::{raw_qp, rss_qp};
 
-pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_qp = request.core()?;
     let extended = ib_uverbs_ex_create_qp {
         user_handle: command.user_handle,
@@ -33,7 +33,7 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     request.reply_driver(&mlx5_ib_create_qp_resp::default())
 }
 
-pub fn create_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_create_qp = request.core()?;
     if command.comp_mask & !IB_UVERBS_CREATE_QP_SUP_COMP_MASK != 0 || command.reserved != 0 {
         return Err(libc::EINVAL);
@@ -50,7 +50,7 @@ pub fn create_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> 
 /// Creates a QP of either kind.
 fn create_any(
     file: &UverbsFile,
-    request: &Request<'_>,
+    request: &UverbsRequest<'_>,
     command: &ib_uverbs_ex_create_qp,
 ) -> Result<ib_uverbs_create_qp_resp, Errno> {
     let is_raw = u32::from(command.qp_type) == IB_UVERBS_QPT_RAW_PACKET;
@@ -86,7 +86,7 @@ fn create_any(
     })
 }
 
-pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn query(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_query_qp = request.core()?;
     let state = file.lock();
     let qp = state.qps.get(command.qp_handle, file.context())?;
@@ -108,7 +108,7 @@ pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_qp = request.core()?;
     let mut state = file.lock();
     let index = state.qps.find_unused(command.qp_handle, file.context())?;
@@ -118,13 +118,13 @@ pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
 }
 
 /// ATTACH_MCAST: for UD QPs only, which do not exist.
-pub fn attach_mcast(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn attach_mcast(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_attach_mcast = request.core()?;
     file.lock().qps.find(command.qp_handle, file.context())?;
     Err(libc::EINVAL)
 }
 
 /// DETACH_MCAST: as [`attach_mcast`].
-pub fn detach_mcast(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn detach_mcast(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     attach_mcast(file, request)
 }

@@ -5,10 +5,10 @@ use std::cmp::min;
 use crate::abi::*;
 use crate::handles::LIMIT;
 use crate::process::Errno;
-use crate::settings::{DeviceCaps, GIDS};
+use crate::settings::{GIDS, NicCaps};
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 use super::context::MAX_SEND_WQEBB;
 use super::cq::MAX_PERIOD;
 use super::rss_qp::OUTER_HASH_FIELDS;
@@ -61,7 +61,7 @@ fn device_attributes(file: &UverbsFile) -> ib_uverbs_query_device_resp {
     }
 }
 
-fn capability_flags(caps: &DeviceCaps) -> u64 {
+fn capability_flags(caps: &NicCaps) -> u64 {
     let flag = |on: bool, flag: u64| if on { flag } else { 0 };
     IB_UVERBS_DEVICE_CHANGE_PHY_PORT
         | IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT
@@ -74,11 +74,11 @@ fn capability_flags(caps: &DeviceCaps) -> u64 {
         | flag(caps.end_padding, IB_UVERBS_DEVICE_PCI_WRITE_END_PADDING)
 }
 
-pub fn device(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn device(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     request.reply(&device_attributes(file))
 }
 
-pub fn device_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn device_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_query_device = request.core()?;
     if command.comp_mask != 0 || command.reserved != 0 {
         return Err(libc::EINVAL);
@@ -138,7 +138,7 @@ pub fn device_ex(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> 
     })
 }
 
-pub fn port(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn port(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_query_port = request.core()?;
     let state = file.lock();
     let port = state

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use crate::abi::*;
-use crate::device::object::{Qp, QpBody, QpCaps, QpState};
+use crate::device::object::{QpBody, QpCaps, QpObject, QpState};
 use crate::device::rq::{Rq, RqOwner};
 use crate::device::scatter::RqLayout;
 use crate::device::sq::Sq;
@@ -11,7 +11,7 @@ use crate::handles::{index_of, number};
 use crate::process::Errno;
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 use super::rss_qp::tir_flags;
 use super::wq::features;
 
@@ -42,7 +42,7 @@ const RAW_VENDOR_FLAGS: u32 = MLX5_QP_FLAG_SIGNATURE
 /// Creates a RAW_PACKET QP with queues of its own. Returns its handle.
 pub fn create(
     file: &UverbsFile,
-    request: &Request<'_>,
+    request: &UverbsRequest<'_>,
     command: &ib_uverbs_ex_create_qp,
     caps: QpCaps,
 ) -> Result<u32, Errno> {
@@ -122,7 +122,7 @@ pub fn create(
     let sq = sq.map(insert_sq).transpose().inspect_err(|_| {
         rq.map(|rq| state.queues.rqs.remove(rq));
     })?;
-    let qp = Qp {
+    let qp = QpObject {
         body: QpBody::Raw {
             rq,
             sq,

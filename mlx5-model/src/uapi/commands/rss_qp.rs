@@ -3,13 +3,13 @@
 use wqcap_rss::{HashFields, RssKey};
 
 use crate::abi::*;
-use crate::device::object::{Qp, QpBody, QpCaps, QpState};
+use crate::device::object::{QpBody, QpCaps, QpObject, QpState};
 use crate::handles::index_of;
 use crate::process::Errno;
 use crate::steering::Tir;
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 
 /// What an RSS QP can hash of outer headers: addresses and ports.
 pub const OUTER_HASH_FIELDS: u64 = 0xff;
@@ -23,7 +23,7 @@ const INNER: u64 = MLX5_RX_HASH_INNER as u64;
 /// Creates an RSS QP: a hash and a table, without queues of its own. Returns its handle.
 pub fn create(
     file: &UverbsFile,
-    request: &Request<'_>,
+    request: &UverbsRequest<'_>,
     command: &ib_uverbs_ex_create_qp,
     caps: QpCaps,
 ) -> Result<u32, Errno> {
@@ -57,7 +57,7 @@ pub fn create(
     );
     let events = state.event_source(context, command.user_handle)?;
     let tir = index_of(state.queues.tirs.insert(context, tir)?);
-    let qp = Qp {
+    let qp = QpObject {
         body: QpBody::Rss { tir, table },
         pd,
         state: QpState::Reset,

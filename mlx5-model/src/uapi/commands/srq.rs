@@ -4,15 +4,15 @@
 use std::mem::offset_of;
 
 use crate::abi::*;
-use crate::device::event::AsyncEvent;
+use crate::device::event::NicEvent;
 use crate::device::memory::DoorbellRecord;
-use crate::device::object::Srq;
+use crate::device::object::SrqObject;
 use crate::handles::number;
 use crate::process::Errno;
 use crate::process::memory::fault_in;
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 
 /// `IB_SRQ_MAX_WR` and `IB_SRQ_LIMIT`, which no uAPI header names.
 const ATTR_MAX_WR: u32 = 1 << 0;
@@ -20,7 +20,7 @@ const ATTR_LIMIT: u32 = 1 << 1;
 /// The word of the doorbell record with the number of WRs posted.
 const POSTED: usize = MLX5_RCV_DBR as usize;
 
-pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_srq = request.core()?;
     let driver: mlx5_ib_create_srq = request.driver(offset_of!(mlx5_ib_create_srq, uidx))?;
     let caps = file.caps();
@@ -40,7 +40,7 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     let mut state = file.lock();
     let events = state.event_source(file.context(), command.user_handle)?;
     let pd = state.pds.find(command.pd_handle, file.context())?;
-    let srq = Srq {
+    let srq = SrqObject {
         pd,
         max_wr,
         max_sge: command.max_sge,
@@ -63,7 +63,7 @@ pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     request.reply_driver(&mlx5_ib_create_srq_resp { srqn, reserved: 0 })
 }
 
-pub fn modify(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_modify_srq = request.core()?;
     let mut state = file.lock();
     let srq = state.srqs.get_mut(command.srq_handle, file.context())?;
@@ -82,15 +82,15 @@ pub fn modify(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
 
 /// Sets the limit. The event comes when fewer WRs are posted, which is at once or, since nothing consumes any, never;
 /// then the limit is cleared (PRM "ARM_RQ"; that it comes at once is inferred).
-fn arm(srq: &mut Srq, limit: u32) {
+fn arm(srq: &mut SrqObject, limit: u32) {
     let posted = srq.record.load(POSTED) & 0xffff;
     srq.limit = if posted < limit { 0 } else { limit };
     if posted < limit {
-        srq.events.raise(AsyncEvent::SrqLimitReached);
+        srq.events.raise(NicEvent::SrqLimitReached);
     }
 }
 
-pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn query(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_query_srq = request.core()?;
     let state = file.lock();
     let srq = state.srqs.get(command.srq_handle, file.context())?;
@@ -102,7 +102,7 @@ pub fn query(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_srq = request.core()?;
     let mut state = file.lock();
     let index = state.srqs.find_unused(command.srq_handle, file.context())?;

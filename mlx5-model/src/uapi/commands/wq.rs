@@ -3,17 +3,17 @@
 use std::mem::{offset_of, size_of};
 
 use crate::abi::*;
-use crate::device::object::IndirectionTable;
+use crate::device::object::TableObject;
 use crate::device::rq::{Rq, RqFeatures, RqOwner, RqState};
 use crate::device::scatter::RqLayout;
 use crate::device::state::DeviceState;
 use crate::handles::{Index, number};
 use crate::process::Errno;
 use crate::process::capabilities;
-use crate::settings::DeviceCaps;
+use crate::settings::NicCaps;
 
 use super::super::file::UverbsFile;
-use super::super::request::Request;
+use super::super::request::UverbsRequest;
 
 /// `IB_WQ_STATE`, `IB_WQ_CUR_STATE`, `IB_WQ_FLAGS`: attributes of MODIFY_WQ, which no uAPI header names.
 const ATTR_STATE: u32 = 1 << 0;
@@ -25,7 +25,7 @@ const STATES: [RqState; 3] = [RqState::Reset, RqState::Ready, RqState::Error];
 const SIGNATURE: u32 = 1 << 0;
 
 /// The features of WQ or QP flags. Fails with `EOPNOTSUPP` if the device lacks one.
-pub fn features(flags: u32, caps: &DeviceCaps) -> Result<RqFeatures, Errno> {
+pub fn features(flags: u32, caps: &NicCaps) -> Result<RqFeatures, Errno> {
     let supported = [
         (IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING, caps.cvlan_stripping),
         (IB_UVERBS_WQ_FLAGS_SCATTER_FCS, caps.scatter_fcs),
@@ -46,7 +46,7 @@ pub fn features(flags: u32, caps: &DeviceCaps) -> Result<RqFeatures, Errno> {
     })
 }
 
-pub fn create(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_create_wq = request.core()?;
     let driver: mlx5_ib_create_wq = request.driver(offset_of!(
         mlx5_ib_create_wq,
@@ -129,7 +129,7 @@ fn find(state: &DeviceState, handle: u32, context: u32) -> Result<Index, Errno> 
     }
 }
 
-pub fn modify(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_modify_wq = request.core()?;
     let mask = command.attr_mask;
     if mask == 0 || mask & !(ATTR_STATE | ATTR_CURRENT_STATE | ATTR_FLAGS) != 0 {
@@ -169,7 +169,7 @@ pub fn modify(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
 fn modify_flags(
     rq: &mut Rq,
     command: &ib_uverbs_ex_modify_wq,
-    caps: &DeviceCaps,
+    caps: &NicCaps,
 ) -> Result<(), Errno> {
     if command.flags_mask & IB_UVERBS_WQ_FLAGS_PCI_WRITE_END_PADDING != 0 {
         return Err(libc::EOPNOTSUPP);
@@ -183,7 +183,7 @@ fn modify_flags(
     Ok(())
 }
 
-pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_destroy_wq = request.core()?;
     if command.comp_mask != 0 {
         return Err(libc::EOPNOTSUPP);
@@ -203,7 +203,7 @@ pub fn destroy(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
     })
 }
 
-pub fn create_table(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn create_table(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let (command, rest) = request.core_and_rest::<ib_uverbs_ex_create_rwq_ind_table>()?;
     let log = command.log_ind_tbl_size;
     if command.comp_mask != 0 {
@@ -228,7 +228,7 @@ pub fn create_table(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errn
     if log > file.caps().max_ind_table_log {
         return Err(libc::EINVAL);
     }
-    let table = IndirectionTable { rqs: rqs.clone() };
+    let table = TableObject { rqs: rqs.clone() };
     let handle = state.tables.insert(context, table)?;
     for rq in rqs {
         state.queues.rqs.add_user(rq);
@@ -246,7 +246,7 @@ pub fn create_table(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errn
     })
 }
 
-pub fn destroy_table(file: &UverbsFile, request: &Request<'_>) -> Result<(), Errno> {
+pub fn destroy_table(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_destroy_rwq_ind_table = request.core()?;
     if command.comp_mask != 0 {
         return Err(libc::EOPNOTSUPP);

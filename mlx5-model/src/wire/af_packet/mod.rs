@@ -19,7 +19,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::RawFd;
 
-use super::delivery::{Delivery, Direction, MIN_FRAME, Receiver, WireState};
+use super::delivery::{Delivery, MIN_FRAME, Receiver, WireDirection, WireState};
 use super::error::WireError;
 use super::gso::{Outcome, Split, VirtioHeader};
 use super::spec::WireSpec;
@@ -224,7 +224,7 @@ struct BlockCursor {
 struct Piece {
     at: usize,
     len: usize,
-    direction: Direction,
+    direction: WireDirection,
 }
 
 impl BlockCursor {
@@ -309,10 +309,10 @@ impl BlockCursor {
         self.at = header + next;
 
         let direction = match pkttype {
-            libc::PACKET_OUTGOING => Direction::Transmitted,
-            _ => Direction::Received,
+            libc::PACKET_OUTGOING => WireDirection::Transmitted,
+            _ => WireDirection::Received,
         };
-        if direction == Direction::Transmitted && !self.sniffing {
+        if direction == WireDirection::Transmitted && !self.sniffing {
             return Some(());
         }
         if len < whole_len || len < MIN_FRAME {

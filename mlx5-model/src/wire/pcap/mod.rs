@@ -12,7 +12,7 @@ mod index;
 use std::fs;
 use std::io;
 
-use super::delivery::{Delivery, Direction, Receiver, WireState};
+use super::delivery::{Delivery, Receiver, WireDirection, WireState};
 use super::error::WireError;
 use super::pace::Pace;
 use super::spec::WireSpec;
@@ -135,7 +135,7 @@ impl PcapWire {
                 break;
             }
             let bytes = &self.data[record.at..][..record.len as usize];
-            if receiver.deliver(bytes, Direction::Received) == Delivery::Wait {
+            if receiver.deliver(bytes, WireDirection::Received) == Delivery::Wait {
                 held = true;
                 break;
             }

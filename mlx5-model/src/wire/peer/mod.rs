@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
-use super::delivery::{Delivery, Direction, Receiver};
+use super::delivery::{Delivery, Receiver, WireDirection};
 use super::error::WireError;
 use super::spec::WireSpec;
 use socket::{BATCH, Received, Seqpacket};
@@ -151,7 +151,7 @@ impl PeerWire {
             }
             let len = self.lens[self.next] as usize;
             let bytes = &self.buffer[self.next * FRAME_SIZE..][..len];
-            if receiver.deliver(bytes, Direction::Received) == Delivery::Wait {
+            if receiver.deliver(bytes, WireDirection::Received) == Delivery::Wait {
                 break;
             }
             self.next += 1;

@@ -11,7 +11,7 @@
 //! Invariant: after opening, templates never change size or place, and everything but the sequence number, its
 //! complement and the checksum stays as it was built.
 
-use super::delivery::{Delivery, Direction, Frame, Receiver, WireState};
+use super::delivery::{Delivery, Receiver, WireDirection, WireFrame, WireState};
 use super::pace::Pace;
 use super::spec::synth::{ETHERNET, LINE, SynthSpec, VLAN};
 use crate::frame::checksum;
@@ -101,11 +101,11 @@ impl SynthWire {
 
     /// The frame of a template. Its headers do not depend on the number.
     #[inline(always)]
-    fn frame(&self, index: usize) -> Frame<'_> {
+    fn frame(&self, index: usize) -> WireFrame<'_> {
         let template = &self.templates[index];
-        Frame {
+        WireFrame {
             bytes: &self.bytes[template.at..][..template.len as usize],
-            direction: Direction::Received,
+            direction: WireDirection::Received,
         }
     }
 

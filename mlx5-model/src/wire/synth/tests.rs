@@ -14,7 +14,7 @@ fn frames(text: &str) -> Vec<Vec<u8>> {
     let mut frames = vec![];
     while wire.state() == WireState::Up {
         wire.each(0, 64, |frame| {
-            assert_eq!(frame.direction, Direction::Received);
+            assert_eq!(frame.direction, WireDirection::Received);
             frames.push(frame.bytes.to_vec());
             Delivery::Taken
         });

@@ -4,7 +4,7 @@
 //! CPU on which it may still have been under way, has.
 
 use super::super::socket::Socket;
-use crate::wire::{Delivery, Direction, Wire, WireError, WireSpec};
+use crate::wire::{Delivery, Wire, WireDirection, WireError, WireSpec};
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
@@ -231,7 +231,7 @@ impl Flow<'_> {
 }
 
 /// Takes frames until `done`. Every fifth is made to wait, and must be the same when it comes again.
-fn capture(wire: &mut Wire, flow: &Flow<'_>, done: &AtomicBool) -> Vec<(Direction, Vec<u8>)> {
+fn capture(wire: &mut Wire, flow: &Flow<'_>, done: &AtomicBool) -> Vec<(WireDirection, Vec<u8>)> {
     let (began, mut frames, mut calls) = (Instant::now(), vec![], 0);
     let mut waiting: Option<Vec<u8>> = None;
     while !done.load(Ordering::Acquire) {
@@ -264,7 +264,7 @@ pub(super) fn during(
     lab: &Lab,
     wire: &mut Wire,
     work: impl FnOnce(&Flow<'_>) + Send,
-) -> Vec<(Direction, Vec<u8>)> {
+) -> Vec<(WireDirection, Vec<u8>)> {
     let done = AtomicBool::new(false);
     let flow = Flow {
         lab,

@@ -4,7 +4,7 @@
 mod lab;
 
 use super::super::gso::tests::verify;
-use super::super::{Delivery, Direction, Wire, WireSpec, WireState};
+use super::super::{Delivery, Wire, WireDirection, WireSpec, WireState};
 use lab::{Lab, PATIENCE, during, exchange, ip};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -19,8 +19,8 @@ fn pattern(len: usize) -> Vec<u8> {
 
 /// Puts the TCP payloads that went one way back together, and checks every frame on the way.
 fn reassemble(
-    frames: &[(Direction, Vec<u8>)],
-    direction: Direction,
+    frames: &[(WireDirection, Vec<u8>)],
+    direction: WireDirection,
     tag: usize,
     len: usize,
 ) -> Vec<u8> {
@@ -81,7 +81,7 @@ fn udp_arrives_in_order_with_right_checksums() {
         .iter()
         .filter(|it| it.1[12..14] == [8, 0] && it.1[23] == 17)
     {
-        assert_eq!(*direction, Direction::Received);
+        assert_eq!(*direction, WireDirection::Received);
         let (payload, header) = verify(frame, 12);
         assert_ne!(header[6..8], [0, 0]);
         assert_eq!(payload[..4], expected.to_be_bytes());
@@ -145,11 +145,11 @@ fn tcp_super_frames_come_as_frames() {
             wire.set_sniffing(sniffing);
             let frames = during(&lab, &mut wire, |flow| exchange(flow, address, &data));
             assert_eq!((wire.dropped(), wire.unsplit()), (0, 0));
-            assert!(reassemble(&frames, Direction::Received, 0, data.len()) == data);
+            assert!(reassemble(&frames, WireDirection::Received, 0, data.len()) == data);
             if sniffing {
-                assert!(reassemble(&frames, Direction::Transmitted, 0, data.len()) == data);
+                assert!(reassemble(&frames, WireDirection::Transmitted, 0, data.len()) == data);
             } else {
-                assert!(frames.iter().all(|it| it.0 == Direction::Received));
+                assert!(frames.iter().all(|it| it.0 == WireDirection::Received));
             }
         }
     }
@@ -163,7 +163,7 @@ fn a_vlan_interface_talks_in_tagged_frames() {
     let mut wire = lab.open("").unwrap();
     wire.set_sniffing(true);
     let frames = during(&lab, &mut wire, |flow| exchange(flow, "10.8.0.1:0", &data));
-    for direction in [Direction::Received, Direction::Transmitted] {
+    for direction in [WireDirection::Received, WireDirection::Transmitted] {
         let tagged: Vec<_> = frames
             .iter()
             .filter(|it| it.0 == direction && it.1[12..16] == [0x81, 0, 0, 5])
@@ -397,7 +397,7 @@ fn what_is_sent_is_seen_by_others_only() {
     };
     assert!(lens(&mut wire).is_empty());
     let expected: Vec<_> = [14, 15, 60, 814]
-        .map(|it| (Direction::Transmitted, it))
+        .map(|it| (WireDirection::Transmitted, it))
         .to_vec();
     assert_eq!(lens(&mut other), expected);
 }
