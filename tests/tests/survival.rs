@@ -4,6 +4,8 @@
 //! | test | harm | what may be lost |
 //! |---|---|---|
 //! | `killed` | SIGKILL | what was in the write buffers |
+//! | `a_trickle_that_is_killed` | SIGKILL, at any rate | the last second, with `output.order = "time"` the last two |
+//! | `four_hundred_and_fifty_kills` | the same at any moment (soak) | what was in the write buffers |
 //! | `power_cut` | `EXT4_IOC_SHUTDOWN` on an ext4 in a file | what was in no finished file |
 //! | `an_open_file_after_a_power_cut` | the same | what was written since the last sync |
 //! | `a_slow_disk_costs_what_the_ledger_says` | each write stalls | nothing with a wire that waits, else `dropped_storage` |
@@ -182,6 +184,114 @@ fn killed() {
         kept + BUFFER >= had,
         "{had} bytes were there before the kill, {kept} after: more than the buffer is lost"
     );
+}
+
+/// A way to write files: what it is called, and what is set for it.
+type Form = (&'static str, &'static [&'static str]);
+
+const FORMS: [Form; 4] = [
+    ("pcap", &["output.format=pcap"]),
+    (
+        "zstd",
+        &[
+            "output.format=pcapng",
+            "output.compress=zstd",
+            "pipeline.mode=fanout",
+        ],
+    ),
+    (
+        "time",
+        &[
+            "output.format=pcapng",
+            "output.order=time",
+            "capture.queues=2",
+        ],
+    ),
+    (
+        "time-lz4",
+        &[
+            "output.format=pcap",
+            "output.order=time",
+            "output.compress=lz4",
+            "capture.queues=2",
+        ],
+    ),
+];
+
+/// Kills a run at `rate` frames a second once it has received `first` frames and then `more`. What is recovered begins with
+/// the first frame, and has no gap and no frame twice. Gives how many frames that are.
+#[track_caller]
+fn kill_and_recover(form: Form, rate: u64, first: u64, more: u64) -> u64 {
+    let dir = Dir::new();
+    let out = dir.folder("out");
+    let run = Wqcap::run(&dir, "run")
+        .model(&format!(
+            "synth:size=100,flows=64,pps={rate},count=1000000000000"
+        ))
+        .queues(1)
+        .out(&out)
+        .control();
+    let run = form.1.iter().fold(run, |run, set| run.set(set));
+    let mut running = run.start();
+    let had = run.ctl().until_counted(&mut running, "received", first);
+    run.ctl()
+        .until_counted(&mut running, "received", had + more);
+    running.signal(Signal::KILL);
+    assert_eq!(running.wait().signal(), Some(9));
+    recovered(&out);
+    let entries = fs::read_dir(&out).expect("lists").flatten();
+    let records = entries.flat_map(|it| files::read(&it.path()));
+    let mut numbers: Vec<_> = records.map(|record| record.number()).collect();
+    numbers.sort_unstable();
+    let gap = (0..).zip(&numbers).find(|(i, number)| i != *number);
+    let kept = numbers.len() as u64;
+    assert_eq!(gap, None, "among {kept} frames: {}, {rate}/s", form.0);
+    assert!(
+        more == 0 || kept >= had,
+        "{kept} of {had} frames: {}, {rate}/s",
+        form.0
+    );
+    kept
+}
+
+#[test]
+fn a_trickle_that_is_killed() {
+    for form in FORMS {
+        // A second more than may be lost: what a busy machine takes.
+        let seconds = if form.0.starts_with("time") { 3 } else { 2 };
+        thread::scope(|scope| {
+            for rate in [1, 5, 20, 200, 20_000] {
+                scope.spawn(move || {
+                    kill_and_recover(form, rate, rate.div_ceil(2), seconds * rate);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "a quarter of an hour; scripts/soak runs it"]
+fn four_hundred_and_fifty_kills() {
+    let rates = [5, 20, 200, 2000, 20_000];
+    let rounds: Vec<_> = (0..450)
+        .map(|i| {
+            let rate = rates[i / FORMS.len() % rates.len()];
+            (
+                FORMS[i % FORMS.len()],
+                rate,
+                1 + i as u64 * 7919 % (2 * rate),
+            )
+        })
+        .collect();
+    thread::scope(|scope| {
+        for rounds in rounds.chunks(rounds.len().div_ceil(3)) {
+            scope.spawn(move || {
+                for (form, rate, first) in rounds {
+                    kill_and_recover(*form, *rate, *first, 0);
+                }
+            });
+        }
+    });
 }
 
 #[test]

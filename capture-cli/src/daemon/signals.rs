@@ -1,7 +1,7 @@
 //! Signals that end a run in order, or let it read its configuration again.
 
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ},
     flag, iterator,
     low_level::emulate_default_handler,
 };
@@ -31,6 +31,8 @@ pub fn catch_into(stop: &Arc<AtomicBool>, hangup: &Arc<AtomicBool>) -> io::Resul
     let repeats = iterator::Signals::new([SIGINT, SIGTERM])?;
     flag::register(SIGINT, Arc::clone(stop))?;
     flag::register(SIGTERM, Arc::clone(stop))?;
+    // A limit to the length of files (ulimit -f) is an error of the write, EFBIG, and not the end of the process.
+    flag::register(SIGXFSZ, Arc::default())?;
     // nohup(1) has it ignored, and the run is to go on.
     if !is_ignored(SIGHUP) {
         flag::register(SIGHUP, Arc::clone(hangup))?;

@@ -1,6 +1,10 @@
 //! The capture files of a folder, by the endings of their names.
 
 use crate::name::{FileName, PART};
+use rustix::{
+    fs::{CWD, RenameFlags, renameat_with},
+    io::Errno,
+};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -13,6 +17,23 @@ pub struct CaptureFolder {
     pub finished: Vec<(PathBuf, u64)>,
     /// Files that are open, or were left open by a crash: everything whose name ends in `.part`.
     pub unfinished: Vec<PathBuf>,
+}
+
+/// Renames a file; nothing is overwritten.
+///
+/// # Errors
+/// `AlreadyExists`: there is something of the new name. Any other: as rename(2).
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can check and rename in one step; most of those have hard links.
+        Err(Errno::INVAL | Errno::NOSYS) => match fs::hard_link(from, to) {
+            Ok(()) => fs::remove_file(from),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(e),
+            Err(_) if fs::symlink_metadata(to).is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(_) => fs::rename(from, to),
+        },
+        other => other.map_err(io::Error::from),
+    }
 }
 
 impl CaptureFolder {

@@ -43,6 +43,13 @@ impl<'a> FileName<'a> {
         Self::ENDINGS.iter().any(ends_with)
     }
 
+    /// The name for a file that finds this one taken: that of one which began a nanosecond later.
+    #[must_use]
+    pub fn next(self) -> Option<Self> {
+        let start_ns = self.start_ns.checked_add(1)?;
+        Some(Self { start_ns, ..self })
+    }
+
     /// The parts of a finished capture file's name; `None`: it is another name.
     #[must_use]
     pub fn parse(path: &'a Path) -> Option<Self> {

@@ -7,11 +7,11 @@
 //! the end of its last whole record and nowhere else, and what cannot be read keeps its name and its bytes.
 
 use crate::{
-    folder::CaptureFolder,
+    folder::{CaptureFolder, rename_new},
     name::{FileName, PART},
     read::{Decompressor, FileEnd, PacketReader, ReadError},
 };
-use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::fs::OFlags;
 use serde::Serialize;
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -172,7 +172,7 @@ fn attempt(
         file.set_len(sound).map_err(failed("cut it"))?;
     }
     file.sync_all().map_err(failed("sync it"))?;
-    rename(part, path).map_err(failed("rename it"))?;
+    rename_new(part, path).map_err(failed("rename it"))?;
     Ok(RecoveryOutcome::Finished)
 }
 
@@ -256,20 +256,6 @@ impl Read for Guarded<'_> {
             return Err(rustix::io::Errno::CANCELED.into());
         }
         self.file.read(into)
-    }
-}
-
-/// Renames, unless the name is taken.
-fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system can check and rename in one step.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-            if fs::symlink_metadata(to).is_ok() {
-                return Err(io::ErrorKind::AlreadyExists.into());
-            }
-            fs::rename(from, to)
-        }
-        other => other.map_err(io::Error::from),
     }
 }
 
@@ -422,7 +408,7 @@ mod tests {
         let part = |n: u8| dir.path().join(format!("wqcap-q00-{n}.pcap.part"));
         std::os::unix::fs::symlink(&target, part(1)).expect("linked");
         let mode = rustix::fs::Mode::RWXU;
-        rustix::fs::mkfifoat(CWD, part(2), mode).expect("a pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, part(2), mode).expect("a pipe");
         let _socket = std::os::unix::net::UnixListener::bind(part(3)).expect("bound");
         fs::create_dir(part(4)).expect("made");
         let all = recover(dir.path()).expect("reads");

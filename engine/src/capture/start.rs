@@ -14,7 +14,7 @@ use crate::{
     device::counters::NicReader,
     filter::FilterCell,
     pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Source, ToSink},
-    plan::{Plan, Stamps},
+    plan::{Plan, Stamps, longest},
     rx::{Idle, Outlet, Ring, Worker, pin},
     sink::{Count, Encoder, Files, Origin, PcapEncoder, PcapngEncoder, Writer},
     stats::{
@@ -111,8 +111,7 @@ impl<'p> Startup<'p> {
         let files = Files {
             output: plan.output.clone(),
             snaplen: plan.snaplen as usize,
-            // A VLAN tag that is put back stands in front of what the buffers hold.
-            longest: plan.buffer as usize * plan.max_sge as usize + 4,
+            longest: longest(plan.buffer, plan.max_sge),
             hook_process: plan.hook_process.clone(),
         };
         if plan.output.stdout {

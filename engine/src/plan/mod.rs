@@ -12,6 +12,7 @@ pub mod steering;
 mod target;
 mod visibility;
 
+pub(crate) use output::{LEAST_BLOCKS, least_block, longest};
 pub use output::{OutputPlan, Retention, Rotation};
 pub use queues::QueuePlan;
 pub use reduction::Reduction;
@@ -173,7 +174,8 @@ impl Plan {
             .key
             .parse()
             .map_err(|e: wqcap_rss::key::KeyError| Error::config("rss.key", &config.rss.key, e))?;
-        let output = OutputPlan::new(&config.output, &queues, &mut notes)?;
+        let longest = longest(buffer, max_sge);
+        let output = OutputPlan::new(&config.output, &queues, longest, &mut notes)?;
         let flows = config
             .flows
             .as_ref()

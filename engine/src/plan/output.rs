@@ -66,17 +66,54 @@ impl Retention {
     }
 }
 
+/// Write buffers a queue has at least: one being filled, one being written, one to go on in.
+pub(crate) const LEAST_BLOCKS: usize = 3;
+
+/// Bytes of the smallest write buffer, for frames of at most `longest` bytes: a file's header with all its texts and a
+/// record with a note fit it, since a record may reach over two buffers and no more.
+pub(crate) const fn least_block(longest: usize) -> usize {
+    (longest + (12 << 10)).next_multiple_of(4096)
+}
+
+/// Bytes of the longest frame: a VLAN tag that is put back stands in front of what the buffers hold.
+pub(crate) const fn longest(buffer: u32, max_sge: u32) -> usize {
+    buffer as usize * max_sge as usize + 4
+}
+
+/// Holds `output.buffer` to what putting frames in the order of time takes: buffers for each queue, in half of it where
+/// the other half is for a file.
+fn in_order_of_time(output: &OutputConfig, queues: usize, longest: usize) -> Result<(), Error> {
+    let halves = if output.is_stdout() { 1 } else { 2 };
+    let least = (halves * queues.max(1) * LEAST_BLOCKS * least_block(longest)) as u64;
+    if output.buffer.0 >= least || (!output.is_stdout() && output.order == config::Order::Queue) {
+        return Ok(());
+    }
+    let least = config::Size(least.next_multiple_of(1 << 10));
+    Err(Error::config(
+        "output.buffer",
+        output.buffer,
+        format!(
+            "with {queues} queues, one file or stream in time order needs at least \"{least}\"; set that, fewer \
+             capture.queues, or output.order = \"queue\""
+        ),
+    ))
+}
+
 impl OutputPlan {
-    /// As configured; queues have their cores already.
+    /// As configured, for frames of at most `longest` bytes; queues have their cores already.
     ///
     /// # Errors
-    /// The hook's path cannot be made absolute.
+    /// The hook's path cannot be made absolute, or the buffer is too small.
     pub(super) fn new(
         output: &OutputConfig,
         queues: &[QueuePlan],
+        longest: usize,
         notes: &mut Vec<String>,
     ) -> Result<Self, Error> {
         let stdout = output.is_stdout();
+        if output.format != config::Format::None {
+            in_order_of_time(output, queues.len(), longest)?;
+        }
         let to_files = output.format != config::Format::None && !stdout;
         Ok(Self {
             dir: to_files.then(|| output.dir.clone()),

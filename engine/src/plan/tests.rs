@@ -286,3 +286,28 @@ fn output_settings_arrive_as_they_were_declared() {
     let none = Plan::new(&config("[output]\nformat = \"none\""), &[device()]).expect("a plan");
     assert_eq!(none.output.dir, None);
 }
+
+#[test]
+fn one_file_in_the_order_of_time_takes_buffers_for_each_queue() {
+    let plan = |buffer: u64, more: &str| {
+        let text = format!(
+            "[capture]\nqueues = 4\ncores = [0, 0, 0, 0]\n[output]\nbuffer = {buffer}\n{more}"
+        );
+        Plan::new(&config(&text), &[device()])
+    };
+    // Frames of 2 KiB: three buffers of 16 KiB for each queue.
+    let queues = 4 * 3 * (16 << 10);
+    for (more, least) in [("order = \"time\"", 2 * queues), ("stdout = true", queues)] {
+        let refusal = plan(least - 1, more).expect_err("too small").to_string();
+        for part in [
+            "output.buffer",
+            &(least - 1).to_string(),
+            "4 queues",
+            &config::Size(least).to_string(),
+        ] {
+            assert!(refusal.contains(part), "{refusal}");
+        }
+        plan(least, more).expect("enough");
+    }
+    plan(64 << 10, "").expect("a file for each queue has blocks of its own");
+}

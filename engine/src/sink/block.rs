@@ -147,11 +147,26 @@ pub(super) enum Ledger {
 impl Ledger {
     /// What was in a block is not on disk.
     pub(super) fn lost(&self, frames: u64, bytes: u64, by_queue: &[(u64, u64)]) {
+        self.each(frames, bytes, by_queue, QueueCounters::lost);
+    }
+
+    /// What was in a file is in a finished one.
+    pub(super) fn kept(&self, frames: u64, bytes: u64, by_queue: &[(u64, u64)]) {
+        self.each(frames, bytes, by_queue, QueueCounters::kept);
+    }
+
+    fn each(
+        &self,
+        frames: u64,
+        bytes: u64,
+        by_queue: &[(u64, u64)],
+        count: impl Fn(&QueueCounters, u64, u64),
+    ) {
         match self {
-            Self::Queue(counters) => counters.lost(frames, bytes),
+            Self::Queue(counters) => count(counters, frames, bytes),
             Self::All(all) => {
                 for (counters, (frames, bytes)) in all.iter().zip(by_queue) {
-                    counters.lost(*frames, *bytes);
+                    count(counters, *frames, *bytes);
                 }
             }
         }
@@ -186,7 +201,7 @@ pub(super) struct Shape {
     pub(super) on_full: OnFull,
     pub(super) rotation: Rotation,
     pub(super) cut: Cut,
-    /// Stamps, in nanoseconds, after which a block goes out though it is not full.
+    /// Stamps, in nanoseconds, that a block may reach over before it goes out though it is not full.
     pub(super) held_ns: u64,
 }
 
@@ -204,8 +219,8 @@ pub struct BlockSink<E: Encoder> {
     asked: Asked,
     cut: Cut,
     held_ns: u64,
-    /// The last stamp when a block went out for its age.
-    shown_ns: u64,
+    /// A stamp no later than that of the current block's first record.
+    since_ns: u64,
     exchange: Exchange,
     /// Blocks sent so far.
     sent: u64,
@@ -246,7 +261,7 @@ impl<E: Encoder> BlockSink<E> {
             rotation: shape.rotation,
             cut: shape.cut,
             held_ns: shape.held_ns,
-            shown_ns: 0,
+            since_ns: 0,
             exchange,
             sent: 0,
             quiet: 0,
@@ -293,6 +308,7 @@ impl<E: Encoder> BlockSink<E> {
             block,
         });
         self.sent += 1;
+        self.since_ns = self.totals.last_ns;
     }
 
     /// Begins a file with the stamp of its first record; false: no block is free.
@@ -313,6 +329,7 @@ impl<E: Encoder> BlockSink<E> {
             dropped: lost,
             ..Totals::default()
         };
+        self.since_ns = ns;
         self.rotate_at = match self.rotation.period_ns {
             0 => u64::MAX,
             period => (ns / period + 1).saturating_mul(period),
@@ -485,7 +502,7 @@ impl<E: Encoder> BlockSink<E> {
 
     /// Frames that would have come here were lost on the way.
     pub(super) fn missed(&mut self, n: u64) {
-        if self.current.is_some() || matches!(self.note, Some((_, Some(_)))) {
+        if self.open_block().is_some() {
             self.totals.received += n;
             self.totals.dropped += n;
         } else {
@@ -493,12 +510,23 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Sends what there is on its way, if a block is free to go on in.
+    /// The open file's block, whether the next record goes to it or takes the slow way.
+    fn open_block(&mut self) -> &mut Option<Block> {
+        match &mut self.note {
+            Some((_, block @ Some(_))) => block,
+            _ => &mut self.current,
+        }
+    }
+
+    /// Sends what there is on its way, if there is a record, and a block is free to go on in.
     fn show(&mut self) {
+        if self.open_block().as_ref().is_none_or(|b| b.frames == 0) {
+            return;
+        }
         let Some(mut next) = self.take_empty(OnFull::Drop) else {
             return;
         };
-        let Some(block) = self.current.take() else {
+        let Some(block) = self.open_block().take() else {
             return;
         };
         let tail = match self.cut {
@@ -513,7 +541,10 @@ impl<E: Encoder> BlockSink<E> {
         next.append(&block.memory.as_slice(block.len)[block.len - tail..]);
         next.whole = next.len;
         self.submit(block);
-        self.current = Some(next);
+        match &mut self.note {
+            Some((_, waits)) => *waits = Some(next),
+            None => self.current = Some(next),
+        }
     }
 }
 
@@ -556,11 +587,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         if self.asked.again() {
             self.end_file();
         }
-        if self.totals.last_ns.saturating_sub(self.shown_ns) < self.held_ns {
-            return;
-        }
-        self.shown_ns = self.totals.last_ns;
-        if self.current.as_ref().is_some_and(|b| b.frames > 0) {
+        if self.totals.last_ns.saturating_sub(self.since_ns) >= self.held_ns {
             self.show();
         }
     }
@@ -570,7 +597,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         if self.asked.again() {
             self.end_file();
         }
-        if self.current.as_ref().is_none_or(|b| b.frames == 0) {
+        if self.open_block().as_ref().is_none_or(|b| b.frames == 0) {
             return;
         }
         if let Cut::Records { patience } = self.cut {

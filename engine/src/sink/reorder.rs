@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The next record is certain when every queue has shown one. A queue that is silent cannot be waited for for ever: a
-//! block's records go on when it has been here for [`WINDOW`], or when its queue has no block left to fill. What comes
-//! with an earlier stamp after that is counted as `late`, and not written: the order holds without exception.
+//! block's records go on when it has been here for [`WINDOW`], and silent queues have had blocks to fill for as long. With
+//! `on_full = "drop"`, they also go on when a queue has no block left to fill, or it would drop frames. What comes with an
+//! earlier stamp after that is counted as `late`, and not written: the order holds without exception.
 //!
 //! Invariant: a queue sends what it has within [`HELD_NS`] of stamps, or when it falls idle, both well below
 //! [`WINDOW`]. So on a machine that gives its threads their turn, nothing is late.
@@ -18,6 +19,7 @@ use crate::sink::{
     block::{Block, Full},
 };
 use crate::{
+    config::OnFull,
     pipeline::{Consumer, Verdict},
     stats::QueueCounters,
 };
@@ -187,6 +189,8 @@ pub(super) struct Line {
     pub(super) counters: Arc<QueueCounters>,
     /// Emptied blocks go back here.
     pub(super) empty: Sender<Block>,
+    /// Since when it has had blocks to fill, or been about to.
+    free_since: Instant,
     /// Blocks here, oldest first, and when they came.
     pub(super) blocks: VecDeque<(Instant, Block)>,
     /// Where in the oldest the next record begins.
@@ -204,6 +208,7 @@ impl Line {
         Self {
             counters,
             empty,
+            free_since: Instant::now(),
             blocks: VecDeque::new(),
             at: 0,
             ended: false,
@@ -213,7 +218,7 @@ impl Line {
     }
 
     /// Its next record's stamp, after letting go of blocks that are read.
-    fn next_ns(&mut self, out: &mut dyn Ordered) -> Option<u64> {
+    fn next_ns(&mut self, out: &mut dyn Ordered, now: Instant) -> Option<u64> {
         loop {
             let (_, block) = self.blocks.front()?;
             match relayed(&block.memory.as_slice(block.len)[self.at..]) {
@@ -226,6 +231,9 @@ impl Line {
                 None => {
                     let (_, block) = self.blocks.pop_front()?;
                     self.at = 0;
+                    if self.empty.is_empty() {
+                        self.free_since = now;
+                    }
                     // The sink may be gone already, and with it the need for blocks.
                     let _ = self.empty.send(block);
                 }
@@ -239,6 +247,8 @@ pub(super) struct Reorderer<O> {
     pub(super) full: Receiver<Full>,
     pub(super) lines: Vec<Line>,
     pub(super) out: O,
+    /// What queues do that have no block to fill.
+    on_full: OnFull,
     /// The next record of each queue that has one.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
     /// Queues that may still send something and have shown nothing.
@@ -247,9 +257,10 @@ pub(super) struct Reorderer<O> {
 }
 
 impl<O: Ordered> Reorderer<O> {
-    pub(super) fn new(full: Receiver<Full>, lines: Vec<Line>, out: O) -> Self {
+    pub(super) fn new(full: Receiver<Full>, lines: Vec<Line>, on_full: OnFull, out: O) -> Self {
         Self {
             full,
+            on_full,
             heads: BinaryHeap::with_capacity(lines.len()),
             silent: lines.len(),
             lines,
@@ -270,10 +281,12 @@ impl<O: Ordered> Reorderer<O> {
                 Err(RecvTimeoutError::Timeout) => wait == PAUSE,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
+            // Before the look: what has come by now is here, however long this thread gets no turn.
+            let now = Instant::now();
             while let Ok(full) = self.full.try_recv() {
-                self.arrive(full, Instant::now());
+                self.arrive(full, now);
             }
-            self.go_on(Instant::now());
+            self.go_on(now);
             self.out.rest(quiet);
         }
         // Queues without a frame have no last word either.
@@ -284,11 +297,11 @@ impl<O: Ordered> Reorderer<O> {
 
     /// How long there is nothing to do unless a block comes.
     fn wait(&self) -> Duration {
-        let first = self.heads.peek().and_then(|Reverse((_, line))| {
-            let (came, _) = self.lines[*line].blocks.front()?;
-            Some((*came + WINDOW).saturating_duration_since(Instant::now()))
-        });
-        first.map_or(PAUSE, |rest| rest.min(PAUSE))
+        let head = self.heads.peek();
+        let release = head.and_then(|Reverse((_, line))| self.release(*line));
+        release.map_or(PAUSE, |at| {
+            at.saturating_duration_since(Instant::now()).min(PAUSE)
+        })
     }
 
     fn arrive(&mut self, full: Full, now: Instant) {
@@ -297,14 +310,14 @@ impl<O: Ordered> Reorderer<O> {
         let shown = !line.blocks.is_empty();
         line.blocks.push_back((now, full.block));
         if !shown {
-            self.show(index);
+            self.show(index, now);
         }
     }
 
     /// A silent queue has sent a block.
-    fn show(&mut self, index: usize) {
+    fn show(&mut self, index: usize, now: Instant) {
         let line = &mut self.lines[index];
-        let ns = line.next_ns(&mut self.out);
+        let ns = line.next_ns(&mut self.out, now);
         if let Some(ns) = ns {
             self.heads.push(Reverse((ns, index)));
         }
@@ -317,19 +330,27 @@ impl<O: Ordered> Reorderer<O> {
             if self.silent > 0 && !self.is_released(*index, now) {
                 return;
             }
-            self.step();
+            self.step(now);
         }
     }
 
     /// Whether a queue's next record goes on though others are silent.
     fn is_released(&self, index: usize, now: Instant) -> bool {
-        let line = &self.lines[index];
-        let waited = |(came, _): &(Instant, Block)| now.saturating_duration_since(*came) >= WINDOW;
-        line.blocks.front().is_some_and(waited) || self.lines.iter().any(Line::is_out_of_blocks)
+        self.release(index).is_some_and(|at| at <= now)
+            || self.on_full == OnFull::Drop && self.lines.iter().any(Line::is_out_of_blocks)
+    }
+
+    /// When a queue's next record goes on though others are silent.
+    fn release(&self, index: usize) -> Option<Instant> {
+        let (came, _) = self.lines[index].blocks.front()?;
+        let silent = |it: &&Line| it.blocks.is_empty() && !it.ended;
+        let silent = self.lines.iter().filter(silent);
+        let since = silent.map(|it| it.free_since).fold(*came, Instant::max);
+        Some(since + WINDOW)
     }
 
     /// Puts the earliest record.
-    fn step(&mut self) {
+    fn step(&mut self, now: Instant) {
         let Some(Reverse((_, index))) = self.heads.pop() else {
             return;
         };
@@ -361,7 +382,7 @@ impl<O: Ordered> Reorderer<O> {
             }
         }
         line.at += len;
-        match line.next_ns(&mut self.out) {
+        match line.next_ns(&mut self.out, now) {
             Some(ns) => self.heads.push(Reverse((ns, index))),
             None => self.silent += usize::from(!line.ended),
         }
@@ -436,7 +457,7 @@ mod tests {
             }
             let (_, full) = crossbeam_channel::bounded(0);
             Self {
-                reorderer: Reorderer::new(full, lines, Kept::default()),
+                reorderer: Reorderer::new(full, lines, OnFull::Drop, Kept::default()),
                 empties,
             }
         }
@@ -579,6 +600,40 @@ mod tests {
         );
         assert_eq!(bench.give(1, &[15], None, now), [(1, 15)]);
         assert_eq!(bench.late(1), 0);
+    }
+
+    #[test]
+    fn where_queues_hold_nothing_goes_early_for_want_of_blocks() {
+        let mut bench = Bench::new(2, 2);
+        bench.reorderer.on_full = OnFull::Hold;
+        let now = Instant::now();
+        assert_eq!(bench.give(0, &[10], None, now), []);
+        assert_eq!(
+            bench.give(0, &[20], None, now),
+            [],
+            "it waits, without a block"
+        );
+        assert_eq!(
+            bench.give(1, &[5, 15], None, now),
+            [(1, 5), (0, 10), (1, 15)]
+        );
+        assert_eq!((bench.late(0), bench.late(1)), (0, 0));
+        assert_eq!(bench.go_on(now + WINDOW), [(0, 20)]);
+    }
+
+    #[test]
+    fn a_queue_that_was_out_of_blocks_has_the_window_to_fill_one() {
+        let mut bench = Bench::new(2, 1);
+        bench.reorderer.on_full = OnFull::Hold;
+        let now = Instant::now();
+        assert_eq!(bench.give(0, &[10], None, now), []);
+        // The output stood still meanwhile: queue 1 has nothing to fill before its block is back.
+        let later = now + 5 * WINDOW;
+        assert_eq!(bench.give(1, &[4], None, later), [(1, 4)]);
+        assert_eq!(bench.go_on(later + WINDOW / 2), []);
+        assert_eq!(bench.give(1, &[6], None, later + WINDOW / 2), [(1, 6)]);
+        assert_eq!(bench.late(1), 0);
+        assert_eq!(bench.go_on(later + 2 * WINDOW), [(0, 10)]);
     }
 
     #[test]

@@ -73,6 +73,8 @@ struct WriterCounters {
     lost_bytes: AtomicU64,
     late_frames: AtomicU64,
     late_bytes: AtomicU64,
+    kept_frames: AtomicU64,
+    kept_bytes: AtomicU64,
 }
 
 /// What a loop has received so far, in frames.
@@ -146,14 +148,9 @@ impl QueueCounters {
 
     /// The writer could not write a block: frames that were counted as captured are lost after all.
     pub(crate) fn lost(&self, frames: u64, bytes: u64) {
-        self.written
-            .0
-            .lost_frames
-            .fetch_add(frames, Ordering::Relaxed);
-        self.written
-            .0
-            .lost_bytes
-            .fetch_add(bytes, Ordering::Relaxed);
+        let w = &self.written.0;
+        w.lost_frames.fetch_add(frames, Ordering::Relaxed);
+        w.lost_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Frames the loop had counted as captured came too late for the order of time.
@@ -161,6 +158,27 @@ impl QueueCounters {
         let w = &self.written.0;
         w.late_frames.fetch_add(frames, Ordering::Relaxed);
         w.late_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Frames that were counted as captured are in a finished file.
+    pub(crate) fn kept(&self, frames: u64, bytes: u64) {
+        let w = &self.written.0;
+        w.kept_frames.fetch_add(frames, Ordering::Relaxed);
+        w.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Everything is at its end: what is counted as captured and in no finished file is lost.
+    pub(crate) fn lose_unkept(&self) {
+        let (ledger, w) = (self.ledger(0), &self.written.0);
+        let frames = ledger
+            .captured
+            .saturating_sub(w.kept_frames.load(Ordering::Relaxed));
+        let bytes = ledger
+            .bytes
+            .saturating_sub(w.kept_bytes.load(Ordering::Relaxed));
+        if frames > 0 {
+            self.lost(frames, bytes);
+        }
     }
 
     /// The queue's lines as they stand.

@@ -1,20 +1,22 @@
 //! Gives files their end: cut to their whole records, synced, named. Before that, syncs what there is of them now and
 //! then. A thread of its own, since a sync may take long and blocks must not wait for it.
 
+use crate::name::FileName;
 use crate::sink::{
     block::Ledger,
     post::CloseNotifier,
     write::{
         finished::Finished,
-        named::{Named, ToSync},
+        named::{NAMES, Named, ToSync},
     },
 };
 use crossbeam_channel::Receiver;
 use std::{
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
+use wqcap_files::folder::rename_new;
 
 /// What the closer is asked for.
 pub(super) enum CloserTask {
@@ -51,6 +53,28 @@ pub(super) fn close(
     finished
 }
 
+/// Gives a file its final name, or the next free one after it.
+fn free_name(part: &Path, path: &Path) -> io::Result<PathBuf> {
+    let mut to = path.to_owned();
+    for _ in 0..NAMES {
+        match rename_new(part, &to) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+            Ok(()) if to == path => return Ok(to),
+            Ok(()) => {
+                let (taken, to_shown) = (path.display(), to.display());
+                tracing::warn!("another program has made {taken}: the file is {to_shown}");
+                return Ok(to);
+            }
+        }
+        let Some(name) = FileName::parse(&to).and_then(FileName::next) else {
+            break;
+        };
+        to = path.with_file_name(name.to_string());
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
 /// A file that gets no more blocks.
 pub(super) struct ClosingFile {
     pub(super) named: Named,
@@ -72,8 +96,9 @@ impl ClosingFile {
         let (ledger, frames, bytes) = (self.ledger.clone(), self.frames, self.frame_bytes);
         let by_queue = self.by_queue.clone();
         let finished = self.close();
-        if finished.is_err() {
-            ledger.lost(frames, bytes, &by_queue);
+        match &finished {
+            Ok(_) => ledger.kept(frames, bytes, &by_queue),
+            Err(_) => ledger.lost(frames, bytes, &by_queue),
         }
         finished
     }
@@ -90,12 +115,11 @@ impl ClosingFile {
         let told = |what: &str, e: io::Error| {
             format!("cannot {what} {}: {e}; it keeps that name", part.display())
         };
-        if self.named.is_suspect() {
-            return Err(told("trust", io::Error::other("an earlier sync failed")));
-        }
+        let trusted = self.named.check(self.len);
+        trusted.map_err(|e| told("trust", e))?;
         file.set_len(self.len).map_err(|e| told("cut", e))?;
         file.sync_all().map_err(|e| told("sync", e))?;
-        std::fs::rename(part, path).map_err(|e| told("rename", e))?;
-        Ok(Some(path.clone()))
+        let path = free_name(part, path).map_err(|e| told("rename", e))?;
+        Ok(Some(path))
     }
 }

@@ -20,7 +20,7 @@ pub use finished::{Deleted, Finished};
 pub use plain::write_plainly;
 
 use crate::sink::{
-    BlockSink, Encoder, HookProcess, Record,
+    BlockSink, Encoder, HookProcess,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     compress::{Channels, Compressors},
     post::PostClose,
@@ -28,7 +28,7 @@ use crate::sink::{
     thread::spawn,
     write::{
         closer::close,
-        disk::Pool,
+        disk::{Disk, Pool},
         disk_full::ShutdownDeadline,
         preopen::Preopen,
         stream::{StreamEncoder, StreamEnd},
@@ -39,7 +39,7 @@ use crate::{
     Error,
     config::{Compress, OnFull},
     memory::Region,
-    plan::{OutputPlan, Rotation},
+    plan::{LEAST_BLOCKS, OutputPlan, Rotation, least_block},
     stats::QueueCounters,
 };
 use crossbeam_channel::{Receiver, Sender};
@@ -57,12 +57,11 @@ use std::{
 const BLOCK: usize = 1 << 20;
 /// The same for blocks on their way to the orderer: it knows what is next the earlier the smaller they are.
 const RELAY_BLOCK: usize = 64 << 10;
-/// Blocks a queue has at least: one being filled, one being written, one to go on in.
-const LEAST_BLOCKS: usize = 3;
 /// Idle moments, five a second at most, before a compressed file gets a frame that is not full.
-const PATIENCE: u32 = 5;
-/// Bytes that a queue's name, another filter and outages add to a file's header at most, or a note to a record.
-const NOTE_ROOM: usize = 3072;
+const PATIENCE: u32 = 2;
+/// Nanoseconds of stamps after which a block is written though it is not full and its queue is never idle. A queue that
+/// is idle is so for 0.2 s: the two together, and what a batch and a write take, stay below a second.
+const SHOWN_NS: u64 = 250_000_000;
 
 /// Where files go and how much may wait for the disk.
 #[derive(Clone, Debug)]
@@ -86,6 +85,8 @@ impl Files {
 
 /// The running threads.
 pub struct Writer {
+    /// Whose frames are in its files; none: there are no files.
+    counters: Vec<Arc<QueueCounters>>,
     /// Gives the reason if its stream failed.
     reorderer: Option<JoinHandle<Option<String>>>,
     compressors: Option<Compressors>,
@@ -123,11 +124,20 @@ impl Writer {
         encoder: &E,
         counters: &[Arc<QueueCounters>],
     ) -> Result<(Self, Vec<BlockSink<E>>), Error> {
+        Self::start_on(files, encoder, counters, Disk::open)
+    }
+
+    fn start_on<E: Encoder>(
+        files: &Files,
+        encoder: &E,
+        counters: &[Arc<QueueCounters>],
+        disk: impl FnOnce(&Pool) -> Disk + Send + 'static,
+    ) -> Result<(Self, Vec<BlockSink<E>>), Error> {
         let owners: Vec<_> = (0u16..)
             .zip(counters)
             .map(|(queue, counters)| (Some(queue), Ledger::Queue(Arc::clone(counters))))
             .collect();
-        Self::to_files(files, encoder, owners)
+        Self::to_files(files, encoder, counters, owners, disk)
     }
 
     /// The same for files that hold the frames of all queues, in the order of time.
@@ -150,10 +160,12 @@ impl Writer {
             ..files.clone()
         };
         let owner = (None, Ledger::All(counters.to_vec()));
-        let (mut writer, mut outs) = Self::to_files(&half, encoder, vec![owner])?;
+        let (mut writer, mut outs) =
+            Self::to_files(&half, encoder, counters, vec![owner], Disk::open)?;
         let relays = Relays::new(files, files.output.buffer / 2, counters)?;
         if let Some(out) = outs.pop() {
-            let reorderer = Reorderer::new(relays.full, relays.lines, out);
+            let on_full = files.output.on_full;
+            let reorderer = Reorderer::new(relays.full, relays.lines, on_full, out);
             writer.reorderer = Some(spawn("wqcap-order", move || {
                 // The last block goes to the writer here.
                 drop(reorderer.run());
@@ -177,13 +189,15 @@ impl Writer {
         let stream = Arc::new(StreamEnd::default());
         let end = Arc::clone(&stream);
         let (encoder, counters) = (encoder.clone(), counters.to_vec());
+        let on_full = files.output.on_full;
         let reorderer = spawn("wqcap-order", move || {
             let out = StreamEncoder::begin(encoder, out, &counters, end);
-            Reorderer::new(relays.full, relays.lines, out)
+            Reorderer::new(relays.full, relays.lines, on_full, out)
                 .run()
                 .finish()
         })?;
         let writer = Self {
+            counters: Vec::new(),
             reorderer: Some(reorderer),
             compressors: None,
             threads: Vec::new(),
@@ -214,16 +228,10 @@ impl Writer {
             on_full: files.output.on_full,
             rotation: files.output.rotation,
             cut,
-            held_ns: u64::MAX,
+            held_ns: SHOWN_NS,
         };
         let rotations = Arc::<AtomicU64>::default();
-        let sizes = Sizes::new(
-            encoder,
-            BLOCK,
-            files.longest,
-            files.output.buffer,
-            owners.len(),
-        );
+        let sizes = Sizes::new(BLOCK, files, files.output.buffer, owners.len());
         let (full_in, full) = crossbeam_channel::bounded(owners.len() * sizes.per_queue);
         let mut sinks = Vec::with_capacity(owners.len());
         let mut empties = Vec::with_capacity(owners.len());
@@ -266,7 +274,9 @@ impl Writer {
     fn to_files<E: Encoder>(
         files: &Files,
         encoder: &E,
+        counters: &[Arc<QueueCounters>],
         owners: Vec<(Option<u16>, Ledger)>,
+        disk: impl FnOnce(&Pool) -> Disk + Send + 'static,
     ) -> Result<(Self, Vec<BlockSink<E>>), Error> {
         let mut it = Self::prepare(files, encoder, owners)?;
         let (compressors, full) = match files.output.compress {
@@ -304,9 +314,11 @@ impl Writer {
         );
         let (flag, pool) = (Arc::clone(&failed), it.pool);
         let closer = spawn("wqcap-closer", move || close(&tasks, &flag, &notifier))?;
-        let writer = spawn("wqcap-writer", move || work.run(&pool))?;
+        // The disk in its thread: the kernel lets only the ring's maker submit to it.
+        let writer = spawn("wqcap-writer", move || work.run(disk(&pool)))?;
         Ok((
             Self {
+                counters: counters.to_vec(),
                 reorderer: None,
                 compressors,
                 threads: vec![writer, preparing, closer],
@@ -380,6 +392,10 @@ impl Writer {
         if !packed {
             finished.fail("a thread that compresses ended in a panic".into());
         }
+        // Whatever a thread that ended too early had in its hands.
+        for counters in &self.counters {
+            counters.lose_unkept();
+        }
         finished.files.sort();
         let (deleted, hooks) = self.aftercare.map(PostClose::finish).unwrap_or_default();
         if let Some(deleted) = deleted {
@@ -401,29 +417,12 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new<E: Encoder>(
-        encoder: &E,
-        most: usize,
-        longest: usize,
-        buffer: u64,
-        queues: usize,
-    ) -> Self {
+    /// Of a `buffer` for so many queues, in blocks of `most` bytes where it is large enough for several of them.
+    fn new(most: usize, files: &Files, buffer: u64, queues: usize) -> Self {
         let share = usize::try_from(buffer).unwrap_or(usize::MAX) / queues.max(1);
-        // A record must fit a block with its header, or it could reach over three.
-        let longest = vec![0; longest];
-        let record = Record {
-            ns: 0,
-            bytes: &longest,
-            len: 0,
-            fcs: &[],
-            fcs_len: 0,
-            bad_fcs: false,
-            lost_before: 1,
-        };
-        let least = encoder.record_len(&record) + encoder.clone().header(None).len() + NOTE_ROOM;
         let block = most
             .min(share / LEAST_BLOCKS)
-            .max(least)
+            .max(least_block(files.longest))
             .next_multiple_of(ALIGN);
         Self {
             block,
@@ -464,7 +463,7 @@ struct Relays {
 
 impl Relays {
     fn new(files: &Files, buffer: u64, counters: &[Arc<QueueCounters>]) -> Result<Self, Error> {
-        let sizes = Sizes::new(&Relay, RELAY_BLOCK, files.longest, buffer, counters.len());
+        let sizes = Sizes::new(RELAY_BLOCK, files, buffer, counters.len());
         let (full_in, full) = crossbeam_channel::bounded(counters.len() * sizes.per_queue);
         let mut relays = Self {
             full,

@@ -5,7 +5,7 @@
 
 use crate::name::{FileName, PART};
 use crate::sink::write::disk_full::is_no_space;
-use rustix::fs::{AtFlags, CWD, linkat};
+use rustix::fs::{AtFlags, CWD, SeekFrom, linkat, seek};
 use std::{
     ffi::OsString,
     fs::{File, OpenOptions, TryLockError},
@@ -22,7 +22,7 @@ use std::{
 };
 
 /// Names that are tried for a file.
-const NAMES: u64 = 1000;
+pub(super) const NAMES: u64 = 1000;
 
 /// An open file, with a name or without.
 pub(super) struct Opened {
@@ -124,7 +124,8 @@ pub(super) struct Named {
 struct Syncs {
     /// One is asked for, and not done yet.
     asked: AtomicBool,
-    /// One has failed: nobody knows what of the file will be there, and the system tells only once.
+    /// One has failed, or the file was found shorter than it was written: nobody knows what of it will be there, and the
+    /// system tells only once.
     failed: AtomicBool,
 }
 
@@ -228,9 +229,44 @@ impl Named {
         })
     }
 
-    /// Whether a sync of it has failed.
-    pub(super) fn is_suspect(&self) -> bool {
-        self.syncs.failed.load(Ordering::Acquire)
+    /// Why what was written of it, so many bytes of whole records, is not there: another program has cut it. Told once;
+    /// the file is not to be trusted from then on.
+    pub(super) fn is_cut(&self, written: u64) -> Option<String> {
+        let len = self.file.metadata().map_or(written, |it| it.len());
+        self.is_cut_at(len, written)
+    }
+
+    fn is_cut_at(&self, there: u64, written: u64) -> Option<String> {
+        let tells = there < written && !self.syncs.failed.swap(true, Ordering::AcqRel);
+        tells.then(|| {
+            format!(
+                "{}: another program has cut it after {there} of the {written} bytes that were written",
+                self.part.display()
+            )
+        })
+    }
+
+    /// Whether what was written of it, so many bytes, is there, under its name.
+    ///
+    /// # Errors
+    /// A sync has failed, or another program has cut, removed or replaced the file.
+    pub(super) fn check(&self, written: u64) -> io::Result<()> {
+        // After a cut, a later write makes the file as long as it was, with a hole in it. Not every file system tells.
+        let hole = seek(&*self.file, SeekFrom::Hole(0)).unwrap_or(written);
+        if let Some(cut) = self
+            .is_cut(written)
+            .or_else(|| self.is_cut_at(hole, written))
+        {
+            return Err(io::Error::other(cut));
+        }
+        if self.syncs.failed.load(Ordering::Acquire) {
+            return Err(io::Error::other("it was cut, or a sync failed"));
+        }
+        let (ours, named) = (self.file.metadata()?, self.part.symlink_metadata()?);
+        if (ours.dev(), ours.ino()) != (named.dev(), named.ino()) {
+            return Err(io::Error::other("another file has that name now"));
+        }
+        Ok(())
     }
 
     /// Leaves direct I/O, for a file system that opens files so and then refuses to write them.

@@ -60,12 +60,12 @@ enum State {
 
 impl Open {
     /// The file that is a queue's so-many-th.
-    pub(super) fn new(number: u64, named: Option<Named>, place: Option<FileSlot>) -> Self {
+    pub(super) fn new(number: u64, named: Option<Named>) -> Self {
         Self {
             number,
             broke: named.is_none(),
             named,
-            place,
+            place: None,
             chain: VecDeque::new(),
             first: 0,
             whole: 0,
@@ -102,6 +102,11 @@ impl Open {
         let order = self.named.as_ref()?.to_sync(self.whole)?;
         self.unsynced = false;
         Some(order)
+    }
+
+    /// Why it breaks: another program has cut it.
+    pub(super) fn is_cut(&self) -> Option<String> {
+        self.named.as_ref()?.is_cut(self.whole)
     }
 
     /// A block joins the chain, on its way; its link number.
@@ -163,15 +168,20 @@ impl Open {
         }
         if self.chain.front().is_some_and(|l| l.state == State::Failed) {
             self.broke = true;
-            for link in self.chain.drain(..) {
-                self.first += 1;
-                ledger.lost(link.frames, link.frame_bytes, &link.by_queue);
-            }
+            self.lose_chain(ledger);
         }
     }
 
-    /// What the closer needs of it; `None`: there is no file.
-    pub(super) fn leave(self, ledger: Ledger) -> Option<ClosingFile> {
+    fn lose_chain(&mut self, ledger: &Ledger) {
+        for link in self.chain.drain(..) {
+            self.first += 1;
+            ledger.lost(link.frames, link.frame_bytes, &link.by_queue);
+        }
+    }
+
+    /// What the closer needs of it; `None`: there is no file. Blocks whose writes have not been told to have ended are lost.
+    pub(super) fn leave(mut self, ledger: Ledger) -> Option<ClosingFile> {
+        self.lose_chain(&ledger);
         Some(ClosingFile {
             named: self.named?,
             len: self.whole,

@@ -68,7 +68,7 @@ pub fn write_plainly(
             #[allow(unsafe_code)]
             // SAFETY: memory and file outlive this loop, which ends when no write is under way, and nobody writes to
             // the memory.
-            let submitted = unsafe {
+            unsafe {
                 disk.submit(Write {
                     token: 0,
                     file: &file,
@@ -76,14 +76,11 @@ pub fn write_plainly(
                     offset: begun * WRITE as u64,
                     bytes: block.memory.as_slice(WRITE),
                     extent: block.extent,
-                })
-            };
-            match submitted {
-                Ok(()) => begun += 1,
-                Err(e) => problem = Some(e),
+                });
             }
+            begun += 1;
         }
-        let reaped = disk.reap(begun > ended, |done| {
+        disk.reap(|done| {
             ended += 1;
             match done.result {
                 Ok(WRITE) => {}
@@ -95,11 +92,6 @@ pub fn write_plainly(
                 Err(e) => problem = Some(e),
             }
         });
-        if let Err(e) = reaped {
-            // Writes may be under way still: neither memory nor file may go.
-            std::mem::forget((block, file, disk));
-            return Err(e);
-        }
     }
     if let Some(e) = problem {
         return Err(e);

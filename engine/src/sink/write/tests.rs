@@ -5,7 +5,7 @@ use crate::sink::write::{
     closer::CloserTask,
     disk::{
         Disk,
-        fake::{Fake, Hand},
+        fake::{Call, Effect, Fault, Hand},
     },
     preopen::Preopen,
 };
@@ -420,7 +420,7 @@ fn on_fake(
 
 impl Seen {
     fn disk(&self) -> Disk {
-        Disk::Fake(Fake::new(&self.disk))
+        Disk::fake(&self.disk)
     }
 
     /// The files that the writer has let go of, finished.
@@ -459,7 +459,7 @@ fn more_blocks_than_the_disk_takes_wait_behind_one_that_was_not_full() {
     taken += feed(&mut sink, 10..40_000);
     assert_eq!(taken, 40_000, "all of it waits in blocks");
     drop(sink);
-    let finished = work.on(seen.disk());
+    let finished = work.run(seen.disk());
     assert_eq!(finished.failures, Vec::<String>::new());
     let want: Vec<_> = (0..40_000).map(|i| (i, frame(i))).collect();
     assert!(frames_of(&seen.files()[0]) == want);
@@ -475,7 +475,7 @@ fn what_is_given_up_is_counted_and_the_file_ends_before_it() {
     let mut taken = feed(&mut sink, 0..10);
     sink.idle();
     let disk = seen.disk();
-    let writer = thread::spawn(move || work.on(disk));
+    let writer = thread::spawn(move || work.run(disk));
     until("the first block is being written", || seen.begun() == 1);
     flag.store(true, Ordering::Relaxed);
     taken += feed(&mut sink, 10..20_000);
@@ -498,7 +498,7 @@ fn a_full_disk_is_waited_for_and_nothing_that_was_taken_is_lost() {
     let dir = tempfile::tempdir().expect("dir");
     let (work, mut sink, seen) = on_fake(dir.path(), 1 << 20, OnFull::Drop, &Arc::default());
     let disk = seen.disk();
-    let writer = thread::spawn(move || work.on(disk));
+    let writer = thread::spawn(move || work.run(disk));
     let blocks = seen.empty.len();
     let mut taken = feed(&mut sink, 0..100);
     sink.idle();
@@ -551,7 +551,7 @@ fn the_end_of_a_run_does_not_wait_for_room() {
     let (work, mut sink, seen) = on_fake(dir.path(), 1 << 20, OnFull::Hold, &counters);
     seen.disk.full.store(true, Ordering::Relaxed);
     let disk = seen.disk();
-    let writer = thread::spawn(move || work.on(disk));
+    let writer = thread::spawn(move || work.run(disk));
     let queue = thread::spawn(move || feed(&mut sink, 0..5_000));
     until("every block was tried", || {
         seen.empty.is_empty() && seen.begun() >= 32
@@ -568,4 +568,267 @@ fn the_end_of_a_run_does_not_wait_for_room() {
     assert_eq!(seen.files(), Vec::<PathBuf>::new());
     let ledger = counters.ledger(0);
     assert_eq!((ledger.captured, ledger.dropped_storage), (0, 5_000));
+}
+
+/// A run of one queue into two files of eight blocks on a disk where something goes wrong: whatever that is, what counts
+/// as captured is in finished files, and the rest is counted as lost. Gives how many frames were lost, and the calls of
+/// the fault's kind.
+fn on_failing(dir: &Path, fault: Fault) -> (u64, u64) {
+    /// As many as fill two files.
+    const FRAMES: u64 = 255;
+    let dir = tempfile::tempdir_in(dir).expect("dir");
+    let (hand, counters) = (Hand::default(), [Arc::new(QueueCounters::default())]);
+    *hand.fault.lock().expect("whole") = (fault, 0);
+    let ring = hand.clone();
+    let rotation = Rotation {
+        size: 8 << 14,
+        period_ns: 0,
+    };
+    let files = files(dir.path(), 1 << 14, rotation);
+    let started = Writer::start_on(&files, &PcapEncoder::new(0), &counters, move |_| {
+        Disk::fake(&ring)
+    });
+    let (writer, mut sinks) = started.expect("started");
+    let taken = feed(&mut sinks[0], 0..FRAMES);
+    counters[0].publish_received(&Received {
+        frames: FRAMES,
+        ..Received::default()
+    });
+    counters[0].publish_ends(&Ends {
+        captured: taken,
+        dropped_storage: FRAMES - taken,
+        bytes: (0..FRAMES).map(|i| frame(i).len() as u64).sum(),
+        ..Ends::default()
+    });
+    drop(sinks);
+    let finished = writer.finish();
+    let kept: Vec<_> = finished.files.iter().flat_map(|it| frames_of(it)).collect();
+    let whole = |(ns, bytes): &(u64, Vec<u8>)| *bytes == frame(*ns);
+    assert!(kept.iter().all(whole), "{fault:?}");
+    let numbers: std::collections::BTreeSet<_> = kept.iter().map(|(ns, _)| *ns).collect();
+    assert_eq!(numbers.len(), kept.len(), "each once: {fault:?}");
+    let ledger = counters[0].ledger(0);
+    assert_eq!(
+        (ledger.captured, ledger.dropped_storage),
+        (kept.len() as u64, FRAMES - kept.len() as u64),
+        "{fault:?}: {:?}",
+        finished.failures
+    );
+    let left = std::fs::read_dir(dir.path()).expect("lists").count();
+    assert_eq!(
+        left,
+        finished.files.len(),
+        "no file is left open: {fault:?}"
+    );
+    let lost = ledger.dropped_storage;
+    assert_eq!(lost > 0, !finished.failures.is_empty(), "{fault:?}");
+    let calls = hand.fault.lock().expect("whole").1;
+    (lost, calls)
+}
+
+#[test]
+fn every_call_of_the_disk_may_fail_in_every_position() {
+    const FOREVER: u64 = u64::MAX;
+    let fails = Effect::Fails;
+    let passing = [libc::EAGAIN, libc::EBUSY, libc::EINTR, libc::ENOMEM];
+    // What goes wrong, how often in a row, and whether it costs a frame.
+    let mut kinds = vec![
+        (Call::Push, fails(0), 1, false),
+        (Call::Push, fails(0), FOREVER, false),
+        (Call::Enter, fails(libc::EPERM), 1, false),
+        (Call::Enter, Effect::Panics, 1, true),
+        (Call::Write, fails(libc::EINVAL), 1, false),
+        (Call::Write, fails(libc::EIO), 1, true),
+        (Call::Write, fails(libc::EIO), FOREVER, true),
+        (Call::Write, fails(libc::EFBIG), 2, true),
+        (Call::Write, Effect::Writes(0), 1, false),
+        (Call::Write, Effect::Writes(1), 1, false),
+        (Call::Write, Effect::Writes(5000), 1, false),
+        (Call::Write, Effect::Panics, 1, true),
+        (Call::Meet, fails(libc::ENFILE), 1, false),
+        (Call::Meet, Effect::Panics, 1, true),
+    ];
+    for errno in passing {
+        kinds.extend([1, 3, FOREVER].map(|times| (Call::Enter, fails(errno), times, false)));
+        kinds.extend([1, FOREVER].map(|times| (Call::Write, fails(errno), times, false)));
+    }
+    let dir = tempfile::tempdir().expect("dir");
+    for (call, effect, times, costs) in kinds {
+        let mut from = 1;
+        loop {
+            let fault = Fault {
+                call,
+                from,
+                times,
+                effect,
+            };
+            let (lost, calls) = on_failing(dir.path(), fault);
+            if calls < from {
+                assert_eq!(lost, 0, "{fault:?}");
+                break;
+            }
+            assert_eq!(lost > 0, costs, "{fault:?}");
+            from += 1;
+        }
+        // At least a call for each file; a write for each block.
+        let least = if matches!(call, Call::Push | Call::Write) {
+            16
+        } else {
+            2
+        };
+        assert!(from > least, "{call:?}: {from}");
+    }
+}
+
+/// One queue's writer with an open file, in which a hundred frames are.
+fn with_open_file(dir: &Path) -> (Writer, Vec<BlockSink<PcapEncoder>>, [Arc<QueueCounters>; 1]) {
+    let counters = [Arc::new(QueueCounters::default())];
+    let files = files(dir, 1 << 18, QUIET);
+    let (writer, mut sinks) =
+        Writer::start(&files, &PcapEncoder::new(0), &counters).expect("started");
+    let captured = feed(&mut sinks[0], 7..107);
+    counters[0].publish_ends(&Ends {
+        captured,
+        bytes: (7..107).map(|i| frame(i).len() as u64).sum(),
+        ..Ends::default()
+    });
+    let part = dir.join("wqcap-q00-7.pcap.part");
+    until("its frames are in the open file", || {
+        sinks[0].idle();
+        try_frames_of(&part).is_some_and(|it| it.len() == 100)
+    });
+    (writer, sinks, counters)
+}
+
+#[test]
+fn a_file_that_another_program_has_cut_or_taken_away_is_not_finished() {
+    for harm in ["cut", "removed", "replaced"] {
+        let dir = tempfile::tempdir().expect("dir");
+        let (writer, sinks, counters) = with_open_file(dir.path());
+        let part = dir.path().join("wqcap-q00-7.pcap.part");
+        if harm == "cut" {
+            let file = File::options().write(true).open(&part).expect("opens");
+            file.set_len(5000).expect("cut");
+        } else {
+            std::fs::remove_file(&part).expect("removed");
+        }
+        if harm == "replaced" {
+            std::fs::write(&part, "another's").expect("written");
+        }
+        drop(sinks);
+        let finished = writer.finish();
+        assert_eq!(finished.files, Vec::<PathBuf>::new(), "{harm}");
+        let told = if harm == "cut" {
+            "has cut it after 5000"
+        } else {
+            "cannot trust"
+        };
+        let failures = finished.failures;
+        assert!(
+            failures.iter().any(|it| it.contains(told)) || harm == "removed",
+            "{failures:?}"
+        );
+        assert!(!failures.is_empty(), "{harm}");
+        let ledger = counters[0].ledger(0);
+        let ends = (ledger.captured, ledger.dropped_storage, ledger.bytes);
+        assert_eq!(ends, (0, 100, 0), "{harm}");
+        assert!(!dir.path().join("wqcap-q00-7.pcap").exists(), "{harm}");
+    }
+}
+
+#[test]
+fn a_name_that_appeared_meanwhile_is_left_to_whose_it_is() {
+    let dir = tempfile::tempdir().expect("dir");
+    let (writer, sinks, counters) = with_open_file(dir.path());
+    let taken = ["wqcap-q00-7.pcap", "wqcap-q00-8.pcap"].map(|name| dir.path().join(name));
+    std::fs::write(&taken[0], "another's").expect("written");
+    std::os::unix::fs::symlink("nowhere", &taken[1]).expect("linked");
+    drop(sinks);
+    let finished = writer.finish();
+    assert_eq!(finished.failures, Vec::<String>::new());
+    assert_eq!(finished.files, [dir.path().join("wqcap-q00-9.pcap")]);
+    assert_eq!(frames_of(&finished.files[0]).len(), 100);
+    assert_eq!(counters[0].ledger(0).captured, 100);
+    assert_eq!(std::fs::read(&taken[0]).expect("there"), b"another's");
+    let left = std::fs::read_link(&taken[1]).expect("there");
+    assert_eq!(left, Path::new("nowhere"));
+}
+
+/// How old a frame gets that is in no block on its way to the disk, in nanoseconds, with so many frames a second, each a
+/// batch of its own, and a loop that tells of an idle moment after every 0.2 s without one.
+fn most_at_risk(compress: Compress, rate: u64) -> u64 {
+    const IDLE: u64 = 200_000_000;
+    const START: u64 = 1_795_233_110_000_000_000;
+    let dir = tempfile::tempdir().expect("dir");
+    let mut files = files(dir.path(), 4 << 20, QUIET);
+    files.output.compress = compress;
+    let owner = (Some(0), Ledger::Queue(Arc::default()));
+    let mut it = Writer::prepare(&files, &PcapEncoder::new(0), vec![owner]).expect("prepared");
+    let (sink, full, empty) = (&mut it.sinks[0], &it.full, &it.empties[0]);
+    let (gap, mut sent, mut worst) = (1_000_000_000 / rate, 0, 0);
+    let stamp = |i: u64| START + i * gap;
+    let frames = (3 * rate).max(10);
+    for i in 0..frames {
+        let mut events = vec![stamp(i)];
+        // As if the last frame were followed by silence.
+        let next = if i + 1 < frames {
+            stamp(i + 1)
+        } else {
+            stamp(i) + 20 * IDLE
+        };
+        events.extend(
+            (1..)
+                .map(|n| stamp(i) + n * IDLE)
+                .take_while(|at| *at < next),
+        );
+        for (n, now) in events.into_iter().enumerate() {
+            if sent < i {
+                worst = worst.max(now - stamp(sent));
+            }
+            if n > 0 {
+                sink.idle();
+            } else {
+                sink.batch();
+                sink.frame(Frame {
+                    bytes: &[7; 60],
+                    len: 60,
+                    fcs: None,
+                    ns: now,
+                });
+            }
+            for full in full.try_iter() {
+                sent += full.block.frames;
+                empty.send(full.block).expect("room");
+            }
+        }
+    }
+    assert_eq!(sent, frames, "{compress:?}, {rate}/s");
+    worst
+}
+
+#[test]
+fn a_frame_is_on_its_way_within_a_second_at_any_rate() {
+    for compress in [Compress::None, Compress::Zstd(None)] {
+        for rate in [1, 2, 4, 5, 6, 9, 20, 200, 20_000] {
+            let worst = most_at_risk(compress, rate);
+            assert!(worst <= 900_000_000, "{compress:?}, {rate}/s: {worst} ns");
+        }
+    }
+}
+
+#[test]
+fn a_block_that_waits_for_a_filter_to_be_told_is_written_meanwhile() {
+    let dir = tempfile::tempdir().expect("dir");
+    let encoder = PcapngEncoder::new(0, "port".into());
+    let owner = (Some(0), Ledger::Queue(Arc::default()));
+    let files = files(dir.path(), 1 << 18, QUIET);
+    let mut it = Writer::prepare(&files, &encoder, vec![owner]).expect("prepared");
+    let sink = &mut it.sinks[0];
+    assert_eq!(feed(sink, 0..10), 10);
+    sink.changed("udp");
+    sink.idle();
+    assert_eq!(it.full.try_recv().map(|it| it.block.frames), Ok(10));
+    assert_eq!(feed(sink, 10..12), 2);
+    sink.idle();
+    assert_eq!(it.full.try_recv().map(|it| it.block.frames), Ok(2));
 }

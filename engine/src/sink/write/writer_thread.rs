@@ -8,7 +8,7 @@ use crate::sink::{
     post::retention::RetentionTrigger,
     write::{
         closer::CloserTask,
-        disk::{DEPTH, Disk, Done, Pool, Write},
+        disk::{DEPTH, Disk, Done, Write, is_transient},
         disk_full::{DiskFull, ShutdownDeadline, is_no_space},
         finished::Finished,
         named::Named,
@@ -20,6 +20,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
         Arc,
@@ -148,7 +149,7 @@ impl WriterThread {
             deadline: hands.deadline,
             queues,
             failed: hands.failed,
-            disk: Disk::Plain(Vec::new()),
+            disk: Disk::plain(),
             ready: VecDeque::new(),
             flying: (0..DEPTH).map(|_| None).collect(),
             disk_full: None,
@@ -157,15 +158,45 @@ impl WriterThread {
         }
     }
 
-    /// Works until every sink is gone and everything is written.
-    pub(super) fn run(self, pool: &Pool) -> Finished {
-        // Here, not where the thread was made: the kernel lets only the ring's maker submit to it.
-        self.on(Disk::open(pool))
+    /// Works until every sink is gone and everything is written. Files end with what is on disk of them, even if this
+    /// thread ends in a panic.
+    pub(super) fn run(mut self, disk: Disk) -> Finished {
+        self.disk = disk;
+        if catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
+            self.fail(
+                "the thread that writes files ended in a panic; files end before what it had not written: this is a fault in wqcap: please report it"
+                    .into(),
+            );
+            // Nothing of a block may be written behind the end of its file, or from memory that is another's.
+            self.disk.drain();
+        }
+        self.disk_has_room(Instant::now());
+        for flying in self.flying.drain(..).flatten() {
+            let queue = &mut self.queues[flying.queue];
+            let ledger = queue.ledger.clone();
+            if let Some(file) = queue.file(flying.block.file) {
+                file.settle(flying.link, false, &ledger);
+            }
+        }
+        for full in self.ready.drain(..) {
+            self.queues[usize::from(full.queue)].lose(full.block);
+        }
+        for queue in 0..self.queues.len() {
+            // Those whose turn never came, since the one before them was lost with its packer.
+            for block in std::mem::take(&mut self.queues[queue].early).into_values() {
+                self.queues[queue].lose(block);
+            }
+            while let Some(mut file) = self.queues[queue].files.pop_front() {
+                for block in file.waiting.drain(..) {
+                    self.queues[queue].lose(block);
+                }
+                self.leave(queue, file);
+            }
+        }
+        self.finished
     }
 
-    /// The same on a disk that is there.
-    pub(super) fn on(mut self, disk: Disk) -> Finished {
-        self.disk = disk;
+    fn work(&mut self) {
         let mut open = true;
         while open || self.in_flight() > 0 || !self.ready.is_empty() {
             let now = Instant::now();
@@ -178,14 +209,6 @@ impl WriterThread {
                 std::thread::sleep(disk_full.rest(Instant::now()).min(NAP));
             }
         }
-        self.disk_has_room(Instant::now());
-        self.give_up_early();
-        for queue in 0..self.queues.len() {
-            while let Some(file) = self.queues[queue].files.pop_front() {
-                self.leave(queue, file);
-            }
-        }
-        self.finished
     }
 
     fn in_flight(&self) -> usize {
@@ -262,15 +285,6 @@ impl WriterThread {
                 block,
             });
             queue.next += 1;
-        }
-    }
-
-    /// Blocks whose turn never came, since the one before them was lost with its packer.
-    fn give_up_early(&mut self) {
-        for queue in &mut self.queues {
-            for block in std::mem::take(&mut queue.early).into_values() {
-                queue.lose(block);
-            }
         }
     }
 
@@ -352,15 +366,23 @@ impl WriterThread {
                 None
             }
         };
-        let place = named.as_ref().and_then(|it| self.disk.meet(&it.file));
-        self.queues[index]
-            .files
-            .push_back(Open::new(block.file, named, place));
+        let files = &mut self.queues[index].files;
+        let open = files.push_back_mut(Open::new(block.file, named));
+        if let Some(named) = &open.named {
+            open.place = self.disk.meet(&named.file);
+        }
         true
     }
 
     /// Starts a block's write.
     fn write(&mut self, index: usize, mut block: Block) {
+        let Some(file) = self.queues[index].file(block.file) else {
+            return;
+        };
+        if let Some(cut) = file.is_cut() {
+            self.queues[index].broken.store(true, Ordering::Relaxed);
+            self.fail(cut);
+        }
         let Some(file) = self.queues[index].file(block.file) else {
             return;
         };
@@ -391,43 +413,32 @@ impl WriterThread {
     }
 
     fn submit(&mut self, token: usize, flying: Flying) {
+        let flying = self.flying[token].insert(flying);
         let block = &flying.block;
         let file = self.queues[flying.queue].file(block.file);
-        let submitted = match file.map(|it| (it.place, &it.named)) {
-            Some((place, Some(named))) => {
-                let write = Write {
-                    token,
-                    file: &named.file,
-                    place,
-                    offset: block.offset,
-                    bytes: block.memory.as_slice(flying.want),
-                    extent: block.extent,
-                };
-                #[allow(unsafe_code)]
-                // SAFETY: the block's memory is a mapping that does not move with the block, the one it joined the pool
-                // with; the block stays in `flying`, untouched, until `reap` is told of the write's end. The file stays
-                // in `queues` as long as its chain holds this link.
-                unsafe {
-                    self.disk.submit(write)
-                }
-            }
-            _ => Err(io::ErrorKind::NotFound.into()),
-        };
-        self.flying[token] = Some(flying);
-        if let Err(e) = submitted {
-            self.done(Done {
+        if let Some((place, Some(named))) = file.map(|it| (it.place, &it.named)) {
+            let write = Write {
                 token,
-                result: Err(e),
-            });
+                file: &named.file,
+                place,
+                offset: block.offset,
+                bytes: block.memory.as_slice(flying.want),
+                extent: block.extent,
+            };
+            #[allow(unsafe_code)]
+            // SAFETY: the block's memory is a mapping that does not move with the block, the one it joined the pool with;
+            // the block stays in `flying`, untouched, until `reap` is told of the write's end, or `drain` has waited for
+            // it. The file stays in `queues` as long as its chain holds this link.
+            return unsafe { self.disk.submit(write) };
         }
+        let result = Err(io::ErrorKind::NotFound.into());
+        self.done(Done { token, result });
     }
 
     /// Takes the writes that have ended.
     fn reap(&mut self) {
         let mut ended = Vec::with_capacity(DEPTH as usize);
-        if let Err(e) = self.disk.reap(true, |done| ended.push(done)) {
-            self.fail(format!("io_uring: {e}"));
-        }
+        self.disk.reap(|done| ended.push(done));
         for done in ended {
             self.done(done);
         }
@@ -454,10 +465,9 @@ impl WriterThread {
         let (index, want, number) = (flying.queue, flying.want, flying.block.file);
         let result = match done.result {
             Ok(n) if n == want => Ok(()),
-            Ok(n) => self.again(index, &flying.block, n, want),
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                self.again(index, &flying.block, 0, want)
-            }
+            Ok(n) => self.again(&flying, n, false),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => self.again(&flying, 0, true),
+            Err(e) if is_transient(&e) => self.again(&flying, 0, false),
             Err(e) => Err(e),
         };
         let name = self.queues[index].file(number).map(|it| it.name());
@@ -487,19 +497,21 @@ impl WriterThread {
         self.sweep(index);
     }
 
-    /// A write that the disk cut short, or refused as direct I/O: once more, the plain way, for the rest of it.
-    fn again(&mut self, index: usize, block: &Block, from: usize, want: usize) -> io::Result<()> {
+    /// A write that the disk cut short, refused for a moment, or refused as direct I/O (`buffered`): once more, the plain
+    /// way, for the rest of it.
+    fn again(&mut self, flying: &Flying, from: usize, buffered: bool) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
-        let file = self.queues[index].file(block.file);
+        let block = &flying.block;
+        let file = self.queues[flying.queue].file(block.file);
         let Some(named) = file.and_then(|f| f.named.as_mut()) else {
             return Ok(());
         };
-        if from == 0 && named.direct {
+        if buffered && named.direct {
             named.go_through_page_cache()?;
         }
         // Direct I/O goes on at a sector's start.
         let (from, want) = if named.direct {
-            (from - from % ALIGN, want)
+            (from - from % ALIGN, flying.want)
         } else {
             (from, block.len)
         };

@@ -2,44 +2,63 @@
 //!
 //! Blocks and files are made known to the ring beforehand where the kernel allows that, so that a write does not have
 //! to look up its file and pin its pages anew.
+//!
+//! Invariant: a write that the ring has stays the ring's until its end is told. Where the kernel refuses to be entered,
+//! for a moment or for good, what it has not taken is told as not written, and never handed to it again.
 #![allow(unsafe_code)]
 
+mod uring;
+
 use crate::sink::block::Block;
-use io_uring::{IoUring, opcode, types};
-use std::{
-    fs::File,
-    io,
-    os::{fd::AsRawFd, unix::fs::FileExt},
-    ptr,
-};
+use std::{collections::VecDeque, fs::File, io, os::unix::fs::FileExt, thread, time::Duration};
 
 #[cfg(test)]
 pub(super) mod fake;
 
 /// Writes under way at most.
 pub(super) const DEPTH: u32 = 16;
-/// Files that the ring can know at once. A queue has one open, and for a moment the one before it; any more are written
-/// to by their descriptors.
-const MOST_FILES: u32 = 256;
+/// How often in a row the kernel may refuse for a passing reason, and the first pause after that, each twice as long as
+/// the one before it: a quarter of a second in all.
+const MOST_REFUSALS: u32 = 8;
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The way to the disk.
-pub(super) enum Disk {
-    /// Several writes at once.
-    Uring(Box<WriteRing>),
-    /// One write at a time.
-    Plain(Vec<Done>),
-    /// One that does what a test wants.
-    #[cfg(test)]
-    Fake(fake::Fake),
+pub(super) struct Disk {
+    /// `None`: one write at a time.
+    ring: Option<Box<dyn WriteRing>>,
+    /// Writes that the kernel has not taken from the ring, by their tokens, oldest first.
+    queued: VecDeque<usize>,
+    /// Those that it has taken and not ended.
+    taken: usize,
+    /// The kernel has refused too often: the ring is only looked at for what it has taken.
+    refused: bool,
+    /// How often in a row.
+    refusals: u32,
+    first_pause: Duration,
+    /// Plain writes that have ended.
+    done: Vec<Done>,
 }
 
-/// A ring and what it knows.
-pub(super) struct WriteRing {
-    ring: IoUring,
-    /// Blocks are known by their places in the pool.
-    blocks: bool,
-    /// Free places for files.
-    places: Vec<u32>,
+/// Where the kernel takes writes from, and tells their ends.
+pub(super) trait WriteRing: Send {
+    /// Puts a write where the kernel takes it from when it is entered; `false`: there is no room.
+    ///
+    /// # Safety
+    /// As for [`Disk::submit`].
+    unsafe fn push(&mut self, write: &Write<'_>) -> bool;
+    /// Hands over what was pushed, and waits for so many ends.
+    ///
+    /// # Errors
+    /// As io_uring_enter(2). What is [`WriteRing::untaken`] then stays so until the next time.
+    fn enter(&mut self, ends: usize) -> io::Result<()>;
+    /// Writes that were pushed and the kernel has not taken.
+    fn untaken(&mut self) -> usize;
+    /// The next write that has come to its end.
+    fn ended(&mut self) -> Option<Done>;
+    /// As [`Disk::meet`].
+    fn meet(&mut self, file: &File) -> Option<FileSlot>;
+    /// As [`Disk::part`].
+    fn part(&mut self, place: FileSlot);
 }
 
 /// Where a file stands in the ring's table.
@@ -71,7 +90,7 @@ pub(super) struct Write<'a> {
 pub(super) struct Done {
     /// [`Write::token`].
     pub(super) token: usize,
-    /// Bytes written, or the error.
+    /// Bytes written, or the error. 0 of them: the kernel did not take the write.
     pub(super) result: io::Result<usize>,
 }
 
@@ -96,155 +115,123 @@ impl Pool {
 impl Disk {
     /// io_uring where the kernel allows it, else plain writes. `pool` is what will be written.
     pub(super) fn open(pool: &Pool) -> Self {
-        match IoUring::builder()
-            .setup_single_issuer()
-            .build(DEPTH)
-            .or_else(|_| IoUring::new(DEPTH))
-        {
-            Ok(ring) => Self::Uring(Box::new(WriteRing::knowing(ring, pool))),
+        match uring::Uring::open(pool) {
+            Ok(ring) => Self::on(Box::new(ring), FIRST_PAUSE),
             Err(e) => {
                 tracing::info!("no io_uring ({e}): blocks are written one after the other");
-                Self::Plain(Vec::new())
+                Self::plain()
             }
+        }
+    }
+
+    /// One write at a time.
+    pub(super) fn plain() -> Self {
+        Self {
+            ring: None,
+            queued: VecDeque::new(),
+            taken: 0,
+            refused: false,
+            refusals: 0,
+            first_pause: FIRST_PAUSE,
+            done: Vec::new(),
+        }
+    }
+
+    fn on(ring: Box<dyn WriteRing>, first_pause: Duration) -> Self {
+        Self {
+            ring: Some(ring),
+            first_pause,
+            ..Self::plain()
         }
     }
 
     /// Makes a file known; `None`: it is written to by its descriptor.
     pub(super) fn meet(&mut self, file: &File) -> Option<FileSlot> {
-        let Self::Uring(it) = self else { return None };
-        let place = it.places.pop()?;
-        match it
-            .ring
-            .submitter()
-            .register_files_update(place, &[file.as_raw_fd()])
-        {
-            Ok(_) => Some(FileSlot(place)),
-            Err(e) => {
-                tracing::debug!("io_uring does not take a file: {e}");
-                it.places.push(place);
-                None
-            }
-        }
+        self.ring.as_mut()?.meet(file)
     }
 
     /// Forgets a file, to which no write may be under way: the ring keeps it open otherwise.
     pub(super) fn part(&mut self, place: Option<FileSlot>) {
-        const NONE: i32 = -1;
-        let (Self::Uring(it), Some(FileSlot(place))) = (self, place) else {
-            return;
-        };
-        match it.ring.submitter().register_files_update(place, &[NONE]) {
-            Ok(_) => it.places.push(place),
-            // The place is lost; the file is held until the ring goes.
-            Err(e) => tracing::debug!("io_uring keeps a file: {e}"),
+        if let (Some(ring), Some(place)) = (&mut self.ring, place) {
+            ring.part(place);
         }
     }
 
-    /// Starts a write.
+    /// Starts a write, with the next [`Disk::reap`] at the latest.
     ///
     /// # Safety
     /// The bytes stay where they are and are not written to until the write's end has been told, and the file stays open
     /// until then. With an extent, they are within that extent of the pool that the disk was opened with.
-    ///
-    /// # Errors
-    /// The ring cannot take it.
-    pub(super) unsafe fn submit(&mut self, write: Write<'_>) -> io::Result<()> {
-        match self {
-            Self::Plain(done) => {
-                let result = write.file.write_all_at(write.bytes, write.offset);
-                done.push(Done {
-                    token: write.token,
-                    result: result.map(|()| write.bytes.len()),
-                });
-                Ok(())
-            }
-            Self::Uring(it) => {
-                let entry = it.entry(&write)?.user_data(write.token as u64);
-                // SAFETY: the caller keeps bytes and file until the end is told.
-                if unsafe { it.ring.submission().push(&entry) }.is_err() {
-                    return Err(io::ErrorKind::WouldBlock.into());
+    pub(super) unsafe fn submit(&mut self, write: Write<'_>) {
+        if let Some(ring) = self.ring.as_mut().filter(|_| !self.refused)
+            // SAFETY: the caller's promise.
+            && unsafe { ring.push(&write) }
+        {
+            return self.queued.push_back(write.token);
+        }
+        let result = write.file.write_all_at(write.bytes, write.offset);
+        self.done.push(Done {
+            token: write.token,
+            result: result.map(|()| write.bytes.len()),
+        });
+    }
+
+    /// Takes writes that have ended, waiting for one, though not for ever: a call may find none.
+    pub(super) fn reap(&mut self, mut each: impl FnMut(Done)) {
+        let waits = self.done.is_empty();
+        self.done.drain(..).for_each(&mut each);
+        let Some(ring) = &mut self.ring else { return };
+        let mut pause = self.refused.then_some(FIRST_PAUSE);
+        if !self.refused {
+            let entered = ring.enter(usize::from(waits));
+            let taken = self.queued.len().saturating_sub(ring.untaken());
+            self.queued.drain(..taken);
+            self.taken += taken;
+            match entered {
+                Ok(()) => self.refusals = 0,
+                Err(e) if is_transient(&e) && self.refusals < MOST_REFUSALS => {
+                    tracing::debug!("io_uring_enter: {e}: once more");
+                    pause = Some(self.first_pause * (1 << self.refusals));
+                    self.refusals += 1;
                 }
-                it.ring.submit().map(drop)
+                Err(e) => {
+                    tracing::warn!(
+                        "io_uring_enter: {e}: from now on, blocks are written one after the other"
+                    );
+                    self.refused = true;
+                    for token in self.queued.drain(..) {
+                        each(Done {
+                            token,
+                            result: Ok(0),
+                        });
+                    }
+                }
             }
-            #[cfg(test)]
-            Self::Fake(fake) => fake.submit(&write),
+        }
+        let mut found = false;
+        while let Some(done) = ring.ended() {
+            (self.taken, found) = (self.taken.saturating_sub(1), true);
+            each(done);
+        }
+        if let Some(pause) = pause.filter(|_| waits && !found) {
+            thread::sleep(pause);
         }
     }
 
-    /// Takes writes that have ended, waiting for one if `wait`.
-    pub(super) fn reap(&mut self, wait: bool, mut each: impl FnMut(Done)) -> io::Result<()> {
-        match self {
-            Self::Plain(done) => done.drain(..).for_each(each),
-            Self::Uring(it) => {
-                if wait {
-                    match it.ring.submit_and_wait(1) {
-                        Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
-                        other => other.map(drop)?,
-                    }
-                }
-                for entry in it.ring.completion() {
-                    let result = usize::try_from(entry.result())
-                        .map_err(|_| io::Error::from_raw_os_error(-entry.result()));
-                    each(Done {
-                        token: usize::try_from(entry.user_data()).unwrap_or(usize::MAX),
-                        result,
-                    });
-                }
-            }
-            #[cfg(test)]
-            Self::Fake(fake) => fake.reap(each),
+    /// Waits until the kernel has ended every write that it has taken; the rest is never handed to it.
+    pub(super) fn drain(&mut self) {
+        self.refused = true;
+        self.queued.clear();
+        while self.taken > 0 {
+            self.reap(drop);
         }
-        Ok(())
     }
 }
 
-impl WriteRing {
-    fn knowing(ring: IoUring, pool: &Pool) -> Self {
-        let buffers: Vec<_> = pool
-            .0
-            .iter()
-            .map(|it| libc::iovec {
-                iov_base: ptr::with_exposed_provenance_mut(it.start),
-                iov_len: it.len,
-            })
-            .collect();
-        // SAFETY: the kernel pins the pages that are there now, and lets go of them with the ring. It reads only what
-        // `submit`'s caller has promised to keep.
-        let blocks = match unsafe { ring.submitter().register_buffers(&buffers) } {
-            Ok(()) => true,
-            Err(e) => {
-                tracing::info!("io_uring takes no buffers beforehand ({e}): it pins each block's");
-                false
-            }
-        };
-        let places = match ring.submitter().register_files_sparse(MOST_FILES) {
-            Ok(()) => (0..MOST_FILES).rev().collect(),
-            Err(e) => {
-                tracing::info!("io_uring takes no files beforehand ({e}): it looks each one up");
-                Vec::new()
-            }
-        };
-        Self {
-            ring,
-            blocks,
-            places,
-        }
-    }
-
-    fn entry(&self, write: &Write<'_>) -> io::Result<io_uring::squeue::Entry> {
-        let (at, offset) = (write.bytes.as_ptr(), write.offset);
-        let len = u32::try_from(write.bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let fd = types::Fd(write.file.as_raw_fd());
-        let known = write.place.map(|FileSlot(place)| types::Fixed(place));
-        Ok(match (known, write.extent.filter(|_| self.blocks)) {
-            (Some(file), Some(n)) => opcode::WriteFixed::new(file, at, len, n)
-                .offset(offset)
-                .build(),
-            (None, Some(n)) => opcode::WriteFixed::new(fd, at, len, n)
-                .offset(offset)
-                .build(),
-            (Some(file), None) => opcode::Write::new(file, at, len).offset(offset).build(),
-            (None, None) => opcode::Write::new(fd, at, len).offset(offset).build(),
-        })
-    }
+/// Whether an error may be over in a moment, with nothing done about it.
+pub(super) fn is_transient(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM)
+    )
 }

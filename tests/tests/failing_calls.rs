@@ -1,0 +1,180 @@
+//! System calls of the threads that write files, made to fail by strace: whatever the kernel answers, the run ends by
+//! itself, and what its ledger calls captured is what its finished files hold.
+//!
+//! | test | what fails |
+//! |---|---|
+//! | `any_call_may_fail` | each system call of writer, closer and preopener: the second, all of them, every other |
+//! | `a_limit_to_the_length_of_files` | writes beyond RLIMIT_FSIZE, which raise SIGXFSZ |
+//!
+//! Each frame carries a number, so that a gap shows.
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fs,
+    path::PathBuf,
+    sync::Mutex,
+    thread,
+};
+use wqcap_tests::{Dir, Done, Program, Summary, Wqcap, files, need};
+
+/// Frames of a run.
+const COUNT: u64 = 12_000;
+
+/// Calls, and what they fail with.
+const CALLS: [(&str, &[&str]); 15] = [
+    ("io_uring_setup", &["EPERM"]),
+    ("io_uring_register", &["ENOMEM"]),
+    (
+        "io_uring_enter",
+        &["EAGAIN", "EBUSY", "EINTR", "ENOMEM", "EIO"],
+    ),
+    ("fdatasync", &["EIO"]),
+    ("fsync", &["EIO", "ENOSPC"]),
+    ("ftruncate", &["EIO"]),
+    ("linkat", &["EPERM", "ENOSPC"]),
+    ("renameat2", &["EINVAL", "EIO", "EEXIST"]),
+    ("rename,renameat,renameat2", &["EIO"]),
+    ("unlink,unlinkat", &["EIO"]),
+    ("flock", &["EWOULDBLOCK", "ENOLCK"]),
+    ("fcntl", &["EINVAL"]),
+    ("lseek", &["EINVAL"]),
+    ("fstat,statx,newfstatat", &["EIO"]),
+    ("pwrite64", &["EIO", "ENOSPC"]),
+];
+
+/// Which of a thread's calls fail: see strace(1).
+const WHEN: [&str; 3] = ["2", "1+", "2+2"];
+
+fn strace() -> Result<(), String> {
+    let done = Program::new("strace")
+        .args(["-f", "--seccomp-bpf", "-o", "/dev/null", "true"])
+        .run();
+    match done.status.code() {
+        Some(0) => Ok(()),
+        _ => Err(format!(
+            "no strace that may trace (scripts/packages test): {}",
+            done.stderr
+        )),
+    }
+}
+
+/// What the run left is sound, whatever went wrong. Whether it left a summary.
+#[track_caller]
+fn closes(run: &Wqcap<'_>, done: &Done) -> Option<Summary> {
+    assert!(!done.stderr.contains("panicked"), "{done}");
+    let text = fs::read_to_string(run.summary_path()).ok()?;
+    let summary = Summary::parse(&text);
+    summary.ledger.assert_sums();
+    let total = summary.ledger.total;
+    assert_eq!(
+        total.received,
+        total.captured + total.dropped_storage,
+        "{done}"
+    );
+    let mut numbers = BTreeSet::new();
+    for record in summary.files.iter().flat_map(|it| files::read(it)) {
+        assert!(numbers.insert(record.number()), "twice: {done}");
+    }
+    assert_eq!(total.captured, numbers.len() as u64, "{done}");
+    let named: BTreeSet<_> = summary.files.iter().cloned().collect();
+    let entries = fs::read_dir(run.out_path()).expect("lists").flatten();
+    let finished: BTreeSet<PathBuf> = entries
+        .map(|it| it.path())
+        .filter(|it| it.extension().is_some_and(|it| it != "part"))
+        .collect();
+    assert_eq!(named, finished, "{done}");
+    Some(summary)
+}
+
+fn run_with(dir: &Dir, call: &str, error: &str, when: &str) {
+    let name = format!("{}-{error}-{when}", call.split(',').next().expect("one"));
+    let log = dir.join(format!("{name}.strace"));
+    let (trace, inject) = (
+        format!("trace={call}"),
+        format!("inject={call}:error={error}:when={when}"),
+    );
+    let run = Wqcap::run(dir, &name)
+        .model(&format!("synth:size=1000,flows=4,count={COUNT}"))
+        .queues(1)
+        .set("output.buffer=1MiB")
+        .set("output.rotate_size=2MiB")
+        .timeout(std::time::Duration::from_secs(100))
+        .wrapped(&[
+            "strace",
+            "-D",
+            "-f",
+            "--seccomp-bpf",
+            "-o",
+            log.to_str().expect("a name"),
+            "-e",
+            &trace,
+            "-e",
+            &inject,
+        ]);
+    let done = run.done();
+    let summary = closes(&run, &done);
+    // Before the capture begins, a failing call is a refusal, or the loader's.
+    assert!(
+        matches!(
+            (done.status.code(), &summary),
+            (Some(0 | 1), Some(_)) | (Some(1 | 2 | 127), None)
+        ),
+        "{done}"
+    );
+    let passes = ["EAGAIN", "EBUSY", "EINTR", "ENOMEM"].contains(&error);
+    if passes || done.status.code() == Some(0) {
+        let total = summary.expect("a summary").ledger.total;
+        assert_eq!(total.captured, COUNT, "{done}");
+        assert_eq!(done.status.code(), Some(0), "{done}");
+    }
+    fs::remove_dir_all(run.out_path()).expect("removed");
+}
+
+#[test]
+fn any_call_may_fail() {
+    need!(strace());
+    let dir = Dir::new();
+    let cases = CALLS.iter().flat_map(|(call, errors)| {
+        let cases = errors
+            .iter()
+            .flat_map(|error| WHEN.map(|when| (*error, when)));
+        cases.map(|(error, when)| (*call, error, when))
+    });
+    let cases = Mutex::new(cases.collect::<VecDeque<_>>());
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let next = cases.lock().expect("whole").pop_front();
+                    let Some((call, error, when)) = next else {
+                        break;
+                    };
+                    run_with(&dir, call, error, when);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_limit_to_the_length_of_files() {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "run")
+        .model("synth:size=1000,flows=4,pps=5000,count=1000000000000")
+        .queues(1)
+        .set("output.buffer=1MiB");
+    let mut running = run.start();
+    running.until("it captures", |it| it.stderr().contains("capturing "));
+    let limit = Rlimit {
+        current: Some(1_500_000),
+        maximum: None,
+    };
+    let pid = i32::try_from(running.pid()).ok().and_then(Pid::from_raw);
+    prlimit(pid, Resource::Fsize, limit).expect("limited");
+    let done = running.wait();
+    done.says(&["File too large"]);
+    assert_eq!(done.status.code(), Some(1), "{done}");
+    let total = closes(&run, &done).expect("a summary").ledger.total;
+    assert!(total.captured > 0 && total.dropped_storage > 0, "{done}");
+}
