@@ -57,15 +57,26 @@ struct LoopCounters {
     found: [AtomicU64; FOUND.len()],
 }
 
-#[derive(Debug, Default)]
-struct EndCounters {
-    captured: AtomicU64,
-    filtered: AtomicU64,
-    sampled_out: AtomicU64,
-    deduplicated: AtomicU64,
-    dropped_storage: AtomicU64,
-    bytes: AtomicU64,
+/// The same counters for whoever writes and whoever reads them.
+macro_rules! end_counters {
+    ($($field:ident)+) => {
+        #[derive(Debug, Default)]
+        struct EndCounters { $($field: AtomicU64,)+ }
+
+        impl EndCounters {
+            #[inline]
+            fn store(&self, ends: &Ends) {
+                $(self.$field.store(ends.$field, Ordering::Relaxed);)+
+            }
+
+            fn load(&self) -> Ends {
+                Ends { $($field: self.$field.load(Ordering::Relaxed),)+ }
+            }
+        }
+    };
 }
+
+end_counters! { captured filtered sampled_out deduplicated dropped_storage bytes }
 
 #[derive(Debug, Default)]
 struct WriterCounters {
@@ -105,14 +116,7 @@ impl QueueCounters {
     /// The same for how frames ended.
     #[inline]
     pub(crate) fn publish_ends(&self, ends: &Ends) {
-        let c = &self.ended.0;
-        c.captured.store(ends.captured, Ordering::Relaxed);
-        c.filtered.store(ends.filtered, Ordering::Relaxed);
-        c.sampled_out.store(ends.sampled_out, Ordering::Relaxed);
-        c.deduplicated.store(ends.deduplicated, Ordering::Relaxed);
-        c.dropped_storage
-            .store(ends.dropped_storage, Ordering::Relaxed);
-        c.bytes.store(ends.bytes, Ordering::Relaxed);
+        self.ended.0.store(ends);
     }
 
     /// The loop has come round: once a batch, and some times a second while its queue is empty.
@@ -184,26 +188,24 @@ impl QueueCounters {
     /// The queue's lines as they stand.
     #[must_use]
     pub fn ledger(&self, queue: u16) -> QueueLedger {
-        let (c, e, w) = (&self.looped.0, &self.ended.0, &self.written.0);
+        let (c, w) = (&self.looped.0, &self.written.0);
         let lost = w.lost_frames.load(Ordering::Relaxed);
         let late = w.late_frames.load(Ordering::Relaxed);
+        let received = c.received.load(Ordering::Relaxed);
+        let e = self.ended.0.load();
         QueueLedger {
             queue,
-            received: c.received.load(Ordering::Relaxed),
-            captured: e
-                .captured
-                .load(Ordering::Relaxed)
-                .saturating_sub(lost + late),
-            filtered: e.filtered.load(Ordering::Relaxed),
-            sampled_out: e.sampled_out.load(Ordering::Relaxed),
-            deduplicated: e.deduplicated.load(Ordering::Relaxed),
+            received,
+            captured: e.captured.saturating_sub(lost + late),
+            filtered: e.filtered,
+            sampled_out: e.sampled_out,
+            deduplicated: e.deduplicated,
             dropped_pipeline: c.dropped_pipeline.load(Ordering::Relaxed),
-            dropped_storage: e.dropped_storage.load(Ordering::Relaxed) + lost,
+            dropped_storage: e.dropped_storage + lost,
             late,
             errors: c.errors.load(Ordering::Relaxed),
             bytes: e
                 .bytes
-                .load(Ordering::Relaxed)
                 .saturating_sub(w.lost_bytes.load(Ordering::Relaxed))
                 .saturating_sub(w.late_bytes.load(Ordering::Relaxed)),
         }

@@ -9,10 +9,7 @@ use crate::protocol::{
     AnswerBody, Changed, Command, ControlStatus, RdmaStatus, Refusal, SrqStatus, Status,
     TransportStatus,
 };
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// One service over all its transports.
 pub struct ControlService {
@@ -83,9 +80,9 @@ impl ControlService {
     /// State of every transport.
     pub(super) fn status(&self) -> ControlStatus {
         ControlStatus {
-            unix: self.unix.get().map(|it| it.read()),
+            unix: self.unix.get().map(|it| *it.lock()),
             rdma: self.rdma.get().map(|(counters, srq)| RdmaStatus {
-                transport: counters.read(),
+                transport: *counters.lock(),
                 srq: srq.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             }),
         }
@@ -94,32 +91,15 @@ impl ControlService {
 
 /// Counters of one transport, written by its thread.
 #[derive(Debug, Default)]
-pub struct TransportCounters {
-    /// Clients connected now.
-    pub clients: AtomicU64,
-    /// Connections accepted.
-    pub accepted: AtomicU64,
-    /// Connections rejected.
-    pub refused: AtomicU64,
-    /// Clients disconnected by the service.
-    pub expelled: AtomicU64,
-    /// Requests received.
-    pub requests: AtomicU64,
-}
+pub struct TransportCounters(Mutex<TransportStatus>);
 
 impl TransportCounters {
-    /// Adds one.
-    pub fn count(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
+    /// Changes them.
+    pub fn update(&self, change: impl FnOnce(&mut TransportStatus)) {
+        change(&mut self.lock());
     }
 
-    fn read(&self) -> TransportStatus {
-        TransportStatus {
-            clients: self.clients.load(Ordering::Relaxed),
-            accepted: self.accepted.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-            expelled: self.expelled.load(Ordering::Relaxed),
-            requests: self.requests.load(Ordering::Relaxed),
-        }
+    fn lock(&self) -> MutexGuard<'_, TransportStatus> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

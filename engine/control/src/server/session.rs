@@ -92,7 +92,7 @@ impl ClientSession {
     /// Handles one message.
     pub fn handle(&mut self, text: &[u8], now: Instant) -> SessionAction {
         self.bucket.take(now);
-        TransportCounters::count(&self.context.counters.requests);
+        self.context.counters.update(|it| it.requests += 1);
         match parse(text) {
             Ok(request) => self.perform(request, now),
             Err((id, refusal)) => {

@@ -5,9 +5,12 @@
 
 use crate::error::{VerbsError, called, destroyed, made};
 use rdma_sys as ffi;
+use rustix::net::{
+    SocketAddrAny,
+    addr::{SocketAddrArg, SocketAddrLen},
+};
 use std::{
-    mem,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     ptr,
     sync::Arc,
     time::Duration,
@@ -88,24 +91,18 @@ impl CmId {
 
     /// Binds to an address of an RDMA device.
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), VerbsError> {
-        let mut storage = sockaddr(address);
         // SAFETY: a live identifier; the address has the length of its family.
-        let ret = unsafe { ffi::rdma_bind_addr(self.raw, (&raw mut storage).cast()) };
+        let ret = with_sockaddr(address, |it| unsafe { ffi::rdma_bind_addr(self.raw, it) });
         called(ret, "rdma_bind_addr", address.to_string())
     }
 
     /// Begins to resolve an address, from whichever device leads there.
     pub(crate) fn resolve(&self, to: SocketAddr, timeout: Duration) -> Result<(), VerbsError> {
-        let mut storage = sockaddr(to);
+        let ms = milliseconds(timeout);
         // SAFETY: a live identifier; the address has the length of its family.
-        let ret = unsafe {
-            ffi::rdma_resolve_addr(
-                self.raw,
-                ptr::null_mut(),
-                (&raw mut storage).cast(),
-                milliseconds(timeout),
-            )
-        };
+        let ret = with_sockaddr(to, |it| unsafe {
+            ffi::rdma_resolve_addr(self.raw, ptr::null_mut(), it, ms)
+        });
         called(ret, "rdma_resolve_addr", to.to_string())
     }
 
@@ -118,11 +115,12 @@ impl CmId {
 
     /// This side's IP address and the other side's, as the connection manager knows them; `None` where it has none yet.
     pub(crate) fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>) {
-        // SAFETY: a live identifier; both addresses are members of unions with a sockaddr_storage, as large as any.
+        // SAFETY: a live identifier, which the library made zeroed: either address is a union that is wholly initialised.
         unsafe {
+            let addresses = &(*self.raw).route.addr;
             (
-                ip_of(ffi::rdma_get_local_addr(&*self.raw)),
-                ip_of(ffi::rdma_get_peer_addr(&*self.raw)),
+                ip_of(&addresses.src_addr_union),
+                ip_of(&addresses.dst_addr_union),
             )
         }
     }
@@ -138,48 +136,20 @@ fn milliseconds(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
 }
 
-/// # Safety
-/// The address lies in memory as large as its family's structure.
-unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the caller vouches for the size; the family says which structure it is.
-    unsafe {
-        match i32::from((*address).sa_family) {
-            libc::AF_INET => {
-                let it = (*address.cast::<libc::sockaddr_in>()).sin_addr.s_addr;
-                Some(Ipv4Addr::from(it.to_ne_bytes()).into())
-            }
-            libc::AF_INET6 => {
-                let it = (*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr;
-                Some(IpAddr::from(it).to_canonical())
-            }
-            _ => None,
-        }
-    }
+/// Lends an address to a call that takes it to be changeable, and changes none.
+fn with_sockaddr<R>(address: SocketAddr, call: impl FnOnce(*mut libc::sockaddr) -> R) -> R {
+    // SAFETY: the pointer is used during the call alone.
+    unsafe { address.with_sockaddr(|it, _| call(it.cast_mut().cast())) }
 }
 
-fn sockaddr(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: plain old data; all zero is valid.
-    let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
-    match address {
-        SocketAddr::V4(it) => {
-            let place = (&raw mut storage).cast::<libc::sockaddr_in>();
-            // SAFETY: a sockaddr_storage is large enough and aligned for either family.
-            unsafe {
-                (*place).sin_family = libc::sa_family_t::try_from(libc::AF_INET).unwrap_or(0);
-                (*place).sin_port = it.port().to_be();
-                (*place).sin_addr.s_addr = u32::from_ne_bytes(it.ip().octets());
-            }
-        }
-        SocketAddr::V6(it) => {
-            let place = (&raw mut storage).cast::<libc::sockaddr_in6>();
-            // SAFETY: as above.
-            unsafe {
-                (*place).sin6_family = libc::sa_family_t::try_from(libc::AF_INET6).unwrap_or(0);
-                (*place).sin6_port = it.port().to_be();
-                (*place).sin6_addr.s6_addr = it.ip().octets();
-                (*place).sin6_scope_id = it.scope_id();
-            }
-        }
-    }
-    storage
+/// The IP address in a union of socket addresses.
+///
+/// # Safety
+/// All of it is initialised.
+unsafe fn ip_of<U>(union: &U) -> Option<IpAddr> {
+    let len = SocketAddrLen::try_from(size_of::<U>()).ok()?;
+    // SAFETY: the caller vouches for the bytes; a family of none is refused.
+    let it = unsafe { SocketAddrAny::read(ptr::from_ref(union).cast(), len) };
+    let address = SocketAddr::try_from(it).ok()?;
+    Some(address.ip().to_canonical())
 }

@@ -16,7 +16,7 @@ use super::{
     StartError, avoid_cpus,
     config::ControlConfig,
     mailbox::{ClientId, Mailbox},
-    service::{ControlService, TransportCounters},
+    service::ControlService,
     session::SessionContext,
     thread::ServerThread,
 };
@@ -31,7 +31,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 use wqcap_verbs::{
@@ -293,7 +293,7 @@ impl RcLoop {
                     let now = Instant::now();
                     if let Err(refused) = self.admission.request(incoming, clients, limits, now) {
                         drop(refused);
-                        TransportCounters::count(&self.context.counters.refused);
+                        self.context.counters.update(|it| it.refused += 1);
                     }
                 }
                 CmEvent::Established(key, _) => {
@@ -328,9 +328,8 @@ impl RcLoop {
     /// Rejects the requests that have waited for too long, and those that have `gone`.
     fn remove_requests(&mut self, gone: impl Fn(&Incoming) -> bool) {
         let limits = &self.context.service.limits;
-        for _ in 0..self.admission.remove(limits, Instant::now(), gone) {
-            TransportCounters::count(&self.context.counters.refused);
-        }
+        let removed = self.admission.remove(limits, Instant::now(), gone) as u64;
+        self.context.counters.update(|it| it.refused += removed);
     }
 
     fn accept(&mut self, incoming: Incoming) {
@@ -348,10 +347,10 @@ impl RcLoop {
                     RcClient::new(self.next, connection, limits.request, self.fragment_len);
                 self.next += 1;
                 self.clients.insert(qp, client);
-                TransportCounters::count(&self.context.counters.accepted);
+                self.context.counters.update(|it| it.accepted += 1);
             }
             Err(e) => {
-                TransportCounters::count(&self.context.counters.refused);
+                self.context.counters.update(|it| it.refused += 1);
                 tracing::warn!("control.rdma: a connection was not accepted: {e}");
             }
         }
@@ -374,10 +373,10 @@ impl RcLoop {
             let Some(why) = client.disconnect_reason(now, &limits) else {
                 return client.gone;
             };
-            TransportCounters::count(if client.is_authenticated() {
-                &counters.expelled
-            } else {
-                &counters.refused
+            let is_authenticated = client.is_authenticated();
+            counters.update(|it| match is_authenticated {
+                true => it.expelled += 1,
+                false => it.refused += 1,
             });
             tracing::debug!(qp, "control.rdma: a client is disconnected: {why}");
             true
@@ -386,7 +385,7 @@ impl RcLoop {
             client.disconnect(&mut self.messages, &mut self.free);
         }
         let clients = self.clients.len() as u64;
-        counters.clients.store(clients, Ordering::Relaxed);
+        counters.update(|it| it.clients = clients);
     }
 
     fn publish(&mut self) {

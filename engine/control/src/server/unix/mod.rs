@@ -11,7 +11,7 @@ use super::{
     StartError, avoid_cpus,
     config::ControlConfig,
     mailbox::{ClientId, Mailbox},
-    service::{ControlService, TransportCounters},
+    service::ControlService,
     session::{ClientSession, SessionContext},
     thread::ServerThread,
 };
@@ -24,7 +24,7 @@ use std::{
     io::{self, ErrorKind, Write},
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -188,7 +188,7 @@ impl UnixLoop {
                 }
             };
             if let Err(refusal) = self.admit(&stream) {
-                TransportCounters::count(&self.context.counters.refused);
+                self.context.counters.update(|it| it.refused += 1);
                 let line = Answer::error(0, refusal).text() + "\n";
                 // The socket buffer is empty; if the write fails, the client sees the connection close.
                 let _ = stream.set_nonblocking(true);
@@ -229,7 +229,7 @@ impl UnixLoop {
         self.clients
             .push(UnixClient::new(self.next, peer.uid, stream, session));
         self.next += 1;
-        TransportCounters::count(&self.context.counters.accepted);
+        self.context.counters.update(|it| it.accepted += 1);
         self.count_clients();
         Ok(())
     }
@@ -243,7 +243,7 @@ impl UnixLoop {
         self.clients.retain_mut(|client| {
             let stalled = client.is_stalled(now, stall);
             if client.is_newly_expelled() || stalled {
-                TransportCounters::count(&counters.expelled);
+                counters.update(|it| it.expelled += 1);
             }
             !(stalled || client.is_done())
         });
@@ -254,10 +254,7 @@ impl UnixLoop {
 
     fn count_clients(&self) {
         let clients = self.clients.len() as u64;
-        self.context
-            .counters
-            .clients
-            .store(clients, Ordering::Relaxed);
+        self.context.counters.update(|it| it.clients = clients);
     }
 
     /// Sends the last answers, above all the one to `shutdown`.

@@ -5,11 +5,10 @@ use crate::{
     protocol::AccessLevel,
     server::{ControlConfig, StartError},
 };
+use nix::unistd::Group;
 use std::{
-    ffi::CString,
     io, mem,
     os::{fd::AsRawFd, unix::net::UnixStream},
-    ptr,
 };
 
 /// Most supplementary groups of a peer: the limit of Linux (`NGROUPS_MAX`).
@@ -78,29 +77,11 @@ impl PeerCredentials {
     /// # Errors
     /// The kernel does not provide them.
     pub fn read(stream: &UnixStream) -> io::Result<Self> {
-        let mut credentials = libc::ucred {
-            pid: 0,
-            uid: 0,
-            gid: 0,
-        };
-        let mut length = socklen(size_of::<libc::ucred>());
-        // SAFETY: a live socket; `credentials` has the length given and is plain old data.
-        let ret = unsafe {
-            libc::getsockopt(
-                stream.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut credentials).cast(),
-                &raw mut length,
-            )
-        };
-        if ret != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let mut gids = vec![credentials.gid];
+        let credentials = rustix::net::sockopt::socket_peercred(stream)?;
+        let mut gids = vec![credentials.gid.as_raw()];
         gids.extend(supplementary(stream)?);
         Ok(Self {
-            uid: credentials.uid,
+            uid: credentials.uid.as_raw(),
             gids,
         })
     }
@@ -151,29 +132,12 @@ pub fn group_id(key: &'static str, name: &str) -> Result<u32, StartError> {
         value: format!("{name:?}"),
         problem,
     };
-    let Ok(c_name) = CString::new(name) else {
-        return Err(refused("a group name contains no NUL".into()));
-    };
-    let mut buffer = vec![0u8; 1 << 16];
-    let mut found = ptr::null_mut();
-    // SAFETY: a zeroed group is valid; every pointer outlives the call and the buffer has the length given.
-    let (errno, gid) = unsafe {
-        let mut entry: libc::group = mem::zeroed();
-        let errno = libc::getgrnam_r(
-            c_name.as_ptr(),
-            &raw mut entry,
-            buffer.as_mut_ptr().cast(),
-            buffer.len(),
-            &raw mut found,
-        );
-        (errno, entry.gr_gid)
-    };
-    match (errno, found.is_null()) {
-        (0, false) => Ok(gid),
-        (0, true) => Err(refused(
+    match Group::from_name(name) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err(refused(
             "there is no such group; `groupadd` creates one".into(),
         )),
-        (errno, _) => Err(refused(io::Error::from_raw_os_error(errno).to_string())),
+        Err(errno) => Err(refused(errno.desc().into())),
     }
 }
 
