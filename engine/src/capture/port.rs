@@ -39,7 +39,7 @@ pub struct Port {
     wqs: Vec<WqHandle>,
     pd: Pd,
     context: Context,
-    _promiscuous: Option<promisc::Membership>,
+    promiscuous: Option<promisc::Membership>,
 }
 
 /// An installed rule.
@@ -90,7 +90,7 @@ impl Port {
             wqs: Vec::new(),
             pd,
             context,
-            _promiscuous: None,
+            promiscuous: None,
         })
     }
 
@@ -350,7 +350,7 @@ impl Port {
     /// A verb's, or promiscuous mode cannot be joined.
     pub fn let_in(&mut self, plan: &Plan) -> Result<(), Error> {
         if let Some(netdev) = plan.netdev.as_deref().filter(|_| plan.promiscuous) {
-            self._promiscuous = promisc::Membership::join(netdev)?;
+            self.promiscuous = promisc::Membership::join(netdev)?;
         }
         self.is_open = true;
         let steering = self.steering.clone();
@@ -365,7 +365,7 @@ impl Port {
         self.is_open = false;
         // The catch-all first, or frames of a rule already gone would still land on it.
         while self.rules.pop().is_some() {}
-        self._promiscuous = None;
+        self.promiscuous = None;
     }
 }
 
@@ -388,8 +388,12 @@ fn create(
     }
 }
 
-/// Promiscuous mode of a network interface, as a packet socket's membership: the kernel undoes it when the socket
-/// goes, even after `kill -9`.
+/// Promiscuous mode of a network interface, as a membership of the process's packet socket: the kernel undoes it when the
+/// process ends, even after `kill -9`.
+///
+/// Only creating the socket takes a right (`packet_create` of net/packet/af_packet.c asks for CAP_NET_RAW), and a capture's
+/// sandbox lets none be created on a real NIC. So the first capture's socket stays for all later ones: after a drain, a stop,
+/// or the loss of the device.
 mod promisc {
     #![allow(unsafe_code)]
 
@@ -398,16 +402,18 @@ mod promisc {
         ffi::CString,
         io, mem,
         os::fd::{AsRawFd, FromRawFd, OwnedFd},
+        sync::OnceLock,
     };
 
-    /// A joined interface.
-    pub struct Membership(#[allow(dead_code, reason = "held for its drop")] OwnedFd);
+    static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
+
+    /// A joined interface, by its index.
+    pub struct Membership(libc::c_uint);
 
     impl Membership {
         /// Joins; `None` where no such interface exists (a software NIC on a replayed wire has none).
         pub fn join(netdev: &str) -> Result<Option<Self>, Error> {
-            let failed = |what: &str| {
-                let source = io::Error::last_os_error();
+            let failed = |what: &str, source: io::Error| {
                 let hint = match source.raw_os_error() {
                     Some(libc::EPERM) => {
                         "; it needs CAP_NET_RAW, or set capture.promiscuous = false"
@@ -428,36 +434,60 @@ mod promisc {
             if index == 0 {
                 return Ok(None);
             }
-            // Protocol 0: the socket itself receives nothing.
-            // SAFETY: a plain system call; the descriptor is owned from here on.
-            let fd =
-                unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-            if fd < 0 {
-                return Err(failed("a packet socket"));
-            }
-            // SAFETY: a new descriptor nobody else has.
-            let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-            // SAFETY: a zeroed packet_mreq is valid; its size is told truly.
-            let joined = unsafe {
-                let mut request: libc::packet_mreq = mem::zeroed();
-                request.mr_ifindex = i32::try_from(index).unwrap_or(0);
-                request.mr_type = u16::try_from(libc::PACKET_MR_PROMISC).unwrap_or(1);
-                libc::setsockopt(
-                    socket.as_raw_fd(),
-                    libc::SOL_PACKET,
-                    libc::PACKET_ADD_MEMBERSHIP,
-                    (&raw const request).cast(),
-                    libc::socklen_t::try_from(mem::size_of_val(&request)).unwrap_or(0),
-                )
+            let socket = match SOCKET.get() {
+                Some(socket) => socket,
+                None => {
+                    let socket = open().map_err(|e| failed("a packet socket", e))?;
+                    SOCKET.get_or_init(|| socket)
+                }
             };
-            if joined == 0 {
-                return Ok(Some(Self(socket)));
-            }
-            match io::Error::last_os_error().raw_os_error() {
+            match change(socket, libc::PACKET_ADD_MEMBERSHIP, index) {
+                Ok(()) => Ok(Some(Self(index))),
                 // It went away in between.
-                Some(libc::ENODEV) => Ok(None),
-                _ => Err(failed("PACKET_MR_PROMISC")),
+                Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+                Err(e) => Err(failed("PACKET_MR_PROMISC", e)),
             }
+        }
+    }
+
+    impl Drop for Membership {
+        fn drop(&mut self) {
+            if let Some(socket) = SOCKET.get() {
+                // An interface that has gone has taken the membership along.
+                let _ = change(socket, libc::PACKET_DROP_MEMBERSHIP, self.0);
+            }
+        }
+    }
+
+    fn open() -> io::Result<OwnedFd> {
+        // Protocol 0: the socket itself receives nothing.
+        // SAFETY: a plain system call.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor nobody else has.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn change(socket: &OwnedFd, how: libc::c_int, index: libc::c_uint) -> io::Result<()> {
+        // SAFETY: a zeroed packet_mreq is valid; its size is told truly.
+        let done = unsafe {
+            let mut request: libc::packet_mreq = mem::zeroed();
+            request.mr_ifindex = i32::try_from(index).unwrap_or(0);
+            request.mr_type = u16::try_from(libc::PACKET_MR_PROMISC).unwrap_or(1);
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                how,
+                (&raw const request).cast(),
+                libc::socklen_t::try_from(mem::size_of_val(&request)).unwrap_or(0),
+            )
+        };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
         }
     }
 
@@ -469,5 +499,34 @@ mod promisc {
             .lines()
             .filter_map(|line| line.split_once(':'))
             .any(|(name, _)| name.trim() == netdev)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        /// Takes every capability from this thread, as a sandbox takes new packet sockets from the process.
+        fn give_up_rights() {
+            // `_LINUX_CAPABILITY_VERSION_3`, of this thread.
+            let header: [u32; 2] = [0x2008_0522, 0];
+            let none = [0_u32; 6];
+            // SAFETY: a header and two sets of three words each, as capset(2) has them.
+            let done = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
+            assert_eq!(done, 0, "{}", io::Error::last_os_error());
+        }
+
+        #[test]
+        fn an_interface_is_joined_again_when_no_socket_may_be_created_any_more() {
+            if let Err(e) = open() {
+                return eprintln!("skipped: a packet socket: {e}");
+            }
+            let first = Membership::join("lo").expect("joins").expect("there");
+            give_up_rights();
+            let refused = open().expect_err("no right is left");
+            assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+            drop(first);
+            let second = Membership::join("lo").expect("joins by the same socket");
+            assert!(second.is_some());
+        }
     }
 }
