@@ -1,6 +1,7 @@
 //! What a capture does when the NIC goes wrong: it recovers what can be recovered, ends in order where it cannot, and
 //! accounts for every frame either way.
 
+use serde_json::Value;
 use wqcap_tests::{Dir, Finished, Wqcap, compare::assert_numbers, files::Record};
 
 const COUNT: u64 = 20_000;
@@ -118,6 +119,39 @@ fn a_lossy_wire_loses_nothing_to_an_event_that_is_read_late() {
         missing <= no_buffer,
         "{missing} missing, {no_buffer} counted"
     );
+}
+
+/// Queue counters are 32 bits wide and begin anywhere, and in switchdev mode they are the device's.
+#[test]
+fn losses_are_counted_where_the_counter_wraps() {
+    for switchdev in [false, true] {
+        let dir = Dir::new();
+        // More than so small a ring can take: its loop sleeps, and the wire waits for nobody.
+        let run = Wqcap::run(&dir, "wraps")
+            .model("synth:size=64,flows=64,pps=2000000")
+            .gated()
+            .control()
+            .queues(1)
+            .set("capture.ring=64")
+            // Enough to lose a thousand on the quickest machine, and an end if none is counted.
+            .args(&["--count", "3000000"])
+            .set("model.counter_start=4294967290")
+            .set(&format!("model.switchdev={switchdev}"));
+        let mut running = run.start();
+        let lost = |stats: &Value| stats["nic"]["out_of_buffer"].as_u64() >= Some(1000);
+        run.ctl()
+            .until(&mut running, "stats", "1000 frames without a buffer", lost);
+        run.ctl().run(&["shutdown"]).expect(0);
+        let finished = run.finished(running.wait(), 0);
+        let seen = finished.numbers();
+        let missing = *seen.last().expect("frames") + 1 - seen.len() as u64;
+        let no_buffer = finished.summary.nic("out_of_buffer");
+        // Frames behind the last one captured may have been lost too: no more than the wire brings in a second.
+        assert!(
+            (missing..missing + 2_000_000).contains(&no_buffer),
+            "{missing} missing, {no_buffer} counted, switchdev {switchdev}"
+        );
+    }
 }
 
 #[test]

@@ -31,16 +31,41 @@ const NETDEV: [&str; 4] = [
     "rx_prio0_buf_discard",
 ];
 
+/// Counters that are 32 bits wide and wrap: the queue counters (drivers/infiniband/hw/mlx5/counters.c,
+/// `mlx5_ib_query_q_counters` reads a be32) and the driver's atomic of delay drop's timeouts.
+const NARROW: [&str; 2] = ["out_of_buffer", TIMEOUTS];
+
 /// Reads a port's loss counters and tells their growth.
 #[derive(Debug)]
 pub struct NicReader {
-    folder: PathBuf,
+    /// The port's directory of hardware counters, and the device's, which holds the queue counters in switchdev mode
+    /// and is not there otherwise (`hw_switchdev_stats_ops` of the same kernel file).
+    folders: [PathBuf; 2],
     netdev: Option<String>,
     /// Where the driver tells of delay drop; `None`: it is not in use, so its timeouts are not ours.
     delay_drop: Option<PathBuf>,
-    start: BTreeMap<&'static str, Option<u64>>,
-    /// What the last look has shown.
-    seen: Mutex<NicCounters>,
+    /// Of each counter; `None`: it could not be read at the start.
+    counters: Mutex<BTreeMap<&'static str, Option<Growth>>>,
+}
+
+/// A counter's growth since the start. Each reading adds what has come since the one before, so that a counter that
+/// wraps between two readings, once at most, is never seen to fall.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
+    last: u64,
+    total: u64,
+}
+
+impl Growth {
+    fn add(&mut self, name: &str, now: u64) {
+        let more = now.wrapping_sub(self.last);
+        self.total += if NARROW.contains(&name) {
+            more & u64::from(u32::MAX)
+        } else {
+            now.saturating_sub(self.last)
+        };
+        self.last = now;
+    }
 }
 
 impl NicReader {
@@ -48,61 +73,62 @@ impl NicReader {
     #[must_use]
     pub fn start(device: &str, port: u8, netdev: Option<&str>, delay_drop: bool) -> Self {
         let folder_of = || delay_drop::folder(Path::new("/sys"), device).unwrap_or_default();
-        let folder = PathBuf::from(format!(
-            "/sys/class/infiniband/{device}/ports/{port}/hw_counters"
-        ));
-        let mut reader = Self {
-            folder,
+        let device = format!("/sys/class/infiniband/{device}");
+        let reader = Self {
+            folders: [
+                format!("{device}/ports/{port}/hw_counters"),
+                format!("{device}/hw_counters"),
+            ]
+            .map(PathBuf::from),
             netdev: netdev.map(str::to_owned),
             delay_drop: delay_drop.then(folder_of),
-            start: BTreeMap::new(),
-            seen: Mutex::default(),
+            counters: Mutex::default(),
         };
-        reader.start = reader.read();
+        let start =
+            |(name, value): (_, Option<u64>)| (name, value.map(|last| Growth { last, total: 0 }));
+        *reader.lock() = reader.read().into_iter().map(start).collect();
         reader
     }
 
     /// The growth since the start.
     #[must_use]
     pub fn growth(&self) -> NicCounters {
-        let growth = self.current();
-        self.lock().clone_from(&growth);
-        growth
+        self.observed(|_| None)
     }
 
-    /// The same of a device that is gone: what can no longer be read is as the last look has shown it.
+    /// The same of a device that is gone: what can no longer be read is as the last reading has shown it.
     #[must_use]
     pub fn growth_so_far(&self) -> NicCounters {
-        let mut growth = self.current();
-        for (name, seen) in self.lock().iter() {
-            let now = growth.entry(name.clone()).or_insert(*seen);
-            if matches!(now, Counter::Unreadable(_)) {
-                *now = *seen;
-            }
-        }
-        growth
+        self.observed(|growth| Some(growth.total))
     }
 
-    fn lock(&self) -> MutexGuard<'_, NicCounters> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Option<Growth>>> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn current(&self) -> NicCounters {
-        self.read()
-            .into_iter()
-            .map(|(name, now)| {
-                let before = self.start.get(name).copied().flatten();
-                let value = match (before, now) {
-                    (Some(before), Some(now)) => Counter::Value(now.saturating_sub(before)),
-                    _ => Counter::Unreadable(Unreadable::Unreadable),
+    /// Reads all counters; of those that cannot be read, what `otherwise` says.
+    fn observed(&self, otherwise: fn(&Growth) -> Option<u64>) -> NicCounters {
+        let now = self.read();
+        let value = |(name, growth): (&&'static str, &mut Option<Growth>)| {
+            let total = growth.as_mut().and_then(|growth| {
+                let Some(now) = now.get(name).copied().flatten() else {
+                    return otherwise(growth);
                 };
-                (name.to_owned(), value)
-            })
-            .collect()
+                growth.add(name, now);
+                Some(growth.total)
+            });
+            let counter = total.map_or(Counter::Unreadable(Unreadable::Unreadable), Counter::Value);
+            ((*name).to_owned(), counter)
+        };
+        self.lock().iter_mut().map(value).collect()
     }
 
     fn read(&self) -> BTreeMap<&'static str, Option<u64>> {
-        let port = |name: &&'static str| (*name, read_number(self.folder.join(name)));
+        let number = |name: &str| {
+            let [port, device] = &self.folders;
+            read_number(device.join(name)).or_else(|| read_number(port.join(name)))
+        };
+        let port = |name: &&'static str| (*name, number(name));
         let mut all: BTreeMap<_, _> = PORT.iter().map(port).collect();
         all.extend(PORT_IF_THERE.iter().map(port).filter(|(_, v)| v.is_some()));
         if let Some(folder) = &self.delay_drop {
@@ -192,6 +218,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn queue_counters_wrap_and_their_growth_does_not() {
+        let mut narrow = Growth {
+            last: u64::from(u32::MAX) - 1,
+            total: 0,
+        };
+        for (now, total) in [(u64::from(u32::MAX), 1), (3, 5), (3, 5), (10, 12)] {
+            narrow.add("out_of_buffer", now);
+            assert_eq!(narrow.total, total);
+        }
+        // 64 bits wide; one that falls is another's reset, and nobody's loss.
+        let mut wide = Growth { last: 10, total: 0 };
+        wide.add("rx_discards_phy", 4);
+        wide.add("rx_discards_phy", 6);
+        assert_eq!(wide.total, 2);
+    }
+
+    #[test]
     fn a_counter_that_cannot_be_read_is_not_a_zero() {
         let reader = NicReader::start("no_such_device", 1, Some("no_such_if"), true);
         let growth = reader.growth();
@@ -201,7 +244,7 @@ mod tests {
         assert!(!growth.contains_key("wire_dropped"));
         reader
             .lock()
-            .insert("out_of_buffer".into(), Counter::Value(7));
+            .insert("out_of_buffer", Some(Growth { last: 9, total: 7 }));
         let so_far = reader.growth_so_far();
         assert_eq!(so_far["out_of_buffer"], Counter::Value(7));
         assert_eq!(

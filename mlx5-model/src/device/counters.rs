@@ -21,7 +21,11 @@ use crate::settings::{MAX_DEVICES, MAX_PORTS};
 pub enum Group {
     /// `ports/<P>/counters`: the InfiniBand core's, from the PMA attributes.
     Port,
-    /// `ports/<P>/hw_counters`: the mlx5 driver's, from the queue counter sets.
+    /// `ports/<P>/hw_counters`: the mlx5 driver's, from the queue counter sets. They are 32 bits wide
+    /// (drivers/infiniband/hw/mlx5/counters.c, `mlx5_ib_query_q_counters` reads a be32), and never set to 0. In
+    /// switchdev mode they are the device's, not the port's (`hw_switchdev_stats_ops` there).
+    Queue,
+    /// `ports/<P>/hw_counters`: others.
     Hardware,
 }
 
@@ -29,7 +33,7 @@ impl Group {
     pub fn directory(self) -> &'static str {
         match self {
             Group::Port => "counters",
-            Group::Hardware => "hw_counters",
+            Group::Queue | Group::Hardware => "hw_counters",
         }
     }
 }
@@ -59,6 +63,13 @@ macro_rules! counters {
                     delay_drop_queues: AtomicU64::new(0),
                     link_up: AtomicU64::new(0),
                 }
+            }
+
+            /// Has the queue counters begin at `value`, as on a device that has been in use.
+            pub fn start_queue_counters(&self, value: u64) {
+                $($(if Group::$group == Group::Queue {
+                    self.$name.store(value, Ordering::Relaxed);
+                })*)*
             }
         }
 
@@ -103,7 +114,7 @@ counters! {
         /// Unicast frames sent.
         unicast_xmit_packets,
     }
-    Hardware {
+    Queue {
         rx_write_requests, rx_read_requests, rx_atomic_requests, rx_dct_connect,
         /// Frames dropped because no receive WQE was posted.
         out_of_buffer,
@@ -122,6 +133,8 @@ counters! {
         req_cqe_flush_error,
         roce_adp_retrans, roce_adp_retrans_to, roce_slow_restart, roce_slow_restart_cnps,
         roce_slow_restart_trans, rp_cnp_ignored, rp_cnp_handled, np_ecn_marked_roce_packets, np_cnp_sent,
+    }
+    Hardware {
         rx_icrc_encapsulated,
         /// The model's own: frames that its wire lost before the NIC saw them.
         wire_dropped,

@@ -47,7 +47,9 @@ fn start(settings: &'static Settings) -> Result<(), String> {
     for (index, device) in settings.devices.iter().enumerate() {
         for (port, number) in device.ports.iter().zip(1..) {
             if is_first {
-                counters::port(index, number).set_link_up(port.link_up);
+                let counters = counters::port(index, number);
+                counters.set_link_up(port.link_up);
+                counters.start_queue_counters(device.caps.counter_start.into());
             }
             if port.netdev.is_none()
                 && let Ok(name) = CString::new(port.ifname.as_str())

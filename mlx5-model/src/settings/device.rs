@@ -45,6 +45,8 @@ pub struct DeviceTopology {
     pub vfs: u32,
     /// It bonds several physical ports (RoCE LAG).
     pub lag: bool,
+    /// Its e-switch is in switchdev mode.
+    pub switchdev: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -94,6 +96,7 @@ pub struct NicCaps {
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
     pub numa_node: i32,
+    pub counter_start: u32,
 }
 
 impl Default for NicCaps {
@@ -121,6 +124,7 @@ impl Default for NicCaps {
             max_srq_wr: 32767,
             max_srq_sge: 31,
             numa_node: -1,
+            counter_start: 0,
         }
     }
 }

@@ -67,6 +67,12 @@ keys! {
     Device lag: "true, false"; default "false";
         "the device bonds several physical ports (RoCE LAG) and is named mlx5_bond_<N>; keys still name it mlx5_<N>";
         |device, value| device.topology.lag = boolean(value)?;
+    Device switchdev: "true, false"; default "false";
+        "the e-switch is in switchdev mode: queue counters stand in the device's hw_counters, not in the port's";
+        |device, value| device.topology.switchdev = boolean(value)?;
+    Device counter_start: "0 to 4294967295"; default "0";
+        "what the queue counters (hw_counters) begin at; they are 32 bits wide and wrap";
+        |device, value| device.caps.counter_start = number(value)?;
     Device scatter_fcs: "true, false"; default "true"; "the device can deliver the FCS";
         |device, value| device.caps.scatter_fcs = boolean(value)?;
     Device cvlan_stripping: "true, false"; default "true"; "the device can strip the C-VLAN tag";

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::device::counters::{self, CounterValue, FILES};
+use crate::device::counters::{self, CounterValue, FILES, Group};
 use crate::settings::{MAX_DEVICES, MAX_PORTS};
 
 use super::address::{device_at, virtual_netdev};
@@ -51,9 +51,11 @@ pub fn render(path: &str) -> Option<String> {
         directory = parts.next()?;
     }
     let (device, port) = match parts.next()? {
+        // .../infiniband/mlx5_<N>/hw_counters, in switchdev mode
+        "infiniband" => (device_named(directory)?, 1),
         // .../infiniband/mlx5_<N>/ports/<P>
         "ports" => {
-            let device = parts.next()?.strip_prefix("mlx5_")?.parse().ok()?;
+            let device = device_named(parts.next()?)?;
             (device, directory.parse().ok()?)
         }
         // .../net/<a virtual interface>
@@ -64,11 +66,23 @@ pub fn render(path: &str) -> Option<String> {
         return None;
     }
     let port = counters::port(device, port);
-    if let Some((_, _, value)) = counter {
-        return Some(format!("{}\n", value(port)));
+    if let Some((group, _, value)) = counter {
+        let value = value(port);
+        let shown = if *group == Group::Queue {
+            value & u64::from(u32::MAX)
+        } else {
+            value
+        };
+        return Some(format!("{shown}\n"));
     }
     let (_, up, down) = LINK_FILES.iter().find(|(file, ..)| *file == name)?;
     Some(if port.is_link_up() { *up } else { *down }.to_owned())
+}
+
+/// The number of `mlx5_<N>`, or of `mlx5_bond_<N>`.
+fn device_named(name: &str) -> Option<usize> {
+    let rest = name.strip_prefix("mlx5_")?;
+    rest.strip_prefix("bond_").unwrap_or(rest).parse().ok()
 }
 
 #[cfg(test)]
@@ -84,6 +98,24 @@ mod tests {
         assert_eq!(
             render(&format!("{PORT}/hw_counters/out_of_buffer")).as_deref(),
             Some("7\n")
+        );
+        counters.start_queue_counters(u64::from(u32::MAX));
+        counters.out_of_buffer.fetch_add(3, Ordering::Relaxed);
+        let device = "sys/devices/pci15b3:00/15b3:1f:00.0/infiniband/mlx5_30";
+        counters::port(30, 1).start_queue_counters(5);
+        assert_eq!(
+            render(&format!("{PORT}/hw_counters/out_of_buffer")).as_deref(),
+            Some("2\n"),
+            "queue counters are 32 bits wide"
+        );
+        assert_eq!(
+            render(&format!("{device}/hw_counters/out_of_buffer")).as_deref(),
+            Some("5\n")
+        );
+        assert_eq!(
+            render("sys/devices/x/15b3:1f:00.0/infiniband/mlx5_bond_30/hw_counters/out_of_buffer")
+                .as_deref(),
+            Some("5\n")
         );
         counters.set_link_up(true);
         assert_eq!(

@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::abi;
-use crate::device::counters::FILES;
+use crate::device::counters::{FILES, Group};
 use crate::process::real;
 use crate::settings::{DeviceSettings, GIDS, PortSettings, Settings};
 
@@ -327,6 +327,11 @@ fn port(
         ],
     )?;
     for (group, name, _) in FILES {
+        let dir = if *group == Group::Queue && device.topology.switchdev {
+            format!("{}/infiniband/{}", device_dir(number), device.name)
+        } else {
+            dir.clone()
+        };
         tree.put(&format!("{dir}/{}/{name}", group.directory()), "0")?;
     }
     for (index, gid) in gids(port).iter().enumerate() {
