@@ -23,9 +23,9 @@
 //! Nothing here knows the capture engine. Unsafe code lives in the modules that opt in by a file-level `allow`, and
 //! in no other.
 
-// The C symbols, which everything hangs from, are not exported from the unit tests: they would stand before the test
-// runner's own C library.
-#![cfg_attr(test, allow(dead_code))]
+// The C symbols, which everything hangs from, are not exported from the unit tests and the fuzz target: they would stand
+// before the runner's own C library.
+#![cfg_attr(any(test, fuzzing), allow(dead_code))]
 
 mod abi;
 mod device;
@@ -36,5 +36,8 @@ mod process;
 mod settings;
 mod steering;
 mod sysfs;
+#[cfg(not(fuzzing))]
 mod uapi;
+#[cfg(fuzzing)]
+pub mod uapi;
 mod wire;

@@ -92,13 +92,13 @@ extern "C" fn unload() {
     }
 }
 
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 #[used]
 // SAFETY: the section holds pointers to functions of this type, run once each when loading.
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
 
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 #[used]
 // SAFETY: as above, when exiting.
 #[unsafe(link_section = ".fini_array")]

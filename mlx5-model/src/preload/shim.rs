@@ -27,14 +27,14 @@ macro_rules! next {
 }
 pub(super) use next;
 
-/// Exports a C function under its own name, except to the unit tests' runner.
+/// Exports a C function under its own name, except to the unit tests' runner and to the fuzzer.
 macro_rules! export {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
         $(#[$meta])*
         ///
         /// # Safety
         /// As the C function of that name.
-        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? $body
     )*};
 }

@@ -11,6 +11,8 @@
 mod attrs;
 mod commands;
 mod file;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod ioctl;
 mod request;
 mod trace;
