@@ -74,6 +74,11 @@ impl<T> Slab<T> {
         }
     }
 
+    /// Whether [`Slab::insert`] would fail.
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= self.limit && self.free.is_empty()
+    }
+
     /// Stores an object and returns its handle. Fails with `ENOMEM` when the slab is full.
     pub fn insert(&mut self, context: ContextId, value: T) -> Result<u32, Errno> {
         let full = self.entries.len() >= self.limit;

@@ -253,7 +253,10 @@ impl DeviceState {
         }
     }
 
-    /// Adds a rule, whose counters are bound already, to its port's tables; returns its handle.
+    /// Adds a rule, whose counters are bound already, to its port's tables; returns its handle. Fails with `ENOMEM`
+    /// when the device has no room for one more, and as [`FlowRules::add_to`] does; then no table has changed.
+    ///
+    /// [`FlowRules::add_to`]: super::object::FlowRules::add_to
     pub fn add_flow(&mut self, context: ContextId, flow: FlowObject) -> Result<u32, Errno> {
         // Count its uses first: they are released in the same way whether adding it fails or it is destroyed.
         if let Some(qp) = flow.qp {
@@ -263,12 +266,15 @@ impl DeviceState {
             self.matchers.add_user(matcher);
         }
         let now_ns = self.clock.now_ns();
-        let port = self.ports.get_mut(flow.port).ok_or(libc::EINVAL);
-        let added = port.and_then(|port| {
-            flow.rules.add_to(&mut port.steering)?;
-            port.rules_changed(now_ns);
-            Ok(())
-        });
+        let added = match self.ports.get_mut(flow.port) {
+            None => Err(libc::EINVAL),
+            // Before the tables, which the NIC looks into from then on.
+            Some(_) if self.flows.is_full() => Err(libc::ENOMEM),
+            Some(port) => {
+                let added = flow.rules.add_to(&mut port.steering);
+                added.inspect(|()| port.rules_changed(now_ns))
+            }
+        };
         if let Err(errno) = added {
             self.release_flow(&flow);
             return Err(errno);
@@ -390,5 +396,55 @@ impl DeviceState {
         };
         self.pds.remove_user(srq.pd);
         srq.events.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::object::{CountersObject, FlowRules};
+    use crate::frame::kind;
+    use crate::settings::Settings;
+    use crate::steering::{Fate, FlowAction, Match, TableId};
+
+    const CONTEXT: ContextId = 1;
+
+    #[test]
+    fn a_rule_without_room_leaves_no_entry_and_no_use() {
+        let settings = Settings::parse("loopback", "").expect("good");
+        let settings = Box::leak(Box::new(settings));
+        let mut state = DeviceState::new(0, &settings.devices[0]).expect("memory");
+        state.flows = Slab::new(ObjectKind::Flow, 1);
+        let mut counters = Slab::new(ObjectKind::Counters, 1);
+        counters
+            .insert(CONTEXT, CountersObject::default())
+            .expect("room");
+        state.queues.counters = counters;
+        let add = |state: &mut DeviceState, kinds| {
+            let action = FlowAction {
+                fate: Fate::Drop,
+                tag: None,
+                counters: Some(0),
+            };
+            state.queues.counters.add_user(0);
+            let rules = FlowRules::Entries(vec![(TableId::Multicast, Match::kinds(kinds))], action);
+            let flow = FlowObject {
+                port: 0,
+                qp: None,
+                matcher: None,
+                counters: Some(0),
+                rules,
+            };
+            state.add_flow(CONTEXT, flow)
+        };
+        let first = add(&mut state, kind::UDP).expect("room for one");
+        assert_eq!(add(&mut state, kind::TCP), Err(libc::ENOMEM));
+        assert_eq!(state.queues.counters.users(0), 1);
+        let first = state.flows.find(first, CONTEXT).expect("there");
+        state.remove_flow(first);
+        assert!(state.ports[0].steering.is_empty(), "an entry is left");
+        assert_eq!(state.queues.counters.users(0), 0);
+        // Its room is another's.
+        add(&mut state, kind::TCP).expect("room again");
     }
 }

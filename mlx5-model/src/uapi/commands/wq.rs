@@ -67,11 +67,11 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     let events = state.event_source(context, command.user_handle)?;
     let mut rq = Rq::new(&layout, cq, pd, driver.user_index, RqOwner::Wq, events)?;
     rq.features = features;
+    rq.serial = state.wqs_created;
+    let wq_handle = state.queues.rqs.insert(context, rq)?;
     if features.delay_drop {
         state.queues.delay_drop.count_queue();
     }
-    rq.serial = state.wqs_created;
-    let wq_handle = state.queues.rqs.insert(context, rq)?;
     state.wqs_created = state.wqs_created.wrapping_add(1);
     state.pds.add_user(pd);
     state.queues.cqs.add_user(cq);
