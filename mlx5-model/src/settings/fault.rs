@@ -1,10 +1,12 @@
 //! Faults: their syntax, and when each is due.
 //!
-//! Imports nothing of the model. Invariant: what parses can be injected into any device that has the port it names.
+//! Imports `value`. Invariant: what parses can be injected into any device that has the port it names.
 
 use std::fmt::Display;
 use std::path::Path;
 use std::str::FromStr;
+
+use super::value::within;
 
 const NS_PER_MS: u64 = 1_000_000;
 /// A day: longer is a mistake of the unit.
@@ -170,17 +172,14 @@ fn static_path(text: &str) -> &'static Path {
     Path::new(Box::leak(Box::<str>::from(text)))
 }
 
-fn number<T: FromStr + PartialOrd + Display>(
+fn number<T: FromStr + PartialOrd + Display + Copy>(
     name: &str,
     text: &str,
     low: T,
     high: T,
 ) -> Result<T, String> {
-    text.replace('_', "")
-        .parse()
-        .ok()
-        .filter(|value| (&low..=&high).contains(&value))
-        .ok_or_else(|| format!("{name}={text} is not a number from {low} to {high}"))
+    within(text, low, high)
+        .map_err(|_| format!("{name}={text} is not a number from {low} to {high}"))
 }
 
 /// A fault's `k=v` options, each of which may be given once.
@@ -206,7 +205,7 @@ impl<'a> Options<'a> {
         Ok(Self { kind, given })
     }
 
-    fn take<T: FromStr + PartialOrd + Display>(
+    fn take<T: FromStr + PartialOrd + Display + Copy>(
         &mut self,
         name: &str,
         low: T,
@@ -218,7 +217,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn required<T: FromStr + PartialOrd + Display>(
+    fn required<T: FromStr + PartialOrd + Display + Copy>(
         &mut self,
         name: &str,
         low: T,

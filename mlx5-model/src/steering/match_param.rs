@@ -82,28 +82,20 @@ pub fn parse(
         return Err(libc::EINVAL);
     }
     let mut rule = Match::default();
-    let mut multicast_only = false;
-    if criteria & OUTER.1 != 0 {
-        let mut section = CriteriaSection::of(OUTER.0, mask, value);
-        multicast_only = section.is_multicast();
-        section.read_layer(&mut rule.outer);
-        section.finish()?;
+    // A section that is not enabled is as one whose mask is zero.
+    let section = |(index, bit)| match criteria & bit {
+        0 => CriteriaSection::of(index, &[], &[]),
+        _ => CriteriaSection::of(index, mask, value),
+    };
+    let [mut outer, mut misc, mut inner, mut misc_2] = [OUTER, MISC, INNER, MISC_2].map(section);
+    let multicast_only = outer.is_multicast();
+    outer.read_layer(&mut rule.outer);
+    misc.read_misc(&mut rule, caps);
+    inner.read_layer(&mut rule.inner);
+    if caps.mpls {
+        misc_2.read_labels(&mut rule);
     }
-    if criteria & MISC.1 != 0 {
-        let mut section = CriteriaSection::of(MISC.0, mask, value);
-        section.read_misc(&mut rule, caps);
-        section.finish()?;
-    }
-    if criteria & INNER.1 != 0 {
-        let mut section = CriteriaSection::of(INNER.0, mask, value);
-        section.read_layer(&mut rule.inner);
-        section.finish()?;
-    }
-    if criteria & MISC_2.1 != 0 {
-        let mut section = CriteriaSection::of(MISC_2.0, mask, value);
-        if caps.mpls {
-            section.read_labels(&mut rule);
-        }
+    for section in [outer, misc, inner, misc_2] {
         section.finish()?;
     }
     if !caps.tunnels && rule.looks_inside() {

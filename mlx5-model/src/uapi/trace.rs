@@ -26,60 +26,42 @@ pub fn print(file: &UverbsFile, command: Arguments<'_>, result: Result<(), Errno
     );
 }
 
-/// The sizes of what a command creates, as ` key=value`; empty if it creates nothing that has a size.
-pub fn sizes(extended: bool, number: u32, request: &UverbsRequest<'_>) -> String {
-    let sizes = if extended {
-        of_extended(number, request)
-    } else {
-        of_legacy(number, request)
-    };
-    sizes.unwrap_or_default()
-}
-
-fn of_legacy(number: u32, request: &UverbsRequest<'_>) -> Option<String> {
-    match number {
-        IB_USER_VERBS_CMD_REG_MR => {
+/// The sizes of what a command creates, as ` key=value`; `None` if it creates nothing that has a size.
+pub fn sizes(extended: bool, number: u32, request: &UverbsRequest<'_>) -> Option<String> {
+    Some(match (extended, number) {
+        (false, IB_USER_VERBS_CMD_REG_MR) => {
             let command: ib_uverbs_reg_mr = request.core().ok()?;
-            Some(format!(" bytes={}", command.length))
+            format!(" bytes={}", command.length)
         }
-        IB_USER_VERBS_CMD_CREATE_CQ => {
+        (false, IB_USER_VERBS_CMD_CREATE_CQ) => {
             let command: ib_uverbs_create_cq = request.core().ok()?;
-            Some(format!(" cqes={}", command.cqe))
+            format!(" cqes={}", command.cqe)
         }
-        _ => None,
-    }
-}
-
-fn of_extended(number: u32, request: &UverbsRequest<'_>) -> Option<String> {
-    match number {
-        IB_USER_VERBS_EX_CMD_CREATE_WQ => {
+        (true, IB_USER_VERBS_EX_CMD_CREATE_WQ) => {
             let command: ib_uverbs_ex_create_wq = request.core().ok()?;
-            Some(format!(
+            format!(
                 " wrs={} sges={} flags={:#x}",
                 command.max_wr, command.max_sge, command.create_flags
-            ))
+            )
         }
-        IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL => {
+        (true, IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL) => {
             let (command, _) = request
                 .core_and_rest::<ib_uverbs_ex_create_rwq_ind_table>()
                 .ok()?;
-            Some(format!(
-                " entries={}",
-                1u64 << command.log_ind_tbl_size.min(63)
-            ))
+            format!(" entries={}", 1u64 << command.log_ind_tbl_size.min(63))
         }
-        IB_USER_VERBS_EX_CMD_CREATE_QP => {
+        (true, IB_USER_VERBS_EX_CMD_CREATE_QP) => {
             let driver: mlx5_ib_create_qp_rss = request.driver(0).ok()?;
-            Some(format!(" fields={:#x}", driver.rx_hash_fields_mask))
+            format!(" fields={:#x}", driver.rx_hash_fields_mask)
         }
-        IB_USER_VERBS_EX_CMD_CREATE_FLOW => {
+        (true, IB_USER_VERBS_EX_CMD_CREATE_FLOW) => {
             let (command, _) = request.core_and_rest::<ib_uverbs_create_flow>().ok()?;
             let attr = command.flow_attr;
-            Some(format!(
+            format!(
                 " type={} priority={} specs={}",
                 attr.type_, attr.priority, attr.num_of_specs
-            ))
+            )
         }
-        _ => None,
-    }
+        _ => return None,
+    })
 }

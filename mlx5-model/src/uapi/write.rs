@@ -116,7 +116,7 @@ pub fn write(file: &UverbsFile, bytes: &[u8]) -> Result<usize, Errno> {
             frame_legacy(&header, bytes, &command.framing)?
         };
         if debug {
-            sizes = trace::sizes(extended, command.number, &request);
+            sizes = trace::sizes(extended, command.number, &request).unwrap_or_default();
         }
         if !file.has_context() && command.number != IB_USER_VERBS_CMD_GET_CONTEXT {
             return Err(libc::EINVAL);
