@@ -1,5 +1,6 @@
 //! `wqcap selftest` on the software NIC: what it finds is what the device is set to, and reports are compared by subject.
 
+use rustix::process::Signal;
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path};
 use wqcap_tests::{
@@ -12,7 +13,7 @@ use wqcap_tests::{
 
 /// `wqcap selftest` on a wire with these settings, and where its report goes.
 fn selftest(wire: &str, sets: &[&str], report: &Path) -> Program {
-    wqcap(["selftest", "--model", wire, "--report"])
+    wqcap(["selftest", "--model", wire, "--drift", "0.05", "--report"])
         .arg(report)
         .args(
             sets.iter()
@@ -263,5 +264,185 @@ fn mistakes_are_status_2() {
             .run()
             .expect(2)
             .says(&[named]);
+    }
+}
+
+/// What is sent comes back: `wqcap selftest --tx` on the wire `loopback`.
+fn with_traffic(sets: &[&str], report: &Path) -> Program {
+    selftest("loopback", sets, report).args(["--tx", "mlx5_0"])
+}
+
+/// The ids of findings with this outcome.
+fn ids(report: &Value, outcome: &str) -> Vec<String> {
+    let findings = report["findings"].as_array().expect("findings").iter();
+    findings
+        .filter(|it| it["outcome"] == outcome)
+        .map(|it| it["id"].as_str().expect("an id").to_owned())
+        .collect()
+}
+
+#[test]
+fn frames_arrive_where_they_are_expected_and_as_they_were_sent() {
+    let dir = Dir::new();
+    let full = dir.join("full.json");
+    let _ = with_traffic(&[], &full).arg("--disruptive").run().expect(0);
+    let report = read(&full);
+    assert_eq!(ids(&report, "differs"), Vec::<String>::new());
+    let there = ids(&report, "as_expected");
+    let ways = [
+        "frame",
+        "frame with cvlan_stripping",
+        "frame with scatter_fcs",
+        "frame by steal",
+    ];
+    for frame in [
+        "ipv6 udp",
+        "two vlans, ipv4 udp",
+        "ipv4 later fragment",
+        "vxlan",
+        "longest",
+    ] {
+        for way in ways {
+            let id = format!("{way}: {frame}");
+            assert!(there.contains(&id), "{id}");
+        }
+    }
+    for id in [
+        "too long: status",
+        "stamps: frames",
+        "recovery: receives again",
+    ] {
+        assert!(there.iter().any(|it| it == id), "{id}");
+    }
+    let value = &finding(&report, "completion: ipv6 tcp")["value"];
+    assert!(
+        value.as_str().expect("text").contains("hash as computed"),
+        "{value}"
+    );
+    // A flag that is not there costs its own findings.
+    let bare = dir.join("bare.json");
+    let _ = with_traffic(&["scatter_fcs=false"], &bare)
+        .arg("--disruptive")
+        .run()
+        .expect(0);
+    assert_eq!(
+        subjects(&full, &bare),
+        BTreeSet::from(["scatter_fcs".to_owned()])
+    );
+    assert_eq!(
+        finding(&read(&bare), "frame with scatter_fcs")["outcome"],
+        "not_asked"
+    );
+}
+
+#[test]
+fn clocks_are_compared_beyond_what_their_measurement_leaves_open() {
+    let dir = Dir::new();
+    let measured = |name: &str, sets: &[&str]| {
+        let file = dir.join(name);
+        // The counter of 30 bits wraps each 1.07 s.
+        let _ = selftest("loopback", sets, &file)
+            .args(["--drift", "1.5"])
+            .run()
+            .expect(0);
+        file
+    };
+    let plain = measured("plain.json", &[]);
+    let wraps = measured("wraps.json", &["timestamp_mask=0x3fffffff"]);
+    assert_eq!(
+        subjects(&plain, &wraps),
+        BTreeSet::from(["timestamp_mask".to_owned()])
+    );
+    let fast = measured("fast.json", &["clock_drift=10000"]);
+    assert_eq!(
+        subjects(&plain, &fast),
+        BTreeSet::from(["clock_drift".to_owned()])
+    );
+}
+
+#[test]
+fn what_is_not_as_expected_is_status_1_and_in_the_report() {
+    let dir = Dir::new();
+    let file = dir.join("report.json");
+    // Among the frames whose stamps are looked at.
+    let jump = "fault=clock_jump:ns=-2000000000@frames=140";
+    with_traffic(&[jump], &file)
+        .run()
+        .expect(1)
+        .says(&["not as expected"]);
+    let report = read(&file);
+    assert_eq!(report["ended_early"], Value::Null);
+    let backward = finding(&report, "stamps: earlier than the one before");
+    assert_eq!(
+        (&backward["expected"], &backward["found"]),
+        (&0.into(), &1.into())
+    );
+    // Two ports that do not lead to each other.
+    let apart = Program::new(binaries::wqcap())
+        .args([
+            "model", "--wire", "loopback", "--wire", "loopback", "--set", "caps=all", "--",
+        ])
+        .arg(binaries::wqcap())
+        .args([
+            "selftest", "--device", "mlx5_0", "--tx", "mlx5_1", "--drift", "0.05", "--report",
+        ])
+        .arg(&file);
+    let _ = apart.run().expect(1);
+    let report = read(&file);
+    assert_eq!(ids(&report, "differs"), ["traffic/arrives"]);
+    assert_eq!(finding(&report, "rule/mac")["outcome"], "accepted");
+}
+
+#[test]
+fn a_test_that_ends_early_leaves_a_report() {
+    let dir = Dir::new();
+    for (fault, reason) in [
+        ("fault=device_fatal@frames=30", "the device is lost"),
+        ("fault=port_down@frames=30", "have not arrived"),
+    ] {
+        let file = dir.join("report.json");
+        with_traffic(&[fault], &file)
+            .run()
+            .expect(1)
+            .says(&["ended early", reason]);
+        let report = read(&file);
+        assert!(
+            report["ended_early"]
+                .as_str()
+                .expect("a reason")
+                .contains(reason)
+        );
+        assert_eq!(
+            finding(&report, "frame: ipv4 tcp")["outcome"],
+            "as_expected"
+        );
+        let last = report["findings"]
+            .as_array()
+            .expect("findings")
+            .last()
+            .expect("one");
+        assert!(
+            last["id"].as_str().expect("an id").starts_with("frame"),
+            "{last}"
+        );
+    }
+}
+
+#[test]
+fn a_signal_ends_the_test_with_a_report() {
+    let dir = Dir::new();
+    for signal in [Signal::INT, Signal::TERM] {
+        let file = dir.join("report.json");
+        let mut running = with_traffic(&[], &file).args(["--drift", "1000"]).start();
+        running.until("the drift is measured", |it| {
+            it.stderr().contains("measuring")
+        });
+        running.signal(signal);
+        running.wait().expect(1).says(&["ended early: a signal"]);
+        let report = read(&file);
+        assert_eq!(report["ended_early"], "a signal");
+        assert_eq!(finding(&report, "rule/priority/15")["outcome"], "accepted");
+        assert!(ids(&report, "as_expected").is_empty());
+        fs::remove_file(&file).expect("a report");
     }
 }

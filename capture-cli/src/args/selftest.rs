@@ -1,19 +1,21 @@
 //! The arguments of `wqcap selftest`.
 
-use super::Setting;
+use super::{Setting, seconds};
 use clap::value_parser;
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// `wqcap selftest`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Asks the device for every object, size, flag, hash and rule that a capture can use, and notes what was accepted,
 what was refused (errno), and how long it took. It installs only rules for a MAC address of its own, unless
---disruptive is given. The report has no address of your network. Findings have a subject; --compare groups by it.
+--disruptive is given. With --tx it sends known frames and
+compares where they arrive, and their completions, with what the engine expects. The report has no address of your network. Findings have a subject; --compare groups by it.
 
 Examples:
   wqcap selftest --device mlx5_0 --report card.json
-  wqcap selftest --model loopback --report model.json
+  wqcap selftest --device mlx5_0 --tx mlx5_1 --report card.json    two ports on a cable
+  wqcap selftest --model loopback --tx mlx5_0 --report model.json
   wqcap selftest --compare model.json card.json
 
 Exit status: 0 done; 1 it ended early, or a finding is not as expected (the report has what was found until then);
@@ -25,6 +27,15 @@ pub struct SelftestArgs {
     /// The port to test
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..))]
     pub port: u8,
+    /// Send known frames from this device to the tested port: its own name where what is sent comes back
+    #[arg(long, value_name = "NAME")]
+    pub tx: Option<String>,
+    /// The port to send from
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..), requires = "tx")]
+    pub tx_port: u8,
+    /// How long to measure the drift of the device's clock [default: 60 s; on the software NIC 1 s]
+    #[arg(long, value_name = "S", value_parser = seconds, overrides_with = "drift")]
+    pub drift: Option<Duration>,
     /// Write the report to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -32,7 +43,7 @@ pub struct SelftestArgs {
     #[arg(long)]
     pub disruptive: bool,
     /// Print where two reports differ, and test nothing
-    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["device", "report", "model", "disruptive"])]
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["device", "tx", "drift", "report", "model", "disruptive"])]
     pub compare: Option<Vec<PathBuf>>,
     /// Test the software NIC on this wire
     #[arg(long, value_name = "WIRE")]

@@ -10,7 +10,7 @@ mod report;
 mod rounds;
 mod rx;
 mod wake;
-mod wire;
+pub mod wire;
 
 use crate::{args::BenchCommand, failure::Failure};
 

@@ -14,7 +14,7 @@ use crate::{
     failure::Failure,
     term::output,
 };
-use generator::Generator;
+pub use generator::Generator;
 use serde::Serialize;
 use serde_json::json;
 use std::{
@@ -47,13 +47,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One rate, tried.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Trial {
+pub struct Trial {
     /// Frames a second that were to be sent.
     wanted: f64,
     /// Those that were.
     sent_per_s: f64,
     sent: u64,
-    received: u64,
+    pub received: u64,
     lost: u64,
     /// Of the lost, those that found no WR.
     out_of_buffer: u64,
@@ -189,7 +189,8 @@ fn search(
     }
 }
 
-fn trial(
+/// Sends at `wanted` frames a second for `time`, and counts what is received.
+pub fn trial(
     plan: &Plan,
     sender: &mut Generator,
     wanted: f64,

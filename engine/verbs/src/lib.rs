@@ -80,7 +80,7 @@ pub use cq::{
 pub use device::{
     AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, TunnelOffloads, names, release_what_is_lost,
 };
-pub use direct::{Cqe, DirectCq, DirectWq, is_direct};
+pub use direct::{Cqe, DirectCq, DirectWq, Inspected, InspectedQueue, is_direct};
 pub use error::VerbsError;
 pub use message::{
     MessageCompletion, MessageCq, MessageSlot, Messages, SRQ_RESIZE, Srq, SrqAttr, status_text,

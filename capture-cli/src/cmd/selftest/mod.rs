@@ -5,15 +5,20 @@
 //! | [`report`] | the report, its schema |
 //! | [`run`] | the findings until now, and why to ask no further |
 //! | [`probe`] | objects, sizes, flags, hashes, rules |
+//! | [`clock`] | drift of the device's clock, the PCIe link |
+//! | [`traffic`], [`frames`] | known frames from one port to another: where they arrive, completions, stamps, recovery, throughput |
 //! | [`mod@compare`] | where two reports differ |
 //!
 //! Invariants: whatever ends a test, the report has what was found until then, and nothing that was made stays: objects
 //! and rules go with their owners, and with the process.
 
+mod clock;
 mod compare;
+mod frames;
 mod probe;
 mod report;
 mod run;
+mod traffic;
 
 use crate::{
     args::{ConfigArgs, SelftestArgs},
@@ -24,11 +29,15 @@ use crate::{
 };
 use report::{Outcome, Report, schema};
 use run::Run;
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 use wqcap_engine::{
     device::{self, DeviceFacts},
     verbs::Context,
 };
+
+/// How long the clock's drift is measured by default, on a card and on the software NIC.
+const DRIFT: Duration = Duration::from_secs(60);
+const DRIFT_ON_MODEL: Duration = Duration::from_secs(1);
 
 /// Tests a device, or compares two reports.
 pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
@@ -43,7 +52,7 @@ pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
             output::print(&compare::text(&differences))
         };
     }
-    let report = test(args)?;
+    let report = test(args, quiet)?;
     if let Some(path) = &args.report {
         write(path, &report)?;
     }
@@ -58,7 +67,7 @@ pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
     verdict(&report)
 }
 
-fn test(args: &SelftestArgs) -> Result<Report, Failure> {
+fn test(args: &SelftestArgs, quiet: bool) -> Result<Report, Failure> {
     let given = ConfigArgs {
         file: None,
         set: args.set.clone(),
@@ -75,11 +84,33 @@ fn test(args: &SelftestArgs) -> Result<Report, Failure> {
         signals::catch().map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
     let device = chosen(args)?;
     let context = Context::open(&device.name)?;
-    let mut run = Run::new(Report::new(args.disruptive), context, args.port, stop);
+    let sender = args.tx.as_deref().map(Context::open).transpose()?;
+    let report = Report::new(args.disruptive);
+    let mut run = Run::new(report, context, args.port, stop, quiet);
     run.report.part = device.vendor_part;
     run.report.firmware.clone_from(&device.firmware);
     run.report.software = device.software;
+    clock::link(&mut run);
     probe::probe(&mut run, &device);
+    let drift = args.drift.unwrap_or(if device.software {
+        DRIFT_ON_MODEL
+    } else {
+        DRIFT
+    });
+    if !run.is_over() {
+        clock::drift(&mut run, &device, drift);
+    }
+    match sender {
+        _ if run.is_over() => {}
+        None => run.not_asked("frames", "traffic", "needs --tx"),
+        Some(_) if !device.direct => {
+            run.not_asked("frames", "traffic", "the rings cannot be accessed directly");
+        }
+        Some(context) => {
+            let port = args.tx_port;
+            traffic::traffic(&mut run, &traffic::Sender { context, port }, &device);
+        }
+    }
     Ok(run.finish())
 }
 
@@ -144,19 +175,27 @@ fn summary(report: &Report) -> String {
         findings.filter(|it| which(&it.outcome)).count()
     };
     format!(
-        "{} findings: {} accepted, {} refused, {} not asked; {} ms",
+        "{} findings: {} accepted, {} refused, {} as expected, {} not as expected, {} not asked; {} ms",
         report.findings.len(),
         count(|it| matches!(it, Outcome::Accepted)),
         count(|it| matches!(it, Outcome::Refused { .. })),
+        count(|it| matches!(it, Outcome::AsExpected)),
+        count(|it| matches!(it, Outcome::Differs { .. })),
         count(|it| matches!(it, Outcome::NotAsked { .. })),
         report.duration_ms
     )
 }
 
-/// Status 1 for a test that ended early.
+/// Status 1 for a test that ended early, or found what nobody expects.
 fn verdict(report: &Report) -> Result<(), Failure> {
+    let differs = |it: &&report::Finding| matches!(it.outcome, Outcome::Differs { .. });
     match &report.ended_early {
-        None => Ok(()),
+        None => match report.findings.iter().filter(differs).count() {
+            0 => Ok(()),
+            n => Err(Failure::failed(format!(
+                "{n} findings are not as expected: look for DIFFERS"
+            ))),
+        },
         Some(reason) => Err(Failure::failed(format!(
             "the selftest ended early: {reason}; the report has what was found until then"
         ))),

@@ -518,8 +518,8 @@ impl Run {
         priority: u16,
         specs: Vec<FlowSpec>,
     ) -> Option<Flow> {
-        let rule = rule(self.port, FlowKind::Normal, priority, specs);
-        self.ask(subject, id, || Flow::create(qp, &rule))
+        let made = self.install(qp, priority, specs);
+        self.ask(subject, id, || made)
     }
 }
 

@@ -72,6 +72,26 @@ pub enum Outcome {
         /// A number, a boolean or a string.
         value: Value,
     },
+    /// What was sent arrived as the engine expects it.
+    AsExpected,
+    /// It did not.
+    Differs {
+        /// What the engine expects.
+        expected: Value,
+        /// What was found.
+        found: Value,
+        /// The completion as the device wrote it, in hexadecimal digits; null: none came, or it does not matter.
+        raw: Option<String>,
+    },
+    /// A measurement.
+    Measured {
+        /// How much.
+        value: f64,
+        /// Of what.
+        unit: String,
+        /// Two measurements agree if they differ by less than the sum of these; null: they are not compared.
+        uncertainty: Option<f64>,
+    },
     /// It was not asked.
     NotAsked {
         /// Why not.
@@ -94,6 +114,11 @@ impl Outcome {
             Self::Accepted => "accepted".into(),
             Self::Refused { error, .. } => format!("refused: {error}"),
             Self::Value { value } => value.to_string(),
+            Self::AsExpected => "as expected".into(),
+            Self::Differs {
+                expected, found, ..
+            } => format!("DIFFERS: expected {expected}, found {found}"),
+            Self::Measured { value, unit, .. } => format!("{value:.3} {unit}"),
             Self::NotAsked { reason } => format!("not asked: {reason}"),
         }
     }
@@ -103,6 +128,19 @@ impl Outcome {
         match (self, other) {
             // Why is the report's own affair.
             (Self::NotAsked { .. }, Self::NotAsked { .. }) => true,
+            (
+                Self::Measured {
+                    value, uncertainty, ..
+                },
+                Self::Measured {
+                    value: other,
+                    uncertainty: others,
+                    ..
+                },
+            ) => match (uncertainty, others) {
+                (Some(a), Some(b)) => (value - other).abs() <= a + b,
+                _ => true,
+            },
             _ => self == other,
         }
     }
@@ -167,6 +205,17 @@ mod tests {
             Outcome::refused(libc::EOPNOTSUPP),
             Outcome::Value { value: 5.into() },
             Outcome::NotAsked { reason: "x".into() },
+            Outcome::AsExpected,
+            Outcome::Differs {
+                expected: 1.into(),
+                found: Value::Null,
+                raw: None,
+            },
+            Outcome::Measured {
+                value: 0.25,
+                unit: "s".into(),
+                uncertainty: None,
+            },
         ] {
             report.findings.push(Finding {
                 subject: "wq".into(),

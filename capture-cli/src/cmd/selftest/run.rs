@@ -1,6 +1,7 @@
 //! A selftest under way: what was found until now, and why to ask no further.
 
 use super::report::{Finding, Outcome, Report};
+use crate::term::terminal;
 use serde_json::Value;
 use std::{
     sync::{
@@ -9,13 +10,14 @@ use std::{
     },
     time::Instant,
 };
-use wqcap_engine::verbs::{Context, VerbsError};
+use wqcap_engine::verbs::{Context, Flow, FlowKind, FlowRule, FlowSpec, RssQp, VerbsError};
 
 /// Collects findings until a signal comes or the device goes.
 pub struct Run {
     pub report: Report,
     pub context: Context,
     pub port: u8,
+    quiet: bool,
     began: Instant,
     stop: Arc<AtomicBool>,
 }
@@ -32,11 +34,18 @@ pub fn errno(e: &VerbsError) -> i32 {
 
 impl Run {
     /// A run without findings.
-    pub fn new(report: Report, context: Context, port: u8, stop: Arc<AtomicBool>) -> Self {
+    pub fn new(
+        report: Report,
+        context: Context,
+        port: u8,
+        stop: Arc<AtomicBool>,
+        quiet: bool,
+    ) -> Self {
         Self {
             report,
             context,
             port,
+            quiet,
             began: Instant::now(),
             stop,
         }
@@ -77,6 +86,76 @@ impl Run {
         self.note(subject, id, 0, Outcome::NotAsked { reason });
     }
 
+    /// Notes whether what was found is what the engine expects; a completion's bytes are kept if it is not.
+    pub fn expect(
+        &mut self,
+        subject: &str,
+        id: &str,
+        expected: &Value,
+        found: &Value,
+        raw: Option<&[u8; 64]>,
+    ) {
+        let outcome = if expected == found {
+            Outcome::AsExpected
+        } else {
+            Outcome::Differs {
+                expected: expected.clone(),
+                found: found.clone(),
+                raw: raw.map(|it| it.map(|byte| format!("{byte:02x}")).concat()),
+            }
+        };
+        self.note(subject, id, 0, outcome);
+    }
+
+    /// Notes a measurement; without an uncertainty it is not compared.
+    pub fn measured(
+        &mut self,
+        subject: &str,
+        id: &str,
+        value: f64,
+        unit: &str,
+        uncertainty: Option<f64>,
+    ) {
+        let unit = unit.into();
+        let outcome = Outcome::Measured {
+            value,
+            unit,
+            uncertainty,
+        };
+        self.note(subject, id, 0, outcome);
+    }
+
+    /// Installs a rule of the test's.
+    pub fn install(
+        &self,
+        qp: &RssQp,
+        priority: u16,
+        specs: Vec<FlowSpec>,
+    ) -> Result<Flow, VerbsError> {
+        let rule = FlowRule {
+            port: self.port,
+            kind: FlowKind::Normal,
+            priority,
+            specs,
+        };
+        Flow::create(qp, &rule)
+    }
+
+    /// Whether the device is gone: then no more is to be asked, and what was last seen is no answer.
+    pub fn is_lost(&mut self) -> bool {
+        if let Err(e) = self.context.query_port(self.port) {
+            self.end(format!("the device is lost: {e}"));
+        }
+        self.is_over()
+    }
+
+    /// Says what takes a while.
+    pub fn say(&self, what: &str) {
+        if !self.quiet {
+            terminal::say(format_args!("{what}"));
+        }
+    }
+
     /// Asks for something, notes the answer, and gives what was made.
     pub fn ask<T>(
         &mut self,
@@ -98,11 +177,7 @@ impl Run {
             Err(e) => {
                 let errno = errno(&e);
                 // EIO comes of everything asked of a device that is gone; it is not an answer then.
-                if errno == libc::EIO
-                    && let Err(e) = self.context.query_port(self.port)
-                {
-                    self.end(format!("the device is lost: {e}"));
-                } else {
+                if errno != libc::EIO || !self.is_lost() {
                     self.note(subject, id, us, Outcome::refused(errno));
                 }
                 None

@@ -125,6 +125,18 @@ impl DirectCq {
         }
     }
 
+    /// The entry that was taken last, as the device wrote it; of 128 bytes the second half. Before `release`: then the device
+    /// may write it again.
+    #[must_use]
+    pub fn last(&self) -> [u8; 64] {
+        let index = (self.consumed.wrapping_sub(1) & self.mask) as usize;
+        // SAFETY: an index below the CQ's size, and 64 bytes at its end are the CQE64.
+        unsafe {
+            let end = self.buf.add((index + 1) * self.size);
+            end.sub(64).cast::<[u8; 64]>().read()
+        }
+    }
+
     /// Gives what was read back to the device.
     #[inline]
     pub fn release(&mut self) {

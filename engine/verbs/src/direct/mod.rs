@@ -11,9 +11,11 @@
 //! doorbell record, arming) and "Work Queue" (receive WQE, doorbell record).
 
 mod cq;
+mod inspect;
 mod wq;
 
 pub use cq::{Cqe, DirectCq};
+pub use inspect::{Inspected, InspectedQueue};
 pub use wq::DirectWq;
 
 use crate::{device::Context, mlx5dv as ffi};

@@ -1,0 +1,162 @@
+//! The frames that are sent: one of each type that a capture tells apart, between addresses that are nobody's.
+
+use super::probe::MAC;
+use etherparse::{
+    IpFragOffset, IpHeaders, Ipv4Extensions, Ipv4Header, PacketBuilder, VlanId, ip_number,
+};
+
+/// The sender's address, locally administered.
+const FROM: [u8; 6] = *b"\x02wqcas";
+/// 192.0.2.1 and 192.0.2.2 (RFC 5737).
+const V4: ([u8; 4], [u8; 4]) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+/// Bytes behind the headers.
+const PAYLOAD: [u8; 40] = [0x77; 40];
+
+/// A frame and its name in findings.
+#[derive(Clone, Debug)]
+pub struct TestFrame {
+    pub name: &'static str,
+    pub bytes: Vec<u8>,
+}
+
+/// An address of 2001:db8::/32 (RFC 3849).
+fn v6(host: u8) -> [u8; 16] {
+    let mut address = [0; 16];
+    address[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
+    address[15] = host;
+    address
+}
+
+/// A UDP datagram of its own flow with so many bytes of payload.
+pub fn udp(flow: u16, payload: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ethernet2(FROM, MAC).ipv4(V4.0, V4.1, 64);
+    // Writing to a vector does not fail, and the payload fits a datagram.
+    let _ = builder
+        .udp(1024 + flow, 9)
+        .write(&mut bytes, &vec![0x77; payload]);
+    bytes
+}
+
+/// Ethernet without a builder: an ethertype and what follows.
+fn other(ethertype: u16, rest: &[u8]) -> Vec<u8> {
+    let mut bytes = [MAC, FROM].concat();
+    bytes.extend(ethertype.to_be_bytes());
+    bytes.extend(rest);
+    bytes.resize(bytes.len().max(60), 0);
+    bytes
+}
+
+/// IPv4 with these flags, offset, options and protocol.
+fn ipv4(more: bool, offset: u16, options: &[u8], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(payload.len()).unwrap_or(u16::MAX);
+    let mut header = Ipv4Header::new(len, 64, protocol.into(), V4.0, V4.1).unwrap_or_default();
+    header.more_fragments = more;
+    header.fragment_offset = IpFragOffset::try_new(offset).unwrap_or_default();
+    header.dont_fragment = false;
+    header.options = options.try_into().unwrap_or_default();
+    // Which depends on the options.
+    let _ = header.set_payload_len(payload.len());
+    header.header_checksum = header.calc_header_checksum();
+    let mut bytes = Vec::new();
+    let _ = IpHeaders::Ipv4(header, Ipv4Extensions::default()).write(&mut bytes);
+    bytes.extend(payload);
+    other(0x0800, &bytes)
+}
+
+/// One of each type; the longest is as long as `mtu` allows.
+pub fn frames(mtu: usize) -> Vec<TestFrame> {
+    let eth = || PacketBuilder::ethernet2(FROM, MAC);
+    let id = |n| VlanId::try_new(n).unwrap_or_default();
+    let mut all = Vec::new();
+    let mut add = |name, bytes| all.push(TestFrame { name, bytes });
+    macro_rules! built {
+        ($($name:literal: $builder:expr),* $(,)?) => {
+            $({
+                let mut bytes = Vec::new();
+                let _ = $builder.write(&mut bytes, &PAYLOAD);
+                add($name, bytes);
+            })*
+        };
+    }
+    built! {
+        "ipv4 tcp": eth().ipv4(V4.0, V4.1, 64).tcp(1024, 443, 1, 4096),
+        "ipv4 udp": eth().ipv4(V4.0, V4.1, 64).udp(1025, 53),
+        "ipv6 tcp": eth().ipv6(v6(1), v6(2), 64).tcp(1026, 443, 1, 4096),
+        "ipv6 udp": eth().ipv6(v6(1), v6(3), 64).udp(1027, 53),
+        "ipv4 icmp": eth().ipv4(V4.0, V4.1, 64).icmpv4_echo_request(1, 1),
+        "ipv6 icmp": eth().ipv6(v6(1), v6(2), 64).icmpv6_echo_request(1, 1),
+        "vlan, ipv4 tcp": eth().single_vlan(id(100)).ipv4(V4.0, V4.1, 64).tcp(1028, 443, 1, 4096),
+        "vlan, ipv6 udp": eth().single_vlan(id(4094)).ipv6(v6(1), v6(2), 64).udp(1029, 53),
+        "two vlans, ipv4 udp": eth().double_vlan(id(5), id(6)).ipv4(V4.0, V4.1, 64).udp(1030, 53),
+    }
+    let datagram = &udp(7, 40)[34..];
+    add(
+        "ipv4 first fragment",
+        ipv4(true, 0, &[], ip_number::UDP.0, datagram),
+    );
+    add(
+        "ipv4 later fragment",
+        ipv4(false, 6, &[], ip_number::UDP.0, &PAYLOAD),
+    );
+    // Four times "no operation".
+    add(
+        "ipv4 options, udp",
+        ipv4(false, 0, &[1; 4], ip_number::UDP.0, datagram),
+    );
+    let mut v6_fragment = vec![0x60, 0, 0, 0, 0, 56, 44, 64];
+    v6_fragment.extend(v6(1).iter().chain(&v6(2)));
+    v6_fragment.extend([17, 0, 0, 1, 0, 0, 0, 1]);
+    v6_fragment.extend(datagram);
+    add("ipv6 fragment", other(0x86dd, &v6_fragment));
+    let inner = udp(8, 40);
+    let vxlan = [&[8, 0, 0, 0, 0x77, 0x71, 0x63, 0][..], &inner].concat();
+    let mut bytes = Vec::new();
+    let _ = eth()
+        .ipv4(V4.0, V4.1, 64)
+        .udp(49152, 4789)
+        .write(&mut bytes, &vxlan);
+    add("vxlan", bytes);
+    let gre = [&[0, 0, 8, 0][..], &inner[14..]].concat();
+    add("gre", ipv4(false, 0, &[], ip_number::GRE.0, &gre));
+    let label = [0, 0x10, 0x01, 64];
+    add(
+        "mpls, ipv4",
+        other(0x8847, &[&label[..], &inner[14..]].concat()),
+    );
+    // IEEE 802, "Local Experimental Ethertype 1".
+    add("ethertype 88b5", other(0x88b5, &PAYLOAD));
+    let mut bad = udp(9, 40);
+    bad[24] ^= 0xff;
+    add("ipv4 udp, wrong header checksum", bad);
+    let mut bad = udp(9, 40);
+    bad[40] ^= 0xff;
+    add("ipv4 udp, wrong checksum", bad);
+    add("shortest", other(0x0800, &udp(10, 18)[14..]));
+    add("longest", udp(11, mtu.clamp(68, 9000) - 28));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wqcap_engine::frame::Headers;
+
+    #[test]
+    fn frames_go_to_the_tests_own_address_and_are_what_their_names_say() {
+        let all = frames(1500);
+        for it in &all {
+            assert_eq!(it.bytes[..6], MAC, "{}", it.name);
+            assert!((60..=1514).contains(&it.bytes.len()), "{}", it.name);
+            assert_eq!(Headers::parse(&it.bytes).malformed, None, "{}", it.name);
+        }
+        let len = |name: &str| {
+            all.iter()
+                .find(|it| it.name == name)
+                .map(|it| it.bytes.len())
+        };
+        assert_eq!((len("shortest"), len("longest")), (Some(60), Some(1514)));
+        let names: std::collections::BTreeSet<_> = all.iter().map(|it| it.name).collect();
+        assert_eq!(names.len(), all.len());
+    }
+}

@@ -1,0 +1,582 @@
+//! Known frames from one port to another: where they arrive, and what their completions say.
+
+use super::{
+    frames::{TestFrame, frames, udp},
+    probe::{MAC, ipv4, ipv6, own, tcp, udp as to_udp},
+    report::Outcome,
+    run::Run,
+};
+use crate::{
+    bench::wire::{Generator, trial},
+    failure::Failure,
+};
+use serde_json::{Value, json};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+use wqcap_engine::{
+    config::Config,
+    device::DeviceFacts,
+    plan::Plan,
+    verbs::{
+        AsyncEvent, AsyncEvents, CVLAN_STRIPPING, CompletionStamps, Context, DELAY_DROP, Flow,
+        FlowSpec, Inspected, InspectedQueue, PCI_WRITE_END_PADDING, Pd, RssQp, RwqTable,
+        SCATTER_FCS, VerbsError, WqState,
+    },
+};
+use wqcap_rss::{FrameClass, HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
+
+/// Queues that frames are spread over.
+const QUEUES: u16 = 4;
+/// Entries of their table.
+const TABLE: u32 = 16;
+/// WQEs of a queue.
+const WRS: u32 = 64;
+/// Bytes of a slot, for the longest frame with an FCS, and for one that does not fit.
+const SLOT: u32 = 16 << 10;
+const SHORT_SLOT: u32 = 1024;
+/// What has not come after so long does not come.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// After so many frames in a row that do not arrive, no more are sent.
+const MISSED: u32 = 3;
+/// Frames whose stamps are looked at.
+const STAMPED: u16 = 64;
+/// How long each throughput is measured.
+const TRIAL: Duration = Duration::from_millis(300);
+/// `ibv_wc_status`.
+const LOCAL_LENGTH: u32 = 1;
+const LOCAL_PROTECTION: u32 = 4;
+const FLUSHED: u32 = 5;
+/// Where a CQE64 has the hash, the checks and the header types (PRM, "CQE format").
+const HASH_AT: usize = 12;
+const CHECKS_AT: usize = 28;
+const HEADERS_AT: usize = 29;
+
+/// Where frames are sent.
+pub struct Sender {
+    pub context: Context,
+    pub port: u8,
+}
+
+/// Queues with what spreads over them. The fields' order is the order of teardown.
+struct Rig {
+    _flows: Vec<Flow>,
+    _qps: Vec<RssQp>,
+    _tables: [RwqTable; 2],
+    queues: Vec<InspectedQueue>,
+}
+
+/// The specs by which a profile's frames to `first` are told.
+fn specs(first: FlowSpec, profile: Profile) -> Vec<FlowSpec> {
+    let (v4, v6, tcp, udp) = (ipv4(None), ipv6(None), tcp(0), to_udp(0));
+    let rest: &[FlowSpec] = match profile {
+        Profile::Ipv4Tcp => &[v4, tcp],
+        Profile::Ipv4Udp => &[v4, udp],
+        Profile::Ipv6Tcp => &[v6, tcp],
+        Profile::Ipv6Udp => &[v6, udp],
+        Profile::Ipv4 => &[v4],
+        Profile::Ipv6 => &[v6],
+        Profile::CatchAll => &[],
+    };
+    [&[first], rest].concat()
+}
+
+impl Rig {
+    /// Queues, and the seven profiles' rules for frames that match `first`.
+    fn make(
+        run: &Run,
+        first: FlowSpec,
+        slot: u32,
+        flags: u32,
+        stamps: CompletionStamps,
+    ) -> Result<Self, VerbsError> {
+        let context = &run.context;
+        let pd = Pd::alloc(context)?;
+        let queue = |_| InspectedQueue::create(context, &pd, (WRS, slot), flags, stamps);
+        let queues: Vec<_> = (0..QUEUES).map(queue).collect::<Result<_, _>>()?;
+        let entries = spread();
+        let entries = entries.entries().iter();
+        let table = RwqTable::create(context, entries.map(|q| queues[usize::from(*q)].handle()))?;
+        let last = RwqTable::create(context, [queues[0].handle()])?;
+        let (mut qps, mut flows) = (Vec::new(), Vec::new());
+        for profile in Profile::ALL {
+            let table = match profile {
+                Profile::CatchAll => &last,
+                _ => &table,
+            };
+            let qp = RssQp::create(&pd, table, &RssKey::SYMMETRIC, profile.hash_fields())?;
+            let priority = 10 + u16::from(profile.priority_offset());
+            flows.push(run.install(&qp, priority, specs(first, profile))?);
+            qps.push(qp);
+        }
+        Ok(Self {
+            _flows: flows,
+            _qps: qps,
+            _tables: [table, last],
+            queues,
+        })
+    }
+
+    /// The next completion of a frame of the test's, or of an error, with its queue.
+    fn receive(&mut self) -> Option<(u16, Inspected)> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            for (at, queue) in (0..).zip(&mut self.queues) {
+                while let Some(it) = queue.take() {
+                    if it.cqe.status != 0 || it.bytes.starts_with(&MAC) {
+                        return Some((at, it));
+                    }
+                }
+            }
+            thread::yield_now();
+        }
+        None
+    }
+}
+
+fn spread() -> IndirectionTable {
+    IndirectionTable::new(TABLE, QUEUES, &[]).unwrap_or_else(|_| IndirectionTable::catch_all())
+}
+
+/// Sends everything that a test sends.
+pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
+    let port = device.ports.iter().find(|it| it.number == run.port);
+    let mtu = port.and_then(|it| it.mtu).unwrap_or(1500) as usize;
+    let all = frames(mtu);
+    let plain = Pass {
+        id: "frame",
+        subject: "frames",
+        first: own(),
+        flags: 0,
+    };
+    if !is_connected(run, sender) {
+        return;
+    }
+    plain.send(run, sender, &all, true);
+    let offered = [
+        ("cvlan_stripping", CVLAN_STRIPPING),
+        ("scatter_fcs", SCATTER_FCS),
+        ("delay_drop", DELAY_DROP),
+        ("pci_write_end_padding", PCI_WRITE_END_PADDING),
+    ];
+    for (name, flags) in offered {
+        let id = format!("frame with {name}");
+        let subject = if flags == PCI_WRITE_END_PADDING {
+            "end_padding"
+        } else {
+            name
+        };
+        if accepted(run, &format!("wq/flag/{name}")) {
+            let pass = Pass {
+                id: &id,
+                subject,
+                flags,
+                ..plain
+            };
+            pass.send(run, sender, &all, false);
+        } else {
+            run.not_asked(subject, &id, "the device refused the flag");
+        }
+    }
+    if run.report.disruptive {
+        let pass = Pass {
+            id: "frame by steal",
+            first: FlowSpec::ETHERNET,
+            ..plain
+        };
+        pass.send(run, sender, &all, false);
+    }
+    too_long(run, sender, &all);
+    stamps(run, sender, device);
+    recovery(run, sender);
+    throughput(run, sender, device);
+}
+
+/// Whether the report has this as accepted.
+fn accepted(run: &Run, id: &str) -> bool {
+    let mut findings = run.report.findings.iter();
+    findings.any(|it| it.id == id && it.outcome == Outcome::Accepted)
+}
+
+/// Sends a frame that a bare rule takes, or there is no use in sending more.
+fn is_connected(run: &mut Run, sender: &Sender) -> bool {
+    let rig = Rig::make(run, own(), SLOT, 0, CompletionStamps::None);
+    let Some(mut rig) = run.ask("frames", "traffic/receiver", || rig) else {
+        return false;
+    };
+    let Some(mut generator) = sender.generator(run, "frames", "traffic/sender", &[udp(0, 40)])
+    else {
+        return false;
+    };
+    let arrived = generator.send(1).is_ok() && rig.receive().is_some();
+    run.expect(
+        "frames",
+        "traffic/arrives",
+        &json!(true),
+        &json!(arrived),
+        None,
+    );
+    arrived
+}
+
+impl Sender {
+    fn generator(
+        &self,
+        run: &mut Run,
+        subject: &str,
+        id: &str,
+        frames: &[Vec<u8>],
+    ) -> Option<Generator> {
+        run.ask(subject, id, || {
+            Generator::make(&self.context, self.port, 64, frames)
+        })
+    }
+}
+
+/// All frames, received in one way.
+#[derive(Clone, Copy)]
+struct Pass<'a> {
+    id: &'a str,
+    subject: &'a str,
+    first: FlowSpec,
+    flags: u32,
+}
+
+impl Pass<'_> {
+    fn send(self, run: &mut Run, sender: &Sender, all: &[TestFrame], facts: bool) {
+        let rig = Rig::make(run, self.first, SLOT, self.flags, CompletionStamps::None);
+        let Some(mut rig) = run.ask(self.subject, format!("{}: receiver", self.id), || rig) else {
+            return;
+        };
+        let bytes: Vec<_> = all.iter().map(|it| it.bytes.clone()).collect();
+        let id = format!("{}: sender", self.id);
+        let Some(mut generator) = sender.generator(run, self.subject, &id, &bytes) else {
+            return;
+        };
+        let mut missed = 0;
+        for frame in all {
+            if run.is_over() {
+                return;
+            }
+            if missed == MISSED {
+                run.end(format!("{MISSED} frames in a row have not arrived"));
+                return;
+            }
+            let began = Instant::now();
+            let sent = generator.send(1);
+            let received = rig.receive();
+            if run.is_lost() {
+                return;
+            }
+            missed = if received.is_some() { 0 } else { missed + 1 };
+            let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            let id = format!("{}: {}", self.id, frame.name);
+            let expected = self.expected(&frame.bytes);
+            let found = match (&sent, &received) {
+                (Err(e), _) => json!({ "not sent": e.to_string() }),
+                (_, None) => json!("nothing"),
+                (Ok(_), Some((queue, it))) => seen(*queue, it),
+            };
+            let raw = received.as_ref().map(|(_, it)| &it.raw);
+            run.expect(self.subject, &id, &expected, &found, raw);
+            if let Some(last) = run.report.findings.last_mut() {
+                last.us = us;
+            }
+            if let (true, Some((_, it))) = (facts, &received) {
+                completion(run, frame, it);
+            }
+        }
+    }
+
+    /// What is to arrive of a frame.
+    fn expected(self, frame: &[u8]) -> Value {
+        let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
+        let (_, _, queue) = queue_of(frame, HashDepth::L4, &toeplitz, &spread());
+        let mut bytes = frame.to_vec();
+        let mut tag = None;
+        if self.flags & CVLAN_STRIPPING != 0 && frame[12..14] == [0x81, 0] {
+            tag = FrameClass::of(frame).vlan;
+            bytes.drain(12..16);
+        }
+        if self.flags & SCATTER_FCS != 0 {
+            // IEEE 802.3, 3.2.9: over the frame as it was on the wire.
+            bytes.extend(crc32fast::hash(frame).to_le_bytes());
+        }
+        described(queue, 0, bytes.len(), tag, crc32fast::hash(&bytes))
+    }
+}
+
+/// A frame as it arrived.
+fn seen(queue: u16, it: &Inspected) -> Value {
+    let (cqe, bytes) = (&it.cqe, &it.bytes);
+    let len = cqe.byte_len as usize;
+    described(queue, cqe.status, len, cqe.stripped, crc32fast::hash(bytes))
+}
+
+fn described(queue: u16, status: u32, len: usize, tag: Option<u16>, crc: u32) -> Value {
+    let bytes = format!("crc32 {crc:08x}");
+    json!({ "queue": queue, "status": status, "len": len, "stripped tag": tag, "bytes": bytes })
+}
+
+/// What the completion says of the frame beside its length: of interest when devices are compared.
+fn completion(run: &mut Run, frame: &TestFrame, it: &Inspected) {
+    let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
+    let (_, hash, _) = queue_of(&frame.bytes, HashDepth::L4, &toeplitz, &spread());
+    let in_cqe = u32::from_be_bytes([0, 1, 2, 3].map(|at| it.raw[HASH_AT + at]));
+    let hash = match hash {
+        Some(hash) if hash == in_cqe => "as computed",
+        Some(_) => "another",
+        None if in_cqe == 0 => "none",
+        None => "unexpected",
+    };
+    let (checks, headers) = (it.raw[CHECKS_AT], it.raw[HEADERS_AT]);
+    let value = format!("checks {checks:#04x}, headers {headers:#04x}, hash {hash}");
+    run.value("completions", &format!("completion: {}", frame.name), value);
+}
+
+/// A frame longer than its slot.
+fn too_long(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
+    let rig = Rig::make(run, own(), SHORT_SLOT, 0, CompletionStamps::None);
+    let Some(mut rig) = run.ask("frames", "too long: receiver", || rig) else {
+        return;
+    };
+    let Some(longest) = all.iter().find(|it| it.name == "longest") else {
+        return;
+    };
+    let frames = [longest.bytes.clone()];
+    let Some(mut generator) = sender.generator(run, "frames", "too long: sender", &frames) else {
+        return;
+    };
+    let status = generator.send(1).ok().and_then(|_| rig.receive());
+    let found = status.as_ref().map(|(_, it)| it.cqe.status);
+    let raw = status.as_ref().map(|(_, it)| &it.raw);
+    run.expect(
+        "frames",
+        "too long: status",
+        &json!(LOCAL_LENGTH),
+        &json!(found),
+        raw,
+    );
+}
+
+/// The order of stamps, and that they lie between readings of the clock.
+fn stamps(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
+    let mask = device.caps.timestamp_mask;
+    if mask == 0 {
+        run.not_asked("timestamp_mask", "stamps", "the device stamps nothing");
+        return;
+    }
+    let rig = Rig::make(run, own(), SLOT, 0, CompletionStamps::Ticks);
+    let Some(mut rig) = run.ask("timestamp_mask", "stamps: receiver", || rig) else {
+        return;
+    };
+    let Some(mut generator) =
+        sender.generator(run, "timestamp_mask", "stamps: sender", &[udp(0, 40)])
+    else {
+        return;
+    };
+    let (mut seen, mut outside, mut last, mut backward) = (0u16, 0, None, 0);
+    for _ in 0..STAMPED {
+        if run.is_over() {
+            return;
+        }
+        let before = run.context.query_clock();
+        let came = generator.send(1).ok().and_then(|_| rig.receive());
+        let after = run.context.query_clock();
+        let Some((_, it)) = came else { continue };
+        seen += 1;
+        let stamp = it.cqe.timestamp & mask;
+        // Modulo the counter's bits: it may wrap between two of them.
+        if let (Ok(before), Ok(after)) = (before, after) {
+            let since = |start: u64, end: u64| end.wrapping_sub(start) & mask;
+            outside += u16::from(since(before, stamp) > since(before, after));
+        }
+        if let Some(last) = last {
+            backward += u16::from(stamp.wrapping_sub(last) & mask > mask / 2);
+        }
+        last = Some(stamp);
+    }
+    if run.is_lost() {
+        return;
+    }
+    let mut note = |id, expected, found| {
+        run.expect("stamps", id, &json!(expected), &json!(found), None);
+    };
+    note("stamps: frames", STAMPED, seen);
+    note("stamps: earlier than the one before", 0, backward);
+    let id = "stamps: not between readings of the clock";
+    if device.software {
+        let reason = "the software NIC stamps with the time at which its thread last looked";
+        run.not_asked("stamps", id, reason);
+    } else {
+        note(id, 0, outside);
+    }
+    if device.caps.real_time {
+        real_time(run, sender);
+    } else {
+        let reason = "the device stamps in ticks only";
+        run.not_asked("realtime_clock", "stamps: real time", reason);
+    }
+}
+
+/// How far stamps in real time are from the host's clock.
+fn real_time(run: &mut Run, sender: &Sender) {
+    let rig = Rig::make(run, own(), SLOT, 0, CompletionStamps::RealTime);
+    let Some(mut rig) = run.ask("realtime_clock", "stamps: real time", || rig) else {
+        return;
+    };
+    let Some(mut generator) = sender.generator(
+        run,
+        "realtime_clock",
+        "stamps: real time sender",
+        &[udp(0, 40)],
+    ) else {
+        return;
+    };
+    if let Some((_, it)) = generator.send(1).ok().and_then(|_| rig.receive()) {
+        let stamp = it.cqe.timestamp;
+        // Seconds and nanoseconds (PRM, "Real-Time Clock").
+        let device = (stamp >> 32) as f64 + (stamp as u32) as f64 / 1e9;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let host = now.map_or(0.0, |it| it.as_secs_f64());
+        let id = "stamps: real time, ahead of the host";
+        // A clock in TAI is 37 s ahead.
+        run.measured("realtime_clock", id, device - host, "s", Some(1.0));
+    }
+}
+
+/// A WQ brought into error by a bad key, and back.
+fn recovery(run: &mut Run, sender: &Sender) {
+    let rig = Rig::make(run, own(), SLOT, 0, CompletionStamps::None);
+    let Some(mut rig) = run.ask("recovery", "recovery: receiver", || rig) else {
+        return;
+    };
+    // Of a flow that is on queue 0.
+    let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
+    let on_0 = |frame: &Vec<u8>| queue_of(frame, HashDepth::L4, &toeplitz, &spread()).2 == 0;
+    let Some(frame) = (0..).map(|flow| udp(flow, 40)).find(on_0) else {
+        return;
+    };
+    let Some(mut generator) = sender.generator(run, "recovery", "recovery: sender", &[frame])
+    else {
+        return;
+    };
+    let context = run.context.clone();
+    let Some(mut events) = run.ask("recovery", "recovery: events", || AsyncEvents::of(&context))
+    else {
+        return;
+    };
+    let reset = run.ask("recovery", "recovery: ready to reset", || {
+        rig.queues[0].set_state(None, WqState::Reset)
+    });
+    let bad = run.ask("recovery", "recovery: bad keys", || {
+        rig.queues[0].make_ready(false)
+    });
+    if reset.is_none() || bad.is_none() {
+        return;
+    }
+    let mut statuses = Vec::new();
+    if generator.send(1).is_ok() {
+        while statuses.len() < WRS as usize
+            && let Some((_, it)) = rig.receive()
+        {
+            statuses.push(it.cqe.status);
+        }
+    }
+    if run.is_lost() {
+        return;
+    }
+    let first = statuses.first();
+    run.expect(
+        "recovery",
+        "recovery: status",
+        &json!(LOCAL_PROTECTION),
+        &json!(first),
+        None,
+    );
+    let flushed = statuses.iter().filter(|it| **it == FLUSHED).count();
+    run.expect(
+        "recovery",
+        "recovery: flushed",
+        &json!(WRS - 1),
+        &json!(flushed),
+        None,
+    );
+    let fatal = AsyncEvent::WqFatal(rig.queues[0].id());
+    let came = std::iter::from_fn(|| events.take()).any(|it| it == fatal);
+    run.expect(
+        "recovery",
+        "recovery: event",
+        &json!(true),
+        &json!(came),
+        None,
+    );
+    // The kernel's own record still says ready; a device may insist on the state that it is in.
+    let named = "recovery: error to reset, with the state named";
+    let queue = &mut rig.queues[0];
+    if run
+        .ask("recovery", "recovery: error to reset", || {
+            queue.set_state(None, WqState::Reset)
+        })
+        .is_some()
+    {
+        run.not_asked("recovery", named, "it was accepted without");
+    } else {
+        run.ask("recovery", named, || {
+            queue.set_state(Some(WqState::Error), WqState::Reset)
+        });
+    }
+    run.ask("recovery", "recovery: reset to ready", || {
+        rig.queues[0].make_ready(true)
+    });
+    let arrived = generator.send(1).ok().and_then(|_| rig.receive());
+    let status = arrived.map(|(_, it)| it.cqe.status);
+    run.expect(
+        "recovery",
+        "recovery: receives again",
+        &json!(0),
+        &json!(status),
+        None,
+    );
+}
+
+/// Mpps by queues and frame size, sent as fast as the line allows, as `bench wire` does.
+fn throughput(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
+    let Some(port) = device.ports.iter().find(|it| it.number == run.port) else {
+        return;
+    };
+    let mac = MAC.map(|it| format!("{it:02x}")).join(":");
+    for (queues, size) in [(1, 64), (1, 1514), (4, 64), (4, 1514)] {
+        if run.is_over() {
+            return;
+        }
+        let text = format!(
+            "[device]\nname = \"{}\"\nport = {}\n[capture]\nmode = \"filtered\"\nqueues = {queues}\n\
+             promiscuous = false\n[output]\nformat = \"none\"\n[[rule]]\ndst_mac = \"{mac}\"\n",
+            device.name, run.port
+        );
+        let id = format!("throughput: {queues} queues, {size} bytes");
+        let flows: Vec<_> = (0..256).map(|flow| udp(flow, size - 42)).collect();
+        let line = port.rate_gbps * 1e9 / (8.0 * (size as f64 + 24.0));
+        let trial = || -> Result<_, Failure> {
+            let plan = Plan::new(&Config::parse(&text)?, std::slice::from_ref(device))?;
+            let mut generator = Generator::make(&sender.context, sender.port, 1024, &flows)?;
+            trial(&plan, &mut generator, line, TRIAL)
+        };
+        match trial() {
+            Ok(it) => {
+                let mpps = it.received as f64 / TRIAL.as_secs_f64() / 1e6;
+                run.measured("throughput", &id, mpps, "Mpps", None);
+            }
+            Err(_) if run.is_lost() => return,
+            Err(e) => run.expect(
+                "throughput",
+                &id,
+                &json!("a rate"),
+                &json!(e.messages),
+                None,
+            ),
+        }
+    }
+}
