@@ -107,7 +107,7 @@ impl Whole {
             as_whom(program).run().expect(0)
         };
         let _ = ctl(&["filter", "udp or tcp"]);
-        // Everything is taken down and made again, inside.
+        // Everything is taken down and made again, inside, and the writer has its ring again.
         let _ = ctl(&["stop"]);
         let _ = ctl(&["start"]);
         let before = self.hooked().lines().count();
@@ -372,6 +372,11 @@ fn from_inside_no_mode_or_owner_is_changed() {
     if attacked().met.is_ok() {
         assert_eq!(attacked().victim.0, 0o644);
     }
+}
+
+#[test]
+fn from_inside_no_ring_is_made() {
+    assert_refused(&["io_uring_setup"], "EPERM");
 }
 
 #[test]

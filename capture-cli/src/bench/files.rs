@@ -26,6 +26,7 @@ pub fn start(dir: &Path, longest: usize) -> Result<(Writer, BlockSink<PcapEncode
         snaplen: 0,
         longest,
         hook_process: None,
+        ring: None,
     };
     let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::new(0), &[Arc::default()])?;
     let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;

@@ -36,6 +36,7 @@ use wqcap_engine::{
     },
     device::DeviceFacts,
     plan::Plan,
+    sink::KeptRing,
     verbs::release_what_is_lost,
 };
 
@@ -96,6 +97,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     };
     if let Some(hook) = &plan.output.hook {
         plan.hook_process = Some(Arc::new(hooks::start(hook)?));
+    }
+    if plan.output.dir.is_some() {
+        plan.write_ring = Some(Arc::new(KeptRing::new()));
     }
     let service = Service::new();
     let socket = config

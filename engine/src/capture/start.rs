@@ -113,6 +113,7 @@ impl<'p> Startup<'p> {
             snaplen: plan.snaplen as usize,
             longest: longest(plan.buffer, plan.max_sge),
             hook_process: plan.hook_process.clone(),
+            ring: plan.write_ring.clone(),
         };
         if plan.output.stdout {
             // Past std's own buffer, which would hide how much was taken.

@@ -23,7 +23,7 @@ use crate::{
     analysis::flows::FlowsPlan,
     config::{self, Config},
     device::{DeviceFacts, clock::Form},
-    sink::HookProcess,
+    sink::{HookProcess, KeptRing},
     verbs::{CVLAN_STRIPPING, DELAY_DROP, Moderation, SCATTER_FCS},
 };
 use serde::{Serialize, Serializer};
@@ -97,6 +97,9 @@ pub struct Plan {
     /// The process that runs the hook; `None`: the capture's own.
     #[serde(skip)]
     pub hook_process: Option<Arc<HookProcess>>,
+    /// The writer's ring of io_uring, for a process that may make none later; `None`: each writer makes its own.
+    #[serde(skip)]
+    pub write_ring: Option<Arc<KeptRing>>,
     /// What the user should know: a warning a line.
     pub notes: Vec<String>,
 }
@@ -218,6 +221,7 @@ impl Plan {
             on_port_down: config.capture.on_port_down(),
             output,
             hook_process: None,
+            write_ring: None,
             notes,
             device: device.clone(),
         })

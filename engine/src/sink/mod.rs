@@ -40,7 +40,7 @@ pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
 pub use post::hook::{HookProcess, HookReport, serve_hooks};
 pub use reorder::Relay;
-pub use write::{Backlog, Deleted, Files, Finished, Writer, write_plainly};
+pub use write::{Backlog, Deleted, Files, Finished, KeptRing, Writer, write_plainly};
 
 /// One record to be encoded.
 #[derive(Clone, Copy, Debug)]

@@ -197,7 +197,6 @@ const FILES: &[i64] = &[
     libc::SYS_getdents64,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    libc::SYS_io_uring_setup,
     libc::SYS_linkat,
     libc::SYS_lseek,
     libc::SYS_mkdirat,

@@ -16,6 +16,7 @@ mod writer_thread;
 mod tests;
 
 pub use backlog::Backlog;
+pub use disk::KeptRing;
 pub use finished::{Deleted, Finished};
 pub use plain::write_plainly;
 
@@ -74,9 +75,17 @@ pub struct Files {
     pub longest: usize,
     /// The process that runs the hook; `None`: this one.
     pub hook_process: Option<Arc<HookProcess>>,
+    /// The writer's ring; `None`: it makes one of its own.
+    pub ring: Option<Arc<KeptRing>>,
 }
 
 impl Files {
+    /// Opens the way to the disk, in the thread that writes.
+    fn disk(&self) -> impl FnOnce(&Pool) -> Disk + Send + 'static {
+        let ring = self.ring.clone();
+        move |pool| Disk::open(pool, ring.as_ref())
+    }
+
     /// The folder.
     pub(super) fn dir(&self) -> &Path {
         self.output.dir.as_deref().unwrap_or(Path::new(""))
@@ -124,7 +133,7 @@ impl Writer {
         encoder: &E,
         counters: &[Arc<QueueCounters>],
     ) -> Result<(Self, Vec<BlockSink<E>>), Error> {
-        Self::start_on(files, encoder, counters, Disk::open)
+        Self::start_on(files, encoder, counters, files.disk())
     }
 
     fn start_on<E: Encoder>(
@@ -161,7 +170,7 @@ impl Writer {
         };
         let owner = (None, Ledger::All(counters.to_vec()));
         let (mut writer, mut outs) =
-            Self::to_files(&half, encoder, counters, vec![owner], Disk::open)?;
+            Self::to_files(&half, encoder, counters, vec![owner], files.disk())?;
         let relays = Relays::new(files, files.output.buffer / 2, counters)?;
         if let Some(out) = outs.pop() {
             let on_full = files.output.on_full;

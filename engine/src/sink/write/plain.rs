@@ -50,7 +50,7 @@ pub fn write_plainly(
     let mut block = Block::new(memory);
     let mut pool = Pool::default();
     pool.join(&mut block);
-    let mut disk = Disk::open(&pool);
+    let mut disk = Disk::open(&pool, None);
     let place = disk.meet(&file);
     let writes = bytes.div_ceil(WRITE as u64);
     if allocated {

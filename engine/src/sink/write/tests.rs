@@ -35,6 +35,7 @@ fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
         snaplen: 0,
         longest: 2048,
         hook_process: None,
+        ring: None,
     }
 }
 

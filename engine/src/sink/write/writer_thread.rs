@@ -193,6 +193,7 @@ impl WriterThread {
                 self.leave(queue, file);
             }
         }
+        self.disk.close();
         self.finished
     }
 

@@ -189,4 +189,6 @@ impl WriteRing for Fake {
     }
 
     fn part(&mut self, _place: FileSlot) {}
+
+    fn close(self: Box<Self>) {}
 }

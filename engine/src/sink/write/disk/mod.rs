@@ -9,8 +9,12 @@
 
 mod uring;
 
+pub use uring::KeptRing;
+
 use crate::sink::block::Block;
-use std::{collections::VecDeque, fs::File, io, os::unix::fs::FileExt, thread, time::Duration};
+use std::{
+    collections::VecDeque, fs::File, io, os::unix::fs::FileExt, sync::Arc, thread, time::Duration,
+};
 
 #[cfg(test)]
 pub(super) mod fake;
@@ -59,6 +63,8 @@ pub(super) trait WriteRing: Send {
     fn meet(&mut self, file: &File) -> Option<FileSlot>;
     /// As [`Disk::part`].
     fn part(&mut self, place: FileSlot);
+    /// As [`Disk::close`].
+    fn close(self: Box<Self>);
 }
 
 /// Where a file stands in the ring's table.
@@ -113,9 +119,10 @@ impl Pool {
 }
 
 impl Disk {
-    /// io_uring where the kernel allows it, else plain writes. `pool` is what will be written.
-    pub(super) fn open(pool: &Pool) -> Self {
-        match uring::Uring::open(pool) {
+    /// The ring that is `kept`, or a new one where the kernel allows that, else plain writes. `pool` is what will be
+    /// written.
+    pub(super) fn open(pool: &Pool, kept: Option<&Arc<KeptRing>>) -> Self {
+        match uring::Uring::open(pool, kept) {
             Ok(ring) => Self::on(Box::new(ring), FIRST_PAUSE),
             Err(e) => {
                 tracing::info!("no io_uring ({e}): blocks are written one after the other");
@@ -215,6 +222,13 @@ impl Disk {
         }
         if let Some(pause) = pause.filter(|_| waits && !found) {
             thread::sleep(pause);
+        }
+    }
+
+    /// Gives a kept ring back for the next writer; nothing may be under way.
+    pub(super) fn close(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            ring.close();
         }
     }
 

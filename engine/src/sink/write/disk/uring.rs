@@ -1,8 +1,15 @@
-//! The ring of io_uring(7).
+//! The ring of io_uring(7): a writer's own, or one that is kept for writer after writer.
 
 use super::{DEPTH, Done, FileSlot, Pool, Write, WriteRing};
-use io_uring::{IoUring, opcode, squeue, types};
-use std::{fs::File, io, os::fd::AsRawFd, ptr};
+use io_uring::{IoUring, opcode, register::Restriction, squeue, types};
+use std::{
+    fmt,
+    fs::File,
+    io,
+    os::fd::AsRawFd,
+    ptr,
+    sync::{Arc, Mutex},
+};
 
 /// Files that the ring can know at once. A queue has one open, and for a moment the one before it; any more are written
 /// to by their descriptors.
@@ -15,14 +22,99 @@ pub(super) struct Uring {
     blocks: bool,
     /// Free places for files.
     places: Vec<u32>,
+    /// Where it goes when its writer has ended.
+    home: Option<Arc<KeptRing>>,
+}
+
+/// A ring for one writer after the other, of a process that may make none any more. It writes to files and does nothing
+/// else, whoever submits to it.
+#[derive(Default)]
+pub struct KeptRing(Mutex<Option<Uring>>);
+
+impl KeptRing {
+    /// Makes the ring; without io_uring there is none, and writers do without.
+    #[must_use]
+    pub fn new() -> Self {
+        match Uring::restricted() {
+            Ok(ring) => Self(Mutex::new(Some(ring))),
+            Err(e) => {
+                tracing::info!("no io_uring ({e}): blocks are written one after the other");
+                Self::default()
+            }
+        }
+    }
+
+    /// The ring, unless another writer has it.
+    fn take(self: &Arc<Self>) -> Option<Uring> {
+        let mut ring = self.0.lock().ok()?.take()?;
+        ring.home = Some(Arc::clone(self));
+        Some(ring)
+    }
+}
+
+impl fmt::Debug for KeptRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeptRing")
+    }
 }
 
 impl Uring {
-    pub(super) fn open(pool: &Pool) -> io::Result<Self> {
-        let ring = IoUring::builder()
-            .setup_single_issuer()
-            .build(DEPTH)
-            .or_else(|_| IoUring::new(DEPTH))?;
+    /// A ring that knows the blocks of `pool`: the kept one, or one of the writer's own where none is kept.
+    pub(super) fn open(pool: &Pool, kept: Option<&Arc<KeptRing>>) -> io::Result<Self> {
+        let mut ring = match kept {
+            Some(kept) => kept.take().ok_or(io::ErrorKind::ResourceBusy)?,
+            None => Self::new(
+                IoUring::builder()
+                    .setup_single_issuer()
+                    .build(DEPTH)
+                    .or_else(|_| IoUring::new(DEPTH))?,
+            ),
+        };
+        ring.learn(pool);
+        Ok(ring)
+    }
+
+    fn new(ring: IoUring) -> Self {
+        let places = match ring.submitter().register_files_sparse(MOST_FILES) {
+            Ok(()) => (0..MOST_FILES).rev().collect(),
+            Err(e) => {
+                tracing::info!("io_uring takes no files beforehand ({e}): it looks each one up");
+                Vec::new()
+            }
+        };
+        Self {
+            ring,
+            blocks: false,
+            places,
+            home: None,
+        }
+    }
+
+    /// One that takes writes, and what belongs to them, alone (`IORING_REGISTER_RESTRICTIONS`).
+    fn restricted() -> io::Result<Self> {
+        let it = Self::new(IoUring::builder().setup_r_disabled().build(DEPTH)?);
+        // `enum io_uring_register_op` of linux/io_uring.h.
+        const BUFFERS: u8 = 0;
+        const NO_BUFFERS: u8 = 1;
+        const FILES_UPDATE: u8 = 6;
+        // `IOSQE_FIXED_FILE`.
+        const FIXED_FILE: u8 = 1;
+        let mut all = [
+            Restriction::register_op(BUFFERS),
+            Restriction::register_op(NO_BUFFERS),
+            Restriction::register_op(FILES_UPDATE),
+            Restriction::sqe_op(opcode::Write::CODE),
+            Restriction::sqe_op(opcode::WriteFixed::CODE),
+            Restriction::sqe_flags_allowed(FIXED_FILE),
+        ];
+        let submitter = it.ring.submitter();
+        submitter.register_restrictions(&mut all)?;
+        submitter.register_enable_rings()?;
+        Ok(it)
+    }
+
+    /// Makes blocks known.
+    fn learn(&mut self, pool: &Pool) {
         let buffers: Vec<_> = pool
             .0
             .iter()
@@ -31,27 +123,15 @@ impl Uring {
                 iov_len: it.len,
             })
             .collect();
-        // SAFETY: the kernel pins the pages that are there now, and lets go of them with the ring. It reads only what
-        // `submit`'s caller has promised to keep.
-        let blocks = match unsafe { ring.submitter().register_buffers(&buffers) } {
+        // SAFETY: the kernel pins the pages that are there now, and lets go of them in `close` or with the ring. It
+        // reads only what `submit`'s caller has promised to keep.
+        self.blocks = match unsafe { self.ring.submitter().register_buffers(&buffers) } {
             Ok(()) => true,
             Err(e) => {
                 tracing::info!("io_uring takes no buffers beforehand ({e}): it pins each block's");
                 false
             }
         };
-        let places = match ring.submitter().register_files_sparse(MOST_FILES) {
-            Ok(()) => (0..MOST_FILES).rev().collect(),
-            Err(e) => {
-                tracing::info!("io_uring takes no files beforehand ({e}): it looks each one up");
-                Vec::new()
-            }
-        };
-        Ok(Self {
-            ring,
-            blocks,
-            places,
-        })
     }
 
     fn entry(&self, write: &Write<'_>) -> Option<squeue::Entry> {
@@ -120,5 +200,65 @@ impl WriteRing for Uring {
             // The place is lost; the file is held until the ring goes.
             Err(e) => tracing::debug!("io_uring keeps a file: {e}"),
         }
+    }
+    fn close(mut self: Box<Self>) {
+        let Some(home) = self.home.take() else { return };
+        let idle = self.ring.submission().is_empty() && self.ring.completion().is_empty();
+        // One that still knows blocks would keep their memory.
+        let forgotten = !self.blocks || self.ring.submitter().unregister_buffers().is_ok();
+        if let (true, true, Ok(mut place)) = (idle, forgotten, home.0.lock()) {
+            *place = Some(*self);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// Submits an entry to a ring, and gives what came of it.
+    fn outcome(ring: &mut Uring, entry: &squeue::Entry) -> i32 {
+        // SAFETY: the entries of these tests name memory that is static or lives until the completion is here.
+        unsafe { ring.ring.submission().push(entry) }.expect("room");
+        let _ = ring.ring.submit_and_wait(1).expect("submitted");
+        ring.ring.completion().next().expect("an end").result()
+    }
+
+    #[test]
+    fn a_kept_ring_writes_for_one_thread_after_the_other_and_does_nothing_else() {
+        let kept = Arc::new(KeptRing::new());
+        let Some(mut ring) = kept.take() else {
+            eprintln!("skipped: this kernel has no io_uring, or no restrictions for it");
+            return;
+        };
+        let path = c"/dev/null";
+        let cwd = types::Fd(libc::AT_FDCWD);
+        let socket = opcode::Socket::new(libc::AF_INET, libc::SOCK_RAW, 255).build();
+        let open = opcode::OpenAt::new(cwd, path.as_ptr()).build();
+        let attribute =
+            opcode::SetXattr::new(c"user.x".as_ptr(), path.as_ptr().cast(), path.as_ptr(), 1)
+                .build();
+        for refused in [socket, open, attribute] {
+            assert_eq!(outcome(&mut ring, &refused), -libc::EACCES);
+        }
+        assert!(ring.ring.submitter().register_files(&[0]).is_err());
+        assert!(kept.take().is_none(), "another writer has it");
+        Box::new(ring).close();
+        let file = tempfile::tempfile().expect("a file");
+        for round in 0..2u64 {
+            let (kept, file) = (Arc::clone(&kept), file.try_clone().expect("open"));
+            let write = move || {
+                let mut ring =
+                    Uring::open(&Pool::default(), Some(&kept)).expect("the ring is back");
+                let fd = types::Fd(file.as_raw_fd());
+                let entry = opcode::Write::new(fd, path.as_ptr().cast(), 4).offset(4 * round);
+                let written = outcome(&mut ring, &entry.build());
+                Box::new(ring).close();
+                written
+            };
+            assert_eq!(thread::spawn(write).join().expect("ends"), 4);
+        }
+        assert_eq!(file.metadata().expect("open").len(), 8);
     }
 }
