@@ -2,7 +2,8 @@
  * A WQ behind an RSS QP of one entry, and what can happen to it: a frame too long for its buffers, a key that is
  * nobody's, no buffers at all, an overrun CQ, a flag changed at run time, and delay drop.
  *
- *   wq PATH      PATH: the driver's folder delay_drop of this device in debugfs
+ *   wq PATH [stale]      PATH: the driver's folder delay_drop of this device in debugfs
+ *                        stale: the device refuses to leave an error of its own unless it is named (refuse_stale_state)
  *
  * Delay drop needs CAP_SYS_RAWIO.
  */
@@ -28,6 +29,21 @@ static void set_state(struct ibv_wq *wq, enum ibv_wq_state state)
 	struct ibv_wq_attr attr = { .attr_mask = IBV_WQ_ATTR_STATE, .wq_state = state };
 
 	CHECK_SAYING(!ibv_modify_wq(wq, &attr), "to state %d", state);
+}
+
+static bool refuses_stale;
+
+/* To RESET, from an error that the device has put the WQ in and the driver knows nothing of. */
+static void reset_after_error(struct ibv_wq *wq)
+{
+	struct ibv_wq_attr attr = { .attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_RESET };
+
+	CHECK(ibv_modify_wq(wq, &attr) == (refuses_stale ? EINVAL : 0));
+	if (!refuses_stale)
+		return;
+	attr.attr_mask |= IBV_WQ_ATTR_CURR_STATE;
+	attr.curr_wq_state = IBV_WQS_ERR;
+	CHECK(!ibv_modify_wq(wq, &attr));
 }
 
 static struct queue make_queue(int cqe, uint32_t flags)
@@ -126,7 +142,7 @@ static void bad_key(struct queue *q)
 	await_event(&nic, IBV_EVENT_WQ_FATAL);
 	await_counter(&nic, 1, "hw_counters/resp_cqe_error", errors + 2);
 	await_counter(&nic, 1, "hw_counters/resp_cqe_flush_error", flushes + 1);
-	set_state(q->wq, IBV_WQS_RESET);
+	reset_after_error(q->wq);
 	set_state(q->wq, IBV_WQS_RDY);
 	post_to_wq(&nic, q->wq, 5, LEN);
 	send(5, LEN);
@@ -198,6 +214,33 @@ static uint64_t delay_drop_file(const char *name)
 	return number_in(path);
 }
 
+/* As many as the device takes; the one that it refuses is not counted. */
+static void count_of_queues(void)
+{
+	enum { MANY = 64 };
+	struct ibv_cq *cq = make_cq(&nic, DEPTH, NULL);
+	struct ibv_wq_init_attr attr = {
+		.wq_type = IBV_WQT_RQ,
+		.max_wr = DEPTH,
+		.max_sge = 1,
+		.pd = nic.pd,
+		.cq = cq,
+		.comp_mask = IBV_WQ_INIT_ATTR_FLAGS,
+		.create_flags = IBV_WQ_FLAGS_DELAY_DROP,
+	};
+	struct ibv_wq *wqs[MANY];
+	uint64_t queues = delay_drop_file("num_rqs");
+	unsigned made = 0;
+
+	while (made < MANY && (wqs[made] = ibv_create_wq(nic.context, &attr)))
+		made++;
+	CHECK_SAYING(made > 0 && made < MANY, "%u WQs", made);
+	CHECK(delay_drop_file("num_rqs") == queues + made);
+	while (made > 0)
+		CHECK(!ibv_destroy_wq(wqs[--made]));
+	CHECK(!ibv_destroy_cq(cq));
+}
+
 static void delay_drop(void)
 {
 	uint64_t queues = delay_drop_file("num_rqs");
@@ -257,8 +300,9 @@ static void delay_drop(void)
 
 int main(int argc, char **argv)
 {
-	CHECK_SAYING(argc == 2, "usage: wq PATH");
+	CHECK_SAYING(argc == 2 || (argc == 3 && !strcmp(argv[2], "stale")), "usage: wq PATH [stale]");
 	folder = argv[1];
+	refuses_stale = argc == 3;
 	nic = nic_open(NULL);
 	send_cq = make_cq(&nic, DEPTH, NULL);
 	sender = make_qp(&nic, send_cq, (struct ibv_qp_cap){ .max_send_wr = DEPTH, .max_send_sge = 1 }, 0);
@@ -271,6 +315,7 @@ int main(int argc, char **argv)
 	destroy_queue(&q);
 	overrun();
 	delay_drop();
+	count_of_queues();
 	CHECK(!ibv_destroy_qp(sender));
 	CHECK(!ibv_destroy_cq(send_cq));
 	nic_close(&nic);

@@ -56,9 +56,11 @@ fn rss_with_128_byte_cqes() {
 #[test]
 fn a_wq_and_what_can_happen_to_it() {
     // Delay drop takes a right that an ordinary user's model grants.
-    let sets = ["delay_drop_timeout=50000", "caps=all"];
+    let mut sets = vec!["delay_drop_timeout=50000", "caps=all", "max_wq=8"];
     let folder = "/sys/kernel/debug/mlx5/15b3:01:00.0/delay_drop";
     client("wq", &[folder], &["loopback"], &sets);
+    sets.push("refuse_stale_state=true");
+    client("wq", &[folder, "stale"], &["loopback"], &sets);
 }
 
 #[test]

@@ -98,6 +98,12 @@ keys! {
         |device, value| device.caps.max_wq = within(value, 1, 1 << 24)?;
     Device max_recv_wr: "1 to 32768"; default "32768"; "maximum number of WRs in a receive queue";
         |device, value| device.caps.max_recv_wr = within(value, 1, 32768)?;
+    Device refuse_stale_state: "true, false"; default "false";
+        "MODIFY_WQ is refused where the driver's record of a WQ's state says RDY and the NIC has put the WQ in error";
+        |device, value| device.caps.refuse_stale_state = boolean(value)?;
+    Device unflushed_wrs: "0 to 32768"; default "0";
+        "number of WRs, the last of those posted to a WQ in error, that never complete";
+        |device, value| device.caps.unflushed_wrs = within(value, 0, 32768)?;
     Device max_cqe: "1 to 4194303"; default "4194303"; "maximum number of CQEs in a CQ";
         |device, value| device.caps.max_cqe = within(value, 1, 4_194_303)?;
     Device cq_moderation: "true, false"; default "true"; "CQs can moderate their events";

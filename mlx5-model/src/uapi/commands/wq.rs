@@ -67,8 +67,10 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     let events = state.event_source(context, command.user_handle)?;
     let mut rq = Rq::new(&layout, cq, pd, driver.user_index, RqOwner::Wq, events)?;
     rq.features = features;
+    rq.unflushed = file.caps().unflushed_wrs;
     rq.serial = state.wqs_created;
     let wq_handle = state.queues.rqs.insert(context, rq)?;
+    // `create_rq` calls `set_delay_drop` once the firmware has made the queue.
     if features.delay_drop {
         state.queues.delay_drop.count_queue();
     }
@@ -146,23 +148,29 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     let current = if mask & ATTR_CURRENT_STATE != 0 {
         state_of(command.curr_wq_state)?
     } else {
-        rq.state()
+        rq.recorded
     };
     let next = if mask & ATTR_STATE != 0 {
         state_of(command.wq_state)?
     } else {
         current
     };
-    // The firmware checks the current state, and does not go from error to ready.
-    if current != rq.state() || current == RqState::Error && next == RqState::Ready {
+    // The firmware checks the current state, as far as is known, and does not go from error to ready. Whether it checks
+    // it of a queue that it has put in error by itself is not known: DPDK names the true state there
+    // (`mlx5_devx_modify_rq`, MLX5_RXQ_MOD_ERR2RST).
+    let stale = current == RqState::Ready && rq.state() == RqState::Error;
+    let known = current == rq.state() || stale && !file.caps().refuse_stale_state;
+    let revives = rq.state() == RqState::Error && mask & ATTR_STATE != 0 && next == RqState::Ready;
+    if !known || revives {
         return Err(libc::EINVAL);
     }
     if mask & ATTR_FLAGS != 0 {
         modify_flags(rq, &command, file.caps())?;
     }
-    if mask & ATTR_STATE != 0 && next != current {
+    if mask & ATTR_STATE != 0 && next != rq.state() {
         rq.set_state(next, cq);
     }
+    rq.recorded = next;
     Ok(())
 }
 
