@@ -90,9 +90,15 @@ fn assert_agree(told: &Told, clock: &Value) {
 
 fn drifts(real_time: bool) {
     let dir = Dir::new();
+    let (clock, stamps) = if real_time {
+        ("nic", "hardware_nic")
+    } else {
+        ("system", "hardware_system")
+    };
     let sets = [
         "model.clock_drift=2000",
         &format!("model.realtime_clock={real_time}"),
+        &format!("capture.clock={clock}"),
         "output.rotate_time=100ms",
     ];
     let run = capture(&dir, "synth:size=64,flows=4,pps=2000", &sets);
@@ -110,7 +116,7 @@ fn drifts(real_time: bool) {
     let (summary, bytes) = (&finished.summary.json, last_file(&finished));
     let clock = &summary["clock"];
     assert_eq!(clock["real_time"], real_time);
-    assert_eq!(summary["stamps"], "hardware_system");
+    assert_eq!(summary["stamps"], stamps);
     assert!(clock["looks"].as_u64() >= Some(1), "{clock}");
     // What a reading is late by makes the NIC's clock look slow, and never fast.
     let most = finished.done.elapsed.as_secs_f64() * 1e9 * 3000e-6;
@@ -132,6 +138,39 @@ fn drift_and_offset_of_a_counter_are_in_the_summary_and_in_the_files() {
 #[test]
 fn drift_and_offset_in_real_time_are_in_the_summary_and_in_the_files() {
     drifts(true);
+}
+
+/// UTC, of which a device makes real-time stamps, and the clock that its driver shows are two: where they part, stamps
+/// that are held to the system's clock stay with it, and those of the NIC's own are UTC as it is.
+#[test]
+fn a_utc_clock_that_parts_from_the_counter_is_passed_on_or_left_alone() {
+    /// How far UTC is behind: two days, of which no machine is late by a hundredth.
+    const APART: i64 = 2 * 86_400_000_000_000;
+    for (clock, apart) in [("system", 0), ("nic", APART)] {
+        let dir = Dir::new();
+        let sets = [
+            "model.realtime_clock=true",
+            "model.utc_drift=-5000",
+            &format!("model.utc_offset=-{APART}"),
+            &format!("capture.clock={clock}"),
+        ];
+        let began = system_ns();
+        let finished = capture(&dir, "synth:size=64,flows=4,count=1000", &sets).finish(0);
+        let time = began - APART / 100..system_ns() + APART / 100;
+        let records = finished.records().concat();
+        assert_eq!(records.len(), 1000);
+        for record in records {
+            let ns = record.ts.cast_signed() + apart;
+            assert!(time.contains(&ns), "{clock}: {ns} is not in {time:?}");
+        }
+        let real_time = &finished.summary.json["clock"]["real_time"];
+        assert_eq!(*real_time, clock == "nic");
+    }
+}
+
+fn system_ns() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    i64::try_from(since.expect("after 1970").as_nanos()).expect("fits")
 }
 
 #[test]

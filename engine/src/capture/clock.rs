@@ -56,7 +56,12 @@ impl Clock {
         self.publish();
         let disturbance = disturbance?;
         self.shared.store(self.keeper.line());
-        describe(disturbance)
+        let clock = if self.report().real_time {
+            "the NIC's time counter, which real-time stamps are not of,"
+        } else {
+            "the NIC's clock"
+        };
+        describe(clock, disturbance)
     }
 
     fn publish(&self) {
@@ -66,15 +71,15 @@ impl Clock {
     }
 }
 
-/// A clock step, in words.
-fn describe(disturbance: Disturbance) -> Option<String> {
+/// A step of the NIC's clock, as it is called, or of the system's, in words.
+fn describe(clock: &str, disturbance: Disturbance) -> Option<String> {
     let by = |ns: i64| format!("{:+.6} s", ns as f64 / 1e9);
     match (disturbance.nic_ns, disturbance.host_ns) {
         (0, 0) => None,
-        (nic, 0) => Some(format!("the NIC's clock jumped by {}", by(nic))),
+        (nic, 0) => Some(format!("{clock} jumped by {}", by(nic))),
         (0, host) => Some(format!("the system's clock was set by {}", by(host))),
         (nic, host) => Some(format!(
-            "the NIC's clock jumped by {}, and the system's was set by {}",
+            "{clock} jumped by {}, and the system's was set by {}",
             by(nic),
             by(host)
         )),

@@ -308,8 +308,7 @@ fn origin(plan: &Plan) -> Origin {
     let port = plan.device.ports.iter().find(|p| p.number == plan.port);
     let (vendor, part) = plan.device.vendor_part;
     let stamps = match (plan.stamps, plan.real_time) {
-        (Stamps::HardwareSystem, false) => "the NIC's clock, held to the system's",
-        (Stamps::HardwareSystem, true) => "the NIC's real-time clock, held to the system's",
+        (Stamps::HardwareSystem, _) => "the NIC's clock, held to the system's",
         (Stamps::HardwareNic, false) => "the NIC's clock as it runs",
         (Stamps::HardwareNic, true) => "the NIC's real-time clock as it runs",
         (Stamps::Software, _) => "the system's clock, once a batch",

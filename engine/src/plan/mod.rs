@@ -206,8 +206,9 @@ impl Plan {
             reduction,
             statistics: config.statistics(),
             flows,
-            // By the verbs, completions would be lost: see `CompletionStamps::RealTime`.
-            real_time: stamps != Stamps::Software && caps.real_time && direct,
+            // By the verbs, completions would be lost: see `CompletionStamps::RealTime`. Held to the system's clock they
+            // would need looks at the clock that they are of, and the driver shows another one (see `Form::RealTime`).
+            real_time: stamps == Stamps::HardwareNic && caps.real_time && direct,
             stamps,
             direct,
             depth: steering::depth(config),

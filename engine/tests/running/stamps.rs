@@ -194,7 +194,8 @@ fn own() {
 fn busy(access: &str) {
     // For 200 ms of the wire's clock the driver's reckoning cannot be had.
     const FRAMES: u64 = 20 * 200;
-    let run = Run::of(&[("capture.access", access)], |capture| {
+    let settings = [("capture.access", access), ("capture.clock", "nic")];
+    let run = Run::of(&settings, |capture| {
         for time in ["first", "second"] {
             strike(time);
             pass(capture, FRAMES);

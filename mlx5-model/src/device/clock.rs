@@ -4,7 +4,9 @@
 //! begins at the host's time, then drifts from it as a NIC's does, and steps only by [`Clock::jump`]; only the holder
 //! of the device refreshes the pages: the counter at each tick, the info page as rarely as a driver does; the device
 //! has mappings of its own, because libmlx5 unmaps its own before it closes the device. The info page describes the
-//! clock as a driver would that knows only its nominal rate.
+//! clock as a driver would that knows only its nominal rate. UTC is a second clock, the device's and not the function's:
+//! no page shows it (`mlx5_update_clock_info_page` describes the function's counter; `mlx5_ptp_adjfreq_real_time` and
+//! `mlx5_ptp_settime_real_time`, possibly of another function, set UTC).
 
 #![allow(unsafe_code)]
 
@@ -86,6 +88,8 @@ pub struct Now {
     pub shown_ns: u64,
     /// The clock's rate, the unit of timestamps.
     pub khz: u64,
+    /// How far UTC is ahead of what the clock shows.
+    pub utc_ahead_ns: i64,
 }
 
 impl Now {
@@ -97,6 +101,12 @@ impl Now {
         } else {
             (u128::from(ns) * u128::from(self.khz) / 1_000_000) as u64
         }
+    }
+
+    /// UTC at a time that the clock shows.
+    #[inline]
+    pub fn utc_ns(&self, shown_ns: u64) -> u64 {
+        shown_ns.saturating_add_signed(self.utc_ahead_ns)
     }
 }
 
@@ -111,6 +121,9 @@ pub struct Clock {
     jumped_ns: i64,
     /// How much faster than its nominal rate the clock runs, in parts per million.
     drift_ppm: i32,
+    /// How far UTC was ahead of the clock at the beginning, and how much faster it runs, in parts per million.
+    utc_offset_ns: i64,
+    utc_drift_ppm: i32,
     /// Until when the info page reads as in the middle of an update.
     updating_until_ns: u64,
     /// When the info page is to be updated.
@@ -133,6 +146,8 @@ impl Clock {
             now_ns: epoch_ns,
             jumped_ns: 0,
             drift_ppm,
+            utc_offset_ns: 0,
+            utc_drift_ppm: 0,
             updating_until_ns: 0,
             refresh_ns: 0,
             counter: Page::new(c"mlx5-core-clock")?,
@@ -141,6 +156,15 @@ impl Clock {
         clock.write_constants();
         clock.refresh_pages();
         Ok(clock)
+    }
+
+    /// The same with a UTC clock that begins `offset_ns` ahead and exceeds the clock's rate by `drift_ppm`.
+    pub fn with_utc(self, offset_ns: i64, drift_ppm: i32) -> Self {
+        Self {
+            utc_offset_ns: offset_ns,
+            utc_drift_ppm: drift_ppm,
+            ..self
+        }
     }
 
     fn write_constants(&self) {
@@ -209,11 +233,31 @@ impl Clock {
 
     /// The time that the clock showed at the last tick.
     pub fn shown_ns(&self) -> u64 {
-        let elapsed = i128::from(self.now_ns - self.epoch_ns);
-        let drifted = elapsed * i128::from(self.drift_ppm) / 1_000_000;
         self.now_ns
-            .saturating_add_signed(drifted as i64)
+            .saturating_add_signed(self.drifted(self.drift_ppm))
             .saturating_add_signed(self.jumped_ns)
+    }
+
+    /// How far UTC was ahead of it.
+    fn utc_ahead_ns(&self) -> i64 {
+        self.utc_offset_ns
+            .saturating_add(self.drifted(self.utc_drift_ppm))
+    }
+
+    /// What a rate of so many parts per million has made up by the last tick.
+    fn drifted(&self, ppm: i32) -> i64 {
+        let elapsed = i128::from(self.now_ns - self.epoch_ns);
+        (elapsed * i128::from(ppm) / 1_000_000) as i64
+    }
+
+    /// The time of a burst that begins at the last tick.
+    pub fn burst(&self) -> Now {
+        Now {
+            ns: self.now_ns,
+            shown_ns: self.shown_ns(),
+            khz: self.khz,
+            utc_ahead_ns: self.utc_ahead_ns(),
+        }
     }
 
     /// Leaves the info page in the middle of an update for `for_ns`: readers have to retry.
@@ -241,6 +285,7 @@ impl Clock {
             ns,
             shown_ns: ns,
             khz: self.khz,
+            utc_ahead_ns: 0,
         }
         .cycles(ns)
     }
@@ -339,6 +384,21 @@ mod tests {
             );
             assert_eq!((counter(&clock), info(&clock)), (shown, [shown; 2]));
         }
+    }
+
+    #[test]
+    fn utc_parts_from_the_clock_and_no_page_shows_it() {
+        let mut clock = Clock::new(1_000_000, 100).unwrap().with_utc(-7, -200);
+        let begun = clock.burst();
+        assert_eq!(begun.utc_ns(begun.shown_ns), begun.shown_ns - 7);
+        clock.advance(5 * SECOND);
+        let now = clock.burst();
+        assert_eq!(now.shown_ns, clock.epoch_ns + 5 * SECOND + 500_000);
+        assert_eq!(now.utc_ns(now.shown_ns), now.shown_ns - 1_000_007);
+        assert_eq!(
+            (counter(&clock), info(&clock)),
+            (now.shown_ns, [now.shown_ns; 2])
+        );
     }
 
     #[test]

@@ -15,18 +15,14 @@ const SEND_BURST: usize = 64;
 
 /// Does one round; returns the number of frames and WQEs it handled.
 pub fn run(state: &mut DeviceState) -> usize {
-    let mut now = Now {
-        ns: state.clock.tick(),
-        shown_ns: state.clock.shown_ns(),
-        khz: state.settings.caps.clock_khz,
-    };
+    let now_ns = state.clock.tick();
     if state.has_faults {
-        fault::apply(state, now.ns);
-        now.shown_ns = state.clock.shown_ns();
+        fault::apply(state, now_ns);
         if state.is_dead() {
             return 0;
         }
     }
+    let now = state.clock.burst();
     let mut work = send(state, now);
     for port in &mut state.ports {
         work += port.receive(&mut state.queues, now);

@@ -248,7 +248,7 @@ impl Rq {
             Ok(byte_count) => {
                 info.byte_count = byte_count;
                 let timestamp = if cq.real_time {
-                    real_time(frame.now_ns)
+                    real_time(now.utc_ns(frame.now_ns))
                 } else {
                     now.cycles(frame.now_ns)
                 };
@@ -433,6 +433,7 @@ mod tests {
                         ns: 42,
                         shown_ns: 42,
                         khz: 1_000_000,
+                        utc_ahead_ns: 0,
                     },
                     RxInfo::default(),
                 );

@@ -84,7 +84,8 @@ impl DeviceState {
         let ports = settings.ports.iter().zip(1..);
         Ok(Self {
             settings,
-            clock: Clock::new(caps.clock_khz, caps.clock_drift_ppm)?,
+            clock: Clock::new(caps.clock_khz, caps.clock_drift_ppm)?
+                .with_utc(caps.utc_offset_ns, caps.utc_drift_ppm),
             contexts: HashMap::new(),
             running: false,
             queues: Queues::new(caps.max_wq, delay_drop),

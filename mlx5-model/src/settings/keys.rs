@@ -118,6 +118,12 @@ keys! {
         |device, value| device.caps.timestamp_mask = mask(value)?;
     Device realtime_clock: "true, false"; default "false"; "the device can stamp completions in UTC";
         |device, value| device.caps.realtime_clock = boolean(value)?;
+    Device utc_offset: "-1000000000000000 to 1000000000000000"; default "0";
+        "how far the device's UTC clock begins ahead of the NIC's clock, in nanoseconds";
+        |device, value| device.caps.utc_offset_ns = within(value, -1_000_000_000_000_000, 1_000_000_000_000_000)?;
+    Device utc_drift: "-10000 to 10000"; default "0";
+        "how much faster than the NIC's clock the device's UTC clock runs, in parts per million";
+        |device, value| device.caps.utc_drift_ppm = within(value, -10_000, 10_000)?;
     Device max_srq: "0 to 16777216"; default "65536"; "maximum number of SRQs";
         |device, value| device.caps.max_srq = within(value, 0, 1 << 24)?;
     Device max_srq_wr: "1 to 32767"; default "32767"; "maximum number of WRs in an SRQ";

@@ -40,12 +40,13 @@ pub struct ClockReport {
     /// The device stamps in real time; else it counts ticks.
     pub real_time: bool,
     /// The NIC's clock minus the host's at the last reading, in nanoseconds. The NIC's is what its driver takes the
-    /// counter for; where that cannot be told, both were equal at the start.
+    /// counter for; where that cannot be told, both were equal at the start. All that is told is of that clock, from
+    /// which the one that stamps in real time can part.
     pub offset_ns: i64,
     /// How much faster the NIC's clock runs than the host's, in parts per million.
     pub drift_ppm: f64,
     /// The most that a stamp in the files was off the host's time at any reading that counted, in nanoseconds, those
-    /// aside that found a jump.
+    /// aside that found a jump; 0 of real time, which cannot be read.
     pub worst_error_ns: u64,
     /// What a reading that counted may itself have been off by, at most, in nanoseconds.
     pub uncertainty_ns: u64,
@@ -124,7 +125,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Begins with a reading. `khz` is the counter's nominal rate; `held`: the files speak the host's time.
+    /// Begins with a reading. `khz` is the counter's nominal rate; `held`: the files speak the host's time, which takes
+    /// ticks. Stamps in real time are gone by as they are.
     #[must_use]
     pub fn new(form: Form, khz: u64, held: bool, first: ClockReading) -> Self {
         let nominal = match form {
@@ -132,10 +134,7 @@ impl Keeper {
             Form::RealTime => 1.0,
         };
         let (stamp, ns) = match (form, first.nic) {
-            (Form::RealTime, nic) => {
-                let now = nic.map_or(first.system_ns, |nic| nic.ns);
-                (real_time(now), if held { first.system_ns } else { now })
-            }
+            (Form::RealTime, _) => (real_time(first.system_ns), first.system_ns),
             (Form::Ticks { .. }, Some(nic)) if !held => (first.ticks, nic.ns),
             (Form::Ticks { .. }, _) => (first.ticks, first.system_ns),
         };
@@ -259,15 +258,21 @@ impl Keeper {
         let calm = disturbance == Disturbance::default();
         // Held, the line goes on as if the clock had not jumped.
         let jumped = if self.held { disturbance.nic_ns } else { 0 };
-        let stamp = self.stamp(reading, jumped)?;
         if disturbance.nic_ns != 0 {
             self.report.jumps += 1;
             self.report.jumped_ns = self.report.jumped_ns.saturating_add(disturbance.nic_ns);
         }
-        let error = ahead(reading.system_ns, self.line.ns(stamp));
+        let error = match self.form {
+            Form::Ticks { .. } => {
+                let stamp = self.stamp(reading, jumped);
+                ahead(reading.system_ns, self.line.ns(stamp))
+            }
+            // The reading is not of the clock that stamps.
+            Form::RealTime => 0,
+        };
         self.note(reading, error, calm);
         self.line = if self.held {
-            self.steered(reading, jumped, error)?
+            self.steered(reading, jumped, error)
         } else {
             self.own(reading).unwrap_or(self.line)
         };
@@ -297,7 +302,7 @@ impl Keeper {
 
     /// The line from a reading on, bent so that it meets the host's time a second later. It goes on where it was, as if the
     /// NIC's clock had not jumped.
-    fn steered(&mut self, reading: &ClockReading, jumped: i64, error: i64) -> Option<Conversion> {
+    fn steered(&mut self, reading: &ClockReading, jumped: i64, error: i64) -> Conversion {
         let wanted = error as f64 / EVERY_NS as f64;
         self.rate = match self.rate {
             None => self.first_rate(reading),
@@ -306,7 +311,7 @@ impl Keeper {
             }
             known => known,
         };
-        let (stamp, unjumped) = (self.stamp(reading, 0)?, self.stamp(reading, jumped)?);
+        let (stamp, unjumped) = (reading.ticks, self.stamp(reading, jumped));
         let (ns, bend) = if error > STEP_NS {
             (reading.system_ns, 0.0)
         } else {
@@ -316,7 +321,7 @@ impl Keeper {
             )
         };
         let slope = self.nominal * (1.0 + self.rate.unwrap_or(0.0) + bend);
-        Some(Conversion::new(self.form, stamp, ns, slope).held_from(reading.mono_ns))
+        Conversion::new(self.form, stamp, ns, slope).held_from(reading.mono_ns)
     }
 
     /// The rate by two looks alone, once these are far enough apart for what they may be off by.
@@ -357,18 +362,10 @@ impl Keeper {
         rounded(self.form.distance(from.ticks, to.ticks) as f64 * self.nominal)
     }
 
-    /// What the device would stamp a frame with at a reading, had its clock not jumped by so much.
-    fn stamp(&self, at: &ClockReading, jumped_ns: i64) -> Option<u64> {
-        match self.form {
-            Form::Ticks { .. } => {
-                let jumped = rounded(jumped_ns as f64 / self.nominal);
-                Some(at.ticks.wrapping_add_signed(-jumped))
-            }
-            Form::RealTime => {
-                let nic = at.nic?;
-                Some(real_time(nic.ns.wrapping_add_signed(-jumped_ns)))
-            }
-        }
+    /// What the device's counter would show at a reading, had its clock not jumped by so much.
+    fn stamp(&self, at: &ClockReading, jumped_ns: i64) -> u64 {
+        let jumped = rounded(jumped_ns as f64 / self.nominal);
+        at.ticks.wrapping_add_signed(-jumped)
     }
 
     fn offset(&self, now: &ClockReading) -> i64 {

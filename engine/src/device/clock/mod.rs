@@ -27,7 +27,9 @@ pub enum Form {
         /// High bits that do not count.
         unused: u32,
     },
-    /// UTC: seconds in the upper half, nanoseconds in the lower (PRM, "Real time clock").
+    /// UTC: seconds in the upper half, nanoseconds in the lower (PRM, "Real time clock"). It is the device's clock, which
+    /// another function may steer; the driver's clock info describes the function's own counter
+    /// (`mlx5_update_clock_info_page`). So nothing that can be read tells how it goes, and stamps are passed on as they are.
     RealTime,
 }
 
