@@ -128,7 +128,12 @@ fn a_damaged_frame_is_counted_marked_and_kept() {
     let input = frames::udp_flows(50, 100);
     let faults = "model.fault=bad_fcs@frames=10;bad_fcs@frames=20;bad_fcs@frames=21";
     for format in ["pcap", "pcapng"] {
-        let settings = [&format!("output.format={format}"), VERIFY, faults];
+        let settings = [
+            &format!("output.format={format}"),
+            VERIFY,
+            faults,
+            "model.rx_all=true",
+        ];
         let finished = replay(&dir, format, &input, &settings);
         let records = records(&finished);
         let bad: Vec<_> = (0..records.len())
@@ -158,6 +163,29 @@ fn a_damaged_frame_is_counted_marked_and_kept() {
             );
         }
     }
+}
+
+/// Unless `rx-all` is on, the port drops them before any rule, and its interface's statistics alone tell of them.
+#[test]
+fn a_damaged_frame_that_the_port_drops_is_a_counter_of_the_nic() {
+    let dir = Dir::new();
+    let input = frames::udp_flows(50, 100);
+    let faults = "model.fault=bad_fcs@frames=10;bad_fcs@frames=20;bad_fcs@frames=21";
+    let finished = replay(&dir, "dropped", &input, &[VERIFY, faults]);
+    let dropped = [10, 20, 21];
+    let kept: Vec<_> = (0..50).filter(|i| !dropped.contains(i)).collect();
+    let records = records(&finished);
+    assert_eq!(records.len(), kept.len());
+    for (record, i) in records.iter().zip(kept) {
+        assert_bytes("dropped", &record.bytes, &with_fcs(&input[i]));
+    }
+    let json = &finished.summary.json;
+    assert_eq!(
+        (&json["fcs"]["checked"], &json["fcs"]["bad"]),
+        (&47.into(), &0.into())
+    );
+    assert_eq!(finished.summary.nic("rx_crc_errors_phy"), 3);
+    assert_eq!(finished.summary.nic("rx_in_range_len_errors_phy"), 0);
 }
 
 #[test]

@@ -23,9 +23,12 @@ use std::{
 const PORT: [&str; 1] = ["out_of_buffer"];
 /// Of the RDMA port: told where they exist (`wire_dropped` is the software NIC's alone).
 const PORT_IF_THERE: [&str; 2] = ["rx_icrc_encapsulated", "wire_dropped"];
-/// Of the network interface: frames the port refused or lost, as the mlx5 driver names them.
-const NETDEV: [&str; 4] = [
+/// Of the network interface: frames the port refused or lost, as the mlx5 driver names them. It refuses those whose FCS or
+/// length is wrong unless `ethtool -K IFACE rx-all on` lets them in (`mlx5_set_port_fcs`).
+const NETDEV: [&str; 6] = [
     "rx_discards_phy",
+    "rx_crc_errors_phy",
+    "rx_in_range_len_errors_phy",
     "rx_oversize_pkts_phy",
     "rx_symbol_err_phy",
     "rx_prio0_buf_discard",

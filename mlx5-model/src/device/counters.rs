@@ -51,6 +51,8 @@ macro_rules! counters {
             /// Of the device, on its first port: timeouts of delay drop, and queues that were created with it.
             pub delay_drop_timeouts: AtomicU64,
             pub delay_drop_queues: AtomicU64,
+            /// Of the netdev, by `ethtool -S`: frames that the port dropped for their FCS.
+            pub rx_crc_errors_phy: AtomicU64,
             /// 1 while the link is up.
             link_up: AtomicU64,
         }
@@ -61,6 +63,7 @@ macro_rules! counters {
                     $($($name: AtomicU64::new(0),)*)*
                     delay_drop_timeouts: AtomicU64::new(0),
                     delay_drop_queues: AtomicU64::new(0),
+                    rx_crc_errors_phy: AtomicU64::new(0),
                     link_up: AtomicU64::new(0),
                 }
             }

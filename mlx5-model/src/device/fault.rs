@@ -50,7 +50,19 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
             return with_wq(state, queue, |rq, _| rq.invalidate_keys()).is_some();
         }
         Effect::BadFcs { queue } => {
-            return with_wq(state, queue, |rq, _| rq.damage_next()).is_some();
+            let reaches_queues = state.ports.get(at).is_some_and(|it| it.settings().rx_all);
+            let damage = |rq: &mut Rq, _: &mut CqObject| {
+                if reaches_queues {
+                    rq.damage_next();
+                }
+            };
+            if with_wq(state, queue, damage).is_none() {
+                return false;
+            }
+            // `mlx5_set_port_fcs`: the port checks every frame's FCS unless `rx-all` is on.
+            if let Some(port) = state.ports.get_mut(at).filter(|_| !reaches_queues) {
+                port.damage_next();
+            }
         }
         Effect::CqOverrun { queue } => {
             let dead = with_wq(state, queue, |rq, cq| {

@@ -15,6 +15,7 @@ use libc::{off_t, size_t, ssize_t};
 use crate::process::real::{self, errno, raw, set_errno};
 use crate::process::{Errno, MapRequest, descriptors};
 
+use super::ethtool;
 use super::overlay::Overlay;
 use super::shim::{answer, export, next};
 
@@ -154,7 +155,12 @@ export! {
     }
     fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         match descriptors::lookup(fd) {
-            None => next!(ioctl(fd, request, arg)),
+            // SAFETY: as at the top.
+            None => match unsafe { ethtool::asked(request, arg) } {
+                None => next!(ioctl(fd, request, arg)),
+                // SAFETY: as at the top.
+                Some((device, port, words)) => answer(-1, || unsafe { ethtool::answer(device, port, words) }),
+            },
             Some(file) => answer(-1, || file.ioctl(fd, request, arg)),
         }
     }

@@ -12,6 +12,7 @@
 //!   variadic ones, and the System V conventions of x86-64 and aarch64 pass it just so.
 
 mod descriptor_shims;
+mod ethtool;
 mod load;
 mod overlay;
 mod path_resolve;

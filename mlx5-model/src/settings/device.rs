@@ -64,6 +64,8 @@ pub struct PortSettings {
     pub ifname: String,
     pub mtu: u32,
     pub link_up: bool,
+    /// Frames with a wrong FCS are delivered.
+    pub rx_all: bool,
     /// A wire that plays by itself begins when this file exists.
     pub gate: Option<PathBuf>,
     /// A virtual netdev's port name on an e-switch in switchdev mode.

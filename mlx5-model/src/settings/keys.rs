@@ -156,6 +156,9 @@ keys! {
         |port, value| port.bond = Some(interface_name(value)?);
     Port link_up: "true, false"; default "true"; "whether the link is up at the start";
         |port, value| port.link_up = Some(boolean(value)?);
+    Port rx_all: "true, false"; default "false";
+        "frames with a wrong FCS are delivered, as after `ethtool -K IFACE rx-all on`, and not dropped by the port";
+        |port, value| port.rx_all = boolean(value)?;
     Port gate: "a file's path"; default "none";
         "a wire that plays by itself begins when this file exists";
         |port, value| port.gate = Some(value.into());

@@ -37,6 +37,8 @@ struct Slow {
 pub struct PortFaults {
     outage: Option<Outage>,
     slow: Option<Slow>,
+    /// How many of the next frames were damaged on the wire.
+    pub damaged: usize,
     /// The most frames of the next burst.
     pub budget: usize,
 }
@@ -46,6 +48,7 @@ impl Default for PortFaults {
         Self {
             outage: None,
             slow: None,
+            damaged: 0,
             budget: BURST,
         }
     }
@@ -59,7 +62,7 @@ impl PortFaults {
 
     /// Whether the port has to be updated before the next burst.
     pub fn are_active(&self) -> bool {
-        self.outage.is_some() || self.slow.is_some() || self.budget != BURST
+        self.outage.is_some() || self.slow.is_some() || self.damaged > 0 || self.budget != BURST
     }
 
     pub fn start_outage(&mut self, now_ns: u64, end: FaultEnd) {

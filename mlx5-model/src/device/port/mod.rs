@@ -309,6 +309,10 @@ impl NicPort {
         if !self.up || self.waits_to_play() {
             return 0;
         }
+        let dropped = self.drop_damaged(now.ns);
+        if dropped > 0 {
+            return dropped;
+        }
         let Some(wire) = &mut self.wire else { return 0 };
         self.rounds_since_rules = self.rounds_since_rules.saturating_add(1);
         let policy = HoldPolicy {
@@ -334,6 +338,33 @@ impl NicPort {
         self.received += received;
         self.publish(&counts, received);
         taken
+    }
+
+    /// Drops frames whose FCS is wrong, before any rule, and counts them, but for those that the host sends. Returns how
+    /// many.
+    fn drop_damaged(&mut self, now_ns: u64) -> usize {
+        let most = self.faults.damaged.min(self.faults.budget);
+        if most == 0 {
+            return 0;
+        }
+        let Some(wire) = &mut self.wire else { return 0 };
+        let mut received = 0;
+        let taken = wire.each(now_ns, most, |frame| {
+            if frame.direction != WireDirection::Received {
+                return Delivery::Wait;
+            }
+            received += 1;
+            Delivery::Taken
+        });
+        self.faults.damaged -= received;
+        self.received += received as u64;
+        add(&self.counters.rx_crc_errors_phy, received as u64);
+        taken
+    }
+
+    /// The next frame of the wire has a wrong FCS.
+    pub fn damage_next(&mut self) {
+        self.faults.damaged += 1;
     }
 
     fn publish(&self, counts: &BurstCounts, received: u64) {
