@@ -6,6 +6,9 @@ use wqcap_tests::{Dir, Finished, Wqcap, compare::assert_numbers, files::Record};
 
 const COUNT: u64 = 20_000;
 
+/// RESET may name a state that the device has left by itself.
+const STALE_ACCEPTED: &str = "model.refuse_stale_state=false";
+
 /// A run of `COUNT` numbered frames of 64 flows, as fast as they are taken, with `fault`.
 fn run<'d>(dir: &'d Dir, name: &str, fault: &str) -> Wqcap<'d> {
     on_wire(
@@ -51,7 +54,7 @@ fn notes(finished: &Finished) -> Vec<String> {
 }
 
 /// A WQ that fails at three moments of a run, for each number of queues and each way to a ring.
-fn assert_recovered(kind: &str, errors: u64) {
+fn assert_recovered(kind: &str, errors: u64, set: &str) {
     let dir = Dir::new();
     for queues in [1, 3] {
         for access in ["auto", "verbs"] {
@@ -62,6 +65,7 @@ fn assert_recovered(kind: &str, errors: u64) {
             let finished = run(&dir, &format!("{queues}-{access}"), &fault)
                 .queues(queues)
                 .set(&format!("capture.access={access}"))
+                .set(set)
                 .finish(0);
             assert_complete(&finished, errors);
             assert_eq!(
@@ -81,12 +85,41 @@ fn assert_recovered(kind: &str, errors: u64) {
 
 #[test]
 fn a_wq_that_fails_is_recovered_and_no_frame_is_lost() {
-    assert_recovered("wq_fatal", 0);
+    assert_recovered("wq_fatal", 0, STALE_ACCEPTED);
+}
+
+/// The kernel knows nothing of an error of the device's own, and firmware may refuse a RESET from the state that the kernel
+/// names.
+#[test]
+fn a_wq_is_recovered_where_a_stale_state_is_refused() {
+    assert_recovered("wq_fatal", 0, "model.refuse_stale_state=true");
+}
+
+#[test]
+fn a_wq_whose_last_wrs_are_never_flushed_is_recovered_with_all_its_slots() {
+    let dir = Dir::new();
+    for access in ["auto", "verbs"] {
+        // More than a ring has, so that none is flushed, and a few.
+        for unflushed in [7, 32768] {
+            let fault = "wq_fatal:queue=0@frames=5000";
+            let finished = run(&dir, &format!("{access}-{unflushed}"), fault)
+                .set(&format!("capture.access={access}"))
+                .set(&format!("model.unflushed_wrs={unflushed}"))
+                .set("capture.ring=512")
+                .finish(0);
+            assert_complete(&finished, 0);
+            let notes = notes(&finished);
+            let [note] = &notes[..] else {
+                panic!("{notes:?}");
+            };
+            assert!(note.contains("were not flushed within"), "{note}");
+        }
+    }
 }
 
 #[test]
 fn a_bad_key_costs_the_frame_it_hits_and_no_other() {
-    assert_recovered("bad_lkey", 3);
+    assert_recovered("bad_lkey", 3, STALE_ACCEPTED);
 }
 
 /// A run of numbered frames of a wire that waits for nobody, ended once it has captured so many.
