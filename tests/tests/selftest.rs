@@ -309,6 +309,7 @@ fn frames_arrive_where_they_are_expected_and_as_they_were_sent() {
     }
     for id in [
         "too long: status",
+        "counters: out_of_buffer",
         "stamps: frames",
         "recovery: receives again",
     ] {
@@ -319,6 +320,14 @@ fn frames_arrive_where_they_are_expected_and_as_they_were_sent() {
         value.as_str().expect("text").contains("hash as computed"),
         "{value}"
     );
+    // Counters of 32 bits that wrap meanwhile count on.
+    let wraps = dir.join("wraps.json");
+    let start = ["counter_start=4294967290"];
+    let _ = with_traffic(&start, &wraps)
+        .arg("--disruptive")
+        .run()
+        .expect(0);
+    assert_eq!(subjects(&full, &wraps), BTreeSet::new());
     // A flag that is not there costs its own findings.
     let bare = dir.join("bare.json");
     let _ = with_traffic(&["scatter_fcs=false"], &bare)
@@ -365,7 +374,7 @@ fn what_is_not_as_expected_is_status_1_and_in_the_report() {
     let dir = Dir::new();
     let file = dir.join("report.json");
     // Among the frames whose stamps are looked at.
-    let jump = "fault=clock_jump:ns=-2000000000@frames=140";
+    let jump = "fault=clock_jump:ns=-2000000000@frames=200";
     with_traffic(&[jump], &file)
         .run()
         .expect(1)

@@ -45,6 +45,7 @@ mod wq_flags;
 
 use clock::Clock;
 pub use handle::{CaptureHandle, FilterChange};
+pub use port::promisc::Membership;
 pub use report::{End, Report, Snapshot};
 pub use respread::{Respread, Respreading};
 pub use wq_flags::WqFlagsHandle;

@@ -388,13 +388,13 @@ fn create(
     }
 }
 
-/// Promiscuous mode of a network interface, as a membership of the process's packet socket: the kernel undoes it when the
+/// What a network interface accepts beyond its own address: all frames (promiscuous mode) or one more address, as a membership of the process's packet socket: the kernel undoes it when the
 /// process ends, even after `kill -9`.
 ///
 /// Only creating the socket takes a right (`packet_create` of net/packet/af_packet.c asks for CAP_NET_RAW), and a capture's
 /// sandbox lets none be created on a real NIC. So the first capture's socket stays for all later ones: after a drain, a stop,
 /// or the loss of the device.
-mod promisc {
+pub(super) mod promisc {
     #![allow(unsafe_code)]
 
     use crate::Error;
@@ -408,12 +408,19 @@ mod promisc {
     static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
 
     /// A joined interface, by its index.
-    pub struct Membership(libc::c_uint);
+    pub struct Membership {
+        index: libc::c_uint,
+        /// The address that it accepts; all frames where there is none.
+        address: Option<[u8; 6]>,
+    }
 
     impl Membership {
-        /// Joins; `None` where no such interface exists (a software NIC on a replayed wire has none).
+        /// Sets promiscuous mode; `None` where no such interface exists (a software NIC on a replayed wire has none).
+        ///
+        /// # Errors
+        /// EPERM without CAP_NET_RAW.
         pub fn join(netdev: &str) -> Result<Option<Self>, Error> {
-            let failed = |what: &str, source: io::Error| {
+            Self::of(netdev, None).map_err(|source| {
                 let hint = match source.raw_os_error() {
                     Some(libc::EPERM) => {
                         "; it needs CAP_NET_RAW, or set capture.promiscuous = false"
@@ -421,10 +428,23 @@ mod promisc {
                     _ => "",
                 };
                 Error::System {
-                    what: format!("capture.promiscuous: {what} on {netdev}{hint}"),
+                    what: format!(
+                        "capture.promiscuous: a packet socket's membership on {netdev}{hint}"
+                    ),
                     source,
                 }
-            };
+            })
+        }
+
+        /// Lets the interface accept frames to one more unicast address; `None` where no such interface exists.
+        ///
+        /// # Errors
+        /// EPERM without CAP_NET_RAW.
+        pub fn accept(netdev: &str, address: [u8; 6]) -> io::Result<Option<Self>> {
+            Self::of(netdev, Some(address))
+        }
+
+        fn of(netdev: &str, address: Option<[u8; 6]>) -> io::Result<Option<Self>> {
             if !is_kernels(netdev) {
                 return Ok(None);
             }
@@ -437,15 +457,15 @@ mod promisc {
             let socket = match SOCKET.get() {
                 Some(socket) => socket,
                 None => {
-                    let socket = open().map_err(|e| failed("a packet socket", e))?;
+                    let socket = open()?;
                     SOCKET.get_or_init(|| socket)
                 }
             };
-            match change(socket, libc::PACKET_ADD_MEMBERSHIP, index) {
-                Ok(()) => Ok(Some(Self(index))),
+            match change(socket, libc::PACKET_ADD_MEMBERSHIP, index, address) {
+                Ok(()) => Ok(Some(Self { index, address })),
                 // It went away in between.
                 Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-                Err(e) => Err(failed("PACKET_MR_PROMISC", e)),
+                Err(e) => Err(e),
             }
         }
     }
@@ -454,7 +474,12 @@ mod promisc {
         fn drop(&mut self) {
             if let Some(socket) = SOCKET.get() {
                 // An interface that has gone has taken the membership along.
-                let _ = change(socket, libc::PACKET_DROP_MEMBERSHIP, self.0);
+                let _ = change(
+                    socket,
+                    libc::PACKET_DROP_MEMBERSHIP,
+                    self.index,
+                    self.address,
+                );
             }
         }
     }
@@ -470,12 +495,22 @@ mod promisc {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    fn change(socket: &OwnedFd, how: libc::c_int, index: libc::c_uint) -> io::Result<()> {
+    fn change(
+        socket: &OwnedFd,
+        how: libc::c_int,
+        index: libc::c_uint,
+        address: Option<[u8; 6]>,
+    ) -> io::Result<()> {
         // SAFETY: a zeroed packet_mreq is valid; its size is told truly.
         let done = unsafe {
             let mut request: libc::packet_mreq = mem::zeroed();
             request.mr_ifindex = i32::try_from(index).unwrap_or(0);
-            request.mr_type = u16::try_from(libc::PACKET_MR_PROMISC).unwrap_or(1);
+            request.mr_type = libc::PACKET_MR_PROMISC as u16;
+            if let Some(address) = address {
+                request.mr_type = libc::PACKET_MR_UNICAST as u16;
+                request.mr_alen = 6;
+                request.mr_address[..6].copy_from_slice(&address);
+            }
             libc::setsockopt(
                 socket.as_raw_fd(),
                 libc::SOL_PACKET,
@@ -527,6 +562,9 @@ mod promisc {
             drop(first);
             let second = Membership::join("lo").expect("joins by the same socket");
             assert!(second.is_some());
+            let address =
+                Membership::accept("lo", *b"\x02wqcap").expect("joins by the same socket");
+            assert!(address.is_some());
         }
     }
 }

@@ -16,9 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::{
+    capture::Membership,
     config::Config,
-    device::DeviceFacts,
+    device::{DeviceFacts, counters::NicReader},
     plan::Plan,
+    stats::Counter,
     verbs::{
         AsyncEvent, AsyncEvents, CVLAN_STRIPPING, CompletionStamps, Context, DELAY_DROP, Flow,
         FlowSpec, Inspected, InspectedQueue, PCI_WRITE_END_PADDING, Pd, RssQp, RwqTable,
@@ -40,6 +42,8 @@ const SHORT_SLOT: u32 = 1024;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// After so many frames in a row that do not arrive, no more are sent.
 const MISSED: u32 = 3;
+/// Frames that find no WQE.
+const TOO_MANY: u32 = 10;
 /// Frames whose stamps are looked at.
 const STAMPED: u16 = 64;
 /// How long each throughput is measured.
@@ -150,6 +154,16 @@ pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
         first: own(),
         flags: 0,
     };
+    // A port that is not promiscuous drops frames to addresses that its interface does not have.
+    let netdev = port.and_then(|it| it.netdev.as_deref());
+    let _accepted = match netdev.map(|it| Membership::accept(it, MAC)).transpose() {
+        Ok(accepted) => accepted,
+        Err(e) => {
+            let errno = e.raw_os_error().unwrap_or(libc::EIO);
+            run.note("frames", "traffic/address", 0, Outcome::refused(errno));
+            None
+        }
+    };
     if !is_connected(run, sender) {
         return;
     }
@@ -188,6 +202,7 @@ pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
         pass.send(run, sender, &all, false);
     }
     too_long(run, sender, &all);
+    counters(run, sender, netdev);
     stamps(run, sender, device);
     recovery(run, sender);
     throughput(run, sender, device);
@@ -358,6 +373,39 @@ fn too_long(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
         &json!(found),
         raw,
     );
+}
+
+/// Frames that find no WQE are counted: the queues are full, and nobody takes what has come.
+fn counters(run: &mut Run, sender: &Sender, netdev: Option<&str>) {
+    let rig = Rig::make(run, own(), SLOT, 0, CompletionStamps::None);
+    let Some(rig) = run.ask("counters", "counters: receiver", || rig) else {
+        return;
+    };
+    let generator = sender.generator(run, "counters", "counters: sender", &[udp(0, 40)]);
+    let Some(mut generator) = generator else {
+        return;
+    };
+    let reader = NicReader::start(run.context.name(), run.port, netdev, false);
+    let lost = |reader: &NicReader| match reader.growth().get("out_of_buffer") {
+        Some(Counter::Value(n)) => Some(*n),
+        _ => None,
+    };
+    let (mut sent, began) = (0, Instant::now());
+    while sent < WRS + TOO_MANY && began.elapsed() < PATIENCE {
+        // 0 or 1; at first the send queue has no room while the last frames leave.
+        sent += generator.send(1).map_or(0, |n| n as u32);
+    }
+    let began = Instant::now();
+    // The firmware may be slow to tell, and frames of others may be lost meanwhile.
+    while lost(&reader).is_some_and(|n| n < TOO_MANY.into()) && began.elapsed() < PATIENCE {
+        thread::yield_now();
+    }
+    drop(rig);
+    let found = lost(&reader).map(|n| n.min(TOO_MANY.into()));
+    if !run.is_lost() {
+        let id = "counters: out_of_buffer";
+        run.expect("counters", id, &json!(TOO_MANY), &json!(found), None);
+    }
 }
 
 /// The order of stamps, and that they lie between readings of the clock.
