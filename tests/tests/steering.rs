@@ -250,6 +250,42 @@ fn filtered_mode_takes_what_its_rules_name_and_nothing_else() {
     );
 }
 
+/// Whether a rule that names a protocol and no port matches fragments, no source tells: either way a port that is taken
+/// whole loses none and has none twice, and a filter's rules take them or leave them to the kernel.
+#[test]
+fn fragments_come_once_whatever_the_nic_knows_of_their_protocol() {
+    let dir = Dir::new();
+    let ends = |i: u16| Ends {
+        from: 1 + i,
+        to: 500 + 11 * i,
+        sport: 3000 + i,
+        dport: 4000 + 7 * i,
+    };
+    let udp = |i, fragment| {
+        let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends(i), 17, fragment);
+        frame.udp(ends(i)).payload(100).done()
+    };
+    let whole: Vec<_> = (0..20).map(|i| udp(i, 0)).collect();
+    // The first, one in the middle, the last.
+    let fragments = (0..20).flat_map(|i| [0x2000, 0x2010, 0x0020].map(|it| udp(i, it)));
+    let all: Vec<_> = whole.iter().cloned().chain(fragments).collect();
+    for known in [true, false] {
+        let known_of = format!("model.fragment_protocol={known}");
+        for hash in ["l4", "l3"] {
+            let settings = [&known_of, "capture.queues=3", &format!("rss.hash={hash}")];
+            let finished = replay(&dir, &format!("{known}-{hash}"), &all, &settings);
+            assert_captured(&finished, &all);
+        }
+        let settings = [
+            &known_of,
+            "capture.mode=filtered",
+            "capture.filter=ip and udp",
+        ];
+        let finished = replay(&dir, &format!("{known}-filtered"), &all, &settings);
+        assert_captured(&finished, if known { &all } else { &whole });
+    }
+}
+
 #[test]
 fn rules_that_cannot_be_are_refused_before_anything_is_made() {
     let dir = Dir::new();

@@ -92,6 +92,9 @@ keys! {
         |device, value| device.caps.mpls = boolean(value)?;
     Device esp: "true, false"; default "true"; "rules can match the SPI of ESP";
         |device, value| device.caps.esp = boolean(value)?;
+    Device fragment_protocol: "true, false"; default "false";
+        "rules that name an IP protocol and no port match fragments of IPv4";
+        |device, value| device.caps.fragment_protocol = boolean(value)?;
     Device max_ind_table_log: "0 to 13"; default "11"; "base-2 logarithm of the largest RWQ indirection table";
         |device, value| device.caps.max_ind_table_log = within(value, 0, 13)?;
     Device max_wq: "1 to 16777216"; default "131072"; "maximum number of WQs";

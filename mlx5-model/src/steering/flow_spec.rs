@@ -251,15 +251,15 @@ fn filter(
     };
     match spec & !spec_type::INNER {
         spec_type::ETH => ethernet(body, layer, state),
-        spec_type::IPV4 => ipv4(body, layer, state),
-        spec_type::IPV6 => ipv6(body, layer, state),
-        spec_type::TCP => ports(body, layer, state, kind::TCP, PROTOCOL_TCP),
-        spec_type::UDP => ports(body, layer, state, kind::UDP, PROTOCOL_UDP),
+        spec_type::IPV4 => ipv4(body, layer, state, caps),
+        spec_type::IPV6 => ipv6(body, layer, state, caps),
+        spec_type::TCP => ports(body, layer, state, PROTOCOL_TCP, caps),
+        spec_type::UDP => ports(body, layer, state, PROTOCOL_UDP, caps),
         spec_type::VXLAN_TUNNEL | spec_type::GRE if !caps.tunnels => Err(libc::EOPNOTSUPP),
         spec_type::VXLAN_TUNNEL => vxlan(body, rule),
         spec_type::GRE => {
             state.protocol(0xff, PROTOCOL_GRE)?;
-            gre(body, rule)
+            gre(body, rule, caps)
         }
         // The driver has one field for it, whichever layer the spec names.
         spec_type::ESP => esp(body, &mut rule.outer, caps),
@@ -291,7 +291,12 @@ fn ethernet(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Resu
 }
 
 /// `ib_uverbs_flow_ipv4_filter`: source, destination, protocol, TOS, TTL, flags.
-fn ipv4(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(), Errno> {
+fn ipv4(
+    body: &[u8],
+    layer: &mut LayerMatch,
+    state: &mut LayerSpecs,
+    caps: MatchCaps,
+) -> Result<(), Errno> {
     let filter = Filter::<12>::read(body)?;
     filter.unsupported_from(10)?;
     layer.kinds |= kind::IPV4;
@@ -299,12 +304,17 @@ fn ipv4(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(
     layer.compare(Field::L3(12), filter.field(0, 8)?, 8);
     layer.compare(Field::L3(1), filter.field(9, 1)?, 1);
     state.protocol(filter.mask[8], filter.value[8])?;
-    layer.push(Field::IpProtocol, filter.field_if_masked(8, 1)?);
+    ip_protocol(layer, filter.field_if_masked(8, 1)?, caps);
     Ok(())
 }
 
 /// `ib_uverbs_flow_ipv6_filter`: source, destination, flow label, next header, traffic class, hop limit.
-fn ipv6(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(), Errno> {
+fn ipv6(
+    body: &[u8],
+    layer: &mut LayerMatch,
+    state: &mut LayerSpecs,
+    caps: MatchCaps,
+) -> Result<(), Errno> {
     // The last byte is reserved: the kernel's struct ends before it.
     let filter = Filter::<39>::read(body)?;
     let (label, label_mask) = filter.numbers(32, 4);
@@ -322,8 +332,28 @@ fn ipv6(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(
     let first = (label | class << 20, label_mask | class_mask << 20);
     layer.compare(Field::L3(0), first, 4);
     state.protocol(filter.mask[36], filter.value[36])?;
-    layer.push(Field::IpProtocol, filter.field_if_masked(36, 1)?);
+    ip_protocol(layer, filter.field_if_masked(36, 1)?, caps);
     Ok(())
+}
+
+/// An IP protocol. `parse_flow_attr` of the driver makes the same match of a TCP or UDP spec without ports and of an IP spec
+/// that names its protocol: `ip_protocol` alone.
+fn ip_protocol(layer: &mut LayerMatch, (value, mask): (u64, u64), caps: MatchCaps) {
+    // Where it is not known of fragments, it is what the parser found; that is cheaper to compare.
+    let known = transport(value as u8).filter(|_| mask == 0xff && !caps.fragment_protocol);
+    match known {
+        Some(kind) => layer.kinds |= kind,
+        None => layer.push(caps.ip_protocol(), (value, mask)),
+    }
+}
+
+/// The kind of frames whose transport is this, where the NIC has one.
+fn transport(protocol: u8) -> Option<u32> {
+    match protocol {
+        PROTOCOL_TCP => Some(kind::TCP),
+        PROTOCOL_UDP => Some(kind::UDP),
+        _ => None,
+    }
 }
 
 /// `ib_uverbs_flow_tcp_udp_filter`: destination port, source port.
@@ -331,12 +361,16 @@ fn ports(
     body: &[u8],
     layer: &mut LayerMatch,
     state: &mut LayerSpecs,
-    transport: u32,
     protocol: u8,
+    caps: MatchCaps,
 ) -> Result<(), Errno> {
     let filter = Filter::<4>::read(body)?;
     state.protocol(0xff, protocol)?;
-    layer.kinds |= transport;
+    ip_protocol(layer, (u64::from(protocol), 0xff), caps);
+    if filter.numbers(0, 4).1 != 0 {
+        // No fragment has ports.
+        layer.kinds |= transport(protocol).unwrap_or(0);
+    }
     layer.compare(Field::L4(2), filter.field(0, 2)?, 2);
     layer.compare(Field::L4(0), filter.field(2, 2)?, 2);
     Ok(())
@@ -355,13 +389,13 @@ fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
 }
 
 /// `ib_uverbs_flow_gre_filter`: flags and version, protocol, key.
-fn gre(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
+fn gre(body: &[u8], rule: &mut Match, caps: MatchCaps) -> Result<(), Errno> {
     let filter = Filter::<8>::read(body)?;
     if filter.mask[..2] != [0, 0] {
         return Err(libc::EOPNOTSUPP);
     }
     let protocol = (u64::from(PROTOCOL_GRE), 0xff);
-    rule.outer.push(Field::IpProtocol, protocol);
+    ip_protocol(&mut rule.outer, protocol, caps);
     rule.tunnel.push(Field::GreProtocol, filter.field(2, 2)?);
     rule.tunnel.push(Field::GreKey, filter.field(4, 4)?);
     Ok(())
@@ -398,11 +432,13 @@ pub(super) mod tests {
         tunnels: true,
         mpls: true,
         esp: true,
+        fragment_protocol: false,
     };
     pub const NOTHING: MatchCaps = MatchCaps {
         tunnels: false,
         mpls: false,
         esp: false,
+        fragment_protocol: false,
     };
 
     /// A spec in the layout of the uAPI.
@@ -587,6 +623,45 @@ pub(super) mod tests {
         let mut fragment = esp.clone();
         fragment[20] = 0x20;
         assert!(!takes(&[spi(0xff)], &fragment));
+    }
+
+    /// The driver makes one match of the two, so they take the same frames whatever the NIC makes of fragments.
+    #[test]
+    fn a_transport_spec_without_ports_and_an_ip_protocol_are_one_match() {
+        let (mut value, mut mask) = ([0; 12], [0; 12]);
+        (value[8], mask[8]) = (PROTOCOL_UDP, 0xff);
+        let by_protocol = spec(spec_type::IPV4, &value, &mask);
+        let ports = spec(spec_type::UDP, &[0, 53, 0, 0], &[0xff, 0xff, 0, 0]);
+        let mut whole = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+        whole.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, PROTOCOL_UDP, 0, 0]);
+        whole.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        whole.extend([0x30, 0, 0, 53, 0, 8, 0, 0]);
+        let [mut first, mut last] = [whole.clone(), whole.clone()];
+        (first[20], last[21]) = (0x20, 0x20);
+        for fragment_protocol in [false, true] {
+            let caps = MatchCaps {
+                fragment_protocol,
+                ..ALL
+            };
+            let rule = |specs: &[Vec<u8>]| {
+                let parsed = parse(&specs.concat(), specs.len() as u8, caps);
+                parsed.unwrap().rule
+            };
+            let takes = |rule: &Match| {
+                [&whole, &first, &last].map(|frame| {
+                    let class = wqcap_rss::FrameClass::of(frame);
+                    rule.matches(&ParsedFrame::new(frame, &class, 0))
+                })
+            };
+            let portless = rule(&[ipv4_any(), udp_any()]);
+            assert_eq!(portless, rule(std::slice::from_ref(&by_protocol)));
+            assert_eq!(
+                takes(&portless),
+                [true, fragment_protocol, fragment_protocol]
+            );
+            let with_ports = rule(&[ipv4_any(), ports.clone()]);
+            assert_eq!(takes(&with_ports), [true, false, false]);
+        }
     }
 
     #[test]

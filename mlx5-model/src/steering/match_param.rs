@@ -89,9 +89,9 @@ pub fn parse(
     };
     let [mut outer, mut misc, mut inner, mut misc_2] = [OUTER, MISC, INNER, MISC_2].map(section);
     let multicast_only = outer.is_multicast();
-    outer.read_layer(&mut rule.outer);
+    outer.read_layer(&mut rule.outer, caps);
     misc.read_misc(&mut rule, caps);
-    inner.read_layer(&mut rule.inner);
+    inner.read_layer(&mut rule.inner, caps);
     if caps.mpls {
         misc_2.read_labels(&mut rule);
     }
@@ -159,7 +159,7 @@ impl CriteriaSection {
     }
 
     /// `fte_match_set_lyr_2_4`.
-    fn read_layer(&mut self, to: &mut LayerMatch) {
+    fn read_layer(&mut self, to: &mut LayerMatch, caps: MatchCaps) {
         to.compare(Field::L2(0), self.take(layer::DMAC), 6);
         to.compare(Field::L2(6), self.take(layer::SMAC), 6);
         for (field, place) in [
@@ -167,7 +167,7 @@ impl CriteriaSection {
             (Field::Vlan, layer::FIRST_TAG),
             (Field::CvlanTag, layer::CVLAN_TAG),
             (Field::SvlanTag, layer::SVLAN_TAG),
-            (Field::IpProtocol, layer::IP_PROTOCOL),
+            (caps.ip_protocol(), layer::IP_PROTOCOL),
             (Field::Tos, layer::TOS),
             (Field::Ttl, layer::TTL),
             (Field::Fragment, layer::FRAGMENT),

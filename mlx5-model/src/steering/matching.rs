@@ -22,6 +22,19 @@ pub struct MatchCaps {
     pub tunnels: bool,
     pub mpls: bool,
     pub esp: bool,
+    /// Whether `ip_protocol` of the match criteria is known of fragments.
+    pub fragment_protocol: bool,
+}
+
+impl MatchCaps {
+    /// What a rule compares that names an IP protocol.
+    pub fn ip_protocol(self) -> Field {
+        if self.fragment_protocol {
+            Field::IpProtocol
+        } else {
+            Field::WholeIpProtocol
+        }
+    }
 }
 
 /// What is compared.
@@ -45,6 +58,8 @@ pub enum Field {
     IpVersion,
     /// IPv4's protocol, IPv6's next header.
     IpProtocol,
+    /// The same, unless the packet is a fragment of IPv4: one of IPv6 has the fragment header's number.
+    WholeIpProtocol,
     /// IPv4's type of service, IPv6's traffic class.
     Tos,
     /// IPv4's time to live, IPv6's hop limit.
@@ -149,6 +164,8 @@ impl Compare {
             Field::CvlanTag => u64::from(frame.kinds & kind::CVLAN != 0),
             Field::SvlanTag => u64::from(class.vlan_tags > 0 && frame.kinds & kind::CVLAN == 0),
             Field::IpProtocol => u64::from(class.ip_protocol),
+            Field::WholeIpProtocol if class.fragment && class.l3 == L3::Ipv4 => 0,
+            Field::WholeIpProtocol => u64::from(class.ip_protocol),
             Field::Fragment => u64::from(class.fragment),
             // A rule for such a header matches no frame without one.
             Field::Mpls(_) | Field::Spi => match mpls_or_spi(self.field, frame) {

@@ -85,7 +85,9 @@ fn takes(spec: &FlowSpec, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) 
             is_packet(class, L3::Ipv4)
                 && agrees(from, src.widen())
                 && agrees(to, dst.widen())
-                && agrees(class.ip_protocol, proto)
+                // The driver makes one match of this and of a TCP or UDP spec without ports (`parse_flow_attr`), so both
+                // take fragments or neither does; no source tells which.
+                && (proto.mask == 0 || !class.fragment && agrees(class.ip_protocol, proto))
         }
         FlowSpec::Ipv6 { src, dst, proto } => {
             let (from, to) = addresses(seen, L3::Ipv6);

@@ -239,11 +239,13 @@ fn rules_decide_before_hashes_do() {
     let config = Config::with_overrides(rules, &[]).expect("config");
     let mut simulation = Simulation::new(&config, true).expect("simulation");
     let icmp = ipv4([10, 0, 0, 1], [10, 1, 0, 1], 1, &[8; 8], 0);
-    for frame in [udp(1, 7), udp(9, 8), udp(9, 9), udp(1, 8), icmp] {
+    // A rule that names a protocol is taken not to know it of a fragment.
+    let fragment = ipv4([10, 0, 0, 1], [10, 1, 0, 1], 17, &[8; 8], 0x20);
+    for frame in [udp(1, 7), udp(9, 8), udp(9, 9), udp(1, 8), icmp, fragment] {
         simulation.frame(&frame, 60, 1);
     }
     let report = simulation.report(LIMITS);
-    assert_eq!((report.dropped.frames, report.left.frames), (1, 1));
+    assert_eq!((report.dropped.frames, report.left.frames), (1, 2));
     assert_eq!((report.frames, report.flows), (3, 3));
     assert!(report.queues[2].frames >= 2, "{:?}", report.queues);
     assert_eq!(report.catch_all.load.frames, 0);

@@ -32,6 +32,7 @@ pub fn match_caps(file: &UverbsFile) -> MatchCaps {
         tunnels: caps.tunnel_offloads,
         mpls: caps.mpls,
         esp: caps.esp,
+        fragment_protocol: caps.fragment_protocol,
     }
 }
 
