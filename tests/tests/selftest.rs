@@ -455,3 +455,42 @@ fn a_signal_ends_the_test_with_a_report() {
         fs::remove_file(&file).expect("a report");
     }
 }
+
+#[test]
+fn what_is_unverified_of_hardware_shows_in_a_report() {
+    let dir = Dir::new();
+    let with = |name: &str, sets: &[&str], code| {
+        let file = dir.join(name);
+        let _ = with_traffic(sets, &file).run().expect(code);
+        file
+    };
+    let plain = with("plain.json", &[], 0);
+    // A WQ that is reset only by who names the state that it is in.
+    let stale = with("stale.json", &["refuse_stale_state=true"], 0);
+    let report = read(&stale);
+    assert_refused(&report, "recovery: error to reset", "EINVAL");
+    let named = finding(&report, "recovery: error to reset, with the state named");
+    assert_eq!(named["outcome"], "accepted");
+    assert_eq!(
+        finding(&report, "recovery: receives again")["outcome"],
+        "as_expected"
+    );
+    assert_eq!(
+        subjects(&plain, &stale),
+        BTreeSet::from(["recovery".to_owned()])
+    );
+    // Flushed WRs that never complete.
+    let report = read(&with("unflushed.json", &["unflushed_wrs=2"], 1));
+    assert_eq!(ids(&report, "differs"), ["recovery: flushed"]);
+    // A clock in UTC that is not the host's.
+    let utc = with("utc.json", &["realtime_clock=true"], 0);
+    let ahead = with(
+        "ahead.json",
+        &["realtime_clock=true", "utc_offset=3600000000000"],
+        0,
+    );
+    assert_eq!(
+        subjects(&utc, &ahead),
+        BTreeSet::from(["realtime_clock".to_owned()])
+    );
+}

@@ -336,7 +336,7 @@ impl<Q: Queue> Ring<Q> {
     /// Frames that completed before the error are handed to `frames` first, as they were received; those it leaves go
     /// back on. Slots that others have are no matter of it.
     ///
-    /// A device that does not flush every WR within [`FLUSH_TIME`] is reset all the same: after that it writes to no slot,
+    /// A device that does not flush every WR within `FLUSH_TIME` is reset all the same: after that it writes to no slot,
     /// so that those without a completion are taken back.
     ///
     /// # Errors
