@@ -4,7 +4,8 @@
 //!
 //! `WQCAP_RECORD=1 cargo test --package wqcap-benches --test instructions` writes it down. Counts are of the profile that
 //! tests are built with, by the compiler that `instructions.toml` names; with another one the test says so and leaves
-//! the comparison out.
+//! the comparison out. They hold with incremental compilation and without (`CARGO_INCREMENTAL=0`), which cuts a crate
+//! into other codegen units: a count that is another one then calls something small that wants `#[inline]`.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

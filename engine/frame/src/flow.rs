@@ -24,7 +24,7 @@ impl FlowKey {
     #[must_use]
     pub fn of(frame: &[u8], headers: &Headers) -> Self {
         Self {
-            ends: ends(frame, headers, headers.tuple),
+            ends: ends(frame, headers),
             vlans: [0, 1].map(|i| headers.tags.id(i).unwrap_or(Self::UNTAGGED)),
         }
     }
@@ -33,11 +33,11 @@ impl FlowKey {
     /// datagram: they count by addresses and protocol.
     #[must_use]
     pub fn spread(frame: &[u8], headers: &Headers) -> u64 {
-        let mut tuple = headers.tuple;
+        let mut ends = ends(frame, headers);
         if headers.fragment.is_fragment() {
-            (tuple.src_port, tuple.dst_port) = (0, 0);
+            (ends.src_port, ends.dst_port) = (0, 0);
         }
-        hash(&ends(frame, headers, tuple))
+        hash(&ends)
     }
 
     /// Whether the frame that this key was made from went from the first end to the second.
@@ -49,17 +49,22 @@ impl FlowKey {
 
 /// The tuple with its lower end first.
 #[inline]
-fn ends(frame: &[u8], headers: &Headers, mut tuple: FiveTuple) -> FiveTuple {
-    if tuple.version == 0 {
-        tuple = addresses(frame, headers);
+fn ends(frame: &[u8], headers: &Headers) -> FiveTuple {
+    if headers.tuple.version == 0 {
+        return without_ip(frame, headers);
     }
+    ordered(&headers.tuple)
+}
+
+#[inline]
+fn ordered(tuple: &FiveTuple) -> FiveTuple {
     // As numbers they compare in a few instructions.
     let (src, dst) = (
         u128::from_be_bytes(tuple.src),
         u128::from_be_bytes(tuple.dst),
     );
-    if (src, tuple.src_port) <= (dst, tuple.dst_port) {
-        tuple
+    if src < dst || (src == dst && tuple.src_port <= tuple.dst_port) {
+        *tuple
     } else {
         tuple.reversed()
     }
@@ -67,14 +72,14 @@ fn ends(frame: &[u8], headers: &Headers, mut tuple: FiveTuple) -> FiveTuple {
 
 /// What stands in for a 5-tuple where there is no IP.
 #[cold]
-fn addresses(frame: &[u8], headers: &Headers) -> FiveTuple {
+fn without_ip(frame: &[u8], headers: &Headers) -> FiveTuple {
     let mut tuple = headers.tuple;
     if let Ok(ethernet) = Ethernet::new(frame) {
         tuple.src[..6].copy_from_slice(&ethernet.src());
         tuple.dst[..6].copy_from_slice(&ethernet.dst());
         (tuple.src_port, tuple.dst_port) = (headers.ethertype, headers.ethertype);
     }
-    tuple
+    ordered(&tuple)
 }
 
 fn hash(ends: &FiveTuple) -> u64 {

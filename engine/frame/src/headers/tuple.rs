@@ -58,6 +58,7 @@ impl FiveTuple {
     }
 
     /// The other direction.
+    #[inline]
     #[must_use]
     pub fn reversed(&self) -> Self {
         Self {
