@@ -40,7 +40,8 @@ fn planned(plan: &Value) -> Objects {
     for _ in queues {
         add(&mut objects, format!("MR bytes={memory}"));
         // libmlx5 rounds a CQ up to a power of two, less one.
-        let cqes = (number(&plan["ring"]) + 1).next_power_of_two() - 1;
+        // One CQE less than WRs is asked for: libmlx5 makes the next power of two above that.
+        let cqes = number(&plan["ring"]).next_power_of_two() - 1;
         add(&mut objects, format!("CQ cqes={cqes}"));
         add(
             &mut objects,

@@ -338,6 +338,8 @@ fn a_lost_device_is_an_event() {
     assert_eq!(testpmd.received(4).len(), 4);
     dir.write("lost", "");
     testpmd.until("device removal");
+    // testpmd detaches the device in a thread of its own, and does not like to be ended meanwhile.
+    testpmd.until("Now total ports is 0");
     drop(testpmd.quit());
 }
 
