@@ -75,8 +75,12 @@ impl Packer {
         })
     }
 
-    /// Writes a frame with `raw` in it and gives its length.
+    /// Writes a frame with `raw` in it and gives its length; for nothing, nothing: a file may end with an empty block,
+    /// and an LZ4 encoder that was given no bytes ends a frame that it has not begun.
     fn pack(&mut self, raw: &[u8], out: &mut [u8]) -> Result<usize, String> {
+        if raw.is_empty() {
+            return Ok(0);
+        }
         match self {
             Self::Zstd(context) => context
                 .compress2(out, raw)
@@ -264,6 +268,7 @@ mod tests {
             for raw in [
                 &noise[..],
                 &zeros,
+                &[],
                 &noise[..1],
                 &zeros[..70_000],
                 &noise[..4096],
