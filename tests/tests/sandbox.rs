@@ -10,7 +10,7 @@ use std::{
 use wqcap_tests::{
     Dir, Program, Running, Wqcap,
     machine::privileges::{self, ForAll, as_nobody},
-    process,
+    need, process,
     process::clients::{self, Build},
     skip,
 };
@@ -236,17 +236,23 @@ fn who_cannot_become_the_user_is_told() {
         .says(&["process.user = \"daemon\"", "only root"]);
 }
 
+/// Whether the whole sandbox is to be had here; why not is a reason to skip.
+fn can_be_required(dir: &Dir) -> Result<(), String> {
+    let required = Wqcap::run(dir, "required")
+        .model("synth:count=10")
+        .set("process.sandbox=require")
+        .done();
+    if required.status.success() {
+        return Ok(());
+    }
+    Err(required.stderr.trim().to_owned())
+}
+
 /// Nothing that the capture was not told of is opened, whatever its names come to lead to.
 #[test]
 fn a_folder_that_is_exchanged_while_it_is_written_to_leads_nowhere() {
     let (dir, other) = (Dir::new(), Dir::new());
-    let required = Wqcap::run(&dir, "required")
-        .model("synth:count=10")
-        .set("process.sandbox=require")
-        .done();
-    if !required.status.success() {
-        skip!("{}", required.stderr.trim());
-    }
+    need!(can_be_required(&dir));
     let run = Wqcap::run(&dir, "exchanged")
         .model("synth:pps=2000,flows=64")
         .set("output.rotate_time=200ms");
@@ -300,13 +306,9 @@ fn attacked() -> &'static Attacked {
     static ATTACKED: OnceLock<Attacked> = OnceLock::new();
     ATTACKED.get_or_init(|| {
         let (dir, other) = (Dir::new(), Dir::new());
-        let required = Wqcap::run(&dir, "required")
-            .model("synth:count=10")
-            .set("process.sandbox=require")
-            .done();
-        if !required.status.success() {
+        if let Err(reason) = can_be_required(&dir) {
             return Attacked {
-                met: Err(required.stderr),
+                met: Err(reason),
                 victim: (0, 0),
             };
         }

@@ -388,12 +388,12 @@ fn create(
     }
 }
 
-/// What a network interface accepts beyond its own address: all frames (promiscuous mode) or one more address, as a membership of the process's packet socket: the kernel undoes it when the
-/// process ends, even after `kill -9`.
+/// What a network interface accepts beyond its own address: all frames (promiscuous mode) or one more address, as a
+/// membership of the process's packet socket: the kernel undoes it when the process ends, even after `kill -9`.
 ///
-/// Only creating the socket takes a right (`packet_create` of net/packet/af_packet.c asks for CAP_NET_RAW), and a capture's
-/// sandbox lets none be created on a real NIC. So the first capture's socket stays for all later ones: after a drain, a stop,
-/// or the loss of the device.
+/// Only creating the socket takes a right (`packet_create` of net/packet/af_packet.c asks for CAP_NET_RAW), and a
+/// capture's sandbox lets none be created on a real NIC. So the first capture's socket stays for all later ones: after a
+/// drain, a stop, or the loss of the device.
 pub(super) mod promisc {
     #![allow(unsafe_code)]
 

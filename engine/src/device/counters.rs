@@ -1,7 +1,8 @@
 //! The NIC's own counters of what it lost before delivery, by their own names.
 //!
 //! `out_of_buffer` and its like are files of the RDMA device (`ports/N/hw_counters`); `rx_discards_phy` and its like
-//! are ethtool statistics of the port's network interface; timeouts of delay drop are the driver's, in debugfs. A counter that cannot be read is `"unreadable"`, never 0.
+//! are ethtool statistics of the port's network interface; timeouts of delay drop are the driver's, in debugfs. A counter
+//! that cannot be read is `"unreadable"`, never 0.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -61,9 +62,8 @@ struct Growth {
 
 impl Growth {
     fn add(&mut self, name: &str, now: u64) {
-        let more = now.wrapping_sub(self.last);
         self.total += if NARROW.contains(&name) {
-            more & u64::from(u32::MAX)
+            now.wrapping_sub(self.last) & u64::from(u32::MAX)
         } else {
             now.saturating_sub(self.last)
         };

@@ -227,6 +227,17 @@ fn tags_are_stripped_frames_scattered_and_the_fcs_kept_and_stamps_taken() {
     }
 }
 
+/// Lets the frames come and asserts that one queue receives these, in their order.
+#[track_caller]
+fn assert_received(what: &str, mut testpmd: Testpmd, frames: &[Vec<u8>]) {
+    testpmd.open_wire();
+    let received = testpmd.received(frames.len());
+    drop(testpmd.quit());
+    let seen: Vec<_> = received.iter().map(|it| it.source.clone()).collect();
+    let expected: Vec<_> = frames.iter().map(|it| source(it)).collect();
+    assert_same(what, &seen, &expected);
+}
+
 #[test]
 fn a_port_that_is_not_promiscuous_takes_what_is_for_it() {
     const OWN: [u8; 6] = [2, 0xbb, 0, 0, 0, 1];
@@ -254,14 +265,8 @@ fn a_port_that_is_not_promiscuous_takes_what_is_for_it() {
             before: &["set promisc 0 off", "mac_addr set 0 02:BB:00:00:00:01", how],
             ..Setup::default()
         };
-        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
-        testpmd.open_wire();
         // The wire brings them in order, to one queue: behind the last nothing comes.
-        let received = testpmd.received(taken.len());
-        drop(testpmd.quit());
-        let seen: Vec<_> = received.iter().map(|it| it.source.clone()).collect();
-        let expected: Vec<_> = taken.iter().map(|it| source(it)).collect();
-        assert_same(how, &seen, &expected);
+        assert_received(how, need!(Testpmd::start(&dir, &wire, &setup)), taken);
     }
 }
 
@@ -313,13 +318,8 @@ fn a_port_is_stopped_closed_and_probed_again_also_without_a_pci_bus() {
             before: &[again, again].concat(),
             ..Setup::default()
         };
-        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
-        testpmd.open_wire();
-        let received = testpmd.received(frames.len());
-        drop(testpmd.quit());
-        let seen: Vec<_> = received.iter().map(|it| it.source.clone()).collect();
-        let expected: Vec<_> = frames.iter().map(|it| source(it)).collect();
-        assert_same("probed again", &seen, &expected);
+        let testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+        assert_received("probed again", testpmd, &frames);
     }
 }
 

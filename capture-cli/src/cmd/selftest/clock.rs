@@ -59,11 +59,7 @@ pub fn drift(run: &mut Run, device: &DeviceFacts, time: Duration) {
     let (subject, id) = ("clock_drift", "clock/faster than nominal");
     let caps = &device.caps;
     let Some(first) = reading(run, caps).filter(|_| caps.clock_khz > 0) else {
-        run.not_asked(
-            subject,
-            id,
-            "the device's counter cannot be read, or stands still",
-        );
+        run.not_asked(subject, id, CLOCK_STANDS);
         return;
     };
     run.say(&format!("measuring the clock's drift for {time:?}"));

@@ -2,9 +2,9 @@
 //!
 //! The order of a start is this. Root becomes `process.user`, before anything is opened ([`user`]). What runs hooks is
 //! started, outside the sandbox ([`hooks`]), the control socket is bound, and what replaces the summary and removes that
-//! socket is started ([`outside`]). Root that stays root keeps what a capture takes ([`user`]). Then files are closed off ([`files`]): a landlock domain holds for a thread
-//! and those it makes, so this comes before the first of them. Then all is opened, and at last calls are closed off for
-//! all threads at once ([`calls`]).
+//! socket is started ([`outside`]). Root that stays root keeps what a capture takes ([`user`]). Then files are closed off
+//! ([`files`]): a landlock domain holds for a thread and those it makes, so this comes before the first of them. Then all
+//! is opened, and at last calls are closed off for all threads at once ([`calls`]).
 //!
 //! Invariant: a capture that goes on without a part of its sandbox has said so.
 
@@ -15,11 +15,26 @@ pub mod outside;
 pub mod user;
 
 use crate::failure::Failure;
-use std::path::Path;
+use caps::{CapSet, errors::CapsError};
+use std::{env, io, os::unix::process::CommandExt, path::Path, process::Command};
 use wqcap_engine::{
     config::{Config, Sandbox as Wanted},
     plan::Plan,
 };
+
+/// This program, to be started as one of its subcommands that serve a capture from outside its sandbox.
+fn own_command(subcommand: &str) -> io::Result<Command> {
+    let mut command = Command::new(env::current_exe()?);
+    // ^C at a terminal is for the capture, which then gives its helpers their time.
+    command.arg(subcommand).process_group(0);
+    Ok(command)
+}
+
+/// Drops, in such a process, what a capture takes: an ordinary user's program that is executed has ambient capabilities
+/// alone. Clearing those is no privileged call, which a hardened unit may not make.
+fn drop_capture_rights() -> Result<(), CapsError> {
+    caps::clear(None, CapSet::Ambient)
+}
 
 /// A sandbox with its files closed off, and its calls still open.
 pub struct Sandbox {

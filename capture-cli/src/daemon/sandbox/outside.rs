@@ -3,21 +3,18 @@
 //!
 //! All that a capture can ask of it is what the named file is to hold.
 
+use super::{drop_capture_rights, own_command};
 use crate::{args::OutsideArgs, cmd::summary::SummaryFile, failure::Failure};
-use caps::CapSet;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
 };
 use std::{
-    env, fs,
+    fs,
     io::{self, Read, Write},
-    os::unix::{
-        fs::{FileTypeExt, MetadataExt},
-        process::CommandExt,
-    },
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
-    process::{ChildStdin, ChildStdout, Command, Stdio},
+    process::{ChildStdin, ChildStdout, Stdio},
     sync::Arc,
 };
 
@@ -35,15 +32,13 @@ impl Outside {
                 "cannot start the process that writes the summary and removes the control socket: {e}"
             ))
         };
-        let mut command = Command::new(env::current_exe().map_err(refused)?);
-        command.arg("outside");
+        let mut command = own_command("outside").map_err(refused)?;
         for (option, path) in [("--summary", summary), ("--socket", socket)] {
             if let Some(path) = path {
                 command.arg(option).arg(path);
             }
         }
-        // ^C at a terminal is for the capture.
-        command.process_group(0).env_remove("LD_PRELOAD");
+        command.env_remove("LD_PRELOAD");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(refused)?;
         match (child.stdin.take(), child.stdout.take()) {
@@ -71,7 +66,7 @@ impl Outside {
 /// `wqcap outside`: waits for the summary, or the end of the capture.
 pub fn serve(args: &OutsideArgs) -> Result<(), Failure> {
     let failed = |e: String| Failure::failed(format!("wqcap outside: {e}"));
-    caps::clear(None, CapSet::Ambient).map_err(|e| failed(e.to_string()))?;
+    drop_capture_rights().map_err(|e| failed(e.to_string()))?;
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         // They are the capture's, which ends in order, or is gone.
         flag::register(signal, Arc::default()).map_err(|e| failed(e.to_string()))?;
