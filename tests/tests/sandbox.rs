@@ -8,7 +8,8 @@ use std::{
     sync::OnceLock,
 };
 use wqcap_tests::{
-    Dir, Program, Running, Wqcap,
+    Dir, Pair, Program, Running, Wqcap,
+    machine::netns::IFACE,
     machine::privileges::{self, ForAll, as_nobody},
     need, process,
     process::clients::{self, Build},
@@ -268,6 +269,56 @@ fn a_folder_that_is_exchanged_while_it_is_written_to_leads_nowhere() {
     let done = running.wait().expect(1);
     done.says(&["Permission denied"]);
     assert_eq!(fs::read_dir(other.path()).expect("own").count(), 0);
+}
+
+/// The port's interface is the kernel's, and the wire is one that adds to hardware's list of calls only the reading of
+/// this process's own memory: promiscuous mode is joined again as on a card.
+#[test]
+fn an_interface_is_promiscuous_again_after_a_drain_a_stop_and_a_lost_device() {
+    let pair = need!(Pair::new());
+    let dir = Dir::new();
+    need!(can_be_required(&dir));
+    let [goes, comes] = ["goes", "comes"].map(|it| dir.join(it));
+    let fault = format!(
+        "device_fatal:until={}@file={}",
+        comes.display(),
+        goes.display()
+    );
+    let run = Wqcap::run(&dir, "promiscuous")
+        .model("synth:pps=2000,flows=64")
+        .set(&format!("model.netdev={IFACE}"))
+        .set(&format!("model.fault={fault}"))
+        .set("device.on_loss=retry")
+        .set("process.sandbox=require")
+        .control()
+        .wrapped(&["ip", "netns", "exec", pair.far.name()]);
+    let (mut running, ctl) = (run.start(), run.ctl());
+    let mut frames = 0;
+    let mut receives = |running: &mut Running| {
+        frames = ctl.until_counted(running, "received", frames + 100);
+        assert_eq!(pair.far.promiscuity(), 1, "while frames are let in");
+    };
+    receives(&mut running);
+    let pid = running.pid();
+    running.until("the filter for all threads", |_| is_confined(pid));
+    for end in ["drain", "stop"] {
+        assert!(ctl.change(&[end]));
+        assert_eq!(pair.far.promiscuity(), 0, "after {end}");
+        assert!(ctl.change(&["start"]));
+        receives(&mut running);
+    }
+    fs::write(goes, "").expect("own");
+    let mut until = |state: &str| {
+        let is = |status: &serde_json::Value| status["capture"]["state"] == state;
+        let _ = ctl.until(&mut running, "status", state, is);
+    };
+    until("lost");
+    fs::write(comes, "").expect("own");
+    until("running");
+    receives(&mut running);
+    running.signal(Signal::TERM);
+    let _ = run.finished(running.wait(), 0);
+    assert_eq!(pair.far.promiscuity(), 0, "at the end");
 }
 
 #[test]

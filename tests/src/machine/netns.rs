@@ -116,6 +116,21 @@ impl Namespace {
             .unwrap_or_else(|e| panic!("{path}: {e}: {done}"))
     }
 
+    /// How many ask the interface for promiscuous mode (ip-link(8)).
+    ///
+    /// # Panics
+    /// When it cannot be read.
+    #[must_use]
+    #[track_caller]
+    pub fn promiscuity(&self) -> u32 {
+        let done = self.program("ip", &["-d", "link", "show", IFACE]);
+        let done = done.run().expect(0);
+        let mut words = done.stdout.split_whitespace();
+        let _ = words.find(|word| *word == "promiscuity");
+        let count = words.next().and_then(|it| it.parse().ok());
+        count.unwrap_or_else(|| panic!("no promiscuity: {done}"))
+    }
+
     /// Deletes the interface, as if its driver went away. Its peer goes too.
     ///
     /// # Panics
