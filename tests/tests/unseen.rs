@@ -59,6 +59,18 @@ fn what_a_port_cannot_see_is_said() {
 }
 
 #[test]
+fn fragments_that_may_be_left_to_the_kernel_are_said() {
+    let udp = ["capture.mode=filtered", "capture.filter=udp"];
+    check(
+        &udp,
+        &[
+            "ipv4 protocol 17 names a protocol",
+            "the kernel receives the fragments",
+        ],
+    );
+}
+
+#[test]
 fn frames_that_do_not_fit_are_foretold() {
     let jumbo = ["model.mtu=9000"];
     check(

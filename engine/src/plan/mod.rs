@@ -172,6 +172,7 @@ impl Plan {
         constraints::respreadable(config, queues.len())?;
         constraints::tunnels(config, device)?;
         target::stolen(config, device, port, &mut notes)?;
+        notes.extend(visibility::fragments(&steering));
         let key = config
             .rss
             .key

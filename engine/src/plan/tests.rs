@@ -239,6 +239,56 @@ fn queues_go_to_the_near_cores_in_turn_and_share_them_when_there_are_too_few() {
 }
 
 #[test]
+fn rules_that_may_leave_fragments_to_the_kernel_are_named() {
+    let filter = |it: &str| format!("[capture]\nmode = \"filtered\"\nfilter = \"{it}\"");
+    let rules = |them: &[&str]| {
+        let them = them.iter().map(|it| format!("\n[[rule]]\n{it}"));
+        format!("[capture]\nmode = \"filtered\"{}", them.collect::<String>())
+    };
+    let all_ipv4 = "ethertype = 0x0800\npriority = 1";
+    for (text, named) in [
+        (filter("udp"), Some("ipv4 protocol 17 names")),
+        (filter("udp port 53"), Some("ipv4 protocol 17 names")),
+        (filter("tcp or icmp"), Some("and 1 more name")),
+        (filter("tcp and src 10.0.0.1 or ip"), None),
+        (filter("udp and ip[6:2] & 0x3fff = 0"), None),
+        (filter("ip6 proto 17"), None),
+        (filter("ip or arp"), None),
+        (rules(&["proto = \"udp\""]), Some("rule 1 names")),
+        (
+            rules(&["proto = \"icmp\"\nqueue = 0"]),
+            Some("rule 1 names"),
+        ),
+        (rules(&["proto = \"udp\"\nvlan = 7", all_ipv4]), None),
+        (
+            rules(&[
+                "proto = \"udp\"",
+                "ethertype = 0x0800\nvlan = 7\npriority = 1",
+            ]),
+            Some("rule 1 names"),
+        ),
+        (
+            rules(&["proto = \"tcp\"\ndst_port = 443", "proto = \"udp\""]),
+            Some("rule 2 names"),
+        ),
+        (rules(&["proto = \"udp\"\nsrc = \"2001:db8::/32\""]), None),
+        (rules(&["dst = \"10.0.0.0/8\""]), None),
+        (String::new(), None),
+        ("[capture]\nfilter = \"udp\"".into(), None),
+    ] {
+        let plan = Plan::new(&config(&text), &[device()]).expect(&text);
+        let mut notes = plan
+            .notes
+            .iter()
+            .filter(|it| it.contains("fragments of IPv4"));
+        let note = notes.next();
+        assert_eq!(note.is_some(), named.is_some(), "{text}: {note:?}");
+        let says = note.is_none_or(|it| it.contains(named.unwrap_or_default()));
+        assert!(says, "{text}: {note:?}");
+    }
+}
+
+#[test]
 fn stamps_follow_the_configuration_as_far_as_the_device_can() {
     for (text, clock_khz, expected) in [
         ("", 1000, Stamps::HardwareSystem),

@@ -1,8 +1,8 @@
 //! What a port cannot see, or cannot deliver whole, in words: nobody should find out from a file what is not in it.
 //!
-//! May import: [`crate::config`], [`crate::device`]. Pure: facts and configuration in, sentences out.
+//! May import: [`crate::config`], [`crate::device`], [`crate::plan::steering`]. Pure: facts and configuration in, sentences out.
 
-use crate::{config::Config, device::PortFacts, frame::FCS_LEN};
+use crate::{config::Config, device::PortFacts, frame::FCS_LEN, plan::steering::Steering};
 
 /// Bytes of an Ethernet header with two VLAN tags, which stand before the MTU's.
 const HEADER: u64 = 22;
@@ -13,6 +13,21 @@ pub(crate) fn notes(config: &Config, port: &PortFacts) -> Vec<String> {
     notes.extend(addresses(config, port));
     notes.extend(lengths(config, port));
     notes
+}
+
+/// Fragments, where rules name a protocol, and no rule takes packets of all.
+pub(crate) fn fragments(steering: &Steering) -> Option<String> {
+    let rules = steering.unsure_of_fragments();
+    let (verb, which) = match rules.as_slice() {
+        [] => return None,
+        [only] => ("names", only.clone()),
+        [first, rest @ ..] => ("name", format!("{first} and {} more", rest.len())),
+    };
+    Some(format!(
+        "mode \"filtered\": {which} {verb} a protocol and no port. No source states whether such rules match fragments of \
+         IPv4; on a NIC where they do not, the kernel receives the fragments. A [[rule]] with ethertype = 0x0800 takes \
+         them everywhere"
+    ))
 }
 
 /// The interface's name, for a sentence.

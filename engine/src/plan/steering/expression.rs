@@ -42,6 +42,9 @@ pub struct Split {
     pub software: String,
     #[serde(skip)]
     pub(super) matches: Vec<Match>,
+    /// Those whose fragments not every NIC takes by them, nor by another.
+    #[serde(skip)]
+    pub(super) fragments: Vec<Match>,
 }
 
 impl Split {
@@ -53,7 +56,7 @@ impl Split {
         let known = filter
             .constraints()
             .ok_or("it has too many alternatives, or a loop such as that of protochain")?;
-        let mut matches = Vec::new();
+        let (mut matches, mut fragments) = (Vec::new(), Vec::new());
         for it in known.iter().flat_map(matches_of) {
             if it == Match::default() {
                 return Err(
@@ -63,7 +66,11 @@ impl Split {
                 );
             }
             add(&mut matches, it);
+            if it.for_fragments().is_some() {
+                add(&mut fragments, it);
+            }
         }
+        fragments.retain(|it| !it.has_its_fragments_taken_by(&matches));
         if matches.len() > MOST {
             return Err(format!(
                 "it expands to {} matches; at most {MOST} are supported",
@@ -75,6 +82,7 @@ impl Split {
             nic: matches.iter().map(words).collect(),
             software: filter.expression().trim().to_owned(),
             matches,
+            fragments,
         })
     }
 
@@ -169,7 +177,11 @@ fn ipv4(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match>
         known.mask & bits == bits && known.value & bits == 0
     });
     if whole {
-        return vec![ports(known, packet, OffsetOrigin::BehindIpv4(header), 0)];
+        let whole = Match {
+            whole: true,
+            ..packet
+        };
+        return vec![ports(known, whole, OffsetOrigin::BehindIpv4(header), 0)];
     }
     with_broken(packet, it, plain)
 }
@@ -239,6 +251,12 @@ fn number(known: &Constraints, at: u32, len: u32) -> Masked<u128> {
 }
 
 impl Match {
+    /// Whether its fragments find one of these, on whatever NIC.
+    pub(super) fn has_its_fragments_taken_by(&self, others: &[Self]) -> bool {
+        self.for_fragments()
+            .is_none_or(|them| others.iter().any(|it| it.covers(&them)))
+    }
+
     /// Whether this takes every frame that another takes.
     fn covers(&self, other: &Self) -> bool {
         fn asks<T: PartialEq>(mine: Option<T>, its: Option<T>) -> bool {

@@ -36,6 +36,8 @@ pub(super) struct Match {
     pub(super) src_port: Masked<u16>,
     pub(super) dst_port: Masked<u16>,
     pub(super) vni: Option<u32>,
+    /// No fragment of IPv4 is meant. Rules cannot ask for that: they take the same frames either way.
+    pub(super) whole: bool,
 }
 
 impl Match {
@@ -187,6 +189,17 @@ impl Match {
         }
         // With hash = "l3", ports still have to be matched: the L3 profile's rule carries an L4 spec.
         fitting.collect()
+    }
+
+    /// What would take the fragments of IPv4 that this is meant to take, on a NIC whose rules for a protocol do not match
+    /// them; `None`: this names no protocol, or no fragments are meant.
+    pub(super) fn for_fragments(&self) -> Option<Self> {
+        let names = self.proto.is_some() && self.ip != Some(Ip::V6);
+        (names && !self.whole && !self.has_ports()).then_some(Self {
+            ip: Some(Ip::V4),
+            proto: None,
+            ..*self
+        })
     }
 
     /// Whether it asks for what fragments do not have.

@@ -147,6 +147,19 @@ impl Steering {
         }
     }
 
+    /// The rules that name a protocol and no port, where their fragments of IPv4 find no other rule.
+    pub(super) fn unsure_of_fragments(&self) -> Vec<String> {
+        let whole = |it: &Match| describe(&it.specs(Profile::CatchAll));
+        let of_filter = self.split.iter().flat_map(|it| &it.fragments).map(whole);
+        // Those that cannot be have been refused.
+        let asked = self.asked.iter().flatten();
+        let asked: Vec<_> = asked.filter_map(|it| Match::of(it).ok()).collect();
+        let unsure = (1..).zip(&asked);
+        let unsure = unsure.filter(|(_, it)| !it.has_its_fragments_taken_by(&asked));
+        let of_rules = unsure.map(|(number, _)| format!("rule {number}"));
+        of_filter.chain(of_rules).collect()
+    }
+
     /// Every frame, by profile.
     fn steal(depth: HashDepth, inner: bool) -> Self {
         let mut steering = Self::default();
