@@ -4,16 +4,17 @@
 //! as DPDK's `drivers/net/mlx5/linux/mlx5_verbs.c` and `mlx5_rx.c` do. What it receives is compared with what was sent,
 //! with DPDK's own Toeplitz, and with tshark's reading of the input.
 
+mod rules;
 mod testpmd;
+mod thash;
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use testpmd::{Packet, Setup, Testpmd};
+use testpmd::{Setup, Testpmd};
+use thash::{Inputs, Thash};
 use wqcap_tests::captures::Captures;
 use wqcap_tests::compare::{assert_frames, assert_same};
 use wqcap_tests::frames::{Ends, Frame, IPV4, IPV6};
-use wqcap_tests::process::clients;
-use wqcap_tests::{Dir, Program, files, need, skip};
+use wqcap_tests::{Dir, files, need, skip};
 
 /// Both transports over both families, `count` flows of each.
 fn flows(count: u16) -> Vec<Vec<u8>> {
@@ -63,17 +64,10 @@ fn capture(dir: &Dir, name: &str, frames: &[Vec<u8>]) -> String {
 
 #[test]
 fn the_spread_is_what_dpdks_own_hash_says() {
-    let thash = need!(clients::with_package("thash", "libdpdk"));
     let dir = Dir::new();
+    let thash = need!(Thash::find(&dir));
     let frames = flows(64);
     let wire = capture(&dir, "flows.pcap", &frames);
-    let raw = dir.write(
-        "flows.raw",
-        frames
-            .iter()
-            .flat_map(|frame| [&(frame.len() as u16).to_be_bytes()[..], frame].concat())
-            .collect::<Vec<_>>(),
-    );
     // The transports that are hashed with their ports; the others by addresses, or not at all.
     for (queues, scalar, hashed) in [
         (2, false, "ip"),
@@ -99,12 +93,12 @@ fn the_spread_is_what_dpdks_own_hash_says() {
         let received = testpmd.received(frames.len());
         drop(testpmd.quit());
 
-        let by = if hashed == "ip" { "addresses" } else { "ports" };
-        let judged = Program::new(&thash)
-            .args([key.trim(), by, &queues.to_string()])
-            .arg(&raw)
-            .run()
-            .expect(0);
+        let inputs = if hashed == "ip" {
+            Inputs::Addresses
+        } else {
+            Inputs::Ports
+        };
+        let judged = thash.of(key.trim(), inputs, queues, &frames);
         let by_source: BTreeMap<_, _> = received.iter().map(|it| (it.source.clone(), it)).collect();
         let is_hashed = |frame: &[u8]| {
             let protocol = if frame[12..14] == [8, 0] {
@@ -115,19 +109,10 @@ fn the_spread_is_what_dpdks_own_hash_says() {
             hashed == "ip" || protocol == if hashed == "udp" { 17 } else { 6 }
         };
         let mut compared = 0;
-        for (frame, line) in frames
-            .iter()
-            .zip(judged.stdout.lines())
-            .filter(|it| is_hashed(it.0))
-        {
-            let (hash, queue) = line.split_once(' ').expect("a hash and a queue");
+        for (frame, (hash, entry)) in frames.iter().zip(judged).filter(|it| is_hashed(it.0)) {
             let packet = by_source[&source(frame)];
-            assert_eq!(
-                format!("{:08x}", packet.hash),
-                hash,
-                "{setup:?}: {packet:?}"
-            );
-            assert_eq!(packet.queue.to_string(), queue, "{setup:?}: {packet:?}");
+            assert_eq!(packet.hash, hash, "{setup:?}: {packet:?}");
+            assert_eq!(packet.queue, entry, "{setup:?}: {packet:?}");
             compared += 1;
         }
         assert_eq!(
@@ -341,190 +326,4 @@ fn a_lost_device_is_an_event() {
     // testpmd detaches the device in a thread of its own, and does not like to be ended meanwhile.
     testpmd.until("Now total ports is 0");
     drop(testpmd.quit());
-}
-
-/// What a rule matches, as testpmd's flow command says it and as tshark does, and a frame that it matches.
-struct Rule {
-    pattern: &'static str,
-    filter: &'static str,
-    frame: Vec<u8>,
-}
-
-fn rules() -> Vec<Rule> {
-    let ends = Ends {
-        from: 21,
-        to: 22,
-        sport: 2100,
-        dport: 2200,
-    };
-    let to_port = |dport| Ends { dport, ..ends };
-    let v4 = |ends, protocol| Frame::ethernet(&[], IPV4).ipv4(ends, protocol, 0);
-    let inner = |frame: Frame, head: &[u8]| {
-        let mut bytes = frame.done();
-        bytes.extend_from_slice(head);
-        bytes.extend_from_slice(&v4(ends, 17).udp(ends).payload(20).done());
-        bytes
-    };
-    vec![
-        Rule {
-            pattern: "eth type is 0x88cc",
-            filter: "eth.type == 0x88cc",
-            frame: Frame::ethernet(&[], 0x88cc).payload(46).done(),
-        },
-        Rule {
-            pattern: "eth / vlan vid is 42",
-            filter: "vlan.id == 42",
-            frame: Frame::ethernet(&[(0x8100, 42)], IPV4)
-                .ipv4(ends, 17, 0)
-                .udp(ends)
-                .payload(20)
-                .done(),
-        },
-        Rule {
-            pattern: "eth / ipv4 dst is 10.0.0.77",
-            filter: "ip.dst == 10.0.0.77 and not vxlan and not gre",
-            frame: v4(Ends { to: 77, ..ends }, 17).udp(ends).payload(20).done(),
-        },
-        Rule {
-            pattern: "eth / ipv6 src is fd00::4e",
-            filter: "ipv6.src == fd00::4e",
-            frame: Frame::ethernet(&[], IPV6)
-                .ipv6(Ends { from: 0x4e, ..ends }, 17)
-                .udp(ends)
-                .payload(20)
-                .done(),
-        },
-        Rule {
-            pattern: "eth / ipv4 / udp dst is 53",
-            filter: "ip and udp.dstport == 53",
-            frame: v4(to_port(53), 17).udp(to_port(53)).payload(20).done(),
-        },
-        Rule {
-            pattern: "eth / ipv6 / udp src is 5353",
-            filter: "ipv6.nxt == 17 and frame[54:2] == 14:e9",
-            frame: {
-                let ends = Ends {
-                    sport: 5353,
-                    ..ends
-                };
-                Frame::ethernet(&[], IPV6)
-                    .ipv6(ends, 17)
-                    .udp(ends)
-                    .payload(20)
-                    .done()
-            },
-        },
-        Rule {
-            pattern: "eth / ipv4 / tcp dst is 443",
-            filter: "ip and tcp.dstport == 443",
-            frame: v4(to_port(443), 6).tcp(to_port(443)).payload(20).done(),
-        },
-        Rule {
-            pattern: "eth / ipv4 / udp / vxlan vni is 4660",
-            filter: "udp.dstport == 4789 and frame[46:3] == 00:12:34",
-            frame: inner(
-                v4(to_port(4789), 17).udp(to_port(4789)),
-                &[8, 0, 0, 0, 0, 0x12, 0x34, 0],
-            ),
-        },
-        Rule {
-            pattern: "eth / ipv4 / gre protocol is 0x6558",
-            filter: "ip.proto == 47 and frame[36:2] == 65:58",
-            frame: inner(v4(ends, 47), &[0, 0, 0x65, 0x58]),
-        },
-    ]
-}
-
-#[test]
-fn rules_send_frames_where_they_say() {
-    let dir = Dir::new();
-    let rules = rules();
-    let dropped = rules.len();
-    let queues = rules.len() + 1;
-    // Three of each kind, and one that only a rule for the whole of TCP drops; in the end a marker for each queue.
-    let mut frames: Vec<_> = rules
-        .iter()
-        .flat_map(|it| vec![it.frame.clone(); 3])
-        .collect();
-    let ssh = Ends {
-        from: 1,
-        to: 2,
-        sport: 3,
-        dport: 22,
-    };
-    frames.push(
-        Frame::ethernet(&[], IPV4)
-            .ipv4(ssh, 6, 0)
-            .tcp(ssh)
-            .payload(20)
-            .done(),
-    );
-    frames.extend((0..queues).map(testpmd::marker));
-    let frames: Vec<_> = frames.into_iter().map(numbered).collect();
-    let wire = capture(&dir, "rules.pcap", &frames);
-
-    let setup = Setup {
-        queues,
-        options: &["--flow-isolate-all"],
-        ..Setup::default()
-    };
-    let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
-    for (queue, rule) in rules.iter().enumerate() {
-        testpmd.rule(&format!(
-            "pattern {} / end actions mark id {} / queue index {queue} / end",
-            rule.pattern,
-            queue + 1
-        ));
-    }
-    testpmd.rule("pattern eth / ipv4 / tcp dst is 22 / end actions drop / end");
-    for queue in 0..queues {
-        testpmd.rule(&format!(
-            "pattern eth dst is {} / end actions queue index {queue} / end",
-            testpmd::marker_address(queue)
-        ));
-    }
-    testpmd.open_wire();
-    let received = testpmd.until_markers(queues);
-    drop(testpmd.quit());
-    for (queue, rule) in rules.iter().enumerate() {
-        let of_queue: Vec<&Packet> = received.iter().filter(|it| it.queue == queue).collect();
-        let matching = matching(&dir.join("rules.pcap"), rule.filter);
-        let expected: Vec<_> = matching
-            .iter()
-            .map(|number| source(&frames[number - 1]))
-            .collect();
-        assert!(!expected.is_empty(), "{}", rule.filter);
-        let seen: Vec<_> = of_queue.iter().map(|it| it.source.clone()).collect();
-        assert_same(rule.pattern, &seen, &expected);
-        assert!(
-            of_queue.iter().all(|it| it.mark == Some(queue as u32 + 1)),
-            "{of_queue:?}"
-        );
-    }
-    assert!(
-        received.iter().all(|it| it.queue != dropped),
-        "{received:?}"
-    );
-}
-
-/// The numbers, from 1, of the frames of a capture that tshark's `filter` matches.
-fn matching(file: &Path, filter: &str) -> Vec<usize> {
-    let done = Program::new("tshark")
-        .args([
-            "-n",
-            "-T",
-            "fields",
-            "-e",
-            "frame.number",
-            "-Y",
-            filter,
-            "-r",
-        ])
-        .arg(file)
-        .run()
-        .expect(0);
-    done.stdout
-        .lines()
-        .map(|it| it.parse().expect("a number"))
-        .collect()
 }

@@ -190,21 +190,49 @@ impl Testpmd {
 
     /// Creates a rule on port 0.
     pub fn rule(&mut self, rule: &str) {
+        if let Some(complaint) = self.complaint(rule) {
+            panic!("{rule}: {complaint}");
+        }
+    }
+
+    /// A rule that is not created: what is said of it.
+    pub fn refused(&mut self, rule: &str) -> String {
+        let complaint = self.complaint(rule);
+        complaint.unwrap_or_else(|| panic!("{rule} is created"))
+    }
+
+    /// Rules that bring each queue its marker.
+    pub fn marker_rules(&mut self, queues: usize) {
+        for queue in 0..queues {
+            self.rule(&format!(
+                "pattern eth dst is {} / end actions queue index {queue} / end",
+                marker_address(queue)
+            ));
+        }
+    }
+
+    /// What is said of a rule that is not created. It comes on standard error.
+    fn complaint(&mut self, rule: &str) -> Option<String> {
+        let (from, complaints) = (self.seen, self.running.stderr().len());
         self.command(&format!("flow create 0 ingress {rule}"));
-        let from = self.seen;
+        let complaint = |it: &Running| {
+            let stderr = it.stderr();
+            let (said, _) = stderr[complaints..]
+                .split_once("Caught ")?
+                .1
+                .split_once('\n')?;
+            Some(said.to_owned())
+        };
         self.running.until("a rule", |it| {
             let stdout = it.stdout();
-            stdout[from..].contains("created\n")
-                || stdout[from..].contains("Caught ")
-                || stdout[from..].contains("Bad arg")
+            assert!(!stdout[from..].contains("Bad arg"), "{rule}");
+            stdout[from..].contains("created\n") || complaint(it).is_some()
         });
-        let stdout = self.running.stdout();
-        assert!(
-            stdout[from..].contains("created\n"),
-            "{rule}: {}",
-            &stdout[from..]
-        );
-        self.until("created\n");
+        let complaint = complaint(&self.running);
+        if complaint.is_none() {
+            self.until("created\n");
+        }
+        complaint
     }
 
     /// Lets the frames come.

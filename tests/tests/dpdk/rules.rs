@@ -1,0 +1,546 @@
+//! rte_flow rules, by testpmd's flow command in isolated mode: each is judged by where frames go.
+
+use crate::testpmd::{self, Packet, Setup, Testpmd};
+use crate::thash::{Inputs, Thash};
+use crate::{capture, numbered, source};
+use std::collections::BTreeMap;
+use std::path::Path;
+use wqcap_tests::compare::assert_same;
+use wqcap_tests::frames::{Ends, Frame, IPV4, IPV6};
+use wqcap_tests::{Dir, Program, need};
+
+/// What a rule matches, as testpmd's flow command says it and as tshark does, and a frame that it matches.
+struct Rule {
+    pattern: &'static str,
+    filter: &'static str,
+    frame: Vec<u8>,
+}
+
+fn rules() -> Vec<Rule> {
+    let ends = Ends {
+        from: 21,
+        to: 22,
+        sport: 2100,
+        dport: 2200,
+    };
+    let to_port = |dport| Ends { dport, ..ends };
+    let v4 = |ends, protocol| Frame::ethernet(&[], IPV4).ipv4(ends, protocol, 0);
+    let inner = |frame: Frame, head: &[u8]| {
+        let mut bytes = frame.done();
+        bytes.extend_from_slice(head);
+        bytes.extend_from_slice(&v4(ends, 17).udp(ends).payload(20).done());
+        bytes
+    };
+    vec![
+        Rule {
+            pattern: "eth type is 0x88cc",
+            filter: "eth.type == 0x88cc",
+            frame: Frame::ethernet(&[], 0x88cc).payload(46).done(),
+        },
+        Rule {
+            pattern: "eth / vlan vid is 42",
+            filter: "vlan.id == 42",
+            frame: Frame::ethernet(&[(0x8100, 42)], IPV4)
+                .ipv4(ends, 17, 0)
+                .udp(ends)
+                .payload(20)
+                .done(),
+        },
+        Rule {
+            pattern: "eth / ipv4 dst is 10.0.0.77",
+            filter: "ip.dst == 10.0.0.77 and not vxlan and not gre",
+            frame: v4(Ends { to: 77, ..ends }, 17).udp(ends).payload(20).done(),
+        },
+        Rule {
+            pattern: "eth / ipv6 src is fd00::4e",
+            filter: "ipv6.src == fd00::4e",
+            frame: Frame::ethernet(&[], IPV6)
+                .ipv6(Ends { from: 0x4e, ..ends }, 17)
+                .udp(ends)
+                .payload(20)
+                .done(),
+        },
+        Rule {
+            pattern: "eth / ipv4 / udp dst is 53",
+            filter: "ip and udp.dstport == 53",
+            frame: v4(to_port(53), 17).udp(to_port(53)).payload(20).done(),
+        },
+        Rule {
+            pattern: "eth / ipv6 / udp src is 5353",
+            filter: "ipv6.nxt == 17 and frame[54:2] == 14:e9",
+            frame: {
+                let ends = Ends {
+                    sport: 5353,
+                    ..ends
+                };
+                Frame::ethernet(&[], IPV6)
+                    .ipv6(ends, 17)
+                    .udp(ends)
+                    .payload(20)
+                    .done()
+            },
+        },
+        Rule {
+            pattern: "eth / ipv4 / tcp dst is 443",
+            filter: "ip and tcp.dstport == 443",
+            frame: v4(to_port(443), 6).tcp(to_port(443)).payload(20).done(),
+        },
+        Rule {
+            pattern: "eth / ipv4 / udp / vxlan vni is 4660",
+            filter: "udp.dstport == 4789 and frame[46:3] == 00:12:34",
+            frame: inner(
+                v4(to_port(4789), 17).udp(to_port(4789)),
+                &[8, 0, 0, 0, 0, 0x12, 0x34, 0],
+            ),
+        },
+        Rule {
+            pattern: "eth / ipv4 / gre protocol is 0x6558",
+            filter: "ip.proto == 47 and frame[36:2] == 65:58",
+            frame: inner(v4(ends, 47), &[0, 0, 0x65, 0x58]),
+        },
+    ]
+}
+
+#[test]
+fn rules_send_frames_where_they_say() {
+    let dir = Dir::new();
+    let rules = rules();
+    let dropped = rules.len();
+    let queues = rules.len() + 1;
+    // Three of each kind, and one that only a rule for the whole of TCP drops; in the end a marker for each queue.
+    let mut frames: Vec<_> = rules
+        .iter()
+        .flat_map(|it| vec![it.frame.clone(); 3])
+        .collect();
+    let ssh = Ends {
+        from: 1,
+        to: 2,
+        sport: 3,
+        dport: 22,
+    };
+    frames.push(
+        Frame::ethernet(&[], IPV4)
+            .ipv4(ssh, 6, 0)
+            .tcp(ssh)
+            .payload(20)
+            .done(),
+    );
+    frames.extend((0..queues).map(testpmd::marker));
+    let frames: Vec<_> = frames.into_iter().map(numbered).collect();
+    let wire = capture(&dir, "rules.pcap", &frames);
+
+    let setup = Setup {
+        queues,
+        options: &["--flow-isolate-all"],
+        ..Setup::default()
+    };
+    let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+    for (queue, rule) in rules.iter().enumerate() {
+        testpmd.rule(&format!(
+            "pattern {} / end actions mark id {} / queue index {queue} / end",
+            rule.pattern,
+            queue + 1
+        ));
+    }
+    testpmd.rule("pattern eth / ipv4 / tcp dst is 22 / end actions drop / end");
+    testpmd.marker_rules(queues);
+    testpmd.open_wire();
+    let received = testpmd.until_markers(queues);
+    drop(testpmd.quit());
+    for (queue, rule) in rules.iter().enumerate() {
+        let of_queue: Vec<&Packet> = received.iter().filter(|it| it.queue == queue).collect();
+        let matching = matching(&dir.join("rules.pcap"), rule.filter);
+        let expected: Vec<_> = matching
+            .iter()
+            .map(|number| source(&frames[number - 1]))
+            .collect();
+        assert!(!expected.is_empty(), "{}", rule.filter);
+        let seen: Vec<_> = of_queue.iter().map(|it| it.source.clone()).collect();
+        assert_same(rule.pattern, &seen, &expected);
+        assert!(
+            of_queue.iter().all(|it| it.mark == Some(queue as u32 + 1)),
+            "{of_queue:?}"
+        );
+    }
+    assert!(
+        received.iter().all(|it| it.queue != dropped),
+        "{received:?}"
+    );
+}
+
+/// The numbers, from 1, of the frames of a capture that tshark's `filter` matches.
+fn matching(file: &Path, filter: &str) -> Vec<usize> {
+    let done = Program::new("tshark")
+        .args([
+            "-n",
+            "-T",
+            "fields",
+            "-e",
+            "frame.number",
+            "-Y",
+            filter,
+            "-r",
+        ])
+        .arg(file)
+        .run()
+        .expect(0);
+    done.stdout
+        .lines()
+        .map(|it| it.parse().expect("a number"))
+        .collect()
+}
+
+/// What is in a frame: the IP version and the protocol, or neither.
+type Kind = Option<(u8, u8)>;
+
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+/// One that no parser knows (RFC 3692).
+const OTHER: u8 = 253;
+
+const KINDS: [Kind; 7] = [
+    Some((4, UDP)),
+    Some((4, TCP)),
+    Some((4, OTHER)),
+    Some((6, UDP)),
+    Some((6, TCP)),
+    Some((6, OTHER)),
+    None,
+];
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The rule does not match it.
+    Missed,
+    /// It goes to the first queue, unhashed.
+    First,
+    Hashed(Inputs),
+}
+use Outcome::{First, Hashed, Missed};
+
+/// What the frames of a rule are wrapped in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tunnel {
+    Without,
+    Vxlan,
+    Gre,
+}
+
+/// A rule with the RSS action.
+struct Spread {
+    /// What it matches, behind a destination address of its own.
+    pattern: &'static str,
+    /// The action's arguments, less key and queues.
+    rss: &'static str,
+    key: Option<&'static str>,
+    queues: &'static [usize],
+    tunnel: Tunnel,
+    /// What becomes of a frame by what is in it, in the tunnel if there is one.
+    outcome: fn(Kind) -> Outcome,
+}
+
+/// DPDK's driver asks for one or several RSS QPs for each rule, one for each kind of frame that is hashed by itself
+/// (`mlx5_flow_expand_rss`), and the verbs path takes `types` as `mlx5_flow_hashfields_adjust` does.
+const SPREADS: [Spread; 9] = [
+    Spread {
+        pattern: "/ ipv4 / udp",
+        rss: "types ipv4-udp end",
+        key: None,
+        queues: &[1, 4],
+        tunnel: Tunnel::Without,
+        outcome: |kind| match kind {
+            Some((4, UDP)) => Hashed(Inputs::Ports),
+            _ => Missed,
+        },
+    },
+    Spread {
+        pattern: "/ ipv4 / tcp",
+        rss: "types ipv4 end",
+        key: None,
+        // Not a power of two: DPDK fills its largest table with them in turn.
+        queues: &[2, 3, 5],
+        tunnel: Tunnel::Without,
+        outcome: |kind| match kind {
+            Some((4, TCP)) => Hashed(Inputs::Addresses),
+            _ => Missed,
+        },
+    },
+    Spread {
+        pattern: "/ ipv6 / udp",
+        rss: "types ipv6-udp end",
+        key: Some(
+            "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa",
+        ),
+        queues: &[7, 0, 6, 1],
+        tunnel: Tunnel::Without,
+        outcome: |kind| match kind {
+            Some((6, UDP)) => Hashed(Inputs::Ports),
+            _ => Missed,
+        },
+    },
+    Spread {
+        pattern: "/ ipv6",
+        rss: "types ipv6 ipv6-tcp end",
+        key: None,
+        queues: &[7, 6, 5, 4, 3, 2, 1, 0],
+        tunnel: Tunnel::Without,
+        outcome: |kind| match kind {
+            Some((6, TCP)) => Hashed(Inputs::Ports),
+            Some((6, _)) => Hashed(Inputs::Addresses),
+            _ => Missed,
+        },
+    },
+    Spread {
+        pattern: "",
+        rss: "types ip udp tcp end",
+        key: None,
+        queues: &[3, 6],
+        tunnel: Tunnel::Without,
+        outcome: every_transport,
+    },
+    Spread {
+        pattern: "",
+        rss: "types ipv4-udp end",
+        key: None,
+        queues: &[5, 2],
+        tunnel: Tunnel::Without,
+        outcome: |kind| match kind {
+            Some((4, UDP)) => Hashed(Inputs::Ports),
+            _ => First,
+        },
+    },
+    Spread {
+        pattern: "/ ipv4 / udp / vxlan vni is 6",
+        rss: "level 2 types ip udp tcp end",
+        key: None,
+        queues: &[4, 7],
+        tunnel: Tunnel::Vxlan,
+        outcome: every_transport,
+    },
+    Spread {
+        pattern: "/ ipv4 / udp / vxlan vni is 6",
+        rss: "level 1 types ip udp end",
+        key: None,
+        queues: &[0, 2, 1],
+        tunnel: Tunnel::Vxlan,
+        // By the outer headers.
+        outcome: |_| Hashed(Inputs::Ports),
+    },
+    Spread {
+        pattern: "/ ipv4 / gre",
+        rss: "level 2 types ip tcp end",
+        key: None,
+        queues: &[6, 1, 3, 0],
+        tunnel: Tunnel::Gre,
+        outcome: |kind| match kind {
+            Some((_, TCP)) => Hashed(Inputs::Ports),
+            Some(_) => Hashed(Inputs::Addresses),
+            None => First,
+        },
+    },
+];
+
+fn every_transport(kind: Kind) -> Outcome {
+    match kind {
+        Some((_, UDP | TCP)) => Hashed(Inputs::Ports),
+        Some(_) => Hashed(Inputs::Addresses),
+        None => First,
+    }
+}
+
+impl Spread {
+    /// Whether the inner headers are hashed.
+    fn is_inner(&self) -> bool {
+        self.rss.starts_with("level 2")
+    }
+
+    /// Frames of a kind, and in each what is hashed.
+    fn frames(&self, address: [u8; 6], kind: Kind) -> Vec<(Vec<u8>, Vec<u8>)> {
+        (0..16)
+            .map(|i| {
+                let ends = Ends {
+                    from: 1 + i * 7,
+                    to: 9 + i % 5,
+                    sport: 1024 + i * 13,
+                    dport: 443 + i % 3,
+                };
+                let frame = match kind {
+                    Some((4, protocol)) => Frame::ethernet(&[], IPV4).ipv4(ends, protocol, 0),
+                    Some((_, protocol)) => Frame::ethernet(&[], IPV6).ipv6(ends, protocol),
+                    None => Frame::ethernet(&[], 0x88b5),
+                };
+                let frame = match kind {
+                    Some((_, UDP)) => frame.udp(ends),
+                    Some((_, TCP)) => frame.tcp(ends),
+                    _ => frame,
+                };
+                let inner = frame.payload(46).done();
+                let outer = Ends {
+                    from: 200 + i * 3,
+                    to: 300,
+                    sport: 5000 + i * 11,
+                    dport: 4789,
+                };
+                let around = Frame::ethernet(&[], IPV4);
+                let mut whole = match self.tunnel {
+                    Tunnel::Without => inner.clone(),
+                    Tunnel::Vxlan => {
+                        let mut bytes = around.ipv4(outer, UDP, 0).udp(outer).done();
+                        bytes.extend_from_slice(&[8, 0, 0, 0, 0, 0, 6, 0]);
+                        [bytes, inner.clone()].concat()
+                    }
+                    Tunnel::Gre => {
+                        let mut bytes = around.ipv4(outer, 47, 0).done();
+                        bytes.extend_from_slice(&[0, 0, 0x65, 0x58]);
+                        [bytes, inner.clone()].concat()
+                    }
+                };
+                whole[..6].copy_from_slice(&address);
+                let whole = numbered(whole);
+                let hashed = if self.is_inner() {
+                    inner
+                } else {
+                    whole.clone()
+                };
+                (whole, hashed)
+            })
+            .collect()
+    }
+}
+
+/// What DPDK's driver hashes with where a rule names no key (`mlx5_rss_hash_default_key`); an isolated port does not tell.
+const DEFAULT_KEY: &str =
+    "2cc681d15bdbf4f7fca28319db1a3e946b9e38d92c9c03d1ad9944a7d9563d59063c25f3fc1fdc2a";
+
+/// The entries of the table that DPDK's driver fills for so many queues (`mlx5_ind_table_obj_new`): as many, or 512.
+fn table_size(queues: usize) -> usize {
+    if queues.is_power_of_two() {
+        queues
+    } else {
+        512
+    }
+}
+
+#[test]
+fn rules_with_rss_spread_as_dpdks_own_hash_says() {
+    let dir = Dir::new();
+    let thash = need!(Thash::find(&dir));
+    let address = |rule: usize| [2, 0xcc, 0, 0, 0, rule as u8];
+    let queues = 8;
+    // Of each frame the rule and what is in it.
+    let mut sent = Vec::new();
+    for (number, spread) in SPREADS.iter().enumerate() {
+        for kind in KINDS {
+            for (frame, hashed) in spread.frames(address(number), kind) {
+                sent.push((number, kind, frame, hashed));
+            }
+        }
+    }
+    let frames: Vec<_> = sent
+        .iter()
+        .map(|it| it.2.clone())
+        .chain((0..queues).map(testpmd::marker))
+        .collect();
+    let wire = capture(&dir, "spread.pcap", &frames);
+    let setup = Setup {
+        queues,
+        options: &["--flow-isolate-all"],
+        ..Setup::default()
+    };
+    let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+    for (number, spread) in SPREADS.iter().enumerate() {
+        let key = spread.key.map(|it| format!("key {it} key_len 40"));
+        let listed: Vec<_> = spread.queues.iter().map(ToString::to_string).collect();
+        testpmd.rule(&format!(
+            "pattern eth dst is 02:CC:00:00:00:{number:02X} {} / end \
+             actions mark id {} / rss {} {} queues {} end / end",
+            spread.pattern,
+            number + 1,
+            spread.rss,
+            key.unwrap_or_default(),
+            listed.join(" "),
+        ));
+    }
+    testpmd.marker_rules(queues);
+    testpmd.open_wire();
+    let received = testpmd.until_markers(queues);
+    drop(testpmd.quit());
+
+    let by_source: BTreeMap<_, _> = received.iter().map(|it| (it.source.clone(), it)).collect();
+    assert_eq!(by_source.len(), received.len(), "a frame came twice");
+    for (number, spread) in SPREADS.iter().enumerate() {
+        let key = spread.key.unwrap_or(DEFAULT_KEY);
+        let mut used = std::collections::BTreeSet::new();
+        for kind in KINDS {
+            let of_kind: Vec<_> = sent
+                .iter()
+                .filter(|it| (it.0, it.1) == (number, kind))
+                .collect();
+            let outcome = (spread.outcome)(kind);
+            let judged = match outcome {
+                Hashed(inputs) => {
+                    let hashed: Vec<_> = of_kind.iter().map(|it| &it.3).collect();
+                    thash.of(key, inputs, table_size(spread.queues.len()), &hashed)
+                }
+                First | Missed => vec![(0, 0); of_kind.len()],
+            };
+            for ((_, _, frame, _), (hash, entry)) in of_kind.into_iter().zip(judged) {
+                let packet = by_source.get(&source(frame));
+                let what = format!("rule {number}, {kind:?}: {packet:?}");
+                let expected = (outcome != Missed).then(|| {
+                    let queue = spread.queues[entry % spread.queues.len()];
+                    (queue, hash, Some(number as u32 + 1))
+                });
+                let seen = packet.map(|it| (it.queue, it.hash, it.mark));
+                assert_eq!(seen, expected, "{what}");
+                used.extend(expected.map(|it| it.0));
+            }
+        }
+        assert_eq!(
+            used.len(),
+            spread.queues.len(),
+            "rule {number} uses {used:?}"
+        );
+    }
+}
+
+#[test]
+fn what_the_device_cannot_match_is_refused() {
+    let dir = Dir::new();
+    let wire = capture(&dir, "none.pcap", &[testpmd::marker(0)]);
+    // The driver takes MPLS behind UDP and GRE only, and only from a device that parses what is behind the label.
+    const NO_MPLS: &str =
+        "MPLS not supported or disabled in firmware configuration.: Operation not supported";
+    const NO_RULE: &str = "cannot get hash queue: Invalid argument";
+    for (setting, refused) in [
+        (
+            "mpls=true",
+            &[
+                ("eth / mpls label is 77", NO_MPLS),
+                ("eth / ipv4 / udp / mpls label is 77", NO_MPLS),
+                ("eth / ipv4 / gre / mpls label is 77", NO_MPLS),
+            ][..],
+        ),
+        (
+            "tunnel_offloads=false",
+            &[
+                ("eth / ipv4 / udp / vxlan vni is 6", NO_RULE),
+                ("eth / ipv4 / gre", NO_RULE),
+            ],
+        ),
+    ] {
+        let setup = Setup {
+            options: &["--flow-isolate-all"],
+            settings: &[setting],
+            ..Setup::default()
+        };
+        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+        for (pattern, reason) in refused {
+            let rule = format!("pattern {pattern} / end actions queue index 0 / end");
+            let said = testpmd.refused(&rule);
+            assert!(said.ends_with(reason), "{setting}, {pattern}: {said}");
+        }
+        drop(testpmd.quit());
+    }
+}

@@ -1,0 +1,69 @@
+//! What DPDK's own Toeplitz makes of frames, by `tests/clients/thash.c`.
+
+use std::path::PathBuf;
+use wqcap_tests::process::clients;
+use wqcap_tests::{Dir, Program};
+
+/// What of a frame is hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inputs {
+    Addresses,
+    /// Addresses and ports.
+    Ports,
+}
+
+/// The program, and where its input lies.
+pub struct Thash {
+    program: PathBuf,
+    input: PathBuf,
+}
+
+impl Thash {
+    /// Builds it.
+    ///
+    /// # Errors
+    /// DPDK's headers are missing here: a reason to skip.
+    pub fn find(dir: &Dir) -> Result<Self, String> {
+        Ok(Self {
+            program: clients::with_package("thash", "libdpdk")?,
+            input: dir.join("thash.raw"),
+        })
+    }
+
+    /// Of each frame its hash, and its entry of an indirection table of so many.
+    pub fn of<F: AsRef<[u8]>>(
+        &self,
+        key: &str,
+        inputs: Inputs,
+        table: usize,
+        frames: &[F],
+    ) -> Vec<(u32, usize)> {
+        let raw: Vec<u8> = frames
+            .iter()
+            .map(AsRef::as_ref)
+            .flat_map(|frame| [&(frame.len() as u16).to_be_bytes()[..], frame].concat())
+            .collect();
+        std::fs::write(&self.input, raw)
+            .unwrap_or_else(|e| panic!("{}: {e}", self.input.display()));
+        let inputs = match inputs {
+            Inputs::Addresses => "addresses",
+            Inputs::Ports => "ports",
+        };
+        let done = Program::new(&self.program)
+            .args([key, inputs, &table.to_string()])
+            .arg(&self.input)
+            .run()
+            .expect(0);
+        let judged: Vec<_> = done
+            .stdout
+            .lines()
+            .map(|line| {
+                let (hash, entry) = line.split_once(' ').expect("a hash and an entry");
+                let hash = u32::from_str_radix(hash, 16).expect("a hash");
+                (hash, entry.parse().expect("an entry"))
+            })
+            .collect();
+        assert_eq!(judged.len(), frames.len(), "{done}");
+        judged
+    }
+}
