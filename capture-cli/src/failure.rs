@@ -25,12 +25,14 @@ pub struct Failure {
 }
 
 impl Failure {
+    fn new(kind: Kind, message: impl Into<String>) -> Self {
+        let messages = vec![message.into()];
+        Self { kind, messages }
+    }
+
     /// It was running, and failed.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self {
-            kind: Kind::Failed,
-            messages: vec![message.into()],
-        }
+        Self::new(Kind::Failed, message)
     }
 
     /// It was done, except for what these messages tell; success if there are none.
@@ -42,10 +44,7 @@ impl Failure {
 
     /// It cannot be done as asked.
     pub fn refused(message: impl Into<String>) -> Self {
-        Self {
-            kind: Kind::Refused,
-            messages: vec![message.into()],
-        }
+        Self::new(Kind::Refused, message)
     }
 }
 

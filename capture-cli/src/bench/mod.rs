@@ -13,6 +13,7 @@ mod wake;
 pub mod wire;
 
 use crate::{args::BenchCommand, failure::Failure};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Runs a bench and prints what it found.
 pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
@@ -24,4 +25,10 @@ pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Wake(args) => wake::wake(args),
         BenchCommand::Wire(args) => wire::wire(args),
     }
+}
+
+/// The system's time, as stamps have it.
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX))
 }

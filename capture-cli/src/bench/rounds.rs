@@ -17,10 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::{
-    capture::{Capture, Limits},
+    capture::{Capture, Limits, Snapshot},
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
-    stats::Counter,
 };
 
 /// WRs of a ring.
@@ -124,10 +123,7 @@ fn drained(
     if again {
         capture.resume(plan)?;
     }
-    let lost = |capture: &Capture| match capture.snapshot().nic.get("out_of_buffer") {
-        Some(Counter::Value(n)) => Some(*n),
-        _ => None,
-    };
+    let lost = |capture: &Capture| out_of_buffer(&capture.snapshot());
     let rest = |capture: &mut Capture| {
         let _ = capture.wait(Instant::now() + Duration::from_millis(1));
     };
@@ -142,6 +138,11 @@ fn drained(
         sum += results.recv_timeout(PATIENCE).map_err(|_| stuck())?;
     }
     Ok(sum)
+}
+
+/// Frames that the NIC found no WR for, if it tells.
+pub fn out_of_buffer(at: &Snapshot) -> Option<u64> {
+    at.nic.get("out_of_buffer")?.value()
 }
 
 /// Waits until the NIC finds no WR any more on any of so many rings, which is when it has `lost` many frames; `rest`

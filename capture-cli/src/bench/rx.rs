@@ -78,11 +78,7 @@ fn bare(plan: &Plan, poll: Poll, rounds: u32) -> Result<f64, Failure> {
         kind: FlowKind::Normal,
         priority: 0,
         specs: vec![
-            FlowSpec::Ethernet {
-                dst: Masked::default(),
-                ethertype: Masked::default(),
-                vlan: Masked::default(),
-            },
+            FlowSpec::ETHERNET,
             FlowSpec::Ipv4 {
                 src: Masked::default(),
                 dst: Masked::default(),

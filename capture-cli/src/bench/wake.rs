@@ -3,11 +3,14 @@
 //! Frames that are far apart, each looked at as soon as its loop has it: its age is the system's time then less its
 //! stamp. With `spin` the loop is at the ring; with `sleep` the NIC has to wake it.
 
-use super::report::{BenchReport, Measured};
+use super::{
+    now_ns,
+    report::{BenchReport, Measured},
+};
 use crate::{args::BenchWakeArgs, cmd::check, failure::Failure, term::output};
 use std::{
     sync::{Arc, Mutex},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 use wqcap_engine::{
     capture::{Capture, Limits},
@@ -86,9 +89,8 @@ struct Ages {
 
 impl Consumer for Ages {
     fn frame(&mut self, frame: Frame<'_>) -> Verdict {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX));
-        self.seen.push(now.wrapping_sub(frame.ns).cast_signed());
+        self.seen
+            .push(now_ns().wrapping_sub(frame.ns).cast_signed());
         Verdict::Captured
     }
 }

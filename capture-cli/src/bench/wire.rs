@@ -7,7 +7,11 @@
 mod generator;
 mod traffic;
 
-use super::report::{BenchReport, Measured};
+use super::{
+    now_ns,
+    report::{BenchReport, Measured},
+    rounds::out_of_buffer,
+};
 use crate::{
     args::BenchWireArgs,
     cmd::check::{enter_model, settle},
@@ -21,7 +25,7 @@ use std::{
     fs,
     sync::{Arc, Mutex},
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 use traffic::{Traffic, number_in};
 use wqcap_engine::{
@@ -30,7 +34,6 @@ use wqcap_engine::{
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
     sink::Count,
-    stats::Counter,
     verbs::Context,
 };
 
@@ -89,9 +92,7 @@ pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     }
     let report = BenchReport::new(results);
     if let Some(path) = &args.report {
-        let text = serde_json::to_string_pretty(&report)
-            .map_err(|e| Failure::failed(format!("JSON: {e}")))?;
-        fs::write(path, text + "\n")
+        fs::write(path, output::json(&report)?)
             .map_err(|e| Failure::failed(format!("{}: {e}", path.display())))?;
     }
     report.print(args.json)?;
@@ -226,10 +227,7 @@ pub fn trial(
 
 /// What has been received of `sent` frames, and what found no WR, once that is all of them or nothing more comes.
 fn settled(capture: &mut Capture, before: &Snapshot, sent: u64) -> (u64, u64) {
-    let without_wr = |at: &Snapshot| match at.nic.get("out_of_buffer") {
-        Some(Counter::Value(n)) => *n,
-        _ => 0,
-    };
+    let without_wr = |at: &Snapshot| out_of_buffer(at).unwrap_or(0);
     let count = |capture: &Capture| -> (u64, u64) {
         let now = capture.snapshot();
         let received = now.queues.iter().map(|it| it.received).sum();
@@ -285,11 +283,6 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
         p99: at(0.99),
         max: at(1.0),
     })
-}
-
-fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Writes down the stamp of each probe.

@@ -156,55 +156,38 @@ fn hook(program: &Path) -> Result<(), Failure> {
     if program.as_os_str().is_empty() {
         return Ok(());
     }
-    let refused = |problem: String| {
-        let shown = program.display();
-        Err(Failure::refused(format!(
-            "output.hook = \"{shown}\": {problem}"
-        )))
+    let problem = match fs::metadata(program) {
+        Err(e) => e.to_string(),
+        Ok(metadata) if !metadata.is_file() => "is not a file; name a program".into(),
+        Ok(_) => match accessat(CWD, program, Access::EXEC_OK, AtFlags::EACCESS) {
+            Ok(()) => return Ok(()),
+            Err(e) => format!("cannot be run: {}; chmod +x it", io::Error::from(e)),
+        },
     };
-    match fs::metadata(program) {
-        Err(e) => return refused(e.to_string()),
-        Ok(metadata) if !metadata.is_file() => {
-            return refused("is not a file; name a program".into());
-        }
-        Ok(_) => {}
-    }
-    match accessat(CWD, program, Access::EXEC_OK, AtFlags::EACCESS) {
-        Ok(()) => Ok(()),
-        Err(e) => refused(format!(
-            "cannot be run: {}; chmod +x it",
-            io::Error::from(e)
-        )),
-    }
+    Err(unusable("output.hook", program, &problem))
 }
 
 fn folder(key: &str, dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
-    let refused =
-        |problem: String| Err(Failure::refused(format!("{key} = \"{shown}\": {problem}")));
     let way_out = format!("create it (mkdir -p '{shown}') or name another (--set {key}=.)");
-    match fs::metadata(dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return refused(format!("no such directory; {way_out}"));
-        }
-        Err(e) => return refused(e.to_string()),
-        Ok(metadata) if !metadata.is_dir() => {
-            return refused(format!("is not a directory; {way_out}"));
-        }
-        Ok(_) => {}
-    }
-    match accessat(
-        CWD,
-        dir,
-        Access::WRITE_OK | Access::EXEC_OK,
-        AtFlags::EACCESS,
-    ) {
-        Ok(()) => Ok(()),
-        Err(e) => refused(format!(
-            "cannot be written to: {}; change its permissions or name another (--set {key}=.)",
-            io::Error::from(e)
-        )),
-    }
+    let writing = Access::WRITE_OK | Access::EXEC_OK;
+    let problem = match fs::metadata(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => format!("no such directory; {way_out}"),
+        Err(e) => e.to_string(),
+        Ok(metadata) if !metadata.is_dir() => format!("is not a directory; {way_out}"),
+        Ok(_) => match accessat(CWD, dir, writing, AtFlags::EACCESS) {
+            Ok(()) => return Ok(()),
+            Err(e) => format!(
+                "cannot be written to: {}; change its permissions or name another (--set {key}=.)",
+                io::Error::from(e)
+            ),
+        },
+    };
+    Err(unusable(key, dir, &problem))
+}
+
+fn unusable(key: &str, path: &Path, problem: &str) -> Failure {
+    Failure::refused(format!("{key} = \"{}\": {problem}", path.display()))
 }
 
 /// The plan as comments.

@@ -9,7 +9,7 @@ use crate::{
     term::{
         output,
         progress::ReadProgress,
-        table::{bytes, rate, scaled, thousands},
+        table::{bytes, rate, scaled, span, thousands},
         terminal,
     },
 };
@@ -135,25 +135,4 @@ fn text(summary: &MergeSummary) -> String {
         let _ = writeln!(text, "note: {note}");
     }
     text
-}
-
-/// A time of so many nanoseconds, in three digits or a little more.
-fn span(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.1} s", ns as f64 / 1e9),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_have_their_unit() {
-        let texts = [0, 999, 1500, 2_500_000, 61_000_000_000].map(span);
-        assert_eq!(texts, ["0 ns", "999 ns", "1.5 us", "2.5 ms", "61.0 s"]);
-    }
 }

@@ -162,10 +162,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         terminal::write_lines(recover::text(&recovered).as_bytes());
     }
     let json = Summary::new(&plan, &report, &recovered);
-    let text = || -> Result<String, Failure> {
-        let text = serde_json::to_string_pretty(&json);
-        Ok(text.map_err(|e| Failure::failed(format!("JSON: {e}")))? + "\n")
-    };
+    let text = || output::json(&json);
     let in_place = outside.is_none() || replaced.is_none();
     let written = match &summary {
         Some(file) if in_place => text().and_then(|it| file.write(&it)),
@@ -293,9 +290,9 @@ fn conclude(
 
 fn ended(end: &End) -> Result<(), Failure> {
     match end {
-        End::Stopped | End::Count | End::Duration | End::PortDown | End::ReaderLeft => Ok(()),
         End::DeviceLost(text) => Err(Failure::failed(format!("the device was lost: {text}"))),
         End::Storage(text) | End::Failed(text) => Err(Failure::failed(text.clone())),
+        End::Stopped | End::Count | End::Duration | End::PortDown | End::ReaderLeft => Ok(()),
     }
 }
 

@@ -78,7 +78,7 @@ struct OutagesSummary<'a> {
 impl<'a> Summary<'a> {
     /// Of a finished run.
     pub fn new(plan: &'a Plan, report: &'a Report, recovered: &'a [RecoveredFile]) -> Self {
-        let (end, error) = end(&report.end);
+        let (end, _, error) = end(&report.end);
         Self {
             ledger: Ledger {
                 total: QueueLedger::total(&report.queues).into(),
@@ -119,31 +119,20 @@ fn timeout(plan: &Plan) -> Counter {
     told.map_or(unreadable, |it| Counter::Value(it.timeout_us))
 }
 
-/// Names for programs; the text only with failures.
-fn end(end: &End) -> (&'static str, Option<&str>) {
+/// The end for programs and for people, and a failure's own text.
+fn end(end: &End) -> (&'static str, &'static str, Option<&str>) {
     match end {
-        End::Stopped => ("stopped", None),
-        End::Count => ("count", None),
-        End::Duration => ("duration", None),
-        End::PortDown => ("port_down", None),
-        End::DeviceLost(text) => ("device_lost", Some(text)),
-        End::Storage(text) => ("storage", Some(text)),
-        End::Failed(text) => ("failed", Some(text)),
-        End::ReaderLeft => ("reader_left", None),
-    }
-}
-
-/// The same for people.
-fn end_in_words(end: &End) -> &'static str {
-    match end {
-        End::Stopped => "stopped",
-        End::Count => "--count reached",
-        End::Duration => "--duration over",
-        End::PortDown => "the port went down, as it does when its wire has ended",
-        End::DeviceLost(_) => "the device was lost",
-        End::Storage(_) => "files can no longer be written",
-        End::Failed(_) => "failed",
-        End::ReaderLeft => "the reader of stdout exited",
+        End::Stopped => ("stopped", "stopped", None),
+        End::Count => ("count", "--count reached", None),
+        End::Duration => ("duration", "--duration over", None),
+        End::PortDown => {
+            let words = "the port went down, as it does when its wire has ended";
+            ("port_down", words, None)
+        }
+        End::DeviceLost(text) => ("device_lost", "the device was lost", Some(text)),
+        End::Storage(text) => ("storage", "files can no longer be written", Some(text)),
+        End::Failed(text) => ("failed", "failed", Some(text)),
+        End::ReaderLeft => ("reader_left", "the reader of stdout exited", None),
     }
 }
 
@@ -218,7 +207,7 @@ pub fn text(report: &Report) -> String {
         let text = format!("{}, {:.3} s together", outages.count(), outages.seconds());
         line("outages", &text);
     }
-    line("end", end_in_words(&report.end));
+    line("end", end(&report.end).1);
     for (i, note) in report.notes.iter().enumerate() {
         line(if i == 0 { "notes" } else { "" }, note);
     }

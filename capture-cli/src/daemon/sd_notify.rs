@@ -149,9 +149,7 @@ fn list(queues: &[usize]) -> String {
 
 /// Which loops come round.
 #[derive(Default)]
-struct Pulse {
-    queues: Vec<Beat>,
-}
+struct Pulse(Vec<Beat>);
 
 struct Beat {
     count: u64,
@@ -162,25 +160,19 @@ struct Beat {
 impl Pulse {
     /// Takes each loop's count of rounds; those that got stuck since the last look.
     fn take(&mut self, beats: &[u64], now: Instant) -> Vec<usize> {
-        if self.queues.len() != beats.len() {
-            self.queues = beats
-                .iter()
-                .map(|&count| Beat {
-                    count,
-                    since: now,
-                    stuck: false,
-                })
-                .collect();
+        let beat = |&count| Beat {
+            count,
+            since: now,
+            stuck: false,
+        };
+        if self.0.len() != beats.len() {
+            self.0 = beats.iter().map(beat).collect();
             return Vec::new();
         }
         let mut newly = Vec::new();
-        for (queue, (seen, &count)) in self.queues.iter_mut().zip(beats).enumerate() {
-            if count != seen.count {
-                *seen = Beat {
-                    count,
-                    since: now,
-                    stuck: false,
-                };
+        for (queue, (seen, count)) in self.0.iter_mut().zip(beats).enumerate() {
+            if *count != seen.count {
+                *seen = beat(count);
             } else if !seen.stuck && now.saturating_duration_since(seen.since) >= STUCK {
                 seen.stuck = true;
                 newly.push(queue);
@@ -190,7 +182,7 @@ impl Pulse {
     }
 
     fn stuck(&self) -> Vec<usize> {
-        let stuck = self.queues.iter().enumerate().filter(|(_, it)| it.stuck);
+        let stuck = self.0.iter().enumerate().filter(|(_, it)| it.stuck);
         stuck.map(|(queue, _)| queue).collect()
     }
 }

@@ -24,9 +24,13 @@ pub fn is_gone(output: &impl std::os::fd::AsFd) -> bool {
     polled.is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
+/// A value as JSON for people too: indented, its last line ended.
+pub fn json(value: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(value);
+    Ok(text.map_err(|e| Failure::failed(format!("JSON: {e}")))? + "\n")
+}
+
 /// Prints a value as JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text =
-        serde_json::to_string_pretty(value).map_err(|e| Failure::failed(format!("JSON: {e}")))?;
-    print(&format!("{text}\n"))
+    print(&json(value)?)
 }

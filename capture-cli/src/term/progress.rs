@@ -12,7 +12,7 @@ use std::{
 };
 use wqcap_engine::{
     capture::{Snapshot, supervisor::Interval},
-    stats::{Counter, LOSSES, QueueLedger, outage::Cause},
+    stats::{LOSSES, QueueLedger, outage::Cause},
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -153,10 +153,8 @@ pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
 /// Every cause that has lost a frame, here or in the NIC.
 fn losses(total: &QueueLedger, now: &Snapshot) -> String {
     let here = LOSSES.iter().map(|name| (*name, total.line(name)));
-    let nic = now.nic.iter().filter_map(|(name, counter)| match counter {
-        Counter::Value(n) => Some((name.as_str(), *n)),
-        Counter::Unreadable(_) => None,
-    });
+    let nic = now.nic.iter();
+    let nic = nic.filter_map(|(name, counter)| Some((name.as_str(), counter.value()?)));
     let mut text = String::new();
     if now.outages.lasting().any(|it| it.cause == Cause::PortDown) {
         text.push_str("port down, ");
@@ -186,7 +184,7 @@ fn clock(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wqcap_engine::stats::{Unreadable, outage::Outages};
+    use wqcap_engine::stats::{Counter, Unreadable, outage::Outages};
 
     fn snapshot(seconds: u64, frames: u64) -> Snapshot {
         let queue = |queue| QueueLedger {

@@ -45,6 +45,16 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
+/// A time of so many nanoseconds: `1.5 ms`.
+pub fn span(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}
+
 /// `amount` per second over `time`; 0 over no time.
 pub fn rate(amount: u64, time: Duration) -> f64 {
     let seconds = time.as_secs_f64();
@@ -129,6 +139,12 @@ mod tests {
         ] {
             assert_eq!(bytes(n), text);
         }
+    }
+
+    #[test]
+    fn spans_have_their_unit() {
+        let texts = [0, 999, 1500, 2_500_000, 61_000_000_000].map(span);
+        assert_eq!(texts, ["0 ns", "999 ns", "1.5 us", "2.5 ms", "61.0 s"]);
     }
 
     #[test]

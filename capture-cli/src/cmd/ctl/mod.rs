@@ -3,6 +3,8 @@
 mod text;
 mod traffic;
 
+pub use text::state;
+
 use crate::{
     args::{CtlArgs, CtlCommand, RuleCommand, ServiceArgs, Setting},
     failure::Failure,

@@ -17,22 +17,28 @@ pub fn text_of(it: &Value) -> String {
     }
 }
 
-/// CaptureState of capture and service, a line for each.
-pub fn status(it: &Status) -> String {
-    let capture = &it.capture;
-    let mut text = String::new();
-    let mut line = |what: &str, value: String| _ = writeln!(text, "{what:<10}{value}");
-    let state = match capture.state {
+/// A capture's state in words.
+pub fn state(it: CaptureState) -> &'static str {
+    match it {
         CaptureState::Running => "running",
         CaptureState::Drained => "drained",
         CaptureState::Stopped => "stopped",
         CaptureState::Lost => "device lost",
-    };
+    }
+}
+
+/// State of capture and service, a line for each.
+pub fn status(it: &Status) -> String {
+    let capture = &it.capture;
+    let mut text = String::new();
+    let mut line = |what: &str, value: String| _ = writeln!(text, "{what:<10}{value}");
     line(
         "state",
         format!(
-            "{state}, {:.1} s, process {}",
-            capture.elapsed_s, capture.pid
+            "{}, {:.1} s, process {}",
+            state(capture.state),
+            capture.elapsed_s,
+            capture.pid
         ),
     );
     line(
@@ -120,37 +126,29 @@ fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
 /// The ledger as a table, what came since the start, and the traffic of now.
 pub fn stats(it: &Stats) -> String {
     let mut rows = vec![
-        ["queue", "received", "captured", "filtered", "lost", "bytes"]
+        ["queue", "received", "captured", "left out", "lost", "bytes"]
             .map(str::to_owned)
             .to_vec(),
     ];
-    let row = |name: String, numbers: [u64; 5]| {
-        std::iter::once(name)
-            .chain(numbers.map(thousands))
-            .collect::<Vec<_>>()
+    let mut row = |name: String, it: &Total| {
+        let left_out = it.filtered + it.sampled_out + it.deduplicated;
+        let numbers = [it.received, it.captured, left_out, lost(it), it.bytes];
+        rows.push([vec![name], numbers.map(thousands).to_vec()].concat());
     };
     for q in &it.ledger.queues {
-        let lost = q.dropped_pipeline + q.dropped_storage + q.late + q.errors;
-        let left_out = q.filtered + q.sampled_out + q.deduplicated;
-        rows.push(row(
-            q.queue.to_string(),
-            [q.received, q.captured, left_out, lost, q.bytes],
-        ));
+        row(q.queue.to_string(), &Total::from(*q));
     }
-    let t = &it.ledger.total;
-    let lost = t.dropped_pipeline + t.dropped_storage + t.late + t.errors;
-    let left_out = t.filtered + t.sampled_out + t.deduplicated;
-    rows.push(row(
-        "total".into(),
-        [t.received, t.captured, left_out, lost, t.bytes],
-    ));
-    rows[0][3] = "left out".into();
+    row("total".into(), &it.ledger.total);
     let mut text = aligned(&rows) + &watched(None, it);
     if let Some(statistics) = &it.statistics {
         text.push('\n');
         text.push_str(&traffic::text(statistics));
     }
     text
+}
+
+fn lost(it: &Total) -> u64 {
+    it.dropped_pipeline + it.dropped_storage + it.late + it.errors
 }
 
 /// A line of `watch`: what came since the line before, and what is lost in all.
@@ -162,7 +160,6 @@ pub fn watched(before: Option<&Stats>, now: &Stats) -> String {
     let time = Duration::from_secs_f64((now.elapsed_s - before.elapsed_s).max(0.0));
     let frames = is.received.saturating_sub(was.received);
     let octets = is.bytes.saturating_sub(was.bytes);
-    let lost = is.dropped_pipeline + is.dropped_storage + is.late + is.errors;
     let mut line = format!(
         "{:>9.1} s  {:>9}frames/s  {:>9}bit/s  received {}  captured {}  lost {}",
         now.elapsed_s,
@@ -170,7 +167,7 @@ pub fn watched(before: Option<&Stats>, now: &Stats) -> String {
         scaled(rate(octets, time) * 8.0),
         thousands(is.received),
         thousands(is.captured),
-        thousands(lost)
+        thousands(lost(is))
     );
     for (name, counter) in &now.nic {
         match counter {

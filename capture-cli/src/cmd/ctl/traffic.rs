@@ -1,6 +1,6 @@
 //! Live statistics for people: a paragraph of the traffic of now.
 
-use crate::term::table::{bytes, scaled, thousands};
+use crate::term::table::{bytes, scaled, span, thousands};
 use std::{collections::BTreeMap, fmt::Write};
 use wqcap_engine::analysis::live::{Distribution, Talker, TrafficSnapshot, Volume};
 
@@ -84,21 +84,11 @@ fn percent(part: u64, of: u64) -> String {
 fn times(it: &Distribution) -> String {
     format!(
         "median {}, p99 {}, max {}, of {}",
-        time(it.p50_ns),
-        time(it.p99_ns),
-        time(it.max_ns),
+        span(it.p50_ns),
+        span(it.p99_ns),
+        span(it.max_ns),
         thousands(it.count)
     )
-}
-
-/// `1.5 ms`.
-fn time(ns: u64) -> String {
-    const STEPS: [(f64, &str); 3] = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
-    let ns = ns as f64;
-    match STEPS.iter().find(|(step, _)| ns >= *step) {
-        Some((step, unit)) => format!("{:.1} {unit}", ns / step),
-        None => format!("{ns:.0} ns"),
-    }
 }
 
 #[cfg(test)]
@@ -153,17 +143,5 @@ mod tests {
              sizes     0-60 25 %, 61 and more 75 %\n\
              senders   10.0.0.1 1.5 KiB (of the last 10 s)\n"
         );
-    }
-
-    #[test]
-    fn times_have_the_unit_that_fits() {
-        for (ns, text) in [
-            (0, "0 ns"),
-            (999, "999 ns"),
-            (1500, "1.5 us"),
-            (2_000_000_000, "2.0 s"),
-        ] {
-            assert_eq!(time(ns), text);
-        }
     }
 }

@@ -20,6 +20,17 @@ pub const MAC: [u8; 6] = *b"\x02wqcap";
 const WRS: u32 = 256;
 /// A CQ with as many entries takes 64 MiB.
 const COSTLY: u32 = 1 << 20;
+/// The flags of a WQ: the name, what the device says of it, the bit.
+pub const FLAGS: [(&str, &str, u32); 4] = [
+    ("cvlan_stripping", "cvlan_stripping", CVLAN_STRIPPING),
+    ("scatter_fcs", "scatter_fcs", SCATTER_FCS),
+    ("delay_drop", "delay_drop", DELAY_DROP),
+    (
+        "pci_write_end_padding",
+        "end_padding",
+        PCI_WRITE_END_PADDING,
+    ),
+];
 /// Rules of one match that are installed side by side.
 const MANY: u16 = 256;
 
@@ -33,8 +44,7 @@ struct Base {
 /// Notes what the device says of itself, and asks for everything.
 pub fn probe(run: &mut Run, device: &DeviceFacts) {
     facts(run, device);
-    let context = run.context.clone();
-    let Some(pd) = run.ask("pd", "pd", || Pd::alloc(&context)) else {
+    let Some(pd) = run.ask("pd", "pd", |run| Pd::alloc(&run.context)) else {
         return;
     };
     let Some(memory) = memory(run, &pd) else {
@@ -43,7 +53,7 @@ pub fn probe(run: &mut Run, device: &DeviceFacts) {
     let Some(cq) = completion_queues(run, device) else {
         return;
     };
-    run.ask("events", "events", || AsyncEvents::of(&context));
+    run.ask("events", "events", |run| AsyncEvents::of(&run.context));
     let base = Base { pd, cq, memory };
     work_queues(run, device, &base);
     let Some(table) = tables(run, device, &base) else {
@@ -106,7 +116,7 @@ fn memory(run: &mut Run, pd: &Pd) -> Option<Mr> {
     let mut kept = None;
     for kib in [4, 2048, 64 << 10, 64] {
         let id = format!("memory/{kib}KiB");
-        kept = run.ask("memory", id, || {
+        kept = run.ask("memory", id, |_| {
             Mr::register(pd, Region::allocate(kib << 10, None)?)
         });
     }
@@ -114,23 +124,23 @@ fn memory(run: &mut Run, pd: &Pd) -> Option<Mr> {
 }
 
 fn completion_queues(run: &mut Run, device: &DeviceFacts) -> Option<Cq> {
-    let context = run.context.clone();
-    let attr = |entries, stamps| CqAttr {
-        entries,
-        vector: 0,
-        stamps,
+    let cq = |run: &Run, entries, stamps, channel| {
+        let attr = CqAttr {
+            entries,
+            vector: 0,
+            stamps,
+        };
+        Cq::create(&run.context, attr, channel)
     };
     let plain = CompletionStamps::None;
     for entries in [1, 255, 4095, 65535] {
-        run.ask("max_cqe", format!("cq/{entries}"), || {
-            Cq::create(&context, attr(entries, plain), None)
+        run.ask("max_cqe", format!("cq/{entries}"), |run| {
+            cq(run, entries, plain, None)
         });
     }
     let (limit, id) = (device.caps.max_cqe, "cq/more than the limit");
     if limit < COSTLY {
-        run.ask("max_cqe", id, || {
-            Cq::create(&context, attr(limit + 1, plain), None)
-        });
+        run.ask("max_cqe", id, |run| cq(run, limit + 1, plain, None));
     } else {
         run.not_asked("max_cqe", id, "libmlx5 would allocate the ring first");
     }
@@ -138,27 +148,26 @@ fn completion_queues(run: &mut Run, device: &DeviceFacts) -> Option<Cq> {
         ("timestamp_mask", "ticks", CompletionStamps::Ticks),
         ("realtime_clock", "real_time", CompletionStamps::RealTime),
     ] {
-        run.ask(subject, format!("cq/stamps/{name}"), || {
-            Cq::create(&context, attr(WRS, stamps), None)
+        run.ask(subject, format!("cq/stamps/{name}"), |run| {
+            cq(run, WRS, stamps, None)
         });
     }
-    let woken = run.ask("cq", "cq/channel", || {
-        Cq::create(&context, attr(WRS, plain), Some(Channel::create(&context)?))
+    let woken = run.ask("cq", "cq/channel", |run| {
+        let channel = Channel::create(&run.context)?;
+        cq(run, WRS, plain, Some(channel))
     });
-    if let Some(mut cq) = woken {
-        run.ask("cq", "cq/arm", || cq.arm());
+    if let Some(mut woken) = woken {
+        run.ask("cq", "cq/arm", |_| woken.arm());
         let by = Moderation {
             count: 64,
             period_us: 16,
         };
-        run.ask("cq_moderation", "cq/moderation", || cq.moderate(by));
+        run.ask("cq_moderation", "cq/moderation", |_| woken.moderate(by));
         if device.direct {
-            run.ask("direct", "cq/direct", || DirectCq::of(cq));
+            run.ask("direct", "cq/direct", |_| DirectCq::of(woken));
         }
     }
-    run.ask("cq", "cq", || {
-        Cq::create(&context, attr(4 * WRS, plain), None)
-    })
+    run.ask("cq", "cq", |run| cq(run, 4 * WRS, plain, None))
 }
 
 impl Base {
@@ -182,36 +191,29 @@ impl Base {
 fn work_queues(run: &mut Run, device: &DeviceFacts, base: &Base) {
     let caps = &device.caps;
     for wrs in [1, 16, 256, 1024, 8192, 32768] {
-        run.ask("max_recv_wr", format!("wq/wrs/{wrs}"), || {
+        run.ask("max_recv_wr", format!("wq/wrs/{wrs}"), |_| {
             base.wq(wrs, 1, 0)
         });
     }
-    run.ask("max_recv_wr", "wq/wrs/more than the limit", || {
+    run.ask("max_recv_wr", "wq/wrs/more than the limit", |_| {
         base.wq(caps.max_wq_wr.saturating_add(1), 1, 0)
     });
     for sges in [2, 4, 16, 31, 32] {
-        run.ask("max_sge", format!("wq/sges/{sges}"), || {
+        run.ask("max_sge", format!("wq/sges/{sges}"), |_| {
             base.wq(WRS, sges, 0)
         });
     }
     let mut together = 0;
-    for (name, subject, flag) in [
-        ("cvlan_stripping", "cvlan_stripping", CVLAN_STRIPPING),
-        ("scatter_fcs", "scatter_fcs", SCATTER_FCS),
-        ("delay_drop", "delay_drop", DELAY_DROP),
-        (
-            "pci_write_end_padding",
-            "end_padding",
-            PCI_WRITE_END_PADDING,
-        ),
-    ] {
-        let made = run.ask(subject, format!("wq/flag/{name}"), || base.wq(WRS, 1, flag));
+    for (name, subject, flag) in FLAGS {
+        let made = run.ask(subject, format!("wq/flag/{name}"), |_| {
+            base.wq(WRS, 1, flag)
+        });
         together |= made.map_or(0, |_| flag);
     }
-    run.ask("wq", "wq/flag/all that were accepted", || {
+    run.ask("wq", "wq/flag/all that were accepted", |_| {
         base.wq(WRS, 1, together)
     });
-    let Some(mut wq) = run.ask("wq", "wq", || base.wq(WRS, 1, 0)) else {
+    let Some(mut wq) = run.ask("wq", "wq", |_| base.wq(WRS, 1, 0)) else {
         return;
     };
     use WqState::{Error, Ready, Reset};
@@ -224,40 +226,37 @@ fn work_queues(run: &mut Run, device: &DeviceFacts, base: &Base) {
         ("wq/state/reset to error", Error),
         ("wq/state/error to ready", Ready),
     ] {
-        run.ask("wq", id, || wq.set_state(None, state));
+        run.ask("wq", id, |_| wq.set_state(None, state));
     }
-    if let Some(mut wq) = run.ask("wq", "wq/ready", || base.ready()) {
+    if let Some(mut wq) = run.ask("wq", "wq/ready", |_| base.ready()) {
         for (name, on) in [("on", true), ("off", false)] {
-            run.ask("cvlan_stripping", format!("wq/stripping/{name}"), || {
+            run.ask("cvlan_stripping", format!("wq/stripping/{name}"), |_| {
                 wq.set_cvlan_stripping(on)
             });
         }
     }
     if device.direct
-        && let Some(wq) = run.ask("wq", "wq/for direct access", || base.wq(WRS, 1, 0))
+        && let Some(wq) = run.ask("wq", "wq/for direct access", |_| base.wq(WRS, 1, 0))
     {
-        run.ask("direct", "wq/direct", || DirectWq::of(wq));
+        run.ask("direct", "wq/direct", |_| DirectWq::of(wq));
     }
-    let mut many = Vec::new();
-    run.ask("max_wq", "wq/64 at a time", || {
-        for _ in 0..64 {
-            many.push(base.wq(WRS, 1, 0)?);
-        }
-        Ok(())
+    run.ask("max_wq", "wq/64 at a time", |_| {
+        let many = (0..64).map(|_| base.wq(WRS, 1, 0));
+        many.collect::<Result<Vec<_>, _>>()
     });
 }
 
 /// Tables of each size; the smallest is kept.
 fn tables(run: &mut Run, device: &DeviceFacts, base: &Base) -> Option<RwqTable> {
-    let wq = run.ask("wq", "wq/for tables", || base.ready())?;
-    let context = run.context.clone();
-    let of = |entries: u32| RwqTable::create(&context, (0..entries).map(|_| wq.handle()));
+    let wq = run.ask("wq", "wq/for tables", |_| base.ready())?;
+    let of =
+        |run: &Run, entries: u32| RwqTable::create(&run.context, (0..entries).map(|_| wq.handle()));
     for log in 1..=13 {
         let id = format!("table/{}", 1 << log);
-        run.ask("max_ind_table_log", id, || of(1 << log));
+        run.ask("max_ind_table_log", id, |run| of(run, 1 << log));
     }
     run.value("max_ind_table_log", "table/limit", device.caps.max_table);
-    run.ask("max_ind_table_log", "table/2 for hashes", || of(2))
+    run.ask("max_ind_table_log", "table/2 for hashes", |run| of(run, 2))
 }
 
 /// Each hash that a profile of a capture uses, of outer and of inner headers.
@@ -268,17 +267,18 @@ fn hashes(run: &mut Run, base: &Base, table: &RwqTable) {
         ("+tcp", F::TCP_PORTS),
         ("+udp", F::UDP_PORTS),
     ];
-    let qp = |key: &RssKey, fields| RssQp::create(&base.pd, table, key, fields);
+    let mut ask = |subject, name: &str, key: &RssKey, fields| {
+        run.ask(subject, format!("hash/{name}"), |_| {
+            RssQp::create(&base.pd, table, key, fields)
+        });
+    };
+    let symmetric = &RssKey::SYMMETRIC;
     for (l3_name, l3) in [("ipv4", F::IPV4), ("ipv6", F::IPV6)] {
         for (l4_name, l4) in l4 {
-            let fields = l3 | l4;
-            run.ask("rss", format!("hash/{l3_name}{l4_name}"), || {
-                qp(&RssKey::SYMMETRIC, fields)
-            });
-            let id = format!("hash/inner {l3_name}{l4_name}");
-            run.ask("tunnel_offloads", id, || {
-                qp(&RssKey::SYMMETRIC, fields | F::INNER)
-            });
+            let (name, fields) = (&format!("{l3_name}{l4_name}"), l3 | l4);
+            ask("rss", name, symmetric, fields);
+            let name = &format!("inner {name}");
+            ask("tunnel_offloads", name, symmetric, fields | F::INNER);
         }
     }
     for (name, fields) in [
@@ -288,16 +288,11 @@ fn hashes(run: &mut Run, base: &Base, table: &RwqTable) {
         ("ipv4+tcp+udp", F::IPV4 | F::TCP_PORTS | F::UDP_PORTS),
         ("nothing, over 2 entries", F::NONE),
     ] {
-        run.ask("rss", format!("hash/{name}"), || {
-            qp(&RssKey::SYMMETRIC, fields)
-        });
+        ask("rss", name, symmetric, fields);
     }
-    run.ask("esp", "hash/ipv4+spi", || {
-        qp(&RssKey::SYMMETRIC, F::IPV4 | F::IPSEC_SPI)
-    });
-    run.ask("rss", "hash/key/microsoft", || {
-        qp(&RssKey::MICROSOFT, F::IPV4 | F::TCP_PORTS)
-    });
+    ask("esp", "ipv4+spi", symmetric, F::IPV4 | F::IPSEC_SPI);
+    let microsoft = &RssKey::MICROSOFT;
+    ask("rss", "key/microsoft", microsoft, F::IPV4 | F::TCP_PORTS);
 }
 
 /// Frames to [`MAC`].
@@ -363,11 +358,12 @@ fn port(number: u16) -> Masked<u16> {
 /// Rules of each form that a plan makes, and the order they can have.
 fn rules(run: &mut Run, base: &Base) {
     let Some((qp, other)) = rule_targets(run, base) else {
+        let refused = Outcome::refused(libc::EPERM);
         if run
             .report
             .findings
             .last()
-            .is_some_and(|it| it.outcome == Outcome::refused(libc::EPERM))
+            .is_some_and(|it| it.outcome == refused)
         {
             run.end("no QP without CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep` on a copy of the binary");
         }
@@ -400,80 +396,66 @@ fn rules(run: &mut Run, base: &Base) {
         dst: network,
         proto: Masked::default(),
     };
+    for (name, specs) in [
+        ("mac", vec![own()]),
+        ("mac, vlan", vec![own_with(0, 100)]),
+        ("mac, ethertype", vec![own_with(0x88b5, 0)]),
+        ("ipv4", vec![own(), ipv4(None)]),
+        ("ipv6", vec![own(), ipv6(None)]),
+        ("ipv4, tcp", vec![own(), ipv4(None), tcp(0)]),
+        ("ipv4, udp", vec![own(), ipv4(None), udp(0)]),
+        ("ipv6, tcp", vec![own(), ipv6(None), tcp(0)]),
+        ("ipv6, udp", vec![own(), ipv6(None), udp(0)]),
+        ("ipv4, protocol", vec![own(), ipv4(Some(132))]),
+        ("ipv6, protocol", vec![own(), ipv6(Some(132))]),
+        ("ipv4 addresses", vec![own(), addresses]),
+        ("ipv6 networks", vec![own(), networks]),
+        ("tcp port", vec![own(), ipv4(None), tcp(443)]),
+        ("udp port", vec![own(), ipv6(None), udp(53)]),
+        ("drop", vec![own(), ipv4(None), FlowSpec::Drop]),
+    ] {
+        run.rule("rules", name, &qp, 0, specs);
+    }
     let inner = |outer: &[FlowSpec], l3, l4| {
         let both = [FlowSpec::Inner(l3), FlowSpec::Inner(l4)];
         [outer, &both].concat()
     };
-    for (subject, name, specs) in [
-        ("rules", "mac", vec![own()]),
-        ("rules", "mac, vlan", vec![own_with(0, 100)]),
-        ("rules", "mac, ethertype", vec![own_with(0x88b5, 0)]),
-        ("rules", "ipv4", vec![own(), ipv4(None)]),
-        ("rules", "ipv6", vec![own(), ipv6(None)]),
-        ("rules", "ipv4, tcp", vec![own(), ipv4(None), tcp(0)]),
-        ("rules", "ipv4, udp", vec![own(), ipv4(None), udp(0)]),
-        ("rules", "ipv6, tcp", vec![own(), ipv6(None), tcp(0)]),
-        ("rules", "ipv6, udp", vec![own(), ipv6(None), udp(0)]),
-        ("rules", "ipv4, protocol", vec![own(), ipv4(Some(132))]),
-        ("rules", "ipv6, protocol", vec![own(), ipv6(Some(132))]),
-        ("rules", "ipv4 addresses", vec![own(), addresses]),
-        ("rules", "ipv6 networks", vec![own(), networks]),
-        ("rules", "tcp port", vec![own(), ipv4(None), tcp(443)]),
-        ("rules", "udp port", vec![own(), ipv6(None), udp(53)]),
-        ("rules", "drop", vec![own(), ipv4(None), FlowSpec::Drop]),
-        ("tunnel_offloads", "vxlan", vxlan.to_vec()),
-        ("tunnel_offloads", "gre", gre.to_vec()),
-        (
-            "tunnel_offloads",
-            "vxlan, inner ipv4 tcp",
-            inner(&vxlan, Inner::Ipv4, Inner::Tcp),
-        ),
-        (
-            "tunnel_offloads",
-            "vxlan, inner ipv6 udp",
-            inner(&vxlan, Inner::Ipv6, Inner::Udp),
-        ),
-        (
-            "tunnel_offloads",
-            "gre, inner ipv4 udp",
-            inner(&gre, Inner::Ipv4, Inner::Udp),
-        ),
+    use Inner::{Ipv4, Ipv6, Tcp, Udp};
+    for (name, specs) in [
+        ("vxlan", vxlan.to_vec()),
+        ("gre", gre.to_vec()),
+        ("vxlan, inner ipv4 tcp", inner(&vxlan, Ipv4, Tcp)),
+        ("vxlan, inner ipv6 udp", inner(&vxlan, Ipv6, Udp)),
+        ("gre, inner ipv4 udp", inner(&gre, Ipv4, Udp)),
     ] {
-        run.rule(subject, &format!("rule/{name}"), &qp, 0, specs);
+        run.rule("tunnel_offloads", name, &qp, 0, specs);
     }
     for priority in 0..=16 {
-        run.rule(
-            "rules",
-            &format!("rule/priority/{priority}"),
-            &qp,
-            priority,
-            vec![own()],
-        );
+        let name = format!("priority/{priority}");
+        run.rule("rules", &name, &qp, priority, vec![own()]);
     }
-    if let Some(_first) = run.rule("rules", "rule/twice, first", &qp, 0, vec![own()]) {
-        run.rule("rules", "rule/twice, to the same QP", &qp, 0, vec![own()]);
-        run.rule("rules", "rule/twice, to another QP", &other, 0, vec![own()]);
+    if let Some(_first) = run.rule("rules", "twice, first", &qp, 0, vec![own()]) {
+        run.rule("rules", "twice, to the same QP", &qp, 0, vec![own()]);
+        run.rule("rules", "twice, to another QP", &other, 0, vec![own()]);
         let drop = vec![own(), FlowSpec::Drop];
-        run.rule("rules", "rule/twice, then drop", &qp, 0, drop);
+        run.rule("rules", "twice, then drop", &qp, 0, drop);
     }
-    let number = run.port;
-    let mut many = Vec::new();
-    run.ask("rules", format!("rule/{MANY} at a time"), || {
-        for port in 1..=MANY {
-            let specs = vec![own(), ipv4(None), udp(port)];
-            many.push(Flow::create(
-                &qp,
-                &rule(number, FlowKind::Normal, 0, specs),
-            )?);
-        }
-        Ok(())
+    run.ask("rules", format!("rule/{MANY} at a time"), |run| {
+        let specs = |port| vec![own(), ipv4(None), udp(port)];
+        let rules = (1..=MANY).map(|port| run.install(&qp, 0, specs(port)));
+        rules.collect::<Result<Vec<_>, _>>()
     });
-    drop(many);
     if run.report.disruptive {
-        let all = vec![FlowSpec::ETHERNET];
-        run.rule("rules", "rule/steal", &qp, 15, all);
-        let sniffer = rule(number, FlowKind::Sniffer, 0, Vec::new());
-        run.ask("sniffer", "rule/sniffer", || Flow::create(&qp, &sniffer));
+        run.rule("rules", "steal", &qp, 15, vec![FlowSpec::ETHERNET]);
+        run.ask("sniffer", "rule/sniffer", |run| {
+            let sniffer = FlowRule {
+                port: run.port,
+                kind: FlowKind::Sniffer,
+                priority: 0,
+                specs: Vec::new(),
+            };
+            Flow::create(&qp, &sniffer)
+        });
     } else {
         for (subject, id) in [("rules", "rule/steal"), ("sniffer", "rule/sniffer")] {
             run.not_asked(subject, id, "needs --disruptive");
@@ -483,13 +465,12 @@ fn rules(run: &mut Run, base: &Base) {
 
 /// Two QPs that hash nothing, over tables of one entry.
 fn rule_targets(run: &mut Run, base: &Base) -> Option<(RssQp, RssQp)> {
-    let wq = run.ask("wq", "wq/for rules", || base.ready())?;
-    let context = run.context.clone();
-    let table = run.ask("max_ind_table_log", "table/1 for rules", || {
-        RwqTable::create(&context, [wq.handle()])
+    let wq = run.ask("wq", "wq/for rules", |_| base.ready())?;
+    let table = run.ask("max_ind_table_log", "table/1 for rules", |run| {
+        RwqTable::create(&run.context, [wq.handle()])
     })?;
     let mut qp = |id| {
-        run.ask("rss", id, || {
+        run.ask("rss", id, |_| {
             RssQp::create(&base.pd, &table, &RssKey::SYMMETRIC, HashFields::NONE)
         })
     };
@@ -499,32 +480,25 @@ fn rule_targets(run: &mut Run, base: &Base) -> Option<(RssQp, RssQp)> {
     ))
 }
 
-fn rule(port: u8, kind: FlowKind, priority: u16, specs: Vec<FlowSpec>) -> FlowRule {
-    FlowRule {
-        port,
-        kind,
-        priority,
-        specs,
-    }
-}
-
 impl Run {
     /// Asks for a rule.
     pub fn rule(
         &mut self,
         subject: &str,
-        id: &str,
+        name: &str,
         qp: &RssQp,
         priority: u16,
         specs: Vec<FlowSpec>,
     ) -> Option<Flow> {
-        let made = self.install(qp, priority, specs);
-        self.ask(subject, id, || made)
+        self.ask(subject, format!("rule/{name}"), |run| {
+            run.install(qp, priority, specs)
+        })
     }
 }
 
 fn clock(run: &mut Run) {
-    let context = run.context.clone();
-    run.ask("timestamp_mask", "clock/counter", || context.query_clock());
-    run.ask("clock", "clock/info", || context.clock_info());
+    run.ask("timestamp_mask", "clock/counter", |run| {
+        run.context.query_clock()
+    });
+    run.ask("clock", "clock/info", |run| run.context.clock_info());
 }

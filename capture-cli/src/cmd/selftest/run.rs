@@ -91,16 +91,17 @@ impl Run {
         &mut self,
         subject: &str,
         id: &str,
-        expected: &Value,
-        found: &Value,
+        expected: impl Into<Value>,
+        found: impl Into<Value>,
         raw: Option<&[u8; 64]>,
     ) {
+        let (expected, found) = (expected.into(), found.into());
         let outcome = if expected == found {
             Outcome::AsExpected
         } else {
             Outcome::Differs {
-                expected: expected.clone(),
-                found: found.clone(),
+                expected,
+                found,
                 raw: raw.map(|it| it.map(|byte| format!("{byte:02x}")).concat()),
             }
         };
@@ -161,13 +162,13 @@ impl Run {
         &mut self,
         subject: &str,
         id: impl Into<String>,
-        make: impl FnOnce() -> Result<T, VerbsError>,
+        make: impl FnOnce(&Self) -> Result<T, VerbsError>,
     ) -> Option<T> {
         if self.is_over() {
             return None;
         }
         let began = Instant::now();
-        let made = make();
+        let made = make(self);
         let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         match made {
             Ok(made) => {

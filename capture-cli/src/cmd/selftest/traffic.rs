@@ -2,7 +2,7 @@
 
 use super::{
     frames::{TestFrame, frames, udp},
-    probe::{MAC, ipv4, ipv6, own, tcp, udp as to_udp},
+    probe::{FLAGS, MAC, ipv4, ipv6, own, tcp, udp as to_udp},
     report::Outcome,
     run::Run,
 };
@@ -20,11 +20,9 @@ use wqcap_engine::{
     config::Config,
     device::{DeviceFacts, counters::NicReader},
     plan::Plan,
-    stats::Counter,
     verbs::{
-        AsyncEvent, AsyncEvents, CVLAN_STRIPPING, CompletionStamps, Context, DELAY_DROP, Flow,
-        FlowSpec, Inspected, InspectedQueue, PCI_WRITE_END_PADDING, Pd, RssQp, RwqTable,
-        SCATTER_FCS, VerbsError, WqState,
+        AsyncEvent, AsyncEvents, CVLAN_STRIPPING, CompletionStamps, Context, Flow, FlowSpec,
+        Inspected, InspectedQueue, Pd, RssQp, RwqTable, SCATTER_FCS, VerbsError, WqState,
     },
 };
 use wqcap_rss::{FrameClass, HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
@@ -87,17 +85,12 @@ fn specs(first: FlowSpec, profile: Profile) -> Vec<FlowSpec> {
 }
 
 impl Rig {
-    /// Queues, and the seven profiles' rules for frames that match `first`.
-    fn make(
-        run: &Run,
-        first: FlowSpec,
-        slot: u32,
-        flags: u32,
-        stamps: CompletionStamps,
-    ) -> Result<Self, VerbsError> {
+    /// Queues, and the seven profiles' rules for the frames of a pass.
+    fn make(run: &Run, pass: Pass<'_>) -> Result<Self, VerbsError> {
         let context = &run.context;
         let pd = Pd::alloc(context)?;
-        let queue = |_| InspectedQueue::create(context, &pd, (WRS, slot), flags, stamps);
+        let queue =
+            |_| InspectedQueue::create(context, &pd, (WRS, pass.slot), pass.flags, pass.stamps);
         let queues: Vec<_> = (0..QUEUES).map(queue).collect::<Result<_, _>>()?;
         let entries = spread();
         let entries = entries.entries().iter();
@@ -111,7 +104,7 @@ impl Rig {
             };
             let qp = RssQp::create(&pd, table, &RssKey::SYMMETRIC, profile.hash_fields())?;
             let priority = 10 + u16::from(profile.priority_offset());
-            flows.push(run.install(&qp, priority, specs(first, profile))?);
+            flows.push(run.install(&qp, priority, specs(pass.first, profile))?);
             qps.push(qp);
         }
         Ok(Self {
@@ -148,12 +141,6 @@ pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
     let port = device.ports.iter().find(|it| it.number == run.port);
     let mtu = port.and_then(|it| it.mtu).unwrap_or(1500) as usize;
     let all = frames(mtu);
-    let plain = Pass {
-        id: "frame",
-        subject: "frames",
-        first: own(),
-        flags: 0,
-    };
     // A port that is not promiscuous drops frames to addresses that its interface does not have.
     let netdev = port.and_then(|it| it.netdev.as_deref());
     let _accepted = match netdev.map(|it| Membership::accept(it, MAC)).transpose() {
@@ -167,30 +154,20 @@ pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
     if !is_connected(run, sender) {
         return;
     }
+    let plain = Pass::new("frame", "frames");
     plain.send(run, sender, &all, true);
-    let offered = [
-        ("cvlan_stripping", CVLAN_STRIPPING),
-        ("scatter_fcs", SCATTER_FCS),
-        ("delay_drop", DELAY_DROP),
-        ("pci_write_end_padding", PCI_WRITE_END_PADDING),
-    ];
-    for (name, flags) in offered {
-        let id = format!("frame with {name}");
-        let subject = if flags == PCI_WRITE_END_PADDING {
-            "end_padding"
-        } else {
-            name
-        };
+    for (name, subject, flags) in FLAGS {
+        let id = &format!("frame with {name}");
         if accepted(run, &format!("wq/flag/{name}")) {
             let pass = Pass {
-                id: &id,
+                id,
                 subject,
                 flags,
                 ..plain
             };
             pass.send(run, sender, &all, false);
         } else {
-            run.not_asked(subject, &id, "the device refused the flag");
+            run.not_asked(subject, id, "the device refused the flag");
         }
     }
     if run.report.disruptive {
@@ -216,57 +193,55 @@ fn accepted(run: &Run, id: &str) -> bool {
 
 /// Sends a frame that a bare rule takes, or there is no use in sending more.
 fn is_connected(run: &mut Run, sender: &Sender) -> bool {
-    let rig = Rig::make(run, own(), SLOT, 0, CompletionStamps::None);
-    let Some(mut rig) = run.ask("frames", "traffic/receiver", || rig) else {
-        return false;
-    };
-    let Some(mut generator) = sender.generator(run, "frames", "traffic/sender", &[udp(0, 40)])
-    else {
+    let pass = Pass::new("traffic", "frames");
+    let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return false;
     };
     let arrived = generator.send(1).is_ok() && rig.receive().is_some();
-    run.expect(
-        "frames",
-        "traffic/arrives",
-        &json!(true),
-        &json!(arrived),
-        None,
-    );
+    run.expect("frames", "traffic/arrives", true, arrived, None);
     arrived
 }
 
-impl Sender {
-    fn generator(
-        &self,
-        run: &mut Run,
-        subject: &str,
-        id: &str,
-        frames: &[Vec<u8>],
-    ) -> Option<Generator> {
-        run.ask(subject, id, || {
-            Generator::make(&self.context, self.port, 64, frames)
-        })
-    }
-}
-
-/// All frames, received in one way.
+/// How frames are received.
 #[derive(Clone, Copy)]
 struct Pass<'a> {
     id: &'a str,
     subject: &'a str,
     first: FlowSpec,
+    slot: u32,
     flags: u32,
+    stamps: CompletionStamps,
 }
 
-impl Pass<'_> {
+impl<'a> Pass<'a> {
+    /// The test's own frames, without flags and stamps.
+    fn new(id: &'a str, subject: &'a str) -> Self {
+        Self {
+            id,
+            subject,
+            first: own(),
+            slot: SLOT,
+            flags: 0,
+            stamps: CompletionStamps::None,
+        }
+    }
+
+    /// A receiver, and a sender of `frames`.
+    fn open(self, run: &mut Run, sender: &Sender, frames: &[Vec<u8>]) -> Option<(Rig, Generator)> {
+        let Self { id, subject, .. } = self;
+        let rig = run.ask(subject, format!("{id}: receiver"), |run| {
+            Rig::make(run, self)
+        })?;
+        let generator = run.ask(subject, format!("{id}: sender"), |_| {
+            Generator::make(&sender.context, sender.port, 64, frames)
+        })?;
+        Some((rig, generator))
+    }
+
+    /// Receives all frames.
     fn send(self, run: &mut Run, sender: &Sender, all: &[TestFrame], facts: bool) {
-        let rig = Rig::make(run, self.first, SLOT, self.flags, CompletionStamps::None);
-        let Some(mut rig) = run.ask(self.subject, format!("{}: receiver", self.id), || rig) else {
-            return;
-        };
         let bytes: Vec<_> = all.iter().map(|it| it.bytes.clone()).collect();
-        let id = format!("{}: sender", self.id);
-        let Some(mut generator) = sender.generator(run, self.subject, &id, &bytes) else {
+        let Some((mut rig, mut generator)) = self.open(run, sender, &bytes) else {
             return;
         };
         let mut missed = 0;
@@ -294,7 +269,7 @@ impl Pass<'_> {
                 (Ok(_), Some((queue, it))) => seen(*queue, it),
             };
             let raw = received.as_ref().map(|(_, it)| &it.raw);
-            run.expect(self.subject, &id, &expected, &found, raw);
+            run.expect(self.subject, &id, expected, found, raw);
             if let Some(last) = run.report.findings.last_mut() {
                 last.us = us;
             }
@@ -352,44 +327,31 @@ fn completion(run: &mut Run, frame: &TestFrame, it: &Inspected) {
 
 /// A frame longer than its slot.
 fn too_long(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
-    let rig = Rig::make(run, own(), SHORT_SLOT, 0, CompletionStamps::None);
-    let Some(mut rig) = run.ask("frames", "too long: receiver", || rig) else {
-        return;
-    };
     let Some(longest) = all.iter().find(|it| it.name == "longest") else {
         return;
     };
+    let pass = Pass {
+        slot: SHORT_SLOT,
+        ..Pass::new("too long", "frames")
+    };
     let frames = [longest.bytes.clone()];
-    let Some(mut generator) = sender.generator(run, "frames", "too long: sender", &frames) else {
+    let Some((mut rig, mut generator)) = pass.open(run, sender, &frames) else {
         return;
     };
     let status = generator.send(1).ok().and_then(|_| rig.receive());
     let found = status.as_ref().map(|(_, it)| it.cqe.status);
     let raw = status.as_ref().map(|(_, it)| &it.raw);
-    run.expect(
-        "frames",
-        "too long: status",
-        &json!(LOCAL_LENGTH),
-        &json!(found),
-        raw,
-    );
+    run.expect("frames", "too long: status", LOCAL_LENGTH, found, raw);
 }
 
 /// Frames that find no WQE are counted: the queues are full, and nobody takes what has come.
 fn counters(run: &mut Run, sender: &Sender, netdev: Option<&str>) {
-    let rig = Rig::make(run, own(), SLOT, 0, CompletionStamps::None);
-    let Some(rig) = run.ask("counters", "counters: receiver", || rig) else {
-        return;
-    };
-    let generator = sender.generator(run, "counters", "counters: sender", &[udp(0, 40)]);
-    let Some(mut generator) = generator else {
+    let pass = Pass::new("counters", "counters");
+    let Some((rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
     };
     let reader = NicReader::start(run.context.name(), run.port, netdev, false);
-    let lost = |reader: &NicReader| match reader.growth().get("out_of_buffer") {
-        Some(Counter::Value(n)) => Some(*n),
-        _ => None,
-    };
+    let lost = || reader.growth().get("out_of_buffer")?.value();
     let (mut sent, began) = (0, Instant::now());
     while sent < WRS + TOO_MANY && began.elapsed() < PATIENCE {
         // 0 or 1; at first the send queue has no room while the last frames leave.
@@ -397,14 +359,14 @@ fn counters(run: &mut Run, sender: &Sender, netdev: Option<&str>) {
     }
     let began = Instant::now();
     // The firmware may be slow to tell, and frames of others may be lost meanwhile.
-    while lost(&reader).is_some_and(|n| n < TOO_MANY.into()) && began.elapsed() < PATIENCE {
+    while lost().is_some_and(|n| n < TOO_MANY.into()) && began.elapsed() < PATIENCE {
         thread::yield_now();
     }
     drop(rig);
-    let found = lost(&reader).map(|n| n.min(TOO_MANY.into()));
+    let found = lost().map(|n| n.min(TOO_MANY.into()));
     if !run.is_lost() {
         let id = "counters: out_of_buffer";
-        run.expect("counters", id, &json!(TOO_MANY), &json!(found), None);
+        run.expect("counters", id, TOO_MANY, found, None);
     }
 }
 
@@ -415,13 +377,11 @@ fn stamps(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
         run.not_asked("timestamp_mask", "stamps", "the device stamps nothing");
         return;
     }
-    let rig = Rig::make(run, own(), SLOT, 0, CompletionStamps::Ticks);
-    let Some(mut rig) = run.ask("timestamp_mask", "stamps: receiver", || rig) else {
-        return;
+    let pass = Pass {
+        stamps: CompletionStamps::Ticks,
+        ..Pass::new("stamps", "timestamp_mask")
     };
-    let Some(mut generator) =
-        sender.generator(run, "timestamp_mask", "stamps: sender", &[udp(0, 40)])
-    else {
+    let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
     };
     let (mut seen, mut outside, mut last, mut backward) = (0u16, 0, None, 0);
@@ -448,38 +408,36 @@ fn stamps(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
     if run.is_lost() {
         return;
     }
-    let mut note = |id, expected, found| {
-        run.expect("stamps", id, &json!(expected), &json!(found), None);
-    };
-    note("stamps: frames", STAMPED, seen);
-    note("stamps: earlier than the one before", 0, backward);
+    run.expect("stamps", "stamps: frames", STAMPED, seen, None);
+    run.expect(
+        "stamps",
+        "stamps: earlier than the one before",
+        0,
+        backward,
+        None,
+    );
     let id = "stamps: not between readings of the clock";
     if device.software {
         let reason = "the software NIC stamps with the time at which its thread last looked";
         run.not_asked("stamps", id, reason);
     } else {
-        note(id, 0, outside);
+        run.expect("stamps", id, 0, outside, None);
     }
     if device.caps.real_time {
         real_time(run, sender);
     } else {
         let reason = "the device stamps in ticks only";
-        run.not_asked("realtime_clock", "stamps: real time", reason);
+        run.not_asked("realtime_clock", "stamps: real time: receiver", reason);
     }
 }
 
 /// How far stamps in real time are from the host's clock.
 fn real_time(run: &mut Run, sender: &Sender) {
-    let rig = Rig::make(run, own(), SLOT, 0, CompletionStamps::RealTime);
-    let Some(mut rig) = run.ask("realtime_clock", "stamps: real time", || rig) else {
-        return;
+    let pass = Pass {
+        stamps: CompletionStamps::RealTime,
+        ..Pass::new("stamps: real time", "realtime_clock")
     };
-    let Some(mut generator) = sender.generator(
-        run,
-        "realtime_clock",
-        "stamps: real time sender",
-        &[udp(0, 40)],
-    ) else {
+    let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
     };
     if let Some((_, it)) = generator.send(1).ok().and_then(|_| rig.receive()) {
@@ -496,31 +454,28 @@ fn real_time(run: &mut Run, sender: &Sender) {
 
 /// A WQ brought into error by a bad key, and back.
 fn recovery(run: &mut Run, sender: &Sender) {
-    let rig = Rig::make(run, own(), SLOT, 0, CompletionStamps::None);
-    let Some(mut rig) = run.ask("recovery", "recovery: receiver", || rig) else {
-        return;
-    };
+    let subject = "recovery";
     // Of a flow that is on queue 0.
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let on_0 = |frame: &Vec<u8>| queue_of(frame, HashDepth::L4, &toeplitz, &spread()).2 == 0;
     let Some(frame) = (0..).map(|flow| udp(flow, 40)).find(on_0) else {
         return;
     };
-    let Some(mut generator) = sender.generator(run, "recovery", "recovery: sender", &[frame])
-    else {
+    let pass = Pass::new("recovery", subject);
+    let Some((mut rig, mut generator)) = pass.open(run, sender, &[frame]) else {
         return;
     };
-    let context = run.context.clone();
-    let Some(mut events) = run.ask("recovery", "recovery: events", || AsyncEvents::of(&context))
-    else {
+    let events = run.ask(subject, "recovery: events", |run| {
+        AsyncEvents::of(&run.context)
+    });
+    let Some(mut events) = events else {
         return;
     };
-    let reset = run.ask("recovery", "recovery: ready to reset", || {
-        rig.queues[0].set_state(None, WqState::Reset)
+    let queue = &mut rig.queues[0];
+    let reset = run.ask(subject, "recovery: ready to reset", |_| {
+        queue.set_state(None, WqState::Reset)
     });
-    let bad = run.ask("recovery", "recovery: bad keys", || {
-        rig.queues[0].make_ready(false)
-    });
+    let bad = run.ask(subject, "recovery: bad keys", |_| queue.make_ready(false));
     if reset.is_none() || bad.is_none() {
         return;
     }
@@ -535,58 +490,32 @@ fn recovery(run: &mut Run, sender: &Sender) {
     if run.is_lost() {
         return;
     }
-    let first = statuses.first();
-    run.expect(
-        "recovery",
-        "recovery: status",
-        &json!(LOCAL_PROTECTION),
-        &json!(first),
-        None,
-    );
+    let first = statuses.first().copied();
+    run.expect(subject, "recovery: status", LOCAL_PROTECTION, first, None);
     let flushed = statuses.iter().filter(|it| **it == FLUSHED).count();
-    run.expect(
-        "recovery",
-        "recovery: flushed",
-        &json!(WRS - 1),
-        &json!(flushed),
-        None,
-    );
-    let fatal = AsyncEvent::WqFatal(rig.queues[0].id());
+    run.expect(subject, "recovery: flushed", WRS - 1, flushed, None);
+    let queue = &mut rig.queues[0];
+    let fatal = AsyncEvent::WqFatal(queue.id());
     let came = std::iter::from_fn(|| events.take()).any(|it| it == fatal);
-    run.expect(
-        "recovery",
-        "recovery: event",
-        &json!(true),
-        &json!(came),
-        None,
-    );
+    run.expect(subject, "recovery: event", true, came, None);
     // The kernel's own record still says ready; a device may insist on the state that it is in.
     let named = "recovery: error to reset, with the state named";
-    let queue = &mut rig.queues[0];
-    if run
-        .ask("recovery", "recovery: error to reset", || {
-            queue.set_state(None, WqState::Reset)
-        })
-        .is_some()
-    {
-        run.not_asked("recovery", named, "it was accepted without");
+    let unnamed = run.ask(subject, "recovery: error to reset", |_| {
+        queue.set_state(None, WqState::Reset)
+    });
+    if unnamed.is_some() {
+        run.not_asked(subject, named, "it was accepted without");
     } else {
-        run.ask("recovery", named, || {
+        run.ask(subject, named, |_| {
             queue.set_state(Some(WqState::Error), WqState::Reset)
         });
     }
-    run.ask("recovery", "recovery: reset to ready", || {
-        rig.queues[0].make_ready(true)
+    run.ask(subject, "recovery: reset to ready", |_| {
+        queue.make_ready(true)
     });
     let arrived = generator.send(1).ok().and_then(|_| rig.receive());
     let status = arrived.map(|(_, it)| it.cqe.status);
-    run.expect(
-        "recovery",
-        "recovery: receives again",
-        &json!(0),
-        &json!(status),
-        None,
-    );
+    run.expect(subject, "recovery: receives again", 0, status, None);
 }
 
 /// Mpps by queues and frame size, sent as fast as the line allows, as `bench wire` does.
@@ -618,13 +547,7 @@ fn throughput(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
                 run.measured("throughput", &id, mpps, "Mpps", None);
             }
             Err(_) if run.is_lost() => return,
-            Err(e) => run.expect(
-                "throughput",
-                &id,
-                &json!("a rate"),
-                &json!(e.messages),
-                None,
-            ),
+            Err(e) => run.expect("throughput", &id, "a rate", e.messages, None),
         }
     }
 }

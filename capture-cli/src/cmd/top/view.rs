@@ -1,6 +1,9 @@
 //! One screen of a capture. What does not fit is left out, the least important first: senders, protocols, columns.
 
-use crate::term::table::{bytes, rate, scaled, thousands};
+use crate::{
+    cmd::ctl::state,
+    term::table::{bytes, rate, scaled, thousands},
+};
 use ratatui::{
     Frame,
     layout::{Alignment, Constraint, Layout, Rect},
@@ -10,8 +13,8 @@ use ratatui::{
 };
 use std::time::Duration;
 use wqcap_engine::{
-    control::protocol::{CaptureState, Stats, Status},
-    stats::{Counter, LINES, LOSSES, QueueLedger},
+    control::protocol::{Stats, Status},
+    stats::{LINES, LOSSES, QueueLedger},
 };
 
 /// From this width on senders stand beside the queues, not below them.
@@ -78,20 +81,16 @@ impl View {
     /// What holds for all queues together, most important first.
     fn head(&self, flows: &[Flow], area: Rect) -> Vec<Line<'static>> {
         let capture = &self.status.capture;
-        let state = match capture.state {
-            CaptureState::Running => "running",
-            CaptureState::Drained => "drained",
-            CaptureState::Stopped => "stopped",
-            CaptureState::Lost => "device lost",
-        };
         let elapsed = Duration::from_secs_f64(self.now.elapsed_s.max(0.0)).as_secs();
         let (hours, minutes, seconds) = (elapsed / 3600, elapsed / 60 % 60, elapsed % 60);
         let total = &self.now.ledger.total;
         let sum = |of: fn(&Flow) -> f64| flows.iter().map(of).sum::<f64>();
         let mut head = vec![
             Line::from(format!(
-                "{} port {}  {state} {hours}:{minutes:02}:{seconds:02}",
-                capture.device, capture.port
+                "{} port {}  {} {hours}:{minutes:02}:{seconds:02}",
+                capture.device,
+                capture.port,
+                state(capture.state)
             ))
             .bold(),
             Line::from(format!(
@@ -116,14 +115,8 @@ impl View {
         let queues = &self.now.ledger.queues;
         let ours = LINES.iter().filter(|(name, _)| LOSSES.contains(name));
         let ours = ours.map(|(name, of)| ((*name).to_owned(), queues.iter().map(of).sum::<u64>()));
-        let nic = self
-            .now
-            .nic
-            .iter()
-            .filter_map(|(name, counter)| match counter {
-                Counter::Value(n) => Some((name.clone(), *n)),
-                Counter::Unreadable(_) => None,
-            });
+        let nic = self.now.nic.iter();
+        let nic = nic.filter_map(|(name, counter)| Some((name.clone(), counter.value()?)));
         let causes = ours.chain(nic).filter(|(_, n)| *n > 0);
         let mut lines = vec![String::from("lost")];
         for (name, n) in causes {
@@ -289,6 +282,7 @@ mod tests {
     use wqcap_engine::{
         analysis::live::{Talker, TopTalkers, TrafficSnapshot, Volume},
         control::protocol::{ControlStatus, LedgerSnapshot, WriteBuffers},
+        stats::Counter,
     };
 
     fn stats(elapsed_s: f64, received: &[u64]) -> Box<Stats> {

@@ -311,16 +311,14 @@ impl Families<'_> {
         self.counters(
             "nic_frames",
             "Growth of the NIC's counters, by their own names, since the start of this capture",
-            nic.iter().filter_map(|(name, counter)| match counter {
-                stats::Counter::Value(n) => Some((label(name.as_str()), *n)),
-                stats::Counter::Unreadable(_) => None,
-            }),
+            nic.iter()
+                .filter_map(|(name, it)| Some((label(name.as_str()), it.value()?))),
         )?;
         self.gauges(
             "nic_unreadable",
             "1 if a counter of the NIC cannot be read",
-            nic.iter().map(|(name, counter)| {
-                let unreadable = matches!(counter, stats::Counter::Unreadable(_));
+            nic.iter().map(|(name, it)| {
+                let unreadable = it.value().is_none();
                 (label(name.as_str()), f64::from(u8::from(unreadable)))
             }),
         )

@@ -30,25 +30,18 @@ enum Asked {
 /// Answers the one request of a connection; `metrics` makes the text, in the older format or in that of OpenMetrics.
 /// A client that does not keep to the rules hears so, or nothing.
 pub fn answer(mut stream: TcpStream, metrics: impl FnOnce(bool) -> String) {
-    let outcome = match asked(&mut stream) {
-        Ok(Some(Asked::Metrics { head, older })) => {
-            let kind = if older { OLDER } else { OPENMETRICS };
-            reply(&mut stream, "200 OK", kind, &metrics(older), head)
-        }
-        Ok(Some(Asked::Other)) => {
-            let text = "metrics are at /metrics\n";
-            reply(&mut stream, "404 Not Found", PLAIN, text, false)
-        }
-        Ok(Some(Asked::Method)) => {
-            let text = "only GET and HEAD\n";
-            reply(&mut stream, "405 Method Not Allowed", PLAIN, text, false)
-        }
-        Ok(None) => {
-            let text = "not an HTTP request, or too long\n";
-            reply(&mut stream, "400 Bad Request", PLAIN, text, false)
-        }
-        Err(e) => Err(e),
-    };
+    let outcome = asked(&mut stream).and_then(|asked| {
+        let (status, text) = match asked {
+            Some(Asked::Metrics { head, older }) => {
+                let kind = if older { OLDER } else { OPENMETRICS };
+                return reply(&mut stream, "200 OK", kind, &metrics(older), head);
+            }
+            Some(Asked::Other) => ("404 Not Found", "metrics are at /metrics\n"),
+            Some(Asked::Method) => ("405 Method Not Allowed", "only GET and HEAD\n"),
+            None => ("400 Bad Request", "not an HTTP request, or too long\n"),
+        };
+        reply(&mut stream, status, PLAIN, text, false)
+    });
     if let Err(e) = outcome {
         tracing::debug!("metrics: a client was not answered: {e}");
     }

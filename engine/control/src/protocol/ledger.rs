@@ -164,6 +164,17 @@ pub enum Counter {
     Unreadable(Unreadable),
 }
 
+impl Counter {
+    /// What it says, if it can be read.
+    #[must_use]
+    pub fn value(self) -> Option<u64> {
+        match self {
+            Self::Value(n) => Some(n),
+            Self::Unreadable(_) => None,
+        }
+    }
+}
+
 /// Prints as `"unreadable"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Unreadable {
