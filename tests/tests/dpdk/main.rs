@@ -9,11 +9,12 @@ mod testpmd;
 mod thash;
 
 use std::collections::BTreeMap;
-use testpmd::{Setup, Testpmd};
+use testpmd::{Counted, Setup, Testpmd};
 use thash::{Inputs, Thash};
 use wqcap_tests::captures::Captures;
 use wqcap_tests::compare::{assert_frames, assert_same};
 use wqcap_tests::frames::{Ends, Frame, IPV4, IPV6};
+use wqcap_tests::machine::netns::IFACE;
 use wqcap_tests::{Dir, files, need, skip};
 
 /// Both transports over both families, `count` flows of each.
@@ -146,10 +147,17 @@ fn every_capture_passes_through_unchanged() {
     ));
     testpmd.open_wire();
     // testpmd counts what it could not receive: frames longer than its limit.
-    let (received, errors) = testpmd.counted(frames.len());
+    let counted = testpmd.counted(frames.len());
     drop(testpmd.quit());
     let (within, beyond): (Vec<_>, Vec<_>) = frames.into_iter().partition(|it| it.len() <= ROOM);
-    assert_eq!((received, errors), (within.len(), beyond.len()));
+    assert_eq!(
+        counted,
+        Counted {
+            received: within.len(),
+            errors: beyond.len(),
+            missed: 0
+        }
+    );
     skip::say(&format!(
         "NOTE {} frames of captures through DPDK; {} are longer than its buffers of {ROOM} bytes",
         within.len(),
@@ -157,6 +165,92 @@ fn every_capture_passes_through_unchanged() {
     ));
     let written: Vec<_> = files::read(&out).into_iter().map(|it| it.bytes).collect();
     assert_frames("through DPDK", &written, &within);
+}
+
+fn all_received(count: usize) -> Counted {
+    Counted {
+        received: count,
+        errors: 0,
+        missed: 0,
+    }
+}
+
+#[test]
+fn generated_frames_are_all_counted() {
+    let dir = Dir::new();
+    let count = 200_000;
+    for (queues, scalar) in [(1, false), (2, true), (4, false)] {
+        let setup = Setup {
+            queues,
+            device: if scalar { "rx_vec_en=0" } else { "rx_vec_en=1" },
+            options: &["--burst=64"],
+            quiet: true,
+            ..Setup::default()
+        };
+        let wire = format!("synth:size=64,flows=1024,count={count}");
+        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+        testpmd.open_wire();
+        assert_eq!(testpmd.counted(count), all_received(count));
+        for queue in 0..queues {
+            let name = format!("rx_q{queue}_packets: ");
+            let packets = testpmd.answer("show port xstats 0", &name);
+            assert_ne!(packets.trim(), "0", "queue {queue} of {queues}");
+        }
+        drop(testpmd.quit());
+
+        // What finds no buffer is lost, and counted by the device, on a wire that does not wait.
+        let mut testpmd = need!(Testpmd::start(&dir, &format!("{wire},lossy"), &setup));
+        testpmd.open_wire();
+        let counted = testpmd.counted(count);
+        drop(testpmd.quit());
+        assert_eq!(counted.received + counted.missed, count, "{counted:?}");
+        assert_eq!(counted.errors, 0, "{counted:?}");
+    }
+}
+
+/// Sends the frames of its input, each behind its length in two bytes.
+const SEND: &str = "
+import socket, sys
+it = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+it.bind((sys.argv[1], 0))
+all = open(sys.argv[2], 'rb').read()
+at = 0
+while at < len(all):
+    length = int.from_bytes(all[at:at + 2], 'big')
+    it.send(all[at + 2:at + 2 + length])
+    at += 2 + length
+";
+
+#[test]
+fn what_an_interface_brings_is_received_unchanged() {
+    let dir = Dir::new();
+    let out = dir.join("out.pcap");
+    let setup = Setup {
+        out: Some(&out),
+        ..Setup::default()
+    };
+    let wire = format!("af_packet:{IFACE}");
+    let mut frames = flows(200);
+    for (frame, length) in frames.iter_mut().zip((60..=1514).step_by(2)) {
+        frame.resize(length.max(frame.len()), 0xa5);
+    }
+    let raw: Vec<u8> = frames
+        .iter()
+        .flat_map(|frame| [&(frame.len() as u16).to_be_bytes()[..], frame].concat())
+        .collect();
+    let raw = dir.write("frames.raw", raw);
+    let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+    let raw = raw.to_str().expect("plain");
+    let _ = testpmd
+        .pair
+        .near
+        .program("python3", &["-c", SEND, IFACE, raw])
+        .run()
+        .expect(0);
+    assert_eq!(testpmd.counted(frames.len()), all_received(frames.len()));
+    drop(testpmd.quit());
+    let written: Vec<_> = files::read(&out).into_iter().map(|it| it.bytes).collect();
+    assert_frames("from an interface", &written, &frames);
 }
 
 #[test]
@@ -267,9 +361,9 @@ fn what_dpdk_sends_comes_back_from_a_loop() {
         ..Setup::default()
     };
     let mut testpmd = need!(Testpmd::start(&dir, "loopback", &setup));
-    let (received, errors) = testpmd.counted(frames.len());
+    let counted = testpmd.counted(frames.len());
     drop(testpmd.quit());
-    assert_eq!((received, errors), (frames.len(), 0));
+    assert_eq!(counted, all_received(frames.len()));
     let written: Vec<_> = files::read(&out).into_iter().map(|it| it.bytes).collect();
     assert_frames("sent and received", &written, &frames);
 }
