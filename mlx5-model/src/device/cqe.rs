@@ -95,6 +95,17 @@ impl NicCqe {
         ])
     }
 
+    /// Names the WQE of a striding queue (`wqe_id`, bytes 2 and 3), and what the CQE consumes of it.
+    ///
+    /// `wqe_id` is the 16-bit counter of WQEs: what reads it masks it to the ring (`rx_burst_mprq` of DPDK's
+    /// `mlx5_rx.c`).
+    #[inline(always)]
+    pub fn in_wqe(mut self, wqe_id: u16, byte_count: u32) -> Self {
+        self.0[0] = u64::from(wqe_id) << 32;
+        self.0[5] = u64::from(byte_count);
+        self
+    }
+
     /// Words 4 to 7, which every CQE has.
     #[inline(always)]
     fn new(uidx: u32, byte_count: u32, word_6: u64, last_word: u64) -> Self {

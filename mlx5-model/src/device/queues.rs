@@ -60,11 +60,17 @@ impl Queues {
         Some((sq, cq))
     }
 
-    /// The room that a target has if `before` others take a WQE of its queue first and `cqes` CQEs go to its CQ.
+    /// The room that a target has for a frame if `before` copies of it go to its queue first and `cqes` CQEs to its CQ.
     #[inline]
-    pub fn room(&mut self, target: &Target, before: usize, cqes: usize) -> Room {
+    pub fn room(
+        &mut self,
+        target: &Target,
+        frame: &ParsedFrame<'_>,
+        before: usize,
+        cqes: usize,
+    ) -> Room {
         match self.receive_queue(target.rss.rq) {
-            Some((rq, cq)) => rq.room(cq, before as u16 + 1, cqes as u32),
+            Some((rq, cq)) => rq.room(cq, frame, before as u16 + 1, cqes as u32),
             None => Room::NotReady,
         }
     }
@@ -85,7 +91,7 @@ impl Queues {
         let Some(cq) = self.cqs.at_mut(rq.cq) else {
             return Room::NotReady;
         };
-        let room = rq.room(cq, 1, 1);
+        let room = rq.room(cq, frame, 1, 1);
         if room == Room::Enough {
             let info = RxInfo {
                 hash: target.rss.hash,

@@ -1,8 +1,8 @@
 //! Receive queues: of a WQ, and of a RAW_PACKET QP.
 //!
-//! Imports `cq`, `event`, `frame`, `memory` and `scatter`. Invariants: WQEs are consumed in the order they were
-//! posted, each exactly once, each with exactly one CQE; the producer index is read again only when the known WQEs
-//! are used up.
+//! Imports `cq`, `event`, `frame`, `memory`, `scatter` and `strides`. Invariants: WQEs are consumed in the order they
+//! were posted, each exactly once, each with exactly one CQE (of a striding queue: with CQEs whose strides add up to its
+//! own, or a last one in error); the producer index is read again only when the known WQEs are used up.
 
 use crate::abi;
 use crate::frame::ParsedFrame;
@@ -15,6 +15,7 @@ use super::cqe::{NicCqe, RxInfo, WqeError};
 use super::event::{AsyncSource, NicEvent};
 use super::memory::{DoorbellRecord, Regions};
 use super::scatter::{RqLayout, ScatterRing};
+use super::strides::{self, Strides};
 
 /// The receive word of a doorbell record.
 const PRODUCER: usize = abi::MLX5_RCV_DBR as usize;
@@ -70,6 +71,8 @@ pub enum Room {
 /// A receive queue.
 pub struct Rq {
     wqes: ScatterRing,
+    /// The head WQE of a striding queue.
+    strides: Option<Strides>,
     record: DoorbellRecord,
     /// The next WQE to consume, and how far the program had posted when the record was last read.
     head: u16,
@@ -106,6 +109,7 @@ impl Rq {
     ) -> Result<Self, Errno> {
         Ok(Self {
             wqes: ScatterRing::new(layout)?,
+            strides: layout.strides.map(Strides::new),
             record: DoorbellRecord::new(layout.record)?,
             head: 0,
             producer: 0,
@@ -135,6 +139,9 @@ impl Rq {
             self.head = 0;
             self.producer = 0;
             self.key_pd = self.pd;
+            if let Some(strides) = &mut self.strides {
+                strides.restart();
+            }
         }
         self.state = state;
         if state == RqState::Error {
@@ -147,17 +154,23 @@ impl Rq {
         self.producer.wrapping_sub(self.head)
     }
 
-    /// Whether `frames` frames in a row can be delivered, with `cqes` CQEs in a CQ that other queues may share.
+    /// Whether `frames` copies of a frame can be delivered, with `cqes` CQEs in a CQ that other queues may share.
     #[inline(always)]
-    pub fn room(&mut self, cq: &mut CqObject, frames: u16, cqes: u32) -> Room {
+    pub fn room(
+        &mut self,
+        cq: &mut CqObject,
+        frame: &ParsedFrame<'_>,
+        frames: u16,
+        cqes: u32,
+    ) -> Room {
         if self.state != RqState::Ready {
             return Room::NotReady;
         }
-        if self.posted() < frames {
-            self.producer = self.record.load(PRODUCER) as u16;
-            if self.posted() < frames {
-                return Room::NoWqe;
-            }
+        if let Some(strides) = self.strides {
+            return self.room_in_strides(cq, strides, frame, frames, cqes);
+        }
+        if !self.has_posted(frames) {
+            return Room::NoWqe;
         }
         if cq.has_room(cqes) {
             Room::Enough
@@ -166,8 +179,80 @@ impl Rq {
         }
     }
 
-    fn push_error(&self, cq: &mut CqObject, counter: u16, error: WqeError) {
-        cq.push_failed(&NicCqe::failed(self.uidx, counter, error, None, 0));
+    #[inline(always)]
+    fn has_posted(&mut self, wqes: u16) -> bool {
+        if self.posted() < wqes {
+            self.producer = self.record.load(PRODUCER) as u16;
+        }
+        self.posted() >= wqes
+    }
+
+    /// [`Rq::room`] of a striding queue. A WQE without room for the frame is closed by a filler at once, whether there
+    /// is a next one or not: no source says so, but a program with one WQE would wait for ever for the strides that are
+    /// missing.
+    #[inline(never)]
+    fn room_in_strides(
+        &mut self,
+        cq: &mut CqObject,
+        head: Strides,
+        frame: &ParsedFrame<'_>,
+        frames: u16,
+        cqes: u32,
+    ) -> Room {
+        if !self.has_posted(1) {
+            return Room::NoWqe;
+        }
+        let wqes = match head.of_frame(self.delivered_len(frame)) {
+            Some(count) if count > head.left() => {
+                if !cq.has_room(1) {
+                    return Room::CqFull;
+                }
+                self.fill(cq, head);
+                Strides::new(head.layout()).wqes(frames.into(), count)
+            }
+            Some(count) if frames > 1 => head.wqes(frames.into(), count),
+            Some(_) => 1,
+            None => frames.into(),
+        };
+        if !self.has_posted(wqes as u16) {
+            return Room::NoWqe;
+        }
+        // Behind the first WQE each may end with a filler.
+        if cq.has_room(cqes + wqes - 1) {
+            Room::Enough
+        } else {
+            Room::CqFull
+        }
+    }
+
+    /// Consumes the rest of the head WQE without a frame.
+    fn fill(&mut self, cq: &mut CqObject, head: Strides) {
+        let byte_count = strides::FILLER | strides::byte_count(head.left(), 0);
+        let cqe = NicCqe::received(self.uidx, head.next(), 0, &RxInfo::default());
+        cq.push(&cqe.in_wqe(self.head, byte_count));
+        self.finish_wqe();
+    }
+
+    /// Goes on to the next WQE.
+    fn finish_wqe(&mut self) {
+        self.head = self.head.wrapping_add(1);
+        if let Some(head) = &mut self.strides {
+            head.restart();
+        }
+    }
+
+    /// Completes a WQE, or what is left of it, with an error.
+    ///
+    /// Of a striding queue such a CQE names the WQE and what it consumes as any other: `mlx5e_handle_rx_cqe_mpwrq` of
+    /// Linux's `en_rx.c` reads both before it looks for errors, `mlx5_rx_poll_len` of DPDK's `mlx5_rx.c` the strides.
+    /// That `wqe_counter` is then the WQE's is inferred.
+    fn push_error(&mut self, cq: &mut CqObject, counter: u16, error: WqeError) {
+        let mut cqe = NicCqe::failed(self.uidx, counter, error, None, 0);
+        if let Some(head) = &mut self.strides {
+            cqe = cqe.in_wqe(counter, strides::byte_count(head.left(), 0));
+            head.restart();
+        }
+        cq.push_failed(&cqe);
     }
 
     /// Completes every posted WQE with a flush error, in order, but for the last ones where the device leaves these
@@ -223,11 +308,37 @@ impl Rq {
         now: &Now,
         mut info: RxInfo,
     ) {
+        if let Some(head) = self.strides {
+            return self.deliver_in_strides(cq, regions, frame, now, info, head);
+        }
         let wqe = self.wqes.wqe(self.head);
         let counter = self.head;
         self.head = self.head.wrapping_add(1);
         self.prefetch();
 
+        let strip = self.describe(frame, &mut info);
+        let written = if strip || self.features.scatter_fcs {
+            self.write_changed(regions, wqe, 0, frame, strip)
+        } else {
+            self.wqes
+                .write_frame(regions, self.key_pd, wqe, 0, frame.bytes)
+        };
+        match written {
+            Ok(byte_count) => {
+                info.byte_count = byte_count;
+                let timestamp = timestamp(cq, now, frame);
+                cq.push(&NicCqe::received(self.uidx, counter, timestamp, &info));
+            }
+            Err(error) => self.refuse(cq, counter, error),
+        }
+        if cq.is_dead() {
+            self.fail(cq);
+        }
+    }
+
+    /// Fills in what the CQE tells of the frame's headers. Returns whether its tag is to be stripped.
+    #[inline(always)]
+    fn describe(&self, frame: &ParsedFrame<'_>, info: &mut RxInfo) -> bool {
         info.headers = frame.header_types();
         let cvlan = frame.cvlan();
         info.vlan = cvlan.unwrap_or(0);
@@ -237,24 +348,61 @@ impl Rq {
             info.checks = frame.checks();
         }
         let strip = self.features.strip_cvlan && cvlan.is_some();
+        info.headers |= u8::from(strip);
+        strip
+    }
+
+    /// How many bytes of a frame are written.
+    #[inline(always)]
+    fn delivered_len(&self, frame: &ParsedFrame<'_>) -> usize {
+        let strip = self.features.strip_cvlan && frame.cvlan().is_some();
+        let fcs = usize::from(self.features.scatter_fcs) * 4;
+        frame.bytes.len() + fcs - usize::from(strip) * 4
+    }
+
+    /// Delivers a frame into the next strides of the head WQE, where it fits by [`Rq::room`]. One that is longer than
+    /// any WQE costs what is left of the head: inferred.
+    #[inline(always)]
+    fn deliver_in_strides(
+        &mut self,
+        cq: &mut CqObject,
+        regions: &Regions,
+        frame: &ParsedFrame<'_>,
+        now: &Now,
+        mut info: RxInfo,
+        mut head: Strides,
+    ) {
+        let (wqe_id, wqe) = (self.head, self.wqes.wqe(self.head));
+        let (stride, offset) = (head.next(), head.offset());
+        let Some(count) = head.of_frame(self.delivered_len(frame)) else {
+            self.head = wqe_id.wrapping_add(1);
+            self.refuse(cq, wqe_id, WqeError::TOO_LONG);
+            return;
+        };
+        let ahead = head.ahead(count * u32::from(PREFETCH));
+        self.wqes.prefetch_buffer(wqe, ahead);
+
+        let strip = self.describe(frame, &mut info);
         let written = if strip || self.features.scatter_fcs {
-            info.headers |= u8::from(strip);
-            self.write_changed(regions, wqe, frame, strip)
+            self.write_changed(regions, wqe, offset, frame, strip)
         } else {
             self.wqes
-                .write_frame(regions, self.key_pd, wqe, frame.bytes)
+                .write_frame(regions, self.key_pd, wqe, offset, frame.bytes)
         };
         match written {
-            Ok(byte_count) => {
-                info.byte_count = byte_count;
-                let timestamp = if cq.real_time {
-                    real_time(now.utc_ns(frame.now_ns))
-                } else {
-                    now.cycles(frame.now_ns)
-                };
-                cq.push(&NicCqe::received(self.uidx, counter, timestamp, &info));
+            Ok(len) => {
+                if head.take(count) {
+                    self.head = wqe_id.wrapping_add(1);
+                }
+                self.strides = Some(head);
+                let timestamp = timestamp(cq, now, frame);
+                let cqe = NicCqe::received(self.uidx, stride, timestamp, &info);
+                cq.push(&cqe.in_wqe(wqe_id, strides::byte_count(count, len)));
             }
-            Err(error) => self.refuse(cq, counter, error),
+            Err(error) => {
+                self.head = wqe_id.wrapping_add(1);
+                self.refuse(cq, wqe_id, error);
+            }
         }
         if cq.is_dead() {
             self.fail(cq);
@@ -276,7 +424,7 @@ impl Rq {
         let posted = self.posted();
         let ahead = |count: u16| self.wqes.wqe(self.head.wrapping_add(count - 1));
         if posted > PREFETCH {
-            self.wqes.prefetch_buffer(ahead(PREFETCH));
+            self.wqes.prefetch_buffer(ahead(PREFETCH), 0);
         }
         if posted > PREFETCH_WQE {
             self.wqes.prefetch(ahead(PREFETCH_WQE));
@@ -289,6 +437,7 @@ impl Rq {
         &mut self,
         regions: &Regions,
         wqe: usize,
+        offset: usize,
         frame: &ParsedFrame<'_>,
         strip: bool,
     ) -> Result<u32, WqeError> {
@@ -309,7 +458,17 @@ impl Rq {
             }
         }
         let pieces = [head, tail, &fcs[..fcs_len]];
-        self.wqes.write(regions, self.key_pd, wqe, &pieces)
+        self.wqes.write(regions, self.key_pd, wqe, offset, &pieces)
+    }
+}
+
+/// A frame's timestamp as its CQE carries it.
+#[inline(always)]
+fn timestamp(cq: &CqObject, now: &Now, frame: &ParsedFrame<'_>) -> u64 {
+    if cq.real_time {
+        real_time(now.utc_ns(frame.now_ns))
+    } else {
+        now.cycles(frame.now_ns)
     }
 }
 
@@ -325,6 +484,7 @@ mod tests {
 
     use super::*;
     use crate::device::event::EventChannel;
+    use crate::device::strides::{FILLER, StrideLayout};
     use crate::process::descriptors::File;
     use std::sync::Arc;
 
@@ -346,6 +506,20 @@ mod tests {
 
     impl Bench {
         fn new(shift: u32, features: RqFeatures) -> Self {
+            Self::with(shift, features, None)
+        }
+
+        /// WQEs of eight strides of 64 bytes.
+        fn striding(features: RqFeatures, two_byte_shift: bool) -> Self {
+            let strides = StrideLayout {
+                log_bytes: 6,
+                log_strides: 3,
+                two_byte_shift,
+            };
+            Self::with(5, features, Some(strides))
+        }
+
+        fn with(shift: u32, features: RqFeatures, strides: Option<StrideLayout>) -> Self {
             let memory = vec![0u64; 4096];
             let base = (memory.as_ptr() as u64).next_multiple_of(64);
             let mut regions = Regions::default();
@@ -364,6 +538,7 @@ mod tests {
                 count: 8,
                 shift,
                 signature: false,
+                strides,
             };
             let mut rq = Rq::new(&layout, 0, 1, 0x55, RqOwner::Wq, source()).unwrap();
             rq.features = features;
@@ -401,8 +576,9 @@ mod tests {
         /// Posts a WQE with these buffers, as offset into the data and length.
         fn post(&mut self, index: u16, lkey: u32, buffers: &[(usize, u32)]) {
             let stride = 1usize << self.shift;
-            for slot in 0..stride / 16 {
-                let (len, lkey, addr) = match buffers.get(slot) {
+            let first = usize::from(self.rq.strides.is_some());
+            for slot in first..stride / 16 {
+                let (len, lkey, addr) = match buffers.get(slot - first) {
                     Some(&(at, len)) => (len, lkey, (self.base() + DATA + at) as u64),
                     None => (0, abi::MLX5_INVALID_LKEY, 0),
                 };
@@ -421,10 +597,10 @@ mod tests {
         }
 
         fn receive(&mut self, bytes: &[u8]) -> Room {
-            let room = self.rq.room(&mut self.cq, 1, 1);
+            let class = wqcap_rss::FrameClass::of(bytes);
+            let frame = ParsedFrame::new(bytes, &class, 42);
+            let room = self.rq.room(&mut self.cq, &frame, 1, 1);
             if room == Room::Enough {
-                let class = wqcap_rss::FrameClass::of(bytes);
-                let frame = ParsedFrame::new(bytes, &class, 42);
                 self.rq.deliver(
                     &mut self.cq,
                     &self.regions,
@@ -439,6 +615,21 @@ mod tests {
                 );
             }
             room
+        }
+
+        /// Posts whole WQEs, each of the 512 bytes of its index.
+        fn post_wqes(&mut self, indexes: std::ops::Range<u16>) {
+            for index in indexes {
+                self.post(index, self.lkey, &[(usize::from(index % 8) * 512, 512)]);
+            }
+        }
+
+        /// `wqe_id`, `wqe_counter`, `byte_cnt` and opcode of a CQE.
+        fn strided_cqe(&mut self, index: usize) -> (u16, u16, u32, u8) {
+            let cqe = self.cqe(index);
+            let word = |at: usize| u16::from_be_bytes([cqe[at], cqe[at + 1]]);
+            let byte_count = u32::from(word(44)) << 16 | u32::from(word(46));
+            (word(2), word(60), byte_count, cqe[63] >> 4)
         }
 
         fn cqe(&mut self, index: usize) -> Vec<u8> {
@@ -579,6 +770,230 @@ mod tests {
         assert_eq!(cqe[47] as usize, expected.len());
     }
 
+    const RECEIVED: u8 = abi::MLX5_CQE_RESP_SEND as u8;
+    const FAILED: u8 = abi::MLX5_CQE_RESP_ERR as u8;
+
+    #[test]
+    fn frames_share_a_wqe_and_a_filler_ends_it() {
+        let mut bench = Bench::striding(RqFeatures::default(), false);
+        bench.post_wqes(0..4);
+        let frames: Vec<Vec<u8>> = [60, 65, 64, 300, 512, 20]
+            .iter()
+            .zip(1..)
+            .map(|(len, fill)| vec![fill; *len])
+            .collect();
+        for frame in &frames {
+            assert_eq!(bench.receive(frame), Room::Enough);
+        }
+        // Strides 0, 1 and 2, 3; four are left for five. Then a whole WQE of 512 bytes, behind another filler.
+        for (cqe, expected) in [
+            (0, 0, 1 << 16 | 60),
+            (0, 1, 2 << 16 | 65),
+            (0, 3, 1 << 16 | 64),
+            (0, 4, FILLER | 4 << 16),
+            (1, 0, 5 << 16 | 300),
+            (1, 5, FILLER | 3 << 16),
+            (2, 0, 8 << 16 | 512),
+            (3, 0, 1 << 16 | 20),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let (wqe, stride, byte_count) = expected;
+            assert_eq!(
+                bench.strided_cqe(cqe),
+                (wqe, stride, byte_count, RECEIVED),
+                "{cqe}"
+            );
+        }
+        for (at, frame) in [0, 64, 192, 512, 1024, 1536].into_iter().zip(&frames) {
+            assert_eq!(bench.bytes(DATA + at, frame.len()), *frame);
+        }
+        assert_eq!(bench.bytes(DATA + 60, 4), [0; 4], "nothing behind a frame");
+    }
+
+    #[test]
+    fn frames_that_fill_a_wqe_to_the_last_stride_need_no_filler() {
+        let mut bench = Bench::striding(RqFeatures::default(), false);
+        bench.post_wqes(0..1);
+        for _ in 0..2 {
+            assert_eq!(bench.receive(&[1; 256]), Room::Enough);
+        }
+        assert_eq!(bench.receive(&[1; 14]), Room::NoWqe);
+        bench.post_wqes(1..2);
+        assert_eq!(bench.receive(&[1; 14]), Room::Enough);
+        assert_eq!(bench.strided_cqe(2), (1, 0, 1 << 16 | 14, RECEIVED));
+    }
+
+    #[test]
+    fn a_wqe_without_room_is_given_back_though_there_is_no_next() {
+        let mut bench = Bench::striding(RqFeatures::default(), false);
+        bench.post_wqes(0..1);
+        assert_eq!(bench.receive(&[1; 400]), Room::Enough);
+        for _ in 0..2 {
+            assert_eq!(bench.receive(&[2; 400]), Room::NoWqe);
+        }
+        assert_eq!(bench.strided_cqe(1), (0, 7, FILLER | 1 << 16, RECEIVED));
+        bench.post_wqes(1..2);
+        assert_eq!(bench.receive(&[2; 400]), Room::Enough);
+        assert_eq!(bench.strided_cqe(2), (1, 0, 7 << 16 | 400, RECEIVED));
+    }
+
+    #[test]
+    fn copies_of_a_frame_have_room_for_all_or_for_none() {
+        let mut bench = Bench::striding(RqFeatures::default(), false);
+        bench.post_wqes(0..1);
+        let bytes = [1; 200];
+        let class = wqcap_rss::FrameClass::of(&bytes);
+        let frame = ParsedFrame::new(&bytes, &class, 0);
+        let Bench { rq, cq, .. } = &mut bench;
+        assert_eq!(rq.room(cq, &frame, 2, 2), Room::Enough);
+        assert_eq!(rq.room(cq, &frame, 3, 3), Room::NoWqe);
+        bench.post_wqes(1..2);
+        let Bench { rq, cq, .. } = &mut bench;
+        assert_eq!(rq.room(cq, &frame, 4, 4), Room::Enough);
+        assert_eq!(rq.room(cq, &frame, 5, 5), Room::NoWqe);
+    }
+
+    #[test]
+    fn the_cq_has_room_for_the_filler_too() {
+        let mut bench = Bench::striding(RqFeatures::default(), false);
+        bench.post_wqes(0..8);
+        for _ in 0..14 {
+            assert_eq!(bench.receive(&[1; 14]), Room::Enough);
+        }
+        // Two of sixteen CQEs are left: a filler and this frame take them.
+        assert_eq!(bench.receive(&[1; 200]), Room::Enough);
+        assert_eq!(bench.receive(&[1; 14]), Room::CqFull);
+        assert!(!bench.cq.is_dead());
+    }
+
+    #[test]
+    fn a_frame_longer_than_a_wqe_costs_what_is_left_of_one() {
+        let mut bench = Bench::striding(RqFeatures::default(), false);
+        bench.post_wqes(0..3);
+        assert_eq!(bench.receive(&[1; 100]), Room::Enough);
+        assert_eq!(bench.receive(&[2; 513]), Room::Enough);
+        assert_eq!(bench.receive(&[3; 100]), Room::Enough);
+        assert_eq!(bench.strided_cqe(1), (0, 0, 6 << 16, FAILED));
+        assert_eq!(bench.cqe(1)[55], 1);
+        assert_eq!(bench.strided_cqe(2), (1, 0, 2 << 16 | 100, RECEIVED));
+        assert_eq!(bench.rq.state(), RqState::Ready);
+        // So does one that its posted buffer is too short for.
+        bench.post(2, bench.lkey, &[(1024, 128)]);
+        assert_eq!(bench.receive(&[4; 400]), Room::Enough);
+        assert_eq!(bench.strided_cqe(3), (1, 2, FILLER | 6 << 16, RECEIVED));
+        assert_eq!(bench.strided_cqe(4), (2, 2, 8 << 16, FAILED));
+    }
+
+    #[test]
+    fn two_bytes_come_before_a_frame_and_count() {
+        let mut bench = Bench::striding(RqFeatures::default(), true);
+        bench.post_wqes(0..1);
+        assert_eq!(bench.receive(&[1; 62]), Room::Enough);
+        assert_eq!(bench.receive(&[2; 63]), Room::Enough);
+        assert_eq!(bench.bytes(DATA, 3), [0, 0, 1]);
+        assert_eq!(bench.bytes(DATA + 63, 4), [1, 0, 0, 2]);
+        assert_eq!(bench.strided_cqe(0), (0, 0, 1 << 16 | 62, RECEIVED));
+        assert_eq!(bench.strided_cqe(1), (0, 1, 2 << 16 | 63, RECEIVED));
+    }
+
+    #[test]
+    fn strided_frames_lose_their_tag_and_keep_their_fcs() {
+        let features = RqFeatures {
+            strip_cvlan: true,
+            scatter_fcs: true,
+            delay_drop: false,
+        };
+        let strides = StrideLayout {
+            log_bytes: 6,
+            log_strides: 3,
+            two_byte_shift: false,
+        };
+        let mut bench = Bench::with(6, features, Some(strides));
+        // In two entries, the second of them in the middle of a frame.
+        bench.post(0, bench.lkey, &[(0, 70), (1000, 442)]);
+        let mut frame: Vec<u8> = (0..12).collect();
+        frame.extend([0x81, 0x00, 0x20, 0x64, 0x12, 0x34]);
+        frame.resize(64, 7);
+        let mut expected = [&frame[..12], &frame[16..]].concat();
+        expected.extend(crate::frame::crc::crc32(&frame).to_le_bytes());
+        for cqe in 0..3 {
+            assert_eq!(bench.receive(&frame), Room::Enough);
+            let stride = cqe as u16;
+            let found = bench.strided_cqe(cqe);
+            assert_eq!(found, (0, stride, 1 << 16 | 64, RECEIVED));
+        }
+        assert_eq!(bench.bytes(DATA, 64), expected);
+        assert_eq!(bench.bytes(DATA + 64, 6), expected[..6]);
+        assert_eq!(bench.bytes(DATA + 1000, 58), expected[6..]);
+        assert_eq!(bench.bytes(DATA + 1058, 64), expected);
+        let plain = [8; 61];
+        assert_eq!(bench.receive(&plain), Room::Enough);
+        assert_eq!(bench.strided_cqe(3), (0, 3, 2 << 16 | 65, RECEIVED));
+        assert_eq!(bench.bytes(DATA + 1122, 61), plain);
+    }
+
+    #[test]
+    fn an_error_takes_the_rest_of_a_wqe_and_a_flush_takes_one_cqe_each() {
+        let mut bench = Bench::striding(RqFeatures::default(), false);
+        bench.post_wqes(0..3);
+        assert_eq!(bench.receive(&[1; 100]), Room::Enough);
+        bench.rq.invalidate_keys();
+        assert_eq!(bench.receive(&[1; 14]), Room::Enough);
+        assert_eq!(bench.event(), Some(NicEvent::WqFatal as u8));
+        for (cqe, wqe, left, syndrome) in [(1, 0, 6, 4), (2, 1, 8, 5), (3, 2, 8, 5)] {
+            let expected = (wqe, wqe, left << 16, FAILED);
+            assert_eq!(bench.strided_cqe(cqe), expected);
+            assert_eq!(bench.cqe(cqe)[55], syndrome);
+        }
+        // From the reset on it begins with stride 0 of WQE 0, wherever it was.
+        bench.rq.set_state(RqState::Reset, &mut bench.cq);
+        bench.rq.set_state(RqState::Ready, &mut bench.cq);
+        bench.post_wqes(0..2);
+        assert_eq!(bench.receive(&[9; 300]), Room::Enough);
+        bench.rq.fail(&mut bench.cq);
+        let expected = [
+            (0, 0, 5 << 16 | 300, RECEIVED),
+            (0, 0, 3 << 16, FAILED),
+            (1, 1, 8 << 16, FAILED),
+        ];
+        for (cqe, expected) in (4..).zip(expected) {
+            assert_eq!(bench.strided_cqe(cqe), expected);
+        }
+        assert_eq!(bench.bytes(DATA, 300), [9; 300]);
+    }
+
+    #[test]
+    fn striding_wqes_wrap() {
+        let mut bench = Bench::striding(RqFeatures::default(), false);
+        bench.post_wqes(0..8);
+        let mut consumed = (0u16, 0u32);
+        let mut cqes = 0u32;
+        for round in 0..400_000u32 {
+            let len = 14 + (round * 37 % 499) as usize;
+            assert_eq!(bench.receive(&vec![round as u8; len]), Room::Enough);
+            loop {
+                let (wqe, stride, byte_count, _) = bench.strided_cqe(cqes as usize % 16);
+                cqes += 1;
+                bench.store(RECORDS, &cqes.to_be_bytes());
+                assert_eq!((wqe, u32::from(stride)), consumed, "{round}");
+                consumed.1 += byte_count >> 16 & 0x3fff;
+                assert!(consumed.1 <= 8);
+                if consumed.1 == 8 {
+                    bench.post_wqes(wqe.wrapping_add(8)..wqe.wrapping_add(9));
+                    consumed = (wqe.wrapping_add(1), 0);
+                }
+                if byte_count & FILLER == 0 {
+                    assert_eq!(byte_count & 0xffff, len as u32);
+                    let at = DATA + usize::from(wqe % 8) * 512 + usize::from(stride) * 64;
+                    assert_eq!(bench.bytes(at, len), vec![round as u8; len]);
+                    break;
+                }
+            }
+        }
+    }
+
     #[test]
     fn indexes_wrap() {
         let mut bench = Bench::new(4, RqFeatures::default());
@@ -592,13 +1007,23 @@ mod tests {
     #[test]
     fn layouts_that_are_none_are_refused() {
         let channel = EventChannel::asynchronous().unwrap();
-        for (count, shift) in [(0, 4), (3, 4), (1 << 16, 4), (8, 3), (8, 10), (8, 40)] {
+        let strides = StrideLayout::default();
+        for (count, shift, strides) in [
+            (0, 4, None),
+            (3, 4, None),
+            (1 << 16, 4, None),
+            (8, 3, None),
+            (8, 10, None),
+            (8, 40, None),
+            (8, 4, Some(strides)),
+        ] {
             let layout = RqLayout {
                 ring: 64,
                 record: 64,
                 count,
                 shift,
                 signature: false,
+                strides,
             };
             let source = AsyncSource::new(&channel, 1);
             assert_eq!(

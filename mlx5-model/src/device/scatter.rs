@@ -1,6 +1,6 @@
 //! Receive WQEs: their scatter lists in the program's ring, and the copy of frames into their buffers.
 //!
-//! Imports `cqe` and `memory`. Invariant: nothing is written past a scatter entry, outside a region, or through a key
+//! Imports `cqe`, `memory` and `strides`. Invariant: nothing is written past a scatter entry, outside a region, or through a key
 //! that the protection domain does not hold.
 
 #![allow(unsafe_code)]
@@ -11,6 +11,7 @@ use crate::process::Errno;
 
 use super::cqe::WqeError;
 use super::memory::{Access, NicRing, Regions, copy_frame, prefetch, prefetch_for_write};
+use super::strides::StrideLayout;
 
 /// A scatter entry (`mlx5_wqe_data_seg`): byte count, lkey, address, all big-endian.
 const SEGMENT: usize = size_of::<abi::mlx5_wqe_data_seg>();
@@ -28,6 +29,8 @@ pub struct RqLayout {
     pub shift: u32,
     /// Whether each WQE begins with a signature (`MLX5_WQ_FLAG_SIGNATURE`).
     pub signature: bool,
+    /// How the buffer of each WQE is divided, if many frames share it.
+    pub strides: Option<StrideLayout>,
 }
 
 /// The ring of a receive queue.
@@ -47,7 +50,8 @@ impl ScatterRing {
         if !layout.count.is_power_of_two() || layout.count > 1 << 15 || !shift_fits {
             return Err(libc::EINVAL);
         }
-        let first_segment = usize::from(layout.signature);
+        // A striding WQE begins with a `mlx5_wqe_srq_next_seg`, as large as an entry (`mlx5_calc_rwq_size` of libmlx5).
+        let first_segment = usize::from(layout.signature) + usize::from(layout.strides.is_some());
         let segments = (1usize << layout.shift) / SEGMENT;
         if segments <= first_segment {
             return Err(libc::EINVAL);
@@ -71,25 +75,26 @@ impl ScatterRing {
         prefetch(self.ring.at(wqe));
     }
 
-    /// Prefetches the first buffer of a WQE.
+    /// Prefetches the first buffer of a WQE, from `offset`.
     #[inline(always)]
-    pub fn prefetch_buffer(&self, wqe: usize) {
+    pub fn prefetch_buffer(&self, wqe: usize, offset: usize) {
         let (_, _, addr) = self.segment(wqe, 0);
-        prefetch_for_write(addr as *const u8);
+        prefetch_for_write(addr.wrapping_add(offset as u64) as *const u8);
     }
 
-    /// Writes a frame as it came: nearly always into one buffer. Returns its length.
+    /// Writes a frame as it came, at `offset`: nearly always into one buffer. Returns its length.
     #[inline(always)]
     pub fn write_frame(
         &self,
         regions: &Regions,
         pd: Index,
         wqe: usize,
+        offset: usize,
         bytes: &[u8],
     ) -> Result<u32, WqeError> {
-        let (to, room) = self.buffer(regions, pd, wqe, 0, bytes.len())?;
+        let (to, room) = self.buffer(regions, pd, wqe, 0, offset, bytes.len())?;
         if room < bytes.len() {
-            return self.write(regions, pd, wqe, &[bytes]);
+            return self.write(regions, pd, wqe, offset, &[bytes]);
         }
         // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and the frame is no longer; a
         // program that accesses them meanwhile races with itself.
@@ -97,13 +102,14 @@ impl ScatterRing {
         Ok(bytes.len() as u32)
     }
 
-    /// Writes `pieces` one after the other. Returns their length.
+    /// Writes `pieces` one after the other, from `offset`. Returns their length.
     #[cold]
     pub fn write(
         &self,
         regions: &Regions,
         pd: Index,
         wqe: usize,
+        mut offset: usize,
         pieces: &[&[u8]],
     ) -> Result<u32, WqeError> {
         let total: usize = pieces.iter().map(|piece| piece.len()).sum();
@@ -114,8 +120,13 @@ impl ScatterRing {
         for piece in pieces {
             let mut piece = *piece;
             while !piece.is_empty() {
-                if room == 0 {
-                    (to, room) = self.buffer(regions, pd, wqe, index, left)?;
+                while room == 0 {
+                    (to, room) = self.buffer(regions, pd, wqe, index, offset, left)?;
+                    if room == 0 {
+                        offset -= self.entry(wqe, index)?.0;
+                    } else {
+                        offset = 0;
+                    }
                     index += 1;
                 }
                 let len = piece.len().min(room);
@@ -145,16 +156,9 @@ impl ScatterRing {
         ((head >> 32) as u32, head as u32, u64::from_be(addr))
     }
 
-    /// The buffer of entry `index` of a WQE, and how many of the `left` bytes go there.
+    /// Entry `index` as it counts: bytes, lkey, address. None is left: the frame is too long.
     #[inline(always)]
-    fn buffer(
-        &self,
-        regions: &Regions,
-        pd: Index,
-        wqe: usize,
-        index: usize,
-        left: usize,
-    ) -> Result<(*mut u8, usize), WqeError> {
+    fn entry(&self, wqe: usize, index: usize) -> Result<(usize, u32, u64), WqeError> {
         if index >= self.segments {
             return Err(WqeError::TOO_LONG);
         }
@@ -168,7 +172,24 @@ impl ScatterRing {
         } else {
             (bytes & 0x7fff_ffff) as usize
         };
-        let len = bytes.min(left);
+        Ok((bytes, lkey, addr))
+    }
+
+    /// The buffer of entry `index` of a WQE from `offset`, and how many of the `left` bytes go there.
+    #[inline(always)]
+    fn buffer(
+        &self,
+        regions: &Regions,
+        pd: Index,
+        wqe: usize,
+        index: usize,
+        offset: usize,
+        left: usize,
+    ) -> Result<(*mut u8, usize), WqeError> {
+        let (bytes, lkey, addr) = self.entry(wqe, index)?;
+        let offset = offset.min(bytes);
+        let len = (bytes - offset).min(left);
+        let addr = addr.wrapping_add(offset as u64);
         let to = regions
             .resolve(lkey, pd, addr, len as u64, Access::Write)
             .ok_or(WqeError::PROTECTION)?;

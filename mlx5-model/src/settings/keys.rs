@@ -84,6 +84,11 @@ keys! {
         |device, value| device.caps.delay_drop_timeout_us = within::<u32>(value, 100, 100_000)?.next_multiple_of(100);
     Device end_padding: "true, false"; default "true"; "the device can pad PCI writes to cache lines";
         |device, value| device.caps.end_padding = boolean(value)?;
+    Device striding_rq: "true, false"; default "true"; "WQs can be striding: many frames share a WQE";
+        |device, value| device.caps.striding_rq = boolean(value)?;
+    Device ext_stride_num_range: "true, false"; default "false";
+        "a WQE of a striding WQ has 8 strides or more, not 512 or more";
+        |device, value| device.caps.ext_stride_num_range = boolean(value)?;
     Device sniffer: "true, false"; default "true"; "the device accepts sniffer rules";
         |device, value| device.caps.sniffer = boolean(value)?;
     Device tunnel_offloads: "true, false"; default "true"; "the device can hash and match inner headers";

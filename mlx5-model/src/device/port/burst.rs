@@ -123,7 +123,7 @@ impl<'p> Burst<'p> {
 
     /// Delivers to several targets, or to one that had no room.
     fn deliver_or_hold(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
-        if self.must_hold() {
+        if self.must_hold(frame) {
             return Delivery::Wait;
         }
         self.policy.held_since = None;
@@ -132,7 +132,7 @@ impl<'p> Burst<'p> {
     }
 
     /// Whether the frame stays on the wire until its targets have room.
-    fn must_hold(&mut self) -> bool {
+    fn must_hold(&mut self, frame: &ParsedFrame<'_>) -> bool {
         let targets = self.targets.as_slice();
         let mut lacking = false;
         let mut delayed = false;
@@ -142,7 +142,7 @@ impl<'p> Burst<'p> {
                 .iter()
                 .filter(|other| other.rss.rq == rq)
                 .count();
-            match self.queues.room(target, before, targets.len()) {
+            match self.queues.room(target, frame, before, targets.len()) {
                 Room::NoWqe => {
                     lacking = true;
                     delayed |= self.queues.delays(target);

@@ -12,6 +12,7 @@ use super::super::request::UverbsRequest;
 use super::context::MAX_SEND_WQEBB;
 use super::cq::MAX_PERIOD;
 use super::rss_qp::OUTER_HASH_FIELDS;
+use super::wq::{STRIDE_BYTES_LOG, strides_log};
 
 /// `IBV_QPT_RAW_PACKET`, as a bit.
 const RAW_PACKET: u32 = 1 << IB_UVERBS_QPT_RAW_PACKET;
@@ -132,6 +133,18 @@ pub fn device_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), E
             rx_hash_fields_mask: hashed,
             rx_hash_function: MLX5_RX_HASH_FUNC_TOEPLITZ as u8,
             reserved: [0; 7],
+        },
+        striding_rq_caps: if caps.striding_rq {
+            mlx5_ib_striding_rq_caps {
+                min_single_stride_log_num_of_bytes: *STRIDE_BYTES_LOG.start(),
+                max_single_stride_log_num_of_bytes: *STRIDE_BYTES_LOG.end(),
+                min_single_wqe_log_num_of_strides: *strides_log(caps).start(),
+                max_single_wqe_log_num_of_strides: *strides_log(caps).end(),
+                supported_qpts: RAW_PACKET,
+                reserved: 0,
+            }
+        } else {
+            mlx5_ib_striding_rq_caps::default()
         },
         tunnel_offloads_caps: flag(caps.tunnel_offloads, tunnels),
         ..Default::default()

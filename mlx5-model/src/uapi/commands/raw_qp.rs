@@ -86,6 +86,7 @@ pub fn create(
                 count: driver.rq_wqe_count,
                 shift: driver.rq_wqe_shift,
                 signature: driver.flags & MLX5_QP_FLAG_SIGNATURE != 0,
+                strides: None,
             };
             let mut rq = Rq::new(
                 &layout,

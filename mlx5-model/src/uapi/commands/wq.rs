@@ -1,12 +1,14 @@
 //! Work queues and RWQ indirection tables.
 
 use std::mem::{offset_of, size_of};
+use std::ops::RangeInclusive;
 
 use crate::abi::*;
 use crate::device::object::TableObject;
 use crate::device::rq::{Rq, RqFeatures, RqOwner, RqState};
 use crate::device::scatter::RqLayout;
 use crate::device::state::DeviceState;
+use crate::device::strides::StrideLayout;
 use crate::handles::{Index, number};
 use crate::process::Errno;
 use crate::process::capabilities;
@@ -23,6 +25,22 @@ const ATTR_FLAGS: u32 = 1 << 2;
 const STATES: [RqState; 3] = [RqState::Reset, RqState::Ready, RqState::Error];
 /// `MLX5_WQ_FLAG_SIGNATURE`.
 const SIGNATURE: u32 = 1 << 0;
+
+/// `MLX5_{MIN,MAX}_SINGLE_STRIDE_LOG_NUM_BYTES`.
+pub const STRIDE_BYTES_LOG: RangeInclusive<u32> = 6..=13;
+/// `MLX5_{MIN,MAX}_SINGLE_WQE_LOG_NUM_STRIDES`.
+const STRIDES_LOG: RangeInclusive<u32> = 9..=16;
+/// `MLX5_EXT_MIN_SINGLE_WQE_LOG_NUM_STRIDES`.
+const EXTENDED_MIN_STRIDES_LOG: u32 = 3;
+
+/// Base-2 logarithms of the strides that a WQE may have (`log_of_strides_valid`).
+pub fn strides_log(caps: &NicCaps) -> RangeInclusive<u32> {
+    if caps.ext_stride_num_range {
+        EXTENDED_MIN_STRIDES_LOG..=*STRIDES_LOG.end()
+    } else {
+        STRIDES_LOG
+    }
+}
 
 /// The features of WQ or QP flags. Fails with `EOPNOTSUPP` if the device lacks one.
 pub fn features(flags: u32, caps: &NicCaps) -> Result<RqFeatures, Errno> {
@@ -52,13 +70,14 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
         mlx5_ib_create_wq,
         single_stride_log_num_of_bytes
     ))?;
-    let features = check(file, &command, &driver)?;
+    let (features, strides) = check(file, &command, &driver)?;
     let layout = RqLayout {
         ring: driver.buf_addr,
         record: driver.db_addr,
         count: driver.rq_wqe_count,
         shift: driver.rq_wqe_shift,
         signature: driver.flags & SIGNATURE != 0,
+        strides,
     };
     let mut state = file.lock();
     let context = file.context();
@@ -96,7 +115,7 @@ fn check(
     file: &UverbsFile,
     command: &ib_uverbs_ex_create_wq,
     driver: &mlx5_ib_create_wq,
-) -> Result<RqFeatures, Errno> {
+) -> Result<(RqFeatures, Option<StrideLayout>), Errno> {
     let caps = file.caps();
     if command.comp_mask != 0 {
         return Err(libc::EOPNOTSUPP);
@@ -104,10 +123,7 @@ fn check(
     if command.wq_type != IB_UVERBS_WQT_RQ {
         return Err(libc::EINVAL);
     }
-    // `prepare_user_rq`: the device has no striding RQ, and no other extension.
-    if driver.comp_mask != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
+    let strides = strides(driver, caps)?;
     if driver.rq_wqe_count == 0 || driver.rq_wqe_count > caps.max_recv_wr.next_power_of_two() {
         return Err(libc::EINVAL);
     }
@@ -117,7 +133,26 @@ fn check(
     if command.create_flags & IB_UVERBS_WQ_FLAGS_DELAY_DROP != 0 {
         file.require(capabilities::SYS_RAWIO)?;
     }
-    features(command.create_flags, caps)
+    Ok((features(command.create_flags, caps)?, strides))
+}
+
+/// How a striding WQ divides its WQEs, checked as in `prepare_user_rq`.
+fn strides(driver: &mlx5_ib_create_wq, caps: &NicCaps) -> Result<Option<StrideLayout>, Errno> {
+    let striding = driver.comp_mask & MLX5_IB_CREATE_WQ_STRIDING_RQ != 0;
+    if driver.comp_mask & !MLX5_IB_CREATE_WQ_STRIDING_RQ != 0 || striding && !caps.striding_rq {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if !striding {
+        return Ok(None);
+    }
+    let layout = StrideLayout {
+        log_bytes: driver.single_stride_log_num_of_bytes,
+        log_strides: driver.single_wqe_log_num_of_strides,
+        two_byte_shift: driver.two_byte_shift_en != 0,
+    };
+    let valid = STRIDE_BYTES_LOG.contains(&layout.log_bytes)
+        && strides_log(caps).contains(&layout.log_strides);
+    valid.then_some(Some(layout)).ok_or(libc::EINVAL)
 }
 
 /// The index of a WQ; a QP's receive queue is not one.
