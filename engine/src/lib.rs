@@ -74,6 +74,7 @@ pub mod rx;
 pub mod sink;
 pub mod stats;
 mod sync;
+mod thread;
 
 pub use error::Error;
 pub use wqcap_control as control;

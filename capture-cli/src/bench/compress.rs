@@ -67,7 +67,7 @@ fn record(bytes: &[u8], ns: u64, out: &mut Vec<u8>) {
         bad_fcs: false,
         lost_before: 0,
     };
-    let encoder = PcapEncoder::new(0);
+    let encoder = PcapEncoder::default();
     let at = out.len();
     out.resize(at + encoder.record_len(&record), 0);
     encoder.record(&mut out[at..], 0, &record);

@@ -5,15 +5,27 @@ use super::{
     report::{BenchReport, Measured},
 };
 use crate::{args::BenchDiskArgs, failure::Failure};
+use rustix::{
+    fs::{FallocateFlags, fallocate},
+    io::Errno,
+};
 use std::{
+    fs::OpenOptions,
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 use wqcap_engine::{
+    memory::Region,
     pipeline::{Consumer, Frame},
-    sink::write_plainly,
 };
 
+/// Bytes of a plain write, and plain writes under way: as many as the block writer's.
+const WRITE: u64 = 1 << 20;
+const DEPTH: u64 = 16;
 /// Bytes of a frame, and of its record in a pcap file.
 const FRAME: usize = 1500;
 const RECORD: u64 = 1516;
@@ -71,6 +83,51 @@ fn by_plain_writes(dir: &Path, bytes: u64, allocated: bool) -> Result<Plain, Fai
     Ok(Plain { ns, direct })
 }
 
+/// Writes `bytes`, rounded up to whole writes, into a new file: O_DIRECT where that is to be had, always of the same memory,
+/// each write by the next thread that is free, and a sync at the end. `allocated`: into a file that has its whole length
+/// before. Gives the bytes and the time it took, and whether the writes were direct.
+fn write_plainly(path: &Path, bytes: u64, allocated: bool) -> io::Result<(u64, Duration, bool)> {
+    let open = |flags| {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).custom_flags(flags);
+        options.open(path)
+    };
+    let (file, direct) = match open(libc::O_DIRECT) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            let _ = std::fs::remove_file(path);
+            (open(0)?, false)
+        }
+        other => (other?, true),
+    };
+    let memory = Region::allocate(WRITE as usize, None).map_err(io::Error::other)?;
+    let (writes, next) = (bytes.div_ceil(WRITE), AtomicU64::new(0));
+    if allocated {
+        match fallocate(&file, FallocateFlags::empty(), 0, writes * WRITE) {
+            // Where that is unknown, writes find room in another way.
+            Err(Errno::OPNOTSUPP) => {}
+            other => other?,
+        }
+    }
+    let write = || loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        if number >= writes {
+            return Ok(());
+        }
+        file.write_all_at(memory.as_slice(WRITE as usize), number * WRITE)?;
+    };
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..DEPTH).map(|_| scope.spawn(write)).collect();
+        let panicked = |_| Err(io::Error::other("a thread panicked"));
+        let mut ends = writers
+            .into_iter()
+            .map(|it| it.join().unwrap_or_else(panicked));
+        ends.try_for_each(|end| end)
+    })?;
+    file.sync_all()?;
+    Ok((writes * WRITE, start.elapsed(), direct))
+}
+
 /// Nanoseconds of a frame, from the first one to the file's final name.
 fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     let (writer, mut sink) = files::start(dir, FRAME)?;
@@ -94,4 +151,24 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
 
 fn nanos(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_bytes_as_asked_for() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("plain");
+        for allocated in [false, true] {
+            let (bytes, _, _) = write_plainly(&path, (40 << 20) - 1, allocated).expect("writes");
+            assert_eq!(bytes, 40 << 20);
+            assert_eq!(std::fs::metadata(&path).expect("there").len(), bytes);
+            let again = write_plainly(&path, 1, allocated);
+            assert!(again.is_err(), "nothing is overwritten");
+            std::fs::remove_file(&path).expect("there");
+        }
+        assert!(write_plainly(&dir.path().join("no/plain"), 1, false).is_err());
+    }
 }

@@ -28,7 +28,7 @@ pub fn start(dir: &Path, longest: usize) -> Result<(Writer, BlockSink<PcapEncode
         hook_process: None,
         ring: None,
     };
-    let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::new(0), &[Arc::default()])?;
+    let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::default(), &[Arc::default()])?;
     let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;
     Ok((writer, sink))
 }

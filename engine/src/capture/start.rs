@@ -19,8 +19,9 @@ use crate::{
     sink::{Count, Encoder, Files, Origin, PcapEncoder, PcapngEncoder, Writer},
     stats::{
         Budget, QueueCounters,
-        outage::{OutageLog, Outages},
+        outage::{OutageLog, OutageReporter, Outages},
     },
+    thread::spawn,
     verbs::AsyncEvents,
 };
 use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};
@@ -76,19 +77,22 @@ impl<'p> Startup<'p> {
         let plan = self.plan;
         match plan.output.format {
             Format::Pcap => {
-                let encoder = PcapEncoder::new(plan.snaplen).with_fcs(plan.scatters_fcs());
-                self.with_files(&encoder)
+                let (snaplen, fcs) = (plan.snaplen, plan.scatters_fcs());
+                self.with_files(&PcapEncoder { snaplen, fcs })
             }
             Format::Pcapng => {
                 let interface = plan
                     .netdev
                     .clone()
                     .unwrap_or_else(|| format!("{} port {}", plan.device.name, plan.port));
-                let encoder = PcapngEncoder::new(plan.snaplen, interface)
-                    .with_fcs(plan.scatters_fcs())
-                    .from_origin(origin(plan))
-                    .with_clock(plan.stamp_form().map(|_| Arc::clone(&self.clock)))
-                    .with_outages(self.outages.clone());
+                let encoder = PcapngEncoder {
+                    snaplen: plan.snaplen,
+                    interface,
+                    fcs: plan.scatters_fcs(),
+                    origin: origin(plan),
+                    clock: plan.stamp_form().map(|_| Arc::clone(&self.clock)),
+                    outages: OutageReporter::of(self.outages.clone()),
+                };
                 self.with_files(&encoder)
             }
             Format::None => self.with_consumers(&|_| Count),
@@ -273,31 +277,25 @@ impl Capture {
         let sampler = self.spreading.sampler(i);
         let idle = Idle::of(plan.idle, queue.shared_core);
         let (core, number, batch) = (queue.core, queue.index, plan.batch);
-        let thread = std::thread::Builder::new()
-            .name(format!("wqcap-q{number:02}"))
-            .spawn(move || {
-                pin(core, format_args!("queue {number}"));
-                let worker = Worker {
-                    queue: number,
-                    ring,
-                    outlet: outlet(),
-                    batch,
-                    idle,
-                    counters,
-                    clock,
-                    control,
-                    budget,
-                    wq_fatal,
-                    orders,
-                    sampler,
-                };
-                // The last block of a file goes to the writer with the outlet.
-                worker.run()
-            })
-            .map_err(|source| Error::System {
-                what: format!("the thread of queue {number}"),
-                source,
-            })?;
+        let thread = spawn(&format!("wqcap-q{number:02}"), move || {
+            pin(core, format_args!("queue {number}"));
+            let worker = Worker {
+                queue: number,
+                ring,
+                outlet: outlet(),
+                batch,
+                idle,
+                counters,
+                clock,
+                control,
+                budget,
+                wq_fatal,
+                orders,
+                sampler,
+            };
+            // The last block of a file goes to the writer with the outlet.
+            worker.run()
+        })?;
         self.loops.push(thread);
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::{
     frame::{FlowKey, Headers},
     rx::{Filled, Idle, Lost, Outlet, Slot, SlotMemory, Stamper, Taken, pin},
     stats::{Budget, QueueCounters},
+    thread::spawn,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
@@ -108,24 +109,18 @@ impl Fanout {
             let (resequencer, memory) = (Arc::clone(&resequencer), Arc::clone(&attr.memory));
             let idle = Idle::of(attr.idle, seat.shared_core);
             let (core, queue) = (seat.core, attr.queue);
-            let parser = std::thread::Builder::new()
-                .name(format!("wqcap-q{queue:02}p{number}"))
-                .spawn(move || {
-                    pin(core, format_args!("parser {number} of queue {queue}"));
-                    let parser = Parser {
-                        inbox,
-                        judge: judge(),
-                        cell,
-                        resequencer,
-                        memory,
-                        idle,
-                    };
-                    parser.run();
-                })
-                .map_err(|source| Error::System {
-                    what: format!("the thread of parser {number} of queue {queue}"),
-                    source,
-                })?;
+            let parser = spawn(&format!("wqcap-q{queue:02}p{number}"), move || {
+                pin(core, format_args!("parser {number} of queue {queue}"));
+                let parser = Parser {
+                    inbox,
+                    judge: judge(),
+                    cell,
+                    resequencer,
+                    memory,
+                    idle,
+                };
+                parser.run();
+            })?;
             lanes.push(Lane {
                 to: Some(to),
                 parser: Some(parser),

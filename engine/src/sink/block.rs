@@ -61,11 +61,7 @@ pub(super) struct Block {
     /// Of these, those up to the last record's end.
     pub(super) whole: usize,
     /// Records that end in it.
-    pub(super) frames: u64,
-    /// Bytes of those frames, as on the wire.
-    pub(super) frame_bytes: u64,
-    /// The same two by queue, in a file of all queues; else empty.
-    pub(super) by_queue: Vec<(u64, u64)>,
+    pub(super) tally: Tally,
     /// Stamp of the file's first record.
     pub(super) first_ns: u64,
     /// The file's last.
@@ -84,9 +80,7 @@ impl Block {
             offset: 0,
             len: 0,
             whole: 0,
-            frames: 0,
-            frame_bytes: 0,
-            by_queue: Vec::new(),
+            tally: Tally::default(),
             first_ns: 0,
             end: false,
             spoilt: false,
@@ -97,8 +91,8 @@ impl Block {
     /// Takes another block's place in its file, but for the bytes and where they stand.
     pub(super) fn stands_for(&mut self, other: &Self) {
         self.begin(other.file, 0, other.first_ns);
-        (self.frames, self.frame_bytes, self.end) = (other.frames, other.frame_bytes, other.end);
-        self.by_queue.clone_from(&other.by_queue);
+        self.tally.clone_from(&other.tally);
+        self.end = other.end;
     }
 
     fn room(&self) -> usize {
@@ -108,15 +102,9 @@ impl Block {
     /// Makes an emptied block the piece of a file that begins at `offset`.
     fn begin(&mut self, file: u64, offset: u64, first_ns: u64) {
         (self.file, self.offset, self.first_ns) = (file, offset, first_ns);
-        (
-            self.len,
-            self.whole,
-            self.frames,
-            self.frame_bytes,
-            self.end,
-            self.spoilt,
-        ) = (0, 0, 0, 0, false, false);
-        self.by_queue.fill((0, 0));
+        (self.len, self.whole) = (0, 0);
+        (self.end, self.spoilt) = (false, false);
+        self.tally.clear();
     }
 
     /// Appends as much as there is room for and returns the rest.
@@ -130,8 +118,41 @@ impl Block {
 
     fn count(&mut self, record: &Record<'_>) {
         self.whole = self.len;
-        self.frames += 1;
-        self.frame_bytes += u64::from(record.len);
+        self.tally.frames += 1;
+        self.tally.bytes += u64::from(record.len);
+    }
+}
+
+/// Frames of a piece of a file, and their bytes as on the wire.
+#[derive(Clone, Default)]
+pub(super) struct Tally {
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+    /// The same two by queue, in a file of all queues; else empty.
+    by_queue: Vec<(u64, u64)>,
+}
+
+impl Tally {
+    fn clear(&mut self) {
+        (self.frames, self.bytes) = (0, 0);
+        self.by_queue.fill((0, 0));
+    }
+
+    /// Adds what follows it in its file.
+    pub(super) fn add(&mut self, more: &Self) {
+        self.frames += more.frames;
+        self.bytes += more.bytes;
+        for (queue, (frames, bytes)) in more.by_queue.iter().enumerate() {
+            self.credit(queue, *frames, *bytes);
+        }
+    }
+
+    fn credit(&mut self, queue: usize, frames: u64, bytes: u64) {
+        if self.by_queue.len() <= queue {
+            self.by_queue.resize(queue + 1, (0, 0));
+        }
+        self.by_queue[queue].0 += frames;
+        self.by_queue[queue].1 += bytes;
     }
 }
 
@@ -146,26 +167,20 @@ pub(super) enum Ledger {
 
 impl Ledger {
     /// What was in a block is not on disk.
-    pub(super) fn lost(&self, frames: u64, bytes: u64, by_queue: &[(u64, u64)]) {
-        self.each(frames, bytes, by_queue, QueueCounters::lost);
+    pub(super) fn lost(&self, tally: &Tally) {
+        self.each(tally, QueueCounters::lost);
     }
 
     /// What was in a file is in a finished one.
-    pub(super) fn kept(&self, frames: u64, bytes: u64, by_queue: &[(u64, u64)]) {
-        self.each(frames, bytes, by_queue, QueueCounters::kept);
+    pub(super) fn kept(&self, tally: &Tally) {
+        self.each(tally, QueueCounters::kept);
     }
 
-    fn each(
-        &self,
-        frames: u64,
-        bytes: u64,
-        by_queue: &[(u64, u64)],
-        count: impl Fn(&QueueCounters, u64, u64),
-    ) {
+    fn each(&self, tally: &Tally, count: impl Fn(&QueueCounters, u64, u64)) {
         match self {
-            Self::Queue(counters) => count(counters, frames, bytes),
+            Self::Queue(counters) => count(counters, tally.frames, tally.bytes),
             Self::All(all) => {
-                for (counters, (frames, bytes)) in all.iter().zip(by_queue) {
+                for (counters, (frames, bytes)) in all.iter().zip(&tally.by_queue) {
                     count(counters, *frames, *bytes);
                 }
             }
@@ -207,18 +222,11 @@ pub(super) struct Shape {
 
 /// Encodes a queue's frames into blocks.
 pub struct BlockSink<E: Encoder> {
-    queue: u16,
-    all: bool,
+    shape: Shape,
     encoder: E,
     /// Bytes that close a file.
     trailer: usize,
-    /// 0: whole frames.
-    snaplen: usize,
-    on_full: OnFull,
-    rotation: Rotation,
     asked: Asked,
-    cut: Cut,
-    held_ns: u64,
     /// A stamp no later than that of the current block's first record.
     since_ns: u64,
     exchange: Exchange,
@@ -248,19 +256,13 @@ pub struct BlockSink<E: Encoder> {
 impl<E: Encoder> BlockSink<E> {
     pub(super) fn new(shape: Shape, encoder: E, asked: Arc<AtomicU64>, exchange: Exchange) -> Self {
         Self {
-            queue: shape.queue,
-            all: shape.all,
+            shape,
             trailer: encoder.trailer(&Totals::default()).len(),
             encoder,
             asked: Asked {
                 seen: asked.load(Ordering::Relaxed),
                 times: asked,
             },
-            snaplen: shape.snaplen,
-            on_full: shape.on_full,
-            rotation: shape.rotation,
-            cut: shape.cut,
-            held_ns: shape.held_ns,
             since_ns: 0,
             exchange,
             sent: 0,
@@ -286,8 +288,8 @@ impl<E: Encoder> BlockSink<E> {
         let size = block.offset + (block.len + need + self.trailer) as u64;
         // A record longer than a whole file still gets one of its own.
         ns >= self.rotate_at
-            || (self.rotation.size != 0
-                && size > self.rotation.size
+            || (self.shape.rotation.size != 0
+                && size > self.shape.rotation.size
                 && self.totals.received > self.totals.dropped)
     }
 
@@ -303,7 +305,7 @@ impl<E: Encoder> BlockSink<E> {
     fn submit(&mut self, block: Block) {
         // The channel has room for every block there is, and the writer outlives the sinks.
         let _ = self.exchange.full.send(Full {
-            queue: self.queue,
+            queue: self.shape.queue,
             number: self.sent,
             block,
         });
@@ -313,13 +315,13 @@ impl<E: Encoder> BlockSink<E> {
 
     /// Begins a file with the stamp of its first record; false: no block is free.
     fn begin_file(&mut self, ns: u64) -> bool {
-        let Some(mut block) = self.take_empty(self.on_full) else {
+        let Some(mut block) = self.take_empty(self.shape.on_full) else {
             return false;
         };
         self.file += 1;
         self.exchange.broken.store(false, Ordering::Relaxed);
         block.begin(self.file, 0, ns);
-        let whose = (!self.all).then_some(self.queue);
+        let whose = (!self.shape.all).then_some(self.shape.queue);
         block.append(&self.encoder.header(whose));
         block.whole = block.len;
         let lost = std::mem::take(&mut self.between);
@@ -330,7 +332,7 @@ impl<E: Encoder> BlockSink<E> {
             ..Totals::default()
         };
         self.since_ns = ns;
-        self.rotate_at = match self.rotation.period_ns {
+        self.rotate_at = match self.shape.rotation.period_ns {
             0 => u64::MAX,
             period => (ns / period + 1).saturating_mul(period),
         };
@@ -349,7 +351,7 @@ impl<E: Encoder> BlockSink<E> {
         }
         let trailer = self.encoder.trailer(&self.totals);
         if let Some(block) = &mut self.current {
-            let rest = match self.cut {
+            let rest = match self.shape.cut {
                 Cut::Records { .. } if block.room() < trailer.len() => &trailer,
                 _ => block.append(&trailer),
             };
@@ -414,7 +416,7 @@ impl<E: Encoder> BlockSink<E> {
             return true;
         }
         // The next block first: without one, nothing of the record may be written.
-        let Some(next) = self.take_empty(self.on_full) else {
+        let Some(next) = self.take_empty(self.shape.on_full) else {
             return false;
         };
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -434,7 +436,7 @@ impl<E: Encoder> BlockSink<E> {
                 true
             }
             _ => self
-                .take_empty(self.on_full)
+                .take_empty(self.shape.on_full)
                 .map(|next| self.put_over(next, record, bytes))
                 .is_some(),
         }
@@ -442,7 +444,7 @@ impl<E: Encoder> BlockSink<E> {
 
     /// Goes on to the next block with what the current one has no room for.
     fn put_over(&mut self, next: Block, record: &Record<'_>, bytes: &[u8]) {
-        let rest = match (self.cut, &mut self.current) {
+        let rest = match (self.shape.cut, &mut self.current) {
             (Cut::Anywhere, Some(block)) => block.append(bytes),
             _ => bytes,
         };
@@ -491,12 +493,7 @@ impl<E: Encoder> BlockSink<E> {
     /// The record just taken was this queue's, in a file of all queues.
     pub(super) fn credit(&mut self, queue: u16, len: u32) {
         if let Some(block) = &mut self.current {
-            let index = usize::from(queue);
-            if block.by_queue.len() <= index {
-                block.by_queue.resize(index + 1, (0, 0));
-            }
-            block.by_queue[index].0 += 1;
-            block.by_queue[index].1 += u64::from(len);
+            block.tally.credit(queue.into(), 1, len.into());
         }
     }
 
@@ -520,7 +517,11 @@ impl<E: Encoder> BlockSink<E> {
 
     /// Sends what there is on its way, if there is a record, and a block is free to go on in.
     fn show(&mut self) {
-        if self.open_block().as_ref().is_none_or(|b| b.frames == 0) {
+        if self
+            .open_block()
+            .as_ref()
+            .is_none_or(|b| b.tally.frames == 0)
+        {
             return;
         }
         let Some(mut next) = self.take_empty(OnFull::Drop) else {
@@ -529,7 +530,7 @@ impl<E: Encoder> BlockSink<E> {
         let Some(block) = self.open_block().take() else {
             return;
         };
-        let tail = match self.cut {
+        let tail = match self.shape.cut {
             Cut::Anywhere => block.len % ALIGN,
             Cut::Records { .. } => 0,
         };
@@ -551,14 +552,14 @@ impl<E: Encoder> BlockSink<E> {
 impl<E: Encoder> Consumer for BlockSink<E> {
     #[inline]
     fn frame(&mut self, frame: Frame<'_>) -> Verdict {
-        let caplen = if self.snaplen == 0 {
+        let caplen = if self.shape.snaplen == 0 {
             frame.bytes.len()
         } else {
-            frame.bytes.len().min(self.snaplen)
+            frame.bytes.len().min(self.shape.snaplen)
         };
         let fcs = frame.fcs.as_ref().map_or(&[][..], |fcs| &fcs.bytes);
         let whole = caplen == frame.len as usize
-            && (self.snaplen == 0 || caplen + fcs.len() <= self.snaplen);
+            && (self.shape.snaplen == 0 || caplen + fcs.len() <= self.shape.snaplen);
         let record = Record {
             ns: frame.ns,
             bytes: &frame.bytes[..caplen],
@@ -568,7 +569,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
             bad_fcs: frame.fcs.is_some_and(|fcs| fcs.bad),
             lost_before: self.lost,
         };
-        self.take(self.queue, &record)
+        self.take(self.shape.queue, &record)
     }
 
     fn changed(&mut self, filter: &str) {
@@ -587,7 +588,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         if self.asked.again() {
             self.end_file();
         }
-        if self.totals.last_ns.saturating_sub(self.since_ns) >= self.held_ns {
+        if self.totals.last_ns.saturating_sub(self.since_ns) >= self.shape.held_ns {
             self.show();
         }
     }
@@ -597,10 +598,14 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         if self.asked.again() {
             self.end_file();
         }
-        if self.open_block().as_ref().is_none_or(|b| b.frames == 0) {
+        if self
+            .open_block()
+            .as_ref()
+            .is_none_or(|b| b.tally.frames == 0)
+        {
             return;
         }
-        if let Cut::Records { patience } = self.cut {
+        if let Cut::Records { patience } = self.shape.cut {
             self.quiet += 1;
             if self.quiet < patience {
                 return;

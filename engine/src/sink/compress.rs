@@ -11,11 +11,8 @@
 //! Invariant: a packer takes memory for the result before it takes a block. So the earliest block of every queue is
 //! always on its way, and those that wait for it cannot keep its memory.
 
-use crate::sink::{
-    block::{ALIGN, Block, Full},
-    thread::spawn,
-};
-use crate::{Error, config::Compress, memory::Region};
+use crate::sink::block::{ALIGN, Block, Full};
+use crate::{Error, config::Compress, memory::Region, thread::spawn};
 use crossbeam_channel::{Receiver, Sender};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 use std::{

@@ -29,7 +29,6 @@ mod pcap;
 mod pcapng;
 mod post;
 mod reorder;
-mod thread;
 mod write;
 
 pub use block::BlockSink;
@@ -40,7 +39,7 @@ pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
 pub use post::hook::{HookProcess, HookReport, serve_hooks};
 pub use reorder::Relay;
-pub use write::{Backlog, Deleted, Files, Finished, KeptRing, Writer, write_plainly};
+pub use write::{Backlog, Deleted, Files, Finished, KeptRing, Writer};
 
 /// One record to be encoded.
 #[derive(Clone, Copy, Debug)]

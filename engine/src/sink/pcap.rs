@@ -7,31 +7,12 @@ use crate::{
 use wqcap_files::format::{ETHERNET, pcap};
 
 /// Writes pcap.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct PcapEncoder {
-    snaplen: u32,
-    fcs: bool,
-}
-
-impl PcapEncoder {
-    /// For records of at most `snaplen` bytes; 0 means whole frames.
-    #[must_use]
-    pub fn new(snaplen: u32) -> Self {
-        Self {
-            snaplen: if snaplen == 0 {
-                pcap::NO_LIMIT
-            } else {
-                snaplen
-            },
-            fcs: false,
-        }
-    }
-
-    /// Declares that each frame ends with its FCS.
-    #[must_use]
-    pub fn with_fcs(self, fcs: bool) -> Self {
-        Self { fcs, ..self }
-    }
+    /// The longest record; 0: whole frames.
+    pub snaplen: u32,
+    /// Each frame ends with its FCS.
+    pub fcs: bool,
 }
 
 impl Encoder for PcapEncoder {
@@ -41,7 +22,11 @@ impl Encoder for PcapEncoder {
 
     fn header(&mut self, _queue: Option<u16>) -> Vec<u8> {
         let fcs_len = self.fcs.then_some(FCS_LEN as u8);
-        pcap::encode_header(self.snaplen, ETHERNET, fcs_len).into()
+        let snaplen = match self.snaplen {
+            0 => pcap::NO_LIMIT,
+            snaplen => snaplen,
+        };
+        pcap::encode_header(snaplen, ETHERNET, fcs_len).into()
     }
 
     #[inline]
@@ -74,7 +59,10 @@ mod tests {
 
     #[test]
     fn reads_back_byte_for_byte_and_to_the_nanosecond() {
-        let mut encoder = PcapEncoder::new(60);
+        let mut encoder = PcapEncoder {
+            snaplen: 60,
+            ..PcapEncoder::default()
+        };
         let mut file = encoder.header(Some(0));
         let frame = [7u8; 60];
         for (ns, len) in [(1, 60), (1_700_000_000_123_456_789, 1500)] {

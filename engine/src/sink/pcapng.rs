@@ -4,7 +4,7 @@ use crate::{
     device::clock::ClockReport,
     frame::FCS_LEN,
     sink::{Encoder, Origin, Record, Totals},
-    stats::outage::{OutageLog, OutageReporter},
+    stats::outage::OutageReporter,
 };
 use std::sync::{Arc, Mutex};
 use wqcap_files::format::{
@@ -27,56 +27,20 @@ const LIBPCAP_STRING: u8 = 0;
 const MOST_TEXT: usize = 1000;
 
 /// Writes pcapng.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PcapngEncoder {
-    snaplen: u32,
-    interface: String,
-    fcs: bool,
-    origin: Origin,
-    clock: Option<Arc<Mutex<Option<ClockReport>>>>,
-    outages: OutageReporter,
-}
-
-impl PcapngEncoder {
-    /// For records of at most `snaplen` bytes (0: whole frames), received on an interface of this name.
-    #[must_use]
-    pub fn new(snaplen: u32, interface: String) -> Self {
-        Self {
-            snaplen,
-            interface,
-            fcs: false,
-            origin: Origin::default(),
-            clock: None,
-            outages: OutageReporter::default(),
-        }
-    }
-
-    /// Declares that each frame ends with its FCS.
-    #[must_use]
-    pub fn with_fcs(self, fcs: bool) -> Self {
-        Self { fcs, ..self }
-    }
-
-    /// Tells at each file's end how the NIC's clock goes, as known then.
-    #[must_use]
-    pub fn with_clock(self, clock: Option<Arc<Mutex<Option<ClockReport>>>>) -> Self {
-        Self { clock, ..self }
-    }
-
-    /// Tells at each file's beginning which outages there were since the one before.
-    #[must_use]
-    pub fn with_outages(self, log: OutageLog) -> Self {
-        Self {
-            outages: OutageReporter::of(log),
-            ..self
-        }
-    }
-
-    /// Tells where the file comes from.
-    #[must_use]
-    pub fn from_origin(self, origin: Origin) -> Self {
-        Self { origin, ..self }
-    }
+    /// The longest record; 0: whole frames.
+    pub snaplen: u32,
+    /// The name of the interface that frames are received on.
+    pub interface: String,
+    /// Each frame ends with its FCS.
+    pub fcs: bool,
+    /// Where the file comes from.
+    pub origin: Origin,
+    /// How the NIC's clock goes, as is told at each file's end; `None`: stamps are not of it.
+    pub clock: Option<Arc<Mutex<Option<ClockReport>>>>,
+    /// What each file's beginning tells of outages since the one before.
+    pub outages: OutageReporter,
 }
 
 /// The most of a text that is written.
@@ -238,7 +202,10 @@ mod tests {
 
     #[test]
     fn reads_back_byte_for_byte_and_to_the_nanosecond() {
-        let mut encoder = PcapngEncoder::new(0, "mlx5_0".into());
+        let mut encoder = PcapngEncoder {
+            interface: "mlx5_0".into(),
+            ..PcapngEncoder::default()
+        };
         let mut file = encoder.header(Some(3));
         for len in [14usize, 15, 16, 17, 60] {
             let frame = vec![len as u8; len];

@@ -6,7 +6,7 @@ use super::{
     flow::FlowRecord,
     meter::{Meter, RECORDS, RecordChannels},
 };
-use crate::{Error, device::clock::system_ns};
+use crate::{Error, device::clock::system_ns, thread::spawn};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{
     path::PathBuf,
@@ -70,13 +70,7 @@ impl FlowWriter {
             finished: Finished::default(),
             failed: Arc::clone(&failed),
         };
-        let thread = std::thread::Builder::new()
-            .name("wqcap-flows".into())
-            .spawn(move || work.run())
-            .map_err(|source| Error::System {
-                what: "the thread of flow records".into(),
-                source,
-            })?;
+        let thread = spawn("wqcap-flows", move || work.run())?;
         Ok(Self {
             thread: Some(thread),
             exchange: Some(RecordChannels {

@@ -10,7 +10,7 @@
 
 use super::{
     describe,
-    frame_match::{Ip, Match, VLAN_ID, mac},
+    frame_match::{Ip, Match, VLAN_ID},
 };
 use crate::{
     filter::{Constraints, Filter, OffsetOrigin},
@@ -255,25 +255,5 @@ impl Match {
     pub(super) fn has_its_fragments_taken_by(&self, others: &[Self]) -> bool {
         self.for_fragments()
             .is_none_or(|them| others.iter().any(|it| it.covers(&them)))
-    }
-
-    /// Whether this takes every frame that another takes.
-    fn covers(&self, other: &Self) -> bool {
-        fn asks<T: PartialEq>(mine: Option<T>, its: Option<T>) -> bool {
-            mine.is_none() || mine == its
-        }
-        let number = |mine: Masked<u128>, its: Masked<u128>| {
-            mine.mask & !its.mask == 0 && (mine.value ^ its.value) & mine.mask == 0
-        };
-        number(mac(self.dst_mac), mac(other.dst_mac))
-            && number(self.vlan.widen(), other.vlan.widen())
-            && asks(self.ethertype, other.ethertype)
-            && asks(self.ip, other.ip)
-            && number(self.src, other.src)
-            && number(self.dst, other.dst)
-            && asks(self.proto, other.proto)
-            && number(self.src_port.widen(), other.src_port.widen())
-            && number(self.dst_port.widen(), other.dst_port.widen())
-            && asks(self.vni, other.vni)
     }
 }

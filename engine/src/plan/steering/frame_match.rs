@@ -275,33 +275,43 @@ impl Match {
         specs
     }
 
+    /// What is asked of each field.
+    fn fields(&self) -> [Masked<u128>; 10] {
+        let whole = |value: Option<u128>| value.map_or_else(Masked::default, Masked::exact);
+        let mac = |bytes: [u8; 6]| bytes.iter().fold(0, |n, it| n << 8 | u128::from(*it));
+        [
+            Masked {
+                value: mac(self.dst_mac.value),
+                mask: mac(self.dst_mac.mask),
+            },
+            self.vlan.widen(),
+            whole(self.ethertype.map(u128::from)),
+            whole(self.ip.map(|ip| ip as u128)),
+            self.src,
+            self.dst,
+            whole(self.proto.map(u128::from)),
+            self.src_port.widen(),
+            self.dst_port.widen(),
+            whole(self.vni.map(u128::from)),
+        ]
+    }
+
     /// Whether some frame matches both.
     pub(super) fn meets(&self, other: &Self) -> bool {
-        fn free<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
-            a.is_none() || b.is_none() || a == b
-        }
-        let number = |a: Masked<u128>, b: Masked<u128>| (a.value ^ b.value) & a.mask & b.mask == 0;
-        number(mac(self.dst_mac), mac(other.dst_mac))
-            && number(self.vlan.widen(), other.vlan.widen())
-            && free(self.ethertype, other.ethertype)
-            && free(self.ip, other.ip)
-            // An ethertype that is not IP's and an IP version exclude each other.
-            && !(self.ethertype.is_some() && other.ip.is_some() || self.ip.is_some() && other.ethertype.is_some())
-            && number(self.src, other.src)
-            && number(self.dst, other.dst)
-            && free(self.proto, other.proto)
-            && number(self.src_port.widen(), other.src_port.widen())
-            && number(self.dst_port.widen(), other.dst_port.widen())
-            && free(self.vni, other.vni)
+        // An ethertype that is not IP's and an IP version exclude each other.
+        let excluded = |a: &Self, b: &Self| a.ethertype.is_some() && b.ip.is_some();
+        let agree = |(a, b): (Masked<u128>, Masked<u128>)| (a.value ^ b.value) & a.mask & b.mask == 0;
+        !excluded(self, other)
+            && !excluded(other, self)
+            && self.fields().into_iter().zip(other.fields()).all(agree)
     }
-}
 
-/// A MAC address as a number.
-pub(super) fn mac(it: Masked<[u8; 6]>) -> Masked<u128> {
-    let number = |bytes: [u8; 6]| bytes.iter().fold(0, |n, it| n << 8 | u128::from(*it));
-    Masked {
-        value: number(it.value),
-        mask: number(it.mask),
+    /// Whether this takes every frame that another takes.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let wider = |(mine, its): (Masked<u128>, Masked<u128>)| {
+            mine.mask & !its.mask == 0 && (mine.value ^ its.value) & mine.mask == 0
+        };
+        self.fields().into_iter().zip(other.fields()).all(wider)
     }
 }
 

@@ -3,7 +3,7 @@
 //! It reads each file back: the frames have left the writer's memory by then, and parsing them on their way would cost
 //! the capture. Indexes that it has no time for are built by whoever needs them first.
 
-use crate::{Error, sink::thread::spawn};
+use crate::{Error, thread::spawn};
 use crossbeam_channel::{Receiver, Sender};
 use std::{
     fs,
@@ -24,6 +24,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// The least urgent there is: nice(2).
 const IDLE: i32 = 19;
 
+/// The running thread.
 pub(super) struct Indexer {
     thread: JoinHandle<u64>,
     ended: Arc<AtomicBool>,

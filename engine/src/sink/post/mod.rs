@@ -8,18 +8,21 @@ use crate::Error;
 use crate::sink::{
     Files,
     post::{
-        hook::{HookReport, Hooks},
+        hook::HookReport,
         indexer::Indexer,
-        retention::{DeletedFiles, RetentionThread, RetentionTrigger},
+        retention::{DeletedFiles, RetentionTrigger},
     },
 };
 use crossbeam_channel::Sender;
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    thread::JoinHandle,
+};
 
 /// The threads that look after finished files, as far as they are wanted.
 pub(super) struct PostClose {
-    keeper: Option<RetentionThread>,
-    hooks: Option<Hooks>,
+    keeper: Option<JoinHandle<DeletedFiles>>,
+    hooks: Option<JoinHandle<HookReport>>,
     indexer: Option<Indexer>,
 }
 
@@ -49,28 +52,20 @@ impl CloseNotifier {
 
 impl PostClose {
     pub(super) fn start(files: &Files) -> Result<(Self, CloseNotifier), Error> {
-        let (keeper, trigger) = match files.output.retention.is_everything() {
-            true => (None, None),
-            false => {
-                RetentionThread::start(files.dir(), files.output.retention, files.output.buffer)
-                    .map(|(a, b)| (Some(a), Some(b)))?
-            }
-        };
-        let (hooks, sender) = match &files.output.hook {
-            None => (None, None),
-            Some(program) => {
-                let process = files.hook_process.clone();
-                Hooks::start(program, process).map(|(a, b)| (Some(a), Some(b)))?
-            }
-        };
-        let (indexer, indexing) = match &files.output.index_dir {
-            None => (None, None),
-            Some(folder) => Indexer::start(folder, files.dir()).map(|(a, b)| (Some(a), Some(b)))?,
-        };
+        let (dir, output) = (files.dir(), &files.output);
+        let keep = (!output.retention.is_everything()).then_some(output.retention);
+        let keep = keep.map(|it| retention::start(dir, it, output.buffer));
+        let (keeper, trigger) = keep.transpose()?.unzip();
+        let hook = output.hook.as_ref();
+        let hook = hook.map(|program| hook::start(program, files.hook_process.clone()));
+        let (hooks, hook_files) = hook.transpose()?.unzip();
+        let index = output.index_dir.as_ref();
+        let index = index.map(|folder| Indexer::start(folder, dir));
+        let (indexer, index_files) = index.transpose()?.unzip();
         let notifier = CloseNotifier {
             trigger,
-            hooks: sender,
-            indexer: indexing,
+            hooks: hook_files,
+            indexer: index_files,
         };
         let it = Self {
             keeper,
@@ -80,14 +75,14 @@ impl PostClose {
         Ok((it, notifier))
     }
 
-    /// Waits for the last look, the last hooks and the last indexes, the latter two not for long. The news must have ended.
+    /// Waits for the last look, the last hooks and the last indexes, the latter two not for long. The notifier must be gone.
     pub(super) fn finish(self) -> (Option<DeletedFiles>, Option<HookReport>) {
         if let Some(indexer) = self.indexer {
             indexer.finish();
         }
         (
-            self.keeper.map(RetentionThread::finish),
-            self.hooks.map(Hooks::finish),
+            self.keeper.map(|it| it.join().unwrap_or_default()),
+            self.hooks.map(|it| it.join().unwrap_or_default()),
         )
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     config::{Keep, Size},
     name::FileName,
     plan::Retention,
-    sink::thread::spawn,
+    thread::spawn,
 };
 use crossbeam_channel::{Receiver, Sender};
 use rustix::fs::statvfs;
@@ -38,11 +38,6 @@ pub(in crate::sink) struct DeletedFiles {
     pub(in crate::sink) bytes: u64,
 }
 
-/// The running thread.
-pub(in crate::sink) struct RetentionThread {
-    thread: JoinHandle<DeletedFiles>,
-}
-
 /// Tells the keeper that there is something to do.
 #[derive(Clone)]
 pub(in crate::sink) struct RetentionTrigger {
@@ -64,50 +59,40 @@ impl RetentionTrigger {
     }
 }
 
-impl RetentionThread {
-    /// Looks at the folder at once, after each ring, and a last time when the bell is gone.
-    /// `room` is what a full disk takes to go on.
-    pub(in crate::sink) fn start(
-        dir: &Path,
-        keep: Retention,
-        room: u64,
-    ) -> Result<(Self, RetentionTrigger), Error> {
-        let (trigger, rings) = crossbeam_channel::bounded(1);
-        let trigger = RetentionTrigger {
-            rings: trigger,
-            room: Arc::default(),
-        };
-        let look = Look {
-            dir: dir.to_owned(),
-            keep,
-            room,
-        };
-        let asked = Arc::clone(&trigger.room);
-        let thread = spawn("wqcap-keeper", move || run(&look, &rings, &asked))?;
-        Ok((Self { thread }, trigger))
-    }
-
-    /// Waits for the last look; the bell must be gone.
-    pub(in crate::sink) fn finish(self) -> DeletedFiles {
-        self.thread.join().unwrap_or_default()
-    }
-}
-
-/// What the thread looks at, and for what.
-struct Look {
-    dir: PathBuf,
+/// Starts a thread that looks at the folder at once, after each ring, and a last time when the trigger is gone; then it
+/// ends. `room` is what a full disk takes to go on.
+pub(super) fn start(
+    dir: &Path,
     keep: Retention,
     room: u64,
+) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger), Error> {
+    let (trigger, rings) = crossbeam_channel::bounded(1);
+    let trigger = RetentionTrigger {
+        rings: trigger,
+        room: Arc::default(),
+    };
+    let dir = dir.to_owned();
+    let asked = Arc::clone(&trigger.room);
+    let thread = spawn("wqcap-keeper", move || {
+        run(&dir, keep, room, &rings, &asked)
+    })?;
+    Ok((thread, trigger))
 }
 
-fn run(look: &Look, rings: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
+fn run(
+    dir: &Path,
+    keep: Retention,
+    room: u64,
+    rings: &Receiver<()>,
+    asked: &AtomicBool,
+) -> DeletedFiles {
     let mut deleted = DeletedFiles::default();
     let mut last = String::new();
     loop {
         // Files alone are no measure of a disk.
-        let asked = asked.swap(false, Ordering::AcqRel) && look.keep.keep != Keep::default();
-        let room = if asked { look.room } else { 0 };
-        match tidy(&look.dir, look.keep, room, &mut deleted) {
+        let asked = asked.swap(false, Ordering::AcqRel) && keep.keep != Keep::default();
+        let room = if asked { room } else { 0 };
+        match tidy(dir, keep, room, &mut deleted) {
             Ok(()) => last.clear(),
             // Told once, not at every look.
             Err(e) if e != last => {
@@ -273,10 +258,10 @@ mod tests {
         for (keep, want) in [(Keep::Size(Size(1 << 20)), 2), (Keep::default(), 4)] {
             let dir = folder(&FILES);
             let keep = Retention { keep, files: 9 };
-            let (keeper, trigger) = RetentionThread::start(dir.path(), keep, 150).expect("starts");
+            let (keeper, trigger) = start(dir.path(), keep, 150).expect("starts");
             trigger.ask_for_room();
             drop(trigger);
-            let deleted = keeper.finish();
+            let deleted = keeper.join().expect("ends");
             assert_eq!(names(dir.path()).len(), want);
             assert_eq!(deleted.files.len(), 4 - want);
         }
@@ -289,13 +274,13 @@ mod tests {
             keep: Keep::default(),
             files: 1,
         };
-        let (keeper, trigger) = RetentionThread::start(dir.path(), keep, 150).expect("starts");
+        let (keeper, trigger) = start(dir.path(), keep, 150).expect("starts");
         for i in 200..220 {
             fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
             trigger.ring();
         }
         drop(trigger);
-        let deleted = keeper.finish();
+        let deleted = keeper.join().expect("ends");
         assert_eq!(names(dir.path()), ["wqcap-q00-219.pcap"]);
         assert_eq!(deleted.files.len(), 23);
     }

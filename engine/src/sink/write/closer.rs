@@ -3,7 +3,7 @@
 
 use crate::name::FileName;
 use crate::sink::{
-    block::Ledger,
+    block::{Ledger, Tally},
     post::CloseNotifier,
     write::{
         finished::Finished,
@@ -80,12 +80,8 @@ pub(super) struct ClosingFile {
     pub(super) named: Named,
     /// Bytes that are whole records.
     pub(super) len: u64,
-    /// Frames in them, and their bytes.
-    pub(super) frames: u64,
-    pub(super) frame_bytes: u64,
-    /// The same by queue, in a file of all queues; else empty.
-    pub(super) by_queue: Vec<(u64, u64)>,
-    /// Where they are counted.
+    /// What is in them, and where that is counted.
+    pub(super) tally: Tally,
     pub(super) ledger: Ledger,
 }
 
@@ -93,17 +89,15 @@ impl ClosingFile {
     /// Cuts, syncs and names the file; an empty one goes. What is in no finished file counts as lost, though
     /// [`crate::recover`] may find it yet.
     pub(super) fn finish(self) -> Result<Option<PathBuf>, String> {
-        let (ledger, frames, bytes) = (self.ledger.clone(), self.frames, self.frame_bytes);
-        let by_queue = self.by_queue.clone();
         let finished = self.close();
         match &finished {
-            Ok(_) => ledger.kept(frames, bytes, &by_queue),
-            Err(_) => ledger.lost(frames, bytes, &by_queue),
+            Ok(_) => self.ledger.kept(&self.tally),
+            Err(_) => self.ledger.lost(&self.tally),
         }
         finished
     }
 
-    fn close(self) -> Result<Option<PathBuf>, String> {
+    fn close(&self) -> Result<Option<PathBuf>, String> {
         let Named {
             file, part, path, ..
         } = &self.named;

@@ -7,7 +7,6 @@ mod disk_full;
 mod finished;
 mod named;
 mod open;
-mod plain;
 mod preopen;
 mod stream;
 mod writer_thread;
@@ -18,7 +17,6 @@ mod tests;
 pub use backlog::Backlog;
 pub use disk::KeptRing;
 pub use finished::{Deleted, Finished};
-pub use plain::write_plainly;
 
 use crate::sink::{
     BlockSink, Encoder, HookProcess,
@@ -26,7 +24,6 @@ use crate::sink::{
     compress::{Channels, Compressors},
     post::PostClose,
     reorder::{HELD_NS, Line, Relay, Reorderer},
-    thread::spawn,
     write::{
         closer::close,
         disk::{Disk, Pool},
@@ -42,6 +39,7 @@ use crate::{
     memory::Region,
     plan::{LEAST_BLOCKS, OutputPlan, Rotation, least_block},
     stats::QueueCounters,
+    thread::spawn,
 };
 use crossbeam_channel::{Receiver, Sender};
 use std::{
@@ -306,7 +304,7 @@ impl Writer {
         let (tasks_in, tasks) = crossbeam_channel::unbounded();
         let (aftercare, notifier) = PostClose::start(files)?;
         let (ahead, preparing) = Preopen::start(files.dir(), it.states.len())?;
-        let hands = WriterChannels {
+        let channels = WriterChannels {
             full,
             closer: tasks_in,
             deadline: Arc::clone(&deadline),
@@ -319,7 +317,7 @@ impl Writer {
             format!("{}{}", encoder.extension(), files.output.compress.ending()),
             compressors.is_some(),
             it.states,
-            hands,
+            channels,
         );
         let (flag, pool) = (Arc::clone(&failed), it.pool);
         let closer = spawn("wqcap-closer", move || close(&tasks, &flag, &notifier))?;

@@ -1,7 +1,7 @@
 //! A file that is being written: the chain of its blocks, and what of them has reached the disk.
 
 use crate::sink::{
-    block::{Block, Ledger},
+    block::{Block, Ledger, Tally},
     write::{
         closer::ClosingFile,
         disk::FileSlot,
@@ -11,6 +11,7 @@ use crate::sink::{
 use std::collections::VecDeque;
 
 /// An open file and the chain of its blocks from the first one not yet on disk.
+#[derive(Default)]
 pub(super) struct Open {
     pub(super) number: u64,
     /// `None`: it could not be created; its blocks are lost.
@@ -22,11 +23,8 @@ pub(super) struct Open {
     first: u64,
     /// Bytes of the unbroken run of blocks on disk, up to their last record's end.
     whole: u64,
-    /// Frames in that run, and their bytes.
-    frames: u64,
-    frame_bytes: u64,
-    /// The same by queue, in a file of all queues; else empty.
-    by_queue: Vec<(u64, u64)>,
+    /// What is in that run.
+    tally: Tally,
     /// Blocks that wait for a partial one before them, which shares a sector with the next.
     pub(super) waiting: VecDeque<Block>,
     pub(super) partial: bool,
@@ -44,9 +42,7 @@ pub(super) struct Open {
 
 /// A block of a file, in the file's order.
 struct Link {
-    frames: u64,
-    frame_bytes: u64,
-    by_queue: Vec<(u64, u64)>,
+    tally: Tally,
     whole_end: u64,
     state: State,
 }
@@ -65,19 +61,7 @@ impl Open {
             number,
             broke: named.is_none(),
             named,
-            place: None,
-            chain: VecDeque::new(),
-            first: 0,
-            whole: 0,
-            frames: 0,
-            frame_bytes: 0,
-            by_queue: Vec::new(),
-            waiting: VecDeque::new(),
-            partial: false,
-            ended: false,
-            flying: 0,
-            end: 0,
-            unsynced: false,
+            ..Self::default()
         }
     }
 
@@ -113,9 +97,7 @@ impl Open {
     pub(super) fn chain(&mut self, block: &Block) -> u64 {
         let link = self.first + self.chain.len() as u64;
         self.chain.push_back(Link {
-            frames: block.frames,
-            frame_bytes: block.frame_bytes,
-            by_queue: block.by_queue.clone(),
+            tally: block.tally.clone(),
             whole_end: block.offset + block.whole as u64,
             state: State::Flying,
         });
@@ -157,14 +139,7 @@ impl Open {
         while let Some(link) = self.chain.pop_front_if(|l| l.state == State::Written) {
             self.first += 1;
             self.whole = link.whole_end;
-            self.frames += link.frames;
-            self.frame_bytes += link.frame_bytes;
-            if self.by_queue.len() < link.by_queue.len() {
-                self.by_queue.resize(link.by_queue.len(), (0, 0));
-            }
-            for (sum, (frames, bytes)) in self.by_queue.iter_mut().zip(link.by_queue) {
-                *sum = (sum.0 + frames, sum.1 + bytes);
-            }
+            self.tally.add(&link.tally);
         }
         if self.chain.front().is_some_and(|l| l.state == State::Failed) {
             self.broke = true;
@@ -175,7 +150,7 @@ impl Open {
     fn lose_chain(&mut self, ledger: &Ledger) {
         for link in self.chain.drain(..) {
             self.first += 1;
-            ledger.lost(link.frames, link.frame_bytes, &link.by_queue);
+            ledger.lost(&link.tally);
         }
     }
 
@@ -185,9 +160,7 @@ impl Open {
         Some(ClosingFile {
             named: self.named?,
             len: self.whole,
-            frames: self.frames,
-            frame_bytes: self.frame_bytes,
-            by_queue: self.by_queue,
+            tally: self.tally,
             ledger,
         })
     }

@@ -2,11 +2,8 @@
 //!
 //! Invariant: a next file has no name until it is begun, so that nothing is left of it however the run ends.
 
-use crate::Error;
-use crate::sink::{
-    thread::spawn,
-    write::{finished::Finished, named::Opened},
-};
+use crate::sink::write::{finished::Finished, named::Opened};
+use crate::{Error, thread::spawn};
 use crossbeam_channel::{Receiver, Sender};
 use std::{path::Path, thread::JoinHandle};
 

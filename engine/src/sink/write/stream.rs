@@ -188,7 +188,7 @@ mod tests {
         let end = Arc::new(StreamEnd::default());
         let reader = Reader(24 + 3 * 76 + 70, Vec::new());
         let mut stream =
-            StreamEncoder::begin(PcapEncoder::new(0), reader, &counters, Arc::clone(&end));
+            StreamEncoder::begin(PcapEncoder::default(), reader, &counters, Arc::clone(&end));
         assert_eq!(stream.out.1.len(), 24, "the header at once");
         let record = Record {
             ns: 5,

@@ -85,7 +85,7 @@ fn what_goes_in_comes_out_in_a_file_for_each_queue_that_had_frames() {
     let counters = [Arc::default(), Arc::default(), Arc::default()];
     let (writer, mut sinks) = Writer::start(
         &files(dir.path(), 1 << 16, QUIET),
-        &PcapEncoder::new(0),
+        &PcapEncoder::default(),
         &counters,
     )
     .expect("start");
@@ -112,7 +112,7 @@ fn an_idle_queue_shows_what_it_has_and_goes_on_without_a_seam() {
     let counters = [Arc::default()];
     let (writer, mut sinks) = Writer::start(
         &files(dir.path(), 1 << 20, QUIET),
-        &PcapEncoder::new(0),
+        &PcapEncoder::default(),
         &counters,
     )
     .expect("start");
@@ -170,7 +170,7 @@ fn rotation_by_size_and_time_loses_and_repeats_nothing() {
         let counters = [Arc::default()];
         let (writer, mut sinks) = Writer::start(
             &files(dir.path(), 1 << 18, rotation),
-            &PcapEncoder::new(0),
+            &PcapEncoder::default(),
             &counters,
         )
         .expect("start");
@@ -206,7 +206,10 @@ fn a_pcapng_file_ends_with_its_totals() {
     };
     let dir = tempfile::tempdir().expect("dir");
     let counters = [Arc::default()];
-    let encoder = PcapngEncoder::new(0, "port".into());
+    let encoder = PcapngEncoder {
+        interface: "port".into(),
+        ..PcapngEncoder::default()
+    };
     let (writer, mut sinks) =
         Writer::start(&files(dir.path(), 1 << 16, QUIET), &encoder, &counters).expect("start");
     assert_eq!(feed(&mut sinks[0], 0..1_000), 1_000);
@@ -243,11 +246,16 @@ fn another_filter_is_told_where_it_begins_to_hold() {
         },
     };
     let dir = tempfile::tempdir().expect("dir");
-    let encoder = PcapngEncoder::new(0, "port".into()).from_origin(Origin {
+    let origin = Origin {
         filter: "ip".into(),
         comment: "a run".into(),
         ..Origin::here()
-    });
+    };
+    let encoder = PcapngEncoder {
+        interface: "port".into(),
+        origin,
+        ..PcapngEncoder::default()
+    };
     // A period for each thousand frames.
     let rotation = Rotation {
         size: 0,
@@ -326,7 +334,7 @@ fn a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_file
     let counters = [Arc::new(QueueCounters::default())];
     let (writer, mut sinks) = Writer::start(
         &files(dir.path(), 1 << 16, QUIET),
-        &PcapEncoder::new(0),
+        &PcapEncoder::default(),
         &counters,
     )
     .expect("start");
@@ -398,7 +406,7 @@ fn on_fake(
     let mut files = files(dir, buffer, QUIET);
     files.output.on_full = on_full;
     let owner = (Some(0), Ledger::Queue(Arc::clone(counters)));
-    let mut it = Writer::prepare(&files, &PcapEncoder::new(0), vec![owner]).expect("prepared");
+    let mut it = Writer::prepare(&files, &PcapEncoder::default(), vec![owner]).expect("prepared");
     let (closer, tasks) = crossbeam_channel::unbounded();
     let deadline = Arc::<ShutdownDeadline>::default();
     let hands = WriterChannels {
@@ -586,7 +594,7 @@ fn on_failing(dir: &Path, fault: Fault) -> (u64, u64) {
         period_ns: 0,
     };
     let files = files(dir.path(), 1 << 14, rotation);
-    let started = Writer::start_on(&files, &PcapEncoder::new(0), &counters, move |_| {
+    let started = Writer::start_on(&files, &PcapEncoder::default(), &counters, move |_| {
         Disk::fake(&ring)
     });
     let (writer, mut sinks) = started.expect("started");
@@ -686,7 +694,7 @@ fn with_open_file(dir: &Path) -> (Writer, Vec<BlockSink<PcapEncoder>>, [Arc<Queu
     let counters = [Arc::new(QueueCounters::default())];
     let files = files(dir, 1 << 18, QUIET);
     let (writer, mut sinks) =
-        Writer::start(&files, &PcapEncoder::new(0), &counters).expect("started");
+        Writer::start(&files, &PcapEncoder::default(), &counters).expect("started");
     let captured = feed(&mut sinks[0], 7..107);
     counters[0].publish_ends(&Ends {
         captured,
@@ -764,7 +772,7 @@ fn most_at_risk(compress: Compress, rate: u64) -> u64 {
     let mut files = files(dir.path(), 4 << 20, QUIET);
     files.output.compress = compress;
     let owner = (Some(0), Ledger::Queue(Arc::default()));
-    let mut it = Writer::prepare(&files, &PcapEncoder::new(0), vec![owner]).expect("prepared");
+    let mut it = Writer::prepare(&files, &PcapEncoder::default(), vec![owner]).expect("prepared");
     let (sink, full, empty) = (&mut it.sinks[0], &it.full, &it.empties[0]);
     let (gap, mut sent, mut worst) = (1_000_000_000 / rate, 0, 0);
     let stamp = |i: u64| START + i * gap;
@@ -798,7 +806,7 @@ fn most_at_risk(compress: Compress, rate: u64) -> u64 {
                 });
             }
             for full in full.try_iter() {
-                sent += full.block.frames;
+                sent += full.block.tally.frames;
                 empty.send(full.block).expect("room");
             }
         }
@@ -820,7 +828,10 @@ fn a_frame_is_on_its_way_within_a_second_at_any_rate() {
 #[test]
 fn a_block_that_waits_for_a_filter_to_be_told_is_written_meanwhile() {
     let dir = tempfile::tempdir().expect("dir");
-    let encoder = PcapngEncoder::new(0, "port".into());
+    let encoder = PcapngEncoder {
+        interface: "port".into(),
+        ..PcapngEncoder::default()
+    };
     let owner = (Some(0), Ledger::Queue(Arc::default()));
     let files = files(dir.path(), 1 << 18, QUIET);
     let mut it = Writer::prepare(&files, &encoder, vec![owner]).expect("prepared");
@@ -828,8 +839,8 @@ fn a_block_that_waits_for_a_filter_to_be_told_is_written_meanwhile() {
     assert_eq!(feed(sink, 0..10), 10);
     sink.changed("udp");
     sink.idle();
-    assert_eq!(it.full.try_recv().map(|it| it.block.frames), Ok(10));
+    assert_eq!(it.full.try_recv().map(|it| it.block.tally.frames), Ok(10));
     assert_eq!(feed(sink, 10..12), 2);
     sink.idle();
-    assert_eq!(it.full.try_recv().map(|it| it.block.frames), Ok(2));
+    assert_eq!(it.full.try_recv().map(|it| it.block.tally.frames), Ok(2));
 }

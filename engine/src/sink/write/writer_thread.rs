@@ -40,14 +40,8 @@ pub(super) struct WriterThread {
     pub(super) extension: String,
     /// Blocks come from packers: out of order, and without a place in their file.
     pub(super) packed: bool,
-    ahead: Preopen,
-    pub(super) full: Receiver<Full>,
-    pub(super) closer: Sender<CloserTask>,
-    /// Asks for old files to be deleted, where that is wanted.
-    pub(super) trigger: Option<RetentionTrigger>,
-    pub(super) deadline: Arc<ShutdownDeadline>,
+    pub(super) channels: WriterChannels,
     pub(super) queues: Vec<WriterQueue>,
-    pub(super) failed: Arc<AtomicBool>,
     disk: Disk,
     /// Blocks whose turn it is.
     ready: VecDeque<Full>,
@@ -108,8 +102,7 @@ impl WriterQueue {
 
     /// What was in a block is lost; its memory is not.
     fn lose(&self, block: Block) {
-        self.ledger
-            .lost(block.frames, block.frame_bytes, &block.by_queue);
+        self.ledger.lost(&block.tally);
         self.give_back(block);
     }
 
@@ -125,6 +118,7 @@ pub(super) struct WriterChannels {
     pub(super) closer: Sender<CloserTask>,
     pub(super) deadline: Arc<ShutdownDeadline>,
     pub(super) failed: Arc<AtomicBool>,
+    /// Asks for old files to be deleted, where that is wanted.
     pub(super) trigger: Option<RetentionTrigger>,
     pub(super) ahead: Preopen,
 }
@@ -136,19 +130,14 @@ impl WriterThread {
         extension: String,
         packed: bool,
         queues: Vec<WriterQueue>,
-        hands: WriterChannels,
+        channels: WriterChannels,
     ) -> Self {
         Self {
             dir,
             extension,
             packed,
-            ahead: hands.ahead,
-            full: hands.full,
-            closer: hands.closer,
-            trigger: hands.trigger,
-            deadline: hands.deadline,
+            channels,
             queues,
-            failed: hands.failed,
             disk: Disk::plain(),
             ready: VecDeque::new(),
             flying: (0..DEPTH).map(|_| None).collect(),
@@ -234,7 +223,7 @@ impl WriterThread {
             let next = if self.in_flight() == 0 && idle {
                 self.wait()
             } else {
-                self.full.try_recv()
+                self.channels.full.try_recv()
             };
             match next {
                 Ok(full) => {
@@ -252,9 +241,13 @@ impl WriterThread {
     fn wait(&self) -> Result<Full, TryRecvError> {
         let files = || self.queues.iter().flat_map(|queue| &queue.files);
         if !files().any(|file| file.unsynced) {
-            return self.full.recv().map_err(|_| TryRecvError::Disconnected);
+            return self
+                .channels
+                .full
+                .recv()
+                .map_err(|_| TryRecvError::Disconnected);
         }
-        let waited = self.full.recv_deadline(self.next_sync);
+        let waited = self.channels.full.recv_deadline(self.next_sync);
         waited.map_err(|e| match e {
             RecvTimeoutError::Timeout => TryRecvError::Empty,
             RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
@@ -270,7 +263,7 @@ impl WriterThread {
         for file in self.queues.iter_mut().flat_map(|queue| &mut queue.files) {
             if let Some(order) = file.take_sync() {
                 // The closer outlives this thread.
-                let _ = self.closer.send(CloserTask::Sync(order));
+                let _ = self.channels.closer.send(CloserTask::Sync(order));
             }
         }
     }
@@ -290,14 +283,14 @@ impl WriterThread {
     }
 
     fn fail(&mut self, failure: String) {
-        self.failed.store(true, Ordering::Release);
+        self.channels.failed.store(true, Ordering::Release);
         self.finished.fail(failure);
     }
 
     /// Puts a block into its file's chain, and on its way if nothing stands in it.
     fn place(&mut self, mut full: Full) {
         let index = usize::from(full.queue);
-        if self.deadline.has_given_up() {
+        if self.channels.deadline.has_given_up() {
             return self.give_up(index, full.block);
         }
         let number = full.block.file;
@@ -353,7 +346,7 @@ impl WriterThread {
             last.ended = true;
         }
         self.sweep(index);
-        let (queue, opened) = (&self.queues[index], self.ahead.take(index));
+        let (queue, opened) = (&self.queues[index], self.channels.ahead.take(index));
         let (dir, ns) = (&self.dir, block.first_ns);
         let named = match Named::create(dir, queue.queue, ns, &self.extension, opened) {
             Ok(named) => Some(named),
@@ -565,7 +558,7 @@ impl WriterThread {
         self.disk.part(file.place);
         if let Some(leaving) = file.leave(self.queues[index].ledger.clone()) {
             // The closer outlives this thread.
-            let _ = self.closer.send(CloserTask::Leave(leaving));
+            let _ = self.channels.closer.send(CloserTask::Leave(leaving));
         }
     }
 }
@@ -573,7 +566,7 @@ impl WriterThread {
 /// A disk without room.
 impl WriterThread {
     fn waits_for_room(&self) -> bool {
-        !self.deadline.has_passed(Instant::now())
+        !self.channels.deadline.has_passed(Instant::now())
     }
 
     /// There is no room, again or for the first time.
@@ -600,7 +593,7 @@ impl WriterThread {
             return;
         }
         disk_full.try_again();
-        if let Some(trigger) = &self.trigger {
+        if let Some(trigger) = &self.channels.trigger {
             trigger.ask_for_room();
         }
         for token in 0..self.flying.len() {

@@ -14,7 +14,7 @@ mod process;
 
 pub use process::{HookProcess, serve_hooks};
 
-use crate::{Error, sink::thread::spawn};
+use crate::{Error, thread::spawn};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
@@ -51,53 +51,38 @@ pub struct HookReport {
     pub not_run: u64,
 }
 
-/// The running thread.
-pub(super) struct Hooks {
-    thread: JoinHandle<HookReport>,
-}
+/// The running thread, and where it takes files from. It ends when that is gone, and all hooks are done or their time is
+/// over.
+type Hooks = (JoinHandle<HookReport>, Sender<PathBuf>);
 
 struct Limits {
     longest: Duration,
     grace: Duration,
 }
 
-impl Hooks {
-    /// A hook for each path sent, until the sender is gone; in `process`, if there is one.
-    pub(super) fn start(
-        program: &Path,
-        process: Option<Arc<HookProcess>>,
-    ) -> Result<(Self, Sender<PathBuf>), Error> {
-        if let Some(process) = process {
-            let (sender, files) = crossbeam_channel::unbounded();
-            return Ok((Self::spawn(move || process.run(&files))?, sender));
-        }
-        let limits = Limits {
-            longest: LONGEST,
-            grace: GRACE,
-        };
-        Self::within(program, limits)
-    }
-
-    fn within(program: &Path, limits: Limits) -> Result<(Self, Sender<PathBuf>), Error> {
+/// A hook for each path sent; in `process`, if there is one.
+pub(super) fn start(program: &Path, process: Option<Arc<HookProcess>>) -> Result<Hooks, Error> {
+    if let Some(process) = process {
         let (sender, files) = crossbeam_channel::unbounded();
-        let runner = Runner {
-            program: program.to_owned(),
-            limits,
-            waiting: VecDeque::new(),
-            running: Vec::new(),
-            report: HookReport::default(),
-        };
-        Ok((Self::spawn(move || runner.run(&files))?, sender))
+        return Ok((spawn("wqcap-hooks", move || process.run(&files))?, sender));
     }
+    let limits = Limits {
+        longest: LONGEST,
+        grace: GRACE,
+    };
+    start_within(program, limits)
+}
 
-    fn spawn(work: impl FnOnce() -> HookReport + Send + 'static) -> Result<Self, Error> {
-        spawn("wqcap-hooks", work).map(|thread| Self { thread })
-    }
-
-    /// Waits until all are done, or their time is over; the sender must be gone.
-    pub(super) fn finish(self) -> HookReport {
-        self.thread.join().unwrap_or_default()
-    }
+fn start_within(program: &Path, limits: Limits) -> Result<Hooks, Error> {
+    let (sender, files) = crossbeam_channel::unbounded();
+    let runner = Runner {
+        program: program.to_owned(),
+        limits,
+        waiting: VecDeque::new(),
+        running: Vec::new(),
+        report: HookReport::default(),
+    };
+    Ok((spawn("wqcap-hooks", move || runner.run(&files))?, sender))
 }
 
 struct Runner {
@@ -264,12 +249,12 @@ mod tests {
     }
 
     fn run(program: &Path, limits: Limits, files: &[PathBuf]) -> HookReport {
-        let (hooks, sender) = Hooks::within(program, limits).expect("starts");
+        let (hooks, sender) = start_within(program, limits).expect("starts");
         for file in files {
             sender.send(file.clone()).expect("taken");
         }
         drop(sender);
-        hooks.finish()
+        hooks.join().expect("ends")
     }
 
     const PATIENT: Limits = Limits {
@@ -292,7 +277,7 @@ mod tests {
         );
         let program = script(dir.path(), &body);
         let files = paths(dir.path(), 12);
-        let (hooks, sender) = Hooks::within(&program, PATIENT).expect("starts");
+        let (hooks, sender) = start_within(&program, PATIENT).expect("starts");
         for file in &files {
             sender.send(file.clone()).expect("taken");
         }
@@ -300,7 +285,7 @@ mod tests {
         until("as many as may run", || lines(&most).len() >= AT_ONCE);
         fs::write(dir.path().join("go"), "").expect("written");
         drop(sender);
-        let report = hooks.finish();
+        let report = hooks.join().expect("ends");
         assert_eq!(
             (report.succeeded, report.failed, report.not_run),
             (12, 0, 0)
@@ -341,14 +326,14 @@ mod tests {
             longest: LONGEST,
             grace,
         };
-        let (hooks, sender) = Hooks::within(&program, limits).expect("starts");
+        let (hooks, sender) = start_within(&program, limits).expect("starts");
         for file in paths(dir.path(), AT_ONCE + 3) {
             sender.send(file).expect("taken");
         }
         until("all hang", || lines(&pids).len() == AT_ONCE);
         let began = Instant::now();
         drop(sender);
-        let report = hooks.finish();
+        let report = hooks.join().expect("ends");
         assert_eq!(
             (report.succeeded, report.failed, report.not_run),
             (0, AT_ONCE as u64, 3)

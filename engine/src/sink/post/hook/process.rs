@@ -5,9 +5,8 @@
 
 use super::{HookReport, Hooks};
 use crate::Error;
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 use std::{
-    fmt,
     io::{self, BufRead, BufReader, Write},
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
@@ -16,8 +15,10 @@ use std::{
 };
 
 /// The capture's end of a process that runs [`serve_hooks`].
+#[derive(Debug)]
 pub struct HookProcess(Mutex<Ends>);
 
+#[derive(Debug)]
 struct Ends {
     /// `None`: closed, so that the process ends.
     orders: Option<ChildStdin>,
@@ -93,12 +94,6 @@ impl Drop for Ends {
     }
 }
 
-impl fmt::Debug for HookProcess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HookProcess")
-    }
-}
-
 /// Runs `program` for each path that `orders` brings, and tells `reports` of each run's end; until `orders` end.
 ///
 /// # Errors
@@ -112,7 +107,7 @@ pub fn serve_hooks(
         what: "the pipe to the capture".into(),
         source,
     };
-    let mut run: Option<(Hooks, Sender<PathBuf>)> = None;
+    let mut run: Option<Hooks> = None;
     loop {
         let mut path = Vec::new();
         let ended = orders.read_until(0, &mut path).map_err(failed)? == 0;
@@ -120,7 +115,7 @@ pub fn serve_hooks(
         if !ended && !path.is_empty() {
             let (_, files) = match &mut run {
                 Some(run) => run,
-                none => none.insert(Hooks::start(program, None)?),
+                none => none.insert(super::start(program, None)?),
             };
             // Its thread outlives this sender.
             let _ = files.send(PathBuf::from(std::ffi::OsString::from_vec(path)));
@@ -130,7 +125,7 @@ pub fn serve_hooks(
             None => HookReport::default(),
             Some((hooks, files)) => {
                 drop(files);
-                hooks.finish()
+                hooks.join().unwrap_or_default()
             }
         };
         if ended {
