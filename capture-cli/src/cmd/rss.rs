@@ -14,9 +14,7 @@ use serde::Serialize;
 use std::{fmt::Write, path::Path};
 use wqcap_engine::{
     format::ETHERNET,
-    plan::simulate::{
-        ByReason, SimulatedQueue, Simulation, SimulationReport, Suggestion, SuggestionLimits,
-    },
+    plan::simulate::{ByReason, SimulatedQueue, Simulation, SimulationReport, Suggestion},
     read::{self, FileEnd, ReadError},
 };
 
@@ -56,9 +54,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     }
     reading.clear();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let report = simulation.report(SuggestionLimits {
-        queues: u16::try_from(cpus).unwrap_or(u16::MAX),
-    });
+    let report = simulation.report(u16::try_from(cpus).unwrap_or(u16::MAX));
     let others: u64 = files.iter().map(|f| f.other_link_types).sum();
     if report.frames == 0 && others > 0 {
         return Err(Failure::refused(format!(
@@ -407,7 +403,7 @@ mod tests {
             frame[34..36].copy_from_slice(&i.to_be_bytes());
             simulation.frame(&frame, 60, u64::from(i));
         }
-        simulation.report(SuggestionLimits { queues: 2 })
+        simulation.report(2)
     }
 
     #[test]

@@ -25,7 +25,7 @@
 //! [`Headers`] is the way through a frame for the hot path: the 5-tuple, tags, fragment flags and offsets in one pass,
 //! as a plain value. It rests on views with accessors, one file per protocol or family, each in the same order: layout
 //! with its source, checks, accessors, tests. What only a reader of single packets wants (ARP operations, ICMP messages,
-//! TCP options) is left to crate `etherparse`. [`filter`] compiles and runs pcap-filter(7) expressions.
+//! TCP options) is for crates such as `etherparse`. [`filter`] compiles and runs pcap-filter(7) expressions.
 //!
 //! # Invariants
 //!

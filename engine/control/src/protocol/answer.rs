@@ -98,33 +98,20 @@ pub enum RefusalCode {
 }
 
 impl Answer {
-    /// A result.
+    /// A result or a refusal.
     #[must_use]
-    pub fn ok(id: u64, body: AnswerBody) -> Self {
+    pub fn new(id: u64, result: Result<AnswerBody, Refusal>) -> Self {
         Self {
             version: VERSION,
             id,
-            outcome: AnswerOutcome::Ok(body),
+            outcome: result.map_or_else(AnswerOutcome::Error, AnswerOutcome::Ok),
         }
     }
 
     /// A refusal.
     #[must_use]
     pub fn error(id: u64, refusal: Refusal) -> Self {
-        Self {
-            version: VERSION,
-            id,
-            outcome: AnswerOutcome::Error(refusal),
-        }
-    }
-
-    /// Either of the two.
-    #[must_use]
-    pub fn new(id: u64, result: Result<AnswerBody, Refusal>) -> Self {
-        match result {
-            Ok(body) => Self::ok(id, body),
-            Err(refusal) => Self::error(id, refusal),
-        }
+        Self::new(id, Err(refusal))
     }
 
     /// JSON without a line break.
@@ -142,14 +129,14 @@ mod tests {
     #[test]
     fn answers_read_back() {
         for answer in [
-            Answer::ok(
+            Answer::new(
                 1,
-                AnswerBody::Changed(Changed {
+                Ok(AnswerBody::Changed(Changed {
                     changed: true,
                     now: "stopped".into(),
-                }),
+                })),
             ),
-            Answer::ok(2, AnswerBody::Stats(Box::default())),
+            Answer::new(2, Ok(AnswerBody::Stats(Box::default()))),
             Answer::error(3, Refusal::new(RefusalCode::Denied, "no\nline breaks")),
         ] {
             let text = answer.text();

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::AddAssign};
 
 /// The traffic of all queues: frames that passed the filter and the other reductions, whether there was room for them
 /// in the files or not.
@@ -44,6 +44,22 @@ pub struct Volume {
     pub frames: u64,
     /// Bytes.
     pub bytes: u64,
+}
+
+impl Volume {
+    /// One more frame, of `len` bytes.
+    #[inline]
+    pub fn count(&mut self, len: u32) {
+        self.frames += 1;
+        self.bytes += u64::from(len);
+    }
+}
+
+impl AddAssign for Volume {
+    fn add_assign(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+    }
 }
 
 /// One queue's traffic.

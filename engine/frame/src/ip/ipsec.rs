@@ -1,6 +1,6 @@
 //! IPsec: the authentication header, which is passed, and ESP, behind which everything is encrypted.
 
-use crate::malformed::Malformed;
+use crate::{field::fixed_header, malformed::Malformed};
 
 /// An authentication header: RFC 4302 section 2.
 ///
@@ -46,45 +46,23 @@ impl<'a> Ah<'a> {
     pub fn next_header(&self) -> u8 {
         self.header[0]
     }
-
-    /// Security parameters index.
-    #[must_use]
-    pub fn spi(&self) -> u32 {
-        u32::from_be_bytes([4, 5, 6, 7].map(|i: usize| self.header[i]))
-    }
 }
 
-/// The readable part of ESP: RFC 4303 section 2.
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0..4 | security parameters index |
-/// | 4..8 | sequence number |
-#[derive(Clone, Copy, Debug)]
-pub struct Esp<'a>(&'a [u8; 8]);
-
-impl<'a> Esp<'a> {
-    /// Bytes of the readable part.
-    pub const LEN: usize = 8;
-
-    /// Checks that the readable part is whole.
+fixed_header! {
+    /// The readable part of ESP: RFC 4303 section 2.
     ///
-    /// # Errors
-    /// It is not.
-    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        bytes.first_chunk().map(Self).ok_or(Malformed::EspShort)
-    }
+    /// | bytes | field |
+    /// |---|---|
+    /// | 0..4 | security parameters index |
+    /// | 4..8 | sequence number |
+    Esp: 8, EspShort
+}
 
+impl Esp<'_> {
     /// Security parameters index.
     #[must_use]
     pub fn spi(&self) -> u32 {
         u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
-    }
-
-    /// Sequence number.
-    #[must_use]
-    pub fn sequence(&self) -> u32 {
-        u32::from_be_bytes([self.0[4], self.0[5], self.0[6], self.0[7]])
     }
 }
 
@@ -97,7 +75,7 @@ mod tests {
         let mut bytes = vec![6, 4, 0, 0, 0, 0, 1, 0];
         bytes.resize(24, 0);
         let ah = Ah::new(&bytes).unwrap();
-        assert_eq!((ah.header_len(), ah.next_header(), ah.spi()), (24, 6, 256));
+        assert_eq!((ah.header_len(), ah.next_header()), (24, 6));
         assert_eq!(Ah::new(&bytes[..23]).unwrap_err(), Malformed::AhShort);
         bytes[1] = 0;
         assert_eq!(Ah::new(&bytes).unwrap_err(), Malformed::AhShort);
@@ -105,8 +83,7 @@ mod tests {
 
     #[test]
     fn esp() {
-        let esp = Esp::new(&[0, 0, 0, 1, 0, 0, 0, 2]).unwrap();
-        assert_eq!((esp.spi(), esp.sequence()), (1, 2));
+        assert_eq!(Esp::new(&[0, 0, 0, 1, 0, 0, 0, 2]).unwrap().spi(), 1);
         assert_eq!(Esp::new(&[0; 7]).unwrap_err(), Malformed::EspShort);
     }
 }

@@ -61,12 +61,6 @@ impl<'a> Ipv4<'a> {
         be16(self.header[2], self.header[3])
     }
 
-    /// Identification of a datagram's fragments.
-    #[must_use]
-    pub fn identification(&self) -> u16 {
-        be16(self.header[4], self.header[5])
-    }
-
     /// Flags and fragment offset, as they stand.
     #[inline]
     #[must_use]
@@ -101,14 +95,6 @@ impl<'a> Ipv4<'a> {
     #[inline]
     pub(crate) fn dst_bytes(&self) -> [u8; 4] {
         [16, 17, 18, 19].map(|i: usize| self.header[i])
-    }
-
-    /// Options, as they stand; empty when the header does not reach its told length.
-    #[must_use]
-    pub fn options(&self) -> &'a [u8] {
-        self.bytes
-            .get(Self::LEN..self.header_len())
-            .unwrap_or_default()
     }
 
     /// Where the payload begins and ends, counted from the header, and what the lengths contradict. A total length
@@ -155,13 +141,12 @@ mod tests {
     fn fields() {
         let bytes = header(0x46, 25);
         let ip = Ipv4::new(&bytes).unwrap();
-        assert_eq!((ip.protocol(), ip.identification()), (6, 7));
+        assert_eq!(ip.protocol(), 6);
         assert_eq!(ip.fragment_field(), Ipv4::MORE | 1);
         assert_eq!(
             (ip.src(), ip.dst()),
             ([10, 0, 0, 1].into(), [10, 0, 0, 2].into())
         );
-        assert_eq!(ip.options(), [1, 1, 1, 0]);
         assert_eq!(ip.extent(), Ok((24, 25, None)));
     }
 

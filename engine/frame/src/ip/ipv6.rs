@@ -1,6 +1,10 @@
 //! IPv6 and its extension headers.
 
-use crate::{field::be16, malformed::Malformed, numbers::protocol};
+use crate::{
+    field::{be16, fixed_header},
+    malformed::Malformed,
+    numbers::protocol,
+};
 use std::net::Ipv6Addr;
 
 /// An IPv6 header: RFC 8200 section 3.
@@ -148,33 +152,19 @@ impl<'a> Extension<'a> {
     }
 }
 
-/// A fragment header: RFC 8200 section 4.5.
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0 | next header |
-/// | 1 | reserved |
-/// | 2..4 | fragment offset in units of 8 bytes (13 bits), 2 bits reserved, more fragments |
-/// | 4..8 | identification |
-#[derive(Clone, Copy, Debug)]
-pub struct Ipv6Fragment<'a>(&'a [u8; 8]);
-
-impl<'a> Ipv6Fragment<'a> {
-    /// Bytes of the header.
-    pub const LEN: usize = 8;
-
-    /// Checks that the header is whole.
+fixed_header! {
+    /// A fragment header: RFC 8200 section 4.5.
     ///
-    /// # Errors
-    /// It is not.
-    #[inline]
-    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        bytes
-            .first_chunk()
-            .map(Self)
-            .ok_or(Malformed::Ipv6ExtensionShort)
-    }
+    /// | bytes | field |
+    /// |---|---|
+    /// | 0 | next header |
+    /// | 1 | reserved |
+    /// | 2..4 | fragment offset in units of 8 bytes (13 bits), 2 bits reserved, more fragments |
+    /// | 4..8 | identification |
+    Ipv6Fragment: 8, Ipv6ExtensionShort
+}
 
+impl Ipv6Fragment<'_> {
     /// The header that follows; in fragments other than the first, the one that the datagram begins with.
     #[inline]
     #[must_use]
@@ -194,12 +184,6 @@ impl<'a> Ipv6Fragment<'a> {
     #[must_use]
     pub fn more(&self) -> bool {
         self.0[3] & 1 == 1
-    }
-
-    /// Identification of a datagram's fragments.
-    #[must_use]
-    pub fn identification(&self) -> u32 {
-        u32::from_be_bytes([self.0[4], self.0[5], self.0[6], self.0[7]])
     }
 }
 
@@ -246,7 +230,6 @@ mod tests {
         let fragment = Ipv6Fragment::new(&[6, 0, 0, 0x19, 0, 0, 1, 0]).unwrap();
         assert_eq!((fragment.next_header(), fragment.offset()), (6, 3));
         assert!(fragment.more());
-        assert_eq!(fragment.identification(), 256);
         assert_eq!(
             Ipv6Fragment::new(&[0; 7]).unwrap_err(),
             Malformed::Ipv6ExtensionShort

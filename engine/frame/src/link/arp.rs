@@ -1,7 +1,6 @@
-//! ARP: where it lies and what it asks. Its further fields are `etherparse`'s to read.
+//! ARP: where it lies.
 
-use crate::{field::be16, malformed::Malformed};
-use etherparse::ArpPacketSlice;
+use crate::malformed::Malformed;
 
 /// An ARP packet: RFC 826.
 ///
@@ -35,21 +34,6 @@ impl<'a> Arp<'a> {
     pub fn header_len(&self) -> usize {
         self.0.len()
     }
-
-    /// The operation: 1 asks, 2 answers.
-    #[must_use]
-    pub fn operation(&self) -> u16 {
-        match *self.0 {
-            [_, _, _, _, _, _, high, low, ..] => be16(high, low),
-            _ => 0,
-        }
-    }
-
-    /// All fields.
-    #[must_use]
-    pub fn fields(&self) -> Option<ArpPacketSlice<'a>> {
-        ArpPacketSlice::from_slice(self.0).ok()
-    }
 }
 
 #[cfg(test)]
@@ -62,8 +46,7 @@ mod tests {
         bytes.extend_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
         bytes.extend_from_slice(&[2, 0, 0, 0, 0, 2, 10, 0, 0, 2, 0xee]);
         let arp = Arp::new(&bytes).unwrap();
-        assert_eq!((arp.header_len(), arp.operation()), (28, 2));
-        assert_eq!(arp.fields().unwrap().sender_protocol_addr(), [10, 0, 0, 1]);
+        assert_eq!(arp.header_len(), 28);
         assert_eq!(Arp::new(&bytes[..27]).unwrap_err(), Malformed::ArpShort);
         assert_eq!(Arp::new(&bytes[..7]).unwrap_err(), Malformed::ArpShort);
     }

@@ -1,36 +1,27 @@
 //! Ethernet II and IEEE 802.3 with LLC and SNAP.
 
-use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
+use crate::{
+    field::{be16, fixed_header},
+    malformed::Malformed,
+    next::Next,
+    numbers::ethertype,
+};
 
 /// Bytes of a frame check sequence: IEEE 802.3 clause 3.1.1.
 pub const FCS_LEN: usize = 4;
 
-/// An Ethernet header: IEEE 802.3 clause 3.1.1.
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0..6 | destination address |
-/// | 6..12 | source address |
-/// | 12..14 | length (up to 1500) or ethertype |
-#[derive(Clone, Copy, Debug)]
-pub struct Ethernet<'a>(&'a [u8; 14]);
-
-impl<'a> Ethernet<'a> {
-    /// Bytes of the header.
-    pub const LEN: usize = 14;
-
-    /// Checks that the header is whole.
+fixed_header! {
+    /// An Ethernet header: IEEE 802.3 clause 3.1.1.
     ///
-    /// # Errors
-    /// It is not.
-    #[inline]
-    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        bytes
-            .first_chunk()
-            .map(Self)
-            .ok_or(Malformed::EthernetShort)
-    }
+    /// | bytes | field |
+    /// |---|---|
+    /// | 0..6 | destination address |
+    /// | 6..12 | source address |
+    /// | 12..14 | length (up to 1500) or ethertype |
+    Ethernet: 14, EthernetShort
+}
 
+impl Ethernet<'_> {
     /// Destination address.
     #[must_use]
     pub fn dst(&self) -> [u8; 6] {

@@ -1,30 +1,24 @@
 //! MPLS label stacks.
 
-use crate::{field::be16, malformed::Malformed, next::Next};
+use crate::{
+    field::{be16, fixed_header},
+    malformed::Malformed,
+    next::Next,
+};
 
-/// One label stack entry: RFC 3032 section 2.1.
-///
-/// | bits | field |
-/// |---|---|
-/// | 0..20 | label |
-/// | 20..23 | traffic class, RFC 5462 |
-/// | 23 | bottom of stack |
-/// | 24..32 | time to live |
-#[derive(Clone, Copy, Debug)]
-pub struct Mpls<'a>(&'a [u8; 4]);
-
-impl<'a> Mpls<'a> {
-    /// Bytes of an entry.
-    pub const LEN: usize = 4;
-
-    /// Checks that the entry is whole.
+fixed_header! {
+    /// One label stack entry: RFC 3032 section 2.1.
     ///
-    /// # Errors
-    /// It is not.
-    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        bytes.first_chunk().map(Self).ok_or(Malformed::MplsShort)
-    }
+    /// | bits | field |
+    /// |---|---|
+    /// | 0..20 | label |
+    /// | 20..23 | traffic class, RFC 5462 |
+    /// | 23 | bottom of stack |
+    /// | 24..32 | time to live |
+    Mpls: 4, MplsShort
+}
 
+impl Mpls<'_> {
     /// The label.
     #[must_use]
     pub fn label(&self) -> u32 {

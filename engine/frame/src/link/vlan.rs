@@ -1,22 +1,24 @@
 //! VLAN tags, single and stacked.
 
-use crate::{field::be16, malformed::Malformed, numbers::ethertype};
+use crate::{
+    field::{be16, fixed_header},
+    malformed::Malformed,
+    numbers::ethertype,
+};
 
-/// A tag without its TPID, which stands where an ethertype stands: IEEE 802.1Q clause 9.6.
-///
-/// | bits | field |
-/// |---|---|
-/// | 0..3 | priority code point |
-/// | 3 | drop eligible indicator |
-/// | 4..16 | VLAN identifier |
-/// | 16..32 | ethertype of what follows |
-#[derive(Clone, Copy, Debug)]
-pub struct Vlan<'a>(&'a [u8; 4]);
+fixed_header! {
+    /// A tag without its TPID, which stands where an ethertype stands: IEEE 802.1Q clause 9.6.
+    ///
+    /// | bits | field |
+    /// |---|---|
+    /// | 0..3 | priority code point |
+    /// | 3 | drop eligible indicator |
+    /// | 4..16 | VLAN identifier |
+    /// | 16..32 | ethertype of what follows |
+    Vlan: 4, VlanShort
+}
 
-impl<'a> Vlan<'a> {
-    /// Bytes from the tag's control information to the next ethertype.
-    pub const LEN: usize = 4;
-
+impl Vlan<'_> {
     /// Whether this ethertype announces a tag.
     #[inline]
     #[must_use]
@@ -25,15 +27,6 @@ impl<'a> Vlan<'a> {
             ethertype,
             ethertype::VLAN | ethertype::SERVICE_VLAN | ethertype::OLD_QINQ
         )
-    }
-
-    /// Checks that the tag is whole.
-    ///
-    /// # Errors
-    /// It is not.
-    #[inline]
-    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        bytes.first_chunk().map(Self).ok_or(Malformed::VlanShort)
     }
 
     /// Priority, drop eligibility and identifier.
@@ -47,12 +40,6 @@ impl<'a> Vlan<'a> {
     #[must_use]
     pub fn id(&self) -> u16 {
         self.tci() & 0xfff
-    }
-
-    /// Priority code point.
-    #[must_use]
-    pub fn priority(&self) -> u8 {
-        self.0[0] >> 5
     }
 
     /// Ethertype, or length, of what follows.
@@ -70,7 +57,7 @@ mod tests {
     #[test]
     fn fields() {
         let vlan = Vlan::new(&[0xb0, 0x64, 8, 0]).unwrap();
-        assert_eq!((vlan.tci(), vlan.id(), vlan.priority()), (0xb064, 100, 5));
+        assert_eq!((vlan.tci(), vlan.id()), (0xb064, 100));
         assert_eq!(vlan.ethertype(), ethertype::IPV4);
         assert_eq!(Vlan::new(&[0; 3]).unwrap_err(), Malformed::VlanShort);
     }

@@ -1,7 +1,9 @@
-//! TCP. Options are `etherparse`'s to read.
+//! TCP.
 
-use crate::{field::be16, malformed::Malformed};
-use etherparse::TcpOptionsIterator;
+use crate::{
+    field::{be16, ports},
+    malformed::Malformed,
+};
 
 /// A TCP header: RFC 9293 section 3.1.
 ///
@@ -37,20 +39,6 @@ impl<'a> Tcp<'a> {
         Ok(Self { header, bytes })
     }
 
-    /// Source port.
-    #[inline]
-    #[must_use]
-    pub fn src_port(&self) -> u16 {
-        be16(self.header[0], self.header[1])
-    }
-
-    /// Destination port.
-    #[inline]
-    #[must_use]
-    pub fn dst_port(&self) -> u16 {
-        be16(self.header[2], self.header[3])
-    }
-
     /// Control bits.
     #[must_use]
     pub fn flags(&self) -> u8 {
@@ -72,19 +60,13 @@ impl<'a> Tcp<'a> {
             Ok(len)
         }
     }
-
-    /// Options, one by one.
-    #[must_use]
-    pub fn options(&self) -> Option<TcpOptionsIterator<'a>> {
-        let options = self.bytes.get(Self::LEN..self.extent().ok()?)?;
-        Some(TcpOptionsIterator::from_slice(options))
-    }
 }
+
+ports!(Tcp.header);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use etherparse::TcpOptionElement;
 
     fn header(offset: u8) -> Vec<u8> {
         let mut bytes = vec![0, 80, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, offset << 4, 0x12];
@@ -98,8 +80,6 @@ mod tests {
         let tcp = Tcp::new(&bytes).unwrap();
         assert_eq!((tcp.src_port(), tcp.dst_port()), (80, 256));
         assert_eq!((tcp.flags(), tcp.extent()), (0x12, Ok(24)));
-        let options: Vec<_> = tcp.options().unwrap().collect();
-        assert_eq!(options, [Ok(TcpOptionElement::MaximumSegmentSize(1460))]);
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! UDP, and the tunnels that ports announce.
 
-use crate::{field::be16, malformed::Malformed, next::Next};
+use crate::{
+    field::{be16, ports},
+    malformed::Malformed,
+    next::Next,
+};
 
 /// A UDP header: RFC 768.
 ///
@@ -31,20 +35,6 @@ impl<'a> Udp<'a> {
             header,
             available: bytes.len(),
         })
-    }
-
-    /// Source port.
-    #[inline]
-    #[must_use]
-    pub fn src_port(&self) -> u16 {
-        be16(self.header[0], self.header[1])
-    }
-
-    /// Destination port.
-    #[inline]
-    #[must_use]
-    pub fn dst_port(&self) -> u16 {
-        be16(self.header[2], self.header[3])
     }
 
     /// Bytes of header and payload, as told.
@@ -84,6 +74,8 @@ impl<'a> Udp<'a> {
         }
     }
 }
+
+ports!(Udp.header);
 
 #[cfg(test)]
 mod tests {

@@ -85,7 +85,6 @@ impl<'a> Gre<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Erspan {
     len: usize,
-    session: u16,
     frame_type: u8,
 }
 
@@ -95,7 +94,7 @@ impl Erspan {
     /// # Errors
     /// It is not.
     pub fn new(bytes: &[u8], kind: u8) -> Result<Self, Malformed> {
-        let fixed: &[u8; 8] = bytes.first_chunk().ok_or(Malformed::GreShort)?;
+        bytes.first_chunk::<8>().ok_or(Malformed::GreShort)?;
         let (len, frame_type) = match (kind, bytes.get(10..12)) {
             (3, Some([high, low])) => (12 + usize::from(low & 1) * 8, high >> 2 & 0x1f),
             (3, _) => return Err(Malformed::GreShort),
@@ -104,23 +103,13 @@ impl Erspan {
         if len > bytes.len() {
             return Err(Malformed::GreShort);
         }
-        Ok(Self {
-            len,
-            session: be16(fixed[2], fixed[3]) & 0x3ff,
-            frame_type,
-        })
+        Ok(Self { len, frame_type })
     }
 
     /// Bytes of the header.
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.len
-    }
-
-    /// Session of the mirror.
-    #[must_use]
-    pub fn session(&self) -> u16 {
-        self.session
     }
 
     /// What follows, given the bytes behind the header.
@@ -177,7 +166,7 @@ mod tests {
             0x10, 0, 0xfc, 0x05, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
         ];
         let erspan = Erspan::new(&bytes, 2).unwrap();
-        assert_eq!((erspan.header_len(), erspan.session()), (8, 5));
+        assert_eq!(erspan.header_len(), 8);
         let long = Erspan::new(&bytes, 3).unwrap();
         assert_eq!((long.header_len(), long.next(&[])), (20, Next::Ethernet));
         let mut ip = bytes;

@@ -1,6 +1,6 @@
 //! GTP-U: user packets in mobile networks.
 
-use crate::{field::be16, malformed::Malformed, next::Next};
+use crate::{malformed::Malformed, next::Next};
 
 /// A GTP-U header: 3GPP TS 29.281 section 5.1; extension headers: section 5.2.
 ///
@@ -54,18 +54,6 @@ impl<'a> Gtp<'a> {
         self.header[1]
     }
 
-    /// Bytes behind the first 8, as told.
-    #[must_use]
-    pub fn length(&self) -> u16 {
-        be16(self.header[2], self.header[3])
-    }
-
-    /// Tunnel endpoint identifier.
-    #[must_use]
-    pub fn teid(&self) -> u32 {
-        u32::from_be_bytes([4, 5, 6, 7].map(|i: usize| self.header[i]))
-    }
-
     /// What follows, given the bytes behind the header.
     #[must_use]
     pub fn next(&self, behind: &[u8]) -> Next {
@@ -85,7 +73,7 @@ mod tests {
     fn a_user_packet() {
         let bytes = [0x30, 255, 0, 4, 0, 0, 0, 9, 0x45];
         let gtp = Gtp::new(&bytes).unwrap();
-        assert_eq!((gtp.header_len(), gtp.teid(), gtp.length()), (8, 9, 4));
+        assert_eq!(gtp.header_len(), 8);
         assert_eq!(gtp.next(&bytes[8..]), Next::Ethertype(0x0800));
         assert_eq!(Gtp::new(&bytes[..7]).unwrap_err(), Malformed::GtpShort);
     }

@@ -1,30 +1,20 @@
 //! VXLAN, with its generic protocol extension.
 
-use crate::{malformed::Malformed, next::Next, numbers::ethertype};
+use crate::{field::fixed_header, malformed::Malformed, next::Next, numbers::ethertype};
 
-/// A VXLAN header: RFC 7348 section 5; the extension: draft-ietf-nvo3-vxlan-gpe section 3.
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0 | flags: 0x08, the network identifier is valid; extension 0x04: the next protocol is |
-/// | 3 | extension: next protocol |
-/// | 4..7 | network identifier |
-/// | 7 | reserved |
-#[derive(Clone, Copy, Debug)]
-pub struct Vxlan<'a>(&'a [u8; 8]);
-
-impl<'a> Vxlan<'a> {
-    /// Bytes of the header.
-    pub const LEN: usize = 8;
-
-    /// Checks that the header is whole.
+fixed_header! {
+    /// A VXLAN header: RFC 7348 section 5; the extension: draft-ietf-nvo3-vxlan-gpe section 3.
     ///
-    /// # Errors
-    /// It is not.
-    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        bytes.first_chunk().map(Self).ok_or(Malformed::VxlanShort)
-    }
+    /// | bytes | field |
+    /// |---|---|
+    /// | 0 | flags: 0x08, the network identifier is valid; extension 0x04: the next protocol is |
+    /// | 3 | extension: next protocol |
+    /// | 4..7 | network identifier |
+    /// | 7 | reserved |
+    Vxlan: 8, VxlanShort
+}
 
+impl Vxlan<'_> {
     /// Network identifier.
     #[must_use]
     pub fn vni(&self) -> u32 {

@@ -23,38 +23,16 @@ pub(super) struct Column {
     pub(super) values: Values,
 }
 
-const fn int(
-    name: &'static str,
-    logical: &'static str,
-    of: fn(&FlowRecord) -> Option<u32>,
-) -> Column {
-    let values = Values::Int(of);
-    Column {
-        name,
-        logical,
-        values,
-    }
-}
-
-const fn long(
-    name: &'static str,
-    logical: &'static str,
-    of: fn(&FlowRecord) -> Option<u64>,
-) -> Column {
-    let values = Values::Long(of);
-    Column {
-        name,
-        logical,
-        values,
-    }
-}
-
-const fn text(name: &'static str, of: fn(&FlowRecord) -> Option<String>) -> Column {
-    Column {
-        name,
-        logical: "STRING",
-        values: Values::Text(of),
-    }
+/// Each column's name, type, and how its values are made.
+macro_rules! columns {
+    ($($name:ident: $logical:ident, $values:ident($of:expr);)+) => {
+        /// All of them, in their order.
+        pub(super) const COLUMNS: &[Column] = &[$(Column {
+            name: stringify!($name),
+            logical: $logical,
+            values: Values::$values($of),
+        },)+];
+    };
 }
 
 const U8: &str = "INTEGER(8,false)";
@@ -62,47 +40,37 @@ const U16: &str = "INTEGER(16,false)";
 const U32: &str = "INTEGER(32,false)";
 const U64: &str = "INTEGER(64,false)";
 const TIME: &str = "TIMESTAMP(NANOS,true)";
+const TEXT: &str = "STRING";
 
-/// All of them, in their order.
-pub(super) const COLUMNS: [Column; 27] = [
-    long("first_fwd", TIME, |it| Some(it.ways[0].first_ns)),
-    long("last_fwd", TIME, |it| Some(it.ways[0].last_ns)),
-    long("first_rev", TIME, |it| time(it, it.ways[1].first_ns)),
-    long("last_rev", TIME, |it| time(it, it.ways[1].last_ns)),
-    int("ip_version", U8, |it| {
-        ip(&it.tuple).then(|| it.tuple.version.into())
-    }),
-    text("src", |it| Some(address(&it.tuple))),
-    text("dst", |it| Some(address(&it.tuple.reversed()))),
-    int("src_port", U16, |it| port(&it.tuple)),
-    int("dst_port", U16, |it| port(&it.tuple.reversed())),
-    int("protocol", U8, |it| {
-        ip(&it.tuple).then(|| it.tuple.protocol.into())
-    }),
-    int("ethertype", U16, |it| Some(it.ethertype.into())),
-    int("vlan", U16, |it| vlan(it.vlans[0])),
-    int("vlan2", U16, |it| vlan(it.vlans[1])),
-    int("vni", U32, |it| it.network),
-    text("outer_src", |it| it.outer.as_ref().map(address)),
-    text("outer_dst", |it| {
-        it.outer.map(|outer| address(&outer.reversed()))
-    }),
-    int("outer_protocol", U8, |it| {
-        it.outer.map(|o| o.protocol.into())
-    }),
-    int("outer_src_port", U16, |it| it.outer.as_ref().and_then(port)),
-    int("outer_dst_port", U16, |it| {
-        it.outer.and_then(|o| port(&o.reversed()))
-    }),
-    long("frames_fwd", U64, |it| Some(it.ways[0].frames)),
-    long("frames_rev", U64, |it| Some(it.ways[1].frames)),
-    long("bytes_fwd", U64, |it| Some(it.ways[0].bytes)),
-    long("bytes_rev", U64, |it| Some(it.ways[1].bytes)),
-    int("tcp_flags_fwd", U8, |it| it.tcp_flags.map(|f| f[0].into())),
-    int("tcp_flags_rev", U8, |it| it.tcp_flags.map(|f| f[1].into())),
-    int("queue", U16, |it| Some(it.queue.into())),
-    text("ended_by", |it| Some(it.end.name().to_owned())),
-];
+columns! {
+    first_fwd: TIME, Long(|it| Some(it.ways[0].first_ns));
+    last_fwd: TIME, Long(|it| Some(it.ways[0].last_ns));
+    first_rev: TIME, Long(|it| time(it, it.ways[1].first_ns));
+    last_rev: TIME, Long(|it| time(it, it.ways[1].last_ns));
+    ip_version: U8, Int(|it| ip(&it.tuple).then(|| it.tuple.version.into()));
+    src: TEXT, Text(|it| Some(address(&it.tuple)));
+    dst: TEXT, Text(|it| Some(address(&it.tuple.reversed())));
+    src_port: U16, Int(|it| port(&it.tuple));
+    dst_port: U16, Int(|it| port(&it.tuple.reversed()));
+    protocol: U8, Int(|it| ip(&it.tuple).then(|| it.tuple.protocol.into()));
+    ethertype: U16, Int(|it| Some(it.ethertype.into()));
+    vlan: U16, Int(|it| vlan(it.vlans[0]));
+    vlan2: U16, Int(|it| vlan(it.vlans[1]));
+    vni: U32, Int(|it| it.network);
+    outer_src: TEXT, Text(|it| it.outer.as_ref().map(address));
+    outer_dst: TEXT, Text(|it| it.outer.map(|outer| address(&outer.reversed())));
+    outer_protocol: U8, Int(|it| it.outer.map(|o| o.protocol.into()));
+    outer_src_port: U16, Int(|it| it.outer.as_ref().and_then(port));
+    outer_dst_port: U16, Int(|it| it.outer.and_then(|o| port(&o.reversed())));
+    frames_fwd: U64, Long(|it| Some(it.ways[0].frames));
+    frames_rev: U64, Long(|it| Some(it.ways[1].frames));
+    bytes_fwd: U64, Long(|it| Some(it.ways[0].bytes));
+    bytes_rev: U64, Long(|it| Some(it.ways[1].bytes));
+    tcp_flags_fwd: U8, Int(|it| it.tcp_flags.map(|f| f[0].into()));
+    tcp_flags_rev: U8, Int(|it| it.tcp_flags.map(|f| f[1].into()));
+    queue: U16, Int(|it| Some(it.queue.into()));
+    ended_by: TEXT, Text(|it| Some(it.end.name().to_owned()));
+}
 
 /// A time of the way back, which not every flow has.
 fn time(record: &FlowRecord, ns: u64) -> Option<u64> {

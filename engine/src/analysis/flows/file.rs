@@ -69,7 +69,7 @@ impl File {
 
     fn row_group(&mut self, records: &[FlowRecord]) -> Result<(), ParquetError> {
         let mut group = self.writer.next_row_group()?;
-        for column in &COLUMNS {
+        for column in COLUMNS {
             // The schema is made of the same columns.
             let Some(mut writer) = group.next_column()? else {
                 break;
@@ -116,7 +116,7 @@ fn schema() -> Result<Arc<Type>, ParquetError> {
         name,
         logical,
         values,
-    } in &COLUMNS
+    } in COLUMNS
     {
         let physical = match values {
             Values::Int(_) => "INT32",

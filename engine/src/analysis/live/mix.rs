@@ -47,8 +47,8 @@ pub(super) struct Mix {
 impl Mix {
     #[inline]
     pub(super) fn count(&mut self, outer: &Headers, inner: &Headers, len: u32) {
-        add(&mut self.total, len);
-        add(&mut self.protocols[protocol_of(inner)], len);
+        self.total.count(len);
+        self.protocols[protocol_of(inner)].count(len);
         let has = [
             inner.tuple.version == 4,
             inner.tuple.version == 6,
@@ -66,26 +66,15 @@ impl Mix {
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
-        merge(&mut self.total, &other.total);
+        self.total += other.total;
         for (sum, it) in self.protocols.iter_mut().zip(&other.protocols) {
-            merge(sum, it);
+            *sum += *it;
         }
         for (sum, it) in self.traits.iter_mut().zip(&other.traits) {
-            merge(sum, it);
+            *sum += *it;
         }
         for (sum, it) in self.sizes.iter_mut().zip(&other.sizes) {
             *sum += it;
         }
     }
-}
-
-#[inline]
-fn add(sum: &mut Volume, len: u32) {
-    sum.frames += 1;
-    sum.bytes += u64::from(len);
-}
-
-fn merge(sum: &mut Volume, other: &Volume) {
-    sum.frames += other.frames;
-    sum.bytes += other.bytes;
 }

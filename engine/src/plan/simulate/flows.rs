@@ -1,6 +1,7 @@
 //! The flows seen: who talks with whom, both directions together, and on which queues.
 
-use super::{nic_view::SeenFrame, report::FrameLoad};
+use super::nic_view::SeenFrame;
+use crate::control::protocol::traffic::Volume;
 use std::{
     collections::HashMap,
     fmt,
@@ -35,7 +36,7 @@ enum L3Key {
 /// What a flow did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowLoad {
-    pub(super) load: FrameLoad,
+    pub(super) load: Volume,
     /// The queue of each direction that was seen.
     pub(super) queues: [Option<u16>; 2],
 }
@@ -48,7 +49,7 @@ impl Flows {
     pub(super) fn count(&mut self, seen: &SeenFrame<'_>, queue: u16, len: u32) {
         let (key, direction) = key_of(seen);
         let flow = self.0.entry(key).or_default();
-        flow.load.add(len);
+        flow.load.count(len);
         flow.queues[direction] = Some(queue);
     }
 }

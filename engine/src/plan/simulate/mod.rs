@@ -22,11 +22,10 @@ mod tally;
 mod tunnel;
 
 pub use report::{
-    ByReason, Directions, FrameLoad, HeaviestFlow, SimulatedQueue, SimulatedSpread,
-    SimulationReport, Skew, SuggestedSetting, Suggestion,
+    ByReason, Directions, HeaviestFlow, SimulatedQueue, SimulatedSpread, SimulationReport, Skew,
+    SuggestedSetting, Suggestion,
 };
 pub use simulation::Simulation;
-pub use suggest::SuggestionLimits;
 
 #[cfg(test)]
 mod tests;

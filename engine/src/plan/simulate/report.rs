@@ -1,30 +1,8 @@
 //! What a simulation found: the shape that `wqcap rss --json` prints.
 
+use crate::control::protocol::traffic::Volume;
 use serde::Serialize;
 use std::collections::BTreeMap;
-
-/// Frames and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct FrameLoad {
-    /// How many frames.
-    pub frames: u64,
-    /// Their bytes on the wire.
-    pub bytes: u64,
-}
-
-impl FrameLoad {
-    pub(super) fn add(&mut self, len: u32) {
-        self.frames += 1;
-        self.bytes += u64::from(len);
-    }
-}
-
-impl std::ops::AddAssign for FrameLoad {
-    fn add_assign(&mut self, other: Self) {
-        self.frames += other.frames;
-        self.bytes += other.bytes;
-    }
-}
 
 /// How frames are spread.
 #[derive(Clone, Debug, Serialize)]
@@ -76,9 +54,9 @@ pub struct Skew {
 pub struct ByReason {
     /// All of it.
     #[serde(flatten)]
-    pub load: FrameLoad,
+    pub load: Volume,
     /// Its parts.
-    pub reasons: BTreeMap<&'static str, FrameLoad>,
+    pub reasons: BTreeMap<&'static str, Volume>,
 }
 
 /// Flows by direction.
@@ -149,9 +127,9 @@ pub struct SimulationReport {
     /// What is hashed by its addresses alone.
     pub addresses_only: ByReason,
     /// What a rule drops; on no queue.
-    pub dropped: FrameLoad,
+    pub dropped: Volume,
     /// What no rule takes, which is left to the kernel; on no queue.
-    pub left: FrameLoad,
+    pub left: Volume,
     /// Whether both directions of flows share a queue.
     pub directions: Directions,
     /// The heaviest flows, by bytes.

@@ -1,10 +1,10 @@
 //! The simulation: settles how frames would spread, and takes them one by one.
 
 use super::{
-    nic_view::{NicView, SeenFrame},
+    nic_view::NicView,
     report::{SimulatedSpread, SimulationReport},
     rules::{Fate, Rules},
-    suggest::{Candidates, SuggestionLimits},
+    suggest::Candidates,
     tally::Tally,
     tunnel::TunnelContent,
 };
@@ -44,13 +44,9 @@ impl Simulation {
         );
         let by_default = u16::try_from(cores.clamp(1, DEFAULT_QUEUES)).unwrap_or(1);
         let mut queues = config.capture.queues.unwrap_or(by_default);
-        match config.capture.mode {
-            config::Mode::Steal => {}
-            config::Mode::Sniffer => {
-                queues = 1;
-                notes.push("mode \"sniffer\" has one queue, which takes every frame".into());
-            }
-            config::Mode::Filtered => {}
+        if config.capture.mode == config::Mode::Sniffer {
+            queues = 1;
+            notes.push("mode \"sniffer\" has one queue, which takes every frame".into());
         }
         let key: RssKey = config
             .rss
@@ -97,8 +93,8 @@ impl Simulation {
             .map(|it| it.inner_frame(&mut self.inner_view));
         let qp = match self.rules.fate(&outer, inner.as_ref()) {
             Fate::Qp(qp) => self.rules.steering().qps[qp],
-            Fate::Dropped => return self.tally.dropped.add(len),
-            Fate::Left => return self.tally.left.add(len),
+            Fate::Dropped => return self.tally.dropped.count(len),
+            Fate::Left => return self.tally.left.count(len),
         };
         let inner = inner.as_ref().filter(|_| qp.inner);
         let seen = inner.map_or(&outer, |it| &it.seen);
@@ -111,7 +107,10 @@ impl Simulation {
         };
         self.tally.count(seen, queue, len);
         match (qp.profile, qp.spread) {
-            (Profile::CatchAll, Spread::Queue(0)) if is_catch_all(seen, self.depth) => {
+            // Nothing of it is hashed, rather than a rule of the user's putting it on queue 0.
+            (Profile::CatchAll, Spread::Queue(0))
+                if seen.profile(self.depth) == Profile::CatchAll =>
+            {
                 self.tally.count_catch_all(seen, len);
             }
             (Profile::Ipv4 | Profile::Ipv6, _) => self.tally.count_hosts(seen, len),
@@ -122,14 +121,9 @@ impl Simulation {
         }
     }
 
-    /// What was found.
+    /// What was found. A suggestion has at most so many queues, or those configured.
     #[must_use]
-    pub fn report(self, limits: SuggestionLimits) -> SimulationReport {
-        self.tally.report(self.spread, self.candidates, limits)
+    pub fn report(self, most_queues: u16) -> SimulationReport {
+        self.tally.report(self.spread, self.candidates, most_queues)
     }
-}
-
-/// Whether nothing of a frame is hashed, rather than a rule of the user's putting it on queue 0.
-fn is_catch_all(seen: &SeenFrame<'_>, depth: HashDepth) -> bool {
-    seen.profile(depth) == Profile::CatchAll
 }

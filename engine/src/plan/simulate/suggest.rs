@@ -5,8 +5,9 @@
 
 use super::{
     nic_view::{HostsReason, SeenFrame},
-    report::{Directions, FrameLoad, SimulatedSpread, SuggestedSetting, Suggestion},
+    report::{Directions, SimulatedSpread, SuggestedSetting, Suggestion},
 };
+use crate::control::protocol::traffic::Volume;
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
 const BUCKETS: usize = IndirectionTable::MAX_SIZE as usize;
@@ -19,25 +20,18 @@ const MANY_FRAGMENTS: f64 = 0.01;
 /// Weights are multiples of one over this.
 const WEIGHT: f64 = 16.0;
 
-/// How far a suggestion may go.
-#[derive(Clone, Copy, Debug)]
-pub struct SuggestionLimits {
-    /// Queues at most, besides those configured.
-    pub queues: u16,
-}
-
 /// Loads under each way of hashing.
 pub(super) struct Candidates {
     ways: Vec<Way>,
     /// What goes to queue 0 whatever the hash.
-    fixed: FrameLoad,
+    fixed: Volume,
 }
 
 struct Way {
     depth: HashDepth,
     symmetric: bool,
     toeplitz: Toeplitz,
-    buckets: Vec<FrameLoad>,
+    buckets: Vec<Volume>,
 }
 
 impl Candidates {
@@ -53,12 +47,12 @@ impl Candidates {
                 depth,
                 symmetric: key.is_symmetric(),
                 toeplitz: Toeplitz::new(key),
-                buckets: vec![FrameLoad::default(); BUCKETS],
+                buckets: vec![Volume::default(); BUCKETS],
             })
             .collect();
         Self {
             ways,
-            fixed: FrameLoad::default(),
+            fixed: Volume::default(),
         }
     }
 
@@ -66,9 +60,9 @@ impl Candidates {
         for (i, way) in self.ways.iter_mut().enumerate() {
             let profile = seen.profile(way.depth);
             match seen.hash(profile.hash_fields(), &way.toeplitz) {
-                Some(hash) => way.buckets[hash as usize % BUCKETS].add(len),
+                Some(hash) => way.buckets[hash as usize % BUCKETS].count(len),
                 // No depth and no key hashes it: it is the same frame in every way.
-                None if i == 0 => self.fixed.add(len),
+                None if i == 0 => self.fixed.count(len),
                 None => {}
             }
         }
@@ -79,9 +73,9 @@ impl Candidates {
         &self,
         now: &SimulatedSpread,
         directions: Directions,
-        hosts: [FrameLoad; HostsReason::ALL.len()],
-        top: FrameLoad,
-        limits: SuggestionLimits,
+        hosts: [Volume; HostsReason::ALL.len()],
+        top: Volume,
+        most_queues: u16,
     ) -> Option<Suggestion> {
         let total = self.total();
         if total.frames == 0 {
@@ -99,7 +93,7 @@ impl Candidates {
             weights: now.weights.clone(),
         };
         let size = now.table_size;
-        let most = limits.queues.max(now.queues);
+        let most = most_queues.max(now.queues);
         let busiest_now = self.busiest(&current, size)?;
         let mut choice = Choice {
             weights: Vec::new(),
@@ -291,7 +285,7 @@ impl Candidates {
         }
     }
 
-    fn total(&self) -> FrameLoad {
+    fn total(&self) -> Volume {
         let mut total = self.fixed;
         for bucket in self.ways.first().iter().flat_map(|way| &way.buckets) {
             total += *bucket;
@@ -306,7 +300,7 @@ impl Candidates {
             .ways
             .iter()
             .find(|way| way.depth == choice.depth && way.symmetric == choice.symmetric)?;
-        let mut queues = vec![FrameLoad::default(); usize::from(choice.queues)];
+        let mut queues = vec![Volume::default(); usize::from(choice.queues)];
         *queues.first_mut()? += self.fixed;
         for (hash, bucket) in (0u32..).zip(&way.buckets) {
             *queues.get_mut(usize::from(table.queue_of(hash)))? += *bucket;
@@ -326,7 +320,7 @@ struct Choice {
 }
 
 /// The part of frames or of bytes, whichever is more.
-fn part(load: FrameLoad, total: FrameLoad) -> f64 {
+fn part(load: Volume, total: Volume) -> f64 {
     let of = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     of(load.frames, total.frames).max(of(load.bytes, total.bytes))
 }

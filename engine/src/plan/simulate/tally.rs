@@ -4,23 +4,23 @@ use super::{
     flows::{FlowLoad, Flows, SimulatedFlow},
     nic_view::{CatchAllReason, HostsReason, SeenFrame},
     report::{
-        ByReason, Directions, FrameLoad, HeaviestFlow, SimulatedQueue, SimulatedSpread,
-        SimulationReport, Skew,
+        ByReason, Directions, HeaviestFlow, SimulatedQueue, SimulatedSpread, SimulationReport, Skew,
     },
-    suggest::{Candidates, SuggestionLimits},
+    suggest::Candidates,
 };
-use std::{cmp::Reverse, collections::BTreeMap};
+use crate::control::protocol::traffic::Volume;
+use std::cmp::Reverse;
 
 /// Flows listed among the heaviest.
 const HEAVIEST: usize = 10;
 
 /// Where frames would go.
 pub(super) struct Tally {
-    queues: Vec<FrameLoad>,
-    pub(super) dropped: FrameLoad,
-    pub(super) left: FrameLoad,
-    catch_all: [FrameLoad; CatchAllReason::ALL.len()],
-    hosts: [FrameLoad; HostsReason::ALL.len()],
+    queues: Vec<Volume>,
+    pub(super) dropped: Volume,
+    pub(super) left: Volume,
+    catch_all: [Volume; CatchAllReason::ALL.len()],
+    hosts: [Volume; HostsReason::ALL.len()],
     flows: Flows,
     first_ns: u64,
     last_ns: u64,
@@ -29,9 +29,9 @@ pub(super) struct Tally {
 impl Tally {
     pub(super) fn new(queues: u16) -> Self {
         Self {
-            queues: vec![FrameLoad::default(); usize::from(queues)],
-            dropped: FrameLoad::default(),
-            left: FrameLoad::default(),
+            queues: vec![Volume::default(); usize::from(queues)],
+            dropped: Volume::default(),
+            left: Volume::default(),
             catch_all: Default::default(),
             hosts: Default::default(),
             flows: Flows::default(),
@@ -49,28 +49,28 @@ impl Tally {
     /// A frame goes to this queue.
     pub(super) fn count(&mut self, seen: &SeenFrame<'_>, queue: u16, len: u32) {
         if let Some(load) = self.queues.get_mut(usize::from(queue)) {
-            load.add(len);
+            load.count(len);
         }
         self.flows.count(seen, queue, len);
     }
 
     /// A frame goes to queue 0 since nothing of it is hashed.
     pub(super) fn count_catch_all(&mut self, seen: &SeenFrame<'_>, len: u32) {
-        self.catch_all[seen.catch_all_reason() as usize].add(len);
+        self.catch_all[seen.catch_all_reason() as usize].count(len);
     }
 
     /// A frame is hashed by its addresses alone.
     pub(super) fn count_hosts(&mut self, seen: &SeenFrame<'_>, len: u32) {
-        self.hosts[seen.hosts_reason() as usize].add(len);
+        self.hosts[seen.hosts_reason() as usize].count(len);
     }
 
     pub(super) fn report(
         self,
         spread: SimulatedSpread,
         candidates: Option<Candidates>,
-        limits: SuggestionLimits,
+        most_queues: u16,
     ) -> SimulationReport {
-        let mut total = FrameLoad::default();
+        let mut total = Volume::default();
         for load in &self.queues {
             total += *load;
         }
@@ -101,12 +101,10 @@ impl Tally {
             (sum > 0).then(|| most as f64 * queues.len() as f64 / sum as f64)
         };
         let heaviest = heaviest(self.flows.0.iter());
-        let top = heaviest
-            .first()
-            .map_or(FrameLoad::default(), |flow| FrameLoad {
-                frames: flow.frames,
-                bytes: flow.bytes,
-            });
+        let top = heaviest.first().map_or(Volume::default(), |flow| Volume {
+            frames: flow.frames,
+            bytes: flow.bytes,
+        });
         SimulationReport {
             frames: total.frames,
             bytes: total.bytes,
@@ -117,24 +115,14 @@ impl Tally {
                 bytes: skew(|q| q.bytes),
             },
             queues,
-            catch_all: by_reason(
-                CatchAllReason::ALL
-                    .iter()
-                    .zip(self.catch_all)
-                    .map(|((_, name), load)| (*name, load)),
-            ),
-            addresses_only: by_reason(
-                HostsReason::ALL
-                    .iter()
-                    .zip(self.hosts)
-                    .map(|((_, name), load)| (*name, load)),
-            ),
+            catch_all: by_reason(CatchAllReason::ALL, self.catch_all),
+            addresses_only: by_reason(HostsReason::ALL, self.hosts),
             dropped: self.dropped,
             left: self.left,
             directions,
             heaviest,
             suggestion: candidates.and_then(|candidates| {
-                candidates.suggest(&spread, directions, self.hosts, top, limits)
+                candidates.suggest(&spread, directions, self.hosts, top, most_queues)
             }),
             spread,
         }
@@ -172,10 +160,12 @@ fn heaviest<'a>(
         .collect()
 }
 
-fn by_reason(parts: impl Iterator<Item = (&'static str, FrameLoad)>) -> ByReason {
-    let mut load = FrameLoad::default();
-    let reasons = parts
-        .inspect(|(_, part)| load += *part)
-        .collect::<BTreeMap<_, _>>();
-    ByReason { load, reasons }
+fn by_reason<R, const N: usize>(names: [(R, &'static str); N], loads: [Volume; N]) -> ByReason {
+    let mut load = Volume::default();
+    loads.iter().for_each(|part| load += *part);
+    let names = names.into_iter().map(|(_, name)| name);
+    ByReason {
+        load,
+        reasons: names.zip(loads).collect(),
+    }
 }

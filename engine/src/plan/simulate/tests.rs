@@ -4,7 +4,7 @@ use super::*;
 use crate::config::Config;
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
-const LIMITS: SuggestionLimits = SuggestionLimits { queues: 8 };
+const MOST_QUEUES: u16 = 8;
 
 fn ipv4(from: [u8; 4], to: [u8; 4], protocol: u8, rest: &[u8], flags: u8) -> Vec<u8> {
     let mut frame = vec![2; 12];
@@ -40,7 +40,7 @@ fn simulate(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> SimulationReport {
             1_000_000_000 + i as u64,
         );
     }
-    let report = simulation.report(LIMITS);
+    let report = simulation.report(MOST_QUEUES);
     let sum = |of: fn(&SimulatedQueue) -> u64| report.queues.iter().map(of).sum::<u64>();
     assert_eq!(
         (sum(|q| q.frames), sum(|q| q.bytes)),
@@ -244,7 +244,7 @@ fn rules_decide_before_hashes_do() {
     for frame in [udp(1, 7), udp(9, 8), udp(9, 9), udp(1, 8), icmp, fragment] {
         simulation.frame(&frame, 60, 1);
     }
-    let report = simulation.report(LIMITS);
+    let report = simulation.report(MOST_QUEUES);
     assert_eq!((report.dropped.frames, report.left.frames), (1, 2));
     assert_eq!((report.frames, report.flows), (3, 3));
     assert!(report.queues[2].frames >= 2, "{:?}", report.queues);
@@ -263,7 +263,7 @@ fn a_tunnel_that_the_file_has_cut_is_looked_into_as_far_as_it_goes() {
         let mut simulation = Simulation::new(&config, false).expect("simulation");
         let len = u32::try_from(whole.len()).expect("short");
         simulation.frame(&whole[..there], len, 1);
-        let report = simulation.report(LIMITS);
+        let report = simulation.report(MOST_QUEUES);
         let busy = report.queues.iter().find(|q| q.frames > 0).expect("one");
         (busy.queue, report.heaviest[0].flow.clone())
     };

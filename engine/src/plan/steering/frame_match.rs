@@ -300,7 +300,8 @@ impl Match {
     pub(super) fn meets(&self, other: &Self) -> bool {
         // An ethertype that is not IP's and an IP version exclude each other.
         let excluded = |a: &Self, b: &Self| a.ethertype.is_some() && b.ip.is_some();
-        let agree = |(a, b): (Masked<u128>, Masked<u128>)| (a.value ^ b.value) & a.mask & b.mask == 0;
+        let agree =
+            |(a, b): (Masked<u128>, Masked<u128>)| (a.value ^ b.value) & a.mask & b.mask == 0;
         !excluded(self, other)
             && !excluded(other, self)
             && self.fields().into_iter().zip(other.fields()).all(agree)
