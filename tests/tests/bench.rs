@@ -259,11 +259,15 @@ fn beside_the_peers() {
         .iter()
         .filter_map(|it| it["tool"].as_str())
         .collect();
-    // Both are among the packages of the tests; netsniff-ng need not be here.
+    // These are among the packages of the tests. Of the others it is said that they are not here.
     assert!(
         tools.starts_with(&["wqcap", "tcpdump", "dumpcap"]),
         "{done}"
     );
+    for other in ["netsniff-ng", "testpmd", "testpmd-scalar"] {
+        let left_out = done.stderr.contains(&format!("left out: {other} is not"));
+        assert_ne!(tools.contains(&other), left_out, "{other}: {done}");
+    }
     for result in results {
         let number = |name: &str| result[name].as_f64().expect("a number");
         assert!(number("sent") > 0.0 && number("cpu_s") > 0.0, "{result}");
@@ -272,6 +276,43 @@ fn beside_the_peers() {
     assert_eq!(results[0]["lost"], 0, "{done}");
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 0);
     plotted(&dir, &done.stdout, &tools);
+}
+
+#[test]
+fn beside_dpdk() {
+    if !process::is_root() {
+        skip!("network namespaces take root");
+    }
+    let bin = binaries::wqcap();
+    let done = Program::new(binaries::root().join("benches/dpdk"))
+        .args(["--rounds", "2", "--repeats", "1", "--json"])
+        .env("WQCAP_BIN_DIR", bin.parent().expect("a folder"))
+        .run()
+        .expect(0);
+    if done.stderr.contains("left out: ") {
+        skip!("{}", done.stderr.trim());
+    }
+    let report: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let results = report["results"].as_array().expect("a list");
+    let baselines: Vec<_> = results
+        .iter()
+        .filter_map(|it| it["baseline"].as_str())
+        .collect();
+    assert_eq!(
+        baselines,
+        ["testpmd/vectorised", "testpmd/scalar", "cq_ex"],
+        "{done}"
+    );
+    for result in results {
+        let number = |it: &Value| it.as_f64().expect("a number");
+        assert_eq!(result["name"], "rx/engine/64B/1q");
+        let ratio = number(&result["ns_per_frame"]) / number(&result["baseline_ns"][0]);
+        assert!(ratio > 0.0, "{result}");
+        for it in [&result["ratio"], &result["spread"][0], &result["spread"][1]] {
+            assert!((number(it) - ratio).abs() < 1e-9, "{result}");
+        }
+    }
 }
 
 /// A picture of it names every tool.
