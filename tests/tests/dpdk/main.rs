@@ -5,6 +5,7 @@
 //! with DPDK's own Toeplitz, and with tshark's reading of the input.
 
 mod rules;
+mod striding;
 mod testpmd;
 mod thash;
 

@@ -1,0 +1,215 @@
+//! DPDK's driver on striding receive queues ("multi-packet RQ"), whose rings it fills and reads by itself.
+
+use super::testpmd::{Counted, Setup, Testpmd};
+use super::{ROOM, capture, flows, numbered, source};
+use std::collections::BTreeMap;
+use wqcap_tests::captures::Captures;
+use wqcap_tests::compare::assert_frames;
+use wqcap_tests::frames::{Ends, Frame, IPV4};
+use wqcap_tests::{Dir, files, need, skip};
+
+/// The device may have as few strides in a WQE as any firmware allows.
+const FEW: &str = "ext_stride_num_range=true";
+
+/// Strides, by the logarithms of their size and number, and how their queue is read.
+#[derive(Clone, Copy, Debug)]
+struct Strides {
+    vector: bool,
+    log_size: usize,
+    log_count: usize,
+}
+
+impl Strides {
+    /// Arguments of the device.
+    fn device(self) -> String {
+        let Self {
+            vector,
+            log_size,
+            log_count,
+        } = self;
+        let vector = u8::from(vector);
+        format!(
+            "rx_vec_en={vector},mprq_en=1,rxqs_min_mprq=1,mprq_log_stride_size={log_size},mprq_log_stride_num={log_count}"
+        )
+    }
+
+    /// Descriptors for four WQEs: a descriptor is a stride.
+    fn descriptors(self) -> String {
+        format!("--rxd={}", 4 << self.log_count)
+    }
+
+    /// The longest frame that a completion can tell.
+    fn longest(self) -> usize {
+        (1 << (self.log_size + self.log_count)).min(0xffff)
+    }
+
+    /// Whether the driver delivers a frame: it fits a buffer, or its strides have room for the 128 bytes before it and
+    /// are lent out as they are (`mprq_buf_to_pkt`).
+    fn delivers(self, len: usize) -> bool {
+        len <= ROOM || len + 128 <= len.next_multiple_of(1 << self.log_size)
+    }
+
+    /// Asserts that the driver does use striding queues, and this way of reading them.
+    #[track_caller]
+    fn assert_used(self, testpmd: &mut Testpmd) {
+        let mode = testpmd.answer("show rxq info 0 0", "Burst mode: ");
+        let wanted = if self.vector {
+            "MPRQ Vector"
+        } else {
+            "Multi-Packet RQ"
+        };
+        assert!(mode.contains(wanted), "{self:?}: {mode}");
+    }
+}
+
+const fn strides(vector: bool, log_size: usize, log_count: usize) -> Strides {
+    Strides {
+        vector,
+        log_size,
+        log_count,
+    }
+}
+
+#[test]
+fn every_capture_passes_through_strides_unchanged() {
+    let dir = Dir::new();
+    let (_, frames) = Captures::find().everything(&dir);
+    for strides in [
+        strides(true, 7, 9),
+        strides(false, 7, 9),
+        strides(true, 11, 9),
+        strides(false, 8, 10),
+        strides(true, 11, 3),
+        strides(false, 11, 3),
+        strides(true, 13, 5),
+        strides(false, 13, 5),
+    ] {
+        // The driver gets no completion in error: the vectorised reader drops what comes with one
+        // (`rxq_handle_pending_error`), the other takes it for a frame without a byte (`mlx5_rx_err_handle`).
+        let frames: Vec<_> = frames
+            .iter()
+            .filter(|it| it.len() <= strides.longest())
+            .cloned()
+            .collect();
+        let wire = capture(&dir, "all.pcap", &frames);
+        let out = dir.join("out.pcap");
+        let setup = Setup {
+            out: Some(&out),
+            device: &strides.device(),
+            settings: &[FEW],
+            options: &[
+                "--mbuf-size=9856",
+                "--max-pkt-len=9728",
+                &strides.descriptors(),
+            ],
+            ..Setup::default()
+        };
+        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+        strides.assert_used(&mut testpmd);
+        testpmd.open_wire();
+        let counted = testpmd.counted(frames.len());
+        drop(testpmd.quit());
+        let (within, beyond): (Vec<_>, Vec<_>) = frames
+            .into_iter()
+            .partition(|it| strides.delivers(it.len()));
+        let expected = Counted {
+            received: within.len(),
+            errors: beyond.len(),
+            missed: 0,
+        };
+        assert_eq!(counted, expected, "{strides:?}");
+        skip::say(&format!("NOTE {strides:?} through DPDK: {expected:?}"));
+        let written: Vec<_> = files::read(&out).into_iter().map(|it| it.bytes).collect();
+        assert_frames(format!("{strides:?}"), &written, &within);
+    }
+}
+
+#[test]
+fn queues_of_strides_get_what_queues_of_frames_get() {
+    let dir = Dir::new();
+    let frames = flows(256);
+    let wire = capture(&dir, "flows.pcap", &frames);
+    let mut of_frames = None;
+    for device in [
+        "rx_vec_en=1".to_owned(),
+        strides(true, 7, 9).device(),
+        strides(false, 7, 4).device(),
+    ] {
+        let setup = Setup {
+            queues: 4,
+            device: &device,
+            settings: &[FEW],
+            options: &["--rxd=1024"],
+            ..Setup::default()
+        };
+        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+        testpmd.open_wire();
+        let by_source: BTreeMap<_, _> = testpmd
+            .received(frames.len())
+            .into_iter()
+            .map(|it| (it.source, (it.queue, it.hash, it.length)))
+            .collect();
+        drop(testpmd.quit());
+        assert_eq!(by_source.len(), frames.len(), "{device}");
+        match &of_frames {
+            None => of_frames = Some(by_source),
+            Some(of_frames) => assert_eq!(&by_source, of_frames, "{device}"),
+        }
+    }
+}
+
+#[test]
+fn strided_frames_are_scattered_with_their_tag_stripped_and_their_fcs_kept() {
+    let dir = Dir::new();
+    let ends = Ends {
+        from: 1,
+        to: 2,
+        sport: 3,
+        dport: 4,
+    };
+    let tagged = |n| {
+        let frame = Frame::ethernet(&[(0x8100, 0x2abc)], IPV4);
+        numbered(frame.ipv4(ends, 17, 0).udp(ends).payload(n).done())
+    };
+    let frames: Vec<_> = [18, 1000, 3000, 8900]
+        .repeat(20)
+        .into_iter()
+        .map(tagged)
+        .collect();
+    let wire = capture(&dir, "tagged.pcap", &frames);
+    // The vectorised driver takes a filler without a frame for one without an FCS (`rxq_copy_mprq_mbuf_v`): its WQEs
+    // have room for all frames.
+    for strides in [
+        strides(true, 11, 9),
+        strides(false, 11, 9),
+        strides(false, 8, 6),
+    ] {
+        let setup = Setup {
+            device: &strides.device(),
+            settings: &[FEW],
+            options: &[
+                "--enable-scatter",
+                "--max-pkt-len=9600",
+                "--enable-hw-vlan-strip",
+                "--disable-crc-strip",
+                "--enable-rx-timestamp",
+                &strides.descriptors(),
+            ],
+            ..Setup::default()
+        };
+        let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
+        strides.assert_used(&mut testpmd);
+        testpmd.open_wire();
+        let received = testpmd.received(frames.len());
+        drop(testpmd.quit());
+        let mut last_stamp = 0;
+        for (frame, packet) in frames.iter().zip(&received) {
+            // Less the tag, and the FCS that the driver hides.
+            assert_eq!(packet.length, frame.len() - 4, "{strides:?}: {packet:?}");
+            assert_eq!(packet.vlan_tci, Some(0x2abc), "{strides:?}: {packet:?}");
+            assert_eq!(packet.source, source(frame), "{strides:?}");
+            assert!(packet.timestamp > last_stamp, "{strides:?}: {packet:?}");
+            last_stamp = packet.timestamp;
+        }
+    }
+}
