@@ -30,6 +30,11 @@ fn a_raw_qp_sends_and_receives() {
 }
 
 #[test]
+fn thread_domains_have_doorbells_of_their_own() {
+    client("domain", &[], &["loopback"], &[]);
+}
+
+#[test]
 fn completion_queues_of_64_byte_cqes() {
     client("cq", &["64"], &["loopback"], &[]);
 }

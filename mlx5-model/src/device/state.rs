@@ -4,7 +4,7 @@
 //! object that another uses is not destroyed; when a context closes, its objects go in an order in which none is in
 //! use.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -27,10 +27,17 @@ use super::object::{
 use super::port::{LinkChange, NicPort};
 use super::queues::Queues;
 
+/// Doorbell registers of one page, less the fast path's (`MLX5_NON_FP_BFREGS_PER_UAR`).
+pub const BFREGS_OF_UAR: u32 = 2;
+/// Pages of doorbell registers that a context may allocate (`MLX5_MAX_DYN_BFREGS` registers).
+pub const DYNAMIC_UARS: u32 = 1024 / BFREGS_OF_UAR;
+
 /// An open of the device.
 pub struct ContextObject {
     pub events: Arc<EventChannel>,
     pub channels: Vec<Arc<EventChannel>>,
+    /// Pages of doorbell registers that the program has allocated by mapping them, by number.
+    pub uars: HashSet<u32>,
 }
 
 /// Everything behind a device's lock.

@@ -2,6 +2,7 @@
 //!
 //! Imports `device`. The commands work on it; `super` dispatches to them.
 
+use std::collections::HashSet;
 use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::sync::MutexGuard;
@@ -11,7 +12,7 @@ use crate::abi;
 use crate::device::clock::PAGE;
 use crate::device::event::EventChannel;
 use crate::device::nic::Device;
-use crate::device::state::{ContextObject, DeviceState};
+use crate::device::state::{ContextObject, DYNAMIC_UARS, DeviceState};
 use crate::handles::ContextId;
 use crate::process::{Errno, MapRequest, capabilities, real};
 use crate::settings::{self, DeviceSettings, NicCaps};
@@ -101,6 +102,7 @@ impl UverbsFile {
         let context = ContextObject {
             events,
             channels: Vec::new(),
+            uars: HashSet::new(),
         };
         state.contexts.insert(self.context, context);
         self.has_context.store(true, Ordering::Release);
@@ -114,29 +116,44 @@ impl UverbsFile {
         }
     }
 
-    /// Maps a page: a doorbell register, the clock's counter, or its info page.
+    /// Maps a page: doorbell registers, those of the context or of its own choice (a thread domain's), the clock's counter, or its info page.
     pub fn map(&self, request: MapRequest) -> Result<*mut c_void, Errno> {
         if request.len != PAGE || !self.has_context() {
             return Err(libc::EINVAL);
         }
         self.check_alive(true)?;
         // The driver finds command and index in the page offset.
-        match ((request.offset as u64 / PAGE as u64) >> 8) as u32 & 0xff {
+        let page = (request.offset as u64 / PAGE as u64) as u32;
+        match page >> 8 & 0xff {
             abi::MLX5_IB_MMAP_REGULAR_PAGE
             | abi::MLX5_IB_MMAP_WC_PAGE
-            | abi::MLX5_IB_MMAP_NC_PAGE => {
-                // Doorbell registers. The device reads doorbell records instead, so writes to these may go nowhere.
-                let fixed = request.flags & libc::MAP_FIXED;
-                let anonymous = MapRequest {
-                    flags: libc::MAP_SHARED | libc::MAP_ANONYMOUS | fixed,
-                    offset: 0,
-                    ..request
-                };
-                real::mmap(-1, anonymous)
+            | abi::MLX5_IB_MMAP_NC_PAGE => map_doorbells(request),
+            abi::MLX5_IB_MMAP_ALLOC_WC => {
+                // `get_extended_index`
+                let index = page & 0xff | (page >> 16 & 0xff) << 8;
+                let mut state = self.lock();
+                let context = state.contexts.get_mut(&self.context).ok_or(libc::EINVAL)?;
+                if index >= DYNAMIC_UARS || context.uars.contains(&index) {
+                    return Err(libc::EINVAL);
+                }
+                let mapped = map_doorbells(request)?;
+                context.uars.insert(index);
+                Ok(mapped)
             }
             abi::MLX5_IB_MMAP_CORE_CLOCK => self.lock().clock.counter().map(request),
             abi::MLX5_IB_MMAP_CLOCK_INFO => self.lock().clock.info().map(request),
             _ => Err(libc::EINVAL),
         }
     }
+}
+
+/// Maps doorbell registers. The device reads doorbell records instead, so writes to these may go nowhere.
+fn map_doorbells(request: MapRequest) -> Result<*mut c_void, Errno> {
+    let fixed = request.flags & libc::MAP_FIXED;
+    let anonymous = MapRequest {
+        flags: libc::MAP_SHARED | libc::MAP_ANONYMOUS | fixed,
+        offset: 0,
+        ..request
+    };
+    real::mmap(-1, anonymous)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::device::event::EventChannel;
 use crate::device::scatter::MAX_WQE;
+use crate::device::state::{BFREGS_OF_UAR, DYNAMIC_UARS};
 use crate::process::Errno;
 
 use super::super::file::UverbsFile;
@@ -64,6 +65,7 @@ pub fn get(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> 
         hca_core_clock_offset: 0,
         log_uar_size: 12,
         num_uars_per_page: 1,
+        num_dyn_bfregs: DYNAMIC_UARS * BFREGS_OF_UAR,
         ..Default::default()
     })
 }

@@ -7,6 +7,7 @@ use crate::device::object::{QpBody, QpCaps, QpObject, QpState};
 use crate::device::rq::{Rq, RqOwner};
 use crate::device::scatter::RqLayout;
 use crate::device::sq::Sq;
+use crate::device::state::BFREGS_OF_UAR;
 use crate::handles::{index_of, number};
 use crate::process::Errno;
 
@@ -66,6 +67,13 @@ pub fn create(
     let features = features(wq_flags, &device.caps)?;
     let mut state = file.lock();
     let context = file.context();
+    // `bfregn_to_uar_index`: the register of a page that the program has allocated.
+    if driver.flags & MLX5_QP_FLAG_BFREG_INDEX != 0 {
+        let open = state.contexts.get(&context).ok_or(libc::EINVAL)?;
+        if !open.uars.contains(&(driver.bfreg_index / BFREGS_OF_UAR)) {
+            return Err(libc::EINVAL);
+        }
+    }
     let pd = state.pds.find(command.pd_handle, context)?;
     let send_cq = state.queues.cqs.find(command.send_cq_handle, context)?;
     let recv_cq = state.queues.cqs.find(command.recv_cq_handle, context)?;
