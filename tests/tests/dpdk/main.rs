@@ -266,6 +266,8 @@ fn what_an_interface_brings_is_received_unchanged() {
     let out = dir.join("out.pcap");
     let setup = Setup {
         out: Some(&out),
+        // Room for all of them: an interface does not wait.
+        options: &["--rxd=1024"],
         ..Setup::default()
     };
     let wire = format!("af_packet:{IFACE}");
