@@ -38,6 +38,9 @@ impl Group {
     }
 }
 
+/// `rx-all` among [`PortCounters::features`].
+const RX_ALL: u64 = 1;
+
 /// The present value of a counter.
 pub type CounterValue = fn(&PortCounters) -> u64;
 
@@ -55,6 +58,9 @@ macro_rules! counters {
             pub rx_crc_errors_phy: AtomicU64,
             /// 1 while the link is up.
             link_up: AtomicU64,
+            /// Of the netdev: 1 while it is taken down; bits of `ethtool -k`.
+            taken_down: AtomicU64,
+            pub features: AtomicU64,
         }
 
         impl PortCounters {
@@ -65,6 +71,8 @@ macro_rules! counters {
                     delay_drop_queues: AtomicU64::new(0),
                     rx_crc_errors_phy: AtomicU64::new(0),
                     link_up: AtomicU64::new(0),
+                    taken_down: AtomicU64::new(0),
+                    features: AtomicU64::new(0),
                 }
             }
 
@@ -155,6 +163,25 @@ impl PortCounters {
 
     pub fn is_link_up(&self) -> bool {
         self.link_up.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes the netdev down, and with it the link in every process of the tree; or up.
+    pub fn take_down(&self, down: bool) {
+        self.taken_down.store(down.into(), Ordering::Release);
+    }
+
+    pub fn is_taken_down(&self) -> bool {
+        self.taken_down.load(Ordering::Acquire) != 0
+    }
+
+    /// Delivers frames with a wrong FCS (`rx-all`).
+    pub fn take_all(&self) {
+        self.features.fetch_or(RX_ALL, Ordering::Relaxed);
+    }
+
+    /// Whether they are delivered.
+    pub fn takes_all(&self) -> bool {
+        self.features.load(Ordering::Relaxed) & RX_ALL != 0
     }
 
     /// Counts received frames, their octets, and the multicast ones among them.

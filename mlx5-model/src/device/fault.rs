@@ -50,7 +50,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
             return with_wq(state, queue, |rq, _| rq.invalidate_keys()).is_some();
         }
         Effect::BadFcs { queue } => {
-            let reaches_queues = state.ports.get(at).is_some_and(|it| it.settings().rx_all);
+            let reaches_queues = state.ports.get(at).is_some_and(NicPort::takes_all);
             let damage = |rq: &mut Rq, _: &mut CqObject| {
                 if reaches_queues {
                     rq.damage_next();

@@ -15,7 +15,7 @@ use libc::{off_t, size_t, ssize_t};
 use crate::process::real::{self, errno, raw, set_errno};
 use crate::process::{Errno, MapRequest, descriptors};
 
-use super::ethtool;
+use super::netdev;
 use super::overlay::Overlay;
 use super::shim::{answer, export, next};
 
@@ -156,10 +156,10 @@ export! {
     fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         match descriptors::lookup(fd) {
             // SAFETY: as at the top.
-            None => match unsafe { ethtool::asked(request, arg) } {
+            None => match unsafe { netdev::asked(request, arg) } {
                 None => next!(ioctl(fd, request, arg)),
                 // SAFETY: as at the top.
-                Some((device, port, words)) => answer(-1, || unsafe { ethtool::answer(device, port, words) }),
+                Some(question) => answer(-1, || unsafe { question.answer() }),
             },
             Some(file) => answer(-1, || file.ioctl(fd, request, arg)),
         }

@@ -49,6 +49,9 @@ fn start(settings: &'static Settings) -> Result<(), String> {
             if is_first {
                 let counters = counters::port(index, number);
                 counters.set_link_up(port.link_up);
+                if port.rx_all {
+                    counters.take_all();
+                }
                 counters.start_queue_counters(device.caps.counter_start.into());
             }
             if port.netdev.is_none()

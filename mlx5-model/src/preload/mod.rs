@@ -14,6 +14,7 @@
 mod descriptor_shims;
 mod ethtool;
 mod load;
+mod netdev;
 mod overlay;
 mod path_resolve;
 mod path_shims;

@@ -4,6 +4,8 @@
 
 #![allow(unsafe_code)]
 
+/// `CAP_NET_ADMIN`: what is set of an interface.
+pub const NET_ADMIN: u32 = 12;
 /// `CAP_NET_RAW`: RAW_PACKET QPs and flow rules.
 pub const NET_RAW: u32 = 13;
 /// `CAP_SYS_RAWIO`: delay drop.

@@ -76,6 +76,8 @@ pub struct NicPort {
     faults: PortFaults,
     /// The wire stays plugged in while nobody has the device open.
     keeps_wire: bool,
+    /// The netdev has been taken down.
+    is_taken_down: bool,
     /// A file that a playback wire waits for.
     gate: Option<&'static Path>,
 }
@@ -103,6 +105,7 @@ impl NicPort {
             first_rule_ns: None,
             faults: PortFaults::default(),
             keeps_wire: false,
+            is_taken_down: false,
             gate: settings.gate.as_deref(),
         }
     }
@@ -114,6 +117,11 @@ impl NicPort {
 
     pub fn is_up(&self) -> bool {
         self.up
+    }
+
+    /// Whether frames with a wrong FCS are delivered.
+    pub fn takes_all(&self) -> bool {
+        self.counters.takes_all()
     }
 
     pub fn settings(&self) -> &'static PortSettings {
@@ -408,6 +416,22 @@ impl NicPort {
         add(&self.counters.port_xmit_discards, sent.discarded);
     }
 
+    /// The link goes down with the netdev, and comes up with it unless a fault keeps it down.
+    #[cold]
+    fn follow_netdev(&mut self) -> Option<LinkChange> {
+        self.is_taken_down = !self.is_taken_down;
+        let can_be_up = !self.is_taken_down && self.wire.is_some() && !self.has_outage();
+        if can_be_up == self.up {
+            return None;
+        }
+        self.set_up(can_be_up);
+        Some(if self.up {
+            LinkChange::Up
+        } else {
+            LinkChange::Down
+        })
+    }
+
     /// Counts completions in error.
     pub fn count_errors(&self, errors: &ErrorCounts) {
         let counters = self.counters;
@@ -421,6 +445,9 @@ impl NicPort {
     /// Publishes counters, and checks whether the wire has ended. To be called between bursts.
     pub fn end_burst(&mut self, queues: &mut Queues, now_ns: u64) -> Option<LinkChange> {
         self.publish_sent();
+        if self.is_taken_down != self.counters.is_taken_down() {
+            return self.follow_netdev();
+        }
         let wire = self.wire.as_mut()?;
         if now_ns.saturating_sub(self.dropped_read_ns) >= DROPPED_NS {
             self.dropped_read_ns = now_ns;

@@ -1,0 +1,95 @@
+//! What `ioctl` tells and changes of a netdev of the model's own: whether it is up, and `ethtool`'s part.
+//!
+//! Imports `counters`, `ethtool` and the addresses of `sysfs`. An interface that is taken down takes its port's link down,
+//! as the driver does (`mlx5e_close` of drivers/net/ethernet/mellanox/mlx5/core/en_main.c).
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_short, c_void};
+use std::ptr::NonNull;
+
+use crate::device::counters;
+use crate::process::{Errno, capabilities};
+use crate::settings;
+use crate::sysfs::address::virtual_netdev;
+
+use super::ethtool;
+use super::overlay::Overlay;
+
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const OTHER_FLAGS: c_int = libc::IFF_BROADCAST | libc::IFF_RUNNING | libc::IFF_MULTICAST;
+
+/// A question about a port's netdev.
+pub struct Question {
+    device: usize,
+    port: u8,
+    request: libc::c_ulong,
+    arg: NonNull<libc::ifreq>,
+}
+
+/// What an ioctl asks of a netdev, if that is the model's own; `None`: the kernel's business.
+///
+/// # Safety
+/// `arg` is what the program passes to `ioctl` with `request`.
+pub unsafe fn asked(request: libc::c_ulong, arg: *mut c_void) -> Option<Question> {
+    if !matches!(
+        request,
+        SIOCETHTOOL | libc::SIOCGIFFLAGS | libc::SIOCSIFFLAGS
+    ) || Overlay::get().is_none()
+    {
+        return None;
+    }
+    let arg = NonNull::new(arg.cast::<libc::ifreq>())?;
+    // SAFETY: these requests take a `struct ifreq`, whose name has a zero at its end.
+    let name = unsafe { CStr::from_ptr(arg.as_ref().ifr_name.as_ptr()) };
+    let (device, port) = virtual_netdev(name.to_str().ok()?)?;
+    Some(Question {
+        device,
+        port,
+        request,
+        arg,
+    })
+}
+
+/// Fails with `EPERM` where the kernel does (net/core/dev_ioctl.c).
+pub(super) fn require_net_admin() -> Result<(), Errno> {
+    if settings::global().enforce_caps && !capabilities::has(capabilities::NET_ADMIN) {
+        return Err(libc::EPERM);
+    }
+    Ok(())
+}
+
+impl Question {
+    /// Answers it.
+    ///
+    /// # Safety
+    /// As [`asked`]; for `SIOCETHTOOL` the structure has the room that its counts state.
+    pub unsafe fn answer(mut self) -> Result<c_int, Errno> {
+        // SAFETY: the program's own, by the function's contract.
+        let arg = unsafe { self.arg.as_mut() };
+        let counters = counters::port(self.device, self.port);
+        match self.request {
+            libc::SIOCGIFFLAGS => {
+                let up = if counters.is_taken_down() {
+                    0
+                } else {
+                    libc::IFF_UP
+                };
+                arg.ifr_ifru.ifru_flags = (up | OTHER_FLAGS) as c_short;
+                Ok(0)
+            }
+            libc::SIOCSIFFLAGS => {
+                require_net_admin()?;
+                // SAFETY: this request sets that member of the union.
+                let flags = c_int::from(unsafe { arg.ifr_ifru.ifru_flags });
+                counters.take_down(flags & libc::IFF_UP == 0);
+                Ok(0)
+            }
+            // SAFETY: the member that SIOCETHTOOL takes; the rest is the function's contract.
+            _ => unsafe {
+                let words = arg.ifr_ifru.ifru_data;
+                ethtool::answer(self.device, self.port, words.cast())
+            },
+        }
+    }
+}
