@@ -4,11 +4,15 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path};
 use wqcap_tests::{
-    Dir, Done, Program, binaries,
-    machine::privileges::{self, ForAll, as_nobody},
+    Dir, Done, Pair, Program, Running, binaries,
+    machine::{
+        netns::IFACE,
+        privileges::{self, ForAll, as_nobody},
+    },
+    need,
     process::is_root,
     skip,
-    wqcap::wqcap,
+    wqcap::{model, wqcap},
 };
 
 /// `wqcap selftest` on a wire with these settings, and where its report goes.
@@ -111,17 +115,299 @@ fn a_whole_device_accepts_all_that_a_capture_uses() {
 }
 
 #[test]
-fn disruptive_tests_install_rules_for_all_traffic() {
+fn disruptive_tests_install_rules_for_all_traffic_and_change_the_port() {
     let dir = Dir::new();
     let file = dir.join("report.json");
-    let _ = selftest("loopback", &[], &file)
-        .arg("--disruptive")
-        .run()
-        .expect(0);
+    let _ = with_traffic(&[], &file).arg("--disruptive").run().expect(0);
     let report = read(&file);
-    for id in ["rule/sniffer", "rule/steal"] {
+    for id in [
+        "rule/sniffer",
+        "rule/steal",
+        "rule/drop all",
+        "interface/rx-all switched",
+        "interface/rx-all switched back",
+        "interface/rx-fcs switched",
+        "link/down",
+        "link/up",
+    ] {
         assert_eq!(finding(&report, id)["outcome"], "accepted", "{id}");
     }
+    for id in [
+        "interface/rx-all is switched",
+        "link/event of the port",
+        "link/state",
+        "link/arrives",
+    ] {
+        assert_eq!(finding(&report, id)["outcome"], "as_expected", "{id}");
+    }
+    let follows = finding(&report, "link/goes down with the interface");
+    assert_eq!(follows["value"], true);
+    assert_eq!(finding(&report, "interface/rx-all")["value"], false);
+    let restart = finding(&report, "driver/restart");
+    assert_eq!(restart["outcome"], "not_asked", "{restart}");
+    // Without the word nothing of it is asked.
+    let _ = selftest("loopback", &[], &file).run().expect(0);
+    let report = read(&file);
+    for id in ["interface/promiscuous", "interface/rx-all", "link/down"] {
+        assert_eq!(finding(&report, id)["outcome"], "not_asked", "{id}");
+    }
+}
+
+/// What the kernel says of the far end's interface: whether it is up, and promiscuous mode.
+fn interface(pair: &Pair) -> (String, u32) {
+    let flags = format!("/sys/class/net/{IFACE}/flags");
+    let flags = pair.far.program("cat", &[&flags]).run().expect(0);
+    (flags.stdout, pair.far.promiscuity())
+}
+
+#[test]
+fn the_port_is_as_it_was_whatever_ends_the_test() {
+    let pair = need!(Pair::new());
+    let dir = Dir::new();
+    let before = interface(&pair);
+    let netdev = format!("netdev={IFACE}");
+    let test = |sets: &[&str], file: &Path| {
+        let sets = [sets, &[netdev.as_str()]].concat();
+        pair.far
+            .enter(with_traffic(&sets, file).arg("--disruptive"))
+    };
+    let file = dir.join("whole.json");
+    let _ = test(&[], &file).run().expect(0);
+    assert_eq!(interface(&pair), before);
+    let report = read(&file);
+    for id in [
+        "interface/is promiscuous",
+        "interface/promiscuous no longer",
+        "link/state",
+    ] {
+        assert_eq!(finding(&report, id)["outcome"], "as_expected", "{id}");
+    }
+    let goes = finding(&report, "link/goes down with the interface");
+    assert_eq!(
+        goes["value"], false,
+        "an interface that is not the port's own"
+    );
+    for (signal, stage) in [
+        (Signal::INT, "asking for objects and rules"),
+        (Signal::TERM, "measuring the clock's drift"),
+        (Signal::INT, "sending frames: frame\n"),
+        (Signal::TERM, "sending frames: frame by steal"),
+        (Signal::INT, "taking the port down"),
+        (Signal::TERM, "taking the port down"),
+        (Signal::TERM, "bringing the port up"),
+    ] {
+        let file = dir.join("signal.json");
+        let mut running: Running = test(&[], &file).start();
+        running.until(stage, |it| it.stderr().contains(stage));
+        running.signal(signal);
+        let done = running.wait();
+        assert_eq!(interface(&pair), before, "{stage}: {done}");
+        let report = read(&file);
+        // The last stage may be over by then.
+        let late = stage == "bringing the port up" && report["ended_early"] == Value::Null;
+        assert!(
+            late || report["ended_early"] == "a signal",
+            "{stage}: {done}"
+        );
+        fs::remove_file(&file).expect("a report");
+    }
+    // A device that is lost while its interface is down.
+    let gone = dir.join("gone");
+    let lost = format!("fault=device_fatal@file={}", gone.display());
+    let mut running: Running = test(&[&lost], &file).start();
+    let stage = "taking the port down";
+    running.until(stage, |it| it.stderr().contains(stage));
+    fs::write(gone, "").expect("own");
+    let _ = running.wait().expect(1);
+    let _ = assert_ended(&file, "the device is lost");
+    assert_eq!(interface(&pair), before);
+}
+
+#[test]
+fn what_takes_rights_that_are_not_there_is_refused_and_the_rest_is_asked() {
+    if !is_root() {
+        skip!("only root can become another user");
+    }
+    let place = ForAll::new();
+    let file = place.dir().join("report.json");
+    let test = Program::new(place.wqcap())
+        .args(["selftest", "--model", "loopback", "--disruptive"])
+        .args(["--set", "model.caps=process", "--drift", "0.05", "--report"])
+        .arg(&file);
+    let _ = as_nobody(test, privileges::NET_RAW).run().expect(0);
+    let report = read(&file);
+    assert_refused(&report, "interface/rx-all switched", "EPERM");
+    assert_refused(&report, "link/down", "EPERM");
+    assert_eq!(finding(&report, "rule/steal")["outcome"], "accepted");
+}
+
+/// Two ports on a cable, of two devices in one process.
+#[test]
+fn frames_travel_from_one_port_to_another() {
+    let dir = Dir::new();
+    let file = dir.join("report.json");
+    let cable = format!("peer:{}", dir.join("cable").display());
+    let test = |from: &str, to: &str| {
+        Program::new(binaries::wqcap())
+            .args(["model", "--wire", &cable, "--wire", &cable])
+            .args(["--set", "caps=all", "--"])
+            .arg(binaries::wqcap())
+            .args(["selftest", "--device", to, "--tx", from, "--disruptive"])
+            .args(["--drift", "0.05", "--report"])
+            .arg(&file)
+    };
+    for (from, to) in [("mlx5_1", "mlx5_0"), ("mlx5_0", "mlx5_1")] {
+        let _ = test(from, to).run().expect(0);
+        let report = read(&file);
+        assert_eq!(ids(&report, "differs"), Vec::<String>::new());
+        let there = ids(&report, "as_expected");
+        for id in [
+            "frame: ipv6 udp",
+            "frame with scatter_fcs: longest",
+            "frame by steal: vxlan",
+            "counters: out_of_buffer",
+            "recovery: receives again",
+            "link/arrives",
+        ] {
+            assert!(there.iter().any(|it| it == id), "{id}");
+        }
+    }
+}
+
+/// A report that ended early for `reason`, and is one by its schema.
+#[track_caller]
+fn assert_ended(file: &Path, reason: &str) -> Value {
+    let report = read(file);
+    let ended = report["ended_early"].as_str().unwrap_or_default();
+    assert!(ended.contains(reason), "{reason}: ended by {ended:?}");
+    assert!(
+        report["findings"]
+            .as_array()
+            .is_some_and(|it| !it.is_empty())
+    );
+    assert_valid(file);
+    report
+}
+
+/// Holds a report to the schema in the documentation, if Python can.
+#[track_caller]
+fn assert_valid(file: &Path) {
+    const VALIDATE: &str = "
+import json, sys
+try:
+    import jsonschema
+except ImportError:
+    sys.exit(0)
+jsonschema.validate(json.load(open(sys.argv[1])), json.load(open(sys.argv[2])))";
+    let documented = binaries::root().join("docs/selftest.schema.json");
+    let _ = Program::new("python3")
+        .args(["-c", VALIDATE])
+        .args([file, &documented])
+        .run()
+        .expect(0);
+}
+
+#[test]
+fn a_device_that_goes_away_ends_the_test_with_what_was_found() {
+    let dir = Dir::new();
+    let file = dir.join("report.json");
+    for (fault, last) in [
+        // While rules are asked for or soon after; for good, and for a moment.
+        ("device_fatal@ms=0", ""),
+        ("device_fatal:for=50@ms=0", ""),
+        ("device_fatal@frames=4", "completion: "),
+        // While a throughput is measured.
+        ("device_fatal:for=50@frames=5000", "recovery: "),
+    ] {
+        let fault = format!("fault={fault}");
+        with_traffic(&[&fault], &file)
+            .arg("--disruptive")
+            .run()
+            .expect(1)
+            .says(&["ended early"]);
+        let report = assert_ended(&file, "the device is lost");
+        assert_eq!(finding(&report, "wq/wrs/8192")["outcome"], "accepted");
+        let findings = report["findings"].as_array().expect("findings");
+        let id = findings.last().expect("one")["id"].as_str().expect("an id");
+        assert!(id.starts_with(last), "{fault}: {id}");
+        fs::remove_file(&file).expect("a report");
+    }
+    // While its clock is measured.
+    let gone = dir.join("gone");
+    let fault = format!("fault=device_fatal@file={}", gone.display());
+    let mut running = selftest("loopback", &[&fault], &file)
+        .args(["--drift", "1000"])
+        .start();
+    running.until("the drift is measured", |it| {
+        it.stderr().contains("measuring")
+    });
+    fs::write(gone, "").expect("own");
+    let _ = running.wait().expect(1);
+    let _ = assert_ended(&file, "the device is lost");
+}
+
+#[test]
+fn a_device_that_answers_nonsense_is_reported_as_it_is() {
+    let dir = Dir::new();
+    let file = dir.join("report.json");
+    for (sets, lacks) in [
+        (&["max_cqe=1"][..], "a CQ"),
+        (&["max_ind_table_log=0"], "an RWQ indirection table"),
+    ] {
+        let _ = with_traffic(sets, &file).run().expect(1);
+        let report = assert_ended(&file, lacks);
+        assert_eq!(finding(&report, "memory/4KiB")["outcome"], "accepted");
+    }
+    for sets in [
+        &["max_wq=1"][..],
+        &["max_recv_wr=1"],
+        &["timestamp_mask=0"],
+        &["clock_khz=1000", "timestamp_mask=0xff"],
+        &[
+            "clock_drift=10000",
+            "utc_drift=-10000",
+            "realtime_clock=true",
+        ],
+        &["mtu=68"],
+        &["mtu=65536"],
+        &["fault=clock_busy:for=60000@frames=1"],
+    ] {
+        let done = with_traffic(sets, &file).run();
+        assert!(
+            matches!(done.status.code(), Some(0 | 1)),
+            "{sets:?}: {done}"
+        );
+        assert!(!done.stderr.contains("panicked"), "{sets:?}: {done}");
+        assert_valid(&file);
+        fs::remove_file(&file).expect("a report");
+    }
+}
+
+/// Another process has the device, whose link goes down and comes up with the interface.
+#[test]
+fn a_device_in_use_is_tested_beside_its_user() {
+    let dir = Dir::new();
+    let (file, summary) = (dir.join("report.json"), dir.join("summary.json"));
+    let script = "
+\"$0\" run --set output.format=none --set capture.queues=1 --set capture.ring=256 --summary \"$2\" &
+\"$0\" selftest --drift 0.05 --disruptive --report \"$1\"
+status=$?
+kill -TERM $!
+wait $! && exit $status";
+    let wqcap = binaries::wqcap();
+    let args = ["bash".as_ref(), "-c".as_ref(), script.as_ref()];
+    let files = [wqcap.as_os_str(), file.as_os_str(), summary.as_os_str()];
+    let both = model(
+        &["synth:pps=5000,flows=64"],
+        &[],
+        args.into_iter().chain(files),
+    );
+    let done = both.run().expect(0);
+    let report = read(&file);
+    assert_eq!(report["ended_early"], Value::Null, "{done}");
+    assert_eq!(finding(&report, "rule/steal")["outcome"], "accepted");
+    let summary = read(&summary);
+    assert_eq!(summary["outages"]["count"], 1, "{}", summary["outages"]);
 }
 
 #[test]
@@ -145,6 +431,7 @@ fn a_comparison_lists_the_settings_that_differ_and_no_other() {
         "mtu=9000",
         "rate=25",
         "realtime_clock=true",
+        "rx_all=true",
         "scatter_fcs=false",
         "sniffer=false",
         "timestamp_mask=0xffffffffffff",

@@ -9,8 +9,8 @@ use std::{path::PathBuf, time::Duration};
 #[command(after_help = "\
 Asks the device for every object, size, flag, hash and rule that a capture can use, and notes what was accepted,
 what was refused (errno), and how long it took. It installs only rules for a MAC address of its own, unless
---disruptive is given. With --tx it sends known frames and
-compares where they arrive, and their completions, with what the engine expects. The report has no address of your network. Findings have a subject; --compare groups by it.
+--disruptive is given. With --tx it sends known frames and compares where they arrive, and their completions, with
+what the engine expects. The report has no address of your network. Findings have a subject; --compare groups by it.
 
 Examples:
   wqcap selftest --device mlx5_0 --report card.json
@@ -39,7 +39,8 @@ pub struct SelftestArgs {
     /// Write the report to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Also install rules that see other traffic of the port: sniffer and steal
+    /// Also install rules that see other traffic of the port, and change it for a moment: promiscuity, rx-all, down and up,
+    /// its driver
     #[arg(long)]
     pub disruptive: bool,
     /// Print where two reports differ, and test nothing

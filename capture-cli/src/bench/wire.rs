@@ -45,7 +45,7 @@ const BURST: usize = 32;
 const QUIET: Duration = Duration::from_secs(1);
 /// Bytes on the wire beside a frame: preamble, FCS, gap (IEEE 802.3, clause 4).
 const OVERHEAD: u64 = 24;
-/// Until the last probe must have come.
+/// By then the last probe has come, and what was sent has left the port.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One rate, tried.
@@ -208,7 +208,11 @@ pub fn trial(
             std::hint::spin_loop();
         }
     }
+    let deadline = Instant::now() + PATIENCE;
     while !sender.is_done()? {
+        if Instant::now() > deadline {
+            return Err(Failure::failed("what was sent does not leave the port"));
+        }
         thread::yield_now();
     }
     let took = began.elapsed();

@@ -397,7 +397,7 @@ fn create(
 pub(super) mod promisc {
     #![allow(unsafe_code)]
 
-    use crate::Error;
+    use crate::{Error, device::interface::is_kernels};
     use std::{
         ffi::CString,
         io, mem,
@@ -445,6 +445,7 @@ pub(super) mod promisc {
         }
 
         fn of(netdev: &str, address: Option<[u8; 6]>) -> io::Result<Option<Self>> {
+            // On one that is made up nothing has to be joined, and no right to join is needed.
             if !is_kernels(netdev) {
                 return Ok(None);
             }
@@ -524,16 +525,6 @@ pub(super) mod promisc {
         } else {
             Err(io::Error::last_os_error())
         }
-    }
-
-    /// Whether the kernel has this interface. A software NIC on a replayed wire makes one up, which has a number and a
-    /// place in sysfs: nothing has to be joined there, and no right to join is needed.
-    fn is_kernels(netdev: &str) -> bool {
-        let table = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
-        table
-            .lines()
-            .filter_map(|line| line.split_once(':'))
-            .any(|(name, _)| name.trim() == netdev)
     }
 
     #[cfg(test)]

@@ -165,40 +165,47 @@ const SIOCETHTOOL: libc::c_ulong = 0x8946;
 fn statistics(netdev: &str) -> io::Result<BTreeMap<String, u64>> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| std::net::UdpSocket::bind("[::1]:0"))?;
-    // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), then a u32 for each set asked for.
-    let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << SS_STATS, 0, 0, 0];
-    command(&socket, netdev, &mut info)?;
-    let count = if info[2] == 0 { 0 } else { info[4] as usize };
-    // struct ethtool_gstrings: cmd, string_set, len, then the names.
-    let mut names = vec![0u32; 3 + count * NAME / 4];
-    (names[0], names[1], names[2]) = (
-        ETHTOOL_GSTRINGS,
-        SS_STATS,
-        u32::try_from(count).unwrap_or(0),
-    );
-    command(&socket, netdev, &mut names)?;
+    let names = names(&socket, netdev, SS_STATS)?;
     // struct ethtool_stats: cmd, n_stats, then a u64 for each.
-    let mut values = vec![0u32; 2 + count * 2];
-    (values[0], values[1]) = (ETHTOOL_GSTATS, u32::try_from(count).unwrap_or(0));
+    let mut values = vec![0u32; 2 + names.len() * 2];
+    (values[0], values[1]) = (ETHTOOL_GSTATS, u32::try_from(names.len()).unwrap_or(0));
     command(&socket, netdev, &mut values)?;
-    let text: Vec<u8> = names[3..].iter().flat_map(|w| w.to_ne_bytes()).collect();
-    let name = |bytes: &[u8]| {
-        String::from_utf8_lossy(bytes.split(|b| *b == 0).next().unwrap_or(bytes)).into_owned()
-    };
     let value = |w: &[u32]| {
         let [a, b, c, d] = w[0].to_ne_bytes();
         let [e, f, g, h] = w[1].to_ne_bytes();
         u64::from_ne_bytes([a, b, c, d, e, f, g, h])
     };
-    Ok(text
-        .chunks_exact(NAME)
-        .map(name)
-        .zip(values[2..].chunks_exact(2).map(value))
-        .collect())
+    let values = values[2..].chunks_exact(2).map(value);
+    Ok(names.into_iter().zip(values).collect())
+}
+
+/// The names of one of an interface's string sets.
+pub(super) fn names(
+    socket: &std::net::UdpSocket,
+    netdev: &str,
+    set: u32,
+) -> io::Result<Vec<String>> {
+    // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), then a u32 for each set asked for.
+    let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << set, 0, 0, 0];
+    command(socket, netdev, &mut info)?;
+    let count = if info[2] == 0 { 0 } else { info[4] as usize };
+    // struct ethtool_gstrings: cmd, string_set, len, then the names.
+    let mut names = vec![0u32; 3 + count * NAME / 4];
+    (names[0], names[1], names[2]) = (ETHTOOL_GSTRINGS, set, u32::try_from(count).unwrap_or(0));
+    command(socket, netdev, &mut names)?;
+    let text: Vec<u8> = names[3..].iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let name = |bytes: &[u8]| {
+        String::from_utf8_lossy(bytes.split(|b| *b == 0).next().unwrap_or(bytes)).into_owned()
+    };
+    Ok(text.chunks_exact(NAME).map(name).collect())
 }
 
 /// One ethtool command, whose structure is `words`.
-fn command(socket: &std::net::UdpSocket, netdev: &str, words: &mut [u32]) -> io::Result<()> {
+pub(super) fn command(
+    socket: &std::net::UdpSocket,
+    netdev: &str,
+    words: &mut [u32],
+) -> io::Result<()> {
     // SAFETY: a zeroed ifreq is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if netdev.len() >= request.ifr_name.len() {

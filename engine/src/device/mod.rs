@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod counters;
 pub mod delay_drop;
+pub mod interface;
 pub mod management;
 pub mod port_topology;
 

@@ -71,7 +71,7 @@ pub fn drift(run: &mut Run, device: &DeviceFacts, time: Duration) {
         ticks
     };
     while first.at.elapsed() < time {
-        if run.is_over() {
+        if run.is_lost() {
             return;
         }
         thread::sleep(TICK.min(time));

@@ -6,6 +6,7 @@
 //! | [`run`] | the findings until now, and why to ask no further |
 //! | [`probe`] | objects, sizes, flags, hashes, rules |
 //! | [`clock`] | drift of the device's clock, the PCIe link |
+//! | [`disruptive`] | port settings, link and driver, changed and put back |
 //! | [`traffic`], [`frames`] | known frames from one port to another: where they arrive, completions, stamps, recovery, throughput |
 //! | [`mod@compare`] | where two reports differ |
 //!
@@ -14,6 +15,7 @@
 
 mod clock;
 mod compare;
+mod disruptive;
 mod frames;
 mod probe;
 mod report;
@@ -84,7 +86,9 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<Report, Failure> {
         signals::catch().map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
     let device = chosen(args)?;
     let context = Context::open(&device.name)?;
+    let port = args.tx_port;
     let sender = args.tx.as_deref().map(Context::open).transpose()?;
+    let sender = sender.map(|context| traffic::Sender { context, port });
     let report = Report::new(args.disruptive);
     let mut run = Run::new(report, context, args.port, stop, quiet);
     run.report.part = device.vendor_part;
@@ -100,16 +104,18 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<Report, Failure> {
     if !run.is_over() {
         clock::drift(&mut run, &device, drift);
     }
-    match sender {
+    match &sender {
         _ if run.is_over() => {}
         None => run.not_asked("frames", "traffic", "needs --tx"),
         Some(_) if !device.direct => {
             run.not_asked("frames", "traffic", "the rings cannot be accessed directly");
         }
-        Some(context) => {
-            let port = args.tx_port;
-            traffic::traffic(&mut run, &traffic::Sender { context, port }, &device);
+        Some(sender) => {
+            traffic::traffic(&mut run, sender, &device);
         }
+    }
+    if !run.is_over() {
+        disruptive::disruptive(&mut run, sender.as_ref(), &device);
     }
     Ok(run.finish())
 }

@@ -44,20 +44,21 @@ struct Base {
 /// Notes what the device says of itself, and asks for everything.
 pub fn probe(run: &mut Run, device: &DeviceFacts) {
     facts(run, device);
+    run.say("asking for objects and rules");
     let Some(pd) = run.ask("pd", "pd", |run| Pd::alloc(&run.context)) else {
-        return;
+        return run.end_without("a PD");
     };
     let Some(memory) = memory(run, &pd) else {
-        return;
+        return run.end_without("memory");
     };
     let Some(cq) = completion_queues(run, device) else {
-        return;
+        return run.end_without("a CQ");
     };
     run.ask("events", "events", |run| AsyncEvents::of(&run.context));
     let base = Base { pd, cq, memory };
     work_queues(run, device, &base);
     let Some(table) = tables(run, device, &base) else {
-        return;
+        return run.end_without("an RWQ indirection table of 2 entries");
     };
     hashes(run, &base, &table);
     rules(run, &base);
@@ -367,7 +368,7 @@ fn rules(run: &mut Run, base: &Base) {
         {
             run.end("no QP without CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep` on a copy of the binary");
         }
-        return;
+        return run.end_without("QPs that rules lead to");
     };
     let vni = FlowSpec::Vxlan {
         vni: Masked {
@@ -447,6 +448,8 @@ fn rules(run: &mut Run, base: &Base) {
     });
     if run.report.disruptive {
         run.rule("rules", "steal", &qp, 15, vec![FlowSpec::ETHERNET]);
+        let drop = vec![FlowSpec::ETHERNET, FlowSpec::Drop];
+        run.rule("rules", "drop all", &qp, 15, drop);
         run.ask("sniffer", "rule/sniffer", |run| {
             let sniffer = FlowRule {
                 port: run.port,
@@ -457,7 +460,11 @@ fn rules(run: &mut Run, base: &Base) {
             Flow::create(&qp, &sniffer)
         });
     } else {
-        for (subject, id) in [("rules", "rule/steal"), ("sniffer", "rule/sniffer")] {
+        for (subject, id) in [
+            ("rules", "rule/steal"),
+            ("rules", "rule/drop all"),
+            ("sniffer", "rule/sniffer"),
+        ] {
             run.not_asked(subject, id, "needs --disruptive");
         }
     }

@@ -30,7 +30,7 @@ pub struct Report {
     pub firmware: String,
     /// It is the software NIC.
     pub software: bool,
-    /// Rules that see other traffic of the port were installed too.
+    /// Rules that see other traffic of the port were installed too, and its settings changed for a moment.
     pub disruptive: bool,
     /// Why the test ended early; null: it did not.
     pub ended_early: Option<String>,

@@ -4,6 +4,7 @@ use super::report::{Finding, Outcome, Report};
 use crate::term::terminal;
 use serde_json::Value;
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -22,13 +23,32 @@ pub struct Run {
     stop: Arc<AtomicBool>,
 }
 
-/// The errno of an error; EIO where there is none.
-pub fn errno(e: &VerbsError) -> i32 {
-    match e {
-        VerbsError::Verb { source, .. } | VerbsError::Memory { source, .. } => {
-            source.raw_os_error().unwrap_or(libc::EIO)
+/// An error's errno; EIO where there is none.
+pub trait HasErrno {
+    fn errno(&self) -> i32;
+}
+
+impl HasErrno for io::Error {
+    fn errno(&self) -> i32 {
+        self.raw_os_error().unwrap_or(libc::EIO)
+    }
+}
+
+impl HasErrno for VerbsError {
+    fn errno(&self) -> i32 {
+        match self {
+            Self::Verb { source, .. } | Self::Memory { source, .. } => source.errno(),
+            _ => libc::ENODEV,
         }
-        _ => libc::ENODEV,
+    }
+}
+
+impl HasErrno for wqcap_engine::Error {
+    fn errno(&self) -> i32 {
+        match self {
+            Self::System { source, .. } | Self::Verb { source, .. } => source.errno(),
+            _ => libc::EINVAL,
+        }
     }
 }
 
@@ -62,6 +82,11 @@ impl Run {
     /// Asks no more from now on; the first reason counts.
     pub fn end(&mut self, reason: impl Into<String>) {
         self.report.ended_early.get_or_insert(reason.into());
+    }
+
+    /// Asks no more, for want of an object that the rest is asked on.
+    pub fn end_without(&mut self, object: &str) {
+        self.end(format!("the device refused {object}, which the rest needs"));
     }
 
     /// Notes a finding that took `us`.
@@ -158,11 +183,11 @@ impl Run {
     }
 
     /// Asks for something, notes the answer, and gives what was made.
-    pub fn ask<T>(
+    pub fn ask<T, E: HasErrno>(
         &mut self,
         subject: &str,
         id: impl Into<String>,
-        make: impl FnOnce(&Self) -> Result<T, VerbsError>,
+        make: impl FnOnce(&Self) -> Result<T, E>,
     ) -> Option<T> {
         if self.is_over() {
             return None;
@@ -176,7 +201,7 @@ impl Run {
                 Some(made)
             }
             Err(e) => {
-                let errno = errno(&e);
+                let errno = e.errno();
                 // EIO comes of everything asked of a device that is gone; it is not an answer then.
                 if errno != libc::EIO || !self.is_lost() {
                     self.note(subject, id, us, Outcome::refused(errno));

@@ -151,7 +151,7 @@ pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
             None
         }
     };
-    if !is_connected(run, sender) {
+    if !is_connected(run, sender, "traffic") {
         return;
     }
     let plain = Pass::new("frame", "frames");
@@ -192,13 +192,13 @@ fn accepted(run: &Run, id: &str) -> bool {
 }
 
 /// Sends a frame that a bare rule takes, or there is no use in sending more.
-fn is_connected(run: &mut Run, sender: &Sender) -> bool {
-    let pass = Pass::new("traffic", "frames");
+pub fn is_connected(run: &mut Run, sender: &Sender, which: &str) -> bool {
+    let pass = Pass::new(which, "frames");
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return false;
     };
     let arrived = generator.send(1).is_ok() && rig.receive().is_some();
-    run.expect("frames", "traffic/arrives", true, arrived, None);
+    run.expect("frames", &format!("{which}/arrives"), true, arrived, None);
     arrived
 }
 
@@ -240,6 +240,7 @@ impl<'a> Pass<'a> {
 
     /// Receives all frames.
     fn send(self, run: &mut Run, sender: &Sender, all: &[TestFrame], facts: bool) {
+        run.say(&format!("sending frames: {}", self.id));
         let bytes: Vec<_> = all.iter().map(|it| it.bytes.clone()).collect();
         let Some((mut rig, mut generator)) = self.open(run, sender, &bytes) else {
             return;

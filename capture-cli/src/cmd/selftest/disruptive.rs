@@ -1,0 +1,326 @@
+//! What disturbs a port in use: promiscuous mode, `ethtool -K`, the link, the device's driver.
+//!
+//! Invariant: each setting is put back when its [`PutBack`] goes, whatever ends the test.
+
+use super::{
+    run::Run,
+    traffic::{Sender, is_connected},
+};
+use crate::term::terminal;
+use std::{
+    fs, io,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+use wqcap_engine::{
+    capture::Membership,
+    device::{DeviceFacts, PortFacts, interface::Interface, management},
+    verbs::{AsyncEvent, AsyncEvents, Context},
+};
+
+/// By then an event of something that went away has come.
+const GONE: Duration = Duration::from_secs(2);
+/// By then a link has been negotiated.
+const LINKED: Duration = Duration::from_secs(30);
+/// By then a driver has started a device.
+const STARTED: Duration = Duration::from_secs(60);
+const TICK: Duration = Duration::from_millis(2);
+/// `IBV_PORT_ACTIVE`.
+const ACTIVE: u32 = 4;
+/// `IFF_PROMISC` of linux/if.h.
+const PROMISCUOUS: u32 = 0x100;
+
+/// Does something when it goes, unless that has been done.
+struct PutBack<F: FnMut() -> io::Result<()>> {
+    what: &'static str,
+    how: F,
+    is_done: bool,
+}
+
+impl<F: FnMut() -> io::Result<()>> PutBack<F> {
+    fn new(what: &'static str, how: F) -> Self {
+        let is_done = false;
+        Self { what, how, is_done }
+    }
+
+    fn now(mut self) -> io::Result<()> {
+        self.is_done = true;
+        (self.how)()
+    }
+}
+
+impl<F: FnMut() -> io::Result<()>> Drop for PutBack<F> {
+    fn drop(&mut self) {
+        if !self.is_done
+            && let Err(e) = (self.how)()
+        {
+            terminal::say(format_args!("error: cannot {}: {e}", self.what));
+        }
+    }
+}
+
+/// Asks all of it.
+pub fn disruptive(run: &mut Run, sender: Option<&Sender>, device: &DeviceFacts) {
+    let all = [
+        ("promiscuous", "interface/promiscuous"),
+        ("rx_all", "interface/rx-all"),
+        ("rx_fcs", "interface/rx-fcs"),
+        ("link", "link/down"),
+        ("driver", "driver/restart"),
+    ];
+    let port = device.ports.iter().find(|it| it.number == run.port);
+    let netdev = port.and_then(|it| it.netdev.as_deref());
+    let reason = match netdev {
+        _ if !run.report.disruptive => Some("needs --disruptive"),
+        None => Some("the port's network interface is not known"),
+        // What the reason says of it is the user's own affair.
+        Some(netdev) if !device.software && management::why(netdev).is_some() => {
+            Some("the machine is reached by this port")
+        }
+        Some(_) => None,
+    };
+    let (Some(port), Some(netdev), None) = (port, netdev, reason) else {
+        for (subject, id) in all {
+            run.not_asked(subject, id, reason.unwrap_or("there is no such port"));
+        }
+        return;
+    };
+    let [promiscuity, rx_all, rx_fcs, down, restart] = all;
+    promiscuous(run, promiscuity, netdev);
+    let Some(interface) = run.ask("interface", "interface", |_| Interface::of(netdev)) else {
+        return;
+    };
+    feature(run, rx_all, &interface, "rx-all");
+    feature(run, rx_fcs, &interface, "rx-fcs");
+    link(run, down, &interface);
+    if let Some(sender) = sender.filter(|_| device.direct && !run.is_over()) {
+        is_connected(run, sender, "link");
+    }
+    driver(run, restart, &interface, port);
+}
+
+fn promiscuous(run: &mut Run, (subject, id): (&str, &str), netdev: &str) {
+    let flags = || {
+        let text = fs::read_to_string(format!("/sys/class/net/{netdev}/flags")).ok()?;
+        u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
+    };
+    let is_on = || flags().map(|it| it & PROMISCUOUS != 0);
+    let before = is_on();
+    let joined = run.ask(subject, id, |_| Membership::join(netdev));
+    match joined {
+        None => {}
+        Some(None) => run.not_asked(subject, "interface/is promiscuous", "it is made up"),
+        Some(Some(joined)) => {
+            let on = is_on();
+            run.expect(subject, "interface/is promiscuous", true, on, None);
+            drop(joined);
+            let after = is_on();
+            let id = "interface/promiscuous no longer";
+            run.expect(subject, id, before, after, None);
+        }
+    }
+}
+
+/// Switches what `ethtool -K` switches, and back.
+fn feature(run: &mut Run, (subject, id): (&str, &str), interface: &Interface, name: &str) {
+    if run.is_over() {
+        return;
+    }
+    let was = match interface.feature(name) {
+        Ok(Some(it)) if it.changeable => it.on,
+        Ok(Some(_)) => return run.not_asked(subject, id, "the interface does not change it"),
+        Ok(None) | Err(_) => return run.not_asked(subject, id, "the interface has none"),
+    };
+    run.value(subject, id, was);
+    run.say(&format!("switching {name}"));
+    let set = |on| interface.set_feature(name, on);
+    let put_back = PutBack::new("switch a feature back", || set(was));
+    if run
+        .ask(subject, format!("{id} switched"), |_| set(!was))
+        .is_none()
+    {
+        // Nothing has changed.
+        let _ = put_back.now();
+        return;
+    }
+    let is = |it: io::Result<Option<_>>| {
+        it.ok()
+            .flatten()
+            .map(|it: wqcap_engine::device::interface::Feature| it.on)
+    };
+    let found = is(interface.feature(name));
+    let switched = format!("{id} is switched");
+    run.expect(subject, &switched, !was, found, None);
+    run.ask(subject, format!("{id} switched back"), |_| put_back.now());
+}
+
+/// The link goes down and comes up with the interface.
+fn link(run: &mut Run, (subject, id): (&str, &str), interface: &Interface) {
+    match interface.is_up() {
+        _ if run.is_over() => return,
+        Ok(true) => {}
+        Ok(false) => return run.not_asked(subject, id, "the interface is down"),
+        Err(e) => {
+            let errno = e.raw_os_error().unwrap_or(libc::EIO);
+            return run.note(subject, id, 0, super::report::Outcome::refused(errno));
+        }
+    }
+    let context = run.context.clone();
+    let events = run.ask(subject, "link/events", |_| AsyncEvents::of(&context));
+    let Some(mut events) = events else { return };
+    // Those of the tests before.
+    while events.take().is_some() {}
+    run.say("taking the port down");
+    let put_back = PutBack::new("bring the interface up", || interface.set_up(true));
+    if run.ask(subject, id, |_| interface.set_up(false)).is_none() {
+        let _ = put_back.now();
+        return;
+    }
+    let port = run.port;
+    let Some(went) = until_event(run, &mut events, AsyncEvent::PortError(port), GONE) else {
+        return;
+    };
+    // Another function may hold the link up.
+    run.value(subject, "link/goes down with the interface", went);
+    run.say("bringing the port up");
+    let began = Instant::now();
+    if run.ask(subject, "link/up", |_| put_back.now()).is_none() {
+        return;
+    }
+    if went {
+        let Some(came) = until_event(run, &mut events, AsyncEvent::PortActive(port), LINKED) else {
+            return;
+        };
+        run.expect(subject, "link/event of the port", true, came, None);
+        let ms = began.elapsed().as_secs_f64() * 1e3;
+        run.measured(subject, "link/comes back", ms, "ms", None);
+    }
+    let state = run.context.query_port(port).map(|it| it.state);
+    run.expect(subject, "link/state", ACTIVE, state.ok(), None);
+}
+
+/// Whether an event comes within a time; `None`: nothing more is to be asked.
+fn until_event(
+    run: &mut Run,
+    events: &mut AsyncEvents,
+    wanted: AsyncEvent,
+    most: Duration,
+) -> Option<bool> {
+    let began = Instant::now();
+    while began.elapsed() < most {
+        if run.is_over() {
+            return None;
+        }
+        while let Some(event) = events.take() {
+            if event == wanted {
+                return Some(true);
+            }
+            if event == AsyncEvent::DeviceFatal && run.is_lost() {
+                return None;
+            }
+        }
+        thread::sleep(TICK);
+    }
+    Some(false)
+}
+
+/// The device is taken from its driver, and given back.
+fn driver(run: &mut Run, (subject, id): (&str, &str), interface: &Interface, port: &PortFacts) {
+    let function = format!("/sys/class/infiniband/{}/device", run.context.name());
+    let driver = Path::new(&function).join("driver");
+    let address = fs::read_link(&function).ok();
+    let address = address.as_deref().and_then(Path::file_name);
+    let place = &port.place;
+    let reason = if place.vfs > 0 || place.is_lag || place.switchdev || place.bond.is_some() {
+        Some("other functions or interfaces depend on it")
+    } else if !driver.join("unbind").exists() || !driver.join("bind").exists() {
+        Some("the device cannot be taken from its driver")
+    } else {
+        None
+    };
+    let (Some(address), None) = (address, reason) else {
+        let reason = reason.unwrap_or("the device is not on a PCI bus");
+        return run.not_asked(subject, id, reason);
+    };
+    if run.is_over() {
+        return;
+    }
+    let context = run.context.clone();
+    let Some(mut events) = run.ask(subject, "driver/events", |_| AsyncEvents::of(&context)) else {
+        return;
+    };
+    let was_up = interface.is_up().unwrap_or(false);
+    let address = address.to_string_lossy().into_owned();
+    // Links below the device go with it.
+    let driver = driver.canonicalize().unwrap_or(driver);
+    let name = run.context.name().to_owned();
+    run.say("restarting the device's driver");
+    let put_back = PutBack::new("give the device back to its driver", || {
+        give_back(&driver, &address)?;
+        let began = Instant::now();
+        while Context::open(&name).is_err() || interface.is_up().is_err() {
+            if began.elapsed() > STARTED {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            thread::sleep(TICK);
+        }
+        interface.set_up(was_up)
+    });
+    let taken = run.ask(subject, id, |_| fs::write(driver.join("unbind"), &address));
+    if taken.is_none() {
+        let _ = put_back.now();
+        return;
+    }
+    let fatal = until_event(run, &mut events, AsyncEvent::DeviceFatal, GONE);
+    if let Some(fatal) = fatal {
+        run.expect(subject, "driver/event of the device", true, fatal, None);
+    }
+    let began = Instant::now();
+    run.ask(subject, "driver/starts the device again", |_| {
+        put_back.now()
+    });
+    let ms = began.elapsed().as_secs_f64() * 1e3;
+    run.measured(subject, "driver/comes back", ms, "ms", None);
+}
+
+/// Binds a device to its driver, if it is not bound.
+fn give_back(driver: &Path, address: &str) -> io::Result<()> {
+    match driver.join(address).exists() {
+        true => Ok(()),
+        false => fs::write(driver.join("bind"), address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_changed_is_put_back_once_at_the_end_or_before() {
+        let mut done = 0;
+        drop(PutBack::new("count", || {
+            done += 1;
+            Ok(())
+        }));
+        assert_eq!(done, 1);
+        let put_back = PutBack::new("count", || {
+            done += 1;
+            Ok(())
+        });
+        put_back.now().unwrap();
+        assert_eq!(done, 2);
+    }
+
+    #[test]
+    fn a_device_is_given_back_to_its_driver_unless_it_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        give_back(dir.path(), "0000:01:00.0").unwrap();
+        let bound = fs::read_to_string(dir.path().join("bind")).unwrap();
+        assert_eq!(bound, "0000:01:00.0");
+        fs::remove_file(dir.path().join("bind")).unwrap();
+        fs::write(dir.path().join("0000:01:00.0"), "").unwrap();
+        give_back(dir.path(), "0000:01:00.0").unwrap();
+        assert!(!dir.path().join("bind").exists());
+    }
+}

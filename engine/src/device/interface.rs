@@ -1,0 +1,162 @@
+//! Settings of a network interface that a test changes and puts back: whether it is up, and `ethtool -K`.
+//!
+//! May import: nothing beyond this folder.
+
+#![allow(unsafe_code)]
+
+use super::counters::{command, names};
+use std::{fs, io, net::UdpSocket, os::fd::AsRawFd};
+
+/// The string set of features (`ETH_SS_FEATURES` in linux/ethtool.h).
+const SS_FEATURES: u32 = 4;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_SFEATURES: u32 = 0x3b;
+/// Words of `struct ethtool_get_features_block` and of `struct ethtool_set_features_block`.
+const GET_BLOCK: usize = 4;
+const SET_BLOCK: usize = 2;
+
+/// A network interface.
+pub struct Interface {
+    name: String,
+    socket: UdpSocket,
+}
+
+/// What `ethtool -k` says of a feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// It is active.
+    pub on: bool,
+    /// It can be changed.
+    pub changeable: bool,
+}
+
+/// Whether the kernel has this interface. A software NIC on a replayed wire makes one up, which has a number and a place in
+/// sysfs.
+#[must_use]
+pub fn is_kernels(netdev: &str) -> bool {
+    let table = fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    table
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .any(|(name, _)| name.trim() == netdev)
+}
+
+impl Interface {
+    /// The interface of this name.
+    ///
+    /// # Errors
+    /// No socket to ask by.
+    pub fn of(name: &str) -> io::Result<Self> {
+        let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;
+        let name = name.to_owned();
+        Ok(Self { name, socket })
+    }
+
+    /// Whether it is up, as far as its administrator goes.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn is_up(&self) -> io::Result<bool> {
+        Ok(self.flags()? & libc::IFF_UP != 0)
+    }
+
+    /// Brings it up, or takes it down.
+    ///
+    /// # Errors
+    /// EPERM without CAP_NET_ADMIN.
+    pub fn set_up(&self, up: bool) -> io::Result<()> {
+        let flags = self.flags()? & !libc::IFF_UP;
+        let mut request = self.request()?;
+        let flags = if up { flags | libc::IFF_UP } else { flags };
+        request.ifr_ifru.ifru_flags = flags as libc::c_short;
+        self.ioctl(libc::SIOCSIFFLAGS, &mut request)
+    }
+
+    fn flags(&self) -> io::Result<libc::c_int> {
+        let mut request = self.request()?;
+        self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: this request has set that member of the union.
+        Ok(unsafe { request.ifr_ifru.ifru_flags }.into())
+    }
+
+    /// A feature by `ethtool`'s name; `None`: the interface has none of that name.
+    ///
+    /// # Errors
+    /// It has no features.
+    pub fn feature(&self, name: &str) -> io::Result<Option<Feature>> {
+        let (words, at) = self.place(name)?;
+        let Some(at) = at else { return Ok(None) };
+        let mut get = vec![0; 2 + words * GET_BLOCK];
+        (get[0], get[1]) = (ETHTOOL_GFEATURES, u32::try_from(words).unwrap_or(0));
+        command(&self.socket, &self.name, &mut get)?;
+        let [available, _, active, never] =
+            [0, 1, 2, 3].map(|word| get[2 + at / 32 * GET_BLOCK + word] >> (at % 32) & 1 == 1);
+        Ok(Some(Feature {
+            on: active,
+            changeable: available && !never,
+        }))
+    }
+
+    /// Switches a feature.
+    ///
+    /// # Errors
+    /// EPERM without CAP_NET_ADMIN; EOPNOTSUPP where the interface has none of that name.
+    pub fn set_feature(&self, name: &str, on: bool) -> io::Result<()> {
+        let (words, at) = self.place(name)?;
+        let at = at.ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        let mut set = vec![0; 2 + words * SET_BLOCK];
+        (set[0], set[1]) = (ETHTOOL_SFEATURES, u32::try_from(words).unwrap_or(0));
+        let block = 2 + at / 32 * SET_BLOCK;
+        set[block] = 1 << (at % 32);
+        set[block + 1] = u32::from(on) << (at % 32);
+        command(&self.socket, &self.name, &mut set)
+    }
+
+    /// How many words features take, and which bit has this name.
+    fn place(&self, name: &str) -> io::Result<(usize, Option<usize>)> {
+        let names = names(&self.socket, &self.name, SS_FEATURES)?;
+        let at = names.iter().position(|it| it == name);
+        Ok((names.len().div_ceil(32), at))
+    }
+
+    fn request(&self) -> io::Result<libc::ifreq> {
+        // SAFETY: a zeroed ifreq is valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if self.name.len() >= request.ifr_name.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(self.name.bytes()) {
+            *to = libc::c_char::from_ne_bytes([from]);
+        }
+        Ok(request)
+    }
+
+    fn ioctl(&self, what: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
+        // SAFETY: a live socket, and a request that takes a `struct ifreq`, which outlives the call.
+        let done =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), what, std::ptr::from_mut(request)) };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_up_and_says_what_it_can_change() {
+        let lo = Interface::of("lo").expect("a socket");
+        assert!(is_kernels("lo") && !is_kernels("nosuch0"));
+        assert!(lo.is_up().is_ok());
+        assert_eq!(lo.feature("no-such-feature").expect("asked"), None);
+        let scatter = lo.feature("tx-scatter-gather").expect("asked");
+        assert!(scatter.is_some_and(|it| it.on), "{scatter:?}");
+        let none = Interface::of("nosuch0").expect("a socket");
+        let refused = none.is_up().expect_err("no such interface");
+        assert_eq!(refused.raw_os_error(), Some(libc::ENODEV));
+    }
+}
