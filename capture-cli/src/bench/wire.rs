@@ -54,9 +54,9 @@ pub struct Trial {
     /// Frames a second that were to be sent.
     wanted: f64,
     /// Those that were.
-    sent_per_s: f64,
+    pub sent_per_s: f64,
     sent: u64,
-    pub received: u64,
+    received: u64,
     lost: u64,
     /// Of the lost, those that found no WR.
     out_of_buffer: u64,
@@ -133,7 +133,10 @@ fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<M
             let trial = trial(&plan, &mut sender, rate as f64, args.seconds)?;
             (trial, vec![trial])
         }
-        None => search(args, &plan, &mut sender, line)?,
+        None => {
+            let trial = |rate| trial(&plan, &mut sender, rate, args.seconds);
+            search(line, args.loss / 100.0, trial)?
+        }
     };
     drop(sender);
     let mut sender = Generator::make(&context, args.tx_port, DEPTH, &[traffic::probe()])?;
@@ -152,20 +155,19 @@ fn line_rate(plan: &Plan, len: u64) -> f64 {
     port.map_or(0.0, |it| it.rate_gbps) * 1e9 / (8 * (len + OVERHEAD)) as f64
 }
 
-/// The highest rate whose loss is within the limit, to a hundredth of it: from the line's rate down by halves.
-fn search(
-    args: &BenchWireArgs,
-    plan: &Plan,
-    sender: &mut Generator,
+/// The highest rate of which at most this part is lost, to a hundredth of it: from the line's rate down by halves.
+pub fn search(
     line: f64,
+    loss: f64,
+    mut trial: impl FnMut(f64) -> Result<Trial, Failure>,
 ) -> Result<(Trial, Vec<Trial>), Failure> {
     let mut trials = Vec::new();
     let (mut low, mut high) = (None::<Trial>, line);
     let mut wanted = line;
     loop {
-        let it = trial(plan, sender, wanted, args.seconds)?;
+        let it = trial(wanted)?;
         trials.push(it);
-        if it.lost as f64 <= args.loss / 100.0 * it.sent as f64 {
+        if it.lost as f64 <= loss * it.sent as f64 {
             // A sender that cannot go as fast has found its own limit.
             let own_limit = it.sent_per_s < 0.98 * wanted;
             low = Some(it);

@@ -7,7 +7,7 @@ use super::{
     run::Run,
 };
 use crate::{
-    bench::wire::{Generator, trial},
+    bench::wire::{Generator, search, trial},
     failure::Failure,
 };
 use serde_json::{Value, json};
@@ -44,8 +44,9 @@ const MISSED: u32 = 3;
 const TOO_MANY: u32 = 10;
 /// Frames whose stamps are looked at.
 const STAMPED: u16 = 64;
-/// How long each throughput is measured.
+/// How long each rate is tried, on a card and on the software NIC.
 const TRIAL: Duration = Duration::from_millis(300);
+const TRIAL_ON_MODEL: Duration = Duration::from_millis(100);
 /// `ibv_wc_status`.
 const LOCAL_LENGTH: u32 = 1;
 const LOCAL_PROTECTION: u32 = 4;
@@ -519,10 +520,16 @@ fn recovery(run: &mut Run, sender: &Sender) {
     run.expect(subject, "recovery: receives again", 0, status, None);
 }
 
-/// Mpps by queues and frame size, sent as fast as the line allows, as `bench wire` does.
+/// The highest rate without loss by queues and frame size, searched as `bench wire` does.
 fn throughput(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
     let Some(port) = device.ports.iter().find(|it| it.number == run.port) else {
         return;
+    };
+    run.say("measuring the throughput");
+    let time = if device.software {
+        TRIAL_ON_MODEL
+    } else {
+        TRIAL
     };
     let mac = MAC.map(|it| format!("{it:02x}")).join(":");
     for (queues, size) in [(1, 64), (1, 1514), (4, 64), (4, 1514)] {
@@ -537,16 +544,17 @@ fn throughput(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
         let id = format!("throughput: {queues} queues, {size} bytes");
         let flows: Vec<_> = (0..256).map(|flow| udp(flow, size - 42)).collect();
         let line = port.rate_gbps * 1e9 / (8.0 * (size as f64 + 24.0));
-        let trial = || -> Result<_, Failure> {
+        let mut best = || -> Result<_, Failure> {
             let plan = Plan::new(&Config::parse(&text)?, std::slice::from_ref(device))?;
             let mut generator = Generator::make(&sender.context, sender.port, 1024, &flows)?;
-            trial(&plan, &mut generator, line, TRIAL)
+            let (best, _) = search(line, 0.0, |rate| match run.is_over() {
+                true => Err(Failure::failed("ended")),
+                false => trial(&plan, &mut generator, rate, time),
+            })?;
+            Ok(best.sent_per_s / 1e6)
         };
-        match trial() {
-            Ok(it) => {
-                let mpps = it.received as f64 / TRIAL.as_secs_f64() / 1e6;
-                run.measured("throughput", &id, mpps, "Mpps", None);
-            }
+        match best() {
+            Ok(mpps) => run.measured("throughput", &id, mpps, "Mpps", None),
             Err(_) if run.is_lost() => return,
             Err(e) => run.expect("throughput", &id, "a rate", e.messages, None),
         }
