@@ -459,6 +459,55 @@ fn a_comparison_lists_the_settings_that_differ_and_no_other() {
     }
 }
 
+/// The folder of reports, whose first is the software NIC's own.
+const CARDS: &str = "docs/cards";
+
+#[test]
+fn the_page_of_cards_is_the_table_of_the_reports() {
+    let entries = fs::read_dir(binaries::root().join(CARDS)).expect("a folder");
+    let mut reports: Vec<_> = entries.map(|it| it.expect("it lists").path()).collect();
+    // The software NIC's first.
+    reports.sort_by_key(|it| (!it.ends_with("software-nic.json"), it.clone()));
+    assert!(reports[0].ends_with("software-nic.json"));
+    for report in &reports {
+        assert_valid(report);
+        assert_eq!(read(report)["ended_early"], Value::Null, "{report:?}");
+    }
+    let table = wqcap(["selftest", "--table"])
+        .args(&reports)
+        .run()
+        .expect(0);
+    let page = fs::read_to_string(binaries::root().join("docs/cards.md")).expect("a page");
+    assert!(
+        page.contains(&table.stdout),
+        "docs/cards.md has not this table:\n{}",
+        table.stdout
+    );
+}
+
+#[test]
+fn the_software_nics_report_is_what_a_new_one_would_be() {
+    let dir = Dir::new();
+    let kept = binaries::root().join(CARDS).join("software-nic.json");
+    let new = dir.join("new.json");
+    let _ = with_traffic(&["caps=all"], &new)
+        .arg("--disruptive")
+        .run()
+        .expect(0);
+    let done = wqcap(["selftest", "--compare"]).args([&kept, &new]).run();
+    assert_eq!(done.expect(0).stdout, "no difference\n");
+    // It is one of a device that is not the same that differs.
+    let other = dir.join("other.json");
+    let _ = with_traffic(&["caps=all", "mpls=false", "max_wq=1024"], &other)
+        .arg("--disruptive")
+        .run()
+        .expect(0);
+    assert_eq!(
+        subjects(&kept, &other),
+        BTreeSet::from(["max_wq".to_owned()])
+    );
+}
+
 #[test]
 fn reports_keep_to_their_schema() {
     let schema = wqcap(["selftest", "--schema"]).run().expect(0).stdout;
@@ -545,6 +594,8 @@ fn mistakes_are_status_2() {
             "/nonexistent/a.json",
         ),
         (&["--compare", other], "--compare"),
+        (&["--table", other], "not a report"),
+        (&["--table", other, "--device", "mlx5_0"], "--device"),
     ] {
         wqcap(["selftest"])
             .args(args)

@@ -46,6 +46,9 @@ pub struct SelftestArgs {
     /// Print where two reports differ, and test nothing
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["device", "tx", "drift", "report", "model", "disruptive"])]
     pub compare: Option<Vec<PathBuf>>,
+    /// Print the reports as a table in Markdown, a device a row, and test nothing
+    #[arg(long, num_args = 1.., value_name = "FILE", conflicts_with_all = ["device", "tx", "drift", "report", "model", "disruptive", "compare"])]
+    pub table: Option<Vec<PathBuf>>,
     /// Test the software NIC on this wire
     #[arg(long, value_name = "WIRE")]
     pub model: Option<String>,

@@ -9,10 +9,12 @@
 //! | [`disruptive`] | port settings, link and driver, changed and put back |
 //! | [`traffic`], [`frames`] | known frames from one port to another: where they arrive, completions, stamps, recovery, throughput |
 //! | [`mod@compare`] | where two reports differ |
+//! | [`cards`] | reports as a table |
 //!
 //! Invariants: whatever ends a test, the report has what was found until then, and nothing that was made stays: objects
 //! and rules go with their owners, and with the process.
 
+mod cards;
 mod clock;
 mod compare;
 mod disruptive;
@@ -53,6 +55,11 @@ pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
         } else {
             output::print(&compare::text(&differences))
         };
+    }
+    if let Some(files) = &args.table {
+        let reports = files.iter().map(|it| Ok((it.as_path(), read(it)?)));
+        let reports: Vec<_> = reports.collect::<Result<_, Failure>>()?;
+        return output::print(&cards::table(&reports));
     }
     let report = test(args, quiet)?;
     if let Some(path) = &args.report {
