@@ -137,15 +137,16 @@ fn rules_send_frames_where_they_say() {
     let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
     for (queue, rule) in rules.iter().enumerate() {
         testpmd.rule(&format!(
-            "pattern {} / end actions mark id {} / queue index {queue} / end",
+            "pattern {} / end actions count / mark id {} / queue index {queue} / end",
             rule.pattern,
             queue + 1
         ));
     }
-    testpmd.rule("pattern eth / ipv4 / tcp dst is 22 / end actions drop / end");
+    testpmd.rule("pattern eth / ipv4 / tcp dst is 22 / end actions count / drop / end");
     testpmd.marker_rules(queues);
     testpmd.open_wire();
     let received = testpmd.until_markers(queues);
+    let hits: Vec<_> = (0..queues).map(|rule| testpmd.hits(rule)).collect();
     drop(testpmd.quit());
     for (queue, rule) in rules.iter().enumerate() {
         let of_queue: Vec<&Packet> = received.iter().filter(|it| it.queue == queue).collect();
@@ -157,11 +158,14 @@ fn rules_send_frames_where_they_say() {
         assert!(!expected.is_empty(), "{}", rule.filter);
         let seen: Vec<_> = of_queue.iter().map(|it| it.source.clone()).collect();
         assert_same(rule.pattern, &seen, &expected);
+        let bytes = matching.iter().map(|number| frames[number - 1].len()).sum();
+        assert_eq!(hits[queue], (matching.len(), bytes), "{}", rule.pattern);
         assert!(
             of_queue.iter().all(|it| it.mark == Some(queue as u32 + 1)),
             "{of_queue:?}"
         );
     }
+    assert_eq!(hits[dropped].0, 1, "of the rule that drops");
     assert!(
         received.iter().all(|it| it.queue != dropped),
         "{received:?}"

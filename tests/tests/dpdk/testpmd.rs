@@ -216,6 +216,18 @@ impl Testpmd {
         }
     }
 
+    /// Packets and bytes that a rule has counted, by its number in the order of creation.
+    pub fn hits(&mut self, rule: usize) -> (usize, usize) {
+        let packets = self.answer(&format!("flow query 0 {rule} count"), " hits: ");
+        let number = |text: &str| text.trim().parse().expect("a number");
+        let (packets, from) = (number(&packets), self.seen);
+        self.until(" bytes: ");
+        self.until("\n");
+        let stdout = self.running.stdout();
+        let (_, bytes) = stdout[from..self.seen].split_once(": ").expect("seen");
+        (packets, number(bytes))
+    }
+
     /// A rule that is not created: what is said of it.
     pub fn refused(&mut self, rule: &str) -> String {
         let complaint = self.complaint(rule);
