@@ -46,16 +46,9 @@
 //!
 //! # Rooms
 //!
-//! Four crates lie below this one and are handed on: `wqcap-verbs` ([`verbs`], [`memory`]), which owns verbs objects
-//! and the memory that devices write to; `wqcap-frame` ([`frame`], [`filter`]), which reads headers and runs filters;
-//! `wqcap-files` ([`files`]), which reads, merges, indexes and recovers finished files; `wqcap-control` ([`control`]),
-//! which serves clients that read the state of a capture or change it. None of them imports this one, and only the first
-//! and the last need a NIC's libraries.
-//!
-//! Inside, imports go one way. [`device`] tells what there is, [`config`] what is wanted, [`plan`] what follows from
-//! both. [`rx`] turns rings, [`pipeline`] leads from rings to consumers, by way of [`pipeline::reduce`] and
-//! [`analysis::observer`]; [`sink`] and [`stats`] know neither rings nor devices. [`capture`] knows all of these.
-//! [`plan::simulate`] tells which queues the frames of finished files would take.
+//! Four crates lie below this one and are handed on: [`verbs`] with [`memory`], [`frame`] with [`filter`], [`files`], and
+//! [`control`]. Inside, imports go one way: from [`device`], what there is, and [`config`], what is wanted, by [`plan`] to
+//! [`capture`], which knows all others. `ARCHITECTURE.md` has the map.
 //!
 //! # Invariants
 //!

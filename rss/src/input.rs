@@ -591,7 +591,7 @@ pub(crate) mod tests {
             HashFields::IPV4 | HashFields::INNER,
             HashFields::from_bits_retain(u64::MAX),
         ] {
-            assert_eq!(class.hash(&frame, fields, &toeplitz), None, "{fields}");
+            assert_eq!(class.hash(&frame, fields, &toeplitz), None, "{fields:?}");
         }
         let frame = ipv4_frame(1, 0, &[0; 30]);
         let class = FrameClass::of(&frame);

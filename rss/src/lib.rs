@@ -26,7 +26,7 @@
 //!
 //! `examples/queue.rs` does so for the two directions of a connection.
 //!
-//! **May import** `core`, `alloc`/`std`, `bitflags` and `thiserror`; nothing that does I/O, and no other crate
+//! **May import** `core`, `alloc`/`std`, `bitflags`, `strum` and `thiserror`; nothing that does I/O, and no other crate
 //! of the workspace.
 //!
 //! **Invariant**: no function here panics on any frame, and none on the way from frame to queue

@@ -4,16 +4,17 @@
 //! One RSS QP (one TIR) hashes a single L3 type and at most a single L4 type, so "hash everything
 //! by its addresses and ports" is not one QP but seven. This file is that list.
 //!
-//! **May import** `core`/`std` and `bitflags`.
+//! **May import** `core`/`std`, `bitflags` and `strum`.
 //!
 //! **Invariant**: no profile's fields mix IPv4 with IPv6 or TCP with UDP (the kernel refuses both
 //! with EINVAL), and [`Profile::to_install`] lists rules in the order in which the NIC must try
 //! them.
 
-use std::fmt;
+use strum::Display;
 
-/// How deep into a frame the hash reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// How deep into a frame the hash reaches; its name is that in a configuration, `l3` or `l4`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum HashDepth {
     /// Addresses only: the fragments of a datagram stay with their flow.
     L3,
@@ -21,25 +22,10 @@ pub enum HashDepth {
     L4,
 }
 
-impl HashDepth {
-    /// The depth's name in a config: `l3` or `l4`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::L3 => "l3",
-            Self::L4 => "l4",
-        }
-    }
-}
-
-impl fmt::Display for HashDepth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// One rule with its RSS QP: the frames it takes and the fields it hashes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// One rule with its RSS QP: the frames it takes and the fields it hashes. Its name in plans and statistics is, for
+/// instance, `ipv4-tcp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
+#[strum(serialize_all = "kebab-case")]
 #[repr(u8)]
 pub enum Profile {
     /// ETH/IPv4/TCP, hashed by addresses and ports.
@@ -70,27 +56,6 @@ impl Profile {
         Self::Ipv6,
         Self::CatchAll,
     ];
-
-    /// The profile's name in plans and statistics, for instance `ipv4-tcp`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ipv4Tcp => "ipv4-tcp",
-            Self::Ipv4Udp => "ipv4-udp",
-            Self::Ipv6Tcp => "ipv6-tcp",
-            Self::Ipv6Udp => "ipv6-udp",
-            Self::Ipv4 => "ipv4",
-            Self::Ipv6 => "ipv6",
-            Self::CatchAll => "catch-all",
-        }
-    }
-
-    /// Place in [`Profile::ALL`], 0 to 6: for arrays with an element per profile.
-    #[inline]
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self as usize
-    }
 
     /// The fields the profile's RSS QP hashes, for `rx_hash_fields_mask`. Empty for the catch-all,
     /// which mlx5 accepts only with a table of one entry.
@@ -131,19 +96,13 @@ impl Profile {
     }
 }
 
-impl fmt::Display for Profile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
 bitflags::bitflags! {
     /// A set of frame fields that enter the hash, with the bits of the uAPI's `rx_hash_fields_mask`
     /// (`enum mlx5_rx_hash_fields` in `rdma/mlx5-abi.h`).
     ///
     /// Any 64 bits are a set, also ones the kernel refuses: what may be installed is the driver's to
     /// say, not this type's.
-    #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFields: u64 {
         /// `MLX5_RX_HASH_SRC_IPV4`.
         const SRC_IPV4 = 1 << 0;
@@ -181,34 +140,6 @@ impl HashFields {
     pub const UDP_PORTS: Self = Self::SRC_PORT_UDP.union(Self::DST_PORT_UDP);
 }
 
-impl fmt::Display for HashFields {
-    /// Names joined by `+`, bits without a name as one hexadecimal number, `none` for the empty
-    /// set.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_empty() {
-            return f.write_str("none");
-        }
-        let mut names = self.iter_names();
-        let mut separator = "";
-        for (name, _) in names.by_ref() {
-            let name = name.to_ascii_lowercase().replace('_', "-");
-            write!(f, "{separator}{name}")?;
-            separator = "+";
-        }
-        let unnamed = names.remaining().bits();
-        if unnamed != 0 {
-            write!(f, "{separator}{unnamed:#x}")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for HashFields {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HashFields({self})")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,15 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn indices_and_names_are_distinct() {
-        for (place, profile) in Profile::ALL.into_iter().enumerate() {
-            assert_eq!(profile.index(), place);
-            assert_eq!(profile.to_string(), profile.name());
-            let same = Profile::ALL
-                .iter()
-                .filter(|other| other.name() == profile.name());
-            assert_eq!(same.count(), 1);
-        }
+    fn names_are_those_of_plans() {
+        let names = Profile::ALL.map(|it| it.to_string());
+        assert_eq!(
+            names.join(" "),
+            "ipv4-tcp ipv4-udp ipv6-tcp ipv6-udp ipv4 ipv6 catch-all"
+        );
     }
 
     #[test]
@@ -262,17 +190,6 @@ mod tests {
             Profile::to_install(HashDepth::L3),
             [Profile::Ipv4, Profile::Ipv6, Profile::CatchAll]
         );
-    }
-
-    #[test]
-    fn sets_print_their_names() {
-        assert_eq!(HashFields::NONE.to_string(), "none");
-        assert_eq!(
-            Profile::Ipv4Tcp.hash_fields().to_string(),
-            "src-ipv4+dst-ipv4+src-port-tcp+dst-port-tcp"
-        );
-        let odd = HashFields::from_bits_retain(1 << 40 | 1 << 31);
-        assert_eq!(format!("{odd:?}"), "HashFields(inner+0x10000000000)");
     }
 
     #[test]

@@ -90,15 +90,6 @@ impl IndirectionTable {
         // would.
         self.entries.get(hash as usize & mask).copied().unwrap_or(0)
     }
-
-    /// The part of the table that is this queue's, 0.0 to 1.0: its part of all hashed traffic if
-    /// flows are many and alike.
-    #[must_use]
-    pub fn share(&self, queue: u16) -> f64 {
-        let own = self.entries.iter().filter(|&&entry| entry == queue).count();
-        // Both numbers are at most 8192, exact in an f64.
-        own as f64 / self.entries.len() as f64
-    }
 }
 
 /// A queue with a weight, and what it has been given so far.
@@ -251,9 +242,6 @@ mod tests {
     fn weights_are_exact_where_they_can_be() {
         let table = IndirectionTable::new(8, 2, &[3, 1]).unwrap();
         assert_eq!(table.entries(), [0, 0, 1, 0, 0, 0, 1, 0]);
-        assert!((table.share(0) - 0.75).abs() < f64::EPSILON);
-        assert!((table.share(1) - 0.25).abs() < f64::EPSILON);
-        assert!(table.share(2).abs() < f64::EPSILON);
     }
 
     #[test]

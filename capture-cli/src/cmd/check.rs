@@ -241,7 +241,7 @@ fn describe(plan: &Plan, config: &Config) -> String {
             if i == 0 { "QPs" } else { "" },
             format!(
                 "{i}  {:<10} {spread}{}",
-                qp.profile.name(),
+                qp.profile,
                 if qp.inner {
                     ", by the inner packet"
                 } else {

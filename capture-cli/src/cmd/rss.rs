@@ -267,23 +267,28 @@ fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
         vec![
             q.queue.to_string(),
             thousands(q.flows),
-            thousands(q.frames),
-            share(q.frames, report.frames),
-            thousands(q.bytes),
-            share(q.bytes, report.bytes),
+            thousands(q.load.frames),
+            share(q.load.frames, report.frames),
+            thousands(q.load.bytes),
+            share(q.load.bytes, report.bytes),
         ]
     }));
     let plain = aligned(&rows);
     let widest = plain.lines().map(|l| l.chars().count()).max().unwrap_or(0);
     let room = canvas.columns.saturating_sub(widest + 3).min(60);
-    let most = report.queues.iter().map(|q| q.bytes).max().unwrap_or(0);
+    let most = report
+        .queues
+        .iter()
+        .map(|q| q.load.bytes)
+        .max()
+        .unwrap_or(0);
     let bar = |q: &SimulatedQueue| {
         if most == 0 || room < 5 {
             return String::new();
         }
         // At least one mark for what is not nothing.
-        let length = (q.bytes as f64 / most as f64 * room as f64).round() as usize;
-        let length = length.max(usize::from(q.bytes > 0));
+        let length = (q.load.bytes as f64 / most as f64 * room as f64).round() as usize;
+        let length = length.max(usize::from(q.load.bytes > 0));
         canvas.full.to_string().repeat(length)
     };
     let mut text = String::new();
@@ -327,10 +332,10 @@ fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {
                 queues.join("+"),
                 format!(
                     "{:.1}%",
-                    flow.bytes as f64 * 100.0 / report.bytes.max(1) as f64
+                    flow.load.bytes as f64 * 100.0 / report.bytes.max(1) as f64
                 ),
-                bytes(flow.bytes),
-                thousands(flow.frames),
+                bytes(flow.load.bytes),
+                thousands(flow.load.frames),
             ]
         })
         .collect();

@@ -248,7 +248,7 @@ impl Presenter for Console {
     }
 
     fn set_log_level(&self, level: LogLevel) -> Result<(), String> {
-        log::set_level(level.name())
+        log::set_level(&level.to_string())
     }
 }
 

@@ -39,12 +39,6 @@ impl FlowKey {
         }
         hash(&ends)
     }
-
-    /// Whether the frame that this key was made from went from the first end to the second.
-    #[must_use]
-    pub fn is_forward(&self, tuple: &FiveTuple) -> bool {
-        self.ends == *tuple
-    }
 }
 
 /// The tuple with its lower end first.
@@ -124,8 +118,8 @@ mod tests {
         let (there, back) = (frame(1, 2, 53, 9999, 0), frame(2, 1, 9999, 53, 0));
         assert_eq!(key(&there), key(&back));
         assert_eq!(spread(&there), spread(&back));
-        assert!(key(&there).is_forward(&Headers::parse(&there).tuple));
-        assert!(!key(&there).is_forward(&Headers::parse(&back).tuple));
+        assert_eq!(key(&there).ends, Headers::parse(&there).tuple);
+        assert_ne!(key(&there).ends, Headers::parse(&back).tuple);
         let other = frame(1, 2, 54, 9999, 0);
         assert_ne!(key(&there), key(&other));
         assert_ne!(spread(&there), spread(&other));

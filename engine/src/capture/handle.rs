@@ -16,6 +16,7 @@ use std::sync::Arc;
 pub struct CaptureHandle {
     pub(super) shared: Shared,
     pub(super) nic: Arc<NicReader>,
+    /// What the writer has to do; `None`: nothing is written to files.
     pub(super) backlog: Option<Backlog>,
 }
 
@@ -59,12 +60,6 @@ impl CaptureHandle {
             nic,
             outages: self.shared.outages.get(),
         }
-    }
-
-    /// What the writer has to do; `None`: nothing is written to files.
-    #[must_use]
-    pub fn backlog(&self) -> Option<&Backlog> {
-        self.backlog.as_ref()
     }
 
     /// The present filter; empty: every frame.

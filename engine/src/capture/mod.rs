@@ -162,13 +162,7 @@ impl Capture {
         Ok(())
     }
 
-    /// The traffic of now; `None`: statistics are off ([`Plan::statistics`]). Never slows the loops.
-    #[must_use]
-    pub fn statistics(&self) -> Option<live::TrafficSnapshot> {
-        self.observers.statistics().map(live::Statistics::snapshot)
-    }
-
-    /// For those who read statistics while another thread waits for the capture's end.
+    /// The traffic, for any thread to read; `None`: statistics are off ([`Plan::statistics`]). Never slows the loops.
     #[must_use]
     pub fn statistics_handle(&self) -> Option<live::Statistics> {
         self.observers.statistics().cloned()
@@ -334,7 +328,7 @@ impl Capture {
             queues: self.shared.ledgers(),
             nic,
             malformed: self.shared.malformed(),
-            statistics: self.statistics(),
+            statistics: self.observers.statistics().map(live::Statistics::snapshot),
             fcs: self.shared.fcs(),
             flows,
             files: finished.files,

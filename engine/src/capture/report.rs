@@ -8,7 +8,7 @@ use crate::{
     stats::{NicCounters, QueueLedger, RingState, nic_sum, outage::Outages},
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, ops::AddAssign, path::PathBuf, time::Duration};
 
 /// Counters of a moment, for progress lines.
 #[derive(Clone, Debug, Serialize)]
@@ -122,18 +122,11 @@ impl Report {
                 }
             }),
             statistics: later.statistics,
-            fcs: added(self.fcs, later.fcs, |sum, more| *sum += more),
+            fcs: added(self.fcs, later.fcs, FcsReport::add_assign),
             flows: added(self.flows, later.flows, FlowsReport::absorb),
             files,
-            deleted: added(self.deleted, later.deleted, |sum, more| {
-                sum.files += more.files;
-                sum.bytes += more.bytes;
-            }),
-            hooks: added(self.hooks, later.hooks, |sum, more| {
-                sum.succeeded += more.succeeded;
-                sum.failed += more.failed;
-                sum.not_run += more.not_run;
-            }),
+            deleted: added(self.deleted, later.deleted, Deleted::add_assign),
+            hooks: added(self.hooks, later.hooks, HookReport::add_assign),
             outages: self.outages.plus(later.outages),
             duration: self.duration + later.duration,
             startup: self.startup,

@@ -228,7 +228,7 @@ fn refuse(
     problem: impl Into<String>,
 ) -> Result<(), ConfigError> {
     Err(ConfigError::Value {
-        key,
+        key: key.into(),
         value: value.to_string(),
         problem: problem.into(),
     })

@@ -68,24 +68,14 @@ pub enum ConfigError {
     /// Not TOML, an unknown key, or a value of the wrong type; the text shows line and column.
     #[error("{}", .0.to_string().trim_end())]
     Toml(#[from] toml::de::Error),
-    /// The same in an override.
+    /// A value out of range, or what is wrong with an override.
     #[error("{key} = {value}: {problem}")]
-    Override {
+    Value {
         /// The dotted key.
         key: String,
         /// Its value, as given.
         value: String,
-        /// What is wrong.
-        problem: String,
-    },
-    /// A value out of range.
-    #[error("{key} = {value}: {problem}")]
-    Value {
-        /// The dotted key.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// The limit, and what to do.
+        /// What is wrong: the limit, and what to do.
         problem: String,
     },
 }
@@ -111,7 +101,7 @@ impl Config {
         let mut table: Table = toml::from_str(text)?;
         for (key, value) in overrides {
             config =
-                override_one(&mut table, key, value).map_err(|problem| ConfigError::Override {
+                override_one(&mut table, key, value).map_err(|problem| ConfigError::Value {
                     key: (*key).into(),
                     value: (*value).into(),
                     problem,
@@ -142,9 +132,9 @@ impl Config {
 
     /// Writes the defaults out where a default depends on the run, so that [`Config::to_toml`] shows them.
     pub fn fill_in(&mut self) {
-        self.pipeline.on_full = Some(self.pipeline.on_full());
-        self.output.on_full = Some(self.output.on_full());
-        self.capture.on_port_down = Some(self.capture.on_port_down());
+        self.pipeline.on_full.get_or_insert_default();
+        self.output.on_full.get_or_insert_default();
+        self.capture.on_port_down.get_or_insert_default();
         self.capture.statistics = Some(self.statistics());
     }
 
@@ -371,13 +361,19 @@ mod tests {
     fn a_finite_wire_changes_defaults_alone() {
         let mut config = set(&[("output.on_full", "drop")]).unwrap();
         config.for_finite_wire(true);
-        assert_eq!(config.output.on_full(), OnFull::Drop);
-        assert_eq!(config.pipeline.on_full(), OnFull::Hold);
-        assert_eq!(config.capture.on_port_down(), OnPortDown::Stop);
+        assert_eq!(config.output.on_full.unwrap_or_default(), OnFull::Drop);
+        assert_eq!(config.pipeline.on_full.unwrap_or_default(), OnFull::Hold);
+        assert_eq!(
+            config.capture.on_port_down.unwrap_or_default(),
+            OnPortDown::Stop
+        );
 
         let mut lossy = Config::default();
         lossy.for_finite_wire(false);
-        assert_eq!(lossy.output.on_full(), OnFull::Drop);
-        assert_eq!(lossy.capture.on_port_down(), OnPortDown::Stop);
+        assert_eq!(lossy.output.on_full.unwrap_or_default(), OnFull::Drop);
+        assert_eq!(
+            lossy.capture.on_port_down.unwrap_or_default(),
+            OnPortDown::Stop
+        );
     }
 }

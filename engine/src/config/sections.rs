@@ -6,22 +6,7 @@ use super::{
 };
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
-
-/// Declares a section: its keys, each with its default.
-macro_rules! section {
-    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$key_doc:meta])* pub $key:ident: $type:ty = $default:expr,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        pub struct $name { $($(#[$key_doc])* pub $key: $type,)+ }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self { $($key: $default,)+ }
-            }
-        }
-    };
-}
+use wqcap_control::section;
 
 section! {
     /// `[device]`
@@ -82,14 +67,6 @@ section! {
         pub dedup: Span = Span::default(),
         /// Keep live statistics; absent: with `[control]` or `[metrics]`.
         pub statistics: Option<bool> = None,
-    }
-}
-
-impl CaptureConfig {
-    /// The key's value, or its default.
-    #[must_use]
-    pub fn on_port_down(&self) -> OnPortDown {
-        self.on_port_down.unwrap_or_default()
     }
 }
 
@@ -182,14 +159,6 @@ section! {
     }
 }
 
-impl PipelineConfig {
-    /// The key's value, or its default.
-    #[must_use]
-    pub fn on_full(&self) -> OnFull {
-        self.on_full.unwrap_or_default()
-    }
-}
-
 section! {
     /// `[output]`
     pub struct OutputConfig {
@@ -229,12 +198,6 @@ impl OutputConfig {
     #[must_use]
     pub fn is_stdout(&self) -> bool {
         self.stdout || self.dir.as_os_str() == "-"
-    }
-
-    /// The key's value, or its default.
-    #[must_use]
-    pub fn on_full(&self) -> OnFull {
-        self.on_full.unwrap_or_default()
     }
 }
 

@@ -2,27 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Declares enums whose variants are TOML words.
+/// Declares enums whose variants, in lower case, are TOML words.
 macro_rules! words {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? })+) => {$(
+    ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident),+ $(,)? })+) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
+        #[serde(rename_all = "lowercase")]
+        #[strum(serialize_all = "lowercase")]
         pub enum $name {
-            $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)+
-        }
-
-        impl $name {
-            /// The word in the configuration.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word,)+ }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
+            $($(#[$variant_doc])* $variant,)+
         }
     )+};
 }
@@ -32,128 +20,128 @@ words! {
     Access {
         /// In its own memory (libmlx5's direct verbs) where the device allows it, else by the verbs.
         #[default]
-        Auto = "auto",
+        Auto,
         /// By the verbs alone.
-        Verbs = "verbs",
+        Verbs,
     }
     /// What to do when the device goes away.
     OnLoss {
         /// End the run.
         #[default]
-        Stop = "stop",
+        Stop,
         /// Wait for it to come back.
-        Retry = "retry",
+        Retry,
     }
     /// How much a capture may still do to its machine once it has begun.
     Sandbox {
         /// What its configuration takes, as far as the kernel can see to that.
         #[default]
-        On = "on",
+        On,
         /// The same, or no capture at all.
-        Require = "require",
+        Require,
         /// The same for files; other system calls are allowed, and the kernel logs them.
-        Log = "log",
+        Log,
         /// All that its user may do.
-        Off = "off",
+        Off,
     }
     /// Which frames are taken, and from whom.
     Mode {
         /// All of the port's, away from the kernel.
         #[default]
-        Steal = "steal",
+        Steal,
         /// Copies of what is received and sent.
-        Sniffer = "sniffer",
+        Sniffer,
         /// What `[[rule]]` names; the kernel keeps the rest.
-        Filtered = "filtered",
+        Filtered,
     }
     /// Where timestamps come from.
     Timestamps {
         /// The NIC's completion timestamps.
         #[default]
-        Hardware = "hardware",
+        Hardware,
         /// The host's clock, read once a batch.
-        Software = "software",
+        Software,
     }
     /// Which clock the files speak.
     Clock {
         /// The host's.
         #[default]
-        System = "system",
+        System,
         /// The NIC's own.
-        Nic = "nic",
+        Nic,
     }
     /// What a loop does when its queue is empty.
     Idle {
         /// Polls on: least latency, a whole core.
         #[default]
-        Spin = "spin",
+        Spin,
         /// Sleeps until the queue's completion event.
-        Sleep = "sleep",
+        Sleep,
     }
     /// What to do when the port goes down.
     OnPortDown {
         /// Wait for it to come up again.
         #[default]
-        Wait = "wait",
+        Wait,
         /// End the run in order.
-        Stop = "stop",
+        Stop,
     }
     /// What one in N is counted by.
     SampleBy {
         /// Frames.
         #[default]
-        Frame = "frame",
+        Frame,
         /// Flows: all frames of a flow, or none.
-        Flow = "flow",
+        Flow,
     }
     /// How deep the RSS hash looks.
     HashDepth {
         /// Addresses and ports.
         #[default]
-        L4 = "l4",
+        L4,
         /// Addresses alone, so that fragments stay with their flow.
-        L3 = "l3",
+        L3,
     }
     /// Who parses.
     PipelineMode {
         /// The queue's own core, run to completion.
         #[default]
-        Inline = "inline",
+        Inline,
         /// Parser threads behind a bounded channel.
-        Fanout = "fanout",
+        Fanout,
     }
     /// What to do when there is no room.
     OnFull {
         /// Count the frame as dropped and go on.
         #[default]
-        Drop = "drop",
+        Drop,
         /// Stop polling until there is room.
-        Hold = "hold",
+        Hold,
     }
     /// File format.
     Format {
         /// pcap with the nanosecond magic.
-        Pcap = "pcap",
+        Pcap,
         /// pcapng with statistics.
         #[default]
-        Pcapng = "pcapng",
+        Pcapng,
         /// No files: frames are counted.
-        None = "none",
+        None,
     }
     /// Order of frames in the output.
     Order {
         /// As each queue received them, a file per queue.
         #[default]
-        Queue = "queue",
+        Queue,
         /// By time, over all queues.
-        Time = "time",
+        Time,
     }
     /// What a file says about tags the NIC stripped.
     Vlan {
         /// Tags are put back.
         #[default]
-        Restore = "restore",
+        Restore,
         /// The file says that tags are gone.
-        Lost = "lost",
+        Lost,
     }
 }

@@ -19,6 +19,8 @@ use std::{fs, path::Path, str::FromStr};
 
 /// `IBV_LINK_LAYER_ETHERNET`.
 const LINK_LAYER_ETHERNET: u8 = 2;
+/// `ibv_port_state`, by number.
+const STATES: [&str; 6] = ["NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"];
 /// `IBV_DEVICE_PCI_WRITE_END_PADDING`, a bit of the extended capability flags.
 const PCI_WRITE_END_PADDING: u64 = 1 << 36;
 
@@ -216,16 +218,10 @@ fn port(context: &Context, number: u8) -> Result<PortFacts, Error> {
     let netdev = netdev(name, number);
     Ok(PortFacts {
         number,
-        state: match attr.state {
-            0 => "NOP",
-            1 => "DOWN",
-            2 => "INIT",
-            3 => "ARMED",
-            4 => "ACTIVE",
-            5 => "ACTIVE_DEFER",
-            _ => "UNKNOWN",
-        }
-        .to_owned(),
+        state: STATES
+            .get(attr.state as usize)
+            .unwrap_or(&"UNKNOWN")
+            .to_string(),
         ethernet: attr.link_layer == LINK_LAYER_ETHERNET,
         // "100 Gb/sec (4X EDR)"
         rate_gbps: sysfs(name, &format!("ports/{number}/rate"))

@@ -8,18 +8,10 @@
 //!
 //! The seam is [`Consumer`]: whoever takes frames implements it, and does not see which shape calls it.
 //!
-//! **Inline**, a queue's loop does everything on its own core, and slots go back with their batch.
-//!
-//! **Fan-out** leaves the ring's work to the loop. Slots, never bytes, go in work batches over bounded channels to a queue's
-//! parsers, threads on cores of their own. All frames of a flow go to one parser, which takes them in their order. A
-//! parser judges its frames and hands the work batch in at the queue's resequencer; from there the slots go home over another
-//! channel. At most half of a queue's slots are with its parsers, an equal share with each, so that the NIC always has
-//! the other half; a parser whose share is used up is full (`pipeline.on_full`).
-//!
-//! A queue has one file, which its parsers share. What is costly about a frame (filter, repetitions, slicing, whatever
-//! a consumer does) is done side by side; the copy into the file's block is made at the resequencer, by one parser at a time
-//! and in the order of reception. The price: a parser that falls behind holds up the file of its queue, and thereby the
-//! slots of the others. Without a file nothing waits.
+//! At most half of a queue's slots are with its parsers, an equal share with each, so that the NIC always has the other half.
+//! What is costly about a frame (filter, repetitions, slicing, whatever a consumer does) is done side by side; the copy into
+//! the file's block is made at the resequencer, by one parser at a time and in the order of reception. The price: a parser
+//! that falls behind holds up the file of its queue, and thereby the slots of the others. Without a file nothing waits.
 //!
 //! May import: [`crate::rx`], [`crate::filter`], [`crate::stats`]; sinks and stages see only the seam.
 //!

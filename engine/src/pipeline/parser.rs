@@ -27,15 +27,9 @@ pub struct ParserCpu {
 }
 
 /// Judges frames: a stage in front of a consumer.
-pub(crate) trait Judge {
+pub(crate) trait Judge: Consumer {
     /// What becomes of the frame, and the frame as it is handed on: cut, its FCS marked.
     fn judge<'f>(&mut self, frame: Frame<'f>) -> (Verdict, Frame<'f>);
-    /// Frames of one batch follow.
-    fn batch(&mut self);
-    /// They have all been judged, and handed in.
-    fn handled(&mut self);
-    /// There were no frames for a moment.
-    fn idle(&mut self);
 }
 
 /// A parser's thread.

@@ -202,7 +202,7 @@ impl Plan {
             snaplen: config.capture.snaplen.to_u32(),
             pipeline: PipelinePlan {
                 mode: config.pipeline.mode,
-                on_full: config.pipeline.on_full(),
+                on_full: config.pipeline.on_full.unwrap_or_default(),
             },
             reduction,
             statistics: config.statistics(),
@@ -220,7 +220,7 @@ impl Plan {
             moderation: (idle == config::Idle::Sleep && caps.max_cq_period >= WAKE.period_us)
                 .then_some(WAKE),
             promiscuous: config.capture.promiscuous,
-            on_port_down: config.capture.on_port_down(),
+            on_port_down: config.capture.on_port_down.unwrap_or_default(),
             output,
             hook_process: None,
             write_ring: None,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// Files of the run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct OutputPlan {
     /// Where; `None`: nothing is written, frames are counted.
     pub dir: Option<PathBuf>,
@@ -121,10 +121,10 @@ impl OutputPlan {
             order: output.order,
             format: output.format,
             buffer: output.buffer.0,
-            on_full: output.on_full(),
+            on_full: output.on_full.unwrap_or_default(),
             rotation: Rotation {
                 size: output.rotate_size.0,
-                period_ns: u64::try_from(output.rotate_time.0.as_nanos()).unwrap_or(u64::MAX),
+                period_ns: output.rotate_time.nanos(),
             },
             compress: output.compress,
             spare_cores: spare_cores(output, queues, &super::queues::allowed(), notes),
@@ -143,18 +143,10 @@ impl OutputPlan {
     pub fn pcap(dir: &Path, buffer: u64) -> Self {
         Self {
             dir: Some(dir.to_owned()),
-            stdout: false,
-            order: config::Order::Queue,
             format: config::Format::Pcap,
             buffer,
             on_full: config::OnFull::Hold,
-            rotation: Rotation::default(),
-            compress: config::Compress::None,
-            spare_cores: Vec::new(),
-            retention: Retention::default(),
-            hook: None,
-            index_dir: None,
-            vlan: config::Vlan::Restore,
+            ..Self::default()
         }
     }
 }
@@ -222,12 +214,11 @@ pub(super) fn flows(
             "output.dir holds capture files only; name another directory",
         ));
     }
-    let nanoseconds = |span: config::Span| u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX);
     Ok(FlowsPlan {
         dir: flows.dir.clone(),
-        interval_ns: nanoseconds(flows.interval),
-        active_ns: nanoseconds(flows.active),
-        idle_ns: nanoseconds(flows.idle),
+        interval_ns: flows.interval.nanos(),
+        active_ns: flows.active.nanos(),
+        idle_ns: flows.idle.nanos(),
         capacity: FlowsPlan::capacity_of(flows.memory.0 / stages.max(1) as u64),
     })
 }

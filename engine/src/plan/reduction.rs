@@ -35,7 +35,7 @@ impl Reduction {
     pub fn of(capture: &CaptureConfig) -> Result<Self, Error> {
         let filter = Filter::compile(&capture.filter)
             .map_err(|e| Error::config("capture.filter", format!("{:?}", capture.filter), e))?;
-        let dedup_ns = u64::try_from(capture.dedup.0.as_nanos()).unwrap_or(u64::MAX);
+        let dedup_ns = capture.dedup.nanos();
         Ok(Self {
             filter,
             dedup_ns,

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use wqcap_files::format::{
     ETHERNET, InterfaceStatistics,
     pcapng::{self, code, option, option_header},
+    put_words,
 };
 
 /// Flags and queue, eight bytes each, and the end of options.
@@ -43,15 +44,11 @@ pub struct PcapngEncoder {
     pub outages: OutageReporter,
 }
 
-/// The most of a text that is written.
-fn bounded(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MOST_TEXT)]
-}
-
-/// Appends a text as an option, if there is one.
+/// Appends the most of a text that is written as an option, if there is one.
 fn text(out: &mut Vec<u8>, code: u16, value: &str) {
     if !value.is_empty() {
-        option(out, code, bounded(value).as_bytes());
+        let end = value.floor_char_boundary(MOST_TEXT);
+        option(out, code, &value.as_bytes()[..end]);
     }
 }
 
@@ -125,7 +122,7 @@ impl Encoder for PcapngEncoder {
         let (padding, options) = rest.split_at_mut(data.len().next_multiple_of(4) - data.len());
         padding.fill(0);
         let (fixed, options) = options.split_at_mut(16);
-        words_into(
+        put_words(
             fixed,
             &[
                 option_header(code::EPB_FLAGS, 4),
@@ -142,7 +139,7 @@ impl Encoder for PcapngEncoder {
             lost[4..].copy_from_slice(&record.lost_before.to_ne_bytes());
             end
         };
-        words_into(end, &[option_header(code::OPT_ENDOFOPT, 0), total]);
+        put_words(end, &[option_header(code::OPT_ENDOFOPT, 0), total]);
     }
 
     fn filtered(&mut self, filter: &str) -> bool {
@@ -178,13 +175,6 @@ impl Encoder for PcapngEncoder {
             }
         });
         out
-    }
-}
-
-#[inline]
-fn words_into(out: &mut [u8], words: &[u32]) {
-    for (to, word) in out.chunks_exact_mut(4).zip(words) {
-        to.copy_from_slice(&word.to_ne_bytes());
     }
 }
 

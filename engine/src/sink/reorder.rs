@@ -60,7 +60,7 @@ impl Encoder for Relay {
 
     #[inline]
     fn record_len(&self, record: &Record<'_>) -> usize {
-        HEAD + record.bytes.len() + record.fcs.len()
+        HEAD + record.caplen()
     }
 
     #[inline]
@@ -79,9 +79,7 @@ impl Encoder for Relay {
             0,
         ];
         head[24..].copy_from_slice(&fcs);
-        let (bytes, fcs) = data.split_at_mut(record.bytes.len());
-        bytes.copy_from_slice(record.bytes);
-        fcs.copy_from_slice(record.fcs);
+        record.copy_to(data);
     }
 
     fn filtered(&mut self, _filter: &str) -> bool {

@@ -80,12 +80,28 @@ end_counters! { captured filtered sampled_out deduplicated dropped_storage bytes
 
 #[derive(Debug, Default)]
 struct WriterCounters {
-    lost_frames: AtomicU64,
-    lost_bytes: AtomicU64,
-    late_frames: AtomicU64,
-    late_bytes: AtomicU64,
-    kept_frames: AtomicU64,
-    kept_bytes: AtomicU64,
+    lost: SharedVolume,
+    late: SharedVolume,
+    kept: SharedVolume,
+}
+
+/// Frames and their bytes.
+#[derive(Debug, Default)]
+struct SharedVolume {
+    frames: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl SharedVolume {
+    fn add(&self, frames: u64, bytes: u64) {
+        self.frames.fetch_add(frames, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn load(&self) -> (u64, u64) {
+        let load = |it: &AtomicU64| it.load(Ordering::Relaxed);
+        (load(&self.frames), load(&self.bytes))
+    }
 }
 
 /// What a loop has received so far, in frames.
@@ -152,36 +168,25 @@ impl QueueCounters {
 
     /// The writer could not write a block: frames that were counted as captured are lost after all.
     pub(crate) fn lost(&self, frames: u64, bytes: u64) {
-        let w = &self.written.0;
-        w.lost_frames.fetch_add(frames, Ordering::Relaxed);
-        w.lost_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.written.0.lost.add(frames, bytes);
     }
 
     /// Frames the loop had counted as captured came too late for the order of time.
     pub(crate) fn late(&self, frames: u64, bytes: u64) {
-        let w = &self.written.0;
-        w.late_frames.fetch_add(frames, Ordering::Relaxed);
-        w.late_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.written.0.late.add(frames, bytes);
     }
 
     /// Frames that were counted as captured are in a finished file.
     pub(crate) fn kept(&self, frames: u64, bytes: u64) {
-        let w = &self.written.0;
-        w.kept_frames.fetch_add(frames, Ordering::Relaxed);
-        w.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.written.0.kept.add(frames, bytes);
     }
 
     /// Everything is at its end: what is counted as captured and in no finished file is lost.
     pub(crate) fn lose_unkept(&self) {
-        let (ledger, w) = (self.ledger(0), &self.written.0);
-        let frames = ledger
-            .captured
-            .saturating_sub(w.kept_frames.load(Ordering::Relaxed));
-        let bytes = ledger
-            .bytes
-            .saturating_sub(w.kept_bytes.load(Ordering::Relaxed));
-        if frames > 0 {
-            self.lost(frames, bytes);
+        let (ledger, (frames, bytes)) = (self.ledger(0), self.written.0.kept.load());
+        if ledger.captured > frames {
+            let unkept = ledger.captured - frames;
+            self.lost(unkept, ledger.bytes.saturating_sub(bytes));
         }
     }
 
@@ -189,8 +194,7 @@ impl QueueCounters {
     #[must_use]
     pub fn ledger(&self, queue: u16) -> QueueLedger {
         let (c, w) = (&self.looped.0, &self.written.0);
-        let lost = w.lost_frames.load(Ordering::Relaxed);
-        let late = w.late_frames.load(Ordering::Relaxed);
+        let ((lost, lost_bytes), (late, late_bytes)) = (w.lost.load(), w.late.load());
         let received = c.received.load(Ordering::Relaxed);
         let e = self.ended.0.load();
         QueueLedger {
@@ -204,10 +208,7 @@ impl QueueCounters {
             dropped_storage: e.dropped_storage + lost,
             late,
             errors: c.errors.load(Ordering::Relaxed),
-            bytes: e
-                .bytes
-                .saturating_sub(w.lost_bytes.load(Ordering::Relaxed))
-                .saturating_sub(w.late_bytes.load(Ordering::Relaxed)),
+            bytes: e.bytes.saturating_sub(lost_bytes + late_bytes),
         }
     }
 }

@@ -82,9 +82,7 @@ pub use device::{
 };
 pub use direct::{Cqe, DirectCq, DirectWq, Inspected, InspectedQueue, is_direct};
 pub use error::VerbsError;
-pub use message::{
-    MessageCompletion, MessageCq, MessageSlot, Messages, SRQ_RESIZE, Srq, SrqAttr, status_text,
-};
+pub use message::{MessageCq, MessageSlot, Messages, SRQ_RESIZE, Srq, status_text};
 pub use mr::Mr;
 pub use pd::Pd;
 /// The plain bindings, whose structures cross this interface: attributes, WRs, scatter entries.

@@ -9,7 +9,7 @@ use std::{
 };
 use wqcap_control::{
     protocol::{CaptureStatus, Changed, Command, Refusal, Stats},
-    server::{Backend, ChangeReply, ControlConfig, ControlServer},
+    server::{Backend, ChangeReply, ControlConfig, ControlServer, ControlSocket},
 };
 
 #[derive(Deserialize)]
@@ -70,7 +70,12 @@ pub fn serve(config: &str) -> Outcome {
         filter: Mutex::default(),
         shutdown,
     };
-    let server = ControlServer::start(&config.control, Arc::new(backend), &[])?;
+    let server = ControlServer::start_on(
+        ControlSocket::bind(&config.control)?,
+        &config.control,
+        Arc::new(backend),
+        &[],
+    )?;
     println!("serving");
     requested.recv()?.send(Ok(Changed {
         changed: true,

@@ -313,7 +313,7 @@ fn replayed_proof(service: &TrialService) -> Outcome {
     let challenge = one.receive_challenge(deadline)?;
     let other_challenge = other.receive_challenge(deadline)?;
     check(challenge != other_challenge, "two challenges are the same")?;
-    let proof = one.proof(&service.target.keys, AccessLevel::ReadWrite, challenge)?;
+    let (_, proof) = one.transcript(&service.target.keys, AccessLevel::ReadWrite, challenge)?;
     one.send(proof.text().as_bytes())?;
     let welcome: Handshake = serde_json::from_slice(&one.receive(deadline)?)?;
     check(
@@ -334,7 +334,7 @@ fn foreign_proof(service: &TrialService) -> Outcome {
     let mut challenge = link.receive_challenge(deadline)?;
     check(!challenge.service.is_empty(), "a service without identity")?;
     challenge.service.push('x');
-    let proof = link.proof(&service.target.keys, AccessLevel::ReadWrite, challenge)?;
+    let (_, proof) = link.transcript(&service.target.keys, AccessLevel::ReadWrite, challenge)?;
     link.send(proof.text().as_bytes())?;
     check(
         link.receive(deadline).is_err(),

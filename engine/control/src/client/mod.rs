@@ -8,7 +8,7 @@ pub use unix::UnixTransport;
 
 use crate::protocol::{Answer, AnswerBody, AnswerOutcome, Command, Refusal, Request, VERSION};
 use std::{
-    fmt, io,
+    io,
     time::{Duration, Instant},
 };
 
@@ -31,27 +31,14 @@ pub trait Transport {
 }
 
 /// Why a request has no result.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The service refused it.
+    #[error("{}", .0.message)]
     Refused(Refusal),
     /// The connection failed, or what arrived is not an answer.
-    Lost(io::Error),
-}
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => f.write_str(&refusal.message),
-            Self::Lost(e) => write!(f, "no answer: {e}"),
-        }
-    }
-}
-
-impl From<io::Error> for ClientError {
-    fn from(e: io::Error) -> Self {
-        Self::Lost(e)
-    }
+    #[error("no answer: {0}")]
+    Lost(#[from] io::Error),
 }
 
 /// A client of the control service.

@@ -14,16 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_verbs::{
-    CmChannel, CmEvent, Connecting, Connection, MessageCompletion, MessageCq, MessageSlot,
-    Messages, Pd, QpResources, Srq, VerbsError, status_text,
+    CmChannel, CmEvent, Connecting, Connection, MessageCq, MessageSlot, Messages, Pd, QpResources,
+    Srq, VerbsError, status_text, sys::ibv_wc,
 };
 
 /// Receives posted: an answer of up to this many fragments arrives without a pause.
 const RECEIVES: u32 = 64;
 /// Sends outstanding at once.
 const SENDS: u32 = 16;
-/// Bytes of the longest fragment.
-const LONGEST_FRAGMENT: u32 = 4096;
 /// How long a send may wait for an earlier one to complete.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -78,14 +76,13 @@ impl RcTransport {
             .context()
             .ok_or_else(|| io::Error::other("no RDMA device reaches this address"))?;
         let port = context.query_port(connecting.port()).map_err(failed)?;
-        let fragment_len = (128 << port.active_mtu.clamp(1, 5)).min(LONGEST_FRAGMENT);
+        let fragment_len = fragment::longest(port.active_mtu);
         let pd = Pd::alloc(&context).map_err(failed)?;
         let (mut messages, mut free) =
             Messages::register(&pd, RECEIVES + SENDS, fragment_len).map_err(failed)?;
         let mut srq = Srq::create(&pd, &messages, RECEIVES).map_err(failed)?;
         for slot in free.split_off(SENDS as usize) {
-            srq.post(&mut messages, slot)
-                .map_err(|(_, errno)| io::Error::from_raw_os_error(errno))?;
+            srq.post(&mut messages, slot).map_err(|(_, e)| e)?;
         }
         let cq = MessageCq::create(&context, RECEIVES + SENDS).map_err(failed)?;
         let ends = QpResources {
@@ -158,21 +155,11 @@ impl RcTransport {
         }
     }
 
-    /// The message that [`RcTransport::authenticate`] sends.
+    /// What [`RcTransport::authenticate`] proves, and the message by which it does.
     ///
     /// # Errors
     /// There is no key for this access.
-    pub fn proof(
-        &self,
-        keys: &Keys,
-        access: AccessLevel,
-        challenge: Challenge,
-    ) -> io::Result<Handshake> {
-        self.transcript(keys, access, challenge)
-            .map(|(_, proof)| proof)
-    }
-
-    fn transcript(
+    pub fn transcript(
         &self,
         keys: &Keys,
         access: AccessLevel,
@@ -217,20 +204,17 @@ impl RcTransport {
         while self.free.is_empty() {
             self.progress(deadline)?;
         }
-        let Some(mut slot) = self.free.pop() else {
+        let Some(slot) = self.free.pop() else {
             return Err(ErrorKind::WouldBlock.into());
         };
-        let length = fragment.len().min(self.fragment_len);
-        self.messages.bytes_mut(&mut slot)[..length].copy_from_slice(&fragment[..length]);
-        let length = u32::try_from(length).unwrap_or(0);
-        match self.connection.send(&mut self.messages, slot, length) {
+        match self.connection.send(&mut self.messages, slot, fragment) {
             Ok(wr_id) => {
                 self.outstanding.push(wr_id);
                 Ok(())
             }
-            Err((slot, errno)) => {
+            Err((slot, e)) => {
                 self.free.push(slot);
-                Err(io::Error::from_raw_os_error(errno))
+                Err(e)
             }
         }
     }
@@ -271,7 +255,7 @@ impl RcTransport {
         Ok(())
     }
 
-    fn completed(&mut self, it: &MessageCompletion) -> io::Result<()> {
+    fn completed(&mut self, it: &ibv_wc) -> io::Result<()> {
         let Some(slot) = self.messages.returned(it.wr_id) else {
             return Ok(());
         };
@@ -285,9 +269,8 @@ impl RcTransport {
                 .push(fragment)
                 .map_err(|e| io::Error::new(ErrorKind::InvalidData, e))?;
             self.inbox.extend(message);
-            self.srq
-                .post(&mut self.messages, slot)
-                .map_err(|(_, errno)| io::Error::from_raw_os_error(errno))?;
+            let posted = self.srq.post(&mut self.messages, slot);
+            posted.map_err(|(_, e)| e)?;
         }
         if it.status != 0 {
             self.lost.get_or_insert(format!(

@@ -8,6 +8,13 @@ pub const FORMAT: u8 = 0x57;
 /// Bytes before a fragment's text.
 pub const HEADER: usize = 8;
 
+/// Bytes of the longest fragment on a path with this `ibv_mtu`: what it carries in one packet, at most the largest path MTU
+/// of InfiniBand and RoCE.
+#[must_use]
+pub fn longest(mtu: u32) -> u32 {
+    128 << mtu.clamp(1, 5)
+}
+
 /// Cuts `text` into fragments of at most `size` bytes, header included, and gives each to `send`.
 ///
 /// # Panics

@@ -1,8 +1,9 @@
 //! The traffic of a moment, as live statistics report it.
 
+use derive_more::AddAssign;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, ops::AddAssign};
+use std::collections::BTreeMap;
 
 /// The traffic of all queues: frames that passed the filter and the other reductions, whether there was room for them
 /// in the files or not.
@@ -38,7 +39,9 @@ pub struct TrafficSnapshot {
 }
 
 /// Frames and their bytes on the wire without FCS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, AddAssign,
+)]
 pub struct Volume {
     /// Frames.
     pub frames: u64,
@@ -52,13 +55,6 @@ impl Volume {
     pub fn count(&mut self, len: u32) {
         self.frames += 1;
         self.bytes += u64::from(len);
-    }
-}
-
-impl AddAssign for Volume {
-    fn add_assign(&mut self, other: Self) {
-        self.frames += other.frames;
-        self.bytes += other.bytes;
     }
 }
 

@@ -3,50 +3,49 @@
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-/// `[control]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ControlConfig {
-    /// Path of the Unix socket.
-    pub unix: PathBuf,
-    /// Mode of the socket's file; absent: as its groups need it.
-    pub mode: Option<FileMode>,
-    /// Group of the socket's file; absent: `read_group` or `write_group`, if one of them alone is set.
-    pub group: Option<String>,
-    /// The group with read-only access; absent: none.
-    pub read_group: Option<String>,
-    /// The group with read-write access; absent: none.
-    pub write_group: Option<String>,
-    /// Address to serve over RDMA; absent: none.
-    pub rdma: Option<SocketAddr>,
-    /// File with the keys that RDMA clients must prove; absent: none.
-    pub key_file: Option<PathBuf>,
-    /// Receives of the SRQ at the start.
-    pub srq: u32,
-    /// Receives it may grow to.
-    pub srq_max: u32,
-    /// How long the SRQ must not have run low before it shrinks.
-    #[serde(with = "span")]
-    pub srq_calm: Duration,
-    /// Resize the SRQ where the device can; otherwise it has its largest size from the start.
-    pub srq_resize: bool,
+/// Declares a section of the configuration: its keys, each with its default.
+#[macro_export]
+macro_rules! section {
+    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$key_doc:meta])* pub $key:ident: $type:ty = $default:expr,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct $name { $($(#[$key_doc])* pub $key: $type,)+ }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($key: $default,)+ }
+            }
+        }
+    };
 }
 
-impl Default for ControlConfig {
-    fn default() -> Self {
-        Self {
-            unix: PathBuf::from("/run/wqcap/control.sock"),
-            mode: None,
-            group: None,
-            read_group: None,
-            write_group: None,
-            rdma: None,
-            key_file: None,
-            srq: 64,
-            srq_max: 1024,
-            srq_calm: Duration::from_secs(30),
-            srq_resize: true,
-        }
+section! {
+    /// `[control]`
+    pub struct ControlConfig {
+        /// Path of the Unix socket.
+        pub unix: PathBuf = PathBuf::from("/run/wqcap/control.sock"),
+        /// Mode of the socket's file; absent: as its groups need it.
+        pub mode: Option<FileMode> = None,
+        /// Group of the socket's file; absent: `read_group` or `write_group`, if one of them alone is set.
+        pub group: Option<String> = None,
+        /// The group with read-only access; absent: none.
+        pub read_group: Option<String> = None,
+        /// The group with read-write access; absent: none.
+        pub write_group: Option<String> = None,
+        /// Address to serve over RDMA; absent: none.
+        pub rdma: Option<SocketAddr> = None,
+        /// File with the keys that RDMA clients must prove; absent: none.
+        pub key_file: Option<PathBuf> = None,
+        /// Receives of the SRQ at the start.
+        pub srq: u32 = 64,
+        /// Receives it may grow to.
+        pub srq_max: u32 = 1024,
+        /// How long the SRQ must not have run low before it shrinks.
+        #[serde(with = "span")]
+        pub srq_calm: Duration = Duration::from_secs(30),
+        /// Resize the SRQ where the device can; otherwise it has its largest size from the start.
+        pub srq_resize: bool = true,
     }
 }
 

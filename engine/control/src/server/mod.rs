@@ -26,35 +26,24 @@ pub use unix::ControlSocket;
 
 use crate::protocol::ControlStatus;
 use limits::ClientLimits;
-use rc::RcServer;
 use service::ControlService;
 use std::sync::Arc;
-use unix::UnixServer;
+use thread::ServerThread;
+use unix::SocketFile;
 
 /// A running control service. It ends when this is dropped.
 pub struct ControlServer {
     service: Arc<ControlService>,
-    _unix: UnixServer,
-    _rc: Option<RcServer>,
+    _unix: (ServerThread, SocketFile),
+    _rc: Option<ServerThread>,
 }
 
 impl ControlServer {
-    /// Starts serving `backend` as `config` says. Its threads avoid the CPUs in `busy`, which are the capture's.
+    /// Starts serving `backend` as `config` says, on a socket that has been bound for it. Its threads avoid the CPUs in
+    /// `busy`, which are the capture's.
     ///
     /// # Errors
     /// A socket, an RDMA object or a thread cannot be had; the error names the key.
-    pub fn start(
-        config: &ControlConfig,
-        backend: Arc<dyn Backend>,
-        busy: &[usize],
-    ) -> Result<Self, StartError> {
-        Self::start_on(ControlSocket::bind(config)?, config, backend, busy)
-    }
-
-    /// The same on a socket that has been bound, for who may not make one any more.
-    ///
-    /// # Errors
-    /// As [`ControlServer::start`].
     pub fn start_on(
         socket: ControlSocket,
         config: &ControlConfig,
@@ -64,10 +53,10 @@ impl ControlServer {
         let service = ControlService::new(backend, ClientLimits::default());
         let rc = config
             .rdma
-            .map(|address| RcServer::start(&service, config, address, busy.to_vec()))
+            .map(|address| rc::start(&service, config, address, busy.to_vec()))
             .transpose()?;
         Ok(Self {
-            _unix: UnixServer::start(&service, socket, busy.to_vec())?,
+            _unix: unix::start(&service, socket, busy.to_vec())?,
             _rc: rc,
             service,
         })

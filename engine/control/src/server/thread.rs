@@ -1,7 +1,8 @@
 //! The thread of one server.
 
 use super::{StartError, mailbox::Mailbox};
-use std::{sync::Arc, thread::JoinHandle};
+use rustix::event::{PollFd, Timespec, poll};
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
 /// A server's thread and the mailbox that wakes it. The thread ends when this is dropped.
 pub struct ServerThread {
@@ -40,4 +41,13 @@ impl Drop for ServerThread {
             let _ = handle.join();
         }
     }
+}
+
+/// Sleeps until one of these is ready, or `rest` has passed; after an interruption the caller goes round once more.
+pub fn poll_for(fds: &mut [PollFd<'_>], rest: Duration) {
+    let rest = Timespec::try_from(rest).unwrap_or(Timespec {
+        tv_sec: 1,
+        tv_nsec: 0,
+    });
+    let _ = poll(fds, Some(&rest));
 }

@@ -83,13 +83,17 @@ pub(super) fn select(
                 if let end @ FileEnd::Torn { .. } = index.end {
                     it.losses.push(format!("{}: {end}", path.display()));
                 }
+                if ranges.is_empty() {
+                    continue;
+                }
                 file = FileRanges::new(path.clone(), ranges);
             }
-            if file.is_empty() {
-                continue;
-            }
         }
-        it.files.push(file.listed().metered(Arc::clone(meter)));
+        it.files.push(FileRanges {
+            listed: true,
+            meter: Arc::clone(meter),
+            ..file
+        });
     }
     if it.files.is_empty() {
         it.files.push(head_of(&finished, dir, meter)?);
@@ -175,14 +179,17 @@ fn head_of(
     meter: &Arc<AtomicU64>,
 ) -> Result<FileRanges, MergeError> {
     for (path, _) in files {
-        let file = FileRanges::whole(path.clone()).metered(Arc::clone(meter));
+        let mut file = FileRanges::whole(path.clone());
+        file.meter = Arc::clone(meter);
         match index::head_len(&file) {
+            // A file without even that is read to be told why.
+            Ok(0) => return Ok(file),
             Ok(head) => {
-                // A file without even that is read to be told why.
-                let head = if head == 0 { u64::MAX } else { head };
                 let ranges = std::iter::once(0..head).collect();
-                let file = FileRanges::new(path.clone(), ranges);
-                return Ok(file.metered(Arc::clone(meter)));
+                return Ok(FileRanges {
+                    meter: Arc::clone(meter),
+                    ..FileRanges::new(path.clone(), ranges)
+                });
             }
             Err(e) if e.is_not_found() => {}
             Err(e) => return Err(MergeError::Refused(format!("{}: {e}", path.display()))),

@@ -42,7 +42,7 @@ macro_rules! numbers {
     };
 }
 
-numbers!(u16: "two", u32: "four", u64: "eight");
+numbers!(u16: "two", u32: "four", u64: "eight", u128: "sixteen");
 
 #[inline]
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {

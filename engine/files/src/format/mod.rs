@@ -14,6 +14,14 @@ pub const ETHERNET: u32 = 1;
 /// Nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;
 
+/// Writes words in this machine's byte order.
+#[inline]
+pub fn put_words(out: &mut [u8], words: &[u32]) {
+    for (to, word) in out.chunks_exact_mut(4).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+}
+
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {

@@ -2,7 +2,7 @@
 //!
 //! Source: draft-ietf-opsawg-pcap, and libpcap's `savefile` for the variant with longer record headers.
 
-use super::{ByteOrder, Interface, SECOND};
+use super::{ByteOrder, Interface, SECOND, put_words};
 
 /// Bytes of the file header: magic, version (two halves), two reserved words, snapshot length, link type.
 pub const HEADER_LEN: usize = 24;
@@ -44,11 +44,8 @@ pub fn encode_header(snaplen: u32, link_type: u32, fcs_len: Option<u8>) -> [u8; 
 pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] {
     // The format's seconds are 32 bits, unsigned: until 2106.
     let seconds = u32::try_from(ns / SECOND).unwrap_or(u32::MAX);
-    let words = [seconds, (ns % SECOND) as u32, caplen, len];
     let mut header = [0; RECORD_LEN];
-    for (to, word) in header.chunks_exact_mut(4).zip(words) {
-        to.copy_from_slice(&word.to_ne_bytes());
-    }
+    put_words(&mut header, &[seconds, (ns % SECOND) as u32, caplen, len]);
     header
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Source: draft-ietf-opsawg-pcapng. Constants have the draft's names.
 
-use super::{ByteOrder, Interface, InterfaceStatistics, SECOND};
+use super::{ByteOrder, Interface, InterfaceStatistics, SECOND, put_words};
 
 /// Section header block. Its type is what a file begins with, and reads the same in either byte order.
 pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -414,9 +414,7 @@ pub fn encode_packet_header(
     let [high, low] = timestamp_words(ns);
     let words = [ENHANCED_PACKET, total, interface, high, low, caplen, len];
     let mut header = [0; PACKET_HEADER_LEN];
-    for (to, word) in header.chunks_exact_mut(4).zip(words) {
-        to.copy_from_slice(&word.to_ne_bytes());
-    }
+    put_words(&mut header, &words);
     header
 }
 

@@ -4,6 +4,7 @@
 //! must not leave out what an expression accepts, so it reads the very bytes that libpcap's code reads (gencode.c:
 //! `gen_host`, `gen_port`, `gen_proto`), behind any VLAN tags.
 
+use crate::format::ByteOrder::Big;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -39,12 +40,10 @@ impl IndexFlow {
     #[must_use]
     pub fn new(frame: &[u8]) -> Self {
         let mut at = 0;
-        while word(frame, at + 12).is_some_and(|ethertype| TAGS.contains(&ethertype)) {
+        while TAGS.contains(&Big.u16(frame, at + 12)) {
             at += 4;
         }
-        let Some(ethertype) = word(frame, at + 12) else {
-            return Self::default();
-        };
+        let ethertype = Big.u16(frame, at + 12);
         let packet = frame.get(at + ETHERNET..).unwrap_or_default();
         let (protocol, a, b) = match ethertype {
             IPV4 => ipv4(packet),
@@ -82,7 +81,7 @@ type Ends = (u8, (u128, u16), (u128, u16));
 
 fn ipv4(packet: &[u8]) -> Ends {
     let protocol = packet.get(9).copied().unwrap_or(0);
-    let later = word(packet, 6).unwrap_or(0) & 0x1fff != 0;
+    let later = Big.u16(packet, 6) & 0x1fff != 0;
     let header = usize::from(packet.first().copied().unwrap_or(0) & 15) * 4;
     let ports = if later {
         (0, 0)
@@ -105,8 +104,8 @@ fn ipv6(packet: &[u8]) -> Ends {
     };
     (
         protocol,
-        (address6(packet, 8), ports.0),
-        (address6(packet, 24), ports.1),
+        (Big.u128(packet, 8), ports.0),
+        (Big.u128(packet, 24), ports.1),
     )
 }
 
@@ -114,20 +113,9 @@ fn ports(packet: &[u8], at: usize, protocol: u8) -> (u16, u16) {
     if !PORTED.contains(&protocol) {
         return (0, 0);
     }
-    let port = |at| word(packet, at).unwrap_or(0);
-    (port(at), port(at + 2))
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+    (Big.u16(packet, at), Big.u16(packet, at + 2))
 }
 
 fn address4(bytes: &[u8], at: usize) -> u128 {
-    let bytes = bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
-    u32::from_be_bytes(bytes.unwrap_or_default()).into()
-}
-
-fn address6(bytes: &[u8], at: usize) -> u128 {
-    let bytes = bytes.get(at..at + 16).and_then(|b| b.try_into().ok());
-    u128::from_be_bytes(bytes.unwrap_or_default())
+    Big.u32(bytes, at).into()
 }

@@ -8,7 +8,7 @@
 //! An index is CBOR (RFC 8949), so that other programs can read it too; it has a checksum, and names the length and the
 //! modification time of its file.
 //!
-//! May import: [`crate::read`], [`crate::name`].
+//! May import: [`crate::format`], [`crate::read`], [`crate::name`].
 //!
 //! Invariants: an index only leaves out what cannot be wanted. One that is damaged or older than its file does not count.
 

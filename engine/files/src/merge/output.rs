@@ -32,7 +32,7 @@ pub(super) struct Output {
     /// Where headers tell the snapshot length.
     snaplen_offsets: Vec<u64>,
     /// Interfaces described so far.
-    interfaces: usize,
+    pub(super) interfaces: usize,
     /// Records cut to the longest that readers take.
     cut: u64,
     options_left_out: u64,
@@ -84,10 +84,6 @@ impl Output {
             }
         }
         output
-    }
-
-    pub(super) fn interfaces(&self) -> usize {
-        self.interfaces
     }
 
     /// Describes a port.

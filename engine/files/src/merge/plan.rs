@@ -111,7 +111,7 @@ impl MergePlan {
             let Some(file) = plan.add_file(ranges, &mut first)? else {
                 continue;
             };
-            let path = file.ranges.path();
+            let path = &file.ranges.path;
             let queue = queue_of(path).map(|(queue, _)| queue);
             let stream = queue.map(|queue| {
                 let folder = path.parent().unwrap_or(Path::new(""));
@@ -132,7 +132,7 @@ impl MergePlan {
         }
         for stream in &mut plan.streams {
             stream.files.make_contiguous().sort_by_key(|file| {
-                let path = file.ranges.path();
+                let path = &file.ranges.path;
                 (queue_of(path), path.to_owned())
             });
         }
@@ -166,7 +166,7 @@ impl MergePlan {
         ranges: FileRanges,
         first: &mut Option<(PathBuf, u32)>,
     ) -> Result<Option<FilePlan>, MergeError> {
-        let path = ranges.path();
+        let path = &ranges.path;
         let shown = path.display();
         let refused = |problem: String| Err(MergeError::Refused(format!("{shown}: {problem}")));
         let mut regular = false;
@@ -255,7 +255,7 @@ impl MergePlan {
             self.notes.push(note);
             return Ok(None);
         }
-        let shown = ranges.path().display();
+        let shown = ranges.path.display();
         Err(MergeError::Refused(match e {
             ReadError::Io { source, .. } => format!("{shown}: {source}"),
             e => format!("{shown}: {e}"),
@@ -302,7 +302,10 @@ fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FileRange
         }
         notes.extend(folder.unfinished_note(path));
         let listed = folder.finished.into_iter();
-        files.extend(listed.map(|(file, _)| FileRanges::whole(file).listed()));
+        files.extend(listed.map(|(file, _)| FileRanges {
+            listed: true,
+            ..FileRanges::whole(file)
+        }));
     }
     Ok(files)
 }

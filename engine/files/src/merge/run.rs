@@ -75,8 +75,8 @@ pub(crate) fn run_selected(
                 if let Some(port) = port
                     && select(&packet)
                 {
-                    while format == FileFormat::Pcapng && output.interfaces() <= port {
-                        let Some(port) = ledger.port_of(output.interfaces()) else {
+                    while format == FileFormat::Pcapng && output.interfaces <= port {
+                        let Some(port) = ledger.ports.list.get(output.interfaces) else {
                             break;
                         };
                         output.interface(port);
@@ -103,7 +103,7 @@ pub(crate) fn run_selected(
         }
     }
     for (port, statistics) in ledger.statistics.iter().enumerate() {
-        if port < output.interfaces() {
+        if port < output.interfaces {
             output.statistics(port, statistics);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     plan::{FilePlan, StreamPlan},
-    ports::{OutputPort, Ports},
+    ports::Ports,
     summary::InputFacts,
 };
 use crate::{
@@ -47,10 +47,6 @@ impl MergeLedger {
     fn port(&mut self, path: &std::path::Path, interface: &Interface) -> Option<usize> {
         let fits = interface.link_type == self.link_type;
         fits.then(|| self.ports.number(path, interface)).flatten()
-    }
-
-    pub(super) fn port_of(&self, number: usize) -> Option<&OutputPort> {
-        self.ports.list.get(number)
     }
 
     fn add_statistics(&mut self, port: usize, of: InterfaceStatistics) {
@@ -115,7 +111,7 @@ impl MergeStream {
                 self.open = Some(Open {
                     reader,
                     input: file.input,
-                    path: file.ranges.path().to_owned(),
+                    path: file.ranges.path.clone(),
                     ports: Vec::new(),
                     left_out: 0,
                 });

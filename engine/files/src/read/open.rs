@@ -32,12 +32,13 @@ pub fn open(path: &Path) -> Result<FileReader, ReadError> {
 /// A file to be read, as a whole or in part.
 #[derive(Clone, Debug)]
 pub struct FileRanges {
-    path: PathBuf,
-    ranges: Vec<Range<u64>>,
-    /// Found in the list of a folder.
-    listed: bool,
+    /// The file.
+    pub path: PathBuf,
+    pub(crate) ranges: Vec<Range<u64>>,
+    /// It was found in the list of a folder, where files may be deleted at any time: that it is gone is no loss.
+    pub listed: bool,
     /// Bytes read so far; shared by all that are to be counted together.
-    meter: Arc<AtomicU64>,
+    pub meter: Arc<AtomicU64>,
 }
 
 impl FileRanges {
@@ -59,39 +60,12 @@ impl FileRanges {
         }
     }
 
-    /// It was found in the list of a folder, where files may be deleted at any time: that it is gone is no loss.
-    #[must_use]
-    pub fn listed(self) -> Self {
-        Self {
-            listed: true,
-            ..self
-        }
-    }
-
     /// A note if the reason that it cannot be read is that it was deleted since it was listed.
     pub(crate) fn note_if_deleted(&self, e: &ReadError) -> Option<String> {
         (self.listed && e.is_not_found()).then(|| {
             let shown = self.path.display();
             format!("{shown}: was deleted before it could be read, and is left out")
         })
-    }
-
-    /// Nothing of it is to be read.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
-    /// Counts the bytes read into `meter`.
-    #[must_use]
-    pub fn metered(self, meter: Arc<AtomicU64>) -> Self {
-        Self { meter, ..self }
-    }
-
-    /// The file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Bytes to be read of a file of this length.

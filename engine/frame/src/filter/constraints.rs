@@ -111,7 +111,7 @@ impl Load {
 }
 
 /// A path under way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Path {
     at: usize,
     known: Constraints,
@@ -181,12 +181,7 @@ impl Path {
 /// What is known at the end of each path that keeps a frame; `None`: there are too many of them, or a loop.
 pub(super) fn paths(program: &Program) -> Option<Vec<Constraints>> {
     let mut ends = Vec::new();
-    let mut open = vec![Path {
-        at: 0,
-        known: Constraints::default(),
-        a: None,
-        x: None,
-    }];
+    let mut open = vec![Path::default()];
     let mut steps = 0;
     while let Some(mut path) = open.pop() {
         steps += 1;

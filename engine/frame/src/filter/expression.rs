@@ -4,13 +4,15 @@ use super::{
     constraints::{self, Constraints},
     program::{Instruction, Program, Refused},
 };
-use serde::{Serialize, Serializer};
-use std::{fmt, sync::Mutex};
+use serde::Serialize;
+use std::sync::Mutex;
 
 /// What frames are kept: an expression with its program. The empty expression keeps all and has none.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
 pub struct Filter {
     expression: String,
+    #[serde(skip)]
     program: Option<Program>,
 }
 
@@ -70,18 +72,6 @@ impl Filter {
         self.program
             .as_ref()
             .is_none_or(|it| it.accepts(frame, len))
-    }
-}
-
-impl fmt::Display for Filter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.expression)
-    }
-}
-
-impl Serialize for Filter {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -257,8 +257,8 @@ impl Headers {
         self.l3 = offset(at);
         self.tuple.version = 4;
         self.tuple.protocol = ip.protocol();
-        self.tuple.src[..4].copy_from_slice(&ip.src_bytes());
-        self.tuple.dst[..4].copy_from_slice(&ip.dst_bytes());
+        self.tuple.src[..4].copy_from_slice(&ip.src());
+        self.tuple.dst[..4].copy_from_slice(&ip.dst());
         self.fragment = Fragment(ip.fragment_field() & 0x7fff);
         let start = match ip.extent() {
             Ok((start, end, fault)) => {
@@ -285,8 +285,8 @@ impl Headers {
         };
         self.l3 = offset(at);
         self.tuple.version = 6;
-        self.tuple.src = ip.src_bytes();
-        self.tuple.dst = ip.dst_bytes();
+        self.tuple.src = ip.src();
+        self.tuple.dst = ip.dst();
         let (end, fault) = ip.extent();
         self.end = offset(at + end);
         self.malformed = self.malformed.or(fault);

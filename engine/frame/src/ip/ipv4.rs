@@ -1,7 +1,6 @@
 //! IPv4 with options.
 
 use crate::{field::be16, malformed::Malformed};
-use std::net::Ipv4Addr;
 
 /// An IPv4 header: RFC 791 section 3.1.
 ///
@@ -76,24 +75,16 @@ impl<'a> Ipv4<'a> {
     }
 
     /// Source address.
-    #[must_use]
-    pub fn src(&self) -> Ipv4Addr {
-        self.src_bytes().into()
-    }
-
-    /// Destination address.
-    #[must_use]
-    pub fn dst(&self) -> Ipv4Addr {
-        self.dst_bytes().into()
-    }
-
     #[inline]
-    pub(crate) fn src_bytes(&self) -> [u8; 4] {
+    #[must_use]
+    pub fn src(&self) -> [u8; 4] {
         [12, 13, 14, 15].map(|i: usize| self.header[i])
     }
 
+    /// Destination address.
     #[inline]
-    pub(crate) fn dst_bytes(&self) -> [u8; 4] {
+    #[must_use]
+    pub fn dst(&self) -> [u8; 4] {
         [16, 17, 18, 19].map(|i: usize| self.header[i])
     }
 
@@ -143,10 +134,7 @@ mod tests {
         let ip = Ipv4::new(&bytes).unwrap();
         assert_eq!(ip.protocol(), 6);
         assert_eq!(ip.fragment_field(), Ipv4::MORE | 1);
-        assert_eq!(
-            (ip.src(), ip.dst()),
-            ([10, 0, 0, 1].into(), [10, 0, 0, 2].into())
-        );
+        assert_eq!((ip.src(), ip.dst()), ([10, 0, 0, 1], [10, 0, 0, 2]));
         assert_eq!(ip.extent(), Ok((24, 25, None)));
     }
 

@@ -5,7 +5,6 @@ use crate::{
     malformed::Malformed,
     numbers::protocol,
 };
-use std::net::Ipv6Addr;
 
 /// An IPv6 header: RFC 8200 section 3.
 ///
@@ -59,24 +58,16 @@ impl<'a> Ipv6<'a> {
     }
 
     /// Source address.
-    #[must_use]
-    pub fn src(&self) -> Ipv6Addr {
-        self.src_bytes().into()
-    }
-
-    /// Destination address.
-    #[must_use]
-    pub fn dst(&self) -> Ipv6Addr {
-        self.dst_bytes().into()
-    }
-
     #[inline]
-    pub(crate) fn src_bytes(&self) -> [u8; 16] {
+    #[must_use]
+    pub fn src(&self) -> [u8; 16] {
         std::array::from_fn(|i| self.header[8 + i])
     }
 
+    /// Destination address.
     #[inline]
-    pub(crate) fn dst_bytes(&self) -> [u8; 16] {
+    #[must_use]
+    pub fn dst(&self) -> [u8; 16] {
         std::array::from_fn(|i| self.header[24 + i])
     }
 
@@ -204,7 +195,7 @@ mod tests {
         let bytes = header(3);
         let ip = Ipv6::new(&bytes).unwrap();
         assert_eq!((ip.next_header(), ip.extent()), (17, (43, None)));
-        assert_eq!((ip.src(), ip.dst()), ([0xfd; 16].into(), [0xfe; 16].into()));
+        assert_eq!((ip.src(), ip.dst()), ([0xfd; 16], [0xfe; 16]));
         assert_eq!(
             Ipv6::new(&header(5)).unwrap().extent(),
             (44, Some(Malformed::Ipv6PayloadLength))

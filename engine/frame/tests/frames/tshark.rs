@@ -75,16 +75,16 @@ fn ours(frame: &[u8]) -> Facts {
             Layer::Mpls(it) => add("mpls.label", it.label().to_string()),
             Layer::Pppoe(it) => add("pppoe.session_id", hex(it.session())),
             Layer::Ipv4(it) => {
-                add("ip.src", it.src().to_string());
-                add("ip.dst", it.dst().to_string());
+                add("ip.src", IpAddr::from(it.src()).to_string());
+                add("ip.dst", IpAddr::from(it.dst()).to_string());
                 add("ip.proto", it.protocol().to_string());
                 add("ip.flags.df", bit(it.fragment_field() & 0x4000 != 0));
                 add("ip.flags.mf", bit(it.fragment_field() & 0x2000 != 0));
                 add("ip.frag_offset", (it.fragment_field() & 0x1fff).to_string());
             }
             Layer::Ipv6(it) => {
-                add("ipv6.src", it.src().to_string());
-                add("ipv6.dst", it.dst().to_string());
+                add("ipv6.src", IpAddr::from(it.src()).to_string());
+                add("ipv6.dst", IpAddr::from(it.dst()).to_string());
                 add("ipv6.nxt", it.next_header().to_string());
             }
             Layer::Extension(it) => {

@@ -69,7 +69,7 @@ columns! {
     tcp_flags_fwd: U8, Int(|it| it.tcp_flags.map(|f| f[0].into()));
     tcp_flags_rev: U8, Int(|it| it.tcp_flags.map(|f| f[1].into()));
     queue: U16, Int(|it| Some(it.queue.into()));
-    ended_by: TEXT, Text(|it| Some(it.end.name().to_owned()));
+    ended_by: TEXT, Text(|it| Some(it.end.to_string()));
 }
 
 /// A time of the way back, which not every flow has.

@@ -115,8 +115,9 @@ pub(super) fn tcp_flags(frame: &[u8], inner: &Headers) -> u8 {
     header.map_or(0, |it| Tcp::new(it).map_or(0, |tcp| tcp.flags()))
 }
 
-/// Why a record was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Why a record was written: a word of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum FlowEndReason {
     /// Nothing came for `flows.idle`.
     Idle,
@@ -126,19 +127,6 @@ pub enum FlowEndReason {
     Evicted,
     /// The capture ended.
     Stopped,
-}
-
-impl FlowEndReason {
-    /// As it stands in the files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Active => "active",
-            Self::Evicted => "evicted",
-            Self::Stopped => "stopped",
-        }
-    }
 }
 
 /// One line of the flow records.

@@ -11,7 +11,7 @@ use super::{
     key::Key,
     table::Table,
 };
-use crate::frame::Headers;
+use crate::{device::clock::nanos, frame::Headers};
 use crossbeam_channel::{Receiver, Sender};
 use std::{
     sync::{Arc, Mutex},
@@ -170,7 +170,7 @@ impl Meter {
             return;
         }
         let since = *self.idle_since.get_or_insert_with(Instant::now);
-        let silent = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let silent = nanos(since.elapsed());
         self.sweep(self.now_ns.saturating_add(silent), IDLE_FLOWS);
         self.send();
     }

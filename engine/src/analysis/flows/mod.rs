@@ -71,7 +71,7 @@ impl FlowsPlan {
 }
 
 /// Sums of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, derive_more::AddAssign)]
 pub struct FlowTotals {
     /// Records that ended.
     pub records: u64,
@@ -89,22 +89,12 @@ pub struct FlowTotals {
     pub flows: u64,
 }
 
+#[cfg(feature = "flows")]
 impl FlowTotals {
-    #[cfg(feature = "flows")]
     fn add(&mut self, record: &FlowRecord) {
         self.records += 1;
         self.frames += record.frames();
         self.bytes += record.bytes();
-    }
-
-    fn merge(&mut self, other: &Self) {
-        self.records += other.records;
-        self.frames += other.frames;
-        self.bytes += other.bytes;
-        self.evicted += other.evicted;
-        self.missed_frames += other.missed_frames;
-        self.missed_bytes += other.missed_bytes;
-        self.flows += other.flows;
     }
 }
 
@@ -126,7 +116,7 @@ pub struct FlowsReport {
 impl FlowsReport {
     /// Adds what a later run tells.
     pub(crate) fn absorb(&mut self, later: Self) {
-        self.totals.merge(&later.totals);
+        self.totals += later.totals;
         self.unwritten += later.unwritten;
         self.files.extend(later.files);
         self.failures.extend(later.failures);

@@ -10,10 +10,7 @@ use crate::{Error, device::clock::system_ns, thread::spawn};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{
     path::PathBuf,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     thread::JoinHandle,
     time::Duration,
 };
@@ -30,7 +27,6 @@ pub struct FlowWriter {
     exchange: Option<RecordChannels>,
     totals: Vec<Arc<Mutex<FlowTotals>>>,
     plan: FlowsPlan,
-    failed: Arc<AtomicBool>,
 }
 
 /// What the thread leaves.
@@ -60,7 +56,6 @@ impl FlowWriter {
             // Bounded by the very number of batches: there is room.
             let _ = empty_in.send(Vec::with_capacity(RECORDS));
         }
-        let failed = Arc::new(AtomicBool::new(false));
         let work = Work {
             plan: plan.clone(),
             full,
@@ -68,7 +63,6 @@ impl FlowWriter {
             rows: Vec::new(),
             file: None,
             finished: Finished::default(),
-            failed: Arc::clone(&failed),
         };
         let thread = spawn("wqcap-flows", move || work.run())?;
         Ok(Self {
@@ -79,7 +73,6 @@ impl FlowWriter {
             }),
             totals: (0..meters).map(|_| Arc::default()).collect(),
             plan: plan.clone(),
-            failed,
         })
     }
 
@@ -93,19 +86,13 @@ impl FlowWriter {
         Some(move || Meter::new(queue, &plan, exchange, totals))
     }
 
-    /// Whether a file could not be written.
-    #[must_use]
-    pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
-    }
-
     /// Sums over all meters, as they were last published.
     #[must_use]
     pub fn totals(&self) -> FlowTotals {
         let mut sum = FlowTotals::default();
         for totals in &self.totals {
             if let Ok(totals) = totals.lock() {
-                sum.merge(&totals);
+                sum += *totals;
             }
         }
         sum
@@ -150,7 +137,6 @@ struct Work {
     rows: Vec<FlowRecord>,
     file: Option<File>,
     finished: Finished,
-    failed: Arc<AtomicBool>,
 }
 
 impl Work {
@@ -225,7 +211,6 @@ impl Work {
             file.discard();
         }
         tracing::error!("{failure}");
-        self.failed.store(true, Ordering::Release);
         // The first says why; a full disk would say it every interval.
         if self.finished.failures.is_empty() {
             self.finished.failures.push(failure);

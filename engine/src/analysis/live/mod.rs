@@ -40,7 +40,7 @@ impl Statistics {
     pub fn new(queues: usize, per_queue: usize) -> Self {
         let recorders = 0..queues * per_queue;
         Self {
-            recorders: recorders.map(|_| Arc::new(PublishedCell::new())).collect(),
+            recorders: recorders.map(|_| Arc::default()).collect(),
             per_queue: per_queue.max(1),
         }
     }

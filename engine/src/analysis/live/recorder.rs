@@ -1,15 +1,16 @@
 //! A queue's own half: counts each frame, publishes a copy now and then.
 
 use super::{
+    Volume,
     mix::Mix,
     talkers::{Talkers, WINDOW_NS},
 };
-use crate::frame::Headers;
+use crate::{device::clock::nanos, frame::Headers};
 use hdrhistogram::Histogram;
 use std::{
     hash::BuildHasher,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// Between two publications.
@@ -28,15 +29,17 @@ pub(super) struct Sums {
     pub(super) hold: Histogram<u64>,
 }
 
-impl Sums {
-    fn new() -> Self {
+impl Default for Sums {
+    fn default() -> Self {
         Self {
             mix: Mix::default(),
             inter_arrival: times(),
             hold: times(),
         }
     }
+}
 
+impl Sums {
     /// Becomes the same as `other`, without allocating.
     fn copy_from(&mut self, other: &Self) {
         self.mix.clone_from(&other.mix);
@@ -64,7 +67,7 @@ pub(super) struct Rate {
 }
 
 /// A queue's state as readers see it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     pub(super) sums: Sums,
     pub(super) rate: Rate,
@@ -72,25 +75,11 @@ pub(super) struct Published {
     pub(super) talkers: Talkers,
 }
 
-impl Published {
-    fn new() -> Self {
-        Self {
-            sums: Sums::new(),
-            rate: Rate::default(),
-            talkers: Talkers::new(),
-        }
-    }
-}
-
 /// Where a queue's loop and its readers meet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct PublishedCell(Mutex<Box<Published>>);
 
 impl PublishedCell {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(Box::new(Published::new())))
-    }
-
     /// Shows what is published to `read`. The loop does not wait for it to end: it publishes another time.
     pub(super) fn read<T>(&self, read: impl FnOnce(&Published) -> T) -> Option<T> {
         self.0.lock().ok().map(|it| read(&it))
@@ -101,8 +90,7 @@ impl PublishedCell {
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     ns: u64,
-    frames: u64,
-    bytes: u64,
+    total: Volume,
 }
 
 /// Counts the frames of one queue. Its memory is its own; readers see copies.
@@ -130,10 +118,10 @@ impl Recorder {
     pub(super) fn new(slot: Arc<PublishedCell>, system_time: bool) -> Self {
         Self {
             slot,
-            next: Box::new(Published::new()),
-            sums: Sums::new(),
-            talkers: Talkers::new(),
-            before: Talkers::new(),
+            next: Box::default(),
+            sums: Sums::default(),
+            talkers: Talkers::default(),
+            before: Talkers::default(),
             marks: [Mark::default(); 2],
             system_time,
             seed: std::hash::RandomState::new().hash_one(0),
@@ -180,7 +168,7 @@ impl Recorder {
             return;
         }
         let since = *self.idle_since.get_or_insert_with(Instant::now);
-        let silent = nanoseconds(since.elapsed());
+        let silent = nanos(since.elapsed());
         self.due(self.last_ns.saturating_add(silent));
     }
 
@@ -215,11 +203,9 @@ impl Recorder {
     }
 
     fn mark(&self, ns: u64) -> Mark {
-        let total = self.sums.mix.total;
         Mark {
             ns,
-            frames: total.frames,
-            bytes: total.bytes,
+            total: self.sums.mix.total,
         }
     }
 
@@ -231,8 +217,8 @@ impl Recorder {
         let from = self.marks[0];
         let seconds = now.ns.saturating_sub(from.ns).max(EVERY_NS) as f64 / 1e9;
         Rate {
-            frames_per_s: (now.frames - from.frames) as f64 / seconds,
-            bits_per_s: (now.bytes - from.bytes) as f64 * 8.0 / seconds,
+            frames_per_s: (now.total.frames - from.total.frames) as f64 / seconds,
+            bits_per_s: (now.total.bytes - from.total.bytes) as f64 * 8.0 / seconds,
         }
     }
 
@@ -266,8 +252,4 @@ impl Drop for Recorder {
             std::mem::swap(&mut *seen, &mut self.next);
         }
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -27,13 +27,15 @@ pub(super) struct Sketch<K> {
     sets: Box<[[HeavyHitter<K>; WAYS]]>,
 }
 
-impl<K: Copy + Default + Eq> Sketch<K> {
-    pub(super) fn new() -> Self {
+impl<K: Copy + Default> Default for Sketch<K> {
+    fn default() -> Self {
         Self {
             sets: vec![[HeavyHitter::default(); WAYS]; SETS].into(),
         }
     }
+}
 
+impl<K: Copy + Default + Eq> Sketch<K> {
     /// Adds a weight of at least 1 to a key with this hash.
     #[inline]
     pub(super) fn add(&mut self, hash: u64, key: &K, weight: u64) {
@@ -88,7 +90,7 @@ mod tests {
         fn counts_are_never_too_low_and_heavy_keys_are_there(
             stream in prop::collection::vec((0_u16..100, 1_u64..2000), 0..3000)
         ) {
-            let mut sketch = Sketch::new();
+            let mut sketch = Sketch::default();
             let (mut exact, mut of_set) = (HashMap::new(), HashMap::new());
             for (key, weight) in stream {
                 sketch.add(hash(key), &key, weight);
@@ -111,7 +113,7 @@ mod tests {
 
     #[test]
     fn few_keys_are_counted_exactly() {
-        let mut sketch = Sketch::new();
+        let mut sketch = Sketch::default();
         for round in 0..100_u64 {
             for key in 0..8_u16 {
                 sketch.add(0, &key, 1 + round);
@@ -120,7 +122,7 @@ mod tests {
         }
         assert_eq!(sketch.counters().count(), 9);
         assert!(sketch.counters().all(|it| it.error == 0));
-        let mut copy = Sketch::new();
+        let mut copy = Sketch::default();
         copy.copy_from(&sketch);
         sketch.clear();
         assert_eq!(sketch.counters().count(), 0);

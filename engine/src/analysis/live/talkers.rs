@@ -48,7 +48,7 @@ impl fmt::Display for Address {
 }
 
 /// The heaviest senders of a stretch of time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Talkers {
     by_bytes: Sketch<Address>,
     by_frames: Sketch<Address>,
@@ -59,15 +59,6 @@ pub(super) struct Talkers {
 }
 
 impl Talkers {
-    pub(super) fn new() -> Self {
-        Self {
-            by_bytes: Sketch::new(),
-            by_frames: Sketch::new(),
-            window: 0,
-            over_ns: 0,
-        }
-    }
-
     /// Counts a frame; `seed` makes the sets unforeseeable to whoever sends.
     #[inline]
     pub(super) fn count(&mut self, frame: &[u8], inner: &Headers, len: u32, seed: u64) {

@@ -240,7 +240,7 @@ impl CaptureBackend {
     /// Bytes of write buffers in use, and in all.
     fn backlog(&self) -> Option<(u64, u64)> {
         let handles = self.handles()?;
-        let backlog = handles.capture.backlog()?;
+        let backlog = handles.capture.backlog?;
         Some((backlog.used(), backlog.size()))
     }
 
@@ -279,8 +279,8 @@ impl CaptureBackend {
     fn set_log_level(&self, level: LogLevel) -> Result<Changed, Refusal> {
         let before = self.presenter.log_level();
         self.presenter.set_log_level(level).map_err(failed)?;
-        let now = format!("log: {}", level.name());
-        Ok(if before == level.name() {
+        let now = format!("log: {level}");
+        Ok(if before == level.to_string() {
             same(&now)
         } else {
             changed(&now)

@@ -185,9 +185,13 @@ pub fn coarse_ns() -> u64 {
 pub fn system_ns() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| {
-            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-        })
+        .map_or(0, nanos)
+}
+
+/// A span of time in nanoseconds.
+#[must_use]
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[inline]

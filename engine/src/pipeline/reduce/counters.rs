@@ -1,15 +1,15 @@
 //! What a stage counts beside the ledger, published once a batch; anyone may read it.
 
 use crate::frame::{Malformed, MalformedCounts};
+use derive_more::AddAssign;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
-    ops::AddAssign,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 /// Frames whose FCS was checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct FcsReport {
     /// How many.
     pub checked: u64,
@@ -17,29 +17,12 @@ pub struct FcsReport {
     pub bad: u64,
 }
 
-impl AddAssign for FcsReport {
-    fn add_assign(&mut self, other: Self) {
-        self.checked += other.checked;
-        self.bad += other.bad;
-    }
-}
-
 /// One stage's counters.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct StageCounters {
     malformed: [AtomicU64; Malformed::ALL.len()],
     fcs_checked: AtomicU64,
     fcs_bad: AtomicU64,
-}
-
-impl Default for StageCounters {
-    fn default() -> Self {
-        Self {
-            malformed: std::array::from_fn(|_| AtomicU64::new(0)),
-            fcs_checked: AtomicU64::new(0),
-            fcs_bad: AtomicU64::new(0),
-        }
-    }
 }
 
 impl StageCounters {
@@ -59,7 +42,7 @@ impl StageCounters {
         for (class, count) in Malformed::ALL.iter().zip(&self.malformed) {
             let count = count.load(Ordering::Relaxed);
             if count > 0 {
-                *sum.entry(class.name()).or_default() += count;
+                *sum.entry(class.into()).or_default() += count;
             }
         }
     }

@@ -140,18 +140,6 @@ impl<C: Consumer> Judge for Stage<C> {
             (self.inner.frame(frame), frame)
         }
     }
-
-    fn batch(&mut self) {
-        Consumer::batch(self);
-    }
-
-    fn handled(&mut self) {
-        Consumer::handled(self);
-    }
-
-    fn idle(&mut self) {
-        Consumer::idle(self);
-    }
 }
 
 impl<C: Consumer> Consumer for Stage<C> {

@@ -7,6 +7,7 @@ use crate::frame::{
     Ethernet,
     ethertype::{IPV4, IPV6},
 };
+use strum::VariantNames;
 use wqcap_rss::{FrameClass, HashDepth, HashFields, L3, L4, Profile, Toeplitz};
 
 /// Headers are parsed up to here.
@@ -15,7 +16,8 @@ const MOST: usize = 256;
 const EXTENSIONS: [u8; 7] = [0, 43, 51, 60, 135, 139, 140];
 
 /// Why a frame is left to the catch-all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum CatchAllReason {
     NotIp,
     DamagedIp,
@@ -24,32 +26,14 @@ pub(super) enum CatchAllReason {
     TooShort,
 }
 
-impl CatchAllReason {
-    pub(super) const ALL: [(Self, &str); 5] = [
-        (Self::NotIp, "not_ip"),
-        (Self::DamagedIp, "damaged_ip"),
-        (Self::TruncatedL4, "truncated_l4"),
-        (Self::CutInFile, "cut_in_file"),
-        (Self::TooShort, "too_short"),
-    ];
-}
-
 /// Why a frame is hashed by its addresses alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum HostsReason {
-    Fragment,
-    OtherProtocol,
-    ExtensionHeader,
+    Fragments,
+    OtherProtocols,
+    ExtensionHeaders,
     HashL3,
-}
-
-impl HostsReason {
-    pub(super) const ALL: [(Self, &str); 4] = [
-        (Self::Fragment, "fragments"),
-        (Self::OtherProtocol, "other_protocols"),
-        (Self::ExtensionHeader, "extension_headers"),
-        (Self::HashL3, "hash_l3"),
-    ];
 }
 
 /// Shows frames as the NIC would see them; holds the room to fill one up.
@@ -152,13 +136,13 @@ impl SeenFrame<'_> {
     /// Why only its addresses are hashed.
     pub(super) fn hosts_reason(&self) -> HostsReason {
         if self.class.fragment {
-            HostsReason::Fragment
+            HostsReason::Fragments
         } else if self.class.l4 != L4::None {
             HostsReason::HashL3
         } else if self.class.l3 == L3::Ipv6 && EXTENSIONS.contains(&self.class.ip_protocol) {
-            HostsReason::ExtensionHeader
+            HostsReason::ExtensionHeaders
         } else {
-            HostsReason::OtherProtocol
+            HostsReason::OtherProtocols
         }
     }
 }
@@ -226,12 +210,15 @@ mod tests {
         let mut frame = tcp4();
         assert_eq!(view.frame(&frame, 74).hosts_reason(), HostsReason::HashL3);
         frame[20] = 0x20;
-        assert_eq!(view.frame(&frame, 74).hosts_reason(), HostsReason::Fragment);
+        assert_eq!(
+            view.frame(&frame, 74).hosts_reason(),
+            HostsReason::Fragments
+        );
         frame[20] = 0;
         frame[23] = 1;
         assert_eq!(
             view.frame(&frame, 74).hosts_reason(),
-            HostsReason::OtherProtocol
+            HostsReason::OtherProtocols
         );
     }
 }

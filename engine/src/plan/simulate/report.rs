@@ -34,10 +34,9 @@ pub struct SimulatedQueue {
     pub queue: u16,
     /// Flows with a direction on it; one whose directions are split is on two queues.
     pub flows: u64,
-    /// Frames.
-    pub frames: u64,
-    /// Their bytes on the wire.
-    pub bytes: u64,
+    /// Its frames.
+    #[serde(flatten)]
+    pub load: Volume,
 }
 
 /// The busiest queue's load over the mean; 1 is even. `None`: there was no load.
@@ -73,10 +72,9 @@ pub struct Directions {
 pub struct HeaviestFlow {
     /// Protocol and both ends.
     pub flow: String,
-    /// Frames.
-    pub frames: u64,
-    /// Their bytes on the wire.
-    pub bytes: u64,
+    /// Its frames.
+    #[serde(flatten)]
+    pub load: Volume,
     /// Its queue; two if its directions are split.
     pub queues: Vec<u16>,
 }

@@ -15,9 +15,9 @@ const TPID_CVLAN: [u8; 2] = [0x81, 0x00];
 
 /// A plan's rules, in the order in which the NIC tries them.
 pub(super) struct Rules {
-    steering: Steering,
-    /// Some rule matches on what is in a tunnel.
-    match_tunnels: bool,
+    pub(super) steering: Steering,
+    /// Some rule matches on what is in a tunnel, so that that must be found.
+    pub(super) match_tunnels: bool,
 }
 
 /// What becomes of a frame.
@@ -44,15 +44,6 @@ impl Rules {
             steering,
             match_tunnels,
         }
-    }
-
-    pub(super) fn steering(&self) -> &Steering {
-        &self.steering
-    }
-
-    /// Whether what is in tunnels must be found.
-    pub(super) fn match_tunnels(&self) -> bool {
-        self.match_tunnels
     }
 
     /// Where a frame goes that has `inner` as its tunnelled packet.

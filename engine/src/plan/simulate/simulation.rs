@@ -83,7 +83,7 @@ impl Simulation {
     pub fn frame(&mut self, bytes: &[u8], len: u32, ns: u64) {
         self.tally.stamp(ns);
         let outer = self.outer_view.frame(bytes, len);
-        let content = if self.rules.match_tunnels() {
+        let content = if self.rules.match_tunnels {
             TunnelContent::find(&outer)
         } else {
             None
@@ -92,7 +92,7 @@ impl Simulation {
             .as_ref()
             .map(|it| it.inner_frame(&mut self.inner_view));
         let qp = match self.rules.fate(&outer, inner.as_ref()) {
-            Fate::Qp(qp) => self.rules.steering().qps[qp],
+            Fate::Qp(qp) => self.rules.steering.qps[qp],
             Fate::Dropped => return self.tally.dropped.count(len),
             Fate::Left => return self.tally.left.count(len),
         };

@@ -8,6 +8,7 @@ use super::{
     report::{Directions, SimulatedSpread, SuggestedSetting, Suggestion},
 };
 use crate::control::protocol::traffic::Volume;
+use strum::VariantNames;
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
 const BUCKETS: usize = IndirectionTable::MAX_SIZE as usize;
@@ -73,7 +74,7 @@ impl Candidates {
         &self,
         now: &SimulatedSpread,
         directions: Directions,
-        hosts: [Volume; HostsReason::ALL.len()],
+        hosts: [Volume; HostsReason::VARIANTS.len()],
         top: Volume,
         most_queues: u16,
     ) -> Option<Suggestion> {
@@ -99,7 +100,7 @@ impl Candidates {
             weights: Vec::new(),
             ..current.clone()
         };
-        let fragments = hosts[HostsReason::Fragment as usize].frames as f64 / total.frames as f64;
+        let fragments = hosts[HostsReason::Fragments as usize].frames as f64 / total.frames as f64;
         let mut settings = vec![
             self.key(&mut choice, now, directions),
             self.hash(&mut choice, depth_now, size, most, fragments),
@@ -179,7 +180,7 @@ impl Candidates {
         choice.depth = depth;
         SuggestedSetting {
             key: "rss.hash",
-            value: depth.name().into(),
+            value: depth.to_string(),
             changes: depth != now,
             why,
         }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::control::protocol::traffic::Volume;
 use std::cmp::Reverse;
+use strum::VariantNames;
 
 /// Flows listed among the heaviest.
 const HEAVIEST: usize = 10;
@@ -19,8 +20,8 @@ pub(super) struct Tally {
     queues: Vec<Volume>,
     pub(super) dropped: Volume,
     pub(super) left: Volume,
-    catch_all: [Volume; CatchAllReason::ALL.len()],
-    hosts: [Volume; HostsReason::ALL.len()],
+    catch_all: [Volume; CatchAllReason::VARIANTS.len()],
+    hosts: [Volume; HostsReason::VARIANTS.len()],
     flows: Flows,
     first_ns: u64,
     last_ns: u64,
@@ -91,8 +92,7 @@ impl Tally {
             .map(|(queue, (load, flows))| SimulatedQueue {
                 queue,
                 flows: *flows,
-                frames: load.frames,
-                bytes: load.bytes,
+                load: *load,
             })
             .collect();
         let skew = |of: fn(&SimulatedQueue) -> u64| {
@@ -101,22 +101,19 @@ impl Tally {
             (sum > 0).then(|| most as f64 * queues.len() as f64 / sum as f64)
         };
         let heaviest = heaviest(self.flows.0.iter());
-        let top = heaviest.first().map_or(Volume::default(), |flow| Volume {
-            frames: flow.frames,
-            bytes: flow.bytes,
-        });
+        let top = heaviest.first().map(|flow| flow.load).unwrap_or_default();
         SimulationReport {
             frames: total.frames,
             bytes: total.bytes,
             flows: self.flows.0.len() as u64,
             seconds: self.last_ns.saturating_sub(self.first_ns) as f64 / 1e9,
             skew: Skew {
-                frames: skew(|q| q.frames),
-                bytes: skew(|q| q.bytes),
+                frames: skew(|q| q.load.frames),
+                bytes: skew(|q| q.load.bytes),
             },
             queues,
-            catch_all: by_reason(CatchAllReason::ALL, self.catch_all),
-            addresses_only: by_reason(HostsReason::ALL, self.hosts),
+            catch_all: by_reason(CatchAllReason::VARIANTS, &self.catch_all),
+            addresses_only: by_reason(HostsReason::VARIANTS, &self.hosts),
             dropped: self.dropped,
             left: self.left,
             directions,
@@ -153,19 +150,18 @@ fn heaviest<'a>(
     all.into_iter()
         .map(|(key, flow)| HeaviestFlow {
             flow: key.to_string(),
-            frames: flow.load.frames,
-            bytes: flow.load.bytes,
+            load: flow.load,
             queues: queues_of(flow),
         })
         .collect()
 }
 
-fn by_reason<R, const N: usize>(names: [(R, &'static str); N], loads: [Volume; N]) -> ByReason {
+fn by_reason(names: &[&'static str], loads: &[Volume]) -> ByReason {
     let mut load = Volume::default();
     loads.iter().for_each(|part| load += *part);
-    let names = names.into_iter().map(|(_, name)| name);
+    let reasons = names.iter().copied().zip(loads.iter().copied());
     ByReason {
         load,
-        reasons: names.zip(loads).collect(),
+        reasons: reasons.collect(),
     }
 }

@@ -43,7 +43,7 @@ fn simulate(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> SimulationReport {
     let report = simulation.report(MOST_QUEUES);
     let sum = |of: fn(&SimulatedQueue) -> u64| report.queues.iter().map(of).sum::<u64>();
     assert_eq!(
-        (sum(|q| q.frames), sum(|q| q.bytes)),
+        (sum(|q| q.load.frames), sum(|q| q.load.bytes)),
         (report.frames, report.bytes)
     );
     assert_eq!(report.frames, frames.len() as u64);
@@ -70,7 +70,11 @@ fn frames_go_where_rss_sends_them() {
         want[usize::from(wqcap_rss::queue_of(frame, HashDepth::L4, &toeplitz, &table).2)] += 1;
     }
     assert_eq!(
-        report.queues.iter().map(|q| q.frames).collect::<Vec<_>>(),
+        report
+            .queues
+            .iter()
+            .map(|q| q.load.frames)
+            .collect::<Vec<_>>(),
         want
     );
     assert_eq!(
@@ -145,7 +149,7 @@ fn no_more_queues_are_suggested_than_help() {
         ["1", "2"].contains(&queues.value.as_str()) && queues.why.contains("one flow alone is 90"),
         "{queues:?}"
     );
-    assert_eq!(one_flow.heaviest[0].frames, 900);
+    assert_eq!(one_flow.heaviest[0].load.frames, 900);
 
     let many: Vec<_> = (0..4000).map(|i| udp((i % 50) as u8, i)).collect();
     let even = simulate(&[("capture.queues", "2")], &many);
@@ -185,7 +189,7 @@ fn weights_make_room_for_the_catch_all() {
     let most = followed
         .queues
         .iter()
-        .map(|q| q.frames)
+        .map(|q| q.load.frames)
         .max()
         .expect("some");
     let then = report.suggestion.as_ref().expect("asked for").busiest_then;
@@ -247,7 +251,7 @@ fn rules_decide_before_hashes_do() {
     let report = simulation.report(MOST_QUEUES);
     assert_eq!((report.dropped.frames, report.left.frames), (1, 2));
     assert_eq!((report.frames, report.flows), (3, 3));
-    assert!(report.queues[2].frames >= 2, "{:?}", report.queues);
+    assert!(report.queues[2].load.frames >= 2, "{:?}", report.queues);
     assert_eq!(report.catch_all.load.frames, 0);
 }
 
@@ -264,7 +268,11 @@ fn a_tunnel_that_the_file_has_cut_is_looked_into_as_far_as_it_goes() {
         let len = u32::try_from(whole.len()).expect("short");
         simulation.frame(&whole[..there], len, 1);
         let report = simulation.report(MOST_QUEUES);
-        let busy = report.queues.iter().find(|q| q.frames > 0).expect("one");
+        let busy = report
+            .queues
+            .iter()
+            .find(|q| q.load.frames > 0)
+            .expect("one");
         (busy.queue, report.heaviest[0].flow.clone())
     };
     let all = queue(whole.len());

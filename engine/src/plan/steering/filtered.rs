@@ -6,6 +6,7 @@ use crate::{
     config::{RuleAction, RuleConfig},
     verbs::FlowSpec,
 };
+use std::fmt::Display;
 use wqcap_rss::profile::{HashDepth, Profile};
 
 impl Steering {
@@ -21,33 +22,30 @@ impl Steering {
         // (number of the user's rule, its match) of each rule in `steering.rules`.
         let mut matches: Vec<(usize, Profile, Match)> = Vec::new();
         for (number, rule) in (1..).zip(rules) {
+            let refused = |key: &str, value: &dyn Display, problem: String| {
+                Error::config(format!("rule {number}: {key}"), value, problem)
+            };
             let before = rules.iter().take(number - 1);
             if let Some(id) = rule
                 .id
                 .as_ref()
                 .filter(|id| before.into_iter().any(|it| it.id.as_ref() == Some(*id)))
             {
-                return Err(Error::config(
-                    format!("rule {number}: id"),
-                    format!("{id:?}"),
-                    "another rule has this id",
+                return Err(refused(
+                    "id",
+                    &format!("{id:?}"),
+                    "another rule has this id".into(),
                 ));
             }
             let wanted = Match::of(rule)
                 .map_err(|problem| Error::config(format!("rule {number}"), "", problem))?;
             if rule.priority > MAX_PRIORITY {
-                return Err(Error::config(
-                    format!("rule {number}: priority"),
-                    rule.priority,
-                    format!("at most {MAX_PRIORITY}"),
-                ));
+                let problem = format!("at most {MAX_PRIORITY}");
+                return Err(refused("priority", &rule.priority, problem));
             }
             if let Some(queue) = rule.queue.filter(|q| *q >= queues) {
-                return Err(Error::config(
-                    format!("rule {number}: queue"),
-                    queue,
-                    format!("there are queues 0 to {}", queues - 1),
-                ));
+                let problem = format!("there are queues 0 to {}", queues - 1);
+                return Err(refused("queue", &queue, problem));
             }
             let whole = rule.action == RuleAction::Drop || rule.queue.is_some();
             for profile in wanted.profiles(depth, whole) {
@@ -57,7 +55,7 @@ impl Steering {
                     specs.push(FlowSpec::Drop);
                 }
                 let rank = rule.priority * STEP + u16::from(profile.priority_offset());
-                let name = format!("rule {number} {}", profile.name());
+                let name = format!("rule {number} {profile}");
                 steering.push(name, rank, specs, qp);
                 matches.push((number, profile, wanted));
             }

@@ -55,7 +55,7 @@ pub enum Spread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QpPlan {
     /// What it hashes; the catch-all hashes nothing.
-    #[serde(serialize_with = "name_of_profile")]
+    #[serde(serialize_with = "super::text")]
     pub profile: Profile,
     /// Over which table.
     pub spread: Spread,
@@ -109,10 +109,6 @@ pub struct Steering {
     /// The rules were made of the filter's expression.
     #[serde(rename = "filter", skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
-}
-
-fn name_of_profile<S: Serializer>(profile: &Profile, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(profile.name())
 }
 
 fn text_of_specs<S: Serializer>(specs: &[FlowSpec], serializer: S) -> Result<S::Ok, S::Error> {
@@ -170,7 +166,7 @@ impl Steering {
             let qp = steering.qp(*profile, None);
             let rank = STEAL_BASE + SIDES * u16::from(profile.priority_offset());
             let specs = Match::default().specs(*profile);
-            steering.push(profile.name().to_owned(), rank, specs, qp);
+            steering.push(profile.to_string(), rank, specs, qp);
         }
         steering
     }
@@ -191,7 +187,7 @@ impl Steering {
                     let mut specs = Match::tunnel(tunnel == "vxlan", ip);
                     specs.extend(inner_specs(*profile));
                     let rank = TUNNEL_BASE + SIDES * u16::from(profile.priority_offset());
-                    self.push(format!("{tunnel} {}", profile.name()), rank, specs, qp);
+                    self.push(format!("{tunnel} {profile}"), rank, specs, qp);
                 }
             }
         }
@@ -230,7 +226,7 @@ impl Steering {
         for wanted in &split.matches {
             for profile in wanted.profiles(depth, false) {
                 let (qp, rank) = (steering.qp(profile, None), profile.priority_offset());
-                let name = format!("filter {}", profile.name());
+                let name = format!("filter {profile}");
                 steering.push(name, rank.into(), wanted.specs(profile), qp);
             }
         }

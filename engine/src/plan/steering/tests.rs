@@ -9,7 +9,7 @@ fn filtered(text: &str, queues: u16) -> Result<Steering, Error> {
 
 fn lines(steering: &Steering) -> Vec<String> {
     let to = |qp: &QpPlan| match qp.spread {
-        Spread::Table => qp.profile.name().to_owned(),
+        Spread::Table => qp.profile.to_string(),
         Spread::Queue(q) => format!("queue {q}"),
     };
     steering

@@ -7,20 +7,13 @@ use crossbeam_channel::Receiver;
 #[derive(Clone)]
 pub struct Backlog {
     /// By queue: blocks that nobody needs.
-    idle: Vec<Receiver<Block>>,
-    per_queue: usize,
-    block: usize,
+    pub(super) idle: Vec<Receiver<Block>>,
+    /// Blocks of a queue, and bytes of a block.
+    pub(super) per_queue: usize,
+    pub(super) block: usize,
 }
 
 impl Backlog {
-    pub(super) fn new(idle: Vec<Receiver<Block>>, per_queue: usize, block: usize) -> Self {
-        Self {
-            idle,
-            per_queue,
-            block,
-        }
-    }
-
     /// Bytes of write buffers in all.
     #[must_use]
     pub fn size(&self) -> u64 {
@@ -48,7 +41,11 @@ mod tests {
             let region = Region::allocate(4096, None).expect("memory");
             assert!(sender.send(Block::new(region)).is_ok());
         }
-        let backlog = Backlog::new(vec![idle], 4, 4096);
+        let backlog = Backlog {
+            idle: vec![idle],
+            per_queue: 4,
+            block: 4096,
+        };
         assert_eq!((backlog.size(), backlog.used()), (4 * 4096, 4096));
     }
 }

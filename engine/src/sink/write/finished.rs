@@ -25,7 +25,7 @@ pub struct Finished {
 }
 
 /// How much was deleted to keep within limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, derive_more::AddAssign)]
 pub struct Deleted {
     /// Files, of this run or earlier ones.
     pub files: u64,

@@ -273,7 +273,11 @@ impl Writer {
             sinks,
             pool,
             empties,
-            backlog: Backlog::new(idle, sizes.per_queue, sizes.block),
+            backlog: Backlog {
+                idle,
+                per_queue: sizes.per_queue,
+                block: sizes.block,
+            },
             block: sizes.block,
         })
     }

@@ -189,7 +189,15 @@ impl Named {
             };
             match opened {
                 Ok(_) if path.exists() => drop(std::fs::remove_file(&part)),
-                Ok(opened) => return Ok(Self::of(opened, part, path)),
+                Ok(Opened { file, direct }) => {
+                    return Ok(Self {
+                        file: Arc::new(file),
+                        part,
+                        path,
+                        direct,
+                        syncs: Arc::default(),
+                    });
+                }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => {
                     return Err(NameRefusal {
@@ -206,16 +214,6 @@ impl Named {
             ),
             is_no_space: false,
         })
-    }
-
-    fn of(opened: Opened, part: PathBuf, path: PathBuf) -> Self {
-        Self {
-            file: Arc::new(opened.file),
-            part,
-            path,
-            direct: opened.direct,
-            syncs: Arc::default(),
-        }
     }
 
     /// For the closer to sync it, with so many bytes of whole records in it; `None`: it is still about the last time.

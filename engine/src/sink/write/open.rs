@@ -18,7 +18,8 @@ pub(super) struct Open {
     pub(super) named: Option<Named>,
     /// Where the disk knows it.
     pub(super) place: Option<FileSlot>,
-    chain: VecDeque<Link>,
+    /// Empty: every block so far is on disk.
+    pub(super) chain: VecDeque<Link>,
     /// Link number of the chain's first.
     first: u64,
     /// Bytes of the unbroken run of blocks on disk, up to their last record's end.
@@ -41,7 +42,7 @@ pub(super) struct Open {
 }
 
 /// A block of a file, in the file's order.
-struct Link {
+pub(super) struct Link {
     tally: Tally,
     whole_end: u64,
     state: State,
@@ -71,11 +72,6 @@ impl Open {
         named
             .map(|it| it.part.display().to_string())
             .unwrap_or_default()
-    }
-
-    /// Whether every block so far is on disk.
-    pub(super) fn is_settled(&self) -> bool {
-        self.chain.is_empty()
     }
 
     /// To have it synced, if anything was written since the last time and that is done.

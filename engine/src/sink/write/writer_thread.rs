@@ -528,7 +528,7 @@ impl WriterThread {
             return;
         }
         if file.partial {
-            if !file.is_settled() {
+            if !file.chain.is_empty() {
                 return;
             }
             file.show();

@@ -7,7 +7,7 @@ use crate::{
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
-use std::{mem, net::IpAddr, ptr, sync::Arc};
+use std::{io, mem, net::IpAddr, ptr, sync::Arc};
 
 /// A connection that somebody asks for. Dropped unanswered it is rejected.
 pub struct Incoming {
@@ -151,17 +151,21 @@ impl Connection {
         self.id.addresses()
     }
 
-    /// Sends the first `length` bytes of a slot.
+    /// Sends bytes by a slot, as many as it holds.
     ///
     /// # Errors
-    /// The send queue is full (ENOMEM), or the QP is in error: the slot comes back, with the errno.
+    /// The send queue is full (ENOMEM), or the QP is in error: the slot comes back.
     pub fn send(
         &mut self,
         messages: &mut Messages,
-        slot: MessageSlot,
-        length: u32,
-    ) -> Result<u64, (MessageSlot, i32)> {
-        let (wr_id, mut sge) = messages.lend(slot, length);
+        mut slot: MessageSlot,
+        bytes: &[u8],
+    ) -> Result<u64, (MessageSlot, io::Error)> {
+        let room = messages.bytes_mut(&mut slot);
+        let len = bytes.len().min(room.len());
+        room[..len].copy_from_slice(&bytes[..len]);
+        // A slot is far below 4 GiB.
+        let (wr_id, mut sge) = messages.lend(slot, len as u32);
         // SAFETY: plain old data; all zero is the documented start.
         let mut wr: ffi::ibv_send_wr = unsafe { mem::zeroed() };
         wr.wr_id = wr_id;
@@ -173,7 +177,7 @@ impl Connection {
         // SRQ of this connection holds, in a slot that is lent to the device until its completion.
         match unsafe { ffi::ibv_post_send((*self.id.raw).qp, &raw mut wr, &raw mut bad) } {
             0 => Ok(wr_id),
-            errno => Err((messages.returned(wr_id).expect("lent above"), errno)),
+            errno => Err(messages.refused(wr_id, errno)),
         }
     }
 

@@ -38,19 +38,6 @@ impl Drop for MessageCqInner {
     }
 }
 
-/// One completion of a message.
-#[derive(Clone, Copy, Debug)]
-pub struct MessageCompletion {
-    /// The WR's own number.
-    pub wr_id: u64,
-    /// `ibv_wc_status`; 0 is success.
-    pub status: u32,
-    /// The QP it is of.
-    pub qp_num: u32,
-    /// Bytes received; of a receive that succeeded.
-    pub byte_len: u32,
-}
-
 impl AsFd for MessageCq {
     /// Readable after [`MessageCq::arm`] and a completion.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -113,7 +100,7 @@ impl MessageCq {
     ///
     /// # Errors
     /// The CQ cannot be polled any more.
-    pub fn poll(&mut self) -> Result<Vec<MessageCompletion>, VerbsError> {
+    pub fn poll(&mut self) -> Result<Vec<ffi::ibv_wc>, VerbsError> {
         // SAFETY: plain old data, of which the call fills as many as it returns.
         let mut completions: [ffi::ibv_wc; 32] = unsafe { mem::zeroed() };
         // SAFETY: `&mut self` is the one reader; there is room for 32.
@@ -121,15 +108,7 @@ impl MessageCq {
         let Ok(count) = usize::try_from(count) else {
             return Err(VerbsError::from_errno("ibv_poll_cq", "", libc::EIO));
         };
-        Ok(completions[..count]
-            .iter()
-            .map(|it| MessageCompletion {
-                wr_id: it.wr_id,
-                status: it.status,
-                qp_num: it.qp_num,
-                byte_len: it.byte_len,
-            })
-            .collect())
+        Ok(completions.into_iter().take(count).collect())
     }
 }
 

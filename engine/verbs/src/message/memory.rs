@@ -8,7 +8,7 @@ use crate::{
     pd::Pd,
 };
 use rdma_sys as ffi;
-use std::{slice, sync::Arc};
+use std::{io, slice, sync::Arc};
 
 /// A slot that is not with the device. Neither `Clone` nor `Copy`.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,6 +82,12 @@ impl Messages {
         let lent = &mut self.lent[slot.0 as usize];
         *lent = lent.wrapping_add(1);
         (u64::from(*lent) << 32 | u64::from(slot.0), sge)
+    }
+
+    /// Gives back the slot of a WR that the device refused.
+    pub(crate) fn refused(&mut self, wr_id: u64, errno: i32) -> (MessageSlot, io::Error) {
+        let slot = self.returned(wr_id).expect("it was just lent");
+        (slot, io::Error::from_raw_os_error(errno))
     }
 
     pub(crate) fn memory(&self) -> Arc<MrInner> {

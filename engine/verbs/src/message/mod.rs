@@ -5,7 +5,7 @@ mod memory;
 mod srq;
 
 pub(crate) use cq::MessageCqInner;
-pub use cq::{MessageCompletion, MessageCq, status_text};
+pub use cq::{MessageCq, status_text};
 pub use memory::{MessageSlot, Messages};
 pub(crate) use srq::SrqInner;
-pub use srq::{SRQ_RESIZE, Srq, SrqAttr};
+pub use srq::{SRQ_RESIZE, Srq};

@@ -8,7 +8,7 @@ use crate::{
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
-use std::{mem, ptr, sync::Arc};
+use std::{io, mem, ptr, sync::Arc};
 
 /// The capability to resize SRQs, in `ibv_device_attr::device_cap_flags`.
 pub const SRQ_RESIZE: u32 = ffi::ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0;
@@ -43,15 +43,6 @@ impl Drop for SrqInner {
             None => destroyed("ibv_destroy_srq", unsafe { ffi::ibv_destroy_srq(self.raw) }),
         }
     }
-}
-
-/// What an SRQ has (`ibv_srq_attr`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SrqAttr {
-    /// WRs it holds: at least what was asked for.
-    pub max_wr: u32,
-    /// The low watermark that is armed; 0: none.
-    pub limit: u32,
 }
 
 impl Srq {
@@ -107,21 +98,18 @@ impl Srq {
         Arc::strong_count(&self.inner) - 1
     }
 
-    /// What it has now.
+    /// What it has now: `max_wr` is at least what was asked for, `srq_limit` the low watermark that is armed, 0 for none.
     ///
     /// # Errors
     /// The verb's errno.
-    pub fn query(&self) -> Result<SrqAttr, VerbsError> {
+    pub fn query(&self) -> Result<ffi::ibv_srq_attr, VerbsError> {
         // SAFETY: plain old data, filled by the call on a live SRQ.
         let (ret, attr) = unsafe {
             let mut attr: ffi::ibv_srq_attr = mem::zeroed();
             (ffi::ibv_query_srq(self.inner.raw, &raw mut attr), attr)
         };
         answered(ret, "ibv_query_srq", || self.inner.context.name().into())?;
-        Ok(SrqAttr {
-            max_wr: attr.max_wr,
-            limit: attr.srq_limit,
-        })
+        Ok(attr)
     }
 
     /// Arms the low watermark: one event when fewer than `limit` WRs are posted, and no other until it is armed again.
@@ -166,12 +154,12 @@ impl Srq {
     /// Posts a receive into `slot`.
     ///
     /// # Errors
-    /// The queue is full (ENOMEM) or the device refuses it: the slot comes back, with the errno.
+    /// The queue is full (ENOMEM) or the device refuses it: the slot comes back.
     pub fn post(
         &mut self,
         messages: &mut Messages,
         slot: MessageSlot,
-    ) -> Result<(), (MessageSlot, i32)> {
+    ) -> Result<(), (MessageSlot, io::Error)> {
         let length = messages.slot_len();
         let (wr_id, mut sge) = messages.lend(slot, length);
         let mut wr = ffi::ibv_recv_wr {
@@ -185,7 +173,7 @@ impl Srq {
         // that is lent to the device until its completion.
         match unsafe { ffi::ibv_post_srq_recv(self.inner.raw, &raw mut wr, &raw mut bad) } {
             0 => Ok(()),
-            errno => Err((messages.returned(wr_id).expect("lent above"), errno)),
+            errno => Err(messages.refused(wr_id, errno)),
         }
     }
 }

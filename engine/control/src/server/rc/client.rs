@@ -14,7 +14,6 @@ use crate::{
 };
 use std::{
     collections::VecDeque,
-    io,
     time::{Duration, Instant},
 };
 use wqcap_verbs::{Connection, MessageSlot, Messages};
@@ -265,21 +264,18 @@ impl RcClient {
     pub fn transmit(&mut self, messages: &mut Messages, free: &mut Vec<MessageSlot>, now: Instant) {
         while self.outstanding.len() < SENDS as usize && self.lost.is_none() {
             // There is a slot for each send that any client may have outstanding.
-            let Some(mut slot) = free.pop() else { return };
+            let Some(slot) = free.pop() else { return };
             let Some(bytes) = self.outbox.pop_front() else {
                 free.push(slot);
                 return;
             };
-            messages.bytes_mut(&mut slot)[..bytes.len()].copy_from_slice(&bytes);
-            let length = u32::try_from(bytes.len()).unwrap_or(0);
-            match self.connection.send(messages, slot, length) {
+            match self.connection.send(messages, slot, &bytes) {
                 Ok(wr_id) => {
                     self.outstanding.push(wr_id);
                     self.sending.get_or_insert(now);
                 }
-                Err((slot, errno)) => {
+                Err((slot, e)) => {
                     free.push(slot);
-                    let e = io::Error::from_raw_os_error(errno);
                     self.lost = Some(format!("ibv_post_send: {e}"));
                 }
             }

@@ -18,16 +18,17 @@ use super::{
     mailbox::{ClientId, Mailbox},
     service::ControlService,
     session::SessionContext,
-    thread::ServerThread,
+    thread::{ServerThread, poll_for},
 };
 use crate::protocol::{
     SrqStatus,
     auth::{self, Keys},
+    fragment,
 };
 use admission::Admission;
 use client::{Credentials, RcClient, SENDS};
 use receive_queue::ReceiveQueue;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::HashMap,
     net::SocketAddr,
@@ -35,12 +36,10 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_verbs::{
-    AsyncEvent, AsyncEvents, CmChannel, CmEvent, CmKey, Incoming, Listener, MessageCompletion,
-    MessageCq, MessageSlot, Messages, Pd, QpResources, VerbsError, status_text,
+    AsyncEvent, AsyncEvents, CmChannel, CmEvent, CmKey, Incoming, Listener, MessageCq, MessageSlot,
+    Messages, Pd, QpResources, VerbsError, status_text, sys::ibv_wc,
 };
 
-/// Bytes of the longest fragment: the largest path MTU of InfiniBand and RoCE.
-const LONGEST_FRAGMENT: u32 = 4096;
 /// Connection requests that may wait.
 const BACKLOG: i32 = 128;
 /// How long sending the last answers may take when the service ends.
@@ -48,50 +47,42 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// How often the state is published.
 const PUBLISH: Duration = Duration::from_millis(500);
 
-/// The service over RDMA. It ends when this is dropped.
-pub struct RcServer {
-    _thread: ServerThread,
-}
-
-impl RcServer {
-    /// Binds to `address`, creates the SRQ, and starts the thread, which avoids the CPUs in `busy`.
-    ///
-    /// # Errors
-    /// No RDMA device has the address, the key file is missing or accessible to others, or a verb failed.
-    pub fn start(
-        service: &Arc<ControlService>,
-        config: &ControlConfig,
-        address: SocketAddr,
-        busy: Vec<usize>,
-    ) -> Result<Self, StartError> {
-        let Some(key_file) = &config.key_file else {
-            return Err(StartError::Config {
-                key: "control.rdma",
-                value: address.to_string(),
-                problem: "needs control.key_file, whose key RDMA clients must prove".into(),
-            });
-        };
-        let keys = Keys::read(key_file)?;
-        let mailbox = Arc::new(Mailbox::new().map_err(|e| StartError::System {
-            what: "an event descriptor".into(),
-            source: e.into(),
-        })?);
-        let context = SessionContext {
-            service: Arc::clone(service),
-            mailbox: Arc::clone(&mailbox),
-            counters: Arc::default(),
-        };
-        let server = RcLoop::new(context, config, address, keys)?;
-        let _ = service.rdma.set((
-            Arc::clone(&server.context.counters),
-            Arc::clone(&server.published),
-        ));
-        let thread = ServerThread::start("wqcap-srq", mailbox, move || {
-            avoid_cpus(&busy);
-            server.run();
-        })?;
-        Ok(Self { _thread: thread })
-    }
+/// Starts the service over RDMA: binds to `address`, creates the SRQ, and starts the thread, which avoids the CPUs in `busy`.
+///
+/// # Errors
+/// No RDMA device has the address, the key file is missing or accessible to others, or a verb failed.
+pub fn start(
+    service: &Arc<ControlService>,
+    config: &ControlConfig,
+    address: SocketAddr,
+    busy: Vec<usize>,
+) -> Result<ServerThread, StartError> {
+    let Some(key_file) = &config.key_file else {
+        return Err(StartError::Config {
+            key: "control.rdma",
+            value: address.to_string(),
+            problem: "needs control.key_file, whose key RDMA clients must prove".into(),
+        });
+    };
+    let keys = Keys::read(key_file)?;
+    let mailbox = Arc::new(Mailbox::new().map_err(|e| StartError::System {
+        what: "an event descriptor".into(),
+        source: e.into(),
+    })?);
+    let context = SessionContext {
+        service: Arc::clone(service),
+        mailbox: Arc::clone(&mailbox),
+        counters: Arc::default(),
+    };
+    let server = RcLoop::new(context, config, address, keys)?;
+    let _ = service.rdma.set((
+        Arc::clone(&server.context.counters),
+        Arc::clone(&server.published),
+    ));
+    ServerThread::start("wqcap-srq", mailbox, move || {
+        avoid_cpus(&busy);
+        server.run();
+    })
 }
 
 /// What the thread owns. The fields' order is the order of teardown: QPs before the SRQ, that before the memory it
@@ -134,7 +125,7 @@ impl RcLoop {
             identity: identity(device.name(), listener.port()),
             port: address.port(),
         };
-        let fragment_len = mtu_bytes(port.active_mtu).min(LONGEST_FRAGMENT);
+        let fragment_len = fragment::longest(port.active_mtu);
         let max_wr = device.query_device()?.orig_attr.max_srq_wr;
         let cap = config.srq_max.min(u32::try_from(max_wr).unwrap_or(0));
         let pd = Pd::alloc(&device)?;
@@ -214,18 +205,13 @@ impl RcLoop {
             } else {
                 PUBLISH
             });
-        let rest = Timespec::try_from(rest + Duration::from_millis(1)).unwrap_or(Timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
-        });
         let mut fds = [
             PollFd::new(&self.channel, PollFlags::IN),
             PollFd::new(&self.cq, PollFlags::IN),
             PollFd::new(&self.events, PollFlags::IN),
             PollFd::new(&self.context.mailbox, PollFlags::IN),
         ];
-        // After an interruption the loop goes round once more.
-        let _ = poll(&mut fds, Some(&rest));
+        poll_for(&mut fds, rest + Duration::from_millis(1));
     }
 
     /// Handles completions until there are none; the event of the next one is armed before the last poll.
@@ -244,7 +230,7 @@ impl RcLoop {
         }
     }
 
-    fn completed(&mut self, it: &MessageCompletion) {
+    fn completed(&mut self, it: &ibv_wc) {
         let Some(slot) = self.messages.returned(it.wr_id) else {
             // A send of a QP that is gone: its slots came back with it.
             return;
@@ -269,7 +255,7 @@ impl RcLoop {
 
     fn handle_device_events(&mut self) {
         while let Some(event) = self.events.take() {
-            let srq = self.receives.srq().id();
+            let srq = self.receives.srq.id();
             match event {
                 AsyncEvent::SrqLimit(id) if id == srq => {
                     self.receives
@@ -337,7 +323,7 @@ impl RcLoop {
         let ends = QpResources {
             pd: &self.pd,
             cq: &self.cq,
-            srq: self.receives.srq(),
+            srq: &self.receives.srq,
             sends: SENDS,
         };
         match incoming.accept(&ends) {
@@ -425,9 +411,4 @@ fn identity(device: &str, port: u8) -> String {
     let host = host.nodename().to_string_lossy();
     let start = auth::nonce().unwrap_or_default();
     format!("{host} {device} port {port} {start:.16}")
-}
-
-/// Bytes of an `ibv_mtu`.
-fn mtu_bytes(mtu: u32) -> u32 {
-    128 << mtu.clamp(1, 5)
 }

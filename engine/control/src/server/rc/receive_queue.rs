@@ -3,11 +3,11 @@
 
 use super::srq_sizing::SrqSizing;
 use crate::{protocol::SrqStatus, server::ControlConfig};
-use std::{fs, io, path::PathBuf, time::Duration, time::Instant};
+use std::{fs, path::PathBuf, time::Duration, time::Instant};
 use wqcap_verbs::{Context, Listener, MessageSlot, Messages, Pd, SRQ_RESIZE, Srq, VerbsError};
 
 pub struct ReceiveQueue {
-    srq: Srq,
+    pub srq: Srq,
     /// Slots that are not posted.
     spare: Vec<MessageSlot>,
     posted: u32,
@@ -61,10 +61,6 @@ impl ReceiveQueue {
         Ok(queue)
     }
 
-    pub fn srq(&self) -> &Srq {
-        &self.srq
-    }
-
     /// A receive has completed; its slot is free again.
     pub fn completed(&mut self, slot: MessageSlot) {
         self.posted = self.posted.saturating_sub(1);
@@ -78,9 +74,8 @@ impl ReceiveQueue {
             let Some(slot) = self.spare.pop() else { return };
             match self.srq.post(messages, slot) {
                 Ok(()) => self.posted += 1,
-                Err((slot, errno)) => {
+                Err((slot, e)) => {
                     self.spare.push(slot);
-                    let e = io::Error::from_raw_os_error(errno);
                     tracing::warn!(
                         "ibv_post_srq_recv: {e}; {} of {wanted} receives are posted",
                         self.posted
@@ -155,7 +150,7 @@ impl ReceiveQueue {
     pub fn status(&mut self) -> SrqStatus {
         let attr = self.srq.query().ok();
         self.status.max_wr = attr.map_or(0, |it| it.max_wr);
-        self.status.limit = attr.map_or(0, |it| it.limit);
+        self.status.limit = attr.map_or(0, |it| it.srq_limit);
         self.status.posted = self.posted;
         self.status.resizes = self.sizing.resizes();
         self.status.qps = self.srq.holders() as u64;

@@ -19,9 +19,9 @@ use std::{
 const ROUND: usize = 8;
 
 pub struct UnixClient {
-    id: ClientId,
-    uid: u32,
-    stream: UnixStream,
+    pub id: ClientId,
+    pub uid: u32,
+    pub stream: UnixStream,
     session: ClientSession,
     /// Received and not yet handled: less than a longest request and one read.
     inbox: Vec<u8>,
@@ -54,18 +54,6 @@ impl UnixClient {
             ended: false,
             gone: false,
         }
-    }
-
-    pub fn id(&self) -> ClientId {
-        self.id
-    }
-
-    pub fn uid(&self) -> u32 {
-        self.uid
-    }
-
-    pub fn stream(&self) -> &UnixStream {
-        &self.stream
     }
 
     /// The answer to a pending change has arrived.

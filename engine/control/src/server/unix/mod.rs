@@ -13,12 +13,12 @@ use super::{
     mailbox::{ClientId, Mailbox},
     service::ControlService,
     session::{ClientSession, SessionContext},
-    thread::ServerThread,
+    thread::{ServerThread, poll_for},
 };
 use crate::protocol::{Answer, Refusal, RefusalCode};
 use client::UnixClient;
 use peer::{AccessPolicy, PeerCredentials};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::{
     fs,
     io::{self, ErrorKind, Write},
@@ -41,7 +41,7 @@ pub struct ControlSocket {
 }
 
 /// Removes a socket's file, as far as this process may.
-struct SocketFile(PathBuf);
+pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
@@ -73,50 +73,40 @@ fn failed(path: &Path, source: io::Error) -> StartError {
     }
 }
 
-/// The service over a Unix socket. It ends, and removes the socket, when it is dropped.
-pub struct UnixServer {
-    _thread: ServerThread,
-    _file: SocketFile,
-}
-
-impl UnixServer {
-    /// Starts the thread, which avoids the CPUs in `busy`.
-    ///
-    /// # Errors
-    /// It cannot be started.
-    pub fn start(
-        service: &Arc<ControlService>,
-        socket: ControlSocket,
-        busy: Vec<usize>,
-    ) -> Result<Self, StartError> {
-        let ControlSocket {
-            file,
-            listener,
-            policy,
-        } = socket;
-        let mailbox = Arc::new(Mailbox::new().map_err(|e| failed(&file.0, e.into()))?);
-        let context = SessionContext {
-            service: Arc::clone(service),
-            mailbox: Arc::clone(&mailbox),
-            counters: Arc::default(),
-        };
-        let _ = service.unix.set(Arc::clone(&context.counters));
-        let server = UnixLoop {
-            context,
-            policy,
-            listener,
-            clients: Vec::new(),
-            next: 1,
-        };
-        let thread = ServerThread::start("wqcap-control", mailbox, move || {
-            avoid_cpus(&busy);
-            server.run();
-        })?;
-        Ok(Self {
-            _thread: thread,
-            _file: file,
-        })
-    }
+/// Starts the service over a Unix socket: the thread, which avoids the CPUs in `busy`, and the socket's file, which stays as
+/// long as the thread runs.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn start(
+    service: &Arc<ControlService>,
+    socket: ControlSocket,
+    busy: Vec<usize>,
+) -> Result<(ServerThread, SocketFile), StartError> {
+    let ControlSocket {
+        file,
+        listener,
+        policy,
+    } = socket;
+    let mailbox = Arc::new(Mailbox::new().map_err(|e| failed(&file.0, e.into()))?);
+    let context = SessionContext {
+        service: Arc::clone(service),
+        mailbox: Arc::clone(&mailbox),
+        counters: Arc::default(),
+    };
+    let _ = service.unix.set(Arc::clone(&context.counters));
+    let server = UnixLoop {
+        context,
+        policy,
+        listener,
+        clients: Vec::new(),
+        next: 1,
+    };
+    let thread = ServerThread::start("wqcap-control", mailbox, move || {
+        avoid_cpus(&busy);
+        server.run();
+    })?;
+    Ok((thread, file))
 }
 
 /// What the thread owns.
@@ -157,21 +147,16 @@ impl UnixLoop {
             rest = rest.min(client.wait(now, &limits));
             // poll(2) always reports a hang-up: a client without a wanted event is left out, or the loop would spin.
             if !wanted.is_empty() {
-                fds.push(PollFd::new(client.stream(), wanted));
+                fds.push(PollFd::new(&client.stream, wanted));
             }
         }
-        let rest = Timespec::try_from(rest).unwrap_or(Timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
-        });
-        // After an interruption the loop goes round once more.
-        let _ = poll(&mut fds, Some(&rest));
+        poll_for(&mut fds, rest);
     }
 
     fn deliver(&mut self) {
         for (id, text) in self.context.mailbox.take() {
             // The client may have left.
-            if let Some(client) = self.clients.iter_mut().find(|it| it.id() == id) {
+            if let Some(client) = self.clients.iter_mut().find(|it| it.id == id) {
                 client.change_answered(&text);
             }
         }
@@ -210,7 +195,7 @@ impl UnixLoop {
                 ),
             )
         })?;
-        let of_user = self.clients.iter().filter(|it| it.uid() == peer.uid);
+        let of_user = self.clients.iter().filter(|it| it.uid == peer.uid);
         let of_user = of_user.count();
         if self.clients.len() >= limits.clients
             || (of_user >= limits.per_user && !self.policy.is_owner(&peer))

@@ -16,6 +16,7 @@ pub use process::{HookProcess, serve_hooks};
 
 use crate::{Error, thread::spawn};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use derive_more::AddAssign;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -41,7 +42,7 @@ const GRACE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How a run's hooks went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, AddAssign)]
 pub struct HookReport {
     /// Ended with status 0.
     pub succeeded: u64,
@@ -132,25 +133,22 @@ impl Runner {
     /// Takes those that have ended or must, and starts others.
     fn go_on(&mut self) {
         let (program, report) = (&self.program, &mut self.report);
-        self.running.retain_mut(|it| match it.child.try_wait() {
-            Ok(None) if Instant::now() < it.until => true,
-            Ok(None) => {
-                it.kill();
-                failed(report, program, &it.file, "it took too long and was killed");
-                false
-            }
-            Ok(Some(status)) if status.success() => {
-                report.succeeded += 1;
-                false
-            }
-            Ok(Some(status)) => {
-                failed(report, program, &it.file, &status.to_string());
-                false
-            }
-            Err(e) => {
-                failed(report, program, &it.file, &e.to_string());
-                false
-            }
+        self.running.retain_mut(|it| {
+            let why = match it.child.try_wait() {
+                Ok(None) if Instant::now() < it.until => return true,
+                Ok(None) => {
+                    it.kill();
+                    "it took too long and was killed".into()
+                }
+                Ok(Some(status)) if status.success() => {
+                    report.succeeded += 1;
+                    return false;
+                }
+                Ok(Some(status)) => status.to_string(),
+                Err(e) => e.to_string(),
+            };
+            failed(report, program, &it.file, &why);
+            false
         });
         while self.running.len() < AT_ONCE
             && let Some(file) = self.waiting.pop_front()
