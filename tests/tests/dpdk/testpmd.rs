@@ -159,6 +159,8 @@ impl Testpmd {
         let mut program = pair
             .far
             .enter(wqcap::model(&[wire], &settings, &eal))
+            // DPDK leaves megabytes there for each prefix: they go with the test's folder.
+            .env("RUNTIME_DIRECTORY", dir.path())
             .told();
         if !setup.wrapper.is_empty() {
             program = program.wrapped(setup.wrapper);
