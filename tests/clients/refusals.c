@@ -82,7 +82,7 @@ static int wq_too_long(void) { return try_wq(1 << 20, 0); }
 /*
  * EX_CREATE_WQ by hand: libmlx5 keeps to what the device said of itself, and a program that does not use it need not.
  */
-static int write_wq(uint32_t max_wr, uint32_t wqes)
+static int write_driver_wq(uint32_t max_wr, struct mlx5_ib_create_wq driver)
 {
 	static uint64_t ring[WRS * 64 / 8] __attribute__((aligned(4096))), record;
 	struct ib_uverbs_ex_create_wq_resp answer;
@@ -101,11 +101,11 @@ static int write_wq(uint32_t max_wr, uint32_t wqes)
 			.wq_type = IB_UVERBS_WQT_RQ, .pd_handle = pd->handle, .cq_handle = cq->handle,
 			.max_wr = max_wr, .max_sge = 1,
 		},
-		.driver = {
-			.buf_addr = (uintptr_t)ring, .db_addr = (uintptr_t)&record, .rq_wqe_count = wqes,
-			.rq_wqe_shift = 6,
-		},
+		.driver = driver,
 	};
+	command.driver.buf_addr = (uintptr_t)ring;
+	command.driver.db_addr = (uintptr_t)&record;
+	command.driver.rq_wqe_shift = 6;
 
 	_Static_assert(sizeof command.core % 8 == 0 && sizeof command.driver % 8 == 0, "counted in words of 8 bytes");
 	if (write(context->cmd_fd, &command, sizeof command) != sizeof command)
@@ -127,7 +127,47 @@ static int write_wq(uint32_t max_wr, uint32_t wqes)
 	return 0;
 }
 
+static int write_wq(uint32_t max_wr, uint32_t wqes)
+{
+	return write_driver_wq(max_wr, (struct mlx5_ib_create_wq){ .rq_wqe_count = wqes });
+}
+
+static int write_striding_wq(uint32_t comp_mask, uint32_t log_bytes, uint32_t log_strides)
+{
+	return write_driver_wq(WRS, (struct mlx5_ib_create_wq){
+		.rq_wqe_count = WRS, .comp_mask = comp_mask, .single_stride_log_num_of_bytes = log_bytes,
+		.single_wqe_log_num_of_strides = log_strides, .two_byte_shift_en = 1,
+	});
+}
+
 static int wq_written(void) { return write_wq(WRS, WRS); }
+static int wq_strides_smallest(void) { return write_striding_wq(MLX5_IB_CREATE_WQ_STRIDING_RQ, 6, 9); }
+static int wq_strides_largest(void) { return write_striding_wq(MLX5_IB_CREATE_WQ_STRIDING_RQ, 13, 16); }
+static int wq_strides_short(void) { return write_striding_wq(MLX5_IB_CREATE_WQ_STRIDING_RQ, 5, 9); }
+static int wq_strides_long(void) { return write_striding_wq(MLX5_IB_CREATE_WQ_STRIDING_RQ, 14, 9); }
+static int wq_strides_few(void) { return write_striding_wq(MLX5_IB_CREATE_WQ_STRIDING_RQ, 6, 8); }
+static int wq_strides_many(void) { return write_striding_wq(MLX5_IB_CREATE_WQ_STRIDING_RQ, 6, 17); }
+static int wq_strides_not_asked_for(void) { return write_striding_wq(0, 99, 99); }
+static int wq_mask_unknown(void) { return write_striding_wq(2, 0, 0); }
+
+static int dv_striding_wq(uint32_t log_strides)
+{
+	struct ibv_wq_init_attr attr = { .wq_type = IBV_WQT_RQ, .max_wr = WRS, .max_sge = 1, .pd = pd, .cq = cq };
+	struct mlx5dv_wq_init_attr dv = {
+		.comp_mask = MLX5DV_WQ_INIT_ATTR_MASK_STRIDING_RQ,
+		.striding_rq_attrs = { .single_stride_log_num_of_bytes = 6, .single_wqe_log_num_of_strides = log_strides },
+	};
+
+	errno = 0;
+	struct ibv_wq *wq = mlx5dv_create_wq(context, &attr, &dv);
+	if (!wq)
+		return errno;
+	CHECK(!ibv_destroy_wq(wq));
+	return 0;
+}
+
+static int wq_dv_strides(void) { return dv_striding_wq(9); }
+static int wq_dv_strides_few(void) { return dv_striding_wq(8); }
 static int wq_written_above_the_cap(void) { return write_wq(1 << 20, 1 << 20); }
 static int wq_written_without_wqes(void) { return write_wq(0, 0); }
 
@@ -501,6 +541,33 @@ static int cq_above_any(void) { return try_cq(1 << 25, 0); }
 static int cq_vector(void) { return try_cq(1, context->num_comp_vectors); }
 static int cq_largest(void) { return try_cq(device.orig_attr.max_cqe, 0); }
 static int cq_above_the_devices(void) { return try_cq(device.orig_attr.max_cqe + 1, 0); }
+
+static int try_compressed_cq(uint8_t format, uint16_t size)
+{
+	struct ibv_cq_init_attr_ex attr = { .cqe = 15 };
+	struct mlx5dv_cq_init_attr dv = {
+		.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE | MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE,
+		.cqe_comp_res_format = format, .cqe_size = size,
+	};
+
+	errno = 0;
+	struct ibv_cq_ex *made = mlx5dv_create_cq(context, &attr, &dv);
+	if (!made)
+		return errno;
+	CHECK(!ibv_destroy_cq(ibv_cq_ex_to_cq(made)));
+	return 0;
+}
+
+static int cq_mini_hash(void) { return try_compressed_cq(MLX5DV_CQE_RES_FORMAT_HASH, 64); }
+static int cq_mini_checksum(void) { return try_compressed_cq(MLX5DV_CQE_RES_FORMAT_CSUM, 64); }
+static int cq_mini_stride(void) { return try_compressed_cq(MLX5DV_CQE_RES_FORMAT_CSUM_STRIDX, 64); }
+/* libmlx5 looks for any common bit, the driver for exactly one. */
+static int cq_mini_both(void)
+{
+	return try_compressed_cq(MLX5DV_CQE_RES_FORMAT_HASH | MLX5DV_CQE_RES_FORMAT_CSUM, 64);
+}
+static int cq_mini_none(void) { return try_compressed_cq(0, 64); }
+static int cq_mini_of_128(void) { return try_compressed_cq(MLX5DV_CQE_RES_FORMAT_HASH, 128); }
 
 static int cq_moderated(uint16_t period)
 {
@@ -928,6 +995,16 @@ static const struct row full[] = {
 	ROW(wq_too_long, EVERYBODY(EINVAL)),
 	ROW(wq_without_wqes, EVERYBODY(EINVAL)),
 	TAKEN(wq_written, EVERYBODY(0)),
+	TAKEN(wq_strides_smallest, EVERYBODY(0)),
+	TAKEN(wq_strides_largest, EVERYBODY(0)),
+	ROW(wq_strides_short, EVERYBODY(EINVAL)),
+	ROW(wq_strides_long, EVERYBODY(EINVAL)),
+	ROW(wq_strides_few, EVERYBODY(EINVAL)),
+	ROW(wq_strides_many, EVERYBODY(EINVAL)),
+	TAKEN(wq_strides_not_asked_for, EVERYBODY(0)),
+	ROW(wq_mask_unknown, EVERYBODY(EOPNOTSUPP)),
+	TAKEN(wq_dv_strides, EVERYBODY(0)),
+	ROW(wq_dv_strides_few, EVERYBODY(EINVAL)),
 	ROW(wq_written_above_the_cap, EVERYBODY(EINVAL)),
 	ROW(wq_written_without_wqes, EVERYBODY(EINVAL)),
 	ROW(modify_wq_nothing, EVERYBODY(EINVAL)),
@@ -979,6 +1056,12 @@ static const struct row full[] = {
 	TAKEN(mr_both_writes, EVERYBODY(0)),
 	ROW(mr_remote_write, EVERYBODY(EINVAL)),
 	ROW(mr_remote_atomic, EVERYBODY(EINVAL)),
+	TAKEN(cq_mini_hash, EVERYBODY(0)),
+	TAKEN(cq_mini_checksum, EVERYBODY(0)),
+	TAKEN(cq_mini_stride, EVERYBODY(0)),
+	ROW(cq_mini_both, EVERYBODY(EINVAL)),
+	ROW(cq_mini_none, EVERYBODY(EINVAL)),
+	ROW(cq_mini_of_128, EVERYBODY(EOPNOTSUPP)),
 	TAKEN(cq_plain, EVERYBODY(0)),
 	ROW(cq_empty, EVERYBODY(EINVAL)),
 	ROW(cq_negative, EVERYBODY(EINVAL)),
@@ -1047,6 +1130,10 @@ static const struct row bare[] = {
 	ROW(wq_end_padding, EVERYBODY(EOPNOTSUPP)),
 	/* The right is asked for before the device. */
 	ROW(wq_delay_drop, WITH_RAWIO(EOPNOTSUPP)),
+	ROW(wq_strides_smallest, EVERYBODY(EOPNOTSUPP)),
+	/* libmlx5 asks the device before the kernel. */
+	ROW(wq_dv_strides, EVERYBODY(EINVAL)),
+	ROW(cq_mini_hash, EVERYBODY(EINVAL)),
 	ROW(modify_wq_end_padding, EVERYBODY(EOPNOTSUPP)),
 	ROW(modify_wq_cvlan, EVERYBODY(EOPNOTSUPP)),
 	TAKEN(table_largest, EVERYBODY(0)),

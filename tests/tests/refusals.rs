@@ -23,6 +23,8 @@ const BARE: &[&str] = &[
     "max_ind_table_log=3",
     "max_cqe=1023",
     "cq_moderation=false",
+    "striding_rq=false",
+    "cqe_compression=false",
 ];
 
 /// Runs the rows for `device` as `who`; gives how many there were. The client knows what is right.

@@ -1,6 +1,6 @@
 //! Completion queues: CQEs with their owner bit, arming, moderation, overrun.
 //!
-//! Imports `cqe`, `event` and `memory`. Invariants: a slot is written only while the consumer index says it is the
+//! Imports `cqe`, `session`, `event` and `memory`. Invariants: a slot is written only while the consumer index says it is the
 //! NIC's (or the CQ ignores overruns); the last word of a CQE, with opcode and owner in it, is stored last; an armed
 //! CQ raises one event for each arming, after its CQEs are visible.
 //!
@@ -19,6 +19,7 @@ use crate::process::Errno;
 use super::cqe::{ErrorCounts, MASK_24, NicCqe};
 use super::event::{AsyncSource, EventChannel, NicEvent, Reported};
 use super::memory::{DoorbellRecord, NicRing, prefetch_for_write};
+use super::session::Session;
 
 /// Words of a CQ's doorbell record (PRM "CQ doorbell record").
 const CONSUMER: usize = 0;
@@ -80,6 +81,8 @@ pub struct CqObject {
     held: bool,
     held_index: u32,
     held_cqe: NicCqe,
+    /// Received frames' CQEs that are to be compressed, the last before the producer, if the program has asked for that.
+    session: Option<Box<Session>>,
     ignore_overrun: bool,
     overrun: bool,
     armed: Armed,
@@ -117,6 +120,7 @@ impl CqObject {
             held: false,
             held_index: 0,
             held_cqe: NicCqe::default(),
+            session: None,
             ignore_overrun,
             overrun: false,
             armed: Armed::No,
@@ -172,6 +176,11 @@ impl CqObject {
         }
     }
 
+    /// Compresses the CQEs of received frames from now on.
+    pub fn compress(&mut self, session: Session) {
+        self.session = Some(Box::new(session));
+    }
+
     /// Writes the CQE of a success. The CQ fails unless [`CqObject::has_room`].
     #[inline(always)]
     pub fn push(&mut self, cqe: &NicCqe) {
@@ -179,10 +188,45 @@ impl CqObject {
             self.fail();
             return;
         }
-        self.write(cqe);
+        if self.session.is_some() {
+            self.add_to_session(cqe);
+        } else {
+            self.write(cqe);
+        }
         if self.armed != Armed::No {
             self.raise_if_armed(false);
         }
+    }
+
+    /// Produces a CQE that others may follow in a session.
+    #[inline(never)]
+    fn add_to_session(&mut self, cqe: &NicCqe) {
+        let first_slot = self.producer & (self.entries() - 1) == 0;
+        let takes = |it: &mut Box<Session>| cqe.is_received() && it.takes(cqe, first_slot);
+        if !self.session.as_mut().is_some_and(takes) {
+            self.end_session();
+        }
+        match &mut self.session {
+            Some(session) if cqe.is_received() => {
+                session.add(cqe);
+                self.producer = self.producer.wrapping_add(1);
+            }
+            _ => self.write(cqe),
+        }
+    }
+
+    /// Writes the CQEs of the session, its arrays before its title.
+    fn end_session(&mut self) {
+        let Some(session) = self.session.as_mut().filter(|it| it.len() > 0) else {
+            return;
+        };
+        let title_at = self.producer.wrapping_sub(session.len());
+        let arrays = session.arrays();
+        let title = session.end();
+        for (slot, array) in arrays {
+            self.store_array(title_at.wrapping_add(slot), &array);
+        }
+        self.write_at(title_at, &title);
     }
 
     /// Writes the CQE of a failure.
@@ -191,6 +235,7 @@ impl CqObject {
             self.fail();
             return;
         }
+        self.end_session();
         self.write(cqe);
         // A command that flushes a queue returns when its CQEs are visible.
         self.publish();
@@ -224,16 +269,31 @@ impl CqObject {
         opcode_and_owner.store((last | owner).to_be(), Ordering::Release);
     }
 
+    /// Stores mini CQEs in the slot of an index. Nobody reads them before the title.
+    fn store_array(&mut self, index: u32, array: &NicCqe) {
+        let slot = self.slot(index).cast::<u64>();
+        for (at, word) in array.0.iter().enumerate() {
+            // SAFETY: the slot's 64 bytes lie in the ring, aligned, and are the NIC's until the title gives them to the
+            // program.
+            unsafe { slot.add(at).write(word.to_be()) };
+        }
+    }
+
     /// Produces a CQE, which becomes visible after those before it.
     #[inline(always)]
     fn write(&mut self, cqe: &NicCqe) {
         let index = self.producer;
         self.producer = index.wrapping_add(1);
+        self.write_at(index, cqe);
+    }
+
+    #[inline(always)]
+    fn write_at(&mut self, index: u32, cqe: &NicCqe) {
         if self.held {
             self.store(index, cqe);
             prefetch_for_write(self.slot(index.wrapping_add(PREFETCH)));
             if index.wrapping_sub(self.held_index) >= MAX_HELD.min(self.entries() - 1) {
-                self.publish();
+                self.publish_held();
             }
         } else {
             self.held = true;
@@ -244,6 +304,11 @@ impl CqObject {
 
     /// Makes the burst visible to the program.
     fn publish(&mut self) {
+        self.end_session();
+        self.publish_held();
+    }
+
+    fn publish_held(&mut self) {
         if self.held {
             self.held = false;
             let cqe = self.held_cqe;
@@ -352,6 +417,7 @@ impl CqObject {
             return Err(libc::EINVAL);
         }
         let ring = NicRing::new(ring_addr, u64::from(entry_size) << log_entries)?;
+        self.end_session();
         self.write(&NicCqe::resized());
         self.publish();
         self.ring = ring;
@@ -365,6 +431,7 @@ impl CqObject {
 mod tests {
     use super::*;
     use crate::device::cqe::{RxInfo, WqeError};
+    use crate::device::session::MiniFormat;
 
     struct Memory {
         ring: Vec<u64>,
@@ -559,6 +626,119 @@ mod tests {
         fired(4);
         cq.end_burst(35_000);
         fired(5);
+    }
+
+    /// Reads completions as `mlx5_rx_poll_len` of DPDK does: hash, counter of the title, length. `next` is the consumer
+    /// index.
+    fn poll(memory: &mut Memory, next: &mut u32, log: u32) -> Vec<(u32, u16, u32)> {
+        const INVALID: u64 = (abi::MLX5_CQE_INVALID as u64) << 4;
+        let at = |memory: &Memory, index: u32, word: u32| {
+            let slot =
+                (memory.base() as u64 + u64::from(index & ((1 << log) - 1)) * 64) as *mut u64;
+            slot.wrapping_add(word as usize)
+        };
+        let mut all = Vec::new();
+        loop {
+            // SAFETY: within the ring.
+            let word =
+                |index, word| u64::from_be(unsafe { at(memory, index, word).read_volatile() });
+            let own = word(*next, 7);
+            if own & 1 != u64::from(*next >> log & 1) || own & 0xf0 == INVALID {
+                memory.set(0, *next);
+                return all;
+            }
+            assert_eq!(own >> 4 & 0xf, u64::from(abi::MLX5_CQE_RESP_SEND));
+            let counter = (own >> 16) as u16;
+            let count = match own >> 2 & 3 {
+                3 => word(*next, 5) as u32,
+                _ => {
+                    all.push((word(*next, 1) as u32, counter, word(*next, 5) as u32));
+                    *next += 1;
+                    continue;
+                }
+            };
+            for mini in 0..count {
+                let array = *next + (mini / 8 * 8).max(1);
+                let mini = word(array, mini % 8);
+                all.push(((mini >> 32) as u32, counter, mini as u32));
+            }
+            for index in *next..*next + count {
+                // SAFETY: as above.
+                unsafe { at(memory, index, 7).write_volatile(INVALID.to_be()) };
+            }
+            *next += count;
+        }
+    }
+
+    #[test]
+    fn completions_of_a_session_are_read_as_those_of_none() {
+        for (log, max, wraps) in [(4, 64, false), (4, 64, true), (7, 64, false), (7, 5, true)] {
+            let mut memory = Memory::new();
+            let (mut cq, _channel) = memory.cq(log, 64);
+            cq.compress(Session::new(MiniFormat::Hash, max, wraps));
+            // Every slot is the NIC's at first: libmlx5 sees to that.
+            memory.ring.fill(u64::MAX);
+            let mut next = 0;
+            let mut sent = 0u32;
+            for burst in 0..2000u32 {
+                let frames = burst * 7 % (1 << log) + 1;
+                let first = sent;
+                while sent < first + frames {
+                    let info = RxInfo {
+                        hash: sent.wrapping_mul(0x9e37_79b9),
+                        headers: (sent / 41 % 3) as u8,
+                        byte_count: 60 + sent % 1400,
+                        ..RxInfo::default()
+                    };
+                    assert!(cq.has_room(1));
+                    cq.push(&NicCqe::received(3, sent as u16, 0, &info));
+                    sent += 1;
+                }
+                cq.end_burst(0);
+                let read = poll(&mut memory, &mut next, log);
+                assert_eq!(read.len(), frames as usize, "{log} {max} {burst}");
+                let mut last = first;
+                for ((hash, counter, len), number) in read.into_iter().zip(first..) {
+                    assert_eq!(hash, number.wrapping_mul(0x9e37_79b9));
+                    assert_eq!(len, 60 + number % 1400);
+                    if counter == number as u16 {
+                        last = number;
+                    }
+                    assert_eq!(counter, last as u16, "the title's");
+                    let round = |number: u32| number >> log;
+                    assert!(number - last < max && (wraps || round(last) == round(number)));
+                    assert_eq!(last / 41 % 3, number / 41 % 3, "headers are the title's");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_ends_with_an_error_and_before_an_event() {
+        let mut memory = Memory::new();
+        let (mut cq, _events) = memory.cq(4, 64);
+        memory.ring.fill(u64::MAX);
+        cq.compress(Session::new(MiniFormat::ChecksumStride, 64, false));
+        for _ in 0..3 {
+            cq.push(&rx());
+        }
+        assert_eq!(memory.byte(63), 0xff);
+        cq.push_failed(&NicCqe::failed(5, 3, WqeError::FLUSHED, None, 0));
+        assert_eq!(memory.byte(63), 0x2c, "a title");
+        assert_eq!((memory.byte(47), memory.byte(3 * 64 + 63)), (3, 0xe0));
+        // An armed CQ raises its event when what it tells of can be seen.
+        cq.end_burst(0);
+        memory.set(1, 1 << 28 | 4);
+        cq.end_burst(0);
+        cq.push(&rx());
+        assert_eq!(memory.byte(4 * 64 + 63), 0x20);
+        cq.push(&rx());
+        cq.resize(memory.base() as u64 + 8192, 5, 64).unwrap();
+        assert_eq!(memory.byte(5 * 64 + 63), 0x20, "alone, and no title");
+        assert_eq!(
+            memory.byte(6 * 64 + 63),
+            (abi::MLX5_CQE_RESIZE_CQ << 4) as u8
+        );
     }
 
     #[test]

@@ -9,6 +9,9 @@ use crate::abi::{self, mlx5_cqe64, mlx5_err_cqe};
 /// CQNs, QPNs, flow tags and the indexes of doorbell records have 24 bits.
 pub const MASK_24: u32 = 0xff_ffff;
 
+/// The format of a title CQE, in bits 3:2 of `op_own`.
+const COMPRESSED: u64 = 3;
+
 /// A CQE (PRM "CQE format"): eight big-endian words, of which the last is written last.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NicCqe(pub [u64; 8]);
@@ -104,6 +107,23 @@ impl NicCqe {
         self.0[0] = u64::from(wqe_id) << 32;
         self.0[5] = u64::from(byte_count);
         self
+    }
+
+    /// The title of a session of `count` completions (`MLX5_COMPRESSED` of DPDK's `mlx5_prm.h`: 3 in the format bits
+    /// of `op_own`).
+    pub fn titled(mut self, count: u32) -> Self {
+        self.0[5] = u64::from(count);
+        self.0[7] |= COMPRESSED << 2;
+        self
+    }
+
+    /// Whether it is a received frame's, or a filler's.
+    pub fn is_received(&self) -> bool {
+        self.opcode() == abi::MLX5_CQE_RESP_SEND
+    }
+
+    pub fn wqe_counter(&self) -> u16 {
+        (self.0[7] >> 16) as u16
     }
 
     /// Words 4 to 7, which every CQE has.

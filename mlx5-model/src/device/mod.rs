@@ -1,7 +1,7 @@
 //! The device: a NIC with its objects, queues, ports, clock and events, and the thread that drives it.
 //!
 //! Knows nothing of commands, of files in sysfs or of the shims: those call it. From the bottom: `memory`, `clock`,
-//! `counters` and `event`; the queues (`cq`, `rq`, `sq`) with their formats (`cqe`, `scatter`, `strides`, `gather`); `queues`
+//! `counters` and `event`; the queues (`cq`, `rq`, `sq`) with their formats (`cqe`, `session`, `scatter`, `strides`, `gather`); `queues`
 //! and `object`; `port`; `state`; `fault` and `round`, which work on the state; `nic`, the thread.
 
 pub mod clock;
@@ -21,6 +21,7 @@ mod queues;
 mod round;
 pub mod rq;
 pub mod scatter;
+pub mod session;
 pub mod sq;
 pub mod state;
 pub mod strides;

@@ -113,6 +113,15 @@ pub fn byte_count(count: u32, len: u32) -> u32 {
     count.min(MAX_COUNT) << COUNT_SHIFT | len
 }
 
+/// How far a CQE with this `byte_cnt` moves the queue's counter: by strides, or by one WQE.
+#[inline(always)]
+pub fn consumed(byte_count: u32) -> u16 {
+    match byte_count >> COUNT_SHIFT & MAX_COUNT {
+        0 => 1,
+        count => count as u16,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

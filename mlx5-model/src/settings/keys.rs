@@ -116,6 +116,15 @@ keys! {
         |device, value| device.caps.max_cqe = within(value, 1, 4_194_303)?;
     Device cq_moderation: "true, false"; default "true"; "CQs can moderate their events";
         |device, value| device.caps.cq_moderation = boolean(value)?;
+    Device cqe_compression: "true, false"; default "true"; "CQs of 64-byte CQEs can compress them";
+        |device, value| device.caps.cqe_compression = boolean(value)?;
+    Device cqe_compression_max: "2 to 64"; default "64"; "maximum number of completions in a title CQE and its mini CQEs";
+        |device, value| device.caps.cqe_compression_max = within(value, 2, 64)?;
+    Device cqe_compression_wraps: "true, false"; default "false";
+        "a title CQE's mini CQEs can go on at the start of the ring";
+        |device, value| device.caps.cqe_compression_wraps = boolean(value)?;
+    Device mini_cqe_stride_index: "true, false"; default "true"; "mini CQEs can carry the index of a stride";
+        |device, value| device.caps.mini_cqe_stride_index = boolean(value)?;
     Device clock_khz: "1000 to 4000000"; default "1000000"; "nominal rate of the NIC's clock in kHz";
         |device, value| device.caps.clock_khz = within(value, 1000, 4_000_000)?;
     Device clock_drift: "-10000 to 10000"; default "0";

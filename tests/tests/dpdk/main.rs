@@ -4,6 +4,7 @@
 //! as DPDK's `drivers/net/mlx5/linux/mlx5_verbs.c` and `mlx5_rx.c` do. What it receives is compared with what was sent,
 //! with DPDK's own Toeplitz, and with tshark's reading of the input.
 
+mod compression;
 mod rules;
 mod striding;
 mod testpmd;

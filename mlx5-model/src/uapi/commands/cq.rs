@@ -5,8 +5,10 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::device::cq::{CompletionEvents, CqModeration, CqObject};
 use crate::device::event::{AsyncSource, Reported};
+use crate::device::session::{MiniFormat, Session};
 use crate::handles::number;
 use crate::process::Errno;
+use crate::settings::NicCaps;
 
 use super::super::file::UverbsFile;
 use super::super::request::UverbsRequest;
@@ -87,7 +89,8 @@ fn create_cq(
     let flags = u32::from(driver.flags);
     let padding = flags & MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD != 0;
     let real_time = flags & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS != 0;
-    if driver.cqe_comp_en != 0 || padding || real_time && !caps.realtime_clock {
+    let session = session(driver, caps)?;
+    if padding || real_time && !caps.realtime_clock {
         return Err(libc::EOPNOTSUPP);
     }
     let mut state = file.lock();
@@ -118,11 +121,31 @@ fn create_cq(
     )?;
     cq.completions = completions;
     cq.real_time = real_time;
+    if let Some(session) = session {
+        cq.compress(session);
+    }
     let handle = state.queues.cqs.insert(file.context(), cq)?;
     if let Ok(cq) = state.queues.cqs.get_mut(handle, file.context()) {
         cq.number = number(handle);
     }
     Ok((handle, (1 << log) - 1, number(handle)))
+}
+
+/// How the CQEs are to be compressed, checked as in `create_cq_user` and `mini_cqe_res_format_to_hw`. 128-byte CQEs
+/// cannot be (the capability `cqe_compression_128`).
+fn session(driver: &mlx5_ib_create_cq, caps: &NicCaps) -> Result<Option<Session>, Errno> {
+    if driver.cqe_comp_en != 1 {
+        return Ok(None);
+    }
+    if driver.cqe_size != 64 || !caps.cqe_compression {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let format = MiniFormat::of_bit(driver.cqe_comp_res_format.into()).ok_or(libc::EINVAL)?;
+    if format == MiniFormat::ChecksumStride && !caps.mini_cqe_stride_index {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let session = Session::new(format, caps.cqe_compression_max, caps.cqe_compression_wraps);
+    Ok(Some(session))
 }
 
 /// EX_MODIFY_CQ: moderation.

@@ -134,6 +134,19 @@ pub fn device_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), E
             rx_hash_function: MLX5_RX_HASH_FUNC_TOEPLITZ as u8,
             reserved: [0; 7],
         },
+        cqe_comp_caps: if caps.cqe_compression {
+            mlx5_ib_cqe_comp_caps {
+                max_num: caps.cqe_compression_max,
+                supported_format: MLX5_IB_CQE_RES_FORMAT_HASH
+                    | MLX5_IB_CQE_RES_FORMAT_CSUM
+                    | flag(
+                        caps.mini_cqe_stride_index,
+                        MLX5_IB_CQE_RES_FORMAT_CSUM_STRIDX,
+                    ),
+            }
+        } else {
+            mlx5_ib_cqe_comp_caps::default()
+        },
         striding_rq_caps: if caps.striding_rq {
             mlx5_ib_striding_rq_caps {
                 min_single_stride_log_num_of_bytes: *STRIDE_BYTES_LOG.start(),

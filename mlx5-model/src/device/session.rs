@@ -1,0 +1,235 @@
+//! Compressed CQEs: a session of completions that differ in little, as one title CQE and arrays of mini CQEs
+//! (PRM "CQE compression").
+//!
+//! Imports `cqe`. Invariant: a session takes as many slots of the CQ as it has completions, and no more memory in them
+//! than a reader expects: the title in the first, eight mini CQEs in the second, eighth, sixteenth and so on
+//! (`mlx5_rx_poll_len` of DPDK's `mlx5_rx.c`, `mlx5e_decompress_cqes_cont` of Linux's `en_rx.c`).
+//!
+//! When the device ends a session, beyond what its form demands, is inferred: here with the burst of frames, which
+//! stands for its timeout.
+
+use crate::abi;
+
+use super::cqe::NicCqe;
+use super::strides::consumed;
+
+/// The most completions of a session (`cqe_compression_max_num`).
+pub const MAX_SESSION: u32 = 64;
+/// Mini CQEs of a slot.
+const ARRAY: usize = 8;
+
+/// What a mini CQE carries beside the byte count (`MLX5_IB_CQE_RES_FORMAT_*`). The hash of a session without hashes is
+/// its title's, the counters of one without stride indexes follow each other (`mlx5e_decompress_cqe`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MiniFormat {
+    Hash,
+    /// `check_sum`, which the model leaves at 0 in every CQE.
+    Checksum,
+    /// `check_sum` and the index of the first stride.
+    ChecksumStride,
+}
+
+impl MiniFormat {
+    /// As it is asked for at the creation of a CQ: one bit.
+    pub fn of_bit(bit: u32) -> Option<Self> {
+        match bit {
+            abi::MLX5_IB_CQE_RES_FORMAT_HASH => Some(Self::Hash),
+            abi::MLX5_IB_CQE_RES_FORMAT_CSUM => Some(Self::Checksum),
+            abi::MLX5_IB_CQE_RES_FORMAT_CSUM_STRIDX => Some(Self::ChecksumStride),
+            _ => None,
+        }
+    }
+
+    fn mini(self, cqe: &NicCqe) -> u64 {
+        let first = match self {
+            Self::Hash => cqe.0[1] & 0xffff_ffff,
+            Self::Checksum => 0,
+            Self::ChecksumStride => u64::from(cqe.wqe_counter()),
+        };
+        first << 32 | cqe.0[5] & 0xffff_ffff
+    }
+
+    /// Whether a completion can follow another in a session: all that a mini CQE does not carry is equal, but for the
+    /// timestamp, which is the title's. So a session does not pass from one striding WQE to the next (`wqe_id`, which
+    /// `mlx5_rx_burst_mprq` asserts of the title).
+    fn follows(self, last: &NicCqe, next: &NicCqe) -> bool {
+        const COUNTER: u64 = 0xffff << 16;
+        let counter = last.wqe_counter().wrapping_add(consumed(last.0[5] as u32));
+        let same_hash = self != Self::Hash || last.0[2] == next.0[2];
+        let same = |word: usize| last.0[word] == next.0[word];
+        [0, 3, 4].into_iter().all(same)
+            && same_hash
+            && last.0[7] & !COUNTER == next.0[7] & !COUNTER
+            && (self == Self::ChecksumStride || next.wqe_counter() == counter)
+    }
+}
+
+/// The completions of a CQ that are not written yet.
+pub struct Session {
+    format: MiniFormat,
+    /// The most completions.
+    max: usize,
+    /// Whether it may pass the end of the ring. What reads vectorised does not expect that (`rxq_cq_decompress_v` of
+    /// DPDK's `mlx5_rxtx_vec_*.h`), Linux does (`mlx5e_cqes_update_owner`).
+    wraps: bool,
+    title: NicCqe,
+    last: NicCqe,
+    minis: [u64; MAX_SESSION as usize],
+    count: usize,
+}
+
+impl Session {
+    pub fn new(format: MiniFormat, max: u32, wraps: bool) -> Self {
+        Self {
+            format,
+            max: max.clamp(1, MAX_SESSION) as usize,
+            wraps,
+            title: NicCqe::default(),
+            last: NicCqe::default(),
+            minis: [0; MAX_SESSION as usize],
+            count: 0,
+        }
+    }
+
+    /// Whether the session has a place for this completion, in a slot that is the ring's first or another.
+    pub fn takes(&self, cqe: &NicCqe, first_slot: bool) -> bool {
+        let fits = self.count < self.max && (self.wraps || !first_slot);
+        self.count == 0 || fits && self.format.follows(&self.last, cqe)
+    }
+
+    pub fn add(&mut self, cqe: &NicCqe) {
+        if self.count == 0 {
+            self.title = *cqe;
+        }
+        self.last = *cqe;
+        self.minis[self.count] = self.format.mini(cqe);
+        self.count += 1;
+    }
+
+    pub fn len(&self) -> u32 {
+        self.count as u32
+    }
+
+    /// Ends the session. Returns its first CQE, a title if there are several completions.
+    pub fn end(&mut self) -> NicCqe {
+        let count = std::mem::take(&mut self.count);
+        if count > 1 {
+            self.title.titled(count as u32)
+        } else {
+            self.title
+        }
+    }
+
+    /// Its arrays of mini CQEs, and the slot of each behind the title's.
+    pub fn arrays(&self) -> impl Iterator<Item = (u32, NicCqe)> + use<> {
+        let minis = self.minis;
+        let count = if self.count > 1 { self.count } else { 0 };
+        (0..count).step_by(ARRAY).map(move |at| {
+            let mut array = NicCqe::default();
+            let end = count.min(at + ARRAY);
+            array.0[..end - at].copy_from_slice(&minis[at..end]);
+            (at.max(1) as u32, array)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cqe::RxInfo;
+
+    fn cqe(counter: u16, len: u32, hash: u32) -> NicCqe {
+        let info = RxInfo {
+            hash,
+            hash_type: 0x44,
+            headers: 0x24,
+            byte_count: len,
+            ..RxInfo::default()
+        };
+        NicCqe::received(7, counter, u64::from(counter) * 1000, &info)
+    }
+
+    #[test]
+    fn what_a_mini_cqe_carries_may_differ() {
+        let first = cqe(10, 64, 1);
+        let stride = |wqe, counter, strides: u32, len: u32| {
+            cqe(counter, 0, 1).in_wqe(wqe, strides << 16 | len)
+        };
+        let mut tagged = cqe(11, 64, 1);
+        tagged.0[7] |= 1 << 32;
+        let mut unhashed = cqe(11, 64, 0);
+        unhashed.0[2] = 0;
+        let mut other_headers = cqe(11, 64, 1);
+        other_headers.0[3] ^= 1 << 16;
+        let mut other_queue = cqe(11, 64, 1);
+        other_queue.0[4] ^= 1 << 32;
+        let strided = stride(3, 5, 2, 100);
+        for (last, next, [hash, checksum, strides]) in [
+            (first, cqe(11, 1500, 2), [true, true, true]),
+            (first, cqe(12, 64, 1), [false, false, true]),
+            (first, unhashed, [false, true, true]),
+            (first, tagged, [false; 3]),
+            (first, other_headers, [false; 3]),
+            (first, other_queue, [false; 3]),
+            (cqe(0xffff, 64, 1), cqe(0, 64, 1), [true; 3]),
+            (strided, stride(3, 7, 1, 64), [true; 3]),
+            (strided, stride(3, 6, 1, 64), [false, false, true]),
+            (strided, stride(4, 0, 1, 64), [false; 3]),
+        ] {
+            let formats = [
+                MiniFormat::Hash,
+                MiniFormat::Checksum,
+                MiniFormat::ChecksumStride,
+            ];
+            let found = formats.map(|it| it.follows(&last, &next));
+            assert_eq!(found, [hash, checksum, strides], "{last:x?} {next:x?}");
+        }
+    }
+
+    #[test]
+    fn arrays_stand_behind_the_title_and_at_every_eighth_slot() {
+        for (count, slots) in [
+            (1, &[][..]),
+            (2, &[1]),
+            (8, &[1]),
+            (9, &[1, 8]),
+            (17, &[1, 8, 16]),
+            (64, &[1, 8, 16, 24, 32, 40, 48, 56]),
+        ] {
+            let mut session = Session::new(MiniFormat::Hash, 64, false);
+            for at in 0..count {
+                let next = cqe(at, 60 + u32::from(at), u32::from(at));
+                assert!(session.takes(&next, false));
+                session.add(&next);
+            }
+            assert_eq!(session.takes(&cqe(count, 60, 0), false), count < 64);
+            assert!(!session.takes(&cqe(count, 60, 0), true));
+            let arrays: Vec<_> = session.arrays().collect();
+            assert_eq!(arrays.iter().map(|it| it.0).collect::<Vec<_>>(), slots);
+            for at in 0..u64::from(count) * u64::from(count > 1) {
+                let mini = arrays[at as usize / 8].1.0[at as usize % 8];
+                assert_eq!(mini, (at << 32) | (60 + at));
+            }
+            let title = session.end();
+            let format = (title.0[7] >> 2 & 3) as u8;
+            if count > 1 {
+                assert_eq!((format, title.0[5] as u32), (3, u32::from(count)));
+            } else {
+                assert_eq!((format, title.0[5] as u32), (0, 60));
+            }
+            assert_eq!(title.0[1], 0);
+            assert!(session.takes(&cqe(9, 1, 9), true), "the next begins");
+        }
+    }
+
+    #[test]
+    fn sessions_without_hashes_carry_strides_or_nothing() {
+        let strided = cqe(5, 0, 77).in_wqe(3, 2 << 16 | 100);
+        assert_eq!(
+            MiniFormat::ChecksumStride.mini(&strided),
+            5 << 32 | 2 << 16 | 100
+        );
+        assert_eq!(MiniFormat::Checksum.mini(&strided), 2 << 16 | 100);
+        assert_eq!(MiniFormat::Hash.mini(&strided), 77 << 32 | 2 << 16 | 100);
+    }
+}
