@@ -133,6 +133,8 @@ fn disruptive_tests_install_rules_for_all_traffic_and_change_the_port() {
         assert_eq!(finding(&report, id)["outcome"], "accepted", "{id}");
     }
     for id in [
+        "drop rule: what arrives",
+        "sniffer: a copy",
         "interface/rx-all is switched",
         "link/event of the port",
         "link/state",

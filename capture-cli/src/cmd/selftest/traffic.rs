@@ -21,8 +21,9 @@ use wqcap_engine::{
     device::{DeviceFacts, counters::NicReader},
     plan::Plan,
     verbs::{
-        AsyncEvent, AsyncEvents, CVLAN_STRIPPING, CompletionStamps, Context, Flow, FlowSpec,
-        Inspected, InspectedQueue, Pd, RssQp, RwqTable, SCATTER_FCS, VerbsError, WqState,
+        AsyncEvent, AsyncEvents, CVLAN_STRIPPING, CompletionStamps, Context, Flow, FlowKind,
+        FlowRule, FlowSpec, Inspected, InspectedQueue, Pd, RssQp, RwqTable, SCATTER_FCS,
+        VerbsError, WqState,
     },
 };
 use wqcap_rss::{FrameClass, HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
@@ -65,7 +66,7 @@ pub struct Sender {
 /// Queues with what spreads over them. The fields' order is the order of teardown.
 struct Rig {
     _flows: Vec<Flow>,
-    _qps: Vec<RssQp>,
+    qps: Vec<RssQp>,
     _tables: [RwqTable; 2],
     queues: Vec<InspectedQueue>,
 }
@@ -110,7 +111,7 @@ impl Rig {
         }
         Ok(Self {
             _flows: flows,
-            _qps: qps,
+            qps,
             _tables: [table, last],
             queues,
         })
@@ -178,6 +179,16 @@ pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
             ..plain
         };
         pass.send(run, sender, &all, false);
+    }
+    dropped(run, sender, &all);
+    if accepted(run, "rule/sniffer") {
+        sniffed(run, sender);
+    } else if !run.is_over() {
+        run.not_asked(
+            "sniffer",
+            "sniffer: a copy",
+            "needs --disruptive, and the rule",
+        );
     }
     too_long(run, sender, &all);
     counters(run, sender, netdev);
@@ -325,6 +336,58 @@ fn completion(run: &mut Run, frame: &TestFrame, it: &Inspected) {
     let (checks, headers) = (it.raw[CHECKS_AT], it.raw[HEADERS_AT]);
     let value = format!("checks {checks:#04x}, headers {headers:#04x}, hash {hash}");
     run.value("completions", &format!("completion: {}", frame.name), value);
+}
+
+/// A rule that drops stands before those that take: of two frames the second arrives alone.
+fn dropped(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
+    let two = ["ipv4 tcp", "ipv4 udp"].map(|name| all.iter().find(|it| it.name == name));
+    let [Some(first), Some(second)] = two else {
+        return;
+    };
+    let pass = Pass::new("drop rule", "rules");
+    let frames = [first.bytes.clone(), second.bytes.clone()];
+    let Some((mut rig, mut generator)) = pass.open(run, sender, &frames) else {
+        return;
+    };
+    let specs = vec![own(), ipv4(None), tcp(0), FlowSpec::Drop];
+    let rule = run.ask("rules", "drop rule: before the others", |run| {
+        run.install(&rig.qps[0], 0, specs)
+    });
+    if rule.is_none() {
+        return;
+    }
+    let sent = [(); 2].map(|()| generator.send(1).is_ok());
+    let arrived = rig.receive().map(|(_, it)| crc32fast::hash(&it.bytes));
+    if !run.is_lost() {
+        let expected = sent[1].then(|| crc32fast::hash(&second.bytes));
+        run.expect("rules", "drop rule: what arrives", expected, arrived, None);
+    }
+}
+
+/// A sniffer gets a copy of a frame that a rule takes.
+fn sniffed(run: &mut Run, sender: &Sender) {
+    let pass = Pass::new("sniffer", "sniffer");
+    let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
+        return;
+    };
+    let sniffer = run.ask("sniffer", "sniffer: rule", |run| {
+        let rule = FlowRule {
+            port: run.port,
+            kind: FlowKind::Sniffer,
+            priority: 0,
+            specs: Vec::new(),
+        };
+        Flow::create(&rig.qps[0], &rule)
+    });
+    if sniffer.is_none() {
+        return;
+    }
+    let sent = generator.send(1).is_ok();
+    let both = [(); 2].map(|()| rig.receive().is_some());
+    if !run.is_lost() {
+        let id = "sniffer: a copy";
+        run.expect("sniffer", id, sent, both == [true; 2], None);
+    }
 }
 
 /// A frame longer than its slot.
