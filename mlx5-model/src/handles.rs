@@ -142,18 +142,22 @@ impl<T> Slab<T> {
             .map_or(0, |entry| entry.users)
     }
 
-    /// Counts one user more.
-    pub fn add_user(&mut self, index: Index) {
-        if let Some(entry) = self.entries.get_mut(index as usize) {
+    /// Counts one user more of an object, if there is one.
+    pub fn add_user(&mut self, index: impl Into<Option<Index>>) {
+        if let Some(entry) = self.used(index.into()) {
             entry.users += 1;
         }
     }
 
     /// Counts one user less.
-    pub fn remove_user(&mut self, index: Index) {
-        if let Some(entry) = self.entries.get_mut(index as usize) {
+    pub fn remove_user(&mut self, index: impl Into<Option<Index>>) {
+        if let Some(entry) = self.used(index.into()) {
             entry.users = entry.users.saturating_sub(1);
         }
+    }
+
+    fn used(&mut self, index: Option<Index>) -> Option<&mut SlabEntry<T>> {
+        self.entries.get_mut(index? as usize)
     }
 
     #[inline]
@@ -220,11 +224,16 @@ pub fn index_of(handle: u32) -> Index {
     handle & ((1 << INDEX_BITS) - 1)
 }
 
+/// How often its index has been given out.
+pub fn generation(handle: u32) -> u32 {
+    handle >> INDEX_BITS & ((1 << GENERATION_BITS) - 1)
+}
+
 /// An object's 24-bit number (QPN, CQN, WQN, ...): its index, and enough of its generation that the next object there
 /// gets another. Numbers begin at 64, since QPs 0 and 1 are InfiniBand's own.
 pub fn number(handle: u32) -> u32 {
     let index = index_of(handle);
-    let generation = handle >> INDEX_BITS & 0x7f;
+    let generation = generation(handle) & 0x7f;
     ((generation << INDEX_BITS | index) + 64) & 0xff_ffff
 }
 

@@ -13,7 +13,7 @@
 //! | `settings` | the environment's settings, parsed and checked |
 //! | `handles` | handles and the tables behind them |
 //! | `frame` | a frame as the NIC's parser sees it, and checksums |
-//! | `process` | descriptors, the C library's own functions, memory, threads, capabilities |
+//! | `process` | descriptors, the C library's own functions, memory, threads |
 //! | `abi` | layouts, generated from the system headers |
 //!
 //! A type's name says whose it is: what a command creates and a handle names is an `…Object` (`CqObject`, `FlowObject`),

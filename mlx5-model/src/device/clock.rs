@@ -15,9 +15,11 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::abi::bytes_of;
 use crate::abi::{self, mlx5_ib_clock_info};
-use crate::process::{Errno, MapRequest, real};
+use crate::process::{Errno, MapRequest, real, refuse_if};
 
 /// Size of every mapping of the device.
 pub const PAGE: usize = 4096;
@@ -50,9 +52,7 @@ impl Page {
 
     /// Maps the page into the program. Fails with `EPERM` for a writable mapping, as the driver does.
     pub fn map(&self, request: MapRequest) -> Result<*mut c_void, Errno> {
-        if request.prot & libc::PROT_WRITE != 0 {
-            return Err(libc::EPERM);
-        }
+        refuse_if(request.prot & libc::PROT_WRITE != 0, libc::EPERM)?;
         let shared = MapRequest {
             flags: libc::MAP_SHARED | request.flags & libc::MAP_FIXED,
             offset: 0,
@@ -96,17 +96,22 @@ impl Now {
     /// The clock's counter at a time: a completion's timestamp.
     #[inline]
     pub fn cycles(&self, ns: u64) -> u64 {
-        if self.khz == 1_000_000 {
-            ns
-        } else {
-            (u128::from(ns) * u128::from(self.khz) / 1_000_000) as u64
-        }
+        cycles(self.khz, ns)
     }
 
     /// UTC at a time that the clock shows.
     #[inline]
     pub fn utc_ns(&self, shown_ns: u64) -> u64 {
         shown_ns.saturating_add_signed(self.utc_ahead_ns)
+    }
+}
+
+#[inline]
+fn cycles(khz: u64, ns: u64) -> u64 {
+    if khz == 1_000_000 {
+        ns
+    } else {
+        (u128::from(ns) * u128::from(khz) / 1_000_000) as u64
     }
 }
 
@@ -138,11 +143,11 @@ impl Clock {
     /// A clock of a nominal rate that it exceeds by `drift_ppm`, beginning at host time. Fails when there is no
     /// memory for the pages.
     pub fn new(khz: u64, drift_ppm: i32) -> Result<Self, Errno> {
-        let epoch_ns = read_clock(libc::CLOCK_REALTIME);
+        let epoch_ns = read_clock(ClockId::Realtime);
         let mut clock = Self {
             khz: khz.max(1),
             epoch_ns,
-            began: read_clock(libc::CLOCK_MONOTONIC_RAW),
+            began: read_clock(ClockId::MonotonicRaw),
             now_ns: epoch_ns,
             jumped_ns: 0,
             drift_ppm,
@@ -187,7 +192,7 @@ impl Clock {
 
     /// Reads the time and refreshes the pages; returns the time in ns.
     pub fn tick(&mut self) -> u64 {
-        self.advance(read_clock(libc::CLOCK_MONOTONIC_RAW).saturating_sub(self.began))
+        self.advance(read_clock(ClockId::MonotonicRaw).saturating_sub(self.began))
     }
 
     /// [`Clock::tick`] at `elapsed` ns after the clock began.
@@ -200,7 +205,7 @@ impl Clock {
     /// Refreshes the pages.
     fn refresh_pages(&mut self) {
         let shown_ns = self.shown_ns();
-        let cycles = self.cycles(shown_ns);
+        let cycles = cycles(self.khz, shown_ns);
         // One store: the reader's two words must agree.
         self.counter
             .word(0)
@@ -279,17 +284,6 @@ impl Clock {
         self.now_ns
     }
 
-    /// The counter at a time.
-    fn cycles(&self, ns: u64) -> u64 {
-        Now {
-            ns,
-            shown_ns: ns,
-            khz: self.khz,
-            utc_ahead_ns: 0,
-        }
-        .cycles(ns)
-    }
-
     /// The counter's page (`MLX5_IB_MMAP_CORE_CLOCK`).
     pub fn counter(&self) -> &Page {
         &self.counter
@@ -301,14 +295,9 @@ impl Clock {
     }
 }
 
-fn read_clock(id: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the struct is writable; a clock that does not exist leaves it at zero.
-    unsafe { libc::clock_gettime(id, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+fn read_clock(id: ClockId) -> u64 {
+    let now = clock_gettime(id);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]
@@ -333,7 +322,7 @@ mod tests {
     #[test]
     fn time_is_the_hosts_and_does_not_step() {
         let mut clock = Clock::new(1_000_000, 0).unwrap();
-        let since = |clock: &Clock| read_clock(libc::CLOCK_MONOTONIC_RAW) - clock.began;
+        let since = |clock: &Clock| read_clock(ClockId::MonotonicRaw) - clock.began;
         for _ in 0..100 {
             let before = since(&clock);
             let passed = clock.tick() - clock.epoch_ns;
@@ -416,7 +405,7 @@ mod tests {
     fn other_rates_convert_back_by_mult_and_shift() {
         let clock = Clock::new(156_250, 0).unwrap();
         let ns = clock.now_ns();
-        let cycles = clock.cycles(ns + 1_000_000_000) - clock.cycles(ns);
+        let cycles = cycles(clock.khz, ns + 1_000_000_000) - cycles(clock.khz, ns);
         assert!((156_249_999..=156_250_001).contains(&cycles));
         let mult = u64::from(
             clock

@@ -186,28 +186,31 @@ impl PortCounters {
 
     /// Counts received frames, their octets, and the multicast ones among them.
     pub fn received(&self, frames: u64, octets: u64, multicast: u64) {
-        self.port_rcv_packets.fetch_add(frames, Ordering::Relaxed);
-        add_words(&self.port_rcv_data, octets);
-        self.multicast_rcv_packets
-            .fetch_add(multicast, Ordering::Relaxed);
-        self.unicast_rcv_packets
-            .fetch_add(frames - multicast.min(frames), Ordering::Relaxed);
+        add(&self.port_rcv_packets, frames);
+        add(&self.port_rcv_data, words(octets));
+        add(&self.multicast_rcv_packets, multicast);
+        add(&self.unicast_rcv_packets, frames - multicast.min(frames));
     }
 
     /// Counts sent frames likewise.
     pub fn sent(&self, frames: u64, octets: u64, multicast: u64) {
-        self.port_xmit_packets.fetch_add(frames, Ordering::Relaxed);
-        add_words(&self.port_xmit_data, octets);
-        self.multicast_xmit_packets
-            .fetch_add(multicast, Ordering::Relaxed);
-        self.unicast_xmit_packets
-            .fetch_add(frames - multicast.min(frames), Ordering::Relaxed);
+        add(&self.port_xmit_packets, frames);
+        add(&self.port_xmit_data, words(octets));
+        add(&self.multicast_xmit_packets, multicast);
+        add(&self.unicast_xmit_packets, frames - multicast.min(frames));
+    }
+}
+
+/// Counts, unless there is nothing to count.
+pub fn add(counter: &AtomicU64, count: u64) {
+    if count > 0 {
+        counter.fetch_add(count, Ordering::Relaxed);
     }
 }
 
 /// Rounds up to whole words: each burst, where a port does so for each frame.
-fn add_words(counter: &AtomicU64, octets: u64) {
-    counter.fetch_add(octets.div_ceil(4), Ordering::Relaxed);
+fn words(octets: u64) -> u64 {
+    octets.div_ceil(4)
 }
 
 /// Used unless the shared file is attached: in unit tests and an inert library.

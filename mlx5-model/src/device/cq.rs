@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 
 use super::cqe::{ErrorCounts, MASK_24, NicCqe};
 use super::event::{AsyncSource, EventChannel, NicEvent, Reported};
@@ -409,13 +409,9 @@ impl CqObject {
         log_entries: u32,
         entry_size: u32,
     ) -> Result<(), Errno> {
-        if !self.has_room(1) {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(!self.has_room(1), libc::EINVAL)?;
         self.consumer = self.record.load(CONSUMER);
-        if self.outstanding() + 1 > 1 << log_entries {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(self.outstanding() + 1 > 1 << log_entries, libc::EINVAL)?;
         let ring = NicRing::new(ring_addr, u64::from(entry_size) << log_entries)?;
         self.end_session();
         self.write(&NicCqe::resized());

@@ -62,25 +62,18 @@ pub struct WqeError {
 
 impl WqeError {
     /// The queue was in error, or went into it, when the WQE's turn came.
-    pub const FLUSHED: Self = Self {
-        syndrome: abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR as u8,
-        vendor: 0xf9,
-    };
+    pub const FLUSHED: Self = Self::new(abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR, 0xf9);
     /// A frame longer than its buffers.
-    pub const TOO_LONG: Self = Self {
-        syndrome: abi::MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR as u8,
-        vendor: 0x32,
-    };
+    pub const TOO_LONG: Self = Self::new(abi::MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, 0x32);
     /// An invalid key, range or access right.
-    pub const PROTECTION: Self = Self {
-        syndrome: abi::MLX5_CQE_SYNDROME_LOCAL_PROT_ERR as u8,
-        vendor: 0x51,
-    };
+    pub const PROTECTION: Self = Self::new(abi::MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, 0x51);
     /// A malformed WQE.
-    pub const BAD_WQE: Self = Self {
-        syndrome: abi::MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR as u8,
-        vendor: 0x68,
-    };
+    pub const BAD_WQE: Self = Self::new(abi::MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, 0x68);
+
+    const fn new(syndrome: u32, vendor: u8) -> Self {
+        let syndrome = syndrome as u8;
+        Self { syndrome, vendor }
+    }
 }
 
 impl NicCqe {

@@ -19,7 +19,7 @@ use crate::abi::{ib_uverbs_async_event_desc, ib_uverbs_comp_event_desc};
 use crate::process::{
     Errno,
     descriptors::{self, File},
-    real,
+    real, refuse_if,
 };
 
 /// Asynchronous events (`enum ib_event_type`, which no uAPI header names).
@@ -51,17 +51,11 @@ struct Event {
     reported: Option<Reported>,
 }
 
-/// The layout of a channel's events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EventFormat {
-    Completion,
-    Async,
-}
-
 /// A channel; it answers for its descriptor.
 pub struct EventChannel {
     fd: RawFd,
-    format: EventFormat,
+    /// Bytes of an event: a completion's layout is the beginning of an asynchronous event's.
+    len: usize,
     queue: Mutex<Queue>,
 }
 
@@ -75,19 +69,19 @@ impl EventChannel {
     /// A channel for completion events (CREATE_COMP_CHANNEL), whose descriptor belongs to the program. Fails as
     /// eventfd does, or with `EMFILE`.
     pub fn completion() -> Result<Arc<Self>, Errno> {
-        Self::open(EventFormat::Completion)
+        Self::open(size_of::<ib_uverbs_comp_event_desc>())
     }
 
     /// A context's channel for asynchronous events. Fails as [`EventChannel::completion`] does.
     pub fn asynchronous() -> Result<Arc<Self>, Errno> {
-        Self::open(EventFormat::Async)
+        Self::open(size_of::<ib_uverbs_async_event_desc>())
     }
 
-    fn open(format: EventFormat) -> Result<Arc<Self>, Errno> {
+    fn open(len: usize) -> Result<Arc<Self>, Errno> {
         let fd = real::eventfd(0, libc::EFD_CLOEXEC)?;
         let channel = Arc::new(Self {
             fd,
-            format,
+            len,
             queue: Mutex::default(),
         });
         if let Err(errno) = descriptors::install(fd, Arc::clone(&channel) as Arc<dyn File>) {
@@ -110,30 +104,26 @@ impl EventChannel {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, event: Event) {
+    fn push(&self, element: u64, kind: u32, reported: Option<&Reported>) {
         let mut queue = self.lock();
         if !queue.closed {
-            queue.events.push_back(event);
+            queue.events.push_back(Event {
+                element,
+                kind,
+                reported: reported.cloned(),
+            });
             let _ = real::write(self.fd, &1u64.to_ne_bytes());
         }
     }
 
     /// Queues a completion event of the CQ whose handle in the program is `element`.
     pub fn complete(&self, element: u64, reported: &Reported) {
-        self.push(Event {
-            element,
-            kind: 0,
-            reported: Some(Arc::clone(reported)),
-        });
+        self.push(element, 0, Some(reported));
     }
 
     /// Queues an event of a port or the device.
     pub fn raise(&self, kind: NicEvent, element: u64) {
-        self.push(Event {
-            element,
-            kind: kind as u32,
-            reported: None,
-        });
+        self.push(element, kind as u32, None);
     }
 
     /// Removes the events of a destroyed object.
@@ -174,8 +164,8 @@ impl EventChannel {
         }
     }
 
-    /// The next event in the channel's layout.
-    fn pop(&self) -> Option<([u8; 16], usize)> {
+    /// The next event.
+    fn pop(&self) -> Option<ib_uverbs_async_event_desc> {
         let mut queue = self.lock();
         let event = queue.events.pop_front()?;
         if let Some(reported) = &event.reported {
@@ -186,34 +176,11 @@ impl EventChannel {
             // The reader's read has taken the whole count.
             let _ = real::write(self.fd, &1u64.to_ne_bytes());
         }
-        let mut bytes = [0; 16];
-        let len = self.format.len();
-        match self.format {
-            EventFormat::Completion => {
-                let desc = ib_uverbs_comp_event_desc {
-                    cq_handle: event.element,
-                };
-                bytes[..len].copy_from_slice(bytes_of(&desc));
-            }
-            EventFormat::Async => {
-                let desc = ib_uverbs_async_event_desc {
-                    element: event.element,
-                    event_type: event.kind,
-                    reserved: 0,
-                };
-                bytes[..len].copy_from_slice(bytes_of(&desc));
-            }
-        }
-        Some((bytes, len))
-    }
-}
-
-impl EventFormat {
-    const fn len(self) -> usize {
-        match self {
-            Self::Completion => size_of::<ib_uverbs_comp_event_desc>(),
-            Self::Async => size_of::<ib_uverbs_async_event_desc>(),
-        }
+        Some(ib_uverbs_async_event_desc {
+            element: event.element,
+            event_type: event.kind,
+            reserved: 0,
+        })
     }
 }
 
@@ -221,14 +188,12 @@ impl File for EventChannel {
     /// One event a call, as in the kernel. The kernel waits, on the eventfd: so `O_NONBLOCK` and interrupted calls
     /// behave as they should.
     fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
-        if buf.len() < self.format.len() {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(buf.len() < self.len, libc::EINVAL)?;
         loop {
             real::read(fd, &mut [0; 8])?;
-            if let Some((bytes, len)) = self.pop() {
-                buf[..len].copy_from_slice(&bytes[..len]);
-                return Ok(len);
+            if let Some(event) = self.pop() {
+                buf[..self.len].copy_from_slice(&bytes_of(&event)[..self.len]);
+                return Ok(self.len);
             }
         }
     }
@@ -265,11 +230,8 @@ impl AsyncSource {
 
     /// Queues an event.
     pub fn raise(&self, kind: NicEvent) {
-        self.channel.push(Event {
-            element: self.element,
-            kind: kind as u32,
-            reported: Some(Arc::clone(&self.reported)),
-        });
+        self.channel
+            .push(self.element, kind as u32, Some(&self.reported));
     }
 
     /// Removes the events that were not read; returns how many were.

@@ -45,11 +45,11 @@ fn is_due(state: &DeviceState, fault: &Fault, now_ns: u64) -> bool {
 fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
     let at = usize::from(fault.port).wrapping_sub(1);
     match fault.effect {
-        Effect::WqFatal { queue } => return with_wq(state, queue, |rq, cq| rq.fail(cq)).is_some(),
-        Effect::BadLkey { queue } => {
+        Effect::WqFatal(queue) => return with_wq(state, queue, |rq, cq| rq.fail(cq)).is_some(),
+        Effect::BadLkey(queue) => {
             return with_wq(state, queue, |rq, _| rq.invalidate_keys()).is_some();
         }
-        Effect::BadFcs { queue } => {
+        Effect::BadFcs(queue) => {
             let reaches_queues = state.ports.get(at).is_some_and(NicPort::takes_all);
             let damage = |rq: &mut Rq, _: &mut CqObject| {
                 if reaches_queues {
@@ -64,7 +64,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
                 port.damage_next();
             }
         }
-        Effect::CqOverrun { queue } => {
+        Effect::CqOverrun(queue) => {
             let dead = with_wq(state, queue, |rq, cq| {
                 cq.fail();
                 rq.cq
@@ -72,7 +72,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
             let Some(dead) = dead else { return false };
             state.queues.fail_receive_queues(dead);
         }
-        Effect::PortDown { end } => {
+        Effect::PortDown(end) => {
             let Some(port) = state.ports.get_mut(at) else {
                 return true;
             };
@@ -84,7 +84,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
                 state.notify(change, number);
             }
         }
-        Effect::DeviceFatal { end } => {
+        Effect::DeviceFatal(end) => {
             state.die(end);
             state.ports.iter_mut().for_each(NicPort::die);
             state.notify(LinkChange::Lost, 0);
@@ -94,11 +94,11 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
                 port.slow_down(now_ns, ns, for_ns);
             }
         }
-        Effect::ClockJump { ns } => {
+        Effect::ClockJump(ns) => {
             state.clock.jump(ns);
             state.ports.iter_mut().for_each(NicPort::clock_jumped);
         }
-        Effect::ClockBusy { for_ns } => state.clock.keep_updating(for_ns),
+        Effect::ClockBusy(for_ns) => state.clock.keep_updating(for_ns),
     }
     true
 }

@@ -61,16 +61,13 @@ mod tests {
         assert_eq!(injected(&mut schedule, 3, None), []);
         assert_eq!(
             injected(&mut schedule, 4, Some(2_000_000)),
-            [Effect::WqFatal { queue: 0 }, Effect::ClockJump { ns: 1 }]
+            [Effect::WqFatal(0), Effect::ClockJump(1)]
         );
         assert_eq!(schedule.frames_left(1, 4), 6);
         // Due, but its target does not exist: the port goes on meanwhile.
         schedule.run(|_| false);
         assert_eq!(schedule.frames_left(1, 10), u64::MAX);
-        assert_eq!(
-            injected(&mut schedule, 11, None),
-            [Effect::BadLkey { queue: 0 }]
-        );
+        assert_eq!(injected(&mut schedule, 11, None), [Effect::BadLkey(0)]);
         assert!(!schedule.is_empty());
         schedule.run(|_| true);
         assert!(schedule.is_empty());

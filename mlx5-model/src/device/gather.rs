@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use crate::abi::{self, mlx5_wqe_ctrl_seg, mlx5_wqe_eth_seg};
 use crate::frame::fill_checksums;
 use crate::handles::Index;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 
 use super::cqe::WqeError;
 use super::memory::{Access, NicRing, Regions};
@@ -56,9 +56,7 @@ pub struct GatherRing {
 impl GatherRing {
     /// A ring of `blocks` basic blocks. Fails with `EINVAL` for an impossible number, or as [`NicRing::new`].
     pub fn new(addr: u64, blocks: u32) -> Result<Self, Errno> {
-        if !blocks.is_power_of_two() || blocks > 1 << 15 {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(!blocks.is_power_of_two() || blocks > 1 << 15, libc::EINVAL)?;
         let ring = NicRing::new(addr, u64::from(blocks) * BLOCK as u64)?;
         Ok(Self { ring, blocks })
     }

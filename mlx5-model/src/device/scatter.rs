@@ -7,7 +7,7 @@
 
 use crate::abi;
 use crate::handles::Index;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 
 use super::cqe::WqeError;
 use super::memory::{Access, NicRing, Regions, copy_frame, prefetch, prefetch_for_write};
@@ -53,9 +53,7 @@ impl ScatterRing {
         // A striding WQE begins with a `mlx5_wqe_srq_next_seg`, as large as an entry (`mlx5_calc_rwq_size` of libmlx5).
         let first_segment = usize::from(layout.signature) + usize::from(layout.strides.is_some());
         let segments = (1usize << layout.shift) / SEGMENT;
-        if segments <= first_segment {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(segments <= first_segment, libc::EINVAL)?;
         Ok(Self {
             ring: NicRing::new(layout.ring, u64::from(layout.count) << layout.shift)?,
             mask: (layout.count - 1) as u16,

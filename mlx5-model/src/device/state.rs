@@ -267,12 +267,8 @@ impl DeviceState {
     /// [`FlowRules::add_to`]: super::object::FlowRules::add_to
     pub fn add_flow(&mut self, context: ContextId, flow: FlowObject) -> Result<u32, Errno> {
         // Count its uses first: they are released in the same way whether adding it fails or it is destroyed.
-        if let Some(qp) = flow.qp {
-            self.qps.add_user(qp);
-        }
-        if let Some(matcher) = flow.matcher {
-            self.matchers.add_user(matcher);
-        }
+        self.qps.add_user(flow.qp);
+        self.matchers.add_user(flow.matcher);
         let now_ns = self.clock.now_ns();
         let added = match self.ports.get_mut(flow.port) {
             None => Err(libc::EINVAL),
@@ -305,12 +301,8 @@ impl DeviceState {
 
     /// Releases what a rule uses.
     fn release_flow(&mut self, flow: &FlowObject) {
-        if let Some(qp) = flow.qp {
-            self.qps.remove_user(qp);
-        }
-        if let Some(matcher) = flow.matcher {
-            self.matchers.remove_user(matcher);
-        }
+        self.qps.remove_user(flow.qp);
+        self.matchers.remove_user(flow.matcher);
         if let Some(index) = flow.counters {
             let counters = &mut self.queues.counters;
             counters.remove_user(index);
@@ -344,9 +336,7 @@ impl DeviceState {
                 for cq in cqs {
                     self.queues.cqs.remove_user(cq);
                 }
-                if let Some(srq) = srq {
-                    self.srqs.remove_user(srq);
-                }
+                self.srqs.remove_user(srq);
             }
         }
         qp.events.finish()

@@ -57,6 +57,14 @@ pub fn finish_udp(sum: u64) -> [u8; 2] {
     }
 }
 
+/// Stores at `at` the checksum that `of` makes of `bytes` with that field at zero.
+#[inline]
+pub fn store(bytes: &mut [u8], at: usize, of: impl FnOnce(&[u8]) -> [u8; 2]) {
+    bytes[at..at + 2].fill(0);
+    let sum = of(bytes);
+    bytes[at..at + 2].copy_from_slice(&sum);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -66,7 +66,7 @@ impl<'f> ParsedFrame<'f> {
 
     /// The frame check sequence on the wire.
     pub fn fcs(&self) -> [u8; 4] {
-        crc::crc32(self.bytes).to_le_bytes()
+        crc32fast::hash(self.bytes).to_le_bytes()
     }
 
     /// `l4_hdr_type_etc` of the CQE without `cv`: bits 6:4 transport, bits 3:2 network layer.
@@ -188,9 +188,7 @@ pub fn fill_checksums(frame: &mut [u8], l3: bool, l4: bool) {
         && class.l3 == L3::Ipv4
         && let Some(bytes) = network.get_mut(..header)
     {
-        bytes[10..12].fill(0);
-        let value = checksum::finish(checksum::add(0, bytes));
-        bytes[10..12].copy_from_slice(&value);
+        checksum::store(bytes, 10, |bytes| checksum::finish(checksum::add(0, bytes)));
     }
     let at = match class.ip_protocol {
         PROTOCOL_TCP => 16,
@@ -203,17 +201,16 @@ pub fn fill_checksums(frame: &mut [u8], l3: bool, l4: bool) {
     let Some(len) = transport(network, &class).map(<[u8]>::len) else {
         return;
     };
-    let field = header + at..header + at + 2;
     if len < at + 2 {
         return;
     }
-    network[field.clone()].fill(0);
-    let sum = transport_sum(network, &class, &network[header..header + len]);
-    let value = match class.ip_protocol {
-        PROTOCOL_UDP => checksum::finish_udp(sum),
-        _ => checksum::finish(sum),
-    };
-    network[field].copy_from_slice(&value);
+    checksum::store(network, header + at, |network| {
+        let sum = transport_sum(network, &class, &network[header..header + len]);
+        match class.ip_protocol {
+            PROTOCOL_UDP => checksum::finish_udp(sum),
+            _ => checksum::finish(sum),
+        }
+    });
 }
 
 #[cfg(test)]

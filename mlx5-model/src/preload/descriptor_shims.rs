@@ -173,28 +173,23 @@ export! {
         // SAFETY: as at the top.
         unsafe { mapped((addr, len), prot, flags, fd, offset, raw::mmap64) }
     }
-    /// `close(2)`.
     fn close(fd: c_int) -> c_int {
         descriptors::release(fd);
         next!(close(fd))
     }
-    /// `close_range(2)`.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
             descriptors::release_range(first, last);
         }
         next!(close_range(first, last, flags))
     }
-    /// `closefrom(3)`.
     fn closefrom(first: c_int) {
         descriptors::release_range(first.max(0).cast_unsigned(), c_uint::MAX);
         next!(closefrom(first));
     }
-    /// `dup(2)`.
     fn dup(fd: c_int) -> c_int {
         duplicate(fd, next!(dup(fd)))
     }
-    /// `dup2(2)`.
     fn dup2(old: c_int, new: c_int) -> c_int {
         if let Err(error) = displace(old, new) {
             set_errno(error);
@@ -202,7 +197,6 @@ export! {
         }
         duplicate(old, next!(dup2(old, new)))
     }
-    /// `dup3(2)`.
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         if flags & !libc::O_CLOEXEC == 0
             && let Err(error) = displace(old, new)
@@ -212,7 +206,6 @@ export! {
         }
         duplicate(old, next!(dup3(old, new, flags)))
     }
-    /// `fcntl(2)`.
     fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
         // SAFETY: as at the top.
         unsafe { controlled(fd, command, arg, raw::fcntl) }

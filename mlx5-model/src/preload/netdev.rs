@@ -8,8 +8,10 @@
 use std::ffi::{CStr, c_int, c_short, c_void};
 use std::ptr::NonNull;
 
+use rustix::thread::CapabilitySet;
+
 use crate::device::counters;
-use crate::process::{Errno, capabilities};
+use crate::process::{Errno, has_capability};
 use crate::settings;
 use crate::sysfs::address::virtual_netdev;
 
@@ -53,7 +55,7 @@ pub unsafe fn asked(request: libc::c_ulong, arg: *mut c_void) -> Option<Question
 
 /// Fails with `EPERM` where the kernel does (net/core/dev_ioctl.c).
 pub(super) fn require_net_admin() -> Result<(), Errno> {
-    if settings::global().enforce_caps && !capabilities::has(capabilities::NET_ADMIN) {
+    if settings::global().enforce_caps && !has_capability(CapabilitySet::NET_ADMIN) {
         return Err(libc::EPERM);
     }
     Ok(())

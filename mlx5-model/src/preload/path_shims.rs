@@ -238,7 +238,6 @@ path_shims! {
 }
 
 export! {
-    /// `fopen(3)`.
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
         // SAFETY: as at the top.
         unsafe { fopened(path, mode, raw::fopen) }
@@ -260,7 +259,6 @@ export! {
         // SAFETY: as at the top.
         unsafe { raw::if_nametoindex(name) }
     }
-    /// `if_indextoname(3)`.
     fn if_indextoname(index: c_uint, out: *mut c_char) -> *mut c_char {
         if let Some(overlay) = Overlay::get().filter(|_| !out.is_null())
             && let Some((name, _)) = overlay.virtual_netdevs.iter().find(|(_, known)| *known == index)

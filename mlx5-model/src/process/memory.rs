@@ -69,10 +69,8 @@ fn copy_by_kernel(
 
 const PAGE: u64 = 4096;
 
-/// Makes every page of a range present (and private copies of it, if it is to be written), as pinning does.
-///
-/// # Errors
-/// `EFAULT` if some of it is not mapped or lacks the permission, as pinning has it.
+/// Makes every page of a range present (and private copies of it, if it is to be written), as pinning does. Fails
+/// with `EFAULT`, as that does, if some of it is not mapped or lacks the permission.
 pub fn fault_in(addr: u64, len: u64, write: bool) -> Result<(), Errno> {
     let end = addr.checked_add(len).ok_or(libc::EINVAL)?;
     let start = addr & !(PAGE - 1);

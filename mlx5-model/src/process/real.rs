@@ -6,9 +6,10 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 
 use libc::{mode_t, off_t, size_t, ssize_t};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 /// An errno value.
 pub type Errno = c_int;
@@ -193,17 +194,10 @@ pub fn map_shared(fd: RawFd, len: usize) -> Result<*mut c_void, Errno> {
 }
 
 /// `mmap(2)`. With `MAP_FIXED` it replaces what lies at the address, as the caller asked.
-pub fn mmap(fd: RawFd, request: MapRequest) -> Result<*mut c_void, Errno> {
-    let MapRequest {
-        addr,
-        len,
-        prot,
-        flags,
-        offset,
-    } = request;
+pub fn mmap(fd: RawFd, it: MapRequest) -> Result<*mut c_void, Errno> {
     // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it, the program that asked answers for the
     // range.
-    let at = unsafe { raw::mmap(addr, len, prot, flags, fd, offset) };
+    let at = unsafe { raw::mmap(it.addr, it.len, it.prot, it.flags, fd, it.offset) };
     if at == libc::MAP_FAILED {
         Err(errno())
     } else {
@@ -219,12 +213,7 @@ pub fn eventfd(initial: c_uint, flags: c_int) -> Result<RawFd, Errno> {
 
 /// An anonymous file of that many bytes, closed on exec.
 pub fn memfd(name: &CStr, len: usize) -> Result<OwnedFd, Errno> {
-    // SAFETY: the name is a C string.
-    let fd = checked(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
-    // SAFETY: the descriptor is new, so nobody else owns it.
-    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-    let len = off_t::try_from(len).map_err(|_| libc::EINVAL)?;
-    // SAFETY: no pointers.
-    checked(unsafe { libc::ftruncate(fd, len) })?;
-    Ok(owned)
+    let made = memfd_create(name, MemfdFlags::CLOEXEC);
+    let sized = made.and_then(|file| ftruncate(&file, len as u64).map(|()| file));
+    sized.map_err(|e| e.raw_os_error())
 }

@@ -15,6 +15,18 @@ pub const MAX_PORTS: usize = 2;
 /// Entries of a port's GID table: two of the link-local address, two of the IPv4 address, each as RoCE v1 and v2.
 pub const GIDS: usize = 4;
 
+/// Link rates in Gbit/s, with number of lanes and their speed as the driver reports them (`translate_eth_proto_oper`, by
+/// `enum ib_port_width` and `enum ib_port_speed`), and as drivers/infiniband/core/sysfs.c shows that (`rate_show`).
+pub const RATES: [(u32, u8, u8, &str); 7] = [
+    (1, 1, 1, "2.5 Gb/sec (1X SDR)"),
+    (10, 1, 4, "10 Gb/sec (1X QDR)"),
+    (25, 1, 32, "25 Gb/sec (1X EDR)"),
+    (40, 2, 4, "40 Gb/sec (4X QDR)"),
+    (50, 1, 64, "50 Gb/sec (1X HDR)"),
+    (100, 2, 32, "100 Gb/sec (4X EDR)"),
+    (200, 2, 64, "200 Gb/sec (4X HDR)"),
+];
+
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// `mlx5_0`, `mlx5_1`, ...; empty when the library is inert.
@@ -53,8 +65,6 @@ pub struct DeviceTopology {
 pub struct PortSettings {
     /// Where its frames come from and go to.
     pub wire: WireSpec,
-    /// The same as text.
-    pub wire_text: String,
     /// Link rate in Gbit/s, as sysfs and the verbs report it.
     pub rate_gbps: u32,
     pub mac: [u8; 6],
@@ -73,8 +83,8 @@ pub struct PortSettings {
     pub bond: Option<String>,
 }
 
-/// What a device can do; it refuses what is beyond. `keys` describes each. The defaults are a ConnectX-5's.
-#[derive(Debug, Clone)]
+/// What a device can do; it refuses what is beyond. `keys` describes each, and has the values of a ConnectX-5.
+#[derive(Debug, Clone, Default)]
 pub struct NicCaps {
     pub scatter_fcs: bool,
     pub cvlan_stripping: bool,
@@ -112,44 +122,11 @@ pub struct NicCaps {
     pub counter_start: u32,
 }
 
-impl Default for NicCaps {
-    fn default() -> Self {
-        Self {
-            scatter_fcs: true,
-            cvlan_stripping: true,
-            delay_drop: true,
-            delay_drop_timeout_us: 100_000,
-            end_padding: true,
-            striding_rq: true,
-            ext_stride_num_range: false,
-            sniffer: true,
-            tunnel_offloads: true,
-            mpls: true,
-            esp: true,
-            fragment_protocol: false,
-            max_ind_table_log: 11,
-            max_wq: 1 << 17,
-            max_recv_wr: 32768,
-            refuse_stale_state: false,
-            unflushed_wrs: 0,
-            max_cqe: 4_194_303,
-            cq_moderation: true,
-            cqe_compression: true,
-            cqe_compression_max: 64,
-            cqe_compression_wraps: false,
-            mini_cqe_stride_index: true,
-            clock_khz: 1_000_000,
-            clock_drift_ppm: 0,
-            timestamp_mask: u64::MAX,
-            realtime_clock: false,
-            utc_offset_ns: 0,
-            utc_drift_ppm: 0,
-            max_srq: 1 << 16,
-            max_srq_wr: 32767,
-            max_srq_sge: 31,
-            numa_node: -1,
-            counter_start: 0,
-        }
+impl PortSettings {
+    /// Its entry in [`RATES`].
+    pub fn rate(&self) -> (u32, u8, u8, &'static str) {
+        let known = RATES.into_iter().find(|rate| rate.0 == self.rate_gbps);
+        known.unwrap_or(RATES[5])
     }
 }
 

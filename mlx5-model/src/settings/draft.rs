@@ -93,7 +93,6 @@ impl PortDraft {
         let of_real = |what: &str| real.as_deref().and_then(|name| attribute(name, what));
         Ok(PortSettings {
             wire,
-            wire_text: text,
             rate_gbps: self.rate_gbps.unwrap_or(100),
             mac: self
                 .mac

@@ -16,45 +16,29 @@ const MAX_NS: u64 = 1_000_000_000;
 /// Some eleven days: sums with host time stay far from the ends of 64 bits.
 const MAX_JUMP_NS: i64 = 1_000_000_000_000_000;
 
+/// What goes wrong; with a WQ, by its number in the order of creation, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    WqFatal {
-        /// Its number in the order of creation, from 0.
-        queue: u32,
-    },
+    WqFatal(u32),
     /// A WQ's keys become invalid: its next frame completes with a local protection error.
-    BadLkey {
-        queue: u32,
-    },
+    BadLkey(u32),
     /// A WQ's next frame was damaged on the wire: its FCS is wrong.
-    BadFcs {
-        queue: u32,
-    },
-    CqOverrun {
-        queue: u32,
-    },
-    PortDown {
-        /// When it comes up again.
-        end: FaultEnd,
-    },
-    DeviceFatal {
-        /// When its driver has restarted it.
-        end: FaultEnd,
-    },
+    BadFcs(u32),
+    CqOverrun(u32),
+    /// Until the link comes up again.
+    PortDown(FaultEnd),
+    /// Until its driver has restarted it.
+    DeviceFatal(FaultEnd),
     /// Each frame takes longer to get to memory.
     SlowPci {
         ns: u64,
         /// How long; `None`: for good.
         for_ns: Option<u64>,
     },
-    /// The NIC's clock steps.
-    ClockJump {
-        ns: i64,
-    },
-    /// The clock info reads as in the middle of an update.
-    ClockBusy {
-        for_ns: u64,
-    },
+    /// The NIC's clock steps by so many nanoseconds.
+    ClockJump(i64),
+    /// The clock info reads as in the middle of an update, for so many nanoseconds.
+    ClockBusy(u64),
 }
 
 /// When a fault ends.
@@ -124,34 +108,18 @@ fn parse_one(text: &str) -> Result<Fault, String> {
         .map_or((what, None), |(kind, options)| (kind, Some(options)));
     let mut options = Options::parse(kind, options)?;
     let effect = match kind {
-        "wq_fatal" => Effect::WqFatal {
-            queue: options.queue()?,
-        },
-        "bad_lkey" => Effect::BadLkey {
-            queue: options.queue()?,
-        },
-        "bad_fcs" => Effect::BadFcs {
-            queue: options.queue()?,
-        },
-        "cq_overrun" => Effect::CqOverrun {
-            queue: options.queue()?,
-        },
-        "port_down" => Effect::PortDown {
-            end: options.end()?,
-        },
-        "device_fatal" => Effect::DeviceFatal {
-            end: options.end()?,
-        },
+        "wq_fatal" => Effect::WqFatal(options.queue()?),
+        "bad_lkey" => Effect::BadLkey(options.queue()?),
+        "bad_fcs" => Effect::BadFcs(options.queue()?),
+        "cq_overrun" => Effect::CqOverrun(options.queue()?),
+        "port_down" => Effect::PortDown(options.end()?),
+        "device_fatal" => Effect::DeviceFatal(options.end()?),
         "slow_pci" => Effect::SlowPci {
             ns: options.required("ns", 1, MAX_NS)?,
             for_ns: options.duration()?,
         },
-        "clock_jump" => Effect::ClockJump {
-            ns: options.required("ns", -MAX_JUMP_NS, MAX_JUMP_NS)?,
-        },
-        "clock_busy" => Effect::ClockBusy {
-            for_ns: options.required("for", 1, MAX_MS)? * NS_PER_MS,
-        },
+        "clock_jump" => Effect::ClockJump(options.required("ns", -MAX_JUMP_NS, MAX_JUMP_NS)?),
+        "clock_busy" => Effect::ClockBusy(options.required("for", 1, MAX_MS)? * NS_PER_MS),
         _ => {
             return Err(format!(
                 "\"{kind}\" is not a fault; the faults are wq_fatal, bad_lkey, bad_fcs, cq_overrun, port_down, device_fatal, slow_pci, clock_jump and clock_busy"
@@ -190,18 +158,13 @@ struct Options<'a> {
 
 impl<'a> Options<'a> {
     fn parse(kind: &'a str, text: Option<&'a str>) -> Result<Self, String> {
-        let given = text.map_or(Ok(Vec::new()), |text| {
-            text.split(',')
-                .map(|option| {
-                    option
-                        .split_once('=')
-                        .map(|(name, value)| (name.trim(), value.trim()))
-                        .ok_or_else(|| {
-                            format!("\"{option}\" of {kind} is not an option; write k=v")
-                        })
-                })
-                .collect()
-        })?;
+        let mut given = Vec::new();
+        for option in text.into_iter().flat_map(|text| text.split(',')) {
+            let (name, value) = option
+                .split_once('=')
+                .ok_or_else(|| format!("\"{option}\" of {kind} is not an option; write k=v"))?;
+            given.push((name.trim(), value.trim()));
+        }
         Ok(Self { kind, given })
     }
 
@@ -273,66 +236,40 @@ mod tests {
         for (text, wanted) in [
             (
                 "wq_fatal:queue=2@frames=7",
-                fault(Effect::WqFatal { queue: 2 }, 1, frames),
+                fault(Effect::WqFatal(2), 1, frames),
             ),
             (
                 "bad_fcs:queue=1@frames=7",
-                fault(Effect::BadFcs { queue: 1 }, 1, frames),
+                fault(Effect::BadFcs(1), 1, frames),
             ),
-            ("bad_lkey@ms=3", fault(Effect::BadLkey { queue: 0 }, 1, ms)),
+            ("bad_lkey@ms=3", fault(Effect::BadLkey(0), 1, ms)),
             (
                 "cq_overrun:port=2,queue=1@ms=3",
-                fault(Effect::CqOverrun { queue: 1 }, 2, ms),
+                fault(Effect::CqOverrun(1), 2, ms),
             ),
             (
                 "port_down:for=5@frames=7",
-                fault(
-                    Effect::PortDown {
-                        end: FaultEnd::AfterNs(5_000_000),
-                    },
-                    1,
-                    frames,
-                ),
+                fault(Effect::PortDown(FaultEnd::AfterNs(5_000_000)), 1, frames),
             ),
             (
                 "port_down@ms=3",
-                fault(
-                    Effect::PortDown {
-                        end: FaultEnd::Never,
-                    },
-                    1,
-                    ms,
-                ),
+                fault(Effect::PortDown(FaultEnd::Never), 1, ms),
             ),
             (
                 "port_down:until=/tmp/up@file=/tmp/down",
                 fault(
-                    Effect::PortDown {
-                        end: FaultEnd::File(Path::new("/tmp/up")),
-                    },
+                    Effect::PortDown(FaultEnd::File(Path::new("/tmp/up"))),
                     1,
                     Trigger::File(Path::new("/tmp/down")),
                 ),
             ),
             (
                 "device_fatal@frames=7",
-                fault(
-                    Effect::DeviceFatal {
-                        end: FaultEnd::Never,
-                    },
-                    1,
-                    frames,
-                ),
+                fault(Effect::DeviceFatal(FaultEnd::Never), 1, frames),
             ),
             (
                 "device_fatal:for=5@ms=3",
-                fault(
-                    Effect::DeviceFatal {
-                        end: FaultEnd::AfterNs(5_000_000),
-                    },
-                    1,
-                    ms,
-                ),
+                fault(Effect::DeviceFatal(FaultEnd::AfterNs(5_000_000)), 1, ms),
             ),
             (
                 "slow_pci:ns=1_000,for=5@ms=3",
@@ -347,15 +284,15 @@ mod tests {
             ),
             (
                 "clock_jump:ns=-9@frames=7",
-                fault(Effect::ClockJump { ns: -9 }, 1, frames),
+                fault(Effect::ClockJump(-9), 1, frames),
             ),
             (
                 "clock_jump:ns=+9@frames=7",
-                fault(Effect::ClockJump { ns: 9 }, 1, frames),
+                fault(Effect::ClockJump(9), 1, frames),
             ),
             (
                 "clock_busy:for=5@ms=3",
-                fault(Effect::ClockBusy { for_ns: 5_000_000 }, 1, ms),
+                fault(Effect::ClockBusy(5_000_000), 1, ms),
             ),
         ] {
             assert_eq!(parse(text), Ok(vec![wanted]), "{text}");

@@ -3,7 +3,7 @@
 //! Imports `draft` and `value`. Invariant: a key that is not here does not exist, and the README repeats each row (a
 //! test compares).
 
-use super::device::Settings;
+use super::device::{RATES, Settings};
 use super::draft::{DeviceDraft, PortDraft};
 use super::fault;
 use super::value::{boolean, interface_name, mac, mask, number, within};
@@ -155,7 +155,7 @@ keys! {
         |port, value| port.wire = Some(value.to_owned());
     Port rate: "1, 10, 25, 40, 50, 100, 200"; default "100"; "reported link rate in Gbit/s";
         |port, value| port.rate_gbps = match number(value)? {
-            rate @ (1 | 10 | 25 | 40 | 50 | 100 | 200) => Some(rate),
+            rate if RATES.iter().any(|known| known.0 == rate) => Some(rate),
             rate => return Err(format!("{rate} is not a link rate")),
         };
     Port mac: "a MAC address"; default "the interface's, or 0c:42:a1:00:<device>:<port>";
@@ -181,17 +181,40 @@ keys! {
         |port, value| port.gate = Some(value.into());
 }
 
+/// A device with every key at its default; one whose default is prose is not set.
+pub fn default_device() -> DeviceDraft {
+    let mut draft = DeviceDraft::default();
+    for key in KEYS {
+        if let KeyScope::Device(store) = key.scope {
+            let _ = store(&mut draft, key.default);
+        }
+    }
+    draft
+}
+
 /// The table of keys as text, for an unknown one.
 pub fn table() -> String {
-    let row = |key: &Key| {
-        let Key {
-            name,
-            takes,
-            default,
-            meaning,
-            ..
-        } = key;
-        format!("\n  {name} = {takes}: {meaning} (default: {default})")
+    let row = |it: &Key| {
+        format!(
+            "\n  {} = {}: {} (default: {})",
+            it.name, it.takes, it.meaning, it.default
+        )
     };
     KEYS.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_values() {
+        let prose = KEYS.iter().filter(|key| match key.scope {
+            KeyScope::Device(store) => store(&mut DeviceDraft::default(), key.default).is_err(),
+            KeyScope::Model(_) | KeyScope::Port(_) => false,
+        });
+        let prose: Vec<_> = prose.map(|key| key.name).collect();
+        assert_eq!(prose, ["cpu", "fault"]);
+        assert!(default_device().caps.scatter_fcs && default_device().ports == 1);
+    }
 }

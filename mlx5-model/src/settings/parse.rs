@@ -5,7 +5,7 @@ use std::env::{self, VarError};
 
 use super::device::{MAX_DEVICES, Settings};
 use super::draft::{DeviceDraft, PortDraft};
-use super::keys::{KEYS, Key, KeyScope, Stored, table};
+use super::keys::{KEYS, Key, KeyScope, Stored, default_device, table};
 
 /// Newline-separated wires: the Nth is device `mlx5_<N-1>`, port 1.
 pub const WIRES: &str = "MLX5_MODEL_WIRES";
@@ -83,11 +83,7 @@ impl Settings {
         let (of_ports, others): (Vec<_>, Vec<_>) = assignments
             .into_iter()
             .partition(|assignment| assignment.key.name == "ports");
-        let new_draft = |_: &&str| DeviceDraft {
-            ports: 1,
-            ..DeviceDraft::default()
-        };
-        let mut drafts: Vec<DeviceDraft> = wires.iter().map(new_draft).collect();
+        let mut drafts: Vec<_> = wires.iter().map(|_| default_device()).collect();
         for assignment in of_ports {
             assignment.apply(&mut settings, &mut drafts)?;
         }

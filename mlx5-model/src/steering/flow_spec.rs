@@ -6,7 +6,7 @@
 use crate::abi;
 use crate::abi::read_from;
 use crate::frame::kind;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 
 use super::matching::{ETHERTYPES_MPLS, Field, LayerMatch, Match, MatchCaps, MplsOver};
 use super::tunnel::PROTOCOL_GRE;
@@ -104,9 +104,7 @@ impl<const N: usize> Filter<N> {
         };
         let (value, value_fits) = side(&body[..half]);
         let (mask, mask_fits) = side(&body[half..half * 2]);
-        if half == 0 || !value_fits || !mask_fits {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(half == 0 || !value_fits || !mask_fits, libc::EINVAL)?;
         Ok(Self { value, mask })
     }
 
@@ -162,9 +160,7 @@ pub fn parse(mut bytes: &[u8], count: u8, caps: MatchCaps) -> Result<ParsedSpecs
         let body = bytes
             .get(size_of::<abi::ib_uverbs_flow_spec_hdr>()..size)
             .ok_or(libc::EINVAL)?;
-        if header.reserved != 0 {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(header.reserved != 0, libc::EINVAL)?;
         if index == 0 {
             parsed.multicast_only = is_multicast_only(header.type_, body);
         }
@@ -177,9 +173,7 @@ pub fn parse(mut bytes: &[u8], count: u8, caps: MatchCaps) -> Result<ParsedSpecs
         previous = header.type_;
         bytes = &bytes[size..];
     }
-    if !bytes.is_empty() {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(!bytes.is_empty(), libc::EINVAL)?;
     for layer in &layers {
         layer.check_ethertype()?;
     }
@@ -207,9 +201,7 @@ fn action(spec: u32, body: &[u8], parsed: &mut ParsedSpecs) -> Result<(), Errno>
                 return Err(libc::EINVAL);
             };
             let tag = u32::from_ne_bytes([a, b, c, d]);
-            if tag >= 1 << 24 {
-                return Err(libc::EINVAL);
-            }
+            refuse_if(tag >= 1 << 24, libc::EINVAL)?;
             parsed.tag = Some(tag);
             Ok(())
         }
@@ -239,9 +231,7 @@ fn filter(
     layers: &mut [LayerSpecs; 2],
 ) -> Result<(), Errno> {
     let inner = spec & spec_type::INNER != 0;
-    if inner && !caps.tunnels {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(inner && !caps.tunnels, libc::EOPNOTSUPP)?;
     let [outer_state, inner_state] = layers;
     let state = if inner { inner_state } else { outer_state };
     let layer = if inner {
@@ -318,9 +308,7 @@ fn ipv6(
     // The last byte is reserved: the kernel's struct ends before it.
     let filter = Filter::<39>::read(body)?;
     let (label, label_mask) = filter.numbers(32, 4);
-    if label >= 1 << 20 || label_mask >= 1 << 20 {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(label >= 1 << 20 || label_mask >= 1 << 20, libc::EINVAL)?;
     filter.unsupported_from(38)?;
     layer.kinds |= kind::IPV6;
     state.ip = Some(spec_type::IPV6);
@@ -380,9 +368,7 @@ fn ports(
 fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     let filter = Filter::<4>::read(body)?;
     let (value, mask) = filter.numbers(0, 4);
-    if value >= 1 << 24 || mask >= 1 << 24 {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(value >= 1 << 24 || mask >= 1 << 24, libc::EINVAL)?;
     filter.field(0, 4)?;
     rule.tunnel.push(Field::Vni, (value, mask));
     Ok(())
@@ -391,9 +377,7 @@ fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
 /// `ib_uverbs_flow_gre_filter`: flags and version, protocol, key.
 fn gre(body: &[u8], rule: &mut Match, caps: MatchCaps) -> Result<(), Errno> {
     let filter = Filter::<8>::read(body)?;
-    if filter.mask[..2] != [0, 0] {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(filter.mask[..2] != [0, 0], libc::EOPNOTSUPP)?;
     let protocol = (u64::from(PROTOCOL_GRE), 0xff);
     ip_protocol(&mut rule.outer, protocol, caps);
     rule.tunnel.push(Field::GreProtocol, filter.field(2, 2)?);

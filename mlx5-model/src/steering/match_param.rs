@@ -4,7 +4,7 @@
 //! never matches more than was asked; sections that the criteria do not enable are ignored.
 
 use crate::frame::kind;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 
 use super::matching::{Field, LayerMatch, Match, MatchCaps, MplsOver};
 
@@ -98,9 +98,7 @@ pub fn parse(
     for section in [outer, misc, inner, misc_2] {
         section.finish()?;
     }
-    if !caps.tunnels && rule.looks_inside() {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(!caps.tunnels && rule.looks_inside(), libc::EINVAL)?;
     rule.normalize();
     Ok(ParsedMatch {
         rule,

@@ -166,10 +166,7 @@ impl NicSteering {
         tirs: &Slab<Tir>,
         targets: &mut Targets,
     ) -> FlowVerdict {
-        targets.clear();
-        for (to, _) in &self.sniffers {
-            forward(*to, 0, frame, tirs, targets);
-        }
+        self.resolve_sent(frame, tirs, targets);
         let mut to_host = false;
         let mut verdict = if !targets.is_empty() {
             FlowVerdict::Deliver

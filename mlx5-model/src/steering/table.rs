@@ -3,7 +3,7 @@
 //! Imports `matching`. Invariant: within a table the criteria installed first win.
 
 use crate::handles::Index;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 
 use super::matching::Match;
 
@@ -120,9 +120,7 @@ impl FlowTable {
         };
         // `check_conflicting_ftes`: a rule without a tag takes the one of the entry.
         let other_tag = action.tag.is_some_and(|tag| entry.tag.unwrap_or(0) != tag);
-        if entry.drop != drop || other_tag {
-            return Err(libc::EEXIST);
-        }
+        refuse_if(entry.drop != drop || other_tag, libc::EEXIST)?;
         match action.fate {
             Fate::Forward(to) => add_use(&mut entry.to, to),
             Fate::Drop => entry.drops += 1,

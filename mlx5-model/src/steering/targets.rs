@@ -18,19 +18,15 @@ pub struct Target {
 
 /// The queues that a frame goes to, and the flow counters that count it once it does.
 pub struct Targets {
-    queues: [Target; MAX_TARGETS],
-    len: usize,
-    counters: [Index; MAX_TARGETS],
-    counters_len: usize,
+    queues: Vec<Target>,
+    counters: Vec<Index>,
 }
 
 impl Default for Targets {
     fn default() -> Self {
         Self {
-            queues: [Target::default(); MAX_TARGETS],
-            len: 0,
-            counters: [0; MAX_TARGETS],
-            counters_len: 0,
+            queues: Vec::with_capacity(MAX_TARGETS),
+            counters: Vec::with_capacity(MAX_TARGETS),
         }
     }
 }
@@ -38,18 +34,18 @@ impl Default for Targets {
 impl Targets {
     #[inline]
     pub fn as_slice(&self) -> &[Target] {
-        &self.queues[..self.len]
+        &self.queues
     }
 
     /// Whether there is no queue.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.queues.is_empty()
     }
 
     /// The flow counters of the entries that matched.
     #[inline]
     pub fn counters(&self) -> &[Index] {
-        &self.counters[..self.counters_len]
+        &self.counters
     }
 
     /// Makes `target` the only one.
@@ -59,21 +55,19 @@ impl Targets {
     }
 
     pub fn clear(&mut self) {
-        self.len = 0;
-        self.counters_len = 0;
+        self.queues.clear();
+        self.counters.clear();
     }
 
     pub fn count_in(&mut self, counters: Index) {
-        if let Some(slot) = self.counters.get_mut(self.counters_len) {
-            *slot = counters;
-            self.counters_len += 1;
+        if self.counters.len() < MAX_TARGETS {
+            self.counters.push(counters);
         }
     }
 
     pub fn push(&mut self, target: Target) {
-        if let Some(slot) = self.queues.get_mut(self.len) {
-            *slot = target;
-            self.len += 1;
+        if self.queues.len() < MAX_TARGETS {
+            self.queues.push(target);
         }
     }
 }

@@ -103,15 +103,12 @@ impl InnerFrame {
 
     /// `packet` begins with a GRE header.
     fn of_gre(packet: &[u8]) -> Option<Self> {
-        let GreHeader {
-            protocol,
-            key,
-            inside,
-        } = GreHeader::of(packet)?;
+        let gre = GreHeader::of(packet)?;
+        let (protocol, key) = (gre.protocol, gre.key);
         let tunnel = Tunnel::Gre { protocol, key };
         match protocol {
-            ETHERTYPE_BRIDGING => Some(Self::copy(tunnel, &[], inside)),
-            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Some(Self::of_ip(tunnel, protocol, inside)),
+            ETHERTYPE_BRIDGING => Some(Self::copy(tunnel, &[], gre.inside)),
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Some(Self::of_ip(tunnel, protocol, gre.inside)),
             _ => Some(Self::copy(tunnel, &[], &[])),
         }
     }

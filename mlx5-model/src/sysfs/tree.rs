@@ -23,15 +23,7 @@ const PHYSICAL: &str = "15b3:ff:00.0";
 
 /// The memory regions of a function: start, end and flags of each, six of them and the ROM's. The model maps none.
 /// drivers/pci/pci-sysfs.c, resource_show.
-const RESOURCE: &str = concat!(
-    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
-    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
-    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
-    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
-    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
-    "0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
-    "0x0000000000000000 0x0000000000000000 0x0000000000000000",
-);
+const RESOURCE: [&str; 7] = ["0x0000000000000000 0x0000000000000000 0x0000000000000000"; 7];
 
 /// Writes files below one directory, creating directories as needed.
 struct Tree {
@@ -73,9 +65,6 @@ impl Tree {
 }
 
 /// Writes `sys` and `dev` below `root`.
-///
-/// # Errors
-/// The first file that could not be written.
 pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
     let mut tree = Tree {
         root: root.to_owned(),
@@ -159,7 +148,7 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
             ("max_link_speed", "8.0 GT/s PCIe"),
             ("max_link_width", "16"),
             ("enable", "1"),
-            ("resource", RESOURCE),
+            ("resource", &RESOURCE.join("\n")),
             ("sriov_totalvfs", if device.topology.vfs > 0 { "127" } else { "0" }),
             ("sriov_numvfs", &device.topology.vfs.to_string()),
             (
@@ -167,7 +156,7 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
                 &format!("DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:1017\nPCI_SUBSYS_ID=15B3:0007\nPCI_SLOT_NAME={address}"),
             ),
             // The model's own: how a program can tell, and whether it will ever see the end.
-            ("model/wire", &device.ports[0].wire_text),
+            ("model/wire", device.ports[0].wire.text()),
             ("model/finite", finite(&device.ports[0])),
         ],
     )?;
@@ -312,7 +301,7 @@ fn port(
         &[
             ("state", ""),
             ("phys_state", ""),
-            ("rate", rate(port.rate_gbps)),
+            ("rate", port.rate().3),
             ("link_layer", "Ethernet"),
             ("lid", "0x0"),
             ("lid_mask_count", "0"),
@@ -322,7 +311,7 @@ fn port(
             ("pkeys/0", "0xffff"),
             // Milliseconds that a hardware counter's value may be old; here it never is.
             ("hw_counters/lifespan", "10"),
-            ("model_wire", &port.wire_text),
+            ("model_wire", port.wire.text()),
             ("model_finite", finite(port)),
         ],
     )?;
@@ -345,20 +334,6 @@ fn port(
         tree.put(&format!("{dir}/gid_attrs/ndevs/{index}"), &port.ifname)?;
     }
     Ok(())
-}
-
-/// As the driver names Ethernet speeds in InfiniBand's words: drivers/infiniband/hw/mlx5/main.c
-/// (`translate_eth_proto_oper`) through drivers/infiniband/core/sysfs.c (`rate_show`).
-fn rate(gbps: u32) -> &'static str {
-    match gbps {
-        1 => "2.5 Gb/sec (1X SDR)",
-        10 => "10 Gb/sec (1X QDR)",
-        25 => "25 Gb/sec (1X EDR)",
-        40 => "40 Gb/sec (4X QDR)",
-        50 => "50 Gb/sec (2X EDR)",
-        200 => "200 Gb/sec (4X HDR)",
-        _ => "100 Gb/sec (4X EDR)",
-    }
 }
 
 /// The link-local GIDs, from the MAC (RFC 4291, appendix A), and the IPv4-mapped ones.

@@ -6,8 +6,8 @@ use std::mem::offset_of;
 
 use crate::abi::*;
 use crate::handles::{ContextId, Index, Slab};
-use crate::process::Errno;
 use crate::process::memory::{copy_from_user, copy_to_user};
+use crate::process::{Errno, refuse_if};
 
 /// Kinds of attribute (`enum uverbs_attr_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,9 +100,7 @@ impl Attr {
     /// `uverbs_process_attr`.
     fn check(&self, kind: AttrKind) -> Result<(), Errno> {
         // Only the method knows the sizes of a choice.
-        if kind != AttrKind::Choice && self.choice != 0 {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(kind != AttrKind::Choice && self.choice != 0, libc::EINVAL)?;
         match kind {
             AttrKind::New | AttrKind::Object if self.len != 0 => Err(libc::EINVAL),
             AttrKind::In(least, most) if self.len < least || self.len > most => Err(libc::EINVAL),
@@ -126,9 +124,7 @@ impl Attrs {
                 }
                 continue;
             };
-            if attrs.iter().any(|known| known.id == attr.id) {
-                return Err(libc::EINVAL);
-            }
+            refuse_if(attrs.iter().any(|known| known.id == attr.id), libc::EINVAL)?;
             attr.check(spec.kind)?;
             attrs.push(attr);
         }
@@ -187,9 +183,7 @@ impl Attrs {
             4 => attr.data & u64::from(u32::MAX),
             _ => return Err(libc::EINVAL),
         };
-        if flags & !u64::from(allowed) != 0 {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(flags & !u64::from(allowed) != 0, libc::EINVAL)?;
         Ok(flags as u32)
     }
 
@@ -200,9 +194,7 @@ impl Attrs {
         // `elem_id` and a reserved byte.
         let [choice, reserved] = attr.choice.to_ne_bytes();
         let size = sizes.get(usize::from(choice)).ok_or(libc::EOPNOTSUPP)?;
-        if reserved != 0 || attr.len != *size {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(reserved != 0 || attr.len != *size, libc::EINVAL)?;
         Ok(u32::from(choice))
     }
 

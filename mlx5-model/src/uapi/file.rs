@@ -8,13 +8,15 @@ use std::os::fd::RawFd;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use rustix::thread::CapabilitySet;
+
 use crate::abi;
 use crate::device::clock::PAGE;
 use crate::device::event::EventChannel;
 use crate::device::nic::Device;
 use crate::device::state::{ContextObject, DYNAMIC_UARS, DeviceState};
 use crate::handles::ContextId;
-use crate::process::{Errno, MapRequest, capabilities, real};
+use crate::process::{Errno, MapRequest, has_capability, real, refuse_if};
 use crate::settings::{self, DeviceSettings, NicCaps};
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
@@ -30,9 +32,7 @@ pub struct UverbsFile {
 impl UverbsFile {
     /// Fails with `ENODEV` while the device's driver restarts it.
     pub fn open(device: &'static Device) -> Result<Self, Errno> {
-        if device.lock().is_restarting() {
-            return Err(libc::ENODEV);
-        }
+        refuse_if(device.lock().is_restarting(), libc::ENODEV)?;
         Ok(Self {
             device,
             context: NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed),
@@ -69,11 +69,9 @@ impl UverbsFile {
     }
 
     /// Fails with `EPERM` if the program lacks a Linux capability that the command requires.
-    pub fn require(&self, capability: u32) -> Result<(), Errno> {
-        if settings::global().enforce_caps && !capabilities::has(capability) {
-            return Err(libc::EPERM);
-        }
-        Ok(())
+    pub fn require(&self, capability: CapabilitySet) -> Result<(), Errno> {
+        let enforced = settings::global().enforce_caps;
+        refuse_if(enforced && !has_capability(capability), libc::EPERM)
     }
 
     /// Fails with `EIO` if a command may not run. On a dead device objects can only be destroyed (mlx5
@@ -83,9 +81,7 @@ impl UverbsFile {
     pub fn check_alive(&self, destroys: bool) -> Result<(), Errno> {
         let state = self.lock();
         let lost = self.has_context() && !state.contexts.contains_key(&self.context);
-        if lost || state.is_dead() && !destroys {
-            return Err(libc::EIO);
-        }
+        refuse_if(lost || state.is_dead() && !destroys, libc::EIO)?;
         Ok(())
     }
 
@@ -93,9 +89,7 @@ impl UverbsFile {
     /// Fails with `EINVAL` the second time, or when there can be no channel or thread.
     pub fn create_context(&self) -> Result<RawFd, Errno> {
         let mut state = self.lock();
-        if self.has_context() {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(self.has_context(), libc::EINVAL)?;
         let events = EventChannel::asynchronous()?;
         let fd = events.fd();
         self.device.start(&mut state)?;
@@ -118,9 +112,7 @@ impl UverbsFile {
 
     /// Maps a page: doorbell registers, those of the context or of its own choice (a thread domain's), the clock's counter, or its info page.
     pub fn map(&self, request: MapRequest) -> Result<*mut c_void, Errno> {
-        if request.len != PAGE || !self.has_context() {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(request.len != PAGE || !self.has_context(), libc::EINVAL)?;
         self.check_alive(true)?;
         // The driver finds command and index in the page offset.
         let page = (request.offset as u64 / PAGE as u64) as u32;

@@ -7,8 +7,8 @@ use std::ffi::c_ulong;
 
 use crate::abi::*;
 use crate::device::clock::PAGE;
-use crate::process::Errno;
 use crate::process::memory::copy_from_user;
+use crate::process::{Errno, refuse_if};
 use crate::settings;
 
 use super::attrs::{AttrSpec, Attrs};
@@ -88,9 +88,7 @@ fn read_request(arg: u64) -> Result<(ib_uverbs_ioctl_hdr, Vec<u8>), Errno> {
     if header.reserved1 != 0 || header.reserved2 != 0 {
         return Err(libc::EPROTONOSUPPORT);
     }
-    if header.driver_id != RDMA_DRIVER_MLX5 {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(header.driver_id != RDMA_DRIVER_MLX5, libc::EINVAL)?;
     bytes.resize(attrs, 0);
     copy_from_user(arg.wrapping_add(HEADER as u64), &mut bytes)?;
     Ok((header, bytes))
@@ -98,9 +96,7 @@ fn read_request(arg: u64) -> Result<(ib_uverbs_ioctl_hdr, Vec<u8>), Errno> {
 
 fn run(file: &UverbsFile, method: &Method, bytes: &[u8], arg: u64) -> Result<(), Errno> {
     let attrs = Attrs::read(method.specs, bytes, arg)?;
-    if !file.has_context() {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(!file.has_context(), libc::EINVAL)?;
     file.check_alive(method.destroys())?;
     (method.run)(file, &attrs)
 }

@@ -3,8 +3,8 @@
 //! Imports `abi` and `process`.
 
 use crate::abi::*;
-use crate::process::Errno;
 use crate::process::memory::copy_to_user;
+use crate::process::{Errno, refuse_if};
 
 /// rdma-core 18 and 19 sent DESTROY_CQ this short; the kernel tolerates it.
 const SHORT_DESTROY_CQ: usize = 16;
@@ -52,9 +52,7 @@ impl UverbsRequest<'_> {
     /// The driver's struct. Fails with `EINVAL` if it has less than `min` bytes, with `EOPNOTSUPP` if it is longer
     /// than the known one and not zero there.
     pub fn driver<T: Plain>(&self, min: usize) -> Result<T, Errno> {
-        if self.driver.len() < min {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(self.driver.len() < min, libc::EINVAL)?;
         read_whole(self.driver)
     }
 
@@ -146,9 +144,7 @@ pub fn frame_extended<'b>(
     if core_len + usize::from(extended.provider_in_words) * 8 != body.len() {
         return Err(libc::EINVAL);
     }
-    if core_len < framing.request {
-        return Err(libc::ENOSPC);
-    }
+    refuse_if(core_len < framing.request, libc::ENOSPC)?;
     let room = usize::from(header.out_words) * 8;
     let driver_room = usize::from(extended.provider_out_words) * 8;
     if extended.cmd_hdr_reserved != 0 || (extended.response == 0) != (room + driver_room == 0) {

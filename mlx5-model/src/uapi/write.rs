@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use crate::abi::*;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 use crate::settings;
 
 use super::commands::{ah, context, cq, flow, memory, modify_qp, qp, query, srq, wq};
@@ -137,9 +137,7 @@ pub fn write(file: &UverbsFile, bytes: &[u8]) -> Result<usize, Errno> {
 
 fn find(code: u32) -> Result<&'static Command, Errno> {
     let flags = IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_CMD_COMMAND_MASK;
-    if code & !flags != 0 {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(code & !flags != 0, libc::EINVAL)?;
     let commands = if code & IB_USER_VERBS_CMD_FLAG_EXTENDED != 0 {
         EXTENDED
     } else {

@@ -1,7 +1,8 @@
 //! Why a wire could not be opened.
 
-use std::fmt::Display;
 use std::io;
+
+use super::spec::WireSpec;
 
 /// The wire, the step that failed, the reason, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -15,13 +16,13 @@ pub struct WireError {
 
 impl WireError {
     pub fn new(
-        wire: impl Display,
+        wire: &WireSpec,
         operation: impl Into<String>,
         source: io::Error,
         advice: impl Into<String>,
     ) -> WireError {
         WireError {
-            wire: wire.to_string(),
+            wire: wire.text().to_owned(),
             operation: operation.into(),
             source,
             advice: advice.into(),

@@ -83,7 +83,7 @@ impl fmt::Debug for Wire {
 impl Wire {
     /// Opens the wire that `spec` describes.
     pub fn open(spec: &WireSpec) -> Result<Wire, WireError> {
-        Ok(Wire(match spec.kind() {
+        Ok(Wire(match &spec.kind {
             WireKind::AfPacket(it) => {
                 Backend::AfPacket(Box::new(af_packet::AfPacketWire::open(spec, it)?))
             }

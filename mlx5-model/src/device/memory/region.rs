@@ -1,9 +1,9 @@
 //! Memory regions: from lkey and address to memory that may be touched.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 
 use crate::abi;
+use crate::handles::{self, LIMIT, ObjectKind, Slab};
 use crate::process::Errno;
 use crate::process::memory::fault_in;
 
@@ -34,20 +34,22 @@ pub struct MemoryRegion {
 
 /// The lowest index in a key: 0 is no key, and 1 with variant 0 is `MLX5_INVALID_LKEY`, which ends a scatter list.
 const FIRST_INDEX: u32 = 16;
-/// The most regions, as `max_mr` reports.
-const MAX_REGIONS: u32 = 1 << 16;
-/// How many freed indexes wait before one is reused.
-const QUARANTINE: usize = 64;
 
 /// All regions of a device, by the index in their keys.
-#[derive(Default)]
 pub struct Regions {
-    slots: Vec<Option<MemoryRegion>>,
+    slab: Slab<MemoryRegion>,
     /// The region of the last access, which is nearly always that of the next: one comparison replaces the lookup of
     /// its key. Cleared when any region changes.
     last: Cell<Option<MemoryRegion>>,
-    free: VecDeque<u32>,
-    variant: u8,
+}
+
+impl Default for Regions {
+    fn default() -> Self {
+        Self {
+            slab: Slab::new(ObjectKind::Mr, LIMIT),
+            last: Cell::default(),
+        }
+    }
 }
 
 impl Regions {
@@ -61,33 +63,26 @@ impl Regions {
         iova: u64,
     ) -> Result<MemoryRegion, Errno> {
         self.last.set(None);
-        let index = match self.free.front() {
-            Some(&index)
-                if self.free.len() > QUARANTINE || self.slots.len() as u32 >= MAX_REGIONS =>
-            {
-                self.free.pop_front();
-                index
-            }
-            _ if (self.slots.len() as u32) < MAX_REGIONS => {
-                self.slots.push(None);
-                self.slots.len() as u32 - 1
-            }
-            _ => return Err(libc::ENOMEM),
-        };
-        self.variant = self.variant.wrapping_add(1);
-        let lkey = (index + FIRST_INDEX) << 8 | u32::from(self.variant);
-        let region = MemoryRegion {
-            lkey,
+        let mut region = MemoryRegion {
+            lkey: 0,
             pd,
             access,
             iova,
             start,
             len,
         };
-        if let Some(slot) = self.slots.get_mut(index as usize) {
-            *slot = Some(region);
-        }
+        // All are the device's; which context has one is known by its handle.
+        let handle = self.slab.insert(0, region)?;
+        let index = handles::index_of(handle);
+        region.lkey = (index + FIRST_INDEX) << 8 | handles::generation(handle) & 0xff;
+        self.put(region);
         Ok(region)
+    }
+
+    fn put(&mut self, region: MemoryRegion) {
+        if let Some(slot) = self.slab.at_mut(index_of(region.lkey)) {
+            *slot = region;
+        }
     }
 
     /// REREG_MR: the same key, another range, domain or rights. Fails as [`check_region`] does.
@@ -104,37 +99,30 @@ impl Regions {
         let access = access.unwrap_or(old.access);
         check_region(access, start, len, iova)?;
         let new = MemoryRegion {
-            lkey,
             pd: pd.unwrap_or(old.pd),
             access,
             iova,
             start,
             len,
+            ..old
         };
-        if let Some(slot) = self.slots.get_mut(index_of(lkey)) {
-            *slot = Some(new);
-        }
+        self.put(new);
         Ok(new)
     }
 
     /// Removes a region; its key becomes invalid.
     pub fn remove(&mut self, lkey: u32) {
         self.last.set(None);
-        if self.get(lkey).is_some()
-            && let Some(slot) = self.slots.get_mut(index_of(lkey))
-        {
-            *slot = None;
-            self.free.push_back(index_of(lkey) as u32);
+        if self.get(lkey).is_some() {
+            self.slab.remove(index_of(lkey));
         }
     }
 
     /// The region of a key, if index and variant are right.
     #[inline(always)]
     pub fn get(&self, lkey: u32) -> Option<&MemoryRegion> {
-        self.slots
-            .get(index_of(lkey))?
-            .as_ref()
-            .filter(|region| region.lkey == lkey)
+        let region = self.slab.at(index_of(lkey))?;
+        (region.lkey == lkey).then_some(region)
     }
 
     #[cold]
@@ -169,8 +157,8 @@ impl Regions {
 }
 
 #[inline]
-fn index_of(lkey: u32) -> usize {
-    (lkey >> 8).wrapping_sub(FIRST_INDEX) as usize
+fn index_of(lkey: u32) -> u32 {
+    (lkey >> 8).wrapping_sub(FIRST_INDEX)
 }
 
 /// The kernel's checks (`ib_check_mr_access`, `ib_umem_get`), then the pinning, which takes long where there is much

@@ -4,8 +4,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::process::Errno;
 use crate::process::memory::fault_in;
+use crate::process::{Errno, refuse_if};
 
 /// A ring of WQEs or CQEs in the program's memory, which the program may read and write at any time.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +23,7 @@ impl NicRing {
     /// ring is misaligned or its length is not a power of two, with `EFAULT` if it is not mapped.
     pub fn new(addr: u64, len: u64) -> Result<Self, Errno> {
         let fits = len.is_power_of_two() && len <= 1 << 31;
-        if !addr.is_multiple_of(64) || addr == 0 || !fits {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(!addr.is_multiple_of(64) || addr == 0 || !fits, libc::EINVAL)?;
         fault_in(addr, len, true)?;
         Ok(Self {
             base: addr as *mut u8,
@@ -51,9 +49,7 @@ unsafe impl Send for DoorbellRecord {}
 impl DoorbellRecord {
     /// The record at `addr`. Fails with `EINVAL` if it is misaligned, with `EFAULT` if it is not mapped.
     pub fn new(addr: u64) -> Result<Self, Errno> {
-        if !addr.is_multiple_of(8) || addr == 0 {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(!addr.is_multiple_of(8) || addr == 0, libc::EINVAL)?;
         fault_in(addr, 8, true)?;
         Ok(Self(addr as *const [AtomicU32; 2]))
     }

@@ -8,14 +8,13 @@ mod faults;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::settings::{PortSettings, fault::FaultEnd};
 use crate::steering::{NicSteering, Targets};
 use crate::wire::{Delivery, Receiver, Wire, WireDirection, WireState};
 
 use super::clock::Now;
-use super::counters::{self, PortCounters};
+use super::counters::{self, PortCounters, add};
 use super::cqe::ErrorCounts;
 use super::queues::Queues;
 use burst::{Burst, BurstCounts, HoldPolicy};
@@ -377,8 +376,10 @@ impl NicPort {
 
     fn publish(&self, counts: &BurstCounts, received: u64) {
         if received > 0 {
-            self.counters
-                .received(received, counts.octets, counts.multicast);
+            let BurstCounts {
+                octets, multicast, ..
+            } = *counts;
+            self.counters.received(received, octets, multicast);
         }
         add(&self.counters.out_of_buffer, counts.out_of_buffer);
     }
@@ -410,9 +411,7 @@ impl NicPort {
 
     fn publish_sent(&mut self) {
         let sent = std::mem::take(&mut self.sent);
-        if sent.frames > 0 {
-            self.counters.sent(sent.frames, sent.octets, sent.multicast);
-        }
+        self.counters.sent(sent.frames, sent.octets, sent.multicast);
         add(&self.counters.port_xmit_discards, sent.discarded);
     }
 
@@ -478,11 +477,5 @@ impl NicPort {
                 Some(LinkChange::Lost)
             }
         }
-    }
-}
-
-fn add(counter: &AtomicU64, count: u64) {
-    if count > 0 {
-        counter.fetch_add(count, Ordering::Relaxed);
     }
 }

@@ -5,8 +5,7 @@ use crate::device::object::PdMember;
 use crate::process::Errno;
 use crate::settings::GIDS;
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
+use super::{UverbsFile, UverbsRequest};
 
 pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_create_ah = request.core()?;

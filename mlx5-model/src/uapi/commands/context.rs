@@ -9,8 +9,7 @@ use crate::device::scatter::MAX_WQE;
 use crate::device::state::{BFREGS_OF_UAR, DYNAMIC_UARS};
 use crate::process::Errno;
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
+use super::{UverbsFile, UverbsRequest};
 
 /// CPUs that completion events can be steered to.
 pub const COMP_VECTORS: u32 = 2;

@@ -7,30 +7,29 @@ use crate::abi::*;
 use crate::device::object::CountersObject;
 use crate::device::state::DeviceState;
 use crate::handles::Index;
-use crate::process::Errno;
 use crate::process::memory::copy_from_user;
+use crate::process::{Errno, refuse_if};
 
-use super::super::attrs::{AttrKind, AttrSpec, Attrs, find, find_unused};
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
+use super::super::attrs::{
+    AttrKind::{In, New, Object, Out},
+    AttrSpec, Attrs, find, find_unused,
+};
+use super::{UverbsFile, UverbsRequest};
 
 /// `IB_COUNTER_PACKETS` and `IB_COUNTER_BYTES`, which no uAPI header names, are below this.
 const DESCRIPTIONS: u32 = 2;
 /// `MAX_COUNTERS_NUM`.
 const MAX_DESCRIBED: u32 = u16::MAX as u32 / 8;
 
-pub const CREATE: &[AttrSpec] = &[AttrSpec::mandatory(
-    UVERBS_ATTR_CREATE_COUNTERS_HANDLE,
-    AttrKind::New,
-)];
+pub const CREATE: &[AttrSpec] = &[AttrSpec::mandatory(UVERBS_ATTR_CREATE_COUNTERS_HANDLE, New)];
 pub const DESTROY: &[AttrSpec] = &[AttrSpec::mandatory(
     UVERBS_ATTR_DESTROY_COUNTERS_HANDLE,
-    AttrKind::Object,
+    Object,
 )];
 pub const READ: &[AttrSpec] = &[
-    AttrSpec::mandatory(UVERBS_ATTR_READ_COUNTERS_HANDLE, AttrKind::Object),
-    AttrSpec::mandatory(UVERBS_ATTR_READ_COUNTERS_BUFF, AttrKind::Out),
-    AttrSpec::optional(UVERBS_ATTR_READ_COUNTERS_FLAGS, AttrKind::In(4, 8)),
+    AttrSpec::mandatory(UVERBS_ATTR_READ_COUNTERS_HANDLE, Object),
+    AttrSpec::mandatory(UVERBS_ATTR_READ_COUNTERS_BUFF, Out),
+    AttrSpec::optional(UVERBS_ATTR_READ_COUNTERS_FLAGS, In(4, 8)),
 ];
 
 pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
@@ -55,9 +54,7 @@ pub fn read(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let state = file.lock();
     let all = &state.queues.counters;
     let index = find(all, handle, file.context())?;
-    if all.users(index) == 0 {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(all.users(index) == 0, libc::EINVAL)?;
     let counters = all.at(index).ok_or(libc::ENOENT)?;
     // Cached values are allowed; the model has only present ones.
     attrs.flags(
@@ -100,9 +97,7 @@ pub fn layout(request: &UverbsRequest<'_>) -> Result<Option<Vec<(u32, u32)>>, Er
         return Ok(None);
     }
     let data: mlx5_ib_flow_counters_data = read_prefix(rest);
-    if data.ncounters > MAX_DESCRIBED {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(data.ncounters > MAX_DESCRIBED, libc::EINVAL)?;
     const ONE: usize = size_of::<mlx5_ib_flow_counters_desc>();
     let mut bytes = vec![0; data.ncounters as usize * ONE];
     copy_from_user(data.counters_data, &mut bytes)?;
@@ -125,9 +120,7 @@ pub fn bind(
         Some(_) if !counters.layout.is_empty() => return Err(libc::EINVAL),
         Some(layout) => {
             let exists = |&(description, _): &(u32, u32)| description < DESCRIPTIONS;
-            if !layout.iter().all(exists) {
-                return Err(libc::EINVAL);
-            }
+            refuse_if(!layout.iter().all(exists), libc::EINVAL)?;
             counters.layout = layout;
         }
         None if counters.layout.is_empty() => return Err(libc::EINVAL),

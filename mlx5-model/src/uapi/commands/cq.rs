@@ -7,12 +7,11 @@ use crate::device::cq::{CompletionEvents, CqModeration, CqObject};
 use crate::device::event::{AsyncSource, Reported};
 use crate::device::session::{MiniFormat, Session};
 use crate::handles::number;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 use crate::settings::NicCaps;
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
 use super::context::COMP_VECTORS;
+use super::{UverbsFile, UverbsRequest};
 
 /// `IB_CQ_MODERATE`, which no uAPI header names.
 const ATTR_MODERATE: u32 = 1 << 0;
@@ -62,9 +61,7 @@ fn driver_part(request: &UverbsRequest<'_>) -> Result<mlx5_ib_create_cq, Errno> 
 
 /// The driver's `roundup_pow_of_two(entries + 1)`, as a logarithm.
 fn log_entries(cqe: u32, max: u32) -> Result<u32, Errno> {
-    if cqe == 0 || cqe > max {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(cqe == 0 || cqe > max, libc::EINVAL)?;
     Ok((cqe + 1).next_power_of_two().trailing_zeros())
 }
 
@@ -76,12 +73,8 @@ fn create_cq(
 ) -> Result<(u32, u32, u32), Errno> {
     let caps = file.caps();
     let known = IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION | IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
-    if command.comp_vector >= COMP_VECTORS {
-        return Err(libc::EINVAL);
-    }
-    if command.flags & !known != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(command.comp_vector >= COMP_VECTORS, libc::EINVAL)?;
+    refuse_if(command.flags & !known != 0, libc::EOPNOTSUPP)?;
     let log = log_entries(command.cqe, caps.max_cqe)?;
     if driver.cqe_size != 64 && driver.cqe_size != 128 {
         return Err(libc::EINVAL);
@@ -162,9 +155,7 @@ pub fn modify_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), E
         .queues
         .cqs
         .get_mut(command.cq_handle, file.context())?;
-    if command.attr.cq_period > MAX_PERIOD {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(command.attr.cq_period > MAX_PERIOD, libc::EINVAL)?;
     cq.moderation = CqModeration {
         count: command.attr.cq_count,
         period: command.attr.cq_period,
@@ -181,9 +172,7 @@ pub fn resize(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
         .queues
         .cqs
         .get_mut(command.cq_handle, file.context())?;
-    if driver.reserved0 != 0 || driver.reserved1 != 0 {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(driver.reserved0 != 0 || driver.reserved1 != 0, libc::EINVAL)?;
     // At the same size the program brings no other ring.
     if 1 << log != cq.entries() {
         let size = match driver.cqe_size {

@@ -1,15 +1,14 @@
 //! Flow rules by verbs: EX_CREATE_FLOW as the kernel and the driver check it.
 
+use rustix::thread::CapabilitySet;
+
 use crate::abi::*;
 use crate::device::object::{FlowObject, FlowRules};
-use crate::process::Errno;
-use crate::process::capabilities;
+use crate::process::{Errno, refuse_if};
 use crate::steering::flow_spec::{MAX_SPECS, parse};
 use crate::steering::{Fate, FlowAction, LAST_PRIORITY, MatchCaps, TableId, leftovers};
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
-use super::counters;
+use super::{UverbsFile, UverbsRequest, counters};
 
 /// `enum ib_flow_attr_type`, which no uAPI header names.
 mod attr_type {
@@ -50,12 +49,8 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
         .map(|handle| state.queues.counters.find(handle, file.context()))
         .transpose()?;
     let layout = counters::layout(request)?;
-    if attr.priority > LAST_PRIORITY {
-        return Err(libc::ENOMEM);
-    }
-    if attr.flags & EGRESS != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(attr.priority > LAST_PRIORITY, libc::ENOMEM)?;
+    refuse_if(attr.flags & EGRESS != 0, libc::EOPNOTSUPP)?;
     let table = if parsed.multicast_only && attr.flags & DONT_TRAP == 0 {
         TableId::Multicast
     } else {
@@ -74,9 +69,7 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
         counters,
     };
     let is_default = matches!(attr.type_, attr_type::ALL_DEFAULT | attr_type::MC_DEFAULT);
-    if is_default && parsed.tag.is_some() {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(is_default && parsed.tag.is_some(), libc::EINVAL)?;
     let all = [
         (TableId::Leftovers, leftovers(true)),
         (TableId::Leftovers, leftovers(false)),
@@ -114,10 +107,8 @@ fn check<'r>(
     rest: &'r [u8],
 ) -> Result<&'r [u8], Errno> {
     let attr = &command.flow_attr;
-    if command.comp_mask != 0 {
-        return Err(libc::EINVAL);
-    }
-    file.require(capabilities::NET_RAW)?;
+    refuse_if(command.comp_mask != 0, libc::EINVAL)?;
+    file.require(CapabilitySet::NET_RAW)?;
     let is_default = matches!(attr.type_, attr_type::ALL_DEFAULT | attr_type::MC_DEFAULT);
     if attr.flags >= RESERVED || attr.flags & DONT_TRAP != 0 && is_default {
         return Err(libc::EINVAL);
@@ -131,17 +122,13 @@ fn check<'r>(
         0
     };
     let specs = rest.get(..size).ok_or(libc::EINVAL)?;
-    if rest[size..].iter().any(|&byte| byte != 0) {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(rest[size..].iter().any(|&byte| byte != 0), libc::EOPNOTSUPP)?;
     Ok(specs)
 }
 
 pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_destroy_flow = request.core()?;
-    if command.comp_mask != 0 {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(command.comp_mask != 0, libc::EINVAL)?;
     let mut state = file.lock();
     let index = state.flows.find(command.flow_handle, file.context())?;
     state.remove_flow(index);

@@ -3,14 +3,18 @@
 
 use std::mem::size_of;
 
+use rustix::thread::CapabilitySet;
+
 use crate::abi::*;
 use crate::device::object::{FlowObject, FlowRules, MatcherObject};
-use crate::process::Errno;
-use crate::process::capabilities;
+use crate::process::{Errno, refuse_if};
 use crate::steering::{Fate, FlowAction, LAST_PRIORITY, TableId, match_param};
 
-use super::super::attrs::{AttrKind, AttrSpec, Attrs, find, find_unused};
-use super::super::file::UverbsFile;
+use super::super::attrs::{
+    AttrKind::{Choice, In, New, Object, Unknown},
+    AttrSpec, Attrs, find, find_unused,
+};
+use super::UverbsFile;
 use super::flow::{EGRESS, match_caps};
 
 const MATCH_PARAMS: u16 = size_of::<mlx5_ib_match_params>() as u16;
@@ -18,40 +22,31 @@ const MATCH_PARAMS: u16 = size_of::<mlx5_ib_match_params>() as u16;
 const FLOW_TYPES: [u16; 4] = [2, 0, 0, 0];
 
 pub const CREATE: &[AttrSpec] = &[
-    AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE, AttrKind::New),
-    AttrSpec::mandatory(
-        MLX5_IB_ATTR_FLOW_MATCHER_MATCH_MASK,
-        AttrKind::In(1, MATCH_PARAMS),
-    ),
-    AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE, AttrKind::Choice),
-    AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA, AttrKind::In(1, 1)),
-    AttrSpec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_FLAGS, AttrKind::In(4, 8)),
-    AttrSpec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE, AttrKind::In(8, 8)),
+    AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE, New),
+    AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_MASK, In(1, MATCH_PARAMS)),
+    AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE, Choice),
+    AttrSpec::mandatory(MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA, In(1, 1)),
+    AttrSpec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FLOW_FLAGS, In(4, 8)),
+    AttrSpec::optional(MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE, In(8, 8)),
 ];
 pub const DESTROY: &[AttrSpec] = &[AttrSpec::mandatory(
     MLX5_IB_ATTR_FLOW_MATCHER_DESTROY_HANDLE,
-    AttrKind::Object,
+    Object,
 )];
 pub const CREATE_FLOW: &[AttrSpec] = &[
-    AttrSpec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, AttrKind::New),
-    AttrSpec::mandatory(
-        MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE,
-        AttrKind::In(1, MATCH_PARAMS),
-    ),
-    AttrSpec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_MATCHER, AttrKind::Object),
-    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_DEST_QP, AttrKind::Object),
-    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_DEST_DEVX, AttrKind::Unknown),
-    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_ARR_FLOW_ACTIONS, AttrKind::Unknown),
-    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_TAG, AttrKind::In(4, 4)),
-    AttrSpec::optional(
-        MLX5_IB_ATTR_CREATE_FLOW_ARR_COUNTERS_DEVX,
-        AttrKind::Unknown,
-    ),
-    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_FLAGS, AttrKind::In(4, 8)),
+    AttrSpec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, New),
+    AttrSpec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE, In(1, MATCH_PARAMS)),
+    AttrSpec::mandatory(MLX5_IB_ATTR_CREATE_FLOW_MATCHER, Object),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_DEST_QP, Object),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_DEST_DEVX, Unknown),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_ARR_FLOW_ACTIONS, Unknown),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_TAG, In(4, 4)),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_ARR_COUNTERS_DEVX, Unknown),
+    AttrSpec::optional(MLX5_IB_ATTR_CREATE_FLOW_FLAGS, In(4, 8)),
 ];
 pub const DESTROY_FLOW: &[AttrSpec] = &[AttrSpec::mandatory(
     MLX5_IB_ATTR_DESTROY_FLOW_HANDLE,
-    AttrKind::Object,
+    Object,
 )];
 
 pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
@@ -81,9 +76,7 @@ fn is_receive_table(attrs: &Attrs) -> Result<bool, Errno> {
     }
     let known = MLX5_IB_UAPI_FLOW_TABLE_TYPE_NIC_RX..=MLX5_IB_UAPI_FLOW_TABLE_TYPE_RDMA_TX;
     let number = u32::try_from(attrs.number(table)?).map_err(|_| libc::EINVAL)?;
-    if attrs.has(flags) || !known.contains(&number) {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(attrs.has(flags) || !known.contains(&number), libc::EINVAL)?;
     Ok(number == MLX5_IB_UAPI_FLOW_TABLE_TYPE_NIC_RX)
 }
 
@@ -106,20 +99,14 @@ pub fn create_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     } else {
         None
     };
-    file.require(capabilities::NET_RAW)?;
+    file.require(CapabilitySet::NET_RAW)?;
     let to = qp.map(|qp| state.destination(qp)).transpose()?;
     let fate = fate(attrs, to.map(Fate::Forward))?;
     let tag = tag(attrs)?;
     let criteria = state.matchers.at(matcher).ok_or(libc::ENOENT)?;
-    if !criteria.is_normal {
-        return Err(libc::EOPNOTSUPP);
-    }
-    if criteria.priority > LAST_PRIORITY {
-        return Err(libc::ENOMEM);
-    }
-    if !criteria.receives {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(!criteria.is_normal, libc::EOPNOTSUPP)?;
+    refuse_if(criteria.priority > LAST_PRIORITY, libc::ENOMEM)?;
+    refuse_if(!criteria.receives, libc::EOPNOTSUPP)?;
     let value = attrs.bytes(MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE)?;
     let caps = match_caps(file);
     let parsed = match_param::parse(&criteria.mask, &value, criteria.criteria, caps)?;

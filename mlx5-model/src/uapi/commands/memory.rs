@@ -4,10 +4,9 @@ use crate::abi::*;
 use crate::device::memory::check_region;
 use crate::device::object::{MrObject, PdMember, PdObject};
 use crate::handles::number;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
+use super::{UverbsFile, UverbsRequest};
 
 /// `IB_MR_REREG_*`, which no uAPI header names.
 const REREG_TRANSLATION: u32 = 1 << 0;
@@ -112,9 +111,7 @@ pub fn dereg_mr(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Er
 /// ALLOC_MW. Nothing reads or writes through a window, so it only exists.
 pub fn alloc_mw(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_alloc_mw = request.core()?;
-    if !MW_TYPES.contains(&command.mw_type) {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(!MW_TYPES.contains(&command.mw_type), libc::EINVAL)?;
     let driver: mlx5_ib_alloc_mw = request.driver(0)?;
     if driver.comp_mask != 0 || driver.reserved1 != 0 || driver.reserved2 != 0 {
         return Err(libc::EOPNOTSUPP);

@@ -1,5 +1,8 @@
 //! The commands, a file for each kind of object.
 
+use super::file::UverbsFile;
+use super::request::UverbsRequest;
+
 pub mod ah;
 pub mod context;
 pub mod counters;

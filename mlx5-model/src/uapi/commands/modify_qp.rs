@@ -5,10 +5,9 @@ use crate::device::object::{QpBody, QpObject, QpState};
 use crate::device::rq::RqState;
 use crate::device::sq::SqState;
 use crate::device::state::DeviceState;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
+use super::{UverbsFile, UverbsRequest};
 
 /// `enum ib_qp_attr_mask`, as far as it concerns a RAW_PACKET QP; no uAPI header names it.
 mod attr {
@@ -20,9 +19,7 @@ mod attr {
 
 pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_modify_qp = request.core()?;
-    if command.attr_mask & attr::RATE_LIMIT != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(command.attr_mask & attr::RATE_LIMIT != 0, libc::EOPNOTSUPP)?;
     change(file, &command)
 }
 

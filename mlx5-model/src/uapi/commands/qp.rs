@@ -1,13 +1,14 @@
 //! Queue pairs.
 
+use rustix::thread::CapabilitySet;
+
 use crate::abi::*;
 use crate::device::object::{QpBody, QpCaps};
 use crate::handles::number;
-use crate::process::{Errno, capabilities};
+use crate::process::{Errno, refuse_if};
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
 use super::modify_qp::current_state;
+use super::{UverbsFile, UverbsRequest};
 use super::{raw_qp, rss_qp};
 
 pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
@@ -55,7 +56,7 @@ fn create_any(
 ) -> Result<ib_uverbs_create_qp_resp, Errno> {
     let is_raw = u32::from(command.qp_type) == IB_UVERBS_QPT_RAW_PACKET;
     if is_raw {
-        file.require(capabilities::NET_RAW)?;
+        file.require(CapabilitySet::NET_RAW)?;
     }
     let caps = QpCaps {
         max_send_wr: command.max_send_wr,
@@ -90,9 +91,7 @@ pub fn query(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno
     let command: ib_uverbs_query_qp = request.core()?;
     let state = file.lock();
     let qp = state.qps.get(command.qp_handle, file.context())?;
-    if matches!(qp.body, QpBody::Rss { .. }) {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(matches!(qp.body, QpBody::Rss { .. }), libc::EOPNOTSUPP)?;
     let current = current_state(&state, qp) as u8;
     request.reply(&ib_uverbs_query_qp_resp {
         max_send_wr: qp.caps.max_send_wr,

@@ -7,12 +7,11 @@ use crate::handles::LIMIT;
 use crate::process::Errno;
 use crate::settings::{GIDS, NicCaps};
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
 use super::context::MAX_SEND_WQEBB;
 use super::cq::MAX_PERIOD;
 use super::rss_qp::OUTER_HASH_FIELDS;
 use super::wq::{STRIDE_BYTES_LOG, strides_log};
+use super::{UverbsFile, UverbsRequest};
 
 /// `IBV_QPT_RAW_PACKET`, as a bit.
 const RAW_PACKET: u32 = 1 << IB_UVERBS_QPT_RAW_PACKET;
@@ -172,7 +171,7 @@ pub fn port(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno>
         .get(state.port_index(u32::from(command.port_num))?)
         .ok_or(libc::EINVAL)?;
     let (state, physical) = if port.is_up() { (4, 5) } else { (1, 3) };
-    let (width, speed) = width_and_speed(port.settings().rate_gbps);
+    let (_, width, speed, _) = port.settings().rate();
     request.reply(&ib_uverbs_query_port_resp {
         // IB_PORT_CM_SUP and IB_PORT_IP_BASED_GIDS.
         port_cap_flags: 0x0401_0000,
@@ -199,25 +198,5 @@ fn verbs_mtu(mtu: u32) -> u8 {
         1024.. => 3,
         512.. => 2,
         _ => 1,
-    }
-}
-
-/// Number of lanes and their speed (`enum ib_port_width`, `enum ib_port_speed`) for a rate, as in the driver's
-/// `translate_eth_proto_oper`.
-fn width_and_speed(gbps: u32) -> (u8, u8) {
-    const X1: u8 = 1;
-    const X4: u8 = 2;
-    const SDR: u8 = 1;
-    const QDR: u8 = 4;
-    const EDR: u8 = 32;
-    const HDR: u8 = 64;
-    match gbps {
-        1 => (X1, SDR),
-        10 => (X1, QDR),
-        25 => (X1, EDR),
-        40 => (X4, QDR),
-        50 => (X1, HDR),
-        200 => (X4, HDR),
-        _ => (X4, EDR),
     }
 }

@@ -9,12 +9,11 @@ use crate::device::scatter::RqLayout;
 use crate::device::sq::Sq;
 use crate::device::state::BFREGS_OF_UAR;
 use crate::handles::{index_of, number};
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
 use super::rss_qp::tir_flags;
 use super::wq::features;
+use super::{UverbsFile, UverbsRequest};
 
 /// QP flags and the WQ flags of the same meaning.
 const FEATURE_FLAGS: [(u32, u32); 3] = [
@@ -57,9 +56,7 @@ pub fn create(
         .fold(IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK, |sum, flag| {
             sum | flag.0
         });
-    if command.create_flags & !known != 0 {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(command.create_flags & !known != 0, libc::EINVAL)?;
     let wq_flags = FEATURE_FLAGS
         .iter()
         .filter(|(qp, _)| command.create_flags & qp != 0)
@@ -151,9 +148,7 @@ pub fn create(
     state.pds.add_user(pd);
     state.queues.cqs.add_user(recv_cq);
     state.queues.cqs.add_user(send_cq);
-    if let Some(srq) = srq {
-        state.srqs.add_user(srq);
-    }
+    state.srqs.add_user(srq);
     if let Some(sq) = sq.and_then(|sq| state.queues.sqs.at_mut(sq)) {
         sq.qpn = number(handle);
     }

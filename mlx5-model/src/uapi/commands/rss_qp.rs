@@ -5,11 +5,10 @@ use wqcap_rss::{HashFields, RssKey};
 use crate::abi::*;
 use crate::device::object::{QpBody, QpCaps, QpObject, QpState};
 use crate::handles::index_of;
-use crate::process::Errno;
+use crate::process::{Errno, refuse_if};
 use crate::steering::Tir;
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
+use super::{UverbsFile, UverbsRequest};
 
 /// What an RSS QP can hash of outer headers: addresses and ports.
 pub const OUTER_HASH_FIELDS: u64 = 0xff;
@@ -91,22 +90,16 @@ fn check_hash(
     tunnels: bool,
 ) -> Result<RssKey, Errno> {
     let fields = driver.rx_hash_fields_mask;
-    if driver.flags & !tir_flags(tunnels) != 0 {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(driver.flags & !tir_flags(tunnels) != 0, libc::EINVAL)?;
     if driver.comp_mask != 0 || driver.reserved != [0; 6] {
         return Err(libc::EOPNOTSUPP);
     }
     let tunnelled = driver.flags & MLX5_QP_FLAG_TUNNEL_OFFLOADS != 0;
-    if fields & INNER != 0 && !tunnelled {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(fields & INNER != 0 && !tunnelled, libc::EOPNOTSUPP)?;
     if u32::from(driver.rx_hash_function) != MLX5_RX_HASH_FUNC_TOEPLITZ {
         return Err(libc::EOPNOTSUPP);
     }
-    if usize::from(driver.rx_key_len) != RssKey::LEN {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(usize::from(driver.rx_key_len) != RssKey::LEN, libc::EINVAL)?;
     let transports = [TCP, UDP, SPI]
         .iter()
         .filter(|&&set| fields & set != 0)
@@ -115,9 +108,7 @@ fn check_hash(
     if both_ips || transports > 1 || fields & !INNER == 0 && entries > 1 {
         return Err(libc::EINVAL);
     }
-    if fields & !(OUTER_HASH_FIELDS | INNER) != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(fields & !(OUTER_HASH_FIELDS | INNER) != 0, libc::EOPNOTSUPP)?;
     let key = driver
         .rx_hash_key
         .first_chunk::<{ RssKey::LEN }>()

@@ -8,11 +8,10 @@ use crate::device::event::NicEvent;
 use crate::device::memory::DoorbellRecord;
 use crate::device::object::SrqObject;
 use crate::handles::number;
-use crate::process::Errno;
 use crate::process::memory::fault_in;
+use crate::process::{Errno, refuse_if};
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
+use super::{UverbsFile, UverbsRequest};
 
 /// `IB_SRQ_MAX_WR` and `IB_SRQ_LIMIT`, which no uAPI header names.
 const ATTR_MAX_WR: u32 = 1 << 0;
@@ -68,13 +67,9 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     let mut state = file.lock();
     let srq = state.srqs.get_mut(command.srq_handle, file.context())?;
     // mlx5 cannot resize.
-    if command.attr_mask & ATTR_MAX_WR != 0 {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(command.attr_mask & ATTR_MAX_WR != 0, libc::EINVAL)?;
     if command.attr_mask & ATTR_LIMIT != 0 {
-        if command.srq_limit > srq.max_wr {
-            return Err(libc::EINVAL);
-        }
+        refuse_if(command.srq_limit > srq.max_wr, libc::EINVAL)?;
         arm(srq, command.srq_limit);
     }
     Ok(())

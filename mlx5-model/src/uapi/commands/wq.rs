@@ -3,6 +3,8 @@
 use std::mem::{offset_of, size_of};
 use std::ops::RangeInclusive;
 
+use rustix::thread::CapabilitySet;
+
 use crate::abi::*;
 use crate::device::object::TableObject;
 use crate::device::rq::{Rq, RqFeatures, RqOwner, RqState};
@@ -10,12 +12,10 @@ use crate::device::scatter::RqLayout;
 use crate::device::state::DeviceState;
 use crate::device::strides::StrideLayout;
 use crate::handles::{Index, number};
-use crate::process::Errno;
-use crate::process::capabilities;
+use crate::process::{Errno, refuse_if};
 use crate::settings::NicCaps;
 
-use super::super::file::UverbsFile;
-use super::super::request::UverbsRequest;
+use super::{UverbsFile, UverbsRequest};
 
 /// `IB_WQ_STATE`, `IB_WQ_CUR_STATE`, `IB_WQ_FLAGS`: attributes of MODIFY_WQ, which no uAPI header names.
 const ATTR_STATE: u32 = 1 << 0;
@@ -54,9 +54,7 @@ pub fn features(flags: u32, caps: &NicCaps) -> Result<RqFeatures, Errno> {
         .iter()
         .filter(|(_, supported)| *supported)
         .fold(0, |sum, (flag, _)| sum | flag);
-    if flags & !known != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(flags & !known != 0, libc::EOPNOTSUPP)?;
     Ok(RqFeatures {
         strip_cvlan: flags & IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING != 0,
         scatter_fcs: flags & IB_UVERBS_WQ_FLAGS_SCATTER_FCS != 0,
@@ -117,21 +115,15 @@ fn check(
     driver: &mlx5_ib_create_wq,
 ) -> Result<(RqFeatures, Option<StrideLayout>), Errno> {
     let caps = file.caps();
-    if command.comp_mask != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
-    if command.wq_type != IB_UVERBS_WQT_RQ {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(command.comp_mask != 0, libc::EOPNOTSUPP)?;
+    refuse_if(command.wq_type != IB_UVERBS_WQT_RQ, libc::EINVAL)?;
     let strides = strides(driver, caps)?;
     if driver.rq_wqe_count == 0 || driver.rq_wqe_count > caps.max_recv_wr.next_power_of_two() {
         return Err(libc::EINVAL);
     }
-    if command.max_wr > caps.max_recv_wr {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(command.max_wr > caps.max_recv_wr, libc::EINVAL)?;
     if command.create_flags & IB_UVERBS_WQ_FLAGS_DELAY_DROP != 0 {
-        file.require(capabilities::SYS_RAWIO)?;
+        file.require(CapabilitySet::SYS_RAWIO)?;
     }
     Ok((features(command.create_flags, caps)?, strides))
 }
@@ -196,9 +188,7 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     let stale = current == RqState::Ready && rq.state() == RqState::Error;
     let known = current == rq.state() || stale && !file.caps().refuse_stale_state;
     let revives = rq.state() == RqState::Error && mask & ATTR_STATE != 0 && next == RqState::Ready;
-    if !known || revives {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(!known || revives, libc::EINVAL)?;
     if mask & ATTR_FLAGS != 0 {
         modify_flags(rq, &command, file.caps())?;
     }
@@ -218,9 +208,7 @@ fn modify_flags(
         return Err(libc::EOPNOTSUPP);
     }
     if command.flags_mask & IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING != 0 {
-        if !caps.cvlan_stripping {
-            return Err(libc::EOPNOTSUPP);
-        }
+        refuse_if(!caps.cvlan_stripping, libc::EOPNOTSUPP)?;
         rq.features.strip_cvlan = command.flags & IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING != 0;
     }
     Ok(())
@@ -228,14 +216,10 @@ fn modify_flags(
 
 pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_destroy_wq = request.core()?;
-    if command.comp_mask != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(command.comp_mask != 0, libc::EOPNOTSUPP)?;
     let mut state = file.lock();
     let index = find(&state, command.wq_handle, file.context())?;
-    if state.queues.rqs.users(index) > 0 {
-        return Err(libc::EBUSY);
-    }
+    refuse_if(state.queues.rqs.users(index) > 0, libc::EBUSY)?;
     let events_reported = state.remove_rq(index);
     drop(state);
     request.reply(&ib_uverbs_ex_destroy_wq_resp {
@@ -249,18 +233,12 @@ pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Err
 pub fn create_table(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let (command, rest) = request.core_and_rest::<ib_uverbs_ex_create_rwq_ind_table>()?;
     let log = command.log_ind_tbl_size;
-    if command.comp_mask != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
-    if log > IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(command.comp_mask != 0, libc::EOPNOTSUPP)?;
+    refuse_if(log > IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE, libc::EINVAL)?;
     let (handles, tail) = rest
         .split_at_checked(size_of::<u32>() << log)
         .ok_or(libc::ENOSPC)?;
-    if tail.iter().any(|&byte| byte != 0) {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(tail.iter().any(|&byte| byte != 0), libc::EOPNOTSUPP)?;
     let mut state = file.lock();
     let context = file.context();
     let rqs = handles
@@ -268,9 +246,7 @@ pub fn create_table(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<()
         .map(read_prefix::<u32>)
         .map(|handle| find(&state, handle, context))
         .collect::<Result<Box<[Index]>, Errno>>()?;
-    if log > file.caps().max_ind_table_log {
-        return Err(libc::EINVAL);
-    }
+    refuse_if(log > file.caps().max_ind_table_log, libc::EINVAL)?;
     let table = TableObject { rqs: rqs.clone() };
     let handle = state.tables.insert(context, table)?;
     for rq in rqs {
@@ -291,9 +267,7 @@ pub fn create_table(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<()
 
 pub fn destroy_table(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_destroy_rwq_ind_table = request.core()?;
-    if command.comp_mask != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
+    refuse_if(command.comp_mask != 0, libc::EOPNOTSUPP)?;
     let mut state = file.lock();
     let index = state
         .tables

@@ -97,7 +97,7 @@ impl AfPacketWire {
             .set_promiscuous(index)
             .map_err(failed("set promiscuous mode", ""))?;
         // The error of an interface that is down: the wire waits for it to come up.
-        socket.take_error();
+        socket.clear_error();
 
         let offloads = Offloads::switch_off(&socket, index);
         let mut notes = Vec::new();
@@ -193,7 +193,7 @@ impl AfPacketWire {
         }
         self.check_ns = now_ns.saturating_add(CHECK_NS);
         // A pending error would make every poll return at once.
-        self.socket.take_error();
+        self.socket.clear_error();
         if self.socket.is_orphaned() {
             let gone = *self.gone_ns.get_or_insert(now_ns);
             self.lost = now_ns.saturating_sub(gone) >= LINGER_NS;

@@ -6,9 +6,12 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_int, c_void};
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::net::{self, AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType};
+use rustix::net::{netdevice, sockopt};
 
 use super::super::gso::VirtioHeader;
 
@@ -28,11 +31,13 @@ pub(super) struct Socket(OwnedFd);
 impl Socket {
     /// A socket that receives nothing yet.
     pub(super) fn new() -> io::Result<Socket> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: no pointers.
-        let fd = checked(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the descriptor is new and has no other owner.
-        Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        Ok(Socket(net::socket_with(
+            AddressFamily::PACKET,
+            SocketType::RAW,
+            flags,
+            None,
+        )?))
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -107,16 +112,14 @@ impl Socket {
         self.address().is_ok_and(|it| it.sll_ifindex == -1)
     }
 
-    /// Reads and clears the pending error, usually ENETDOWN.
-    pub(super) fn take_error(&self) -> c_int {
-        self.get::<c_int>(libc::SOL_SOCKET, libc::SO_ERROR)
-            .unwrap_or(0)
+    /// Clears the pending error, usually ENETDOWN.
+    pub(super) fn clear_error(&self) {
+        let _ = sockopt::socket_error(&self.0);
     }
 
     /// Frames that found no room in the ring since the last call.
     pub(super) fn take_drops(&self) -> u64 {
-        self.get::<libc::tpacket_stats_v3>(libc::SOL_PACKET, libc::PACKET_STATISTICS)
-            .map_or(0, |it| u64::from(it.tp_drops))
+        self.statistics().map_or(0, |it| u64::from(it.tp_drops))
     }
 
     /// Sends one frame. It does not come back through the ring: the kernel skips the socket that sent it.
@@ -130,50 +133,27 @@ impl Socket {
         header: &[u8; VirtioHeader::LEN],
         frame: &[u8],
     ) -> io::Result<()> {
-        let mut parts = [part(header), part(frame)];
-        // SAFETY: a C struct of integers and pointers, for which zeroes are a value.
-        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-        message.msg_iov = parts.as_mut_ptr();
-        message.msg_iovlen = parts.len() as _;
-        // SAFETY: the message's parts point to slices that outlive the call, and are only read.
-        let sent = unsafe { libc::sendmsg(self.fd(), &raw const message, libc::MSG_DONTWAIT) };
-        if sent < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        let parts = [IoSlice::new(header), IoSlice::new(frame)];
+        let mut control = SendAncillaryBuffer::default();
+        net::sendmsg(&self.0, &parts, &mut control, SendFlags::DONTWAIT)?;
+        Ok(())
     }
 
     pub(super) fn index_of(&self, name: &str) -> io::Result<c_int> {
-        let mut request = request(name)?;
-        self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
-        // SAFETY: SIOCGIFINDEX has just set this member of the union.
-        Ok(unsafe { request.ifr_ifru.ifru_ifindex })
-    }
-
-    /// A request with the present name of interface `index`.
-    fn name_of(&self, index: c_int) -> io::Result<libc::ifreq> {
-        let mut request = request("")?;
-        request.ifr_ifru.ifru_ifindex = index;
-        self.ioctl(libc::SIOCGIFNAME, &mut request)?;
-        Ok(request)
+        Ok(netdevice::name_to_index(&self.0, name)?.cast_signed())
     }
 
     /// An ETHTOOL_* command with one word in and one out (struct ethtool_value, linux/ethtool.h).
     fn ethtool(&self, index: c_int, command: u32, value: u32) -> io::Result<u32> {
         let mut words = [command, value];
-        let mut request = self.name_of(index)?;
+        let name = netdevice::index_to_name(&self.0, index.cast_unsigned())?;
+        let mut request = request(&name)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-        self.ioctl(libc::SIOCETHTOOL, &mut request)?;
+        // SAFETY: the operation reads and writes a struct ifreq, and through its data pointer two words that outlive the
+        // call.
+        checked(unsafe { libc::ioctl(self.fd(), libc::SIOCETHTOOL, &raw mut request) })?;
         // The compiler does not know that the kernel wrote it.
         Ok(std::hint::black_box(&words)[1])
-    }
-
-    fn ioctl(&self, operation: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-        // SAFETY: the operations used here read and write a struct ifreq, and through its data pointer, if they use
-        // it, two words that outlive the call.
-        checked(unsafe { libc::ioctl(self.fd(), operation, &raw mut *request) })?;
-        Ok(())
     }
 
     fn set<T>(&self, option: c_int, value: &T) -> io::Result<()> {
@@ -190,29 +170,21 @@ impl Socket {
         Ok(())
     }
 
-    /// `T` is one of the integer and counter types above.
-    fn get<T: Copy>(&self, level: c_int, option: c_int) -> io::Result<T> {
-        let mut value = MaybeUninit::<T>::zeroed();
-        let mut length = size_of::<T>() as u32;
+    fn statistics(&self) -> io::Result<libc::tpacket_stats_v3> {
+        let mut value = MaybeUninit::<libc::tpacket_stats_v3>::zeroed();
+        let mut length = size_of::<libc::tpacket_stats_v3>() as u32;
         // SAFETY: the kernel writes at most `length` bytes, which `value` has.
         checked(unsafe {
             libc::getsockopt(
                 self.fd(),
-                level,
-                option,
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
                 value.as_mut_ptr().cast(),
                 &raw mut length,
             )
         })?;
-        // SAFETY: the types asked for consist of integers, for which any bytes are a value.
+        // SAFETY: it consists of integers, for which any bytes are a value.
         Ok(unsafe { value.assume_init() })
-    }
-}
-
-fn part(bytes: &[u8]) -> libc::iovec {
-    libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
     }
 }
 

@@ -46,7 +46,6 @@ const TCP_FIRST_ONLY: u8 = 0x80;
 
 /// The longest headers that are split: several tunnels deep.
 const MAX_HEADER_LEN: usize = 512;
-const MAX_HEADERS: usize = 12;
 
 impl VirtioHeader {
     /// `sizeof(struct virtio_net_hdr)`.
@@ -108,34 +107,16 @@ enum HeaderKind {
 }
 
 /// A super-frame, split segment by segment.
+#[derive(Default)]
 pub(super) struct Split {
-    header: [u8; MAX_HEADER_LEN],
-    header_len: usize,
-    headers: [Header; MAX_HEADERS],
-    depth: usize,
+    /// The bytes before the payload, and the headers in them.
+    header: Vec<u8>,
+    headers: Vec<Header>,
     payload: Range<usize>,
     gso_size: usize,
     next: u32,
     /// Whether the innermost UDP header has a checksum.
     checksummed: bool,
-}
-
-impl Default for Split {
-    fn default() -> Split {
-        Split {
-            header: [0; MAX_HEADER_LEN],
-            header_len: 0,
-            headers: [Header {
-                kind: HeaderKind::Tcp,
-                at: 0,
-            }; MAX_HEADERS],
-            depth: 0,
-            payload: 0..0,
-            gso_size: 0,
-            next: 0,
-            checksummed: false,
-        }
-    }
 }
 
 impl Split {
@@ -165,11 +146,12 @@ impl Split {
             frame: &frame[..frame.len().min(MAX_HEADER_LEN)],
             target: virtio.csum_start(),
             l4,
-            headers: self.headers,
-            depth: 0,
+            headers: &mut self.headers,
             jumbo: None,
         };
+        walk.headers.clear();
         let l4_at = walk.ethernet(12)?;
+        let jumbo = walk.jumbo;
         let payload_at = l4_at
             + match l4 {
                 TCP => match usize::from(frame.get(l4_at + 12)? >> 4) * 4 {
@@ -183,10 +165,9 @@ impl Split {
         if virtio.gso_size == 0 || payload_at >= frame.len() || payload_at > MAX_HEADER_LEN {
             return None;
         }
-        (self.headers, self.depth) = (walk.headers, walk.depth);
-        self.header_len = payload_at;
-        self.header[..payload_at].copy_from_slice(&frame[..payload_at]);
-        if let Some(at) = walk.jumbo {
+        self.header.clear();
+        self.header.extend_from_slice(&frame[..payload_at]);
+        if let Some(at) = jumbo {
             self.remove_jumbo(at);
         }
         self.payload = payload_at..frame.len();
@@ -200,9 +181,8 @@ impl Split {
     fn remove_jumbo(&mut self, at: usize) {
         let ip_at = at - 40;
         self.header[ip_at + 6] = self.header[at];
-        self.header.copy_within(at + 8..self.header_len, at);
-        self.header_len -= 8;
-        for header in &mut self.headers[..self.depth] {
+        self.header.drain(at..at + 8);
+        for header in &mut self.headers {
             if header.at > at {
                 header.at -= 8;
             }
@@ -215,13 +195,13 @@ impl Split {
         if self.payload.is_empty() {
             return None;
         }
-        let start = self.payload.start - self.header_len;
+        let start = self.payload.start - self.header.len();
         let len = self.payload.len().min(self.gso_size);
         self.payload.start += len;
         let range = start..self.payload.start;
         let segment = &mut frame[range.clone()];
-        segment[..self.header_len].copy_from_slice(&self.header[..self.header_len]);
-        for i in (0..self.depth).rev() {
+        segment[..self.header.len()].copy_from_slice(&self.header);
+        for i in (0..self.headers.len()).rev() {
             self.update_header(segment, i);
         }
         self.next += 1;
@@ -232,62 +212,53 @@ impl Split {
     fn update_header(&self, segment: &mut [u8], i: usize) {
         let Header { kind, at } = self.headers[i];
         let length = segment.len() - at;
+        let whole = |bytes: &[u8]| checksum::finish(checksum::add(0, bytes));
         match kind {
             HeaderKind::Pppoe => put(segment, at + 4, length - 6),
             HeaderKind::Ipv4 => {
                 let id = u16::from_be_bytes([segment[at + 4], segment[at + 5]]);
                 put(segment, at + 2, length);
-                put(
-                    segment,
-                    at + 4,
-                    usize::from(id.wrapping_add(self.next as u16)),
-                );
-                segment[at + 10..at + 12].fill(0);
+                let id = id.wrapping_add(self.next as u16);
+                put(segment, at + 4, id.into());
                 let end = at + usize::from(segment[at] & 0xf) * 4;
-                let sum = checksum::finish(checksum::add(0, &segment[at..end]));
-                segment[at + 10..at + 12].copy_from_slice(&sum);
+                checksum::store(&mut segment[at..end], 10, whole);
             }
             HeaderKind::Ipv6 => put(segment, at + 4, length - 40),
             HeaderKind::Udp => {
                 put(segment, at + 4, length);
-                let innermost = i + 1 == self.depth;
+                let innermost = i + 1 == self.headers.len();
                 let wanted = match innermost {
                     true => self.checksummed,
                     false => segment[at + 6..at + 8] != [0, 0],
                 };
                 if wanted {
-                    segment[at + 6..at + 8].fill(0);
-                    let sum = checksum::finish_udp(self.sum(segment, i, UDP));
-                    segment[at + 6..at + 8].copy_from_slice(&sum);
+                    checksum::store(segment, at + 6, |segment| {
+                        checksum::finish_udp(self.sum(segment, i, UDP))
+                    });
                 }
             }
             HeaderKind::Gre => {
                 // RFC 2784 section 2.1: the C bit, and a checksum over header and payload.
                 if segment[at] & 0x80 != 0 {
-                    segment[at + 4..at + 6].fill(0);
-                    let sum = checksum::finish(checksum::add(0, &segment[at..]));
-                    segment[at + 4..at + 6].copy_from_slice(&sum);
+                    checksum::store(&mut segment[at..], 4, whole);
                 }
             }
             HeaderKind::Tcp => {
-                let sequence = u32::from_be_bytes([
-                    segment[at + 4],
-                    segment[at + 5],
-                    segment[at + 6],
-                    segment[at + 7],
-                ]);
+                let field = &mut segment[at + 4..at + 8];
+                let sequence = field
+                    .iter()
+                    .fold(0, |sum, byte| sum << 8 | u32::from(*byte));
                 let before = self.next.wrapping_mul(self.gso_size as u32);
-                segment[at + 4..at + 8]
-                    .copy_from_slice(&sequence.wrapping_add(before).to_be_bytes());
+                field.copy_from_slice(&sequence.wrapping_add(before).to_be_bytes());
                 if !self.payload.is_empty() {
                     segment[at + 13] &= !TCP_LAST_ONLY;
                 }
                 if self.next > 0 {
                     segment[at + 13] &= !TCP_FIRST_ONLY;
                 }
-                segment[at + 16..at + 18].fill(0);
-                let sum = checksum::finish(self.sum(segment, i, TCP));
-                segment[at + 16..at + 18].copy_from_slice(&sum);
+                checksum::store(segment, at + 16, |segment| {
+                    checksum::finish(self.sum(segment, i, TCP))
+                });
             }
         }
     }
@@ -333,8 +304,7 @@ struct HeaderWalk<'a> {
     /// Where that header begins, if known from the checksum: it need not be the first of its kind.
     target: Option<usize>,
     l4: u8,
-    headers: [Header; MAX_HEADERS],
-    depth: usize,
+    headers: &'a mut Vec<Header>,
     /// A jumbo payload header, which must not go over the wire.
     jumbo: Option<usize>,
 }
@@ -348,10 +318,8 @@ impl HeaderWalk<'_> {
         Some(u16::from_be_bytes(*self.frame.get(at..)?.first_chunk()?))
     }
 
-    fn push(&mut self, kind: HeaderKind, at: usize) -> Option<()> {
-        *self.headers.get_mut(self.depth)? = Header { kind, at };
-        self.depth += 1;
-        Some(())
+    fn push(&mut self, kind: HeaderKind, at: usize) {
+        self.headers.push(Header { kind, at });
     }
 
     /// From the EtherType at `at` to where the L4 header begins.
@@ -364,7 +332,7 @@ impl HeaderWalk<'_> {
             0x8847 | 0x8848 => self.mpls(at + 2),
             // RFC 2516 section 4: six bytes, the last two a length; then PPP's protocol.
             0x8864 => {
-                self.push(HeaderKind::Pppoe, at + 2)?;
+                self.push(HeaderKind::Pppoe, at + 2);
                 match self.half(at + 8)? {
                     0x0021 => self.ipv4(at + 10),
                     0x0057 => self.ipv6(at + 10),
@@ -391,7 +359,7 @@ impl HeaderWalk<'_> {
         if first >> 4 != 4 || header < 20 {
             return None;
         }
-        self.push(HeaderKind::Ipv4, at)?;
+        self.push(HeaderKind::Ipv4, at);
         self.ip_payload(self.byte(at + 9)?, at + header)
     }
 
@@ -399,7 +367,7 @@ impl HeaderWalk<'_> {
         if self.byte(at)? >> 4 != 6 {
             return None;
         }
-        self.push(HeaderKind::Ipv6, at)?;
+        self.push(HeaderKind::Ipv6, at);
         let (mut next, first) = (self.byte(at + 6)?, at + 40);
         let mut at = first;
         // Hop-by-hop, routing, destination options (RFC 8200 section 4).
@@ -425,7 +393,7 @@ impl HeaderWalk<'_> {
                     HeaderKind::Udp
                 },
                 at,
-            )?;
+            );
             return Some(at);
         }
         match protocol {
@@ -435,7 +403,7 @@ impl HeaderWalk<'_> {
             // A tunnel: its header depends on the meaning of the port, so the inner packet is searched from its other
             // end.
             UDP => {
-                self.push(HeaderKind::Udp, at)?;
+                self.push(HeaderKind::Udp, at);
                 self.inner(at + 8)
             }
             _ => None,
@@ -449,7 +417,7 @@ impl HeaderWalk<'_> {
             .iter()
             .filter(|it| flags & **it != 0)
             .count();
-        self.push(HeaderKind::Gre, at)?;
+        self.push(HeaderKind::Gre, at);
         let payload = at + 4 + options * 4;
         match self.half(at + 2)? {
             0x0800 => self.ipv4(payload),

@@ -13,7 +13,7 @@
 
 mod socket;
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,16 @@ enum Link {
     },
 }
 
+impl Link {
+    fn other(&self) -> Option<&Seqpacket> {
+        match self {
+            Link::Disconnected => None,
+            Link::Listening { other, .. } => other.as_ref(),
+            Link::Connected { other } => Some(other),
+        }
+    }
+}
+
 impl PeerWire {
     pub(super) fn open(wire: &WireSpec, path: &str) -> Result<PeerWire, WireError> {
         let lock_path = format!("{path}.lock");
@@ -63,12 +73,8 @@ impl PeerWire {
             .write(true)
             .open(&lock_path)
             .map_err(|e| {
-                WireError::new(
-                    wire,
-                    format!("open {lock_path}"),
-                    e,
-                    "make it writable for both ends",
-                )
+                let advice = "make it writable for both ends";
+                WireError::new(wire, format!("open {lock_path}"), e, advice)
             })?;
         let mut peer = PeerWire {
             path: PathBuf::from(path),
@@ -82,12 +88,8 @@ impl PeerWire {
             dropped: 0,
         };
         peer.connect().map_err(|e| {
-            WireError::new(
-                wire,
-                format!("connect at {path}"),
-                e,
-                "use a path that is free, or the other end's socket",
-            )
+            let advice = "use a path that is free, or the other end's socket";
+            WireError::new(wire, format!("connect at {path}"), e, advice)
         })?;
         Ok(peer)
     }
@@ -98,12 +100,11 @@ impl PeerWire {
 
     pub(super) fn wait_fd(&self) -> Option<RawFd> {
         match &self.link {
-            Link::Disconnected => None,
             Link::Listening {
-                other: Some(other), ..
-            }
-            | Link::Connected { other } => Some(other.fd()),
-            Link::Listening { listener, .. } => Some(listener.fd()),
+                listener,
+                other: None,
+            } => Some(listener.fd()),
+            link => link.other().map(Seqpacket::fd),
         }
     }
 
@@ -126,13 +127,7 @@ impl PeerWire {
         {
             *other = listener.accept();
         }
-        let sent = match &self.link {
-            Link::Listening {
-                other: Some(other), ..
-            }
-            | Link::Connected { other } => other.send(frame),
-            _ => false,
-        };
+        let sent = self.link.other().is_some_and(|other| other.send(frame));
         self.dropped += u64::from(!sent);
         Ok(())
     }
@@ -162,12 +157,8 @@ impl PeerWire {
 
     /// Fills the buffer, or retries the connection. Returns whether there are frames.
     fn receive(&mut self, now_ns: u64) -> bool {
-        let other = match &self.link {
-            Link::Listening {
-                other: Some(other), ..
-            }
-            | Link::Connected { other } => other,
-            _ => return self.retry(now_ns),
+        let Some(other) = self.link.other() else {
+            return self.retry(now_ns);
         };
         (self.next, self.filled) = (0, 0);
         match other.receive(&mut self.buffer, FRAME_SIZE, &mut self.lens) {
@@ -202,7 +193,8 @@ impl PeerWire {
 
     /// Becomes the listening end, or connects to it. Neither is not an error.
     fn connect(&mut self) -> io::Result<()> {
-        if socket::lock(&self.lock)? {
+        // It belongs to the open file: two wires of one process have two.
+        if is_locked(&self.lock)? {
             remove_socket(&self.path)?;
             let listener = Seqpacket::listen(&self.path)?;
             self.link = Link::Listening {
@@ -213,6 +205,15 @@ impl PeerWire {
             self.link = Link::Connected { other };
         }
         Ok(())
+    }
+}
+
+/// Takes the lock; false if another has it.
+fn is_locked(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(e)) => Err(e),
     }
 }
 
@@ -234,7 +235,8 @@ impl Drop for PeerWire {
             let _ = remove_socket(&self.path);
             // An end that has connected and was not accepted yet must see that nobody is here.
             while listener.accept().is_some() {}
-            socket::unlock(&self.lock);
+            // Closing the file would keep it while a forked child has a copy of the descriptor.
+            let _ = self.lock.unlock();
         }
     }
 }

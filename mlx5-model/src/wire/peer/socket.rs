@@ -1,21 +1,25 @@
-//! The Unix sockets of a peer wire, and the lock between its ends: each system call in a safe function.
+//! The Unix sockets of a peer wire.
 //!
 //! Invariant: no call blocks.
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
-use std::fs::File;
 use std::io;
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{Shutdown, sockopt};
 
 /// The most frames received by one system call.
 pub(super) const BATCH: usize = 32;
 /// The most bytes under way, if the machine's limits allow.
-const SEND_BUFFER: c_int = 8 << 20;
+const SEND_BUFFER: usize = 8 << 20;
+/// The longest path, beside its terminating zero.
+const LONGEST_PATH: usize = 107;
 
 /// Dropping it ends the connection, for copies of the descriptor in forked children as well: a close alone would
 /// leave it open until the last copy is closed, and the other end would go on sending to nobody.
@@ -31,40 +35,28 @@ pub(super) enum Received {
 impl Seqpacket {
     pub(super) fn listen(path: &Path) -> io::Result<Seqpacket> {
         let socket = Seqpacket::new()?;
-        let (address, length) = address(path)?;
-        // SAFETY: the address is `length` bytes long and only read.
-        checked(unsafe { libc::bind(socket.fd(), (&raw const address).cast(), length) })?;
-        // SAFETY: no pointers.
-        checked(unsafe { libc::listen(socket.fd(), 1) })?;
+        net::bind(&socket.0, &address(path)?)?;
+        net::listen(&socket.0, 1)?;
         Ok(socket)
     }
 
     /// `None`: nobody listens there.
     pub(super) fn connect(path: &Path) -> io::Result<Option<Seqpacket>> {
         let socket = Seqpacket::new()?;
-        let (address, length) = address(path)?;
-        // SAFETY: the address is `length` bytes long and only read.
-        let result = unsafe { libc::connect(socket.fd(), (&raw const address).cast(), length) };
-        match checked(result) {
-            Ok(_) => {
+        match net::connect(&socket.0, &address(path)?) {
+            Ok(()) => {
                 socket.enlarge();
                 Ok(Some(socket))
             }
-            Err(e) => match e.raw_os_error() {
-                Some(libc::ENOENT | libc::ECONNREFUSED | libc::EAGAIN) => Ok(None),
-                _ => Err(e),
-            },
+            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN) => Ok(None),
+            Err(e) => Err(e.into()),
         }
     }
 
     /// The other end, if it has come.
     pub(super) fn accept(&self) -> Option<Seqpacket> {
-        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: with null pointers the kernel does not write the other's address.
-        let fd =
-            unsafe { libc::accept4(self.fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-        // SAFETY: the descriptor is new and has no other owner.
-        let socket = (fd >= 0).then(|| Seqpacket(unsafe { OwnedFd::from_raw_fd(fd) }));
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = net::accept_with(&self.0, flags).ok().map(Seqpacket);
         socket.inspect(Seqpacket::enlarge)
     }
 
@@ -80,10 +72,8 @@ impl Seqpacket {
 
     /// Sends a frame; false if it could not be queued.
     pub(super) fn send(&self, frame: &[u8]) -> bool {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the kernel reads `frame.len()` bytes of `frame`.
-        let sent = unsafe { libc::send(self.fd(), frame.as_ptr().cast(), frame.len(), flags) };
-        sent >= 0
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        net::send(&self.0, frame, flags).is_ok()
     }
 
     /// Receives frames into the slots of `size` bytes in `buffer`.
@@ -133,77 +123,36 @@ impl Seqpacket {
     }
 
     fn new() -> io::Result<Seqpacket> {
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: no pointers.
-        let fd = checked(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-        // SAFETY: the descriptor is new and has no other owner.
-        Ok(Seqpacket(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let kind = SocketType::SEQPACKET;
+        Ok(Seqpacket(net::socket_with(
+            AddressFamily::UNIX,
+            kind,
+            flags,
+            None,
+        )?))
     }
 
     /// Enlarges the send buffer: beyond the machine's limit with CAP_NET_ADMIN, up to it without.
     fn enlarge(&self) {
-        let bytes = SEND_BUFFER;
-        for option in [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE] {
-            // SAFETY: the kernel reads an int; it may refuse.
-            unsafe {
-                libc::setsockopt(
-                    self.fd(),
-                    libc::SOL_SOCKET,
-                    option,
-                    (&raw const bytes).cast(),
-                    size_of::<c_int>() as u32,
-                )
-            };
-        }
+        // They may be refused.
+        let _ = sockopt::set_socket_send_buffer_size(&self.0, SEND_BUFFER);
+        let _ = sockopt::set_socket_send_buffer_size_force(&self.0, SEND_BUFFER);
     }
 }
 
 impl Drop for Seqpacket {
     fn drop(&mut self) {
-        // SAFETY: no pointers. Without a connection there is none to end.
-        unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
+        // Without a connection there is none to end.
+        let _ = net::shutdown(&self.0, Shutdown::Both);
     }
 }
 
-/// Takes the lock; false if another has it. It belongs to the open file: two wires of one process have two.
-pub(super) fn lock(file: &File) -> io::Result<bool> {
-    // SAFETY: no pointers.
-    match checked(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
-        Ok(_) => Ok(true),
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
-        Err(e) => Err(e),
-    }
-}
-
-/// Releases the lock. Closing the file would keep it while a forked child has a copy of the descriptor.
-pub(super) fn unlock(file: &File) {
-    // SAFETY: no pointers.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
-}
-
-fn address(path: &Path) -> io::Result<(libc::sockaddr_un, u32)> {
-    // SAFETY: a C struct of integers, for which zeroes are a value.
-    let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
-    address.sun_family = libc::AF_UNIX as u16;
-    let path = path.as_os_str().as_bytes();
-    // One byte is for the terminating zero.
-    if path.len() >= address.sun_path.len() {
-        let what = format!(
-            "the path has {} bytes, a Unix socket's at most 107",
-            path.len()
-        );
+fn address(path: &Path) -> io::Result<SocketAddrUnix> {
+    let len = path.as_os_str().as_bytes().len();
+    if len > LONGEST_PATH {
+        let what = format!("the path has {len} bytes, a Unix socket's at most {LONGEST_PATH}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    for (to, from) in address.sun_path.iter_mut().zip(path) {
-        *to = *from as _;
-    }
-    Ok((address, size_of::<libc::sockaddr_un>() as u32))
-}
-
-fn checked(result: c_int) -> io::Result<c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    Ok(SocketAddrUnix::new(path)?)
 }

@@ -1,7 +1,5 @@
 //! `af_packet:IFACE[,ring=64MiB]`
 
-use std::fmt;
-
 use super::text::{SpecError, SpecText, bytes};
 
 const MIB: u64 = 1 << 20;
@@ -38,10 +36,8 @@ impl AfPacketSpec {
             match word.split_once('=') {
                 Some(("ring", value)) => {
                     let allowed = "whole MiB from 2MiB to 4096MiB";
-                    let bytes = bytes(value)
-                        .filter(|it| it % MIB == 0 && RINGS.contains(it))
-                        .ok_or_else(|| wire.error("ring", value, allowed))?;
-                    wire.once("ring", &mut ring, bytes)?;
+                    let bytes = bytes(value).filter(|it| it % MIB == 0 && RINGS.contains(it));
+                    wire.option("ring", value, &mut ring, bytes, allowed)?;
                 }
                 _ => return Err(wire.error("option", word, "af_packet takes ring=SIZE")),
             }
@@ -50,15 +46,5 @@ impl AfPacketSpec {
             iface: iface.to_owned(),
             ring: ring.unwrap_or(RING),
         })
-    }
-}
-
-impl fmt::Display for AfPacketSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "af_packet:{}", self.iface)?;
-        if self.ring != RING {
-            write!(f, ",ring={}MiB", self.ring / MIB)?;
-        }
-        Ok(())
     }
 }

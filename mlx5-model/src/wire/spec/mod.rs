@@ -8,15 +8,13 @@
 //! loopback
 //! ```
 //!
-//! Invariants: what parses has no mistake that opening the wire could find in its text; and what `Display` prints
-//! parses to an equal spec.
+//! Invariant: what parses has no mistake that opening the wire could find in its text.
 
 pub mod af_packet;
 pub mod pcap;
 pub mod synth;
 mod text;
 
-use std::fmt;
 use std::str::FromStr;
 
 use af_packet::AfPacketSpec;
@@ -25,9 +23,10 @@ use synth::SynthSpec;
 use text::{SpecError, SpecText};
 
 /// See the module.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct WireSpec {
-    kind: WireKind,
+    text: String,
+    pub kind: WireKind,
 }
 
 /// The kinds of wire.
@@ -43,8 +42,9 @@ pub enum WireKind {
 const KINDS: &str = "a wire is af_packet:IFACE, pcap:FILE, synth:OPTIONS, peer:PATH or loopback";
 
 impl WireSpec {
-    pub fn kind(&self) -> &WireKind {
-        &self.kind
+    /// As the user wrote it.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// Whether the wire ends by itself.
@@ -108,19 +108,8 @@ impl FromStr for WireSpec {
             ("peer", Some(path)) => WireKind::Peer(path.to_owned()),
             _ => return Err(wire.error("kind", kind, KINDS)),
         };
-        Ok(WireSpec { kind })
-    }
-}
-
-impl fmt::Display for WireSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            WireKind::Loopback => f.write_str("loopback"),
-            WireKind::Peer(path) => write!(f, "peer:{path}"),
-            WireKind::AfPacket(spec) => spec.fmt(f),
-            WireKind::Pcap(spec) => spec.fmt(f),
-            WireKind::Synth(spec) => spec.fmt(f),
-        }
+        let text = text.to_owned();
+        Ok(WireSpec { text, kind })
     }
 }
 

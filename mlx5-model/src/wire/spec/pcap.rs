@@ -1,6 +1,5 @@
 //! `pcap:FILE[,loop=N][,pps=N | ,speed=X][,lossy]`
 
-use std::fmt;
 use std::num::NonZeroU64;
 
 use super::text::{SpecError, SpecText, number};
@@ -32,18 +31,14 @@ impl PcapSpec {
                 ("lossy", _) => wire.once("lossy", &mut lossy, true)?,
                 (_, Some(("loop", value))) => {
                     let allowed = "the number of times to play the file, 0 for ever";
-                    let value = number(value).ok_or_else(|| wire.error("loop", value, allowed))?;
-                    wire.once("loop", &mut rounds, value)?;
+                    wire.option("loop", value, &mut rounds, number(value), allowed)?;
                 }
-                (_, Some(("pps", value))) => wire.once("pps", &mut pps, wire.pps(value)?)?,
+                (_, Some(("pps", value))) => wire.pps(value, &mut pps)?,
                 (_, Some(("speed", value))) => {
                     let allowed = "a factor above 0 and up to 1000000; 1 is the recorded pace";
-                    let value = value
-                        .parse()
-                        .ok()
-                        .filter(|it: &f64| *it > 0.0 && *it <= 1e6)
-                        .ok_or_else(|| wire.error("speed", value, allowed))?;
-                    wire.once("speed", &mut speed, value)?;
+                    let factor = value.parse().ok();
+                    let factor = factor.filter(|it: &f64| *it > 0.0 && *it <= 1e6);
+                    wire.option("speed", value, &mut speed, factor, allowed)?;
                 }
                 _ => break,
             }
@@ -71,20 +66,5 @@ impl PcapSpec {
             pace,
             lossy: lossy.is_some(),
         })
-    }
-}
-
-impl fmt::Display for PcapSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pcap:{}", self.file)?;
-        if self.rounds != 1 {
-            write!(f, ",loop={}", self.rounds)?;
-        }
-        match self.pace {
-            PcapPace::Unpaced => {}
-            PcapPace::Pps(pps) => write!(f, ",pps={pps}")?,
-            PcapPace::Speed(speed) => write!(f, ",speed={speed}")?,
-        }
-        f.write_str(if self.lossy { ",lossy" } else { "" })
     }
 }

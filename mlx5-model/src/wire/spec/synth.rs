@@ -73,40 +73,36 @@ impl SynthSpec {
                     wire.once("size", &mut sizes, Sizes::parse(wire, value)?)?
                 }
                 (_, Some(("flows", value))) => {
-                    let value = number(value)
-                        .filter(|it| (1..=u64::from(MAX_FLOWS)).contains(it))
-                        .ok_or_else(|| wire.error("flows", value, "1 to 1048576"))?;
-                    wire.once("flows", &mut flows, value as u32)?;
+                    let range = 1..=u64::from(MAX_FLOWS);
+                    let n = number(value).filter(|it| range.contains(it));
+                    let n = n.map(|it| it as u32);
+                    wire.option("flows", value, &mut flows, n, "1 to 1048576")?;
                 }
-                (_, Some(("pps", value))) => wire.once("pps", &mut pps, wire.pps(value)?)?,
+                (_, Some(("pps", value))) => wire.pps(value, &mut pps)?,
                 (_, Some(("count", value))) => {
                     let allowed =
                         "a number of frames, such as 1000000 or 1M; omit it for a wire without end";
-                    let value = number(value).ok_or_else(|| wire.error("count", value, allowed))?;
-                    wire.once("count", &mut count, value)?;
+                    wire.option("count", value, &mut count, number(value), allowed)?;
                 }
                 (_, Some(("proto", value))) => {
-                    let value = Mix::parse(wire, "proto", value, PROTOS)?;
-                    wire.once("proto", &mut proto, value)?;
+                    let (mix, allowed) = (Mix::parse(value, PROTOS), "udp, tcp or mix");
+                    wire.option("proto", value, &mut proto, mix, allowed)?;
                 }
                 (_, Some(("ip", value))) => {
-                    let value = Mix::parse(wire, "ip", value, IPS)?;
-                    wire.once("ip", &mut ip, value)?;
+                    let mix = Mix::parse(value, IPS);
+                    wire.option("ip", value, &mut ip, mix, "4, 6 or mix")?;
                 }
                 (_, Some(("vlan", value))) => {
-                    let value =
-                        value.parse().ok().filter(|it| *it < 4096).ok_or_else(|| {
-                            wire.error("vlan", value, "a VLAN identifier, 0 to 4095")
-                        })?;
-                    wire.once("vlan", &mut vlan, value)?;
+                    let id = value.parse().ok().filter(|it| *it < 4096);
+                    wire.option("vlan", value, &mut vlan, id, "a VLAN identifier, 0 to 4095")?;
                 }
                 (_, Some(("dir", value))) => {
-                    let value = match value {
-                        "one" => false,
-                        "both" => true,
-                        _ => return Err(wire.error("dir", value, "one or both")),
+                    let is_both = match value {
+                        "one" => Some(false),
+                        "both" => Some(true),
+                        _ => None,
                     };
-                    wire.once("dir", &mut both, value)?;
+                    wire.option("dir", value, &mut both, is_both, "one or both")?;
                 }
                 _ => {
                     return Err(wire.error(
@@ -248,17 +244,12 @@ impl fmt::Display for Sizes {
 }
 
 impl Mix {
-    fn parse(
-        wire: &SpecText<'_>,
-        part: &str,
-        value: &str,
-        names: [&str; 2],
-    ) -> Result<Self, SpecError> {
+    fn parse(value: &str, names: [&str; 2]) -> Option<Self> {
         match value {
-            _ if value == names[0] => Ok(Self::First),
-            _ if value == names[1] => Ok(Self::Second),
-            "mix" => Ok(Self::Both),
-            _ => Err(wire.error(part, value, format!("{}, {} or mix", names[0], names[1]))),
+            _ if value == names[0] => Some(Self::First),
+            _ if value == names[1] => Some(Self::Second),
+            "mix" => Some(Self::Both),
+            _ => None,
         }
     }
 
@@ -277,28 +268,5 @@ impl Mix {
             Mix::Second => true,
             Mix::Both => flow % 2 == 1,
         }
-    }
-}
-
-impl fmt::Display for SynthSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "synth:size={},flows={}", self.sizes, self.flows)?;
-        if let Some(pps) = self.pps {
-            write!(f, ",pps={pps}")?;
-        }
-        if let Some(count) = self.count {
-            write!(f, ",count={count}")?;
-        }
-        if self.proto != Mix::First {
-            write!(f, ",proto={}", self.proto.name(PROTOS))?;
-        }
-        if self.ip != Mix::First {
-            write!(f, ",ip={}", self.ip.name(IPS))?;
-        }
-        if let Some(vlan) = self.vlan {
-            write!(f, ",vlan={vlan}")?;
-        }
-        f.write_str(if self.both { ",dir=both" } else { "" })?;
-        f.write_str(if self.lossy { ",lossy" } else { "" })
     }
 }

@@ -1,52 +1,133 @@
 //! What parses, what is printed, and what errors say.
 
+use super::pcap::PcapPace;
+use super::synth::{Mix, Sizes};
 use super::*;
+use std::num::NonZeroU64;
 
 fn spec(text: &str) -> WireSpec {
     text.parse().unwrap_or_else(|e| panic!("{e}"))
 }
 
-#[test]
-fn what_is_printed_parses_back() {
-    for text in [
-        "af_packet:eth0",
-        "af_packet:wqw-0.1@2,ring=8MiB",
-        "pcap:a.pcap",
-        "pcap:/tmp/with,comma and=sign.pcap,loop=3,pps=1000,lossy",
-        "pcap:a,speed=0.25",
-        "pcap:a,loop=0",
-        "synth:size=64,flows=1024",
-        "synth:size=64-1500,flows=7,pps=14880952,count=1000000,proto=mix,ip=mix,vlan=5,dir=both,lossy",
-        "synth:size=imix,flows=1,proto=tcp,ip=6",
-        "synth:size=100/200/300,flows=1",
-        "peer:/tmp/a,b=c",
-        "loopback",
-    ] {
-        let text = text.replace("64-1500", "80-1500");
-        let parsed = spec(&text);
-        assert_eq!(parsed.to_string(), text);
-        assert_eq!(spec(&parsed.to_string()), parsed);
-    }
+fn kind(text: &str) -> WireKind {
+    let spec = spec(text);
+    assert_eq!(spec.text(), text);
+    spec.kind
 }
 
 #[test]
-fn short_forms_and_defaults() {
-    assert_eq!(spec("synth:"), spec("synth:size=64,flows=1024"));
-    assert_eq!(spec("synth"), spec("synth:size=64,flows=1024"));
-    assert_eq!(
-        spec("synth:pps=2M,count=3k").to_string(),
-        "synth:size=64,flows=1024,pps=2000000,count=3000"
-    );
-    assert_eq!(
-        spec("synth:ip=6,proto=tcp").to_string(),
-        "synth:size=74,flows=1024,proto=tcp,ip=6"
-    );
-    assert_eq!(spec("af_packet:e,ring=64MiB").to_string(), "af_packet:e");
-    assert_eq!(
-        spec("af_packet:e,ring=1GiB").to_string(),
-        "af_packet:e,ring=1024MiB"
-    );
-    assert_eq!(spec("pcap:a,loop=1"), spec("pcap:a"));
+fn every_option_is_read() {
+    for (text, ring) in [
+        ("af_packet:wqw-0.1@2", 64 << 20),
+        ("af_packet:wqw-0.1@2,ring=8MiB", 8 << 20),
+        ("af_packet:wqw-0.1@2,ring=1GiB", 1 << 30),
+    ] {
+        let iface = "wqw-0.1@2".to_owned();
+        assert_eq!(kind(text), WireKind::AfPacket(AfPacketSpec { iface, ring }));
+    }
+    let unpaced = PcapSpec {
+        file: "a".into(),
+        rounds: 1,
+        pace: PcapPace::Unpaced,
+        lossy: false,
+    };
+    let pps = |n| PcapPace::Pps(NonZeroU64::new(n).unwrap());
+    for (text, want) in [
+        ("pcap:a", unpaced.clone()),
+        ("pcap:a,loop=1", unpaced.clone()),
+        (
+            "pcap:a,speed=0.25",
+            PcapSpec {
+                pace: PcapPace::Speed(0.25),
+                ..unpaced.clone()
+            },
+        ),
+        (
+            "pcap:a,loop=0",
+            PcapSpec {
+                rounds: 0,
+                ..unpaced
+            },
+        ),
+        (
+            "pcap:/tmp/with,comma and=sign.pcap,loop=3,pps=1000,lossy",
+            PcapSpec {
+                file: "/tmp/with,comma and=sign.pcap".into(),
+                rounds: 3,
+                pace: pps(1000),
+                lossy: true,
+            },
+        ),
+    ] {
+        assert_eq!(kind(text), WireKind::Pcap(want));
+    }
+    let plain = SynthSpec {
+        sizes: Sizes::List(vec![64]),
+        flows: 1024,
+        pps: None,
+        count: None,
+        proto: Mix::First,
+        ip: Mix::First,
+        vlan: None,
+        both: false,
+        lossy: false,
+    };
+    for (text, want) in [
+        ("synth", plain.clone()),
+        ("synth:", plain.clone()),
+        ("synth:size=64,flows=1024", plain.clone()),
+        (
+            "synth:pps=2M,count=3k",
+            SynthSpec {
+                pps: NonZeroU64::new(2_000_000),
+                count: Some(3000),
+                ..plain.clone()
+            },
+        ),
+        (
+            "synth:ip=6,proto=tcp",
+            SynthSpec {
+                sizes: Sizes::List(vec![74]),
+                proto: Mix::Second,
+                ip: Mix::Second,
+                ..plain.clone()
+            },
+        ),
+        (
+            "synth:size=imix,flows=1",
+            SynthSpec {
+                sizes: Sizes::Imix,
+                flows: 1,
+                ..plain.clone()
+            },
+        ),
+        (
+            "synth:size=100/200/300,flows=1",
+            SynthSpec {
+                sizes: Sizes::List(vec![100, 200, 300]),
+                flows: 1,
+                ..plain
+            },
+        ),
+        (
+            "synth:size=80-1500,flows=7,pps=14880952,count=1000000,proto=mix,ip=mix,vlan=5,dir=both,lossy",
+            SynthSpec {
+                sizes: Sizes::Range(80, 1500),
+                flows: 7,
+                pps: NonZeroU64::new(14_880_952),
+                count: Some(1_000_000),
+                proto: Mix::Both,
+                ip: Mix::Both,
+                vlan: Some(5),
+                both: true,
+                lossy: true,
+            },
+        ),
+    ] {
+        assert_eq!(kind(text), WireKind::Synth(want));
+    }
+    assert_eq!(kind("peer:/tmp/a,b=c"), WireKind::Peer("/tmp/a,b=c".into()));
+    assert_eq!(kind("loopback"), WireKind::Loopback);
 }
 
 #[test]

@@ -39,15 +39,24 @@ impl SpecText<'_> {
         }
     }
 
+    /// The same for what was made of an option's `value`, if anything was.
+    pub fn option<T: fmt::Debug>(
+        &self,
+        part: &str,
+        value: &str,
+        slot: &mut Option<T>,
+        parsed: Option<T>,
+        allowed: &str,
+    ) -> Result<(), SpecError> {
+        let parsed = parsed.ok_or_else(|| self.error(part, value, allowed))?;
+        self.once(part, slot, parsed)
+    }
+
     /// A rate.
-    pub fn pps(&self, value: &str) -> Result<NonZeroU64, SpecError> {
-        number(value).and_then(NonZeroU64::new).ok_or_else(|| {
-            self.error(
-                "pps",
-                value,
-                "frames per second from 1, such as 1000000 or 1M; omit it for no pacing",
-            )
-        })
+    pub fn pps(&self, value: &str, slot: &mut Option<NonZeroU64>) -> Result<(), SpecError> {
+        let allowed = "frames per second from 1, such as 1000000 or 1M; omit it for no pacing";
+        let parsed = number(value).and_then(NonZeroU64::new);
+        self.option("pps", value, slot, parsed, allowed)
     }
 }
 
