@@ -45,10 +45,8 @@ pub fn enter(wire: &str, settings: &[Setting]) -> Result<(), Failure> {
             value: "all".into(),
         });
     }
-    let this = env::current_exe()
-        .map_err(|e| Failure::refused(format!("cannot find this program's file: {e}")))?;
     let mut args = env::args_os();
-    let mut command = Command::new(this);
+    let mut command = Command::new(this_program()?);
     command
         .arg0(args.next().unwrap_or_else(|| "wqcap".into()))
         .args(args);
@@ -160,35 +158,28 @@ fn joined(object: &Path, present: Option<OsString>) -> OsString {
     all
 }
 
+fn this_program() -> Result<PathBuf, Failure> {
+    env::current_exe()
+        .map_err(|e| Failure::refused(format!("cannot find this program's file: {e}")))
+}
+
 fn find() -> Result<PathBuf, Failure> {
-    let this = env::current_exe()
-        .map_err(|e| Failure::refused(format!("cannot find this program's file: {e}")))?;
-    let places = places(&this);
-    match places.iter().find(|place| place.is_file()) {
-        Some(place) => Ok(place.clone()),
-        None => {
-            let places: Vec<_> = places
-                .iter()
-                .map(|place| place.display().to_string())
-                .collect();
-            Err(Failure::refused(format!(
-                "cannot find the software NIC, tried {}; build it with: cargo build -p mlx5-model",
-                places.join(" and ")
-            )))
-        }
+    let places = places(&this_program()?);
+    if let Some(place) = places.iter().find(|place| place.is_file()) {
+        return Ok(place.clone());
     }
+    let places = places.map(|place| place.display().to_string());
+    Err(Failure::refused(format!(
+        "cannot find the software NIC, tried {}; build it with: cargo build -p mlx5-model",
+        places.join(" and ")
+    )))
 }
 
 /// Beside the program, then in `../lib/wqcap`.
-fn places(program: &Path) -> Vec<PathBuf> {
+fn places(program: &Path) -> [PathBuf; 2] {
     let beside = program.parent().unwrap_or(Path::new("/"));
-    let mut places = vec![beside.join(OBJECT)];
-    places.extend(
-        beside
-            .parent()
-            .map(|above| above.join("lib/wqcap").join(OBJECT)),
-    );
-    places
+    let above = beside.parent().unwrap_or(beside);
+    [beside.join(OBJECT), above.join("lib/wqcap").join(OBJECT)]
 }
 
 #[cfg(test)]

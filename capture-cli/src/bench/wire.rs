@@ -253,9 +253,8 @@ fn settled(capture: &mut Capture, before: &Snapshot, sent: u64) -> (u64, u64) {
 /// Sends frames one by one, each with its number, and takes the time from the call that sends it to its stamp.
 fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, Failure> {
     let stamps = Arc::new(Mutex::new(vec![None; probes as usize]));
-    let mut capture = Capture::start_with(plan, Limits::default(), |_| Stamps {
-        seen: Arc::clone(&stamps),
-    })?;
+    let mut capture =
+        Capture::start_with(plan, Limits::default(), |_| Stamps(Arc::clone(&stamps)))?;
     let before = capture.snapshot();
     let mut sent_at = Vec::new();
     for number in 0..probes {
@@ -292,13 +291,11 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
 }
 
 /// Writes down the stamp of each probe.
-struct Stamps {
-    seen: Arc<Mutex<Vec<Option<u64>>>>,
-}
+struct Stamps(Arc<Mutex<Vec<Option<u64>>>>);
 
 impl Consumer for Stamps {
     fn frame(&mut self, frame: Frame<'_>) -> Verdict {
-        if let (Some(number), Ok(mut seen)) = (number_in(frame.bytes), self.seen.lock())
+        if let (Some(number), Ok(mut seen)) = (number_in(frame.bytes), self.0.lock())
             && let Some(place) = seen.get_mut(number as usize)
         {
             place.get_or_insert(frame.ns);

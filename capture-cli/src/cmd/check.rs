@@ -16,7 +16,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::{fmt::Write, fs, io, path::Path, time::Duration};
 use wqcap_engine::{
     analysis::flows::FlowsPlan,
-    config::{Config, Format, OnFull, Order},
+    config::{Config, Format, Order},
     device,
     plan::Reduction,
     plan::{
@@ -327,12 +327,8 @@ fn parsers_line(plan: &Plan) -> Option<String> {
         format!("q{} on {}", queue.index, cores.join(" "))
     });
     let seats: Vec<_> = seats.collect();
-    let when_full = if plan.pipeline.on_full == OnFull::Hold {
-        "hold"
-    } else {
-        "drop"
-    };
-    (!seats.is_empty()).then(|| format!("{}; full: {when_full}", seats.join(", ")))
+    let full = plan.pipeline.on_full;
+    (!seats.is_empty()).then(|| format!("{}; full: {full}", seats.join(", ")))
 }
 
 /// What is left out or cut off on purpose; `None`: nothing is.

@@ -109,14 +109,9 @@ fn grants(missing: &[&str], on_model: bool) -> Vec<String> {
 
 fn text(rights: &[Right], grants: &[String]) -> String {
     let mut text = String::new();
-    for Right {
-        capability,
-        purpose,
-        held,
-    } in rights
-    {
-        let held = if *held { "yes" } else { "MISSING" };
-        let _ = writeln!(text, "{capability:<14}{held:<9}{purpose}");
+    for it in rights {
+        let held = if it.held { "yes" } else { "MISSING" };
+        let _ = writeln!(text, "{:<14}{held:<9}{}", it.capability, it.purpose);
     }
     if !grants.is_empty() {
         text += "any of these grants what is missing:\n";

@@ -249,6 +249,13 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
     text
 }
 
+fn share(n: u64, of: u64) -> String {
+    match of {
+        0 => "-".into(),
+        of => format!("{:.1}%", n as f64 * 100.0 / of as f64),
+    }
+}
+
 /// The queues, each with a bar as long as its bytes.
 fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
     let mut rows = vec![
@@ -256,13 +263,6 @@ fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
             .map(str::to_owned)
             .to_vec(),
     ];
-    let share = |n: u64, of: u64| {
-        if of == 0 {
-            "-".into()
-        } else {
-            format!("{:.1}%", n as f64 * 100.0 / of as f64)
-        }
-    };
     rows.extend(report.queues.iter().map(|q| {
         vec![
             q.queue.to_string(),
@@ -330,10 +330,7 @@ fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {
             let queues: Vec<_> = flow.queues.iter().map(|q| format!("q{q}")).collect();
             vec![
                 queues.join("+"),
-                format!(
-                    "{:.1}%",
-                    flow.load.bytes as f64 * 100.0 / report.bytes.max(1) as f64
-                ),
+                share(flow.load.bytes, report.bytes),
                 bytes(flow.load.bytes),
                 thousands(flow.load.frames),
             ]

@@ -53,9 +53,6 @@ unsafe impl Send for BareRing {}
 
 impl BareRing {
     /// Makes a ring that is ready, with every WR posted.
-    ///
-    /// # Errors
-    /// A verb's.
     pub fn make(context: &Context, pd: &Pd, attr: BareAttr) -> Result<Self, VerbsError> {
         let stamps = match attr.poll {
             Poll::CqEx => CompletionStamps::Ticks,
@@ -108,9 +105,6 @@ impl BareRing {
     }
 
     /// Takes what there is and posts it again, until nothing is left: how many frames there were.
-    ///
-    /// # Errors
-    /// A completion failed, or a verb did.
     pub fn drain(&mut self) -> Result<u64, VerbsError> {
         let mut frames = 0;
         loop {
@@ -225,9 +219,6 @@ pub struct BareRings {
 impl BareRings {
     /// Makes a power of two of rings, over which frames are spread that `rule` lets in and whose addresses and UDP ports
     /// are IPv4's. Nothing is let in yet.
-    ///
-    /// # Errors
-    /// A verb's.
     pub fn make(
         context: &Context,
         count: usize,
@@ -249,9 +240,6 @@ impl BareRings {
     }
 
     /// Lets frames in.
-    ///
-    /// # Errors
-    /// The verb's.
     pub fn let_in(&mut self) -> Result<(), VerbsError> {
         self.rules.push(Flow::create(&self.qp, &self.wanted)?);
         Ok(())

@@ -96,10 +96,8 @@ impl RawQp {
 }
 
 impl Generator {
-    /// Makes one on a port, of `depth` sends under way, that sends `frames` in turn.
-    ///
-    /// # Errors
-    /// A verb's: EPERM without CAP_NET_RAW.
+    /// Makes one on a port, of `depth` sends under way, that sends `frames` in turn: EPERM without
+    /// CAP_NET_RAW.
     pub fn make(
         context: &Context,
         port: u8,
@@ -138,9 +136,6 @@ impl Generator {
     }
 
     /// Sends the next `count` frames, or as many as there is room for: how many they were.
-    ///
-    /// # Errors
-    /// A send failed.
     pub fn send(&mut self, count: usize) -> Result<usize, VerbsError> {
         self.reap()?;
         let count = count.min(self.room).min(LIST);
@@ -181,9 +176,6 @@ impl Generator {
     }
 
     /// Whether everything sent has completed: it has left the port.
-    ///
-    /// # Errors
-    /// A send failed.
     pub fn is_done(&mut self) -> Result<bool, VerbsError> {
         self.reap()?;
         Ok(self.room == self.depth)
@@ -191,9 +183,6 @@ impl Generator {
 
     /// Writes `bytes` into the frame that is sent next, from byte `at` on. False: something is under way, or it does not
     /// reach so far.
-    ///
-    /// # Errors
-    /// A send failed.
     pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<bool, VerbsError> {
         let entry = self.entries[self.next];
         if !self.is_done()? || at + bytes.len() > entry.length as usize {

@@ -1,6 +1,7 @@
 //! What is sent: UDP of one size over many flows, or the frames of a capture file.
 
 use crate::{args::BenchWireArgs, failure::Failure};
+use std::path::Path;
 use wqcap_engine::read;
 
 /// Where a frame that is made has room for a number: behind its UDP header and [`MARK`].
@@ -22,12 +23,10 @@ impl Traffic {
     /// As asked for: frames of `size` bytes, or those of the file.
     pub fn of(args: &BenchWireArgs, size: u32) -> Result<Self, Failure> {
         if let Some(path) = &args.replay {
+            let name = path.file_name().unwrap_or("replay".as_ref());
             return Ok(Self {
-                name: path.file_name().map_or_else(
-                    || "replay".into(),
-                    |name| name.to_string_lossy().into_owned(),
-                ),
-                frames: read(args)?,
+                name: name.to_string_lossy().into_owned(),
+                frames: read(path)?,
             });
         }
         Ok(Self {
@@ -43,10 +42,7 @@ impl Traffic {
     }
 }
 
-fn read(args: &BenchWireArgs) -> Result<Vec<Vec<u8>>, Failure> {
-    let Some(path) = &args.replay else {
-        return Ok(Vec::new());
-    };
+fn read(path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
     let refused = |e: String| Failure::refused(format!("--replay {}: {e}", path.display()));
     let mut reader = read::open(path).map_err(|e| refused(e.to_string()))?;
     let (mut frames, mut bytes) = (Vec::new(), 0);

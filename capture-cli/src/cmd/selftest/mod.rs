@@ -33,7 +33,11 @@ use crate::{
 };
 use report::{Outcome, Report, schema};
 use run::Run;
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 use wqcap_engine::{
     device::{self, DeviceFacts},
     verbs::Context,
@@ -96,8 +100,14 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<Report, Failure> {
     let port = args.tx_port;
     let sender = args.tx.as_deref().map(Context::open).transpose()?;
     let sender = sender.map(|context| traffic::Sender { context, port });
-    let report = Report::new(args.disruptive);
-    let mut run = Run::new(report, context, args.port, stop, quiet);
+    let mut run = Run {
+        report: Report::new(args.disruptive),
+        context,
+        port: args.port,
+        quiet,
+        began: Instant::now(),
+        stop,
+    };
     run.report.part = device.vendor_part;
     run.report.firmware.clone_from(&device.firmware);
     run.report.software = device.software;

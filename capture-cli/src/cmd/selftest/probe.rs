@@ -77,22 +77,19 @@ fn facts(run: &mut Run, device: &DeviceFacts) {
     run.value("max_cqe", "limit/cqes", caps.max_cqe);
     run.value("cq_moderation", "limit/cq_period_us", caps.max_cq_period);
     run.value("rss", "offers/toeplitz", caps.rss_toeplitz);
-    run.value(
-        "cvlan_stripping",
-        "offers/cvlan_stripping",
-        caps.cvlan_stripping,
-    );
-    run.value("scatter_fcs", "offers/scatter_fcs", caps.scatter_fcs);
-    run.value("delay_drop", "offers/delay_drop", caps.delay_drop);
-    run.value("end_padding", "offers/end_padding", caps.end_padding);
+    for (name, offered) in [
+        ("cvlan_stripping", caps.cvlan_stripping),
+        ("scatter_fcs", caps.scatter_fcs),
+        ("delay_drop", caps.delay_drop),
+        ("end_padding", caps.end_padding),
+    ] {
+        run.value(name, &format!("offers/{name}"), offered);
+    }
     run.value("tunnel_offloads", "offers/vxlan", caps.tunnels.vxlan);
     run.value("tunnel_offloads", "offers/gre", caps.tunnels.gre);
     run.value("clock_khz", "clock/khz", caps.clock_khz);
-    run.value(
-        "timestamp_mask",
-        "clock/mask",
-        format!("{:#x}", caps.timestamp_mask),
-    );
+    let mask = format!("{:#x}", caps.timestamp_mask);
+    run.value("timestamp_mask", "clock/mask", mask);
     run.value("realtime_clock", "clock/real_time", caps.real_time);
     for (name, field) in HashFields::all().iter_names() {
         let subject = match field {

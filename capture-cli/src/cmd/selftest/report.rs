@@ -123,24 +123,22 @@ impl Outcome {
         }
     }
 
+    fn uncertainty(&self) -> Option<f64> {
+        match self {
+            Self::Measured { uncertainty, .. } => *uncertainty,
+            _ => None,
+        }
+    }
+
     /// Whether it says the same of a device.
     pub fn agrees(&self, other: &Self) -> bool {
         match (self, other) {
             // Why is the report's own affair.
             (Self::NotAsked { .. }, Self::NotAsked { .. }) => true,
-            (
-                Self::Measured {
-                    value, uncertainty, ..
-                },
-                Self::Measured {
-                    value: other,
-                    uncertainty: others,
-                    ..
-                },
-            ) => match (uncertainty, others) {
-                (Some(a), Some(b)) => (value - other).abs() <= a + b,
-                _ => true,
-            },
+            (Self::Measured { value: a, .. }, Self::Measured { value: b, .. }) => {
+                let within = self.uncertainty().zip(other.uncertainty());
+                within.is_none_or(|(of_a, of_b)| (a - b).abs() <= of_a + of_b)
+            }
             _ => self == other,
         }
     }

@@ -18,9 +18,10 @@ pub struct Run {
     pub report: Report,
     pub context: Context,
     pub port: u8,
-    quiet: bool,
-    began: Instant,
-    stop: Arc<AtomicBool>,
+    pub quiet: bool,
+    pub began: Instant,
+    /// A signal has come.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// An error's errno; EIO where there is none.
@@ -53,24 +54,6 @@ impl HasErrno for wqcap_engine::Error {
 }
 
 impl Run {
-    /// A run without findings.
-    pub fn new(
-        report: Report,
-        context: Context,
-        port: u8,
-        stop: Arc<AtomicBool>,
-        quiet: bool,
-    ) -> Self {
-        Self {
-            report,
-            context,
-            port,
-            quiet,
-            began: Instant::now(),
-            stop,
-        }
-    }
-
     /// Whether no more is to be asked.
     pub fn is_over(&mut self) -> bool {
         if self.stop.load(Ordering::Relaxed) {

@@ -46,11 +46,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     let asked = args.clone();
     thread::spawn(move || ask(&asked, &sender));
     // Who cannot be reached is told of on an untouched terminal.
-    let first = answers.recv().unwrap_or_else(|_| {
-        Err(Failure::failed(
-            "internal error: the polling thread has ended",
-        ))
-    })?;
+    let first = answers.recv().unwrap_or_else(|_| Err(nobody_asks()))?;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let (sender, keys) = sync_channel(16);
     thread::spawn(move || listen(&sender));
@@ -60,6 +56,10 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     }
     ratatui::restore();
     ended
+}
+
+fn nobody_asks() -> Failure {
+    Failure::failed("internal error: the polling thread has ended")
 }
 
 /// Hands on what the terminal sends, until that fails or nobody wants it.
@@ -109,11 +109,7 @@ fn draw(
                 changed = true;
             }
             Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) => {
-                return Err(Failure::failed(
-                    "internal error: the polling thread has ended",
-                ));
-            }
+            Err(TryRecvError::Disconnected) => return Err(nobody_asks()),
         }
         if changed {
             terminal.draw(|frame| view.draw(frame)).map_err(failed)?;

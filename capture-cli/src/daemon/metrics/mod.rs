@@ -41,9 +41,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Serves `source` at `listen`, away from the CPUs in `busy`, which are the capture's.
-    ///
-    /// # Errors
-    /// The address cannot be had.
     pub fn start(
         listen: SocketAddr,
         source: MetricsSource,

@@ -14,17 +14,13 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 
-/// What becomes of a call that is not on the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beyond {
-    /// It fails with EPERM.
-    Refused,
-    /// It is made, and the kernel logs it.
-    Logged,
-}
+/// A call that is not on the list fails with EPERM.
+pub const REFUSED: SeccompAction = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+/// It is made, and the kernel logs it.
+pub const LOGGED: SeccompAction = SeccompAction::Log;
 
 /// Keeps all threads of this process to the list, on the software NIC with its `wire`. `Err`: why the kernel did not.
-pub fn restrict_all(beyond: Beyond, wire: Option<&str>) -> Result<(), String> {
+pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>) -> Result<(), String> {
     for filter in filters(beyond, wire).map_err(|e| format!("seccomp: {e}"))? {
         apply_filter_all_threads(&filter).map_err(|e| format!("seccomp: {e}"))?;
     }
@@ -32,12 +28,8 @@ pub fn restrict_all(beyond: Beyond, wire: Option<&str>) -> Result<(), String> {
 }
 
 /// Of two filters the stricter answer holds, and the later one of two errors.
-fn filters(beyond: Beyond, wire: Option<&str>) -> Result<Vec<BpfProgram>, Error> {
+fn filters(beyond: SeccompAction, wire: Option<&str>) -> Result<Vec<BpfProgram>, Error> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
-    let beyond = match beyond {
-        Beyond::Refused => SeccompAction::Errno(libc::EPERM.cast_unsigned()),
-        Beyond::Logged => SeccompAction::Log,
-    };
     let absent = SeccompFilter::new(
         BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
         SeccompAction::Allow,
@@ -352,7 +344,10 @@ mod tests {
     use std::{io::ErrorKind, process::Command, thread};
 
     /// In a thread of its own, as a filter is never taken off.
-    fn within<T: Send + 'static>(beyond: Beyond, work: impl FnOnce() -> T + Send + 'static) -> T {
+    fn within<T: Send + 'static>(
+        beyond: SeccompAction,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         let restricted = move || {
             for filter in filters(beyond, None).unwrap() {
                 seccompiler::apply_filter(&filter).unwrap();
@@ -364,7 +359,7 @@ mod tests {
 
     #[test]
     fn no_program_is_started_and_no_raw_socket_opened() {
-        let (spawned, sockets) = within(Beyond::Refused, || {
+        let (spawned, sockets) = within(REFUSED, || {
             let raw = |family| socket(family, SocketType::RAW, Some(ipproto::RAW)).map(drop);
             (
                 Command::new("true").status().map_err(|e| e.kind()),
@@ -385,7 +380,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let file = path.clone();
-        within(Beyond::Refused, || {
+        within(REFUSED, || {
             thread::spawn(|| std::fs::write(file, "frames"))
                 .join()
                 .unwrap()
@@ -398,7 +393,7 @@ mod tests {
     #[test]
     fn what_is_only_logged_works() {
         assert!(
-            within(Beyond::Logged, || Command::new("true").status())
+            within(LOGGED, || Command::new("true").status())
                 .unwrap()
                 .success()
         );

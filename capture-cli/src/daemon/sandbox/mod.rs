@@ -70,8 +70,8 @@ impl Sandbox {
     pub fn close(&self) -> Result<(), Failure> {
         let beyond = match self.wanted {
             Wanted::Off => return Ok(()),
-            Wanted::Log => calls::Beyond::Logged,
-            Wanted::On | Wanted::Require => calls::Beyond::Refused,
+            Wanted::Log => calls::LOGGED,
+            Wanted::On | Wanted::Require => calls::REFUSED,
         };
         let what = "seccomp keeps it from other system calls";
         self.judge(what, calls::restrict_all(beyond, self.wire.as_deref()))
