@@ -189,7 +189,7 @@ impl CqObject {
             return;
         }
         if self.session.is_some() {
-            self.add_to_session(cqe);
+            self.add_to_session(*cqe);
         } else {
             self.write(cqe);
         }
@@ -198,20 +198,20 @@ impl CqObject {
         }
     }
 
-    /// Produces a CQE that others may follow in a session.
+    /// Produces a CQE that others may follow in a session. Takes a copy, so that elsewhere the CQE need not be in memory.
     #[inline(never)]
-    fn add_to_session(&mut self, cqe: &NicCqe) {
+    fn add_to_session(&mut self, cqe: NicCqe) {
         let first_slot = self.producer & (self.entries() - 1) == 0;
-        let takes = |it: &mut Box<Session>| cqe.is_received() && it.takes(cqe, first_slot);
+        let takes = |it: &mut Box<Session>| cqe.is_received() && it.takes(&cqe, first_slot);
         if !self.session.as_mut().is_some_and(takes) {
             self.end_session();
         }
         match &mut self.session {
             Some(session) if cqe.is_received() => {
-                session.add(cqe);
+                session.add(&cqe);
                 self.producer = self.producer.wrapping_add(1);
             }
-            _ => self.write(cqe),
+            _ => self.write(&cqe),
         }
     }
 

@@ -91,17 +91,13 @@ impl Queues {
         let Some(cq) = self.cqs.at_mut(rq.cq) else {
             return Room::NotReady;
         };
-        let room = rq.room(cq, frame, 1, 1);
-        if room == Room::Enough {
-            let info = RxInfo {
-                hash: target.rss.hash,
-                hash_type: target.rss.hash_type,
-                tag: target.tag,
-                ..RxInfo::default()
-            };
-            rq.deliver(cq, &self.regions, frame, now, info);
-        }
-        room
+        let info = RxInfo {
+            hash: target.rss.hash,
+            hash_type: target.rss.hash_type,
+            tag: target.tag,
+            ..RxInfo::default()
+        };
+        rq.receive(cq, &self.regions, frame, now, info)
     }
 
     /// Whether the program has consumed everything that was received.

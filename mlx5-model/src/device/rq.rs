@@ -155,7 +155,6 @@ impl Rq {
     }
 
     /// Whether `frames` copies of a frame can be delivered, with `cqes` CQEs in a CQ that other queues may share.
-    #[inline(always)]
     pub fn room(
         &mut self,
         cq: &mut CqObject,
@@ -163,11 +162,20 @@ impl Rq {
         frames: u16,
         cqes: u32,
     ) -> Room {
+        match &self.strides {
+            Some(head) => {
+                let count = head.of_frame(self.delivered_len(frame));
+                self.room_in_strides(cq, count, frames, cqes)
+            }
+            None => self.room_for_frames(cq, frames, cqes),
+        }
+    }
+
+    /// [`Rq::room`] of a queue with a WQE a frame.
+    #[inline(always)]
+    fn room_for_frames(&mut self, cq: &mut CqObject, frames: u16, cqes: u32) -> Room {
         if self.state != RqState::Ready {
             return Room::NotReady;
-        }
-        if let Some(strides) = self.strides {
-            return self.room_in_strides(cq, strides, frame, frames, cqes);
         }
         if !self.has_posted(frames) {
             return Room::NoWqe;
@@ -187,22 +195,45 @@ impl Rq {
         self.posted() >= wqes
     }
 
-    /// [`Rq::room`] of a striding queue. A WQE without room for the frame is closed by a filler at once, whether there
-    /// is a next one or not: no source says so, but a program with one WQE would wait for ever for the strides that are
-    /// missing.
-    #[inline(never)]
+    /// [`Rq::room`] of a striding queue, for frames of `count` strides each.
+    #[inline(always)]
     fn room_in_strides(
         &mut self,
         cq: &mut CqObject,
-        head: Strides,
-        frame: &ParsedFrame<'_>,
+        count: Option<u32>,
         frames: u16,
         cqes: u32,
     ) -> Room {
+        if self.state != RqState::Ready {
+            return Room::NotReady;
+        }
+        let left = self.strides.as_ref().map_or(0, Strides::left);
+        let fits = frames == 1 && count.is_some_and(|it| it <= left);
+        if fits && self.has_posted(1) && cq.has_room(cqes) {
+            Room::Enough
+        } else {
+            self.room_beyond(cq, count, frames, cqes)
+        }
+    }
+
+    /// As above, where the head WQE alone does not do. A WQE without room for the frame is closed by a filler at once,
+    /// whether there is a next one or not: no source says so, but a program with one WQE would wait for ever for the
+    /// strides that are missing.
+    #[cold]
+    fn room_beyond(
+        &mut self,
+        cq: &mut CqObject,
+        count: Option<u32>,
+        frames: u16,
+        cqes: u32,
+    ) -> Room {
+        let Some(head) = self.strides else {
+            return Room::NotReady;
+        };
         if !self.has_posted(1) {
             return Room::NoWqe;
         }
-        let wqes = match head.of_frame(self.delivered_len(frame)) {
+        let wqes = match count {
             Some(count) if count > head.left() => {
                 if !cq.has_room(1) {
                     return Room::CqFull;
@@ -210,8 +241,7 @@ impl Rq {
                 self.fill(cq, head);
                 Strides::new(head.layout()).wqes(frames.into(), count)
             }
-            Some(count) if frames > 1 => head.wqes(frames.into(), count),
-            Some(_) => 1,
+            Some(count) => head.wqes(frames.into(), count),
             None => frames.into(),
         };
         if !self.has_posted(wqes as u16) {
@@ -294,13 +324,52 @@ impl Rq {
         self.damage_fcs = true;
     }
 
-    /// Delivers a frame into the next WQE, which exists by [`Rq::room`]. `info` holds the hash and the flow tag.
+    /// Delivers a frame if there is room. Returns the room there was. `info` holds the hash and the flow tag.
     ///
     /// Inlined, as is all it calls for an ordinary frame, so that what passes between the steps stays in registers.
     /// Stored, and loaded again in another width, it would wait for the stores before it, and those wait for the
     /// cache lines that the program's core just had.
     #[inline(always)]
-    pub fn deliver(
+    pub fn receive(
+        &mut self,
+        cq: &mut CqObject,
+        regions: &Regions,
+        frame: &ParsedFrame<'_>,
+        now: &Now,
+        info: RxInfo,
+    ) -> Room {
+        if self.strides.is_some() {
+            return self.receive_in_strides(cq, regions, frame, now, info);
+        }
+        let room = self.room_for_frames(cq, 1, 1);
+        if room == Room::Enough {
+            self.deliver(cq, regions, frame, now, info);
+        }
+        room
+    }
+
+    /// As above, into a striding queue.
+    #[inline(always)]
+    fn receive_in_strides(
+        &mut self,
+        cq: &mut CqObject,
+        regions: &Regions,
+        frame: &ParsedFrame<'_>,
+        now: &Now,
+        info: RxInfo,
+    ) -> Room {
+        let len = self.delivered_len(frame);
+        let count = self.strides.as_ref().and_then(|it| it.of_frame(len));
+        let room = self.room_in_strides(cq, count, 1, 1);
+        if room == Room::Enough {
+            self.deliver_in_strides(cq, regions, frame, now, info, count);
+        }
+        room
+    }
+
+    /// Delivers a frame into the next WQE, which exists by [`Rq::room`].
+    #[inline(always)]
+    fn deliver(
         &mut self,
         cq: &mut CqObject,
         regions: &Regions,
@@ -308,9 +377,6 @@ impl Rq {
         now: &Now,
         mut info: RxInfo,
     ) {
-        if let Some(head) = self.strides {
-            return self.deliver_in_strides(cq, regions, frame, now, info, head);
-        }
         let wqe = self.wqes.wqe(self.head);
         let counter = self.head;
         self.head = self.head.wrapping_add(1);
@@ -370,17 +436,19 @@ impl Rq {
         frame: &ParsedFrame<'_>,
         now: &Now,
         mut info: RxInfo,
-        mut head: Strides,
+        count: Option<u32>,
     ) {
-        let (wqe_id, wqe) = (self.head, self.wqes.wqe(self.head));
+        let wqe_id = self.head;
+        let wqe = self.wqes.wqe(wqe_id);
+        let Some(head) = &self.strides else { return };
         let (stride, offset) = (head.next(), head.offset());
-        let Some(count) = head.of_frame(self.delivered_len(frame)) else {
+        let Some(count) = count else {
             self.head = wqe_id.wrapping_add(1);
             self.refuse(cq, wqe_id, WqeError::TOO_LONG);
             return;
         };
-        let ahead = head.ahead(count * u32::from(PREFETCH));
-        self.wqes.prefetch_buffer(wqe, ahead);
+        self.wqes
+            .prefetch_buffer(wqe, head.ahead(count * u32::from(PREFETCH)));
 
         let strip = self.describe(frame, &mut info);
         let written = if strip || self.features.scatter_fcs {
@@ -391,10 +459,10 @@ impl Rq {
         };
         match written {
             Ok(len) => {
-                if head.take(count) {
+                let take = |head: &mut Strides| head.take(count);
+                if self.strides.as_mut().is_some_and(take) {
                     self.head = wqe_id.wrapping_add(1);
                 }
-                self.strides = Some(head);
                 let timestamp = timestamp(cq, now, frame);
                 let cqe = NicCqe::received(self.uidx, stride, timestamp, &info);
                 cq.push(&cqe.in_wqe(wqe_id, strides::byte_count(count, len)));
@@ -599,22 +667,15 @@ mod tests {
         fn receive(&mut self, bytes: &[u8]) -> Room {
             let class = wqcap_rss::FrameClass::of(bytes);
             let frame = ParsedFrame::new(bytes, &class, 42);
-            let room = self.rq.room(&mut self.cq, &frame, 1, 1);
-            if room == Room::Enough {
-                self.rq.deliver(
-                    &mut self.cq,
-                    &self.regions,
-                    &frame,
-                    &Now {
-                        ns: 42,
-                        shown_ns: 42,
-                        khz: 1_000_000,
-                        utc_ahead_ns: 0,
-                    },
-                    RxInfo::default(),
-                );
-            }
-            room
+            let now = Now {
+                ns: 42,
+                shown_ns: 42,
+                khz: 1_000_000,
+                utc_ahead_ns: 0,
+            };
+            let info = RxInfo::default();
+            self.rq
+                .receive(&mut self.cq, &self.regions, &frame, &now, info)
         }
 
         /// Posts whole WQEs, each of the 512 bytes of its index.
