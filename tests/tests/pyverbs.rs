@@ -52,7 +52,7 @@ const DEVICE_MEMORY: &str =
     "needs memory on the device (ibv_alloc_dm), which the model does not have";
 const DMABUF: &str = "needs a GPU's buffers (dmabuf), which the model does not map";
 const COMPRESSION: &str =
-    "needs CQE compression or 128-byte CQE padding, which the model does not offer";
+    "needs 128-byte CQEs that are compressed or padded, which the model does not offer";
 
 const CANNOT: &[Cannot] = &[
     Cannot {
