@@ -93,7 +93,7 @@ impl From<verbs::VerbsError> for Error {
 /// What to do where a verb fails: what the verbs say of it in `general`, and the setting of a capture that asks for it.
 fn hint(verb: &str, source: &io::Error, general: Option<&str>) -> Option<String> {
     let setting = match (verb, source.raw_os_error()?) {
-        ("ibv_create_wq", libc::EPERM) => " (wq.delay_drop)",
+        ("ibv_create_wq" | "mlx5dv_create_wq", libc::EPERM) => " (wq.delay_drop)",
         ("ibv_reg_mr", libc::ENOMEM) => ", or make the rings smaller (capture.ring)",
         (_, libc::EOPNOTSUPP) => "; `wqcap devices` lists its capabilities",
         _ => "",

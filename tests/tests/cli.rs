@@ -165,6 +165,7 @@ fn the_devices_limits_are_named() {
         .expect(2);
     done.says(&["rss.table_size = 32", "16"]);
     let done = run()
+        .set("capture.receive=frame")
         .set("capture.ring=4096")
         .set("model.max_recv_wr=1024")
         .done()

@@ -39,9 +39,10 @@ fn planned(plan: &Value) -> Objects {
     let memory = number(&plan["memory"]) / queues.len() as u64;
     for _ in queues {
         add(&mut objects, format!("MR bytes={memory}"));
-        // libmlx5 rounds a CQ up to a power of two, less one.
-        // One CQE less than WRs is asked for: libmlx5 makes the next power of two above that.
-        let cqes = number(&plan["ring"]).next_power_of_two() - 1;
+        // One CQE less than WRs, or their strides, is asked for: libmlx5 makes the next power of two above that, and
+        // tells of one less.
+        let strides = plan["striding"]["strides"].as_u64().unwrap_or(1);
+        let cqes = (number(&plan["ring"]) * strides).next_power_of_two() - 1;
         add(&mut objects, format!("CQ cqes={cqes}"));
         add(
             &mut objects,

@@ -24,10 +24,10 @@ use wqcap_tests::{
 const TABLE_SIZE: u16 = 128;
 
 /// How the captures are replayed.
-struct Setup {
+struct Setup<'s> {
     queues: u16,
     buffer: usize,
-    settings: &'static [&'static str],
+    settings: &'s [&'s str],
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn one_queue_with_the_default_buffer() {
     let counts = replay_all(&Setup {
         queues: 1,
         buffer: 2048,
-        settings: &["capture.buffer=2048"],
+        settings: &["capture.receive=frame", "capture.buffer=2048"],
     });
     assert!(
         counts.long > 0,
@@ -54,16 +54,34 @@ fn four_queues_with_buffers_for_the_longest_frames() {
     assert_eq!(counts.long, 0);
 }
 
+/// Buffers of many frames, each of which ends in a filler now and then. Their completions tell of 16 bits of length.
+#[test]
+fn four_queues_with_strides() {
+    replay_all(&Setup {
+        queues: 4,
+        buffer: 65_535,
+        settings: &[
+            "capture.receive=striding",
+            "capture.strides=1024",
+            "capture.ring=64",
+        ],
+    });
+}
+
 #[test]
 #[ignore = "takes many minutes: scripts/soak runs it"]
 fn any_number_of_queues() {
     for queues in [2, 3, 5, 7, 8, 12, 16, 32, 100] {
-        let settings = &["capture.buffer=2048", "capture.ring=64"];
-        replay_all(&Setup {
-            queues,
-            buffer: 2048,
-            settings,
-        });
+        for (buffer, receive) in [
+            (2048, "capture.receive=frame"),
+            (65_535, "capture.receive=striding"),
+        ] {
+            replay_all(&Setup {
+                queues,
+                buffer,
+                settings: &[receive, "capture.strides=1024", "capture.ring=64"],
+            });
+        }
     }
 }
 
@@ -78,7 +96,7 @@ struct Counts {
 }
 
 /// Replays every capture, a few side by side, and tells of all that fail, not of the first only.
-fn replay_all(setup: &Setup) -> Counts {
+fn replay_all(setup: &Setup<'_>) -> Counts {
     // The tests of this file each keep all cores busy: one after the other.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +135,7 @@ fn add(all: &mut Counts, one: &Counts) {
 }
 
 /// Replays one capture and checks all there is to check. Gives the files as well, and how many frames are in each.
-fn replay(dir: &Dir, setup: &Setup, file: &Path) -> (Counts, Vec<(PathBuf, u64)>) {
+fn replay(dir: &Dir, setup: &Setup<'_>, file: &Path) -> (Counts, Vec<(PathBuf, u64)>) {
     let records = files::read_as_it_stands(file);
     let frames: Vec<_> = records
         .iter()
@@ -172,7 +190,7 @@ struct Expected<'f> {
 }
 
 impl<'f> Expected<'f> {
-    fn of(frames: &[&'f [u8]], setup: &Setup) -> Self {
+    fn of(frames: &[&'f [u8]], setup: &Setup<'_>) -> Self {
         let queues = usize::from(setup.queues);
         let mut expected = Self {
             frames: vec![Vec::new(); queues],

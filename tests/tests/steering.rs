@@ -108,6 +108,7 @@ fn a_jumbo_frame_over_several_buffers_is_written_whole() {
         let settings = [
             "capture.queues=1",
             "capture.buffer=2048",
+            "capture.receive=frame",
             "capture.max_sge=5",
             &format!("capture.access={access}"),
         ];

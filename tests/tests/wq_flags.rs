@@ -114,7 +114,7 @@ fn delay_drop_tells_its_timeout_and_its_events() {
         .args(&on)
         .queues(1)
         .set("capture.ring=64")
-        .set("output.buffer=64KiB")
+        .set("output.buffer=256KiB")
         .set("output.stdout=true")
         .set("output.on_full=hold")
         .control()

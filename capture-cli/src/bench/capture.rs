@@ -42,7 +42,7 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
 }
 
 fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<f64, Failure> {
-    let (writer, sink) = files::start(dir, plan.buffer as usize * plan.max_sge as usize)?;
+    let (writer, sink) = files::start(dir, plan.ring.longest() as usize)?;
     let ns = mean_ns(plan, args.rounds, vec![Parsed(sink)])?;
     for file in files::finish(writer)? {
         files::remove(&file)?;

@@ -36,6 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Result<Plan, Failure> {
     let mut set = vec![
         ("capture.queues", queues.to_string()),
+        ("capture.receive", "frame".into()),
         ("capture.ring", RING.to_string()),
         ("capture.idle", "spin".into()),
         ("output.format", "none".into()),

@@ -70,7 +70,7 @@ fn bare(plan: &Plan, poll: Poll, rounds: u32) -> Result<f64, Failure> {
     let attr = BareAttr {
         poll,
         ring: RING,
-        buffer: plan.buffer,
+        buffer: plan.ring.buffer,
         batch: plan.batch,
     };
     let everything = FlowRule {

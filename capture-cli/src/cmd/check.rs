@@ -190,6 +190,25 @@ fn unusable(key: &str, path: &Path, problem: &str) -> Failure {
     Failure::refused(format!("{key} = \"{}\": {problem}", path.display()))
 }
 
+/// How many frames wait in a queue that nobody reads, and how long that lasts at the port's rate when it is the only one.
+fn holds_line(plan: &Plan) -> String {
+    /// Bytes of a frame on the wire beyond what is captured: FCS, preamble and gap.
+    const AROUND: f64 = 4.0 + 8.0 + 12.0;
+    let port = plan.device.ports.iter().find(|it| it.number == plan.port);
+    let rate = port.map_or(0.0, |it| it.rate_gbps);
+    let held = [60u32, 1500].map(|len| {
+        let frames = plan.ring.frames(len);
+        let seconds = frames as f64 * (f64::from(len) + AROUND) * 8.0 / (rate * 1e9);
+        let time = if rate > 0.0 {
+            format!(" ({:.2} ms at {rate} Gbit/s)", seconds * 1e3)
+        } else {
+            String::new()
+        };
+        format!("{frames} frames of {len} bytes{time}")
+    });
+    format!("{} in each queue", held.join(" or "))
+}
+
 /// The plan as comments.
 fn describe(plan: &Plan, config: &Config) -> String {
     let mut text = String::from("\n# The plan\n");
@@ -200,14 +219,17 @@ fn describe(plan: &Plan, config: &Config) -> String {
     line(
         "queues",
         format!(
-            "{} WQs of {} WRs with {} x {} bytes: frames of up to {} bytes fit",
+            "{} WQs of {} WRs with {}: frames of up to {} bytes fit",
             plan.queues.len(),
-            plan.ring,
-            plan.max_sge,
-            plan.buffer,
-            u64::from(plan.max_sge) * u64::from(plan.buffer)
+            plan.ring.wrs,
+            match plan.ring.striding {
+                Some(it) => format!("{} strides of {} bytes", it.strides, it.stride),
+                None => format!("{} x {} bytes", plan.ring.max_sge, plan.ring.buffer),
+            },
+            plan.ring.longest()
         ),
     );
+    line("holds", holds_line(plan));
     let cores = plan.queues.iter().map(|queue| {
         format!(
             "q{} on {}{}",
@@ -223,8 +245,9 @@ fn describe(plan: &Plan, config: &Config) -> String {
     line(
         "memory",
         format!(
-            "{} registered, {} of write buffers",
+            "{} registered, {} of CQs, {} of write buffers",
             bytes(plan.memory),
+            bytes(plan.ring.cq() * plan.queues.len() as u64),
             bytes(plan.output.buffer)
         ),
     );
@@ -455,7 +478,7 @@ mod tests {
                 "#   cores     q0 on {first}, q1 on {second} (shared)
 "
             ),
-            "#   memory    32 MiB registered, 256 MiB of write buffers
+            "#   memory    32 MiB registered, 1 MiB of CQs, 256 MiB of write buffers
 ",
             "#   table     4 entries: q0 2, q1 2
 ",

@@ -129,9 +129,10 @@ impl Port {
     /// A verb's, or memory's.
     pub fn ring(&self, plan: &Plan, queue: u16) -> Result<Ring, Error> {
         let attr = RingAttr {
-            wrs: plan.ring,
-            buffer: plan.buffer,
-            max_sge: plan.max_sge,
+            wrs: plan.ring.wrs,
+            buffer: plan.ring.buffer,
+            max_sge: plan.ring.max_sge,
+            striding: plan.ring.striding,
             flags: plan.wq_flags,
             // One vector serves all: a loop that polls needs none, a sleeper is woken wherever it runs.
             vector: 0,
@@ -140,7 +141,7 @@ impl Port {
                 Some(Form::Ticks { .. }) => CompletionStamps::Ticks,
                 Some(Form::RealTime) => CompletionStamps::RealTime,
             },
-            headroom: plan.headroom(),
+            headroom: plan.ring.headroom,
             channel: plan.idle == Idle::Sleep,
             moderation: plan.moderation,
             direct: plan.direct,

@@ -115,7 +115,7 @@ impl<'p> Startup<'p> {
         let files = Files {
             output: plan.output.clone(),
             snaplen: plan.snaplen as usize,
-            longest: longest(plan.buffer, plan.max_sge),
+            longest: longest(&plan.ring),
             hook_process: plan.hook_process.clone(),
             ring: plan.write_ring.clone(),
         };
@@ -236,7 +236,7 @@ impl Capture {
         let (consumers, sink) = source.fanout(parsers);
         let attr = FanoutAttr {
             queue: queue.index,
-            slots: plan.ring,
+            slots: plan.ring.parts(),
             seats: &queue.parsers,
             idle: plan.idle,
             on_full: plan.pipeline.on_full,

@@ -81,6 +81,13 @@ fn refusal(plan: &Plan) -> Option<String> {
     if plan.restore_vlan || plan.output.vlan == crate::config::Vlan::Lost {
         return None;
     }
+    if plan.ring.striding.is_some() {
+        return Some(
+            "there is no room between frames to put tags back; run with capture.receive = \"frame\" or output.vlan = \
+             \"lost\""
+                .into(),
+        );
+    }
     Some(
         "the verbs do not tell which frames lost a tag, so it could not be put back; run with output.vlan = \"lost\", \
          or capture.access = \"auto\" on a device with direct verbs"

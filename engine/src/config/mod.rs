@@ -26,7 +26,7 @@ pub use size::Size;
 pub use span::Span;
 pub use words::{
     Access, Clock, Format, HashDepth, Idle, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode,
-    SampleBy, Sandbox, Timestamps, Vlan,
+    Receive, SampleBy, Sandbox, Timestamps, Vlan,
 };
 pub use wqcap_control::server::{ControlConfig, FileMode};
 

@@ -2,7 +2,7 @@
 
 use super::{
     Access, Clock, Format, HashDepth, Idle, Keep, Mode, OnFull, OnLoss, OnPortDown, Order,
-    PipelineMode, SampleBy, Sandbox, Size, Span, Timestamps, Vlan,
+    PipelineMode, Receive, SampleBy, Sandbox, Size, Span, Timestamps, Vlan,
 };
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -47,6 +47,12 @@ section! {
         pub idle: Idle = Idle::Spin,
         /// How a queue's ring is reached.
         pub access: Access = Access::Auto,
+        /// How frames lie in a ring's memory.
+        pub receive: Receive = Receive::Auto,
+        /// Bytes of a stride; absent: the device's smallest.
+        pub stride: Option<Size> = None,
+        /// Strides of a buffer; absent: for a few dozen of the longest frames.
+        pub strides: Option<u32> = None,
         /// pcap-filter(7) expression; empty: everything.
         pub filter: String = String::new(),
         /// Ask the e-switch for all frames, not only the port's own MAC.

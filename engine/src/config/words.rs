@@ -24,6 +24,16 @@ words! {
         /// By the verbs alone.
         Verbs,
     }
+    /// How frames lie in a ring's memory.
+    Receive {
+        /// Many to a buffer, where the device and the rest of the configuration allow it.
+        #[default]
+        Auto,
+        /// Many to a buffer (striding WQs).
+        Striding,
+        /// Each in a buffer of its own.
+        Frame,
+    }
     /// What to do when the device goes away.
     OnLoss {
         /// End the run.

@@ -12,7 +12,7 @@ pub mod port_topology;
 use crate::{
     Error,
     device::{delay_drop::DelayDrop, port_topology::PortTopology},
-    verbs::{self, Context, TunnelOffloads, sys as ffi},
+    verbs::{self, Context, StridingCaps, TunnelOffloads, sys as ffi},
 };
 use serde::Serialize;
 use std::{fs, path::Path, str::FromStr};
@@ -52,7 +52,7 @@ pub struct DeviceFacts {
 }
 
 /// What a device offers to a capture.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceCaps {
     /// Most WQs of type RQ.
     pub max_wq: u32,
@@ -80,6 +80,8 @@ pub struct DeviceCaps {
     pub end_padding: bool,
     /// Tunnels whose inner headers can be matched and hashed.
     pub tunnels: TunnelOffloads,
+    /// Striding WQs, of which each buffer takes many frames; `None`: it has none.
+    pub striding: Option<StridingCaps>,
     /// Rate of the clock that stamps completions, in kHz; 0: no completion timestamps.
     pub clock_khz: u64,
     /// Which bits of a completion timestamp are valid.
@@ -146,6 +148,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
     let attr = context.query_device()?;
     let caps = DeviceCaps {
         tunnels: TunnelOffloads::of(context),
+        striding: StridingCaps::of(context),
         real_time: context.stamps_real_time(),
         ..DeviceCaps::of(&attr)
     };
@@ -189,6 +192,7 @@ impl DeviceCaps {
             delay_drop: raw(ffi::ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_DELAY_DROP),
             end_padding: attr.device_cap_flags_ex & PCI_WRITE_END_PADDING != 0,
             tunnels: TunnelOffloads::default(),
+            striding: None,
             clock_khz: attr.hca_core_clock,
             timestamp_mask: attr.completion_timestamp_mask,
             real_time: false,

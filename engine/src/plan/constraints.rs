@@ -7,8 +7,17 @@ use crate::{
     verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
 
+/// A WR for each frame, as configured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffers {
+    pub wrs: u32,
+    /// Bytes of a scatter entry.
+    pub bytes: u32,
+    pub max_sge: u32,
+}
+
 /// WRs, bytes and scatter entries, held to the device's limits.
-pub(super) fn buffers(config: &Config, caps: &DeviceCaps) -> Result<(u32, u32, u32), Error> {
+pub(super) fn buffers(config: &Config, caps: &DeviceCaps) -> Result<Buffers, Error> {
     let (ring, buffer, max_sge) = (
         config.capture.ring,
         config.capture.buffer,
@@ -44,7 +53,11 @@ pub(super) fn buffers(config: &Config, caps: &DeviceCaps) -> Result<(u32, u32, u
             "the shortest frame has 64 bytes",
         ));
     }
-    Ok((ring, bytes, max_sge))
+    Ok(Buffers {
+        wrs: ring,
+        bytes,
+        max_sge,
+    })
 }
 
 /// The WQs' creation flags, each held to what the device can do.

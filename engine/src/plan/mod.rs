@@ -4,6 +4,7 @@
 mod constraints;
 mod output;
 mod queues;
+mod receive;
 mod reduction;
 pub mod respread;
 pub mod simulate;
@@ -15,6 +16,7 @@ mod visibility;
 pub(crate) use output::{LEAST_BLOCKS, least_block, longest};
 pub use output::{OutputPlan, Retention, Rotation};
 pub use queues::QueuePlan;
+pub use receive::QueueMemory;
 pub use reduction::Reduction;
 pub use stamps::Stamps;
 
@@ -56,12 +58,9 @@ pub struct Plan {
     pub key: RssKey,
     /// Creation flags of the WQs (`ibv_wq_flags`).
     pub wq_flags: u32,
-    /// WRs per queue.
-    pub ring: u32,
-    /// Bytes of one scatter entry.
-    pub buffer: u32,
-    /// Scatter entries of one WR.
-    pub max_sge: u32,
+    /// The memory of each queue's ring.
+    #[serde(flatten)]
+    pub ring: QueueMemory,
     /// Registered memory of all queues together, in bytes.
     pub memory: u64,
     /// Longest record in bytes; 0 means whole frames.
@@ -134,12 +133,6 @@ impl Plan {
         queues::stages(&self.queues)
     }
 
-    /// Bytes in front of each slot, where VLAN tags are put back.
-    #[must_use]
-    pub fn headroom(&self) -> usize {
-        headroom(self.restore_vlan)
-    }
-
     /// Settles everything a run needs.
     ///
     /// # Errors
@@ -161,7 +154,7 @@ impl Plan {
         let near = queues::near(device.numa_node, &allowed);
         let queues = queues::queues(config, device, &allowed, &near, &mut notes)?;
         let table = queues::table(config, queues.len(), caps.max_table)?;
-        let (ring, buffer, max_sge) = constraints::buffers(config, caps)?;
+        let buffers = constraints::buffers(config, caps)?;
         let wq_flags = constraints::wq_flags(config, device)?;
         notes.extend(visibility::notes(config, port));
         let stamps = Stamps::of(&config.capture, device, &mut notes);
@@ -178,27 +171,28 @@ impl Plan {
             .key
             .parse()
             .map_err(|e: wqcap_rss::key::KeyError| Error::config("rss.key", &config.rss.key, e))?;
-        let longest = longest(buffer, max_sge);
+        let ring = QueueMemory::new(config, device, buffers, direct, restore_vlan)?;
+        // Between frames that lie one behind the other there is no room for a tag.
+        let restore_vlan = restore_vlan && ring.striding.is_none();
+        receive::fits(&ring, queues.len(), buffers.wrs, receive::machine())?;
+        let longest = longest(&ring);
         let output = OutputPlan::new(&config.output, &queues, longest, &mut notes)?;
         let flows = config
             .flows
             .as_ref()
             .map(|it| output::flows(it, output.dir.as_deref(), queues::stages(&queues)))
             .transpose()?;
-        let slot = u64::from(buffer) * u64::from(max_sge) + headroom(restore_vlan) as u64;
         let idle = config.capture.idle;
         Ok(Self {
             port: port.number,
             netdev: port.netdev.clone(),
-            memory: u64::from(ring) * slot * queues.len() as u64,
+            memory: ring.registered() * queues.len() as u64,
             queues,
             table,
             steering,
             wq_flags,
             key,
             ring,
-            buffer,
-            max_sge,
             snaplen: config.capture.snaplen.to_u32(),
             pipeline: PipelinePlan {
                 mode: config.pipeline.mode,
@@ -262,11 +256,6 @@ impl Plan {
     pub fn parses(&self) -> bool {
         self.reduction.parses() || self.statistics || self.flows.is_some()
     }
-}
-
-/// As [`Plan::headroom`]: a cache line, so that frames stay aligned.
-fn headroom(restore_vlan: bool) -> usize {
-    if restore_vlan { 64 } else { 0 }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What is written, and what stays of it.
 
-use super::QueuePlan;
+use super::{QueueMemory, QueuePlan};
 use crate::{
     Error,
     analysis::flows::FlowsPlan,
@@ -76,8 +76,8 @@ pub(crate) const fn least_block(longest: usize) -> usize {
 }
 
 /// Bytes of the longest frame: a VLAN tag that is put back stands in front of what the buffers hold.
-pub(crate) const fn longest(buffer: u32, max_sge: u32) -> usize {
-    buffer as usize * max_sge as usize + 4
+pub(crate) fn longest(ring: &QueueMemory) -> usize {
+    ring.longest() as usize + 4
 }
 
 /// Holds `output.buffer` to what putting frames in the order of time takes: buffers for each queue, in half of it where

@@ -1,7 +1,10 @@
 //! Tables of cases: what a configuration means on a device, without a device.
 
 use super::*;
-use crate::device::{DeviceCaps, PortFacts, port_topology::PortTopology};
+use crate::{
+    device::{DeviceCaps, PortFacts, port_topology::PortTopology},
+    verbs::{Striding, StridingCaps},
+};
 
 /// A device that can do everything, with one port that nothing else uses.
 fn device() -> DeviceFacts {
@@ -28,6 +31,10 @@ fn device() -> DeviceFacts {
                 vxlan: true,
                 gre: true,
             },
+            striding: Some(StridingCaps {
+                stride_log: 6..=13,
+                strides_log: 9..=16,
+            }),
             clock_khz: 1_000_000,
             timestamp_mask: u64::MAX,
             real_time: false,
@@ -104,6 +111,52 @@ fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
             &["capture.buffer", "32", "64"],
         ),
         (
+            "[capture]\nreceive = \"striding\"",
+            |it| it.caps.striding = None,
+            &["capture.receive", "striding", "mlx5_0 lacks", "\"auto\""],
+        ),
+        (
+            "[capture]\nreceive = \"striding\"",
+            |it| it.direct = false,
+            &["capture.receive", "capture.access"],
+        ),
+        (
+            "[capture]\nreceive = \"striding\"\n[wq]\ncvlan_stripping = true",
+            |_| {},
+            &["capture.receive", "wq.cvlan_stripping", "output.vlan"],
+        ),
+        (
+            "[capture]\nstride = 96",
+            |_| {},
+            &["capture.stride", "96", "64 to 8192"],
+        ),
+        (
+            "[capture]\nstrides = 256",
+            |_| {},
+            &["capture.strides", "256", "512 to 65536"],
+        ),
+        (
+            "[capture]\nreceive = \"striding\"\nbuffer = \"64KiB\"",
+            |_| {},
+            &["capture.receive", "capture.buffer", "65535"],
+        ),
+        (
+            "[capture]\nbuffer = \"48KiB\"\nstrides = 512",
+            |_| {},
+            &["capture.strides", "512", "49152 bytes", "take 1024"],
+        ),
+        (
+            "[capture]\nqueues = 1\nring = 32768\nbuffer = \"16KiB\"",
+            |_| {},
+            &[
+                "capture.ring",
+                "32768",
+                "8388608 CQEs",
+                "4194304",
+                "capture.ring = 16384",
+            ],
+        ),
+        (
             "[rss]\ntable_size = 512",
             |_| {},
             &["rss.table_size", "512", "256"],
@@ -154,6 +207,68 @@ fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn rings_stride_where_they_can_in_as_much_memory_for_frames() {
+    // Configuration, what the device lacks; WRs, stride and strides.
+    type Case = (
+        &'static str,
+        fn(&mut DeviceFacts),
+        (u32, Option<(u32, u32)>),
+    );
+    let all: &[Case] = &[
+        ("", |_| {}, (256, Some((64, 1024)))),
+        ("ring = 64", |_| {}, (4, Some((64, 512)))),
+        ("stride = 256", |_| {}, (128, Some((256, 512)))),
+        ("strides = 4096", |_| {}, (64, Some((64, 4096)))),
+        ("buffer = \"9KiB\"", |_| {}, (128, Some((64, 8192)))),
+        ("buffer = \"64KiB\"", |_| {}, (8192, None)),
+        ("receive = \"frame\"", |_| {}, (8192, None)),
+        ("access = \"verbs\"", |_| {}, (8192, None)),
+        ("", |it| it.caps.striding = None, (8192, None)),
+        ("\n[wq]\ncvlan_stripping = true", |_| {}, (8192, None)),
+        (
+            "\n[wq]\ncvlan_stripping = true\n[output]\nvlan = \"lost\"",
+            |_| {},
+            (256, Some((64, 1024))),
+        ),
+    ];
+    for (text, change, (wrs, shape)) in all {
+        let mut device = device();
+        change(&mut device);
+        let plan = Plan::new(&config(&format!("[capture]\n{text}")), &[device]).expect(text);
+        let ring = plan.ring;
+        let striding = shape.map(|(stride, strides)| Striding { stride, strides });
+        assert_eq!((ring.wrs, ring.striding), (*wrs, striding), "{text}");
+        assert_eq!(ring.headroom == 64, plan.restore_vlan, "{text}");
+        assert!(!plan.restore_vlan || striding.is_none(), "{text}");
+    }
+    let held = |text: &str| {
+        let plan = Plan::new(&config(&format!("[capture]\n{text}")), &[device()]).expect(text);
+        [60, 1500].map(|len| plan.ring.frames(len))
+    };
+    assert_eq!(held("receive = \"frame\""), [8192, 8192]);
+    // A frame of 1500 bytes takes 24 strides, and what is left of a buffer is no frame's.
+    assert_eq!(held(""), [262_144, 256 * (1024 / 24)]);
+}
+
+#[test]
+fn what_the_machine_has_no_memory_for_is_refused_with_what_fits() {
+    let plan = Plan::new(&config(""), &[device()]).expect("a plan");
+    assert!(receive::fits(&plan.ring, 8, 8192, 1 << 30).is_ok());
+    let error = receive::fits(&plan.ring, 8, 8192, 200 << 20)
+        .expect_err("too much")
+        .to_string();
+    for word in [
+        "capture.ring",
+        "8192",
+        "256MiB",
+        "200MiB",
+        "capture.ring = 4096",
+    ] {
+        assert!(error.contains(word), "{word:?} not in {error:?}");
+    }
 }
 
 #[test]
@@ -347,8 +462,8 @@ fn one_file_in_the_order_of_time_takes_buffers_for_each_queue() {
         );
         Plan::new(&config(&text), &[device()])
     };
-    // Frames of 2 KiB: three buffers of 16 KiB for each queue.
-    let queues = 4 * 3 * (16 << 10);
+    // Frames of 64 KiB: three buffers of 80 KiB for each queue.
+    let queues = 4 * 3 * (80 << 10);
     for (more, least) in [("order = \"time\"", 2 * queues), ("stdout = true", queues)] {
         let refusal = plan(least - 1, more).expect_err("too small").to_string();
         for part in [

@@ -280,7 +280,7 @@ fn relieved() {
 #[test]
 #[ignore = "runs on the software NIC, by its first half"]
 fn stripped() {
-    let (report, numbers) = change(start(&[]), 40, |capture, i| {
+    let (report, numbers) = change(start(&[("capture.receive", "frame")]), 40, |capture, i| {
         capture
             .wq_flags_handle()
             .set_cvlan_stripping(i % 2 == 0)

@@ -55,6 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         max_wr: WRS,
         max_sge: 1,
         flags: 0,
+        striding: None,
     };
     let mut wq = Wq::create(&pd, &cq, &memory, wq_attr)?;
     // WRs posted before the WQ is ready are lost.

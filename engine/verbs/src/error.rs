@@ -114,11 +114,15 @@ fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {
         ("ibv_create_qp_ex" | "ibv_create_flow", libc::EPERM) => {
             "raw packet QPs and flow rules need CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep` on the binary"
         }
-        ("ibv_create_wq", libc::EPERM) => {
+        ("ibv_create_wq" | "mlx5dv_create_wq", libc::EPERM) => {
             "delay drop needs CAP_SYS_RAWIO: run as root, or `setcap cap_net_raw,cap_sys_rawio+ep` on the binary"
         }
         (
-            "ibv_create_wq" | "ibv_create_rwq_ind_table" | "ibv_create_qp_ex" | "ibv_create_flow",
+            "ibv_create_wq"
+            | "mlx5dv_create_wq"
+            | "ibv_create_rwq_ind_table"
+            | "ibv_create_qp_ex"
+            | "ibv_create_flow",
             libc::EOPNOTSUPP,
         ) => "the device or its driver does not offer this",
         ("ibv_reg_mr", libc::ENOMEM) => {

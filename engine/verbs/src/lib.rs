@@ -14,7 +14,7 @@
 //! let stamps = CompletionStamps::None;
 //! let cq = Cq::create(&context, CqAttr { entries: 512, vector: 0, stamps }, None)?;
 //! let memory = Mr::register(&pd, Region::allocate(512 * 2048, None)?)?;
-//! let wq = Wq::create(&pd, &cq, &memory, WqAttr { max_wr: 512, max_sge: 1, flags: 0 })?;
+//! let wq = Wq::create(&pd, &cq, &memory, WqAttr { max_wr: 512, max_sge: 1, flags: 0, striding: None })?;
 //! let table = RwqTable::create(&context, [wq.handle()])?;
 //! let qp = RssQp::create(&pd, &table, &RssKey::MICROSOFT, HashFields::IPV4)?;
 //! # drop(qp);
@@ -78,9 +78,10 @@ pub use cq::{
     Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, Moderation, PollError,
 };
 pub use device::{
-    AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, TunnelOffloads, names, release_what_is_lost,
+    AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, StridingCaps, TunnelOffloads, names,
+    release_what_is_lost,
 };
-pub use direct::{Cqe, DirectCq, DirectWq, Inspected, InspectedQueue, is_direct};
+pub use direct::{Cqe, DirectCq, DirectWq, Inspected, InspectedQueue, Strides, is_direct};
 pub use error::VerbsError;
 pub use message::{MessageCq, MessageSlot, Messages, SRQ_RESIZE, Srq, status_text};
 pub use mr::Mr;
@@ -89,5 +90,5 @@ pub use pd::Pd;
 pub use rdma_sys as sys;
 pub use receive::{
     CVLAN_STRIPPING, DELAY_DROP, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked,
-    PCI_WRITE_END_PADDING, RssQp, RwqTable, SCATTER_FCS, Wq, WqAttr, WqHandle, WqState,
+    PCI_WRITE_END_PADDING, RssQp, RwqTable, SCATTER_FCS, Striding, Wq, WqAttr, WqHandle, WqState,
 };

@@ -70,6 +70,7 @@ impl BareRing {
             max_wr: attr.ring,
             max_sge: 1,
             flags: 0,
+            striding: None,
         };
         let mut wq = Wq::create(pd, &cq, &mr, wq_attr)?;
         wq.set_state(None, WqState::Ready)?;

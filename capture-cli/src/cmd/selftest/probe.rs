@@ -174,6 +174,7 @@ impl Base {
             max_wr,
             max_sge,
             flags,
+            striding: None,
         };
         Wq::create(&self.pd, &self.cq, &self.memory, attr)
     }

@@ -233,7 +233,7 @@ impl CaptureBackend {
             snapshot,
             backlog: self.backlog(),
             traffic: self.traffic(),
-            ring: lock(&self.plan).1.ring,
+            ring: lock(&self.plan).1.ring.wrs,
         }
     }
 

@@ -1,15 +1,12 @@
 //! A queue reached in its own memory by libmlx5's direct verbs, at a third of the cost.
 #![allow(unsafe_code)]
 
-use super::{Account, Queue, RingAttr, RingError};
+use super::{Account, NOTHING, Queue, RingAttr, RingError};
 use crate::{
     rx::pool::{Slot, SlotMemory},
     verbs::{self, Cq, DirectCq, DirectWq, Wq, WqState},
 };
 use std::os::fd::BorrowedFd;
-
-/// A WQE that points nowhere yet.
-const NOTHING: u32 = u32::MAX;
 
 /// A WQ and its CQ in their own memory.
 pub struct DirectQueue {

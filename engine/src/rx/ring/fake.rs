@@ -61,6 +61,7 @@ impl FakeQueue {
             wrs,
             buffer: 256,
             max_sge: 1,
+            striding: None,
             flags: 0,
             vector: 0,
             stamps: CompletionStamps::None,

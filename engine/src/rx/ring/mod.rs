@@ -8,6 +8,9 @@
 //!
 //! A slot comes back by its completion, or, where a WQ in error does not complete it, by the WQ's reset.
 //!
+//! A striding WQ's slots are buffers of many frames. Each frame then is a token of its own that names its buffer, and
+//! nobody outside needs to know ([`striding`]).
+//!
 //! A ring trusts neither the device nor the driver further than it must: a completion that names a slot which is
 //! not posted, or a length that no slot has, is an error and never a second token or a read out of bounds.
 
@@ -15,6 +18,7 @@ mod direct;
 #[cfg(test)]
 pub(super) mod fake;
 mod queue;
+mod striding;
 mod verbs;
 
 pub use queue::{DeviceQueue, Queue};
@@ -24,8 +28,8 @@ use crate::{
     Error,
     memory::{Region, prefer_node},
     verbs::{
-        self as ibv, Channel, CompletionStamps, Context, Cq, CqAttr, Moderation, Mr, Pd, Wq,
-        WqAttr, WqState, is_direct,
+        self as ibv, Channel, CompletionStamps, Context, Cq, CqAttr, Moderation, Mr, Pd, Striding,
+        Wq, WqAttr, WqState, is_direct,
     },
 };
 use direct::DirectQueue;
@@ -34,12 +38,15 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use striding::StridingQueue;
 use verbs::VerbsQueue;
 
 /// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. Not a frame.
 const FLUSHED: u32 = 5;
 /// `IBV_WC_LOC_LEN_ERR`: the frame was longer than the WR's buffers. The WQ goes on.
 const TOO_LONG: u32 = 1;
+/// A WQE that points nowhere yet.
+const NOTHING: u32 = u32::MAX;
 /// How long a WQ in error may take to flush its WRs.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
@@ -52,6 +59,9 @@ pub struct RingAttr {
     pub buffer: u32,
     /// Scatter entries of a WR. They lie side by side in a slot, so that a frame is always one slice.
     pub max_sge: u32,
+    /// Each WR's buffer takes many frames. It then is the one scatter entry, without headroom, and direct rings alone
+    /// can.
+    pub striding: Option<Striding>,
     /// `ibv_wq_flags`.
     pub flags: u32,
     /// Completion vector.
@@ -80,7 +90,7 @@ pub struct Batch {
     pub failed: Vec<Failed>,
     /// Slots whose WR was flushed: no frame was ever in them.
     pub flushed: Vec<Slot>,
-    /// Slots of earlier batches that came back: not of the poll, but to be reposted with it.
+    /// Slots that came back: of earlier batches, to be reposted with this one, and buffers that the device is done with.
     pub home: Vec<Slot>,
     size: usize,
 }
@@ -150,6 +160,11 @@ pub enum RingError {
     /// A completion names a slot that is not on the ring.
     #[error("a completion names WR {0}, which is not posted")]
     Unposted(u64),
+    /// A completion names strides that its buffer does not have left, or too few for its frame.
+    #[error(
+        "a completion names {1} strides from {0} on, which its buffer does not have left, or a longer frame"
+    )]
+    Strides(u32, u32),
     /// The WQ takes no WRs (errno).
     #[error("WRs cannot be posted: errno {0}")]
     Post(i32),
@@ -163,6 +178,8 @@ pub struct Ring<Q = DeviceQueue> {
     attr: RingAttr,
     posted: Box<[bool]>,
     outstanding: u32,
+    /// Tokens that are not the ring's now.
+    away: usize,
 }
 
 impl Ring {
@@ -181,8 +198,8 @@ impl Ring {
         };
         let cq_attr = CqAttr {
             // libmlx5 rounds one more than this up to a power of two (`create_cq` of providers/mlx5/verbs.c), and a WQ
-            // never has more completions outstanding than WRs: with as many entries as WRs the CQ cannot overrun.
-            entries: (attr.wrs - 1).max(1),
+            // never has more completions outstanding than WRs, or strides: with as many entries the CQ cannot overrun.
+            entries: (attr.wrs * attr.striding.map_or(1, |it| it.strides) - 1).max(1),
             vector: attr.vector,
             stamps: attr.stamps,
         };
@@ -194,12 +211,15 @@ impl Ring {
             max_wr: attr.wrs,
             max_sge: attr.max_sge,
             flags: attr.flags,
+            striding: attr.striding,
         };
         let mut wq = prefer_node(attr.numa_node, || Wq::create(pd, &cq, &mr, wq_attr))?;
         // Receives posted before this are lost: libmlx5 zeroes the ring at RESET -> RDY.
         wq.set_state(None, WqState::Ready)?;
         let memory = Arc::new(SlotMemory::new(mr, layout));
-        let queue = if attr.direct && is_direct(context) {
+        let queue = if let Some(shape) = attr.striding {
+            DeviceQueue::Striding(StridingQueue::new(wq, cq, shape)?)
+        } else if attr.direct && is_direct(context) {
             DeviceQueue::Direct(DirectQueue::new(wq, cq)?)
         } else {
             DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr))
@@ -225,6 +245,7 @@ impl<Q: Queue> Ring<Q> {
             attr,
             posted: vec![false; attr.wrs as usize].into(),
             outstanding: 0,
+            away: attr.wrs as usize,
         };
         ring.post_all((0..attr.wrs).map(|index| memory.slot(index)))?;
         Ok(ring)
@@ -256,10 +277,10 @@ impl<Q: Queue> Ring<Q> {
         self.queue.take_event()
     }
 
-    /// Slots of the ring, whoever has them.
+    /// Slots that others have, each to come back.
     #[must_use]
-    pub fn slots(&self) -> u32 {
-        self.attr.wrs
+    pub fn away(&self) -> usize {
+        self.away
     }
 
     /// WRs the device has.
@@ -276,13 +297,16 @@ impl<Q: Queue> Ring<Q> {
     pub fn poll(&mut self, batch: &mut Batch, limit: usize) -> Result<(), RingError> {
         debug_assert!(batch.is_empty());
         let limit = limit.min(batch.size);
+        let before = batch.slots();
         let mut account = Account {
             posted: &mut self.posted,
             outstanding: &mut self.outstanding,
             memory: &self.memory,
             batch,
         };
-        self.queue.poll(&mut account, limit)
+        let result = self.queue.poll(&mut account, limit);
+        self.away += batch.slots() - before;
+        result
     }
 
     /// Puts a batch's slots back on the ring, with one list and one doorbell, and empties the batch.
@@ -318,7 +342,11 @@ impl<Q: Queue> Ring<Q> {
     #[inline]
     fn post_all(&mut self, slots: impl Iterator<Item = Slot>) -> Result<(), i32> {
         let (posted, memory) = (&mut self.posted, &self.memory);
-        let slots = slots.inspect(|slot| memory.own(slot));
+        let away = &mut self.away;
+        let slots = slots.inspect(|slot| {
+            memory.own(slot);
+            *away -= 1;
+        });
         self.outstanding += self.queue.post(posted, slots, memory, self.attr)?;
         Ok(())
     }
@@ -375,6 +403,7 @@ impl<Q: Queue> Ring<Q> {
             errors += batch.failed.len() as u64;
             slots.extend(batch.failed.drain(..).map(|f| f.slot));
             slots.append(&mut batch.flushed);
+            slots.append(&mut batch.home);
         }
         if !is_reset {
             self.reset()?;
@@ -383,6 +412,7 @@ impl<Q: Queue> Ring<Q> {
         for (index, posted) in (0u32..).zip(&mut self.posted) {
             if std::mem::take(posted) {
                 slots.push(self.memory.slot(index));
+                self.away += 1;
             }
         }
         self.queue.set_state(None, WqState::Ready)?;
@@ -452,9 +482,9 @@ impl Account<'_> {
         let slot = self.memory.slot(index as u32);
         match status {
             0 if len as usize <= self.memory.slot_bytes() => {
-                self.batch
-                    .frames
-                    .push(self.memory.fill(slot, len, stamp, stripped));
+                let filled = self.memory.fill(slot, 0, len, stamp, stripped);
+                filled.prefetch(self.memory);
+                self.batch.frames.push(filled);
             }
             FLUSHED => self.batch.flushed.push(slot),
             // A length no slot has is as good as an error that says so.
@@ -463,6 +493,44 @@ impl Account<'_> {
                 status: if status == 0 { TOO_LONG } else { status },
             }),
         }
+        Ok(())
+    }
+
+    /// Enters one frame of a buffer that the device still has, or had until now: `len` bytes from `at` on, inside it.
+    ///
+    /// # Errors
+    /// The buffer is not on the ring.
+    #[inline]
+    fn enter_part(
+        &mut self,
+        buffer: u32,
+        at: u32,
+        len: u32,
+        stamp: u64,
+        stripped: Option<u16>,
+    ) -> Result<(), RingError> {
+        if self.posted.get(buffer as usize) != Some(&true) {
+            return Err(RingError::Unposted(buffer.into()));
+        }
+        let slot = self.memory.slot(buffer);
+        let filled = self.memory.fill(slot, at, len, stamp, stripped);
+        filled.prefetch(self.memory);
+        self.batch.frames.push(filled);
+        Ok(())
+    }
+
+    /// The device is done with a buffer: its own token comes home.
+    ///
+    /// # Errors
+    /// The buffer is not on the ring.
+    #[inline]
+    fn leave(&mut self, buffer: u32) -> Result<(), RingError> {
+        match self.posted.get_mut(buffer as usize) {
+            Some(posted @ true) => *posted = false,
+            _ => return Err(RingError::Unposted(buffer.into())),
+        }
+        *self.outstanding -= 1;
+        self.batch.home.push(self.memory.slot(buffer));
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! The seam between a ring's accounting and the WQ and CQ under it.
 
-use super::{Account, RingAttr, RingError, direct::DirectQueue, verbs::VerbsQueue};
+use super::{
+    Account, RingAttr, RingError, direct::DirectQueue, striding::StridingQueue, verbs::VerbsQueue,
+};
 use crate::{
     rx::pool::{Slot, SlotMemory},
     verbs::{self, Wq, WqState},
@@ -59,6 +61,8 @@ pub enum DeviceQueue {
     Verbs(VerbsQueue),
     /// In their own memory.
     Direct(DirectQueue),
+    /// In their own memory, with many frames to a WR.
+    Striding(StridingQueue),
 }
 
 macro_rules! either {
@@ -66,6 +70,7 @@ macro_rules! either {
         match $self {
             DeviceQueue::Verbs($queue) => $call,
             DeviceQueue::Direct($queue) => $call,
+            DeviceQueue::Striding($queue) => $call,
         }
     };
 }

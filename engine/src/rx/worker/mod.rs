@@ -242,12 +242,12 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             ended = ended.or(lost.why);
         }
         self.counters.publish_received(&state.received);
-        let here = self.ring.outstanding() as usize + batch.slots();
-        if here != self.ring.slots() as usize {
+        let (away, here) = (self.ring.away(), batch.slots());
+        if away != here {
             ended = ended.or(format!(
-                "queue {}: {here} of its {} slots are left at the end; this is a fault in wqcap: please report it",
+                "queue {}: {here} of the {away} slots that its ring lacks are left at the end; this is a fault in wqcap: \
+                 please report it",
                 self.queue,
-                self.ring.slots()
             ));
         }
         if ended != Ended::Stopped {

@@ -4,6 +4,7 @@ mod async_event;
 mod clock;
 mod cm_id;
 mod context;
+mod striding;
 mod tunnels;
 
 pub use async_event::{AsyncEvent, AsyncEvents};
@@ -12,4 +13,5 @@ pub use cm_id::CmKey;
 pub(crate) use cm_id::{CmId, EventChannel};
 pub use context::{Context, names, release_what_is_lost};
 pub(crate) use context::{ContextInner, operation};
+pub use striding::StridingCaps;
 pub use tunnels::TunnelOffloads;

@@ -24,12 +24,39 @@ pub struct Cqe {
     pub wqe_counter: u16,
     /// `ibv_wc_status`; 0 is success. The other fields are void otherwise.
     pub status: u32,
-    /// Bytes written.
+    /// Bytes written; of a striding WQ to be read as [`Cqe::strides`].
     pub byte_len: u32,
     /// The device's stamp, of the kind that the CQ was created for.
     pub timestamp: u64,
     /// The tag control information of a VLAN tag that the NIC took off.
     pub stripped: Option<u16>,
+}
+
+/// What a completion of a striding WQ says of the WQE at the head of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strides {
+    /// The first stride of the frame.
+    pub first: u32,
+    /// Strides that it takes.
+    pub count: u32,
+    /// Bytes of the frame; `None`: no frame, the next one did not fit into these strides (a filler).
+    pub len: Option<u32>,
+}
+
+impl Cqe {
+    /// The reading of a sound completion of a striding WQ. Bits of `byte_cnt` as in Linux
+    /// (`mpwrq_get_cqe_byte_cnt`, `mpwrq_get_cqe_consumed_strides`, `mpwrq_is_filler_cqe` of
+    /// drivers/net/ethernet/mellanox/mlx5/core/en_rx.c and include/linux/mlx5/device.h) and DPDK (MLX5_MPRQ_LEN_MASK,
+    /// MLX5_MPRQ_STRIDE_NUM_MASK, MLX5_MPRQ_FILLER_MASK); `wqe_counter` is the stride there, too.
+    #[inline]
+    #[must_use]
+    pub fn strides(&self) -> Strides {
+        Strides {
+            first: self.wqe_counter.into(),
+            count: self.byte_len >> 16 & 0x3fff,
+            len: (self.byte_len >> 31 == 0).then_some(self.byte_len & 0xffff),
+        }
+    }
 }
 
 /// A CQ that is polled in its own memory. The verbs poll it no more.

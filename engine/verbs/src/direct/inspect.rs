@@ -49,6 +49,7 @@ impl InspectedQueue {
             max_wr: wrs,
             max_sge: 1,
             flags,
+            striding: None,
         };
         let wq = Wq::create(pd, &cq, &memory, attr)?;
         let (cq, wq) = (DirectCq::of(cq)?, DirectWq::of(wq)?);

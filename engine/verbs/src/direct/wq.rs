@@ -20,6 +20,10 @@ pub struct DirectWq {
     buf: *mut u8,
     dbrec: *mut u32,
     stride: usize,
+    /// Bytes in front of a WQE's scatter list: a striding WQ has a segment there that this kind of ring does not use
+    /// (`mlx5_wqe_srq_next_seg`; `mlx5_calc_rwq_size` of rdma-core's providers/mlx5/verbs.c, `mlx5_rxq_initialize` of
+    /// DPDK's drivers/net/mlx5/mlx5_rxq.c).
+    head: usize,
     mask: u32,
     /// WQEs handed to the device, modulo 2^32.
     produced: u32,
@@ -45,11 +49,17 @@ impl DirectWq {
                 errno => return Err(VerbsError::from_errno("mlx5dv_init_obj", "a WQ", errno)),
             }
         };
+        let head = if wq.attr().striding.is_some() {
+            size_of::<ffi::mlx5_wqe_srq_next_seg>()
+        } else {
+            0
+        };
         Ok(Self {
             wq,
             buf: out.buf.cast(),
             dbrec: out.dbrec.cast(),
             stride: out.stride as usize,
+            head,
             mask: out.wqe_cnt - 1,
             produced: 0,
         })
@@ -94,11 +104,15 @@ impl DirectWq {
 
     /// Writes the scatter list of the WQE at `index`: `count` pieces of `len` bytes from `address` on.
     pub fn write(&mut self, index: u32, address: u64, len: u32, count: u32, lkey: u32) {
-        let most = self.stride / size_of::<ffi::mlx5_wqe_data_seg>();
+        let most = (self.stride - self.head) / size_of::<ffi::mlx5_wqe_data_seg>();
+        let at = (index & self.mask) as usize * self.stride;
+        // SAFETY: masked to the ring.
+        let wqe = unsafe { self.buf.add(at) };
+        // SAFETY: the first bytes of the WQE, which is not the device's until `hand_over`.
+        unsafe { ptr::write_bytes(wqe, 0, self.head) };
         let segments = ptr::slice_from_raw_parts_mut(
-            // SAFETY: masked to the ring.
-            unsafe { self.buf.add((index & self.mask) as usize * self.stride) }
-                .cast::<ffi::mlx5_wqe_data_seg>(),
+            // SAFETY: as above.
+            unsafe { wqe.add(self.head) }.cast::<ffi::mlx5_wqe_data_seg>(),
             most,
         );
         for (i, at) in (0..count.min(u32::try_from(most).unwrap_or(u32::MAX))).zip(0usize..) {

@@ -9,5 +9,6 @@ pub use flow::{Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked};
 pub use rss_qp::RssQp;
 pub use rwq_table::RwqTable;
 pub use wq::{
-    CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS, Wq, WqAttr, WqHandle, WqState,
+    CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS, Striding, Wq, WqAttr,
+    WqHandle, WqState,
 };

@@ -4,10 +4,12 @@ use crate::{
     cq::{Cq, CqInner},
     device::{ContextInner, operation},
     error::{VerbsError, answered, destroyed, made},
+    mlx5dv as dv,
     mr::{Mr, MrInner},
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
+use serde::Serialize;
 use std::{ptr, sync::Arc};
 
 /// `IBV_WQ_FLAGS_CVLAN_STRIPPING`: the NIC takes the customer VLAN tag off.
@@ -28,6 +30,27 @@ pub struct WqAttr {
     pub max_sge: u32,
     /// `ibv_wq_flags`.
     pub flags: u32,
+    /// Buffers of many frames each; `None`: a WR takes one frame. Such a WQ cannot be posted to by the verbs: only
+    /// [`DirectWq`](crate::DirectWq) knows its WQEs.
+    pub striding: Option<Striding>,
+}
+
+/// How frames lie in the buffer of a striding WQ's WR: each begins at a stride, takes as many as it needs, and never
+/// crosses into the next WR's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Striding {
+    /// Bytes of a stride, a power of two.
+    pub stride: u32,
+    /// Strides of a WR, a power of two.
+    pub strides: u32,
+}
+
+impl Striding {
+    /// Bytes of a WR's buffer.
+    #[must_use]
+    pub fn buffer(self) -> u32 {
+        self.stride * self.strides
+    }
 }
 
 /// States of a WQ (`ibv_wq_state`).
@@ -101,7 +124,6 @@ impl Wq {
                 attr.flags
             )
         };
-        let create = operation!(context, create_wq, "ibv_create_wq", object)?;
         let mut init = ffi::ibv_wq_init_attr {
             wq_context: ptr::null_mut(),
             wq_type: ffi::ibv_wq_type::IBV_WQT_RQ,
@@ -116,9 +138,31 @@ impl Wq {
             },
             create_flags: attr.flags,
         };
-        // SAFETY: live parents, held by the new object.
-        let raw = unsafe { create(context.raw, &raw mut init) };
-        let raw = made(raw, "ibv_create_wq", object())?;
+        let raw = if let Some(striding) = attr.striding {
+            let mut more = dv::mlx5dv_wq_init_attr {
+                comp_mask: dv::MLX5DV_WQ_INIT_ATTR_MASK_STRIDING_RQ.into(),
+                striding_rq_attrs: dv::mlx5dv_striding_rq_init_attr {
+                    single_stride_log_num_of_bytes: striding.stride.trailing_zeros(),
+                    single_wqe_log_num_of_strides: striding.strides.trailing_zeros(),
+                    two_byte_shift_en: 0,
+                },
+            };
+            // SAFETY: live parents, held by the new object; the library asks the provider first. Its header and
+            // rdma-sys describe the same structures.
+            let raw = unsafe {
+                dv::mlx5dv_create_wq(context.raw.cast(), (&raw mut init).cast(), &raw mut more)
+            };
+            made(
+                raw.cast(),
+                "mlx5dv_create_wq",
+                format!("{}, {striding:?}", object()),
+            )?
+        } else {
+            let create = operation!(context, create_wq, "ibv_create_wq", object)?;
+            // SAFETY: live parents, held by the new object.
+            let raw = unsafe { create(context.raw, &raw mut init) };
+            made(raw, "ibv_create_wq", object())?
+        };
         // SAFETY: a new WQ nobody else knows yet. `ibv_create_wq` in verbs.h does the same after the provider
         // returns: ibv_destroy_wq and event acknowledgement use these.
         unsafe {
@@ -137,7 +181,7 @@ impl Wq {
             attr: WqAttr {
                 max_wr: init.max_wr,
                 max_sge: init.max_sge,
-                flags: attr.flags,
+                ..attr
             },
         })
     }
