@@ -152,7 +152,14 @@ impl CqObject {
 
     #[inline]
     fn outstanding(&self) -> u32 {
-        self.producer.wrapping_sub(self.consumer) & MASK_24
+        self.behind(self.consumer)
+    }
+
+    /// How far a consumer index is behind the producer. Only as many of its bits count as the ring's slots and their
+    /// owner bit need: DPDK's index has 16 once it has read a session (`rxq_zip.cq_ci` of `mlx5_rx.h`), and goes on.
+    #[inline]
+    fn behind(&self, consumer: u32) -> u32 {
+        self.producer.wrapping_sub(consumer) & ((2 << self.log_entries) - 1)
     }
 
     /// Whether the program has consumed every CQE.
@@ -385,9 +392,9 @@ impl CqObject {
         let errors_only = arm & abi::MLX5_CQ_DB_REQ_NOT_SOL != 0;
         let consumer = arm & MASK_24;
         self.armed = Armed::Yes { errors_only };
-        let waiting = self.producer.wrapping_sub(consumer) & MASK_24;
-        let errors = self.error_end.wrapping_sub(consumer) & MASK_24;
-        if waiting > 0 && (!errors_only || errors > 0 && errors <= waiting) {
+        let waiting = self.behind(consumer);
+        let error_waits = self.producer.wrapping_sub(self.error_end) < waiting;
+        if waiting > 0 && (!errors_only || error_waits) {
             // CQEs from before the arming count: the program has not consumed them.
             if self.is_moderated(errors_only) && waiting < u32::from(self.moderation.count) {
                 self.armed = Armed::Moderated {
@@ -534,6 +541,18 @@ mod tests {
             (memory.byte(first + 63), memory.byte(first + 127)),
             (0x20, 0xe0)
         );
+    }
+
+    #[test]
+    fn a_consumer_index_may_have_sixteen_bits() {
+        let mut memory = Memory::new();
+        let (mut cq, _channel) = memory.cq(4, 64);
+        for index in 0..200_000u32 {
+            memory.set(0, index & 0xffff);
+            assert!(cq.has_room(16) && !cq.has_room(17), "{index}");
+            cq.push(&rx());
+            cq.publish();
+        }
     }
 
     #[test]
