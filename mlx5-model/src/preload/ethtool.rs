@@ -9,10 +9,11 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::device::counters::{self, CounterValue};
-use crate::process::Errno;
+use rustix::thread::CapabilitySet;
 
-use super::netdev::require_net_admin;
+use crate::device::counters::{self, CounterValue};
+use crate::process::{Errno, has_capability};
+use crate::settings;
 
 /// Names and their values; `rx_in_range_len_errors_phy` stays 0.
 const NAMES: [&str; 2] = ["rx_crc_errors_phy", "rx_in_range_len_errors_phy"];
@@ -32,6 +33,14 @@ const SS_STATS: u32 = 1;
 const SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`.
 const NAME: usize = 32;
+
+/// Fails with `EPERM` where the kernel does (net/core/dev_ioctl.c).
+pub(super) fn require_net_admin() -> Result<(), Errno> {
+    if settings::global().enforce_caps && !has_capability(CapabilitySet::NET_ADMIN) {
+        return Err(libc::EPERM);
+    }
+    Ok(())
+}
 
 fn names(set: u32) -> &'static [&'static str] {
     match set {

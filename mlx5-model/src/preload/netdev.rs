@@ -8,11 +8,8 @@
 use std::ffi::{CStr, c_int, c_short, c_void};
 use std::ptr::NonNull;
 
-use rustix::thread::CapabilitySet;
-
 use crate::device::counters;
-use crate::process::{Errno, has_capability};
-use crate::settings;
+use crate::process::Errno;
 use crate::sysfs::address::virtual_netdev;
 
 use super::ethtool;
@@ -53,14 +50,6 @@ pub unsafe fn asked(request: libc::c_ulong, arg: *mut c_void) -> Option<Question
     })
 }
 
-/// Fails with `EPERM` where the kernel does (net/core/dev_ioctl.c).
-pub(super) fn require_net_admin() -> Result<(), Errno> {
-    if settings::global().enforce_caps && !has_capability(CapabilitySet::NET_ADMIN) {
-        return Err(libc::EPERM);
-    }
-    Ok(())
-}
-
 impl Question {
     /// Answers it.
     ///
@@ -81,7 +70,7 @@ impl Question {
                 Ok(0)
             }
             libc::SIOCSIFFLAGS => {
-                require_net_admin()?;
+                ethtool::require_net_admin()?;
                 // SAFETY: this request sets that member of the union.
                 let flags = c_int::from(unsafe { arg.ifr_ifru.ifru_flags });
                 counters.take_down(flags & libc::IFF_UP == 0);
