@@ -107,6 +107,16 @@ impl Image {
             assert!(Instant::now() < deadline, "{done}");
             thread::sleep(TICK);
         }
+        // Who has made himself a mount namespace meanwhile has the disk in it, too. Until he is gone it stays as it is, and
+        // so would be what is mounted from it.
+        loop {
+            let done = Program::new("losetup").arg("-j").arg(&self.file).run();
+            if done.stdout.is_empty() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{done}");
+            thread::sleep(TICK);
+        }
         self.plug().expect("was mounted before");
     }
 }
