@@ -3,13 +3,19 @@
 use super::{ConfigArgs, seconds, written};
 use clap::{Subcommand, value_parser};
 use std::{path::PathBuf, time::Duration};
-use wqcap_engine::config::Size;
+use wqcap_engine::config::{Receive, Size};
 
 /// `wqcap bench`
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
     #[command(subcommand)]
     pub command: BenchCommand,
+}
+
+/// A word of `capture.receive`.
+fn receive(text: &str) -> Result<Receive, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is not a receive mode; write frame, striding or auto"))
 }
 
 /// How often, and in which form.
@@ -60,6 +66,9 @@ pub struct BenchCaptureArgs {
     /// Frame size on the software NIC in bytes, without FCS
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = value_parser!(u32).range(60..=2000), conflicts_with = "device")]
     pub frame: u32,
+    /// How frames lie in the ring's memory: frame, striding, or auto
+    #[arg(long, value_name = "MODE", default_value_t = Receive::Frame, value_parser = receive)]
+    pub receive: Receive,
     /// Rings to drain per repeat
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,
@@ -117,6 +126,7 @@ Examples:
   wqcap bench rx
   wqcap bench rx --queues 1,4,16 --batch 1,16,64,256 --json
   wqcap bench rx --frame 1500
+  wqcap bench rx --receive frame,striding
   wqcap bench rx --device mlx5_0      with the traffic that arrives there")]
 pub struct BenchRxArgs {
     /// Use this real device instead of the software NIC
@@ -131,6 +141,12 @@ pub struct BenchRxArgs {
     /// Completions per poll
     #[arg(long, value_name = "N,...", default_value = "64", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=1024))]
     pub batch: Vec<u16>,
+    /// How frames lie in the rings' memory: frame, striding; each is compared with the one before it, too
+    #[arg(long, value_name = "MODE,...", default_value = "frame", value_delimiter = ',', value_parser = receive)]
+    pub receive: Vec<Receive>,
+    /// WRs of a ring of the engine; a striding ring has as much memory for frames
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = value_parser!(u32).range(1..=32768))]
+    pub ring: u32,
     /// Rings to drain per repeat
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,

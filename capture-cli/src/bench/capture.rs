@@ -7,7 +7,7 @@
 use super::{
     files,
     report::{BenchReport, Measured},
-    rounds::{FILLING, ROUND, mean_ns, plan},
+    rounds::{FILLING, RING, mean_ns, plan},
 };
 use crate::{args::BenchCaptureArgs, cmd::check::enter_model, failure::Failure};
 use std::{hint::black_box, path::Path};
@@ -25,16 +25,17 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
         enter_model(Some(&wire), &[])?;
     }
     let scratch = files::scratch(&args.dir)?;
-    let plan = plan(1, args.device.as_deref(), &[])?;
+    let receive = [("capture.receive", args.receive.to_string())];
+    let plan = plan(1, args.device.as_deref(), &receive)?;
     let mut pairs = Vec::new();
     for _ in 0..args.common.repeats {
-        let counted = mean_ns(&plan, args.rounds, vec![Parsed(Count)])?;
+        let counted = mean_ns(&plan, args.frame, args.rounds, vec![Parsed(Count)])?;
         pairs.push((to_files(&plan, args, scratch.path())?, counted));
     }
     let name = format!("capture/pcap/{}B/1q", args.frame);
     let (ours, counted): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
     let result = Measured::of(name, "count", &pairs)
-        .with("frames", ROUND * u64::from(args.rounds))
+        .with("frames", u64::from(RING) * u64::from(args.rounds))
         .with("repeats", args.common.repeats)
         .with("ns", ours)
         .with("baseline_ns", counted);
@@ -43,7 +44,7 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
 
 fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<f64, Failure> {
     let (writer, sink) = files::start(dir, plan.ring.longest() as usize)?;
-    let ns = mean_ns(plan, args.rounds, vec![Parsed(sink)])?;
+    let ns = mean_ns(plan, args.frame, args.rounds, vec![Parsed(sink)])?;
     for file in files::finish(writer)? {
         files::remove(&file)?;
     }

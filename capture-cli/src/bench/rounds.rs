@@ -22,13 +22,18 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// WRs of a ring.
+/// WRs of a ring; a striding ring has as much memory for frames, unless it is told otherwise.
 pub const RING: u32 = 8192;
-/// Frames of a round, and a few more: a batch may still be on its way back to the ring when that is filled again, and a
-/// batch is held back by whom it is to wait for.
-pub const ROUND: u64 = RING as u64 - 256;
 /// Frames a second that fill the rings: not so many that the wire is in the way of what is measured.
 pub const FILLING: u64 = 1_000_000;
+/// Frames of `len` bytes in a round. A ring takes a few more: when it is filled again, a batch may still be on its way back
+/// to it, with the rest of a striding WR's buffer, and a batch is held back by whom it is to wait for.
+fn round(plan: &Plan, len: u32) -> u64 {
+    let held = plan.ring.frames(len);
+    let slack = 256 + held / u64::from(plan.ring.wrs);
+    held.saturating_sub(slack).max(1)
+}
+
 /// How long a ring may take to fill, and a loop to drain it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -53,17 +58,21 @@ pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Resul
     settle(&mut ConfigArgs { file: None, set }.load()?)
 }
 
-/// Nanoseconds of the queues' threads for a frame: the mean of so many rounds, behind one that warms up. One sink for
-/// each queue of the plan.
+/// Nanoseconds of the queues' threads for a frame of `len` bytes: the mean of as many rounds as drain `rounds` rings of
+/// [`RING`] WRs, behind one that warms up. One sink for each queue of the plan.
 pub fn mean_ns<C: Consumer + 'static>(
     plan: &Plan,
+    len: u32,
     rounds: u32,
     sinks: Vec<C>,
 ) -> Result<f64, Failure> {
     let (told, results) = sync_channel(sinks.len());
     let (go, held): (Vec<_>, Vec<_>) = sinks.iter().map(|_| sync_channel(1)).unzip();
+    let round = round(plan, len);
+    let rounds = (u64::from(rounds) * u64::from(RING)).div_ceil(plan.ring.frames(len));
     let measured = sinks.into_iter().zip(held).map(|(sink, held)| Held {
         sink,
+        round,
         held,
         told: told.clone(),
         frames: 0,
@@ -128,7 +137,8 @@ fn drained(
     let rest = |capture: &mut Capture| {
         let _ = capture.wait(Instant::now() + Duration::from_millis(1));
     };
-    fill(capture, go.len(), lost, rest)?;
+    let held = plan.ring.frames(64);
+    fill(capture, go.len(), held, lost, rest)?;
     capture.pause();
     let stuck = || Failure::failed("a queue's loop has not drained its ring");
     for go in go {
@@ -146,11 +156,12 @@ pub fn out_of_buffer(at: &Snapshot) -> Option<u64> {
     at.nic.get("out_of_buffer")?.value()
 }
 
-/// Waits until the NIC finds no WR any more on any of so many rings, which is when it has `lost` many frames; `rest`
-/// lets a moment pass.
+/// Waits until the NIC finds no WR any more on any of so many rings that hold so many frames, which is when it has `lost`
+/// many frames; `rest` lets a moment pass.
 pub fn fill<T: ?Sized>(
     it: &mut T,
     rings: usize,
+    held: u64,
     lost: impl Fn(&T) -> Option<u64>,
     rest: impl Fn(&mut T),
 ) -> Result<(), Failure> {
@@ -162,13 +173,13 @@ pub fn fill<T: ?Sized>(
     // Of several rings one may get a quarter of its share.
     let enough = match rings {
         1 => 1,
-        _ => 4 * rings as u64 * u64::from(RING),
+        _ => 4 * rings as u64 * held,
     };
     let deadline = Instant::now() + PATIENCE;
     while lost(it).is_none_or(|now| now < before + enough) {
         if Instant::now() >= deadline {
             return Err(Failure::failed(format!(
-                "{rings} rings of {RING} WRs are not full after {PATIENCE:?}: is there traffic on the port?"
+                "{rings} rings of {held} frames are not full after {PATIENCE:?}: is there traffic on the port?"
             )));
         }
         rest(it);
@@ -179,6 +190,8 @@ pub fn fill<T: ?Sized>(
 /// A consumer that holds its loop back until the rings are full, and takes the time of the rest.
 struct Held<C> {
     sink: C,
+    /// Frames of a round.
+    round: u64,
     held: Receiver<()>,
     told: SyncSender<Round>,
     /// Frames of this round so far.
@@ -221,7 +234,7 @@ impl<C: Consumer> Consumer for ParserCpu<C> {
     fn handled(&mut self) {
         let Some(it) = &mut self.0 else { return };
         it.sink.handled();
-        if it.frames >= ROUND
+        if it.frames >= it.round
             && let Some(began) = it.began.take()
         {
             let round = Round {

@@ -31,46 +31,75 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
                 "--queues {queues}: write a power of two: bare loops spread over tables without weights"
             )));
         }
-        let more = [("capture.buffer", args.buffer().to_string())];
-        let mut plan = rounds::plan(*queues, args.device.as_deref(), &more)?;
+        let mut plans = Vec::new();
+        for receive in &args.receive {
+            let more = [
+                ("capture.buffer", args.buffer().to_string()),
+                ("capture.receive", receive.to_string()),
+                ("capture.ring", args.ring.to_string()),
+            ];
+            plans.push(rounds::plan(*queues, args.device.as_deref(), &more)?);
+        }
         for batch in &args.batch {
-            plan.batch = usize::from(*batch);
-            results.extend(measure(&plan, args)?);
+            for plan in &mut plans {
+                plan.batch = usize::from(*batch);
+            }
+            results.extend(measure(&plans, args)?);
         }
     }
     BenchReport::new(results).print(args.common.json)
 }
 
-fn measure(plan: &Plan, args: &BenchRxArgs) -> Result<[Measured; 2], Failure> {
-    let (mut engine, mut poll_cq) = (Vec::new(), Vec::new());
+/// Each plan beside the bare loops, and beside the plan before it.
+fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure> {
+    let mut engines: Vec<Vec<(f64, f64)>> = vec![Vec::new(); plans.len()];
+    let mut poll_cq = Vec::new();
+    let first = &plans[0];
     for _ in 0..args.common.repeats {
-        let least = bare(plan, Poll::CqEx, args.rounds)?;
-        let sinks = plan.queues.iter().map(|_| Count).collect();
-        engine.push((mean_ns(plan, args.rounds, sinks)?, least));
-        poll_cq.push((bare(plan, Poll::PollCq, args.rounds)?, least));
+        let least = bare(first, args, Poll::CqEx)?;
+        for (plan, engine) in plans.iter().zip(&mut engines) {
+            let sinks = plan.queues.iter().map(|_| Count).collect();
+            engine.push((mean_ns(plan, args.frame, args.rounds, sinks)?, least));
+        }
+        poll_cq.push((bare(first, args, Poll::PollCq)?, least));
     }
-    let batch = match plan.batch {
+    let batch = match first.batch {
         Plan::BATCH => String::new(),
         other => format!("/b{other}"),
     };
-    let named = |what, pairs: &[(f64, f64)]| {
-        let name = format!("rx/{what}/{}B/{}q{batch}", args.frame, plan.queues.len());
+    let queues = first.queues.len();
+    let named = |what: &str, mode: &str, base: &'static str, pairs: &[(f64, f64)]| {
+        let name = format!("rx/{what}/{}B/{queues}q{batch}{mode}", args.frame);
         let baseline: Vec<_> = pairs.iter().map(|(_, least)| *least).collect();
-        Measured::of(name, "cq_ex", pairs)
+        Measured::of(name, base, pairs)
             .with("repeats", args.common.repeats)
             .with("baseline_ns", baseline)
     };
-    Ok([named("engine", &engine), named("poll_cq", &poll_cq)])
+    let modes: Vec<_> = args.receive.iter().map(|it| format!("/{it}")).collect();
+    let mode = |i: usize| if plans.len() > 1 { &modes[i][..] } else { "" };
+    let mut all = Vec::new();
+    for (i, engine) in engines.iter().enumerate() {
+        all.push(named("engine", mode(i), "cq_ex", engine));
+        if i > 0 {
+            let before = engine.iter().zip(&engines[i - 1]);
+            let pairs: Vec<_> = before
+                .map(|((it, _), (before, _))| (*it, *before))
+                .collect();
+            all.push(named("engine", mode(i), args.receive[i - 1].into(), &pairs));
+        }
+    }
+    all.push(named("poll_cq", "", "cq_ex", &poll_cq));
+    Ok(all)
 }
 
 /// Nanoseconds that a bare loop takes for a frame: the mean of so many rounds, behind one that warms up.
-fn bare(plan: &Plan, poll: Poll, rounds: u32) -> Result<f64, Failure> {
+fn bare(plan: &Plan, args: &BenchRxArgs, poll: Poll) -> Result<f64, Failure> {
     let context = Context::open(&plan.device.name)?;
     let port = plan.port;
     let attr = BareAttr {
         poll,
         ring: RING,
-        buffer: plan.ring.buffer,
+        buffer: args.buffer(),
         batch: plan.batch,
     };
     let everything = FlowRule {
@@ -94,9 +123,9 @@ fn bare(plan: &Plan, poll: Poll, rounds: u32) -> Result<f64, Failure> {
     let lost = |_: &BareRings| fs::read_to_string(&counter).ok()?.trim().parse().ok();
     let rest = |_: &mut BareRings| thread::sleep(Duration::from_millis(1));
     let mut sum = Round::default();
-    for number in 0..=rounds {
+    for number in 0..=args.rounds {
         rings.let_in()?;
-        fill(&mut rings, plan.queues.len(), lost, rest)?;
+        fill(&mut rings, plan.queues.len(), RING.into(), lost, rest)?;
         rings.shut();
         // What the NIC has begun comes to its end.
         thread::sleep(Duration::from_millis(5));

@@ -109,20 +109,6 @@ impl Filled {
         }
     }
 
-    /// Asks for the frame's first cache line, which the CPU's own prefetcher cannot foresee from slot to slot.
-    #[inline]
-    pub(super) fn prefetch(&self, memory: &SlotMemory) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which reads nothing and is allowed with any address.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let start = memory.address(&self.slot).wrapping_add(self.at as usize);
-            _mm_prefetch::<_MM_HINT_T0>(start.cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = memory;
-    }
-
     /// Gives the slot back, for reposting.
     #[must_use]
     pub fn into_slot(self) -> Slot {

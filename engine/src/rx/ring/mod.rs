@@ -245,7 +245,7 @@ impl<Q: Queue> Ring<Q> {
             attr,
             posted: vec![false; attr.wrs as usize].into(),
             outstanding: 0,
-            away: attr.wrs as usize,
+            away: 0,
         };
         ring.post_all((0..attr.wrs).map(|index| memory.slot(index)))?;
         Ok(ring)
@@ -318,6 +318,7 @@ impl<Q: Queue> Ring<Q> {
     /// The batch is another ring's.
     #[inline]
     pub fn repost(&mut self, batch: &mut Batch) -> Result<(), RingError> {
+        self.away -= batch.slots();
         if batch.failed.is_empty() && batch.flushed.is_empty() {
             // Nearly always: frames alone, in their order, or what came home.
             if !batch.home.is_empty() {
@@ -342,11 +343,7 @@ impl<Q: Queue> Ring<Q> {
     #[inline]
     fn post_all(&mut self, slots: impl Iterator<Item = Slot>) -> Result<(), i32> {
         let (posted, memory) = (&mut self.posted, &self.memory);
-        let away = &mut self.away;
-        let slots = slots.inspect(|slot| {
-            memory.own(slot);
-            *away -= 1;
-        });
+        let slots = slots.inspect(|slot| memory.own(slot));
         self.outstanding += self.queue.post(posted, slots, memory, self.attr)?;
         Ok(())
     }
@@ -416,6 +413,7 @@ impl<Q: Queue> Ring<Q> {
             }
         }
         self.queue.set_state(None, WqState::Ready)?;
+        self.away -= slots.len();
         // Those flushed above, and those of the batch that showed the error, which its holder reposts afterwards.
         self.post_all(slots.into_iter())
             .map_err(|errno| failed(&format!("ibv_post_wq_recv: errno {errno}")))?;
@@ -483,7 +481,6 @@ impl Account<'_> {
         match status {
             0 if len as usize <= self.memory.slot_bytes() => {
                 let filled = self.memory.fill(slot, 0, len, stamp, stripped);
-                filled.prefetch(self.memory);
                 self.batch.frames.push(filled);
             }
             FLUSHED => self.batch.flushed.push(slot),
@@ -514,7 +511,6 @@ impl Account<'_> {
         }
         let slot = self.memory.slot(buffer);
         let filled = self.memory.fill(slot, at, len, stamp, stripped);
-        filled.prefetch(self.memory);
         self.batch.frames.push(filled);
         Ok(())
     }
