@@ -16,7 +16,7 @@ const GET_BLOCK: usize = 4;
 const SET_BLOCK: usize = 2;
 
 /// A network interface.
-pub struct Interface {
+pub struct NetInterface {
     name: String,
     socket: UdpSocket,
 }
@@ -41,7 +41,7 @@ pub fn is_kernels(netdev: &str) -> bool {
         .any(|(name, _)| name.trim() == netdev)
 }
 
-impl Interface {
+impl NetInterface {
     /// The interface of this name.
     ///
     /// # Errors
@@ -149,13 +149,13 @@ mod tests {
 
     #[test]
     fn the_loopback_interface_is_up_and_says_what_it_can_change() {
-        let lo = Interface::of("lo").expect("a socket");
+        let lo = NetInterface::of("lo").expect("a socket");
         assert!(is_kernels("lo") && !is_kernels("nosuch0"));
         assert!(lo.is_up().is_ok());
         assert_eq!(lo.feature("no-such-feature").expect("asked"), None);
         let scatter = lo.feature("tx-scatter-gather").expect("asked");
         assert!(scatter.is_some_and(|it| it.on), "{scatter:?}");
-        let none = Interface::of("nosuch0").expect("a socket");
+        let none = NetInterface::of("nosuch0").expect("a socket");
         let refused = none.is_up().expect_err("no such interface");
         assert_eq!(refused.raw_os_error(), Some(libc::ENODEV));
     }

@@ -81,7 +81,7 @@ pub use device::{
     AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, StridingCaps, TunnelOffloads, names,
     release_what_is_lost,
 };
-pub use direct::{Cqe, DirectCq, DirectWq, Inspected, InspectedQueue, Strides, is_direct};
+pub use direct::{Cqe, DirectCq, DirectWq, FrameStrides, Inspected, InspectedQueue, is_direct};
 pub use error::VerbsError;
 pub use message::{MessageCq, MessageSlot, Messages, SRQ_RESIZE, Srq, status_text};
 pub use mr::Mr;

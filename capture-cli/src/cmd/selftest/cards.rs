@@ -1,6 +1,6 @@
 //! Reports as a table of devices, in Markdown: `docs/cards.md` has it.
 
-use super::report::{Outcome, Report};
+use super::report::{Outcome, SelftestReport};
 use std::path::Path;
 
 /// What a capture can do on some devices only, by the finding that it was accepted, or that the device says so.
@@ -15,7 +15,7 @@ const OFFERS: [(&str, &str); 6] = [
 const FASTEST: &str = "throughput: 4 queues, 64 bytes";
 
 /// The table of these reports, which lie in files of these names.
-pub fn table(reports: &[(&Path, Report)]) -> String {
+pub fn table(reports: &[(&Path, SelftestReport)]) -> String {
     let mut text = String::from(
         "| device | firmware | kernel | as expected | refused | offers | PCIe | 64-byte frames, 4 queues | report |\n\
          |---|---|---|---|---|---|---|---|---|\n",
@@ -26,7 +26,7 @@ pub fn table(reports: &[(&Path, Report)]) -> String {
     text
 }
 
-fn row(path: &Path, report: &Report) -> String {
+fn row(path: &Path, report: &SelftestReport) -> String {
     let finding = |id: &str| {
         let found = report.findings.iter().find(|it| it.id == id);
         found.map(|it| &it.outcome)
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_row_says_what_was_found() {
-        let mut report = Report::new(true);
+        let mut report = SelftestReport::new(true);
         report.part = (0x15b3, 0x1019);
         report.firmware = "16.35.2000".into();
         report.kernel = "6.1.0".into();

@@ -1,6 +1,6 @@
 //! Where two reports differ, by subject.
 
-use super::report::{Outcome, Report};
+use super::report::{Outcome, SelftestReport};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -14,7 +14,7 @@ pub struct Difference {
 }
 
 /// The differences, by the subject of the findings.
-pub fn compare(a: &Report, b: &Report) -> BTreeMap<String, Vec<Difference>> {
+pub fn compare(a: &SelftestReport, b: &SelftestReport) -> BTreeMap<String, Vec<Difference>> {
     let mut pairs: BTreeMap<&str, (&str, [Option<&Outcome>; 2])> = BTreeMap::new();
     for (side, report) in [a, b].into_iter().enumerate() {
         for it in &report.findings {
@@ -60,8 +60,8 @@ pub fn text(differences: &BTreeMap<String, Vec<Difference>>) -> String {
 mod tests {
     use super::{super::report::Finding, *};
 
-    fn report(findings: &[(&str, &str, Outcome)]) -> Report {
-        let mut report = Report::new(false);
+    fn report(findings: &[(&str, &str, Outcome)]) -> SelftestReport {
+        let mut report = SelftestReport::new(false);
         let finding = |(subject, id, outcome): &(&str, &str, Outcome)| Finding {
             subject: (*subject).into(),
             id: (*id).into(),

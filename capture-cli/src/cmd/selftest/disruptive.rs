@@ -15,7 +15,7 @@ use std::{
 };
 use wqcap_engine::{
     capture::Membership,
-    device::{DeviceFacts, PortFacts, interface::Interface, management},
+    device::{DeviceFacts, PortFacts, interface::NetInterface, management},
     verbs::{AsyncEvent, AsyncEvents, Context},
 };
 
@@ -88,7 +88,7 @@ pub fn disruptive(run: &mut Run, sender: Option<&Sender>, device: &DeviceFacts) 
     };
     let [promiscuity, rx_all, rx_fcs, down, restart] = all;
     promiscuous(run, promiscuity, netdev);
-    let Some(interface) = run.ask("interface", "interface", |_| Interface::of(netdev)) else {
+    let Some(interface) = run.ask("interface", "interface", |_| NetInterface::of(netdev)) else {
         return;
     };
     feature(run, rx_all, &interface, "rx-all");
@@ -123,7 +123,7 @@ fn promiscuous(run: &mut Run, (subject, id): (&str, &str), netdev: &str) {
 }
 
 /// Switches what `ethtool -K` switches, and back.
-fn feature(run: &mut Run, (subject, id): (&str, &str), interface: &Interface, name: &str) {
+fn feature(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface, name: &str) {
     if run.is_over() {
         return;
     }
@@ -156,7 +156,7 @@ fn feature(run: &mut Run, (subject, id): (&str, &str), interface: &Interface, na
 }
 
 /// The link goes down and comes up with the interface.
-fn link(run: &mut Run, (subject, id): (&str, &str), interface: &Interface) {
+fn link(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface) {
     match interface.is_up() {
         _ if run.is_over() => return,
         Ok(true) => {}
@@ -226,7 +226,7 @@ fn until_event(
 }
 
 /// The device is taken from its driver, and given back.
-fn driver(run: &mut Run, (subject, id): (&str, &str), interface: &Interface, port: &PortFacts) {
+fn driver(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface, port: &PortFacts) {
     let function = format!("/sys/class/infiniband/{}/device", run.context.name());
     let driver = Path::new(&function).join("driver");
     let address = fs::read_link(&function).ok();

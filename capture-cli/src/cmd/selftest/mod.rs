@@ -31,7 +31,7 @@ use crate::{
     failure::Failure,
     term::{output, table::aligned, terminal},
 };
-use report::{Outcome, Report, schema};
+use report::{Outcome, SelftestReport, schema};
 use run::Run;
 use std::{
     fs,
@@ -80,7 +80,7 @@ pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
     verdict(&report)
 }
 
-fn test(args: &SelftestArgs, quiet: bool) -> Result<Report, Failure> {
+fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     let given = ConfigArgs {
         file: None,
         set: args.set.clone(),
@@ -101,7 +101,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<Report, Failure> {
     let sender = args.tx.as_deref().map(Context::open).transpose()?;
     let sender = sender.map(|context| traffic::Sender { context, port });
     let mut run = Run {
-        report: Report::new(args.disruptive),
+        report: SelftestReport::new(args.disruptive),
         context,
         port: args.port,
         quiet,
@@ -168,20 +168,20 @@ fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
     Ok(device.clone())
 }
 
-fn read(path: &Path) -> Result<Report, Failure> {
+fn read(path: &Path) -> Result<SelftestReport, Failure> {
     let refused = |e: String| Failure::refused(format!("{}: {e}", path.display()));
     let text = fs::read_to_string(path).map_err(|e| refused(e.to_string()))?;
-    Report::parse(&text).map_err(|e| refused(format!("not a report of a selftest: {e}")))
+    SelftestReport::parse(&text).map_err(|e| refused(format!("not a report of a selftest: {e}")))
 }
 
-fn write(path: &Path, report: &Report) -> Result<(), Failure> {
+fn write(path: &Path, report: &SelftestReport) -> Result<(), Failure> {
     let failed = |e: String| Failure::failed(format!("--report {}: {e}", path.display()));
     let text = serde_json::to_string_pretty(report).map_err(|e| failed(e.to_string()))?;
     fs::write(path, text + "\n").map_err(|e| failed(e.to_string()))
 }
 
 /// A line for each finding.
-fn text(report: &Report) -> String {
+fn text(report: &SelftestReport) -> String {
     let row = |it: &report::Finding| {
         let time = match it.us {
             0 => String::new(),
@@ -192,7 +192,7 @@ fn text(report: &Report) -> String {
     aligned(&report.findings.iter().map(row).collect::<Vec<_>>())
 }
 
-fn summary(report: &Report) -> String {
+fn summary(report: &SelftestReport) -> String {
     let count = |which: fn(&Outcome) -> bool| {
         let findings = report.findings.iter();
         findings.filter(|it| which(&it.outcome)).count()
@@ -210,7 +210,7 @@ fn summary(report: &Report) -> String {
 }
 
 /// Status 1 for a test that ended early, or found what nobody expects.
-fn verdict(report: &Report) -> Result<(), Failure> {
+fn verdict(report: &SelftestReport) -> Result<(), Failure> {
     let differs = |it: &&report::Finding| matches!(it.outcome, Outcome::Differs { .. });
     match &report.ended_early {
         None => match report.findings.iter().filter(differs).count() {

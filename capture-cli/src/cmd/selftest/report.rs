@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 
 /// The report of a selftest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Report {
+pub struct SelftestReport {
     /// The schema of this file.
     #[serde(rename = "$schema")]
     pub schema: String,
@@ -144,7 +144,7 @@ impl Outcome {
     }
 }
 
-impl Report {
+impl SelftestReport {
     /// A report without findings.
     pub fn new(disruptive: bool) -> Self {
         let kernel = rustix::system::uname();
@@ -177,7 +177,7 @@ impl Report {
 
 /// The JSON Schema of reports.
 pub fn schema() -> Value {
-    schemars::schema_for!(Report).to_value()
+    schemars::schema_for!(SelftestReport).to_value()
 }
 
 #[cfg(test)]
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_report_is_read_as_it_was_written() {
-        let mut report = Report::new(false);
+        let mut report = SelftestReport::new(false);
         for outcome in [
             Outcome::Accepted,
             Outcome::refused(libc::EOPNOTSUPP),
@@ -224,8 +224,12 @@ mod tests {
         }
         let text = serde_json::to_string(&report).unwrap();
         assert!(text.contains(r#""outcome":"refused","errno":95,"error":"EOPNOTSUPP""#));
-        assert_eq!(Report::parse(&text), Ok(report));
+        assert_eq!(SelftestReport::parse(&text), Ok(report));
         let newer = text.replace("\"version\":1", "\"version\":2");
-        assert!(Report::parse(&newer).unwrap_err().contains("version 2"));
+        assert!(
+            SelftestReport::parse(&newer)
+                .unwrap_err()
+                .contains("version 2")
+        );
     }
 }

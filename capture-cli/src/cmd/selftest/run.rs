@@ -1,6 +1,6 @@
 //! A selftest under way: what was found until now, and why to ask no further.
 
-use super::report::{Finding, Outcome, Report};
+use super::report::{Finding, Outcome, SelftestReport};
 use crate::term::terminal;
 use serde_json::Value;
 use std::{
@@ -15,7 +15,7 @@ use wqcap_engine::verbs::{Context, Flow, FlowKind, FlowRule, FlowSpec, RssQp, Ve
 
 /// Collects findings until a signal comes or the device goes.
 pub struct Run {
-    pub report: Report,
+    pub report: SelftestReport,
     pub context: Context,
     pub port: u8,
     pub quiet: bool,
@@ -195,7 +195,7 @@ impl Run {
     }
 
     /// The report, complete or not.
-    pub fn finish(mut self) -> Report {
+    pub fn finish(mut self) -> SelftestReport {
         self.report.duration_ms =
             u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.report

@@ -34,7 +34,7 @@ pub struct Cqe {
 
 /// What a completion of a striding WQ says of the WQE at the head of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Strides {
+pub struct FrameStrides {
     /// The first stride of the frame.
     pub first: u32,
     /// Strides that it takes.
@@ -50,8 +50,8 @@ impl Cqe {
     /// MLX5_MPRQ_STRIDE_NUM_MASK, MLX5_MPRQ_FILLER_MASK); `wqe_counter` is the stride there, too.
     #[inline]
     #[must_use]
-    pub fn strides(&self) -> Strides {
-        Strides {
+    pub fn strides(&self) -> FrameStrides {
+        FrameStrides {
             first: self.wqe_counter.into(),
             count: self.byte_len >> 16 & 0x3fff,
             len: (self.byte_len >> 31 == 0).then_some(self.byte_len & 0xffff),
