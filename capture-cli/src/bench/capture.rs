@@ -7,7 +7,7 @@
 use super::{
     files,
     report::{BenchReport, Measured},
-    rounds::{FILLING, RING, mean_ns, plan},
+    rounds::{FILLING, Round, drain, plan},
 };
 use crate::{args::BenchCaptureArgs, cmd::check::enter_model, failure::Failure};
 use std::{hint::black_box, path::Path};
@@ -27,28 +27,30 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     let scratch = files::scratch(&args.dir)?;
     let receive = [("capture.receive", args.receive.to_string())];
     let plan = plan(1, args.device.as_deref(), &receive)?;
-    let mut pairs = Vec::new();
+    let (mut pairs, mut frames) = (Vec::new(), 0);
     for _ in 0..args.common.repeats {
-        let counted = mean_ns(&plan, args.frame, args.rounds, vec![Parsed(Count)])?;
-        pairs.push((to_files(&plan, args, scratch.path())?, counted));
+        let counted = drain(&plan, args.frame, args.rounds, vec![Parsed(Count)])?;
+        frames = counted.frames;
+        let ours = to_files(&plan, args, scratch.path())?;
+        pairs.push((ours.mean_ns(), counted.mean_ns()));
     }
     let name = format!("capture/pcap/{}B/1q", args.frame);
     let (ours, counted): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
     let result = Measured::of(name, "count", &pairs)
-        .with("frames", u64::from(RING) * u64::from(args.rounds))
+        .with("frames", frames)
         .with("repeats", args.common.repeats)
         .with("ns", ours)
         .with("baseline_ns", counted);
     BenchReport::new(vec![result]).print(args.common.json)
 }
 
-fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<f64, Failure> {
+fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<Round, Failure> {
     let (writer, sink) = files::start(dir, plan.ring.longest() as usize)?;
-    let ns = mean_ns(plan, args.frame, args.rounds, vec![Parsed(sink)])?;
+    let round = drain(plan, args.frame, args.rounds, vec![Parsed(sink)])?;
     for file in files::finish(writer)? {
         files::remove(&file)?;
     }
-    Ok(ns)
+    Ok(round)
 }
 
 /// A consumer whose frames' headers are looked at first.

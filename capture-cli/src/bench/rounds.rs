@@ -26,14 +26,6 @@ use wqcap_engine::{
 pub const RING: u32 = 8192;
 /// Frames a second that fill the rings: not so many that the wire is in the way of what is measured.
 pub const FILLING: u64 = 1_000_000;
-/// Frames of `len` bytes in a round. A ring takes a few more: when it is filled again, a batch may still be on its way back
-/// to it, with the rest of a striding WR's buffer, and a batch is held back by whom it is to wait for.
-fn round(plan: &Plan, len: u32) -> u64 {
-    let held = plan.ring.frames(len);
-    let slack = 256 + held / u64::from(plan.ring.wrs);
-    held.saturating_sub(slack).max(1)
-}
-
 /// How long a ring may take to fill, and a loop to drain it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -58,18 +50,26 @@ pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Resul
     settle(&mut ConfigArgs { file: None, set }.load()?)
 }
 
-/// Nanoseconds of the queues' threads for a frame of `len` bytes: the mean of as many rounds as drain `rounds` rings of
-/// [`RING`] WRs, behind one that warms up. One sink for each queue of the plan.
-pub fn mean_ns<C: Consumer + 'static>(
+/// Frames of `len` bytes in a round. A ring takes a few more: when it is filled again, a batch may still be on its way back
+/// to it, with the rest of a striding WR's buffer, and a batch is held back by whom it is to wait for.
+fn round(plan: &Plan, len: u32) -> u64 {
+    let held = plan.ring.frames(len);
+    let slack = 256 + held / u64::from(plan.ring.wrs);
+    held.saturating_sub(slack).max(1)
+}
+
+/// What frames of `len` bytes cost the queues' threads, in as many rounds as drain `rounds` rings of [`RING`] WRs, behind
+/// one that warms up. One sink for each queue of the plan.
+pub fn drain<C: Consumer + 'static>(
     plan: &Plan,
     len: u32,
     rounds: u32,
     sinks: Vec<C>,
-) -> Result<f64, Failure> {
+) -> Result<Round, Failure> {
     let (told, results) = sync_channel(sinks.len());
     let (go, held): (Vec<_>, Vec<_>) = sinks.iter().map(|_| sync_channel(1)).unzip();
-    let round = round(plan, len);
-    let rounds = (u64::from(rounds) * u64::from(RING)).div_ceil(plan.ring.frames(len));
+    let (round, full) = (round(plan, len), plan.ring.frames(len));
+    let rounds = (u64::from(rounds) * u64::from(RING)).div_ceil(full);
     let measured = sinks.into_iter().zip(held).map(|(sink, held)| Held {
         sink,
         round,
@@ -84,7 +84,7 @@ pub fn mean_ns<C: Consumer + 'static>(
     let mut sum = Round::default();
     let mut done = Ok(());
     for number in 0..=rounds {
-        match drained(&mut capture, plan, number > 0, &go, &results) {
+        match drained(&mut capture, plan, full, number > 0, &go, &results) {
             Ok(round) if number > 0 => sum += round,
             Ok(_) => {}
             Err(e) => {
@@ -96,7 +96,7 @@ pub fn mean_ns<C: Consumer + 'static>(
     // Before the capture ends, or its loops would be held for ever: what is on the rings is let through.
     drop(go);
     let _ = capture.finish();
-    done.map(|()| sum.mean_ns())
+    done.map(|()| sum)
 }
 
 /// What drained rings cost.
@@ -122,10 +122,11 @@ impl std::ops::AddAssign for Round {
     }
 }
 
-/// Fills the rings, takes the rules away, and lets the loops go.
+/// Fills the rings, each of so many frames, takes the rules away, and lets the loops go.
 fn drained(
     capture: &mut Capture,
     plan: &Plan,
+    full: u64,
     again: bool,
     go: &[SyncSender<()>],
     results: &Receiver<Round>,
@@ -137,8 +138,7 @@ fn drained(
     let rest = |capture: &mut Capture| {
         let _ = capture.wait(Instant::now() + Duration::from_millis(1));
     };
-    let held = plan.ring.frames(64);
-    fill(capture, go.len(), held, lost, rest)?;
+    fill(capture, go.len(), full, lost, rest)?;
     capture.pause();
     let stuck = || Failure::failed("a queue's loop has not drained its ring");
     for go in go {

@@ -295,24 +295,21 @@ fn what_an_interface_brings_is_received_unchanged() {
     assert_frames("from an interface", &written, &frames);
 }
 
-#[test]
-fn tags_are_stripped_frames_scattered_and_the_fcs_kept_and_stamps_taken() {
-    let dir = Dir::new();
+/// A frame of UDP with a VLAN tag and so many bytes of payload.
+fn tagged(payload: usize) -> Vec<u8> {
     let ends = Ends {
         from: 1,
         to: 2,
         sport: 3,
         dport: 4,
     };
-    let tagged = |n| {
-        numbered(
-            Frame::ethernet(&[(0x8100, 0x2abc)], IPV4)
-                .ipv4(ends, 17, 0)
-                .udp(ends)
-                .payload(n)
-                .done(),
-        )
-    };
+    let frame = Frame::ethernet(&[(0x8100, 0x2abc)], IPV4);
+    numbered(frame.ipv4(ends, 17, 0).udp(ends).payload(payload).done())
+}
+
+#[test]
+fn tags_are_stripped_frames_scattered_and_the_fcs_kept_and_stamps_taken() {
+    let dir = Dir::new();
     let frames: Vec<_> = [18, 1000, 3000, 8900].map(tagged).into();
     let wire = capture(&dir, "tagged.pcap", &frames);
     for scalar in [true, false] {

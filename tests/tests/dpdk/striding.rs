@@ -1,11 +1,10 @@
 //! DPDK's driver on striding receive queues ("multi-packet RQ"), whose rings it fills and reads by itself.
 
 use super::testpmd::{Counted, Setup, Testpmd};
-use super::{ROOM, capture, flows, numbered, source};
+use super::{ROOM, capture, flows, source, tagged};
 use std::collections::BTreeMap;
 use wqcap_tests::captures::Captures;
 use wqcap_tests::compare::assert_frames;
-use wqcap_tests::frames::{Ends, Frame, IPV4};
 use wqcap_tests::{Dir, files, need, skip};
 
 /// The device may have as few strides in a WQE as any firmware allows.
@@ -161,16 +160,6 @@ fn queues_of_strides_get_what_queues_of_frames_get() {
 #[test]
 fn strided_frames_are_scattered_with_their_tag_stripped_and_their_fcs_kept() {
     let dir = Dir::new();
-    let ends = Ends {
-        from: 1,
-        to: 2,
-        sport: 3,
-        dport: 4,
-    };
-    let tagged = |n| {
-        let frame = Frame::ethernet(&[(0x8100, 0x2abc)], IPV4);
-        numbered(frame.ipv4(ends, 17, 0).udp(ends).payload(n).done())
-    };
     let frames: Vec<_> = [18, 1000, 3000, 8900]
         .repeat(20)
         .into_iter()

@@ -32,21 +32,19 @@ use crate::{
         Wq, WqAttr, WqState, is_direct,
     },
 };
-use direct::DirectQueue;
+use direct::{DirectQueue, OneFrame};
 use std::{
     os::fd::BorrowedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
-use striding::StridingQueue;
+use striding::ManyFrames;
 use verbs::VerbsQueue;
 
 /// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. Not a frame.
 const FLUSHED: u32 = 5;
 /// `IBV_WC_LOC_LEN_ERR`: the frame was longer than the WR's buffers. The WQ goes on.
 const TOO_LONG: u32 = 1;
-/// A WQE that points nowhere yet.
-const NOTHING: u32 = u32::MAX;
 /// How long a WQ in error may take to flush its WRs.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
@@ -218,9 +216,10 @@ impl Ring {
         wq.set_state(None, WqState::Ready)?;
         let memory = Arc::new(SlotMemory::new(mr, layout));
         let queue = if let Some(shape) = attr.striding {
-            DeviceQueue::Striding(StridingQueue::new(wq, cq, shape)?)
+            let filling = |wrs| ManyFrames::new(shape, wrs);
+            DeviceQueue::Striding(DirectQueue::new(wq, cq, filling)?)
         } else if attr.direct && is_direct(context) {
-            DeviceQueue::Direct(DirectQueue::new(wq, cq)?)
+            DeviceQueue::Direct(DirectQueue::new(wq, cq, |_| OneFrame)?)
         } else {
             DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr))
         };

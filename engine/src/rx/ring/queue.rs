@@ -1,7 +1,7 @@
 //! The seam between a ring's accounting and the WQ and CQ under it.
 
 use super::{
-    Account, RingAttr, RingError, direct::DirectQueue, striding::StridingQueue, verbs::VerbsQueue,
+    Account, RingAttr, RingError, direct::DirectQueue, striding::ManyFrames, verbs::VerbsQueue,
 };
 use crate::{
     rx::pool::{Slot, SlotMemory},
@@ -62,7 +62,7 @@ pub enum DeviceQueue {
     /// In their own memory.
     Direct(DirectQueue),
     /// In their own memory, with many frames to a WR.
-    Striding(StridingQueue),
+    Striding(DirectQueue<ManyFrames>),
 }
 
 macro_rules! either {
