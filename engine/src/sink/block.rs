@@ -322,7 +322,7 @@ impl<E: Encoder> BlockSink<E> {
         self.exchange.broken.store(false, Ordering::Relaxed);
         block.begin(self.file, 0, ns);
         let whose = (!self.shape.all).then_some(self.shape.queue);
-        block.append(&self.encoder.header(whose));
+        block.append(&self.encoder.header(whose, ns));
         block.whole = block.len;
         let lost = std::mem::take(&mut self.between);
         self.totals = Totals {
@@ -335,7 +335,8 @@ impl<E: Encoder> BlockSink<E> {
         self.rotate_at = match self.shape.rotation.period_ns {
             0 => u64::MAX,
             period => (ns / period + 1).saturating_mul(period),
-        };
+        }
+        .min(self.encoder.until());
         self.current = Some(block);
         true
     }

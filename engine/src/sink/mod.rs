@@ -99,9 +99,13 @@ pub struct Totals {
 pub trait Encoder: Clone + Send + 'static {
     /// The file name's ending, `pcap`.
     fn extension(&self) -> &'static str;
-    /// What a file of this queue begins with; `None`: it holds the frames of all queues. It tells what has happened
-    /// since the file before it.
-    fn header(&mut self, queue: Option<u16>) -> Vec<u8>;
+    /// What a file of this queue begins with, whose first frame is stamped `ns`; `None`: it holds the frames of all
+    /// queues. It tells what has happened since the file before it, up to that stamp.
+    fn header(&mut self, queue: Option<u16>, ns: u64) -> Vec<u8>;
+    /// The stamp from which on frames are not for that file, but for one that tells of more.
+    fn until(&self) -> u64 {
+        u64::MAX
+    }
     /// Bytes of the record.
     fn record_len(&self, record: &Record<'_>) -> usize;
     /// Writes the record into `out`, which has exactly [`Encoder::record_len`] bytes.

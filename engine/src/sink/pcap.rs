@@ -20,7 +20,7 @@ impl Encoder for PcapEncoder {
         "pcap"
     }
 
-    fn header(&mut self, _queue: Option<u16>) -> Vec<u8> {
+    fn header(&mut self, _queue: Option<u16>, _ns: u64) -> Vec<u8> {
         let fcs_len = self.fcs.then_some(FCS_LEN as u8);
         let snaplen = match self.snaplen {
             0 => pcap::NO_LIMIT,
@@ -63,7 +63,7 @@ mod tests {
             snaplen: 60,
             ..PcapEncoder::default()
         };
-        let mut file = encoder.header(Some(0));
+        let mut file = encoder.header(Some(0), 0);
         let frame = [7u8; 60];
         for (ns, len) in [(1, 60), (1_700_000_000_123_456_789, 1500)] {
             let record = Record {

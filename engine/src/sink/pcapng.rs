@@ -57,9 +57,9 @@ impl Encoder for PcapngEncoder {
         "pcapng"
     }
 
-    fn header(&mut self, queue: Option<u16>) -> Vec<u8> {
+    fn header(&mut self, queue: Option<u16>, ns: u64) -> Vec<u8> {
         let mut out = Vec::new();
-        let outages = self.outages.unreported();
+        let outages = self.outages.unreported(ns);
         let origin = &self.origin;
         pcapng::section_header(&mut out, |out| {
             text(out, code::OPT_COMMENT, &origin.comment);
@@ -89,6 +89,10 @@ impl Encoder for PcapngEncoder {
             text(out, code::IF_HARDWARE, &origin.device);
         });
         out
+    }
+
+    fn until(&self) -> u64 {
+        self.outages.next_ns()
     }
 
     #[inline]
@@ -196,7 +200,7 @@ mod tests {
             interface: "mlx5_0".into(),
             ..PcapngEncoder::default()
         };
-        let mut file = encoder.header(Some(3));
+        let mut file = encoder.header(Some(3), 0);
         for len in [14usize, 15, 16, 17, 60] {
             let frame = vec![len as u8; len];
             let record = Record {

@@ -7,12 +7,13 @@
 //! ```
 //!
 //! The next record is certain when every queue has shown one. A queue that is silent cannot be waited for for ever: a
-//! block's records go on when it has been here for [`WINDOW`], and silent queues have had blocks to fill for as long. With
-//! `on_full = "drop"`, they also go on when a queue has no block left to fill, or it would drop frames. What comes with an
-//! earlier stamp after that is counted as `late`, and not written: the order holds without exception.
+//! block's records go on when it has been here for [`WINDOW`], silent queues have had blocks to fill for as long, and have
+//! been seen idle since, or for [`LONGEST`]. With `on_full = "drop"`, they also go on when a queue has no block left to
+//! fill, or it would drop frames. What comes with an earlier stamp after that is counted as `late`, and not written: the
+//! order holds without exception.
 //!
 //! Invariant: a queue sends what it has within [`HELD_NS`] of stamps, or when it falls idle, both well below
-//! [`WINDOW`]. So on a machine that gives its threads their turn, nothing is late.
+//! [`WINDOW`]. So nothing is late unless a loop gets no turn for [`LONGEST`].
 
 use crate::sink::{
     BlockSink, Encoder, Record, Totals,
@@ -33,6 +34,8 @@ use std::{
 
 /// How long a record waits for earlier ones of silent queues.
 const WINDOW: Duration = Duration::from_secs(1);
+/// The same for queues whose loops are not heard of.
+const LONGEST: Duration = Duration::from_secs(5);
 /// How long a queue fills a relay block, in nanoseconds of stamps.
 pub(super) const HELD_NS: u64 = 100_000_000;
 /// How long nothing must come before the output is told to let go of what it has.
@@ -54,7 +57,7 @@ impl Encoder for Relay {
         ""
     }
 
-    fn header(&mut self, _queue: Option<u16>) -> Vec<u8> {
+    fn header(&mut self, _queue: Option<u16>, _ns: u64) -> Vec<u8> {
         Vec::new()
     }
 
@@ -189,6 +192,10 @@ pub(super) struct Line {
     pub(super) empty: Sender<Block>,
     /// Since when it has had blocks to fill, or been about to.
     free_since: Instant,
+    /// What it had received by then has come here, unless blocks still come.
+    idle_at: Instant,
+    /// When its loop was last asked how often it was idle, and the answer.
+    asked: (Instant, u64),
     /// Blocks here, oldest first, and when they came.
     pub(super) blocks: VecDeque<(Instant, Block)>,
     /// Where in the oldest the next record begins.
@@ -207,11 +214,24 @@ impl Line {
             counters,
             empty,
             free_since: Instant::now(),
+            idle_at: Instant::now(),
+            asked: (Instant::now(), 0),
             blocks: VecDeque::new(),
             at: 0,
             ended: false,
             lost: 0,
             filter: None,
+        }
+    }
+
+    /// Hears how its loop is doing. One that was idle may have looked at its queue just before it was asked; by the time
+    /// it is idle again it has looked once more.
+    fn ask(&mut self, now: Instant) {
+        let (at, before) = self.asked;
+        if let Some(idles) = self.counters.settled_idles()
+            && idles >= before + 2
+        {
+            (self.idle_at, self.asked) = (at, (now, idles));
         }
     }
 
@@ -281,6 +301,7 @@ impl<O: Ordered> Reorderer<O> {
             };
             // Before the look: what has come by now is here, however long this thread gets no turn.
             let now = Instant::now();
+            self.lines.iter_mut().for_each(|it| it.ask(now));
             while let Ok(full) = self.full.try_recv() {
                 self.arrive(full, now);
             }
@@ -342,9 +363,10 @@ impl<O: Ordered> Reorderer<O> {
     fn release(&self, index: usize) -> Option<Instant> {
         let (came, _) = self.lines[index].blocks.front()?;
         let silent = |it: &&Line| it.blocks.is_empty() && !it.ended;
-        let silent = self.lines.iter().filter(silent);
-        let since = silent.map(|it| it.free_since).fold(*came, Instant::max);
-        Some(since + WINDOW)
+        let silent = || self.lines.iter().filter(silent);
+        let since = silent().map(|it| it.free_since).fold(*came, Instant::max);
+        let heard = silent().all(|it| it.idle_at >= *came);
+        Some(since + if heard { WINDOW } else { LONGEST })
     }
 
     /// Puts the earliest record.
@@ -522,7 +544,20 @@ mod tests {
             self.go_on(now)
         }
 
+        /// Goes on after loops that were idle twice before now and twice since.
         fn go_on(&mut self, now: Instant) -> Vec<(u16, u64)> {
+            for line in &mut self.reorderer.lines {
+                for _ in 0..2 {
+                    line.counters.idle();
+                    line.counters.idle();
+                    line.ask(now);
+                }
+            }
+            self.unheard(now)
+        }
+
+        /// Goes on without a word of the loops.
+        fn unheard(&mut self, now: Instant) -> Vec<(u16, u64)> {
             self.reorderer.go_on(now);
             let records = std::mem::take(&mut self.reorderer.out.records);
             records.iter().map(|(queue, ns, _)| (*queue, *ns)).collect()
@@ -570,6 +605,23 @@ mod tests {
         assert_eq!(bench.reorderer.out.lost, 1);
         let ledger = bench.reorderer.lines[1].counters.ledger(1);
         assert_eq!((ledger.captured, ledger.bytes), (999, 99_900));
+    }
+
+    #[test]
+    fn a_queue_whose_loop_gets_no_turn_is_waited_for_longer() {
+        let mut bench = Bench::new(2, 3);
+        let now = Instant::now();
+        let first = bench.block(0, &[10], None);
+        bench.reorderer.arrive(first, now);
+        let later = now + LONGEST - Duration::from_nanos(1);
+        bench.reorderer.lines[1].counters.idle();
+        bench.reorderer.lines[1].ask(later);
+        assert_eq!(bench.unheard(later), []);
+        let full = bench.block(1, &[5], None);
+        bench.reorderer.arrive(full, later);
+        assert_eq!(bench.unheard(later), [(1, 5)]);
+        assert_eq!(bench.unheard(later + LONGEST), [(0, 10)]);
+        assert_eq!(bench.late(1), 0);
     }
 
     #[test]

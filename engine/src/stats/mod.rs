@@ -51,6 +51,8 @@ struct LoopCounters {
     errors: AtomicU64,
     recoveries: AtomicU64,
     beats: AtomicU64,
+    /// Those that found the queue empty for a while.
+    idles: AtomicU64,
     /// WRs that the NIC has.
     posted: AtomicU64,
     /// Rounds by the frames they found.
@@ -141,6 +143,21 @@ impl QueueCounters {
         let beats = &self.looped.0.beats;
         // One writer: a load and a store will do.
         beats.store(beats.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// A beat of a loop whose queue has been empty for a while, after all it held back was sent on.
+    #[inline]
+    pub(crate) fn idle(&self) {
+        let idles = &self.looped.0.idles;
+        // One writer: a load and a store will do.
+        idles.store(idles.load(Ordering::Relaxed) + 1, Ordering::Release);
+        self.beat();
+    }
+
+    /// Times that the loop was idle, if every frame it has received is at its end.
+    pub(crate) fn settled_idles(&self) -> Option<u64> {
+        let idles = self.looped.0.idles.load(Ordering::Acquire);
+        self.ledger(0).check().is_ok().then_some(idles)
     }
 
     /// The NIC has so many WRs now.

@@ -166,7 +166,7 @@ impl OutageLog {
     }
 }
 
-/// Reports each outage once, to a file that begins after it.
+/// Reports each outage once, to the first file whose frames come after it began.
 #[derive(Clone, Debug, Default)]
 pub struct OutageReporter {
     log: OutageLog,
@@ -182,18 +182,29 @@ impl OutageReporter {
         Self { log, reported }
     }
 
-    /// Outages not reported yet, the latest first; empty: nothing.
-    pub fn unreported(&mut self) -> String {
+    /// When the first outage that is not reported began; `u64::MAX`: all are.
+    #[must_use]
+    pub fn next_ns(&self) -> u64 {
         let outages = self.log.get();
-        let new: Vec<_> = outages
-            .since(self.reported)
+        let next = outages.since(self.reported).next();
+        next.map_or(u64::MAX, |it| it.from_ns)
+    }
+
+    /// Outages not reported yet that had begun at `ns` since 1970, the latest first; empty: nothing. A frame from before
+    /// an outage may be read behind it, where it has waited on a ring.
+    pub fn unreported(&mut self, ns: u64) -> String {
+        let outages = self.log.get();
+        let new = outages.since(self.reported);
+        let mut all: Vec<_> = new
+            .take_while(|it| it.from_ns <= ns)
             .map(ToString::to_string)
             .collect();
-        self.reported = outages.count;
-        if new.is_empty() {
+        let later = outages.last().filter(|it| it.from_ns > ns).count() as u64;
+        self.reported = self.reported.max(outages.count - later);
+        if all.is_empty() {
             return String::new();
         }
-        let all: Vec<_> = new.into_iter().rev().collect();
+        all.reverse();
         format!("nothing could be received: {}", all.join("; "))
     }
 }
@@ -227,20 +238,26 @@ mod tests {
         log.end(Cause::PortDown, 1_500_000_000);
         log.begin(Cause::DeviceLost, 2_000_000_001);
         let mut reporter = OutageReporter::of(log.clone());
+        assert_eq!(reporter.unreported(2_000_000_000), "");
+        assert_eq!(reporter.next_ns(), 2_000_000_001);
         assert_eq!(
-            reporter.unreported(),
+            reporter.unreported(2_000_000_001),
             "nothing could be received: the device was lost from 2.000000001 on"
         );
-        assert_eq!(reporter.unreported(), "");
+        assert_eq!(reporter.unreported(u64::MAX), "");
+        assert_eq!(reporter.next_ns(), u64::MAX);
         log.begin(Cause::PortDown, 3_000_000_000);
         log.end(Cause::PortDown, 3_250_000_000);
         log.begin(Cause::PortDown, 4_000_000_000);
+        log.end(Cause::DeviceLost, 2_500_000_000);
+        log.begin(Cause::DeviceLost, 5_000_000_000);
         assert_eq!(
-            reporter.unreported(),
+            reporter.unreported(4_500_000_000),
             "nothing could be received: the port was down from 4.000000000 on; \
              the port was down from 3.000000000 to 3.250000000"
         );
+        assert!(reporter.unreported(u64::MAX).contains("5.000000000"));
         let mut other = OutageReporter::of(OutageLog::default());
-        assert_eq!(other.unreported(), "");
+        assert_eq!(other.unreported(u64::MAX), "");
     }
 }

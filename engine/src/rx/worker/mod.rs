@@ -431,7 +431,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         }
         if quiet.is_idle_now() {
             self.outlet.idle();
-            self.counters.beat();
+            self.counters.idle();
         }
     }
 
@@ -448,7 +448,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             quiet.unclocked = EMPTY_POLLS;
             if quiet.is_idle_now() {
                 self.outlet.idle();
-                self.counters.beat();
+                self.counters.idle();
             }
             quiet.polls = EMPTY_POLLS;
         }

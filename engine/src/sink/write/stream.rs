@@ -47,7 +47,7 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
         counters: &[Arc<QueueCounters>],
         end: Arc<StreamEnd>,
     ) -> Self {
-        let buffer = encoder.header(None);
+        let buffer = encoder.header(None, u64::MAX);
         let mut stream = Self {
             encoder,
             out,
