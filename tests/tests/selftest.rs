@@ -389,16 +389,28 @@ fn a_device_that_answers_nonsense_is_reported_as_it_is() {
 #[test]
 fn a_device_in_use_is_tested_beside_its_user() {
     let dir = Dir::new();
-    let (file, summary) = (dir.join("report.json"), dir.join("summary.json"));
-    let script = "
-\"$0\" run --set output.format=none --set capture.queues=1 --set capture.ring=256 --summary \"$2\" &
-\"$0\" selftest --drift 0.05 --disruptive --report \"$1\"
+    let (file, summary, said) = (
+        dir.join("report.json"),
+        dir.join("summary.json"),
+        dir.join("said"),
+    );
+    let script = r#"
+says() { until grep -q "$1" "$2"; do sleep 0.05; done; }
+RUST_LOG=info "$0" run --set output.format=none --set capture.queues=1 --set capture.ring=256 --set capture.idle=sleep --summary "$2" 2>"$3" &
+says capturing "$3"
+"$0" selftest --drift 0.05 --disruptive --report "$1"
 status=$?
+says "port 1 came up" "$3"
 kill -TERM $!
-wait $! && exit $status";
+wait $! && exit $status"#;
     let wqcap = binaries::wqcap();
     let args = ["bash".as_ref(), "-c".as_ref(), script.as_ref()];
-    let files = [wqcap.as_os_str(), file.as_os_str(), summary.as_os_str()];
+    let files = [
+        wqcap.as_os_str(),
+        file.as_os_str(),
+        summary.as_os_str(),
+        said.as_os_str(),
+    ];
     let both = model(
         &["synth:pps=5000,flows=64"],
         &[],
