@@ -98,6 +98,12 @@ impl<'d> Wqcap<'d> {
         self.args(&["--set", assignment])
     }
 
+    /// Several settings.
+    #[must_use]
+    pub fn sets(self, assignments: &[&str]) -> Self {
+        assignments.iter().fold(self, |run, it| run.set(it))
+    }
+
     /// `--model WIRE`.
     #[must_use]
     pub fn model(self, wire: &str) -> Self {

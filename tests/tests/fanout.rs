@@ -57,7 +57,7 @@ fn same_either_way(dir: &Dir, file: &Path, i: usize, settings: &[&str]) {
             .queues(2)
             .set("capture.buffer=128KiB")
             .set("capture.ring=128");
-        settings.iter().fold(run, |run, it| run.set(it))
+        run.sets(settings)
     };
     let inline = run("inline").finish(0);
     for parsers in [1, 3] {

@@ -62,14 +62,14 @@ fn notes(finished: &Finished) -> Vec<String> {
 fn assert_recovered(kind: &str, errors: u64, set: &str) {
     let dir = Dir::new();
     for queues in [1, 3] {
-        for access in WAYS {
+        for (way, settings) in WAYS {
             let queue = queues - 1;
             let fault = [100, 5000, 5300]
                 .map(|frames| format!("{kind}:queue={queue}@frames={frames}"))
                 .join(";");
-            let finished = run(&dir, &format!("{queues}-{access}"), &fault)
+            let finished = run(&dir, &format!("{queues}-{way}"), &fault)
                 .queues(queues)
-                .set(&format!("capture.{access}"))
+                .sets(settings)
                 .set(set)
                 .finish(0);
             assert_complete(&finished, errors);
@@ -88,8 +88,21 @@ fn assert_recovered(kind: &str, errors: u64, set: &str) {
     }
 }
 
-/// Ways to a ring: many frames to a buffer, a WR for each, and the same by the verbs.
-const WAYS: [&str; 3] = ["receive=striding", "receive=frame", "access=verbs"];
+/// Ways to a ring: many frames to a buffer, a WR for each, the same by the verbs, and the first two with compressed
+/// completions.
+const WAYS: [(&str, &[&str]); 5] = [
+    ("striding", &["capture.receive=striding"]),
+    ("frame", &["capture.receive=frame"]),
+    ("verbs", &["capture.access=verbs"]),
+    (
+        "striding, compressed",
+        &["capture.receive=striding", "capture.timestamps=software"],
+    ),
+    (
+        "frame, compressed",
+        &["capture.receive=frame", "capture.timestamps=software"],
+    ),
+];
 
 #[test]
 fn a_wq_that_fails_is_recovered_and_no_frame_is_lost() {
@@ -106,12 +119,12 @@ fn a_wq_is_recovered_where_a_stale_state_is_refused() {
 #[test]
 fn a_wq_whose_last_wrs_are_never_flushed_is_recovered_with_all_its_slots() {
     let dir = Dir::new();
-    for access in WAYS {
+    for (way, settings) in WAYS {
         // More than a ring has, so that none is flushed, and a few.
         for unflushed in [7, 32768] {
             let fault = "wq_fatal:queue=0@frames=5000";
-            let finished = run(&dir, &format!("{access}-{unflushed}"), fault)
-                .set(&format!("capture.{access}"))
+            let finished = run(&dir, &format!("{way}-{unflushed}"), fault)
+                .sets(settings)
                 .set(&format!("model.unflushed_wrs={unflushed}"))
                 .set("capture.ring=512")
                 .finish(0);
@@ -249,9 +262,9 @@ fn a_port_down_ends_a_run_that_is_to_stop_there() {
 #[test]
 fn a_dead_device_ends_the_run_with_what_it_had() {
     let dir = Dir::new();
-    for access in WAYS {
-        let finished = run(&dir, access, "device_fatal@frames=5000")
-            .set(&format!("capture.{access}"))
+    for (way, settings) in WAYS {
+        let finished = run(&dir, way, "device_fatal@frames=5000")
+            .sets(settings)
             .finish(1);
         finished
             .done
@@ -263,9 +276,9 @@ fn a_dead_device_ends_the_run_with_what_it_had() {
 #[test]
 fn an_overrun_cq_ends_the_run_in_order() {
     let dir = Dir::new();
-    for access in WAYS {
-        let finished = run(&dir, access, "cq_overrun:queue=1@frames=5000")
-            .set(&format!("capture.{access}"))
+    for (way, settings) in WAYS {
+        let finished = run(&dir, way, "cq_overrun:queue=1@frames=5000")
+            .sets(settings)
             .finish(1);
         finished.done.says(&["error: ", "CQ"]);
         let seen = finished.numbers();

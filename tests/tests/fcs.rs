@@ -36,10 +36,7 @@ fn replay(dir: &Dir, name: &str, frames: &[Vec<u8>], settings: &[&str]) -> Finis
         .set("capture.buffer=16KiB")
         .set("capture.ring=64")
         .set(FCS);
-    settings
-        .iter()
-        .fold(run, |run, setting| run.set(setting))
-        .finish(0)
+    run.sets(settings).finish(0)
 }
 
 fn records(finished: &Finished) -> Vec<Record> {
@@ -242,7 +239,7 @@ fn the_fcs_is_that_of_the_frame_with_its_tag() {
         ("lost", &[FCS, stripping, "output.vlan=lost"], "output.vlan"),
     ] {
         let run = Wqcap::run(&dir, name).replay(&file).set(VERIFY);
-        let run = settings.iter().fold(run, |run, setting| run.set(setting));
+        let run = run.sets(settings);
         run.done().expect(2).says(&["capture.verify_fcs", says]);
     }
 }

@@ -148,7 +148,7 @@ fn the_plan_lists_what_is_made() {
     ] {
         let wire = "synth:count=100";
         let run = Wqcap::run(&dir, name).config(rules).model(wire);
-        let run = settings.iter().fold(run, |run, it| run.set(it));
+        let run = run.sets(settings);
         let run = run.set("model.debug=true");
         let finished = run.finish(0);
 

@@ -43,9 +43,15 @@ fn one_queue_with_the_default_buffer() {
     );
 }
 
+/// Completions are compressed, too: nobody wants their stamps.
 #[test]
 fn four_queues_with_buffers_for_the_longest_frames() {
-    let settings = &["capture.buffer=128KiB", "capture.ring=32"];
+    let settings = &[
+        "capture.buffer=128KiB",
+        "capture.ring=32",
+        "capture.timestamps=software",
+        "capture.cqe_compression=on",
+    ];
     let counts = replay_all(&Setup {
         queues: 4,
         buffer: 128 << 10,
@@ -64,6 +70,21 @@ fn four_queues_with_strides() {
             "capture.receive=striding",
             "capture.strides=1024",
             "capture.ring=64",
+        ],
+    });
+}
+
+#[test]
+fn four_queues_with_strides_and_compressed_completions() {
+    replay_all(&Setup {
+        queues: 4,
+        buffer: 65_535,
+        settings: &[
+            "capture.strides=1024",
+            "capture.ring=64",
+            "capture.timestamps=software",
+            "capture.cqe_compression=on",
+            "model.cqe_compression_wraps=true",
         ],
     });
 }
@@ -151,11 +172,8 @@ fn replay(dir: &Dir, setup: &Setup<'_>, file: &Path) -> (Counts, Vec<(PathBuf, u
     );
     let run = Wqcap::run(dir, &name)
         .replay(file)
-        .queues(usize::from(setup.queues));
-    let run = setup
-        .settings
-        .iter()
-        .fold(run, |run, setting| run.set(setting));
+        .queues(usize::from(setup.queues))
+        .sets(setup.settings);
     let before = nanoseconds_now();
     let finished = run.finish(0);
     let after = nanoseconds_now();

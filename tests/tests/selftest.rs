@@ -435,6 +435,7 @@ fn a_comparison_lists_the_settings_that_differ_and_no_other() {
     let settings = [
         "clock_khz=100000",
         "cq_moderation=false",
+        "cqe_compression=false",
         "cvlan_stripping=false",
         "delay_drop=false",
         "end_padding=false",
@@ -448,6 +449,7 @@ fn a_comparison_lists_the_settings_that_differ_and_no_other() {
         "rx_all=true",
         "scatter_fcs=false",
         "sniffer=false",
+        "striding_rq=false",
         "timestamp_mask=0xffffffffffff",
         "tunnel_offloads=false",
     ];

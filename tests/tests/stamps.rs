@@ -62,7 +62,7 @@ fn capture<'d>(dir: &'d Dir, wire: &str, sets: &[&str]) -> Wqcap<'d> {
         .model(wire)
         .queues(1)
         .set("output.format=pcapng");
-    sets.iter().fold(run, |run, set| run.set(set))
+    run.sets(sets)
 }
 
 /// The bytes of its last file.

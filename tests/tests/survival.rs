@@ -231,7 +231,7 @@ fn kill_and_recover(form: Form, rate: u64, first: u64, more: u64) -> u64 {
         .queues(1)
         .out(&out)
         .control();
-    let run = form.1.iter().fold(run, |run, set| run.set(set));
+    let run = run.sets(form.1);
     let mut running = run.start();
     let had = run.ctl().until_counted(&mut running, "received", first);
     let received = |stats: &Value| stats["ledger"]["total"]["received"].as_u64();

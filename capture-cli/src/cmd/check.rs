@@ -245,9 +245,14 @@ fn describe(plan: &Plan, config: &Config) -> String {
     line(
         "memory",
         format!(
-            "{} registered, {} of CQs, {} of write buffers",
+            "{} registered, {} of {}CQs, {} of write buffers",
             bytes(plan.memory),
             bytes(plan.ring.cq() * plan.queues.len() as u64),
+            if plan.compression.is_some() {
+                "compressed "
+            } else {
+                ""
+            },
             bytes(plan.output.buffer)
         ),
     );

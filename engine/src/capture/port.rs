@@ -133,6 +133,7 @@ impl Port {
             buffer: plan.ring.buffer,
             max_sge: plan.ring.max_sge,
             striding: plan.ring.striding,
+            compression: plan.compression,
             flags: plan.wq_flags,
             // One vector serves all: a loop that polls needs none, a sleeper is woken wherever it runs.
             vector: 0,

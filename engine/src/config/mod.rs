@@ -25,8 +25,8 @@ pub use sections::{
 pub use size::Size;
 pub use span::Span;
 pub use words::{
-    Access, Clock, Format, HashDepth, Idle, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode,
-    Receive, SampleBy, Sandbox, Timestamps, Vlan,
+    Access, Clock, CqeCompression, Format, HashDepth, Idle, Mode, OnFull, OnLoss, OnPortDown,
+    Order, PipelineMode, Receive, SampleBy, Sandbox, Timestamps, Vlan,
 };
 pub use wqcap_control::server::{ControlConfig, FileMode};
 

@@ -1,8 +1,8 @@
 //! The sections of the file, with the default of every key. Ranges are in `check.rs`, meanings in `docs/config.md`.
 
 use super::{
-    Access, Clock, Format, HashDepth, Idle, Keep, Mode, OnFull, OnLoss, OnPortDown, Order,
-    PipelineMode, Receive, SampleBy, Sandbox, Size, Span, Timestamps, Vlan,
+    Access, Clock, CqeCompression, Format, HashDepth, Idle, Keep, Mode, OnFull, OnLoss, OnPortDown,
+    Order, PipelineMode, Receive, SampleBy, Sandbox, Size, Span, Timestamps, Vlan,
 };
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -53,6 +53,8 @@ section! {
         pub stride: Option<Size> = None,
         /// Strides of a buffer; absent: for a few dozen of the longest frames.
         pub strides: Option<u32> = None,
+        /// Whether the device may compress completions.
+        pub cqe_compression: CqeCompression = CqeCompression::Auto,
         /// pcap-filter(7) expression; empty: everything.
         pub filter: String = String::new(),
         /// Ask the e-switch for all frames, not only the port's own MAC.

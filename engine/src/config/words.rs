@@ -34,6 +34,16 @@ words! {
         /// Each in a buffer of its own.
         Frame,
     }
+    /// Whether the device may compress completions that differ in little.
+    CqeCompression {
+        /// Where it can, and nobody needs the time stamps that it leaves out.
+        #[default]
+        Auto,
+        /// It must be able to.
+        On,
+        /// No.
+        Off,
+    }
     /// What to do when the device goes away.
     OnLoss {
         /// End the run.

@@ -12,7 +12,7 @@ pub mod port_topology;
 use crate::{
     Error,
     device::{delay_drop::DelayDrop, port_topology::PortTopology},
-    verbs::{self, Context, StridingCaps, TunnelOffloads, sys as ffi},
+    verbs::{self, Context, MiniFormat, StridingCaps, TunnelOffloads, sys as ffi},
 };
 use serde::Serialize;
 use std::{fs, path::Path, str::FromStr};
@@ -82,6 +82,8 @@ pub struct DeviceCaps {
     pub tunnels: TunnelOffloads,
     /// Striding WQs, of which each buffer takes many frames; `None`: it has none.
     pub striding: Option<StridingCaps>,
+    /// How it can compress CQEs.
+    pub mini_cqes: Vec<MiniFormat>,
     /// Rate of the clock that stamps completions, in kHz; 0: no completion timestamps.
     pub clock_khz: u64,
     /// Which bits of a completion timestamp are valid.
@@ -149,6 +151,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
     let caps = DeviceCaps {
         tunnels: TunnelOffloads::of(context),
         striding: StridingCaps::of(context),
+        mini_cqes: MiniFormat::of(context),
         real_time: context.stamps_real_time(),
         ..DeviceCaps::of(&attr)
     };
@@ -193,6 +196,7 @@ impl DeviceCaps {
             end_padding: attr.device_cap_flags_ex & PCI_WRITE_END_PADDING != 0,
             tunnels: TunnelOffloads::default(),
             striding: None,
+            mini_cqes: Vec::new(),
             clock_khz: attr.hca_core_clock,
             timestamp_mask: attr.completion_timestamp_mask,
             real_time: false,

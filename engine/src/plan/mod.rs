@@ -26,7 +26,7 @@ use crate::{
     config::{self, Config},
     device::{DeviceFacts, clock::Form},
     sink::{HookProcess, KeptRing},
-    verbs::{CVLAN_STRIPPING, DELAY_DROP, Moderation, SCATTER_FCS},
+    verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, SCATTER_FCS},
 };
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
@@ -61,6 +61,9 @@ pub struct Plan {
     /// The memory of each queue's ring.
     #[serde(flatten)]
     pub ring: QueueMemory,
+    /// How completions are compressed; `None`: they are not.
+    #[serde(rename = "cqe_compression")]
+    pub compression: Option<MiniFormat>,
     /// Registered memory of all queues together, in bytes.
     pub memory: u64,
     /// Longest record in bytes; 0 means whole frames.
@@ -175,6 +178,7 @@ impl Plan {
         // Between frames that lie one behind the other there is no room for a tag.
         let restore_vlan = restore_vlan && ring.striding.is_none();
         receive::fits(&ring, queues.len(), buffers.wrs, receive::machine())?;
+        let compression = receive::compression(config, device, &ring, direct, stamps)?;
         let longest = longest(&ring);
         let output = OutputPlan::new(&config.output, &queues, longest, &mut notes)?;
         let flows = config
@@ -193,6 +197,7 @@ impl Plan {
             wq_flags,
             key,
             ring,
+            compression,
             snaplen: config.capture.snaplen.to_u32(),
             pipeline: PipelinePlan {
                 mode: config.pipeline.mode,

@@ -6,9 +6,10 @@
 use super::constraints::Buffers;
 use crate::{
     Error,
-    config::{self, Config, Size},
+    config::{self, Config, CqeCompression, Size},
     device::{DeviceCaps, DeviceFacts},
-    verbs::{Striding, StridingCaps},
+    plan::Stamps,
+    verbs::{MiniFormat, Striding, StridingCaps},
 };
 use serde::Serialize;
 use std::ops::RangeInclusive;
@@ -223,6 +224,46 @@ fn striding(
         }),
         headroom: 0,
     })
+}
+
+/// Decides by `capture.cqe_compression` and the device whether completions are compressed.
+///
+/// # Errors
+/// They are to be, and cannot.
+pub(super) fn compression(
+    config: &Config,
+    device: &DeviceFacts,
+    memory: &QueueMemory,
+    direct: bool,
+    stamps: Stamps,
+) -> Result<Option<MiniFormat>, Error> {
+    let wanted = config.capture.cqe_compression;
+    // Striding WQs skip strides; elsewhere each completion is of the next WQE.
+    let (format, name) = match memory.striding {
+        Some(_) => (MiniFormat::ChecksumStride, "CSUM_STRIDX"),
+        None => (MiniFormat::Hash, "HASH"),
+    };
+    let why = match wanted {
+        CqeCompression::Off => return Ok(None),
+        _ if stamps != Stamps::Software => {
+            "compressed completions have no time stamps of the NIC; set capture.timestamps = \"software\"".into()
+        }
+        _ if !direct => {
+            "rings must be accessed directly; set capture.access = \"auto\" on a device with direct verbs".into()
+        }
+        _ if !device.caps.mini_cqes.contains(&format) => {
+            format!("{} lacks mini CQEs of format {name}", device.name)
+        }
+        _ => return Ok(Some(format)),
+    };
+    match wanted {
+        CqeCompression::On => Err(Error::config(
+            "capture.cqe_compression",
+            wanted,
+            format!("{why}; or set capture.cqe_compression = \"auto\""),
+        )),
+        _ => Ok(None),
+    }
 }
 
 /// Bytes of this machine's memory.

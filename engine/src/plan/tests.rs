@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     device::{DeviceCaps, PortFacts, port_topology::PortTopology},
-    verbs::{Striding, StridingCaps},
+    verbs::{MiniFormat, Striding, StridingCaps},
 };
 
 /// A device that can do everything, with one port that nothing else uses.
@@ -35,6 +35,7 @@ fn device() -> DeviceFacts {
                 stride_log: 6..=13,
                 strides_log: 9..=16,
             }),
+            mini_cqes: vec![MiniFormat::Hash, MiniFormat::ChecksumStride],
             clock_khz: 1_000_000,
             timestamp_mask: u64::MAX,
             real_time: false,
@@ -124,6 +125,26 @@ fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
             "[capture]\nreceive = \"striding\"\n[wq]\ncvlan_stripping = true",
             |_| {},
             &["capture.receive", "wq.cvlan_stripping", "output.vlan"],
+        ),
+        (
+            "[capture]\ncqe_compression = \"on\"",
+            |_| {},
+            &["capture.cqe_compression", "on", "capture.timestamps"],
+        ),
+        (
+            "[capture]\ncqe_compression = \"on\"\ntimestamps = \"software\"",
+            |it| it.caps.mini_cqes = vec![MiniFormat::Hash],
+            &[
+                "capture.cqe_compression",
+                "mlx5_0 lacks",
+                "CSUM_STRIDX",
+                "\"auto\"",
+            ],
+        ),
+        (
+            "[capture]\ncqe_compression = \"on\"\ntimestamps = \"software\"\naccess = \"verbs\"",
+            |_| {},
+            &["capture.cqe_compression", "capture.access"],
         ),
         (
             "[capture]\nstride = 96",
@@ -400,6 +421,44 @@ fn rules_that_may_leave_fragments_to_the_kernel_are_named() {
         assert_eq!(note.is_some(), named.is_some(), "{text}: {note:?}");
         let says = note.is_none_or(|it| it.contains(named.unwrap_or_default()));
         assert!(says, "{text}: {note:?}");
+    }
+}
+
+#[test]
+fn completions_are_compressed_where_nobody_wants_their_stamps() {
+    let soft = "[capture]\ntimestamps = \"software\"\n";
+    for (text, formats, expected) in [
+        (
+            "",
+            &[MiniFormat::Hash, MiniFormat::ChecksumStride][..],
+            None,
+        ),
+        (
+            soft,
+            &[MiniFormat::ChecksumStride],
+            Some(MiniFormat::ChecksumStride),
+        ),
+        (
+            &format!("{soft}receive = \"frame\""),
+            &[MiniFormat::Hash],
+            Some(MiniFormat::Hash),
+        ),
+        (soft, &[MiniFormat::Hash], None),
+        (
+            &format!("{soft}access = \"verbs\""),
+            &[MiniFormat::Hash],
+            None,
+        ),
+        (
+            &format!("{soft}cqe_compression = \"off\""),
+            &[MiniFormat::ChecksumStride],
+            None,
+        ),
+    ] {
+        let mut device = device();
+        device.caps.mini_cqes = formats.to_vec();
+        let plan = Plan::new(&config(text), &[device]).expect("a plan");
+        assert_eq!(plan.compression, expected, "{text}");
     }
 }
 

@@ -49,6 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         entries: WRS,
         vector: 0,
         stamps: CompletionStamps::None,
+        compression: None,
     };
     let mut cq = Cq::create(&context, cq_attr, None)?;
     let wq_attr = WqAttr {

@@ -3,6 +3,7 @@
 use crate::{
     device::{Context, ContextInner, operation},
     error::{VerbsError, answered, destroyed, made, set_nonblocking},
+    mlx5dv as dv,
 };
 use rdma_sys as ffi;
 use rdma_sys::ibv_create_cq_wc_flags as Flags;
@@ -88,6 +89,39 @@ pub struct Moderation {
     pub period_us: u16,
 }
 
+/// What a mini CQE of a compressed CQ carries beside its frame's byte count (`mlx5dv_cqe_comp_res_format`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MiniFormat {
+    /// The RX hash. Of WQs whose WRs take a frame each, for WQEs then follow each other.
+    Hash,
+    /// The checksum, and the index of the frame's first stride: of striding WQs.
+    ChecksumStride,
+}
+
+impl MiniFormat {
+    /// Those that an mlx5 device can write; none where it cannot compress CQEs.
+    #[must_use]
+    pub fn of(context: &Context) -> Vec<Self> {
+        let mask = dv::MLX5DV_CONTEXT_MASK_CQE_COMPRESION;
+        let caps = match context.mlx5_attributes(mask) {
+            Some(it) if it.comp_mask & u64::from(mask) != 0 => it.cqe_comp_caps,
+            _ => return Vec::new(),
+        };
+        [Self::Hash, Self::ChecksumStride]
+            .into_iter()
+            .filter(|it| caps.max_num > 0 && caps.supported_format & it.bit() != 0)
+            .collect()
+    }
+
+    fn bit(self) -> u32 {
+        match self {
+            Self::Hash => dv::MLX5DV_CQE_RES_FORMAT_HASH,
+            Self::ChecksumStride => dv::MLX5DV_CQE_RES_FORMAT_CSUM_STRIDX,
+        }
+    }
+}
+
 /// What a CQ is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct CqAttr {
@@ -97,12 +131,16 @@ pub struct CqAttr {
     pub vector: u32,
     /// Time stamps to ask for.
     pub stamps: CompletionStamps,
+    /// How the device may compress completions that differ in little; `None`: it does not. Only a CQ that is read in its
+    /// own memory can be, and its completions have no time stamps of their own.
+    pub compression: Option<MiniFormat>,
 }
 
 /// A completion queue with one reader: not `Clone`, and polling takes `&mut`.
 pub struct Cq {
     pub(crate) inner: Arc<CqInner>,
     stamps: CompletionStamps,
+    pub(crate) compression: Option<MiniFormat>,
 }
 
 pub(crate) struct CqInner {
@@ -176,9 +214,30 @@ impl Cq {
             flags: ffi::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0,
             parent_domain: ptr::null_mut(),
         };
-        // SAFETY: a live context and channel; both are held by the new object.
-        let raw = unsafe { create(context.0.raw, &raw mut init) };
-        let raw = made(raw, "ibv_create_cq_ex", object())?;
+        let (raw, verb) = match attr.compression {
+            // SAFETY: a live context and channel; both are held by the new object.
+            None => (
+                unsafe { create(context.0.raw, &raw mut init) },
+                "ibv_create_cq_ex",
+            ),
+            Some(format) => {
+                let mut compressed = dv::mlx5dv_cq_init_attr {
+                    comp_mask: u64::from(
+                        dv::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE
+                            | dv::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE,
+                    ),
+                    // Bits of a byte.
+                    cqe_comp_res_format: format.bit() as u8,
+                    flags: 0,
+                    cqe_size: 64,
+                };
+                let (context, init) = (context.0.raw.cast(), (&raw mut init).cast());
+                // SAFETY: as above; libmlx5 answers for its own devices alone.
+                let raw = unsafe { dv::mlx5dv_create_cq(context, init, &raw mut compressed) };
+                (raw.cast(), "mlx5dv_create_cq")
+            }
+        };
+        let raw = made(raw, verb, object())?;
         Ok(Self {
             inner: Arc::new(CqInner {
                 raw,
@@ -186,6 +245,7 @@ impl Cq {
                 context: Arc::clone(&context.0),
             }),
             stamps: attr.stamps,
+            compression: attr.compression,
         })
     }
 

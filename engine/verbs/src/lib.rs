@@ -12,7 +12,7 @@
 //! let context = Context::open("mlx5_0")?;
 //! let pd = Pd::alloc(&context)?;
 //! let stamps = CompletionStamps::None;
-//! let cq = Cq::create(&context, CqAttr { entries: 512, vector: 0, stamps }, None)?;
+//! let cq = Cq::create(&context, CqAttr { entries: 512, vector: 0, stamps, compression: None }, None)?;
 //! let memory = Mr::register(&pd, Region::allocate(512 * 2048, None)?)?;
 //! let wq = Wq::create(&pd, &cq, &memory, WqAttr { max_wr: 512, max_sge: 1, flags: 0, striding: None })?;
 //! let table = RwqTable::create(&context, [wq.handle()])?;
@@ -75,7 +75,8 @@ mod receive;
 
 pub use cm::{CmChannel, CmEvent, Connecting, Connection, Incoming, Listener, QpResources};
 pub use cq::{
-    Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, Moderation, PollError,
+    Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, MiniFormat, Moderation,
+    PollError,
 };
 pub use device::{
     AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, StridingCaps, TunnelOffloads, names,

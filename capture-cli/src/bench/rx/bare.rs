@@ -62,6 +62,7 @@ impl BareRing {
             entries: attr.ring,
             vector: 0,
             stamps,
+            compression: None,
         };
         let cq = Cq::create(context, cq_attr, None)?;
         let memory = Region::allocate(attr.ring as usize * attr.buffer as usize, None)?;

@@ -8,8 +8,9 @@ use wqcap_engine::{
     memory::Region,
     verbs::{
         AsyncEvents, CVLAN_STRIPPING, Channel, CompletionStamps, Cq, CqAttr, DELAY_DROP, DirectCq,
-        DirectWq, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked, Moderation, Mr,
-        PCI_WRITE_END_PADDING, Pd, RssQp, RwqTable, SCATTER_FCS, VerbsError, Wq, WqAttr, WqState,
+        DirectWq, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked, MiniFormat, Moderation, Mr,
+        PCI_WRITE_END_PADDING, Pd, RssQp, RwqTable, SCATTER_FCS, Striding, VerbsError, Wq, WqAttr,
+        WqState,
     },
 };
 use wqcap_rss::{HashFields, RssKey};
@@ -30,6 +31,11 @@ pub const FLAGS: [(&str, &str, u32); 4] = [
         "end_padding",
         PCI_WRITE_END_PADDING,
     ),
+];
+/// The forms of compressed completions.
+const MINI_CQES: [(&str, MiniFormat); 2] = [
+    ("hash", MiniFormat::Hash),
+    ("csum_stridx", MiniFormat::ChecksumStride),
 ];
 /// Rules of one match that are installed side by side.
 const MANY: u16 = 256;
@@ -85,6 +91,14 @@ fn facts(run: &mut Run, device: &DeviceFacts) {
     ] {
         run.value(name, &format!("offers/{name}"), offered);
     }
+    let striding = caps.striding.as_ref();
+    let logs = striding.map(|it| (it.stride_log.clone(), it.strides_log.clone()));
+    let logs = logs.map(|(stride, strides)| format!("2^{stride:?} bytes, 2^{strides:?} strides"));
+    run.value("striding_rq", "offers/striding", logs);
+    for (name, format) in MINI_CQES {
+        let id = format!("offers/mini_cqes/{name}");
+        run.value("cqe_compression", &id, caps.mini_cqes.contains(&format));
+    }
     run.value("tunnel_offloads", "offers/vxlan", caps.tunnels.vxlan);
     run.value("tunnel_offloads", "offers/gre", caps.tunnels.gre);
     run.value("clock_khz", "clock/khz", caps.clock_khz);
@@ -122,13 +136,14 @@ fn memory(run: &mut Run, pd: &Pd) -> Option<Mr> {
 }
 
 fn completion_queues(run: &mut Run, device: &DeviceFacts) -> Option<Cq> {
+    let attr = |entries, stamps| CqAttr {
+        entries,
+        vector: 0,
+        stamps,
+        compression: None,
+    };
     let cq = |run: &Run, entries, stamps, channel| {
-        let attr = CqAttr {
-            entries,
-            vector: 0,
-            stamps,
-        };
-        Cq::create(&run.context, attr, channel)
+        Cq::create(&run.context, attr(entries, stamps), channel)
     };
     let plain = CompletionStamps::None;
     for entries in [1, 255, 4095, 65535] {
@@ -150,6 +165,17 @@ fn completion_queues(run: &mut Run, device: &DeviceFacts) -> Option<Cq> {
             cq(run, WRS, stamps, None)
         });
     }
+    for (name, format) in MINI_CQES {
+        let id = format!("cq/mini_cqes/{name}");
+        run.ask("cqe_compression", id, |run| {
+            let compression = Some(format);
+            let attr = CqAttr {
+                compression,
+                ..attr(WRS, plain)
+            };
+            Cq::create(&run.context, attr, None)
+        });
+    }
     let woken = run.ask("cq", "cq/channel", |run| {
         let channel = Channel::create(&run.context)?;
         cq(run, WRS, plain, Some(channel))
@@ -169,13 +195,17 @@ fn completion_queues(run: &mut Run, device: &DeviceFacts) -> Option<Cq> {
 }
 
 impl Base {
-    fn wq(&self, max_wr: u32, max_sge: u32, flags: u32) -> Result<Wq, VerbsError> {
-        let attr = WqAttr {
+    fn attr(max_wr: u32, max_sge: u32, flags: u32) -> WqAttr {
+        WqAttr {
             max_wr,
             max_sge,
             flags,
             striding: None,
-        };
+        }
+    }
+
+    fn wq(&self, max_wr: u32, max_sge: u32, flags: u32) -> Result<Wq, VerbsError> {
+        let attr = Self::attr(max_wr, max_sge, flags);
         Wq::create(&self.pd, &self.cq, &self.memory, attr)
     }
 
@@ -212,6 +242,17 @@ fn work_queues(run: &mut Run, device: &DeviceFacts, base: &Base) {
     run.ask("wq", "wq/flag/all that were accepted", |_| {
         base.wq(WRS, 1, together)
     });
+    for (stride, strides) in [(64, 512), (64, 1024), (64, 65536), (256, 512), (2048, 512)] {
+        let id = format!("wq/striding/{strides} strides of {stride} bytes");
+        run.ask("striding_rq", id, |_| {
+            let striding = Some(Striding { stride, strides });
+            let attr = WqAttr {
+                striding,
+                ..Base::attr(16, 1, 0)
+            };
+            Wq::create(&base.pd, &base.cq, &base.memory, attr)
+        });
+    }
     let Some(mut wq) = run.ask("wq", "wq", |_| base.wq(WRS, 1, 0)) else {
         return;
     };

@@ -62,6 +62,7 @@ impl FakeQueue {
             buffer: 256,
             max_sge: 1,
             striding: None,
+            compression: None,
             flags: 0,
             vector: 0,
             stamps: CompletionStamps::None,

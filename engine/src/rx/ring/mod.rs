@@ -28,8 +28,8 @@ use crate::{
     Error,
     memory::{Region, prefer_node},
     verbs::{
-        self as ibv, Channel, CompletionStamps, Context, Cq, CqAttr, Moderation, Mr, Pd, Striding,
-        Wq, WqAttr, WqState, is_direct,
+        self as ibv, Channel, CompletionStamps, Context, Cq, CqAttr, MiniFormat, Moderation, Mr,
+        Pd, Striding, Wq, WqAttr, WqState, is_direct,
     },
 };
 use direct::{DirectQueue, OneFrame};
@@ -60,6 +60,8 @@ pub struct RingAttr {
     /// Each WR's buffer takes many frames. It then is the one scatter entry, without headroom, and direct rings alone
     /// can.
     pub striding: Option<Striding>,
+    /// How the device may compress completions; `None`: it does not. Direct rings alone can, and its stamps are then void.
+    pub compression: Option<MiniFormat>,
     /// `ibv_wq_flags`.
     pub flags: u32,
     /// Completion vector.
@@ -200,6 +202,7 @@ impl Ring {
             entries: (attr.wrs * attr.striding.map_or(1, |it| it.strides) - 1).max(1),
             vector: attr.vector,
             stamps: attr.stamps,
+            compression: attr.compression,
         };
         let mut cq = prefer_node(attr.numa_node, || Cq::create(context, cq_attr, channel))?;
         if let Some(by) = attr.moderation {

@@ -1,6 +1,10 @@
 //! A CQ whose completions are read in its own memory.
 
-use crate::{cq::Cq, error::VerbsError, mlx5dv as ffi};
+use crate::{
+    cq::{Cq, MiniFormat},
+    error::VerbsError,
+    mlx5dv as ffi,
+};
 use std::{
     mem::{MaybeUninit, offset_of},
     os::fd::BorrowedFd,
@@ -10,6 +14,14 @@ use std::{
 /// CQE opcodes, the high half of `op_own`.
 const OP_RESP_SEND: u8 = 2;
 const OP_INVALID: u8 = 15;
+/// Opcode and CQE format of `op_own`, without the bits of solicited events and of the owner.
+const KIND: u8 = 0xfc;
+/// Of a completion of its own.
+const RECEIVED: u8 = OP_RESP_SEND << 4;
+/// Of a title: the completion that begins a session of mini CQEs (PRM "CQE compression").
+const TITLE: u8 = RECEIVED | 3 << 2;
+/// Mini CQEs of a slot.
+const ARRAY: u32 = 8;
 /// Where an error CQE has its syndrome (`mlx5_err_cqe`).
 const SYNDROME: usize = offset_of!(ffi::mlx5_err_cqe, syndrome);
 /// `l4_hdr_type_etc`, bit 0: the NIC took a VLAN tag off.
@@ -44,6 +56,37 @@ pub struct FrameStrides {
 }
 
 impl Cqe {
+    /// A frame's, or the title of a session of frames.
+    ///
+    /// # Safety
+    /// The entry is whole, and the device does not write it now.
+    #[inline]
+    unsafe fn received(cqe: *const ffi::mlx5_cqe64) -> Self {
+        // SAFETY: the caller's word. Fields are big endian.
+        unsafe {
+            let head = &raw const (*cqe).__bindgen_anon_1.__bindgen_anon_1;
+            let stripped =
+                ((*head).l4_hdr_type_etc & CV != 0).then(|| u16::from_be((*head).vlan_info));
+            Self {
+                wqe_counter: u16::from_be((*cqe).wqe_counter),
+                status: 0,
+                byte_len: u32::from_be((*cqe).byte_cnt),
+                timestamp: u64::from_be((*cqe).timestamp),
+                stripped,
+            }
+        }
+    }
+
+    fn failed(wqe_counter: u16, status: u32) -> Self {
+        Self {
+            wqe_counter,
+            status,
+            byte_len: 0,
+            timestamp: 0,
+            stripped: None,
+        }
+    }
+
     /// The reading of a sound completion of a striding WQ. Bits of `byte_cnt` as in Linux
     /// (`mpwrq_get_cqe_byte_cnt`, `mpwrq_get_cqe_consumed_strides`, `mpwrq_is_filler_cqe` of
     /// drivers/net/ethernet/mellanox/mlx5/core/en_rx.c and include/linux/mlx5/device.h) and DPDK (MLX5_MPRQ_LEN_MASK,
@@ -59,6 +102,20 @@ impl Cqe {
     }
 }
 
+/// A session of compressed completions that is being read. It has as many slots as completions; only the title's, the one
+/// behind it and every eighth are written, the last two with arrays of mini CQEs (`mlx5_rx_poll_len` of DPDK's
+/// drivers/net/mlx5/mlx5_rx.c, `mlx5e_decompress_cqes_cont` of Linux's en_rx.c).
+struct Session {
+    /// What all of its completions share.
+    title: Cqe,
+    /// A copy: its slot may be the device's again before its last mini CQE is read.
+    minis: [u64; ARRAY as usize],
+    /// Completions read.
+    read: u32,
+    /// Completions not read.
+    left: u32,
+}
+
 /// A CQ that is polled in its own memory. The verbs poll it no more.
 pub struct DirectCq {
     cq: Cq,
@@ -72,6 +129,9 @@ pub struct DirectCq {
     /// Completions read, modulo 2^32.
     consumed: u32,
     arm_sn: u32,
+    session: Session,
+    /// Mini CQEs carry the index of a stride.
+    strides: bool,
 }
 
 // SAFETY: owned by one thread at a time; the memory belongs to the CQ, which it holds.
@@ -94,6 +154,7 @@ impl DirectCq {
                 errno => return Err(VerbsError::from_errno("mlx5dv_init_obj", "a CQ", errno)),
             }
         };
+        let strides = cq.compression == Some(MiniFormat::ChecksumStride);
         Ok(Self {
             cq,
             buf: out.buf.cast(),
@@ -105,19 +166,31 @@ impl DirectCq {
             size: out.cqe_size as usize,
             consumed: 0,
             arm_sn: 0,
+            session: Session {
+                title: Cqe::failed(0, 0),
+                minis: [0; ARRAY as usize],
+                read: 0,
+                left: 0,
+            },
+            strides,
         })
+    }
+
+    /// The entry of a completion, of which the index is counted from the CQ's beginning.
+    #[inline]
+    fn entry(&self, index: u32) -> *mut ffi::mlx5_cqe64 {
+        let end = ((index & self.mask) as usize + 1) * self.size;
+        // SAFETY: an index below the CQ's size; of a 128-byte entry the second half is the CQE64.
+        unsafe { self.buf.add(end - size_of::<ffi::mlx5_cqe64>()).cast() }
     }
 
     /// The next completion, if the device has written it.
     #[inline]
     pub fn take(&mut self) -> Option<Cqe> {
-        let index = (self.consumed & self.mask) as usize;
-        // SAFETY: an index below the CQ's size; of a 128-byte entry the second half is the CQE64.
-        let cqe = unsafe {
-            self.buf
-                .add(index * self.size + self.size - size_of::<ffi::mlx5_cqe64>())
-        };
-        let cqe = cqe.cast::<ffi::mlx5_cqe64>();
+        if self.session.left > 0 {
+            return Some(self.decompress());
+        }
+        let cqe = self.entry(self.consumed);
         // SAFETY: the device writes this byte last. Everything else is read after it (acquire), and the entry is not
         // written again before `release` gives it back.
         let op_own = unsafe { AtomicU8::from_ptr(&raw mut (*cqe).op_own) }.load(Ordering::Acquire);
@@ -125,30 +198,65 @@ impl DirectCq {
         if op_own >> 4 == OP_INVALID || u32::from(op_own & 1) != lap {
             return None;
         }
+        if op_own & KIND != RECEIVED {
+            return Some(self.unusual(op_own & KIND));
+        }
         self.consumed = self.consumed.wrapping_add(1);
-        // SAFETY: as above: the entry is whole and ours. Fields are big endian.
-        unsafe {
-            let wqe_counter = u16::from_be((*cqe).wqe_counter);
-            if op_own >> 4 != OP_RESP_SEND {
-                let status = status_of(cqe.cast::<u8>().add(SYNDROME).read());
-                return Some(Cqe {
-                    wqe_counter,
-                    status,
-                    byte_len: 0,
-                    timestamp: 0,
-                    stripped: None,
-                });
-            }
-            let head = &raw const (*cqe).__bindgen_anon_1.__bindgen_anon_1;
-            let stripped =
-                ((*head).l4_hdr_type_etc & CV != 0).then(|| u16::from_be((*head).vlan_info));
-            Some(Cqe {
-                wqe_counter,
-                status: 0,
-                byte_len: u32::from_be((*cqe).byte_cnt),
-                timestamp: u64::from_be((*cqe).timestamp),
-                stripped,
-            })
+        // SAFETY: as above: the entry is whole and ours.
+        Some(unsafe { Cqe::received(cqe) })
+    }
+
+    /// The next completion, which is no frame's, or a title.
+    #[cold]
+    fn unusual(&mut self, kind: u8) -> Cqe {
+        let cqe = self.entry(self.consumed);
+        if kind == TITLE {
+            // SAFETY: the entry is whole and ours.
+            let title = unsafe { Cqe::received(cqe) };
+            self.session = Session {
+                title,
+                minis: [0; ARRAY as usize],
+                read: 0,
+                left: title.byte_len.clamp(1, self.mask + 1),
+            };
+            return self.decompress();
+        }
+        self.consumed = self.consumed.wrapping_add(1);
+        // SAFETY: as above.
+        let (counter, syndrome) =
+            unsafe { ((*cqe).wqe_counter, cqe.cast::<u8>().add(SYNDROME).read()) };
+        Cqe::failed(u16::from_be(counter), status_of(syndrome))
+    }
+
+    /// The next completion of the session.
+    #[inline]
+    fn decompress(&mut self) -> Cqe {
+        let (slot, read) = (self.consumed, self.session.read);
+        if read % ARRAY == 0 {
+            // The first array is behind the title.
+            let array = self.entry(slot.wrapping_add(u32::from(read == 0)));
+            // SAFETY: the device wrote it before the title, and its slot has not been given back.
+            self.session.minis = unsafe { array.cast::<[u64; ARRAY as usize]>().read() };
+        }
+        if read > 0 {
+            // What is in the slot is no CQE, but a mini CQE's bytes or a CQE of a lap ago: no later lap must take it for one.
+            // SAFETY: a slot of the session, which is ours until `release`.
+            unsafe { AtomicU8::from_ptr(&raw mut (*self.entry(slot)).op_own) }
+                .store(OP_INVALID << 4, Ordering::Relaxed);
+        }
+        let mini = u64::from_be(self.session.minis[(read % ARRAY) as usize]);
+        self.consumed = slot.wrapping_add(1);
+        self.session.read += 1;
+        self.session.left -= 1;
+        let title = self.session.title;
+        Cqe {
+            // Where there are no strides, WQEs follow each other; fewer than 2^16 are on a ring.
+            wqe_counter: match self.strides {
+                true => (mini >> 32) as u16,
+                false => title.wqe_counter.wrapping_add(read as u16),
+            },
+            byte_len: mini as u32,
+            ..title
         }
     }
 
@@ -156,12 +264,9 @@ impl DirectCq {
     /// may write it again.
     #[must_use]
     pub fn last(&self) -> [u8; 64] {
-        let index = (self.consumed.wrapping_sub(1) & self.mask) as usize;
-        // SAFETY: an index below the CQ's size, and 64 bytes at its end are the CQE64.
-        unsafe {
-            let end = self.buf.add((index + 1) * self.size);
-            end.sub(64).cast::<[u8; 64]>().read()
-        }
+        let entry = self.entry(self.consumed.wrapping_sub(1));
+        // SAFETY: 64 bytes of the CQ's memory.
+        unsafe { entry.cast::<[u8; 64]>().read() }
     }
 
     /// Gives what was read back to the device.

@@ -42,6 +42,7 @@ impl InspectedQueue {
             entries: wrs,
             vector: 0,
             stamps,
+            compression: None,
         };
         let cq = Cq::create(context, attr, None)?;
         let memory = Mr::register(pd, Region::allocate(wrs as usize * slot as usize, None)?)?;
