@@ -102,26 +102,66 @@ fn what_a_queue_pays_for_a_frame() {
     let dir = Dir::new();
     let short = ["--rounds", "2", "--repeats", "2"];
     let done = wqcap(["bench", "capture", "--json"])
+        .args(["--receive", "frame,striding"])
         .args(short)
         .arg(dir.path())
         .run()
         .expect(0);
     let report: Value =
         serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
-    let result = &report["results"][0];
-    assert_eq!(result["name"], "capture/pcap/64B/1q");
-    assert_eq!(result["baseline"], "count");
-    assert!(result["frames"].as_u64() > Some(2 * 7000), "{report}");
-    for figures in ["ns", "baseline_ns"] {
-        let figures = result[figures].as_array().expect("a list");
-        assert!(figures.len() == 2 && figures.iter().all(|ns| ns.as_f64() > Some(0.0)));
+    let results = report["results"].as_array().expect("a list");
+    let compared: Vec<_> = results
+        .iter()
+        .map(|it| [&it["name"], &it["baseline"]].map(|it| it.as_str().expect("text")))
+        .collect();
+    let [frame, striding] = ["frame", "striding"].map(|it| format!("capture/pcap/64B/1q/{it}"));
+    let wanted = [
+        [&frame, "count"],
+        [&frame, "copy"],
+        [&striding, "count"],
+        [&striding, "copy"],
+        [&striding, "frame"],
+    ];
+    assert_eq!(compared, wanted);
+    for result in results {
+        assert!(result["frames"].as_u64() > Some(2 * 7000), "{report}");
+        let figures = |name: &str| {
+            let figures = result[name].as_array().expect("a list").iter();
+            let figures = figures.map(|ns| ns.as_f64().expect("a number"));
+            figures.collect::<Vec<_>>()
+        };
+        let (ours, baseline) = (figures("ns"), figures("baseline_ns"));
+        assert_eq!((ours.len(), baseline.len()), (2, 2));
+        let (mut least, mut most) = (f64::INFINITY, 0.0f64);
+        for (ours, baseline) in ours.iter().zip(&baseline) {
+            assert!(*ours > 0.0 && *baseline > 0.0, "{result}");
+            (least, most) = (least.min(ours / baseline), most.max(ours / baseline));
+        }
+        for (end, ratio) in [least, most].into_iter().enumerate() {
+            let told = result["spread"][end].as_f64().expect("a number");
+            assert!((told / ratio - 1.0).abs() < 1e-9, "{result}");
+        }
     }
+    // Each repeat has one bare loop for all modes, and a mode is the next one's baseline.
+    assert_eq!(results[1]["baseline_ns"], results[3]["baseline_ns"]);
+    assert_eq!(results[4]["baseline_ns"], results[0]["ns"]);
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 0);
+    let table = wqcap(["bench", "capture", "--rounds", "1", "--repeats", "1"])
+        .arg(dir.path())
+        .run()
+        .expect(0);
+    for line in ["capture/pcap/64B/1q ", " count\n", " copy\n"] {
+        assert!(table.stdout.contains(line), "{table}");
+    }
     wqcap(["bench", "capture", "--device", "mlx5_7"])
         .arg(dir.path())
         .run()
         .expect(2)
         .says(&["RDMA device"]);
+    wqcap(["bench", "capture", "--receive", "frame,packed"])
+        .run()
+        .expect(2)
+        .says(&["\"packed\"", "frame, striding"]);
 }
 
 #[test]

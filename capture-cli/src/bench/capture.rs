@@ -2,46 +2,144 @@
 //! copy into a block, submission, repost. The thread's own CPU time counts; the disk has a thread of its own.
 //!
 //! Rings are filled before, with the queue's loop held back, and then the rules are taken away, so that neither the wire
-//! nor the NIC is in the figures. The baseline is the same loop with frames parsed and counted only.
+//! nor the NIC is in the figures. There are two baselines: the same loop with frames parsed and counted only, and the least
+//! that a program can do that has frames as records in memory.
 
 use super::{
+    bare::{self, BareAttr, Poll},
     files,
     report::{BenchReport, Measured},
-    rounds::{FILLING, Round, drain, plan},
+    rounds::{FILLING, RING, Round, drain, plan},
 };
 use crate::{args::BenchCaptureArgs, cmd::check::enter_model, failure::Failure};
 use std::{hint::black_box, path::Path};
 use wqcap_engine::{
+    files::format::pcap::{RECORD_LEN, encode_record_header},
     frame::Headers,
+    memory::Region,
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
     sink::Count,
 };
 
-/// Drains rings into a file and into nothing, in turn, and prints the ratio.
+/// Bytes of a WR's buffer by default.
+const BUFFER: u32 = 2048;
+/// Bytes of a frame that the bare loop copies at most.
+const SNAPLEN: usize = 64;
+
+/// One repeat's nanoseconds of a frame.
+struct Times {
+    ours: f64,
+    count: f64,
+    copy: f64,
+    /// Frames that ours has written.
+    frames: u64,
+}
+
+/// Drains rings into a file, into nothing and into memory, in turn, and prints the ratios.
 pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     if args.device.is_none() {
         let wire = format!("synth:size={},flows=256,pps={FILLING}", args.frame);
         enter_model(Some(&wire), &[])?;
     }
     let scratch = files::scratch(&args.dir)?;
-    let receive = [("capture.receive", args.receive.to_string())];
-    let plan = plan(1, args.device.as_deref(), &receive)?;
-    let (mut pairs, mut frames) = (Vec::new(), 0);
-    for _ in 0..args.common.repeats {
-        let counted = drain(&plan, args.frame, args.rounds, vec![Parsed(Count)])?;
-        frames = counted.frames;
-        let ours = to_files(&plan, args, scratch.path())?;
-        pairs.push((ours.mean_ns(), counted.mean_ns()));
+    let mut modes = Vec::new();
+    for receive in &args.receive {
+        let receive = [("capture.receive", receive.to_string())];
+        modes.push((plan(1, args.device.as_deref(), &receive)?, Vec::new()));
     }
-    let name = format!("capture/pcap/{}B/1q", args.frame);
-    let (ours, counted): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
-    let result = Measured::of(name, "count", &pairs)
-        .with("frames", frames)
-        .with("repeats", args.common.repeats)
-        .with("ns", ours)
-        .with("baseline_ns", counted);
-    BenchReport::new(vec![result]).print(args.common.json)
+    for _ in 0..args.common.repeats {
+        let copy = to_memory(&modes[0].0, args)?.mean_ns();
+        for (plan, times) in &mut modes {
+            let count = drain(plan, args.frame, args.rounds, vec![Parsed(Count)])?;
+            let ours = to_files(plan, args, scratch.path())?;
+            times.push(Times {
+                ours: ours.mean_ns(),
+                count: count.mean_ns(),
+                copy,
+                frames: ours.frames,
+            });
+        }
+    }
+    let modes: Vec<_> = modes.into_iter().map(|(_, times)| times).collect();
+    BenchReport::new(results(args, &modes)).print(args.common.json)
+}
+
+/// Each mode beside its baselines, and beside the mode before it.
+fn results(args: &BenchCaptureArgs, modes: &[Vec<Times>]) -> Vec<Measured> {
+    let mut results = Vec::new();
+    for (i, times) in modes.iter().enumerate() {
+        let mode = match modes.len() {
+            1 => String::new(),
+            _ => format!("/{}", args.receive[i]),
+        };
+        let name = format!("capture/pcap/{}B/1q{mode}", args.frame);
+        let mut against = |baseline, of: &[Times], its: fn(&Times) -> f64| {
+            let pairs = times.iter().zip(of).map(|(it, of)| (it.ours, its(of)));
+            let pairs: Vec<_> = pairs.collect();
+            let (ours, its): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+            let result = Measured::of(name.clone(), baseline, &pairs)
+                .with("frames", times.last().map_or(0, |it| it.frames))
+                .with("repeats", args.common.repeats)
+                .with("ns", ours)
+                .with("baseline_ns", its);
+            results.push(result);
+        };
+        against("count", times, |it| it.count);
+        against("copy", times, |it| it.copy);
+        if i > 0 {
+            against(args.receive[i - 1].into(), &modes[i - 1], |it| it.ours);
+        }
+    }
+    results
+}
+
+/// What a bare loop takes to copy the start of each frame, behind a record's header, into blocks that are written nowhere.
+fn to_memory(plan: &Plan, args: &BenchCaptureArgs) -> Result<Round, Failure> {
+    let attr = BareAttr {
+        poll: Poll::CqEx,
+        ring: RING,
+        buffer: BUFFER,
+        batch: plan.batch,
+    };
+    let mut records = Records {
+        blocks: files::blocks()?,
+        block: 0,
+        at: 0,
+    };
+    bare::drain(plan, attr, args.rounds, |frame, stamp| {
+        records.append(frame, stamp);
+    })
+}
+
+/// Blocks that are filled with records round and round.
+struct Records {
+    blocks: Vec<Region>,
+    /// The block being filled, and how far it is.
+    block: usize,
+    at: usize,
+}
+
+impl Records {
+    #[inline]
+    fn append(&mut self, frame: &[u8], stamp: u64) {
+        let caplen = frame.len().min(SNAPLEN);
+        if self.at + RECORD_LEN + caplen > self.blocks[self.block].len() {
+            self.block = (self.block + 1) % self.blocks.len();
+            self.at = 0;
+        }
+        let rest = &mut self.blocks[self.block].as_mut_slice()[self.at..];
+        let record = &mut rest[..RECORD_LEN + caplen];
+        self.at += record.len();
+        let (header, data) = record.split_at_mut(RECORD_LEN);
+        let [caplen, len] = [caplen, frame.len()].map(|it| it as u32);
+        header.copy_from_slice(&encode_record_header(stamp, caplen, len));
+        match frame.first_chunk::<SNAPLEN>() {
+            // Of a length that the compiler knows: no call.
+            Some(start) => data.copy_from_slice(start),
+            None => data.copy_from_slice(frame),
+        }
+    }
 }
 
 fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<Round, Failure> {
@@ -75,5 +173,37 @@ impl<C: Consumer> Consumer for Parsed<C> {
 
     fn idle(&mut self) {
         self.0.idle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wqcap_engine::files::format::{ByteOrder, pcap::RecordLayout};
+
+    #[test]
+    fn records_go_round_in_their_blocks() {
+        let mut records = Records {
+            blocks: Region::several(2, 200).expect("memory"),
+            block: 0,
+            at: 0,
+        };
+        for (ns, len) in [(1, 60), (2, 64), (3, 1500), (4, 64), (5, 63)] {
+            records.append(&[ns as u8; 1500][..len], ns);
+        }
+        // Two to a block: the fifth is where the first was.
+        assert_eq!((records.block, records.at), (0, 79));
+        let native = RecordLayout {
+            order: ByteOrder::NATIVE,
+            unit: 1,
+            header_len: RECORD_LEN,
+        };
+        let block = records.blocks[1].as_slice(200);
+        assert_eq!(native.record(block), [0, 3, 64, 1500]);
+        assert_eq!(block[16..80], [3; 64]);
+        assert_eq!(native.record(&block[80..]), [0, 4, 64, 64]);
+        let block = records.blocks[0].as_slice(200);
+        assert_eq!(native.record(block), [0, 5, 63, 63]);
+        assert_eq!(block[16..79], [5; 63]);
     }
 }

@@ -4,8 +4,9 @@ use crate::failure::Failure;
 use std::{path::Path, sync::Arc};
 use tempfile::TempDir;
 use wqcap_engine::{
+    memory::Region,
     plan::OutputPlan,
-    sink::{BlockSink, Files, PcapEncoder, Writer},
+    sink::{BLOCK, BlockSink, Files, PcapEncoder, Writer},
 };
 
 /// `output.buffer` by default.
@@ -31,6 +32,11 @@ pub fn start(dir: &Path, longest: usize) -> Result<(Writer, BlockSink<PcapEncode
     let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::default(), &[Arc::default()])?;
     let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;
     Ok((writer, sink))
+}
+
+/// As many blocks as that writer has, of the same size.
+pub fn blocks() -> Result<Vec<Region>, Failure> {
+    Ok(Region::several(BUFFER as usize / BLOCK, BLOCK)?)
 }
 
 /// Waits for the files' final names.

@@ -2,6 +2,7 @@
 //!
 //! Every result stands beside a baseline measured in the same run, in turn with it, so that a busy machine slows both.
 
+mod bare;
 mod capture;
 mod compress;
 mod disk;

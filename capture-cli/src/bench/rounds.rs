@@ -10,6 +10,7 @@ use crate::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::{
+    fs,
     sync::{
         Mutex,
         mpsc::{Receiver, SyncSender, sync_channel},
@@ -149,6 +150,13 @@ fn drained(
         sum += results.recv_timeout(PATIENCE).map_err(|_| stuck())?;
     }
     Ok(sum)
+}
+
+/// One of the counters of the plan's port, if it can be read.
+pub fn number(plan: &Plan, counter: &str) -> Option<u64> {
+    let (device, port) = (&plan.device.name, plan.port);
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/{counter}");
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// Frames that the NIC found no WR for, if it tells.

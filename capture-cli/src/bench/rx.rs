@@ -3,20 +3,14 @@
 //!
 //! Each drains rings that were filled before.
 
-mod bare;
-
 use super::{
+    bare::{self, BareAttr, Poll},
     report::{BenchReport, Measured},
-    rounds::{self, FILLING, RING, Round, cpu_ns, drain, fill},
+    rounds::{self, FILLING, RING, drain},
 };
 use crate::{args::BenchRxArgs, cmd::check::enter_model, failure::Failure};
-use bare::{BareAttr, BareRings, Poll};
-use std::{fs, thread, time::Duration};
-use wqcap_engine::{
-    plan::Plan,
-    sink::Count,
-    verbs::{Context, FlowKind, FlowRule, FlowSpec, Masked},
-};
+use std::hint::black_box;
+use wqcap_engine::{plan::Plan, sink::Count};
 
 /// All in turn, and prints the ratios.
 pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
@@ -93,51 +87,16 @@ fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure>
     Ok(all)
 }
 
-/// Nanoseconds that a bare loop takes for a frame: the mean of so many rounds, behind one that warms up.
+/// Nanoseconds that a bare loop takes for a frame.
 fn bare(plan: &Plan, args: &BenchRxArgs, poll: Poll) -> Result<f64, Failure> {
-    let context = Context::open(&plan.device.name)?;
-    let port = plan.port;
     let attr = BareAttr {
         poll,
         ring: RING,
         buffer: args.buffer(),
         batch: plan.batch,
     };
-    let everything = FlowRule {
-        port,
-        kind: FlowKind::Normal,
-        priority: 0,
-        specs: vec![
-            FlowSpec::ETHERNET,
-            FlowSpec::Ipv4 {
-                src: Masked::default(),
-                dst: Masked::default(),
-                proto: Masked::default(),
-            },
-        ],
+    let read = |frame: &[u8], stamp| {
+        black_box((frame.len(), stamp));
     };
-    let mut rings = BareRings::make(&context, plan.queues.len(), attr, everything)?;
-    let counter = format!(
-        "/sys/class/infiniband/{}/ports/{port}/hw_counters/out_of_buffer",
-        context.name()
-    );
-    let lost = |_: &BareRings| fs::read_to_string(&counter).ok()?.trim().parse().ok();
-    let rest = |_: &mut BareRings| thread::sleep(Duration::from_millis(1));
-    let mut sum = Round::default();
-    for number in 0..=args.rounds {
-        rings.let_in()?;
-        fill(&mut rings, plan.queues.len(), RING.into(), lost, rest)?;
-        rings.shut();
-        // What the NIC has begun comes to its end.
-        thread::sleep(Duration::from_millis(5));
-        for ring in &mut rings.rings {
-            let began = cpu_ns();
-            let frames = ring.drain()?;
-            let ns = cpu_ns() - began;
-            if number > 0 {
-                sum += Round { frames, ns };
-            }
-        }
-    }
-    Ok(sum.mean_ns())
+    Ok(bare::drain(plan, attr, args.rounds, read)?.mean_ns())
 }

@@ -39,7 +39,7 @@ pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
 pub use post::hook::{HookProcess, HookReport, serve_hooks};
 pub use reorder::Relay;
-pub use write::{Backlog, Deleted, Files, Finished, KeptRing, Writer};
+pub use write::{BLOCK, Backlog, Deleted, Files, Finished, KeptRing, Writer};
 
 /// One record to be encoded.
 #[derive(Clone, Copy, Debug)]

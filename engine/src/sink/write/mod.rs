@@ -53,7 +53,7 @@ use std::{
 };
 
 /// Bytes of a block, where the buffer is large enough for several of them.
-const BLOCK: usize = 1 << 20;
+pub const BLOCK: usize = 1 << 20;
 /// The same for blocks on their way to the orderer: it knows what is next the earlier the smaller they are.
 const RELAY_BLOCK: usize = 64 << 10;
 /// Idle moments, five a second at most, before a compressed file gets a frame that is not full.

@@ -1,10 +1,10 @@
 //! The least that a program can do with a ring: what the engine's loop is measured against.
 //!
 //! Completions are taken by a verb, the fields that a capture reads are read, and the WRs are posted again as one list.
-//! Nobody looks at the frames, nothing is counted but they.
+//! Nothing is counted but the frames; what else becomes of them is for the caller to say.
 #![allow(unsafe_code)]
 
-use std::{hint::black_box, mem, ptr};
+use std::{mem, ptr, slice};
 use wqcap_engine::{
     memory::Region,
     verbs::{
@@ -45,7 +45,28 @@ pub struct BareRing {
     /// Their scatter entries, at addresses that the WRs name.
     _entries: Vec<ffi::ibv_sge>,
     completions: Vec<ffi::ibv_wc>,
+    buffers: Buffers,
     attr: BareAttr,
+}
+
+/// The buffers of a ring, one behind the other.
+#[derive(Clone, Copy)]
+struct Buffers {
+    start: *const u8,
+    each: u32,
+}
+
+impl Buffers {
+    /// The bytes of a frame.
+    ///
+    /// # Safety
+    /// There is such a WR, which has completed and is not posted again as long as they are looked at.
+    #[inline]
+    unsafe fn frame<'a>(self, wr_id: u64, len: u32) -> &'a [u8] {
+        let len = len.min(self.each) as usize;
+        // SAFETY: WR i receives into buffer i, and no device is told of a longer one.
+        unsafe { slice::from_raw_parts(self.start.add(wr_id as usize * self.each as usize), len) }
+    }
 }
 
 // SAFETY: the pointers are to the ring's own vectors, which it alone reaches.
@@ -75,10 +96,13 @@ impl BareRing {
         };
         let mut wq = Wq::create(pd, &cq, &mr, wq_attr)?;
         wq.set_state(None, WqState::Ready)?;
-        let start = mr.memory().as_ptr() as u64;
+        let buffers = Buffers {
+            start: mr.memory().as_ptr(),
+            each: attr.buffer,
+        };
         let mut entries: Vec<_> = (0..u64::from(attr.ring))
             .map(|i| ffi::ibv_sge {
-                addr: start + i * u64::from(attr.buffer),
+                addr: buffers.start as u64 + i * u64::from(attr.buffer),
                 length: attr.buffer,
                 lkey: mr.lkey(),
             })
@@ -99,6 +123,7 @@ impl BareRing {
             completions: (0..attr.batch).map(|_| unsafe { mem::zeroed() }).collect(),
             wq,
             cq,
+            buffers,
             attr,
         };
         let all = List::of(&mut ring.wrs, 0..u64::from(attr.ring));
@@ -106,14 +131,15 @@ impl BareRing {
         Ok(ring)
     }
 
-    /// Takes what there is and posts it again, until nothing is left: how many frames there were.
-    pub fn drain(&mut self) -> Result<u64, VerbsError> {
+    /// Takes what there is and posts it again, until nothing is left: how many frames there were. `each` has the bytes of
+    /// every frame, and its time stamp, which is 0 where the verb tells none.
+    pub fn drain(&mut self, each: &mut impl FnMut(&[u8], u64)) -> Result<u64, VerbsError> {
         let mut frames = 0;
         loop {
             let mut list = List::default();
             let taken = match self.attr.poll {
-                Poll::CqEx => self.take_ex(&mut list)?,
-                Poll::PollCq => self.take_plain(&mut list)?,
+                Poll::CqEx => self.take_ex(&mut list, each)?,
+                Poll::PollCq => self.take_plain(&mut list, each)?,
             };
             if taken == 0 {
                 return Ok(frames);
@@ -123,7 +149,11 @@ impl BareRing {
         }
     }
 
-    fn take_ex(&mut self, list: &mut List) -> Result<u64, VerbsError> {
+    fn take_ex(
+        &mut self,
+        list: &mut List,
+        each: &mut impl FnMut(&[u8], u64),
+    ) -> Result<u64, VerbsError> {
         let failed = |errno| VerbsError::from_errno("ibv_start_poll", "", errno);
         let Some(mut completions) = self.cq.poll().map_err(|e| failed(e.0))? else {
             return Ok(0);
@@ -135,14 +165,20 @@ impl BareRing {
             if it.status != 0 {
                 return Err(failed(libc::EIO));
             }
-            black_box((it.byte_len, it.timestamp));
             list.append(&mut self.wrs, it.wr_id);
+            // SAFETY: there is such a WR, which has completed, and the list is posted after this.
+            let frame = unsafe { self.buffers.frame(it.wr_id, it.byte_len) };
+            each(frame, it.timestamp);
             taken += 1;
         }
         Ok(taken)
     }
 
-    fn take_plain(&mut self, list: &mut List) -> Result<u64, VerbsError> {
+    fn take_plain(
+        &mut self,
+        list: &mut List,
+        each: &mut impl FnMut(&[u8], u64),
+    ) -> Result<u64, VerbsError> {
         let room = i32::try_from(self.attr.batch).unwrap_or(i32::MAX);
         // SAFETY: `&mut self` is the one reader of a live CQ; there is room for a batch.
         let count = unsafe {
@@ -156,8 +192,10 @@ impl BareRing {
             if it.status != 0 {
                 return Err(VerbsError::from_errno("ibv_poll_cq", "", libc::EIO));
             }
-            black_box(it.byte_len);
             list.append(&mut self.wrs, it.wr_id);
+            // SAFETY: there is such a WR, which has completed, and the list is posted after this.
+            let frame = unsafe { self.buffers.frame(it.wr_id, it.byte_len) };
+            each(frame, 0);
         }
         Ok(count as u64)
     }

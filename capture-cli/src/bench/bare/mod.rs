@@ -1,0 +1,58 @@
+//! Rounds of bare loops: rings are filled while nobody polls, the rules are taken away, and then this thread drains them.
+
+mod ring;
+
+pub use ring::{BareAttr, Poll};
+
+use super::rounds::{Round, cpu_ns, fill, number};
+use crate::failure::Failure;
+use ring::BareRings;
+use std::{thread, time::Duration};
+use wqcap_engine::{
+    plan::Plan,
+    verbs::{Context, FlowKind, FlowRule, FlowSpec, Masked},
+};
+
+/// What frames cost a bare loop on the plan's port, in so many rounds behind one that warms up. `each` has the bytes of
+/// every frame, and its time stamp.
+pub fn drain(
+    plan: &Plan,
+    attr: BareAttr,
+    rounds: u32,
+    mut each: impl FnMut(&[u8], u64),
+) -> Result<Round, Failure> {
+    let context = Context::open(&plan.device.name)?;
+    let everything = FlowRule {
+        port: plan.port,
+        kind: FlowKind::Normal,
+        priority: 0,
+        specs: vec![
+            FlowSpec::ETHERNET,
+            FlowSpec::Ipv4 {
+                src: Masked::default(),
+                dst: Masked::default(),
+                proto: Masked::default(),
+            },
+        ],
+    };
+    let mut rings = BareRings::make(&context, plan.queues.len(), attr, everything)?;
+    let lost = |_: &BareRings| number(plan, "hw_counters/out_of_buffer");
+    let rest = |_: &mut BareRings| thread::sleep(Duration::from_millis(1));
+    let mut sum = Round::default();
+    for number in 0..=rounds {
+        rings.let_in()?;
+        fill(&mut rings, plan.queues.len(), attr.ring.into(), lost, rest)?;
+        rings.shut();
+        // What the NIC has begun comes to its end.
+        thread::sleep(Duration::from_millis(5));
+        for ring in &mut rings.rings {
+            let began = cpu_ns();
+            let frames = ring.drain(&mut each)?;
+            let ns = cpu_ns() - began;
+            if number > 0 {
+                sum += Round { frames, ns };
+            }
+        }
+    }
+    Ok(sum)
+}
