@@ -165,6 +165,50 @@ fn what_a_queue_pays_for_a_frame() {
 }
 
 #[test]
+fn what_a_held_queue_survives() {
+    let bench = |more: &[&str]| wqcap(["bench", "burst"]).args(more).run();
+    let few = ["--memory", "2MiB", "--repeats", "2", "--hold", "0.1"];
+    let done = bench(&[&few[..], &["--rate", "50000", "--json"]].concat()).expect(0);
+    let report: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let results = report["results"].as_array().expect("a list");
+    let names: Vec<_> = results.iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["burst/frame/64B", "burst/striding/64B"]);
+    let memory = |it: &Value| it["buffer_bytes"].as_u64().zip(it["cq_bytes"].as_u64());
+    let [frame, striding] = [0, 1].map(|i| memory(&results[i]).expect("two numbers"));
+    assert!(frame.0 + frame.1 <= 2 << 20, "{report}");
+    assert!(striding.0 + striding.1 <= frame.0 + frame.1, "{report}");
+    // A WR, or a stride, for each frame, and a CQE: what was lost is what no ring of this memory could have taken.
+    for (result, frames) in results.iter().zip([frame.1 / 64, striding.0 / 64]) {
+        assert_eq!(result["frames"], frames, "{report}");
+        assert_eq!(result["baseline"], "frame");
+        assert_eq!(result["hold_frames_per_s"], frames as f64 * 10.0);
+        let lost = 5000u64.saturating_sub(frames);
+        assert_eq!(result["burst"]["lost"], lost, "{report}");
+    }
+    let ratio = results[1]["ratio"].as_f64();
+    assert!(ratio >= Some(8.0), "{report}");
+    assert_eq!(results[1]["spread"], serde_json::json!([ratio, ratio]));
+
+    let table = bench(&[&few[..], &["--rate", "50000", "--receive", "frame,auto"]].concat());
+    let table = table.expect(0);
+    for part in [
+        "burst/frame/64B: of 5,000 frames within 100.0 ms 4,488 are lost",
+        "burst/auto/64B: of 5,000 frames within 100.0 ms none is lost",
+    ] {
+        assert!(table.stdout.contains(part), "{part}: {table}");
+    }
+    let few = |memory| bench(&["--memory", memory, "--repeats", "1"]);
+    few("64KiB").expect(2).says(&[
+        "--memory 64KiB",
+        "\"striding\" takes 256 KiB",
+        "give --memory 512KiB",
+    ]);
+    drop(few("512KiB").expect(0));
+    bench(&["--rate", "0"]).expect(2).says(&["--rate"]);
+}
+
+#[test]
 fn what_a_loop_costs_beside_bare_ones() {
     let done = wqcap(["bench", "rx", "--json", "--queues", "1,2"])
         .args(["--batch", "8,64", "--rounds", "1", "--repeats", "2"])

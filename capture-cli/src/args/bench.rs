@@ -32,6 +32,8 @@ pub struct CommonArgs {
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
+    /// Short frames that a queue survives while its loop is held, by receive mode in the same memory
+    Burst(BenchBurstArgs),
     /// CPU time of a queue's core per frame written
     Capture(BenchCaptureArgs),
     /// Compression rate of one core, and the compressed size
@@ -44,6 +46,35 @@ pub enum BenchCommand {
     Wake(BenchWakeArgs),
     /// Highest rate without loss from one port to another, and the latency
     Wire(BenchWireArgs),
+}
+
+/// `wqcap bench burst`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Holds the loop of a queue while the wire of the software NIC brings frames of 64 bytes, until the ring is full and frames
+are lost, and counts the frames up to the first lost one. Each mode of --receive gets the memory of the baseline, a ring of
+frame; strides are of 64 bytes. Then the loop continues; the bench fails if a frame that the NIC accepted is not captured.
+It runs on the software NIC only.
+
+Examples:
+  wqcap bench burst
+  wqcap bench burst --memory 8MiB --hold 20ms --rate 1000000
+  wqcap bench burst --json | jq '.results[1].ratio'")]
+pub struct BenchBurstArgs {
+    /// Memory of the queue, buffers and CQ together; frame gets the largest ring that fits, and no mode more than that
+    #[arg(long, value_name = "SIZE", default_value = "34MiB", value_parser = written)]
+    pub memory: Size,
+    /// Modes to compare with frame: striding, auto
+    #[arg(long, value_name = "MODE,...", default_value = "striding", value_delimiter = ',', value_parser = receive)]
+    pub receive: Vec<Receive>,
+    /// How long a loop is held for the highest rate without loss: seconds, or a time with a unit
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = seconds)]
+    pub hold: Duration,
+    /// Also print how many frames are lost at this rate, in frames per second
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
+    pub rate: Option<u64>,
+    #[command(flatten)]
+    pub common: CommonArgs,
 }
 
 /// `wqcap bench capture`

@@ -3,6 +3,7 @@
 //! Every result stands beside a baseline measured in the same run, in turn with it, so that a busy machine slows both.
 
 mod bare;
+mod burst;
 mod capture;
 mod compress;
 mod disk;
@@ -19,6 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Runs a bench and prints what it found.
 pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
     match command {
+        BenchCommand::Burst(args) => burst::burst(args),
         BenchCommand::Capture(args) => capture::capture(args),
         BenchCommand::Compress(args) => compress::compress(args),
         BenchCommand::Disk(args) => disk::disk(args),

@@ -12,11 +12,19 @@ use std::fs;
 
 /// All of it.
 #[derive(Debug, Serialize)]
-pub struct BenchReport {
+pub struct BenchReport<R = Measured> {
     /// Where it was measured.
     pub machine: Machine,
     /// What was measured.
-    pub results: Vec<Measured>,
+    pub results: Vec<R>,
+}
+
+/// A result as a row of the table.
+pub trait Row: Serialize {
+    /// Names of the columns.
+    const HEAD: &'static [&'static str];
+    /// A text for each.
+    fn cells(&self) -> Vec<String>;
 }
 
 /// Where it was measured.
@@ -53,18 +61,15 @@ pub struct Measured {
 impl Measured {
     /// From times per frame in nanoseconds, of the subject and of its baseline, in pairs.
     pub fn of(name: String, baseline: &'static str, pairs: &[(f64, f64)]) -> Self {
-        let ratios: Vec<f64> = pairs.iter().map(|(a, b)| a / b).collect();
+        let (ratio, spread) = compared(pairs);
         let ns_per_frame = median(pairs.iter().map(|(a, _)| *a).collect());
         Self {
             name,
             ns_per_frame,
             frames_per_s: 1e9 / ns_per_frame,
             baseline,
-            spread: [
-                ratios.iter().copied().fold(f64::INFINITY, f64::min),
-                ratios.iter().copied().fold(0.0, f64::max),
-            ],
-            ratio: median(ratios),
+            ratio,
+            spread,
             more: serde_json::Map::new(),
         }
     }
@@ -74,6 +79,33 @@ impl Measured {
         self.more.insert(name.into(), value.into());
         self
     }
+}
+
+impl Row for Measured {
+    const HEAD: &'static [&'static str] = &[
+        "result", "ns/frame", "frames/s", "ratio", "spread", "against",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            format!("{:.1}", self.ns_per_frame),
+            scaled(self.frames_per_s),
+            format!("{:.2}", self.ratio),
+            format!("{:.2} to {:.2}", self.spread[0], self.spread[1]),
+            self.baseline.to_owned(),
+        ]
+    }
+}
+
+/// The median ratio of such pairs, and the least and the most.
+pub fn compared(pairs: &[(f64, f64)]) -> (f64, [f64; 2]) {
+    let ratios: Vec<f64> = pairs.iter().map(|(a, b)| a / b).collect();
+    let spread = [
+        ratios.iter().copied().fold(f64::INFINITY, f64::min),
+        ratios.iter().copied().fold(0.0, f64::max),
+    ];
+    (median(ratios), spread)
 }
 
 /// Of an even number, the mean of the middle two.
@@ -87,9 +119,9 @@ fn median(mut of: Vec<f64>) -> f64 {
     }
 }
 
-impl BenchReport {
+impl<R: Row> BenchReport<R> {
     /// Of this machine.
-    pub fn new(results: Vec<Measured>) -> Self {
+    pub fn new(results: Vec<R>) -> Self {
         let cpu = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
             let line = text.lines().find(|line| line.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_owned())
@@ -110,20 +142,9 @@ impl BenchReport {
         if json {
             return output::print_json(self);
         }
-        let head = [
-            "result", "ns/frame", "frames/s", "ratio", "spread", "against",
-        ];
-        let mut rows = vec![head.map(str::to_owned).to_vec()];
-        rows.extend(self.results.iter().map(|it| {
-            vec![
-                it.name.clone(),
-                format!("{:.1}", it.ns_per_frame),
-                scaled(it.frames_per_s),
-                format!("{:.2}", it.ratio),
-                format!("{:.2} to {:.2}", it.spread[0], it.spread[1]),
-                it.baseline.to_owned(),
-            ]
-        }));
+        let head = R::HEAD.iter().map(|it| (*it).to_owned()).collect();
+        let rows = self.results.iter().map(R::cells);
+        let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
         output::print(&aligned(&rows))
     }
 }

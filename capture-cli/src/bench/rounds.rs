@@ -18,9 +18,10 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::{
-    capture::{Capture, Limits, Snapshot},
+    capture::{Capture, Limits},
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
+    stats::NicCounters,
 };
 
 /// WRs of a ring; a striding ring has as much memory for frames, unless it is told otherwise.
@@ -28,7 +29,7 @@ pub const RING: u32 = 8192;
 /// Frames a second that fill the rings: not so many that the wire is in the way of what is measured.
 pub const FILLING: u64 = 1_000_000;
 /// How long a ring may take to fill, and a loop to drain it.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A plan of so many queues with nothing in their way, on this device or the only one.
 pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Result<Plan, Failure> {
@@ -135,7 +136,7 @@ fn drained(
     if again {
         capture.resume(plan)?;
     }
-    let lost = |capture: &Capture| out_of_buffer(&capture.snapshot());
+    let lost = |capture: &Capture| out_of_buffer(&capture.snapshot().nic);
     let rest = |capture: &mut Capture| {
         let _ = capture.wait(Instant::now() + Duration::from_millis(1));
     };
@@ -160,8 +161,8 @@ pub fn number(plan: &Plan, counter: &str) -> Option<u64> {
 }
 
 /// Frames that the NIC found no WR for, if it tells.
-pub fn out_of_buffer(at: &Snapshot) -> Option<u64> {
-    at.nic.get("out_of_buffer")?.value()
+pub fn out_of_buffer(nic: &NicCounters) -> Option<u64> {
+    nic.get("out_of_buffer")?.value()
 }
 
 /// Waits until the NIC finds no WR any more on any of so many rings that hold so many frames, which is when it has `lost`

@@ -150,7 +150,7 @@ fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<M
 }
 
 /// Frames a second that the receiver's link carries at most.
-fn line_rate(plan: &Plan, len: u64) -> f64 {
+pub fn line_rate(plan: &Plan, len: u64) -> f64 {
     let port = plan.device.ports.iter().find(|it| it.number == plan.port);
     port.map_or(0.0, |it| it.rate_gbps) * 1e9 / (8 * (len + OVERHEAD)) as f64
 }
@@ -233,7 +233,7 @@ pub fn trial(
 
 /// What has been received of `sent` frames, and what found no WR, once that is all of them or nothing more comes.
 fn settled(capture: &mut Capture, before: &Snapshot, sent: u64) -> (u64, u64) {
-    let without_wr = |at: &Snapshot| out_of_buffer(at).unwrap_or(0);
+    let without_wr = |at: &Snapshot| out_of_buffer(&at.nic).unwrap_or(0);
     let count = |capture: &Capture| -> (u64, u64) {
         let now = capture.snapshot();
         let received = now.queues.iter().map(|it| it.received).sum();
