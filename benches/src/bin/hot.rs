@@ -1,7 +1,13 @@
 //! One hot piece of work on frames of every kind in turn, so many times: `hot PIECE TIMES`. Without arguments it lists the
 //! pieces. `tests/instructions.rs` counts what each takes.
 
-use std::{error::Error, hint::black_box, process::ExitCode, sync::Arc};
+use std::{
+    error::Error,
+    hint::black_box,
+    os::fd::BorrowedFd,
+    process::ExitCode,
+    sync::{Arc, atomic::Ordering},
+};
 use wqcap_engine::{
     analysis::{
         flows::{FlowWriter, FlowsPlan},
@@ -11,15 +17,20 @@ use wqcap_engine::{
     filter::{Filter, FilterCell},
     frame::{FlowKey, Headers},
     pipeline::{Consumer, Frame, reduce::Stage},
-    plan::Reduction,
-    sink::Count,
+    plan::{OutputPlan, Reduction},
+    rx::{
+        Account, Control, Filled, Hashing, Idle, Outlet, Queue, QueueLoad, Ring, RingAttr,
+        RingError, Sampler, Slot, SlotMemory, Stamper, Taken, Worker,
+    },
+    sink::{Count, Encoder, Files, PcapEncoder, PcapngEncoder, Writer},
+    verbs::{VerbsError, WqState},
 };
-use wqcap_rss::{key::RssKey, toeplitz::Toeplitz};
+use wqcap_rss::{HashDepth, key::RssKey, toeplitz::Toeplitz};
 
 type Outcome = Result<(), Box<dyn Error>>;
 type Piece = fn(&[Vec<u8>], usize) -> Outcome;
 
-const PIECES: [(&str, Piece); 7] = [
+const PIECES: [(&str, Piece); 10] = [
     ("frame/outermost", outermost),
     ("frame/innermost", innermost),
     ("frame/flow_key", flow_key),
@@ -27,7 +38,12 @@ const PIECES: [(&str, Piece); 7] = [
     ("filter/long", filter),
     ("reduce/slice", reduce),
     ("flows/count", flows),
+    ("rx/loop", rx_loop),
+    ("sink/pcap", pcap),
+    ("sink/pcapng", pcapng),
 ];
+/// Frames of a batch.
+const BATCH: usize = 64;
 const FILTER: &str = "(tcp port 80 or udp port 53 or tcp port 8080) and \
                       (net 10.0.0.0/8 or net 172.16.0.0/12) and not host 10.0.0.7";
 const NS: u64 = 1_700_000_000_000_000_000;
@@ -135,6 +151,164 @@ fn flows(frames: &[Vec<u8>], times: usize) -> Outcome {
     }
     // What is in the table is not worth a file.
     std::mem::forget(meter);
+    std::mem::forget(writer);
+    Ok(())
+}
+
+/// A queue whose WRs complete in the order in which they were posted, a batch at a time, until so many have.
+struct Endless {
+    next: u32,
+    wrs: u32,
+    left: usize,
+    control: Arc<Control>,
+}
+
+impl Queue for Endless {
+    #[inline]
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
+        let count = limit.min(self.left);
+        for _ in 0..count {
+            account.enter(self.next.into(), 0, 64, 0, None)?;
+            self.next = (self.next + 1) % self.wrs;
+        }
+        self.left -= count;
+        if count == 0 {
+            self.control.stop.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+        _memory: &SlotMemory,
+        _attr: RingAttr,
+    ) -> Result<u32, i32> {
+        let mut count = 0;
+        for slot in slots {
+            posted[slot.index() as usize] = true;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn set_state(&mut self, _from: Option<WqState>, _state: WqState) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    fn set_cvlan_stripping(&mut self, _on: bool) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&mut self) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    fn take_event(&mut self) -> bool {
+        false
+    }
+}
+
+/// Looks at where each frame is and when it came.
+struct Look;
+
+impl Outlet for Look {
+    #[inline]
+    fn take(
+        &mut self,
+        frames: &mut Vec<Filled>,
+        memory: &SlotMemory,
+        stamper: &mut Stamper,
+    ) -> Taken {
+        for filled in frames.iter() {
+            black_box((filled.bytes(memory), stamper.ns(filled)));
+        }
+        Taken {
+            captured: frames.len() as u64,
+            ..Taken::default()
+        }
+    }
+}
+
+fn rx_loop(_: &[Vec<u8>], times: usize) -> Outcome {
+    let attr = RingAttr {
+        wrs: 512,
+        buffer: 2048,
+        max_sge: 1,
+        ..RingAttr::default()
+    };
+    let control = Arc::<Control>::default();
+    let queue = Endless {
+        next: 0,
+        wrs: attr.wrs,
+        left: times,
+        control: Arc::clone(&control),
+    };
+    let hashing = Hashing {
+        toeplitz: Toeplitz::new(&RssKey::SYMMETRIC),
+        depth: HashDepth::L3,
+    };
+    let worker = Worker {
+        queue: 0,
+        ring: Ring::without_device(queue, attr)?,
+        outlet: Look,
+        batch: BATCH,
+        idle: Idle::Spin,
+        counters: Arc::default(),
+        clock: None,
+        control,
+        budget: None,
+        wq_fatal: Arc::default(),
+        orders: Arc::default(),
+        sampler: Sampler::new(Arc::new(hashing), Arc::new(QueueLoad::new(1))),
+    };
+    let (_, ended) = worker.run();
+    black_box(ended);
+    Ok(())
+}
+
+fn pcap(frames: &[Vec<u8>], times: usize) -> Outcome {
+    encode(frames, times, &PcapEncoder::default())
+}
+
+fn pcapng(frames: &[Vec<u8>], times: usize) -> Outcome {
+    encode(frames, times, &PcapngEncoder::default())
+}
+
+/// Into blocks, which are many enough that none is waited for.
+fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome {
+    let dir = tempfile::tempdir()?;
+    let files = Files {
+        output: OutputPlan::pcap(dir.path(), 64 << 20),
+        snaplen: 0,
+        longest: 2048,
+        hook_process: None,
+        ring: None,
+    };
+    let (writer, mut sinks) = Writer::start(&files, encoder, &[Arc::default()])?;
+    let mut sink = sinks.pop().ok_or("no sink")?;
+    for (at, bytes) in in_turn(frames, times).enumerate() {
+        if at % BATCH == 0 {
+            sink.batch();
+        }
+        let len = len(bytes);
+        let (fcs, ns) = (None, NS + at as u64);
+        let frame = Frame {
+            bytes,
+            len,
+            fcs,
+            ns,
+        };
+        black_box(sink.frame(frame));
+    }
+    // Nobody wants the file.
+    std::mem::forget(sink);
     std::mem::forget(writer);
     Ok(())
 }

@@ -148,17 +148,27 @@ impl Layout {
 
 /// The memory behind one ring's slots.
 pub struct SlotMemory {
-    backing: Backing,
+    /// The first slot, as the backing has it.
+    first: *mut u8,
+    slots: usize,
+    /// The registration's key; 0 of memory that is not registered.
+    lkey: u32,
     layout: Layout,
     ring: RingId,
+    _backing: Backing,
 }
 
-/// What slots are made of.
+/// What slots are made of; mapped as long as it lives.
 enum Backing {
-    Registered(Mr),
-    #[cfg(test)]
-    Unregistered(Region),
+    Registered(#[allow(dead_code)] Mr),
+    Unregistered(#[allow(dead_code)] Region),
 }
+
+// SAFETY: the memory belongs to the backing, which may go to another thread; who may read and write which of its bytes
+// when is what tokens tell.
+unsafe impl Send for SlotMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SlotMemory {}
 
 /// Length of two MAC addresses, behind which a VLAN tag stands (IEEE 802.3).
 const MACS: usize = 12;
@@ -168,20 +178,25 @@ const CVLAN: [u8; 2] = [0x81, 0x00];
 impl SlotMemory {
     /// Slots over registered memory.
     pub(super) fn new(mr: Mr, layout: Layout) -> Self {
-        Self {
-            backing: Backing::Registered(mr),
-            layout,
-            ring: RingId::next(),
-        }
+        let (start, len, lkey) = (mr.memory().as_ptr(), mr.memory().len(), mr.lkey());
+        Self::over(start, len, lkey, layout, Backing::Registered(mr))
     }
 
     /// Slots over memory that no device knows.
-    #[cfg(test)]
     pub(super) fn unregistered(memory: Region, layout: Layout) -> Self {
+        let (start, len) = (memory.as_ptr(), memory.len());
+        Self::over(start, len, 0, layout, Backing::Unregistered(memory))
+    }
+
+    fn over(start: *mut u8, len: usize, lkey: u32, layout: Layout, backing: Backing) -> Self {
         Self {
-            backing: Backing::Unregistered(memory),
+            // Within the memory, if it has a slot.
+            first: start.wrapping_add(layout.headroom),
+            slots: len / layout.stride(),
+            lkey,
             layout,
             ring: RingId::next(),
+            _backing: backing,
         }
     }
 
@@ -220,30 +235,17 @@ impl SlotMemory {
     }
 
     /// The registration's key.
-    pub(super) fn lkey(&self) -> u32 {
-        match &self.backing {
-            Backing::Registered(mr) => mr.lkey(),
-            #[cfg(test)]
-            Backing::Unregistered(_) => 0,
-        }
-    }
-
     #[inline]
-    fn region(&self) -> &Region {
-        match &self.backing {
-            Backing::Registered(mr) => mr.memory(),
-            #[cfg(test)]
-            Backing::Unregistered(memory) => memory,
-        }
+    pub(super) fn lkey(&self) -> u32 {
+        self.lkey
     }
 
     #[inline]
     pub(super) fn address(&self, slot: &Slot) -> *mut u8 {
         self.own(slot);
-        debug_assert!((slot.index as usize) < self.region().len() / self.layout.stride());
-        let at = slot.index as usize * self.layout.stride() + self.layout.headroom;
-        // SAFETY: the ring hands out numbers below the number of its slots, so this stays inside the region.
-        unsafe { self.region().as_ptr().add(at) }
+        debug_assert!((slot.index as usize) < self.slots);
+        // SAFETY: the ring hands out numbers below the number of its slots, so this stays inside the memory.
+        unsafe { self.first.add(slot.index as usize * self.layout.stride()) }
     }
 
     /// A slot that the device has filled with `len` bytes from `at` on (together at most a slot's), and the tag it took

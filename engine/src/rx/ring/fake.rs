@@ -2,9 +2,8 @@
 
 use super::{Account, FLUSHED, Queue, Ring, RingAttr, RingError};
 use crate::{
-    memory::Region,
-    rx::pool::{Layout, Slot, SlotMemory},
-    verbs::{self, CompletionStamps, WqState},
+    rx::pool::{Slot, SlotMemory},
+    verbs::{self, WqState},
 };
 use std::{
     collections::VecDeque,
@@ -61,21 +60,9 @@ impl FakeQueue {
             wrs,
             buffer: 256,
             max_sge: 1,
-            striding: None,
-            compression: None,
-            flags: 0,
-            vector: 0,
-            stamps: CompletionStamps::None,
-            headroom: 0,
-            channel: false,
-            moderation: None,
-            direct: false,
-            numa_node: None,
+            ..RingAttr::default()
         };
-        let layout = Layout::of(attr);
-        let memory = Region::allocate(layout.stride() * wrs as usize, None).expect("memory");
-        let memory = Arc::new(SlotMemory::unregistered(memory, layout));
-        Ring::over(self.clone(), memory, attr).expect("posts")
+        Ring::without_device(self.clone(), attr).expect("memory")
     }
 }
 

@@ -49,7 +49,7 @@ const TOO_LONG: u32 = 1;
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
 /// What a ring is made of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct RingAttr {
     /// WRs, and so slots.
     pub wrs: u32,
@@ -226,9 +226,7 @@ impl Ring {
         } else {
             DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr))
         };
-        Self::over(queue, memory, attr).map_err(|errno| {
-            ibv::VerbsError::from_errno("ibv_post_wq_recv", format!("{} WRs", attr.wrs), errno)
-        })
+        Self::over(queue, memory, attr)
     }
 
     /// The WQ, for a table.
@@ -239,8 +237,19 @@ impl Ring {
 }
 
 impl<Q: Queue> Ring<Q> {
+    /// A ring over a queue that is ready, with memory that no device knows, to try or measure a loop without one.
+    ///
+    /// # Errors
+    /// There is no memory, or the queue takes no WRs.
+    pub fn without_device(queue: Q, attr: RingAttr) -> Result<Self, ibv::VerbsError> {
+        let layout = Layout::of(attr);
+        let memory = Region::allocate(layout.stride() * attr.wrs as usize, None)?;
+        let memory = Arc::new(SlotMemory::unregistered(memory, layout));
+        Self::over(queue, memory, attr)
+    }
+
     /// A ring over a queue that is ready, with every slot posted.
-    fn over(queue: Q, memory: Arc<SlotMemory>, attr: RingAttr) -> Result<Self, i32> {
+    fn over(queue: Q, memory: Arc<SlotMemory>, attr: RingAttr) -> Result<Self, ibv::VerbsError> {
         let mut ring = Self {
             queue,
             memory: Arc::clone(&memory),
@@ -249,7 +258,10 @@ impl<Q: Queue> Ring<Q> {
             outstanding: 0,
             away: 0,
         };
-        ring.post_all((0..attr.wrs).map(|index| memory.slot(index)))?;
+        ring.post_all((0..attr.wrs).map(|index| memory.slot(index)))
+            .map_err(|errno| {
+                ibv::VerbsError::from_errno("ibv_post_wq_recv", format!("{} WRs", attr.wrs), errno)
+            })?;
         Ok(ring)
     }
 
