@@ -58,8 +58,8 @@ macro_rules! counters {
             pub rx_crc_errors_phy: AtomicU64,
             /// 1 while the link is up.
             link_up: AtomicU64,
-            /// Of the netdev: 1 while it is taken down; bits of `ethtool -k`.
-            taken_down: AtomicU64,
+            /// Of the netdev: how often it was taken down or up, odd while it is down; bits of `ethtool -k`.
+            netdev_changes: AtomicU64,
             pub features: AtomicU64,
         }
 
@@ -71,7 +71,7 @@ macro_rules! counters {
                     delay_drop_queues: AtomicU64::new(0),
                     rx_crc_errors_phy: AtomicU64::new(0),
                     link_up: AtomicU64::new(0),
-                    taken_down: AtomicU64::new(0),
+                    netdev_changes: AtomicU64::new(0),
                     features: AtomicU64::new(0),
                 }
             }
@@ -167,11 +167,20 @@ impl PortCounters {
 
     /// Takes the netdev down, and with it the link in every process of the tree; or up.
     pub fn take_down(&self, down: bool) {
-        self.taken_down.store(down.into(), Ordering::Release);
+        let next = |count: u64| (count % 2 != u64::from(down)).then_some(count + 1);
+        // Refused: it is so already.
+        let _ = self
+            .netdev_changes
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
 
     pub fn is_taken_down(&self) -> bool {
-        self.taken_down.load(Ordering::Acquire) != 0
+        self.netdev_changes() & 1 != 0
+    }
+
+    /// How often the netdev was taken down or up; odd while it is down.
+    pub fn netdev_changes(&self) -> u64 {
+        self.netdev_changes.load(Ordering::Acquire)
     }
 
     /// Delivers frames with a wrong FCS (`rx-all`).

@@ -75,8 +75,8 @@ pub struct NicPort {
     faults: PortFaults,
     /// The wire stays plugged in while nobody has the device open.
     keeps_wire: bool,
-    /// The netdev has been taken down.
-    is_taken_down: bool,
+    /// Changes of the netdev that the link has followed, one at a time: none is missed, however short it is.
+    netdev_changes: u64,
     /// A file that a playback wire waits for.
     gate: Option<&'static Path>,
 }
@@ -104,7 +104,7 @@ impl NicPort {
             first_rule_ns: None,
             faults: PortFaults::default(),
             keeps_wire: false,
-            is_taken_down: false,
+            netdev_changes: 0,
             gate: settings.gate.as_deref(),
         }
     }
@@ -131,6 +131,8 @@ impl NicPort {
     /// kept while the device's driver restarted goes on where it is.
     pub fn plug(&mut self, now_ns: u64) {
         self.faults = PortFaults::default();
+        // A netdev that is down takes the link down at once.
+        self.netdev_changes = self.counters.netdev_changes() & !1;
         if self.wire.is_some() {
             self.drop_missed_frames(now_ns);
             self.set_up(self.settings.link_up);
@@ -418,8 +420,8 @@ impl NicPort {
     /// The link goes down with the netdev, and comes up with it unless a fault keeps it down.
     #[cold]
     fn follow_netdev(&mut self) -> Option<LinkChange> {
-        self.is_taken_down = !self.is_taken_down;
-        let can_be_up = !self.is_taken_down && self.wire.is_some() && !self.has_outage();
+        self.netdev_changes += 1;
+        let can_be_up = self.netdev_changes & 1 == 0 && self.wire.is_some() && !self.has_outage();
         if can_be_up == self.up {
             return None;
         }
@@ -444,7 +446,7 @@ impl NicPort {
     /// Publishes counters, and checks whether the wire has ended. To be called between bursts.
     pub fn end_burst(&mut self, queues: &mut Queues, now_ns: u64) -> Option<LinkChange> {
         self.publish_sent();
-        if self.is_taken_down != self.counters.is_taken_down() {
+        if self.netdev_changes != self.counters.netdev_changes() {
             return self.follow_netdev();
         }
         let wire = self.wire.as_mut()?;
