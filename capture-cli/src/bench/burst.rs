@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::{
-    capture::{Capture, Limits},
+    capture::{Capture, End, Limits},
     config::{Receive, Size},
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
@@ -238,8 +238,8 @@ fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
     // Before the capture ends, or its loop would be held for ever.
     drop(shut);
     let report = capture.finish();
-    if report.end.is_failure() {
-        return Err(Failure::failed(format!("{:?}", report.end)));
+    if let End::Failed(why) | End::DeviceLost(why) = report.end {
+        return Err(Failure::failed(why));
     }
     let brought = brought?;
     if brought < wire {
@@ -278,19 +278,19 @@ fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, St
     let Some(first) = seen.first else {
         return Err("no frame has come".into());
     };
-    if lost == 0 {
+    let accepted = wire.saturating_sub(first + lost);
+    if captured != accepted || seen.has_gaps {
+        let gaps = if seen.has_gaps { ", with gaps," } else { "" };
         return Err(format!(
-            "the ring has taken all of the wire's {wire} frames but the first {first}: nobody can tell how many it takes"
+            "{captured} frames were captured{gaps} of {accepted} that the NIC has accepted; this is a fault in wqcap: please report it"
         ));
     }
-    let accepted = wire.saturating_sub(first + lost);
-    if captured == accepted && !seen.has_gaps {
-        return Ok(accepted);
+    if lost == 0 {
+        return Err(format!(
+            "the ring has taken all {accepted} frames of the wire: nobody can tell how many it takes; give less --memory"
+        ));
     }
-    let gaps = if seen.has_gaps { ", with gaps" } else { "" };
-    Err(format!(
-        "{captured} frames were captured{gaps} of {accepted} that the NIC has accepted; this is a fault in wqcap: please report it"
-    ))
+    Ok(accepted)
 }
 
 /// A consumer that holds its loop back as long as somebody has the gate's lock.
@@ -341,11 +341,12 @@ mod tests {
         assert_eq!(of_ten(6, &[1, 2, 3]), Ok(3), "one came before the rules");
         for (lost, numbers, words) in [
             (6, &[0, 1, 2][..], "3 frames were captured of 4"),
-            (6, &[0, 1, 3, 4], "captured, with gaps of 4"),
+            (6, &[0, 1, 3, 4], "captured, with gaps, of 4"),
             (5, &[0, 1, 2, 3], "4 frames were captured of 5"),
             (6, &[0, 1, 2, 3, 4], "5 frames were captured of 4"),
             (6, &[], "no frame has come"),
-            (0, &[0, 1, 2, 3], "all of the wire's 10 frames"),
+            (0, &[0, 1, 2, 3], "4 frames were captured of 10"),
+            (0, &[7, 8, 9], "all 3 frames"),
         ] {
             let message = of_ten(lost, numbers).expect_err("not whole");
             assert!(message.contains(words), "{message}");
