@@ -118,6 +118,16 @@ fn a_wq_is_recovered_where_a_stale_state_is_refused() {
 
 #[test]
 fn a_wq_whose_last_wrs_are_never_flushed_is_recovered_with_all_its_slots() {
+    assert_recovered_unflushed(false);
+}
+
+/// What the device completes between the last look at the CQ and the reset names WQEs of before the reset.
+#[test]
+fn wrs_that_are_flushed_by_the_reset_are_taken_from_the_cq() {
+    assert_recovered_unflushed(true);
+}
+
+fn assert_recovered_unflushed(at_reset: bool) {
     let dir = Dir::new();
     for (way, settings) in WAYS {
         // More than a ring has, so that none is flushed, and a few.
@@ -126,6 +136,7 @@ fn a_wq_whose_last_wrs_are_never_flushed_is_recovered_with_all_its_slots() {
             let finished = run(&dir, &format!("{way}-{unflushed}"), fault)
                 .sets(settings)
                 .set(&format!("model.unflushed_wrs={unflushed}"))
+                .set(&format!("model.flush_at_reset={at_reset}"))
                 .set("capture.ring=512")
                 .finish(0);
             assert_complete(&finished, 0);
@@ -133,7 +144,8 @@ fn a_wq_whose_last_wrs_are_never_flushed_is_recovered_with_all_its_slots() {
             let [note] = &notes[..] else {
                 panic!("{notes:?}");
             };
-            assert!(note.contains("were not flushed within"), "{note}");
+            let lost = note.contains("were not flushed within");
+            assert_eq!(lost, !at_reset, "{note}");
         }
     }
 }

@@ -71,6 +71,19 @@ fn fragments_that_may_be_left_to_the_kernel_are_said() {
 }
 
 #[test]
+fn damaged_frames_that_the_port_keeps_to_itself_are_said() {
+    let verify = ["wq.scatter_fcs=true", "capture.verify_fcs=true"];
+    check(
+        &verify,
+        &[
+            "drops frames with a bad FCS",
+            "ethtool -K mlx5_0p1 rx-all on",
+        ],
+    );
+    check(&verify[..1], &[]);
+}
+
+#[test]
 fn frames_that_do_not_fit_are_foretold() {
     let jumbo = ["model.mtu=9000"];
     check(

@@ -12,6 +12,7 @@ pub(crate) fn notes(config: &Config, port: &PortFacts) -> Vec<String> {
     let mut notes = sharing(port);
     notes.extend(addresses(config, port));
     notes.extend(lengths(config, port));
+    notes.extend(damaged(config, port));
     notes
 }
 
@@ -113,6 +114,18 @@ fn lengths(config: &Config, port: &PortFacts) -> Option<String> {
             "capture.buffer x capture.max_sge = {room} bytes, but {name}'s MTU is {mtu}: the port drops frames of more \
              than {longest} bytes; to see longer ones raise it (ip link set {name} mtu {})",
             room - HEADER - fcs
+        )
+    })
+}
+
+/// Whoever looks for damaged frames must be told that the port keeps them to itself.
+fn damaged(config: &Config, port: &PortFacts) -> Option<String> {
+    config.capture.verify_fcs.then(|| {
+        format!(
+            "capture.verify_fcs: {} drops frames with a bad FCS before any rule and counts them in rx_crc_errors_phy, so that \
+             none is found, unless ethtool -K {} rx-all on lets them in",
+            name(port),
+            port.netdev.as_deref().unwrap_or("IFACE")
         )
     })
 }

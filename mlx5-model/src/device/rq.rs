@@ -82,6 +82,8 @@ pub struct Rq {
     pub recorded: RqState,
     /// How many of the WQEs last posted to a queue in error are consumed without a CQE.
     pub unflushed: u16,
+    /// They have their CQEs after all once the queue is reset, before that command returns.
+    pub flushes_at_reset: bool,
     pub features: RqFeatures,
     pub cq: Index,
     pub pd: Index,
@@ -116,6 +118,7 @@ impl Rq {
             state: RqState::Reset,
             recorded: RqState::Reset,
             unflushed: 0,
+            flushes_at_reset: false,
             features: RqFeatures::default(),
             cq,
             pd,
@@ -135,6 +138,9 @@ impl Rq {
 
     /// Changes the state. Reset starts again from the first WQE; error flushes what is posted.
     pub fn set_state(&mut self, state: RqState, cq: &mut CqObject) {
+        if state == RqState::Reset && self.flushes_at_reset {
+            self.flush_but(0, cq);
+        }
         if state == RqState::Reset || self.state == RqState::Reset {
             self.head = 0;
             self.producer = 0;
@@ -288,18 +294,24 @@ impl Rq {
     /// Completes every posted WQE with a flush error, in order, but for the last ones where the device leaves these
     /// out. The next call flushes what is posted later.
     pub fn flush(&mut self, cq: &mut CqObject) {
+        self.flush_but(self.unflushed, cq);
+    }
+
+    fn flush_but(&mut self, last: u16, cq: &mut CqObject) {
         if self.state != RqState::Error || cq.is_dead() {
             return;
         }
         self.producer = self.record.load(PRODUCER) as u16;
-        while self.posted() > self.unflushed {
+        while self.posted() > last {
             self.push_error(cq, self.head, WqeError::FLUSHED);
             if cq.is_dead() {
                 return;
             }
             self.head = self.head.wrapping_add(1);
         }
-        self.head = self.producer;
+        if !self.flushes_at_reset {
+            self.head = self.producer;
+        }
     }
 
     /// Puts the queue into error and raises the event.
@@ -787,6 +799,29 @@ mod tests {
         bench.post(0, bench.lkey, &[(0, 100)]);
         assert_eq!(bench.receive(&[9; 30]), Room::Enough);
         assert_eq!(bench.cqe(1)[61], 0);
+    }
+
+    #[test]
+    fn the_last_of_the_flushed_wrs_may_complete_at_the_reset() {
+        let mut bench = Bench::new(4, RqFeatures::default());
+        (bench.rq.unflushed, bench.rq.flushes_at_reset) = (2, true);
+        for index in 0..3 {
+            bench.post(index, bench.lkey, &[(0, 100)]);
+        }
+        bench.rq.fail(&mut bench.cq);
+        assert_eq!((bench.cqe(0)[61], bench.cqe(0)[55]), (0, 5));
+        bench.rq.flush(&mut bench.cq);
+        assert_eq!(bench.cqe(1), [0; 64], "no CQE");
+        bench.rq.set_state(RqState::Reset, &mut bench.cq);
+        let flushed: Vec<_> = (1..3)
+            .map(|i| (bench.cqe(i)[61], bench.cqe(i)[55]))
+            .collect();
+        assert_eq!(flushed, [(1, 5), (2, 5)]);
+        // It begins anew.
+        bench.rq.set_state(RqState::Ready, &mut bench.cq);
+        bench.post(0, bench.lkey, &[(0, 100)]);
+        assert_eq!(bench.receive(&[9; 30]), Room::Enough);
+        assert_eq!(bench.cqe(3)[61], 0);
     }
 
     #[test]

@@ -103,6 +103,7 @@ pub struct NicCaps {
     pub max_recv_wr: u32,
     pub refuse_stale_state: bool,
     pub unflushed_wrs: u16,
+    pub flush_at_reset: bool,
     pub max_cqe: u32,
     pub cq_moderation: bool,
     pub cqe_compression: bool,

@@ -112,6 +112,8 @@ keys! {
     Device unflushed_wrs: "0 to 32768"; default "0";
         "number of WRs, the last of those posted to a WQ in error, that never complete";
         |device, value| device.caps.unflushed_wrs = within(value, 0, 32768)?;
+    Device flush_at_reset: "true, false"; default "false"; "the WRs that unflushed_wrs leaves out complete when the WQ is reset";
+        |device, value| device.caps.flush_at_reset = boolean(value)?;
     Device max_cqe: "1 to 4194303"; default "4194303"; "maximum number of CQEs in a CQ";
         |device, value| device.caps.max_cqe = within(value, 1, 4_194_303)?;
     Device cq_moderation: "true, false"; default "true"; "CQs can moderate their events";

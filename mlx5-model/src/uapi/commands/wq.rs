@@ -85,6 +85,7 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     let mut rq = Rq::new(&layout, cq, pd, driver.user_index, RqOwner::Wq, events)?;
     rq.features = features;
     rq.unflushed = file.caps().unflushed_wrs;
+    rq.flushes_at_reset = file.caps().flush_at_reset;
     rq.serial = state.wqs_created;
     let wq_handle = state.queues.rqs.insert(context, rq)?;
     // `create_rq` calls `set_delay_drop` once the firmware has made the queue.
