@@ -67,7 +67,7 @@ impl<'d> Wqcap<'d> {
     /// A run named `name` in `dir`; names keep runs in the same folder apart.
     #[must_use]
     pub fn run(dir: &'d Dir, name: &str) -> Self {
-        Self {
+        let run = Self {
             dir,
             name: name.to_owned(),
             config: String::new(),
@@ -78,11 +78,16 @@ impl<'d> Wqcap<'d> {
             make_out: true,
             gate: None,
             timeout: HANG,
-        }
-        .set("output.format=pcap")
-        .set("capture.ring=256")
-        .set("output.buffer=4MiB")
-        .set("capture.idle=sleep")
+        };
+        // A way to receive that the test does not ask for: `scripts/soak` tries both.
+        let receive = std::env::var("WQCAP_RECEIVE");
+        receive
+            .iter()
+            .fold(run, |run, it| run.set(&format!("capture.receive={it}")))
+            .set("output.format=pcap")
+            .set("capture.ring=256")
+            .set("output.buffer=4MiB")
+            .set("capture.idle=sleep")
     }
 
     /// The text of the configuration file; what [`set`](Self::set) sets comes on top of it.

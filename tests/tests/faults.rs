@@ -7,6 +7,7 @@ use wqcap_tests::{
     Dir, Finished, Summary, Wqcap,
     compare::assert_numbers,
     files::{self, Record},
+    skip,
 };
 
 const COUNT: u64 = 20_000;
@@ -125,6 +126,50 @@ fn a_wq_whose_last_wrs_are_never_flushed_is_recovered_with_all_its_slots() {
 #[test]
 fn wrs_that_are_flushed_by_the_reset_are_taken_from_the_cq() {
     assert_recovered_unflushed(true);
+}
+
+/// WQs that are put into error again and again, each in turn, while so many frames stream in: none is lost.
+fn churn(frames: u64, way: &str, settings: &[&str]) {
+    const EVERY: u64 = 100_000;
+    let dir = Dir::new();
+    let queues = 3;
+    let faults: Vec<_> = (1..frames / EVERY)
+        .map(|i| format!("wq_fatal:queue={}@frames={}", i % queues, i * EVERY))
+        .collect();
+    let wire = format!("synth:size=100,flows=64,count={frames}");
+    let finished = on_wire(&dir, way, &wire, &faults.join(";"))
+        .sets(settings)
+        .set("output.format=none")
+        .finish(0);
+    let total = &finished.summary.ledger.total;
+    let all = (frames, frames, 0);
+    let seen = (total.received, total.captured, total.errors);
+    assert_eq!(seen, all, "{way}: {}", finished.done);
+    assert_eq!(notes(&finished).len(), faults.len(), "{way}");
+    skip::say(&format!(
+        "churn, {way}: {frames} frames, {} recoveries",
+        faults.len()
+    ));
+}
+
+#[test]
+fn wqs_fail_again_and_again_and_no_frame_is_lost() {
+    for (way, settings) in WAYS {
+        let frames = if way.starts_with("striding") {
+            10_000_000
+        } else {
+            1_000_000
+        };
+        churn(frames, way, settings);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: scripts/soak runs it"]
+fn wqs_fail_a_thousand_times() {
+    for (way, settings) in WAYS {
+        churn(100_000_000, way, settings);
+    }
 }
 
 fn assert_recovered_unflushed(at_reset: bool) {
