@@ -44,8 +44,9 @@ impl Frames {
 fn count(meter: &mut Meter, frame: &[u8]) {
     let outer = Headers::parse(frame);
     let inner = outer.descend(frame);
+    let inner = inner.as_ref().unwrap_or(&outer);
     let len = u32::try_from(frame.len()).unwrap_or(0);
-    meter.count(frame, len, NS, &outer, &inner);
+    meter.count(frame, len, NS, &outer, inner);
 }
 
 fn flows(c: &mut Criterion) {
@@ -58,7 +59,7 @@ fn flows(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("parse", flows), |b| {
             b.iter(|| {
                 let frame = frames.any();
-                black_box(Headers::parse(black_box(frame)).descend(frame));
+                black_box(Headers::innermost(black_box(frame)));
             });
         });
         let dir = tempfile::tempdir().expect("scratch space");

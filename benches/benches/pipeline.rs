@@ -50,7 +50,7 @@ struct Work {
 
 impl Consumer for Work {
     #[inline]
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         for _ in 0..self.rounds {
             black_box(
                 frame

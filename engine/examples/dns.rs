@@ -24,7 +24,7 @@ struct Queries {
 }
 
 impl Consumer for Queries {
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         let headers = Headers::parse(frame.bytes);
         let to_dns = headers.tuple.protocol == protocol::UDP && headers.tuple.dst_port == 53;
         // RFC 1035, 4.1.1: the third byte of a message begins with the QR bit, 0 in a query.

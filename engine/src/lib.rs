@@ -30,7 +30,7 @@
 //! struct Longest(u32);
 //!
 //! impl Consumer for Longest {
-//!     fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+//!     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
 //!         self.0 = self.0.max(frame.len);
 //!         Verdict::Captured
 //!     }

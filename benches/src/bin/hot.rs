@@ -128,7 +128,7 @@ fn reduce(frames: &[Vec<u8>], times: usize) -> Outcome {
             fcs,
             ns,
         };
-        black_box(stage.frame(frame));
+        black_box(stage.frame(&frame));
     }
     Ok(())
 }
@@ -147,7 +147,8 @@ fn flows(frames: &[Vec<u8>], times: usize) -> Outcome {
     for frame in in_turn(frames, times) {
         let outer = Headers::parse(frame);
         let inner = outer.descend(frame);
-        meter.count(frame, len(frame), NS, &outer, &inner);
+        let inner = inner.as_ref().unwrap_or(&outer);
+        meter.count(frame, len(frame), NS, &outer, inner);
     }
     // What is in the table is not worth a file.
     std::mem::forget(meter);
@@ -305,7 +306,7 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
             fcs,
             ns,
         };
-        black_box(sink.frame(frame));
+        black_box(sink.frame(&frame));
     }
     // Nobody wants the file.
     std::mem::forget(sink);

@@ -302,7 +302,7 @@ struct Held {
 }
 
 impl Consumer for Held {
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         // The wire's number is at the end of each frame.
         if let Some(number) = frame.bytes.last_chunk() {
             self.numbers.note(u64::from_le_bytes(*number));

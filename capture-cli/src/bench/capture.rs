@@ -156,8 +156,8 @@ struct Parsed<C>(C);
 
 impl<C: Consumer> Consumer for Parsed<C> {
     #[inline]
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
-        black_box(Headers::parse(frame.bytes).tuple);
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
+        black_box(&Headers::parse(frame.bytes).tuple);
         self.0.frame(frame)
     }
 

@@ -135,7 +135,7 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     let start = Instant::now();
     for ns in 0..frames {
         // Held until there is room: every frame is taken.
-        sink.frame(Frame {
+        sink.frame(&Frame {
             bytes: &content,
             len: FRAME as u32,
             fcs: None,

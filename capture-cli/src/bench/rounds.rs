@@ -220,7 +220,7 @@ pub fn cpu_ns() -> u64 {
 
 impl<C: Consumer> Consumer for ParserCpu<C> {
     #[inline]
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         let Some(it) = &mut self.0 else {
             return Verdict::Captured;
         };

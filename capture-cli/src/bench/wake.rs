@@ -88,7 +88,7 @@ struct Ages {
 }
 
 impl Consumer for Ages {
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         self.seen
             .push(now_ns().wrapping_sub(frame.ns).cast_signed());
         Verdict::Captured

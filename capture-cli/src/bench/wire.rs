@@ -294,7 +294,7 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
 struct Stamps(Arc<Mutex<Vec<Option<u64>>>>);
 
 impl Consumer for Stamps {
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         if let (Some(number), Ok(mut seen)) = (number_in(frame.bytes), self.0.lock())
             && let Some(place) = seen.get_mut(number as usize)
         {

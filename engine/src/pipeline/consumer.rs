@@ -64,7 +64,7 @@ pub enum Verdict {
 /// Only [`Consumer::frame`] must be written. A consumer of one's own runs by [`crate::capture::Capture::start_with`].
 pub trait Consumer: Send {
     /// Takes one frame. The bytes are gone when it returns.
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict;
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict;
     /// A batch begins: a chance to look, once for many frames, at what others may have changed.
     fn batch(&mut self) {}
     /// The batch's frames have all been handled: their buffers go back to the NIC now.

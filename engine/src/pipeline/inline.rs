@@ -37,7 +37,7 @@ impl<C: Consumer> Outlet for Inline<C> {
         let before = self.ends.captured;
         for filled in frames.iter() {
             let frame = Frame::of(filled, memory, stamper.ns(filled));
-            let verdict = self.consumer.frame(frame);
+            let verdict = self.consumer.frame(&frame);
             self.ends.count(verdict, frame.len);
         }
         self.consumer.handled();

@@ -28,8 +28,8 @@ pub struct ParserCpu {
 
 /// Judges frames: a stage in front of a consumer.
 pub(crate) trait Judge: Consumer {
-    /// What becomes of the frame, and the frame as it is handed on: cut, its FCS marked.
-    fn judge<'f>(&mut self, frame: Frame<'f>) -> (Verdict, Frame<'f>);
+    /// What becomes of the frame, which is left as it was handed on: cut, its FCS marked.
+    fn judge(&mut self, frame: &mut Frame<'_>) -> Verdict;
 }
 
 /// A parser's thread.
@@ -52,7 +52,8 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
             }
             self.judge.batch();
             for item in &mut work_batch.items {
-                let (verdict, frame) = self.judge.judge(item.frame(&self.memory));
+                let mut frame = item.frame(&self.memory);
+                let verdict = self.judge.judge(&mut frame);
                 let (kept, bad_fcs) = (frame.bytes.len(), frame.fcs.is_some_and(|it| it.bad));
                 item.judged(verdict, kept, bad_fcs);
             }

@@ -552,7 +552,7 @@ impl<E: Encoder> BlockSink<E> {
 
 impl<E: Encoder> Consumer for BlockSink<E> {
     #[inline]
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         let caplen = if self.shape.snaplen == 0 {
             frame.bytes.len()
         } else {

@@ -8,7 +8,7 @@ pub struct Count;
 
 impl Consumer for Count {
     #[inline]
-    fn frame(&mut self, _frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, _frame: &Frame<'_>) -> Verdict {
         Verdict::Captured
     }
 }

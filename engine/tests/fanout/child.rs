@@ -52,7 +52,7 @@ struct Looking {
 }
 
 impl Consumer for Looking {
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         self.pause();
         let number = u64::from_le_bytes(*frame.bytes.last_chunk().expect("frames hold a number"));
         let flow = FlowKey::of(frame.bytes, &Headers::parse(frame.bytes));

@@ -50,7 +50,7 @@ struct Diary {
 }
 
 impl Consumer for Diary {
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = u64::try_from(now.expect("after 1970").as_nanos()).expect("fits");
         let number = frame.bytes.last_chunk().expect("frames hold a number");

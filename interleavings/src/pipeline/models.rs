@@ -123,7 +123,7 @@ fn who_sees_that_the_filter_changed_finds_the_new_one() {
 struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Consumer for Written {
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         self.0.lock().unwrap().push(frame.bytes[0]);
         Verdict::Captured
     }

@@ -123,12 +123,38 @@ impl Headers {
     /// way ends at something else than IP, or in a fragment, the packet before it is the innermost.
     #[must_use]
     pub fn innermost(frame: &[u8]) -> Self {
-        Self::parse(frame).descend(frame)
+        let outer = Self::parse(frame);
+        outer.descend(frame).unwrap_or(outer)
     }
 
     /// As [`Headers::innermost`], from what [`Headers::parse`] has found in the same frame: for those who want both.
+    /// `None`: nothing else, since it is in no tunnel.
+    #[inline]
     #[must_use]
-    pub fn descend(mut self, frame: &[u8]) -> Self {
+    pub fn descend(&self, frame: &[u8]) -> Option<Self> {
+        self.leads_on(frame).then(|| self.descended(frame))
+    }
+
+    /// Whether what IP carries is a tunnel, sound or not.
+    #[inline]
+    fn leads_on(&self, frame: &[u8]) -> bool {
+        let Some(l4) = self.l4() else { return false };
+        let leads = match self.tuple.protocol {
+            protocol::IPV4
+            | protocol::IPV6
+            | protocol::MPLS
+            | protocol::ETHERNET
+            | protocol::GRE => true,
+            protocol::UDP => {
+                Udp::new(self.rest(frame, l4)).is_ok_and(|udp| !matches!(udp.next(), Next::Payload))
+            }
+            _ => false,
+        };
+        leads && !self.fragment.is_fragment()
+    }
+
+    #[inline(never)]
+    fn descended(mut self, frame: &[u8]) -> Self {
         while let Some(Passage { at, next, segment }) = self.tunnel(frame) {
             let mut inner = Self::until(self.end as usize, self.layers);
             inner.segment = segment;
@@ -190,6 +216,15 @@ impl Headers {
     #[inline]
     fn fault(&mut self, fault: Malformed) {
         self.malformed.get_or_insert(fault);
+    }
+
+    /// The same if something is wrong. What is right is not even looked up: a load right behind the store of the whole
+    /// structure waits for it.
+    #[inline]
+    fn faults(&mut self, fault: Option<Malformed>) {
+        if let Some(fault) = fault {
+            self.fault(fault);
+        }
     }
 
     /// Counts a header; false: that was too many.
@@ -263,7 +298,7 @@ impl Headers {
         let start = match ip.extent() {
             Ok((start, end, fault)) => {
                 self.end = offset(at + end);
-                self.malformed = self.malformed.or(fault);
+                self.faults(fault);
                 at + start
             }
             Err(fault) => return self.fault(fault),
@@ -289,7 +324,7 @@ impl Headers {
         self.tuple.dst = ip.dst();
         let (end, fault) = ip.extent();
         self.end = offset(at + end);
-        self.malformed = self.malformed.or(fault);
+        self.faults(fault);
         self.chain(frame, at + Ipv6::LEN, ip.next_header());
     }
 

@@ -81,9 +81,10 @@ impl Bench {
     fn give(&mut self, frame: &[u8], len: u32, ns: u64) {
         let outer = Headers::parse(frame);
         let inner = outer.descend(frame);
+        let inner = inner.as_ref().unwrap_or(&outer);
         let meter = self.meter.as_mut().unwrap();
         meter.batch();
-        meter.count(frame, len, ns, &outer, &inner);
+        meter.count(frame, len, ns, &outer, inner);
         self.seen = (self.seen.0 + 1, self.seen.1 + u64::from(len));
     }
 

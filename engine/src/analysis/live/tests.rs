@@ -26,8 +26,9 @@ fn arp() -> Vec<u8> {
 fn give(recorder: &mut Recorder, frame: &[u8], ns: u64) {
     let outer = Headers::parse(frame);
     let inner = outer.descend(frame);
+    let inner = inner.as_ref().unwrap_or(&outer);
     let len = u32::try_from(frame.len()).unwrap();
-    recorder.count(frame, len, ns, &outer, &inner);
+    recorder.count(frame, len, ns, &outer, inner);
 }
 
 fn shares(talkers: &[Talker]) -> Vec<(&str, u64)> {

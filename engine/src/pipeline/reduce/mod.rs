@@ -92,60 +92,62 @@ impl<C: Consumer> Stage<C> {
             || self.parses;
     }
 
-    /// All steps, and the frame as it was handed on.
+    /// All steps.
     #[inline]
-    fn reduce<'f>(&mut self, mut frame: Frame<'f>) -> (Verdict, Frame<'f>) {
+    fn reduce(&mut self, frame: &mut Frame<'_>) -> Verdict {
         if self.verify_fcs {
-            self.fcs.verify(&mut frame);
+            self.fcs.verify(frame);
         }
         if !self.reader.filter().accepts(frame.bytes, frame.len) {
-            return (Verdict::Filtered, frame);
+            return Verdict::Filtered;
         }
         if let Some(window) = &mut self.window
             && window.repeats(frame.bytes, frame.ns)
         {
-            return (Verdict::Deduplicated, frame);
+            return Verdict::Deduplicated;
         }
         let by_flow = self.sampler.wants_flows();
         if !by_flow && !self.sampler.keeps(|| 0) {
-            return (Verdict::SampledOut, frame);
+            return Verdict::SampledOut;
         }
         if !self.parses {
-            return (self.inner.frame(frame), frame);
+            return self.inner.frame(frame);
         }
         let outer = Headers::parse(frame.bytes);
-        let headers = outer.descend(frame.bytes);
+        let inner = outer.descend(frame.bytes);
+        let headers = inner.as_ref().unwrap_or(&outer);
         if let Some(class) = headers.malformed {
             self.malformed.count(class);
         }
-        if by_flow
-            && !self
-                .sampler
-                .keeps(|| FlowKey::spread(frame.bytes, &headers))
-        {
-            return (Verdict::SampledOut, frame);
+        if by_flow && !self.sampler.keeps(|| FlowKey::spread(frame.bytes, headers)) {
+            return Verdict::SampledOut;
         }
-        self.observer.see(&frame, &outer, &headers);
-        frame.bytes = &frame.bytes[..slice::keep(self.slice, &headers, frame.bytes.len())];
-        (self.inner.frame(frame), frame)
+        self.observer.see(frame, &outer, headers);
+        frame.bytes = &frame.bytes[..slice::keep(self.slice, headers, frame.bytes.len())];
+        self.inner.frame(frame)
     }
 }
 
 impl<C: Consumer> Judge for Stage<C> {
     #[inline]
-    fn judge<'f>(&mut self, frame: Frame<'f>) -> (Verdict, Frame<'f>) {
+    fn judge(&mut self, frame: &mut Frame<'_>) -> Verdict {
         if self.active {
             self.reduce(frame)
         } else {
-            (self.inner.frame(frame), frame)
+            self.inner.frame(frame)
         }
     }
 }
 
 impl<C: Consumer> Consumer for Stage<C> {
     #[inline]
-    fn frame(&mut self, frame: Frame<'_>) -> Verdict {
-        self.judge(frame).0
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
+        // A frame that nobody looks at is not copied.
+        if self.active {
+            self.reduce(&mut { *frame })
+        } else {
+            self.inner.frame(frame)
+        }
     }
 
     #[inline]
@@ -211,7 +213,7 @@ mod tests {
     }
 
     impl Consumer for Kept {
-        fn frame(&mut self, frame: Frame<'_>) -> Verdict {
+        fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
             self.frames.push((frame.bytes.to_vec(), frame.len));
             Verdict::Captured
         }
@@ -237,7 +239,7 @@ mod tests {
 
     fn give(stage: &mut Stage<Kept>, bytes: &[u8], ns: u64) -> Verdict {
         let len = u32::try_from(bytes.len()).unwrap();
-        stage.frame(Frame {
+        stage.frame(&Frame {
             bytes,
             len,
             fcs: None,

@@ -97,7 +97,7 @@ impl<S: Consumer> State<S> {
             frames += 1;
             let frame = item.frame(memory);
             let verdict = match item.verdict {
-                Verdict::Captured => sink.frame(frame),
+                Verdict::Captured => sink.frame(&frame),
                 refused => refused,
             };
             ends.count(verdict, frame.len);

@@ -68,7 +68,7 @@ fn feed<E: Encoder>(sink: &mut BlockSink<E>, range: std::ops::Range<u64>) -> u64
     range
         .map(|i| {
             u64::from(
-                sink.frame(Frame {
+                sink.frame(&Frame {
                     bytes: &frame(i),
                     len: u32::try_from(frame(i).len()).expect("short"),
                     fcs: None,
@@ -798,7 +798,7 @@ fn most_at_risk(compress: Compress, rate: u64) -> u64 {
                 sink.idle();
             } else {
                 sink.batch();
-                sink.frame(Frame {
+                sink.frame(&Frame {
                     bytes: &[7; 60],
                     len: 60,
                     fcs: None,
