@@ -65,6 +65,10 @@ impl Observer {
     /// The batch's frames have all been handled.
     #[inline]
     pub fn handled(&mut self) {
+        #[cfg(feature = "flows")]
+        if let Some(flows) = &mut self.flows {
+            flows.handled();
+        }
         if let Some(live) = &mut self.live {
             live.handled(system_ns);
         }

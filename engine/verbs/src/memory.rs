@@ -329,6 +329,27 @@ pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     }
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Asks for an item of a table to be brought into the caches, for use a little later. Where there is no such item, or no
+/// instruction for it, nothing happens.
+#[inline]
+pub fn prefetch<T>(table: &[T], at: usize) {
+    let item = table.as_ptr().wrapping_add(at).cast::<i8>();
+    for line in 0..size_of::<T>().div_ceil(LINE) {
+        let line = item.wrapping_add(line * LINE);
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint; it reads nothing that a program could see, and no address makes it fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -386,6 +407,16 @@ mod tests {
             bytes.resize(len, 7);
             assert!(bytes.iter().all(|it| *it == 7));
         }
+    }
+
+    #[test]
+    fn any_place_may_be_prefetched() {
+        let table = [[7_u8; 200]; 3];
+        for at in [0, 2, 3, usize::MAX] {
+            prefetch(&table, at);
+            prefetch::<u8>(&[], at);
+        }
+        assert!(table.as_flattened().iter().all(|it| *it == 7));
     }
 
     #[test]

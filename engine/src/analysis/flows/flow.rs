@@ -1,7 +1,7 @@
 //! One flow as it is kept while it lasts.
 
-use super::key::Key;
-use crate::frame::{FiveTuple, Headers, Tcp, protocol};
+use super::{key::Key, seen::SeenFrame};
+use crate::frame::{FiveTuple, protocol};
 
 /// What went one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,9 +28,9 @@ impl Direction {
     }
 }
 
-/// A flow. What each frame touches comes first, in two cache lines; the third is written once.
+/// A flow, as far as its frames touch it: two cache lines, and both of one pair, which some processors fetch together.
 #[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 pub(super) struct FlowEntry {
     pub(super) key: Key,
     pub(super) hash: u32,
@@ -39,41 +39,34 @@ pub(super) struct FlowEntry {
     /// Whether it came in a tunnel.
     tunnel: bool,
     flags: [u8; 2],
-    /// As the first frame went, and the other way.
-    ways: [Direction; 2],
     /// Ethertype of the first frame's innermost packet.
     ethertype: u16,
-    /// The first frame's outermost packet.
-    outer: FiveTuple,
+    _pad: [u8; 6],
+    /// As the first frame went, and the other way.
+    ways: [Direction; 2],
 }
 
 impl FlowEntry {
-    /// A flow without any frame yet.
-    pub(super) fn begin(
-        key: Key,
-        hash: u32,
-        upward: bool,
-        outer: &Headers,
-        inner: &Headers,
-    ) -> Self {
+    /// A flow without any frame yet, not even this first one.
+    pub(super) fn begin(first: &SeenFrame) -> Self {
         Self {
-            key,
-            hash,
-            upward,
-            tunnel: outer.l3() != inner.l3(),
+            key: first.key,
+            hash: first.hash,
+            upward: first.upward,
+            tunnel: first.tunnel,
             flags: [0; 2],
+            ethertype: first.ethertype,
+            _pad: [0; 6],
             ways: [Direction::default(); 2],
-            ethertype: inner.ethertype,
-            outer: outer.tuple,
         }
     }
 
     /// Counts a frame.
     #[inline]
-    pub(super) fn count(&mut self, upward: bool, flags: u8, len: u32, ns: u64) {
-        let way = usize::from(upward != self.upward);
-        self.flags[way] |= flags;
-        self.ways[way].count(len, ns);
+    pub(super) fn count(&mut self, frame: &SeenFrame) {
+        let way = usize::from(frame.upward != self.upward);
+        self.flags[way] |= frame.flags;
+        self.ways[way].count(frame.len, frame.ns);
     }
 
     /// Stamp of its first frame.
@@ -88,31 +81,21 @@ impl FlowEntry {
         self.ways[0].last_ns.max(self.ways[1].last_ns)
     }
 
-    /// As it is written.
-    pub(super) fn record(&self, queue: u16, end: FlowEndReason) -> FlowRecord {
+    /// As it is written, with its first frame's outermost packet.
+    pub(super) fn record(&self, outer: FiveTuple, queue: u16, end: FlowEndReason) -> FlowRecord {
         let ends = self.key.ends;
         FlowRecord {
             tuple: if self.upward { ends } else { ends.reversed() },
             vlans: self.key.vlans,
             network: (self.key.network != Key::NO_NETWORK).then_some(self.key.network),
             ethertype: self.ethertype,
-            outer: self.tunnel.then_some(self.outer),
+            outer: self.tunnel.then_some(outer),
             ways: self.ways,
             tcp_flags: (ends.version != 0 && ends.protocol == protocol::TCP).then_some(self.flags),
             queue,
             end,
         }
     }
-}
-
-/// The control bits of a TCP segment, as far as its header is there.
-#[inline]
-pub(super) fn tcp_flags(frame: &[u8], inner: &Headers) -> u8 {
-    if inner.tuple.protocol != protocol::TCP || inner.fragment.is_later() {
-        return 0;
-    }
-    let header = inner.l4().and_then(|at| frame.get(at..inner.end()));
-    header.map_or(0, |it| Tcp::new(it).map_or(0, |tcp| tcp.flags()))
 }
 
 /// Why a record was written: a word of the files.

@@ -1,5 +1,8 @@
 //! A queue's own half: enters each frame into its flow, and hands finished flows on.
 //!
+//! Frames are entered a batch at a time, in the order in which they came, and each at its own stamp's time: records are
+//! what they would be if each frame were entered at once. When a batch has been handled, none waits.
+//!
 //! The stamps of the frames are the clock: a flow that has been silent for too long, or has lasted too long, is found so
 //! by its own next frame, or by a sweep that covers a part of the table with every batch. Records go in batches whose
 //! memory comes back. While no batch is free, flows stay in the table beyond their time; only a full table needs room
@@ -7,8 +10,8 @@
 
 use super::{
     FlowTotals, FlowsPlan,
-    flow::{FlowEndReason, FlowEntry, FlowRecord, tcp_flags},
-    key::Key,
+    flow::{FlowEndReason, FlowEntry, FlowRecord},
+    seen::{MOST_SEEN, SeenFrame},
     table::Table,
 };
 use crate::{device::clock::nanos, frame::Headers};
@@ -41,6 +44,8 @@ pub(super) struct RecordChannels {
 pub struct Meter {
     queue: u16,
     table: Table,
+    /// Frames that are not entered yet.
+    seen: Vec<SeenFrame>,
     active_ns: u64,
     idle_ns: u64,
     exchange: RecordChannels,
@@ -67,6 +72,7 @@ impl Meter {
         Self {
             queue,
             table: Table::new(plan.capacity),
+            seen: Vec::with_capacity(MOST_SEEN),
             active_ns: plan.active_ns,
             idle_ns: plan.idle_ns,
             exchange,
@@ -81,33 +87,59 @@ impl Meter {
         }
     }
 
-    /// Enters a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost headers.
+    /// Takes a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost headers.
     #[inline]
     pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
         self.now_ns = ns;
-        let (key, upward) = Key::of(frame, outer, inner);
-        let hash = self.table.hash(&key);
-        let flags = tcp_flags(frame, inner);
-        match self.table.find(hash, &key) {
-            Some(at) if self.ended(at, ns).is_none() => {
-                self.table.get_mut(at).count(upward, flags, len, ns);
-                return;
-            }
-            Some(at) if !self.end(at, ns) => {
-                // No room for its record: better one record that is too long than none.
-                self.table.get_mut(at).count(upward, flags, len, ns);
-                return;
-            }
-            _ => {}
+        self.seen.push(SeenFrame::new(frame, len, ns, outer, inner));
+        if self.seen.len() >= MOST_SEEN {
+            self.handled();
         }
+    }
+
+    /// The batch's frames have all been taken: enters those that wait.
+    pub fn handled(&mut self) {
+        let mut seen = std::mem::take(&mut self.seen);
+        // Loops of few instructions each, so that misses of many frames are under way at the same time.
+        for frame in &mut seen {
+            frame.order();
+            frame.hash = self.table.hash(&frame.key);
+        }
+        for frame in &seen {
+            self.table.prefetch(frame.hash);
+        }
+        for frame in &mut seen {
+            frame.guess = self.table.guess(frame.hash);
+        }
+        for frame in &seen {
+            self.enter(frame);
+        }
+        seen.clear();
+        self.seen = seen;
+    }
+
+    #[inline]
+    fn enter(&mut self, frame: &SeenFrame) {
+        if let Some(at) = self.table.find(frame.guess, frame.hash, &frame.key)
+            // Without room for its record: better one record that is too long than none.
+            && (self.ended(at, frame.ns).is_none() || !self.end(at, frame.ns))
+        {
+            self.table.get_mut(at).count(frame);
+        } else {
+            self.begin(frame);
+        }
+    }
+
+    /// Begins a flow with its first frame.
+    fn begin(&mut self, first: &SeenFrame) {
         if self.table.is_full() && !self.evict() {
             self.totals.missed_frames += 1;
-            self.totals.missed_bytes += u64::from(len);
+            self.totals.missed_bytes += u64::from(first.len);
             return;
         }
-        let mut flow = FlowEntry::begin(key, hash, upward, outer, inner);
-        flow.count(upward, flags, len, ns);
-        self.table.insert(flow);
+        let mut flow = FlowEntry::begin(first);
+        flow.count(first);
+        self.table.insert(flow, first.outer);
     }
 
     /// Whether a flow's time is over at `ns`.
@@ -128,8 +160,7 @@ impl Meter {
     fn end(&mut self, at: usize, ns: u64) -> bool {
         match self.ended(at, ns) {
             Some(end) if self.has_room() => {
-                let flow = self.table.remove(at);
-                self.push(flow.record(self.queue, end));
+                self.take_out(at, end);
                 true
             }
             _ => false,
@@ -149,15 +180,15 @@ impl Meter {
             .min_by_key(|&at| self.table.get(at).last_ns());
         let Some(at) = oldest else { return false };
         self.cursor = (self.cursor + CANDIDATES) % len;
-        let flow = self.table.remove(at);
         self.totals.evicted += 1;
-        self.push(flow.record(self.queue, FlowEndReason::Evicted));
+        self.take_out(at, FlowEndReason::Evicted);
         true
     }
 
     /// A batch of frames begins.
     #[inline]
     pub fn batch(&mut self) {
+        self.handled();
         self.idle_since = None;
         if self.now_ns.saturating_sub(self.stepped_ns) >= STEP_NS {
             self.step(self.now_ns);
@@ -166,6 +197,7 @@ impl Meter {
 
     /// No frame has come for a moment: time goes on by the system's clock.
     pub fn idle(&mut self) {
+        self.handled();
         if self.now_ns == 0 {
             return;
         }
@@ -215,6 +247,12 @@ impl Meter {
         self.batch.is_some()
     }
 
+    /// Takes a flow out of the table, and adds its record, for which there must be room.
+    fn take_out(&mut self, at: usize, end: FlowEndReason) {
+        let (flow, outer) = self.table.remove(at);
+        self.push(flow.record(outer, self.queue, end));
+    }
+
     /// Adds a record, for which there must be room.
     fn push(&mut self, record: FlowRecord) {
         self.totals.add(&record);
@@ -242,6 +280,7 @@ impl Meter {
 impl Drop for Meter {
     /// What is still open ends with the capture. Nothing is in a hurry any more: it waits for room.
     fn drop(&mut self) {
+        self.handled();
         while self.table.len() > 0 {
             if self.batch.is_none() {
                 self.batch = self.exchange.empty.recv().ok();
@@ -250,8 +289,7 @@ impl Drop for Meter {
                 // The writer is gone; it has said why.
                 break;
             }
-            let flow = self.table.remove(self.table.len() - 1);
-            self.push(flow.record(self.queue, FlowEndReason::Stopped));
+            self.take_out(self.table.len() - 1, FlowEndReason::Stopped);
         }
         self.send();
         if let Ok(mut seen) = self.published.lock() {

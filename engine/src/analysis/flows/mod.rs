@@ -27,6 +27,8 @@ mod key;
 #[cfg(feature = "flows")]
 mod meter;
 #[cfg(feature = "flows")]
+mod seen;
+#[cfg(feature = "flows")]
 mod table;
 #[cfg(all(test, feature = "flows"))]
 mod tests;
@@ -59,8 +61,8 @@ pub struct FlowsPlan {
 }
 
 impl FlowsPlan {
-    /// Bytes of a flow and its share of the index, when that is as sparse as it gets.
-    pub(crate) const FLOW_BYTES: u64 = 224;
+    /// Bytes of a flow, its outermost packet and its share of the index, when that is as sparse as it gets.
+    pub(crate) const FLOW_BYTES: u64 = 198;
 
     /// Flows that fit so many bytes.
     #[must_use]

@@ -4,11 +4,17 @@
 //! The index is at most half full, so runs are short, and a removal closes the gap it leaves, so that nothing ever
 //! needs rebuilding: there is no moment at which one frame pays for many.
 //!
+//! Who has many flows to find first has their cells fetched, then guesses from these where the flows are, which has the
+//! flows fetched, and only then looks. A guess may be wrong; [`Table::find`] never is.
+//!
 //! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the place its hash names.
 
 use super::{flow::FlowEntry, key::Key};
-use crate::memory::prefer_huge_pages;
-use std::hash::BuildHasher;
+use crate::{
+    frame::FiveTuple,
+    memory::{prefer_huge_pages, prefetch},
+};
+use std::{hash::BuildHasher, hint::select_unpredictable};
 
 /// One place in the index.
 #[derive(Clone, Copy)]
@@ -24,10 +30,22 @@ const FREE: Cell = Cell {
     at: NOTHING,
 };
 
+/// Where a flow seems to be; by default nowhere.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guess(u32);
+
+impl Default for Guess {
+    fn default() -> Self {
+        Self(NOTHING)
+    }
+}
+
 /// The table.
 pub(super) struct Table {
     index: Box<[Cell]>,
     flows: Vec<FlowEntry>,
+    /// Of each flow the first frame's outermost packet: apart, since it is of no use before the flow's record.
+    outers: Vec<FiveTuple>,
     capacity: usize,
     seed: u64,
 }
@@ -35,7 +53,8 @@ pub(super) struct Table {
 impl Table {
     /// Bytes of memory for each flow: at its sparsest, the index has four cells for each.
     #[cfg(test)]
-    pub(super) const FLOW_BYTES: usize = size_of::<FlowEntry>() + 4 * size_of::<Cell>();
+    pub(super) const FLOW_BYTES: usize =
+        size_of::<FlowEntry>() + size_of::<FiveTuple>() + 4 * size_of::<Cell>();
     /// More would not be told apart by the cells.
     const MOST: usize = 1 << 30;
 
@@ -51,6 +70,7 @@ impl Table {
         Self {
             index: index.into(),
             flows,
+            outers: Vec::with_capacity(capacity),
             capacity,
             seed: std::hash::RandomState::new().hash_one(0),
         }
@@ -74,9 +94,47 @@ impl Table {
         self.index.len() - 1
     }
 
+    /// Has the cell that a hash leads to fetched.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u32) {
+        prefetch(&self.index, hash as usize & self.mask());
+    }
+
+    /// Where a flow seems to be, by its hash alone. What is there is fetched.
+    #[inline]
+    pub(super) fn guess(&self, hash: u32) -> Guess {
+        let i = hash as usize & self.mask();
+        // Nearly every flow has one of two cells, and which one is chance.
+        let (first, second) = (self.index[i], self.index[(i + 1) & self.mask()]);
+        let mut cell = select_unpredictable(first.hash == hash, first, second);
+        if cell.hash != hash {
+            cell = self.cell_with(hash);
+        }
+        prefetch(&self.flows, cell.at as usize);
+        Guess(cell.at)
+    }
+
+    /// The first cell with this hash, or a free one.
+    #[cold]
+    fn cell_with(&self, hash: u32) -> Cell {
+        let mut i = hash as usize & self.mask();
+        while self.index[i].at != NOTHING && self.index[i].hash != hash {
+            i = (i + 1) & self.mask();
+        }
+        self.index[i]
+    }
+
     /// The place of a flow.
     #[inline]
-    pub(super) fn find(&self, hash: u32, key: &Key) -> Option<usize> {
+    pub(super) fn find(&self, guess: Guess, hash: u32, key: &Key) -> Option<usize> {
+        let at = guess.0 as usize;
+        if self.flows.get(at).is_some_and(|flow| flow.key == *key) {
+            return Some(at);
+        }
+        self.search(hash, key)
+    }
+
+    fn search(&self, hash: u32, key: &Key) -> Option<usize> {
         let mut i = hash as usize & self.mask();
         loop {
             let cell = self.index[i];
@@ -100,8 +158,8 @@ impl Table {
         &mut self.flows[at]
     }
 
-    /// Enters a flow that is not there yet. The table must not be full.
-    pub(super) fn insert(&mut self, flow: FlowEntry) {
+    /// Enters a flow that is not there yet, with its first frame's outermost packet. The table must not be full.
+    pub(super) fn insert(&mut self, flow: FlowEntry, outer: FiveTuple) {
         debug_assert!(!self.is_full());
         let mut i = flow.hash as usize & self.mask();
         while self.index[i].at != NOTHING {
@@ -112,10 +170,11 @@ impl Table {
             at: place(self.flows.len()),
         };
         self.flows.push(flow);
+        self.outers.push(outer);
     }
 
-    /// Takes a flow out. The last one moves to its place.
-    pub(super) fn remove(&mut self, at: usize) -> FlowEntry {
+    /// Takes a flow out, as it was entered. The last one moves to its place.
+    pub(super) fn remove(&mut self, at: usize) -> (FlowEntry, FiveTuple) {
         let gap = self.cell_of(at);
         self.close(gap);
         let last = self.flows.len() - 1;
@@ -123,7 +182,7 @@ impl Table {
             let moved = self.cell_of(last);
             self.index[moved].at = place(at);
         }
-        self.flows.swap_remove(at)
+        (self.flows.swap_remove(at), self.outers.swap_remove(at))
     }
 
     /// The cell that leads to a place.
@@ -164,16 +223,24 @@ fn place(at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{analysis::flows::flow::FlowEntry, frame::Headers};
+    use crate::{analysis::flows::seen::SeenFrame, frame::Headers};
     use proptest::prelude::*;
     use std::collections::HashMap;
 
     /// Flow number `n`, told by its VLAN, with a hash that collides and wraps around the index's end.
     fn flow(n: u16) -> FlowEntry {
         let headers = Headers::parse(&[]);
-        let (mut key, upward) = Key::of(&[], &headers, &headers);
-        key.vlans[0] = n;
-        FlowEntry::begin(key, hash(n), upward, &headers, &headers)
+        let mut seen = SeenFrame::new(&[], 0, 0, &headers, &headers);
+        seen.key.vlans[0] = n;
+        seen.hash = hash(n);
+        FlowEntry::begin(&seen)
+    }
+
+    /// What tells its outermost packet.
+    fn outer(n: u16) -> FiveTuple {
+        let mut outer = FiveTuple::default();
+        outer.src_port = n;
+        outer
     }
 
     fn hash(n: u16) -> u32 {
@@ -185,24 +252,32 @@ mod tests {
         fn it_is_a_map(steps in prop::collection::vec((0_u16..40, any::<bool>()), 0..400)) {
             let mut table = Table::new(20);
             let mut map = HashMap::new();
+            // Guesses of any age.
+            let mut guesses = [Guess::default(); 40];
             for (n, insert) in steps {
                 let wanted = flow(n);
-                let found = table.find(hash(n), &wanted.key);
+                table.prefetch(hash(n));
+                let old = guesses[usize::from(n)];
+                let found = table.find(old, hash(n), &wanted.key);
+                guesses[usize::from(n)] = table.guess(hash(n));
+                prop_assert_eq!(found, table.find(guesses[usize::from(n)], hash(n), &wanted.key));
+                prop_assert_eq!(found, table.search(hash(n), &wanted.key));
                 prop_assert_eq!(found.is_some(), map.contains_key(&n));
                 match (found, insert) {
                     (None, true) if !table.is_full() => {
-                        table.insert(wanted);
+                        table.insert(wanted, outer(n));
                         map.insert(n, ());
                     }
                     (Some(at), false) => {
-                        prop_assert_eq!(table.remove(at).key, wanted.key);
+                        let (flow, tunnel) = table.remove(at);
+                        prop_assert_eq!((flow.key, tunnel), (wanted.key, outer(n)));
                         map.remove(&n);
                     }
                     _ => {}
                 }
                 prop_assert_eq!(table.len(), map.len());
                 for n in map.keys() {
-                    let at = table.find(hash(*n), &flow(*n).key).unwrap();
+                    let at = table.search(hash(*n), &flow(*n).key).unwrap();
                     prop_assert_eq!(table.get(at).key.vlans[0], *n);
                 }
             }

@@ -1,0 +1,82 @@
+//! Frames on their way into their flows.
+//!
+//! Each waits with what is to be known of it, not with its bytes, until there are enough to look for their flows side by
+//! side: the caches' misses of one then pass while the others' are waited for.
+
+use super::{key::Key, table::Guess};
+use crate::frame::{FiveTuple, Headers, Tcp, protocol};
+
+/// Frames that wait at most: as many as a loop takes at once.
+pub(super) const MOST_SEEN: usize = 64;
+
+/// What there is to know of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeenFrame {
+    pub(super) key: Key,
+    /// When it was received.
+    pub(super) ns: u64,
+    /// Its length on the wire.
+    pub(super) len: u32,
+    /// Of the key, once that is in order.
+    pub(super) hash: u32,
+    /// Where its flow seems to be.
+    pub(super) guess: Guess,
+    /// Ethertype of the innermost packet.
+    pub(super) ethertype: u16,
+    /// Control bits of TCP.
+    pub(super) flags: u8,
+    /// Whether it went from the lower end to the other.
+    pub(super) upward: bool,
+    /// Whether it came in a tunnel.
+    pub(super) tunnel: bool,
+    /// The outermost packet of a tunnel.
+    pub(super) outer: FiveTuple,
+}
+
+impl SeenFrame {
+    /// A frame of `len` bytes on the wire, received at `ns`.
+    #[inline]
+    pub(super) fn new(frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) -> Self {
+        let (key, upward) = Key::of(frame, outer, inner);
+        let tunnel = outer.l3() != inner.l3();
+        Self {
+            key,
+            ns,
+            len,
+            hash: 0,
+            guess: Guess::default(),
+            ethertype: inner.ethertype,
+            flags: tcp_flags(frame, inner),
+            upward,
+            tunnel,
+            outer: if tunnel {
+                outermost(outer)
+            } else {
+                FiveTuple::default()
+            },
+        }
+    }
+
+    /// Makes of it what its flow is found by.
+    #[inline]
+    pub(super) fn order(&mut self) {
+        self.upward &= self.key.order();
+    }
+}
+
+/// Out of line, so that the headers stay where they are: copied for this rare use, they would be waited for.
+#[cold]
+#[inline(never)]
+fn outermost(outer: &Headers) -> FiveTuple {
+    outer.tuple
+}
+
+/// The control bits of a TCP segment, as far as its header is there.
+#[inline]
+fn tcp_flags(frame: &[u8], inner: &Headers) -> u8 {
+    if inner.tuple.protocol != protocol::TCP || inner.fragment.is_later() {
+        return 0;
+    }
+    let header = inner.l4().and_then(|at| frame.get(at..inner.end()));
+    header.map_or(0, |it| Tcp::new(it).map_or(0, |tcp| tcp.flags()))
+}
