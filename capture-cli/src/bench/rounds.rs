@@ -184,11 +184,14 @@ pub fn fill<T: ?Sized>(
         1 => 1,
         _ => 4 * rings as u64 * held,
     };
-    let deadline = Instant::now() + PATIENCE;
+    // The wire's own time on top, twice where the machine is busy.
+    let takes = Duration::from_secs(2 * (enough + rings as u64 * held) / FILLING);
+    let patience = PATIENCE + takes;
+    let deadline = Instant::now() + patience;
     while lost(it).is_none_or(|now| now < before + enough) {
         if Instant::now() >= deadline {
             return Err(Failure::failed(format!(
-                "{rings} rings of {held} frames are not full after {PATIENCE:?}: is there traffic on the port?"
+                "{rings} rings of {held} frames are not full after {patience:?}: is there traffic on the port?"
             )));
         }
         rest(it);
