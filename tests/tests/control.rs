@@ -53,6 +53,8 @@ fn start_as<'d>(dir: &'d Dir, name: &str, config: &str, sets: &[&str]) -> Captur
         .config(config)
         .model(&format!("synth:size=64,flows=64,pps={PPS}"))
         .set(&format!("capture.ring={RING}"))
+        // A ring holds as many frames.
+        .set("capture.receive=frame")
         .queues(2)
         .control();
     for set in sets {
@@ -418,11 +420,7 @@ fn a_hangup_reads_the_configuration_again() {
 fn the_spread_and_the_flags_change_while_frames_flow() {
     let dir = Dir::new();
     // Tags that the NIC takes off are put back in front of frames that have room there.
-    let mut capture = start(
-        &dir,
-        "spread",
-        &["rss.table_size=16", "capture.receive=frame"],
-    );
+    let mut capture = start(&dir, "spread", &["rss.table_size=16"]);
     let shares = |capture: &Captured| {
         let plan = capture.json(&["plan"]);
         let table = plan["plan"]["table"].as_array().expect("a table").clone();

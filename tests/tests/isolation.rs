@@ -148,13 +148,22 @@ struct Loop {
 }
 
 impl Loop {
-    fn find(socket: &Path, pid: &Value) -> Self {
+    /// The thread's folder, once there is one.
+    fn task(pid: &Value) -> Option<PathBuf> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
-        let task = tasks
-            .map(|task| task.expect("a folder lists").path())
-            .find(|task| {
-                fs::read_to_string(task.join("comm")).is_ok_and(|it| it.trim() == "wqcap-q00")
-            });
+        let mut tasks = tasks.filter_map(|task| Some(task.ok()?.path()));
+        tasks.find(|task| {
+            fs::read_to_string(task.join("comm")).is_ok_and(|it| it.trim() == "wqcap-q00")
+        })
+    }
+
+    fn find(capture: &mut Captured<'_>, pid: &Value) -> Self {
+        let mut task = None;
+        capture.run.until("a loop", |_| {
+            task = Self::task(pid);
+            task.is_some()
+        });
+        let socket = &capture.socket;
         let stream = UnixStream::connect(socket).expect("the socket is served");
         stream.set_read_timeout(Some(HANG)).expect("a time-out");
         Self {
@@ -284,11 +293,11 @@ impl<'d> Captured<'d> {
 
 fn measure(pairs: usize, length: Duration, cpu: usize, alone: bool) -> Measured {
     let dir = Dir::new();
-    let capture = Captured::start(&dir, "capture", "synth:size=64,flows=64,proto=mix", cpu);
+    let mut capture = Captured::start(&dir, "capture", "synth:size=64,flows=64,proto=mix", cpu);
     let neighbour = Captured::start(&dir, "neighbour", "synth:size=64,pps=10", cpu);
     let status = capture.ctl(&["status", "--json"]).stdout;
     let status: Value = serde_json::from_str(&status).expect("JSON");
-    let mut the_loop = Loop::find(&capture.socket, &status["capture"]["pid"]);
+    let mut the_loop = Loop::find(&mut capture, &status["capture"]["pid"]);
     if alone {
         the_loop.take_the_cpu();
     }

@@ -192,10 +192,8 @@ pub(super) struct Line {
     pub(super) empty: Sender<Block>,
     /// Since when it has had blocks to fill, or been about to.
     free_since: Instant,
-    /// What it had received by then has come here, unless blocks still come.
-    idle_at: Instant,
-    /// When its loop was last asked how often it was idle, and the answer.
-    asked: (Instant, u64),
+    /// When its queue was last known to be empty.
+    empty_at: Option<Instant>,
     /// Blocks here, oldest first, and when they came.
     pub(super) blocks: VecDeque<(Instant, Block)>,
     /// Where in the oldest the next record begins.
@@ -214,24 +212,12 @@ impl Line {
             counters,
             empty,
             free_since: Instant::now(),
-            idle_at: Instant::now(),
-            asked: (Instant::now(), 0),
+            empty_at: None,
             blocks: VecDeque::new(),
             at: 0,
             ended: false,
             lost: 0,
             filter: None,
-        }
-    }
-
-    /// Hears how its loop is doing. One that was idle may have looked at its queue just before it was asked; by the time
-    /// it is idle again it has looked once more.
-    fn ask(&mut self, now: Instant) {
-        let (at, before) = self.asked;
-        if let Some(idles) = self.counters.settled_idles()
-            && idles >= before + 2
-        {
-            (self.idle_at, self.asked) = (at, (now, idles));
         }
     }
 
@@ -301,7 +287,7 @@ impl<O: Ordered> Reorderer<O> {
             };
             // Before the look: what has come by now is here, however long this thread gets no turn.
             let now = Instant::now();
-            self.lines.iter_mut().for_each(|it| it.ask(now));
+            self.ask();
             while let Ok(full) = self.full.try_recv() {
                 self.arrive(full, now);
             }
@@ -312,6 +298,13 @@ impl<O: Ordered> Reorderer<O> {
         self.silent = 0;
         self.go_on(Instant::now());
         self.out
+    }
+
+    /// Hears when each queue was last empty: what had come to it by then is here, or among the blocks that still come.
+    fn ask(&mut self) {
+        for line in &mut self.lines {
+            line.empty_at = line.counters.settled_at().max(line.empty_at);
+        }
     }
 
     /// How long there is nothing to do unless a block comes.
@@ -365,7 +358,7 @@ impl<O: Ordered> Reorderer<O> {
         let silent = |it: &&Line| it.blocks.is_empty() && !it.ended;
         let silent = || self.lines.iter().filter(silent);
         let since = silent().map(|it| it.free_since).fold(*came, Instant::max);
-        let heard = silent().all(|it| it.idle_at >= *came);
+        let heard = silent().all(|it| it.empty_at >= Some(*came));
         Some(since + if heard { WINDOW } else { LONGEST })
     }
 
@@ -544,15 +537,12 @@ mod tests {
             self.go_on(now)
         }
 
-        /// Goes on after loops that were idle twice before now and twice since.
+        /// Goes on after loops that have been idle now.
         fn go_on(&mut self, now: Instant) -> Vec<(u16, u64)> {
-            for line in &mut self.reorderer.lines {
-                for _ in 0..2 {
-                    line.counters.idle();
-                    line.counters.idle();
-                    line.ask(now);
-                }
+            for line in &self.reorderer.lines {
+                line.counters.idle(now);
             }
+            self.reorderer.ask();
             self.unheard(now)
         }
 
@@ -614,8 +604,9 @@ mod tests {
         let first = bench.block(0, &[10], None);
         bench.reorderer.arrive(first, now);
         let later = now + LONGEST - Duration::from_nanos(1);
-        bench.reorderer.lines[1].counters.idle();
-        bench.reorderer.lines[1].ask(later);
+        let before = now.checked_sub(Duration::from_nanos(1)).expect("a time");
+        bench.reorderer.lines[1].counters.idle(before);
+        bench.reorderer.ask();
         assert_eq!(bench.unheard(later), []);
         let full = bench.block(1, &[5], None);
         bench.reorderer.arrive(full, later);

@@ -11,7 +11,13 @@ pub use wqcap_control::protocol::ledger::{
 };
 
 use serde::Serialize;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 /// Bounds of [`RingState::found`]: a loop takes no more at once.
 pub const FOUND: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -51,8 +57,8 @@ struct LoopCounters {
     errors: AtomicU64,
     recoveries: AtomicU64,
     beats: AtomicU64,
-    /// Those that found the queue empty for a while.
-    idles: AtomicU64,
+    /// After when the queue was last found empty. Locked some times a second.
+    idle_at: Mutex<Option<Instant>>,
     /// WRs that the NIC has.
     posted: AtomicU64,
     /// Rounds by the frames they found.
@@ -145,19 +151,20 @@ impl QueueCounters {
         beats.store(beats.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// A beat of a loop whose queue has been empty for a while, after all it held back was sent on.
-    #[inline]
-    pub(crate) fn idle(&self) {
-        let idles = &self.looped.0.idles;
-        // One writer: a load and a store will do.
-        idles.store(idles.load(Ordering::Relaxed) + 1, Ordering::Release);
+    /// A beat of a loop that has found its queue empty after `since`, and has sent on all it held back.
+    pub(crate) fn idle(&self, since: Instant) {
+        let mut idle_at = self.looped.0.idle_at.lock();
+        if let Ok(at) = &mut idle_at {
+            **at = Some(since);
+        }
+        drop(idle_at);
         self.beat();
     }
 
-    /// Times that the loop was idle, if every frame it has received is at its end.
-    pub(crate) fn settled_idles(&self) -> Option<u64> {
-        let idles = self.looped.0.idles.load(Ordering::Acquire);
-        self.ledger(0).check().is_ok().then_some(idles)
+    /// When the queue was last known to be empty, if every frame that the loop has received is at its end.
+    pub(crate) fn settled_at(&self) -> Option<Instant> {
+        let at = *self.looped.0.idle_at.lock().ok()?;
+        self.ledger(0).check().is_ok().then_some(at?)
     }
 
     /// The NIC has so many WRs now.

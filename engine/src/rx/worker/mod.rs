@@ -429,9 +429,9 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             Idle::Sleep if quiet.polls >= EMPTY_POLLS => return self.sleep(quiet),
             Idle::Sleep => std::hint::spin_loop(),
         }
-        if quiet.is_idle_now() {
+        if let Some(since) = quiet.idle_since() {
             self.outlet.idle();
-            self.counters.idle();
+            self.counters.idle(since);
         }
     }
 
@@ -446,9 +446,9 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             quiet.polls = 0;
         } else {
             quiet.unclocked = EMPTY_POLLS;
-            if quiet.is_idle_now() {
+            if let Some(since) = quiet.idle_since() {
                 self.outlet.idle();
-                self.counters.idle();
+                self.counters.idle(since);
             }
             quiet.polls = EMPTY_POLLS;
         }
@@ -516,22 +516,22 @@ impl Quiet {
         *self = Self::new();
     }
 
-    /// True once each time the queue has been empty for [`IDLE_AFTER`].
+    /// Once each time the queue has been empty for [`IDLE_AFTER`]: since when. A poll after that has found nothing.
     #[inline]
-    fn is_idle_now(&mut self) -> bool {
+    fn idle_since(&mut self) -> Option<Instant> {
         self.polls = self.polls.saturating_add(1);
         self.unclocked += 1;
         if self.unclocked < EMPTY_POLLS {
-            return false;
+            return None;
         }
         self.unclocked = 0;
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
         if now.duration_since(since) < IDLE_AFTER {
-            return false;
+            return None;
         }
         self.since = Some(now);
-        true
+        Some(since)
     }
 }
 
