@@ -103,6 +103,14 @@ impl<'d> Wqcap<'d> {
         self.args(&["--set", assignment])
     }
 
+    /// Nobody reads its stdout before there is a file `read`; then it goes to `to`.
+    #[must_use]
+    pub fn read_later(self, read: &Path, to: &Path) -> Self {
+        const READER: &str = r#"read=$0 to=$1; shift; "$@" | { until [ -e "$read" ]; do sleep 0.02; done; cat >"$to"; }"#;
+        let [read, to] = [read, to].map(|it| it.to_str().expect("a plain path"));
+        self.wrapped(&["bash", "-c", READER, read, to])
+    }
+
     /// Several settings.
     #[must_use]
     pub fn sets(self, assignments: &[&str]) -> Self {

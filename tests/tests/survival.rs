@@ -236,9 +236,11 @@ fn kill_and_recover(form: Form, rate: u64, first: u64, more: u64) -> u64 {
     let had = run.ctl().until_counted(&mut running, "received", first);
     let received = |stats: &Value| stats["ledger"]["total"]["received"].as_u64();
     // Not by a clock: a machine that stands still for a while does so for wqcap, too.
-    for _ in 0..100 * (more / rate) {
-        thread::sleep(Duration::from_millis(10));
-    }
+    let mut turns = Duration::from_secs(more / rate).as_millis() / TICK.as_millis();
+    running.until("its time", |_| {
+        turns = turns.saturating_sub(1);
+        turns == 0
+    });
     let what = format!("{} received", had + more);
     let stats = run.ctl().until(&mut running, "stats", &what, |it| {
         received(it) >= Some(had + more)

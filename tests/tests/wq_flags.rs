@@ -1,6 +1,6 @@
 //! Each WQ flag, off and on, on a device that has it and on one that has not, for users with different rights.
 
-use std::fs;
+use std::{fs, path::Path};
 use wqcap_tests::{
     Dir, Program, Summary, Wqcap,
     machine::privileges::{ForAll, NET_RAW, NONE, as_nobody},
@@ -107,7 +107,6 @@ fn delay_drop_tells_its_timeout_and_its_events() {
     // Nobody reads the stream, so the loop holds, the ring runs full, and the NIC's time runs out.
     let dir = Dir::new();
     let read = dir.join("read");
-    let reader = r#""$@" | { until [ -e "$0" ]; do sleep 0.05; done; cat >/dev/null; }"#;
     let run = Wqcap::run(&dir, "run")
         .model("synth:size=64,pps=100000,lossy")
         .args(&model)
@@ -118,7 +117,7 @@ fn delay_drop_tells_its_timeout_and_its_events() {
         .set("output.stdout=true")
         .set("output.on_full=hold")
         .control()
-        .wrapped(&["bash", "-c", reader, read.to_str().expect("plain")]);
+        .read_later(&read, Path::new("/dev/null"));
     let (ctl, mut running) = (run.ctl(), run.start());
     ctl.until(&mut running, "stats", "the NIC's time ran out", |stats| {
         stats["nic"]["num_timeout_events"].as_u64() > Some(0)

@@ -120,15 +120,7 @@ fn reduce(frames: &[Vec<u8>], times: usize) -> Outcome {
     let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
     let mut stage = Stage::new(Count, &reduction, cell, Arc::default(), Observer::default());
     for (bytes, ns) in in_turn(frames, times).zip(NS..) {
-        let len = len(bytes);
-        let fcs = None;
-        let frame = Frame {
-            bytes,
-            len,
-            fcs,
-            ns,
-        };
-        black_box(stage.frame(&frame));
+        black_box(stage.frame(&received(bytes, ns)));
     }
     Ok(())
 }
@@ -298,20 +290,21 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
         if at % BATCH == 0 {
             sink.batch();
         }
-        let len = len(bytes);
-        let (fcs, ns) = (None, NS + at as u64);
-        let frame = Frame {
-            bytes,
-            len,
-            fcs,
-            ns,
-        };
-        black_box(sink.frame(&frame));
+        black_box(sink.frame(&received(bytes, NS + at as u64)));
     }
     // Nobody wants the file.
     std::mem::forget(sink);
     std::mem::forget(writer);
     Ok(())
+}
+
+fn received(bytes: &[u8], ns: u64) -> Frame<'_> {
+    Frame {
+        bytes,
+        len: len(bytes),
+        fcs: None,
+        ns,
+    }
 }
 
 fn len(frame: &[u8]) -> u32 {

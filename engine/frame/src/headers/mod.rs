@@ -132,30 +132,32 @@ impl Headers {
     #[inline]
     #[must_use]
     pub fn descend(&self, frame: &[u8]) -> Option<Self> {
-        self.leads_on(frame).then(|| self.descended(frame))
+        let above = self.above(frame)?;
+        Some(self.descended(frame, above))
     }
 
-    /// Whether what IP carries is a tunnel, sound or not.
+    /// Where that begins which IP, GRE or UDP carries, and what it is; `None`: no tunnel, sound or not.
     #[inline]
-    fn leads_on(&self, frame: &[u8]) -> bool {
-        let Some(l4) = self.l4() else { return false };
-        let leads = match self.tuple.protocol {
-            protocol::IPV4
-            | protocol::IPV6
-            | protocol::MPLS
-            | protocol::ETHERNET
-            | protocol::GRE => true,
-            protocol::UDP => {
-                Udp::new(self.rest(frame, l4)).is_ok_and(|udp| !matches!(udp.next(), Next::Payload))
-            }
-            _ => false,
+    fn above(&self, frame: &[u8]) -> Option<(usize, Next)> {
+        if self.fragment.is_fragment() {
+            return None;
+        }
+        let l4 = self.l4()?;
+        let (at, next) = match (self.tuple.protocol, self.payload()) {
+            (protocol::IPV4, _) => (l4, Next::Ethertype(ethertype::IPV4)),
+            (protocol::IPV6, _) => (l4, Next::Ethertype(ethertype::IPV6)),
+            (protocol::MPLS, _) => (l4, Next::Mpls),
+            (protocol::ETHERNET, _) => (l4, Next::Ethernet),
+            (protocol::GRE, Some(at)) => (at, Gre::new(self.rest(frame, l4)).ok()?.next()),
+            (protocol::UDP, Some(at)) => (at, Udp::new(self.rest(frame, l4)).ok()?.next()),
+            _ => return None,
         };
-        leads && !self.fragment.is_fragment()
+        (!matches!(next, Next::Payload)).then_some((at, next))
     }
 
     #[inline(never)]
-    fn descended(mut self, frame: &[u8]) -> Self {
-        while let Some(Passage { at, next, segment }) = self.tunnel(frame) {
+    fn descended(mut self, frame: &[u8], mut above: (usize, Next)) -> Self {
+        while let Some(Passage { at, next, segment }) = self.tunnel(frame, above) {
             let mut inner = Self::until(self.end as usize, self.layers);
             inner.segment = segment;
             inner.follow(frame, at, next);
@@ -165,6 +167,10 @@ impl Headers {
                 break;
             }
             self = inner;
+            match self.above(frame) {
+                Some(it) => above = it,
+                None => break,
+            }
         }
         self
     }
@@ -500,32 +506,13 @@ impl Headers {
         }
     }
 
-    /// Where this packet leads on, if it is a tunnel's.
-    fn tunnel(&mut self, frame: &[u8]) -> Option<Passage> {
-        if self.fragment.is_fragment() {
-            return None;
-        }
-        let l4 = self.l4()?;
+    /// Where this packet leads on, if what is above it is a sound tunnel.
+    fn tunnel(&mut self, frame: &[u8], (at, next): (usize, Next)) -> Option<Passage> {
         let mut segment = self.segment;
         let to = |at, next, segment| Some(Passage { at, next, segment });
-        let above = match (self.tuple.protocol, self.payload()) {
-            (protocol::IPV4, _) => return to(l4, Next::Ethertype(ethertype::IPV4), segment),
-            (protocol::IPV6, _) => return to(l4, Next::Ethertype(ethertype::IPV6), segment),
-            (protocol::MPLS, _) => return to(l4, Next::Mpls, segment),
-            (protocol::ETHERNET, _) => return to(l4, Next::Ethernet, segment),
-            (protocol::GRE, Some(at)) => {
-                Gre::new(self.rest(frame, l4)).ok().map(|g| (at, g.next()))
-            }
-            (protocol::UDP, Some(at)) => {
-                Udp::new(self.rest(frame, l4)).ok().map(|u| (at, u.next()))
-            }
-            _ => None,
-        };
-        let (at, next) = above?;
         let rest = self.rest(frame, at);
         let behind = |len: usize| rest.get(len..).unwrap_or_default();
         let header = match next {
-            Next::Payload => return None,
             Next::Vxlan(extended) => Vxlan::new(rest).map(|vxlan| {
                 segment = Some(vxlan.vni());
                 (at + Vxlan::LEN, vxlan.next(extended))

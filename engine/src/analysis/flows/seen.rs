@@ -3,11 +3,21 @@
 //! Each waits with what is to be known of it, not with its bytes, until there are enough to look for their flows side by
 //! side: the caches' misses of one then pass while the others' are waited for.
 
-use super::{key::Key, table::Guess};
+use super::key::Key;
 use crate::frame::{FiveTuple, Headers, Tcp, protocol};
 
 /// Frames that wait at most: as many as a loop takes at once.
 pub(super) const MOST_SEEN: usize = 64;
+
+/// Where in the table a flow seems to be; by default nowhere.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guess(pub(super) u32);
+
+impl Default for Guess {
+    fn default() -> Self {
+        Self(u32::MAX)
+    }
+}
 
 /// What there is to know of a frame.
 #[derive(Clone, Copy, Debug)]

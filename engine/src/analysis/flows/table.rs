@@ -9,7 +9,7 @@
 //!
 //! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the place its hash names.
 
-use super::{flow::FlowEntry, key::Key};
+use super::{flow::FlowEntry, key::Key, seen::Guess};
 use crate::{
     frame::FiveTuple,
     memory::{prefer_huge_pages, prefetch},
@@ -29,16 +29,6 @@ const FREE: Cell = Cell {
     hash: 0,
     at: NOTHING,
 };
-
-/// Where a flow seems to be; by default nowhere.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Guess(u32);
-
-impl Default for Guess {
-    fn default() -> Self {
-        Self(NOTHING)
-    }
-}
 
 /// The table.
 pub(super) struct Table {
