@@ -4,7 +4,8 @@ use crate::{
     args::{ConfigArgs, Setting},
     failure::Failure,
 };
-use wqcap_engine::config::{Config, ConfigError};
+use std::path::Path;
+use wqcap_engine::config::{Config, Place, Problem};
 
 /// Prefix of the settings that are not the configuration's but the model's.
 const MODEL: &str = "model.";
@@ -35,21 +36,25 @@ impl ConfigArgs {
             .filter(|it| !it.key.starts_with(MODEL))
             .map(|it| (it.key.as_str(), it.value.as_str()))
             .collect();
-        let config = Config::with_overrides(&text, &overrides).map_err(|e| match (&e, file) {
-            // A value out of range may as well come from --set; its key tells where to look.
-            (ConfigError::Toml(_), Some(path)) => {
-                Failure::refused(format!("{}: {e}", path.display()))
-            }
-            _ => Failure::refused(format!("{e}")),
-        })?;
-        Ok(config)
+        Config::with_overrides(&text, &overrides)
+            .map_err(|e| Failure::all_refused(e.problems.iter().map(|it| in_file(it, file))))
+    }
+}
+
+/// A problem behind its place, as compilers write it.
+fn in_file(problem: &Problem, file: Option<&Path>) -> String {
+    match (problem.place, file) {
+        (Some(Place { line, column }), Some(path)) => {
+            format!("{}:{line}:{column}: {problem}", path.display())
+        }
+        _ => problem.to_string(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     fn settings(texts: &[&str]) -> Vec<Setting> {
         texts.iter().map(|text| text.parse().unwrap()).collect()

@@ -42,22 +42,36 @@ impl Failure {
         failure.messages.is_empty().then_some(()).ok_or(failure)
     }
 
+    /// It cannot be done as asked, for all these reasons.
+    pub fn all_refused(messages: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            kind: Kind::Refused,
+            messages: messages.into_iter().collect(),
+        }
+    }
+
     /// It cannot be done as asked.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(Kind::Refused, message)
     }
 }
 
+/// A message for each problem.
 impl From<ConfigError> for Failure {
     fn from(e: ConfigError) -> Self {
-        Self::refused(e.to_string())
+        Self::all_refused(e.problems.iter().map(ToString::to_string))
     }
 }
 
 /// Every error of the engine comes from planning or setting up: nothing was running yet.
 impl From<wqcap_engine::Error> for Failure {
     fn from(e: wqcap_engine::Error) -> Self {
-        Self::refused(e.to_string())
+        match e {
+            wqcap_engine::Error::Several(all) => {
+                Self::all_refused(all.iter().map(ToString::to_string))
+            }
+            one => Self::refused(one.to_string()),
+        }
     }
 }
 

@@ -1,21 +1,17 @@
 //! Errors of setting up: each names the verb or the key, the value, the limit, and what to do.
 
-use crate::verbs;
+use crate::{config::Problem, verbs};
 use std::io;
 
 /// Why a capture could not be planned or started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A configuration key holds what cannot be done. Exit status 2.
-    #[error("{key} = {value}: {problem}")]
-    Config {
-        /// The key, `capture.queues`.
-        key: String,
-        /// Its value, as written.
-        value: String,
-        /// The limit and what to do.
-        problem: String,
-    },
+    #[error(transparent)]
+    Config(#[from] Problem),
+    /// Several of these. Exit status 2.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<Error>),
     /// No device fits, or the device cannot do it. Exit status 2.
     #[error("{0}")]
     Device(String),
@@ -58,11 +54,7 @@ impl Error {
         value: impl ToString,
         problem: impl ToString,
     ) -> Self {
-        Self::Config {
-            key: key.into(),
-            value: value.to_string(),
-            problem: problem.to_string(),
-        }
+        Self::Config(Problem::new(key, value, problem))
     }
 }
 

@@ -87,7 +87,7 @@ fn mistakes_in_the_config_name_the_key_the_value_and_the_limit() {
             "[capture]\nqueues = \"many\"\n",
             &["queues", "many"],
         ),
-        ("not-toml", "[capture\n", &["line 1"]),
+        ("not-toml", "[capture\n", &["not-toml.toml:1:9: not TOML"]),
         (
             "no-such-word",
             "[capture]\nidle = \"doze\"\n",
@@ -164,14 +164,26 @@ fn the_devices_limits_are_named() {
         .done()
         .expect(2);
     done.says(&["rss.table_size = 32", "16"]);
-    let done = run()
-        .set("capture.receive=frame")
-        .set("capture.ring=4096")
-        .set("model.max_recv_wr=1024")
-        .done()
-        .expect(2);
-    // What a WQ may hold is not in what verbs tell of a device: only making one finds out.
-    done.says(&["ibv_create_wq", "4096"]);
+    for receive in ["frame", "auto"] {
+        let done = run()
+            .set(&format!("capture.receive={receive}"))
+            .set("capture.ring=512")
+            .set("model.max_recv_wr=64")
+            .done()
+            .expect(2);
+        done.says(&[
+            "capture.ring = 512",
+            "mlx5_0",
+            "at most 64 WRs",
+            "such as 64",
+        ]);
+        let _ = Wqcap::run(&dir, receive)
+            .model(SHORT)
+            .set(&format!("capture.receive={receive}"))
+            .set("capture.ring=64")
+            .set("model.max_recv_wr=64")
+            .finish(0);
+    }
 }
 
 #[test]

@@ -302,8 +302,10 @@ fn changes_hold_and_repeats_are_harmless() {
     });
     assert!(capture.change(&["filter", ""]));
 
-    assert!(capture.change(&["rotate"]));
     let out = capture.command.out_path();
+    let began = |_: &Running| fs::read_dir(out).expect("the folder is there").count() >= 2;
+    capture.run.until("a file of each queue has begun", began);
+    assert!(capture.change(&["rotate"]));
     capture
         .run
         .until("a file of each queue is completed", |_| files(out) >= 2);

@@ -1,171 +1,262 @@
-//! Ranges of the keys, as far as they hold on every machine. Limits of a device are the plan's to check.
+//! Ranges of the keys, as far as they hold on every machine, and what does not go together. Limits of a device are the
+//! plan's to check.
 
-use super::{Config, ConfigError, FlowsConfig, Format, OnLoss, OutputConfig, Size, Span};
-use std::{fmt::Display, time::Duration};
+use super::{Config, Format, Mode, OnLoss, OutputConfig, Problem, Size, Span};
+use std::time::Duration;
 
 /// The RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of two.
-const MAX_RING: u32 = 32_768;
+const MAX_RING: u64 = 32_768;
 /// What pcap readers take at most for one record (libpcap's `MAXIMUM_SNAPLEN`).
 const MAX_FRAME: u64 = 262_144;
 /// mlx5 takes indirection tables up to 2^13 entries.
-const MAX_TABLE: u32 = 1 << 13;
+const MAX_TABLE: u64 = 1 << 13;
 
-/// Refuses the first value that is out of range.
-pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
-    device(config)?;
-    capture(config)?;
-    rss(config)?;
-    output(config)
+const SECOND: u64 = 1_000_000_000;
+const DAY: u64 = 86_400 * SECOND;
+const KIB: u64 = 1 << 10;
+const TIB: u64 = 1 << 40;
+
+/// A key's range.
+struct Range {
+    key: &'static str,
+    unit: Unit,
+    least: u64,
+    most: u64,
+    /// Its value, in its unit; `None`: it is not set.
+    of: fn(&Config) -> Option<u64>,
 }
 
-fn device(Config { device, output, .. }: &Config) -> Result<(), ConfigError> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    Number,
+    Bytes,
+    /// In nanoseconds.
+    Time,
+    /// Bytes, of which 0 is never.
+    BytesOrNever,
+    /// Nanoseconds, of which 0 is never.
+    TimeOrNever,
+}
+
+const RANGES: &[Range] = &[
+    range("device.port", Unit::Number, 1, 254, |it| {
+        Some(it.device.port.into())
+    }),
+    range("capture.queues", Unit::Number, 1, MAX_TABLE, |it| {
+        it.capture.queues.map(Into::into)
+    }),
+    range("capture.ring", Unit::Number, 1, MAX_RING, |it| {
+        Some(it.capture.ring.into())
+    }),
+    range("capture.buffer", Unit::Bytes, 64, MAX_FRAME, |it| {
+        Some(it.capture.buffer.0)
+    }),
+    range("capture.max_sge", Unit::Number, 1, 32, |it| {
+        Some(it.capture.max_sge.into())
+    }),
+    range("capture.snaplen", Unit::Bytes, 0, MAX_FRAME, |it| {
+        Some(it.capture.snaplen.0)
+    }),
+    range("capture.sample", Unit::Number, 1, u32::MAX as u64, |it| {
+        Some(it.capture.sample.into())
+    }),
+    range("pipeline.parsers_per_queue", Unit::Number, 1, 64, |it| {
+        Some(it.pipeline.parsers_per_queue.into())
+    }),
+    range("rss.table_size", Unit::Number, 1, MAX_TABLE, |it| {
+        Some(it.rss.table_size.into())
+    }),
+    range("output.buffer", Unit::Bytes, 64 * KIB, TIB, |it| {
+        Some(it.output.buffer.0)
+    }),
+    range(
+        "output.rotate_size",
+        Unit::BytesOrNever,
+        64 * KIB,
+        u64::MAX,
+        |it| Some(it.output.rotate_size.0),
+    ),
+    range(
+        "output.rotate_time",
+        Unit::TimeOrNever,
+        SECOND / 10,
+        u64::MAX,
+        |it| Some(it.output.rotate_time.nanos()),
+    ),
+    range("flows.interval", Unit::Time, SECOND, DAY, |it| {
+        it.flows.as_ref().map(|it| it.interval.nanos())
+    }),
+    range("flows.active", Unit::Time, SECOND / 10, DAY, |it| {
+        it.flows.as_ref().map(|it| it.active.nanos())
+    }),
+    range("flows.idle", Unit::Time, SECOND / 10, DAY, |it| {
+        it.flows.as_ref().map(|it| it.idle.nanos())
+    }),
+    range("flows.memory", Unit::Bytes, 64 * KIB, TIB, |it| {
+        it.flows.as_ref().map(|it| it.memory.0)
+    }),
+    range("control.srq", Unit::Number, 1, 1 << 16, |it| {
+        it.control.as_ref().map(|it| it.srq.into())
+    }),
+    range("control.srq_max", Unit::Number, 1, 1 << 16, |it| {
+        it.control.as_ref().map(|it| it.srq_max.into())
+    }),
+    range("control.srq_calm", Unit::Time, SECOND, DAY, |it| {
+        it.control.as_ref().map(|it| Span(it.srq_calm).nanos())
+    }),
+];
+
+const fn range(
+    key: &'static str,
+    unit: Unit,
+    least: u64,
+    most: u64,
+    of: fn(&Config) -> Option<u64>,
+) -> Range {
+    Range {
+        key,
+        unit,
+        least,
+        most,
+        of,
+    }
+}
+
+impl Range {
+    fn text(&self) -> String {
+        let [least, most] = [self.least, self.most].map(|it| self.unit.show(it));
+        if self.unit.has_never() {
+            format!("0 (never) or at least {least}")
+        } else {
+            format!("{least} to {most}")
+        }
+    }
+
+    fn holds(&self, value: u64) -> bool {
+        (self.unit.has_never() && value == 0) || (self.least..=self.most).contains(&value)
+    }
+
+    fn check(&self, config: &Config) -> Option<Problem> {
+        let value = (self.of)(config).filter(|it| !self.holds(*it))?;
+        let problem = format!("must be {}", self.text());
+        Some(Problem::new(self.key, self.unit.show(value), problem))
+    }
+}
+
+impl Unit {
+    fn has_never(self) -> bool {
+        [Self::BytesOrNever, Self::TimeOrNever].contains(&self)
+    }
+
+    fn show(self, value: u64) -> String {
+        match self {
+            Self::Number => value.to_string(),
+            Self::Bytes | Self::BytesOrNever => Size(value).to_string(),
+            Self::Time | Self::TimeOrNever => Span(Duration::from_nanos(value)).to_string(),
+        }
+    }
+}
+
+/// The range of a key, in words; `None`: its type is all that limits it.
+pub(super) fn range_of(key: &str) -> Option<String> {
+    RANGES.iter().find(|it| it.key == key).map(Range::text)
+}
+
+/// All that is out of range, or does not go together.
+pub(super) fn check(config: &Config) -> Vec<Problem> {
+    let mut found: Vec<_> = RANGES.iter().filter_map(|it| it.check(config)).collect();
+    device(config, &mut found);
+    capture(config, &mut found);
+    rss(config, &mut found);
+    output(config, &mut found);
+    found
+}
+
+fn device(Config { device, output, .. }: &Config, found: &mut Vec<Problem>) {
     if device.on_loss == OnLoss::Retry && output.is_stdout() && output.format == Format::Pcap {
         let problem = "output.stdout with output.format = \"pcap\" cannot continue after a loss, since a pcap stream has one \
                        header; choose pcapng, which begins a new section";
-        return refuse("device.on_loss", "\"retry\"", problem);
+        found.push(Problem::new("device.on_loss", "\"retry\"", problem));
     }
     if let (Some(name), Some(netdev)) = (&device.name, &device.netdev) {
         let problem = format!("device.name = {name:?} is set too; set only one of them");
-        return refuse("device.netdev", format!("{netdev:?}"), problem);
+        let value = format!("{netdev:?}");
+        found.push(Problem::new("device.netdev", value, problem));
     }
-    within("device.port", u32::from(device.port), 1, 254)
 }
 
-fn capture(
-    Config {
-        capture, pipeline, ..
-    }: &Config,
-) -> Result<(), ConfigError> {
-    if let Some(queues) = capture.queues {
-        within("capture.queues", u32::from(queues), 1, MAX_TABLE)?;
-    }
+fn capture(Config { capture, rule, .. }: &Config, found: &mut Vec<Problem>) {
     if capture.cores.as_ref().is_some_and(Vec::is_empty) {
-        return refuse(
-            "capture.cores",
-            "[]",
-            "name at least one CPU, or leave the key out for the CPUs of the NIC's NUMA node",
-        );
+        let problem =
+            "name at least one CPU, or leave the key out for the CPUs of the NIC's NUMA node";
+        found.push(Problem::new("capture.cores", "[]", problem));
     }
-    within("capture.ring", capture.ring, 1, MAX_RING)?;
-    if !capture.ring.is_power_of_two() {
-        let nearest = capture.ring.next_power_of_two();
-        return refuse(
-            "capture.ring",
-            capture.ring,
-            format!("must be a power of two, such as {nearest}"),
+    power_of_two("capture.ring", capture.ring, found);
+    if capture.mode != Mode::Filtered && !rule.is_empty() {
+        let problem = format!(
+            "capture.mode = \"{}\" has no rules; set capture.mode = \"filtered\", or leave the [[rule]]s out",
+            capture.mode
         );
+        found.push(Problem::new("rule 1", "", problem));
     }
-    within("capture.buffer", capture.buffer, Size(64), Size(MAX_FRAME))?;
-    within("capture.max_sge", capture.max_sge, 1, 32)?;
-    within("capture.snaplen", capture.snaplen, Size(0), Size(MAX_FRAME))?;
-    within("capture.sample", capture.sample, 1, u32::MAX)?;
-    within(
-        "pipeline.parsers_per_queue",
-        u32::from(pipeline.parsers_per_queue),
-        1,
-        64,
-    )
 }
 
-fn rss(Config { rss, capture, .. }: &Config) -> Result<(), ConfigError> {
+fn rss(Config { rss, capture, .. }: &Config, found: &mut Vec<Problem>) {
     let hex = rss.key.len() == 80 && rss.key.bytes().all(|b| b.is_ascii_hexdigit());
     if !hex && !["symmetric", "microsoft"].contains(&rss.key.as_str()) {
-        let problem = "write \"symmetric\", \"microsoft\" or exactly 80 hex digits (40 bytes)";
-        return refuse("rss.key", format!("{:?}", rss.key), problem);
+        let problem = "must be \"symmetric\", \"microsoft\" or exactly 80 hex digits (40 bytes)";
+        found.push(Problem::new("rss.key", format!("{:?}", rss.key), problem));
     }
-    within("rss.table_size", rss.table_size, 1, MAX_TABLE)?;
-    if !rss.table_size.is_power_of_two() {
-        return refuse(
-            "rss.table_size",
-            rss.table_size,
-            "must be a power of two: the hash is masked, not divided",
-        );
-    }
+    power_of_two("rss.table_size", rss.table_size, found);
     if let Some(queues) = capture.queues
         && u32::from(queues) > rss.table_size
     {
         let problem =
             format!("smaller than capture.queues = {queues}: some queues would never get a frame");
-        return refuse("rss.table_size", rss.table_size, problem);
+        found.push(Problem::new("rss.table_size", rss.table_size, problem));
     }
-    weights(&rss.weights, capture.queues)
+    weights(&rss.weights, capture.queues, found);
 }
 
-fn weights(weights: &[u32], queues: Option<u16>) -> Result<(), ConfigError> {
+fn weights(weights: &[u32], queues: Option<u16>, found: &mut Vec<Problem>) {
+    let mut refuse = |problem: String| {
+        found.push(Problem::new("rss.weights", format!("{weights:?}"), problem));
+    };
     if weights.is_empty() {
-        return Ok(());
+        return;
     }
-    let value = format!("{weights:?}");
     if weights.iter().all(|w| *w == 0) {
-        return refuse("rss.weights", value, "at least one weight must be above 0");
+        refuse("at least one weight must be above 0".into());
     }
-    match queues {
-        Some(queues) if weights.len() != usize::from(queues) => {
-            let problem = format!(
-                "{} weights for capture.queues = {queues}; write one per queue",
-                weights.len()
-            );
-            refuse("rss.weights", value, problem)
-        }
-        _ => Ok(()),
+    if let Some(queues) = queues.filter(|it| weights.len() != usize::from(*it)) {
+        let count = weights.len();
+        refuse(format!(
+            "{count} weights for capture.queues = {queues}; write one per queue"
+        ));
     }
 }
 
-fn output(config: &Config) -> Result<(), ConfigError> {
+fn output(config: &Config, found: &mut Vec<Problem>) {
     let output = &config.output;
     if output.dir.as_os_str().is_empty() && output.format != Format::None {
-        return refuse(
-            "output.dir",
-            "\"\"",
-            "name a directory, or set output.format = \"none\" to count frames only",
-        );
-    }
-    if output.index_dir == output.dir {
-        return refuse(
-            "output.index_dir",
-            output.index_dir.display(),
-            "output.dir holds capture files only: name another directory",
-        );
+        let problem = "name a directory, or set output.format = \"none\" to count frames only";
+        found.push(Problem::new("output.dir", "\"\"", problem));
+    } else if output.index_dir == output.dir {
+        let value = format!("{:?}", output.index_dir);
+        let problem = "output.dir holds capture files only: name another directory";
+        found.push(Problem::new("output.index_dir", value, problem));
     }
     if output.is_stdout() {
-        stdout(output)?;
+        stdout(output, found);
     }
-    within(
-        "output.buffer",
-        output.buffer,
-        Size(64 << 10),
-        Size(1 << 40),
-    )?;
-    off_or_at_least("output.rotate_size", output.rotate_size, Size(64 << 10))?;
-    off_or_at_least(
-        "output.rotate_time",
-        output.rotate_time,
-        Span(Duration::from_millis(100)),
-    )?;
-    if let Some(control) = &config.control {
-        within("control.srq", control.srq, 1, 1 << 16)?;
-        within("control.srq_max", control.srq_max, control.srq, 1 << 16)?;
-        within(
-            "control.srq_calm",
-            Span(control.srq_calm),
-            Span(Duration::from_secs(1)),
-            Span(Duration::from_secs(86_400)),
-        )?;
+    if let Some(control) = config.control.as_ref().filter(|it| it.srq_max < it.srq) {
+        let problem = format!("must be at least control.srq = {}", control.srq);
+        found.push(Problem::new("control.srq_max", control.srq_max, problem));
     }
-    config.flows.as_ref().map_or(Ok(()), flows)
-}
-
-fn flows(flows: &FlowsConfig) -> Result<(), ConfigError> {
-    let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
-    within("flows.interval", flows.interval, Span(second), Span(day))?;
-    for (key, value) in [("flows.active", flows.active), ("flows.idle", flows.idle)] {
-        within(key, value, Span(Duration::from_millis(100)), Span(day))?;
-    }
-    within("flows.memory", flows.memory, Size(64 << 10), Size(1 << 40))
 }
 
 /// A stream is no file.
-fn stdout(output: &OutputConfig) -> Result<(), ConfigError> {
+fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
     let files = OutputConfig::default();
     let keys = [
         (
@@ -183,53 +274,21 @@ fn stdout(output: &OutputConfig) -> Result<(), ConfigError> {
         ("output.hook", output.hook != files.hook),
     ];
     if output.format == Format::None {
-        return refuse(
-            "output.stdout",
-            true,
-            "output.format = \"none\" only counts frames; choose pcap or pcapng",
-        );
+        let problem = "output.format = \"none\" only counts frames; choose pcap or pcapng";
+        found.push(Problem::new("output.stdout", true, problem));
     }
-    match keys.iter().find(|(_, set)| *set) {
-        None => Ok(()),
-        Some((key, _)) => refuse(
-            "output.stdout",
-            true,
-            format!("{key} applies only to files; leave one of the two out"),
-        ),
+    for (key, _) in keys.iter().filter(|(_, set)| *set) {
+        let problem = format!("{key} applies only to files; leave one of the two out");
+        found.push(Problem::new("output.stdout", true, problem));
     }
 }
 
-fn within<T: PartialOrd + Display>(
-    key: &'static str,
-    value: T,
-    least: T,
-    most: T,
-) -> Result<(), ConfigError> {
-    if value < least || value > most {
-        return refuse(key, value, format!("must be {least} to {most}"));
+/// Holds a key to powers of two, within its range.
+fn power_of_two(key: &'static str, value: u32, found: &mut Vec<Problem>) {
+    let range = RANGES.iter().find(|it| it.key == key);
+    if !value.is_power_of_two() && range.is_some_and(|it| it.holds(value.into())) {
+        let nearest = value.next_power_of_two();
+        let problem = format!("must be a power of two, such as {nearest}");
+        found.push(Problem::new(key, value, problem));
     }
-    Ok(())
-}
-
-fn off_or_at_least<T: PartialOrd + Display + Default>(
-    key: &'static str,
-    value: T,
-    least: T,
-) -> Result<(), ConfigError> {
-    if value != T::default() && value < least {
-        return refuse(key, value, format!("must be 0 (never) or at least {least}"));
-    }
-    Ok(())
-}
-
-fn refuse(
-    key: &'static str,
-    value: impl Display,
-    problem: impl Into<String>,
-) -> Result<(), ConfigError> {
-    Err(ConfigError::Value {
-        key: key.into(),
-        value: value.to_string(),
-        problem: problem.into(),
-    })
 }

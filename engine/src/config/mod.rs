@@ -8,6 +8,9 @@
 
 mod check;
 mod keep;
+mod misfit;
+mod problem;
+mod read;
 #[cfg(test)]
 mod reference;
 mod rule;
@@ -17,6 +20,8 @@ mod span;
 mod words;
 
 pub use keep::Keep;
+pub use problem::{ConfigError, Place, Problem};
+pub use read::Reading;
 pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};
 pub use sections::{
     CaptureConfig, Compress, DeviceConfig, FlowsConfig, MetricsConfig, OutputConfig,
@@ -30,8 +35,9 @@ pub use words::{
 };
 pub use wqcap_control::server::{ControlConfig, FileMode};
 
-use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
+use serde::{Deserialize, Serialize, Serializer};
+use std::collections::BTreeMap;
+use toml::Value;
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -51,6 +57,7 @@ pub struct Config {
     /// Who works on a received frame.
     pub pipeline: PipelineConfig,
     /// Where frames go.
+    #[serde(serialize_with = "effective")]
     pub output: OutputConfig,
     /// Flow records; absent: none.
     pub flows: Option<FlowsConfig>,
@@ -62,33 +69,13 @@ pub struct Config {
     pub process: ProcessConfig,
 }
 
-/// What is wrong with a configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// Not TOML, an unknown key, or a value of the wrong type; the text shows line and column.
-    #[error("{}", .0.to_string().trim_end())]
-    Toml(#[from] toml::de::Error),
-    /// A value out of range, or what is wrong with an override.
-    #[error("{key} = {value}: {problem}")]
-    Value {
-        /// The dotted key.
-        key: String,
-        /// Its value, as given.
-        value: String,
-        /// What is wrong: the limit, and what to do.
-        problem: String,
-    },
-}
-
 impl Config {
     /// Reads a configuration file's text.
     ///
     /// # Errors
-    /// Not TOML, an unknown key, a wrong type (each with line and column), or a value out of range.
+    /// Not TOML, unknown keys, wrong types, values out of range: all of them at once, each with its place.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text)?;
-        check::check(&config)?;
-        Ok(config)
+        Self::with_overrides(text, &[])
     }
 
     /// Reads a configuration file's text and then sets single keys, the last one winning: `("capture.queues", "4")`.
@@ -97,18 +84,15 @@ impl Config {
     /// # Errors
     /// As [`Config::parse`]; what is wrong with an override names its key and value.
     pub fn with_overrides(text: &str, overrides: &[(&str, &str)]) -> Result<Self, ConfigError> {
-        let mut config: Self = toml::from_str(text)?;
-        let mut table: Table = toml::from_str(text)?;
-        for (key, value) in overrides {
-            config =
-                override_one(&mut table, key, value).map_err(|problem| ConfigError::Value {
-                    key: (*key).into(),
-                    value: (*value).into(),
-                    problem,
-                })?;
-        }
-        check::check(&config)?;
-        Ok(config)
+        Self::read(text, overrides)?.sound()
+    }
+
+    /// As [`Config::with_overrides`], and what is wrong does not hide the rest.
+    ///
+    /// # Errors
+    /// The text is no TOML.
+    pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Reading, ConfigError> {
+        read::read(text, overrides)
     }
 
     /// Defaults for a wire that ends: the run ends with it, and, if the wire waits for buffers (`lossless`), nothing is
@@ -138,51 +122,22 @@ impl Config {
         self.capture.statistics = Some(self.statistics());
     }
 
-    /// The configuration as TOML, every key that has a value.
+    /// The configuration as TOML, every key that has a value and an effect.
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string(self).unwrap_or_else(|e| format!("# cannot be printed: {e}\n"))
     }
 }
 
-/// Puts one override into `table`, as TOML if it fits as such, else as a string.
-fn override_one(table: &mut Table, key: &str, text: &str) -> Result<Config, String> {
-    let mut first_problem = None;
-    let candidates = [text.parse::<Value>().ok(), Some(Value::String(text.into()))];
-    for value in candidates.into_iter().flatten() {
-        let mut tried = table.clone();
-        insert(&mut tried, key, value)?;
-        match tried.clone().try_into::<Config>() {
-            Ok(config) => {
-                *table = tried;
-                return Ok(config);
-            }
-            Err(e) => _ = first_problem.get_or_insert_with(|| e.message().to_owned()),
-        }
-    }
-    Err(first_problem.unwrap_or_default())
-}
-
-/// Sets the dotted `key`, with the tables on the way to it.
-fn insert(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
-    let (first, rest) = key
-        .split_once('.')
-        .map_or((key, None), |(first, rest)| (first, Some(rest)));
-    if first.is_empty() {
-        return Err("the key has an empty part; write section.key=value".into());
-    }
-    let Some(rest) = rest else {
-        table.insert(first.into(), value);
-        return Ok(());
-    };
-    match table
-        .entry(first)
-        .or_insert_with(|| Value::Table(Table::new()))
-    {
-        Value::Table(inner) => insert(inner, rest, value),
-        _ => Err(format!(
-            "{first} is no table, so {rest} cannot be set in it; set {first} as a whole"
-        )),
+/// Of `[output]`, where frames are only counted: nothing that has no effect.
+fn effective<S: Serializer>(output: &OutputConfig, serializer: S) -> Result<S::Ok, S::Error> {
+    match output.format {
+        Format::None => BTreeMap::from([
+            (read::FORMAT, Value::from(<&str>::from(output.format))),
+            (read::VLAN, Value::from(<&str>::from(output.vlan))),
+        ])
+        .serialize(serializer),
+        Format::Pcap | Format::Pcapng => output.serialize(serializer),
     }
 }
 
@@ -202,7 +157,7 @@ mod tests {
     #[test]
     fn empty_text_is_the_defaults() {
         assert_eq!(Config::parse("").unwrap(), Config::default());
-        check::check(&Config::default()).unwrap();
+        assert_eq!(check::check(&Config::default()), []);
     }
 
     #[test]
@@ -219,6 +174,7 @@ mod tests {
             [device]
             name = \"mlx5_0\"
             [capture]
+            mode = \"filtered\"
             cores = [1, 2]
             slice = \"payload:64\"
             dedup = \"5ms\"
@@ -238,19 +194,65 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_and_wrong_types_are_refused_with_their_place() {
-        let message = refused("[capture]\nqueus = 4\n");
+    fn all_that_is_wrong_is_told_at_once_with_its_place() {
+        let text = "
+[capture]
+queus = 4
+idle = \"slep\"
+ring = 65536
+promiscuous = 1
+
+[[rule]]
+vlan = 4
+[[rule]]
+proto = \"tpc\"
+vni = -1
+
+[outptu]
+dir = \"/nowhere\"
+";
+        let rule = "one of icmp, tcp, udp, gre, esp, ah, icmp6, sctp, or a number";
+        let expected = [
+            "line 3, column 1: capture.queus = 4: no such key; did you mean capture.queues?",
+            "line 4, column 1: capture.idle = \"slep\": must be \"spin\" or \"sleep\"; did you mean \"sleep\"?",
+            "line 5, column 1: capture.ring = 65536: must be 1 to 32768",
+            "line 6, column 1: capture.promiscuous = 1: must be true or false",
+            "line 8, column 1: rule 1: capture.mode = \"steal\" has no rules; set capture.mode = \"filtered\", or leave the \
+             [[rule]]s out",
+            &format!("line 11, column 1: rule 2: proto = \"tpc\": not a protocol; write {rule}"),
+            "line 12, column 1: rule 2: vni = -1: must be a whole number (0 to 4294967295)",
+            "line 14, column 2: outptu: no such section; did you mean [output]?",
+        ];
+        assert_eq!(refused(text).lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn what_follows_from_a_mistake_is_not_told() {
+        let weights = "[rss]\nweights = [1, 2]\n[capture]\n";
+        assert!(refused(&format!("{weights}queues = 3")).contains("one per queue"));
+        assert_eq!(
+            refused(&format!("{weights}queues = \"three\"")),
+            "line 4, column 1: capture.queues = \"three\": must be a whole number (1 to 8192)"
+        );
+    }
+
+    #[test]
+    fn counting_takes_nothing_of_files() {
+        let text = "[output]\nformat = \"none\"\nkeep_files = 3\nvlan = \"lost\"\n";
         assert!(
-            message.contains("line 2, column 1") && message.contains("`queus`"),
+            refused(text).starts_with("line 3, column 1: output.keep_files = 3: has no effect")
+        );
+        let counting =
+            Config::with_overrides("[output]\nkeep_files = 3\n", &[("output.format", "none")])
+                .unwrap();
+        assert_eq!(counting.output.keep_files, 0);
+        assert_eq!(Config::parse(&counting.to_toml()).unwrap(), counting);
+        let after = [("output.format", "none"), ("output.dir", "x")];
+        let message = set(&after).unwrap_err().to_string();
+        assert!(
+            message.starts_with("output.dir = x: has no effect"),
             "{message}"
         );
-        assert!(message.contains("`queues`"), "{message}");
-        let message = refused("[capture]\nqueues = \"four\"\n");
-        assert!(message.contains("line 2, column 10"), "{message}");
-        assert!(refused("[capure]\n").contains("`capure`"));
-        assert!(refused("[metrics]\nport = 1\n").contains("`port`"));
-        assert!(refused("[output]\nrotate_time = 60\n").contains("with its unit"));
-        assert!(refused("[capture\n").contains("line 1"));
     }
 
     #[test]
@@ -278,7 +280,7 @@ mod tests {
             ),
             (
                 "[rss]\nweights = [1]\n[capture]\nqueues = 2",
-                ["rss.weights", "one per queue"],
+                ["rss.weights = [1]", "one per queue"],
             ),
             (
                 "[rss]\ntable_size = 2\n[capture]\nqueues = 4",
@@ -308,7 +310,7 @@ mod tests {
             ("capture.cores", "[2, 3]"),
             ("output.dir", "/tmp/x"),
             ("output.rotate_size", "4GiB"),
-            ("output.format", "none"),
+            ("output.format", "pcap"),
             ("device.name", "7"),
             ("metrics", "{}"),
             ("capture.queues", "8"),
@@ -318,7 +320,7 @@ mod tests {
         assert_eq!(config.capture.cores, Some(vec![2, 3]));
         assert_eq!(config.output.dir, PathBuf::from("/tmp/x"));
         assert_eq!(config.output.rotate_size, Size(4 << 30));
-        assert_eq!(config.output.format, Format::None);
+        assert_eq!(config.output.format, Format::Pcap);
         assert_eq!(config.device.name.as_deref(), Some("7"));
         assert!(config.metrics.is_some());
     }
@@ -334,11 +336,15 @@ mod tests {
     #[test]
     fn overrides_are_refused_like_keys() {
         for (key, value, part) in [
-            ("capture.queus", "4", "`queus`"),
-            ("capture.queues", "four", "u16"),
-            ("capture", "4", "struct CaptureConfig"),
-            ("nothing.at.all", "1", "`nothing`"),
-            ("capture.queues.x", "1", "u16"),
+            ("capture.queus", "4", "did you mean capture.queues?"),
+            ("capture.queues", "four", "a whole number (1 to 8192)"),
+            ("capture", "4", "write [capture]"),
+            ("nothing.at.all", "1", "no such section"),
+            (
+                "capture.queues.x",
+                "1",
+                "no such key; capture.queues must be a whole number",
+            ),
             ("capture..x", "1", "empty part"),
         ] {
             let message = set(&[(key, value)]).expect_err(key).to_string();

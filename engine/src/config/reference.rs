@@ -3,6 +3,7 @@
 use super::*;
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor, value};
 use std::{collections::BTreeMap, fmt::Debug, path::Path};
+use toml::Table;
 
 /// Asks a type for its fields: serde names them to the deserializer before it wants any value.
 struct Fields<'a>(&'a mut Vec<&'static str>);
@@ -132,7 +133,10 @@ fn documented_defaults_are_the_defaults() {
             if section == "rule" {
                 // An array has no value by default; its fields have.
                 let line = literal.map(|value| format!("{key} = {value}"));
-                let text = format!("[[rule]]\n{}", line.unwrap_or_default());
+                let text = format!(
+                    "capture.mode = \"filtered\"\n[[rule]]\n{}",
+                    line.unwrap_or_default()
+                );
                 assert_eq!(Config::parse(&text).unwrap().rule, [RuleConfig::default()]);
                 continue;
             }

@@ -1,6 +1,7 @@
 //! `[[rule]]`: what `mode = "filtered"` takes, in the words of a rule table.
 
-use serde::{Deserialize, Serialize};
+use super::size::NumberOrText;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -162,17 +163,8 @@ impl fmt::Display for Net {
 }
 
 /// A protocol above IP, by name or IANA number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Word", into = "Word")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proto(pub u8);
-
-/// How a protocol is written.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Word {
-    Number(u8),
-    Name(String),
-}
 
 impl Proto {
     /// TCP.
@@ -191,32 +183,36 @@ impl Proto {
     ];
 }
 
-impl TryFrom<Word> for Proto {
-    type Error = String;
+impl FromStr for Proto {
+    type Err = String;
 
-    fn try_from(word: Word) -> Result<Self, String> {
-        match word {
-            Word::Number(n) => Ok(Self(n)),
-            Word::Name(name) => Self::NAMES
-                .iter()
-                .find(|(n, _)| *n == name)
-                .map(|(_, number)| Self(*number))
-                .ok_or_else(|| {
-                    let names: Vec<_> = Self::NAMES.iter().map(|(n, _)| *n).collect();
-                    format!(
-                        "{name:?} is not a protocol; write one of {}, or a number",
-                        names.join(", ")
-                    )
-                }),
-        }
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::NAMES.iter().find(|(n, _)| *n == name);
+        known.map(|(_, number)| Self(*number)).ok_or_else(|| {
+            let names: Vec<_> = Self::NAMES.iter().map(|(n, _)| *n).collect();
+            format!(
+                "{name:?} is not a protocol; write one of {}, or a number",
+                names.join(", ")
+            )
+        })
     }
 }
 
-impl From<Proto> for Word {
-    fn from(proto: Proto) -> Self {
-        match Proto::NAMES.iter().find(|(_, n)| *n == proto.0) {
-            Some((name, _)) => Self::Name((*name).to_owned()),
-            None => Self::Number(proto.0),
+impl<'de> Deserialize<'de> for Proto {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberOrText {
+            expected: "a protocol: a name such as \"udp\", or a number (0 to 255)",
+            number: |n| u8::try_from(n).ok().map(Self),
+            text: str::parse,
+        })
+    }
+}
+
+impl Serialize for Proto {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match Self::NAMES.iter().find(|(_, n)| *n == self.0) {
+            Some((name, _)) => serializer.serialize_str(name),
+            None => serializer.serialize_u8(self.0),
         }
     }
 }

@@ -17,24 +17,25 @@ pub(super) struct Buffers {
 }
 
 /// WRs, bytes and scatter entries, held to the device's limits.
-pub(super) fn buffers(config: &Config, caps: &DeviceCaps) -> Result<Buffers, Error> {
+pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<Buffers, Error> {
+    let caps = &device.caps;
     let (ring, buffer, max_sge) = (
         config.capture.ring,
         config.capture.buffer,
         config.capture.max_sge,
     );
     // libmlx5 rounds the WRs up to a power of two; what is more than asked for would stay empty.
-    if !ring.is_power_of_two() || ring > caps.max_wq_wr {
-        let below = ring
+    let most = 1u32 << caps.max_wq_wr.max(1).ilog2();
+    if !ring.is_power_of_two() || ring > most {
+        let fits = ring
             .checked_next_power_of_two()
-            .unwrap_or(u32::MAX)
-            .min(caps.max_wq_wr);
+            .map_or(most, |it| it.min(most));
         return Err(Error::config(
             "capture.ring",
             ring,
             format!(
-                "must be a power of two up to {}, such as {below}",
-                caps.max_wq_wr
+                "a WQ of {} has at most {} WRs (max_qp_wr): set a power of two, such as {fits}",
+                device.name, caps.max_wq_wr
             ),
         ));
     }

@@ -1,7 +1,10 @@
 //! Configuration and device facts in, a complete plan out: all meaning is settled here, before the first verb
 //! that creates anything. `wqcap check` prints a plan; [`crate::capture`] carries it out.
 
+mod any_device;
 mod constraints;
+mod found;
+mod memory;
 mod output;
 mod queues;
 mod receive;
@@ -28,6 +31,7 @@ use crate::{
     sink::{HookProcess, KeptRing},
     verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, SCATTER_FCS},
 };
+use found::Found;
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use steering::Steering;
@@ -139,15 +143,41 @@ impl Plan {
     /// Settles everything a run needs.
     ///
     /// # Errors
-    /// The configuration asks for what the device or the machine cannot do; the error names the key, the value
+    /// The configuration asks for what the device or the machine cannot do: all that it does, each with the key, the value
     /// and the limit.
     pub fn new(config: &Config, devices: &[DeviceFacts]) -> Result<Self, Error> {
-        let reduction = Reduction::of(&config.capture)?;
-        let device = target::device(config, devices)?;
-        let port = target::port(config, device)?;
+        let mut found = Found::default();
+        match Self::settle(config, devices, &mut found) {
+            Some(plan) if found.is_empty() => Ok(plan),
+            _ => Err(found.into()),
+        }
+    }
+
+    /// Holds a configuration to all that needs no device.
+    ///
+    /// # Errors
+    /// As [`Plan::new`], on whatever device.
+    pub fn check_without_device(config: &Config) -> Result<(), Error> {
+        Self::new(config, &[any_device::capable_of_all(config)]).map(drop)
+    }
+
+    /// `None`, or something in `found`: there is no plan.
+    fn settle(config: &Config, devices: &[DeviceFacts], found: &mut Found) -> Option<Self> {
+        let reduction = found.keep(Reduction::of(&config.capture));
+        found.keep(constraints::verifiable(config));
+        let key = config.rss.key.parse();
+        let key = key.map_err(|e: wqcap_rss::key::KeyError| {
+            Error::config("rss.key", format!("{:?}", config.rss.key), e)
+        });
+        let key = found.keep(key);
+        let Some(device) = found.keep(target::device(config, devices)) else {
+            found.keep(Self::check_without_device(config));
+            return None;
+        };
+        let port = found.keep(target::port(config, device));
         let caps = &device.caps;
         let mut notes = Vec::new();
-        if port.state != "ACTIVE" {
+        if let Some(port) = port.filter(|port| port.state != "ACTIVE") {
             notes.push(format!(
                 "port {} of {} is {}: nothing arrives until it is up",
                 port.number, device.name, port.state
@@ -155,57 +185,60 @@ impl Plan {
         }
         let allowed = queues::allowed();
         let near = queues::near(device.numa_node, &allowed);
-        let queues = queues::queues(config, device, &allowed, &near, &mut notes)?;
-        let table = queues::table(config, queues.len(), caps.max_table)?;
-        let buffers = constraints::buffers(config, caps)?;
-        let wq_flags = constraints::wq_flags(config, device)?;
-        notes.extend(visibility::notes(config, port));
-        let stamps = Stamps::of(&config.capture, device, &mut notes);
-        let steering = Steering::of(config, u16::try_from(queues.len()).unwrap_or(u16::MAX))?;
+        let buffers = found.keep(constraints::buffers(config, device));
+        let wq_flags = found.keep(constraints::wq_flags(config, device));
         let direct = device.direct && config.capture.access == config::Access::Auto;
-        let restore_vlan = constraints::restores_vlan(config, caps, direct, &mut notes)?;
-        constraints::verifiable(config)?;
-        constraints::respreadable(config, queues.len())?;
-        constraints::tunnels(config, device)?;
-        target::stolen(config, device, port, &mut notes)?;
-        notes.extend(visibility::fragments(&steering));
-        let key = config
-            .rss
-            .key
-            .parse()
-            .map_err(|e: wqcap_rss::key::KeyError| Error::config("rss.key", &config.rss.key, e))?;
-        let ring = QueueMemory::new(config, device, buffers, direct, restore_vlan)?;
+        found.keep(constraints::tunnels(config, device));
+        let queues = found.keep(queues::queues(config, device, &allowed, &near, &mut notes))?;
+        let table = found.keep(queues::table(config, queues.len(), caps.max_table));
+        notes.extend(port.iter().flat_map(|port| visibility::notes(config, port)));
+        let stamps = Stamps::of(&config.capture, device, &mut notes);
+        let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
+        let steering = found.keep(Steering::of(config, count));
+        let restore_vlan = found.keep(constraints::restores_vlan(config, caps, direct, &mut notes));
+        found.keep(constraints::respreadable(config, queues.len()));
+        if let Some(port) = port {
+            found.keep(target::stolen(config, device, port, &mut notes));
+        }
+        notes.extend(steering.iter().flat_map(visibility::fragments));
+        let (buffers, restore_vlan) = (buffers?, restore_vlan?);
+        let ring = QueueMemory::new(config, device, buffers, direct, restore_vlan);
+        let ring = found.keep(ring)?;
         // Between frames that lie one behind the other there is no room for a tag.
         let restore_vlan = restore_vlan && ring.striding.is_none();
-        receive::fits(&ring, queues.len(), buffers.wrs, receive::machine())?;
-        let compression = receive::compression(config, device, &ring, direct, stamps)?;
+        found.keep(memory::fits(config, &ring, &queues, memory::of_machine()));
+        let compression = receive::compression(config, device, &ring, direct, stamps);
+        let compression = found.keep(compression);
         let longest = longest(&ring);
-        let output = OutputPlan::new(&config.output, &queues, longest, &mut notes)?;
+        let output = OutputPlan::new(&config.output, &queues, longest, &mut notes);
+        let output = found.keep(output)?;
         let flows = config
             .flows
             .as_ref()
             .map(|it| output::flows(it, output.dir.as_deref(), queues::stages(&queues)))
-            .transpose()?;
+            .transpose();
+        let flows = found.keep(flows);
         let idle = config.capture.idle;
-        Ok(Self {
+        let port = port?;
+        Some(Self {
             port: port.number,
             netdev: port.netdev.clone(),
             memory: ring.registered() * queues.len() as u64,
             queues,
-            table,
-            steering,
-            wq_flags,
-            key,
+            table: table?,
+            steering: steering?,
+            wq_flags: wq_flags?,
+            key: key?,
             ring,
-            compression,
+            compression: compression?,
             snaplen: config.capture.snaplen.to_u32(),
             pipeline: PipelinePlan {
                 mode: config.pipeline.mode,
                 on_full: config.pipeline.on_full.unwrap_or_default(),
             },
-            reduction,
+            reduction: reduction?,
             statistics: config.statistics(),
-            flows,
+            flows: flows?,
             // By the verbs, completions would be lost: see `CompletionStamps::RealTime`. Held to the system's clock they
             // would need looks at the clock that they are of, and the driver shows another one (see `Form::RealTime`).
             real_time: stamps == Stamps::HardwareNic && caps.real_time && direct,

@@ -44,8 +44,8 @@ pub(super) fn queues(
             if let Some(core) = cores.iter().find(|c| !allowed.contains(c)) {
                 return Err(Error::config(
                     "capture.cores",
-                    core,
-                    format!("this process may run on {allowed:?}"),
+                    format!("{cores:?}"),
+                    format!("there is no CPU {core} for this process; it may run on {allowed:?}"),
                 ));
             }
             cores.clone()
@@ -163,8 +163,20 @@ pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16
             format!("the device supports a power of two up to {most}"),
         ));
     }
+    let weights = &config.rss.weights;
+    if !weights.is_empty() && weights.len() != queues {
+        return Err(Error::config(
+            "rss.weights",
+            format!("{weights:?}"),
+            format!(
+                "{} weights for {queues} queues; write one per queue, or set capture.queues = {}",
+                weights.len(),
+                weights.len()
+            ),
+        ));
+    }
     let queues = u16::try_from(queues).unwrap_or(u16::MAX);
-    let table = IndirectionTable::new(size, queues, &config.rss.weights)
+    let table = IndirectionTable::new(size, queues, weights)
         .map_err(|e| Error::config("rss.table_size", size, e))?;
     Ok(table.entries().to_vec())
 }

@@ -6,7 +6,7 @@
 use super::constraints::Buffers;
 use crate::{
     Error,
-    config::{self, Config, CqeCompression, Size},
+    config::{self, Config, CqeCompression},
     device::{DeviceCaps, DeviceFacts},
     plan::Stamps,
     verbs::{MiniFormat, Striding, StridingCaps},
@@ -264,40 +264,4 @@ pub(super) fn compression(
         )),
         _ => Ok(None),
     }
-}
-
-/// Bytes of this machine's memory.
-pub(super) fn machine() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram * u64::from(info.mem_unit)
-}
-
-/// Memory of all queues, rings and CQs, held to what the machine has.
-///
-/// # Errors
-/// It has less.
-pub(super) fn fits(
-    memory: &QueueMemory,
-    queues: usize,
-    ring: u32,
-    machine: u64,
-) -> Result<(), Error> {
-    let each = memory.registered() + memory.cq();
-    let all = each * queues as u64;
-    if all <= machine {
-        return Ok(());
-    }
-    let ring = u64::from(ring);
-    let fits = u128::from(ring) * u128::from(machine) / u128::from(all.max(1));
-    Err(Error::config(
-        "capture.ring",
-        ring,
-        format!(
-            "{queues} queues would take {} of memory, and this machine has {}; set capture.ring = {} or less, or fewer \
-             capture.queues",
-            Size(all),
-            Size(machine),
-            1u128 << fits.max(1).ilog2(),
-        ),
-    ))
 }

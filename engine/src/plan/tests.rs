@@ -276,19 +276,32 @@ fn rings_stride_where_they_can_in_as_much_memory_for_frames() {
 
 #[test]
 fn what_the_machine_has_no_memory_for_is_refused_with_what_fits() {
-    let plan = Plan::new(&config(""), &[device()]).expect("a plan");
-    assert!(receive::fits(&plan.ring, 8, 8192, 1 << 30).is_ok());
-    let error = receive::fits(&plan.ring, 8, 8192, 200 << 20)
-        .expect_err("too much")
-        .to_string();
-    for word in [
-        "capture.ring",
-        "8192",
-        "256MiB",
-        "200MiB",
-        "capture.ring = 4096",
+    // Configuration, memory; key and value, what there is, the way out.
+    for (text, there, words) in [
+        (
+            "[output]\nbuffer = \"1MiB\"",
+            40 << 20,
+            ["capture.ring = 8192", "40MiB", "capture.ring = 4096"],
+        ),
+        (
+            "",
+            300 << 20,
+            ["output.buffer = 256MiB", "300MiB", "set at most \"236MiB\""],
+        ),
+        (
+            "[flows]\nmemory = \"1GiB\"",
+            1 << 30,
+            ["flows.memory = 1GiB", "1GiB", "set at most \"704MiB\""],
+        ),
     ] {
-        assert!(error.contains(word), "{word:?} not in {error:?}");
+        let config = config(&format!("capture.queues = 2\n{text}"));
+        let plan = Plan::new(&config, &[device()]).expect("a plan");
+        let fits = |there| memory::fits(&config, &plan.ring, &plan.queues, there);
+        assert!(fits(4 << 30).is_ok());
+        let error = fits(there).expect_err("too much").to_string();
+        for word in words {
+            assert!(error.contains(word), "{word:?} not in {error:?}");
+        }
     }
 }
 

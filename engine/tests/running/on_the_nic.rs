@@ -115,7 +115,10 @@ fn swapped() {
 }
 
 fn rule(text: &str) -> RuleConfig {
-    let config = Config::parse(&format!("[[rule]]\n{}", text.replace(';', "\n")));
+    let config = Config::parse(&format!(
+        "capture.mode = \"filtered\"\n[[rule]]\n{}",
+        text.replace(';', "\n")
+    ));
     config.expect("a rule").rule.remove(0)
 }
 

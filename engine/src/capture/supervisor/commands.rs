@@ -150,10 +150,10 @@ fn rule(fields: &BTreeMap<String, Value>) -> Result<RuleConfig, Refusal> {
 /// An error as a refusal: what the engine does not accept is the caller's to change; a failure is not.
 fn refusal(e: Error) -> Refusal {
     let code = match &e {
-        Error::Config { key, .. } if key == "rule" || key.starts_with("wq.") => {
+        Error::Config(it) if it.key == "rule" || it.key.starts_with("wq.") => {
             RefusalCode::Unsupported
         }
-        Error::Config { .. } => RefusalCode::Malformed,
+        Error::Config(_) | Error::Several(_) => RefusalCode::Malformed,
         _ => RefusalCode::Failed,
     };
     Refusal::new(code, e.to_string())

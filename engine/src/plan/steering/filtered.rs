@@ -21,9 +21,14 @@ impl Steering {
         };
         // (number of the user's rule, its match) of each rule in `steering.rules`.
         let mut matches: Vec<(usize, Profile, Match)> = Vec::new();
+        let mut wrong = Vec::new();
         for (number, rule) in (1..).zip(rules) {
-            let refused = |key: &str, value: &dyn Display, problem: String| {
-                Error::config(format!("rule {number}: {key}"), value, problem)
+            let mut refuse = |key: &str, value: &dyn Display, problem: String| {
+                wrong.push(Error::config(
+                    format!("rule {number}: {key}"),
+                    value,
+                    problem,
+                ));
             };
             let before = rules.iter().take(number - 1);
             if let Some(id) = rule
@@ -31,22 +36,27 @@ impl Steering {
                 .as_ref()
                 .filter(|id| before.into_iter().any(|it| it.id.as_ref() == Some(*id)))
             {
-                return Err(refused(
-                    "id",
-                    &format!("{id:?}"),
-                    "another rule has this id".into(),
-                ));
+                refuse("id", &format!("{id:?}"), "another rule has this id".into());
             }
-            let wanted = Match::of(rule)
-                .map_err(|problem| Error::config(format!("rule {number}"), "", problem))?;
             if rule.priority > MAX_PRIORITY {
-                let problem = format!("at most {MAX_PRIORITY}");
-                return Err(refused("priority", &rule.priority, problem));
+                refuse(
+                    "priority",
+                    &rule.priority,
+                    format!("must be 0 to {MAX_PRIORITY}"),
+                );
+                continue;
             }
             if let Some(queue) = rule.queue.filter(|q| *q >= queues) {
                 let problem = format!("there are queues 0 to {}", queues - 1);
-                return Err(refused("queue", &queue, problem));
+                refuse("queue", &queue, problem);
             }
+            let wanted = match Match::of(rule) {
+                Ok(wanted) => wanted,
+                Err(problem) => {
+                    wrong.push(Error::config(format!("rule {number}"), "", problem));
+                    continue;
+                }
+            };
             let whole = rule.action == RuleAction::Drop || rule.queue.is_some();
             for profile in wanted.profiles(depth, whole) {
                 let qp = steering.qp(profile, rule.queue);
@@ -59,6 +69,9 @@ impl Steering {
                 steering.push(name, rank, specs, qp);
                 matches.push((number, profile, wanted));
             }
+        }
+        if !wrong.is_empty() {
+            return Err(Error::Several(wrong));
         }
         steering.refuse_duplicates(&matches)?;
         // Whatever order the user wrote them in.

@@ -229,7 +229,7 @@ fn what_cannot_be_is_refused_by_name() {
         ("[[rule]]\ndst_port = 80", "ports need proto"),
         ("[[rule]]\nvlan = 4096", "at most 4095"),
         ("[[rule]]\nqueue = 2", "queues 0 to 1"),
-        ("[[rule]]\npriority = 5", "at most 4"),
+        ("[[rule]]\npriority = 5", "must be 0 to 4"),
         (
             "[[rule]]\nid = \"a\"\nvlan = 1\n[[rule]]\nid = \"a\"\nvlan = 2",
             "rule 2: id = \"a\": another rule",

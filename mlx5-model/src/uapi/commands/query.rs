@@ -7,7 +7,6 @@ use crate::handles::LIMIT;
 use crate::process::Errno;
 use crate::settings::{GIDS, NicCaps};
 
-use super::context::MAX_SEND_WQEBB;
 use super::cq::MAX_PERIOD;
 use super::rss_qp::OUTER_HASH_FIELDS;
 use super::wq::{STRIDE_BYTES_LOG, strides_log};
@@ -33,7 +32,8 @@ fn device_attributes(file: &UverbsFile) -> ib_uverbs_query_device_resp {
         vendor_id: VENDOR,
         vendor_part_id: PART,
         max_qp: LIMIT as u32,
-        max_qp_wr: MAX_SEND_WQEBB,
+        // As `max_recv_wr` of the context: the driver takes both from `log_max_qp_sz` (mlx5_ib_query_device).
+        max_qp_wr: settings.caps.max_recv_wr,
         device_cap_flags: capability_flags(&settings.caps) as u32,
         max_sge: 30,
         max_sge_rd: 30,

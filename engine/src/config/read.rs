@@ -1,0 +1,386 @@
+//! From a file's text and the settings above it to a [`Config`]: every key is tried by itself, so that one that is wrong
+//! does not hide the others.
+
+use super::{
+    Config, ConfigError, Format,
+    check::{self, range_of},
+    misfit::{Candidate, Misfit},
+    problem::{Place, Problem, meant},
+};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::{
+    Table, Value,
+    de::{DeTable, DeValue},
+};
+
+/// Keys of `[output]` that have an effect without files.
+pub(super) const FORMAT: &str = "format";
+pub(super) const VLAN: &str = "vlan";
+
+/// A configuration as far as it could be read.
+#[derive(Debug)]
+pub struct Reading {
+    /// What is wrong has its default.
+    pub config: Config,
+    /// All that is wrong.
+    pub problems: Vec<Problem>,
+    /// What is not known for certain, since it was wrong, or what was wrong may have meant it.
+    doubtful: Vec<String>,
+    /// Where the keys of the file are that hold.
+    places: BTreeMap<String, Place>,
+}
+
+impl Reading {
+    /// The configuration, if nothing is wrong with it.
+    ///
+    /// # Errors
+    /// Something is.
+    pub fn sound(self) -> Result<Config, ConfigError> {
+        match self.problems {
+            problems if problems.is_empty() => Ok(self.config),
+            problems => Err(ConfigError { problems }),
+        }
+    }
+
+    /// Adds what else has turned out to be wrong, unless that comes of what is known to be wrong already.
+    pub fn add(&mut self, found: impl IntoIterator<Item = Problem>) {
+        for mut it in found {
+            if !self.doubtful.iter().any(|key| it.is_about(key)) {
+                it.place = self.places.get(&it.key).copied();
+                self.problems.push(it);
+            }
+        }
+        // Those of the file in its order, and then the others.
+        self.problems
+            .sort_by_key(|it| (it.place.is_none(), it.place));
+    }
+}
+
+/// Reads `text`, and sets single keys above it.
+///
+/// # Errors
+/// The text is no TOML.
+pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Reading, ConfigError> {
+    let (table, mut places) = parse(text)?;
+    let mut good = Table::new();
+    let mut problems = Vec::new();
+    for (section, value) in table {
+        let (fits, wrong) = fit(&section, value);
+        problems.extend(wrong);
+        good.extend(fits.map(|it| (section, it)));
+    }
+    problems.extend(without_effect(&good));
+    for (key, text) in overrides {
+        match set(&mut good, key, text) {
+            Ok(()) => places.retain(|it, _| !it.starts_with(key)),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let doubtful = problems.iter().flat_map(doubtful).collect();
+    let config = Config::deserialize(Candidate(&Value::Table(good))).unwrap_or_else(|e| {
+        problems.push(Problem::new("", "", format!("internal error: {e}")));
+        Config::default()
+    });
+    for it in &mut problems {
+        it.place = places.get(&it.key).copied();
+    }
+    let mut reading = Reading {
+        problems,
+        doubtful,
+        places,
+        config,
+    };
+    let found = check::check(&reading.config);
+    reading.add(found);
+    Ok(reading)
+}
+
+/// What a wrong key leaves open: itself, and what it may have been meant to be.
+fn doubtful(problem: &Problem) -> Vec<String> {
+    let guess = problem.problem.strip_suffix('?');
+    let guess = guess.and_then(|it| it.rsplit_once("did you mean "));
+    let guess = guess.map(|(_, it)| it.trim_matches(['[', ']']).to_owned());
+    [problem.key.clone()].into_iter().chain(guess).collect()
+}
+
+/// The file's values, and where its keys are.
+fn parse(text: &str) -> Result<(Table, BTreeMap<String, Place>), ConfigError> {
+    let (spanned, errors) = DeTable::parse_recoverable(text);
+    let mut problems: Vec<_> = errors.iter().map(|it| no_toml(text, it)).collect();
+    // What follows on the same line mostly follows from it.
+    problems.dedup_by_key(|it| it.place.map(|it| it.line));
+    if !problems.is_empty() {
+        return Err(ConfigError { problems });
+    }
+    let table = toml::from_str(text).map_err(|e| ConfigError {
+        problems: vec![no_toml(text, &e)],
+    })?;
+    let mut places = BTreeMap::new();
+    for (section, value) in spanned.get_ref() {
+        let name = section.get_ref();
+        let mut add = |key: String, at: usize| places.insert(key, place(text, at));
+        add(name.to_string(), section.span().start);
+        match value.get_ref() {
+            DeValue::Table(keys) => {
+                for key in keys.keys() {
+                    add(format!("{name}.{}", key.get_ref()), key.span().start);
+                }
+            }
+            DeValue::Array(rules) => {
+                for (number, rule) in (1..).zip(rules.iter()) {
+                    add(format!("{name} {number}"), rule.span().start);
+                    for key in rule
+                        .get_ref()
+                        .as_table()
+                        .into_iter()
+                        .flat_map(|it| it.keys())
+                    {
+                        add(
+                            format!("{name} {number}: {}", key.get_ref()),
+                            key.span().start,
+                        );
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((table, places))
+}
+
+fn no_toml(text: &str, error: &toml::de::Error) -> Problem {
+    let at = error.span().map(|it| place(text, it.start));
+    let problem = Problem::new("", "", format!("not TOML: {}", error.message()));
+    Problem {
+        place: at,
+        ..problem
+    }
+}
+
+fn place(text: &str, at: usize) -> Place {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    Place {
+        line: before.matches('\n').count() + 1,
+        column: line.chars().count() + 1,
+    }
+}
+
+/// What of a section fits, and what does not.
+fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
+    if !known(None).contains(&section) {
+        return (None, vec![unknown_section(section, &value)]);
+    }
+    match value {
+        Value::Table(keys) if section != "rule" => {
+            let (fits, wrong) = fit_keys(section, keys, |key, value| {
+                let one = Table::from_iter([(key.to_owned(), value)]);
+                (format!("{section}.{key}"), Value::Table(one))
+            });
+            (Some(Value::Table(fits)), wrong)
+        }
+        Value::Array(rules) if section == "rule" => {
+            let mut all = Vec::new();
+            let mut wrong = Vec::new();
+            for (number, rule) in (1..).zip(rules) {
+                let Value::Table(keys) = rule else {
+                    wrong.push(Problem::new("rule", "", "must be tables: write [[rule]]"));
+                    continue;
+                };
+                let (fits, more) = fit_keys(section, keys, |key, value| {
+                    let one = Table::from_iter([(key.to_owned(), value)]);
+                    let one = Value::Array(vec![Value::Table(one)]);
+                    (format!("rule {number}: {key}"), one)
+                });
+                all.push(Value::Table(fits));
+                wrong.extend(more);
+            }
+            (Some(Value::Array(all)), wrong)
+        }
+        other => {
+            let header = match section {
+                "rule" => "[[rule]]".into(),
+                _ => format!("[{section}]"),
+            };
+            let problem = format!("must be a section of keys: write {header}");
+            (None, vec![Problem::new(section, other, problem)])
+        }
+    }
+}
+
+/// What of the keys of a section fits. `alone` gives a key's full name, and the section with that key alone.
+fn fit_keys(
+    section: &str,
+    keys: Table,
+    alone: impl Fn(&str, Value) -> (String, Value),
+) -> (Table, Vec<Problem>) {
+    let mut wrong = Vec::new();
+    let mut fits = Table::new();
+    for (key, value) in keys {
+        let (name, one) = alone(&key, value.clone());
+        match attempt(section, one) {
+            Ok(()) => _ = fits.insert(key, value),
+            Err(Misfit::Key(known)) if !known.contains(&key.as_str()) => {
+                wrong.push(unknown_key(section, &key, &name, &value, known));
+            }
+            Err(misfit) => {
+                let problem = misfit.text(&value, range_of(&name));
+                wrong.push(Problem::new(name, value, problem));
+            }
+        }
+    }
+    (fits, wrong)
+}
+
+fn attempt(section: &str, value: Value) -> Result<(), Misfit> {
+    let table = Table::from_iter([(section.to_owned(), value)]);
+    Config::deserialize(Candidate(&Value::Table(table))).map(drop)
+}
+
+/// The sections that there are, or the keys of one of them: what serde says when it is asked for another.
+fn known(section: Option<&str>) -> &'static [&'static str] {
+    let nothing = || Table::from_iter([(String::new(), Value::Boolean(true))]);
+    let asked = match section {
+        None => Config::deserialize(Candidate(&Value::Table(nothing()))).map(drop),
+        Some("rule") => attempt("rule", Value::Array(vec![Value::Table(nothing())])),
+        Some(section) => attempt(section, Value::Table(nothing())),
+    };
+    match asked {
+        Err(Misfit::Key(known)) => known,
+        _ => &[],
+    }
+}
+
+fn unknown_section(name: &str, value: &Value) -> Problem {
+    let (kind, given) = match value {
+        Value::Table(_) => ("section", String::new()),
+        Value::Array(list) if list.iter().all(Value::is_table) => ("section", String::new()),
+        other => ("key", other.to_string()),
+    };
+    let sections = known(None);
+    let guess = match (kind, home_of(name)) {
+        ("key", Some(key)) => Some(key),
+        _ => meant(name, sections.iter().copied()).map(|it| format!("[{it}]")),
+    };
+    let rest = guess.map_or_else(
+        || format!("there are {}", sections.join(", ")),
+        |it| format!("did you mean {it}?"),
+    );
+    Problem::new(name, given, format!("no such {kind}; {rest}"))
+}
+
+/// A key of this name, in whatever section.
+fn home_of(key: &str) -> Option<String> {
+    let mut sections = known(None).iter().filter(|it| **it != "rule");
+    let home = sections.find(|it| known(Some(it)).contains(&key))?;
+    Some(format!("{home}.{key}"))
+}
+
+fn unknown_key(
+    section: &str,
+    key: &str,
+    name: &str,
+    value: &Value,
+    known_here: &[&'static str],
+) -> Problem {
+    let here = meant(key, known_here.iter().copied());
+    let here = here.map(|it| match section {
+        "rule" => it.to_owned(),
+        _ => format!("{section}.{it}"),
+    });
+    let problem = match home_of(key).or(here) {
+        Some(guess) => format!("no such key; did you mean {guess}?"),
+        None => format!("no such key; there are {}", known_here.join(", ")),
+    };
+    Problem::new(name, value, problem)
+}
+
+/// What stands beside `output.format = "none"` in a file and has no effect.
+fn without_effect(good: &Table) -> Vec<Problem> {
+    let Some(output) = good.get("output").and_then(Value::as_table) else {
+        return Vec::new();
+    };
+    if output.get(FORMAT).and_then(Value::as_str) != Some("none") {
+        return Vec::new();
+    }
+    let beside = output.iter().filter(|(key, _)| !counts(key));
+    beside.map(|(key, value)| ineffective(key, value)).collect()
+}
+
+fn ineffective(key: &str, value: &Value) -> Problem {
+    let problem = "has no effect with output.format = \"none\", which only counts frames; leave one of the two out";
+    Problem::new(format!("output.{key}"), value, problem)
+}
+
+/// Whether a key of `[output]` applies where frames are only counted: stripped tags are put back all the same, and a
+/// stream that somebody waits for is refused for itself.
+fn counts(key: &str) -> bool {
+    [FORMAT, VLAN, "stdout"].contains(&key)
+}
+
+/// Puts one setting into `good`, as TOML if it fits as such, else as text.
+fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
+    let refused = |problem: String| Err(Problem::new(key, text, problem));
+    if key.split('.').any(str::is_empty) {
+        return refused("the key has an empty part; write section.key=value".into());
+    }
+    let (section, rest) = match key.split_once('.') {
+        Some((section, rest)) => (section, Some(rest)),
+        None => (key, None),
+    };
+    let mut first_problem = None;
+    let candidates = [text.parse::<Value>().ok(), Some(Value::String(text.into()))];
+    for value in candidates.into_iter().flatten() {
+        let nested = rest.iter().flat_map(|it| it.rsplit('.'));
+        let nested = nested.fold(value.clone(), |inner, key| {
+            Value::Table(Table::from_iter([(key.to_owned(), inner)]))
+        });
+        let (_, wrong) = fit(section, nested);
+        match wrong.into_iter().next() {
+            Some(problem) => _ = first_problem.get_or_insert(problem),
+            None => {
+                return put(good, section, rest, value).map_err(|it| Problem {
+                    value: text.into(),
+                    ..it
+                });
+            }
+        }
+    }
+    match first_problem {
+        Some(it) if key.starts_with(&format!("{}.", it.key)) && it.key.contains('.') => {
+            refused(format!("no such key; {} {}", it.key, it.problem))
+        }
+        Some(it) => refused(it.problem),
+        None => Ok(()),
+    }
+}
+
+/// Puts in what fits. Who sets `output.format` to `none` does not care what was set for files before.
+fn put(good: &mut Table, section: &str, key: Option<&str>, value: Value) -> Result<(), Problem> {
+    let Some(key) = key else {
+        good.insert(section.into(), value);
+        return Ok(());
+    };
+    let none = <&str>::from(Format::None);
+    let entry = good
+        .entry(section)
+        .or_insert_with(|| Value::Table(Table::new()));
+    let Value::Table(keys) = entry else {
+        return Err(Problem::new(
+            section,
+            "",
+            "is no table of keys; set it as a whole",
+        ));
+    };
+    if section == "output" && key == FORMAT && value.as_str() == Some(none) {
+        keys.retain(|it, _| counts(it));
+    } else if section == "output" && !counts(key) {
+        let format = keys.get(FORMAT).and_then(Value::as_str);
+        if format == Some(none) {
+            return Err(ineffective(key, &value));
+        }
+    }
+    keys.insert(key.into(), value);
+    Ok(())
+}

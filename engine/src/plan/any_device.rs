@@ -1,0 +1,64 @@
+//! A device that can do all that there is: what cannot be planned on it cannot be planned on any.
+
+use crate::{
+    config::Config,
+    device::{DeviceCaps, DeviceFacts, PortFacts, port_topology::PortTopology},
+    verbs::{MiniFormat, StridingCaps, TunnelOffloads},
+};
+
+/// The device and the port that `config` means.
+pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
+    let port = PortFacts {
+        number: config.device.port,
+        state: "ACTIVE".into(),
+        ethernet: true,
+        rate_gbps: 0.0,
+        netdev: config.device.netdev.clone(),
+        mtu: None,
+        place: PortTopology::default(),
+    };
+    DeviceFacts {
+        name: config.device.name.clone().unwrap_or_default(),
+        node_guid: String::new(),
+        firmware: String::new(),
+        vendor_part: (0, 0),
+        numa_node: None,
+        caps: caps(),
+        delay_drop: None,
+        ports: vec![port],
+        direct: true,
+        // Nothing of this machine depends on its port.
+        software: true,
+        missing: Vec::new(),
+    }
+}
+
+fn caps() -> DeviceCaps {
+    DeviceCaps {
+        max_wq: u32::MAX,
+        max_wq_wr: u32::MAX,
+        max_sge: u32::MAX,
+        max_table: u32::MAX,
+        max_cqe: u32::MAX,
+        max_cq_period: u16::MAX,
+        rss_toeplitz: true,
+        rss_fields: u64::MAX,
+        cvlan_stripping: true,
+        scatter_fcs: true,
+        delay_drop: true,
+        end_padding: true,
+        tunnels: TunnelOffloads {
+            vxlan: true,
+            gre: true,
+        },
+        // The widest that mlx5's fields can tell.
+        striding: Some(StridingCaps {
+            stride_log: 6..=13,
+            strides_log: 3..=16,
+        }),
+        mini_cqes: vec![MiniFormat::Hash, MiniFormat::ChecksumStride],
+        clock_khz: 1_000_000,
+        timestamp_mask: u64::MAX,
+        real_time: true,
+    }
+}

@@ -1,0 +1,87 @@
+//! Whether all that a run wants of memory is there.
+
+use super::{QueueMemory, QueuePlan, queues};
+use crate::{
+    Error,
+    config::{Config, Format, Size},
+    pipeline::reduce::dedup,
+};
+use std::fs;
+
+/// Bytes of memory for this process: the machine's, or what its control group leaves of them.
+pub(super) fn of_machine() -> u64 {
+    let info = rustix::system::sysinfo();
+    let machine = info.totalram * u64::from(info.mem_unit);
+    of_cgroup().map_or(machine, |it| it.min(machine))
+}
+
+/// The limit of this process's control group (cgroups(7), version 2).
+fn of_cgroup() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|it| it.strip_prefix("0::/"))?;
+    let limit = fs::read_to_string(format!("/sys/fs/cgroup/{group}/memory.max")).ok()?;
+    limit.trim().parse().ok()
+}
+
+/// Holds what all keys together take to `there` bytes, and names the one that takes most.
+///
+/// # Errors
+/// It is more.
+pub(super) fn fits(
+    config: &Config,
+    ring: &QueueMemory,
+    queues: &[QueuePlan],
+    there: u64,
+) -> Result<(), Error> {
+    let count = queues.len() as u64;
+    let rings = (ring.registered() + ring.cq()) * count;
+    let buffers = match config.output.format {
+        Format::None => 0,
+        Format::Pcap | Format::Pcapng => config.output.buffer.0,
+    };
+    let flows = config.flows.as_ref().map_or(0, |it| it.memory.0);
+    let dedup = match config.capture.dedup.nanos() {
+        0 => 0,
+        length => dedup::memory(length) * queues::stages(queues) as u64,
+    };
+    let all = rings + buffers + flows + dedup;
+    if all <= there {
+        return Ok(());
+    }
+    // What is left for the largest.
+    let rest = |part: u64| there.saturating_sub(all - part);
+    let shares = format!(
+        "{} for {count} queues, {} for output.buffer, {} for flows.memory",
+        Size(rings),
+        Size(buffers),
+        Size(flows)
+    );
+    let wants = |problem: String| {
+        format!(
+            "with this the run takes {} of memory ({shares}), and there are {}; {problem}",
+            Size(all),
+            Size(there)
+        )
+    };
+    if rings >= buffers.max(flows) {
+        let wrs = u128::from(config.capture.ring);
+        let fits = wrs * u128::from(rest(rings)) / u128::from(rings.max(1));
+        let fits = 1u128 << fits.max(1).ilog2();
+        let problem = wants(format!(
+            "set capture.ring = {fits} or less, or fewer capture.queues"
+        ));
+        return Err(Error::config("capture.ring", config.capture.ring, problem));
+    }
+    let (key, part) = if buffers >= flows {
+        ("output.buffer", buffers)
+    } else {
+        ("flows.memory", flows)
+    };
+    let problem = wants(format!("set at most {}", mebibytes(rest(part))));
+    Err(Error::config(key, Size(part), problem))
+}
+
+/// Rounded down, so that it can be typed.
+fn mebibytes(bytes: u64) -> String {
+    format!("\"{}MiB\"", bytes >> 20)
+}
