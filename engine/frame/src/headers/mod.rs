@@ -3,6 +3,7 @@
 //! This runs for each frame where a stage of the pipeline wants it, so common frames (tags, IP, TCP, UDP) take a
 //! straight path and everything else is kept out of line.
 
+mod plain;
 mod tuple;
 
 pub use tuple::FiveTuple;
@@ -114,6 +115,12 @@ impl Headers {
     #[inline]
     #[must_use]
     pub fn parse(frame: &[u8]) -> Self {
+        plain::plain(frame).unwrap_or_else(|| Self::followed(frame))
+    }
+
+    /// The long way through a frame, header by header.
+    #[inline(never)]
+    fn followed(frame: &[u8]) -> Self {
         let mut headers = Self::until(frame.len(), MOST_LAYERS);
         headers.ethernet(frame, 0);
         headers

@@ -1,0 +1,157 @@
+//! The way of the frames that most are: at most one VLAN tag, IP without options or extension headers, TCP or UDP, and
+//! nothing wrong with any of them. What it finds is written once, when all is known; the long way writes as it goes.
+
+use super::{FiveTuple, Fragment, Headers, MOST_LAYERS, Tags, offset};
+use crate::{
+    ip::{Ipv4, Ipv6},
+    link::{Ethernet, Vlan},
+    numbers::{ethertype, protocol},
+    transport::{Tcp, Udp},
+};
+
+/// What the long way finds, too; `None`: the frame is not plain, and the long way says in what.
+#[inline(always)]
+pub(super) fn plain(frame: &[u8]) -> Option<Headers> {
+    let mut l3 = Ethernet::LEN;
+    let mut tags = Tags::default();
+    let mut ethertype = Ethernet::new(frame).ok()?.ethertype();
+    if ethertype == ethertype::VLAN {
+        let vlan = Vlan::new(frame.get(l3..)?).ok()?;
+        l3 += Vlan::LEN;
+        tags.push(vlan.tci());
+        ethertype = vlan.ethertype();
+    }
+    let rest = frame.get(l3..)?;
+    let (src, dst, version, protocol, fragment, start, told);
+    match ethertype {
+        ethertype::IPV4 => {
+            let ip = Ipv4::new(rest).ok()?;
+            (src, dst) = (widened(ip.src()), widened(ip.dst()));
+            (version, protocol) = (4, ip.protocol());
+            fragment = Fragment(ip.fragment_field() & 0x7fff);
+            if ip.header_len() != Ipv4::LEN || fragment.is_fragment() {
+                return None;
+            }
+            (start, told) = (Ipv4::LEN, usize::from(ip.total_len()));
+        }
+        ethertype::IPV6 => {
+            let ip = Ipv6::new(rest).ok()?;
+            (src, dst) = (ip.src(), ip.dst());
+            (version, protocol) = (6, ip.next_header());
+            fragment = Fragment::default();
+            (start, told) = (Ipv6::LEN, Ipv6::LEN + usize::from(ip.payload_len()));
+        }
+        _ => return None,
+    }
+    // Lengths that are not told, or told wrong, are the long way's.
+    let above = rest.get(start..told)?;
+    let (src_port, dst_port, header_len);
+    match protocol {
+        protocol::TCP => {
+            let tcp = Tcp::new(above).ok()?;
+            (src_port, dst_port) = (tcp.src_port(), tcp.dst_port());
+            header_len = tcp.extent().ok()?;
+        }
+        protocol::UDP => {
+            let udp = Udp::new(above).ok()?;
+            (src_port, dst_port) = (udp.src_port(), udp.dst_port());
+            header_len = Udp::LEN;
+            if udp.fault().is_some() {
+                return None;
+            }
+        }
+        _ => return None,
+    }
+    let l4 = offset(l3 + start);
+    Some(Headers {
+        tuple: FiveTuple {
+            src,
+            dst,
+            src_port,
+            dst_port,
+            protocol,
+            version,
+        },
+        ethertype,
+        tags,
+        fragment,
+        malformed: None,
+        segment: None,
+        l3: offset(l3),
+        l4,
+        payload: l4 + offset(header_len),
+        end: offset(l3) + offset(told),
+        // Ethernet, IP and what IP carries.
+        layers: MOST_LAYERS - 3 - tags.count,
+    })
+}
+
+/// An IPv4 address as a tuple keeps it.
+#[inline]
+fn widened([a, b, c, d]: [u8; 4]) -> [u8; 16] {
+    u128::from(u32::from_le_bytes([a, b, c, d])).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IPV4: [u8; 20] = [
+        0x45, 0, 0, 44, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ];
+    const IPV6: [u8; 40] = {
+        let mut ip = [0xfd; 40];
+        ip[0] = 0x60;
+        (ip[4], ip[5], ip[6]) = (0, 24, 17);
+        ip
+    };
+    const TCP: [u8; 24] = [
+        4, 1, 1, 187, 0, 0, 0, 1, 0, 0, 0, 0, 0x60, 0x10, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0,
+    ];
+    const UDP: [u8; 24] = {
+        let mut udp = [0; 24];
+        (udp[1], udp[3], udp[5]) = (9, 53, 24);
+        udp
+    };
+
+    /// Both ways' answers are the same, or the short one has none; whether it had one.
+    fn agree(frame: &[u8]) -> bool {
+        let plain = plain(frame);
+        assert!(
+            plain.is_none_or(|it| it == Headers::followed(frame)),
+            "{frame:02x?}"
+        );
+        plain.is_some()
+    }
+
+    #[test]
+    fn both_ways_agree_on_plain_frames_and_on_what_is_a_byte_away_from_them() {
+        let mut udp4 = IPV4;
+        udp4[9] = protocol::UDP;
+        let mut tcp6 = IPV6;
+        tcp6[6] = protocol::TCP;
+        for (ethertype, packet) in [
+            (ethertype::IPV4, [&IPV4[..], &TCP].concat()),
+            (ethertype::IPV4, [&udp4[..], &UDP].concat()),
+            (ethertype::IPV6, [&IPV6[..], &UDP].concat()),
+            (ethertype::IPV6, [&tcp6[..], &TCP].concat()),
+        ] {
+            for tag in [&[][..], &[0x81, 0, 0x20, 7]] {
+                // Two bytes of padding.
+                let parts = [&[2; 12][..], tag, &ethertype.to_be_bytes(), &packet, &[0; 2]];
+                let frame = parts.concat();
+                assert!(agree(&frame), "{frame:02x?}");
+                for len in 0..frame.len() {
+                    assert_eq!(agree(&frame[..len]), len + 2 >= frame.len(), "{len}");
+                }
+                for at in 12..frame.len() {
+                    let mut changed = frame.clone();
+                    for value in 0..=255 {
+                        changed[at] = value;
+                        agree(&changed);
+                    }
+                }
+            }
+        }
+    }
+}
