@@ -138,7 +138,13 @@ mod tests {
         ] {
             for tag in [&[][..], &[0x81, 0, 0x20, 7]] {
                 // Two bytes of padding.
-                let parts = [&[2; 12][..], tag, &ethertype.to_be_bytes(), &packet, &[0; 2]];
+                let parts = [
+                    &[2; 12][..],
+                    tag,
+                    &ethertype.to_be_bytes(),
+                    &packet,
+                    &[0; 2],
+                ];
                 let frame = parts.concat();
                 assert!(agree(&frame), "{frame:02x?}");
                 for len in 0..frame.len() {
