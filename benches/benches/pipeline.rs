@@ -71,7 +71,7 @@ fn run(settings: &[(&str, &str)], rounds: u32, frames: u64) -> Result<f64, Box<d
     let plan = Plan::new(&config, &device::list()?)?;
     let limits = Limits {
         count: Some(frames),
-        duration: None,
+        ..Limits::default()
     };
     let mut capture = Capture::start_with(&plan, limits, |_| Work { rounds })?;
     let begun = Instant::now();

@@ -4,7 +4,11 @@ use crate::{
     args::{ConfigArgs, Setting},
     failure::Failure,
 };
-use std::path::Path;
+use std::{
+    fs, io,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
 use wqcap_engine::config::{Config, Place, Problem};
 
 /// Prefix of the settings that are not the configuration's but the model's.
@@ -25,7 +29,7 @@ impl ConfigArgs {
     pub fn load(&self) -> Result<Config, Failure> {
         let file = self.file.as_deref();
         let text = match file {
-            Some(path) => std::fs::read_to_string(path).map_err(|e| {
+            Some(path) => read_text(path).map_err(|e| {
                 Failure::refused(format!("cannot read the config {}: {e}", path.display()))
             })?,
             None => String::new(),
@@ -49,6 +53,19 @@ fn in_file(problem: &Problem, file: Option<&Path>) -> String {
         }
         _ => problem.to_string(),
     }
+}
+
+/// A file's text; `-` is standard input, which is read once and remembered.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    static STDIN: Mutex<Option<String>> = Mutex::new(None);
+    if path.as_os_str() != "-" {
+        return fs::read_to_string(path);
+    }
+    let mut stdin = STDIN.lock().unwrap_or_else(PoisonError::into_inner);
+    if stdin.is_none() {
+        *stdin = Some(io::read_to_string(io::stdin())?);
+    }
+    Ok(stdin.clone().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | [`args`], [`config`] | the command-line arguments, and the configuration they lead to |
+//! | [`args`], [`aliases`], [`config`] | the command-line arguments, what those of tcpdump and dumpcap mean, and the configuration they lead to |
 //! | [`cmd`] | the subcommands, a file or folder each |
 //! | [`daemon`] | what a long run needs around its capture: sandbox, signals, service manager, metrics |
 //! | [`term`] | stdout, stderr, tables, progress lines |
@@ -11,6 +11,7 @@
 //!
 //! Invariants: facts go to stdout, all else to stderr; exit statuses are decided in this file alone.
 
+mod aliases;
 mod args;
 mod bench;
 mod cmd;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(e) => {
+            let e = args::hint(e);
             // Help and version come this way too, with status 0; a closed pipe under them is nobody's concern.
             let _ = e.print();
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));

@@ -283,6 +283,7 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
         longest: 2048,
         hook_process: None,
         ring: None,
+        limit: None,
     };
     let (writer, mut sinks) = Writer::start(&files, encoder, &[Arc::default()])?;
     let mut sink = sinks.pop().ok_or("no sink")?;

@@ -1,8 +1,9 @@
 //! The arguments of what captures or looks at devices: `devices`, `check`, `run`, `model`, `extcap`.
 
-use super::{ConfigArgs, Setting, seconds};
+use super::{AliasArgs, ConfigArgs, Setting, seconds, written};
 use clap::value_parser;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
+use wqcap_engine::config::Size;
 
 /// `wqcap devices`
 #[derive(Debug, clap::Args)]
@@ -20,19 +21,19 @@ pub struct DevicesArgs {
 /// `wqcap check`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The output is itself a config; the plan is in its comments.
+The output is itself a config; the plan is in its comments, and so are the keys that options of tcpdump and dumpcap set.
 
 Examples:
   wqcap check /etc/wqcap/wqcap.toml
   wqcap check --set capture.queues=4 --model loopback
   wqcap check /etc/wqcap/wqcap.toml --privileges
+  wqcap check -i ens1f0np0 -w out.pcap -C 100 -W 10 tcp port 443
   wqcap check wqcap.toml --json | jq .plan.memory")]
 pub struct CheckArgs {
-    /// The config [default: none, every key has its default]
-    pub config: Option<PathBuf>,
-    /// Set a key, overriding the config; the last one wins
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<Setting>,
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// Plan for the software NIC on this wire
     #[arg(long, value_name = "WIRE")]
     pub model: Option<String>,
@@ -42,10 +43,29 @@ pub struct CheckArgs {
     /// Print JSON on stdout
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub aliases: AliasArgs,
+}
+
+/// When a run ends by itself; the first of them ends it.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct LimitArgs {
+    /// Stop after exactly this many captured frames [default: no limit]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Stop after this time: seconds, or a time with a unit such as 5m [default: no limit]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// Stop once this much is written, compression aside: a size such as 10GiB [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = written)]
+    pub bytes: Option<Size>,
+    /// Stop once this many files are full [default: no limit]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    pub files: Option<u64>,
 }
 
 /// `wqcap run`
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
 WIRE is one of
   af_packet:IFACE                                 a live interface
@@ -59,6 +79,8 @@ The config, or `,lossy` in the wire, overrides that.
 
 Examples:
   wqcap run -c wqcap.toml --summary run.json
+  wqcap run -i ens1f0np0 -w out.pcap -c 1000 tcp port 443
+  wqcap run -i mlx5_0 -w - | tshark -r -
   wqcap run --set output.dir=. --set capture.queues=4 --count 1000
   wqcap run --model pcap:in.pcapng --set output.dir=out
   wqcap run --model af_packet:eth0 --set output.dir=. --set model.rate=10
@@ -68,12 +90,8 @@ A SIGINT more than a second later ends the run at once: frames that are not bein
 pub struct RunArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Stop after exactly this many captured frames [default: no limit]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
-    pub count: Option<u64>,
-    /// Stop after this time: seconds, or a time with a unit such as 5m [default: no limit]
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    pub duration: Option<Duration>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// At the end, write the summary (ledger and facts of the run) to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub summary: Option<PathBuf>,
@@ -83,6 +101,11 @@ pub struct RunArgs {
     /// At the end, print the summary on stdout as JSON
     #[arg(long)]
     pub json: bool,
+    /// List the devices, as `wqcap devices` does, and capture nothing
+    #[arg(short = 'D', long)]
+    pub list_interfaces: bool,
+    #[command(flatten)]
+    pub aliases: AliasArgs,
 }
 
 /// `wqcap model`

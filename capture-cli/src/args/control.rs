@@ -97,8 +97,9 @@ pub enum CtlCommand {
     Rotate,
     /// Set the capture filter
     Filter {
-        /// A pcap-filter(7) expression; '' keeps every frame
-        expression: String,
+        /// A pcap-filter(7) expression, its words joined; '' keeps every frame
+        #[arg(required = true)]
+        expression: Vec<String>,
     },
     /// Add or remove a hardware rule
     Rule {

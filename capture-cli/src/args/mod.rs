@@ -1,15 +1,19 @@
 //! Command-line arguments.
 
+mod aliases;
 mod bench;
 mod capture;
 mod control;
 mod files;
+mod foreign;
 mod selftest;
 
+pub use aliases::*;
 pub use bench::*;
 pub use capture::*;
 pub use control::*;
 pub use files::*;
+pub use foreign::hint;
 pub use selftest::*;
 
 use clap::{ArgAction, Parser, Subcommand};
@@ -20,6 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   wqcap devices                                   list the devices
   wqcap run -c /etc/wqcap/wqcap.toml              capture as configured
+  wqcap run -i ens1f0np0 -w out.pcap tcp port 443 as with tcpdump
   wqcap run --set output.dir=. --duration 10      ten seconds into the current directory
   wqcap run --model synth:count=1000000 --set output.format=none
                                                   on the software NIC, without files
@@ -109,9 +114,9 @@ pub struct OutsideArgs {
 }
 
 /// A configuration: a file, and settings above it.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct ConfigArgs {
-    /// The config [default: none, every key has its default]
+    /// The config; - is standard input [default: none, every key has its default]
     #[arg(short = 'c', long = "config", value_name = "CONFIG")]
     pub file: Option<PathBuf>,
     /// Set a key, overriding the config; the last one wins

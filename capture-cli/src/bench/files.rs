@@ -28,6 +28,7 @@ pub fn start(dir: &Path, longest: usize) -> Result<(Writer, BlockSink<PcapEncode
         longest,
         hook_process: None,
         ring: None,
+        limit: None,
     };
     let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::default(), &[Arc::default()])?;
     let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;

@@ -60,6 +60,7 @@ fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> 
     let limits = Limits {
         count: Some(frames),
         duration: Some(PATIENCE),
+        ..Limits::default()
     };
     let mut capture = Capture::start_with(&plan, limits, |_| Ages {
         seen: Vec::new(),

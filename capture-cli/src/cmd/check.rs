@@ -3,13 +3,15 @@
 //! What is printed is a configuration again: the plan stands in its comments.
 
 use crate::{
-    args::{CheckArgs, ConfigArgs},
+    aliases::{self, Alias},
+    args::CheckArgs,
     cmd::{devices::require_capable, privileges},
     failure::Failure,
     preload,
     term::{
         output,
         table::{bytes, thousands},
+        terminal,
     },
 };
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -30,12 +32,13 @@ const STALL_MS: f64 = 250.0;
 
 /// Prints the effective configuration and its plan; fails where a run would.
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
-    let given = ConfigArgs {
-        file: args.config.clone(),
-        set: args.set.clone(),
-    };
-    enter_model(args.model.as_deref(), &given.model())?;
-    let mut config = given.load()?;
+    let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
+    enter_model(args.model.as_deref(), &given.config.model())?;
+    given.look_up()?;
+    for note in &given.notes {
+        terminal::say(format_args!("note: {note}"));
+    }
+    let mut config = given.config.load()?;
     let planned = settle(&mut config);
     if args.privileges {
         let on_model = args.model.is_some();
@@ -47,11 +50,28 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
         fill_in(&mut config, plan);
     }
     if args.json {
-        output::print_json(&serde_json::json!({ "config": config, "plan": plan }))?;
+        output::print_json(&serde_json::json!({
+            "config": config,
+            "plan": plan,
+            "aliases": given.aliases,
+        }))?;
     } else {
-        output::print(&text(&config, plan))?;
+        let aliases = alias_lines(&given.aliases);
+        output::print(&format!("{aliases}{}", text(&config, plan)))?;
     }
     planned.map(drop)
+}
+
+/// What the options of tcpdump and dumpcap set, as comments.
+fn alias_lines(aliases: &[Alias]) -> String {
+    let Some(width) = aliases.iter().map(|it| it.option.chars().count()).max() else {
+        return String::new();
+    };
+    let mut text = String::from("# The command line\n");
+    for Alias { option, sets } in aliases {
+        let _ = writeln!(text, "#   {option:<width$}  {sets}");
+    }
+    text + "\n"
 }
 
 /// A configuration with its plan in comments.
@@ -415,11 +435,11 @@ fn files_line(plan: &Plan, config: &Config) -> String {
     let mut text = format!(
         "{}",
         dir.join(format!(
-            "wqcap-{}-<start ns>.{}{}",
-            if plan.output.order == Order::Time {
-                "all"
-            } else {
-                "q<QQ>"
+            "{}.{}{}",
+            match (plan.output.name.is_default(), plan.output.order) {
+                (false, _) => plan.output.name.to_string(),
+                (true, Order::Time) => "wqcap-all-<start ns>".into(),
+                (true, Order::Queue) => "wqcap-q<QQ>-<start ns>".into(),
             },
             plan.output.format,
             plan.output.compress.ending()

@@ -175,11 +175,8 @@ fn capture(interface: &Interface, args: &ExtcapArgs, fifo: &Path) -> Result<(), 
     }
     let run = RunArgs {
         config: ConfigArgs { file: None, set },
-        count: None,
-        duration: None,
-        summary: None,
         model,
-        json: false,
+        ..RunArgs::default()
     };
     run::enter(&run)?;
     let failed = |what: &str, e: std::io::Error| {

@@ -1,7 +1,8 @@
 //! `wqcap run`: a capture from its plan to its ledger.
 
 use crate::{
-    args::RunArgs,
+    aliases,
+    args::{ConfigArgs, DevicesArgs, LimitArgs, RunArgs},
     cmd::{
         check::{self, enter_model, model_wire, port, settle},
         devices,
@@ -57,17 +58,30 @@ fn require_stream(json: bool) -> Result<(), Failure> {
 
 /// Becomes who the run is to be, and goes over to the software NIC if the run is to be there.
 pub fn enter(args: &RunArgs) -> Result<(), Failure> {
+    let given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
     // What is no file is read once, and that is behind the model.
-    if args.model.is_some() && args.config.file.as_deref().is_none_or(Path::is_file) {
-        user::become_one(&args.config.load()?)?;
+    if args.model.is_some() && given.config.file.as_deref().is_none_or(Path::is_file) {
+        user::become_one(&given.config.load()?)?;
     }
-    enter_model(args.model.as_deref(), &args.config.model())
+    enter_model(args.model.as_deref(), &given.config.model())
 }
 
 /// Captures until a signal, a limit, or the end of the wire.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
+    if args.list_interfaces {
+        enter_model(args.model.as_deref(), &args.config.model())?;
+        return devices::devices(&DevicesArgs { json: args.json });
+    }
     enter(args)?;
-    let mut config = args.config.load()?;
+    let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
+    given.look_up()?;
+    if !quiet {
+        for note in &given.notes {
+            terminal::say(format_args!("note: {note}"));
+        }
+    }
+    let file = given.config.file.as_deref();
+    let mut config = given.config.load()?;
     user::become_one(&config)?;
     let loaded = config.clone();
     if !release_what_is_lost() {
@@ -84,17 +98,14 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     // Before anything is created: a signal during the start must find its handler.
     let signals = Signals::default();
     // Without a file a hangup is a terminal that is gone.
-    let hangup = if args.config.file.is_some() {
+    let hangup = if file.is_some() {
         &signals.reload
     } else {
         &signals.stop
     };
     let uncaught = |e| Failure::refused(format!("cannot catch signals: {e}"));
     let repeats = signals::catch_into(&signals.stop, hangup).map_err(uncaught)?;
-    let limits = Limits {
-        count: args.count,
-        duration: args.duration,
-    };
+    let limits = limits(&given.limits);
     if let Some(hook) = &plan.output.hook {
         plan.hook_process = Some(Arc::new(hooks::start(hook)?));
     }
@@ -116,7 +127,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let sandbox = Sandbox::enter(
         &config,
         &plan,
-        args.config.file.as_deref(),
+        file.filter(|it| it.as_os_str() != "-"),
         args.summary.as_deref().filter(|_| replaced.is_none()),
         model_wire(&plan),
     )?;
@@ -149,7 +160,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let supervised = supervisor.start()?;
     sandbox.close()?;
     let report = supervised.run(&mut Program {
-        args,
+        given: &given.config,
         config,
         quiet,
         progress: Progress::new(quiet),
@@ -176,9 +187,18 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     conclude(args, &json, &report, written.and(left), quiet)
 }
 
+fn limits(given: &LimitArgs) -> Limits {
+    Limits {
+        count: given.count,
+        duration: given.duration,
+        bytes: given.bytes.map(|it| it.0),
+        files: given.files,
+    }
+}
+
 /// This program around a supervised capture: where its configuration comes from, and who is told how it goes.
 struct Program<'a> {
-    args: &'a RunArgs,
+    given: &'a ConfigArgs,
     /// With the defaults that hold.
     config: Config,
     quiet: bool,
@@ -188,7 +208,7 @@ struct Program<'a> {
 
 impl Host for Program<'_> {
     fn load_config(&mut self) -> Result<Config, String> {
-        self.args.config.load().map_err(|e| e.messages.join("; "))
+        self.given.load().map_err(|e| e.messages.join("; "))
     }
 
     fn find_device(&mut self) -> Result<Plan, String> {
@@ -292,7 +312,13 @@ fn ended(end: &End) -> Result<(), Failure> {
     match end {
         End::DeviceLost(text) => Err(Failure::failed(format!("the device was lost: {text}"))),
         End::Storage(text) | End::Failed(text) => Err(Failure::failed(text.clone())),
-        End::Stopped | End::Count | End::Duration | End::PortDown | End::ReaderLeft => Ok(()),
+        End::Stopped
+        | End::Count
+        | End::Duration
+        | End::Bytes
+        | End::Files
+        | End::PortDown
+        | End::ReaderLeft => Ok(()),
     }
 }
 
@@ -326,6 +352,8 @@ mod tests {
             End::Stopped,
             End::Count,
             End::Duration,
+            End::Bytes,
+            End::Files,
             End::PortDown,
             End::ReaderLeft,
             End::DeviceLost("eth0 was deleted".into()),

@@ -125,6 +125,8 @@ fn end(end: &End) -> (&'static str, &'static str, Option<&str>) {
         End::Stopped => ("stopped", "stopped", None),
         End::Count => ("count", "--count reached", None),
         End::Duration => ("duration", "--duration over", None),
+        End::Bytes => ("bytes", "--bytes reached", None),
+        End::Files => ("files", "--files reached", None),
         End::PortDown => {
             let words = "the port went down, as it does when its wire has ended";
             ("port_down", words, None)
@@ -334,7 +336,10 @@ impl SummaryFile {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use wqcap_engine::stats::{Unreadable, outage::Outages};
+    use wqcap_engine::{
+        sink::Written,
+        stats::{Unreadable, outage::Outages},
+    };
 
     fn ledger(queue: u16) -> QueueLedger {
         QueueLedger {
@@ -366,6 +371,7 @@ mod tests {
                 bad: 3,
             }),
             flows: None,
+            written: Written::default(),
             files: vec![
                 "/d/wqcap-q00-1.pcapng".into(),
                 "/d/wqcap-q01-1.pcapng".into(),

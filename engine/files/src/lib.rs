@@ -19,6 +19,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`format`](mod@format) | constants, encoders and decoders of pcap and pcapng, for readers and writers |
+//! | [`template`] | names of capture files by a template |
 //! | [`name`], [`folder`] | make and recognise names of capture files; list those in a folder |
 //! | [`read`] | reads files as they are found: any byte order and resolution, zstd and LZ4, torn or damaged |
 //! | [`merge`] | merges files into one, by time |
@@ -46,3 +47,4 @@ pub mod merge;
 pub mod name;
 pub mod read;
 pub mod recover;
+pub mod template;

@@ -1,7 +1,7 @@
 //! Names of capture files: `wqcap-q<QQ>-<start ns>.pcapng`, with `.zst` or `.lz4` behind if compressed.
 //!
-//! May import: nothing but `std`. The one place where names are made and recognised: whoever deletes, finishes or joins
-//! files must not take somebody else's file for a capture's.
+//! May import: nothing but `std`. These are the names that [`crate::template`] makes unless told otherwise. The one place
+//! where names are recognised: whoever deletes, finishes or joins files must not take somebody else's file for a capture's.
 
 use std::{fmt, path::Path};
 
@@ -41,13 +41,6 @@ impl<'a> FileName<'a> {
                 .is_some_and(|stem| stem.ends_with('.'))
         };
         Self::ENDINGS.iter().any(ends_with)
-    }
-
-    /// The name for a file that finds this one taken: that of one which began a nanosecond later.
-    #[must_use]
-    pub fn next(self) -> Option<Self> {
-        let start_ns = self.start_ns.checked_add(1)?;
-        Some(Self { start_ns, ..self })
     }
 
     /// The parts of a finished capture file's name; `None`: it is another name.

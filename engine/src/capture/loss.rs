@@ -120,6 +120,12 @@ impl Limits {
     /// The end.
     pub fn after(self, earlier: &Report, passed: Duration) -> Result<Self, End> {
         let captured = earlier.queues.iter().map(|queue| queue.captured).sum();
+        let bytes = self
+            .bytes
+            .map(|it| it.saturating_sub(earlier.written.bytes));
+        let files = self
+            .files
+            .map(|it| it.saturating_sub(earlier.written.files));
         let count = self.count.map(|count| count.saturating_sub(captured));
         let duration = self
             .duration
@@ -130,6 +136,17 @@ impl Limits {
         if duration.is_some_and(|left| left.is_zero()) {
             return Err(End::Duration);
         }
-        Ok(Self { count, duration })
+        if bytes == Some(0) {
+            return Err(End::Bytes);
+        }
+        if files == Some(0) {
+            return Err(End::Files);
+        }
+        Ok(Self {
+            count,
+            duration,
+            bytes,
+            files,
+        })
     }
 }

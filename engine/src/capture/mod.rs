@@ -16,7 +16,7 @@ use crate::{
     },
     plan::{Plan, steering::Split},
     rx::{Control, Ended, Ring, wait_readable},
-    sink::{Finished, Writer},
+    sink::{Finished, Reached, WriteLimit, Writer, Written},
     stats::{Budget, QueueCounters, QueueLedger, outage::OutageLog},
     verbs::{AsyncEvent, AsyncEvents},
 };
@@ -62,6 +62,18 @@ pub struct Limits {
     pub count: Option<u64>,
     /// After this long from the first WQ ready.
     pub duration: Option<Duration>,
+    /// After so many bytes of files, compression aside, or a little more.
+    pub bytes: Option<u64>,
+    /// Once so many files are full; the last one takes what comes until the run has ended.
+    pub files: Option<u64>,
+}
+
+impl Limits {
+    /// Those that the files keep count of.
+    fn writes(&self) -> Option<WriteLimit> {
+        let limit = || WriteLimit::new(self.bytes, self.files);
+        (self.bytes.is_some() || self.files.is_some()).then(limit)
+    }
 }
 
 /// A capture under way.
@@ -82,6 +94,7 @@ pub struct Capture {
     clock: Option<Clock>,
     nic: Arc<NicReader>,
     limits: Limits,
+    write_limit: Option<Arc<WriteLimit>>,
     on_port_down: OnPortDown,
     started: Instant,
     end: Option<End>,
@@ -217,6 +230,11 @@ impl Capture {
             Some(End::ReaderLeft)
         } else if self.shared.budget.as_ref().is_some_and(|b| b.is_used_up()) {
             Some(End::Count)
+        } else if let Some(reached) = self.write_limit.as_ref().and_then(|it| it.reached()) {
+            Some(match reached {
+                Reached::Bytes => End::Bytes,
+                Reached::Files => End::Files,
+            })
         } else if self
             .limits
             .duration
@@ -331,6 +349,10 @@ impl Capture {
             statistics: self.observers.statistics().map(live::Statistics::snapshot),
             fcs: self.shared.fcs(),
             flows,
+            written: self
+                .write_limit
+                .as_ref()
+                .map_or_else(Written::default, |it| it.written()),
             files: finished.files,
             deleted: finished.deleted,
             hooks: finished.hooks,

@@ -4,7 +4,7 @@ use crate::{
     analysis::{flows::FlowsReport, live},
     device::clock::ClockReport,
     pipeline::reduce::FcsReport,
-    sink::{Deleted, HookReport},
+    sink::{Deleted, HookReport, Written},
     stats::{NicCounters, QueueLedger, RingState, nic_sum, outage::Outages},
 };
 use serde::Serialize;
@@ -36,6 +36,10 @@ pub enum End {
     Count,
     /// [`Limits::duration`](super::Limits::duration) over.
     Duration,
+    /// [`Limits::bytes`](super::Limits::bytes) reached.
+    Bytes,
+    /// [`Limits::files`](super::Limits::files) reached.
+    Files,
     /// The port went down and the configuration says to stop there; a finite wire has ended.
     PortDown,
     /// The device is gone; the text says how it was noticed.
@@ -82,6 +86,9 @@ pub struct Report {
     pub fcs: Option<FcsReport>,
     /// Flow records; `None`: there were none to write.
     pub flows: Option<FlowsReport>,
+    /// What went into files, if there is a limit for that ([`Limits::bytes`](super::Limits::bytes)).
+    #[serde(skip)]
+    pub written: Written,
     /// Finished files that are still there, in name order.
     pub files: Vec<PathBuf>,
     /// Old files deleted to keep within limits; `None`: nothing is ever deleted.
@@ -124,6 +131,7 @@ impl Report {
             statistics: later.statistics,
             fcs: added(self.fcs, later.fcs, FcsReport::add_assign),
             flows: added(self.flows, later.flows, FlowsReport::absorb),
+            written: self.written.plus(later.written),
             files,
             deleted: added(self.deleted, later.deleted, Deleted::add_assign),
             hooks: added(self.hooks, later.hooks, HookReport::add_assign),

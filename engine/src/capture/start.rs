@@ -14,9 +14,9 @@ use crate::{
     device::counters::NicReader,
     filter::FilterCell,
     pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Source, ToSink},
-    plan::{Plan, Stamps, longest},
+    plan::{OutputPlan, Plan, Stamps, longest},
     rx::{Idle, Outlet, Ring, Worker, pin},
-    sink::{Count, Encoder, Files, Origin, PcapEncoder, PcapngEncoder, Writer},
+    sink::{Count, Encoder, Files, Origin, PcapEncoder, PcapngEncoder, WriteLimit, Writer},
     stats::{
         Budget, QueueCounters,
         outage::{OutageLog, OutageReporter, Outages},
@@ -81,13 +81,9 @@ impl<'p> Startup<'p> {
                 self.with_files(&PcapEncoder { snaplen, fcs })
             }
             Format::Pcapng => {
-                let interface = plan
-                    .netdev
-                    .clone()
-                    .unwrap_or_else(|| format!("{} port {}", plan.device.name, plan.port));
                 let encoder = PcapngEncoder {
                     snaplen: plan.snaplen,
-                    interface,
+                    interface: interface(plan),
                     fcs: plan.scatters_fcs(),
                     origin: origin(plan),
                     clock: plan.stamp_form().map(|_| Arc::clone(&self.clock)),
@@ -107,18 +103,23 @@ impl<'p> Startup<'p> {
             queue: queue.index,
             make,
         });
-        self.with(None, sources)
+        self.with(None, None, sources)
     }
 
     fn with_files<E: Encoder>(self, encoder: &E) -> Result<Capture, Error> {
         let plan = self.plan;
         let files = Files {
-            output: plan.output.clone(),
+            output: OutputPlan {
+                name: plan.output.name.bound(&host(), &interface(plan)),
+                ..plan.output.clone()
+            },
             snaplen: plan.snaplen as usize,
             longest: longest(&plan.ring),
             hook_process: plan.hook_process.clone(),
             ring: plan.write_ring.clone(),
+            limit: self.limits.writes().map(Arc::new),
         };
+        let limit = files.limit.clone();
         if plan.output.stdout {
             // Past std's own buffer, which would hide how much was taken.
             let out = std::io::stdout().as_fd().try_clone_to_owned();
@@ -128,19 +129,20 @@ impl<'p> Startup<'p> {
             })?;
             let (writer, sinks) =
                 Writer::start_stream(&files, encoder, &self.counters, File::from(out))?;
-            self.with(Some(writer), sinks.into_iter().map(ToSink))
+            self.with(Some(writer), limit, sinks.into_iter().map(ToSink))
         } else if plan.output.order == Order::Time {
             let (writer, sinks) = Writer::start_ordered(&files, encoder, &self.counters)?;
-            self.with(Some(writer), sinks.into_iter().map(ToSink))
+            self.with(Some(writer), limit, sinks.into_iter().map(ToSink))
         } else {
             let (writer, sinks) = Writer::start(&files, encoder, &self.counters)?;
-            self.with(Some(writer), sinks.into_iter().map(ToSink))
+            self.with(Some(writer), limit, sinks.into_iter().map(ToSink))
         }
     }
 
     fn with<S: Source>(
         self,
         writer: Option<Writer>,
+        write_limit: Option<Arc<WriteLimit>>,
         sources: impl Iterator<Item = S>,
     ) -> Result<Capture, Error> {
         let (plan, limits) = (self.plan, self.limits);
@@ -193,6 +195,7 @@ impl<'p> Startup<'p> {
             clock,
             nic,
             limits,
+            write_limit,
             on_port_down: plan.on_port_down,
             started: self.started,
             end: None,
@@ -301,6 +304,12 @@ impl Capture {
     }
 }
 
+/// The interface that frames are received on, in files and their names.
+fn interface(plan: &Plan) -> String {
+    let name = || format!("{} port {}", plan.device.name, plan.port);
+    plan.netdev.clone().unwrap_or_else(name)
+}
+
 /// What pcapng files state about this run.
 fn origin(plan: &Plan) -> Origin {
     let port = plan.device.ports.iter().find(|p| p.number == plan.port);
@@ -320,4 +329,10 @@ fn origin(plan: &Plan) -> Origin {
         comment: format!("stamps: {stamps}"),
         ..Origin::here()
     }
+}
+
+/// This machine's name.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().into()
 }

@@ -1,8 +1,9 @@
 //! Ranges of the keys, as far as they hold on every machine, and what does not go together. Limits of a device are the
 //! plan's to check.
 
-use super::{Config, Format, Mode, OnLoss, OutputConfig, Problem, Size, Span};
+use super::{Config, Format, Mode, OnLoss, Order, OutputConfig, Problem, Size, Span};
 use std::time::Duration;
+use wqcap_files::template::NameTemplate;
 
 /// The RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of two.
 const MAX_RING: u64 = 32_768;
@@ -246,6 +247,10 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
         let problem = "output.dir holds capture files only: name another directory";
         found.push(Problem::new("output.index_dir", value, problem));
     }
+    if let Some(problem) = name(output) {
+        let value = format!("{:?}", output.name);
+        found.push(Problem::new("output.name", value, problem));
+    }
     if output.is_stdout() {
         stdout(output, found);
     }
@@ -253,6 +258,17 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
         let problem = format!("must be at least control.srq = {}", control.srq);
         found.push(Problem::new("control.srq_max", control.srq_max, problem));
     }
+}
+
+fn name(output: &OutputConfig) -> Option<String> {
+    let template = match output.name.parse::<NameTemplate>() {
+        Ok(template) => template,
+        Err(problem) => return Some(problem),
+    };
+    let per_queue = output.order == Order::Queue && !output.is_stdout();
+    (per_queue && !template.tells_queues()).then(|| {
+        "there is a file for each queue: put {queue} into the name, or set output.order = \"time\"".into()
+    })
 }
 
 /// A stream is no file.
@@ -267,6 +283,11 @@ fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
             "output.rotate_time",
             output.rotate_time != files.rotate_time,
         ),
+        (
+            "output.rotate_frames",
+            output.rotate_frames != files.rotate_frames,
+        ),
+        ("output.name", output.name != files.name),
         ("output.keep", output.keep != files.keep),
         ("output.keep_files", output.keep_files != files.keep_files),
         ("output.compress", output.compress != files.compress),

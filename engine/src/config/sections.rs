@@ -7,6 +7,7 @@ use super::{
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use wqcap_control::section;
+use wqcap_files::template::NameTemplate;
 
 section! {
     /// `[device]`
@@ -178,10 +179,14 @@ section! {
         pub stdout: bool = false,
         /// Order of frames.
         pub order: Order = Order::Queue,
+        /// Files' names, without their endings.
+        pub name: String = NameTemplate::DEFAULT.into(),
         /// Next file after this many bytes; 0: never.
         pub rotate_size: Size = Size(0),
         /// Next file after this time; 0: never.
         pub rotate_time: Span = Span::default(),
+        /// Next file after this many frames; 0: never.
+        pub rotate_frames: u64 = 0,
         /// Bytes of finished files to keep, or a share of the disk; the oldest go first.
         pub keep: Keep = Keep::default(),
         /// Finished files to keep; 0: nothing is deleted.

@@ -8,6 +8,7 @@ use crate::{
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use wqcap_files::template::NameTemplate;
 
 /// Files of the run.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -18,6 +19,8 @@ pub struct OutputPlan {
     pub stdout: bool,
     /// One file for each queue, or one in the order of time.
     pub order: config::Order,
+    /// Files' names.
+    pub name: NameTemplate,
     /// `pcap`, `pcapng` or `none`.
     pub format: config::Format,
     /// Bytes of write buffers of all queues together.
@@ -47,6 +50,8 @@ pub struct Rotation {
     pub size: u64,
     /// At every multiple of so many nanoseconds of the wall clock; 0: never.
     pub period_ns: u64,
+    /// After so many frames; 0: never.
+    pub frames: u64,
 }
 
 /// What may stay of finished files.
@@ -119,12 +124,14 @@ impl OutputPlan {
             dir: to_files.then(|| output.dir.clone()),
             stdout,
             order: output.order,
+            name: name(output)?,
             format: output.format,
             buffer: output.buffer.0,
             on_full: output.on_full.unwrap_or_default(),
             rotation: Rotation {
                 size: output.rotate_size.0,
                 period_ns: output.rotate_time.nanos(),
+                frames: output.rotate_frames,
             },
             compress: output.compress,
             spare_cores: spare_cores(output, queues, &super::queues::allowed(), notes),
@@ -149,6 +156,12 @@ impl OutputPlan {
             ..Self::default()
         }
     }
+}
+
+/// Files' names; a configuration that was read has a sound template.
+fn name(output: &OutputConfig) -> Result<NameTemplate, Error> {
+    let template = output.name.parse();
+    template.map_err(|e: String| Error::config("output.name", &output.name, e))
 }
 
 /// Cores that compress: those this process may use and no loop or parser has.

@@ -6,7 +6,7 @@
 //!
 //! Blocks that are not written as they are, but compressed or put in order first, hold whole records ([`Cut::Records`]).
 
-use crate::sink::{Encoder, Record, Totals};
+use crate::sink::{Encoder, Record, Totals, WriteLimit};
 use crate::{
     config::OnFull,
     memory::Region,
@@ -220,6 +220,15 @@ pub(super) struct Shape {
     pub(super) held_ns: u64,
 }
 
+/// A sink's part of what the files of a run may come to.
+struct Limited {
+    all: Arc<WriteLimit>,
+    /// Its next file is claimed.
+    claimed: bool,
+    /// Bytes of the open file that were told.
+    told: u64,
+}
+
 /// Encodes a queue's frames into blocks.
 pub struct BlockSink<E: Encoder> {
     shape: Shape,
@@ -240,6 +249,9 @@ pub struct BlockSink<E: Encoder> {
     file: u64,
     /// The stamp at which the open file is to be left.
     rotate_at: u64,
+    /// [`Totals::received`] at which it is.
+    rotate_frames: u64,
+    limit: Option<Limited>,
     /// Of the open file.
     totals: Totals,
     /// Frames that were lost between two files: the next one tells of them.
@@ -255,6 +267,17 @@ pub struct BlockSink<E: Encoder> {
 
 impl<E: Encoder> BlockSink<E> {
     pub(super) fn new(shape: Shape, encoder: E, asked: Arc<AtomicU64>, exchange: Exchange) -> Self {
+        Self::limited(shape, encoder, asked, exchange, None)
+    }
+
+    /// The same within what all files may come to.
+    pub(super) fn limited(
+        shape: Shape,
+        encoder: E,
+        asked: Arc<AtomicU64>,
+        exchange: Exchange,
+        limit: Option<Arc<WriteLimit>>,
+    ) -> Self {
         Self {
             shape,
             trailer: encoder.trailer(&Totals::default()).len(),
@@ -270,6 +293,12 @@ impl<E: Encoder> BlockSink<E> {
             current: None,
             file: 0,
             rotate_at: u64::MAX,
+            rotate_frames: u64::MAX,
+            limit: limit.map(|all| Limited {
+                all,
+                claimed: false,
+                told: 0,
+            }),
             totals: Totals::default(),
             between: 0,
             note: None,
@@ -288,6 +317,7 @@ impl<E: Encoder> BlockSink<E> {
         let size = block.offset + (block.len + need + self.trailer) as u64;
         // A record longer than a whole file still gets one of its own.
         ns >= self.rotate_at
+            || self.totals.received >= self.rotate_frames
             || (self.shape.rotation.size != 0
                 && size > self.shape.rotation.size
                 && self.totals.received > self.totals.dropped)
@@ -337,12 +367,50 @@ impl<E: Encoder> BlockSink<E> {
             period => (ns / period + 1).saturating_mul(period),
         }
         .min(self.encoder.until());
+        self.rotate_frames = match self.shape.rotation.frames {
+            0 => u64::MAX,
+            frames => lost.saturating_add(frames),
+        };
+        if let Some(limit) = &mut self.limit {
+            limit.told = 0;
+            if !std::mem::take(&mut limit.claimed) {
+                limit.all.begins();
+            }
+        }
         self.current = Some(block);
         true
     }
 
+    /// The open file is full: the next record is for another one, unless this is the last that there may be.
+    #[cold]
+    fn turn(&mut self) {
+        if let Some(limit) = &mut self.limit
+            && !limit.claimed
+        {
+            if !limit.all.claim_next() {
+                (self.rotate_at, self.rotate_frames) = (u64::MAX, u64::MAX);
+                self.shape.rotation.size = 0;
+                return;
+            }
+            limit.claimed = true;
+        }
+        self.end_file();
+    }
+
+    /// Tells how much there is for the open file.
+    fn tell(&mut self) {
+        if let Some(limit) = &mut self.limit
+            && let Some(block) = &self.current
+        {
+            let now = block.offset + block.len as u64;
+            limit.all.wrote(now.saturating_sub(limit.told));
+            limit.told = now;
+        }
+    }
+
     /// Ends the open file, if there is one.
     fn end_file(&mut self) {
+        self.tell();
         // What is to be told is told by the next file's first record.
         if let Some((note, block)) = self.note.take() {
             self.current = block;
@@ -387,7 +455,7 @@ impl<E: Encoder> BlockSink<E> {
         };
         self.current = block;
         if self.is_due(record.ns, need) {
-            self.end_file();
+            self.turn();
         }
         let bytes = self.encoder.annotated(queue, record, &note);
         let taken = self.ready(record.ns) && self.put(record, &bytes);
@@ -476,7 +544,7 @@ impl<E: Encoder> BlockSink<E> {
     pub(super) fn take(&mut self, queue: u16, record: &Record<'_>) -> Verdict {
         let need = self.encoder.record_len(record);
         if self.is_due(record.ns, need) {
-            self.end_file();
+            self.turn();
         }
         if self.current.as_ref().is_some_and(|b| b.room() >= need) {
             self.encode(queue, record, need);
@@ -503,6 +571,7 @@ impl<E: Encoder> BlockSink<E> {
         if self.open_block().is_some() {
             self.totals.received += n;
             self.totals.dropped += n;
+            self.rotate_frames = self.rotate_frames.saturating_add(n);
         } else {
             self.between += n;
         }
@@ -588,6 +657,9 @@ impl<E: Encoder> Consumer for BlockSink<E> {
     fn batch(&mut self) {
         if self.asked.again() {
             self.end_file();
+        }
+        if self.limit.is_some() {
+            self.tell();
         }
         if self.totals.last_ns.saturating_sub(self.since_ns) >= self.shape.held_ns {
             self.show();

@@ -24,6 +24,7 @@
 mod block;
 mod compress;
 mod count;
+mod limit;
 mod origin;
 mod pcap;
 mod pcapng;
@@ -34,6 +35,7 @@ mod write;
 pub use block::BlockSink;
 pub use compress::compress_blocks;
 pub use count::Count;
+pub use limit::{Reached, WriteLimit, Written};
 pub use origin::Origin;
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;

@@ -117,7 +117,7 @@ fn child() {
     let (seen, filter) = (Arc::<Mutex<Seen>>::default(), Arc::<OnceLock<_>>::default());
     let limits = Limits {
         count: order("count"),
-        duration: None,
+        ..Limits::default()
     };
     let mut capture = Capture::start_with(&plan, limits, |place| Looking {
         place,

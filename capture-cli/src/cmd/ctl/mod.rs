@@ -102,7 +102,7 @@ fn command(typed: &CtlCommand) -> Result<Command, Failure> {
         CtlCommand::Drain => Command::Drain,
         CtlCommand::Rotate => Command::Rotate,
         CtlCommand::Filter { expression } => Command::Filter {
-            expression: expression.clone(),
+            expression: expression.join(" "),
         },
         CtlCommand::Rule {
             what: RuleCommand::Add { fields },

@@ -41,7 +41,7 @@ impl CloseNotifier {
 
     pub(super) fn tell(&self, file: &Path) {
         if let Some(trigger) = &self.trigger {
-            trigger.ring();
+            trigger.finished(file);
         }
         // Their threads outlive these senders.
         for sender in [&self.hooks, &self.indexer].into_iter().flatten() {
@@ -54,7 +54,8 @@ impl PostClose {
     pub(super) fn start(files: &Files) -> Result<(Self, CloseNotifier), Error> {
         let (dir, output) = (files.dir(), &files.output);
         let keep = (!output.retention.is_everything()).then_some(output.retention);
-        let keep = keep.map(|it| retention::start(dir, it, output.buffer));
+        let recognised = output.name.is_default();
+        let keep = keep.map(|it| retention::start(dir, it, output.buffer, recognised));
         let (keeper, trigger) = keep.transpose()?.unzip();
         let hook = output.hook.as_ref();
         let hook = hook.map(|program| hook::start(program, files.hook_process.clone()));

@@ -1,7 +1,8 @@
 //! `output.keep` and `output.keep_files`: the oldest finished files go first.
 //!
 //! Invariants: only regular files with a capture file's name go, never an open one (its name ends in `.part`) and
-//! never a link. What there is, is looked up anew before anything is deleted: a hook or a person may have taken files
+//! never a link. A name of `output.name`'s may be anybody's file: of those, only what this run has finished goes, and only
+//! as long as it is the same file. What there is, is looked up anew before anything is deleted: a hook or a person may have taken files
 //! away meanwhile, and others must not pay for them. A thread of its own: no block and no sync waits for it.
 //!
 //! A disk that is full before `output.keep` is reached makes the oldest files go too: whoever names a limit wants the
@@ -19,9 +20,10 @@ use rustix::fs::statvfs;
 use std::{
     collections::HashSet,
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -43,11 +45,52 @@ pub(in crate::sink) struct DeletedFiles {
 pub(in crate::sink) struct RetentionTrigger {
     rings: Sender<()>,
     room: Arc<AtomicBool>,
+    own: Option<Arc<OwnFiles>>,
+}
+
+/// Files of names that are not recognised, in the order in which this run has finished them.
+#[derive(Default)]
+struct OwnFiles(Mutex<Vec<OwnFile>>);
+
+struct OwnFile {
+    path: PathBuf,
+    id: FileId,
+}
+
+/// Which file that is. An inode may be used again: the time of the last write tells the two apart.
+#[derive(PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+    written: (i64, i64),
+}
+
+impl FileId {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            written: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
 }
 
 impl RetentionTrigger {
-    /// There is one more file.
-    pub(in crate::sink) fn ring(&self) {
+    /// There is this file more.
+    pub(in crate::sink) fn finished(&self, path: &Path) {
+        if let Some(own) = &self.own
+            && let Ok(metadata) = fs::symlink_metadata(path)
+            && let Ok(mut files) = own.0.lock()
+        {
+            files.push(OwnFile {
+                path: path.to_owned(),
+                id: FileId::of(&metadata),
+            });
+        }
+        self.ring();
+    }
+
+    fn ring(&self) {
         // Full: it is going to look anyway.
         let _ = self.rings.try_send(());
     }
@@ -60,95 +103,140 @@ impl RetentionTrigger {
 }
 
 /// Starts a thread that looks at the folder at once, after each ring, and a last time when the trigger is gone; then it
-/// ends. `room` is what a full disk takes to go on.
+/// ends. `room` is what a full disk takes to go on. `recognised`: files have names that tell what they are.
 pub(super) fn start(
     dir: &Path,
     keep: Retention,
     room: u64,
+    recognised: bool,
 ) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger), Error> {
     let (trigger, rings) = crossbeam_channel::bounded(1);
     let trigger = RetentionTrigger {
         rings: trigger,
         room: Arc::default(),
+        own: (!recognised).then(Arc::default),
     };
-    let dir = dir.to_owned();
+    let keeper = Keeper {
+        dir: dir.to_owned(),
+        keep,
+        own: trigger.own.clone(),
+    };
     let asked = Arc::clone(&trigger.room);
-    let thread = spawn("wqcap-keeper", move || {
-        run(&dir, keep, room, &rings, &asked)
-    })?;
+    let thread = spawn("wqcap-keeper", move || keeper.run(room, &rings, &asked))?;
     Ok((thread, trigger))
 }
 
-fn run(
-    dir: &Path,
+/// Whoever deletes old files.
+struct Keeper {
+    dir: PathBuf,
     keep: Retention,
-    room: u64,
-    rings: &Receiver<()>,
-    asked: &AtomicBool,
-) -> DeletedFiles {
-    let mut deleted = DeletedFiles::default();
-    let mut last = String::new();
-    loop {
-        // Files alone are no measure of a disk.
-        let asked = asked.swap(false, Ordering::AcqRel) && keep.keep != Keep::default();
-        let room = if asked { room } else { 0 };
-        match tidy(dir, keep, room, &mut deleted) {
-            Ok(()) => last.clear(),
-            // Told once, not at every look.
-            Err(e) if e != last => {
-                tracing::warn!("output.keep: {e}; newer files stay until that works again");
-                last = e;
+    /// `None`: files are recognised by their names.
+    own: Option<Arc<OwnFiles>>,
+}
+
+impl Keeper {
+    fn run(&self, room: u64, rings: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
+        let mut deleted = DeletedFiles::default();
+        let mut last = String::new();
+        loop {
+            // Files alone are no measure of a disk.
+            let asked = asked.swap(false, Ordering::AcqRel) && self.keep.keep != Keep::default();
+            let room = if asked { room } else { 0 };
+            match self.tidy(room, &mut deleted) {
+                Ok(()) => last.clear(),
+                // Told once, not at every look.
+                Err(e) if e != last => {
+                    tracing::warn!("output.keep: {e}; newer files stay until that works again");
+                    last = e;
+                }
+                Err(_) => {}
             }
-            Err(_) => {}
+            if rings.recv().is_err() {
+                return deleted;
+            }
+            std::thread::sleep(REST);
         }
-        if rings.recv().is_err() {
-            return deleted;
+    }
+
+    fn finished(&self) -> io::Result<Vec<Old>> {
+        match &self.own {
+            None => finished(&self.dir),
+            Some(own) => Ok(own.there()),
         }
-        std::thread::sleep(REST);
+    }
+}
+
+impl OwnFiles {
+    /// Those that are still there.
+    fn there(&self) -> Vec<Old> {
+        let Ok(mut files) = self.0.lock() else {
+            return Vec::new();
+        };
+        let mut old = Vec::new();
+        files.retain(|file| {
+            let Ok(metadata) = fs::symlink_metadata(&file.path) else {
+                return false;
+            };
+            // Another file may have the name by now.
+            let same = metadata.is_file() && FileId::of(&metadata) == file.id;
+            if same {
+                old.push(Old {
+                    age: old.len() as u64,
+                    len: metadata.len(),
+                    path: file.path.clone(),
+                });
+            }
+            same
+        });
+        old
     }
 }
 
 /// A finished file.
 struct Old {
-    start_ns: u64,
+    /// When it began, or its number: the lowest goes first.
+    age: u64,
     path: PathBuf,
     len: u64,
 }
 
-/// Deletes the oldest files until what is left is within the limits, and `room` bytes more are free.
-fn tidy(dir: &Path, keep: Retention, room: u64, deleted: &mut DeletedFiles) -> Result<(), String> {
-    let told = |e: io::Error| format!("cannot look at {}: {e}", dir.display());
-    let mut old = finished(dir).map_err(told)?;
-    let most = match keep.keep {
-        Keep::Size(Size(0)) => u64::MAX,
-        Keep::Size(Size(n)) => n,
-        Keep::Percent(n) => {
-            let disk = statvfs(dir).map_err(|e| told(e.into()))?;
-            disk.f_blocks.saturating_mul(disk.f_frsize) / 100 * u64::from(n)
-        }
-    };
-    let most_files = match keep.files {
-        0 => usize::MAX,
-        n => usize::try_from(n).unwrap_or(usize::MAX),
-    };
-    old.sort_by(|a, b| (b.start_ns, &b.path).cmp(&(a.start_ns, &a.path)));
-    let mut bytes: u64 = old.iter().map(|it| it.len).sum();
-    let most = most.min(bytes.saturating_sub(room));
-    while bytes > most || old.len() > most_files {
-        let Some(it) = old.pop() else { break };
-        match fs::remove_file(&it.path) {
-            Ok(()) => {
-                tracing::debug!("deleted {} ({} bytes)", it.path.display(), it.len);
-                deleted.bytes += it.len;
-                deleted.files.insert(it.path);
+impl Keeper {
+    /// Deletes the oldest files until what is left is within the limits, and `room` bytes more are free.
+    fn tidy(&self, room: u64, deleted: &mut DeletedFiles) -> Result<(), String> {
+        let (dir, keep) = (&self.dir, self.keep);
+        let told = |e: io::Error| format!("cannot look at {}: {e}", dir.display());
+        let mut old = self.finished().map_err(told)?;
+        let most = match keep.keep {
+            Keep::Size(Size(0)) => u64::MAX,
+            Keep::Size(Size(n)) => n,
+            Keep::Percent(n) => {
+                let disk = statvfs(dir).map_err(|e| told(e.into()))?;
+                disk.f_blocks.saturating_mul(disk.f_frsize) / 100 * u64::from(n)
             }
-            // Somebody else was faster.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(format!("cannot delete {}: {e}", it.path.display())),
+        };
+        let most_files = match keep.files {
+            0 => usize::MAX,
+            n => usize::try_from(n).unwrap_or(usize::MAX),
+        };
+        old.sort_by(|a, b| (b.age, &b.path).cmp(&(a.age, &a.path)));
+        let mut bytes: u64 = old.iter().map(|it| it.len).sum();
+        let most = most.min(bytes.saturating_sub(room));
+        while bytes > most || old.len() > most_files {
+            let Some(it) = old.pop() else { break };
+            match fs::remove_file(&it.path) {
+                Ok(()) => {
+                    tracing::debug!("deleted {} ({} bytes)", it.path.display(), it.len);
+                    deleted.bytes += it.len;
+                    deleted.files.insert(it.path);
+                }
+                // Somebody else was faster.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(format!("cannot delete {}: {e}", it.path.display())),
+            }
+            bytes -= it.len;
         }
-        bytes -= it.len;
+        Ok(())
     }
-    Ok(())
 }
 
 /// The finished capture files of a folder.
@@ -164,7 +252,7 @@ fn finished(dir: &Path) -> io::Result<Vec<Old>> {
             && metadata.is_file()
         {
             old.push(Old {
-                start_ns,
+                age: start_ns,
                 len: metadata.len(),
                 path,
             });
@@ -194,9 +282,18 @@ mod tests {
         names
     }
 
+    fn tidy(dir: &Path, keep: Retention, deleted: &mut DeletedFiles) {
+        let keeper = Keeper {
+            dir: dir.to_owned(),
+            keep,
+            own: None,
+        };
+        keeper.tidy(0, deleted).expect("tidies");
+    }
+
     fn left(files: &[(&str, usize)], keep: Retention) -> Vec<String> {
         let dir = folder(files);
-        tidy(dir.path(), keep, 0, &mut DeletedFiles::default()).expect("tidies");
+        tidy(dir.path(), keep, &mut DeletedFiles::default());
         names(dir.path())
     }
 
@@ -238,7 +335,7 @@ mod tests {
             keep: Keep::Size(Size(1)),
             files: 1,
         };
-        tidy(dir.path(), keep, 0, &mut deleted).expect("tidies");
+        tidy(dir.path(), keep, &mut deleted);
         assert_eq!(
             names(dir.path()),
             [
@@ -258,7 +355,7 @@ mod tests {
         for (keep, want) in [(Keep::Size(Size(1 << 20)), 2), (Keep::default(), 4)] {
             let dir = folder(&FILES);
             let keep = Retention { keep, files: 9 };
-            let (keeper, trigger) = start(dir.path(), keep, 150).expect("starts");
+            let (keeper, trigger) = start(dir.path(), keep, 150, true).expect("starts");
             trigger.ask_for_room();
             drop(trigger);
             let deleted = keeper.join().expect("ends");
@@ -274,7 +371,7 @@ mod tests {
             keep: Keep::default(),
             files: 1,
         };
-        let (keeper, trigger) = start(dir.path(), keep, 150).expect("starts");
+        let (keeper, trigger) = start(dir.path(), keep, 150, true).expect("starts");
         for i in 200..220 {
             fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
             trigger.ring();
@@ -283,5 +380,48 @@ mod tests {
         let deleted = keeper.join().expect("ends");
         assert_eq!(names(dir.path()), ["wqcap-q00-219.pcap"]);
         assert_eq!(deleted.files.len(), 23);
+    }
+
+    #[test]
+    fn of_any_name_only_this_runs_own_files_go() {
+        let dir = folder(&[
+            ("b.pcap", 10),
+            ("a.pcap", 10),
+            ("stranger.pcap", 10),
+            ("wqcap-q00-1.pcap", 10),
+            ("replaced.pcap", 10),
+        ]);
+        let at = |name| dir.path().join(name);
+        let keep = Retention {
+            keep: Keep::default(),
+            files: 1,
+        };
+        let own = Arc::<OwnFiles>::default();
+        let (rings, _looks) = crossbeam_channel::bounded(1);
+        let trigger = RetentionTrigger {
+            rings,
+            room: Arc::default(),
+            own: Some(Arc::clone(&own)),
+        };
+        for name in ["replaced.pcap", "b.pcap", "a.pcap"] {
+            trigger.finished(&at(name));
+        }
+        fs::write(at("new"), "somebody else's").expect("written");
+        fs::rename(at("new"), at("replaced.pcap")).expect("renamed");
+        let keeper = Keeper {
+            dir: dir.path().to_owned(),
+            keep,
+            own: Some(own),
+        };
+        let mut deleted = DeletedFiles::default();
+        keeper.tidy(0, &mut deleted).expect("tidies");
+        let left = [
+            "a.pcap",
+            "replaced.pcap",
+            "stranger.pcap",
+            "wqcap-q00-1.pcap",
+        ];
+        assert_eq!(names(dir.path()), left);
+        assert_eq!(deleted.files, HashSet::from([at("b.pcap")]));
     }
 }

@@ -1,13 +1,12 @@
 //! Gives files their end: cut to their whole records, synced, named. Before that, syncs what there is of them now and
 //! then. A thread of its own, since a sync may take long and blocks must not wait for it.
 
-use crate::name::FileName;
 use crate::sink::{
     block::{Ledger, Tally},
     post::CloseNotifier,
     write::{
         finished::Finished,
-        named::{NAMES, Named, ToSync},
+        named::{Named, Names, ToSync},
     },
 };
 use crossbeam_channel::Receiver;
@@ -53,10 +52,9 @@ pub(super) fn close(
     finished
 }
 
-/// Gives a file its final name, or the next free one after it.
-fn free_name(part: &Path, path: &Path) -> io::Result<PathBuf> {
-    let mut to = path.to_owned();
-    for _ in 0..NAMES {
+/// Gives a file its final name, or the next free one of the others.
+fn free_name(part: &Path, path: &Path, others: &Names) -> io::Result<PathBuf> {
+    for to in std::iter::once(path.to_owned()).chain(others.clone()) {
         match rename_new(part, &to) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
@@ -67,10 +65,6 @@ fn free_name(part: &Path, path: &Path) -> io::Result<PathBuf> {
                 return Ok(to);
             }
         }
-        let Some(name) = FileName::parse(&to).and_then(FileName::next) else {
-            break;
-        };
-        to = path.with_file_name(name.to_string());
     }
     Err(io::ErrorKind::AlreadyExists.into())
 }
@@ -99,7 +93,11 @@ impl ClosingFile {
 
     fn close(&self) -> Result<Option<PathBuf>, String> {
         let Named {
-            file, part, path, ..
+            file,
+            part,
+            path,
+            others,
+            ..
         } = &self.named;
         if self.len == 0 {
             return std::fs::remove_file(part)
@@ -113,7 +111,7 @@ impl ClosingFile {
         trusted.map_err(|e| told("trust", e))?;
         file.set_len(self.len).map_err(|e| told("cut", e))?;
         file.sync_all().map_err(|e| told("sync", e))?;
-        let path = free_name(part, path).map_err(|e| told("rename", e))?;
+        let path = free_name(part, path, others).map_err(|e| told("rename", e))?;
         Ok(Some(path))
     }
 }

@@ -19,7 +19,7 @@ pub use disk::KeptRing;
 pub use finished::{Deleted, Finished};
 
 use crate::sink::{
-    BlockSink, Encoder, HookProcess,
+    BlockSink, Encoder, HookProcess, WriteLimit,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     compress::{Channels, Compressors},
     post::PostClose,
@@ -28,6 +28,7 @@ use crate::sink::{
         closer::close,
         disk::{Disk, Pool},
         disk_full::ShutdownDeadline,
+        named::Naming,
         preopen::Preopen,
         stream::{StreamEncoder, StreamEnd},
         writer_thread::{WriterChannels, WriterQueue, WriterThread},
@@ -75,6 +76,8 @@ pub struct Files {
     pub hook_process: Option<Arc<HookProcess>>,
     /// The writer's ring; `None`: it makes one of its own.
     pub ring: Option<Arc<KeptRing>>,
+    /// What all files may come to; `None`: anything.
+    pub limit: Option<Arc<WriteLimit>>,
 }
 
 impl Files {
@@ -196,9 +199,9 @@ impl Writer {
         let stream = Arc::new(StreamEnd::default());
         let end = Arc::clone(&stream);
         let (encoder, counters) = (encoder.clone(), counters.to_vec());
-        let on_full = files.output.on_full;
+        let (on_full, limit) = (files.output.on_full, files.limit.clone());
         let reorderer = spawn("wqcap-order", move || {
-            let out = StreamEncoder::begin(encoder, out, &counters, end);
+            let out = StreamEncoder::begin(encoder, out, &counters, end).within(limit);
             Reorderer::new(relays.full, relays.lines, on_full, out)
                 .run()
                 .finish()
@@ -258,11 +261,12 @@ impl Writer {
                 all: queue.is_none(),
                 ..shape
             };
-            sinks.push(BlockSink::new(
+            sinks.push(BlockSink::limited(
                 shape,
                 encoder.clone(),
                 Arc::clone(&rotations),
                 exchange,
+                files.limit.clone(),
             ));
         }
         drop(full_in);
@@ -316,13 +320,12 @@ impl Writer {
             trigger: notifier.trigger(),
             ahead,
         };
-        let work = WriterThread::new(
-            files.dir().to_owned(),
-            format!("{}{}", encoder.extension(), files.output.compress.ending()),
-            compressors.is_some(),
-            it.states,
-            channels,
-        );
+        let naming = Naming {
+            dir: files.dir().to_owned(),
+            template: files.output.name.clone(),
+            ending: format!("{}{}", encoder.extension(), files.output.compress.ending()),
+        };
+        let work = WriterThread::new(naming, compressors.is_some(), it.states, channels);
         let (flag, pool) = (Arc::clone(&failed), it.pool);
         let closer = spawn("wqcap-closer", move || close(&tasks, &flag, &notifier))?;
         // The disk in its thread: the kernel lets only the ring's maker submit to it.

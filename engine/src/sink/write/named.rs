@@ -3,7 +3,7 @@
 //! Invariant: an open file is locked (flock) from before anybody can find it until it has its final name, so that
 //! [`crate::recover`] can tell it from one that a crash left.
 
-use crate::name::{FileName, PART};
+use crate::name::PART;
 use crate::sink::write::disk_full::is_no_space;
 use rustix::fs::{AtFlags, CWD, SeekFrom, linkat, seek};
 use std::{
@@ -20,9 +20,48 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
+use wqcap_files::template::NameTemplate;
 
 /// Names that are tried for a file.
-pub(super) const NAMES: u64 = 1000;
+const NAMES: u64 = 1000;
+
+/// Where files are, and how they are named.
+#[derive(Debug)]
+pub(super) struct Naming {
+    pub(super) dir: PathBuf,
+    pub(super) template: NameTemplate,
+    /// `pcap`, `pcap.zst` and so on.
+    pub(super) ending: String,
+}
+
+/// The names that a file may get, the one it is to have first.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    naming: Arc<Naming>,
+    queue: Option<u16>,
+    /// Stamp of its first record.
+    ns: u64,
+    attempt: u64,
+}
+
+impl Iterator for Names {
+    type Item = PathBuf;
+
+    fn next(&mut self) -> Option<PathBuf> {
+        let Naming {
+            dir,
+            template,
+            ending,
+        } = &*self.naming;
+        let attempt = self.attempt;
+        self.attempt += 1;
+        let name = |()| template.name(self.queue, self.ns, ending, attempt);
+        (attempt < NAMES)
+            .then_some(())
+            .map(name)
+            .map(|it| dir.join(it))
+    }
+}
 
 /// An open file, with a name or without.
 pub(super) struct Opened {
@@ -114,6 +153,8 @@ pub(super) struct Named {
     pub(super) part: PathBuf,
     /// Its name when it is complete.
     pub(super) path: PathBuf,
+    /// Names for it if that one is taken by then.
+    pub(super) others: Names,
     /// Writes go past the page cache.
     pub(super) direct: bool,
     syncs: Arc<Syncs>,
@@ -166,20 +207,19 @@ pub(super) struct NameRefusal {
 impl Named {
     /// The file of a queue whose first record is stamped `ns`: a nameless one that was opened before, or a new one.
     pub(super) fn create(
-        dir: &Path,
+        naming: &Arc<Naming>,
         queue: Option<u16>,
         ns: u64,
-        extension: &str,
         mut nameless: Option<Opened>,
     ) -> Result<Self, NameRefusal> {
-        // Two files of one queue may begin in the same nanosecond: the later one takes the next free name.
-        for ns in ns..ns.saturating_add(NAMES) {
-            let name = FileName {
-                queue,
-                start_ns: ns,
-                ending: extension,
-            };
-            let path = dir.join(name.to_string());
+        let mut names = Names {
+            naming: Arc::clone(naming),
+            queue,
+            ns,
+            attempt: 0,
+        };
+        // Two files may begin in what is the same moment to their names: the later one takes the next free name.
+        while let Some(path) = names.next() {
             let mut part = OsString::from(&path);
             part.push(PART);
             let part = PathBuf::from(part);
@@ -194,6 +234,7 @@ impl Named {
                         file: Arc::new(file),
                         part,
                         path,
+                        others: names,
                         direct,
                         syncs: Arc::default(),
                     });
@@ -209,8 +250,8 @@ impl Named {
         }
         Err(NameRefusal {
             text: format!(
-                "output.dir: {} has such files for every nanosecond from {ns} on",
-                dir.display()
+                "output.name: {} has {NAMES} files of the name that one from {ns} ns on is to have",
+                naming.dir.display()
             ),
             is_no_space: false,
         })
@@ -289,7 +330,12 @@ mod tests {
     use super::*;
 
     fn begin(dir: &Path, nameless: Option<Opened>) -> Named {
-        let made = Named::create(dir, Some(3), 17, "pcap", nameless);
+        let naming = Arc::new(Naming {
+            dir: dir.to_owned(),
+            template: NameTemplate::default(),
+            ending: "pcap".into(),
+        });
+        let made = Named::create(&naming, Some(3), 17, nameless);
         made.map_err(|it| it.text).expect("created")
     }
 

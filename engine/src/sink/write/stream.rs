@@ -3,7 +3,7 @@
 //! Invariant: a frame counts as captured when its bytes have been written. A reader that leaves ends the run in order:
 //! what it did not take is lost, and counted.
 
-use crate::sink::{Encoder, Record, Totals, reorder::Ordered};
+use crate::sink::{Encoder, Record, Totals, WriteLimit, reorder::Ordered};
 use crate::stats::QueueCounters;
 use std::{
     io::{self, Write},
@@ -35,6 +35,7 @@ pub(super) struct StreamEncoder<E, W> {
     counters: Vec<Arc<QueueCounters>>,
     totals: Totals,
     end: Arc<StreamEnd>,
+    limit: Option<Arc<WriteLimit>>,
     /// Why it failed.
     failure: Option<String>,
 }
@@ -56,10 +57,16 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
             counters: counters.to_vec(),
             totals: Totals::default(),
             end,
+            limit: None,
             failure: None,
         };
         stream.write_out();
         stream
+    }
+
+    /// The same within what the run may write.
+    pub(super) fn within(self, limit: Option<Arc<WriteLimit>>) -> Self {
+        Self { limit, ..self }
     }
 
     /// Writes what a file ends with; the reason, if the stream could not be written.
@@ -80,6 +87,9 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
         }
         match self.write_all(&mut written) {
             Ok(()) => {
+                if let Some(limit) = &self.limit {
+                    limit.wrote(self.buffer.len() as u64);
+                }
                 self.buffer.clear();
                 self.waiting.clear();
             }

@@ -1,6 +1,7 @@
 //! Frames through sinks, blocks and files, and back.
 
 use super::*;
+use crate::sink::Reached;
 use crate::sink::write::{
     closer::CloserTask,
     disk::{
@@ -20,10 +21,12 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use wqcap_files::template::NameTemplate;
 
 const QUIET: Rotation = Rotation {
     size: 0,
     period_ns: 0,
+    frames: 0,
 };
 
 fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
@@ -36,6 +39,7 @@ fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
         longest: 2048,
         hook_process: None,
         ring: None,
+        limit: None,
     }
 }
 
@@ -148,6 +152,7 @@ fn rotation_by_size_and_time_loses_and_repeats_nothing() {
             Rotation {
                 size: 50_000,
                 period_ns: 0,
+                frames: 0,
             },
             50_000,
         ),
@@ -155,6 +160,7 @@ fn rotation_by_size_and_time_loses_and_repeats_nothing() {
             Rotation {
                 size: 0,
                 period_ns: 100,
+                frames: 0,
             },
             u64::MAX,
         ),
@@ -162,8 +168,17 @@ fn rotation_by_size_and_time_loses_and_repeats_nothing() {
             Rotation {
                 size: 30_000,
                 period_ns: 64,
+                frames: 0,
             },
             30_000,
+        ),
+        (
+            Rotation {
+                size: 0,
+                period_ns: 0,
+                frames: 97,
+            },
+            u64::MAX,
         ),
     ] {
         let dir = tempfile::tempdir().expect("dir");
@@ -192,11 +207,78 @@ fn rotation_by_size_and_time_loses_and_repeats_nothing() {
                     "aligned to the clock"
                 );
             }
+            if rotation.frames != 0 {
+                let last = frames[frames.len() - 1].0 == 2_999;
+                let want = if last { 3_000 % 97 } else { 97 };
+                assert_eq!(frames.len(), want, "as many as were asked for");
+            }
             all.extend(frames);
         }
         all.sort();
         assert_eq!(all, (0..3_000).map(|i| (i, frame(i))).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn the_last_file_that_there_may_be_takes_the_rest() {
+    let dir = tempfile::tempdir().expect("dir");
+    let counters = [Arc::default(), Arc::default()];
+    let rotation = Rotation {
+        frames: 100,
+        ..QUIET
+    };
+    let limit = Arc::new(WriteLimit::new(None, Some(3)));
+    let files = Files {
+        limit: Some(Arc::clone(&limit)),
+        ..files(dir.path(), 1 << 18, rotation)
+    };
+    let started = Writer::start(&files, &PcapEncoder::default(), &counters);
+    let (writer, mut sinks) = started.expect("start");
+    feed(&mut sinks[0], 0..150);
+    feed(&mut sinks[1], 0..100);
+    assert_eq!(limit.reached(), None);
+    feed(&mut sinks[1], 100..101);
+    assert_eq!(limit.reached(), Some(Reached::Files));
+    feed(&mut sinks[0], 150..400);
+    feed(&mut sinks[1], 101..200);
+    drop(sinks);
+    let finished = writer.finish();
+    assert_eq!(finished.failures, Vec::<String>::new());
+    let frames: Vec<_> = finished
+        .files
+        .iter()
+        .map(|it| frames_of(it).len())
+        .collect();
+    assert_eq!(frames, [100, 300, 200]);
+    assert_eq!(limit.written().files, 3);
+}
+
+#[test]
+fn bytes_are_counted_as_they_are_in_the_files() {
+    let dir = tempfile::tempdir().expect("dir");
+    let counters = [Arc::default()];
+    let rotation = Rotation {
+        frames: 100,
+        ..QUIET
+    };
+    let limit = Arc::new(WriteLimit::new(Some(1 << 20), None));
+    let files = Files {
+        limit: Some(Arc::clone(&limit)),
+        ..files(dir.path(), 1 << 18, rotation)
+    };
+    let started = Writer::start(&files, &PcapEncoder::default(), &counters);
+    let (writer, mut sinks) = started.expect("start");
+    feed(&mut sinks[0], 0..1_000);
+    sinks[0].batch();
+    assert_eq!(limit.reached(), None);
+    feed(&mut sinks[0], 1_000..1_100);
+    sinks[0].batch();
+    assert_eq!(limit.reached(), Some(Reached::Bytes));
+    drop(sinks);
+    let finished = writer.finish();
+    let len = |path: &PathBuf| std::fs::metadata(path).expect("there").len();
+    let bytes: u64 = finished.files.iter().map(len).sum();
+    assert_eq!(limit.written().bytes, bytes);
 }
 
 #[test]
@@ -260,6 +342,7 @@ fn another_filter_is_told_where_it_begins_to_hold() {
     let rotation = Rotation {
         size: 0,
         period_ns: 1_000,
+        frames: 0,
     };
     for compress in [Compress::None, Compress::Lz4] {
         let mut files = files(dir.path(), 1 << 16, rotation);
@@ -423,7 +506,12 @@ fn on_fake(
         deadline,
         empty: it.empties.remove(0),
     };
-    let work = WriterThread::new(dir.to_owned(), "pcap".into(), false, it.states, hands);
+    let naming = Naming {
+        dir: dir.to_owned(),
+        template: NameTemplate::default(),
+        ending: "pcap".into(),
+    };
+    let work = WriterThread::new(naming, false, it.states, hands);
     (work, it.sinks.remove(0), seen)
 }
 
@@ -592,6 +680,7 @@ fn on_failing(dir: &Path, fault: Fault) -> (u64, u64) {
     let rotation = Rotation {
         size: 8 << 14,
         period_ns: 0,
+        frames: 0,
     };
     let files = files(dir.path(), 1 << 14, rotation);
     let started = Writer::start_on(&files, &PcapEncoder::default(), &counters, move |_| {

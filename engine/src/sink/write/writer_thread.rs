@@ -11,7 +11,7 @@ use crate::sink::{
         disk::{DEPTH, Disk, Done, Write, is_transient},
         disk_full::{DiskFull, ShutdownDeadline, is_no_space},
         finished::Finished,
-        named::Named,
+        named::{Named, Naming},
         open::Open,
         preopen::Preopen,
     },
@@ -21,7 +21,6 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -36,8 +35,7 @@ const NAP: Duration = Duration::from_millis(50);
 
 /// The thread's work.
 pub(super) struct WriterThread {
-    pub(super) dir: PathBuf,
-    pub(super) extension: String,
+    naming: Arc<Naming>,
     /// Blocks come from packers: out of order, and without a place in their file.
     pub(super) packed: bool,
     pub(super) channels: WriterChannels,
@@ -124,17 +122,15 @@ pub(super) struct WriterChannels {
 }
 
 impl WriterThread {
-    /// Files in `dir` with this ending.
+    /// Files of such names.
     pub(super) fn new(
-        dir: PathBuf,
-        extension: String,
+        naming: Naming,
         packed: bool,
         queues: Vec<WriterQueue>,
         channels: WriterChannels,
     ) -> Self {
         Self {
-            dir,
-            extension,
+            naming: Arc::new(naming),
             packed,
             channels,
             queues,
@@ -347,8 +343,7 @@ impl WriterThread {
         }
         self.sweep(index);
         let (queue, opened) = (&self.queues[index], self.channels.ahead.take(index));
-        let (dir, ns) = (&self.dir, block.first_ns);
-        let named = match Named::create(dir, queue.queue, ns, &self.extension, opened) {
+        let named = match Named::create(&self.naming, queue.queue, block.first_ns, opened) {
             Ok(named) => Some(named),
             Err(refusal) if refusal.is_no_space && self.waits_for_room() => {
                 self.disk_is_full(&refusal.text);

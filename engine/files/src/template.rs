@@ -1,0 +1,271 @@
+//! Names of capture files by a template, such as `{host}-{interface}-q{queue}-%Y%m%dT%H%M%S`.
+//!
+//! May import: nothing of this crate.
+//!
+//! Invariant: a name is one part of a path, never hidden, and never empty.
+
+use jiff::{Timestamp, Zoned, fmt::strtime, tz::TimeZone};
+use serde::{Serialize, Serializer};
+use std::{fmt, str::FromStr};
+
+/// How files are named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameTemplate {
+    text: String,
+    parts: Vec<Part>,
+    zone: TimeZone,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    /// Conversions of strftime(3), of the first record's stamp.
+    Time(String),
+    Host,
+    Interface,
+    /// `q{queue}` is `q07`, or `all`; `{queue}` is `07`, or `all`.
+    Queue {
+        prefix: bool,
+    },
+    StartNs,
+}
+
+impl NameTemplate {
+    /// What `output.name` is unless something else is set. [`crate::name`] recognises these names.
+    pub const DEFAULT: &'static str = "wqcap-q{queue}-{start_ns}";
+
+    /// Whether these are the names that [`crate::name`] recognises.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.text == Self::DEFAULT
+    }
+
+    /// Whether files of different queues have different names.
+    #[must_use]
+    pub fn tells_queues(&self) -> bool {
+        self.parts.iter().any(|it| matches!(it, Part::Queue { .. }))
+    }
+
+    /// Whether files that begin at different times have different names, as far as the template is that fine.
+    #[must_use]
+    pub fn tells_times(&self) -> bool {
+        let of_time = |it: &Part| matches!(it, Part::Time(_) | Part::StartNs);
+        self.parts.iter().any(of_time)
+    }
+
+    /// The template on this host, for this interface, in the system's time zone.
+    #[must_use]
+    pub fn bound(&self, host: &str, interface: &str) -> Self {
+        let parts = self.parts.iter().map(|part| match part {
+            Part::Host => Part::Text(plain(host)),
+            Part::Interface => Part::Text(plain(interface)),
+            other => other.clone(),
+        });
+        Self {
+            text: self.text.clone(),
+            parts: parts.collect(),
+            zone: TimeZone::system(),
+        }
+    }
+
+    /// The name of a file, with its ending. `queue` is `None` for a file of all queues. `attempt` is how many names were
+    /// taken before: the stamp moves on by as many nanoseconds, or a number follows the name.
+    #[must_use]
+    pub fn name(&self, queue: Option<u16>, start_ns: u64, ending: &str, attempt: u64) -> String {
+        let counts = self.parts.contains(&Part::StartNs);
+        let ns = start_ns.saturating_add(if counts { attempt } else { 0 });
+        let mut name = self.stem(queue, ns);
+        if attempt > 0 && !counts {
+            name += &format!("-{attempt}");
+        }
+        format!("{name}.{ending}")
+    }
+
+    fn stem(&self, queue: Option<u16>, ns: u64) -> String {
+        let stamp = Timestamp::from_nanosecond(ns.into()).unwrap_or_default();
+        let stamp = stamp.to_zoned(self.zone.clone());
+        let text = |part: &Part| match (part, queue) {
+            (Part::Text(text), _) => text.clone(),
+            // Tried when the template was read.
+            (Part::Time(format), _) => in_time(format, &stamp).unwrap_or_default(),
+            (Part::Host, _) => "host".into(),
+            (Part::Interface, _) => "interface".into(),
+            (Part::Queue { .. }, None) => "all".into(),
+            (Part::Queue { prefix: true }, Some(queue)) => format!("q{queue:02}"),
+            (Part::Queue { prefix: false }, Some(queue)) => format!("{queue:02}"),
+            (Part::StartNs, _) => ns.to_string(),
+        };
+        self.parts.iter().map(text).collect()
+    }
+}
+
+impl Default for NameTemplate {
+    fn default() -> Self {
+        Self {
+            text: Self::DEFAULT.into(),
+            parts: vec![
+                Part::Text("wqcap-".into()),
+                Part::Queue { prefix: true },
+                Part::Text("-".into()),
+                Part::StartNs,
+            ],
+            zone: TimeZone::UTC,
+        }
+    }
+}
+
+impl fmt::Display for NameTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Serialize for NameTemplate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl FromStr for NameTemplate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (word, after) = after
+                .split_once('}')
+                .ok_or("a { has no }; write {host}, {interface}, {queue} or {start_ns}")?;
+            let (before, part) = match word {
+                "host" => (before, Part::Host),
+                "interface" => (before, Part::Interface),
+                "start_ns" => (before, Part::StartNs),
+                "queue" => match before.strip_suffix('q') {
+                    Some(before) => (before, Part::Queue { prefix: true }),
+                    None => (before, Part::Queue { prefix: false }),
+                },
+                _ => {
+                    return Err(format!(
+                        "{{{word}}} is not known; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}"
+                    ));
+                }
+            };
+            push(&mut parts, before)?;
+            parts.push(part);
+            rest = after;
+        }
+        push(&mut parts, rest)?;
+        let it = Self {
+            text: text.into(),
+            parts,
+            zone: TimeZone::UTC,
+        };
+        let example = it.stem(Some(0), 0);
+        if example.is_empty() || example.starts_with('.') {
+            return Err("a name must have a character, and not begin with a dot".into());
+        }
+        if example.contains(['/', '\0', '\n']) {
+            return Err("a name is one part of a path: the folder is output.dir".into());
+        }
+        Ok(it)
+    }
+}
+
+/// Adds what stands between two words in braces.
+fn push(parts: &mut Vec<Part>, text: &str) -> Result<(), String> {
+    if text.contains('%') {
+        in_time(text, &Zoned::default())
+            .map_err(|e| format!("{text:?} is not a format of strftime(3): {e}"))?;
+        parts.push(Part::Time(text.into()));
+    } else if !text.is_empty() {
+        parts.push(Part::Text(text.into()));
+    }
+    Ok(())
+}
+
+fn in_time(format: &str, stamp: &Zoned) -> Result<String, jiff::Error> {
+    strtime::format(format, stamp)
+}
+
+/// A host's or an interface's name as a part of a file's.
+fn plain(name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "._-".contains(c);
+    let name = name.trim().chars();
+    name.map(|c| if is_plain(c) { c } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::FileName;
+    use std::path::Path;
+
+    /// 2026-11-22T15:30:00.000000005Z.
+    const NS: u64 = 1_795_361_400_000_000_005;
+
+    #[test]
+    fn a_template_becomes_a_name() {
+        for (text, queue, want) in [
+            ("out", None, "out.pcap"),
+            (
+                "{host}-{interface}-q{queue}-%Y%m%dT%H%M%S",
+                Some(3),
+                "sensor_1-eth0.7-q03-20261122T153000.pcap",
+            ),
+            ("{queue}_%s", Some(12), "12_1795361400.pcap"),
+            ("a-q{queue}", None, "a-all.pcap"),
+            ("{start_ns}", None, "1795361400000000005.pcap"),
+        ] {
+            let template: NameTemplate = text.parse().expect(text);
+            let mut bound = template.bound("sensor/1\n", "eth0.7");
+            bound.zone = TimeZone::UTC;
+            assert_eq!(bound.name(queue, NS, "pcap", 0), want);
+        }
+    }
+
+    #[test]
+    fn the_default_is_what_is_recognised() {
+        let default = NameTemplate::default();
+        let parsed: NameTemplate = NameTemplate::DEFAULT.parse().expect("reads");
+        assert_eq!(parsed, default);
+        assert!(default.is_default() && default.tells_queues() && default.tells_times());
+        for queue in [None, Some(7)] {
+            let ending = "pcapng.zst";
+            for attempt in [0, 9] {
+                let name = FileName {
+                    queue,
+                    start_ns: NS + attempt,
+                    ending,
+                };
+                let made = default.name(queue, NS, ending, attempt);
+                assert_eq!(made, name.to_string());
+                assert_eq!(FileName::parse(Path::new(&made)), Some(name));
+            }
+        }
+    }
+
+    #[test]
+    fn a_taken_name_is_followed_by_a_number() {
+        let template: NameTemplate = "out".parse().expect("reads");
+        let names = [0, 1, 2].map(|attempt| template.name(None, NS, "pcapng", attempt));
+        assert_eq!(names, ["out.pcapng", "out-1.pcapng", "out-2.pcapng"]);
+        assert!(!template.tells_times() && !template.tells_queues());
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for (text, part) in [
+            ("", "a character"),
+            (".out", "dot"),
+            ("{hst}", "{hst}"),
+            ("{host", "has no }"),
+            ("a/b", "output.dir"),
+            ("%D", "output.dir"),
+            ("%!", "strftime"),
+            ("out-%", "strftime"),
+        ] {
+            let problem = text.parse::<NameTemplate>().expect_err(text);
+            assert!(problem.contains(part), "{text}: {problem}");
+        }
+    }
+}
