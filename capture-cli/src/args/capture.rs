@@ -68,7 +68,8 @@ pub struct LimitArgs {
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
 WIRE is one of
-  af_packet:IFACE                                 a live interface
+  af_packet:IFACE[,ring=64MiB]                    a live interface, copied
+  af_xdp:IFACE[,queues=N][,mode=native|skb]       a live interface, taken from the kernel; mlx5-model/README.md has more
   pcap:FILE[,loop=N][,pps=N][,speed=X]            a capture file; speed=1: at the recorded pace
   synth:size=64,flows=1024[,pps=N][,count=N]      generated traffic
   peer:PATH                                       a model in another process
@@ -84,6 +85,7 @@ Examples:
   wqcap run --set output.dir=. --set capture.queues=4 --count 1000
   wqcap run --model pcap:in.pcapng --set output.dir=out
   wqcap run --model af_packet:eth0 --set output.dir=. --set model.rate=10
+  wqcap run --model af_xdp:eth1 --set output.dir=. --duration 10
 
 SIGINT, SIGTERM and SIGHUP drain the queues and close the files; with --config, SIGHUP reads the config again instead.
 A SIGINT more than a second later ends the run at once: frames that are not being written yet are lost, and counted.")]

@@ -41,8 +41,8 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     let mut config = given.config.load()?;
     let planned = settle(&mut config);
     if args.privileges {
-        let on_model = args.model.is_some();
-        return privileges::check(&planned?, config.wq.delay_drop, on_model, args.json);
+        let wire = args.model.as_deref();
+        return privileges::check(&planned?, config.wq.delay_drop, wire, args.json);
     }
     let plan = planned.as_ref().ok();
     config.fill_in();

@@ -191,6 +191,7 @@ pub mod tests {
             delay_drop: None,
             direct: true,
             software: false,
+            steals: false,
             missing: missing.iter().map(|verb| (*verb).to_owned()).collect(),
         }
     }

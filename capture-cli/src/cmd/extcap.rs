@@ -118,7 +118,7 @@ fn dialog(interface: &Interface) -> String {
     let mut text = String::new();
     if let Interface::Model = interface {
         text += "arg {number=0}{call=--wire}{display=Wire}{type=string}{default=synth:pps=1000}{required=true}\
-                 {tooltip=What the software NIC is plugged into: af_packet:IFACE, pcap:FILE, synth:size=64}\n";
+                 {tooltip=What the software NIC is plugged into: af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:size=64}\n";
     }
     text += "arg {number=1}{call=--queues}{display=Queues}{type=integer}{range=1,64}{default=1}\
              {tooltip=capture.queues: frames are spread over so many, each on a core of its own}\n\

@@ -1,6 +1,7 @@
 //! `wqcap check --privileges`: which rights a run takes, which of them are there, and how to grant the others.
 
 use crate::{
+    daemon::sandbox::user::takes_bpf,
     failure::Failure,
     term::{output, table::bytes},
 };
@@ -21,11 +22,12 @@ struct Right {
     held: bool,
 }
 
-/// Tells of every right. Fails where one is missing.
-pub fn check(plan: &Plan, delay_drop: bool, on_model: bool, json: bool) -> Result<(), Failure> {
+/// Tells of every right, on the software NIC those of its `wire`. Fails where one is missing.
+pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> Result<(), Failure> {
+    let on_model = wire.is_some();
     // The software NIC locks no memory.
     let locked = if on_model { 0 } else { plan.memory };
-    let rights = rights(locked, delay_drop);
+    let rights = rights(locked, delay_drop, wire.is_some_and(takes_bpf));
     let missing: Vec<_> = rights
         .iter()
         .filter(|it| !it.held)
@@ -44,8 +46,8 @@ pub fn check(plan: &Plan, delay_drop: bool, on_model: bool, json: bool) -> Resul
     }
 }
 
-/// `memory`: what is locked, in bytes.
-fn rights(memory: u64, delay_drop: bool) -> Vec<Right> {
+/// `memory`: what is locked, in bytes; `xdp`: an XDP program is loaded.
+fn rights(memory: u64, delay_drop: bool, xdp: bool) -> Vec<Right> {
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
     let mut rights = vec![Right {
         capability: "CAP_NET_RAW",
@@ -58,6 +60,18 @@ fn rights(memory: u64, delay_drop: bool) -> Vec<Right> {
             purpose: "wq.delay_drop".into(),
             held: has(Capability::CAP_SYS_RAWIO),
         });
+    }
+    if xdp {
+        for (capability, name) in [
+            (Capability::CAP_BPF, "CAP_BPF"),
+            (Capability::CAP_NET_ADMIN, "CAP_NET_ADMIN"),
+        ] {
+            rights.push(Right {
+                capability: name,
+                purpose: "the XDP program of an af_xdp wire".into(),
+                held: has(capability),
+            });
+        }
     }
     if memory == 0 {
         return rights;
@@ -144,9 +158,10 @@ mod tests {
 
     #[test]
     fn memory_counts_against_the_limit() {
-        let of = |memory| rights(memory, true).pop().expect("the last");
+        let of = |memory| rights(memory, true, false).pop().expect("the last");
         assert!(of(1).held && of(1).purpose.starts_with("not needed"));
-        assert_eq!(rights(1, true).len(), 3);
-        assert_eq!(rights(0, false).len(), 1);
+        assert_eq!(rights(1, true, false).len(), 3);
+        assert_eq!(rights(0, false, false).len(), 1);
+        assert_eq!(rights(0, false, true).len(), 3);
     }
 }

@@ -61,7 +61,7 @@ pub fn enter(args: &RunArgs) -> Result<(), Failure> {
     let given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
     // What is no file is read once, and that is behind the model.
     if args.model.is_some() && given.config.file.as_deref().is_none_or(Path::is_file) {
-        user::become_one(&given.config.load()?)?;
+        user::become_one(&given.config.load()?, args.model.as_deref())?;
     }
     enter_model(args.model.as_deref(), &given.config.model())
 }
@@ -82,7 +82,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     }
     let file = given.config.file.as_deref();
     let mut config = given.config.load()?;
-    user::become_one(&config)?;
+    user::become_one(&config, args.model.as_deref())?;
     let loaded = config.clone();
     if !release_what_is_lost() {
         tracing::debug!("libibverbs keeps its half of objects whose device is lost");

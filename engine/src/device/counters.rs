@@ -22,8 +22,16 @@ use std::{
 
 /// Of the RDMA port: always told.
 const PORT: [&str; 1] = ["out_of_buffer"];
-/// Of the RDMA port: told where they exist (`wire_dropped` is the software NIC's alone).
-const PORT_IF_THERE: [&str; 2] = ["rx_icrc_encapsulated", "wire_dropped"];
+/// Of the RDMA port: told where they exist. `wire_dropped` is the software NIC's alone, and so are its parts by cause, which
+/// live interfaces have.
+const PORT_IF_THERE: [&str; 6] = [
+    "rx_icrc_encapsulated",
+    "wire_dropped",
+    "wire_dropped_ring",
+    "wire_dropped_fill",
+    "wire_dropped_driver",
+    "wire_dropped_size",
+];
 /// Of the network interface: frames the port refused or lost, as the mlx5 driver names them. It refuses those whose FCS or
 /// length is wrong unless `ethtool -K IFACE rx-all on` lets them in (`mlx5_set_port_fcs`).
 const NETDEV: [&str; 6] = [

@@ -47,6 +47,8 @@ pub struct DeviceFacts {
     pub direct: bool,
     /// It is the software NIC, which copies what it captures: the kernel loses nothing to it.
     pub software: bool,
+    /// It is the software NIC on a wire that takes all frames of its interface from the kernel, whatever the mode.
+    pub steals: bool,
     /// The verbs a capture needs and this device lacks, by name; empty: it can capture.
     pub missing: Vec<String>,
 }
@@ -168,6 +170,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         delay_drop: DelayDrop::of(Path::new("/sys"), name),
         direct: verbs::is_direct(context),
         software: sysfs(name, "device/model/wire").is_some(),
+        steals: sysfs(name, "device/model/steals").as_deref() == Some("1"),
         missing: caps.missing(),
         caps,
         ports,

@@ -29,6 +29,7 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
         direct: true,
         // Nothing of this machine depends on its port.
         software: true,
+        steals: false,
         missing: Vec::new(),
     }
 }

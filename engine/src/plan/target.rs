@@ -81,6 +81,7 @@ pub(super) fn stolen(
             );
             return Ok(());
         }
+        _ if device.steals => {}
         config::Mode::Filtered => {
             let refused = if config.capture.filter.trim().is_empty() {
                 ""
@@ -95,17 +96,24 @@ pub(super) fn stolen(
     let Some(netdev) = &port.netdev else {
         return Ok(());
     };
-    if device.software {
+    let (taken_by, instead) = if device.steals {
+        ("the wire af_xdp", "another interface, the wire af_packet,")
+    } else if device.software {
         // The software NIC copies what its interface receives.
         return Ok(());
-    }
-    notes.push(format!("mode \"steal\": the kernel receives no frames from {netdev} while this runs; frames that the host sends are not captured"));
+    } else {
+        (
+            "mode \"steal\"",
+            "another port, mode \"filtered\" or \"sniffer\",",
+        )
+    };
+    notes.push(format!("{taken_by}: the kernel receives no frames from {netdev} while this runs; frames that the host sends are not captured"));
     match management::why(netdev) {
         Some(why) if !config.capture.steal_management => Err(Error::config(
             "capture.mode",
             "steal",
             format!(
-                "{netdev} {why}, which would be cut off; use another port, mode \"filtered\" or \"sniffer\", or set capture.steal_management = true"
+                "{netdev} {why}, which would be cut off by {taken_by}; use {instead} or set capture.steal_management = true"
             ),
         )),
         Some(why) => {

@@ -52,6 +52,7 @@ fn device() -> DeviceFacts {
         }],
         direct: true,
         software: false,
+        steals: false,
         missing: Vec::new(),
     }
 }

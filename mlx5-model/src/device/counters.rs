@@ -149,6 +149,9 @@ counters! {
         rx_icrc_encapsulated,
         /// The model's own: frames that its wire lost before the NIC saw them.
         wire_dropped,
+        /// Those of a live interface by cause: the ring was full, there was no free buffer for the kernel to fill, the
+        /// driver lost them, they were too long or cut.
+        wire_dropped_ring, wire_dropped_fill, wire_dropped_driver, wire_dropped_size,
     }
 }
 

@@ -37,13 +37,15 @@ pub struct DeviceDraft {
 
 impl DeviceDraft {
     /// The settings of device `index`.
-    pub fn finish(self, index: usize) -> Result<DeviceSettings, String> {
+    pub fn finish(mut self, index: usize) -> Result<DeviceSettings, String> {
         let ports = self
             .port
             .into_iter()
             .enumerate()
             .map(|(port, draft)| draft.finish(index, port + 1))
             .collect::<Result<Vec<_>, _>>()?;
+        // A sniffer's frames are the kernel's too, and the host's own are among them.
+        self.caps.sniffer &= !ports.iter().any(|port| port.wire.steals());
         if let Some(fault) = self
             .faults
             .iter()

@@ -158,6 +158,10 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
             // The model's own: how a program can tell, and whether it will ever see the end.
             ("model/wire", device.ports[0].wire.text()),
             ("model/finite", finite(&device.ports[0])),
+            (
+                "model/steals",
+                if device.ports.iter().any(|port| port.wire.steals()) { "1" } else { "0" },
+            ),
         ],
     )?;
     if device.topology.is_vf {
@@ -315,7 +319,8 @@ fn port(
             ("model_finite", finite(port)),
         ],
     )?;
-    for (group, name, _) in FILES {
+    let is_there = |name: &str| !name.starts_with("wire_dropped_") || port.wire.tells_causes();
+    for (group, name, _) in FILES.iter().filter(|it| is_there(it.1)) {
         let dir = if *group == Group::Queue && device.topology.switchdev {
             format!("{}/infiniband/{}", device_dir(number), device.name)
         } else {

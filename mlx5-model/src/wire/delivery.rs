@@ -80,3 +80,32 @@ pub enum WireState {
     /// The interface behind it was deleted.
     Lost,
 }
+
+/// Frames that a wire has lost since it was opened, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WireDrops {
+    /// The ring or queue between the kernel, or the other end, and the NIC was full.
+    pub ring: u64,
+    /// The kernel had no free buffer for it.
+    pub fill: u64,
+    /// The interface or its driver lost it before.
+    pub driver: u64,
+    /// It was longer than the wire carries, or was cut.
+    pub size: u64,
+}
+
+impl WireDrops {
+    pub fn total(&self) -> u64 {
+        self.ring + self.fill + self.driver + self.size
+    }
+
+    /// What has come since they were `before`.
+    pub fn since(&self, before: &WireDrops) -> WireDrops {
+        WireDrops {
+            ring: self.ring.saturating_sub(before.ring),
+            fill: self.fill.saturating_sub(before.fill),
+            driver: self.driver.saturating_sub(before.driver),
+            size: self.size.saturating_sub(before.size),
+        }
+    }
+}

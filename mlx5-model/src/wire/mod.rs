@@ -10,16 +10,21 @@
 //! - A frame is passed on whole and unchanged: no padding, no FCS, from 14 bytes to 256 KiB.
 //! - A frame is delivered exactly once: one that was answered with [`Delivery::Wait`] is the next one
 //!   delivered, byte for byte.
-//! - What a wire loses it counts in [`Wire::dropped`]; what its source holds beside frames, in
+//! - What a wire loses it counts in [`Wire::drops`]; what its source holds beside frames, in
 //!   [`Wire::skipped`].
 //! - [`Wire::burst`] allocates nothing and makes no system call per frame.
 
 mod af_packet;
+mod af_xdp;
 mod delivery;
 mod error;
 mod gso;
+#[cfg(test)]
+mod lab;
 mod loopback;
+mod offloads;
 mod pace;
+mod packet_socket;
 mod pcap;
 mod peer;
 mod spec;
@@ -29,7 +34,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
 
-pub use delivery::{Delivery, Receiver, WireDirection, WireFrame, WireState};
+pub use delivery::{Delivery, Receiver, WireDirection, WireDrops, WireFrame, WireState};
 pub use spec::WireSpec;
 
 use delivery::Each;
@@ -47,6 +52,7 @@ const _: () = {
 
 enum Backend {
     AfPacket(Box<af_packet::AfPacketWire>),
+    AfXdp(Box<af_xdp::AfXdpWire>),
     Pcap(Box<pcap::PcapWire>),
     Synth(Box<synth::SynthWire>),
     Peer(Box<peer::PeerWire>),
@@ -58,6 +64,7 @@ macro_rules! each {
     ($inner:expr, $wire:ident => $call:expr) => {
         match $inner {
             Backend::AfPacket($wire) => $call,
+            Backend::AfXdp($wire) => $call,
             Backend::Pcap($wire) => $call,
             Backend::Synth($wire) => $call,
             Backend::Peer($wire) => $call,
@@ -71,6 +78,7 @@ impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.0 {
             Backend::AfPacket(_) => "af_packet",
+            Backend::AfXdp(_) => "af_xdp",
             Backend::Pcap(_) => "pcap",
             Backend::Synth(_) => "synth",
             Backend::Peer(_) => "peer",
@@ -87,6 +95,7 @@ impl Wire {
             WireKind::AfPacket(it) => {
                 Backend::AfPacket(Box::new(af_packet::AfPacketWire::open(spec, it)?))
             }
+            WireKind::AfXdp(it) => Backend::AfXdp(Box::new(af_xdp::AfXdpWire::open(spec, it)?)),
             WireKind::Pcap(it) => Backend::Pcap(Box::new(pcap::PcapWire::open(spec, it)?)),
             WireKind::Synth(it) => Backend::Synth(Box::new(synth::SynthWire::new(it))),
             WireKind::Peer(path) => Backend::Peer(Box::new(peer::PeerWire::open(spec, path)?)),
@@ -115,6 +124,7 @@ impl Wire {
     pub fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         match &mut self.0 {
             Backend::AfPacket(wire) => wire.send(frame),
+            Backend::AfXdp(wire) => wire.send(frame),
             Backend::Peer(wire) => wire.send(frame),
             Backend::Loopback(wire) => {
                 wire.send(frame);
@@ -128,20 +138,26 @@ impl Wire {
     pub fn state(&self) -> WireState {
         match &self.0 {
             Backend::AfPacket(wire) => wire.state(),
+            Backend::AfXdp(wire) => wire.state(),
             Backend::Pcap(wire) => wire.state(),
             Backend::Synth(wire) => wire.state(),
             Backend::Peer(_) | Backend::Loopback(_) => WireState::Up,
         }
     }
 
-    /// The number of frames that the wire has lost since it was opened. On `af_packet` this is a system call
-    /// (PACKET_STATISTICS), too expensive for every burst.
-    pub fn dropped(&mut self) -> u64 {
+    /// The frames that the wire has lost since it was opened. On a live interface these are system calls, too expensive
+    /// for every burst.
+    pub fn drops(&mut self) -> WireDrops {
+        let of_ring = |ring| WireDrops {
+            ring,
+            ..WireDrops::default()
+        };
         match &mut self.0 {
-            Backend::AfPacket(wire) => wire.dropped(),
-            Backend::Peer(wire) => wire.dropped(),
-            Backend::Loopback(wire) => wire.dropped(),
-            Backend::Pcap(_) | Backend::Synth(_) => 0,
+            Backend::AfPacket(wire) => wire.drops(),
+            Backend::AfXdp(wire) => wire.drops(),
+            Backend::Peer(wire) => of_ring(wire.dropped()),
+            Backend::Loopback(wire) => of_ring(wire.dropped()),
+            Backend::Pcap(_) | Backend::Synth(_) => WireDrops::default(),
         }
     }
 
@@ -167,6 +183,7 @@ impl Wire {
     pub fn notes(&self) -> &[String] {
         match &self.0 {
             Backend::AfPacket(wire) => wire.notes(),
+            Backend::AfXdp(wire) => wire.notes(),
             Backend::Pcap(wire) => wire.notes(),
             _ => &[],
         }
@@ -177,6 +194,7 @@ impl Wire {
     pub fn wait_fd(&self) -> Option<RawFd> {
         match &self.0 {
             Backend::AfPacket(wire) => wire.wait_fd(),
+            Backend::AfXdp(wire) => wire.wait_fd(),
             Backend::Peer(wire) => wire.wait_fd(),
             _ => None,
         }
@@ -189,11 +207,11 @@ impl Wire {
             Backend::Pcap(wire) => wire.next_due_ns(),
             Backend::Synth(wire) => wire.next_due_ns(),
             Backend::Peer(wire) => wire.next_due_ns(),
-            Backend::AfPacket(_) | Backend::Loopback(_) => None,
+            Backend::AfPacket(_) | Backend::AfXdp(_) | Backend::Loopback(_) => None,
         }
     }
 
-    /// Whether the host's own frames are wanted too. Only a live interface has any.
+    /// Whether the host's own frames are wanted too. Only a live interface has any, and XDP does not see them.
     pub fn set_sniffing(&mut self, on: bool) {
         if let Backend::AfPacket(wire) = &mut self.0 {
             wire.set_sniffing(on);

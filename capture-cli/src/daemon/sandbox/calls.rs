@@ -83,6 +83,12 @@ fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
         rules.insert(libc::SYS_process_vm_writev, one_of(0, &[this])?);
         match wire.split(':').next() {
             Some("af_packet") => sockets.push(when(&[is(0, libc::AF_PACKET)?])?),
+            Some("af_xdp") => {
+                for family in [libc::AF_PACKET, libc::AF_XDP] {
+                    sockets.push(when(&[is(0, family)?])?);
+                }
+                rules.insert(libc::SYS_bpf, one_of(0, BPF_COMMANDS)?);
+            }
             Some("peer") => {
                 // Its other end may come and go.
                 sockets.push(when(&[
@@ -114,8 +120,12 @@ fn sockets() -> Result<Vec<SeccompRule>, Error> {
     Ok(rules)
 }
 
+/// What `bpf` may be asked: a map and an entry of it, a program, its place on an interface, and the end of that (`enum
+/// bpf_cmd` of linux/bpf.h).
+const BPF_COMMANDS: &[i32] = &[0, 2, 5, 28, 34];
+
 /// What `ioctl` may be asked: whether and how wide a terminal is, whether a descriptor blocks, an interface's number,
-/// name, address and statistics, and uverbs (`RDMA_VERBS_IOCTL` of rdma/rdma_user_ioctl_cmds.h).
+/// name, address, MTU and statistics, and uverbs (`RDMA_VERBS_IOCTL` of rdma/rdma_user_ioctl_cmds.h).
 const IOCTLS: &[i32] = &[
     libc::TCGETS as i32,
     libc::TIOCGWINSZ as i32,
@@ -123,6 +133,7 @@ const IOCTLS: &[i32] = &[
     libc::SIOCGIFNAME as i32,
     libc::SIOCGIFINDEX as i32,
     libc::SIOCGIFADDR as i32,
+    libc::SIOCGIFMTU as i32,
     libc::SIOCETHTOOL as i32,
     0xc018_1b01_u32.cast_signed(),
 ];

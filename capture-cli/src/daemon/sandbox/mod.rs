@@ -58,7 +58,8 @@ impl Sandbox {
             wire,
         };
         if it.wanted != Wanted::Off {
-            let shed = user::shed(settings, plan, config).map_err(|e| e.to_string());
+            let shed = user::shed(settings, plan, config, it.wire.as_deref());
+            let shed = shed.map_err(|e| e.to_string());
             it.judge("root keeps only what a capture takes", shed)?;
             let own = files::Own::of(settings, plan, config, pipe, it.wire.is_some());
             it.judge("landlock keeps it from other files", own.restrict())?;

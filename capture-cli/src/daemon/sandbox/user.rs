@@ -13,7 +13,9 @@ use std::{ffi::CString, path::Path};
 use wqcap_engine::{config::Config, plan::Plan};
 
 /// Becomes `process.user`, unless this is that user already, or none is named.
-pub fn become_one(config: &Config) -> Result<(), Failure> {
+///
+/// `wire`: of the software NIC.
+pub fn become_one(config: &Config, wire: Option<&str>) -> Result<(), Failure> {
     let name = &config.process.user;
     if name.is_empty() {
         return Ok(());
@@ -30,7 +32,7 @@ pub fn become_one(config: &Config) -> Result<(), Failure> {
             "this is user {now}, and only root can become another; start it as root or as that user, or leave the key out"
         )));
     }
-    user.enter(&needs(config))
+    user.enter(&needs(config, wire))
         .map_err(|e| refused(format!("cannot become that user: {e}")))
 }
 
@@ -40,11 +42,12 @@ pub fn shed(
     config: &Config,
     plan: &Plan,
     file: Option<&Path>,
+    wire: Option<&str>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     if !Uid::effective().is_root() || !config.process.user.is_empty() {
         return Ok(());
     }
-    let mut kept = needs(config);
+    let mut kept = needs(config, wire);
     let held = caps::read(None, CapSet::Permitted)?;
     caps::set(None, CapSet::Effective, &(&held & &kept))?;
     let key = config
@@ -153,10 +156,18 @@ fn keep(kept: &CapsHashSet) -> Result<(), CapsError> {
     Ok(())
 }
 
-fn needs(config: &Config) -> CapsHashSet {
+/// Whether the wire loads an XDP program.
+pub fn takes_bpf(wire: &str) -> bool {
+    wire.starts_with("af_xdp:")
+}
+
+fn needs(config: &Config, wire: Option<&str>) -> CapsHashSet {
     let mut needs = CapsHashSet::from([Capability::CAP_NET_RAW, Capability::CAP_IPC_LOCK]);
     if config.wq.delay_drop {
         needs.insert(Capability::CAP_SYS_RAWIO);
+    }
+    if wire.is_some_and(takes_bpf) {
+        needs.extend([Capability::CAP_BPF, Capability::CAP_NET_ADMIN]);
     }
     needs
 }
@@ -179,8 +190,19 @@ mod tests {
     #[test]
     fn only_delay_drop_takes_raw_io() {
         let mut config = Config::default();
-        assert!(!needs(&config).contains(&Capability::CAP_SYS_RAWIO));
+        assert!(!needs(&config, None).contains(&Capability::CAP_SYS_RAWIO));
         config.wq.delay_drop = true;
-        assert!(needs(&config).contains(&Capability::CAP_SYS_RAWIO));
+        assert!(needs(&config, None).contains(&Capability::CAP_SYS_RAWIO));
+    }
+
+    #[test]
+    fn only_a_wire_of_xdp_takes_bpf() {
+        let takes = |wire| {
+            let needs = needs(&Config::default(), wire);
+            [Capability::CAP_BPF, Capability::CAP_NET_ADMIN].map(|it| needs.contains(&it))
+        };
+        assert_eq!(takes(Some("af_xdp:eth0")), [true; 2]);
+        assert_eq!(takes(Some("af_packet:eth0")), [false; 2]);
+        assert_eq!(takes(None), [false; 2]);
     }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::settings::{PortSettings, fault::FaultEnd};
 use crate::steering::{NicSteering, Targets};
-use crate::wire::{Delivery, Receiver, Wire, WireDirection, WireState};
+use crate::wire::{Delivery, Receiver, Wire, WireDirection, WireDrops, WireState};
 
 use super::clock::Now;
 use super::counters::{self, PortCounters, add};
@@ -67,7 +67,7 @@ pub struct NicPort {
     last_stamp: u64,
     targets: Targets,
     sent: SentCounts,
-    wire_dropped: u64,
+    wire_drops: WireDrops,
     dropped_read_ns: u64,
     /// Frames received since the wire was plugged in, and when the first rule was installed.
     received: u64,
@@ -98,7 +98,7 @@ impl NicPort {
             last_stamp: 0,
             targets: Targets::default(),
             sent: SentCounts::default(),
-            wire_dropped: 0,
+            wire_drops: WireDrops::default(),
             dropped_read_ns: 0,
             received: 0,
             first_rule_ns: None,
@@ -151,7 +151,7 @@ impl NicPort {
                 self.set_up(false);
             }
         }
-        self.wire_dropped = 0;
+        self.wire_drops = WireDrops::default();
         self.received = 0;
         self.first_rule_ns = None;
     }
@@ -452,10 +452,14 @@ impl NicPort {
         let wire = self.wire.as_mut()?;
         if now_ns.saturating_sub(self.dropped_read_ns) >= DROPPED_NS {
             self.dropped_read_ns = now_ns;
-            let dropped = wire.dropped();
-            let new = dropped.saturating_sub(self.wire_dropped);
-            add(&self.counters.wire_dropped, new);
-            self.wire_dropped = dropped;
+            let drops = wire.drops();
+            let new = drops.since(&self.wire_drops);
+            add(&self.counters.wire_dropped, new.total());
+            add(&self.counters.wire_dropped_ring, new.ring);
+            add(&self.counters.wire_dropped_fill, new.fill);
+            add(&self.counters.wire_dropped_driver, new.driver);
+            add(&self.counters.wire_dropped_size, new.size);
+            self.wire_drops = drops;
         }
         if !self.up {
             return None;

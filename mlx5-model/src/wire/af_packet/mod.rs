@@ -13,19 +13,19 @@
 //! frame is prepared once, however often the NIC makes it wait.
 
 mod ring;
-mod socket;
 
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::RawFd;
 
-use super::delivery::{Delivery, MIN_FRAME, Receiver, WireDirection, WireState};
+use super::delivery::{Delivery, MIN_FRAME, Receiver, WireDirection, WireDrops, WireState};
 use super::error::WireError;
 use super::gso::{Outcome, Split, VirtioHeader};
+use super::offloads::{ETH_FLAG_LRO, Offloads};
+use super::packet_socket::Socket;
 use super::spec::WireSpec;
 use super::spec::af_packet::AfPacketSpec;
 use ring::RxRing;
-use socket::{Offloads, Socket};
 
 /// How often an idle wire checks that its interface exists.
 const CHECK_NS: u64 = 10_000_000;
@@ -99,7 +99,7 @@ impl AfPacketWire {
         // The error of an interface that is down: the wire waits for it to come up.
         socket.clear_error();
 
-        let offloads = Offloads::switch_off(&socket, index);
+        let offloads = Offloads::switch_off(&socket, index, ETH_FLAG_LRO);
         let mut notes = Vec::new();
         if let Some(error) = offloads.refused() {
             notes.push(format!(
@@ -129,9 +129,13 @@ impl AfPacketWire {
         }
     }
 
-    pub(super) fn dropped(&mut self) -> u64 {
+    pub(super) fn drops(&mut self) -> WireDrops {
         self.drops += self.socket.take_drops();
-        self.drops + self.cursor.damaged
+        WireDrops {
+            ring: self.drops,
+            size: self.cursor.damaged,
+            ..WireDrops::default()
+        }
     }
 
     pub(super) fn unsplit(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! The ring that the kernel fills with blocks of frames (TPACKET_V3, Linux packet_mmap documentation).
 //!
-//! Imports `socket`. Invariant: block `current` is the oldest one not given back; a block's bytes are reachable only
+//! Imports `packet_socket`. Invariant: block `current` is the oldest one not given back; a block's bytes are reachable only
 //! through the borrow that [`RxRing::block`] returns, and only while the kernel does not use the block.
 
 #![allow(unsafe_code)]
@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::socket::Socket;
+use super::super::packet_socket::Socket;
 
 /// Super-frames are up to 64 KiB long, "BIG TCP" ones usually less than 192 KiB: a longer one than a block would be
 /// cut, and is counted as lost. Not larger, because the kernel hands over a block when its time is up, however few

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! af_packet:IFACE[,ring=64MiB]
+//! af_xdp:IFACE[,queues=N][,mode=auto][,zerocopy=auto][,ring=64MiB][,busy_poll]
 //! pcap:FILE[,loop=N][,pps=N | ,speed=X][,lossy]
 //! synth:[size=64][,flows=1024][,pps=N][,count=N][,proto=..][,ip=..][,vlan=N][,dir=..][,lossy]
 //! peer:PATH
@@ -11,6 +12,7 @@
 //! Invariant: what parses has no mistake that opening the wire could find in its text.
 
 pub mod af_packet;
+pub mod af_xdp;
 pub mod pcap;
 pub mod synth;
 mod text;
@@ -18,6 +20,7 @@ mod text;
 use std::str::FromStr;
 
 use af_packet::AfPacketSpec;
+use af_xdp::AfXdpSpec;
 use pcap::PcapSpec;
 use synth::SynthSpec;
 use text::{SpecError, SpecText};
@@ -33,13 +36,15 @@ pub struct WireSpec {
 #[derive(Clone, Debug, PartialEq)]
 pub enum WireKind {
     AfPacket(AfPacketSpec),
+    AfXdp(AfXdpSpec),
     Pcap(PcapSpec),
     Synth(SynthSpec),
     Peer(String),
     Loopback,
 }
 
-const KINDS: &str = "a wire is af_packet:IFACE, pcap:FILE, synth:OPTIONS, peer:PATH or loopback";
+const KINDS: &str =
+    "a wire is af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:OPTIONS, peer:PATH or loopback";
 
 impl WireSpec {
     /// As the user wrote it.
@@ -52,7 +57,9 @@ impl WireSpec {
         match &self.kind {
             WireKind::Pcap(it) => it.rounds != 0,
             WireKind::Synth(it) => it.count.is_some(),
-            WireKind::AfPacket(_) | WireKind::Peer(_) | WireKind::Loopback => false,
+            WireKind::AfPacket(_) | WireKind::AfXdp(_) | WireKind::Peer(_) | WireKind::Loopback => {
+                false
+            }
         }
     }
 
@@ -62,7 +69,9 @@ impl WireSpec {
         let lossy = match &self.kind {
             WireKind::Pcap(it) => it.lossy,
             WireKind::Synth(it) => it.lossy,
-            WireKind::AfPacket(_) | WireKind::Peer(_) | WireKind::Loopback => true,
+            WireKind::AfPacket(_) | WireKind::AfXdp(_) | WireKind::Peer(_) | WireKind::Loopback => {
+                true
+            }
         };
         self.finite() && !lossy
     }
@@ -76,8 +85,19 @@ impl WireSpec {
     pub fn netdev(&self) -> Option<&str> {
         match &self.kind {
             WireKind::AfPacket(it) => Some(&it.iface),
+            WireKind::AfXdp(it) => Some(&it.iface),
             _ => None,
         }
+    }
+
+    /// Whether the wire knows why it lost a frame.
+    pub fn tells_causes(&self) -> bool {
+        matches!(self.kind, WireKind::AfPacket(_) | WireKind::AfXdp(_))
+    }
+
+    /// Whether the frames are the wire's alone, and the kernel gets none of them.
+    pub fn steals(&self) -> bool {
+        matches!(self.kind, WireKind::AfXdp(_))
     }
 }
 
@@ -97,6 +117,7 @@ impl FromStr for WireSpec {
             }
             ("synth", rest) => WireKind::Synth(SynthSpec::parse(&wire, rest.unwrap_or(""))?),
             ("af_packet", Some(rest)) => WireKind::AfPacket(AfPacketSpec::parse(&wire, rest)?),
+            ("af_xdp", Some(rest)) => WireKind::AfXdp(AfXdpSpec::parse(&wire, rest)?),
             ("pcap", Some(rest)) => WireKind::Pcap(PcapSpec::parse(&wire, rest)?),
             ("peer", Some("")) => {
                 return Err(wire.error(

@@ -1,5 +1,6 @@
 //! What parses, what is printed, and what errors say.
 
+use super::af_xdp::{XdpMode, ZeroCopy};
 use super::pcap::PcapPace;
 use super::synth::{Mix, Sizes};
 use super::*;
@@ -24,6 +25,39 @@ fn every_option_is_read() {
     ] {
         let iface = "wqw-0.1@2".to_owned();
         assert_eq!(kind(text), WireKind::AfPacket(AfPacketSpec { iface, ring }));
+    }
+    let plain = AfXdpSpec {
+        iface: "eth0".into(),
+        queues: None,
+        mode: XdpMode::Auto,
+        zero_copy: ZeroCopy::Auto,
+        ring: 64 << 20,
+        busy_poll: false,
+    };
+    for (text, want) in [
+        ("af_xdp:eth0", plain.clone()),
+        ("af_xdp:eth0,mode=auto,zerocopy=auto", plain.clone()),
+        (
+            "af_xdp:eth0,mode=skb,zerocopy=off,busy_poll",
+            AfXdpSpec {
+                mode: XdpMode::Skb,
+                zero_copy: ZeroCopy::Off,
+                busy_poll: true,
+                ..plain.clone()
+            },
+        ),
+        (
+            "af_xdp:eth0,queues=4,mode=native,zerocopy=on,ring=8MiB",
+            AfXdpSpec {
+                queues: Some(4),
+                mode: XdpMode::Native,
+                zero_copy: ZeroCopy::On,
+                ring: 8 << 20,
+                ..plain
+            },
+        ),
+    ] {
+        assert_eq!(kind(text), WireKind::AfXdp(want));
     }
     let unpaced = PcapSpec {
         file: "a".into(),
@@ -154,8 +188,11 @@ fn finite_and_lossless_wires() {
     assert_eq!(facts("loopback"), (false, false));
     assert_eq!(facts("peer:x"), (false, false));
     assert_eq!(facts("af_packet:eth0"), (false, false));
+    assert_eq!(facts("af_xdp:eth0"), (false, false));
     assert_eq!(spec("af_packet:eth0,ring=8MiB").netdev(), Some("eth0"));
+    assert_eq!(spec("af_xdp:eth0,queues=1").netdev(), Some("eth0"));
     assert_eq!(spec("pcap:eth0").netdev(), None);
+    assert!(spec("af_xdp:eth0").steals() && !spec("af_packet:eth0").steals());
 }
 
 #[test]
@@ -171,6 +208,21 @@ fn errors_name_the_part_the_value_and_what_is_allowed() {
         ("af_packet:e,ring=1", &["ring", "`1`", "2MiB"]),
         ("af_packet:e,ring=1TiB", &["ring", "`1TiB`"]),
         ("af_packet:e,ring=17179869184GiB", &["ring"]),
+        ("af_xdp", &["kind", "af_xdp:IFACE"]),
+        ("af_xdp:", &["interface", "af_xdp:eth0"]),
+        ("af_xdp:e,queues=0", &["queues", "`0`", "1 to 1024"]),
+        ("af_xdp:e,mode=driver", &["mode", "`driver`", "native"]),
+        ("af_xdp:e,zerocopy=yes", &["zerocopy", "`yes`", "on"]),
+        (
+            "af_xdp:e,mode=skb,zerocopy=on",
+            &["zerocopy", "mode=native"],
+        ),
+        ("af_xdp:e,ring=1", &["ring", "`1`", "2MiB"]),
+        (
+            "af_xdp:e,busy_poll=1",
+            &["option", "`busy_poll=1`", "busy_poll"],
+        ),
+        ("af_xdp:e,mode=skb,mode=skb", &["mode", "once"]),
         ("pcap:", &["file"]),
         ("pcap:,lossy", &["file"]),
         ("pcap:a,loop=x", &["loop", "`x`", "for ever"]),

@@ -2,6 +2,13 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::ops::RangeInclusive;
+
+const MIB: u64 = 1 << 20;
+/// A smaller ring is full after a few milliseconds; a larger one is a mistake of the unit.
+const RINGS: RangeInclusive<u64> = 2 * MIB..=4096 * MIB;
+/// The ring of a live wire that is not told another.
+pub const RING: u64 = 64 * MIB;
 
 /// An invalid part of a wire: which, its value, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +57,28 @@ impl SpecText<'_> {
     ) -> Result<(), SpecError> {
         let parsed = parsed.ok_or_else(|| self.error(part, value, allowed))?;
         self.once(part, slot, parsed)
+    }
+
+    /// The name of an interface, of a wire of this kind.
+    pub fn interface(&self, kind: &str, name: &str) -> Result<String, SpecError> {
+        // dev_valid_name, net/core/dev.c: up to 15 bytes, no slash, colon or space, not "." or "..".
+        if name.is_empty()
+            || name.len() > 15
+            || name == "."
+            || name == ".."
+            || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace())
+        {
+            let allowed = format!("the name of a network interface, such as {kind}:eth0");
+            return Err(self.error("interface", name, allowed));
+        }
+        Ok(name.to_owned())
+    }
+
+    /// The size of a live wire's ring.
+    pub fn ring(&self, value: &str, slot: &mut Option<u64>) -> Result<(), SpecError> {
+        let allowed = "whole MiB from 2MiB to 4096MiB";
+        let bytes = bytes(value).filter(|it| it % MIB == 0 && RINGS.contains(it));
+        self.option("ring", value, slot, bytes, allowed)
     }
 
     /// A rate.

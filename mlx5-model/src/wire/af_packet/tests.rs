@@ -1,17 +1,17 @@
 //! A live pair of interfaces, each in a network namespace of its own. Needs root and `ip`.
 #![allow(unsafe_code)]
 
-mod lab;
-
 use super::super::gso::tests::verify;
+use super::super::lab::{Lab, PATIENCE, during, exchange, ip, keep_capabilities};
 use super::super::{Delivery, Wire, WireDirection, WireSpec, WireState};
-use lab::{Lab, PATIENCE, during, exchange, ip};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 use wqcap_tests::{need, skip};
+
+const WIRE: &str = "af_packet:wire,ring=16MiB";
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|it| (it * 31 + it / 255) as u8).collect()
@@ -60,7 +60,7 @@ fn reassemble(
 #[test]
 fn udp_arrives_in_order_with_right_checksums() {
     let lab = need!(Lab::new());
-    let mut wire = lab.open("").unwrap();
+    let mut wire = lab.open(WIRE).unwrap();
     assert!(wire.notes().is_empty(), "{:?}", wire.notes());
     let frames = during(&lab, &mut wire, |flow| {
         let near = lab.near.within(|| UdpSocket::bind("10.9.0.1:0").unwrap());
@@ -89,13 +89,13 @@ fn udp_arrives_in_order_with_right_checksums() {
         expected += 1;
     }
     assert_eq!(expected, 3000);
-    assert_eq!(wire.dropped(), 0);
+    assert_eq!(wire.drops().total(), 0);
 }
 
 #[test]
 fn an_idle_wire_can_be_polled() {
     let lab = need!(Lab::new());
-    let mut wire = lab.open("").unwrap();
+    let mut wire = lab.open(WIRE).unwrap();
     let socket = lab.far_socket();
     during(&lab, &mut wire, |_| {});
     let poll = |wire: &Wire, patience: Duration| {
@@ -140,11 +140,11 @@ fn tcp_super_frames_come_as_frames() {
     }
     let data = pattern(3_000_000);
     for address in ["10.9.0.1:0", "[fd09::1]:0"] {
-        let mut wire = lab.open("").unwrap();
+        let mut wire = lab.open(WIRE).unwrap();
         for sniffing in [false, true] {
             wire.set_sniffing(sniffing);
             let frames = during(&lab, &mut wire, |flow| exchange(flow, address, &data));
-            assert_eq!((wire.dropped(), wire.unsplit()), (0, 0));
+            assert_eq!((wire.drops().total(), wire.unsplit()), (0, 0));
             assert!(reassemble(&frames, WireDirection::Received, 0, data.len()) == data);
             if sniffing {
                 assert!(reassemble(&frames, WireDirection::Transmitted, 0, data.len()) == data);
@@ -160,7 +160,7 @@ fn a_vlan_interface_talks_in_tagged_frames() {
     let lab = need!(Lab::new());
     need!(lab.add_vlan(5));
     let data = pattern(3_000_000);
-    let mut wire = lab.open("").unwrap();
+    let mut wire = lab.open(WIRE).unwrap();
     wire.set_sniffing(true);
     let frames = during(&lab, &mut wire, |flow| exchange(flow, "10.8.0.1:0", &data));
     for direction in [WireDirection::Received, WireDirection::Transmitted] {
@@ -171,14 +171,14 @@ fn a_vlan_interface_talks_in_tagged_frames() {
             .collect();
         assert!(reassemble(&tagged, direction, 4, data.len()) == data);
     }
-    assert_eq!(wire.dropped(), 0);
+    assert_eq!(wire.drops().total(), 0);
 }
 
 /// The kernel takes the outer tag out of whatever it receives.
 #[test]
 fn vlan_tags_are_put_back() {
     let lab = need!(Lab::new());
-    let mut wire = lab.open("").unwrap();
+    let mut wire = lab.open(WIRE).unwrap();
     let socket = lab.far_socket();
     let head = [[0xff; 6], [2, 0, 0, 0, 0, 7]].concat();
     let tags: [&[u8]; 4] = [
@@ -250,7 +250,7 @@ fn udp_super_frames_come_as_frames() {
     let lab = need!(Lab::new());
     let data = pattern(30_000);
     for (near, far) in [("10.9.0.1:9", "10.9.0.2:0"), ("[fd09::1]:9", "[fd09::2]:0")] {
-        let mut wire = lab.open("").unwrap();
+        let mut wire = lab.open(WIRE).unwrap();
         let frames = during(&lab, &mut wire, |_| {
             let socket = lab.far.within(|| UdpSocket::bind(far).unwrap());
             // UDP_SEGMENT (linux/udp.h): a NIC's work is asked for.
@@ -270,7 +270,7 @@ fn udp_super_frames_come_as_frames() {
         });
         let protocol = |frame: &[u8]| if frame[12] == 8 { frame[23] } else { frame[20] };
         let sent: Vec<_> = frames.iter().filter(|it| protocol(&it.1) == 17).collect();
-        if sent.is_empty() && wire.dropped() > 0 {
+        if sent.is_empty() && wire.drops().total() > 0 {
             skip!("this kernel cannot describe UDP super-frames");
         }
         assert_eq!(sent.len(), 25);
@@ -279,7 +279,7 @@ fn udp_super_frames_come_as_frames() {
                 .flat_map(|it| verify(&it.1, 12).0)
                 .eq(data.iter().copied())
         );
-        assert_eq!((wire.dropped(), wire.unsplit()), (0, 0));
+        assert_eq!((wire.drops().total(), wire.unsplit()), (0, 0));
     }
 }
 
@@ -296,7 +296,7 @@ fn tunnelled_super_frames_come_as_frames() {
         ip(&format!("-n {netns} link set tunnel up")).unwrap();
     }
     let data = pattern(2_000_000);
-    let mut wire = lab.open("").unwrap();
+    let mut wire = lab.open(WIRE).unwrap();
     let frames = during(&lab, &mut wire, |flow| exchange(flow, "10.7.0.1:0", &data));
     let mut total = 0;
     for (_, frame) in frames
@@ -310,13 +310,13 @@ fn tunnelled_super_frames_come_as_frames() {
         }
     }
     assert!(total >= data.len());
-    assert_eq!((wire.dropped(), wire.unsplit()), (0, 0));
+    assert_eq!((wire.drops().total(), wire.unsplit()), (0, 0));
 }
 
 #[test]
 fn down_is_up_but_deleted_is_lost() {
     let lab = need!(Lab::new());
-    let mut wire = lab.open("").unwrap();
+    let mut wire = lab.open(WIRE).unwrap();
     let (near, far) = (&lab.near, &lab.far);
     let ping = || {
         let socket = far.within(|| UdpSocket::bind("10.9.0.2:0").unwrap());
@@ -338,7 +338,7 @@ fn down_is_up_but_deleted_is_lost() {
     );
 
     // One that is opened on an interface that is down waits for it.
-    let mut late = lab.open("").unwrap();
+    let mut late = lab.open(WIRE).unwrap();
     ip(&format!("-n {near} link set wire up")).unwrap();
     for wire in [&mut wire, &mut late] {
         now += STEP;
@@ -348,7 +348,7 @@ fn down_is_up_but_deleted_is_lost() {
     }
     // A frame that came just before is still handed over.
     wire.set_sniffing(true);
-    let other = lab.open("").unwrap();
+    let other = lab.open(WIRE).unwrap();
     { other }.send(&[0x55; 77]).unwrap();
     ip(&format!("-n {near} link del wire")).unwrap();
     now += STEP;
@@ -379,9 +379,9 @@ fn what_is_sent_is_seen_by_others_only() {
     let mut frame = [[0xff; 6], [2, 0, 0, 0, 0, 7]].concat();
     frame.extend([0x88, 0xb5]);
     frame.extend(pattern(800));
-    let mut wire = lab.open("").unwrap();
+    let mut wire = lab.open(WIRE).unwrap();
     wire.set_sniffing(true);
-    let mut other = lab.open("").unwrap();
+    let mut other = lab.open(WIRE).unwrap();
     other.set_sniffing(true);
     for len in [14, 15, 60, 814] {
         wire.send(&frame[..len]).unwrap();
@@ -406,7 +406,7 @@ fn what_is_sent_is_seen_by_others_only() {
 fn what_finds_no_room_is_counted() {
     let lab = need!(Lab::new());
     lab.silence();
-    let mut witness = lab.open("").unwrap();
+    let mut witness = lab.open(WIRE).unwrap();
     during(&lab, &mut witness, |_| {});
     let spec: WireSpec = "af_packet:wire,ring=2MiB".parse().unwrap();
     let mut wire = lab.near.within(|| Wire::open(&spec)).unwrap();
@@ -425,18 +425,18 @@ fn what_finds_no_room_is_counted() {
             flow.flush();
         }
     });
-    assert_eq!((frames.len(), witness.dropped()), (4000, 0));
+    assert_eq!((frames.len(), witness.drops().total()), (4000, 0));
     let sent = 4000 + lab.marks() - marks;
     // What is left in the ring comes when its block's time is up.
     let (began, mut seen) = (Instant::now(), 0);
-    while seen + wire.dropped() < sent {
+    while seen + wire.drops().total() < sent {
         seen += wire.each(0, 64, |_| Delivery::Taken) as u64;
         assert!(began.elapsed() < PATIENCE, "{seen} seen");
     }
-    let dropped = wire.dropped();
+    let dropped = wire.drops().total();
     assert!(dropped > 1000, "{dropped}");
     assert_eq!(seen + dropped, sent);
-    assert_eq!(wire.dropped(), dropped, "counted once");
+    assert_eq!(wire.drops().total(), dropped, "counted once");
 }
 
 #[test]
@@ -456,12 +456,12 @@ fn merging_is_switched_off_and_on_again() {
         skip!("ethtool cannot be run, or cannot set GRO");
     }
     assert_eq!(gro(None), Some(true));
-    let wire = lab.open("").unwrap();
+    let wire = lab.open(WIRE).unwrap();
     assert_eq!(gro(None), Some(false));
     drop(wire);
     assert_eq!(gro(None), Some(true));
     gro(Some("off"));
-    drop(lab.open("").unwrap());
+    drop(lab.open(WIRE).unwrap());
     assert_eq!(gro(None), Some(false));
 }
 
@@ -476,15 +476,7 @@ fn errors_say_what_to_do() {
         "{error}"
     );
     let error = lab.near.within(|| {
-        // SAFETY: changes the capabilities of this thread only, which ends here.
-        unsafe {
-            let header: [u32; 2] = [0x2008_0522, 0];
-            let none = [0_u32; 6];
-            assert_eq!(
-                libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()),
-                0
-            );
-        }
+        keep_capabilities(0);
         Wire::open(&"af_packet:wire".parse().unwrap())
     });
     let error = error.unwrap_err().to_string();

@@ -1,10 +1,12 @@
-//! Two network namespaces on one cable, and all that arrives at one end of it because of what is done at the other.
+//! For tests: two network namespaces on one cable, and all that arrives at one end of it because of what is done at the other.
 //!
 //! Invariant: nothing here ends because of time. What was sent has arrived once a mark that was sent behind it, on every
 //! CPU on which it may still have been under way, has.
 
-use super::super::socket::Socket;
-use crate::wire::{Delivery, Wire, WireDirection, WireError, WireSpec};
+#![allow(unsafe_code)]
+
+use super::packet_socket::Socket;
+use super::{Delivery, Wire, WireDirection, WireError, WireSpec};
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
@@ -121,10 +123,9 @@ impl Lab {
         })
     }
 
-    pub(super) fn open(&self, options: &str) -> Result<Wire, WireError> {
-        let spec: WireSpec = format!("af_packet:wire,ring=16MiB{options}")
-            .parse()
-            .unwrap();
+    /// A wire at the near end.
+    pub(super) fn open(&self, wire: &str) -> Result<Wire, WireError> {
+        let spec: WireSpec = wire.parse().unwrap();
         self.near.within(|| Wire::open(&spec))
     }
 
@@ -204,6 +205,53 @@ fn pin(cpu: usize) -> bool {
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) == 0
     }
+}
+
+/// Leaves the calling thread these capabilities, a bit each (linux/capability.h), and no others.
+pub(super) fn keep_capabilities(kept: u32) {
+    let header: [u32; 2] = [0x2008_0522, 0];
+    let sets = [kept, kept, 0, 0, 0, 0];
+    // SAFETY: changes the capabilities of this thread only; both structures are as the version in the header has them.
+    let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
+    assert_eq!(set, 0);
+}
+
+/// Has the calling thread find that the kernel has no sockets of a family, as one that was built without them.
+pub(super) fn without_sockets_of(family: libc::c_int) {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    // Of struct seccomp_data (linux/seccomp.h): the call's number, and the lower half of its first argument.
+    let (number, first) = (0, 16);
+    let load = |at| (BPF_LD | BPF_W | BPF_ABS, 0, 0, at);
+    let unless = |value, skip| (BPF_JMP | BPF_JEQ | BPF_K, 0, skip, value);
+    let answer = |value| (BPF_RET | BPF_K, 0, 0, value);
+    let errno = libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32;
+    let mut program = [
+        load(number),
+        unless(libc::SYS_socket as u32, 3),
+        load(first),
+        unless(family as u32, 1),
+        answer(errno),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ]
+    .map(|(code, jt, jf, k)| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    });
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: the kernel reads the program, and keeps this thread to it, which ends with its test.
+    let set = unsafe {
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER,
+            &raw const program,
+        )
+    };
+    assert_eq!(set, 0);
 }
 
 /// What the marks that a capture has seen tell whoever sends.

@@ -1,4 +1,4 @@
-//! The packet socket and its interface: every system call of this wire, each in a safe function.
+//! A packet socket and its interface: the system calls of live wires, each in a safe function.
 //!
 //! Constants that the crate `libc` lacks are from linux/if_packet.h, linux/ethtool.h and linux/sockios.h. Invariant:
 //! the descriptor stays open as long as the value lives.
@@ -13,18 +13,14 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::net::{self, AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType};
 use rustix::net::{netdevice, sockopt};
 
-use super::super::gso::VirtioHeader;
+use super::gso::VirtioHeader;
 
 /// linux/if_packet.h.
 const PACKET_VNET_HDR: c_int = 15;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
 /// linux/ethtool.h.
-const ETHTOOL_GFLAGS: u32 = 0x25;
-const ETHTOOL_SFLAGS: u32 = 0x26;
-const ETHTOOL_GGRO: u32 = 0x2b;
-const ETHTOOL_SGRO: u32 = 0x2c;
-const ETH_FLAG_LRO: u32 = 1 << 15;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 pub(super) struct Socket(OwnedFd);
 
@@ -77,10 +73,20 @@ impl Socket {
         )
     }
 
+    /// Receives all frames of an interface from now on.
     pub(super) fn bind(&self, index: c_int) -> io::Result<()> {
+        self.bind_to(index, libc::ETH_P_ALL as u16)
+    }
+
+    /// Binds to an interface without receiving anything: to send, and to hear of its end.
+    pub(super) fn attend(&self, index: c_int) -> io::Result<()> {
+        self.bind_to(index, 0)
+    }
+
+    fn bind_to(&self, index: c_int, protocol: u16) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
-            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_protocol: protocol.to_be(),
             sll_ifindex: index,
             sll_hatype: 0,
             sll_pkttype: 0,
@@ -127,6 +133,12 @@ impl Socket {
         self.send_with(&[0; VirtioHeader::LEN], frame)
     }
 
+    /// The same of a socket that was not prepared for a ring.
+    pub(super) fn send_plain(&self, frame: &[u8]) -> io::Result<()> {
+        net::send(&self.0, frame, SendFlags::DONTWAIT)?;
+        Ok(())
+    }
+
     /// Sends a frame with the virtio header in front that PACKET_VNET_HDR asks for.
     pub(super) fn send_with(
         &self,
@@ -143,17 +155,46 @@ impl Socket {
         Ok(netdevice::name_to_index(&self.0, name)?.cast_signed())
     }
 
-    /// An ETHTOOL_* command with one word in and one out (struct ethtool_value, linux/ethtool.h).
-    fn ethtool(&self, index: c_int, command: u32, value: u32) -> io::Result<u32> {
-        let mut words = [command, value];
+    /// Its receive queues (struct ethtool_channels, linux/ethtool.h): those that only receive, and those that do both.
+    /// An interface whose driver does not tell has one.
+    pub(super) fn receive_queues(&self, index: c_int) -> u32 {
+        const RX_COUNT: usize = 5;
+        const COMBINED_COUNT: usize = 8;
+        let mut words = [0; 9];
+        words[0] = ETHTOOL_GCHANNELS;
+        let told = self.ethtool(index, words);
+        told.map_or(1, |it| (it[RX_COUNT] + it[COMBINED_COUNT]).max(1))
+    }
+
+    /// The longest packet of an interface, without its Ethernet header.
+    pub(super) fn mtu(&self, index: c_int) -> io::Result<usize> {
+        let name = netdevice::index_to_name(&self.0, index.cast_unsigned())?;
+        let mut request = request(&name)?;
+        // SAFETY: the operation reads and writes a struct ifreq.
+        checked(unsafe { libc::ioctl(self.fd(), libc::SIOCGIFMTU, &raw mut request) })?;
+        // SAFETY: the operation has set this member of the union.
+        Ok(unsafe { request.ifr_ifru.ifru_mtu }.max(0) as usize)
+    }
+
+    /// An ETHTOOL_* command in words, of which the first is its number, and the kernel's answer in their place.
+    pub(super) fn ethtool<const N: usize>(
+        &self,
+        index: c_int,
+        mut words: [u32; N],
+    ) -> io::Result<[u32; N]> {
         let name = netdevice::index_to_name(&self.0, index.cast_unsigned())?;
         let mut request = request(&name)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-        // SAFETY: the operation reads and writes a struct ifreq, and through its data pointer two words that outlive the
-        // call.
+        // SAFETY: the operation reads and writes a struct ifreq, and through its data pointer as many words as its
+        // command has, which outlive the call.
         checked(unsafe { libc::ioctl(self.fd(), libc::SIOCETHTOOL, &raw mut request) })?;
         // The compiler does not know that the kernel wrote it.
-        Ok(std::hint::black_box(&words)[1])
+        Ok(std::hint::black_box(words))
+    }
+
+    /// Another descriptor of the same socket.
+    pub(super) fn duplicate(&self) -> io::Result<Socket> {
+        Ok(Socket(self.0.try_clone()?))
     }
 
     fn set<T>(&self, option: c_int, value: &T) -> io::Result<()> {
@@ -208,67 +249,4 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
         *to = *from as _;
     }
     Ok(request)
-}
-
-/// GRO and LRO, which merge received frames before a packet socket sees them: switched off, and on again on drop if
-/// they were on.
-pub(super) struct Offloads {
-    /// A descriptor of its own, for the drop.
-    socket: Option<Socket>,
-    index: c_int,
-    gro: bool,
-    lro: bool,
-    refused: Option<io::Error>,
-}
-
-impl Offloads {
-    pub(super) fn switch_off(socket: &Socket, index: c_int) -> Offloads {
-        let mut offloads = Offloads {
-            socket: None,
-            index,
-            gro: false,
-            lro: false,
-            refused: None,
-        };
-        // A device that does not answer has no such offload.
-        let gro = socket
-            .ethtool(index, ETHTOOL_GGRO, 0)
-            .is_ok_and(|it| it != 0);
-        let flags = socket.ethtool(index, ETHTOOL_GFLAGS, 0).unwrap_or(0);
-        if gro {
-            match socket.ethtool(index, ETHTOOL_SGRO, 0) {
-                Ok(_) => offloads.gro = true,
-                Err(e) => offloads.refused = Some(e),
-            }
-        }
-        if flags & ETH_FLAG_LRO != 0 {
-            match socket.ethtool(index, ETHTOOL_SFLAGS, flags & !ETH_FLAG_LRO) {
-                Ok(_) => offloads.lro = true,
-                Err(e) => offloads.refused = Some(e),
-            }
-        }
-        if offloads.gro || offloads.lro {
-            offloads.socket = socket.0.try_clone().ok().map(Socket);
-        }
-        offloads
-    }
-
-    pub(super) fn refused(&self) -> Option<&io::Error> {
-        self.refused.as_ref()
-    }
-}
-
-impl Drop for Offloads {
-    fn drop(&mut self) {
-        let Some(socket) = &self.socket else { return };
-        // Errors mean that the interface is gone, and nothing is to be restored.
-        if self.gro {
-            let _ = socket.ethtool(self.index, ETHTOOL_SGRO, 1);
-        }
-        if self.lro
-            && let Ok(flags) = socket.ethtool(self.index, ETHTOOL_GFLAGS, 0)
-        {
-            let _ = socket.ethtool(self.index, ETHTOOL_SFLAGS, flags | ETH_FLAG_LRO);
-        }
-    }
 }

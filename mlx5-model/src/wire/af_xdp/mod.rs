@@ -1,0 +1,366 @@
+//! A wire that takes a live interface's frames past the kernel: AF_XDP sockets, one for each receive queue.
+//!
+//! A program on the interface hands each frame to the socket of its queue. The kernel gets none of them, apart from those
+//! of queues that have no socket. Frames are borrowed from the sockets' memory, and so moved once, into the WQs' memory;
+//! only one that takes several buffers is put together before. Frames are sent, and the end of the interface is heard
+//! of, by a packet socket.
+//!
+//! Known limits: XDP tells nothing beside a frame's bytes. What the sender of a veth pair, a bridge or a tun device left
+//! to hardware is missing: checksums, segmentation, VLAN tags. Before Linux 6.6 a frame has one buffer, and longer ones
+//! are lost. GRO, LRO and the removal of VLAN tags are switched off while the wire is open if that is permitted, and on
+//! again afterwards; a process that is killed leaves them off. The program goes with the process, however that ends.
+//!
+//! What is lost is counted where it is known to be: by the sockets when they had no room, by the interface's statistics
+//! before that. Some drivers (veth is one) count what the sockets refuse as dropped too: that is taken off.
+//!
+//! Invariants: a frame that was answered with [`Delivery::Wait`] is the next one delivered, so the wire stays with its
+//! queue; the wire is not lost before all frames that came are delivered.
+//!
+//! [`Delivery::Wait`]: super::delivery::Delivery::Wait
+
+mod busy_poll;
+mod driver;
+mod program;
+mod queue;
+mod ring;
+mod umem;
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::event::epoll;
+
+use super::delivery::{Receiver, WireDrops, WireState};
+use super::error::WireError;
+use super::offloads::{ETH_FLAG_LRO, ETH_FLAG_RXVLAN, Offloads};
+use super::packet_socket::Socket;
+use super::spec::WireSpec;
+use super::spec::af_xdp::{AfXdpSpec, XdpMode, ZeroCopy};
+use driver::DriverDrops;
+use program::{Attached, Link, Program};
+use queue::{XskAttr, XskQueue};
+use umem::Umem;
+
+/// How often an idle wire checks that its interface exists.
+const CHECK_NS: u64 = 10_000_000;
+/// The least buffers of a queue.
+const MIN_BUFFERS: u32 = 64;
+/// An Ethernet header and two VLAN tags, which do not count for an MTU.
+const HEADERS: usize = 14 + 2 * 4;
+
+const RIGHTS: &str =
+    "run as root, or grant CAP_NET_RAW, CAP_BPF and CAP_NET_ADMIN (all three, as ambient ones)";
+
+/// See the module.
+pub(super) struct AfXdpWire {
+    /// First to go: frames are the kernel's again.
+    _link: Link,
+    queues: Vec<XskQueue>,
+    _program: Program,
+    /// Restored when the wire is dropped.
+    _offloads: Offloads,
+    packets: Socket,
+    /// Readable when one of several queues is.
+    any: Option<OwnedFd>,
+    /// The queue whose turn it is.
+    turn: usize,
+    driver: Option<DriverDrops>,
+    /// Whether the kernel gets no frame, so that its stack drops none.
+    alone: bool,
+    check_ns: u64,
+    gone: bool,
+    lost: bool,
+    notes: Vec<String>,
+}
+
+impl AfXdpWire {
+    pub(super) fn open(wire: &WireSpec, spec: &AfXdpSpec) -> Result<AfXdpWire, WireError> {
+        let failed = |operation: &str, advice: &str| {
+            let (operation, advice) = (operation.to_owned(), advice.to_owned());
+            move |source| WireError::new(wire, operation, source, advice)
+        };
+        let packets = Socket::new().map_err(failed("open a packet socket", RIGHTS))?;
+        let index = packets.index_of(&spec.iface).map_err(failed(
+            "find the interface",
+            "`ip link` lists the interfaces of this network namespace",
+        ))?;
+        packets
+            .attend(index)
+            .map_err(failed("bind to the interface", ""))?;
+        let has = packets.receive_queues(index);
+        let count = spec.queues.unwrap_or(has);
+        if count > has {
+            let source = format!("{} has {has}", spec.iface);
+            let advice =
+                format!("leave queues out, or set {has} or fewer; `ethtool -L` makes more");
+            return Err(failed(&format!("take {count} receive queues"), &advice)(
+                io::Error::new(io::ErrorKind::InvalidInput, source),
+            ));
+        }
+        let program =
+            Program::load(has).map_err(|(step, e)| WireError::new(wire, step, e, load_advice()))?;
+        let (link, place, refused) = attach(&program, index, spec.mode).map_err(|(step, e)| {
+            let advice = attach_advice(&e, &spec.iface);
+            WireError::new(wire, step, e, advice)
+        })?;
+        let mtu = packets.mtu(index).map_err(failed("ask for the MTU", ""))?;
+        let frame = mtu + HEADERS;
+        let buffers = spec.ring / u64::from(count) / Umem::buffer_for(frame) as u64;
+        let buffers = (buffers.max(1).ilog2()).min(u32::BITS - 2);
+        let attr = |queue| XskAttr {
+            index,
+            queue,
+            buffers: (1 << buffers).max(MIN_BUFFERS),
+            frame,
+            zero_copy: match place {
+                Attached::Native => spec.zero_copy,
+                Attached::Skb => ZeroCopy::Off,
+            },
+            busy_poll: spec.busy_poll,
+        };
+        let mut queues = Vec::new();
+        for number in 0..count {
+            let queue = XskQueue::open(&attr(number)).map_err(|(step, e)| {
+                let advice = queue_advice(&e);
+                WireError::new(wire, step, e, advice)
+            })?;
+            program
+                .direct(number, queue.fd())
+                .map_err(failed("put the AF_XDP socket into the map", ""))?;
+            queues.push(queue);
+        }
+        packets
+            .set_promiscuous(index)
+            .map_err(failed("set promiscuous mode", ""))?;
+        // The error of an interface that is down: the wire waits for it to come up.
+        packets.clear_error();
+        let any = all_of(&queues).map_err(failed("wait for several queues", ""))?;
+        let offloads = Offloads::switch_off(&packets, index, ETH_FLAG_LRO | ETH_FLAG_RXVLAN);
+        let notes = notes(spec, has, place, refused, &queues, &offloads);
+        Ok(AfXdpWire {
+            _link: link,
+            queues,
+            _program: program,
+            _offloads: offloads,
+            packets,
+            any,
+            turn: 0,
+            driver: DriverDrops::open(&spec.iface, index),
+            alone: count == has,
+            check_ns: 0,
+            gone: false,
+            lost: false,
+            notes,
+        })
+    }
+
+    pub(super) fn state(&self) -> WireState {
+        if self.lost {
+            WireState::Lost
+        } else {
+            WireState::Up
+        }
+    }
+
+    pub(super) fn drops(&self) -> WireDrops {
+        // Before the sockets' own: what both count is then among theirs.
+        let (missed, dropped) = self.driver.as_ref().map_or((0, 0), DriverDrops::now);
+        let mut drops = WireDrops::default();
+        for of_queue in self.queues.iter().map(XskQueue::drops) {
+            drops.ring += of_queue.ring;
+            drops.fill += of_queue.fill;
+            drops.size += of_queue.size;
+        }
+        let known = drops.total();
+        drops.driver = missed;
+        if self.alone {
+            drops.driver += dropped.saturating_sub(known);
+        }
+        drops
+    }
+
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    pub(super) fn wait_fd(&self) -> Option<RawFd> {
+        let one = || self.queues.first().map(XskQueue::fd);
+        let fd = self.any.as_ref().map(AsRawFd::as_raw_fd).or_else(one);
+        fd.filter(|_| !self.lost)
+    }
+
+    pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
+        self.packets.send_plain(frame)
+    }
+
+    #[inline]
+    pub(super) fn burst(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        receiver: &mut impl Receiver,
+    ) -> usize {
+        let mut taken = 0;
+        for _ in 0..self.queues.len() {
+            let (new, waits) = self.queues[self.turn].burst(budget - taken, receiver);
+            taken += new;
+            if waits {
+                return taken;
+            }
+            self.turn += 1;
+            if self.turn == self.queues.len() {
+                self.turn = 0;
+            }
+            if taken == budget {
+                return taken;
+            }
+        }
+        if taken == 0 {
+            self.idle(now_ns);
+        }
+        taken
+    }
+
+    fn idle(&mut self, now_ns: u64) {
+        if self.lost || now_ns < self.check_ns {
+            return;
+        }
+        self.check_ns = now_ns.saturating_add(CHECK_NS);
+        // Nothing came since the interface was found to be gone, and nothing will.
+        self.lost = self.gone;
+        self.gone = self.packets.is_orphaned();
+    }
+}
+
+/// Puts the program on the interface. If it is not where it was to be if possible, tells why.
+fn attach(
+    program: &Program,
+    index: libc::c_int,
+    mode: XdpMode,
+) -> Result<(Link, Attached, Option<io::Error>), program::Failed> {
+    let at = |place| program.attach(index, place);
+    let native = || at(Attached::Native).map_err(|e| ("attach the XDP program in native mode", e));
+    let skb = || at(Attached::Skb).map_err(|e| ("attach the XDP program in skb mode", e));
+    match mode {
+        XdpMode::Native => Ok((native()?, Attached::Native, None)),
+        XdpMode::Skb => Ok((skb()?, Attached::Skb, None)),
+        XdpMode::Auto => match native() {
+            Ok(link) => Ok((link, Attached::Native, None)),
+            Err((step, e)) if is_taken(&e) => Err((step, e)),
+            Err((_, refused)) => Ok((skb()?, Attached::Skb, Some(refused))),
+        },
+    }
+}
+
+/// Whether there is a program already: in the same mode, or in another (`dev_xdp_attach`, net/core/dev.c).
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
+}
+
+fn load_advice() -> String {
+    format!(
+        "{RIGHTS}; the kernel must be Linux 5.9 or newer, with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL"
+    )
+}
+
+fn attach_advice(error: &io::Error, iface: &str) -> String {
+    if is_taken(error) {
+        return format!(
+            "{iface} has an XDP program already, another af_xdp wire's perhaps: end that program (`ip link show dev \
+             {iface}` tells of it; `ip link set dev {iface} xdp off` removes one that no process holds)"
+        );
+    }
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => RIGHTS.into(),
+        // What veth says when its peer sends on more queues than it receives on.
+        Some(libc::ENOSPC) => format!(
+            "use mode=skb, or give {iface} as many receive queues as its peer has to send (`ethtool -L {iface} rx N`)"
+        ),
+        Some(libc::EINVAL) => {
+            "use mode=skb; a kernel before Linux 5.9 has no links for XDP programs: use a newer one, or af_packet".into()
+        }
+        _ => "use mode=skb, which every driver has".into(),
+    }
+}
+
+fn queue_advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => RIGHTS,
+        Some(libc::EAFNOSUPPORT) => {
+            "this kernel has no AF_XDP: use one with CONFIG_XDP_SOCKETS, or the wire af_packet"
+        }
+        Some(libc::EBUSY) => "another AF_XDP socket has this queue: end its program",
+        Some(libc::ENOBUFS) => {
+            "the memory is beyond `ulimit -l`: raise it, grant CAP_IPC_LOCK, or use a smaller ring"
+        }
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => {
+            "the driver has no zero copy for this: use zerocopy=auto, or mode=skb"
+        }
+        Some(libc::ENOMEM) => "use a smaller ring, such as ring=8MiB",
+        _ => "",
+    }
+}
+
+/// A descriptor for all of several queues.
+fn all_of(queues: &[XskQueue]) -> io::Result<Option<OwnedFd>> {
+    if queues.len() < 2 {
+        return Ok(None);
+    }
+    let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (number, queue) in queues.iter().enumerate() {
+        let data = epoll::EventData::new_u64(number as u64);
+        epoll::add(&any, queue, data, epoll::EventFlags::IN)?;
+    }
+    Ok(Some(any))
+}
+
+/// What the user should know of the wire: first of all, what becomes of the interface's frames.
+fn notes(
+    spec: &AfXdpSpec,
+    has: u32,
+    place: Attached,
+    refused: Option<io::Error>,
+    queues: &[XskQueue],
+    offloads: &Offloads,
+) -> Vec<String> {
+    let iface = &spec.iface;
+    let count = queues.len();
+    let mode = match place {
+        Attached::Native => "native",
+        Attached::Skb => "skb",
+    };
+    let copies = match queues.iter().filter(|it| it.is_zero_copy()).count() {
+        0 => "copying".to_owned(),
+        all if all == count => "without a copy".to_owned(),
+        some => format!("without a copy on {some} of them"),
+    };
+    let kernel = if count as u32 == has {
+        "the kernel gets no frame".to_owned()
+    } else {
+        format!(
+            "the kernel gets the frames of queues {count} to {} and no others",
+            has - 1
+        )
+    };
+    let why = refused.map_or(String::new(), |e| {
+        format!(" (native mode was refused: {e})")
+    });
+    let mut notes = vec![format!(
+        "{iface}: {kernel} while this wire is open: XDP in {mode} mode{why} on {count} of {has} receive queues, {copies}"
+    )];
+    if let Some(longest) = queues.iter().filter_map(XskQueue::longest).min() {
+        notes.push(format!(
+            "{iface}: frames of more than {longest} bytes are lost: AF_XDP takes them from Linux 6.6 on, if the driver does"
+        ));
+    }
+    if let Some(error) = offloads.refused() {
+        notes.push(format!(
+            "{iface}: GRO, LRO or the removal of VLAN tags stays on ({error}): frames may come merged and without \
+             their tags"
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests;

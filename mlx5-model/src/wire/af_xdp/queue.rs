@@ -1,0 +1,288 @@
+//! The AF_XDP socket of one receive queue, with its memory and its rings.
+//!
+//! Imports `ring` and `umem`. Invariants: each buffer is in one place, with the kernel or on the ring of filled ones, and
+//! goes back once its frame is delivered; a frame is delivered whole.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XdpDescOptions, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
+
+use super::super::delivery::{Delivery, MAX_FRAME, MIN_FRAME, Receiver, WireDirection, WireDrops};
+use super::super::spec::af_xdp::ZeroCopy;
+use super::busy_poll;
+use super::ring::{FillRing, RxRing};
+use super::umem::{HEADROOM, Umem};
+
+/// How long a queue may take to be let go of, and the time between two looks.
+const RELEASE: Duration = Duration::from_secs(2);
+const RETRY: Duration = Duration::from_millis(1);
+
+/// How a queue's socket is to be.
+#[derive(Clone, Copy)]
+pub(super) struct XskAttr {
+    pub(super) index: libc::c_int,
+    pub(super) queue: u32,
+    /// Buffers, a power of two.
+    pub(super) buffers: u32,
+    /// The longest frame that the interface is set up for.
+    pub(super) frame: usize,
+    pub(super) zero_copy: ZeroCopy,
+    pub(super) busy_poll: bool,
+}
+
+/// A step of the opening, and why it failed.
+pub(super) type Failed = (String, io::Error);
+
+pub(super) struct XskQueue {
+    rx: RxRing,
+    fill: FillRing,
+    socket: OwnedFd,
+    umem: Umem,
+    /// The NIC writes into the memory itself.
+    zero_copy: bool,
+    /// A frame can have several buffers (Linux 6.6).
+    frags: bool,
+    busy_poll: bool,
+    /// A frame of several buffers, put together.
+    whole: Vec<u8>,
+    unusable: u64,
+}
+
+impl AsFd for XskQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl XskQueue {
+    pub(super) fn open(attr: &XskAttr) -> Result<XskQueue, Failed> {
+        let failed = |step: &str| {
+            let step = format!("{step} of queue {}", attr.queue);
+            move |e: rustix::io::Errno| (step, io::Error::from(e))
+        };
+        let socket = net::socket_with(
+            AddressFamily::XDP,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let socket = socket.map_err(failed("open the AF_XDP socket"))?;
+        let buffer = Umem::buffer_for(attr.frame);
+        let mib = (attr.buffers as usize * buffer) >> 20;
+        let memory = format!("take {mib} MiB of memory for queue {}", attr.queue);
+        let umem = Umem::new(attr.buffers, buffer).map_err(|e| (memory, e))?;
+        let register = XdpUmemReg {
+            addr: umem.address(),
+            len: umem.len() as u64,
+            chunk_size: buffer as u32,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        let (rx, fill) = (|| {
+            sockopt::set_xdp_umem_reg(&socket, register)?;
+            sockopt::set_xdp_umem_fill_ring_size(&socket, attr.buffers)?;
+            // Nothing is sent, but the kernel wants the ring.
+            sockopt::set_xdp_umem_completion_ring_size(&socket, 64)?;
+            sockopt::set_xdp_rx_ring_size(&socket, attr.buffers)?;
+            let at = sockopt::xdp_mmap_offsets(&socket)?;
+            let errno = |e: io::Error| {
+                rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::NOMEM)
+            };
+            let rx = RxRing::map(&socket, at.rx, attr.buffers).map_err(errno)?;
+            let fill = FillRing::map(&socket, at.fr, attr.buffers).map_err(errno)?;
+            Ok((rx, fill))
+        })()
+        .map_err(failed("set up the memory and the rings"))?;
+        let mut queue = XskQueue {
+            rx,
+            fill,
+            socket,
+            umem,
+            zero_copy: false,
+            frags: false,
+            busy_poll: attr.busy_poll,
+            whole: Vec::new(),
+            unusable: 0,
+        };
+        for number in 0..u64::from(attr.buffers) {
+            queue.fill.add(number * buffer as u64);
+        }
+        queue.fill.publish();
+        if attr.busy_poll {
+            let set = busy_poll::enable(&queue.socket);
+            set.map_err(|e| (format!("set busy polling of queue {}", attr.queue), e))?;
+        }
+        queue.bind(attr).map_err(failed("bind the AF_XDP socket"))?;
+        Ok(queue)
+    }
+
+    /// Binds it in the best of the ways that the driver and the kernel have.
+    fn bind(&mut self, attr: &XskAttr) -> rustix::io::Result<()> {
+        let (copy, zero_copy) = (
+            SocketAddrXdpFlags::XDP_COPY,
+            SocketAddrXdpFlags::XDP_ZEROCOPY,
+        );
+        let frags = SocketAddrXdpFlags::XDP_USE_SG;
+        let none = SocketAddrXdpFlags::empty();
+        let fits = attr.frame + HEADROOM <= self.umem.buffer();
+        let ways = [
+            (zero_copy, frags, attr.zero_copy != ZeroCopy::Off),
+            // A driver may have the one and not the other.
+            (
+                zero_copy,
+                none,
+                attr.zero_copy == ZeroCopy::On || attr.zero_copy == ZeroCopy::Auto && fits,
+            ),
+            (copy, frags, attr.zero_copy != ZeroCopy::On),
+            (copy, none, attr.zero_copy != ZeroCopy::On),
+        ];
+        let mut result = Err(rustix::io::Errno::OPNOTSUPP);
+        for (how, frags, allowed) in ways {
+            if !allowed {
+                continue;
+            }
+            let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | how | frags;
+            let address = SocketAddrXdp::new(flags, attr.index.cast_unsigned(), attr.queue);
+            result = self.bind_when_free(&address);
+            match result {
+                Ok(()) => {
+                    self.frags = !frags.is_empty();
+                    let options = sockopt::xdp_options(&self.socket)?;
+                    self.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+                    return Ok(());
+                }
+                // It is taken, or not permitted: no other way helps.
+                Err(
+                    rustix::io::Errno::BUSY | rustix::io::Errno::PERM | rustix::io::Errno::NOBUFS,
+                ) => {
+                    return result;
+                }
+                Err(_) => {}
+            }
+        }
+        result
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Binds it once the socket before it has let go of the queue: the kernel does that after it has closed it
+    /// (`xp_put_pool`, net/xdp/xsk_buff_pool.c).
+    fn bind_when_free(&self, address: &SocketAddrXdp) -> rustix::io::Result<()> {
+        let began = Instant::now();
+        loop {
+            let result = net::bind(&self.socket, address);
+            if result != Err(rustix::io::Errno::BUSY) || began.elapsed() > RELEASE {
+                return result;
+            }
+            thread::sleep(RETRY);
+        }
+    }
+
+    pub(super) fn is_zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// The longest frame that it takes; `None`: any.
+    pub(super) fn longest(&self) -> Option<usize> {
+        (!self.frags).then(|| self.umem.buffer() - HEADROOM)
+    }
+
+    /// Delivers up to `budget` frames; returns their number, and whether the next one has to wait.
+    #[inline]
+    pub(super) fn burst(&mut self, budget: usize, receiver: &mut impl Receiver) -> (usize, bool) {
+        let available = self.rx.available();
+        let (mut taken, mut used, mut waits) = (0, 0, false);
+        while taken < budget && used < available {
+            let first = self.rx.get(used);
+            let mut buffers = 1;
+            let bytes = if first.options.contains(XdpDescOptions::XDP_PKT_CONTD) {
+                buffers = self.gather(used, available);
+                Some(self.whole.as_slice())
+            } else {
+                self.umem.bytes(first.addr, first.len)
+            };
+            match bytes {
+                Some(bytes) if (MIN_FRAME..=MAX_FRAME).contains(&bytes.len()) => {
+                    if receiver.deliver(bytes, WireDirection::Received) == Delivery::Wait {
+                        waits = true;
+                        break;
+                    }
+                    taken += 1;
+                }
+                _ => self.unusable += 1,
+            }
+            used += buffers;
+        }
+        self.recycle(used);
+        if self.fill.needs_wakeup() || self.busy_poll && available == 0 {
+            self.wake();
+        }
+        (taken, waits)
+    }
+
+    /// Puts the frame that begins with the `first` buffer together; returns how many it has. The kernel shows all of
+    /// them at once (`xsk_flush`, net/xdp/xsk.c).
+    #[cold]
+    fn gather(&mut self, first: u32, available: u32) -> u32 {
+        self.whole.clear();
+        for at in first..available {
+            let part = self.rx.get(at);
+            self.whole
+                .extend_from_slice(self.umem.bytes(part.addr, part.len).unwrap_or_default());
+            if !part.options.contains(XdpDescOptions::XDP_PKT_CONTD) {
+                return at + 1 - first;
+            }
+        }
+        available - first
+    }
+
+    /// Gives the first `count` buffers back to the kernel.
+    fn recycle(&mut self, count: u32) {
+        if count == 0 {
+            return;
+        }
+        for at in 0..count {
+            let place = self.rx.get(at).addr;
+            self.fill.add(self.umem.buffer_of(place));
+        }
+        self.fill.publish();
+        self.rx.release(count);
+    }
+
+    /// Has the driver look at the ring of empty buffers, or receive. An interface that is down refuses, which is no
+    /// error of the wire's.
+    fn wake(&self) {
+        let mut nothing = [0; 0];
+        let _ = net::recv(&self.socket, &mut nothing[..], RecvFlags::DONTWAIT);
+    }
+
+    /// What it has lost since it was opened.
+    pub(super) fn drops(&self) -> WireDrops {
+        let Ok(told) = sockopt::xdp_statistics(&self.socket) else {
+            return WireDrops::default();
+        };
+        // `rx_dropped` counts frames without a buffer, and without frags those that are too long for one. Each frame
+        // without a buffer also counts as a look at an empty ring (`__xsk_rcv`, `xsk_rcv_check` of net/xdp/xsk.c).
+        let empty = told.rx_fill_ring_empty_descs.unwrap_or(told.rx_dropped);
+        let fill = if self.frags {
+            told.rx_dropped
+        } else {
+            told.rx_dropped.min(empty)
+        };
+        WireDrops {
+            ring: told.rx_ring_full.unwrap_or(0),
+            fill,
+            driver: 0,
+            size: told.rx_dropped - fill + self.unusable,
+        }
+    }
+}
