@@ -72,6 +72,10 @@ pub fn settle(
     if args.no_promiscuous_mode {
         it.key("-p", "capture.promiscuous", false);
     }
+    if let Some(comment) = &args.capture_comment {
+        let option = format!("--capture-comment {comment:?}");
+        it.text(option, "output.comment", comment);
+    }
     if let Some(user) = &args.user {
         it.text(format!("-Z {user}"), "process.user", user);
     }
@@ -343,7 +347,8 @@ fn key_of(name: &str, devices: &[DeviceFacts], there: bool) -> Result<&'static s
     } else if there {
         format!(
             "-i {name}: no RDMA device has this interface ({list}); to capture from it by the software NIC, \
-             write --model af_packet:{name} in place of -i {name}"
+             write --model af_packet:{name} in place of -i {name}, or af_xdp:{name}, which is faster and takes the frames \
+             from the kernel"
         )
     } else {
         format!("-i {name}: no such device or interface; {list}")

@@ -30,6 +30,36 @@ struct Setup<'s> {
     settings: &'s [&'s str],
 }
 
+/// What a capture leaves, compressed or in a folder, is a wire again.
+#[test]
+fn compressed_captures_folders_and_standard_input_are_wires() {
+    let dir = Dir::new();
+    let run = |name: &str| Wqcap::run(&dir, name).queues(2);
+    let first = run("first").model("synth:count=500,size=94,flows=16");
+    let plain = first.finish(0);
+    for compress in ["zstd", "lz4"] {
+        let packed = run(compress)
+            .replay(first.out_path())
+            .set(&format!("output.compress={compress}"))
+            .set("output.order=time");
+        // The test kit reads plain files.
+        let done = packed.done().expect(0);
+        assert!(done.stderr.contains("500"), "{done}");
+        let again = run(&format!("{compress}-again")).replay(packed.out_path());
+        assert_eq!(again.finish(0).numbers(), plain.numbers(), "{compress}");
+    }
+    let (_, file) = plain.files().remove(0);
+    let script = format!(
+        "'{}' run --model pcap:- --set capture.idle=sleep --set output.format=none --json <'{}'",
+        wqcap_tests::binaries::wqcap().display(),
+        file.display()
+    );
+    let done = Program::new("sh").args(["-c", &script]).run().expect(0);
+    let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let want = files::read(&file).len() as u64;
+    assert_eq!(json["ledger"]["total"]["captured"].as_u64(), Some(want));
+}
+
 #[test]
 fn one_queue_with_the_default_buffer() {
     let counts = replay_all(&Setup {

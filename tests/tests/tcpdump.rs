@@ -191,6 +191,19 @@ fn a_run_stops_after_so_many_bytes() {
 }
 
 #[test]
+fn the_header_has_the_operators_comment_and_the_host() {
+    let dir = place();
+    let said = ["--capture-comment", "tap 3, rack 7", "-w", "out.pcapng"];
+    let _ = run(&dir, &said).expect(0);
+    let comments = files::section_comments(&dir.join("out.pcapng"));
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    let host = format!("host: {}", host.trim());
+    for part in ["tap 3, rack 7", host.as_str()] {
+        assert!(comments.iter().any(|it| it == part), "{comments:?}");
+    }
+}
+
+#[test]
 fn a_count_is_no_config_and_it_is_said() {
     let dir = place();
     let done = run(&dir, &["-c", "10", "-w", "out.pcap"]).expect(0);

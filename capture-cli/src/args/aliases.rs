@@ -47,6 +47,9 @@ pub struct AliasArgs {
     /// Write pcap: output.format
     #[arg(short = 'P')]
     pub pcap: bool,
+    /// Put this comment into the section header of pcapng files: output.comment
+    #[arg(long, value_name = "TEXT")]
+    pub capture_comment: Option<String>,
     /// Become this user once everything is open: process.user
     #[arg(short = 'Z', value_name = "USER")]
     pub user: Option<String>,

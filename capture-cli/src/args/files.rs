@@ -16,7 +16,7 @@ Examples:
   wqcap rss trace.pcap --set rss.hash=l3 --json | jq .skew
   zstd -dc trace.pcapng.zst | wqcap rss -")]
 pub struct RssArgs {
-    /// Capture files, pcap or pcapng; - is standard input
+    /// Capture files, pcap or pcapng, or directories of them; - is standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     #[command(flatten)]

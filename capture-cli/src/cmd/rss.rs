@@ -11,8 +11,12 @@ use crate::{
     },
 };
 use serde::Serialize;
-use std::{fmt::Write, path::Path};
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+};
 use wqcap_engine::{
+    files::folder::CaptureFolder,
     format::ETHERNET,
     plan::simulate::{ByReason, SimulatedQueue, Simulation, SimulationReport, Suggestion},
     read::{self, FileEnd, ReadError},
@@ -46,10 +50,11 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     }
     let config = args.config.load()?;
     let mut simulation = Simulation::new(&config, args.suggest)?;
-    let mut reading = ReadProgress::new(quiet, &args.files);
+    let inputs = expanded(&args.files)?;
+    let mut reading = ReadProgress::new(quiet, &inputs);
     let mut files = Vec::new();
     let mut losses = Vec::new();
-    for path in &args.files {
+    for path in &inputs {
         files.push(read(path, &mut simulation, &mut reading, &mut losses)?);
     }
     reading.clear();
@@ -174,6 +179,27 @@ impl Canvas {
             },
         }
     }
+}
+
+/// A folder stands for its capture files.
+fn expanded(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in inputs {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let refused = |problem: String| Failure::refused(format!("{}: {problem}", path.display()));
+        let folder = CaptureFolder::list(path).map_err(|e| refused(e.to_string()))?;
+        if folder.finished.is_empty() {
+            return Err(refused("has no .pcap or .pcapng files".into()));
+        }
+        if let Some(note) = folder.unfinished_note(path) {
+            terminal::say(format_args!("note: {note}"));
+        }
+        files.extend(folder.finished.into_iter().map(|(file, _)| file));
+    }
+    Ok(files)
 }
 
 fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> String {

@@ -10,7 +10,7 @@ use crate::{
         summary::{self, Summary, SummaryFile},
     },
     daemon::{
-        metrics::{Metrics, MetricsSource},
+        metrics::{Endpoint, Metrics, MetricsSource},
         sandbox::{Sandbox, hooks, outside::Outside, user},
         sd_notify::Service,
         signals,
@@ -118,6 +118,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         .as_ref()
         .map(ControlSocket::bind)
         .transpose()?;
+    let endpoint = config.metrics.as_ref().map(Endpoint::of).transpose()?;
     let replaced = summary.as_ref().and_then(SummaryFile::replaced);
     let control_path = config.control.as_ref().map(|it| it.unix.as_path());
     let outside = (config.process.sandbox != SandboxMode::Off
@@ -144,14 +145,13 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         .zip(socket)
         .map(|(it, socket)| ControlServer::start_on(socket, it, supervisor.backend(), &busy))
         .transpose()?;
-    let metrics = config
-        .metrics
+    let metrics = endpoint
         .as_ref()
         .map(|it| {
             let status = control.as_ref().map(ControlServer::status_reader);
             let dir = plan.output.dir.clone();
             let source = MetricsSource::new(supervisor.backend(), status, dir);
-            Metrics::start(it.listen, source, &busy)
+            Metrics::start(it, source, &busy)
         })
         .transpose()?;
     if let Some(Metrics { address, .. }) = metrics.as_ref().filter(|_| !quiet) {

@@ -110,7 +110,10 @@ impl<'p> Startup<'p> {
         let plan = self.plan;
         let files = Files {
             output: OutputPlan {
-                name: plan.output.name.bound(&host(), &interface(plan)),
+                name: plan
+                    .output
+                    .name
+                    .bound(&Origin::here().host, &interface(plan)),
                 ..plan.output.clone()
             },
             snaplen: plan.snaplen as usize,
@@ -327,12 +330,7 @@ fn origin(plan: &Plan) -> Origin {
         speed,
         filter: plan.reduction.filter.expression().to_owned(),
         comment: format!("stamps: {stamps}"),
+        operator_comment: plan.output.comment.clone(),
         ..Origin::here()
     }
-}
-
-/// This machine's name.
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().into()
 }

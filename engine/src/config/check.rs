@@ -9,6 +9,8 @@ use wqcap_files::template::NameTemplate;
 const MAX_RING: u64 = 32_768;
 /// What pcap readers take at most for one record (libpcap's `MAXIMUM_SNAPLEN`).
 const MAX_FRAME: u64 = 262_144;
+/// What a file's header has room for, in bytes.
+const MOST_COMMENT: usize = 1000;
 /// mlx5 takes indirection tables up to 2^13 entries.
 const MAX_TABLE: u64 = 1 << 13;
 
@@ -246,6 +248,11 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
         let value = format!("{:?}", output.index_dir);
         let problem = "output.dir holds capture files only: name another directory";
         found.push(Problem::new("output.index_dir", value, problem));
+    }
+    let comment = output.comment.len();
+    if comment > MOST_COMMENT {
+        let problem = format!("has {comment} bytes; at most {MOST_COMMENT}");
+        found.push(Problem::new("output.comment", "\"...\"", problem));
     }
     if let Some(problem) = name(output) {
         let value = format!("{:?}", output.name);

@@ -7,7 +7,9 @@
 //! is within the range that `docs/config.md` states.
 
 mod check;
+mod cores;
 mod keep;
+mod listen;
 mod misfit;
 mod problem;
 mod read;
@@ -20,6 +22,7 @@ mod span;
 mod words;
 
 pub use keep::Keep;
+pub use listen::Listen;
 pub use problem::{ConfigError, Place, Problem};
 pub use read::Reading;
 pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};

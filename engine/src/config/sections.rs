@@ -1,8 +1,9 @@
 //! The sections of the file, with the default of every key. Ranges are in `check.rs`, meanings in `docs/config.md`.
 
 use super::{
-    Access, Clock, CqeCompression, Format, HashDepth, Idle, Keep, Mode, OnFull, OnLoss, OnPortDown,
-    Order, PipelineMode, Receive, SampleBy, Sandbox, Size, Span, Timestamps, Vlan,
+    Access, Clock, CqeCompression, Format, HashDepth, Idle, Keep, Listen, Mode, OnFull, OnLoss,
+    OnPortDown, Order, PipelineMode, Receive, SampleBy, Sandbox, Size, Span, Timestamps, Vlan,
+    cores,
 };
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -31,6 +32,7 @@ section! {
         /// Receive queues; absent: min(cores, 8).
         pub queues: Option<u16> = None,
         /// CPUs of the loops in turn; absent: the allowed CPUs of the NIC's NUMA node.
+        #[serde(deserialize_with = "cores::read")]
         pub cores: Option<Vec<usize>> = None,
         /// WRs per queue.
         pub ring: u32 = 8192,
@@ -181,6 +183,8 @@ section! {
         pub order: Order = Order::Queue,
         /// Files' names, without their endings.
         pub name: String = NameTemplate::DEFAULT.into(),
+        /// What the operator says of the capture, for pcapng's section header.
+        pub comment: String = String::new(),
         /// Next file after this many bytes; 0: never.
         pub rotate_size: Size = Size(0),
         /// Next file after this time; 0: never.
@@ -290,7 +294,7 @@ section! {
     /// `[metrics]`
     pub struct MetricsConfig {
         /// Address of the HTTP endpoint.
-        pub listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 9464)),
+        pub listen: Listen = SocketAddr::from(([127, 0, 0, 1], 9464)).into(),
     }
 }
 

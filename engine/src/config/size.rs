@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 pub struct Size(pub u64);
 
 /// Units, the largest binary ones first: [`fmt::Display`] takes the first that divides.
-const UNITS: [(&str, u64); 9] = [
+const UNITS: [(&str, u64); 13] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
@@ -18,6 +18,10 @@ const UNITS: [(&str, u64); 9] = [
     ("MB", 1_000_000),
     ("KB", 1_000),
     ("B", 1),
+    ("T", 1 << 40),
+    ("G", 1 << 30),
+    ("M", 1 << 20),
+    ("K", 1 << 10),
 ];
 
 /// Below this a plain number reads better: a buffer is 2048, not 2KiB.
@@ -64,7 +68,7 @@ impl FromStr for Size {
             None if unit.is_empty() => 1,
             None => {
                 return Err(format!(
-                    "{text:?}: unknown unit {unit:?}; units are B, KiB, MiB, GiB, TiB and KB, MB, GB, TB"
+                    "{text:?}: unknown unit {unit:?}; units are B, KiB, MiB, GiB, TiB (also K, M, G, T) and KB, MB, GB, TB"
                 ));
             }
         };
@@ -141,6 +145,8 @@ mod tests {
             ("4 GiB", 4 << 30),
             ("256mib", 256 << 20),
             ("5MB", 5_000_000),
+            ("1G", 1 << 30),
+            ("64k", 64 << 10),
             ("0", 0),
         ] {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
@@ -152,7 +158,7 @@ mod tests {
         for text in [
             "",
             "GiB",
-            "4G",
+            "4Gi",
             "-1",
             "1.5GiB",
             "99999999999TiB",

@@ -21,6 +21,8 @@ pub struct OutputPlan {
     pub order: config::Order,
     /// Files' names.
     pub name: NameTemplate,
+    /// What the operator says of the capture.
+    pub comment: String,
     /// `pcap`, `pcapng` or `none`.
     pub format: config::Format,
     /// Bytes of write buffers of all queues together.
@@ -116,6 +118,11 @@ impl OutputPlan {
         notes: &mut Vec<String>,
     ) -> Result<Self, Error> {
         let stdout = output.is_stdout();
+        if output.format == config::Format::Pcap && !output.comment.is_empty() {
+            notes.push(
+                "output.comment: pcap has no comments; output.format = \"pcapng\" has".into(),
+            );
+        }
         if output.format != config::Format::None {
             in_order_of_time(output, queues.len(), longest)?;
         }
@@ -125,6 +132,7 @@ impl OutputPlan {
             stdout,
             order: output.order,
             name: name(output)?,
+            comment: output.comment.clone(),
             format: output.format,
             buffer: output.buffer.0,
             on_full: output.on_full.unwrap_or_default(),

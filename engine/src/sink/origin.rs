@@ -7,6 +7,8 @@ use std::fs;
 pub struct Origin {
     /// The machine's hardware: architecture and processor.
     pub machine: String,
+    /// The machine's name.
+    pub host: String,
     /// The operating system and its release.
     pub os: String,
     /// The capture port in words.
@@ -19,6 +21,8 @@ pub struct Origin {
     pub filter: String,
     /// What a reader should know of the run; empty: nothing.
     pub comment: String,
+    /// What the operator says of it; empty: nothing.
+    pub operator_comment: String,
 }
 
 impl Origin {
@@ -34,6 +38,7 @@ impl Origin {
             .map_or("", |(_, model)| model);
         Self {
             machine: format!("{} {model}", std::env::consts::ARCH).trim().into(),
+            host: read("/proc/sys/kernel/hostname").trim().into(),
             os: format!("Linux {}", release.trim()).trim().into(),
             ..Self::default()
         }

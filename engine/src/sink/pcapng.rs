@@ -63,6 +63,10 @@ impl Encoder for PcapngEncoder {
         let origin = &self.origin;
         pcapng::section_header(&mut out, |out| {
             text(out, code::OPT_COMMENT, &origin.comment);
+            text(out, code::OPT_COMMENT, &origin.operator_comment);
+            if !origin.host.is_empty() {
+                text(out, code::OPT_COMMENT, &format!("host: {}", origin.host));
+            }
             text(out, code::OPT_COMMENT, &outages);
             text(out, code::SHB_HARDWARE, &origin.machine);
             text(out, code::SHB_OS, &origin.os);

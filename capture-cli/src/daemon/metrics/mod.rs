@@ -25,10 +25,35 @@ use std::{
     },
     thread::{self, JoinHandle},
 };
-use wqcap_engine::control::server::avoid_cpus;
+use wqcap_engine::{
+    config::{Listen, MetricsConfig},
+    control::server::avoid_cpus,
+};
 
 /// Requests that are answered at once; who comes on top of that is told to come again.
 const AT_ONCE: usize = 8;
+
+/// Where to listen, once its host has been looked up: a sandboxed process cannot.
+pub struct Endpoint {
+    listen: Listen,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Endpoint {
+    /// Looks the host up.
+    pub fn of(config: &MetricsConfig) -> Result<Self, Failure> {
+        let mut it = Self {
+            listen: config.listen.clone(),
+            addresses: Vec::new(),
+        };
+        it.addresses = it.listen.resolve().map_err(|e| it.refused(&e))?;
+        Ok(it)
+    }
+
+    fn refused(&self, e: &io::Error) -> Failure {
+        Failure::refused(format!("metrics.listen = \"{}\": {e}", self.listen))
+    }
+}
 
 /// The endpoint under way. It ends when this is dropped.
 pub struct Metrics {
@@ -40,15 +65,15 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Serves `source` at `listen`, away from the CPUs in `busy`, which are the capture's.
+    /// Serves `source` at the first address of `endpoint` that can be listened on, away from the CPUs in `busy`, which are
+    /// the capture's.
     pub fn start(
-        listen: SocketAddr,
+        endpoint: &Endpoint,
         source: MetricsSource,
         busy: &[usize],
     ) -> Result<Self, Failure> {
-        let refused =
-            |e: io::Error| Failure::refused(format!("metrics.listen = \"{listen}\": {e}"));
-        let listener = TcpListener::bind(listen).map_err(refused)?;
+        let refused = |e: io::Error| endpoint.refused(&e);
+        let listener = TcpListener::bind(&endpoint.addresses[..]).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let (bell, ear) = UnixStream::pair().map_err(refused)?;

@@ -72,7 +72,7 @@ impl Own {
             read.push("/".into());
             write.extend(model_base());
         }
-        let listen = settings.metrics.iter().map(|it| it.listen.port()).collect();
+        let listen = settings.metrics.iter().map(|it| it.listen.port).collect();
         Self {
             read,
             write,

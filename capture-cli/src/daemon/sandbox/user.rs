@@ -65,7 +65,7 @@ pub fn shed(
     let barred = used
         .filter_map(|(path, how)| Some((path?, how)))
         .find(|(path, how)| accessat(CWD, *path, *how, AtFlags::EACCESS) == Err(Errno::ACCESS));
-    let listen = config.metrics.iter().map(|it| it.listen.port());
+    let listen = config.metrics.iter().map(|it| it.listen.port);
     if listen.into_iter().any(|port| (1..1024).contains(&port)) {
         kept.insert(Capability::CAP_NET_BIND_SERVICE);
     }

@@ -56,9 +56,10 @@ impl FileIndex {
                 "the file is empty",
                 "a pcap file has at least its 24 bytes of header",
             ),
-            [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x04, 0x22, 0x4d, 0x18, ..] => {
-                refuse("the file is compressed", "unpack it first")
-            }
+            [0x1f, 0x8b, ..] => refuse(
+                "the file is compressed by gzip",
+                "unpack it first; zstd and LZ4 are read as they are",
+            ),
             [0x0a, 0x0d, 0x0d, 0x0a, ..] => index.pcapng(data),
             _ => index.pcap(data),
         }?;
@@ -75,6 +76,11 @@ impl FileIndex {
             ));
         }
         Ok(index)
+    }
+
+    /// The stamp of the first frame; 0: there is none.
+    pub(super) fn first_stamp(&self) -> u64 {
+        self.first.unwrap_or(0)
     }
 
     /// Divides all times by `speed`.

@@ -1,4 +1,4 @@
-//! A wire that plays a capture file.
+//! A wire that plays a capture file, or those of a folder.
 //!
 //! The file is read into memory when the wire is opened, and its frames are borrowed from there: opening a file of
 //! some GB takes that much memory and the time to read it, playing it costs next to nothing. The captured bytes
@@ -8,16 +8,15 @@
 //! is due together with it.
 
 mod index;
-
-use std::fs;
-use std::io;
+mod source;
+mod unpack;
 
 use super::delivery::{Delivery, Receiver, WireDirection, WireState};
 use super::error::WireError;
 use super::pace::Pace;
 use super::spec::WireSpec;
 use super::spec::pcap::{PcapPace, PcapSpec};
-use index::{FileIndex, Record};
+use index::Record;
 
 pub(super) struct PcapWire {
     data: Vec<u8>,
@@ -41,20 +40,7 @@ enum Playback {
 
 impl PcapWire {
     pub(super) fn open(wire: &WireSpec, spec: &PcapSpec) -> Result<PcapWire, WireError> {
-        let data = fs::read(&spec.file).map_err(|e| {
-            let advice = match spec.file.rsplit_once(',') {
-                Some((_, word)) if e.kind() == io::ErrorKind::NotFound => format!(
-                    "`,{word}` was read as part of the file's name: the options of a pcap wire are \
-                     loop=N, pps=N, speed=X and lossy"
-                ),
-                _ => String::new(),
-            };
-            WireError::new(wire, format!("read {}", spec.file), e, advice)
-        })?;
-        let mut index = FileIndex::of(&data).map_err(|error| {
-            let source = io::Error::new(io::ErrorKind::InvalidData, error.what);
-            WireError::new(wire, format!("parse {}", spec.file), source, error.advice)
-        })?;
+        let (data, mut index) = source::read(wire, &spec.file)?;
         let pace = match spec.pace {
             PcapPace::Unpaced => Playback::Unpaced,
             PcapPace::Pps(pps) => Playback::Pace(Pace::new(pps)),

@@ -1,6 +1,7 @@
 //! Files as they should be, files as they should not be, and the public test captures.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -220,6 +221,63 @@ fn what_is_no_wire_is_refused_with_a_reason() {
     }
     let error = open(&path, ",paced=3").unwrap_err().to_string();
     assert!(error.contains("`,paced=3`"), "{error}");
+}
+
+fn lz4(raw: &[u8]) -> Vec<u8> {
+    let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    encoder.write_all(raw).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn zstd(raw: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; zstd_safe::compress_bound(raw.len())];
+    let len = zstd_safe::compress(&mut out[..], raw, 3).unwrap();
+    out.truncate(len);
+    out
+}
+
+/// Several frames with a skippable one in between, as writers that flush have them.
+#[test]
+fn compressed_files_are_played_and_torn_ones_up_to_the_tear() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.pcap.packed");
+    let raw = file(1, &[(1, 0, 20, 20, &[1; 20]), (1, 5, 30, 30, &[2; 30])]);
+    for pack in [lz4 as fn(&[u8]) -> Vec<u8>, zstd] {
+        let (head, tail) = raw.split_at(60);
+        let skippable = [
+            &0x184d_2a50_u32.to_le_bytes()[..],
+            &4_u32.to_le_bytes(),
+            &[9; 4],
+        ]
+        .concat();
+        let whole = [pack(head), skippable, pack(tail)].concat();
+        fs::write(&path, &whole).unwrap();
+        let mut wire = open(&path, "").unwrap();
+        assert_eq!(wire.notes(), [] as [String; 0]);
+        assert_eq!(play(&mut wire), [vec![1; 20], vec![2; 30]]);
+        fs::write(&path, &whole[..whole.len() - 9]).unwrap();
+        let mut wire = open(&path, "").unwrap();
+        assert_eq!(play(&mut wire), [vec![1; 20]]);
+        assert!(!wire.notes().is_empty());
+    }
+}
+
+#[test]
+fn a_folder_is_played_in_the_order_of_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, bytes: Vec<u8>| fs::write(dir.path().join(name), bytes).unwrap();
+    put(
+        "b.pcap",
+        file(1, &[(5, 0, 20, 20, &[1; 20]), (7, 0, 20, 20, &[3; 20])]),
+    );
+    put("a.pcap.zst", zstd(&file(1, &[(6, 0, 20, 20, &[2; 20])])));
+    put("c.pcap.part", vec![0; 7]);
+    put("notes.txt", vec![0; 7]);
+    let mut wire = open(dir.path(), "").unwrap();
+    assert_eq!(play(&mut wire), [[1; 20], [2; 20], [3; 20]]);
+    let empty = tempfile::tempdir().unwrap();
+    let error = open(empty.path(), "").unwrap_err().to_string();
+    assert!(error.contains("no .pcap"), "{error}");
 }
 
 #[test]

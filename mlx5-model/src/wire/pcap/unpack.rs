@@ -1,0 +1,80 @@
+//! Compressed capture files: zstd and LZ4, as sequences of frames (RFC 8878, LZ4 frame format 1.6.4).
+//!
+//! Invariant: what a damaged or torn file has before the damage is played, with a note.
+
+use lz4_flex::frame::FrameDecoder;
+use std::io::{self, Read};
+use zstd_safe::{DCtx, InBuffer, OutBuffer};
+
+const LZ4: u32 = 0x184d_2204;
+const ZSTD: u32 = 0xfd2f_b528;
+/// Sixteen magics that differ in their last four bits.
+const SKIPPABLE: u32 = 0x184d_2a50;
+/// Bytes that are unpacked at once.
+const PIECE: usize = 1 << 20;
+
+/// The content of a file, and a note if it ends early; `None`: it is not compressed.
+pub(super) fn unpack(data: &[u8]) -> Option<(Vec<u8>, Option<String>)> {
+    if !matches!(magic(data), Some(LZ4 | ZSTD)) {
+        return None;
+    }
+    let (mut out, mut rest) = (Vec::new(), data);
+    while !rest.is_empty() {
+        let at = data.len() - rest.len();
+        let unpacked = match magic(rest) {
+            Some(LZ4) => lz4(&mut rest, &mut out),
+            Some(ZSTD) => zstd(&mut rest, &mut out),
+            Some(other) if other & !0xf == SKIPPABLE => skip(&mut rest),
+            _ => Err(io::Error::other("what follows is not compressed")),
+        };
+        if let Err(e) = unpacked {
+            let note = format!("the compressed frame at byte {at}: {e}; the rest is left out");
+            return Some((out, Some(note)));
+        }
+    }
+    Some((out, None))
+}
+
+fn magic(data: &[u8]) -> Option<u32> {
+    data.first_chunk().map(|it| u32::from_le_bytes(*it))
+}
+
+fn torn() -> io::Error {
+    io::Error::other("the file ends within it")
+}
+
+fn skip(rest: &mut &[u8]) -> io::Result<()> {
+    let len = rest.get(4..).and_then(magic).ok_or_else(torn)?;
+    let len = usize::try_from(len).map_err(io::Error::other)?;
+    *rest = rest.get(8 + len..).ok_or_else(torn)?;
+    Ok(())
+}
+
+/// One frame.
+fn lz4(rest: &mut &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    let mut decoder = FrameDecoder::new(&mut *rest);
+    decoder.read_to_end(out)?;
+    Ok(())
+}
+
+/// One frame.
+fn zstd(rest: &mut &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    let mut context = DCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        let mut from = InBuffer::around(rest);
+        let mut to = OutBuffer::around(&mut piece[..]);
+        let left = context
+            .decompress_stream(&mut to, &mut from)
+            .map_err(|e| io::Error::other(zstd_safe::get_error_name(e)))?;
+        let (taken, got) = (from.pos(), to.pos());
+        out.extend_from_slice(&piece[..got]);
+        *rest = &rest[taken..];
+        if left == 0 {
+            return Ok(());
+        }
+        if taken == 0 && got == 0 {
+            return Err(torn());
+        }
+    }
+}
