@@ -9,7 +9,7 @@ use std::{
     path::Path,
     sync::{Mutex, PoisonError},
 };
-use wqcap_engine::config::{Config, Place, Problem};
+use wqcap_engine::config::{Config, Place, Problem, Reading};
 
 /// Prefix of the settings that are not the configuration's but the model's.
 const MODEL: &str = "model.";
@@ -27,8 +27,13 @@ impl ConfigArgs {
 
     /// Reads the file, if there is one, and puts the settings above it.
     pub fn load(&self) -> Result<Config, Failure> {
-        let file = self.file.as_deref();
-        let text = match file {
+        let reading = self.read()?;
+        reading.sound().map_err(|e| self.refuse(&e.problems))
+    }
+
+    /// The same, and what is wrong does not hide the rest.
+    pub fn read(&self) -> Result<Reading, Failure> {
+        let text = match &self.file {
             Some(path) => read_text(path).map_err(|e| {
                 Failure::refused(format!("cannot read the config {}: {e}", path.display()))
             })?,
@@ -40,8 +45,13 @@ impl ConfigArgs {
             .filter(|it| !it.key.starts_with(MODEL))
             .map(|it| (it.key.as_str(), it.value.as_str()))
             .collect();
-        Config::with_overrides(&text, &overrides)
-            .map_err(|e| Failure::all_refused(e.problems.iter().map(|it| in_file(it, file))))
+        Config::read(&text, &overrides).map_err(|e| self.refuse(&e.problems))
+    }
+
+    /// What is wrong, as far as it can be with its place in the file.
+    pub fn refuse(&self, problems: &[Problem]) -> Failure {
+        let file = self.file.as_deref();
+        Failure::all_refused(problems.iter().map(|it| in_file(it, file)))
     }
 }
 

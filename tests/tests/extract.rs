@@ -228,6 +228,7 @@ fn times_choose_files_by_name_and_blocks_by_index() {
 /// Captures `frames`, and ends once each file has its index: the indexer has the least priority, and a run that ends
 /// before it leaves the rest to whoever needs them.
 fn indexed(run: Wqcap<'_>, index: &Path, frames: u64) -> Finished {
+    fs::create_dir_all(index).expect("a folder for the index");
     let run = run
         .set("capture.on_port_down=wait")
         .set(&format!("output.index_dir={}", index.display()))

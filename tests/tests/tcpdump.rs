@@ -65,6 +65,7 @@ fn rows() -> Vec<Row> {
 fn place() -> Dir {
     let dir = Dir::new();
     dir.folder("cap");
+    dir.folder("index");
     dir.write("old.pcap", "somebody's");
     dir.write("filter.txt", "tcp\n  port 443\n");
     dir

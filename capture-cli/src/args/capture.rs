@@ -40,6 +40,9 @@ pub struct CheckArgs {
     /// Print the rights that a run needs, those that are missing, and how to grant them
     #[arg(long)]
     pub privileges: bool,
+    /// Refuse a machine without an RDMA device, instead of checking only what needs none
+    #[arg(long)]
+    pub device_required: bool,
     /// Print JSON on stdout
     #[arg(long)]
     pub json: bool,

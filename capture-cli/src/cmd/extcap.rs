@@ -7,7 +7,7 @@
 
 use crate::{
     args::{ConfigArgs, ExtcapArgs, RunArgs, Setting},
-    cmd::run,
+    cmd::{check::enter, run},
     failure::Failure,
     term::output,
 };
@@ -178,7 +178,7 @@ fn capture(interface: &Interface, args: &ExtcapArgs, fifo: &Path) -> Result<(), 
         model,
         ..RunArgs::default()
     };
-    run::enter(&run)?;
+    enter(&run.config, run.model.as_deref())?;
     let failed = |what: &str, e: std::io::Error| {
         Failure::failed(format!("cannot {what} {}: {e}", fifo.display()))
     };

@@ -4,14 +4,14 @@ use crate::{
     aliases,
     args::{ConfigArgs, DevicesArgs, LimitArgs, RunArgs},
     cmd::{
-        check::{self, enter_model, model_wire, port, settle},
+        check::{self, Checked, enter, enter_model, model_wire, port, settle},
         devices,
         recover::{self, Leftovers},
         summary::{self, Summary, SummaryFile},
     },
     daemon::{
         metrics::{Endpoint, Metrics, MetricsSource},
-        sandbox::{Sandbox, hooks, outside::Outside, user},
+        sandbox::{Sandbox, hooks, outside::Outside},
         sd_notify::Service,
         signals,
     },
@@ -21,7 +21,6 @@ use crate::{
 };
 use std::{
     io::{self, IsTerminal},
-    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -56,24 +55,14 @@ fn require_stream(json: bool) -> Result<(), Failure> {
     Err(Failure::refused(format!("output.stdout = true: {problem}")))
 }
 
-/// Becomes who the run is to be, and goes over to the software NIC if the run is to be there.
-pub fn enter(args: &RunArgs) -> Result<(), Failure> {
-    let given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
-    // What is no file is read once, and that is behind the model.
-    if args.model.is_some() && given.config.file.as_deref().is_none_or(Path::is_file) {
-        user::become_one(&given.config.load()?, args.model.as_deref())?;
-    }
-    enter_model(args.model.as_deref(), &given.config.model())
-}
-
 /// Captures until a signal, a limit, or the end of the wire.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     if args.list_interfaces {
         enter_model(args.model.as_deref(), &args.config.model())?;
         return devices::devices(&DevicesArgs { json: args.json });
     }
-    enter(args)?;
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
+    enter(&given.config, args.model.as_deref())?;
     given.look_up()?;
     if !quiet {
         for note in &given.notes {
@@ -81,13 +70,17 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         }
     }
     let file = given.config.file.as_deref();
-    let mut config = given.config.load()?;
-    user::become_one(&config, args.model.as_deref())?;
-    let loaded = config.clone();
     if !release_what_is_lost() {
         tracing::debug!("libibverbs keeps its half of objects whose device is lost");
     }
-    let mut plan = settle(&mut config)?;
+    let Checked {
+        loaded,
+        config,
+        plan: Some(mut plan),
+    } = Checked::new(&given.config, args.model.as_deref(), true)?
+    else {
+        return Err(Failure::failed("internal error: no plan"));
+    };
     if plan.output.stdout {
         require_stream(args.json)?;
     }

@@ -1,7 +1,7 @@
 //! Ranges of the keys, as far as they hold on every machine, and what does not go together. Limits of a device are the
 //! plan's to check.
 
-use super::{Config, Format, Mode, OnLoss, Order, OutputConfig, Problem, Size, Span};
+use super::{Config, Format, Mode, OnLoss, Order, OutputConfig, Problem, RuleConfig, Size, Span};
 use std::time::Duration;
 use wqcap_files::template::NameTemplate;
 
@@ -142,7 +142,11 @@ impl Range {
     fn check(&self, config: &Config) -> Option<Problem> {
         let value = (self.of)(config).filter(|it| !self.holds(*it))?;
         let problem = format!("must be {}", self.text());
-        Some(Problem::new(self.key, self.unit.show(value), problem))
+        let shown = match self.unit.show(value) {
+            text if text.bytes().all(|it| it.is_ascii_digit()) => text,
+            text => format!("\"{text}\""),
+        };
+        Some(Problem::new(self.key, shown, problem))
     }
 }
 
@@ -160,8 +164,21 @@ impl Unit {
     }
 }
 
+/// A rule's field, its largest value, and what it is.
+type RuleField = (&'static str, u32, fn(&RuleConfig) -> Option<u32>);
+
+/// Fields of a rule with fewer bits than their types.
+const RULE_FIELDS: [RuleField; 2] = [
+    ("vlan", (1 << 12) - 1, |it| it.vlan.map(Into::into)),
+    ("vni", (1 << 24) - 1, |it| it.vni),
+];
+
 /// The range of a key, in words; `None`: its type is all that limits it.
 pub(super) fn range_of(key: &str) -> Option<String> {
+    if let Some((_, field)) = key.split_once(": ") {
+        let field = RULE_FIELDS.iter().find(|it| it.0 == field);
+        return field.map(|(_, most, _)| format!("0 to {most}"));
+    }
     RANGES.iter().find(|it| it.key == key).map(Range::text)
 }
 
@@ -201,6 +218,14 @@ fn capture(Config { capture, rule, .. }: &Config, found: &mut Vec<Problem>) {
             capture.mode
         );
         found.push(Problem::new("rule 1", "", problem));
+    }
+    for (number, rule) in (1..).zip(rule) {
+        for (field, most, of) in RULE_FIELDS {
+            if let Some(value) = of(rule).filter(|it| *it > most) {
+                let key = format!("rule {number}: {field}");
+                found.push(Problem::new(key, value, format!("must be 0 to {most}")));
+            }
+        }
     }
 }
 

@@ -35,9 +35,11 @@ impl Misfit {
                     Value::Array(_) if !what.starts_with("a list") => "each must be",
                     _ => "must be",
                 };
-                match range.or(usual.map(Into::into)) {
-                    Some(range) => format!("{each} {what} ({range})"),
-                    None => format!("{each} {what}"),
+                match (range, usual) {
+                    (Some(range), Some(_)) => format!("{each} {what} ({range})"),
+                    (Some(range), None) => format!("{each} {what}; {range}"),
+                    (None, Some(usual)) => format!("{each} {what} ({usual})"),
+                    (None, None) => format!("{each} {what}"),
                 }
             }
             Self::Word(words) => {

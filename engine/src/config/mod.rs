@@ -223,7 +223,7 @@ dir = \"/nowhere\"
             "line 8, column 1: rule 1: capture.mode = \"steal\" has no rules; set capture.mode = \"filtered\", or leave the \
              [[rule]]s out",
             &format!("line 11, column 1: rule 2: proto = \"tpc\": not a protocol; write {rule}"),
-            "line 12, column 1: rule 2: vni = -1: must be a whole number (0 to 4294967295)",
+            "line 12, column 1: rule 2: vni = -1: must be a whole number (0 to 16777215)",
             "line 14, column 2: outptu: no such section; did you mean [output]?",
         ];
         assert_eq!(refused(text).lines().collect::<Vec<_>>(), expected);
@@ -295,7 +295,7 @@ dir = \"/nowhere\"
             ),
             (
                 "[output]\nrotate_time = \"1ms\"",
-                ["output.rotate_time = 1ms", "at least 100ms"],
+                ["output.rotate_time = \"1ms\"", "at least 100ms"],
             ),
             ("[output]\ndir = \"\"", ["output.dir", "format = \"none\""]),
         ] {

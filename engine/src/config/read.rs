@@ -45,12 +45,18 @@ impl Reading {
 
     /// Adds what else has turned out to be wrong, unless that comes of what is known to be wrong already.
     pub fn add(&mut self, found: impl IntoIterator<Item = Problem>) {
+        let known = self.problems.len();
         for mut it in found {
-            if !self.doubtful.iter().any(|key| it.is_about(key)) {
+            // What is said of a rule as a whole may come of one of its fields.
+            let field = format!("{}: ", it.key);
+            let follows = |key: &String| it.is_about(key) || key.starts_with(&field);
+            if !self.doubtful.iter().any(follows) {
                 it.place = self.places.get(&it.key).copied();
                 self.problems.push(it);
             }
         }
+        let new = self.problems[known..].iter().flat_map(doubtful);
+        self.doubtful.extend(new.filter(|it| !it.is_empty()));
         // Those of the file in its order, and then the others.
         self.problems
             .sort_by_key(|it| (it.place.is_none(), it.place));
@@ -204,7 +210,11 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
                 _ => format!("[{section}]"),
             };
             let problem = format!("must be a section of keys: write {header}");
-            (None, vec![Problem::new(section, other, problem)])
+            let given = match &other {
+                Value::Table(_) => String::new(),
+                other => other.to_string(),
+            };
+            (None, vec![Problem::new(section, given, problem)])
         }
     }
 }

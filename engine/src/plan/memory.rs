@@ -50,17 +50,22 @@ pub(super) fn fits(
     }
     // What is left for the largest.
     let rest = |part: u64| there.saturating_sub(all - part);
-    let shares = format!(
-        "{} for {count} queues, {} for output.buffer, {} for flows.memory",
-        Size(rings),
-        Size(buffers),
-        Size(flows)
-    );
+    let shares = [
+        (rings, format!("{count} queues")),
+        (buffers, "output.buffer".into()),
+        (flows, "flows.memory".into()),
+        (dedup, "capture.dedup".into()),
+    ];
+    let shares = shares.iter().filter(|(bytes, _)| *bytes > 0);
+    let shares: Vec<_> = shares
+        .map(|(bytes, what)| format!("{} for {what}", about(*bytes)))
+        .collect();
     let wants = |problem: String| {
         format!(
-            "with this the run takes {} of memory ({shares}), and there are {}; {problem}",
-            Size(all),
-            Size(there)
+            "the run would take {} of memory ({}), and there are {}; {problem}",
+            about(all),
+            shares.join(", "),
+            about(there)
         )
     };
     if rings >= buffers.max(flows) {
@@ -78,7 +83,14 @@ pub(super) fn fits(
         ("flows.memory", flows)
     };
     let problem = wants(format!("set at most {}", mebibytes(rest(part))));
-    Err(Error::config(key, Size(part), problem))
+    Err(Error::config(key, format!("\"{}\"", Size(part)), problem))
+}
+
+fn about(bytes: u64) -> String {
+    match bytes >> 20 {
+        mebibytes if mebibytes >> 10 == 0 => format!("{mebibytes} MiB"),
+        mebibytes => format!("{:.1} GiB", mebibytes as f64 / 1024.0),
+    }
 }
 
 /// Rounded down, so that it can be typed.

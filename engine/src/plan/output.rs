@@ -208,7 +208,7 @@ fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
     }
     std::path::absolute(&output.hook)
         .map(Some)
-        .map_err(|e| Error::config("output.hook", output.hook.display(), e))
+        .map_err(|e| Error::config("output.hook", format!("{:?}", output.hook), e))
 }
 
 /// What flow records are written.
@@ -231,7 +231,7 @@ pub(super) fn flows(
     if output.is_some_and(same) {
         return Err(Error::config(
             "flows.dir",
-            flows.dir.display(),
+            format!("{:?}", flows.dir),
             "output.dir holds capture files only; name another directory",
         ));
     }

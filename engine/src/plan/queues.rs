@@ -7,7 +7,7 @@ use crate::{
     pipeline::ParserCpu,
 };
 use serde::Serialize;
-use wqcap_rss::table::IndirectionTable;
+use wqcap_rss::table::{IndirectionTable, TableError};
 
 /// One receive queue: an `ibv_wq` with its CQ, polled on one core.
 #[derive(Clone, Debug, Serialize)]
@@ -176,8 +176,10 @@ pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16
         ));
     }
     let queues = u16::try_from(queues).unwrap_or(u16::MAX);
-    let table = IndirectionTable::new(size, queues, weights)
-        .map_err(|e| Error::config("rss.table_size", size, e))?;
+    let table = IndirectionTable::new(size, queues, weights).map_err(|e| match e {
+        TableError::NoWeight { .. } => Error::config("rss.weights", format!("{weights:?}"), e),
+        _ => Error::config("rss.table_size", size, e),
+    })?;
     Ok(table.entries().to_vec())
 }
 

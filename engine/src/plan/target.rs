@@ -22,21 +22,21 @@ pub(super) fn device<'d>(
         if devices.is_empty() {
             "there is no RDMA device".to_owned()
         } else {
-            format!("there are: {}", names())
+            format!("this machine has {}", names())
         }
     };
     let device = match (&config.device.name, &config.device.netdev) {
-        (Some(name), _) => devices
-            .iter()
-            .find(|d| d.name == *name)
-            .ok_or_else(|| Error::config("device.name", name, known()))?,
+        (Some(name), _) => devices.iter().find(|d| d.name == *name).ok_or_else(|| {
+            let problem = format!("there is no such RDMA device; {}", known());
+            Error::config("device.name", format!("{name:?}"), problem)
+        })?,
         (None, Some(netdev)) => devices
             .iter()
             .find(|d| d.ports.iter().any(|p| p.netdev.as_ref() == Some(netdev)))
             .ok_or_else(|| {
                 Error::config(
                     "device.netdev",
-                    netdev,
+                    format!("{netdev:?}"),
                     format!("no RDMA device has this interface; {}", known()),
                 )
             })?,
@@ -111,7 +111,7 @@ pub(super) fn stolen(
     match management::why(netdev) {
         Some(why) if !config.capture.steal_management => Err(Error::config(
             "capture.mode",
-            "steal",
+            "\"steal\"",
             format!(
                 "{netdev} {why}, which would be cut off by {taken_by}; use {instead} or set capture.steal_management = true"
             ),
@@ -131,7 +131,10 @@ pub(super) fn port<'d>(config: &Config, device: &'d DeviceFacts) -> Result<&'d P
     let number = config.device.port;
     let port = device.ports.iter().find(|it| it.number == number);
     let port = port.ok_or_else(|| {
-        let there = format!("{} has ports 1 to {}", device.name, device.ports.len());
+        let there = match device.ports.len() {
+            1 => format!("{} has port 1 only", device.name),
+            ports => format!("{} has ports 1 to {ports}", device.name),
+        };
         Error::config("device.port", number, there)
     })?;
     if port.ethernet {

@@ -70,7 +70,7 @@ fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
         (
             "[device]\nport = 2",
             |_| {},
-            &["device.port", "2", "ports 1 to 1"],
+            &["device.port", "2", "port 1 only"],
         ),
         (
             "",
@@ -282,17 +282,25 @@ fn what_the_machine_has_no_memory_for_is_refused_with_what_fits() {
         (
             "[output]\nbuffer = \"1MiB\"",
             40 << 20,
-            ["capture.ring = 8192", "40MiB", "capture.ring = 4096"],
+            ["capture.ring = 8192", "40 MiB", "capture.ring = 4096"],
         ),
         (
             "",
             300 << 20,
-            ["output.buffer = 256MiB", "300MiB", "set at most \"236MiB\""],
+            [
+                "output.buffer = \"256MiB\"",
+                "300 MiB",
+                "set at most \"236MiB\"",
+            ],
         ),
         (
             "[flows]\nmemory = \"1GiB\"",
             1 << 30,
-            ["flows.memory = 1GiB", "1GiB", "set at most \"704MiB\""],
+            [
+                "flows.memory = \"1GiB\"",
+                "1.0 GiB",
+                "set at most \"704MiB\"",
+            ],
         ),
     ] {
         let config = config(&format!("capture.queues = 2\n{text}"));

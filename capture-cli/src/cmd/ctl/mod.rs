@@ -70,7 +70,7 @@ fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, 
         .to_socket_addrs()
         .and_then(|mut them| them.next().ok_or(io::ErrorKind::NotFound.into()))
         .map_err(refused)?;
-    let keys = Keys::read(key_file).map_err(|e| Failure::refused(e.to_string()))?;
+    let keys = Keys::read(key_file).map_err(|e| Failure::refused(format!("--key-file {e}")))?;
     let transport = RcTransport::connect(address, &keys, timeout).map_err(refused)?;
     Ok(Client::new(transport))
 }

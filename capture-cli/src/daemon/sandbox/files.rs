@@ -45,8 +45,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// What the configuration names. A rule is for something that is there, so folders that a capture makes are made
-    /// here; what cannot be made is told by whoever wants to write there.
+    /// What the configuration names, all of which is there.
     pub fn of(
         settings: &Config,
         plan: &Plan,
@@ -62,7 +61,7 @@ impl Own {
         }
         let mut write = Vec::new();
         write.extend(plan.output.dir.clone());
-        write.extend(plan.output.index_dir.iter().map(|it| made(it)));
+        write.extend(plan.output.index_dir.clone());
         write.extend(plan.flows.iter().map(|it| it.dir.clone()));
         read.extend(settings.control.iter().filter_map(|it| it.key_file.clone()));
         // A file is replaced by another process.
@@ -145,11 +144,6 @@ fn folder_of(file: &Path) -> &Path {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     }
-}
-
-fn made(folder: &Path) -> PathBuf {
-    let _ = fs::create_dir_all(folder);
-    folder.to_owned()
 }
 
 /// Where the software NIC has its scratch folder, which it removes at the end; it tells of it in the environment.

@@ -2,7 +2,6 @@
 //!
 //! They become ambient, so that they are still there when the process executes itself to be on the software NIC.
 
-use crate::failure::Failure;
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError, securebits};
 use nix::unistd::{Gid, Uid, User, initgroups, setgroups, setresgid, setresuid};
 use rustix::{
@@ -10,18 +9,20 @@ use rustix::{
     io::Errno,
 };
 use std::{ffi::CString, path::Path};
-use wqcap_engine::{config::Config, plan::Plan};
+use wqcap_engine::{
+    config::{Config, Problem},
+    plan::Plan,
+};
 
 /// Becomes `process.user`, unless this is that user already, or none is named.
 ///
 /// `wire`: of the software NIC.
-pub fn become_one(config: &Config, wire: Option<&str>) -> Result<(), Failure> {
+pub fn become_one(config: &Config, wire: Option<&str>) -> Result<(), Problem> {
     let name = &config.process.user;
     if name.is_empty() {
         return Ok(());
     }
-    let refused =
-        |problem: String| Failure::refused(format!("process.user = \"{name}\": {problem}"));
+    let refused = |problem: String| Problem::new("process.user", format!("{name:?}"), problem);
     let user = Identity::of(name).map_err(refused)?;
     let now = Uid::effective();
     if now == user.uid {

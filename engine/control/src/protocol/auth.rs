@@ -65,10 +65,20 @@ pub struct Keys {
 
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("control.key_file {}: {source}", path.display())]
+#[error("{}: {}", path.display(), self.problem())]
 pub struct KeyFileError {
     path: PathBuf,
     source: io::Error,
+}
+
+impl KeyFileError {
+    /// What is wrong, without the path.
+    #[must_use]
+    pub fn problem(&self) -> String {
+        let text = self.source.to_string();
+        let words = text.split_once(" (os error").map(|(words, _)| words);
+        words.unwrap_or(&text).to_owned()
+    }
 }
 
 #[derive(Deserialize)]

@@ -18,7 +18,7 @@ impl Secret {
         region.leave_out_of_dumps()?;
         if let Err(e) = region.lock() {
             tracing::warn!(
-                "control.key_file: keys may be written to swap: mlock of {len} bytes: {e}; raise `ulimit -l` (LimitMEMLOCK=)"
+                "keys may be written to swap: mlock of {len} bytes: {e}; raise `ulimit -l` (LimitMEMLOCK=)"
             );
         }
         fill(region.as_mut_slice());

@@ -1,26 +1,27 @@
 //! Why the service could not be started.
 
-use crate::protocol::auth::KeyFileError;
 use std::io;
+
+/// A configuration key with a value that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{key} = {value}: {problem}")]
+pub struct ConfigProblem {
+    /// The key, `control.group`.
+    pub key: &'static str,
+    /// Its value, as written.
+    pub value: String,
+    /// What is wrong, and what to do.
+    pub problem: String,
+}
 
 /// Names the configuration key, the value, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A configuration key has a value that cannot be used.
-    #[error("{key} = {value}: {problem}")]
-    Config {
-        /// The key, `control.group`.
-        key: &'static str,
-        /// Its value, as written.
-        value: String,
-        /// What is wrong, and what to do.
-        problem: String,
-    },
-    /// The key file.
     #[error(transparent)]
-    KeyFile(#[from] KeyFileError),
+    Config(#[from] ConfigProblem),
     /// The Unix socket.
-    #[error("control.unix {path}: {source}")]
+    #[error("control.unix = \"{path}\": {source}")]
     Socket {
         /// Its path.
         path: String,

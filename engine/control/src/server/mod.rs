@@ -21,7 +21,7 @@ mod unix;
 
 pub use backend::{Backend, ChangeReply};
 pub use config::{ControlConfig, FileMode};
-pub use error::StartError;
+pub use error::{ConfigProblem, StartError};
 pub use unix::ControlSocket;
 
 use crate::protocol::ControlStatus;
@@ -30,6 +30,13 @@ use service::ControlService;
 use std::sync::Arc;
 use thread::ServerThread;
 use unix::SocketFile;
+
+/// All of `config` that this machine cannot serve: a path, groups, keys. Nothing is created.
+pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
+    let mut found = unix::check(config);
+    found.extend(rc::keys(config).err());
+    found
+}
 
 /// A running control service. It ends when this is dropped.
 pub struct ControlServer {

@@ -206,7 +206,7 @@ impl Steering {
         if expression.trim().is_empty() {
             return Err(Error::config(
                 "capture.mode",
-                "filtered",
+                "\"filtered\"",
                 "no [[rule]] and no capture.filter selects frames; set one of them",
             ));
         }

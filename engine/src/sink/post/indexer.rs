@@ -31,11 +31,12 @@ pub(super) struct Indexer {
 }
 
 impl Indexer {
-    /// Starts the thread, and creates the folder if need be. The finished files of `dir` are sent to the channel that
+    /// Starts the thread, for a folder that is there. The finished files of `dir` are sent to the channel that
     /// comes with it; the thread ends when its sender is gone.
     pub(super) fn start(folder: &Path, dir: &Path) -> Result<(Self, Sender<PathBuf>), Error> {
-        fs::create_dir_all(folder).map_err(|source| Error::System {
-            what: format!("output.index_dir = {}", folder.display()),
+        fs::read_dir(folder).map_err(|source| Error::File {
+            what: "output.index_dir",
+            path: folder.display().to_string(),
             source,
         })?;
         let (files, waiting) = crossbeam_channel::unbounded();

@@ -13,7 +13,7 @@ mod receive_queue;
 mod srq_sizing;
 
 use super::{
-    StartError, avoid_cpus,
+    ConfigProblem, StartError, avoid_cpus,
     config::ControlConfig,
     mailbox::{ClientId, Mailbox},
     service::ControlService,
@@ -57,14 +57,7 @@ pub fn start(
     address: SocketAddr,
     busy: Vec<usize>,
 ) -> Result<ServerThread, StartError> {
-    let Some(key_file) = &config.key_file else {
-        return Err(StartError::Config {
-            key: "control.rdma",
-            value: address.to_string(),
-            problem: "needs control.key_file, whose key RDMA clients must prove".into(),
-        });
-    };
-    let keys = Keys::read(key_file)?;
+    let keys = keys(config)?.unwrap_or_default();
     let mailbox = Arc::new(Mailbox::new().map_err(|e| StartError::System {
         what: "an event descriptor".into(),
         source: e.into(),
@@ -83,6 +76,29 @@ pub fn start(
         avoid_cpus(&busy);
         server.run();
     })
+}
+
+/// The keys that clients must prove; `None`: there are none, and no service over RDMA.
+///
+/// # Errors
+/// Either is missing beside the other, or the file is no key file.
+pub fn keys(config: &ControlConfig) -> Result<Option<Keys>, ConfigProblem> {
+    match (&config.rdma, &config.key_file) {
+        (Some(address), None) => Err(ConfigProblem {
+            key: "control.rdma",
+            value: format!("\"{address}\""),
+            problem: "needs control.key_file, whose key RDMA clients must prove".into(),
+        }),
+        (_, None) => Ok(None),
+        (_, Some(path)) => {
+            let refused = |e: auth::KeyFileError| ConfigProblem {
+                key: "control.key_file",
+                value: format!("\"{}\"", path.display()),
+                problem: e.problem(),
+            };
+            Keys::read(path).map(Some).map_err(refused)
+        }
+    }
 }
 
 /// What the thread owns. The fields' order is the order of teardown: QPs before the SRQ, that before the memory it

@@ -7,6 +7,8 @@ mod client;
 mod peer;
 mod socket;
 
+pub use socket::check;
+
 use super::{
     StartError, avoid_cpus,
     config::ControlConfig,

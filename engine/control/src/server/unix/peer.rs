@@ -3,7 +3,7 @@
 
 use crate::{
     protocol::AccessLevel,
-    server::{ControlConfig, StartError},
+    server::{ConfigProblem, ControlConfig},
 };
 use nix::unistd::Group;
 use std::{
@@ -39,7 +39,7 @@ impl AccessPolicy {
     ///
     /// # Errors
     /// A group does not exist.
-    pub fn new(config: &ControlConfig) -> Result<Self, StartError> {
+    pub fn new(config: &ControlConfig) -> Result<Self, ConfigProblem> {
         let read = config.read_group.as_deref();
         let write = config.write_group.as_deref();
         Ok(Self {
@@ -123,11 +123,11 @@ fn socklen(bytes: usize) -> libc::socklen_t {
 ///
 /// # Errors
 /// There is no such group; `key` names the configuration key.
-pub fn group_id(key: &'static str, name: &str) -> Result<u32, StartError> {
+pub fn group_id(key: &'static str, name: &str) -> Result<u32, ConfigProblem> {
     if let Ok(gid) = name.parse() {
         return Ok(gid);
     }
-    let refused = |problem: String| StartError::Config {
+    let refused = |problem: String| ConfigProblem {
         key,
         value: format!("{name:?}"),
         problem,

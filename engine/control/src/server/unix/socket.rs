@@ -1,7 +1,7 @@
 //! The socket's file: its mode and group, and the one that a crash left behind.
 
 use super::peer::{AccessPolicy, group_id};
-use crate::server::{ControlConfig, StartError};
+use crate::server::{ConfigProblem, ControlConfig};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::{
     fs,
@@ -19,9 +19,6 @@ pub fn listen(
     config: &ControlConfig,
     policy: &AccessPolicy,
 ) -> io::Result<UnixListener> {
-    if let Some(folder) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
-        fs::create_dir_all(folder)?;
-    }
     remove_stale(path)?;
     let socket = net::socket_with(
         AddressFamily::UNIX,
@@ -40,12 +37,45 @@ pub fn listen(
     Ok(UnixListener::from(socket))
 }
 
+/// What is wrong with the socket's path, or with a group, on this machine.
+pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
+    let path = &config.unix;
+    let refused = |problem: String| ConfigProblem {
+        key: "control.unix",
+        value: format!("\"{}\"", path.display()),
+        problem,
+    };
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let problem = match fs::metadata(folder) {
+        _ if SocketAddrUnix::new(path.as_path()).is_err() => {
+            Some("a socket's path has at most 107 bytes".into())
+        }
+        Ok(it) if it.is_dir() => None,
+        Ok(_) => Some(format!("{} is not a directory", folder.display())),
+        Err(e) if e.kind() == ErrorKind::NotFound => Some(format!(
+            "there is no directory {0}; create it (mkdir -p '{0}') or name another path",
+            folder.display()
+        )),
+        Err(e) => Some(e.to_string()),
+    };
+    let groups = [
+        ("control.group", &config.group),
+        ("control.read_group", &config.read_group),
+        ("control.write_group", &config.write_group),
+    ];
+    let groups = groups
+        .into_iter()
+        .filter_map(|(key, name)| group_id(key, name.as_deref()?).err());
+    problem.map(refused).into_iter().chain(groups).collect()
+}
+
 /// Mode and group of the socket's file. Unless the configuration sets them, everyone with a right may connect;
 /// credentials decide the rest.
 fn mode_and_group(
     config: &ControlConfig,
     policy: &AccessPolicy,
-) -> Result<(u32, Option<u32>), StartError> {
+) -> Result<(u32, Option<u32>), ConfigProblem> {
     let named = config.group.as_deref();
     let gid = match (named, policy.read, policy.write) {
         (Some(name), ..) => Some(group_id("control.group", name)?),

@@ -1,0 +1,298 @@
+//! `wqcap check`: what a configuration means here, without creating anything.
+//!
+//! What is printed is a configuration again: the plan stands in its comments.
+
+mod machine;
+mod text;
+
+use crate::{
+    aliases,
+    args::{CheckArgs, ConfigArgs},
+    cmd::{devices::require_capable, privileges},
+    daemon::sandbox::user,
+    failure::Failure,
+    preload,
+    term::{output, terminal},
+};
+use std::{fs, path::Path};
+use wqcap_engine::{
+    config::{Config, Problem},
+    device::{self, DeviceFacts},
+    plan::Plan,
+};
+
+/// Prints the effective configuration and its plan; fails where a run would.
+pub fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
+    enter(&given.config, args.model.as_deref())?;
+    given.look_up()?;
+    for note in &given.notes {
+        terminal::say(format_args!("note: {note}"));
+    }
+    let required = args.device_required || args.privileges || args.model.is_some();
+    let Checked {
+        mut config, plan, ..
+    } = Checked::new(&given.config, args.model.as_deref(), required)?;
+    if let Some(plan) = plan.as_ref().filter(|_| args.privileges) {
+        let wire = args.model.as_deref();
+        return privileges::check(plan, config.wq.delay_drop, wire, args.json);
+    }
+    config.fill_in();
+    match &plan {
+        Some(plan) => fill_in(&mut config, plan),
+        None => terminal::say(format_args!(
+            "note: no RDMA device on this machine, so what depends on one is unchecked; --device-required refuses that"
+        )),
+    }
+    if args.json {
+        output::print_json(&serde_json::json!({
+            "config": config,
+            "plan": plan,
+            "aliases": given.aliases,
+        }))
+    } else {
+        let aliases = text::aliases(&given.aliases);
+        output::print(&format!("{aliases}{}", text(&config, plan.as_ref())))
+    }
+}
+
+/// A configuration that a run can be made of.
+pub struct Checked {
+    /// As it was given.
+    pub loaded: Config,
+    /// With the defaults that a finite wire has.
+    pub config: Config,
+    /// `None`: there is no device, and none is required.
+    pub plan: Option<Plan>,
+}
+
+impl Checked {
+    /// Reads the configuration, becomes its user, and holds it to this machine and its device. All that stands in the
+    /// way is told at once. `wire`: of the software NIC.
+    pub fn new(
+        args: &ConfigArgs,
+        wire: Option<&str>,
+        device_required: bool,
+    ) -> Result<Self, Failure> {
+        let mut reading = args.read()?;
+        let loaded = reading.config.clone();
+        reading.add(user::become_one(&loaded, wire).err());
+        reading.add(machine::problems(&loaded));
+        let mut config = loaded.clone();
+        let devices = device::list()?;
+        let planned = if devices.is_empty() && !device_required {
+            let checked = Plan::check_without_device(&loaded);
+            checked.map(|()| None).map_err(problems)
+        } else {
+            plan(&mut config, &devices).map(Some)
+        };
+        let plan = planned.unwrap_or_else(|found| {
+            reading.add(found);
+            None
+        });
+        if !reading.problems.is_empty() {
+            return Err(args.refuse(&reading.problems));
+        }
+        Ok(Self {
+            loaded,
+            config,
+            plan,
+        })
+    }
+}
+
+/// A configuration with its plan in comments.
+pub fn text(config: &Config, plan: Option<&Plan>) -> String {
+    let plan = plan
+        .map(|plan| text::describe(plan, config))
+        .unwrap_or_default();
+    format!("{}{plan}", config.to_toml())
+}
+
+/// Starts this process again on the software NIC, if that is asked for.
+pub fn enter_model(wire: Option<&str>, settings: &[crate::args::Setting]) -> Result<(), Failure> {
+    match (wire, settings.first()) {
+        (Some(wire), _) => preload::enter(wire, settings),
+        (None, Some(it)) => Err(Failure::refused(format!(
+            "--set model.{}={}: keys of the software NIC need --model WIRE",
+            it.key, it.value
+        ))),
+        (None, None) => Ok(()),
+    }
+}
+
+/// Becomes who the run is to be, and goes over to the software NIC if it is to be there.
+pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
+    // What is no file is read once, and that is behind the model; there, what is wrong is told with all else.
+    if model.is_some()
+        && config.file.as_deref().is_none_or(Path::is_file)
+        && let Ok(reading) = config.read()
+    {
+        let _ = user::become_one(&reading.config, model);
+    }
+    enter_model(model, &config.model())
+}
+
+/// Makes the plan, with the defaults that a finite wire has.
+pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
+    let devices = device::list()?;
+    let mut found = machine::folders(config);
+    match plan(config, &devices) {
+        Ok(plan) if found.is_empty() => return Ok(plan),
+        Ok(_) => {}
+        Err(more) => found.extend(more),
+    }
+    Err(Failure::all_refused(found.iter().map(ToString::to_string)))
+}
+
+fn plan(config: &mut Config, devices: &[DeviceFacts]) -> Result<Plan, Vec<Problem>> {
+    if let Err(failure) = require_capable(devices, config.device.name.as_deref()) {
+        let others = Plan::check_without_device(config).err();
+        let others = others.into_iter().flat_map(problems);
+        let told = failure.messages.iter().map(|it| Problem::new("", "", it));
+        return Err(others.chain(told).collect());
+    }
+    let plan = Plan::new(config, devices).map_err(problems)?;
+    require_wire(&plan).map_err(|it| vec![Problem::new("", "", it.messages.join("; "))])?;
+    let before = config.clone();
+    wire_defaults(config, &plan);
+    if *config == before {
+        Ok(plan)
+    } else {
+        Plan::new(config, devices).map_err(problems)
+    }
+}
+
+/// What an error says, each in a message of its own.
+fn problems(error: wqcap_engine::Error) -> Vec<Problem> {
+    use wqcap_engine::Error;
+    match error {
+        Error::Several(all) => all.into_iter().flat_map(problems).collect(),
+        Error::Config(one) => vec![one],
+        other => vec![Problem::new("", "", other)],
+    }
+}
+
+/// What the software NIC says of the plan's port; no real one has such files.
+fn model_says(plan: &Plan, what: &str) -> Option<String> {
+    let (device, port) = (&plan.device.name, plan.port);
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/{what}");
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// The wire of the software NIC, if the plan's port is one of its.
+pub fn model_wire(plan: &Plan) -> Option<String> {
+    model_says(plan, "model_wire")
+}
+
+/// The software NIC says of each port whether its wire ends.
+fn wire_defaults(config: &mut Config, plan: &Plan) {
+    if model_says(plan, "model_finite").as_deref() == Some("1") {
+        let wire = model_wire(plan).unwrap_or_default();
+        config.for_finite_wire(!is_lossy(&wire));
+    }
+}
+
+/// A wire that cannot be opened leaves the software NIC's port without a link: nothing would ever arrive.
+fn require_wire(plan: &Plan) -> Result<(), Failure> {
+    let Some(wire) = model_wire(plan) else {
+        return Ok(());
+    };
+    let down = port(plan).is_some_and(|port| port.state != "ACTIVE");
+    if down && !preload::is_set("link_up") {
+        return Err(Failure::refused(format!(
+            "--model {wire}: cannot open the wire; the message of the software NIC has the cause"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether the wire was told not to wait for buffers.
+fn is_lossy(wire: &str) -> bool {
+    wire.split_once(':')
+        .is_some_and(|(_, options)| options.split(',').any(|word| word == "lossy"))
+}
+
+/// Writes out what the plan has settled.
+fn fill_in(config: &mut Config, plan: &Plan) {
+    config.device.name = Some(plan.device.name.clone());
+    config.device.netdev = None;
+    config.capture.queues = u16::try_from(plan.queues.len()).ok();
+    config.capture.cores = Some(plan.queues.iter().map(|queue| queue.core).collect());
+}
+
+/// The port of the plan.
+pub fn port(plan: &Plan) -> Option<&device::PortFacts> {
+    plan.device
+        .ports
+        .iter()
+        .find(|port| port.number == plan.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cmd::devices::tests::device;
+
+    #[test]
+    fn what_is_printed_is_a_config() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = [
+            ("output.dir", dir.path().to_str().unwrap()),
+            ("capture.queues", "2"),
+            ("rss.table_size", "4"),
+        ];
+        let mut config = Config::with_overrides("", &settings).unwrap();
+        let mut plan = Plan::new(&config, &[device("mlx5_0", &[])]).unwrap();
+        plan.notes = vec!["two queues share a core".into()];
+        plan.queues[0].shared_core = false;
+        plan.queues[1].shared_core = true;
+        config.fill_in();
+        fill_in(&mut config, &plan);
+        let text = format!("{}{}", config.to_toml(), text::describe(&plan, &config));
+        assert_eq!(Config::parse(&text).unwrap(), config);
+        let [first, second] = [0, 1].map(|i| plan.queues[i].core);
+        for part in [
+            "#   device    mlx5_0 port 1 (ens1f0np0), ACTIVE, 100 Gbit/s, MTU 1500
+",
+            &format!(
+                "#   cores     q0 on {first}, q1 on {second} (shared)
+"
+            ),
+            "#   memory    32 MiB registered, 1 MiB of CQs, 256 MiB of write buffers
+",
+            "#   table     4 entries: q0 2, q1 2
+",
+            "table of 4
+",
+            "wqcap-q<QQ>-<start ns>.pcapng; the buffers hold 21 ms at 100 Gbit/s, 250 ms would take output.buffer = \"2981MiB\"
+",
+            "#   notes     two queues share a core
+",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn wires_that_do_not_wait() {
+        for (wire, lossy) in [
+            ("pcap:a.pcap", false),
+            ("pcap:a,lossy", true),
+            ("synth:lossy,count=1", true),
+            ("synth", false),
+        ] {
+            assert_eq!(is_lossy(wire), lossy, "{wire}");
+        }
+    }
+
+    #[test]
+    fn the_models_keys_need_the_model() {
+        let settings = ["rate=25".parse().unwrap()];
+        let failure = enter_model(None, &settings).unwrap_err();
+        assert!(
+            failure.messages[0].contains("model.rate=25")
+                && failure.messages[0].contains("--model")
+        );
+    }
+}

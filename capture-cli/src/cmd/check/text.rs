@@ -1,0 +1,286 @@
+//! A plan in the comments of its configuration.
+
+use super::port;
+use crate::{
+    aliases::Alias,
+    term::table::{bytes, thousands},
+};
+use std::{fmt::Write, time::Duration};
+use wqcap_engine::{
+    analysis::flows::FlowsPlan,
+    config::{Config, Format, Order},
+    plan::{
+        Plan, Reduction,
+        steering::{self, Spread},
+    },
+};
+
+/// A stall of a disk that should cost nothing, in milliseconds: garbage collection in a solid-state disk takes as long.
+const STALL_MS: f64 = 250.0;
+
+/// How many frames wait in a queue that nobody reads, and how long that lasts at the port's rate when it is the only one.
+fn holds_line(plan: &Plan) -> String {
+    /// Bytes of a frame on the wire beyond what is captured: FCS, preamble and gap.
+    const AROUND: f64 = 4.0 + 8.0 + 12.0;
+    let port = plan.device.ports.iter().find(|it| it.number == plan.port);
+    let rate = port.map_or(0.0, |it| it.rate_gbps);
+    let held = [60u32, 1500].map(|len| {
+        let frames = plan.ring.frames(len);
+        let seconds = frames as f64 * (f64::from(len) + AROUND) * 8.0 / (rate * 1e9);
+        let time = if rate > 0.0 {
+            format!(" ({:.2} ms at {rate} Gbit/s)", seconds * 1e3)
+        } else {
+            String::new()
+        };
+        format!("{frames} frames of {len} bytes{time}")
+    });
+    format!("{} in each queue", held.join(" or "))
+}
+
+/// What the options of tcpdump and dumpcap set, as comments.
+pub fn aliases(aliases: &[Alias]) -> String {
+    let Some(width) = aliases.iter().map(|it| it.option.chars().count()).max() else {
+        return String::new();
+    };
+    let mut text = String::from("# The command line\n");
+    for Alias { option, sets } in aliases {
+        let _ = writeln!(text, "#   {option:<width$}  {sets}");
+    }
+    text + "\n"
+}
+
+/// The plan as comments.
+pub fn describe(plan: &Plan, config: &Config) -> String {
+    let mut text = String::from("\n# The plan\n");
+    let mut line = |what: &str, value: String| {
+        let _ = writeln!(text, "#   {what:<9} {value}");
+    };
+    line("device", device_line(plan));
+    line(
+        "queues",
+        format!(
+            "{} WQs of {} WRs with {}: frames of up to {} bytes fit",
+            plan.queues.len(),
+            plan.ring.wrs,
+            match plan.ring.striding {
+                Some(it) => format!("{} strides of {} bytes", it.strides, it.stride),
+                None => format!("{} x {} bytes", plan.ring.max_sge, plan.ring.buffer),
+            },
+            plan.ring.longest()
+        ),
+    );
+    line("holds", holds_line(plan));
+    let cores = plan.queues.iter().map(|queue| {
+        format!(
+            "q{} on {}{}",
+            queue.index,
+            queue.core,
+            if queue.shared_core { " (shared)" } else { "" }
+        )
+    });
+    line("cores", cores.collect::<Vec<_>>().join(", "));
+    if let Some(parsers) = parsers_line(plan) {
+        line("parsers", parsers);
+    }
+    line(
+        "memory",
+        format!(
+            "{} registered, {} of {}CQs, {} of write buffers",
+            bytes(plan.memory),
+            bytes(plan.ring.cq() * plan.queues.len() as u64),
+            if plan.compression.is_some() {
+                "compressed "
+            } else {
+                ""
+            },
+            bytes(plan.output.buffer)
+        ),
+    );
+    if plan.delays_drop() {
+        line("delay", delay_line(plan));
+    }
+    line("table", table_line(plan));
+    for (i, qp) in plan.steering.qps.iter().enumerate() {
+        let spread = match qp.spread {
+            Spread::Table => format!("table of {}", plan.table.len()),
+            Spread::Queue(queue) => format!("table of 1: q{queue}"),
+        };
+        line(
+            if i == 0 { "QPs" } else { "" },
+            format!(
+                "{i}  {:<10} {spread}{}",
+                qp.profile,
+                if qp.inner {
+                    ", by the inner packet"
+                } else {
+                    ""
+                }
+            ),
+        );
+    }
+    for (i, rule) in plan.steering.rules.iter().enumerate() {
+        line(
+            if i == 0 { "rules" } else { "" },
+            format!(
+                "priority {:<2} {} -> QP {}",
+                rule.priority,
+                steering::describe(&rule.specs),
+                rule.qp
+            ),
+        );
+    }
+    if let Some(split) = &plan.steering.split {
+        let nic = split.nic.join("; ");
+        line(
+            "filter",
+            format!(
+                "in the NIC, by these rules: {nic}; in software, of what they take: {}",
+                split.software
+            ),
+        );
+    }
+    if let Some(reduced) = reduction_line(&plan.reduction) {
+        line("kept", reduced);
+    }
+    line("files", files_line(plan, config));
+    if let Some(flows) = &plan.flows {
+        line("flows", flows_line(flows, plan.stages()));
+    }
+    for (i, note) in plan.notes.iter().enumerate() {
+        line(if i == 0 { "notes" } else { "" }, note.clone());
+    }
+    text
+}
+
+fn device_line(plan: &Plan) -> String {
+    let mut text = format!("{} port {}", plan.device.name, plan.port);
+    if let Some(port) = port(plan) {
+        let netdev = port
+            .netdev
+            .as_deref()
+            .map(|name| format!(" ({name})"))
+            .unwrap_or_default();
+        let mtu = port
+            .mtu
+            .map(|mtu| format!(", MTU {mtu}"))
+            .unwrap_or_default();
+        let _ = write!(
+            text,
+            "{netdev}, {}, {} Gbit/s{mtu}",
+            port.state, port.rate_gbps
+        );
+    }
+    text
+}
+
+/// How long the NIC holds frames for a WQ without buffers, as far as its driver tells.
+fn delay_line(plan: &Plan) -> String {
+    match plan.device.delay_drop {
+        Some(told) => format!(
+            "the NIC holds frames up to {} us for a WQ without buffers; this timeout expired {} times since the driver was loaded",
+            thousands(told.timeout_us),
+            thousands(told.num_timeout_events)
+        ),
+        None => "how long the NIC holds frames is in debugfs (mlx5/PCI/delay_drop), which this process cannot read; \
+                 root can where it is mounted"
+            .into(),
+    }
+}
+
+/// Where parsers run, and what becomes of frames that find theirs full; `None`: the loops work on frames themselves.
+fn parsers_line(plan: &Plan) -> Option<String> {
+    let queues = plan.queues.iter().filter(|queue| !queue.parsers.is_empty());
+    let seats = queues.map(|queue| {
+        let cores: Vec<_> = queue.parsers.iter().map(|it| it.core.to_string()).collect();
+        format!("q{} on {}", queue.index, cores.join(" "))
+    });
+    let seats: Vec<_> = seats.collect();
+    let full = plan.pipeline.on_full;
+    (!seats.is_empty()).then(|| format!("{}; full: {full}", seats.join(", ")))
+}
+
+/// What is left out or cut off on purpose; `None`: nothing is.
+fn reduction_line(reduction: &Reduction) -> Option<String> {
+    let mut steps = Vec::new();
+    if let Some(program) = reduction.filter.program() {
+        steps.push(format!("filter of {} instructions", program.len()));
+    }
+    if reduction.dedup_ns > 0 {
+        let memory = bytes(reduction.dedup_memory);
+        steps.push(format!("deduplicate ({memory} for each queue or parser)"));
+    }
+    if reduction.sample > 1 {
+        steps.push(format!("1 {} in {}", reduction.sample_by, reduction.sample));
+    }
+    match String::from(reduction.slice) {
+        whole if whole.is_empty() => {}
+        slice => steps.push(format!("cut after {slice}")),
+    }
+    (!steps.is_empty()).then(|| steps.join(", then "))
+}
+
+/// How many entries each queue has.
+fn table_line(plan: &Plan) -> String {
+    let shares = plan.queues.iter().map(|queue| {
+        let entries = plan.table.iter().filter(|it| **it == queue.index).count();
+        format!("q{} {entries}", queue.index)
+    });
+    format!(
+        "{} entries: {}",
+        plan.table.len(),
+        shares.collect::<Vec<_>>().join(", ")
+    )
+}
+
+fn files_line(plan: &Plan, config: &Config) -> String {
+    if plan.output.stdout {
+        return format!("one stream of {} to stdout", plan.output.format);
+    }
+    let Some(dir) = plan
+        .output
+        .dir
+        .as_deref()
+        .filter(|_| config.output.format != Format::None)
+    else {
+        return "none: frames are only counted".into();
+    };
+    let mut text = format!(
+        "{}",
+        dir.join(format!(
+            "{}.{}{}",
+            match (plan.output.name.is_default(), plan.output.order) {
+                (false, _) => plan.output.name.to_string(),
+                (true, Order::Time) => "wqcap-all-<start ns>".into(),
+                (true, Order::Queue) => "wqcap-q<QQ>-<start ns>".into(),
+            },
+            plan.output.format,
+            plan.output.compress.ending()
+        ))
+        .display()
+    );
+    if let Some(rate) = port(plan)
+        .map(|port| port.rate_gbps)
+        .filter(|rate| *rate > 0.0)
+    {
+        let ms = plan.output.buffer as f64 * 8.0 / (rate * 1e6);
+        let _ = write!(text, "; the buffers hold {ms:.0} ms at {rate} Gbit/s");
+        if ms < STALL_MS {
+            let need = (rate * 1e6 / 8.0 * STALL_MS / f64::from(1 << 20)).ceil();
+            let _ = write!(
+                text,
+                ", {STALL_MS} ms would take output.buffer = \"{need}MiB\""
+            );
+        }
+    }
+    text
+}
+
+fn flows_line(flows: &FlowsPlan, stages: usize) -> String {
+    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+    format!(
+        "{}; every {} s, up to {} flows",
+        flows.dir.join("wqcap-flows-<ns>.parquet").display(),
+        seconds(flows.interval_ns),
+        thousands((flows.capacity * stages) as u64)
+    )
+}
