@@ -1,10 +1,13 @@
 //! What people type who come from tcpdump, dumpcap and n2disk: every command of `docs/tcpdump.md` does what stands there.
 
-use std::fs;
+use rustix::process::Signal;
+use std::{fs, thread, time::Instant};
 use wqcap_tests::{
     Dir, Done, Program,
     binaries::{root, wqcap as binary},
-    files, skip,
+    files,
+    process::{HANG, TICK},
+    skip,
     wqcap::wqcap,
 };
 
@@ -189,6 +192,79 @@ fn a_run_stops_after_so_many_bytes() {
     assert_eq!(json["end"], "bytes");
     let len = fs::metadata(dir.join("out.pcap")).expect("there").len();
     assert!(len >= 200_000, "{len}");
+}
+
+/// pcapng says what it is; pcap does not, and is not touched.
+#[test]
+fn what_a_crash_leaves_of_a_file_of_any_name_is_finished_if_it_says_what_it_is() {
+    for (name, told) in [
+        ("out.pcapng", "finished with"),
+        ("out.pcap", "not a capture"),
+    ] {
+        let dir = place();
+        let program = wqcap(["run", "--model", ENDLESS, "-w"]).arg(format!("cap/{name}"));
+        let mut running = program
+            .args(["--set", "capture.idle=sleep"])
+            .cwd(dir.path())
+            .start();
+        let part = dir.join(format!("cap/{name}.part"));
+        running.until("frames are in the file", |_| {
+            fs::metadata(&part).is_ok_and(|it| it.len() > 100_000)
+        });
+        running.signal(Signal::KILL);
+        let _ = running.wait();
+        let program = wqcap(["recover", "cap"]).cwd(dir.path());
+        let deadline = Instant::now() + HANG;
+        // The kernel ends writes under way after the process, and with them its hold of the file.
+        let done = loop {
+            let done = program.start().wait().expect(0);
+            if !done.stdout.contains("a capture is writing it") {
+                break done;
+            }
+            assert!(Instant::now() < deadline, "{done}");
+            thread::sleep(TICK);
+        };
+        assert!(done.stdout.contains(told), "{done}");
+        let path = dir.join(format!("cap/{name}"));
+        assert_eq!(path.exists(), !part.exists());
+        if path.exists() {
+            assert!(!files::read(&path).is_empty());
+        } else {
+            assert!(name.ends_with(".pcap"), "{done}");
+        }
+    }
+}
+
+/// A ring of files goes on where an earlier run has left it.
+#[test]
+fn a_ring_of_pcapng_files_goes_on_in_the_next_run() {
+    let dir = place();
+    dir.write("cap/ring-20200101T000000.pcapng", "somebody's");
+    let args = [
+        "-b",
+        "packets:300",
+        "-b",
+        "files:3",
+        "-w",
+        "cap/ring.pcapng",
+    ];
+    let _ = run(&dir, &args).expect(0);
+    let mut first = names(&dir, "cap");
+    assert_eq!(first.len(), 4, "{first:?}");
+    let _ = run(&dir, &args).expect(0);
+    let second = names(&dir, "cap");
+    first.retain(|it| second.contains(it));
+    assert_eq!((first.len(), second.len()), (1, 4), "{second:?}");
+    assert_eq!(first, ["ring-20200101T000000.pcapng"]);
+}
+
+fn names(dir: &Dir, folder: &str) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(dir.join(folder))
+        .expect("lists")
+        .map(|it| it.expect("listed").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    names
 }
 
 #[test]

@@ -103,7 +103,8 @@ pub struct ExtractArgs {
 /// `wqcap recover`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Truncates each wqcap-q….part file after its last complete record and renames it to its final name.
+Truncates each .part file of a capture after its last complete record and renames it to its final name. A capture's are
+files of the default name, and pcapng files with wqcap's section header.
 Files of a running capture are left alone, and no file is overwritten.
 
 Examples:

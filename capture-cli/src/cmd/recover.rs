@@ -166,7 +166,7 @@ pub fn text(files: &[RecoveredFile]) -> String {
                 thousands(file.cut)
             ),
             RecoveryOutcome::InUse => "left alone: a capture is writing it".into(),
-            RecoveryOutcome::Foreign => "left alone: not the name of a capture file".into(),
+            RecoveryOutcome::Foreign => "left alone: not a capture of wqcap's".into(),
             RecoveryOutcome::Irregular => "left alone: not a regular file".into(),
             RecoveryOutcome::Failed => continue,
         };
@@ -201,7 +201,7 @@ mod tests {
             text(&all.map(file)),
             "/cap/wqcap-q00-1.pcap: finished with 1,234 records, 5,678 bytes, 100 cut: 100 zeros\n\
              /cap/wqcap-q00-1.pcap.part: left alone: a capture is writing it\n\
-             /cap/wqcap-q00-1.pcap.part: left alone: not the name of a capture file\n\
+             /cap/wqcap-q00-1.pcap.part: left alone: not a capture of wqcap's\n\
              /cap/wqcap-q00-1.pcap.part: left alone: not a regular file\n"
         );
     }

@@ -22,6 +22,7 @@
 //! | [`template`] | names of capture files by a template |
 //! | [`name`], [`folder`] | make and recognise names of capture files; list those in a folder |
 //! | [`read`] | reads files as they are found: any byte order and resolution, zstd and LZ4, torn or damaged |
+//! | [`origin`] | whether a file is a capture of wqcap's, by what it says of itself |
 //! | [`merge`] | merges files into one, by time |
 //! | [`index`] | keeps for each file which times and flows are in which part of it |
 //! | [`extract`] | takes the frames of a time and a filter out of a folder |
@@ -45,6 +46,7 @@ pub mod format;
 pub mod index;
 pub mod merge;
 pub mod name;
+pub mod origin;
 pub mod read;
 pub mod recover;
 pub mod template;

@@ -1,6 +1,6 @@
 //! Finishes the files that a crash or a power cut left open.
 //!
-//! May import: [`crate::read`], [`crate::name`], [`crate::folder`].
+//! May import: [`crate::read`], [`crate::name`], [`crate::folder`], [`crate::origin`].
 //!
 //! Invariants: a file that a running capture writes is never touched: its writer holds an advisory lock (flock) on it
 //! until it has its final name, and recovery holds the same lock while at work. Nothing is overwritten. A file is cut at
@@ -9,6 +9,7 @@
 use crate::{
     folder::{CaptureFolder, rename_new},
     name::{FileName, PART},
+    origin::is_capture,
     read::{Decompressor, FileEnd, PacketReader, ReadError},
 };
 use rustix::fs::OFlags;
@@ -30,7 +31,7 @@ pub enum RecoveryOutcome {
     Removed,
     /// A capture is writing it, or another recovery is at work on it; left alone.
     InUse,
-    /// Its name is not that of a capture file; left alone.
+    /// Neither its name nor its section header is that of a capture; left alone.
     Foreign,
     /// It is a pipe, a device, a directory or a link; left alone.
     Irregular,
@@ -88,7 +89,7 @@ fn finish_file(part: &Path, go_on: &dyn Fn() -> bool) -> RecoveredFile {
     };
     match name_of(part) {
         None => it.outcome = RecoveryOutcome::Foreign,
-        Some(path) => match attempt(part, &path, &mut it, go_on) {
+        Some((path, tells)) => match attempt(part, &path, tells, &mut it, go_on) {
             Ok(outcome) => {
                 it.outcome = outcome;
                 it.path = (outcome == RecoveryOutcome::Finished).then_some(path);
@@ -99,15 +100,18 @@ fn finish_file(part: &Path, go_on: &dyn Fn() -> bool) -> RecoveredFile {
     it
 }
 
-/// The final name of a capture file.
-fn name_of(part: &Path) -> Option<PathBuf> {
+/// The final name of what may be a capture file, and whether the name tells that it is one.
+fn name_of(part: &Path) -> Option<(PathBuf, bool)> {
     let name = part.file_name()?.to_str()?.strip_suffix(PART)?;
-    FileName::parse(Path::new(name)).map(|_| part.with_file_name(name))
+    let path = part.with_file_name(name);
+    let tells = FileName::parse(&path).is_some();
+    FileName::has_capture_ending(&path).then_some((path, tells))
 }
 
 fn attempt(
     part: &Path,
     path: &Path,
+    name_tells: bool,
     it: &mut RecoveredFile,
     go_on: &dyn Fn() -> bool,
 ) -> Result<RecoveryOutcome, String> {
@@ -152,6 +156,13 @@ fn attempt(
         Ok(_) => return Ok(RecoveryOutcome::InUse),
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
         Err(e) => return Err(failed("read its metadata")(e)),
+    }
+    if !name_tells {
+        let guarded = Guarded { file: &file, go_on };
+        if !is_capture(guarded) {
+            return Ok(RecoveryOutcome::Foreign);
+        }
+        guarded.rewind().map_err(failed("read it"))?;
     }
     if fs::symlink_metadata(path).is_ok() {
         return Err(format!(
@@ -264,7 +275,11 @@ mod tests {
     use super::*;
     use crate::{
         fixtures::{pcap_file, written},
-        format::{ByteOrder, FileFormat},
+        format::{
+            ByteOrder, FileFormat,
+            pcapng::{code, option, section_header},
+        },
+        origin::PROGRAM,
     };
 
     fn only(dir: &Path) -> RecoveredFile {
@@ -368,6 +383,24 @@ mod tests {
         fs::rename(&part, &download).expect("moved");
         assert_eq!(only(dir.path()).outcome, RecoveryOutcome::Foreign);
         assert_eq!(fs::read(&download).expect("there"), bytes);
+    }
+
+    #[test]
+    fn a_file_of_any_name_is_recognised_by_its_section_header() {
+        let dir = tempfile::tempdir().expect("dir");
+        let mut header = Vec::new();
+        section_header(&mut header, |out| {
+            option(out, code::SHB_USERAPPL, PROGRAM.as_bytes());
+        });
+        let (file, _) = written(FileFormat::Pcapng, 3);
+        let theirs = dir.path().join("tap-7.pcapng.part");
+        fs::write(&theirs, [&file[..], &[0; 100]].concat()).expect("written");
+        assert_eq!(only(dir.path()).outcome, RecoveryOutcome::Foreign);
+        // The section of the capture stands in front of the other one.
+        fs::write(&theirs, [&header[..], &file[..], &[0; 100]].concat()).expect("written");
+        let it = only(dir.path());
+        assert_eq!((it.outcome, it.records), (RecoveryOutcome::Finished, 3));
+        assert!(dir.path().join("tap-7.pcapng").exists() && !theirs.exists());
     }
 
     #[test]

@@ -81,6 +81,17 @@ impl NameTemplate {
         format!("{name}.{ending}")
     }
 
+    /// Whether a file of this template may have this name, without its ending. It need not be one.
+    #[must_use]
+    pub fn matches(&self, stem: &str) -> bool {
+        let pieces: Vec<_> = self.parts.iter().flat_map(Part::pieces).collect();
+        let counted = |stem: &str| {
+            let (name, number) = stem.rsplit_once('-')?;
+            is_number(number).then(|| fits(&pieces, name))
+        };
+        fits(&pieces, stem) || counted(stem).unwrap_or(false)
+    }
+
     fn stem(&self, queue: Option<u16>, ns: u64) -> String {
         let stamp = Timestamp::from_nanosecond(ns.into()).unwrap_or_default();
         let stamp = stamp.to_zoned(self.zone.clone());
@@ -97,6 +108,83 @@ impl NameTemplate {
         };
         self.parts.iter().map(text).collect()
     }
+}
+
+/// What a part of a name looks like.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Number,
+    /// As [`Part::Queue`] is written.
+    Queue {
+        prefix: bool,
+    },
+    /// Some characters.
+    Some,
+}
+
+impl Part {
+    fn pieces(&self) -> Vec<Piece> {
+        match self {
+            Self::Text(text) => vec![Piece::Text(text.clone())],
+            Self::Time(format) => pieces_of(format),
+            Self::StartNs => vec![Piece::Number],
+            Self::Queue { prefix } => vec![Piece::Queue { prefix: *prefix }],
+            Self::Host | Self::Interface => vec![Piece::Some],
+        }
+    }
+}
+
+/// Those of a format of strftime(3), which was tried before.
+fn pieces_of(format: &str) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut rest = format;
+    while let Some((before, after)) = rest.split_once('%') {
+        pieces.push(Piece::Text(before.into()));
+        // Flags and width.
+        let after = after.trim_start_matches(|c: char| "-_^#.:".contains(c) || c.is_ascii_digit());
+        let mut letters = after.chars();
+        pieces.push(match letters.next() {
+            Some('%') => Piece::Text("%".into()),
+            Some('Y' | 'm' | 'd' | 'H' | 'M' | 'S' | 's' | 'j' | 'y' | 'f' | 'N') => Piece::Number,
+            _ => Piece::Some,
+        });
+        rest = letters.as_str();
+    }
+    pieces.push(Piece::Text(rest.into()));
+    pieces
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Whether a name is made of these pieces.
+fn fits(pieces: &[Piece], name: &str) -> bool {
+    let Some((piece, pieces)) = pieces.split_first() else {
+        return name.is_empty();
+    };
+    let after = |text: &str| name.strip_prefix(text).is_some_and(|it| fits(pieces, it));
+    match piece {
+        Piece::Text(text) => after(text),
+        Piece::Number => begins(name, is_number, pieces),
+        Piece::Queue { prefix } => {
+            let number = if *prefix {
+                name.strip_prefix('q')
+            } else {
+                Some(name)
+            };
+            after("all") || number.is_some_and(|it| begins(it, is_number, pieces))
+        }
+        Piece::Some => begins(name, |_| true, pieces),
+    }
+}
+
+/// Whether a name begins with what may be there, and goes on with these pieces.
+fn begins(name: &str, may_be: fn(&str) -> bool, pieces: &[Piece]) -> bool {
+    let ends = name.char_indices().map(|(at, c)| at + c.len_utf8());
+    ends.take_while(|end| may_be(&name[..*end]))
+        .any(|end| fits(pieces, &name[end..]))
 }
 
 impl Default for NameTemplate {
@@ -250,6 +338,39 @@ mod tests {
         let names = [0, 1, 2].map(|attempt| template.name(None, NS, "pcapng", attempt));
         assert_eq!(names, ["out.pcapng", "out-1.pcapng", "out-2.pcapng"]);
         assert!(!template.tells_times() && !template.tells_queues());
+    }
+
+    #[test]
+    fn a_name_that_was_made_matches_and_others_do_not() {
+        for text in [
+            "out",
+            "{host}-{interface}-q{queue}-%Y%m%dT%H%M%S",
+            "{queue}_%s",
+            "a%%b-%b-%-d",
+            "x-{start_ns}",
+        ] {
+            let template: NameTemplate = text.parse().expect(text);
+            let bound = template.bound("sensor", "eth0");
+            for (queue, attempt) in [(None, 0), (Some(12), 0), (None, 3)] {
+                let name = bound.name(queue, NS, "pcap", attempt);
+                let stem = name.strip_suffix(".pcap").expect("its ending");
+                assert!(bound.matches(stem), "{text}: {stem}");
+                for other in [format!("x{stem}"), format!("{stem}-copy"), String::new()] {
+                    assert!(!bound.matches(&other), "{text}: {other}");
+                }
+            }
+        }
+        let hourly: NameTemplate = "tap-%Y%m%d".parse().expect("reads");
+        assert!(hourly.matches("tap-20261122") && hourly.matches("tap-20261122-7"));
+        for other in [
+            "tap-",
+            "tap-2026x",
+            "tap-20261122-",
+            "tap-20261122-seven",
+            "notes",
+        ] {
+            assert!(!hourly.matches(other), "{other}");
+        }
     }
 
     #[test]

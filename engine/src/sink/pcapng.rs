@@ -12,6 +12,7 @@ use wqcap_files::format::{
     pcapng::{self, code, option, option_header},
     put_words,
 };
+use wqcap_files::origin::PROGRAM;
 
 /// Flags and queue, eight bytes each, and the end of options.
 const OPTIONS_LEN: usize = 20;
@@ -70,8 +71,7 @@ impl Encoder for PcapngEncoder {
             text(out, code::OPT_COMMENT, &outages);
             text(out, code::SHB_HARDWARE, &origin.machine);
             text(out, code::SHB_OS, &origin.os);
-            let program = concat!("wqcap ", env!("CARGO_PKG_VERSION"));
-            text(out, code::SHB_USERAPPL, program);
+            text(out, code::SHB_USERAPPL, PROGRAM);
         });
         let fcs_len = self.fcs.then_some(FCS_LEN as u8);
         pcapng::interface_description(&mut out, ETHERNET as u16, self.snaplen, fcs_len, |out| {

@@ -2,6 +2,7 @@
 
 pub(super) mod hook;
 mod indexer;
+mod own_files;
 pub(super) mod retention;
 
 use crate::Error;
@@ -54,8 +55,7 @@ impl PostClose {
     pub(super) fn start(files: &Files) -> Result<(Self, CloseNotifier), Error> {
         let (dir, output) = (files.dir(), &files.output);
         let keep = (!output.retention.is_everything()).then_some(output.retention);
-        let recognised = output.name.is_default();
-        let keep = keep.map(|it| retention::start(dir, it, output.buffer, recognised));
+        let keep = keep.map(|it| retention::start(dir, it, output.buffer, &output.name));
         let (keeper, trigger) = keep.transpose()?.unzip();
         let hook = output.hook.as_ref();
         let hook = hook.map(|program| hook::start(program, files.hook_process.clone()));

@@ -1,9 +1,9 @@
 //! `output.keep` and `output.keep_files`: the oldest finished files go first.
 //!
 //! Invariants: only regular files with a capture file's name go, never an open one (its name ends in `.part`) and
-//! never a link. A name of `output.name`'s may be anybody's file: of those, only what this run has finished goes, and only
-//! as long as it is the same file. What there is, is looked up anew before anything is deleted: a hook or a person may have taken files
-//! away meanwhile, and others must not pay for them. A thread of its own: no block and no sync waits for it.
+//! never a link. Of files that `output.name` names, whose names anybody's file may have, only those of [`OwnFiles`] do. What
+//! there is, is looked up anew before anything is deleted: a hook or a person may have taken files away meanwhile, and others
+//! must not pay for them. A thread of its own: no block and no sync waits for it.
 //!
 //! A disk that is full before `output.keep` is reached makes the oldest files go too: whoever names a limit wants the
 //! newest frames rather than the oldest.
@@ -13,6 +13,7 @@ use crate::{
     config::{Keep, Size},
     name::FileName,
     plan::Retention,
+    sink::post::own_files::{OwnFile, OwnFiles},
     thread::spawn,
 };
 use crossbeam_channel::{Receiver, Sender};
@@ -20,15 +21,15 @@ use rustix::fs::statvfs;
 use std::{
     collections::HashSet,
     fs, io,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
 };
+use wqcap_files::template::NameTemplate;
 
 /// Between two looks at the folder, at least: with thousands of files a look costs milliseconds.
 const REST: Duration = Duration::from_millis(100);
@@ -48,44 +49,11 @@ pub(in crate::sink) struct RetentionTrigger {
     own: Option<Arc<OwnFiles>>,
 }
 
-/// Files of names that are not recognised, in the order in which this run has finished them.
-#[derive(Default)]
-struct OwnFiles(Mutex<Vec<OwnFile>>);
-
-struct OwnFile {
-    path: PathBuf,
-    id: FileId,
-}
-
-/// Which file that is. An inode may be used again: the time of the last write tells the two apart.
-#[derive(PartialEq, Eq)]
-struct FileId {
-    device: u64,
-    inode: u64,
-    written: (i64, i64),
-}
-
-impl FileId {
-    fn of(metadata: &fs::Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            written: (metadata.mtime(), metadata.mtime_nsec()),
-        }
-    }
-}
-
 impl RetentionTrigger {
     /// There is this file more.
     pub(in crate::sink) fn finished(&self, path: &Path) {
-        if let Some(own) = &self.own
-            && let Ok(metadata) = fs::symlink_metadata(path)
-            && let Ok(mut files) = own.0.lock()
-        {
-            files.push(OwnFile {
-                path: path.to_owned(),
-                id: FileId::of(&metadata),
-            });
+        if let Some(own) = &self.own {
+            own.add(path);
         }
         self.ring();
     }
@@ -103,18 +71,18 @@ impl RetentionTrigger {
 }
 
 /// Starts a thread that looks at the folder at once, after each ring, and a last time when the trigger is gone; then it
-/// ends. `room` is what a full disk takes to go on. `recognised`: files have names that tell what they are.
+/// ends. `room` is what a full disk takes to go on.
 pub(super) fn start(
     dir: &Path,
     keep: Retention,
     room: u64,
-    recognised: bool,
+    name: &NameTemplate,
 ) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger), Error> {
     let (trigger, rings) = crossbeam_channel::bounded(1);
     let trigger = RetentionTrigger {
         rings: trigger,
         room: Arc::default(),
-        own: (!recognised).then(Arc::default),
+        own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone()))),
     };
     let keeper = Keeper {
         dir: dir.to_owned(),
@@ -161,43 +129,27 @@ impl Keeper {
     fn finished(&self) -> io::Result<Vec<Old>> {
         match &self.own {
             None => finished(&self.dir),
-            Some(own) => Ok(own.there()),
+            Some(own) => Ok(own.list(&self.dir)?.into_iter().map(Old::from).collect()),
         }
-    }
-}
-
-impl OwnFiles {
-    /// Those that are still there.
-    fn there(&self) -> Vec<Old> {
-        let Ok(mut files) = self.0.lock() else {
-            return Vec::new();
-        };
-        let mut old = Vec::new();
-        files.retain(|file| {
-            let Ok(metadata) = fs::symlink_metadata(&file.path) else {
-                return false;
-            };
-            // Another file may have the name by now.
-            let same = metadata.is_file() && FileId::of(&metadata) == file.id;
-            if same {
-                old.push(Old {
-                    age: old.len() as u64,
-                    len: metadata.len(),
-                    path: file.path.clone(),
-                });
-            }
-            same
-        });
-        old
     }
 }
 
 /// A finished file.
 struct Old {
-    /// When it began, or its number: the lowest goes first.
-    age: u64,
+    /// The lowest goes first.
+    age: (u64, u64),
     path: PathBuf,
     len: u64,
+}
+
+impl From<OwnFile> for Old {
+    fn from(file: OwnFile) -> Self {
+        Self {
+            age: file.age,
+            path: file.path,
+            len: file.len,
+        }
+    }
 }
 
 impl Keeper {
@@ -252,7 +204,7 @@ fn finished(dir: &Path) -> io::Result<Vec<Old>> {
             && metadata.is_file()
         {
             old.push(Old {
-                age: start_ns,
+                age: (0, start_ns),
                 len: metadata.len(),
                 path,
             });
@@ -264,6 +216,7 @@ fn finished(dir: &Path) -> io::Result<Vec<Old>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::{Encoder, PcapngEncoder};
 
     fn folder(files: &[(&str, usize)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("dir");
@@ -355,7 +308,8 @@ mod tests {
         for (keep, want) in [(Keep::Size(Size(1 << 20)), 2), (Keep::default(), 4)] {
             let dir = folder(&FILES);
             let keep = Retention { keep, files: 9 };
-            let (keeper, trigger) = start(dir.path(), keep, 150, true).expect("starts");
+            let (keeper, trigger) =
+                start(dir.path(), keep, 150, &NameTemplate::default()).expect("starts");
             trigger.ask_for_room();
             drop(trigger);
             let deleted = keeper.join().expect("ends");
@@ -371,7 +325,8 @@ mod tests {
             keep: Keep::default(),
             files: 1,
         };
-        let (keeper, trigger) = start(dir.path(), keep, 150, true).expect("starts");
+        let (keeper, trigger) =
+            start(dir.path(), keep, 150, &NameTemplate::default()).expect("starts");
         for i in 200..220 {
             fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
             trigger.ring();
@@ -383,45 +338,65 @@ mod tests {
     }
 
     #[test]
-    fn of_any_name_only_this_runs_own_files_go() {
+    fn of_any_name_only_captures_go_those_of_earlier_runs_first() {
         let dir = folder(&[
-            ("b.pcap", 10),
-            ("a.pcap", 10),
-            ("stranger.pcap", 10),
+            ("tap-3.pcap", 10),
+            ("tap-1.pcap", 10),
+            ("tap-2.pcap", 10),
+            ("tap-4.pcap", 10),
+            ("tap-5.pcapng", 10),
+            ("tap-5.pcapng.part", 10),
+            ("tap-copy.pcapng", 0),
             ("wqcap-q00-1.pcap", 10),
-            ("replaced.pcap", 10),
         ]);
         let at = |name| dir.path().join(name);
-        let keep = Retention {
-            keep: Keep::default(),
-            files: 1,
-        };
-        let own = Arc::<OwnFiles>::default();
+        // As an earlier run has left it, under a name of the template and under another.
+        let mut earlier = PcapngEncoder::default().header(Some(0), 0);
+        fs::write(at("tap-9.pcapng"), &earlier).expect("written");
+        fs::write(at("tap-copy.pcapng"), &earlier).expect("written");
+        // What was merged of it is not a capture.
+        let program = earlier.windows(6).position(|it| it == b"wqcap ");
+        earlier[program.expect("there")] = b'W';
+        fs::write(at("tap-8.pcapng"), &earlier).expect("written");
+
+        let own = Arc::new(OwnFiles::new("tap-%j".parse().expect("reads")));
         let (rings, _looks) = crossbeam_channel::bounded(1);
         let trigger = RetentionTrigger {
             rings,
             room: Arc::default(),
             own: Some(Arc::clone(&own)),
         };
-        for name in ["replaced.pcap", "b.pcap", "a.pcap"] {
+        for name in ["tap-4.pcap", "tap-3.pcap", "tap-2.pcap", "tap-1.pcap"] {
             trigger.finished(&at(name));
         }
         fs::write(at("new"), "somebody else's").expect("written");
-        fs::rename(at("new"), at("replaced.pcap")).expect("renamed");
-        let keeper = Keeper {
-            dir: dir.path().to_owned(),
-            keep,
-            own: Some(own),
+        fs::rename(at("new"), at("tap-4.pcap")).expect("renamed");
+        let tidied = |files| {
+            let keeper = Keeper {
+                dir: dir.path().to_owned(),
+                keep: Retention {
+                    keep: Keep::default(),
+                    files,
+                },
+                own: Some(Arc::clone(&own)),
+            };
+            let mut deleted = DeletedFiles::default();
+            keeper.tidy(0, &mut deleted).expect("tidies");
+            deleted.files
         };
-        let mut deleted = DeletedFiles::default();
-        keeper.tidy(0, &mut deleted).expect("tidies");
+        assert_eq!(tidied(3), HashSet::from([at("tap-9.pcapng")]));
+        assert_eq!(tidied(2), HashSet::from([at("tap-3.pcap")]));
+        assert_eq!(tidied(2), HashSet::new());
         let left = [
-            "a.pcap",
-            "replaced.pcap",
-            "stranger.pcap",
+            "tap-1.pcap",
+            "tap-2.pcap",
+            "tap-4.pcap",
+            "tap-5.pcapng",
+            "tap-5.pcapng.part",
+            "tap-8.pcapng",
+            "tap-copy.pcapng",
             "wqcap-q00-1.pcap",
         ];
         assert_eq!(names(dir.path()), left);
-        assert_eq!(deleted.files, HashSet::from([at("b.pcap")]));
     }
 }

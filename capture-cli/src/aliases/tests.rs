@@ -1,0 +1,75 @@
+//! Options of other programs, and the keys and limits they stand for.
+
+use super::*;
+use crate::{args::Args, cmd::devices::tests::device};
+use clap::Parser;
+
+fn settled(args: &[&str]) -> Result<Settled, String> {
+    let args = Args::try_parse_from([&["wqcap", "run"], args].concat()).unwrap();
+    let crate::args::CliCommand::Run(run) = args.command else {
+        panic!("a run")
+    };
+    settle(&run.aliases, &run.config, &run.limits).map_err(|e| e.messages.join("; "))
+}
+
+#[test]
+fn what_is_set_by_name_wins() {
+    let it = settled(&["-s", "96", "--set", "capture.snaplen=128"]).unwrap();
+    assert_eq!(it.config.load().unwrap().capture.snaplen, Size(128));
+    let it = settled(&["-a", "packets:7", "--count", "9"]).unwrap();
+    assert_eq!(it.limits.count, Some(9));
+}
+
+#[test]
+fn sizes_are_of_the_program_that_they_come_from() {
+    for (text, bytes) in [
+        ("1", Some(1_000_000)),
+        ("2k", Some(2048)),
+        ("4G", Some(4 << 30)),
+        ("0", None),
+        ("1.5", None),
+        ("1MB", None),
+    ] {
+        assert_eq!(million_bytes(text), bytes, "{text}");
+    }
+    let bytes = |text| read(text).map(|(word, value)| (word, value.bytes()));
+    assert_eq!(bytes("filesize:10"), Some(("filesize", 10_000)));
+    assert_eq!(bytes("filesize:10MiB"), Some(("filesize", 10 << 20)));
+    assert_eq!(bytes("filesize"), None);
+}
+
+#[test]
+fn where_a_size_ends_a_file_it_does_not_end_the_run() {
+    let alone = settled(&["-a", "filesize:100"]).unwrap();
+    assert_eq!(alone.limits.bytes, Some(Size(100_000)));
+    let ring = settled(&["-a", "filesize:100", "-b", "files:3"]).unwrap();
+    assert_eq!(ring.limits.bytes, None);
+    let output = ring.config.load().unwrap().output;
+    assert_eq!((output.rotate_size, output.keep_files), (Size(100_000), 3));
+}
+
+#[test]
+fn conditions_that_are_none_are_refused() {
+    for args in [
+        &["-a", "duration:0"][..],
+        &["-a", "days:3"],
+        &["-b", "files"],
+        &["-C", "many"],
+        &["1000"],
+    ] {
+        let message = settled(args).expect_err("refused");
+        assert!(message.contains(args[args.len() - 1]), "{message}");
+    }
+}
+
+#[test]
+fn interfaces_are_devices_or_theirs() {
+    let devices = [device("mlx5_0", &[])];
+    let key = |name, there| key_of(name, &devices, there).map_err(|e| e.messages.join("; "));
+    assert_eq!(key("mlx5_0", false), Ok("device.name"));
+    assert_eq!(key("ens1f0np0", true), Ok("device.netdev"));
+    let other = key("eth0", true).unwrap_err();
+    assert!(other.contains("--model af_packet:eth0") && other.contains("mlx5_0"));
+    assert!(key("eth9", false).unwrap_err().contains("no such device"));
+    assert!(key("any", true).unwrap_err().contains("one port"));
+}
