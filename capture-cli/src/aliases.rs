@@ -308,12 +308,17 @@ impl Settled {
     }
 
     /// Reads what `-F` names, and looks for what `-i` names among the devices there are: once, and behind the model.
-    pub fn look_up(&mut self) -> Result<(), Failure> {
+    /// Without a device that is required, what `-i` names is taken as it is.
+    pub fn look_up(&mut self, device_required: bool) -> Result<(), Failure> {
         let typed = std::mem::take(&mut self.config.set);
         if let Some(name) = self.interface.take() {
             let devices = device::list()?;
             let there = Path::new("/sys/class/net").join(&name).exists();
-            let key = key_of(&name, &devices, there)?;
+            let key = match (devices.is_empty() && !device_required, there) {
+                (true, true) => "device.netdev",
+                (true, false) => "device.name",
+                (false, _) => key_of(&name, &devices, there)?,
+            };
             self.text(format!("-i {name}"), key, &name);
         }
         if let Some(file) = self.filter_file.take() {

@@ -327,4 +327,13 @@ fn an_interface_of_the_kernel_leads_to_the_software_nic() {
     }
     let done = wqcap(["run", "-i", "lo", "-w", "-"]).run().expect(2);
     done.says(&["-i lo", "--model af_packet:lo"]);
+    if fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
+        skip!("this machine has an RDMA device");
+    }
+    // A config may be for another machine.
+    let check = |device| wqcap(["check", "-i", device, "-w", "-"]).run();
+    let done = check("lo").expect(0);
+    assert!(done.stdout.contains("device.netdev = \"lo\""), "{done}");
+    let done = check("mlx5_7").expect(0);
+    assert!(done.stdout.contains("device.name = \"mlx5_7\""), "{done}");
 }

@@ -63,7 +63,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     }
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
     enter(&given.config, args.model.as_deref())?;
-    given.look_up()?;
+    given.look_up(true)?;
     if !quiet {
         for note in &given.notes {
             terminal::say(format_args!("note: {note}"));

@@ -25,11 +25,11 @@ use wqcap_engine::{
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
     enter(&given.config, args.model.as_deref())?;
-    given.look_up()?;
+    let required = args.device_required || args.privileges || args.model.is_some();
+    given.look_up(required)?;
     for note in &given.notes {
         terminal::say(format_args!("note: {note}"));
     }
-    let required = args.device_required || args.privileges || args.model.is_some();
     let Checked {
         mut config, plan, ..
     } = Checked::new(&given.config, args.model.as_deref(), required)?;
