@@ -189,7 +189,7 @@ impl Settled {
                 self.text(option.clone(), "output.format", format);
             }
             self.notes.push(format!(
-                "{option}: the file is {name}.{format}; name it .pcap or .pcapng to have that name"
+                "{option}: the name gets .{format} behind it, since its ending is none of a format; write .pcap or .pcapng"
             ));
         }
         let rotates = args.rotate_seconds.is_some()

@@ -50,7 +50,7 @@ pub struct AliasArgs {
     /// Put this comment into the section header of pcapng files: output.comment
     #[arg(long, value_name = "TEXT")]
     pub capture_comment: Option<String>,
-    /// Become this user once everything is open: process.user
+    /// Become this user before anything is opened: process.user
     #[arg(short = 'Z', value_name = "USER")]
     pub user: Option<String>,
     /// Changes nothing: no address or port is looked up

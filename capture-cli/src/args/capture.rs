@@ -73,8 +73,8 @@ pub struct LimitArgs {
 WIRE is one of
   af_packet:IFACE[,ring=64MiB]                    a live interface, copied
   af_xdp:IFACE[,queues=N][,mode=native|skb]       a live interface, taken from the kernel; mlx5-model/README.md has more
-  pcap:FILE[,loop=N][,pps=N][,speed=X]            a capture file, also .zst or .lz4, those of a folder in the order of
-                                                  time, or - for standard input; speed=1: at the recorded pace
+  pcap:FILE[,loop=N][,pps=N][,speed=X]            a capture file; speed=1: at the recorded pace.
+                                                  Also .zst and .lz4, a folder, or - (stdin)
   synth:size=64,flows=1024[,pps=N][,count=N]      generated traffic
   peer:PATH                                       a model in another process
   loopback                                        every frame sent is received
