@@ -91,6 +91,45 @@ fn every_real_frame_is_in_one_record() {
 }
 
 #[test]
+fn a_flow_is_extracted_by_the_community_id_of_its_records() {
+    let duckdb = need!(Duckdb::install());
+    let dir = Dir::new();
+    let (file, _) = Captures::find().everything(&dir);
+    let folder = dir.folder("captures");
+    fs::copy(&file, folder.join("wqcap-q00-1600000000000000000.pcap")).expect("copied");
+    let finished = run(&dir, "named", &replay(&file)).finish(0);
+    let records = table(&finished);
+    let unnamed = duckdb.query(&format!(
+        "SELECT count(*) FROM {records} WHERE (community_id IS NULL) <> (ip_version IS NULL)
+            AND protocol IN (6, 17) AND src_port + dst_port > 0"
+    ));
+    assert_eq!(number(&unnamed[0][0]), 0);
+    let heaviest = duckdb.query(&format!(
+        "SELECT community_id, sum(frames_fwd + frames_rev)::BIGINT AS frames FROM {records}
+            WHERE protocol IN (6, 17) AND community_id IS NOT NULL GROUP BY community_id ORDER BY frames DESC, community_id LIMIT 3"
+    ));
+    assert_eq!(heaviest.len(), 3);
+    for row in heaviest {
+        let id = row[0].as_str().expect("a text");
+        let out = dir.join("flow.pcap");
+        let done = wqcap(["extract", "--json", "--community-id", id, "-o"])
+            .arg(&out)
+            .arg(&folder)
+            .run()
+            .expect(0);
+        let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        assert_eq!(number(&report["frames"]), number(&row[1]), "{id}");
+        fs::remove_file(&out).expect("it is there");
+    }
+    let refused = wqcap(["extract", "--community-id", "1:short", "-o"])
+        .arg(dir.join("none.pcap"))
+        .arg(&folder)
+        .run()
+        .expect(2);
+    refused.says(&["28 characters of Base64"]);
+}
+
+#[test]
 fn flows_are_counted_both_ways() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();

@@ -55,6 +55,19 @@ pub struct MergeArgs {
     pub json: bool,
 }
 
+/// A Community ID of version 1: the Base64 form of a SHA-1.
+fn community_id(text: &str) -> Result<String, String> {
+    let digits = text.strip_prefix("1:").and_then(|it| it.strip_suffix('='));
+    let is_digit = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';
+    if digits.is_some_and(|it| it.len() == 27 && it.chars().all(is_digit)) {
+        return Ok(text.to_owned());
+    }
+    Err(
+        "a Community ID is 1: and 28 characters of Base64, as in 1:wCb3OG7yAFWelaUydu0D+125CLM="
+            .into(),
+    )
+}
+
 /// `wqcap extract`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -69,6 +82,7 @@ An index helps with times, and with filters that join host, port and protocols b
 
 Examples:
   wqcap extract /var/lib/wqcap --from -10m --filter 'host 10.0.0.1 and tcp port 443' -o found.pcapng
+  wqcap extract cap --community-id '1:wCb3OG7yAFWelaUydu0D+125CLM=' -o alert.pcapng
   wqcap extract cap --index idx --from '2026-03-01 12:00:00' --to '2026-03-01 12:05:00' -o - | tcpdump -nr -
 
 Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged file.")]
@@ -89,6 +103,9 @@ pub struct ExtractArgs {
         hide_default_value = true
     )]
     pub filter: String,
+    /// Only the flow of this Community ID, as Zeek, Suricata and the flow records tell it [default: every flow]
+    #[arg(long, value_name = "ID", value_parser = community_id)]
+    pub community_id: Option<String>,
     /// Output file: pcap or pcapng by its extension, otherwise by the inputs; - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub out: PathBuf,

@@ -60,6 +60,7 @@ fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
         index_dir: args.index.clone(),
         times: from..to,
         filter,
+        community_id: args.community_id.clone(),
         out: args.out.clone(),
     })
 }

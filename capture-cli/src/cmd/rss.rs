@@ -368,10 +368,9 @@ fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {
         usize::MAX
     };
     for (line, flow) in aligned(&rows).lines().zip(&report.heaviest) {
-        let line: String = format!("  {line}  {}", flow.flow)
-            .chars()
-            .take(most)
-            .collect();
+        let id = flow.community_id.as_deref().unwrap_or_default();
+        let line = format!("  {line}  {}  {id}", flow.flow);
+        let line: String = line.trim_end().chars().take(most).collect();
         let _ = writeln!(text, "{line}");
     }
 }

@@ -249,6 +249,7 @@ impl Bench {
                 index_dir,
                 times: 0..u64::MAX / 2,
                 filter: self.filter.clone(),
+                community_id: None,
                 out: out.clone(),
             };
             let done = extract(&query, |_, _| true);

@@ -35,6 +35,7 @@
 //! [`Malformed`], and what came before the fault stands. The tests hold all of it to a second way through a frame, which
 //! takes every header in turn, to `etherparse`, to tshark and to tcpdump; `fuzz/` at the top holds it to any bytes.
 
+mod community;
 mod field;
 pub mod filter;
 mod flow;
@@ -47,6 +48,7 @@ mod numbers;
 mod transport;
 mod tunnel;
 
+pub use community::community_id;
 pub use flow::FlowKey;
 pub use headers::{FiveTuple, Fragment, Headers, MOST_LAYERS, Tags};
 pub use ip::{Ah, Esp, Extension, Icmp, Ipv4, Ipv6, Ipv6Fragment};

@@ -30,7 +30,7 @@ use std::{
     },
     time::Instant,
 };
-use wqcap_frame::filter::Filter;
+use wqcap_frame::{Headers, filter::Filter};
 
 /// What is wanted.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub struct ExtractQuery {
     pub times: Range<u64>,
     /// Which frames are wanted.
     pub filter: Filter,
+    /// Of which flow, if of one: its Community ID, as [`Headers::community_id`] of the innermost packet tells it.
+    pub community_id: Option<String>,
     /// The output; `-` is standard output.
     pub out: PathBuf,
 }
@@ -108,16 +110,22 @@ pub fn extract(
     )?;
     let read = selection.files.len() as u64;
     let plan = MergePlan::from_ranges(selection.files, selection.notes, &query.out, false)?;
-    if plan.link_type() != ETHERNET && query.filter.program().is_some() {
+    let judges_bytes = query.filter.program().is_some() || query.community_id.is_some();
+    if plan.link_type() != ETHERNET && judges_bytes {
         return Err(MergeError::Refused(format!(
-            "the files have link type {}; a filter can only be applied to Ethernet",
+            "the files have link type {}; a filter or a Community ID can only be applied to Ethernet",
             plan.link_type()
         )));
     }
     let target = MergeTarget::new(&query.out, &plan)?;
     let to_read = plan.bytes().unwrap_or(0);
     let wanted = |packet: &Packet<'_>| {
-        query.times.contains(&packet.ns) && query.filter.accepts(packet.bytes, packet.len)
+        query.times.contains(&packet.ns)
+            && query.filter.accepts(packet.bytes, packet.len)
+            && query.community_id.as_ref().is_none_or(|id| {
+                let found = Headers::innermost(packet.bytes).community_id(packet.bytes);
+                found.as_ref() == Some(id)
+            })
     };
     let merged = merge::run_selected(plan, target, wanted, |bytes| watch(bytes, to_read))?;
     let mut losses = selection.losses;
@@ -164,6 +172,7 @@ mod tests {
             index_dir: index.map(|it| it.path().to_owned()),
             times: 0..u64::MAX,
             filter: Filter::default(),
+            community_id: None,
             out: dir.path().join("out"),
         }
     }

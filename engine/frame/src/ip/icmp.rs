@@ -20,6 +20,12 @@ impl Icmp<'_> {
     pub fn kind(&self) -> u8 {
         self.0[0]
     }
+
+    /// Code, by type.
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        self.0[1]
+    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //!
 //! | module | holds what to what |
 //! |---|---|
+//! | [`community`] | Community IDs to tshark's |
 //! | [`oracle`] | the short way through a frame to the whole one, on captures and on mutated frames |
 //! | [`peers`] | both to crate `etherparse` |
 //! | [`tshark`] | the whole way to tshark, with a table of every difference and its reason |
 //!
 //! The captures are those of the integration tests' kit: `../shared/pcaps`, or generated ones where it is absent.
 
+mod community;
 mod layers;
 mod oracle;
 mod peers;

@@ -70,6 +70,7 @@ columns! {
     tcp_flags_rev: U8, Int(|it| it.tcp_flags.map(|f| f[1].into()));
     queue: U16, Int(|it| Some(it.queue.into()));
     ended_by: TEXT, Text(|it| Some(it.end.to_string()));
+    community_id: TEXT, Text(|it| it.tuple.community_id(it.icmp));
 }
 
 /// A time of the way back, which not every flow has.

@@ -41,7 +41,9 @@ pub(super) struct FlowEntry {
     flags: [u8; 2],
     /// Ethertype of the first frame's innermost packet.
     ethertype: u16,
-    _pad: [u8; 6],
+    /// Type and code of the first frame's ICMP message.
+    icmp: Option<[u8; 2]>,
+    _pad: [u8; 3],
     /// As the first frame went, and the other way.
     ways: [Direction; 2],
 }
@@ -56,7 +58,8 @@ impl FlowEntry {
             tunnel: first.tunnel,
             flags: [0; 2],
             ethertype: first.ethertype,
-            _pad: [0; 6],
+            icmp: first.icmp,
+            _pad: [0; 3],
             ways: [Direction::default(); 2],
         }
     }
@@ -89,6 +92,7 @@ impl FlowEntry {
             vlans: self.key.vlans,
             network: (self.key.network != Key::NO_NETWORK).then_some(self.key.network),
             ethertype: self.ethertype,
+            icmp: self.icmp,
             outer: self.tunnel.then_some(outer),
             ways: self.ways,
             tcp_flags: (ends.version != 0 && ends.protocol == protocol::TCP).then_some(self.flags),
@@ -123,6 +127,8 @@ pub struct FlowRecord {
     pub network: Option<u32>,
     /// Ethertype of the first frame's innermost packet.
     pub ethertype: u16,
+    /// Type and code of the first frame's ICMP message; `None` of other protocols.
+    pub icmp: Option<[u8; 2]>,
     /// The first frame's outermost packet, if that is another than the innermost.
     pub outer: Option<FiveTuple>,
     /// As the first frame went, and the other way.

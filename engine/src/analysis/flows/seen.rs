@@ -35,6 +35,8 @@ pub(super) struct SeenFrame {
     pub(super) ethertype: u16,
     /// Control bits of TCP.
     pub(super) flags: u8,
+    /// Type and code of ICMP.
+    pub(super) icmp: Option<[u8; 2]>,
     /// Whether it went from the lower end to the other.
     pub(super) upward: bool,
     /// Whether it came in a tunnel.
@@ -57,6 +59,7 @@ impl SeenFrame {
             guess: Guess::default(),
             ethertype: inner.ethertype,
             flags: tcp_flags(frame, inner),
+            icmp: inner.icmp(frame),
             upward,
             tunnel,
             outer: if tunnel {

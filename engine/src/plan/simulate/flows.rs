@@ -1,7 +1,7 @@
 //! The flows seen: who talks with whom, both directions together, and on which queues.
 
 use super::nic_view::SeenFrame;
-use crate::control::protocol::traffic::Volume;
+use crate::{control::protocol::traffic::Volume, frame::community_id};
 use std::{
     collections::HashMap,
     fmt,
@@ -95,6 +95,36 @@ fn key_of(seen: &SeenFrame<'_>) -> (SimulatedFlow, usize) {
     (key, direction)
 }
 
+impl SimulatedFlow {
+    /// Its Community ID, as far as its key tells that.
+    pub(super) fn community_id(&self) -> Option<String> {
+        let [a, b] = self.ends.map(|end| self.ip(&end));
+        let ports = self.ends.map(|it| it.port);
+        let ports = Some(ports.into()).filter(|it| *it != (0, 0));
+        community_id((a?, b?), u8::try_from(self.protocol).ok()?, ports)
+    }
+
+    fn write_end(&self, f: &mut fmt::Formatter<'_>, end: &End) -> fmt::Result {
+        let [a, b, c, d, e, g, ..] = end.address;
+        match self.ip(end) {
+            None => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
+            Some(ip) if self.fragment || ![6, 17].contains(&self.protocol) => write!(f, "{ip}"),
+            Some(IpAddr::V4(ip)) => write!(f, "{ip}:{}", end.port),
+            Some(IpAddr::V6(ip)) => write!(f, "[{ip}]:{}", end.port),
+        }
+    }
+
+    /// The address of an end; `None`: it is no IP.
+    fn ip(&self, end: &End) -> Option<IpAddr> {
+        let [a, b, c, d, ..] = end.address;
+        match self.layer {
+            L3Key::Ethernet => None,
+            L3Key::Ipv4 => Some(Ipv4Addr::new(a, b, c, d).into()),
+            L3Key::Ipv6 => Some(Ipv6Addr::from(end.address).into()),
+        }
+    }
+}
+
 impl fmt::Display for SimulatedFlow {
     /// `tcp 10.0.0.1:443 - 10.0.0.2:50000`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -123,23 +153,5 @@ impl fmt::Display for SimulatedFlow {
         self.write_end(f, a)?;
         f.write_str(" - ")?;
         self.write_end(f, b)
-    }
-}
-
-impl SimulatedFlow {
-    fn write_end(&self, f: &mut fmt::Formatter<'_>, end: &End) -> fmt::Result {
-        let [a, b, c, d, e, g, ..] = end.address;
-        let ip = match self.layer {
-            L3Key::Ethernet => {
-                return write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}");
-            }
-            L3Key::Ipv4 => IpAddr::from(Ipv4Addr::new(a, b, c, d)),
-            L3Key::Ipv6 => IpAddr::from(Ipv6Addr::from(end.address)),
-        };
-        match ip {
-            _ if self.fragment || ![6, 17].contains(&self.protocol) => write!(f, "{ip}"),
-            IpAddr::V4(ip) => write!(f, "{ip}:{}", end.port),
-            IpAddr::V6(ip) => write!(f, "[{ip}]:{}", end.port),
-        }
     }
 }

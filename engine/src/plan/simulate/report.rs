@@ -72,6 +72,8 @@ pub struct Directions {
 pub struct HeaviestFlow {
     /// Protocol and both ends.
     pub flow: String,
+    /// Its Community ID; `None` without IP, of fragments and of ICMP, whose messages have several.
+    pub community_id: Option<String>,
     /// Its frames.
     #[serde(flatten)]
     pub load: Volume,

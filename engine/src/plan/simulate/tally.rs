@@ -150,6 +150,7 @@ fn heaviest<'a>(
     all.into_iter()
         .map(|(key, flow)| HeaviestFlow {
             flow: key.to_string(),
+            community_id: key.community_id(),
             load: flow.load,
             queues: queues_of(flow),
         })

@@ -1,0 +1,133 @@
+//! Community IDs as tshark tells them, of every frame.
+
+use super::Sample;
+use std::process::Command;
+use wqcap_frame::{Headers, community_id, protocol};
+use wqcap_tests::{Dir, skip};
+
+/// Of each frame tshark's protocols and its Community ID.
+fn theirs(samples: &[Sample]) -> Result<Vec<(String, Option<String>)>, String> {
+    let dir = Dir::new();
+    let file = dir.join("all.pcap");
+    super::write(&file, samples);
+    let mut command = Command::new("tshark");
+    command.args(["-n", "--enable-protocol", "communityid", "-T", "fields"]);
+    command.args([
+        "-e",
+        "frame.protocols",
+        "-e",
+        "communityid",
+        "-E",
+        "separator=|",
+    ]);
+    for off in [
+        "ip.defragment",
+        "ipv6.defragment",
+        "tcp.desegment_tcp_streams",
+    ] {
+        command.args(["-o", &format!("{off}:FALSE")]);
+    }
+    command.args(["-o", "ipv6.tso_support:TRUE", "-d", "udp.port==8472,vxlan"]);
+    let out = command.arg("-r").arg(&file).output();
+    let out = out.map_err(|e| format!("tshark cannot be run: {e}"))?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let told = |line: &str| {
+        let (stack, id) = line.split_once('|').unwrap_or((line, ""));
+        (
+            stack.to_owned(),
+            Some(id.to_owned()).filter(|it| !it.is_empty()),
+        )
+    };
+    Ok(text.lines().map(told).collect())
+}
+
+/// A frame on which the two differ.
+struct Difference<'a> {
+    /// tshark's protocols, `eth:ethertype:ip:udp`.
+    stack: &'a str,
+    inner: &'a Headers,
+    outer: &'a Headers,
+    ours: Option<&'a str>,
+    theirs: Option<&'a str>,
+}
+
+/// Why the two differ, and of which frames.
+type Reason = (&'static str, fn(&Difference<'_>) -> bool);
+
+/// Every difference there is. The first that applies is taken.
+const REASONS: &[Reason] = &[
+    (
+        "IPv6 with protocols that have no ports: tshark tells none",
+        |it| it.theirs.is_none() && it.inner.tuple.version == 6,
+    ),
+    (
+        "a packet's part without its ports, or a header that is not whole: tshark goes by the addresses alone",
+        |it| it.ours.is_none() && (it.inner.fragment.is_later() || it.inner.malformed.is_some()),
+    ),
+    (
+        "protocols that carry packets and are not looked into",
+        |it| {
+            let carriers = [
+                "avsp", "cmd", "lwapp", "macsec", "nhrp", "nsh", "pim", "sflow",
+            ];
+            let passes = |it: &str, name: &str| it.contains(&format!(":{name}:"));
+            carriers.iter().any(|name| passes(it.stack, name)) || it.stack.contains(":gre:ip:tcp:")
+        },
+    ),
+    (
+        "GRE: tshark takes the addresses of the innermost packet and the protocol of the outermost",
+        |it| {
+            let tuple = &it.inner.tuple;
+            let ends = tuple.src().zip(tuple.dst());
+            let mixed = ends.and_then(|ends| community_id(ends, protocol::GRE, None));
+            it.outer.tuple.protocol == protocol::GRE && it.theirs == mixed.as_deref()
+        },
+    ),
+    (
+        "UDP with a length that is wrong or 0: tshark stops before the ports, and before a tunnel",
+        |it| it.stack.ends_with(":ip:udp") && it.outer.tuple.protocol == protocol::UDP,
+    ),
+];
+
+#[test]
+fn ids_of_every_frame() {
+    let samples = super::samples();
+    let theirs = match theirs(&samples) {
+        Ok(theirs) => theirs,
+        Err(reason) => skip!("{reason}"),
+    };
+    assert_eq!(theirs.len(), samples.len(), "tshark tells of other frames");
+    let (mut same, mut explained) = (0, vec![0; REASONS.len()]);
+    let mut unexplained = Vec::new();
+    for (sample, (stack, theirs)) in samples.iter().zip(&theirs) {
+        let outer = Headers::parse(&sample.bytes);
+        let inner = Headers::innermost(&sample.bytes);
+        let ours = inner.community_id(&sample.bytes);
+        if ours == *theirs {
+            same += usize::from(ours.is_some());
+            continue;
+        }
+        let difference = Difference {
+            stack,
+            inner: &inner,
+            outer: &outer,
+            ours: ours.as_deref(),
+            theirs: theirs.as_deref(),
+        };
+        match REASONS.iter().position(|(_, applies)| applies(&difference)) {
+            Some(reason) => explained[reason] += 1,
+            None => unexplained.push(format!(
+                "{} {stack}: {ours:?}, tshark {theirs:?}",
+                sample.name
+            )),
+        }
+    }
+    skip::say(&format!(
+        "Community IDs: {same} are tshark's, others differ:"
+    ));
+    for ((why, _), count) in REASONS.iter().zip(&explained) {
+        skip::say(&format!("  {count:4}  {why}"));
+    }
+    assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
+    assert!(same > 0, "no frame has an ID");
+}
