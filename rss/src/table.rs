@@ -65,6 +65,42 @@ impl IndirectionTable {
         Ok(Self { entries })
     }
 
+    /// A table with this one's shares that differs from `table`, of the same size, in as few entries as can be: flows whose
+    /// entries stay keep their queues. A queue gives up entries that are evenly spaced among its own.
+    #[must_use]
+    pub fn reached_from(&self, table: &[u16]) -> Self {
+        if table.len() != self.entries.len() {
+            return self.clone();
+        }
+        let queues = table.iter().chain(&*self.entries).max();
+        let queues = queues.map_or(0, |queue| usize::from(*queue) + 1);
+        let has = counts(table, queues);
+        let wants = counts(&self.entries, queues);
+        let mut missing: Vec<_> = wants
+            .iter()
+            .zip(&has)
+            .map(|(w, h)| w.saturating_sub(*h))
+            .collect();
+        let mut seen = vec![0; queues];
+        let mut entries = table.to_vec();
+        for entry in &mut entries {
+            let queue = usize::from(*entry);
+            let surplus = has[queue].saturating_sub(wants[queue]);
+            // Of its first n entries it gives up their part of the surplus, rounded down.
+            let given = |n: usize| n * surplus / has[queue];
+            let goes = given(seen[queue] + 1) > given(seen[queue]);
+            seen[queue] += 1;
+            let needy = (0..queues).rev().max_by_key(|it| missing[*it]);
+            if let Some(needy) = needy.filter(|_| goes) {
+                missing[needy] -= 1;
+                *entry = u16::try_from(needy).unwrap_or(*entry);
+            }
+        }
+        Self {
+            entries: entries.into(),
+        }
+    }
+
     /// The table of the catch-all: one entry, queue 0. mlx5 accepts an RSS QP without hash fields
     /// over no other size.
     #[must_use]
@@ -90,6 +126,15 @@ impl IndirectionTable {
         // would.
         self.entries.get(hash as usize & mask).copied().unwrap_or(0)
     }
+}
+
+/// How many entries each queue has.
+fn counts(entries: &[u16], queues: usize) -> Vec<usize> {
+    let mut counts = vec![0; queues];
+    for entry in entries {
+        counts[usize::from(*entry)] += 1;
+    }
+    counts
 }
 
 /// A queue with a weight, and what it has been given so far.
@@ -222,11 +267,32 @@ mod tests {
     use proptest::prelude::*;
 
     fn counts(table: &IndirectionTable, queues: usize) -> Vec<usize> {
-        let mut counts = vec![0; queues];
-        for &queue in table.entries() {
-            counts[usize::from(queue)] += 1;
-        }
-        counts
+        super::counts(table.entries(), queues)
+    }
+
+    fn moved(table: &IndirectionTable, from: &IndirectionTable) -> usize {
+        let pairs = table.entries().iter().zip(from.entries());
+        pairs.filter(|(a, b)| a != b).count()
+    }
+
+    #[test]
+    fn other_shares_move_no_more_entries_than_they_take() {
+        let table = |weights: &[u32]| IndirectionTable::new(128, 2, weights).unwrap();
+        let (even, uneven) = (table(&[1, 1]), table(&[3, 1]));
+        let reached = uneven.reached_from(even.entries());
+        assert_eq!(counts(&reached, 2), [96, 32]);
+        assert_eq!(moved(&reached, &even), 32);
+        // Evenly spaced: the first half has half of them.
+        let first = &reached.entries()[..64];
+        assert_eq!(super::counts(first, 2), [48, 16]);
+        assert_eq!(
+            even.reached_from(reached.entries()).entries(),
+            even.entries()
+        );
+        let all = table(&[1, 0]).reached_from(reached.entries());
+        assert_eq!((counts(&all, 2), moved(&all, &reached)), (vec![128, 0], 32));
+        let other = IndirectionTable::new(4, 2, &[]).unwrap();
+        assert_eq!(other.reached_from(even.entries()), other);
     }
 
     #[test]
@@ -321,6 +387,26 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn shares_are_reached_with_the_fewest_moves(
+            from in vec(0..9_u32, 1..9),
+            to in vec(0..9_u32, 1..9),
+            log in 4..8_u32,
+        ) {
+            let table = |weights: &[u32]| {
+                let queues = u16::try_from(weights.len()).unwrap();
+                IndirectionTable::new(1 << log, queues, weights)
+            };
+            let (Ok(from), Ok(to)) = (table(&from), table(&to)) else {
+                return Ok(());
+            };
+            let reached = to.reached_from(from.entries());
+            let [had, wanted, has] = [&from, &to, &reached].map(|it| counts(it, 9));
+            prop_assert_eq!(&has, &wanted);
+            let least: usize = had.iter().zip(&wanted).map(|(h, w)| h.saturating_sub(*w)).sum();
+            prop_assert_eq!(moved(&reached, &from), least);
+        }
+
         #[test]
         fn shares_follow_the_weights(
             log in 4u32..=10,

@@ -32,7 +32,7 @@ const REST: u32 = 5;
 pub enum Respread {
     /// From the load of the last seconds, keeping the queues' shares.
     ByLoad,
-    /// Anew, with these shares of the queues.
+    /// These shares of the queues, moving no more entries than they take.
     Weights(Vec<u32>),
 }
 
@@ -151,6 +151,7 @@ impl Spreading {
         let queues = u16::try_from(self.loads.len()).unwrap_or(u16::MAX);
         let table = IndirectionTable::new(size, queues, weights)
             .map_err(|e| Error::config("rss.weights", format!("{weights:?}"), e))?
+            .reached_from(&self.table)
             .entries()
             .to_vec();
         self.shares = shares(&table, self.loads.len());
