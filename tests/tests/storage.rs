@@ -153,6 +153,36 @@ fn each_finished_file_has_its_hook() {
     assert_eq!(frames, 4000);
 }
 
+/// However long hooks take.
+#[test]
+fn the_duration_ends_with_the_last_file() {
+    let dir = Dir::new();
+    let [began, go] = ["began", "go"].map(|name| dir.join(name));
+    let hook = format!(
+        "touch {}; until [ -e {} ]; do sleep 0.02; done",
+        began.display(),
+        go.display()
+    );
+    let hook = dir.script("hook", &hook);
+    let run = Wqcap::run(&dir, "x")
+        .model("synth:count=1000,size=94")
+        .queues(1)
+        .set(&format!("output.hook={}", hook.display()));
+    let start = Instant::now();
+    let mut running = run.start();
+    running.until("the hook of the last file", |_| began.exists());
+    let synced = start.elapsed();
+    // So much would be on top.
+    thread::sleep(synced.max(Duration::from_millis(500)));
+    fs::write(&go, "").expect("an own file");
+    let finished = run.finished(running.wait(), 0);
+    let took = finished.summary.duration_s;
+    assert!(
+        took <= synced.as_secs_f64(),
+        "{took} s, and {synced:?} until the file was there"
+    );
+}
+
 #[test]
 fn hooks_that_fail_are_counted_and_cost_nothing() {
     let dir = Dir::new();

@@ -324,6 +324,7 @@ impl Capture {
             .writer
             .take()
             .map_or_else(Finished::default, Writer::finish);
+        let ended = finished.synced.unwrap_or_else(Instant::now);
         for failure in finished.failures {
             aside.extend(end.explain(End::Storage(failure)));
         }
@@ -357,7 +358,7 @@ impl Capture {
             deleted: finished.deleted,
             hooks: finished.hooks,
             outages: outages.clone(),
-            duration: self.shared.ready.elapsed(),
+            duration: ended.duration_since(self.shared.ready),
             startup: self.shared.ready.duration_since(self.started),
             clock: self.clock(),
             notes,

@@ -2,7 +2,7 @@
 
 use crate::sink::post::hook::HookReport;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Instant};
 
 /// Failures reported in full; more are counted.
 const MOST_FAILURES: usize = 16;
@@ -18,6 +18,8 @@ pub struct Finished {
     pub deleted: Option<Deleted>,
     /// How the hooks went; `None`: there are none.
     pub hooks: Option<HookReport>,
+    /// When the last of its files was complete; what follows finished files may go on for longer.
+    pub synced: Option<Instant>,
     /// What could not be written, a line each.
     pub failures: Vec<String>,
     /// What a reader of the files should know: when there was no room.

@@ -51,6 +51,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
+    time::Instant,
 };
 
 /// Bytes of a block, where the buffer is large enough for several of them.
@@ -410,6 +411,7 @@ impl Writer {
         for counters in &self.counters {
             counters.lose_unkept();
         }
+        finished.synced = Some(Instant::now());
         finished.files.sort();
         let (deleted, hooks) = self.aftercare.map(PostClose::finish).unwrap_or_default();
         if let Some(deleted) = deleted {
