@@ -11,11 +11,15 @@
 //! | `groups_decide_who_may` | the socket's mode, and both groups |
 //! | `vandals_are_put_out_and_others_served` | garbage, oversize, flooding, stalling, vanishing |
 
-use rustix::process::Signal;
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+};
 use serde_json::{Value, json};
 use std::{
     fs,
     io::{BufRead, BufReader, ErrorKind, Read, Write},
+    os::fd::OwnedFd,
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::Path,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -429,7 +433,8 @@ fn the_spread_and_the_flags_change_while_frames_flow() {
         [0, 1].map(|queue| table.iter().filter(|it| **it == queue).count())
     };
     assert_eq!(shares(&capture), [8, 8]);
-    assert!(capture.change(&["respread", "--weights", "3,1"]));
+    let done = capture.ctl(&["respread", "--weights", "3,1"]).expect(0);
+    assert!(done.stdout.contains("4 of 16 entries"), "{done}");
     assert_eq!(shares(&capture), [12, 4]);
     assert!(!capture.change(&["respread", "--weights", "3,1"]));
     let refused = capture.ctl(&["respread", "--weights", "3,1,1"]).expect(1);
@@ -496,7 +501,11 @@ fn rules_come_and_go() {
     let text = capture.ctl(&["plan"]).expect(0).stdout;
     assert!(text.contains("ipv4 udp -> QP"), "{text}");
     assert!(capture.change(&["rule", "remove", "id=first"]));
-    assert!(!capture.change(&["rule", "remove", "id=first"]));
+    let refused = capture.ctl(&["rule", "remove", "id=first"]).expect(1);
+    refused.says(&[
+        "rule remove: there is no rule (id = \"first\"",
+        "(id = \"all\"",
+    ]);
     assert!(capture.change(&["rule", "remove", "id=all", "priority=2"]));
 
     let before = capture.received(None);
@@ -770,4 +779,40 @@ fn the_schema_is_printed_without_a_service() {
     let documented: Value =
         serde_json::from_str(&fs::read_to_string(documented).expect("documented")).expect("JSON");
     assert_eq!(schema, documented);
+}
+
+/// A terminal: its other end, and its path.
+fn terminal() -> (OwnedFd, String) {
+    let end =
+        openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    grantpt(&end).expect("an own terminal");
+    unlockpt(&end).expect("an own terminal");
+    let name = ptsname(&end, Vec::new()).expect("it has a name");
+    (end, name.into_string().expect("plain"))
+}
+
+#[test]
+fn a_terminal_that_is_closed_ends_its_run() {
+    let dir = Dir::new();
+    let (end, path) = terminal();
+    // The run is to its terminal what a login's shell is.
+    const LOGIN: &str = r#"exec setsid --ctty --wait "$@" <"$0""#;
+    let run = Wqcap::run(&dir, "login")
+        .model("synth:pps=1000")
+        .queues(1)
+        .control()
+        .wrapped(&["sh", "-c", LOGIN, &path]);
+    let mut running = run.start();
+    run.ctl().until_counted(&mut running, "captured", 1);
+    dir.write("login.toml", "[capture]\nfilter = \"udp\"\n");
+    let pid = number(&run.ctl().capture()["pid"]);
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a process")).expect("not 0");
+    kill_process(pid, Signal::HUP).expect("it runs");
+    run.ctl()
+        .until(&mut running, "status", "the new filter", |status| {
+            status["capture"]["filter"] == "udp"
+        });
+    drop(end);
+    let finished = run.finished(running.wait(), 0);
+    assert_eq!(finished.summary.json["end"], "stopped");
 }

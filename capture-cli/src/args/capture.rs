@@ -91,7 +91,8 @@ Examples:
   wqcap run --model af_packet:eth0 --set output.dir=. --set model.rate=10
   wqcap run --model af_xdp:eth1 --set output.dir=. --duration 10
 
-SIGINT, SIGTERM and SIGHUP drain the queues and close the files; with --config, SIGHUP reads the config again instead.
+SIGINT, SIGTERM and SIGHUP drain the queues and close the files; with --config, SIGHUP reads the config again
+instead, unless the terminal that the run was started on is gone.
 A SIGINT more than a second later ends the run at once: frames that are not being written yet are lost, and counted.")]
 pub struct RunArgs {
     #[command(flatten)]

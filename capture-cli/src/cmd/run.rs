@@ -90,14 +90,10 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     }
     // Before anything is created: a signal during the start must find its handler.
     let signals = Signals::default();
-    // Without a file a hangup is a terminal that is gone.
-    let hangup = if file.is_some() {
-        &signals.reload
-    } else {
-        &signals.stop
-    };
+    // Without a file there is nothing to read again.
+    let reload = file.is_some().then_some(&signals.reload);
     let uncaught = |e| Failure::refused(format!("cannot catch signals: {e}"));
-    let repeats = signals::catch_into(&signals.stop, hangup).map_err(uncaught)?;
+    let requests = signals::catch_into(&signals.stop, reload).map_err(uncaught)?;
     let limits = limits(&given.limits);
     if let Some(hook) = &plan.output.hook {
         plan.hook_process = Some(Arc::new(hooks::start(hook)?));
@@ -125,7 +121,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         args.summary.as_deref().filter(|_| replaced.is_none()),
         model_wire(&plan),
     )?;
-    repeats
+    requests
         .escalate(Arc::clone(&signals.at_once), GRACE)
         .map_err(uncaught)?;
     let leftovers = plan.output.dir.as_deref().map(Leftovers::begin);

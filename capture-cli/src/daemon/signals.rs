@@ -1,11 +1,13 @@
 //! Signals that end a run in order, or let it read its configuration again.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ},
     flag, iterator,
     low_level::emulate_default_handler,
 };
 use std::{
+    fs::File,
     io,
     sync::{
         Arc,
@@ -22,33 +24,81 @@ const SAME: Duration = Duration::from_secs(1);
 /// process, as if it had never been caught, so that a shell sees how it ended.
 pub fn catch() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    catch_into(&stop, &stop)?.escalate(Arc::default(), Duration::ZERO)?;
+    catch_into(&stop, None)?.escalate(Arc::default(), Duration::ZERO)?;
     Ok(stop)
 }
 
-/// The same, with SIGHUP in a flag of its own, and without an answer to repeats yet.
-pub fn catch_into(stop: &Arc<AtomicBool>, hangup: &Arc<AtomicBool>) -> io::Result<Repeats> {
-    let repeats = iterator::Signals::new([SIGINT, SIGTERM])?;
+/// The same, without an answer to repeats yet. With `reload`, SIGHUP sets that instead, unless the process has had a
+/// terminal and it is gone: who has closed it cannot be asked any more, and must not leave a port without its kernel.
+pub fn catch_into(
+    stop: &Arc<AtomicBool>,
+    reload: Option<&Arc<AtomicBool>>,
+) -> io::Result<Requests> {
+    let signals = iterator::Signals::new([SIGINT, SIGTERM])?;
     flag::register(SIGINT, Arc::clone(stop))?;
     flag::register(SIGTERM, Arc::clone(stop))?;
     // A limit to the length of files (ulimit -f) is an error of the write, EFBIG, and not the end of the process.
     flag::register(SIGXFSZ, Arc::default())?;
     // nohup(1) has it ignored, and the run is to go on.
-    if !is_ignored(SIGHUP) {
-        flag::register(SIGHUP, Arc::clone(hangup))?;
+    let mut hangup = None;
+    match reload.filter(|_| !is_ignored(SIGHUP)) {
+        None if is_ignored(SIGHUP) => {}
+        None => _ = flag::register(SIGHUP, Arc::clone(stop))?,
+        Some(reload) => {
+            signals.add_signal(SIGHUP)?;
+            hangup = Some(Hangup {
+                terminal: File::open("/dev/tty").ok(),
+                stop: Arc::clone(stop),
+                reload: Arc::clone(reload),
+            });
+        }
     }
-    Ok(Repeats(repeats))
+    Ok(Requests { signals, hangup })
 }
 
-/// Requests to end, as they come.
-pub struct Repeats(iterator::Signals);
+/// Requests to end or to reload, as they come.
+pub struct Requests {
+    signals: iterator::Signals,
+    hangup: Option<Hangup>,
+}
 
-impl Repeats {
-    /// From now on a SIGINT that is no repeat of the first request sets `at_once`, and ends the process `grace` later.
+/// What a SIGHUP is to do.
+struct Hangup {
+    /// The process's, from its start; `None`: it has none.
+    terminal: Option<File>,
+    stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+}
+
+impl Hangup {
+    fn came(&self) {
+        if self.terminal.as_ref().is_some_and(is_gone) {
+            tracing::warn!("SIGHUP: the terminal is gone, and the run ends");
+            self.stop.store(true, Ordering::Relaxed);
+        } else {
+            self.reload.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether nobody has the other end of a terminal any more.
+fn is_gone(terminal: &File) -> bool {
+    let mut fds = [PollFd::new(terminal, PollFlags::empty())];
+    let now = Timespec::default();
+    poll(&mut fds, Some(&now)).is_ok_and(|_| fds[0].revents().contains(PollFlags::HUP))
+}
+
+impl Requests {
+    /// From now on requests are answered: a SIGINT that is no repeat of the first one sets `at_once`, and ends the process
+    /// `grace` later.
     pub fn escalate(mut self, at_once: Arc<AtomicBool>, grace: Duration) -> io::Result<()> {
         let watch = move || {
             let mut first = None;
-            for signal in self.0.forever() {
+            for signal in self.signals.forever() {
+                if let Some(hangup) = self.hangup.as_ref().filter(|_| signal == SIGHUP) {
+                    hangup.came();
+                    continue;
+                }
                 let first: &mut Instant = first.get_or_insert_with(Instant::now);
                 if signal == SIGINT && first.elapsed() >= SAME {
                     at_once.store(true, Ordering::Relaxed);

@@ -43,12 +43,11 @@ impl Capture {
         Ok(true)
     }
 
-    /// Removes a rule, given by its `id` alone or by all its fields. The last one may go: then nothing is taken. False:
-    /// there is none like it.
+    /// Removes a rule, given by its `id` alone or by all its fields. The last one may go: then nothing is taken.
     ///
     /// # Errors
-    /// Another mode, or a verb's: then the rules are those there were.
-    pub fn remove_rule(&mut self, which: &RuleConfig) -> Result<bool, Error> {
+    /// There is no such rule, another mode, or a verb's: then the rules are those there were.
+    pub fn remove_rule(&mut self, which: &RuleConfig) -> Result<(), Error> {
         let mut rules = self.changeable()?;
         let by_id = RuleConfig {
             id: which.id.clone(),
@@ -62,12 +61,23 @@ impl Capture {
             }
         };
         let Some(at) = rules.iter().position(is_it) else {
-            return Ok(false);
+            let there: Vec<_> = rules.iter().map(|it| format!("({it})")).collect();
+            let there = match there.is_empty() {
+                true => "there are none".into(),
+                false => format!("there are {}", there.join(", ")),
+            };
+            return Err(Error::config(
+                "rule remove",
+                "",
+                format!(
+                    "there is no rule ({which}); {there}; give the id of one, or all its fields"
+                ),
+            ));
         };
         let rule = rules.remove(at);
         self.lead(&rules)?;
         self.note_rule("removed", &rule);
-        Ok(true)
+        Ok(())
     }
 
     fn changeable(&self) -> Result<Vec<RuleConfig>, Error> {

@@ -127,8 +127,8 @@ fn add_rule(capture: &mut Capture, fields: &BTreeMap<String, Value>) -> Outcome 
 
 fn remove_rule(capture: &mut Capture, fields: &BTreeMap<String, Value>) -> Outcome {
     let rule = rule(fields)?;
-    let gone = capture.remove_rule(&rule).map_err(refusal)?;
-    Ok(ruled(capture, gone))
+    capture.remove_rule(&rule).map_err(refusal)?;
+    Ok(ruled(capture, true))
 }
 
 fn ruled(capture: &Capture, changed: bool) -> Changed {
