@@ -251,8 +251,10 @@ impl Clock {
 
     /// What a rate of so many parts per million has made up by the last tick.
     fn drifted(&self, ppm: i32) -> i64 {
-        let elapsed = i128::from(self.now_ns - self.epoch_ns);
-        (elapsed * i128::from(ppm) / 1_000_000) as i64
+        const MILLION: i64 = 1_000_000;
+        let elapsed = (self.now_ns - self.epoch_ns).cast_signed();
+        // In two parts, both of one sign: the product would take a division of 128 bits at each tick.
+        elapsed / MILLION * i64::from(ppm) + elapsed % MILLION * i64::from(ppm) / MILLION
     }
 
     /// The time of a burst that begins at the last tick.
