@@ -187,6 +187,10 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (Index, &T)> {
         self.entries
             .iter()

@@ -71,7 +71,7 @@ pub struct LimitArgs {
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
 WIRE is one of
-  af_packet:IFACE[,ring=64MiB]                    a live interface, copied
+  af_packet:IFACE[,ring=128MiB]                    a live interface, copied
   af_xdp:IFACE[,queues=N][,mode=native|skb]       a live interface, taken from the kernel; mlx5-model/README.md has more
   pcap:FILE[,loop=N][,pps=N][,speed=X]            a capture file; speed=1: at the recorded pace.
                                                   Also .zst and .lz4, a folder, or - (stdin)

@@ -54,7 +54,7 @@ pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
 /// The median age of so many frames, in nanoseconds.
 fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> {
     let mut config = config.clone();
-    config.capture.idle = idle;
+    config.capture.idle = Some(idle);
     let plan = check::settle(&mut config)?;
     let ages = Arc::new(Mutex::new(Vec::new()));
     let limits = Limits {

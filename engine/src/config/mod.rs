@@ -108,6 +108,12 @@ impl Config {
         }
     }
 
+    /// Defaults for a wire of the software NIC that is a live interface: NIC, loop and whoever sends share the machine's
+    /// cores. What the user has set stays.
+    pub fn for_live_wire(&mut self) {
+        self.capture.idle.get_or_insert(Idle::Sleep);
+    }
+
     /// Whether live statistics are kept: unless `capture.statistics` says so itself, when there is somebody to ask for
     /// them.
     #[must_use]
@@ -122,6 +128,7 @@ impl Config {
         self.pipeline.on_full.get_or_insert_default();
         self.output.on_full.get_or_insert_default();
         self.capture.on_port_down.get_or_insert_default();
+        self.capture.idle.get_or_insert_default();
         self.capture.statistics = Some(self.statistics());
     }
 

@@ -46,8 +46,8 @@ section! {
         pub timestamps: Timestamps = Timestamps::Hardware,
         /// Which clock the files speak.
         pub clock: Clock = Clock::System,
-        /// What a loop does when its queue is empty.
-        pub idle: Idle = Idle::Spin,
+        /// What a loop does when its queue is empty; absent: spin, or sleep on a live interface of the software NIC.
+        pub idle: Option<Idle> = None,
         /// How a queue's ring is reached.
         pub access: Access = Access::Auto,
         /// How frames lie in a ring's memory.

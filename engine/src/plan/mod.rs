@@ -218,7 +218,7 @@ impl Plan {
             .map(|it| output::flows(it, output.dir.as_deref(), queues::stages(&queues)))
             .transpose();
         let flows = found.keep(flows);
-        let idle = config.capture.idle;
+        let idle = config.capture.idle.unwrap_or_default();
         let port = port?;
         Some(Self {
             port: port.number,

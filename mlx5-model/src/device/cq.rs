@@ -407,6 +407,17 @@ impl CqObject {
         }
     }
 
+    /// Raises a moderated event that would fall due before `until_ns`, since nobody looks until then.
+    pub fn rest(&mut self, until_ns: u64) {
+        if let Armed::Moderated { since_ns, .. } = self.armed {
+            let due =
+                since_ns.map(|it| it.saturating_add(u64::from(self.moderation.period) * 1000));
+            if due.is_none_or(|due| due < until_ns) {
+                self.fire();
+            }
+        }
+    }
+
     /// Continues in another ring (RESIZE_CQ). CQEs not consumed stay in the old one, with one of opcode RESIZE behind
     /// them, and libmlx5 copies them over, one slot further on. Fails with `EINVAL` if they would not fit, or as
     /// [`NicRing::new`].
@@ -641,6 +652,15 @@ mod tests {
         fired(4);
         cq.end_burst(35_000);
         fired(5);
+        // Before a rest in which it would fall due.
+        memory.set(1, 9);
+        cq.end_burst(40_000);
+        cq.push(&rx());
+        cq.end_burst(45_000);
+        cq.rest(55_000);
+        fired(5);
+        cq.rest(55_001);
+        fired(6);
     }
 
     /// Reads completions as `mlx5_rx_poll_len` of DPDK does: hash, counter of the title, length. `next` is the consumer

@@ -4,6 +4,9 @@
 //! takes it for one burst and releases it; commands take it in between. So a command that destroys something returns
 //! when the NIC no longer uses it, and what is destroyed is never written to again.
 //!
+//! Where nothing but a wire that tells of its frames can bring work, the thread does not spin: it rests, for longer the
+//! longer nothing has come, and after frames for a moment in which others gather, so that many are one wake-up.
+//!
 //! Invariants: a command that waits goes before the NIC's next burst; the thread runs while a context is open and at
 //! no other time; after `fork` the child finds devices of its own, at rest, since the thread stayed with the parent
 //! (and its copies of the parent's descriptors answer `EIO`).
@@ -11,7 +14,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::process::{Errno, descriptors, thread};
 use crate::settings::{self, DeviceSettings, MAX_DEVICES, fault::FaultEnd};
@@ -21,13 +24,15 @@ use super::round;
 use super::state::DeviceState;
 
 /// How long the thread spins for more work before it sleeps.
-const SPIN: Duration = Duration::from_micros(50);
+const SPIN_NS: u64 = 50_000;
 /// The longest sleep: doorbells ring in memory, where nobody can wait for them.
 const MAX_SLEEP_NS: u64 = 100_000;
+/// The longest rest. The clock that programs read stands meanwhile.
+const MAX_REST_NS: u64 = 4_000_000;
+/// How long frames gather: a small part of what the smallest ring holds.
+const GATHER_NS: u64 = 200_000;
 /// The time between two checks for the file that ends a restart.
 const FILE_CHECK: Duration = Duration::from_millis(1);
-/// Rounds between two readings of the time while spinning.
-const SPIN_ROUNDS: u32 = 16;
 
 /// Shows or hides a device in sysfs, by index and name, around a restart of its driver.
 pub type SetPresence = fn(usize, &str, bool);
@@ -109,8 +114,7 @@ impl Device {
     /// The NIC's thread.
     fn run(&'static self) {
         thread::pin(self.settings.cpu);
-        let mut spinning: Option<Instant> = None;
-        let mut rounds = 0u32;
+        let mut idle = Idleness::default();
         loop {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.contexts.is_empty() {
@@ -123,22 +127,15 @@ impl Device {
                 self.restart(end);
                 continue;
             }
-            let wait = (work == 0).then(|| Wait::new(&state));
+            let wait = idle.after(work, &mut state);
             drop(state);
             while self.waiting.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
             }
-            let Some(wait) = wait else {
-                spinning = None;
-                continue;
-            };
-            rounds = rounds.wrapping_add(1);
-            if rounds.is_multiple_of(SPIN_ROUNDS)
-                && spinning.get_or_insert_with(Instant::now).elapsed() > SPIN
-            {
-                thread::sleep(&wait.fds[..wait.count], wait.ns);
-            } else {
-                std::hint::spin_loop();
+            match wait {
+                _ if work > 0 => {}
+                Some(wait) => thread::sleep(&wait.fds[..wait.count], wait.ns),
+                None => std::hint::spin_loop(),
             }
         }
     }
@@ -165,6 +162,48 @@ impl Device {
     }
 }
 
+/// How long the thread has had nothing to do.
+#[derive(Default)]
+struct Idleness {
+    /// Since when it spins.
+    since_ns: Option<u64>,
+    /// It has had work since it last slept.
+    worked: bool,
+    /// How long it has rested.
+    rested_ns: u64,
+}
+
+impl Idleness {
+    /// What the thread waits for after a round; `None`: it goes on at once.
+    fn after(&mut self, work: usize, state: &mut DeviceState) -> Option<Wait> {
+        if work > 0 {
+            *self = Self {
+                worked: true,
+                ..Self::default()
+            };
+            return None;
+        }
+        let now_ns = state.clock.now_ns();
+        if state.can_rest() {
+            let gathers = std::mem::take(&mut self.worked) || state.is_holding();
+            if !gathers {
+                self.rested_ns = (self.rested_ns * 2).clamp(MAX_SLEEP_NS, MAX_REST_NS);
+            }
+            let wait = if gathers {
+                Wait::of_time(GATHER_NS)
+            } else {
+                Wait::new(state, self.rested_ns)
+            };
+            for (_, cq) in state.queues.cqs.iter_mut() {
+                cq.rest(now_ns + wait.ns);
+            }
+            return Some(wait);
+        }
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        (now_ns - since_ns > SPIN_NS).then(|| Wait::new(state, MAX_SLEEP_NS))
+    }
+}
+
 /// What an idle thread waits for.
 struct Wait {
     fds: [RawFd; thread::MAX_FDS],
@@ -173,12 +212,17 @@ struct Wait {
 }
 
 impl Wait {
-    fn new(state: &DeviceState) -> Self {
-        let mut wait = Self {
+    fn of_time(ns: u64) -> Self {
+        Self {
             fds: [-1; thread::MAX_FDS],
             count: 0,
-            ns: MAX_SLEEP_NS,
-        };
+            ns,
+        }
+    }
+
+    /// Waits for wires, until the next frame of one with a pace is due, and for `ns` at most.
+    fn new(state: &DeviceState, ns: u64) -> Self {
+        let mut wait = Self::of_time(ns);
         let fds = state.ports.iter().filter_map(NicPort::wait_fd);
         for (slot, fd) in wait.fds.iter_mut().zip(fds) {
             *slot = fd;

@@ -181,6 +181,17 @@ impl DeviceState {
         self.has_faults = self.is_dead() || !self.schedule.is_empty();
     }
 
+    /// Whether nothing can bring work but wires that tell of their frames: no queue sends, nothing is to go wrong, and no
+    /// wire keeps a pace.
+    pub fn can_rest(&self) -> bool {
+        !self.has_faults && self.queues.sqs.is_empty() && self.ports.iter().all(NicPort::can_rest)
+    }
+
+    /// Whether a frame waits on its wire for room in a queue.
+    pub fn is_holding(&self) -> bool {
+        self.ports.iter().any(NicPort::is_holding)
+    }
+
     /// Whether the device has died: its objects can only be destroyed.
     pub fn is_dead(&self) -> bool {
         self.health != Health::Alive

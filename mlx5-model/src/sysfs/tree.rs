@@ -319,7 +319,7 @@ fn port(
             ("model_finite", finite(port)),
         ],
     )?;
-    let is_there = |name: &str| !name.starts_with("wire_dropped_") || port.wire.tells_causes();
+    let is_there = |name: &str| !name.starts_with("wire_dropped_") || port.wire.is_live();
     for (group, name, _) in FILES.iter().filter(|it| is_there(it.1)) {
         let dir = if *group == Group::Queue && device.topology.switchdev {
             format!("{}/infiniband/{}", device_dir(number), device.name)

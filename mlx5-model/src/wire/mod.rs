@@ -211,6 +211,15 @@ impl Wire {
         }
     }
 
+    /// Whether the wire can keep what comes next for a while: it is a live interface whose ring is not near its end.
+    pub fn has_room(&self) -> bool {
+        match &self.0 {
+            Backend::AfPacket(wire) => wire.has_room(),
+            Backend::AfXdp(wire) => wire.has_room(),
+            _ => false,
+        }
+    }
+
     /// Whether the host's own frames are wanted too. Only a live interface has any, and XDP does not see them.
     pub fn set_sniffing(&mut self, on: bool) {
         if let Backend::AfPacket(wire) = &mut self.0 {

@@ -133,7 +133,7 @@ pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
     enter_model(model, &config.model())
 }
 
-/// Makes the plan, with the defaults that a finite wire has.
+/// Makes the plan, with the defaults that the wire of a software NIC has.
 pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
     let devices = device::list()?;
     let mut found = machine::folders(config);
@@ -185,8 +185,16 @@ pub fn model_wire(plan: &Plan) -> Option<String> {
     model_says(plan, "model_wire")
 }
 
-/// The software NIC says of each port whether its wire ends.
+/// The software NIC says of each port what its wire is, and whether it ends.
 fn wire_defaults(config: &mut Config, plan: &Plan) {
+    let live = |wire: String| {
+        ["af_packet:", "af_xdp:"]
+            .iter()
+            .any(|it| wire.starts_with(it))
+    };
+    if model_wire(plan).is_some_and(live) {
+        config.for_live_wire();
+    }
     if model_says(plan, "model_finite").as_deref() == Some("1") {
         let wire = model_wire(plan).unwrap_or_default();
         config.for_finite_wire(!is_lossy(&wire));

@@ -14,7 +14,8 @@ use std::{
 const COARSE_NS: u64 = 10_000;
 /// A NIC's counter is another at each question. A software NIC's stands from one of its rounds to the next, and shows
 /// what it was a moment ago: it is read until it moves, for somewhat longer than such a NIC sleeps. One that does not
-/// move by then, since its thread has no CPU, tells nothing of now.
+/// move by then, since its thread has no CPU or rests on a wire without frames, tells nothing of now; of many looks some
+/// do.
 const STILL_NS: u64 = 150_000;
 const UNKNOWN_NS: u64 = 1_000_000_000;
 

@@ -129,7 +129,9 @@ pub struct Control {
     pub notes: Mutex<Vec<String>>,
 }
 
-/// Polls without a frame before a sleeper goes to sleep, and between two readings of the clock of a spinner.
+/// Polls without a frame before a sleeper goes to sleep: as long as it takes to wake up, a few microseconds.
+const POLLS_BEFORE_SLEEP: u32 = 64;
+/// Polls without a frame between two readings of the clock.
 const EMPTY_POLLS: u32 = 1024;
 /// How long a queue is empty before the outlet's `idle` is called.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
@@ -426,7 +428,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         match self.idle {
             Idle::Spin => std::hint::spin_loop(),
             Idle::Yield => std::thread::yield_now(),
-            Idle::Sleep if quiet.polls >= EMPTY_POLLS => return self.sleep(quiet),
+            Idle::Sleep if quiet.polls >= POLLS_BEFORE_SLEEP => return self.sleep(quiet),
             Idle::Sleep => std::hint::spin_loop(),
         }
         if let Some(since) = quiet.idle_since() {
@@ -450,7 +452,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 self.outlet.idle();
                 self.counters.idle(since);
             }
-            quiet.polls = EMPTY_POLLS;
+            quiet.polls = POLLS_BEFORE_SLEEP;
         }
     }
 }

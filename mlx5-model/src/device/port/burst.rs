@@ -27,6 +27,8 @@ pub struct BurstCounts {
 #[derive(Clone, Copy)]
 pub struct HoldPolicy {
     pub lossless: bool,
+    /// The wire keeps frames for a while, as a NIC's own buffer does.
+    pub has_room: bool,
     /// The rules have not changed for long enough.
     pub settled: bool,
     /// Since when delay drop has been holding the frame at the head.
@@ -42,6 +44,8 @@ pub struct Burst<'p> {
     now: Now,
     /// The last frame's time.
     pub stamp: u64,
+    /// The last frame has found no room, and stays on the wire.
+    pub holds: bool,
     pub counts: BurstCounts,
 }
 
@@ -71,6 +75,7 @@ impl<'p> Burst<'p> {
             policy,
             now,
             stamp,
+            holds: false,
             counts: BurstCounts::default(),
         }
     }
@@ -124,6 +129,7 @@ impl<'p> Burst<'p> {
     /// Delivers to several targets, or to one that had no room.
     fn deliver_or_hold(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         if self.must_hold(frame) {
+            self.holds = true;
             return Delivery::Wait;
         }
         self.policy.held_since = None;
@@ -135,6 +141,7 @@ impl<'p> Burst<'p> {
     fn must_hold(&mut self, frame: &ParsedFrame<'_>) -> bool {
         let targets = self.targets.as_slice();
         let mut lacking = false;
+        let mut full = false;
         let mut delayed = false;
         for (at, target) in targets.iter().enumerate() {
             let rq = target.rss.rq;
@@ -145,6 +152,7 @@ impl<'p> Burst<'p> {
             match self.queues.room(target, frame, before, targets.len()) {
                 Room::NoWqe => {
                     lacking = true;
+                    full = true;
                     delayed |= self.queues.delays(target);
                 }
                 Room::NotReady => lacking = true,
@@ -155,7 +163,7 @@ impl<'p> Burst<'p> {
             return true;
         }
         if !delayed {
-            return false;
+            return full && self.policy.has_room;
         }
         let since = *self.policy.held_since.get_or_insert(self.now.ns);
         let waited_ns = self.now.ns.saturating_sub(since);

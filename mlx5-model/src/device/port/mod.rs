@@ -64,6 +64,8 @@ pub struct NicPort {
     rules_changed_ns: u64,
     rounds_since_rules: u32,
     held_since: Option<u64>,
+    /// The frame at the wire's head has found no room.
+    holding: bool,
     last_stamp: u64,
     targets: Targets,
     sent: SentCounts,
@@ -95,6 +97,7 @@ impl NicPort {
             rules_changed_ns: 0,
             rounds_since_rules: 0,
             held_since: None,
+            holding: false,
             last_stamp: 0,
             targets: Targets::default(),
             sent: SentCounts::default(),
@@ -229,6 +232,16 @@ impl NicPort {
         self.wire.as_ref().and_then(Wire::next_due_ns)
     }
 
+    /// Whether frames come when the wire tells of them, and at no other time.
+    pub fn can_rest(&self) -> bool {
+        self.settings.wire.is_live()
+    }
+
+    /// Whether the frame at the wire's head has found no room.
+    pub fn is_holding(&self) -> bool {
+        self.holding
+    }
+
     pub fn received(&self) -> u64 {
         self.received
     }
@@ -326,6 +339,7 @@ impl NicPort {
         self.rounds_since_rules = self.rounds_since_rules.saturating_add(1);
         let policy = HoldPolicy {
             lossless: self.settings.wire.lossless(),
+            has_room: wire.has_room(),
             settled: now.ns.saturating_sub(self.rules_changed_ns) >= SETTLED_NS
                 && self.rounds_since_rules >= SETTLED_ROUNDS,
             held_since: self.held_since,
@@ -339,6 +353,7 @@ impl NicPort {
         let mut burst = Burst::new(queues, steering, targets, policy, now, stamp);
         let taken = wire.burst(now.ns, self.faults.budget, &mut burst);
         let (counts, held_since) = (burst.counts, burst.policy.held_since);
+        self.holding = burst.holds;
         self.last_stamp = burst.stamp;
         // If the frame that was held is gone, the next one to be held gets the whole time.
         let gone = taken > 0 && held_since == self.held_since;
@@ -399,6 +414,7 @@ impl NicPort {
         if self.steering.has_sniffers() {
             let policy = HoldPolicy {
                 lossless: false,
+                has_room: false,
                 settled: true,
                 held_since: None,
             };

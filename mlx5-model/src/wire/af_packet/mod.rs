@@ -150,6 +150,10 @@ impl AfPacketWire {
         (!self.lost).then(|| self.socket.fd())
     }
 
+    pub(super) fn has_room(&self) -> bool {
+        !self.ring.is_near_end()
+    }
+
     pub(super) fn set_sniffing(&mut self, on: bool) {
         self.cursor.sniffing = on;
         self.socket.set_ignore_outgoing(!on);

@@ -14,8 +14,8 @@ use super::super::packet_socket::Socket;
 
 /// Super-frames are up to 64 KiB long, "BIG TCP" ones usually less than 192 KiB: a longer one than a block would be
 /// cut, and is counted as lost. Not larger, because the kernel hands over a block when its time is up, however few
-/// bytes are in it: at a low rate the number of blocks limits the time that a ring holds. 64 MiB are 256 blocks, half
-/// a second.
+/// bytes are in it: at a low rate the number of blocks limits the time that a ring holds. 128 MiB are 512 blocks, a
+/// second.
 const BLOCK: usize = 256 << 10;
 /// After this time an unfinished block is handed over: the most that a single frame waits, plus or minus a tick.
 const RETIRE_MS: u32 = 2;
@@ -69,35 +69,42 @@ impl RxRing {
         })
     }
 
+    /// Whether the kernel has filled three quarters of the ring.
+    pub(super) fn is_near_end(&self) -> bool {
+        let ahead = (self.current + self.blocks / 4 * 3) % self.blocks;
+        self.status_of(ahead).load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
+    }
+
     /// The oldest block, if the kernel has handed it over. It stays the same until [`RxRing::release`].
     #[inline]
     pub(super) fn block(&mut self) -> Option<&mut [u8]> {
-        let status = self.status().load(Ordering::Acquire);
+        let status = self.status_of(self.current).load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
         // SAFETY: the block lies within the mapping, which lives as long as `self`. TP_STATUS_USER, read with
         // acquire, means that the kernel has finished writing and will not touch the block before it is given back,
         // which takes `&mut self` and so ends this borrow.
-        Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), BLOCK) })
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start(self.current).as_ptr(), BLOCK) })
     }
 
     /// Gives the oldest block back to the kernel.
     pub(super) fn release(&mut self) {
-        self.status()
+        self.status_of(self.current)
             .store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.current = (self.current + 1) % self.blocks;
     }
 
-    fn start(&self) -> NonNull<u8> {
-        // SAFETY: `current` is less than `blocks`, so the block lies within the mapping.
-        unsafe { self.base.add(self.current * BLOCK) }
+    fn start(&self, block: usize) -> NonNull<u8> {
+        assert!(block < self.blocks);
+        // SAFETY: so the block lies within the mapping.
+        unsafe { self.base.add(block * BLOCK) }
     }
 
-    fn status(&self) -> &AtomicU32 {
+    fn status_of(&self, block: usize) -> &AtomicU32 {
         // SAFETY: the word lies within the mapping, is aligned (blocks are aligned to pages) and the kernel changes
         // it as a whole; the borrow of `self` keeps out the slice that `block` lends.
-        unsafe { AtomicU32::from_ptr(self.start().add(STATUS).as_ptr().cast()) }
+        unsafe { AtomicU32::from_ptr(self.start(block).add(STATUS).as_ptr().cast()) }
     }
 }
 

@@ -189,6 +189,11 @@ impl AfXdpWire {
         fd.filter(|_| !self.lost)
     }
 
+    /// Of the queue whose turn it is: the one whose frame waits, if one does.
+    pub(super) fn has_room(&self) -> bool {
+        self.queues[self.turn].has_room()
+    }
+
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
         self.packets.send_plain(frame)
     }

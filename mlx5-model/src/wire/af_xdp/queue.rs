@@ -44,6 +44,7 @@ pub(super) struct XskQueue {
     fill: FillRing,
     socket: OwnedFd,
     umem: Umem,
+    buffers: u32,
     /// The NIC writes into the memory itself.
     zero_copy: bool,
     /// A frame can have several buffers (Linux 6.6).
@@ -105,6 +106,7 @@ impl XskQueue {
             fill,
             socket,
             umem,
+            buffers: attr.buffers,
             zero_copy: false,
             frags: false,
             busy_poll: attr.busy_poll,
@@ -194,6 +196,11 @@ impl XskQueue {
     /// The longest frame that it takes; `None`: any.
     pub(super) fn longest(&self) -> Option<usize> {
         (!self.frags).then(|| self.umem.buffer() - HEADROOM)
+    }
+
+    /// Whether a quarter of its buffers or more are empty.
+    pub(super) fn has_room(&self) -> bool {
+        self.rx.filled() <= self.buffers / 4 * 3
     }
 
     /// Delivers up to `budget` frames; returns their number, and whether the next one has to wait.

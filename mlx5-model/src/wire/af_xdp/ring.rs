@@ -113,6 +113,12 @@ impl RxRing {
         self.produced.wrapping_sub(self.consumed)
     }
 
+    /// How many buffers are there now.
+    pub(super) fn filled(&self) -> u32 {
+        let produced = self.shared.producer().load(Ordering::Relaxed);
+        produced.wrapping_sub(self.consumed)
+    }
+
     /// The `nth` of them.
     #[inline]
     pub(super) fn get(&self, nth: u32) -> XdpDesc {

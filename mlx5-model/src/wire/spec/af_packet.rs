@@ -1,4 +1,4 @@
-//! `af_packet:IFACE[,ring=64MiB]`
+//! `af_packet:IFACE[,ring=128MiB]`
 
 use super::text::{RING, SpecError, SpecText};
 

@@ -1,4 +1,4 @@
-//! `af_xdp:IFACE[,queues=N][,mode=auto][,zerocopy=auto][,ring=64MiB][,busy_poll]`
+//! `af_xdp:IFACE[,queues=N][,mode=auto][,zerocopy=auto][,ring=128MiB][,busy_poll]`
 
 use super::text::{RING, SpecError, SpecText, number};
 

@@ -1,8 +1,8 @@
 //! A wire as the user writes it, parsed.
 //!
 //! ```text
-//! af_packet:IFACE[,ring=64MiB]
-//! af_xdp:IFACE[,queues=N][,mode=auto][,zerocopy=auto][,ring=64MiB][,busy_poll]
+//! af_packet:IFACE[,ring=128MiB]
+//! af_xdp:IFACE[,queues=N][,mode=auto][,zerocopy=auto][,ring=128MiB][,busy_poll]
 //! pcap:FILE[,loop=N][,pps=N | ,speed=X][,lossy]
 //! synth:[size=64][,flows=1024][,pps=N][,count=N][,proto=..][,ip=..][,vlan=N][,dir=..][,lossy]
 //! peer:PATH
@@ -90,8 +90,8 @@ impl WireSpec {
         }
     }
 
-    /// Whether the wire knows why it lost a frame.
-    pub fn tells_causes(&self) -> bool {
+    /// Whether the wire is a network interface of the machine.
+    pub fn is_live(&self) -> bool {
         matches!(self.kind, WireKind::AfPacket(_) | WireKind::AfXdp(_))
     }
 

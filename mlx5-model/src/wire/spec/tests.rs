@@ -19,7 +19,7 @@ fn kind(text: &str) -> WireKind {
 #[test]
 fn every_option_is_read() {
     for (text, ring) in [
-        ("af_packet:wqw-0.1@2", 64 << 20),
+        ("af_packet:wqw-0.1@2", 128 << 20),
         ("af_packet:wqw-0.1@2,ring=8MiB", 8 << 20),
         ("af_packet:wqw-0.1@2,ring=1GiB", 1 << 30),
     ] {
@@ -31,7 +31,7 @@ fn every_option_is_read() {
         queues: None,
         mode: XdpMode::Auto,
         zero_copy: ZeroCopy::Auto,
-        ring: 64 << 20,
+        ring: 128 << 20,
         busy_poll: false,
     };
     for (text, want) in [

@@ -8,7 +8,7 @@ const MIB: u64 = 1 << 20;
 /// A smaller ring is full after a few milliseconds; a larger one is a mistake of the unit.
 const RINGS: RangeInclusive<u64> = 2 * MIB..=4096 * MIB;
 /// The ring of a live wire that is not told another.
-pub const RING: u64 = 64 * MIB;
+pub const RING: u64 = 128 * MIB;
 
 /// An invalid part of a wire: which, its value, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
