@@ -175,8 +175,14 @@ fn rules_refused() {
         &["rule 2", "rule 1", "priority"],
     );
     refused("id = \"udp\"; proto = \"tcp\"", &["rule: id", "queue = 0"]);
-    refused("vlan = 5000", &["4095"]);
     refused("queue = 4", &["queues 0 to 3"]);
+    // No file can have it.
+    let beyond = RuleConfig {
+        vlan: Some(5000),
+        ..RuleConfig::default()
+    };
+    let error = capture.add_rule(&beyond).expect_err("beyond").to_string();
+    assert!(error.contains("4095"), "{error}");
     let udp = rule("id = \"udp\"; proto = \"udp\"; queue = 0");
     assert!(!capture.add_rule(&udp).expect("there"));
     let received = |capture: &Capture| capture.snapshot().queues[0].received;
