@@ -5,7 +5,11 @@ use super::{
     program::{Instruction, Program, Refused},
 };
 use serde::Serialize;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
+
+/// Instructions that libpcap optimises in about a second; its time grows with more than the square of them. A longer program
+/// runs as it is: slower for each frame, but soon.
+const MOST_OPTIMISED: usize = 8192;
 
 /// What frames are kept: an expression with its program. The empty expression keeps all and has none.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -35,7 +39,7 @@ impl Filter {
     pub fn compile(expression: &str) -> Result<Self, FilterError> {
         let program = match expression.trim() {
             "" => None,
-            trimmed => Some(Program::new(&instructions(trimmed)?)?),
+            trimmed => Some(compiled(trimmed)?),
         };
         Ok(Self {
             expression: expression.to_owned(),
@@ -75,17 +79,30 @@ impl Filter {
     }
 }
 
-/// Lets libpcap compile an expression.
-fn instructions(expression: &str) -> Result<Vec<Instruction>, FilterError> {
-    // Old releases of libpcap compile with global state.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock();
+/// Lets libpcap compile an expression. A capture asks several times for the same one: the last answer is kept.
+fn compiled(expression: &str) -> Result<Program, FilterError> {
+    // Old releases of libpcap compile with global state, one at a time.
+    static LAST: Mutex<Option<(String, Program)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, program)) = last.as_ref().filter(|it| it.0 == expression) {
+        return Ok(program.clone());
+    }
+    let mut code = instructions(expression, false)?;
+    if code.len() <= MOST_OPTIMISED {
+        code = instructions(expression, true)?;
+    }
+    let program = Program::new(&code)?;
+    *last = Some((expression.to_owned(), program.clone()));
+    Ok(program)
+}
+
+fn instructions(expression: &str, optimise: bool) -> Result<Vec<Instruction>, FilterError> {
     let words = |e: pcap::Error| match e {
         pcap::Error::PcapError(words) => FilterError::Libpcap(words),
         other => FilterError::Libpcap(other.to_string()),
     };
     let dead = pcap::Capture::dead(pcap::Linktype::ETHERNET).map_err(words)?;
-    let compiled = dead.compile(expression, true).map_err(words)?;
+    let compiled = dead.compile(expression, optimise).map_err(words)?;
     let read = |instruction: &pcap::BpfInstruction| {
         // Its text is all that the crate shows of an instruction.
         let text = instruction.to_string();
@@ -129,6 +146,26 @@ mod tests {
         assert!(!Filter::compile("ip").unwrap().accepts(&ARP, 14));
         assert!(Filter::compile("greater 100").unwrap().accepts(&ARP, 100));
         assert!(!Filter::compile("greater 100").unwrap().accepts(&ARP, 99));
+    }
+
+    #[test]
+    fn a_program_too_long_to_optimise_keeps_the_same() {
+        let hosts: Vec<_> = (0..400)
+            .map(|i| format!("host 10.0.{}.{}", i / 200, i % 200))
+            .collect();
+        let filter = Filter::compile(&hosts.join(" or ")).unwrap();
+        assert!(filter.program().unwrap().len() > MOST_OPTIMISED);
+        let mut frame = [0; 34];
+        (frame[12], frame[14], frame[26], frame[30]) = (8, 0x45, 192, 10);
+        for (third, fourth, kept) in [(0, 0, true), (1, 199, true), (1, 200, false), (2, 0, false)]
+        {
+            (frame[32], frame[33]) = (third, fourth);
+            assert_eq!(filter.accepts(&frame, 34), kept, "10.0.{third}.{fourth}");
+        }
+        // The same again, and another in between.
+        assert!(Filter::compile("arp").unwrap().program().unwrap().len() < 10);
+        let again = Filter::compile(&hosts.join(" or ")).unwrap();
+        assert!(again.accepts(&frame, 34) == filter.accepts(&frame, 34));
     }
 
     #[test]
