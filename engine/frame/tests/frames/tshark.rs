@@ -120,8 +120,8 @@ fn ours(frame: &[u8]) -> Facts {
     facts
 }
 
-/// What tshark says: of each frame its stack of protocols and its fields.
-fn theirs(samples: &[Sample]) -> Result<Vec<(String, Facts)>, String> {
+/// What tshark tells of these fields, a line for each frame, fields apart by `|`. More arguments go before the file's.
+pub fn told(samples: &[Sample], args: &[&str], fields: &[&str]) -> Result<Vec<String>, String> {
     let dir = Dir::new();
     let file = dir.join("all.pcap");
     super::write(&file, samples);
@@ -144,24 +144,31 @@ fn theirs(samples: &[Sample]) -> Result<Vec<(String, Facts)>, String> {
     }
     // Large segments are ordinary, and so is the port that Linux has used for VXLAN.
     command.args(["-o", "ipv6.tso_support:TRUE", "-d", "udp.port==8472,vxlan"]);
-    command.args(["-e", "frame.protocols"]);
-    for field in FIELDS {
+    command.args(args);
+    for field in fields {
         command.args(["-e", field]);
     }
     let out = command.arg("-r").arg(&file).output();
     let out = out.map_err(|e| format!("tshark cannot be run: {e}"))?;
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    let frames: Vec<_> = text.lines().map(read).collect();
-    if frames.len() == samples.len() {
-        Ok(frames)
+    let text = String::from_utf8_lossy(&out.stdout);
+    let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    if lines.len() == samples.len() {
+        Ok(lines)
     } else {
         Err(format!(
             "tshark told of {} frames of {}: {}",
-            frames.len(),
+            lines.len(),
             samples.len(),
             String::from_utf8_lossy(&out.stderr)
         ))
     }
+}
+
+/// What tshark says: of each frame its stack of protocols and its fields.
+fn theirs(samples: &[Sample]) -> Result<Vec<(String, Facts)>, String> {
+    let fields: Vec<_> = ["frame.protocols"].into_iter().chain(FIELDS).collect();
+    let lines = told(samples, &[], &fields)?;
+    Ok(lines.iter().map(|it| read(it)).collect())
 }
 
 fn read(line: &str) -> (String, Facts) {
