@@ -1,7 +1,7 @@
 //! The way of the frames that most are: at most one VLAN tag, IP without options or extension headers, TCP or UDP, and
 //! nothing wrong with any of them. What it finds is written once, when all is known; the long way writes as it goes.
 
-use super::{FiveTuple, Fragment, Headers, MOST_LAYERS, Tags, offset};
+use super::{FiveTuple, Fragment, Headers, MOST_LAYERS, Tags, offset, tuple::widened};
 use crate::{
     ip::{Ipv4, Ipv6},
     link::{Ethernet, Vlan},
@@ -84,12 +84,6 @@ pub(super) fn plain(frame: &[u8]) -> Option<Headers> {
         // Ethernet, IP and what IP carries.
         layers: MOST_LAYERS - 3 - tags.count,
     })
-}
-
-/// An IPv4 address as a tuple keeps it.
-#[inline]
-fn widened([a, b, c, d]: [u8; 4]) -> [u8; 16] {
-    u128::from(u32::from_le_bytes([a, b, c, d])).to_le_bytes()
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl FiveTuple {
         }
         let address = |bytes: &[u8; 16]| {
             let [a, b, c, d, ..] = *bytes;
-            u128::from(u32::from_le_bytes([a, b, c, d])).to_le_bytes()
+            widened([a, b, c, d])
         };
         Self {
             src: address(&self.src),
@@ -110,6 +110,12 @@ impl FiveTuple {
             ..*self
         }
     }
+}
+
+/// An IPv4 address as a tuple keeps it.
+#[inline]
+pub(super) fn widened(address: [u8; 4]) -> [u8; 16] {
+    u128::from(u32::from_le_bytes(address)).to_le_bytes()
 }
 
 impl fmt::Debug for FiveTuple {
