@@ -34,7 +34,7 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
     }
 }
 
-fn caps() -> DeviceCaps {
+pub(super) fn caps() -> DeviceCaps {
     DeviceCaps {
         max_wq: u32::MAX,
         max_wq_wr: u32::MAX,

@@ -20,25 +20,12 @@ fn device() -> DeviceFacts {
             max_sge: 16,
             max_table: 256,
             max_cqe: 1 << 22,
-            max_cq_period: 0xffff,
-            rss_toeplitz: true,
-            rss_fields: u64::MAX,
-            cvlan_stripping: true,
-            scatter_fcs: true,
-            delay_drop: true,
-            end_padding: true,
-            tunnels: crate::verbs::TunnelOffloads {
-                vxlan: true,
-                gre: true,
-            },
             striding: Some(StridingCaps {
                 stride_log: 6..=13,
                 strides_log: 9..=16,
             }),
-            mini_cqes: vec![MiniFormat::Hash, MiniFormat::ChecksumStride],
-            clock_khz: 1_000_000,
-            timestamp_mask: u64::MAX,
             real_time: false,
+            ..any_device::caps()
         },
         delay_drop: None,
         ports: vec![PortFacts {
