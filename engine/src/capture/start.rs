@@ -206,6 +206,9 @@ impl<'p> Startup<'p> {
         for (i, (ring, source)) in rings.into_iter().zip(sources).enumerate() {
             capture.start_queue(plan, i, ring, source)?;
         }
+        if let Some(writer) = &mut capture.writer {
+            writer.wait_for_memory()?;
+        }
         capture.note_port_state();
         capture.is_back();
         if let Err(e) = capture.port.let_in(plan)

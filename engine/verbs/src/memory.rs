@@ -2,18 +2,26 @@
 //!
 //! May import: `libc`, [`crate::VerbsError`].
 //!
-//! Invariant: every page of a [`Region`] is resident before it is handed out (first touch of fresh memory is many
-//! times slower than a capture), and no page of it is shared with a forked child (copy-on-write would part the
-//! device from the process).
+//! Invariant: every page of a [`Region`] is resident before it is handed out, or when its [`Untouched`] has been touched
+//! (first touch of fresh memory is many times slower than a capture), and no page of it is shared with a forked child
+//! (copy-on-write would part the device from the process).
 
 use crate::error::VerbsError;
 use std::mem::MaybeUninit;
-use std::{fmt, io, ptr, sync::Arc};
+use std::{
+    fmt, io, ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+};
 
 /// Size of the huge pages asked for, in bytes: x86-64's and arm64's common size.
 const HUGE_PAGE: usize = 2 << 20;
 /// Size of the smallest pages.
 const PAGE: usize = 4096;
+/// Bytes made resident by one call: it holds the process' address space against every mmap(2) meanwhile.
+const TOUCH: usize = 2 << 20;
 
 /// Which pages a region got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +38,23 @@ pub struct Region {
     start: *mut u8,
     len: usize,
     mapping: Arc<Mapping>,
+}
+
+/// Pages that are still to be made resident, of regions that work already, but slower.
+#[must_use]
+pub struct Untouched(Arc<Mapping>);
+
+impl Untouched {
+    /// Makes them resident; none of their bytes changes.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn touch(self) -> Result<(), VerbsError> {
+        self.0.populate().map_err(|source| VerbsError::Memory {
+            bytes: self.0.len,
+            source,
+        })
+    }
 }
 
 /// What was mapped in one piece.
@@ -73,10 +98,23 @@ impl Region {
     /// # Errors
     /// There is not enough memory.
     pub fn several(count: usize, len: usize) -> Result<Vec<Self>, VerbsError> {
+        let (regions, untouched) = Self::several_untouched(count, len)?;
+        untouched.touch()?;
+        Ok(regions)
+    }
+
+    /// The same without the pre-faulting, which another thread may do.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn several_untouched(
+        count: usize,
+        len: usize,
+    ) -> Result<(Vec<Self>, Untouched), VerbsError> {
         let len = len.max(1);
         let stride = len.next_multiple_of(PAGE);
         let whole = stride.saturating_mul(count.max(1));
-        let mapping = Mapping::ordinary(whole, None).map_err(|source| VerbsError::Memory {
+        let mapping = Mapping::untouched(whole).map_err(|source| VerbsError::Memory {
             bytes: whole,
             source,
         })?;
@@ -86,7 +124,7 @@ impl Region {
             len,
             mapping: Arc::clone(&mapping),
         };
-        Ok((0..count).map(part).collect())
+        Ok(((0..count).map(part).collect(), Untouched(mapping)))
     }
 
     /// Leaves the region out of core dumps (`MADV_DONTDUMP`).
@@ -156,13 +194,23 @@ impl Mapping {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let len = len.next_multiple_of(HUGE_PAGE);
-        Self::map(len, libc::MAP_HUGETLB, Pages::Huge, numa_node)
+        let mapping = Self::map(len, libc::MAP_HUGETLB, Pages::Huge, numa_node)?;
+        mapping.populate()?;
+        Ok(mapping)
     }
 
     fn ordinary(len: usize, numa_node: Option<u32>) -> io::Result<Self> {
         let len = len.checked_next_multiple_of(PAGE);
         let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
-        Self::map(len, 0, Pages::Ordinary, numa_node)
+        let mapping = Self::map(len, 0, Pages::Ordinary, numa_node)?;
+        mapping.populate()?;
+        Ok(mapping)
+    }
+
+    fn untouched(len: usize) -> io::Result<Self> {
+        let len = len.checked_next_multiple_of(PAGE);
+        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
+        Self::map(len, 0, Pages::Ordinary, None)
     }
 
     fn map(len: usize, flags: i32, pages: Pages, numa_node: Option<u32>) -> io::Result<Self> {
@@ -193,7 +241,6 @@ impl Mapping {
             mapping.advise(libc::MADV_HUGEPAGE).ok();
         }
         mapping.advise(libc::MADV_DONTFORK)?;
-        mapping.populate()?;
         Ok(mapping)
     }
 
@@ -215,8 +262,14 @@ impl Mapping {
     }
 
     fn advise(&self, advice: i32) -> io::Result<()> {
-        // SAFETY: our own mapping, whole.
-        if unsafe { libc::madvise(self.start.cast(), self.len, advice) } == 0 {
+        self.advise_at(0, self.len, advice)
+    }
+
+    /// The same for a part of it.
+    fn advise_at(&self, at: usize, len: usize, advice: i32) -> io::Result<()> {
+        let start = self.start.wrapping_add(at);
+        // SAFETY: within our own mapping; no advice that is given here changes its bytes.
+        if unsafe { libc::madvise(start.cast(), len, advice) } == 0 {
             Ok(())
         } else {
             Err(io::Error::last_os_error())
@@ -224,17 +277,22 @@ impl Mapping {
     }
 
     fn populate(&self) -> io::Result<()> {
-        match self.advise(libc::MADV_POPULATE_WRITE) {
-            // Before Linux 5.14 there is no such advice: touch each page.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                for page in (0..self.len).step_by(PAGE) {
-                    // SAFETY: inside our own mapping, which nobody else knows yet.
-                    unsafe { self.start.add(page).write_volatile(0) };
+        for at in (0..self.len).step_by(TOUCH) {
+            let len = TOUCH.min(self.len - at);
+            match self.advise_at(at, len, libc::MADV_POPULATE_WRITE) {
+                // Before Linux 5.14 there is no such advice: add nothing to a byte of each page.
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                    for page in (at..at + len).step_by(PAGE) {
+                        // SAFETY: inside our own mapping; an atomic addition of nothing changes no byte, whoever else
+                        // writes to the page.
+                        unsafe { AtomicU8::from_ptr(self.start.add(page)) }
+                            .fetch_add(0, Ordering::Relaxed);
+                    }
                 }
-                Ok(())
+                other => other?,
             }
-            other => other,
         }
+        Ok(())
     }
 }
 
@@ -382,6 +440,20 @@ mod tests {
         assert!(last.as_slice(5000).iter().all(|it| *it == 3));
         last.as_mut_slice().fill(4);
         assert!(Region::several(1 << 20, 1 << 50).is_err());
+    }
+
+    #[test]
+    fn what_is_touched_later_is_resident_then_and_keeps_its_bytes() {
+        let (mut parts, untouched) = Region::several_untouched(3, 2 << 20).expect("memory");
+        parts[2].as_mut_slice()[5] = 7;
+        untouched.touch().expect("memory");
+        let mut resident = vec![0u8; (6 << 20) / PAGE];
+        // SAFETY: our own mapping of three parts, and a byte for each page.
+        let ret =
+            unsafe { libc::mincore(parts[0].as_ptr().cast(), 6 << 20, resident.as_mut_ptr()) };
+        assert_eq!(ret, 0);
+        assert!(resident.iter().all(|page| page & 1 == 1));
+        assert_eq!(parts[2].as_slice(6), [0, 0, 0, 0, 0, 7]);
     }
 
     #[test]

@@ -37,14 +37,17 @@ use crate::sink::{
 use crate::{
     Error,
     config::{Compress, OnFull},
-    memory::Region,
+    memory::{Region, Untouched},
     plan::{LEAST_BLOCKS, OutputPlan, Rotation, least_block},
     stats::QueueCounters,
     thread::spawn,
+    verbs::VerbsError,
 };
 use crossbeam_channel::{Receiver, Sender};
 use std::{
+    convert::Infallible,
     io::Write,
+    panic::resume_unwind,
     path::Path,
     sync::{
         Arc,
@@ -109,7 +112,11 @@ pub struct Writer {
     rotations: Arc<AtomicU64>,
     backlog: Option<Backlog>,
     stream: Arc<StreamEnd>,
+    touching: Vec<Touching>,
 }
+
+/// Blocks become resident, in a thread that ends with that.
+type Touching = JoinHandle<Result<(), VerbsError>>;
 
 /// Everything that files take but the threads.
 struct Prepared<E: Encoder> {
@@ -118,6 +125,7 @@ struct Prepared<E: Encoder> {
     states: Vec<WriterQueue>,
     sinks: Vec<BlockSink<E>>,
     pool: Pool,
+    untouched: Vec<Untouched>,
     /// By queue: where emptied blocks go back to.
     empties: Vec<Sender<Block>>,
     backlog: Backlog,
@@ -177,6 +185,7 @@ impl Writer {
         if let Some(out) = outs.pop() {
             let on_full = files.output.on_full;
             let reorderer = Reorderer::new(relays.full, relays.lines, on_full, out);
+            writer.touching.push(touch(relays.untouched, None)?);
             writer.reorderer = Some(spawn("wqcap-order", move || {
                 // The last block goes to the writer here.
                 drop(reorderer.run());
@@ -218,6 +227,7 @@ impl Writer {
             rotations: Arc::default(),
             backlog: None,
             stream,
+            touching: vec![touch(relays.untouched, None)?],
         };
         Ok((writer, relays.sinks))
     }
@@ -250,9 +260,11 @@ impl Writer {
         let mut idle = Vec::with_capacity(owners.len());
         // With compression, what is written is the packers'.
         let mut pool = Pool::default();
+        let mut untouched = Vec::with_capacity(owners.len());
         let plain = files.output.compress == Compress::None;
         for (index, (queue, ledger)) in (0u16..).zip(owners) {
-            let (exchange, empty) = exchange(&sizes, &full_in, plain.then_some(&mut pool))?;
+            let (exchange, empty, blocks) = exchange(&sizes, &full_in, plain.then_some(&mut pool))?;
+            untouched.push(blocks);
             let broken = Arc::clone(&exchange.broken);
             idle.push(exchange.empty.clone());
             states.push(WriterQueue::new(queue, empty.clone(), broken, ledger));
@@ -277,6 +289,7 @@ impl Writer {
             states,
             sinks,
             pool,
+            untouched,
             empties,
             backlog: Backlog {
                 idle,
@@ -329,8 +342,14 @@ impl Writer {
         let work = WriterThread::new(naming, compressors.is_some(), it.states, channels);
         let (flag, pool) = (Arc::clone(&failed), it.pool);
         let closer = spawn("wqcap-closer", move || close(&tasks, &flag, &notifier))?;
+        let (touched_in, touched) = crossbeam_channel::bounded(0);
+        let touching = touch(it.untouched, Some(touched_in))?;
         // The disk in its thread: the kernel lets only the ring's maker submit to it.
-        let writer = spawn("wqcap-writer", move || work.run(disk(&pool)))?;
+        let writer = spawn("wqcap-writer", move || {
+            // The ring pins the blocks, and would touch them all here. Nobody sends: the other end goes.
+            let _ = touched.recv();
+            work.run(disk(&pool))
+        })?;
         Ok((
             Self {
                 counters: counters.to_vec(),
@@ -343,9 +362,21 @@ impl Writer {
                 rotations: it.rotations,
                 backlog: Some(it.backlog),
                 stream: Arc::default(),
+                touching: vec![touching],
             },
             it.sinks,
         ))
+    }
+
+    /// Waits until every block is resident: from then on frames may come.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn wait_for_memory(&mut self) -> Result<(), Error> {
+        for thread in self.touching.drain(..) {
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        }
+        Ok(())
     }
 
     /// For those who want to know how much waits to be written.
@@ -447,14 +478,23 @@ impl Sizes {
     }
 }
 
+/// Makes blocks resident while others prepare the rest; `end` goes when that is done.
+fn touch(blocks: Vec<Untouched>, end: Option<Sender<Infallible>>) -> Result<Touching, Error> {
+    spawn("wqcap-touch", move || {
+        let _end = end;
+        blocks.into_iter().try_for_each(Untouched::touch)
+    })
+}
+
 /// A queue's blocks, with the way back for emptied ones. They join the pool of what is written, if they are.
 fn exchange(
     sizes: &Sizes,
     full: &Sender<Full>,
     mut pool: Option<&mut Pool>,
-) -> Result<(Exchange, Sender<Block>), Error> {
+) -> Result<(Exchange, Sender<Block>, Untouched), Error> {
     let (empty_in, empty) = crossbeam_channel::bounded(sizes.per_queue);
-    for memory in Region::several(sizes.per_queue, sizes.block)? {
+    let (blocks, untouched) = Region::several_untouched(sizes.per_queue, sizes.block)?;
+    for memory in blocks {
         let mut block = Block::new(memory);
         if let Some(pool) = &mut pool {
             pool.join(&mut block);
@@ -467,7 +507,7 @@ fn exchange(
         full: full.clone(),
         broken: Arc::default(),
     };
-    Ok((exchange, empty_in))
+    Ok((exchange, empty_in, untouched))
 }
 
 /// The queues' ends of an orderer.
@@ -475,6 +515,7 @@ struct Relays {
     full: Receiver<Full>,
     lines: Vec<Line>,
     sinks: Vec<BlockSink<Relay>>,
+    untouched: Vec<Untouched>,
 }
 
 impl Relays {
@@ -485,9 +526,11 @@ impl Relays {
             full,
             lines: Vec::with_capacity(counters.len()),
             sinks: Vec::with_capacity(counters.len()),
+            untouched: Vec::with_capacity(counters.len()),
         };
         for (queue, counters) in (0u16..).zip(counters) {
-            let (exchange, empty) = exchange(&sizes, &full_in, None)?;
+            let (exchange, empty, blocks) = exchange(&sizes, &full_in, None)?;
+            relays.untouched.push(blocks);
             let shape = Shape {
                 queue,
                 all: false,
