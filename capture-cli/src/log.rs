@@ -1,4 +1,5 @@
-//! Log events as lines on stderr, in the voice of all other messages: `warning: text key=value`.
+//! Log events as lines on stderr, in the voice of all other messages: `warning: text key=value`. Those of the audit trail
+//! begin with `audit:`, and are written at every level that is chosen while the program runs.
 
 use crate::term::terminal;
 use std::{
@@ -8,6 +9,7 @@ use std::{
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
     EnvFilter,
+    filter::ParseError,
     fmt::{FmtContext, FormatEvent, FormatFields, format::Writer},
     registry::LookupSpan,
 };
@@ -26,12 +28,18 @@ pub fn level() -> String {
 /// Logs from `level` on.
 pub fn set_level(level: &str) -> Result<(), String> {
     let change = CHANGE.get().ok_or("logging has not been started")?;
-    change(EnvFilter::try_new(level).map_err(|e| e.to_string())?)?;
+    change(filter(level).map_err(|e| e.to_string())?)?;
     level.clone_into(&mut LEVEL.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(())
 }
 
-/// Starts logging: errors with `quiet`, else warnings, or more for each `verbose`. `RUST_LOG` overrides both.
+/// What is logged at `level`: the audit trail too, unless `level` says otherwise of it.
+fn filter(level: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(format!("audit=info,{level}"))
+}
+
+/// Starts logging: errors alone with `quiet`, else warnings and the audit trail, or more for each `verbose`. `RUST_LOG`
+/// overrides the level.
 pub fn start(verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
         (true, _) => "error",
@@ -43,7 +51,11 @@ pub fn start(verbose: u8, quiet: bool) {
         .ok()
         .filter(|text| !text.is_empty());
     let mut holds = chosen.as_deref().unwrap_or(level);
-    let filter = EnvFilter::try_new(holds).unwrap_or_else(|e| {
+    let made = match (&chosen, quiet) {
+        (None, true) => EnvFilter::try_new(holds),
+        _ => filter(holds),
+    };
+    let filter = made.unwrap_or_else(|e| {
         terminal::say(format_args!(
             "warning: RUST_LOG is invalid ({e}): logging at level {level}"
         ));
@@ -53,6 +65,7 @@ pub fn start(verbose: u8, quiet: bool) {
     holds.clone_into(&mut LEVEL.lock().unwrap_or_else(PoisonError::into_inner));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(false)
         .event_format(Line)
         .with_writer(|| Lines)
         .with_filter_reloading();
@@ -77,6 +90,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         to.write_str(match *event.metadata().level() {
+            _ if event.metadata().target() == "audit" => "audit: ",
             Level::ERROR => "error: ",
             Level::WARN => "warning: ",
             Level::INFO => "info: ",

@@ -6,6 +6,7 @@
 //! | `changes_hold_and_repeats_are_harmless` | filter, rotate, drain, stop, start, log, reload, shutdown |
 //! | `the_spread_and_the_flags_change_while_frames_flow` | respread, wq-flags |
 //! | `rules_come_and_go` | rule add, rule remove, and the plan that tells of them |
+//! | `the_log_has_who_changed_what` | the audit trail: changes, refusals, a flood of them, reloads, signals |
 //! | `what_cannot_be_done_is_told` | exit statuses of refusals and of nobody there |
 //! | `watch_ends_when_nobody_reads_it_any_more` | a closed pipe ends it before its next line |
 //! | `groups_decide_who_may` | the socket's mode, and both groups |
@@ -420,6 +421,64 @@ fn a_hangup_reads_the_configuration_again() {
     });
     assert_eq!(capture.status()["capture"]["filter"], "udp");
     capture.shutdown();
+}
+
+#[test]
+fn the_log_has_who_changed_what() {
+    let dir = Dir::new();
+    let mut capture = start(&dir, "audit", &[]);
+    let uid = rustix::process::getuid().as_raw();
+    assert!(capture.change(&["filter", "arp"]));
+    assert!(!capture.change(&["filter", "arp"]));
+    assert!(capture.change(&["log", "error"]));
+    capture.ctl(&["filter", "no such \"thing\""]).expect(1);
+    assert!(capture.change(&["drain"]));
+    assert!(capture.change(&["start"]));
+    let mut wire = capture.connect();
+    for id in 0..50 {
+        let asked = json!({"version": 1, "id": id, "command": {"do": "filter", "expression": "("}});
+        assert!(wire.ask(&asked)["error"].is_object());
+    }
+    dir.write("audit.toml", "[capture]\nfilter = \"udp\"\n");
+    capture.run.signal(Signal::HUP);
+    capture.until("the new filter", |status| {
+        status["capture"]["filter"] == "udp"
+    });
+    capture.run.signal(Signal::TERM);
+    let done = capture.run.wait();
+    let lines: Vec<_> = done.stderr.lines().collect();
+    let lines: Vec<_> = lines
+        .iter()
+        .filter_map(|it| it.strip_prefix("audit: "))
+        .collect();
+    let by = |who: &str, rest: &str| {
+        let who = format!("who=\"{who}");
+        let found: Vec<_> = lines
+            .iter()
+            .filter(|it| it.contains(&who) && it.contains(rest))
+            .collect();
+        assert_eq!(found.len(), 1, "{who} {rest} in {lines:#?}");
+        assert!(found[0].starts_with("time=2"), "{found:?}");
+    };
+    let client = format!("uid {uid} pid ");
+    let me = format!("uid {uid} pid {}\"", std::process::id());
+    for rest in [
+        r#"what="filter expression=\"arp\"" result="changed" old="filter: \"\"" new="filter: \"arp\"""#,
+        r#"what="filter expression=\"arp\"" result="unchanged" new="filter: \"arp\"""#,
+        r#"what="log level=\"error\"" result="changed" old="log: warn" new="log: error""#,
+        r#"result="refused" why="capture.filter = \"no such \\\"thing\\\"\": "#,
+        r#"what="drain" result="changed" old="running" new="nothing more comes in"#,
+        r#"what="start" result="changed" old="drained" new="running""#,
+    ] {
+        by(&client, rest);
+    }
+    by(
+        &me,
+        r#"what="SIGHUP: reload" result="changed" old="filter: \"arp\"" new="filter: \"udp\"""#,
+    );
+    by(&me, r#"what="SIGTERM" result="changed" new="the run ends""#);
+    let refused = lines.iter().filter(|it| it.contains("refused"));
+    assert!((1..20).contains(&refused.count()), "{lines:#?}");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Signals that end a run in order, or let it read its configuration again.
 
+use crate::term::terminal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ},
-    flag, iterator,
-    low_level::emulate_default_handler,
+    flag,
+    iterator::{SignalsInfo, exfiltrator::WithOrigin},
+    low_level::{emulate_default_handler, siginfo::Origin},
 };
 use std::{
     fs::File,
@@ -16,6 +18,10 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use wqcap_engine::{
+    capture::supervisor::ReloadRequest,
+    control::audit::{self, Peer},
+};
 
 /// A repeat within this time is the same request: timeout(1) and shells signal a process and its group.
 const SAME: Duration = Duration::from_secs(1);
@@ -24,61 +30,43 @@ const SAME: Duration = Duration::from_secs(1);
 /// process, as if it had never been caught, so that a shell sees how it ended.
 pub fn catch() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    catch_into(&stop, None)?.escalate(Arc::default(), Duration::ZERO)?;
+    let mut requests = catch_into(&stop, None)?;
+    requests.audited = false;
+    requests.escalate(Arc::default(), Duration::ZERO)?;
     Ok(stop)
 }
 
-/// The same, without an answer to repeats yet. With `reload`, SIGHUP sets that instead, unless the process has had a
+/// The same, without an answer to them yet. With `reload`, SIGHUP asks for that instead, unless the process has had a
 /// terminal and it is gone: who has closed it cannot be asked any more, and must not leave a port without its kernel.
 pub fn catch_into(
     stop: &Arc<AtomicBool>,
-    reload: Option<&Arc<AtomicBool>>,
+    reload: Option<&Arc<ReloadRequest>>,
 ) -> io::Result<Requests> {
-    let signals = iterator::Signals::new([SIGINT, SIGTERM])?;
-    flag::register(SIGINT, Arc::clone(stop))?;
-    flag::register(SIGTERM, Arc::clone(stop))?;
+    let signals = SignalsInfo::new([SIGINT, SIGTERM])?;
     // A limit to the length of files (ulimit -f) is an error of the write, EFBIG, and not the end of the process.
     flag::register(SIGXFSZ, Arc::default())?;
     // nohup(1) has it ignored, and the run is to go on.
-    let mut hangup = None;
-    match reload.filter(|_| !is_ignored(SIGHUP)) {
-        None if is_ignored(SIGHUP) => {}
-        None => _ = flag::register(SIGHUP, Arc::clone(stop))?,
-        Some(reload) => {
-            signals.add_signal(SIGHUP)?;
-            hangup = Some(Hangup {
-                terminal: File::open("/dev/tty").ok(),
-                stop: Arc::clone(stop),
-                reload: Arc::clone(reload),
-            });
-        }
+    if !is_ignored(SIGHUP) {
+        signals.add_signal(SIGHUP)?;
     }
-    Ok(Requests { signals, hangup })
+    Ok(Requests {
+        signals,
+        stop: Arc::clone(stop),
+        reload: reload.cloned(),
+        terminal: File::open("/dev/tty").ok(),
+        audited: true,
+    })
 }
 
 /// Requests to end or to reload, as they come.
 pub struct Requests {
-    signals: iterator::Signals,
-    hangup: Option<Hangup>,
-}
-
-/// What a SIGHUP is to do.
-struct Hangup {
+    signals: SignalsInfo<WithOrigin>,
+    stop: Arc<AtomicBool>,
+    /// What SIGHUP asks for; `None`: the end.
+    reload: Option<Arc<ReloadRequest>>,
     /// The process's, from its start; `None`: it has none.
     terminal: Option<File>,
-    stop: Arc<AtomicBool>,
-    reload: Arc<AtomicBool>,
-}
-
-impl Hangup {
-    fn came(&self) {
-        if self.terminal.as_ref().is_some_and(is_gone) {
-            tracing::warn!("SIGHUP: the terminal is gone, and the run ends");
-            self.stop.store(true, Ordering::Relaxed);
-        } else {
-            self.reload.store(true, Ordering::Relaxed);
-        }
-    }
+    audited: bool,
 }
 
 /// Whether nobody has the other end of a terminal any more.
@@ -89,27 +77,65 @@ fn is_gone(terminal: &File) -> bool {
 }
 
 impl Requests {
-    /// From now on requests are answered: a SIGINT that is no repeat of the first one sets `at_once`, and ends the process
-    /// `grace` later.
+    /// From now on requests are answered, those that have come before too: a SIGINT that is no repeat of the first one sets
+    /// `at_once`, and ends the process `grace` later. What a signal changes is in the audit trail before it changes.
     pub fn escalate(mut self, at_once: Arc<AtomicBool>, grace: Duration) -> io::Result<()> {
         let watch = move || {
             let mut first = None;
-            for signal in self.signals.forever() {
-                if let Some(hangup) = self.hangup.as_ref().filter(|_| signal == SIGHUP) {
-                    hangup.came();
-                    continue;
+            for origin in self.signals.forever() {
+                let (signal, who) = (origin.signal, sender(&origin));
+                if signal == SIGHUP
+                    && let Some(reload) = &self.reload
+                {
+                    if !self.terminal.as_ref().is_some_and(is_gone) {
+                        reload.ask(who);
+                        continue;
+                    }
+                    tracing::warn!("SIGHUP: the terminal is gone, and the run ends");
                 }
-                let first: &mut Instant = first.get_or_insert_with(Instant::now);
-                if signal == SIGINT && first.elapsed() >= SAME {
-                    at_once.store(true, Ordering::Relaxed);
-                    thread::sleep(grace);
-                    // It fails for signals that the system has not.
-                    let _ = emulate_default_handler(SIGINT);
+                // ^C on the run's own terminal is seen there.
+                let audited =
+                    self.audited && !(origin.process.is_none() && terminal::is_terminal());
+                let told = |new| {
+                    if audited {
+                        audit::signal(&who, name(signal), new);
+                    }
+                };
+                match first {
+                    None => {
+                        first = Some(Instant::now());
+                        told("the run ends");
+                        self.stop.store(true, Ordering::Relaxed);
+                    }
+                    Some(first) if signal == SIGINT && first.elapsed() >= SAME => {
+                        told("the run ends at once");
+                        at_once.store(true, Ordering::Relaxed);
+                        thread::sleep(grace);
+                        // It fails for signals that the system has not.
+                        let _ = emulate_default_handler(SIGINT);
+                    }
+                    Some(_) => {}
                 }
             }
         };
         let builder = thread::Builder::new().name("wqcap-signals".into());
         builder.spawn(watch).map(drop)
+    }
+}
+
+fn name(signal: i32) -> &'static str {
+    match signal {
+        SIGHUP => "SIGHUP",
+        SIGTERM => "SIGTERM",
+        _ => "SIGINT",
+    }
+}
+
+/// Who has sent a signal: a process, or the kernel, for a terminal.
+fn sender(origin: &Origin) -> Peer {
+    match &origin.process {
+        Some(it) => Peer::process(it.uid, it.pid),
+        None => Peer::named("the kernel"),
     }
 }
 

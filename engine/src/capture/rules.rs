@@ -43,11 +43,12 @@ impl Capture {
         Ok(true)
     }
 
-    /// Removes a rule, given by its `id` alone or by all its fields. The last one may go: then nothing is taken.
+    /// Removes a rule, given by its `id` alone or by all its fields, and returns it. The last one may go: then nothing is
+    /// taken.
     ///
     /// # Errors
     /// There is no such rule, another mode, or a verb's: then the rules are those there were.
-    pub fn remove_rule(&mut self, which: &RuleConfig) -> Result<(), Error> {
+    pub fn remove_rule(&mut self, which: &RuleConfig) -> Result<RuleConfig, Error> {
         let mut rules = self.changeable()?;
         let by_id = RuleConfig {
             id: which.id.clone(),
@@ -77,7 +78,7 @@ impl Capture {
         let rule = rules.remove(at);
         self.lead(&rules)?;
         self.note_rule("removed", &rule);
-        Ok(())
+        Ok(rule)
     }
 
     fn changeable(&self) -> Result<Vec<RuleConfig>, Error> {

@@ -140,7 +140,7 @@ fn ruled() {
         let it = &rules[i % rules.len()];
         let there = capture.rules().expect("filtered").contains(it);
         let changed = if there {
-            capture.remove_rule(it).map(|()| true)
+            capture.remove_rule(it).map(|_| true)
         } else {
             capture.add_rule(it)
         };

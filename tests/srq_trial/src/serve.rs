@@ -56,6 +56,7 @@ impl Backend for NoCapture {
             return;
         }
         reply.send(Ok(Changed {
+            was: None,
             changed: true,
             now: "done".into(),
         }));
@@ -78,6 +79,7 @@ pub fn serve(config: &str) -> Outcome {
     )?;
     println!("serving");
     requested.recv()?.send(Ok(Changed {
+        was: None,
         changed: true,
         now: "ends".into(),
     }));

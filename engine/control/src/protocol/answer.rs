@@ -53,6 +53,9 @@ pub enum AnswerBody {
 pub struct Changed {
     /// False: the requested state was in force already.
     pub changed: bool,
+    /// What held before, in words, where a value was replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<String>,
     /// The state now, in words.
     pub now: String,
 }
@@ -133,6 +136,7 @@ mod tests {
                 1,
                 Ok(AnswerBody::Changed(Changed {
                     changed: true,
+                    was: Some("running".into()),
                     now: "stopped".into(),
                 })),
             ),

@@ -23,6 +23,17 @@ struct Entry {
     progress: Progress,
 }
 
+/// What a change with a key is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The first with this key.
+    New,
+    /// The same as an earlier one.
+    Repeat,
+    /// Another one than the key was used for.
+    Refused(Refusal),
+}
+
 enum Progress {
     /// Being carried out; these wait for the outcome.
     Pending(Vec<ChangeReply>),
@@ -30,31 +41,32 @@ enum Progress {
 }
 
 impl IdempotencyCache {
-    /// Registers a change. True: the key is new; carry out the change and call [`IdempotencyCache::finish`]. False:
-    /// `reply` is sent, or will be.
+    /// Registers a change. If it is new, carry it out and call [`IdempotencyCache::finish`]; if not, `reply` is sent, or
+    /// will be.
     ///
     /// The number of waiting replies is bounded by the changes that clients may have pending.
-    pub fn begin(&mut self, key: &str, command: &Command, reply: ChangeReply) -> bool {
+    pub fn begin(&mut self, key: &str, command: &Command, reply: ChangeReply) -> Begun {
         let Some(entry) = self.entries.get_mut(key) else {
             let entry = Entry {
                 command: command.clone(),
                 progress: Progress::Pending(vec![reply]),
             };
             self.entries.insert(key.to_owned(), entry);
-            return true;
+            return Begun::New;
         };
         if entry.command != *command {
-            reply.send(Err(Refusal::new(
+            let refusal = Refusal::new(
                 RefusalCode::State,
                 format!("once = {key:?} was used for another command; use another key"),
-            )));
-            return false;
+            );
+            reply.send(Err(refusal.clone()));
+            return Begun::Refused(refusal);
         }
         match &mut entry.progress {
             Progress::Pending(waiting) => waiting.push(reply),
             Progress::Done(changed) => reply.send(Ok(changed.clone())),
         }
-        false
+        Begun::Repeat
     }
 
     /// Records the outcome and returns the replies that wait for it. A refusal changed nothing and is not remembered:
@@ -96,6 +108,7 @@ mod tests {
     fn changed(now: &str) -> Changed {
         Changed {
             changed: true,
+            was: None,
             now: now.into(),
         }
     }
@@ -105,33 +118,34 @@ mod tests {
         let mut cache = IdempotencyCache::default();
         let (first, to_first) = reply();
         let (second, to_second) = reply();
-        assert!(cache.begin("a", &Command::Rotate, first));
-        assert!(!cache.begin("a", &Command::Rotate, second));
+        assert_eq!(cache.begin("a", &Command::Rotate, first), Begun::New);
+        assert_eq!(cache.begin("a", &Command::Rotate, second), Begun::Repeat);
         assert!(to_second.try_recv().is_err(), "it is not known yet");
         let outcome = Ok(changed("x"));
         for waiting in cache.finish("a", &outcome) {
             waiting.send(outcome.clone());
         }
         let (third, to_third) = reply();
-        assert!(!cache.begin("a", &Command::Rotate, third));
+        assert_eq!(cache.begin("a", &Command::Rotate, third), Begun::Repeat);
         for received in [to_first, to_second, to_third] {
             assert_eq!(received.try_recv().unwrap(), outcome);
         }
         let (other, to_other) = reply();
-        assert!(!cache.begin("a", &Command::Stop, other));
+        let begun = cache.begin("a", &Command::Stop, other);
         let refusal = to_other.try_recv().unwrap().unwrap_err();
+        assert_eq!(begun, Begun::Refused(refusal.clone()));
         assert_eq!(refusal.code, RefusalCode::State);
     }
 
     #[test]
     fn a_refusal_may_be_retried_and_the_oldest_outcomes_are_forgotten() {
         let mut cache = IdempotencyCache::default();
-        assert!(cache.begin("a", &Command::Rotate, reply().0));
+        assert_eq!(cache.begin("a", &Command::Rotate, reply().0), Begun::New);
         drop(cache.finish("a", &Err(Refusal::new(RefusalCode::Failed, "x"))));
-        assert!(cache.begin("a", &Command::Rotate, reply().0));
+        assert_eq!(cache.begin("a", &Command::Rotate, reply().0), Begun::New);
         for i in 0..CAPACITY + 10 {
             let key = i.to_string();
-            assert!(cache.begin(&key, &Command::Rotate, reply().0));
+            assert_eq!(cache.begin(&key, &Command::Rotate, reply().0), Begun::New);
             drop(cache.finish(&key, &Ok(changed("x"))));
         }
         assert_eq!(cache.entries.len(), CAPACITY + 1, "and the pending one");

@@ -2,9 +2,10 @@
 
 use super::{
     backend::{Backend, ChangeReply},
-    idempotency::IdempotencyCache,
+    idempotency::{Begun, IdempotencyCache},
     limits::ClientLimits,
 };
+use crate::audit::{self, Peer};
 use crate::protocol::{
     AnswerBody, Changed, Command, ControlStatus, RdmaStatus, Refusal, SrqStatus, Status,
     TransportStatus,
@@ -49,21 +50,33 @@ impl ControlService {
         }
     }
 
-    /// Passes a change on to the backend, unless a change with the same idempotency key came before.
+    /// Passes a change on to the backend, unless a change with the same idempotency key came before. What comes of it is
+    /// in the audit trail once, when it is known.
     pub(super) fn change(
         self: &Arc<Self>,
+        who: &Peer,
         command: &Command,
         key: Option<&str>,
         reply: ChangeReply,
     ) {
+        let what = audit::describe(command);
         let Some(key) = key else {
+            let who = who.clone();
+            let reply = ChangeReply::new(move |outcome| {
+                audit::outcome(&who, &what, &outcome);
+                reply.send(outcome);
+            });
             return self.backend.change(command, reply);
         };
-        if !self.keys().begin(key, command, reply) {
-            return;
+        let begun = self.keys().begin(key, command, reply);
+        match begun {
+            Begun::New => {}
+            Begun::Repeat => return audit::repeated(who, &what),
+            Begun::Refused(refusal) => return audit::refused(who, &what, &refusal),
         }
-        let (service, key) = (Arc::clone(self), key.to_owned());
+        let (service, key, who) = (Arc::clone(self), key.to_owned(), who.clone());
         let reply = ChangeReply::new(move |outcome: Result<Changed, Refusal>| {
+            audit::outcome(&who, &what, &outcome);
             // Sent outside the lock: a receiver may ask again at once.
             let waiting = service.keys().finish(&key, &outcome);
             for it in waiting {

@@ -9,6 +9,7 @@ use super::{
     mailbox::{ClientId, Mailbox},
     service::{ControlService, TransportCounters},
 };
+use crate::audit::{self, Peer};
 use crate::protocol::{
     AccessLevel, Answer, AnswerBody, Command, Refusal, RefusalCode, Request, VERSION,
 };
@@ -34,6 +35,8 @@ pub struct SessionContext {
 /// A client that may send requests.
 pub struct ClientSession {
     client: ClientId,
+    /// As the audit trail names it.
+    pub who: Peer,
     access: AccessLevel,
     context: SessionContext,
     bucket: TokenBucket,
@@ -60,11 +63,12 @@ pub enum SessionAction {
 }
 
 impl ClientSession {
-    /// A session of `client`.
+    /// A session of `client`, which is `who`.
     #[must_use]
-    pub fn new(client: ClientId, access: AccessLevel, context: &SessionContext) -> Self {
+    pub fn new(client: ClientId, who: Peer, access: AccessLevel, context: &SessionContext) -> Self {
         Self {
             client,
+            who,
             access,
             bucket: TokenBucket::new(&context.service.limits, Instant::now()),
             context: context.clone(),
@@ -97,6 +101,7 @@ impl ClientSession {
             Ok(request) => self.perform(request, now),
             Err((id, refusal)) => {
                 self.malformed += 1;
+                audit::refused(&self.who, "a message", &refusal);
                 let text = Answer::error(id, refusal).text();
                 if self.malformed > self.context.service.limits.malformed {
                     SessionAction::Disconnect(text)
@@ -143,6 +148,7 @@ impl ClientSession {
                     RefusalCode::Denied,
                     "this client has read-only access; a change needs read-write access",
                 );
+                audit::refused(&self.who, &audit::describe(&command), &refusal);
                 return SessionAction::Send(Answer::error(id, refusal).text());
             }
             self.pending += 1;
@@ -153,13 +159,16 @@ impl ClientSession {
             });
             self.context
                 .service
-                .change(&command, once.as_deref(), reply);
+                .change(&self.who, &command, once.as_deref(), reply);
             return SessionAction::Wait;
         }
-        let result = match command {
-            Command::Subscribe { interval_ms } => self.subscribe(id, interval_ms, now),
-            command => self.context.service.query(&command),
+        let result = match &command {
+            Command::Subscribe { interval_ms } => self.subscribe(id, *interval_ms, now),
+            command => self.context.service.query(command),
         };
+        if let Err(refusal) = &result {
+            audit::refused(&self.who, &audit::describe(&command), refusal);
+        }
         SessionAction::Send(Answer::new(id, result).text())
     }
 
@@ -268,7 +277,7 @@ mod tests {
             counters: Arc::default(),
         };
         Harness {
-            session: ClientSession::new(7, access, &context),
+            session: ClientSession::new(7, Peer::process(7, 7), access, &context),
             backend,
             mailbox: context.mailbox,
             now: Instant::now(),

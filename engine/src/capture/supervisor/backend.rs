@@ -1,7 +1,7 @@
 //! What the control service and metrics see of a supervised capture: its plan, a handle for snapshots, and the queue of
 //! commands for its owner.
 
-use super::{Order, changed, failed, same, transitions};
+use super::{Order, failed, replaced, same, transitions};
 use crate::{
     analysis::live,
     capture::{Capture, CaptureHandle, Report, Snapshot},
@@ -283,7 +283,7 @@ impl CaptureBackend {
         Ok(if before == level.to_string() {
             same(&now)
         } else {
-            changed(&now)
+            replaced(format!("log: {before}"), &now)
         })
     }
 }
@@ -367,6 +367,11 @@ pub(super) fn set_filter(handle: &CaptureHandle, expression: &str) -> Result<Cha
     }
     handle
         .set_filter(expression)
-        .map(|change| changed(&format!("filter: {:?}", change.after)))
+        .map(|change| {
+            replaced(
+                format!("filter: {:?}", change.before),
+                &format!("filter: {:?}", change.after),
+            )
+        })
         .map_err(|e| Refusal::new(RefusalCode::Malformed, e.to_string()))
 }

@@ -1,6 +1,6 @@
 //! Commands that change a running capture, carried out by its owner.
 
-use super::{Supervisor, changed, failed, same};
+use super::{Supervisor, changed, failed, replaced, same};
 use crate::{
     Error,
     capture::{Capture, Respread},
@@ -52,13 +52,16 @@ impl Supervisor {
     pub(super) fn resume(&self, capture: &mut Capture, plan: &Plan) -> Outcome {
         capture.resume(plan).map_err(|e| failed(e.to_string()))?;
         self.backend.lets_in(capture, CaptureState::Running);
-        Ok(changed("running"))
+        Ok(replaced(CaptureState::Drained, "running"))
     }
 
     pub(super) fn drain(&self, capture: &mut Capture) -> Changed {
         capture.pause();
         self.backend.lets_in(capture, CaptureState::Drained);
-        changed("nothing more comes in, and files are completed; `start` lets frames in again")
+        replaced(
+            CaptureState::Running,
+            "nothing more comes in, and files are completed; `start` lets frames in again",
+        )
     }
 }
 
@@ -88,16 +91,15 @@ pub(super) fn wq_flags(
     let flags = capture.wq_flags_handle();
     let is = flags.cvlan_stripping();
     let wanted = cvlan_stripping.unwrap_or(is);
-    if wanted != is {
-        flags.set_cvlan_stripping(wanted).map_err(refusal)?;
+    let state = |stripping| {
+        let fcs = plan.scatters_fcs();
+        format!("wq.cvlan_stripping = {stripping}, wq.scatter_fcs = {fcs}")
+    };
+    if wanted == is {
+        return Ok(same(&state(is)));
     }
-    Ok(Changed {
-        changed: wanted != is,
-        now: format!(
-            "wq.cvlan_stripping = {wanted}, wq.scatter_fcs = {}",
-            plan.scatters_fcs()
-        ),
-    })
+    flags.set_cvlan_stripping(wanted).map_err(refusal)?;
+    Ok(replaced(state(is), &state(wanted)))
 }
 
 pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
@@ -106,6 +108,7 @@ pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
     } else {
         Respread::Weights(weights.to_vec())
     };
+    let was = shares(capture);
     let done = capture.respread(&how).map_err(refusal)?;
     if done.moved == 0 {
         return Ok(same(&format!(
@@ -113,31 +116,56 @@ pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
             done.entries
         )));
     }
-    Ok(changed(&format!(
-        "{} of {} entries of the table moved; the busiest queue had {:.2} times its share, and is to have {:.2}",
-        done.moved, done.entries, done.skew_before, done.skew_after
-    )))
+    Ok(replaced(
+        was,
+        &format!(
+            "{}; {} of {} entries of the table moved; the busiest queue had {:.2} times its share, and is to have {:.2}",
+            shares(capture),
+            done.moved,
+            done.entries,
+            done.skew_before,
+            done.skew_after
+        ),
+    ))
+}
+
+/// The entries of the table that name each queue.
+fn shares(capture: &Capture) -> String {
+    let mut entries = vec![0u32; capture.shared.counters.len()];
+    for queue in capture.table() {
+        entries[usize::from(*queue)] += 1;
+    }
+    let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
+    format!("entries by queue: {}", entries.join(", "))
 }
 
 fn add_rule(capture: &mut Capture, fields: &BTreeMap<String, Value>) -> Outcome {
     let rule = rule(fields)?;
+    let was = count(capture);
     let new = capture.add_rule(&rule).map_err(refusal)?;
-    Ok(ruled(capture, new))
+    let now = count(capture);
+    Ok(match new {
+        true => replaced(was, &format!("{now}, with ({rule})")),
+        false => same(&now),
+    })
 }
 
 fn remove_rule(capture: &mut Capture, fields: &BTreeMap<String, Value>) -> Outcome {
     let rule = rule(fields)?;
-    capture.remove_rule(&rule).map_err(refusal)?;
-    Ok(ruled(capture, true))
+    let was = count(capture);
+    let removed = capture.remove_rule(&rule).map_err(refusal)?;
+    Ok(replaced(
+        format!("{was}, with ({removed})"),
+        &count(capture),
+    ))
 }
 
-fn ruled(capture: &Capture, changed: bool) -> Changed {
-    let now = match capture.rules().map(<[_]>::len).unwrap_or_default() {
+fn count(capture: &Capture) -> String {
+    match capture.rules().map(<[_]>::len).unwrap_or_default() {
         0 => "no rule: nothing is taken".into(),
         1 => "1 rule".into(),
         n => format!("{n} rules"),
-    };
-    Changed { changed, now }
+    }
 }
 
 /// The fields of a message as a rule.

@@ -24,6 +24,7 @@ use crate::{
     capture::{Capture, End, Limits, Report},
     config::{Config, OnLoss},
     control::{
+        audit::{self, Peer},
         protocol::{CaptureState, Changed, Command, Refusal, RefusalCode},
         server::ChangeReply,
     },
@@ -33,7 +34,7 @@ use device_recovery::Backoff;
 use snapshot_timer::SnapshotTimer;
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, sync_channel},
     },
@@ -78,7 +79,7 @@ pub trait Host {
     fn searching(&mut self, _device: &str, _tries: u32, _wait: Duration) {}
 }
 
-/// What signal handlers set.
+/// What signals ask for.
 #[derive(Clone, Debug, Default)]
 pub struct Signals {
     /// End in order: SIGINT, SIGTERM.
@@ -86,7 +87,26 @@ pub struct Signals {
     /// End without waiting for the disk: SIGINT again. Blocks that are not being written yet are lost, and counted so.
     pub at_once: Arc<AtomicBool>,
     /// Read the configuration again: SIGHUP.
-    pub reload: Arc<AtomicBool>,
+    pub reload: Arc<ReloadRequest>,
+}
+
+/// A request to read the configuration again, with the sender of its signal.
+#[derive(Debug, Default)]
+pub struct ReloadRequest(Mutex<Option<Peer>>);
+
+impl ReloadRequest {
+    /// Asks for it. Requests that come before it is done are one.
+    pub fn ask(&self, who: Peer) {
+        *self.lock() = Some(who);
+    }
+
+    fn take(&self) -> Option<Peer> {
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Peer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A command for the capture's owner.
@@ -184,14 +204,15 @@ impl Supervisor {
         })
     }
 
-    /// Reads the configuration again if a signal asked for that; the log has the outcome.
+    /// Reads the configuration again if a signal asked for that; the audit trail has the outcome.
     fn reload_on_signal(&mut self, host: &mut impl Host, capture: Option<(&mut Capture, &Plan)>) {
-        if !self.signals.reload.swap(false, Ordering::Relaxed) {
+        let Some(who) = self.signals.reload.take() else {
             return;
-        }
-        match self.reload(host, capture) {
-            Ok(it) => tracing::info!("SIGHUP: the configuration is read again: {}", it.now),
-            Err(e) => tracing::error!("SIGHUP: nothing has changed: {}", e.message),
+        };
+        let outcome = self.reload(host, capture);
+        audit::outcome(&who, "SIGHUP: reload", &outcome);
+        if let Err(e) = outcome {
+            tracing::error!("SIGHUP: nothing has changed: {}", e.message);
         }
     }
 
@@ -264,12 +285,13 @@ impl Supervisor {
         next: Option<CaptureState>,
         host: &mut impl Host,
     ) -> Phase {
+        let was = self.backend.state();
         self.backend.has_ended(&report, CaptureState::Stopped);
         for reply in self.waiting.drain(..) {
             reply.send(if report.end.is_failure() {
                 Err(failed(format!("it ended with a failure: {:?}", report.end)))
             } else {
-                Ok(changed("stopped, and files are closed"))
+                Ok(replaced(was, "stopped, and files are closed"))
             });
         }
         let failure = report.end.is_failure();
@@ -387,13 +409,13 @@ impl Supervisor {
                 continue;
             };
             if transition(CaptureState::Stopped, event).1.is_none() {
-                reply.send(Ok(changed("the process ends")));
+                reply.send(Ok(replaced(CaptureState::Stopped, "the process ends")));
                 return Phase::Ended(report);
             }
             match Capture::start(&self.plan, self.limits) {
                 Ok(capture) => {
                     self.backend.is_running(&capture);
-                    reply.send(Ok(changed("running")));
+                    reply.send(Ok(replaced(CaptureState::Stopped, "running")));
                     let run = Run::new(&capture, &self.plan, Some(report));
                     return Phase::Capturing(Box::new(capture), run);
                 }
@@ -434,7 +456,16 @@ impl Supervised {
 fn changed(now: &str) -> Changed {
     Changed {
         changed: true,
+        was: None,
         now: now.into(),
+    }
+}
+
+/// It was done, and this holds now in place of what was.
+fn replaced(was: impl ToString, now: &str) -> Changed {
+    Changed {
+        was: Some(was.to_string()),
+        ..changed(now)
     }
 }
 
@@ -442,6 +473,7 @@ fn changed(now: &str) -> Changed {
 fn same(now: &str) -> Changed {
     Changed {
         changed: false,
+        was: None,
         now: now.into(),
     }
 }

@@ -1,6 +1,6 @@
 //! The configuration, read again while the process runs.
 
-use super::{Host, Supervisor, backend::set_filter, changed, commands, failed, same, transitions};
+use super::{Host, Supervisor, backend::set_filter, commands, failed, replaced, same, transitions};
 use crate::{
     capture::Capture,
     config::Config,
@@ -67,11 +67,14 @@ impl Supervisor {
         done.push(set_filter(&capture.share(), &new.capture.filter)?);
         self.config = new;
         done.retain(|it| it.changed);
-        let words: Vec<_> = done.into_iter().map(|it| it.now).collect();
-        if words.is_empty() {
+        if done.is_empty() {
             return Ok(same("nothing differs"));
         }
-        Ok(changed(&words.join("; ")))
+        let (was, now): (Vec<_>, Vec<_>) = done
+            .into_iter()
+            .map(|it| (it.was.unwrap_or_default(), it.now))
+            .unzip();
+        Ok(replaced(was.join("; "), &now.join("; ")))
     }
 
     /// What cannot change, by key.

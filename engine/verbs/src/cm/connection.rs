@@ -36,6 +36,12 @@ impl Incoming {
         self.id.as_ref().map(|it| it.key())
     }
 
+    /// The IP address of whoever asks.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<IpAddr> {
+        self.id.as_ref().and_then(|it| it.addresses().1)
+    }
+
     /// Makes the QP and accepts.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! One client over RDMA: its connection, its handshake, and the messages that wait.
 
 use crate::{
+    audit::{self, Peer},
     protocol::{
         AccessLevel, Answer, Challenge, HANDSHAKE_VERSION, Handshake, Refusal, RefusalCode,
         auth::{self, Keys, Role, Transcript},
@@ -14,6 +15,7 @@ use crate::{
 };
 use std::{
     collections::VecDeque,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 use wqcap_verbs::{Connection, MessageSlot, Messages};
@@ -151,7 +153,8 @@ impl RcClient {
     pub fn serve(&mut self, now: Instant, context: &SessionContext, credentials: &Credentials) {
         let backlog = context.service.limits.backlog;
         if let Some(refusal) = &self.bad_fragment {
-            self.expel(Answer::error(0, refusal.clone()).text());
+            let refusal = refusal.clone();
+            self.refuse(refusal);
         }
         for _ in 0..ROUND {
             if !self.may_ask(now, backlog) {
@@ -165,8 +168,7 @@ impl RcClient {
         if self.inbox.len() > WAITING {
             let message =
                 format!("more than {WAITING} requests wait; wait for answers before sending more");
-            let refusal = Refusal::new(RefusalCode::TooMany, message);
-            self.expel(Answer::error(0, refusal).text());
+            self.refuse(Refusal::new(RefusalCode::TooMany, message));
         }
         let keeps_up = self.outbox_bytes() < backlog;
         if let Stage::Authenticated(session) = &mut self.stage
@@ -190,7 +192,8 @@ impl RcClient {
                 let challenge = challenge.take();
                 match challenge.and_then(|it| verify(it, text, credentials, &self.connection)) {
                     Some((access, welcome)) => {
-                        let session = ClientSession::new(self.id, access, context);
+                        let who = self.who(Some(access));
+                        let session = ClientSession::new(self.id, who, access, context);
                         self.stage = Stage::Authenticated(Box::new(session));
                         SessionAction::Send(welcome)
                     }
@@ -219,6 +222,25 @@ impl RcClient {
             |fragment| outbox.push_back(fragment),
         );
         self.messages_sent = self.messages_sent.wrapping_add(1);
+    }
+
+    /// As the audit trail names it: the key that it has proved, and its address.
+    pub fn who(&self, access: Option<AccessLevel>) -> Peer {
+        let key = match access {
+            Some(AccessLevel::ReadWrite) => "key read_write from ",
+            Some(AccessLevel::ReadOnly) => "key read_only from ",
+            None => "",
+        };
+        peer_at(key, self.connection.addresses().1)
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        if let Stage::Authenticated(session) = &self.stage
+            && !self.expelled
+        {
+            audit::refused(&session.who, "a message", &refusal);
+        }
+        self.expel(Answer::error(0, refusal).text());
     }
 
     fn expel(&mut self, text: String) {
@@ -334,6 +356,14 @@ impl RcClient {
             .any(|since| over(since, limits.stall))
             .then(|| "it stalls".into())
     }
+}
+
+/// A peer over RDMA, with the key that it has proved.
+pub fn peer_at(key: &str, address: Option<IpAddr>) -> Peer {
+    Peer::named(match address {
+        Some(address) => format!("{key}{address}"),
+        None => format!("{key}an unknown address"),
+    })
 }
 
 /// Verifies a client's proof: its access, and the service's own proof in answer.

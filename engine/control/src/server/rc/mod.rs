@@ -20,13 +20,16 @@ use super::{
     session::SessionContext,
     thread::{ServerThread, poll_for},
 };
-use crate::protocol::{
-    SrqStatus,
-    auth::{self, Keys},
-    fragment,
+use crate::{
+    audit,
+    protocol::{
+        Refusal, RefusalCode, SrqStatus,
+        auth::{self, Keys},
+        fragment,
+    },
 };
 use admission::Admission;
-use client::{Credentials, RcClient, SENDS};
+use client::{Credentials, RcClient, SENDS, peer_at};
 use receive_queue::ReceiveQueue;
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -195,6 +198,7 @@ impl RcLoop {
             client.transmit(&mut self.messages, &mut self.free, now);
         }
         self.remove_clients(now);
+        audit::write_left_out();
         self.admit();
         self.receives.shrink_if_calm(&mut self.messages, now);
         if now >= self.publish_at {
@@ -294,7 +298,11 @@ impl RcLoop {
                     let (limits, clients) = (&self.context.service.limits, self.clients.len());
                     let now = Instant::now();
                     if let Err(refused) = self.admission.request(incoming, clients, limits, now) {
+                        let who = peer_at("", refused.peer_address());
                         drop(refused);
+                        let message = format!("{} clients are connected", limits.clients);
+                        let refusal = Refusal::new(RefusalCode::TooMany, message);
+                        audit::refused(&who, "a connection", &refusal);
                         self.context.counters.update(|it| it.refused += 1);
                     }
                 }
@@ -381,6 +389,10 @@ impl RcLoop {
                 false => it.refused += 1,
             });
             tracing::debug!(qp, "control.rdma: a client is disconnected: {why}");
+            if !is_authenticated {
+                let refusal = Refusal::new(RefusalCode::Denied, why);
+                audit::refused(&client.who(None), "a connection", &refusal);
+            }
             true
         });
         for (_, client) in leaving {

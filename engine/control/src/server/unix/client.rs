@@ -1,6 +1,7 @@
 //! One client of the Unix socket: its buffers, and what it is waited for.
 
 use crate::{
+    audit,
     protocol::{Answer, Refusal, RefusalCode},
     server::{
         limits::ClientLimits,
@@ -166,7 +167,9 @@ impl UnixClient {
         let end = self.inbox.iter().position(|byte| *byte == b'\n');
         if end.unwrap_or(self.inbox.len()) > limits.request {
             let message = format!("a request of more than {} bytes", limits.request);
-            self.send(&Answer::error(0, Refusal::new(RefusalCode::TooLarge, message)).text());
+            let refusal = Refusal::new(RefusalCode::TooLarge, message);
+            audit::refused(&self.session.who, "a message", &refusal);
+            self.send(&Answer::error(0, refusal).text());
             self.inbox = Vec::new();
             self.expelled = true;
         }

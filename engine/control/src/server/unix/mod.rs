@@ -17,7 +17,10 @@ use super::{
     session::{ClientSession, SessionContext},
     thread::{ServerThread, poll_for},
 };
-use crate::protocol::{Answer, Refusal, RefusalCode};
+use crate::{
+    audit::{self, Peer},
+    protocol::{Answer, Refusal, RefusalCode},
+};
 use client::UnixClient;
 use peer::{AccessPolicy, PeerCredentials};
 use rustix::event::{PollFd, PollFlags};
@@ -66,6 +69,10 @@ impl ControlSocket {
             policy,
         })
     }
+}
+
+fn broken(e: io::Error) -> Refusal {
+    Refusal::new(RefusalCode::Failed, e.to_string())
 }
 
 fn failed(path: &Path, source: io::Error) -> StartError {
@@ -131,6 +138,7 @@ impl UnixLoop {
                 client.serve(now, &self.context.service.limits);
             }
             self.remove_clients();
+            audit::write_left_out();
         }
         self.flush();
     }
@@ -185,10 +193,20 @@ impl UnixLoop {
     }
 
     fn admit(&mut self, stream: &UnixStream) -> Result<(), Refusal> {
+        let peer = PeerCredentials::read(stream).map_err(broken)?;
+        let who = Peer::process(peer.uid, peer.pid);
+        self.admit_peer(stream, &peer, &who)
+            .inspect_err(|refusal| audit::refused(&who, "a connection", refusal))
+    }
+
+    fn admit_peer(
+        &mut self,
+        stream: &UnixStream,
+        peer: &PeerCredentials,
+        who: &Peer,
+    ) -> Result<(), Refusal> {
         let limits = &self.context.service.limits;
-        let failed = |e: io::Error| Refusal::new(RefusalCode::Failed, e.to_string());
-        let peer = PeerCredentials::read(stream).map_err(failed)?;
-        let access = self.policy.access(&peer).ok_or_else(|| {
+        let access = self.policy.access(peer).ok_or_else(|| {
             Refusal::new(
                 RefusalCode::Denied,
                 format!(
@@ -200,7 +218,7 @@ impl UnixLoop {
         let of_user = self.clients.iter().filter(|it| it.uid == peer.uid);
         let of_user = of_user.count();
         if self.clients.len() >= limits.clients
-            || (of_user >= limits.per_user && !self.policy.is_owner(&peer))
+            || (of_user >= limits.per_user && !self.policy.is_owner(peer))
         {
             let message = format!(
                 "{} clients are connected, {of_user} of them of this user; {} and {} are allowed",
@@ -210,9 +228,9 @@ impl UnixLoop {
             );
             return Err(Refusal::new(RefusalCode::TooMany, message));
         }
-        let stream = stream.try_clone().map_err(failed)?;
-        stream.set_nonblocking(true).map_err(failed)?;
-        let session = ClientSession::new(self.next, access, &self.context);
+        let stream = stream.try_clone().map_err(broken)?;
+        stream.set_nonblocking(true).map_err(broken)?;
+        let session = ClientSession::new(self.next, who.clone(), access, &self.context);
         self.clients
             .push(UnixClient::new(self.next, peer.uid, stream, session));
         self.next += 1;

@@ -19,6 +19,8 @@ const MAX_GROUPS: usize = 65_536;
 pub struct PeerCredentials {
     /// User ID.
     pub uid: u32,
+    /// Process ID.
+    pub pid: i32,
     /// Group IDs, the primary one first.
     pub gids: Vec<u32>,
 }
@@ -82,6 +84,7 @@ impl PeerCredentials {
         gids.extend(supplementary(stream)?);
         Ok(Self {
             uid: credentials.uid.as_raw(),
+            pid: credentials.pid.as_raw_pid(),
             gids,
         })
     }
@@ -150,6 +153,7 @@ mod tests {
         let (one, _other) = UnixStream::pair().unwrap();
         let peer = PeerCredentials::read(&one).unwrap();
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(peer.pid.cast_unsigned(), std::process::id());
         assert_eq!(peer.gids[0], rustix::process::getegid().as_raw());
     }
 
@@ -162,6 +166,7 @@ mod tests {
         };
         let peer = |uid, gids: &[u32]| PeerCredentials {
             uid,
+            pid: 1,
             gids: gids.to_vec(),
         };
         for (who, may) in [
