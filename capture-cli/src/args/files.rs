@@ -109,7 +109,7 @@ pub struct ExtractArgs {
     /// Output file: pcap or pcapng by its extension, otherwise by the inputs; - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub out: PathBuf,
-    /// Directory of indexes (output.index_dir of the capture) [default: files are selected by name]
+    /// Directory of indexes (output.index_dir of the capture) [default: files are selected by their first records]
     #[arg(long, value_name = "DIR")]
     pub index: Option<PathBuf>,
     /// Print a report as JSON on stdout

@@ -81,7 +81,7 @@ fn text(it: &Extracted) -> String {
     if index.made > 0 {
         let _ = writeln!(
             text,
-            "note: {} indexes were missing or stale and have been built, which read {}",
+            "note: {} indexes were missing or stale and have been built first, which read their files once, {}",
             index.made,
             bytes(index.bytes_to_make)
         );

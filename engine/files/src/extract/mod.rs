@@ -1,15 +1,16 @@
 //! Takes the frames of a time and a filter out of a folder of finished files.
 //!
 //! ```text
-//! names -> files that can reach into the times -> indexes -> parts that can hold such frames -> merge, frame by frame
+//! indexes, or first records -> files that can reach into the times -> parts that can hold such frames -> merge, frame by frame
 //! ```
 //!
-//! May import: [`crate::index`], [`crate::merge`], [`crate::read`], [`crate::folder`], and the filter of `wqcap-frame`.
+//! May import: [`crate::index`], [`crate::merge`], [`crate::read`], [`crate::origin`], [`crate::folder`], and the filter of `wqcap-frame`.
 //!
-//! Invariants: names and indexes only leave out what cannot be wanted; each frame that is left is judged by its own
-//! stamp and by the filter, so that the result is the same with and without them. No capture file is changed.
+//! Invariants: indexes and first records only leave out what cannot be wanted; each frame that is left is judged by its
+//! own stamp and by the filter, so that the result is the same with and without them. No capture file is changed.
 
 mod select;
+mod times;
 
 pub use select::IndexUse;
 
@@ -17,19 +18,11 @@ use crate::{
     format::ETHERNET,
     index::FlowTerms,
     merge::{self, MergeError, MergePlan, MergeTarget},
-    read::Packet,
+    read::{Packet, ReadMeter},
 };
-use select::select;
+use select::{Wanted, select};
 use serde::Serialize;
-use std::{
-    ops::Range,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
-};
+use std::{ops::Range, path::PathBuf, time::Instant};
 use wqcap_frame::{Headers, filter::Filter};
 
 /// What is wanted.
@@ -37,7 +30,7 @@ use wqcap_frame::{Headers, filter::Filter};
 pub struct ExtractQuery {
     /// The folder of capture files.
     pub dir: PathBuf,
-    /// The folder of their indexes; missing ones are made in it. `None`: files are chosen by their names alone.
+    /// The folder of their indexes; missing ones are made in it. `None`: files are chosen by their first records alone.
     pub index_dir: Option<PathBuf>,
     /// From the start, up to and without the end; nanoseconds since 1970.
     pub times: Range<u64>,
@@ -66,7 +59,7 @@ pub struct Extracted {
     pub last_ns: Option<u64>,
     /// Finished files in the folder, and those that were read.
     pub files: ReadOf,
-    /// Bytes of the finished files, and those that were read of them, for the frames.
+    /// Bytes of the finished files, and those that were read of them to find the frames, each counted once.
     pub file_bytes: ReadOf,
     /// How indexes were used.
     pub index: IndexUse,
@@ -98,16 +91,14 @@ pub fn extract(
     watch: impl Fn(u64, u64) -> bool,
 ) -> Result<Extracted, MergeError> {
     let begun = Instant::now();
-    let meter = Arc::new(AtomicU64::new(0));
-    let terms = FlowTerms::parse(query.filter.expression());
-    let selection = select(
-        &query.dir,
-        query.index_dir.as_deref(),
-        &query.times,
-        &terms,
-        &meter,
-        &|| watch(0, 0),
-    )?;
+    let meter = ReadMeter::default();
+    let wanted = Wanted {
+        dir: &query.dir,
+        indexes: query.index_dir.as_deref(),
+        times: &query.times,
+        terms: FlowTerms::parse(query.filter.expression()),
+    };
+    let selection = select(&wanted, &meter, &|| watch(0, 0))?;
     let read = selection.files.len() as u64;
     let plan = MergePlan::from_ranges(selection.files, selection.notes, &query.out, false)?;
     let judges_bytes = query.filter.program().is_some() || query.community_id.is_some();
@@ -150,7 +141,7 @@ pub fn extract(
             total: selection.finished,
         },
         file_bytes: ReadOf {
-            read: meter.load(Ordering::Relaxed),
+            read: meter.bytes(),
             total: selection.finished_bytes,
         },
         index: selection.index,

@@ -82,7 +82,7 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
 /// # Errors
 /// The file cannot be read so far.
 pub fn head_len(file: &FileRanges) -> Result<u64, ReadError> {
-    if let Some(len) = read::first_frame_len(File::open(&file.path)?)? {
+    if let Some(len) = read::first_frame_len(file.source()?)? {
         return Ok(len);
     }
     let mut reader = file.peek()?;

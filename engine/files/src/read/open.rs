@@ -37,8 +37,40 @@ pub struct FileRanges {
     pub(crate) ranges: Vec<Range<u64>>,
     /// It was found in the list of a folder, where files may be deleted at any time: that it is gone is no loss.
     pub listed: bool,
-    /// Bytes read so far; shared by all that are to be counted together.
-    pub meter: Arc<AtomicU64>,
+    /// Counts what is read of it.
+    pub meter: ReadMeter,
+}
+
+/// Counts the bytes that are read of files, each byte of a file once, however often it is read.
+#[derive(Clone, Debug, Default)]
+pub struct ReadMeter {
+    /// Of all files that are counted together.
+    total: Arc<AtomicU64>,
+    /// How far this file has been read. Whoever reads a part of it reads what he needs of all that is before.
+    read_to: Arc<AtomicU64>,
+}
+
+impl ReadMeter {
+    /// For another file, counted together with this one.
+    #[must_use]
+    pub fn of_another(&self) -> Self {
+        Self {
+            total: Arc::clone(&self.total),
+            read_to: Arc::default(),
+        }
+    }
+
+    /// Bytes read of all files that are counted together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, part: Range<u64>) {
+        let read_to = self.read_to.fetch_max(part.end, Ordering::Relaxed);
+        let new = part.end.saturating_sub(part.start.max(read_to));
+        self.total.fetch_add(new, Ordering::Relaxed);
+    }
 }
 
 impl FileRanges {
@@ -56,8 +88,14 @@ impl FileRanges {
             path,
             ranges,
             listed: false,
-            meter: Arc::default(),
+            meter: ReadMeter::default(),
         }
+    }
+
+    /// The same file with only these ranges of it, as [`FileRanges::new`] takes them.
+    #[must_use]
+    pub(crate) fn with_ranges(self, ranges: Vec<Range<u64>>) -> Self {
+        Self { ranges, ..self }
     }
 
     /// A note if the reason that it cannot be read is that it was deleted since it was listed.
@@ -95,16 +133,21 @@ impl FileRanges {
         let source: Box<dyn Read + Send> = if self.path.as_os_str() == "-" {
             Box::new(io::stdin())
         } else {
-            let mut ranges = self.ranges.clone().into_iter();
-            Box::new(RangeSource {
-                file: File::open(&self.path)?,
-                here: 0,
-                now: ranges.next().unwrap_or(0..0),
-                rest: ranges,
-                meter: Arc::clone(&self.meter),
-            })
+            Box::new(self.source()?)
         };
         PacketReader::with_window(Decompressor::new(source)?, window)
+    }
+
+    /// Opens it for its bytes as they stand; not for standard input.
+    pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
+        let mut ranges = self.ranges.clone().into_iter();
+        Ok(RangeSource {
+            file: File::open(&self.path)?,
+            here: 0,
+            now: ranges.next().unwrap_or(0..0),
+            rest: ranges,
+            meter: self.meter.clone(),
+        })
     }
 }
 
@@ -116,7 +159,7 @@ struct RangeSource {
     /// What is still to be read of this range.
     now: Range<u64>,
     rest: vec::IntoIter<Range<u64>>,
-    meter: Arc<AtomicU64>,
+    meter: ReadMeter,
 }
 
 impl Read for RangeSource {
@@ -133,9 +176,36 @@ impl Read for RangeSource {
         let left = usize::try_from(self.now.end - self.now.start).unwrap_or(usize::MAX);
         let want = into.len().min(left);
         let n = self.file.read(&mut into[..want])?;
+        let begun = self.here;
         self.here += n as u64;
         self.now.start += n as u64;
-        self.meter.fetch_add(n as u64, Ordering::Relaxed);
+        self.meter.count(begun..self.here);
         Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_that_is_read_again_is_counted_once() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("a");
+        std::fs::write(&path, [7; 1000]).expect("written");
+        let file = FileRanges::whole(path.clone());
+        let read = |file: &FileRanges, n: u64| {
+            let source = file.source().expect("opens");
+            io::copy(&mut source.take(n), &mut io::sink()).expect("reads")
+        };
+        assert_eq!((read(&file, 100), file.meter.bytes()), (100, 100));
+        let parts = file.clone().with_ranges(vec![0..50, 200..300]);
+        assert_eq!((read(&parts, 150), file.meter.bytes()), (150, 200));
+        assert_eq!((read(&parts, 150), file.meter.bytes()), (150, 200));
+        let other = FileRanges {
+            meter: file.meter.of_another(),
+            ..FileRanges::whole(path)
+        };
+        assert_eq!((read(&other, 2000), file.meter.bytes()), (1000, 1200));
     }
 }

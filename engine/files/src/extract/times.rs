@@ -1,0 +1,197 @@
+//! When a file's frames were received, as far as its beginning tells, and that of the file after it.
+//!
+//! Invariant: only what is certain is told. Files follow each other if a capture of wqcap's says so, by its headers and by
+//! names that differ in numbers alone, or by a queue's default name.
+
+use crate::{
+    name::FileName,
+    origin::is_capture,
+    read::{Decompressor, FileRanges, ReadError},
+};
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    io::Read,
+    ops::Range,
+    path::Path,
+};
+
+/// How far a file's stamps may lie before its first one, and behind that of the file after it: a clock that follows
+/// another may step back a little.
+const SLACK_NS: u64 = 1_000_000_000;
+/// The most that stands before the records of a capture.
+const MOST_HEAD: u64 = 64 << 10;
+
+/// How a file begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Beginning {
+    /// Stamp of its first record; `None`: it has none, or cannot be read so far.
+    first_ns: Option<u64>,
+    /// The files of one queue of one capture have the same; `None`: nobody knows what follows it.
+    chain: Option<u64>,
+}
+
+impl Beginning {
+    /// Reads a file's header and first record.
+    pub(super) fn read(file: &FileRanges) -> Result<Self, ReadError> {
+        let mut reader = file.peek()?;
+        // Damage is told by whoever reads the file.
+        if !reader.advance().unwrap_or(false) {
+            return Ok(Self::default());
+        }
+        let Some(packet) = reader.packet() else {
+            return Ok(Self::default());
+        };
+        Ok(Self {
+            first_ns: Some(packet.ns),
+            chain: chain(file, packet.offset)?,
+        })
+    }
+}
+
+/// What a file has in common with those that follow it. `head` bytes stand before its first record.
+fn chain(file: &FileRanges, head: u64) -> Result<Option<u64>, ReadError> {
+    let named = FileName::parse(&file.path).map(|it| it.queue);
+    let mut bytes = Vec::new();
+    if head <= MOST_HEAD {
+        let content = Decompressor::new(file.source()?)?;
+        content.take(head).read_to_end(&mut bytes)?;
+    }
+    if named.is_none() && !is_capture(&bytes[..]) {
+        return Ok(None);
+    }
+    let mut hasher = DefaultHasher::new();
+    (named, bytes, shape(&file.path)).hash(&mut hasher);
+    Ok(Some(hasher.finish()))
+}
+
+/// A name without the numbers in it.
+fn shape(path: &Path) -> Vec<u8> {
+    let mut name = path
+        .file_name()
+        .unwrap_or_default()
+        .as_encoded_bytes()
+        .to_vec();
+    name.retain(|byte| !byte.is_ascii_digit());
+    name
+}
+
+/// For each file, whether it can reach into the times wanted.
+pub(super) fn may_hold(files: &[Beginning], times: &Range<u64>) -> Vec<bool> {
+    let mut starts: HashMap<u64, Vec<u64>> = HashMap::new();
+    for it in files {
+        if let (Some(chain), Some(first)) = (it.chain, it.first_ns) {
+            starts.entry(chain).or_default().push(first);
+        }
+    }
+    starts.values_mut().for_each(|all| all.sort_unstable());
+    let next = |it: &Beginning| {
+        let all = starts.get(&it.chain?)?;
+        all.get(all.partition_point(|start| Some(*start) <= it.first_ns))
+            .copied()
+    };
+    let holds = |it: &Beginning| {
+        let Some(first) = it.first_ns else {
+            return true;
+        };
+        let end = next(it).map_or(u64::MAX, |start| start.saturating_add(SLACK_NS));
+        first.saturating_sub(SLACK_NS) < times.end && end >= times.start
+    };
+    files.iter().map(holds).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        format::{
+            ETHERNET,
+            pcap::{self, encode_record_header},
+            pcapng::{code, enhanced_packet, interface_description, option, section_header},
+        },
+        origin::PROGRAM,
+    };
+    use std::fs;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn beginnings_tell_what_need_not_be_read() {
+        let file = |chain: u64, second: u64| Beginning {
+            first_ns: Some(second * SECOND),
+            chain: Some(chain),
+        };
+        let alone = |first_ns| Beginning {
+            first_ns,
+            chain: None,
+        };
+        let files = [
+            file(0, 100),
+            file(0, 300),
+            file(0, 200),
+            file(1, 150),
+            alone(Some(120 * SECOND)),
+            alone(None),
+        ];
+        let held = |from: u64, to: u64| may_hold(&files, &(from * SECOND..to * SECOND));
+        assert_eq!(held(0, 50), [false, false, false, false, false, true]);
+        assert_eq!(held(110, 115), [true, false, false, false, false, true]);
+        assert_eq!(held(210, 220), [false, false, true, true, true, true]);
+        assert_eq!(held(195, 205), [true, false, true, true, true, true]);
+        assert_eq!(held(400, 500), [false, true, false, true, true, true]);
+        // A stamp near the first one may be before or after it.
+        assert_eq!(held(201, 202), [true, false, true, true, true, true]);
+        assert_eq!(held(0, 100), [true, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn files_of_one_queue_of_one_capture_follow_each_other() {
+        let dir = tempfile::tempdir().expect("dir");
+        let pcapng = |program: &str, interface: &str| {
+            let mut file = Vec::new();
+            section_header(&mut file, |out| {
+                option(out, code::SHB_USERAPPL, program.as_bytes());
+            });
+            interface_description(&mut file, 1, 0, None, |out| {
+                option(out, code::IF_NAME, interface.as_bytes());
+            });
+            enhanced_packet(&mut file, 0, 5, &[7; 20], 20, |_| {});
+            file
+        };
+        let mut pcap = pcap::encode_header(0, ETHERNET, None).to_vec();
+        pcap.extend(encode_record_header(5, 0, 20));
+        let beginning = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            fs::write(&path, bytes).expect("written");
+            let it = Beginning::read(&FileRanges::whole(path)).expect("reads");
+            assert_eq!(it.first_ns, Some(5));
+            it.chain
+        };
+        let q0 = pcapng(PROGRAM, "eth0 queue 0");
+        let one = beginning("tap-q00-15.pcapng", &q0);
+        assert!(one.is_some());
+        assert_eq!(beginning("tap-q00-16.pcapng", &q0), one);
+        let mut packed = vec![0; zstd_safe::compress_bound(q0.len())];
+        let len = zstd_safe::compress(&mut packed[..], &q0, 3).expect("packs");
+        let zst = beginning("tap-q00-17.pcapng.zst", &packed[..len]);
+        assert!(zst.is_some());
+        for (name, bytes) in [
+            ("tap-q01-15.pcapng", &pcapng(PROGRAM, "eth0 queue 1")),
+            ("web-q00-15.pcapng", &q0),
+        ] {
+            let other = beginning(name, bytes);
+            assert!(other.is_some() && other != one && other != zst, "{name}");
+        }
+        // Who knows what these are.
+        for (name, bytes) in [
+            ("run1.pcapng", &pcapng("Dumpcap 4.0", "eth0")),
+            ("all.pcapng", &pcapng(&format!("{PROGRAM} merge"), "eth0")),
+            ("tap-q00-15.pcap", &pcap),
+        ] {
+            assert_eq!(beginning(name, bytes), None, "{name}");
+        }
+        let q0 = beginning("wqcap-q00-15.pcap", &pcap);
+        assert_eq!(beginning("wqcap-q00-16.pcap", &pcap), q0);
+        assert_ne!(beginning("wqcap-q01-15.pcap", &pcap), q0);
+    }
+}
