@@ -4,7 +4,7 @@
 //! exist `old`, `new` (what holds), `why` and `left_out`. All of them are written here.
 //!
 //! Invariant: what has changed something is always written. What has changed nothing can be asked for without end by a peer
-//! that may not change anything, so each peer has [`BURST`] such lines, and then one each [`EVERY`]; the others are counted.
+//! that may not change anything, so each peer has a few such lines, and then one in a while; the others are counted.
 
 use crate::protocol::{Changed, Command, Refusal, RefusalCode};
 use std::{
