@@ -340,35 +340,6 @@ fn missing_rights_are_named_with_the_command_that_grants_them() {
 }
 
 #[test]
-fn man_pages_and_completions_cover_every_command() {
-    let dir = Dir::new();
-    let _ = wqcap(["manual".as_ref(), dir.path().as_os_str()])
-        .run()
-        .expect(0);
-    let help = wqcap(["--help"]).run().expect(0).stdout;
-    let commands: Vec<_> = help
-        .lines()
-        .skip_while(|line| *line != "Commands:")
-        .skip(1)
-        .take_while(|line| !line.is_empty())
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
-    assert!(commands.contains(&"run"), "{help}");
-    for command in commands {
-        let page = dir.join("man1").join(format!("wqcap-{command}.1"));
-        let text = fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
-        assert!(text.contains(".SH SYNOPSIS"), "{text}");
-    }
-    let bash = dir.join("completions/wqcap.bash");
-    let script = format!(
-        ". {} && COMP_WORDS=(wqcap re) COMP_CWORD=1 && _wqcap wqcap re wqcap && echo ${{COMPREPLY[@]}}",
-        bash.display()
-    );
-    let done = Program::new("bash").args(["-c", &script]).run().expect(0);
-    assert!(done.stdout.contains("recover"), "{done}");
-}
-
-#[test]
 fn count_is_exact() {
     let dir = Dir::new();
     for (queues, count) in [(1, 1), (1, 1000), (3, 1000), (4, 4321)] {

@@ -21,6 +21,7 @@ const LOOKED_FOR: &[&str] = &[
     "usr/share/doc/wqcap/docs/config.md",
     "usr/share/doc/wqcap/examples/monitoring/alerts.yml",
     "usr/share/man/man1/wqcap-run.1.gz",
+    "usr/share/man/man5/wqcap.toml.5.gz",
     "etc/wqcap/wqcap.toml",
 ];
 

@@ -51,9 +51,9 @@ pub enum BenchCommand {
 /// `wqcap bench burst`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Holds the loop of a queue while the wire of the software NIC brings frames of 64 bytes, until the ring is full and frames
-are lost, and counts the frames up to the first lost one. Each mode of --receive gets the memory of the baseline, a ring of
-frame; strides are of 64 bytes. Then the loop continues; the bench fails if a frame that the NIC accepted is not captured.
+Holds the loop of a queue while the wire of the software NIC brings frames of 64 bytes, until the ring is full and frames \
+are lost, and counts the frames up to the first lost one. Each mode of --receive gets the memory of the baseline, a ring of \
+frame; strides are of 64 bytes. Then the loop continues; the bench fails if a frame that the NIC accepted is not captured. \
 It runs on the software NIC only.
 
 Examples:
@@ -80,16 +80,16 @@ pub struct BenchBurstArgs {
 /// `wqcap bench capture`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Fills a ring while its loop is held, removes the rules, and then measures the CPU time of the queue's thread:
-poll, time stamp, parse of the 5-tuple, copy, submission, repost. There are two baselines: count, the same loop that only
-parses and counts, and copy, a bare loop over ibv_start_poll that copies the first 64 bytes of each frame behind a record
+Fills a ring while its loop is held, removes the rules, and then measures the CPU time of the queue's thread: \
+poll, time stamp, parse of the 5-tuple, copy, submission, repost. There are two baselines: count, the same loop that only \
+parses and counts, and copy, a bare loop over ibv_start_poll that copies the first 64 bytes of each frame behind a record \
 header into memory, and writes nothing. All alternate.
 
 Examples:
   wqcap bench capture /var/lib/wqcap
   wqcap bench capture --receive frame,striding
   wqcap bench capture --frame 1500 --rounds 20 --json
-  wqcap bench capture --device mlx5_0      with the traffic that arrives there")]
+  wqcap bench capture --device mlx5_0   with the traffic that is there")]
 pub struct BenchCaptureArgs {
     /// A directory on the disk
     #[arg(default_value = ".")]
@@ -131,13 +131,13 @@ pub struct BenchCompressArgs {
 /// `wqcap bench disk`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Writes frames of 1500 bytes through the block writer, and the same number of bytes with plain O_DIRECT writes of several
-threads, alternately, each to a file that is synced and then deleted. There are two baselines: plain writes that extend
+Writes frames of 1500 bytes through the block writer, and the same number of bytes with plain O_DIRECT writes of several \
+threads, alternately, each to a file that is synced and then deleted. There are two baselines: plain writes that extend \
 their file, and plain writes into a preallocated file. The ratio compares times: 1.00 is as fast as plain writes.
 
 Examples:
   wqcap bench disk /var/lib/wqcap
-  wqcap bench disk --size 8GiB --repeats 9 --json | jq '.results[0].ratio'")]
+  wqcap bench disk --size 8GiB --json | jq '.results[0].ratio'")]
 pub struct BenchDiskArgs {
     /// A directory on the disk
     #[arg(default_value = ".")]
@@ -152,8 +152,8 @@ pub struct BenchDiskArgs {
 /// `wqcap bench rx`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Fills rings while no loop polls them, removes the rules, and then measures the CPU time of draining and reposting them:
-the engine's loop with time stamps and ledger, a bare loop over ibv_poll_cq, and the baseline, a bare loop over
+Fills rings while no loop polls them, removes the rules, and then measures the CPU time of draining and reposting them: \
+the engine's loop with time stamps and ledger, a bare loop over ibv_poll_cq, and the baseline, a bare loop over \
 ibv_start_poll that reads the same fields including the time stamp. The three alternate.
 
 Examples:
@@ -161,7 +161,7 @@ Examples:
   wqcap bench rx --queues 1,4,16 --batch 1,16,64,256 --json
   wqcap bench rx --frame 1500
   wqcap bench rx --receive frame,striding
-  wqcap bench rx --device mlx5_0      with the traffic that arrives there")]
+  wqcap bench rx --device mlx5_0        with the traffic that is there")]
 pub struct BenchRxArgs {
     /// Use this real device instead of the software NIC
     #[arg(long, value_name = "NAME")]
@@ -198,12 +198,13 @@ impl BenchRxArgs {
 /// `wqcap bench wake`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Captures with capture.idle = \"spin\" and \"sleep\" alternately, and compares the median age of frames when their loop
+Captures with capture.idle = \"spin\" and \"sleep\" alternately, and compares the median age of frames when their loop \
 polls them: the latency that waking up adds. Frames should be some tenths of a millisecond apart.
 
 Examples:
   wqcap bench wake --model synth:size=64,flows=1,pps=1000
-  wqcap bench wake --set device.name=mlx5_1 --frames 10000 --json | jq '.results[0].extra_ns'")]
+  wqcap bench wake --set device.name=mlx5_1 --frames 10000
+  wqcap bench wake --json | jq '.results[0].extra_ns'")]
 pub struct BenchWakeArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -220,15 +221,16 @@ pub struct BenchWakeArgs {
 /// `wqcap bench wire`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Sends over a RAW_PACKET QP of one port and captures on another, counting only. Without --rate it searches the highest
-rate without loss by bisection, from the link rate down (RFC 2544, 26.1). Then it sends single frames and measures the
-time from the send call to the frame's time stamp; both ports must be on this machine.
+Sends over a RAW_PACKET QP of one port and captures on another, counting only. Without --rate it searches the highest \
+rate without loss by bisection, from the link rate down (RFC 2544, 26.1). Then it sends single frames and measures the \
+time from the send call to the frame's time stamp; both ports must be on this machine. Without --tx it is the software NIC, \
+whose port is looped back to itself.
 
 Examples:
-  wqcap bench wire                                       the software NIC, whose port is looped back to itself
-  wqcap bench wire --tx mlx5_0 --rx mlx5_1 --sizes 64,512,1518 --report wire.json
+  wqcap bench wire
+  wqcap bench wire --tx mlx5_0 --rx mlx5_1 --sizes 64,512,1518
   wqcap bench wire --tx mlx5_0 --rx mlx5_1 --rate 10000000 --seconds 60
-  wqcap bench wire --tx mlx5_0 --rx mlx5_1 --replay traffic.pcapng --set capture.queues=8")]
+  wqcap bench wire --tx mlx5_0 --rx mlx5_1 --replay traffic.pcapng")]
 pub struct BenchWireArgs {
     /// The sending device
     #[arg(long, value_name = "NAME", requires = "rx")]

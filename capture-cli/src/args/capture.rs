@@ -11,7 +11,7 @@ use wqcap_engine::config::Size;
 Examples:
   wqcap devices
   wqcap devices --json | jq '.devices[].name'
-  wqcap model --wire loopback -- wqcap devices    the devices of the software NIC")]
+  wqcap model --wire loopback -- wqcap devices   of the software NIC")]
 pub struct DevicesArgs {
     /// Print JSON on stdout
     #[arg(long)]
@@ -70,17 +70,27 @@ pub struct LimitArgs {
 /// `wqcap run`
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
-WIRE is one of
-  af_packet:IFACE[,ring=128MiB]                    a live interface, copied
-  af_xdp:IFACE[,queues=N][,mode=native|skb]       a live interface, taken from the kernel; mlx5-model/README.md has more
-  pcap:FILE[,loop=N][,pps=N][,speed=X]            a capture file; speed=1: at the recorded pace.
-                                                  Also .zst and .lz4, a folder, or - (stdin)
-  synth:size=64,flows=1024[,pps=N][,count=N]      generated traffic
-  peer:PATH                                       a model in another process
-  loopback                                        every frame sent is received
-A finite wire (pcap, synth with a count) loses no frames, and the run ends when the wire ends:
-pipeline.on_full and output.on_full then default to hold, and capture.on_port_down to stop.
-The config, or `,lossy` in the wire, overrides that.
+WIRE is one of these, with options as in synth:size=64-1500,pps=1000 or pcap:a.pcap,loop=2:
+  af_packet:IFACE   a live interface, copied: ring=128MiB
+  af_xdp:IFACE      a live interface, taken from the kernel: queues=N,
+                    mode=auto|native|skb, zerocopy=auto|on|off,
+                    ring=128MiB, busy_poll
+  pcap:FILE         a capture file, also .zst and .lz4, a folder of them,
+                    or - (stdin): loop=N (0: for ever), pps=N,
+                    speed=X (1: at the recorded pace), lossy
+  synth:OPTIONS     generated frames: size=64 (also 64/594/1514, 64-1500
+                    or imix), flows=1024, pps=N, count=N,
+                    proto=udp|tcp|mix, ip=4|6|mix, vlan=ID,
+                    dir=one|both, lossy
+  peer:PATH         a model in another process
+  loopback          every frame sent is received
+mlx5-model/README.md (in the package docs/mlx5-model.md) explains the options, and the keys of --set model.KEY=VALUE.
+A finite wire (pcap, synth with a count) loses no frames, and the run ends when the wire ends: \
+pipeline.on_full and output.on_full then default to hold, and capture.on_port_down to stop. \
+The config, or lossy in the wire, overrides that.
+SIGINT, SIGTERM and SIGHUP drain the queues and close the files; with --config, SIGHUP reads the config again \
+instead, unless the terminal that the run was started on is gone. \
+A SIGINT more than a second later ends the run at once: frames that are not being written yet are lost, and counted.
 
 Examples:
   wqcap run -c wqcap.toml --summary run.json
@@ -89,11 +99,7 @@ Examples:
   wqcap run --set output.dir=. --set capture.queues=4 --count 1000
   wqcap run --model pcap:in.pcapng --set output.dir=out
   wqcap run --model af_packet:eth0 --set output.dir=. --set model.rate=10
-  wqcap run --model af_xdp:eth1 --set output.dir=. --duration 10
-
-SIGINT, SIGTERM and SIGHUP drain the queues and close the files; with --config, SIGHUP reads the config again
-instead, unless the terminal that the run was started on is gone.
-A SIGINT more than a second later ends the run at once: frames that are not being written yet are lost, and counted.")]
+  wqcap run --model af_xdp:eth1 --set output.dir=. --duration 10")]
 pub struct RunArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -118,11 +124,12 @@ pub struct RunArgs {
 /// `wqcap model`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The Nth wire is device mlx5_<N-1>. `wqcap run --help` describes WIRE.
+The Nth wire is device mlx5_<N-1>. wqcap run --help describes WIRE.
 
 Examples:
   wqcap model --wire loopback -- ibv_devinfo -v
-  wqcap model --wire af_packet:eth0 --wire synth:size=64 --set mlx5_1.rate=25 -- ibv_devices
+  wqcap model --wire af_packet:eth0 --wire synth:size=64 \\
+      --set mlx5_1.rate=25 -- ibv_devices
 
 Exit status: the program's; 126 if it cannot be executed, 127 if it is not found.")]
 pub struct ModelArgs {

@@ -20,7 +20,7 @@ pub struct CtlArgs {
     #[command(flatten)]
     pub service: ServiceArgs,
     /// Print JSON on stdout
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = None)]
     pub json: bool,
     #[command(subcommand)]
     pub command: CtlCommand,
@@ -28,6 +28,7 @@ pub struct CtlArgs {
 
 /// A control service and the time-out.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Control service")]
 pub struct ServiceArgs {
     /// Unix socket of the service
     #[arg(
@@ -63,7 +64,7 @@ pub struct TopArgs {
     #[command(flatten)]
     pub service: ServiceArgs,
     /// Interval: seconds, or a time with a unit
-    #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "1", help_heading = None)]
     pub every: Duration,
 }
 

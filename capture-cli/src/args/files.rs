@@ -78,12 +78,15 @@ T is one of
   -10m, -1h30m, now                                   relative to now
 --from is inclusive, --to is exclusive.
 With --index, only the blocks of a file that may hold matching frames are read; missing indexes are built first.
-An index helps with times, and with filters that join host, port and protocols by `and`.
+An index helps with times, and with filters that join host, port and protocols by \"and\".
 
 Examples:
-  wqcap extract /var/lib/wqcap --from -10m --filter 'host 10.0.0.1 and tcp port 443' -o found.pcapng
-  wqcap extract cap --community-id '1:wCb3OG7yAFWelaUydu0D+125CLM=' -o alert.pcapng
-  wqcap extract cap --index idx --from '2026-03-01 12:00:00' --to '2026-03-01 12:05:00' -o - | tcpdump -nr -
+  wqcap extract /var/lib/wqcap --from -10m -o found.pcapng \\
+      --filter 'host 10.0.0.1 and tcp port 443'
+  wqcap extract cap -o alert.pcapng \\
+      --community-id '1:wCb3OG7yAFWelaUydu0D+125CLM='
+  wqcap extract cap --index idx --from '2026-03-01 12:00:00' \\
+      --to '2026-03-01 12:05:00' -o - | tcpdump -nr -
 
 Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged file.")]
 pub struct ExtractArgs {
@@ -120,7 +123,7 @@ pub struct ExtractArgs {
 /// `wqcap recover`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Truncates each .part file of a capture after its last complete record and renames it to its final name. A capture's are
+Truncates each .part file of a capture after its last complete record and renames it to its final name. A capture's are \
 files of the default name, and pcapng files with wqcap's section header.
 Files of a running capture are left alone, and no file is overwritten.
 

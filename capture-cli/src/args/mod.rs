@@ -22,27 +22,36 @@ use wqcap_engine::config::{Size, Span};
 
 const EXAMPLES: &str = "\
 Examples:
-  wqcap devices                                   list the devices
-  wqcap run -c /etc/wqcap/wqcap.toml              capture as configured
-  wqcap run -i ens1f0np0 -w out.pcap tcp port 443 as with tcpdump
-  wqcap run --set output.dir=. --duration 10      ten seconds into the current directory
+  wqcap devices                                     list the devices
+  wqcap run -c /etc/wqcap/wqcap.toml                capture as configured
+  wqcap run -i ens1f0np0 -w out.pcap tcp port 443   as with tcpdump
+  wqcap run --set output.dir=. --duration 10        ten seconds, into .
   wqcap run --model synth:count=1000000 --set output.format=none
-                                                  on the software NIC, without files
+                                                    on the software NIC
 
 Exit status:
   0 done
   1 failed while running
   2 the command line, the config or the device does not allow it";
 
+/// Of what every command takes.
+const GLOBAL: &str = "Global options";
+
 /// Packet capture on RDMA NICs, with a ledger that accounts for every frame.
 #[derive(Debug, Parser)]
 #[command(name = "wqcap", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 pub struct Args {
     /// Log more to stderr; twice: everything (RUST_LOG overrides) [default: warnings]
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = GLOBAL)]
     pub verbose: u8,
     /// Print errors only: no progress line, no final table
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        conflicts_with = "verbose",
+        help_heading = GLOBAL
+    )]
     pub quiet: bool,
     #[command(subcommand)]
     pub command: CliCommand,
@@ -180,6 +189,29 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         Args::command().debug_assert();
+    }
+
+    /// A page of 80 columns has room for 73 in what keeps its form: two of them for its indentation. Prose is broken by
+    /// the terminal, and by nothing else.
+    #[test]
+    fn help_fits_a_page() {
+        fn check(command: &clap::Command) {
+            let name = command.get_name();
+            let text = command.get_after_help().map(ToString::to_string);
+            let text = text.unwrap_or_default();
+            let mut lines = text.lines().peekable();
+            while let Some(line) = lines.next() {
+                if line.starts_with("  ") {
+                    assert!(line.chars().count() <= 73, "{name}: {line}");
+                } else {
+                    let is_whole = line.is_empty() || line.ends_with(['.', ':']);
+                    let leads = lines.peek().is_some_and(|next| next.starts_with("  "));
+                    assert!(is_whole || leads, "{name}: {line}");
+                }
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Args::command());
     }
 
     #[test]

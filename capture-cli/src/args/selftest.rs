@@ -7,18 +7,18 @@ use std::{path::PathBuf, time::Duration};
 /// `wqcap selftest`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Asks the device for every object, size, flag, hash and rule that a capture can use, and notes what was accepted,
-what was refused (errno), and how long it took. It installs only rules for a MAC address of its own, unless
---disruptive is given. With --tx it sends known frames and compares where they arrive, and their completions, with
+Asks the device for every object, size, flag, hash and rule that a capture can use, and notes what was accepted, \
+what was refused (errno), and how long it took. It installs only rules for a MAC address of its own, unless \
+--disruptive is given. With --tx it sends known frames and compares where they arrive, and their completions, with \
 what the engine expects. The report has no address of your network. Findings have a subject; --compare groups by it.
 
 Examples:
   wqcap selftest --device mlx5_0 --report card.json
-  wqcap selftest --device mlx5_0 --tx mlx5_1 --report card.json    two ports on a cable
+  wqcap selftest --device mlx5_0 --tx mlx5_1        two ports on a cable
   wqcap selftest --model loopback --tx mlx5_0 --report model.json
   wqcap selftest --compare model.json card.json
 
-Exit status: 0 done; 1 it ended early, or a finding is not as expected (the report has what was found until then);
+Exit status: 0 done; 1 it ended early, or a finding is not as expected (the report has what was found until then); \
 2 the command line or the device does not allow it.")]
 pub struct SelftestArgs {
     /// The device to test [default: the only device there is]

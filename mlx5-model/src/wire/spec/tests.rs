@@ -260,3 +260,41 @@ fn errors_name_the_part_the_value_and_what_is_allowed() {
         }
     }
 }
+
+/// Every option of a wire stands in the table of README.md with an example, which parses.
+#[test]
+fn readme_has_every_option() {
+    let readme = include_str!("../../../README.md");
+    let rows = readme.lines().filter_map(|line| {
+        let mut code = line.strip_prefix("| `")?.split('`').step_by(2);
+        let (kind, option) = (code.next()?, code.next()?);
+        ["af_packet", "af_xdp", "pcap", "synth"]
+            .contains(&kind)
+            .then_some((kind, option))
+    });
+    let mut documented = Vec::new();
+    for (name, option) in rows {
+        let argument = match name {
+            "synth" => "",
+            "pcap" => "a.pcap,",
+            _ => "eth0,",
+        };
+        let parsed = kind(&format!("{name}:{argument}{option}"));
+        if let WireKind::Pcap(pcap) = parsed {
+            // What is no option is part of the file's name.
+            assert_eq!(pcap.file, "a.pcap", "{option}");
+        }
+        documented.push((name, option.split('=').next().expect("a name")));
+    }
+    assert_eq!(documented.iter().filter(|it| it.0 == "pcap").count(), 4);
+    for wire in ["af_packet:eth0,none", "af_xdp:eth0,none", "synth:none"] {
+        let error = wire.parse::<WireSpec>().unwrap_err().to_string();
+        let (wire, _) = wire.split_once(':').expect("a kind");
+        let (_, names) = error.split_once(" takes ").expect("what it takes");
+        let names = names.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let others = ["", "each", "VALUE", "SIZE", "and"];
+        for name in names.filter(|it| !others.contains(it)) {
+            assert!(documented.contains(&(wire, name)), "{wire}: {name}");
+        }
+    }
+}
