@@ -1,18 +1,20 @@
-//! Whether a file is a capture of wqcap's, by what it says of itself: for files whose names do not tell.
+//! Whether a file is a capture of wqcap's, or what was made of captures, by what it says of itself: for files whose names do
+//! not tell.
 //!
 //! May import: [`crate::format`], [`crate::read`].
 //!
-//! Invariant: a file that says nothing of itself is nobody's, so a pcap file is never recognised here, and neither is what
-//! another command of wqcap has written.
+//! Invariant: a file that says nothing of itself is nobody's, so a pcap file is never recognised here.
 
 use crate::{
-    format::pcapng::{Options, SECTION_HEADER, code::SHB_USERAPPL, section_order},
+    format::pcapng::{EMPTY_BLOCK_LEN, Options, SECTION_HEADER, code::SHB_USERAPPL, section_order},
     read::Decompressor,
 };
 use std::io::Read;
 
 /// The program that captures, as its section headers name it.
 pub const PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"));
+/// What merges captures, or extracts from them, as the section headers of what it writes name it.
+pub const MERGE_PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"), " merge");
 /// Bytes that are read for it: a section header of a capture is shorter.
 const HEAD: u64 = 64 << 10;
 
@@ -24,10 +26,29 @@ pub fn is_capture(file: impl Read) -> bool {
     };
     // A torn file has what stands before the tear.
     let _ = content.take(HEAD).read_to_end(&mut head);
-    program(&head).is_some_and(|name| {
-        let version = name.strip_prefix(b"wqcap ".as_slice());
-        version.is_some_and(|it| !it.is_empty() && !it.contains(&b' '))
-    })
+    program(&head).is_some_and(is_version)
+}
+
+/// Whether a file begins with the section header of what `wqcap merge` or `extract` writes, of whichever version. No more
+/// is read than that.
+pub fn is_merged(mut file: impl Read) -> bool {
+    let mut head = vec![0; EMPTY_BLOCK_LEN];
+    let begun = file.read_exact(&mut head).is_ok();
+    let Some(order) = section_order(&head).filter(|_| begun) else {
+        return false;
+    };
+    let rest = u64::from(order.u32(&head, 4)).min(HEAD);
+    let rest = rest.saturating_sub(head.len() as u64);
+    let whole = file.take(rest).read_to_end(&mut head);
+    let name = whole.ok().and_then(|_| program(&head));
+    name.and_then(|name| name.strip_suffix(b" merge"))
+        .is_some_and(is_version)
+}
+
+/// `wqcap 1.2.3` and no more.
+fn is_version(program: &[u8]) -> bool {
+    let version = program.strip_prefix(b"wqcap ".as_slice());
+    version.is_some_and(|it| !it.is_empty() && !it.contains(&b' '))
 }
 
 /// The program that a section header names.
@@ -64,15 +85,22 @@ mod tests {
 
     #[test]
     fn captures_say_what_they_are() {
-        for (program, ours) in [
-            (PROGRAM, true),
-            ("wqcap 7.0.1", true),
-            ("wqcap 0.1.0 merge", false),
-            ("wqcap ", false),
-            ("Dumpcap (Wireshark) 4.0", false),
-            ("", false),
+        for (program, ours, merged) in [
+            (PROGRAM, true, false),
+            ("wqcap 7.0.1", true, false),
+            (MERGE_PROGRAM, false, true),
+            ("wqcap 0.1.0 merge", false, true),
+            ("wqcap  merge", false, false),
+            ("wqcap ", false, false),
+            ("Dumpcap (Wireshark) 4.0", false, false),
+            ("", false, false),
         ] {
             assert_eq!(is_capture(&of(program)[..]), ours, "{program}");
+            assert_eq!(is_merged(&of(program)[..]), merged, "{program}");
+        }
+        let whole = of(MERGE_PROGRAM);
+        for cut in 0..whole.len() {
+            assert!(!is_merged(&whole[..cut]), "{cut}");
         }
         let whole = of(PROGRAM);
         for cut in 0..whole.len() {
@@ -82,7 +110,7 @@ mod tests {
         let len = zstd_safe::compress(&mut packed[..], &whole, 3).expect("packs");
         assert!(is_capture(&packed[..len]));
         let (pcap, _) = written(FileFormat::Pcap, 2);
-        assert!(!is_capture(&pcap[..]));
+        assert!(!is_capture(&pcap[..]) && !is_merged(&pcap[..]));
         assert!(!is_capture(&b""[..]));
     }
 }

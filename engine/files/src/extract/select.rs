@@ -2,9 +2,8 @@
 
 use super::times::{Beginning, may_hold};
 use crate::{
-    folder::CaptureFolder,
     index::{self, CaptureIndex, FlowTerms},
-    merge::MergeError,
+    merge::{MergeError, in_folder},
     read::{FileEnd, FileRanges, ReadMeter},
 };
 use serde::Serialize;
@@ -123,24 +122,21 @@ pub(super) fn select(
 impl FileSelection {
     /// The finished capture files of a folder, in name order; at least one.
     fn list(&mut self, dir: &Path, meter: &ReadMeter) -> Result<Vec<Found>, MergeError> {
-        let refused = |problem| MergeError::Refused(format!("{}: {problem}", dir.display()));
-        let folder = CaptureFolder::list(dir).map_err(|e| refused(e.to_string()))?;
-        self.notes.extend(folder.unfinished_note(dir));
-        let finished = folder.finished.into_iter().filter(|(_, len)| *len > 0);
-        let found: Vec<_> = finished
-            .map(|(path, len)| Found {
-                file: FileRanges {
-                    listed: true,
-                    meter: meter.of_another(),
-                    ..FileRanges::whole(path)
-                },
+        let files = in_folder(dir, meter, &mut self.notes)?;
+        let files = files.into_iter().filter(|(_, len)| *len > 0);
+        let found: Vec<_> = files
+            .map(|(file, len)| Found {
+                file,
                 len,
                 index: None,
                 begins: Beginning::default(),
             })
             .collect();
         if found.is_empty() {
-            return Err(refused("has no finished .pcap or .pcapng files".into()));
+            let shown = dir.display();
+            return Err(MergeError::Refused(format!(
+                "{shown}: has no finished .pcap or .pcapng files"
+            )));
         }
         self.finished = found.len() as u64;
         self.finished_bytes = found.iter().map(|it| it.len).sum();

@@ -12,6 +12,7 @@ use crate::{
             section_header,
         },
     },
+    origin::MERGE_PROGRAM,
     read::Packet,
 };
 
@@ -76,9 +77,8 @@ impl Output {
             }
             FileFormat::Pcapng => {
                 section_header(&mut output.piece, |out| {
-                    let program = concat!("wqcap ", env!("CARGO_PKG_VERSION"), " merge");
                     option(out, SHB_OS, std::env::consts::OS.as_bytes());
-                    option(out, SHB_USERAPPL, program.as_bytes());
+                    option(out, SHB_USERAPPL, MERGE_PROGRAM.as_bytes());
                 });
                 ports.iter().for_each(|port| output.interface(port));
             }

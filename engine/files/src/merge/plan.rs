@@ -4,14 +4,14 @@
 //! again.
 
 use super::{
-    ports::Ports,
+    inputs::in_folder,
+    ports::{self, Ports},
     summary::{InputFacts, MergeError},
 };
 use crate::{
-    folder::CaptureFolder,
-    format::FileFormat,
+    format::{FileFormat, Interface},
     name::FileName,
-    read::{FileRanges, FileReader, MOST_INTERFACES, ReadError},
+    read::{FileRanges, FileReader, MOST_INTERFACES, ReadError, ReadMeter},
 };
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -36,9 +36,9 @@ pub struct MergePlan {
     bytes: Option<u64>,
 }
 
-/// Files that follow each other.
+/// Files that follow each other, as far as is known: some may overlap.
 pub(super) struct StreamPlan {
-    /// The queue they are of, by their names.
+    /// The queue they are of.
     pub(super) queue: Option<u16>,
     pub(super) files: VecDeque<FilePlan>,
 }
@@ -49,14 +49,25 @@ pub(super) struct FilePlan {
     pub(super) ranges: FileRanges,
     /// Stamp of its first record; 0: it has none, or cannot be read so far.
     pub(super) first_ns: u64,
+    /// The queue whose frames are in it, if it is one's.
+    queue: Option<QueueName>,
     /// An input that cannot be read twice stays open, at its first record.
     pub(super) open: Option<FileReader>,
 }
 
-/// Queue and start of a capture file, by its name.
-fn queue_of(path: &Path) -> Option<(u16, u64)> {
-    let name = FileName::parse(path)?;
-    Some((name.queue?, name.start_ns))
+/// A queue, and the port that it is of if that has a name.
+type QueueName = (Option<String>, u16);
+
+/// The queue of a capture file: by what it says of itself, else by its name.
+fn queue_of(path: &Path, interfaces: &[Interface]) -> Option<QueueName> {
+    let told = match interfaces {
+        [only] => only.name.as_deref().and_then(ports::queue_of),
+        _ => None,
+    };
+    match told {
+        Some((port, queue)) => Some((Some(port.to_owned()), queue)),
+        None => Some((None, FileName::parse(path)?.queue?)),
+    }
 }
 
 /// The format that a file's ending names.
@@ -105,23 +116,22 @@ impl MergePlan {
             identities: HashSet::new(),
             bytes: Some(0),
         };
+        let folders: HashSet<_> = files.iter().filter_map(|it| it.found_in.clone()).collect();
         let mut first = None;
-        let mut streams: HashMap<(PathBuf, u16), usize> = HashMap::new();
+        let mut streams: HashMap<(PathBuf, QueueName), usize> = HashMap::new();
         for ranges in files {
             let Some(file) = plan.add_file(ranges, &mut first)? else {
                 continue;
             };
-            let path = &file.ranges.path;
-            let queue = queue_of(path).map(|(queue, _)| queue);
-            let stream = queue.map(|queue| {
-                let folder = path.parent().unwrap_or(Path::new(""));
+            let stream = file.queue.clone().map(|queue| {
+                let folder = file.ranges.folder().to_owned();
                 let next = plan.streams.len();
-                *streams.entry((folder.to_owned(), queue)).or_insert(next)
+                *streams.entry((folder, queue)).or_insert(next)
             });
             match stream.and_then(|stream| plan.streams.get_mut(stream)) {
                 Some(stream) => stream.files.push_back(file),
                 None => plan.streams.push(StreamPlan {
-                    queue,
+                    queue: file.queue.as_ref().map(|(_, queue)| *queue),
                     files: [file].into(),
                 }),
             }
@@ -131,15 +141,17 @@ impl MergePlan {
             return Err(MergeError::Refused(all.into()));
         }
         for stream in &mut plan.streams {
-            stream.files.make_contiguous().sort_by_key(|file| {
-                let path = &file.ranges.path;
-                (queue_of(path), path.to_owned())
-            });
+            let by_time = |a: &FilePlan, b: &FilePlan| {
+                let paths = || a.ranges.path.cmp(&b.ranges.path);
+                a.first_ns.cmp(&b.first_ns).then_with(paths)
+            };
+            stream.files.make_contiguous().sort_by(by_time);
         }
         let inputs_are = plan.format;
         plan.format = wanted.unwrap_or(inputs_are);
         if plan.format == FileFormat::Pcap {
             plan.settle_pcap(inputs_are)?;
+            plan.notes.extend(pcap_within(out, &folders));
         }
         Ok(plan)
     }
@@ -225,7 +237,7 @@ impl MergePlan {
                 (0, _) | (_, 0) => 0,
                 (a, b) => a.max(b),
             };
-            if self.ports.number(path, interface).is_none() {
+            if self.ports.number(&ranges, interface).is_none() {
                 return refused(format!(
                     "with its interfaces the output would have more than {MOST_INTERFACES}, which readers refuse; merge \
                      fewer files"
@@ -240,6 +252,8 @@ impl MergePlan {
         Ok(Some(FilePlan {
             input: self.inputs.len() - 1,
             first_ns: first_ns.unwrap_or(0),
+            // Pipes have no names, and whatever feeds them runs at once.
+            queue: queue_of(path, reader.interfaces()).filter(|_| regular),
             open: (!regular).then_some(reader),
             ranges,
         }))
@@ -287,6 +301,21 @@ impl MergePlan {
     }
 }
 
+/// A note if a pcap output goes where it will be taken for a capture.
+fn pcap_within(out: &Path, folders: &HashSet<PathBuf>) -> Option<String> {
+    let absolute = |path: &Path| fs::canonicalize(path).ok();
+    let parent = out.parent().filter(|it| !it.as_os_str().is_empty());
+    let place = absolute(parent.unwrap_or(Path::new(".")))?;
+    let folder = folders
+        .iter()
+        .find(|it| absolute(it).as_ref() == Some(&place))?;
+    Some(format!(
+        "a pcap file does not say who wrote it: {} counts as a capture when {} is read again; write it elsewhere, or write pcapng",
+        out.display(),
+        folder.display()
+    ))
+}
+
 /// The files named, and those in the folders named.
 fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FileRanges>, MergeError> {
     let mut files = Vec::new();
@@ -295,17 +324,14 @@ fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FileRange
             files.push(FileRanges::whole(path.clone()));
             continue;
         }
-        let refused = |problem| MergeError::Refused(format!("{}: {problem}", path.display()));
-        let folder = CaptureFolder::list(path).map_err(|e| refused(e.to_string()))?;
-        if folder.finished.is_empty() {
-            return Err(refused("has no .pcap or .pcapng files".into()));
+        let found = in_folder(path, &ReadMeter::default(), notes)?;
+        if found.is_empty() {
+            let shown = path.display();
+            return Err(MergeError::Refused(format!(
+                "{shown}: has no .pcap or .pcapng files"
+            )));
         }
-        notes.extend(folder.unfinished_note(path));
-        let listed = folder.finished.into_iter();
-        files.extend(listed.map(|(file, _)| FileRanges {
-            listed: true,
-            ..FileRanges::whole(file)
-        }));
+        files.extend(found.into_iter().map(|(file, _)| file));
     }
     Ok(files)
 }

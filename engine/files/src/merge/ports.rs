@@ -6,11 +6,11 @@ use crate::{
         pcapng::{TextBudget, code::IF_DESCRIPTION},
     },
     name::FileName,
-    read::MOST_INTERFACES,
+    read::{FileRanges, MOST_INTERFACES},
 };
 use std::{
     collections::{HashMap, HashSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 /// A capture port: in the output, an interface.
@@ -37,13 +37,13 @@ impl Ports {
     /// The port of a file's interface. Interfaces of one name in one folder are one port: the queues of one capture.
     /// Without a name, files of queues in one folder are; any other file is a port of its own. `None`: there
     /// are as many as readers take.
-    pub(super) fn number(&mut self, path: &Path, interface: &Interface) -> Option<usize> {
-        let folder = path.parent().unwrap_or(Path::new(""));
+    pub(super) fn number(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
+        let (folder, path) = (file.folder(), &file.path);
         let name = interface.name.as_deref().map(without_queue);
         let (place, fallback) = match (name, FileName::parse(path).and_then(|name| name.queue)) {
             (Some(_), _) => (folder, None),
             (None, Some(_)) => (folder, folder.file_name()),
-            (None, None) => (path, path.file_stem()),
+            (None, None) => (path.as_path(), path.file_stem()),
         };
         let key = (place.to_owned(), name.map(str::to_owned));
         if let Some(number) = self.numbers.get(&key) {
@@ -78,12 +78,15 @@ impl Ports {
     }
 }
 
-/// `mlx5_0 queue 3` is a queue of port `mlx5_0`.
+/// The port and the queue of an interface whose frames are one queue's: `mlx5_0 queue 3` is a queue of port `mlx5_0`.
+pub(super) fn queue_of(name: &str) -> Option<(&str, u16)> {
+    let (port, queue) = name.rsplit_once(" queue ")?;
+    let is_number = queue.bytes().all(|b| b.is_ascii_digit());
+    Some((port, queue.parse().ok().filter(|_| is_number)?))
+}
+
 fn without_queue(name: &str) -> &str {
-    match name.rsplit_once(" queue ") {
-        Some((port, queue)) if queue.bytes().all(|b| b.is_ascii_digit()) => port,
-        _ => name,
-    }
+    queue_of(name).map_or(name, |(port, _)| port)
 }
 
 #[cfg(test)]
@@ -95,6 +98,15 @@ mod tests {
         assert_eq!(without_queue("mlx5_0 queue 12"), "mlx5_0");
         assert_eq!(without_queue("eth0"), "eth0");
         assert_eq!(without_queue("my queue here"), "my queue here");
+        assert_eq!(queue_of("my queue 1 queue 12"), Some(("my queue 1", 12)));
+        for other in [
+            "mlx5_0",
+            "mlx5_0 queue ",
+            "mlx5_0 queue +1",
+            "mlx5_0 queue 70000",
+        ] {
+            assert_eq!(queue_of(other), None, "{other}");
+        }
     }
 
     #[test]
@@ -104,8 +116,10 @@ mod tests {
             ..Interface::default()
         };
         let mut ports = Ports::default();
-        let mut number =
-            |path: &str, it: &Interface| ports.number(Path::new(path), it).expect("room");
+        let mut number = |path: &str, it: &Interface| {
+            let file = FileRanges::whole(path.into());
+            ports.number(&file, it).expect("room")
+        };
         assert_eq!(number("/a/wqcap-q00-1.pcapng", &named("mlx5_0 queue 0")), 0);
         assert_eq!(number("/a/wqcap-q01-1.pcapng", &named("mlx5_0 queue 1")), 0);
         assert_eq!(number("/b/wqcap-q00-1.pcapng", &named("mlx5_0 queue 0")), 1);

@@ -50,7 +50,9 @@ pub(crate) fn run_selected(
         bytes_read: 0,
         notes: plan.notes,
     };
-    let mut streams: Vec<_> = plan.streams.into_iter().map(MergeStream::new).collect();
+    let planned = plan.streams.len();
+    let streams = plan.streams.into_iter().enumerate();
+    let mut streams: Vec<_> = streams.map(|(i, it)| MergeStream::new(i, it)).collect();
     let mut state = Merged {
         frames: 0,
         by_port: Vec::new(),
@@ -66,7 +68,10 @@ pub(crate) fn run_selected(
         .filter_map(|(i, stream)| Some(Reverse((stream.due()?, i))))
         .collect();
     let mut steps = 0u64;
-    while let Some(mut next) = due.peek_mut() {
+    loop {
+        let Some(mut next) = due.peek_mut() else {
+            break;
+        };
         let Reverse((ns, i)) = *next;
         let stream = &mut streams[i];
         match stream.packet() {
@@ -82,14 +87,23 @@ pub(crate) fn run_selected(
                         output.interface(port);
                     }
                     output.record(&packet, port, stream.queue)?;
-                    state.count(ns, i, port);
+                    state.count(ns, stream.number, port);
                 }
                 stream.advance(&mut ledger);
             }
         }
-        match stream.due() {
-            Some(ns) => *next = Reverse((ns, i)),
+        let turn = stream.due();
+        let overtaken = turn.and_then(|ns| stream.overtaken(ns));
+        match turn {
+            Some(ns) => {
+                *next = Reverse((ns, i));
+                drop(next);
+            }
             None => drop(PeekMut::pop(next)),
+        }
+        if let Some(overtaken) = overtaken {
+            due.push(Reverse((overtaken.next_ns, streams.len())));
+            streams.push(overtaken);
         }
         steps += 1;
         if steps.is_multiple_of(EVERY) {
@@ -137,7 +151,7 @@ pub(crate) fn run_selected(
         first_ns: (state.frames > 0).then_some(state.first),
         last_ns: (state.frames > 0).then_some(state.high),
         seconds: begun.elapsed().as_secs_f64(),
-        streams: streams.len(),
+        streams: planned,
         interfaces: interfaces.collect(),
         gaps: state.gaps.facts(),
         late: state.late,

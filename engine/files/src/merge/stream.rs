@@ -1,4 +1,5 @@
-//! One stream: its files one after the other, each open only from its first record's turn to its last.
+//! One stream: its files one after the other, each open only from its first record's turn to its last. Where they overlap,
+//! those behind the open one become a stream of their own.
 
 use super::{
     plan::{FilePlan, StreamPlan},
@@ -7,13 +8,17 @@ use super::{
 };
 use crate::{
     format::{Interface, InterfaceStatistics},
-    read::{FileEnd, FileReader, Packet, ReadError},
+    read::{FileEnd, FileRanges, FileReader, Packet, ReadError},
 };
-use std::{collections::VecDeque, path::PathBuf};
+use std::{collections::VecDeque, mem};
 
 pub(super) struct MergeStream {
+    /// Which of the plan's it is, or was a part of.
+    pub(super) number: usize,
     pub(super) queue: Option<u16>,
     files: VecDeque<FilePlan>,
+    /// Stamp of the next file's first record.
+    pub(super) next_ns: u64,
     open: Option<Open>,
     /// The latest stamp so far.
     high: u64,
@@ -23,7 +28,7 @@ pub(super) struct MergeStream {
 struct Open {
     reader: FileReader,
     input: usize,
-    path: PathBuf,
+    ranges: FileRanges,
     /// The port of each interface met so far; `None`: it is of another link type than the output.
     ports: Vec<Option<usize>>,
     left_out: u64,
@@ -44,9 +49,9 @@ pub(super) struct MergeLedger {
 
 impl MergeLedger {
     /// The port of an interface, if the output can have it.
-    fn port(&mut self, path: &std::path::Path, interface: &Interface) -> Option<usize> {
+    fn port(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
         let fits = interface.link_type == self.link_type;
-        fits.then(|| self.ports.number(path, interface)).flatten()
+        fits.then(|| self.ports.number(file, interface)).flatten()
     }
 
     fn add_statistics(&mut self, port: usize, of: InterfaceStatistics) {
@@ -69,10 +74,17 @@ impl MergeLedger {
     }
 }
 
+/// Stamp of the first record of the first of these files.
+fn first_of(files: &VecDeque<FilePlan>) -> u64 {
+    files.front().map_or(u64::MAX, |file| file.first_ns)
+}
+
 impl MergeStream {
-    pub(super) fn new(plan: StreamPlan) -> Self {
+    pub(super) fn new(number: usize, plan: StreamPlan) -> Self {
         Self {
+            number,
             queue: plan.queue,
+            next_ns: first_of(&plan.files),
             files: plan.files,
             open: None,
             high: 0,
@@ -80,11 +92,30 @@ impl MergeStream {
         }
     }
 
+    /// The files behind the open one, if the next of them has its turn before the open one's record of `ns` has.
+    #[inline]
+    pub(super) fn overtaken(&mut self, ns: u64) -> Option<Self> {
+        (ns > self.next_ns).then(|| self.split())
+    }
+
+    #[cold]
+    fn split(&mut self) -> Self {
+        Self {
+            number: self.number,
+            queue: self.queue,
+            files: mem::take(&mut self.files),
+            next_ns: mem::replace(&mut self.next_ns, u64::MAX),
+            open: None,
+            high: self.high,
+            begun: self.begun,
+        }
+    }
+
     /// When its next record is due; `None`: there is none.
     pub(super) fn due(&self) -> Option<u64> {
         match &self.open {
             Some(open) => open.reader.packet().map(|packet| packet.ns),
-            None => self.files.front().map(|file| file.first_ns),
+            None => (!self.files.is_empty()).then_some(self.next_ns),
         }
     }
 
@@ -102,6 +133,7 @@ impl MergeStream {
         let Some(file) = self.files.pop_front() else {
             return;
         };
+        self.next_ns = first_of(&self.files);
         let (opened, at_first) = match file.open {
             Some(reader) => (Ok(reader), true),
             None => (file.ranges.open(), false),
@@ -111,7 +143,7 @@ impl MergeStream {
                 self.open = Some(Open {
                     reader,
                     input: file.input,
-                    path: file.ranges.path.clone(),
+                    ranges: file.ranges,
                     ports: Vec::new(),
                     left_out: 0,
                 });
@@ -153,7 +185,7 @@ impl MergeStream {
         self.high = self.high.max(ns);
         if interface >= open.ports.len() {
             for interface in &open.reader.interfaces()[open.ports.len()..] {
-                open.ports.push(ledger.port(&open.path, interface));
+                open.ports.push(ledger.port(&open.ranges, interface));
             }
         }
         if open.ports.get(interface).is_none_or(Option::is_none) {
@@ -176,7 +208,7 @@ impl MergeStream {
         for (i, interface) in open.reader.interfaces().iter().enumerate() {
             let port = match open.ports.get(i) {
                 Some(port) => *port,
-                None => ledger.port(&open.path, interface),
+                None => ledger.port(&open.ranges, interface),
             };
             if let Some(port) = port {
                 ledger.add_statistics(port, interface.statistics);

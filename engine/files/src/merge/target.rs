@@ -37,7 +37,9 @@ impl MergeTarget {
         } else {
             match fs::metadata(out) {
                 Ok(metadata) if plan.reads(&metadata) => {
-                    return Err(refused("is one of the inputs; name another output".into()));
+                    return Err(refused(
+                        "is one of the inputs; name another output, or remove it if an earlier merge wrote it".into(),
+                    ));
                 }
                 Ok(metadata) if metadata.is_dir() => {
                     return Err(refused("is a directory; name a file".into()));

@@ -460,3 +460,106 @@ fn a_record_longer_than_readers_take_is_cut_and_told() {
         assert_eq!((packet.bytes.len(), packet.len), (262_144, 300_000));
     }
 }
+
+/// A capture's file of a queue, with records at these nanoseconds.
+fn of_queue(interface: &str, at: &[u64]) -> Vec<u8> {
+    let mut blocks = Blocks::new(ByteOrder::Little);
+    blocks.interface(0, &[(2, interface.as_bytes()), (9, &[9])]);
+    for ns in at {
+        blocks.packet(0, 1_000_000_000 + ns, &[1; 60], 60, &[]);
+    }
+    blocks.1
+}
+
+#[test]
+fn files_of_any_name_are_put_in_order_by_what_is_in_them() {
+    let dir = tempfile::tempdir().expect("dir");
+    for (name, interface, at) in [
+        ("tap-b.pcapng", "eth0 queue 0", &[10, 30][..]),
+        ("tap-a.pcapng", "eth0 queue 0", &[50, 70]),
+        ("other.pcapng", "eth0 queue 1", &[20, 60]),
+        ("wqcap-q07-1.pcapng", "eth0 queue 1", &[80]),
+        // Without a record, and of a queue of another port.
+        ("empty.pcapng", "eth0 queue 1", &[]),
+        ("zap.pcapng", "eth1 queue 1", &[40]),
+    ] {
+        write(dir.path(), name, &of_queue(interface, at));
+    }
+    let out = tempfile::tempdir().expect("dir");
+    let out = out.path().join("out.pcapng");
+    let summary = merge(&[dir.path().to_owned()], &out);
+    assert_eq!(ns_of(&out), [10, 20, 30, 40, 50, 60, 70, 80]);
+    assert_eq!((summary.streams, summary.frames), (3, 8));
+    let late = summary.inputs.iter().map(|it| it.out_of_order);
+    assert!(late.eq([Lateness::default(); 6]));
+    assert_eq!(summary.gaps.count, 7);
+    let queues: Vec<_> = records(&out).into_iter().map(|it| it.3).collect();
+    let queue = |n: u32| vec![(6, n.to_ne_bytes().to_vec())];
+    let want = [0, 1, 0, 1, 0, 1, 0, 1].map(queue);
+    assert_eq!(queues, want);
+    let ports: Vec<_> = summary
+        .interfaces
+        .iter()
+        .map(|it| (&it.name[..], it.frames))
+        .collect();
+    assert_eq!(ports, [("eth0", 7), ("eth1", 1)]);
+}
+
+#[test]
+fn files_that_only_seem_to_follow_each_other_are_merged() {
+    let dir = tempfile::tempdir().expect("dir");
+    for (name, at) in [
+        ("a.pcapng", &[10, 50, 90][..]),
+        ("b.pcapng", &[20, 40, 100]),
+        ("c.pcapng", &[30, 60, 95]),
+        ("d.pcapng", &[110]),
+    ] {
+        write(dir.path(), name, &of_queue("eth0 queue 0", at));
+    }
+    let out = dir.path().join("out.pcapng");
+    let summary = merge(&[dir.path().to_owned()], &out);
+    assert_eq!(ns_of(&out), [10, 20, 30, 40, 50, 60, 90, 95, 100, 110]);
+    assert_eq!((summary.streams, summary.late), (1, Lateness::default()));
+    assert_eq!(summary.gaps.count, 0, "all of one queue");
+}
+
+#[test]
+fn what_was_merged_into_a_folder_is_not_merged_again() {
+    let dir = tempfile::tempdir().expect("dir");
+    let folder = [dir.path().to_owned()];
+    write(
+        dir.path(),
+        "tap-1.pcapng",
+        &of_queue("eth0 queue 0", &[10, 30]),
+    );
+    write(dir.path(), "tap-2.pcapng", &of_queue("eth0 queue 1", &[20]));
+    let out = dir.path().join("out.pcapng");
+    let said = |summary: &MergeSummary| summary.notes.join("; ");
+    assert_eq!(said(&merge(&folder, &out)), "");
+    for name in ["out.pcapng", "more.pcapng"] {
+        let summary = merge(&folder, &dir.path().join(name));
+        assert_eq!((summary.frames, summary.inputs.len()), (3, 2));
+        let note = said(&summary);
+        assert!(note.contains("left out what wqcap merge"), "{note}");
+        assert!(note.contains(&out.display().to_string()), "{note}");
+    }
+    // Named, they are inputs, and so they are where there is nothing else.
+    let more = dir.path().join("more.pcapng");
+    let all = dir.path().join("all/all.pcapng");
+    fs::create_dir(dir.path().join("all")).expect("made");
+    assert_eq!(merge(&[out.clone(), more.clone()], &all).frames, 6);
+    let into = refused(&[out.clone(), more], &out);
+    assert!(into.contains("is one of the inputs"), "{into}");
+    let again = dir.path().join("again.pcapng");
+    let summary = merge(&[dir.path().join("all")], &again);
+    assert_eq!((summary.frames, said(&summary)), (6, String::new()));
+
+    // A pcap file says nothing of itself.
+    let summary = merge(&folder, &dir.path().join("out.pcap"));
+    assert!(
+        said(&summary).contains("does not say who wrote it"),
+        "{summary:?}"
+    );
+    let message = refused(&folder, &dir.path().join("out.pcap"));
+    assert!(message.contains("is one of the inputs"), "{message}");
+}

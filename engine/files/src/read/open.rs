@@ -35,8 +35,9 @@ pub struct FileRanges {
     /// The file.
     pub path: PathBuf,
     pub(crate) ranges: Vec<Range<u64>>,
-    /// It was found in the list of a folder, where files may be deleted at any time: that it is gone is no loss.
-    pub listed: bool,
+    /// The folder in whose list it was found, where files may be deleted at any time: that it is gone is no loss. `None`:
+    /// it was named.
+    pub found_in: Option<PathBuf>,
     /// Counts what is read of it.
     pub meter: ReadMeter,
 }
@@ -87,7 +88,7 @@ impl FileRanges {
         Self {
             path,
             ranges,
-            listed: false,
+            found_in: None,
             meter: ReadMeter::default(),
         }
     }
@@ -98,9 +99,15 @@ impl FileRanges {
         Self { ranges, ..self }
     }
 
+    /// The folder that it is one of the files of.
+    pub(crate) fn folder(&self) -> &Path {
+        let own = || self.path.parent().unwrap_or(Path::new(""));
+        self.found_in.as_deref().unwrap_or_else(own)
+    }
+
     /// A note if the reason that it cannot be read is that it was deleted since it was listed.
     pub(crate) fn note_if_deleted(&self, e: &ReadError) -> Option<String> {
-        (self.listed && e.is_not_found()).then(|| {
+        (self.found_in.is_some() && e.is_not_found()).then(|| {
             let shown = self.path.display();
             format!("{shown}: was deleted before it could be read, and is left out")
         })

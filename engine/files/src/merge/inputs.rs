@@ -1,0 +1,50 @@
+//! The capture files of a folder, as `merge` and `extract` take them.
+
+use super::summary::MergeError;
+use crate::{
+    folder::CaptureFolder,
+    origin::is_merged,
+    read::{FileRanges, ReadMeter},
+};
+use std::path::Path;
+
+/// Names told of files that are left out.
+const MOST_NAMES: usize = 3;
+
+/// The finished capture files of a folder and their lengths, in name order. What `merge` or `extract` has written is left
+/// out with a note, since all its frames would be there twice, unless there is nothing else.
+pub(crate) fn in_folder(
+    dir: &Path,
+    meter: &ReadMeter,
+    notes: &mut Vec<String>,
+) -> Result<Vec<(FileRanges, u64)>, MergeError> {
+    let shown = dir.display();
+    let folder = CaptureFolder::list(dir);
+    let folder = folder.map_err(|e| MergeError::Refused(format!("{shown}: {e}")))?;
+    notes.extend(folder.unfinished_note(dir));
+    let file = |path| FileRanges {
+        found_in: Some(dir.to_owned()),
+        meter: meter.of_another(),
+        ..FileRanges::whole(path)
+    };
+    let finished = folder.finished.into_iter();
+    let files = finished.map(|(path, len)| (file(path), len));
+    let (merged, captured): (Vec<_>, Vec<_>) =
+        files.partition(|(file, _)| file.source().is_ok_and(is_merged));
+    if captured.is_empty() {
+        return Ok(merged);
+    }
+    if !merged.is_empty() {
+        let name = |(file, _): &(FileRanges, u64)| file.path.display().to_string();
+        let mut names: Vec<_> = merged.iter().take(MOST_NAMES).map(name).collect();
+        match merged.len() - names.len() {
+            0 => {}
+            more => names.push(format!("{more} more")),
+        }
+        notes.push(format!(
+            "{shown}: left out what wqcap merge or extract has written: {}",
+            names.join(", ")
+        ));
+    }
+    Ok(captured)
+}
