@@ -9,7 +9,9 @@ use ciborium::Value;
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsString,
-    fs, io,
+    fs::{self, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 use xxhash_rust::xxh3::xxh3_64;
@@ -37,15 +39,17 @@ pub fn path_of(folder: &Path, file: &Path) -> PathBuf {
 #[must_use]
 pub fn load(folder: &Path, file: &Path) -> Option<(CaptureIndex, u64)> {
     let bytes = fs::read(path_of(folder, file)).ok()?;
-    let sealed: Sealed = ciborium::from_reader(&bytes[..]).ok()?;
-    let body = sealed.index.as_bytes()?;
-    if xxh3_64(body) != sealed.xxh3 {
-        return None;
-    }
-    let index = CaptureIndex::decode(body)?;
+    let index = CaptureIndex::decode(&unsealed(&bytes)?)?;
     let fresh =
         index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
     fresh.then_some((index, bytes.len() as u64))
+}
+
+/// The index in a file's bytes, if they are whole.
+fn unsealed(bytes: &[u8]) -> Option<Vec<u8>> {
+    let sealed: Sealed = ciborium::from_reader(bytes).ok()?;
+    let body = sealed.index.into_bytes().ok()?;
+    (xxh3_64(&body) == sealed.xxh3).then_some(body)
 }
 
 /// Builds a file's index and writes it into the folder, under its name in one step. `None`: `go_on` said no, or the file
@@ -76,7 +80,13 @@ pub fn sweep(folder: &Path, dir: &Path) -> io::Result<()> {
         let Some(file) = name.and_then(|name| name.strip_suffix(ENDING)) else {
             continue;
         };
-        if FileName::parse(Path::new(file)).is_some() && !dir.join(file).exists() {
+        let file = Path::new(file);
+        if !FileName::has_capture_ending(file) || dir.join(file).exists() {
+            continue;
+        }
+        // One of a template's name, which anybody's file may have, says itself that it is an index.
+        let is_index = || fs::read(&path).is_ok_and(|bytes| unsealed(&bytes).is_some());
+        if FileName::parse(file).is_some() || is_index() {
             fs::remove_file(&path)?;
         }
     }
@@ -90,8 +100,10 @@ fn write(folder: &Path, file: &Path, index: &CaptureIndex) -> io::Result<()> {
         xxh3: xxh3_64(&body),
         index: Value::Bytes(body),
     };
+    // Whoever may read captures may read their indexes.
     let temporary = tempfile::Builder::new()
         .prefix(".wqcap-index-")
+        .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
     let mut out = io::BufWriter::new(&temporary);
     ciborium::into_writer(&sealed, &mut out).map_err(io::Error::other)?;
@@ -122,6 +134,8 @@ mod tests {
         assert_eq!(again, index);
         let path = path_of(indexes.path(), &file);
         assert_eq!(size, fs::metadata(&path).expect("there").len());
+        let mode = |path| fs::metadata(path).expect("there").permissions().mode();
+        assert_eq!(mode(&path), mode(&file), "as every new file");
         let parts = again.select(&(0..u64::MAX), &FlowTerms::default());
         let head = 0..starts[0] as u64;
         let all = starts[0] as u64..*starts.last().expect("some") as u64;
@@ -149,6 +163,19 @@ mod tests {
         sweep(indexes.path(), dir.path()).expect("swept");
         assert!(!path.exists() && indexes.path().join("mine.cbor").exists());
         fs::rename(dir.path().join("elsewhere.pcapng"), &file).expect("moved");
+
+        // One of another name is known by what is in it.
+        let tap = dir.path().join("tap-1.pcapng");
+        fs::rename(&file, &tap).expect("moved");
+        let made = build_into(indexes.path(), &tap, || true);
+        assert!(made.expect("reads").is_some());
+        let mine = indexes.path().join("mine.pcapng.cbor");
+        fs::write(&mine, "mine").expect("written");
+        sweep(indexes.path(), dir.path()).expect("swept");
+        assert!(path_of(indexes.path(), &tap).exists());
+        fs::rename(&tap, &file).expect("moved");
+        sweep(indexes.path(), dir.path()).expect("swept");
+        assert!(mine.exists() && !path_of(indexes.path(), &tap).exists());
         assert!(
             build_into(indexes.path(), &file, || false)
                 .expect("reads")
