@@ -313,6 +313,25 @@ fn compression_by_core() {
         let share = result["compressed_to"].as_f64().expect("a number");
         assert!((0.4..0.9).contains(&share), "{result}");
     }
+    // The table tells how many times smaller it is.
+    let table = wqcap(["bench", "compress", "--repeats", "1"])
+        .run()
+        .expect(0);
+    assert!(table.stdout.contains("compression ratio"), "{table}");
+    let rows: Vec<_> = table
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("compress/"))
+        .collect();
+    assert_eq!(rows.len(), 4, "{table}");
+    for row in rows {
+        let ratio: f64 = row
+            .split_whitespace()
+            .nth(1)
+            .and_then(|it| it.parse().ok())
+            .expect("a number");
+        assert!((1.1..2.5).contains(&ratio), "{table}");
+    }
     let empty = dir.join("empty.pcap");
     wqcap_tests::files::write(&empty, 1, &[]);
     wqcap(["bench", "compress"])

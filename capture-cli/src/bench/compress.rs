@@ -1,7 +1,8 @@
 //! `wqcap bench compress`: how fast one core compresses frames, and what is left of them.
 
-use super::report::{BenchReport, Measured};
-use crate::{args::BenchCompressArgs, failure::Failure};
+use super::report::{BenchReport, Measured, Row};
+use crate::{args::BenchCompressArgs, failure::Failure, term::table::scaled};
+use serde::Serialize;
 use std::time::Instant;
 use wqcap_engine::{
     config::Compress,
@@ -19,6 +20,41 @@ const METHODS: [(&str, Compress); 4] = [
     ("zstd:3", Compress::Zstd(Some(3))),
     ("zstd:9", Compress::Zstd(Some(9))),
 ];
+
+/// A method beside the plain copy.
+#[derive(Debug, Serialize)]
+struct Compressed {
+    #[serde(flatten)]
+    measured: Measured,
+    bytes_per_s: f64,
+    /// Compressed bytes by original ones.
+    compressed_to: f64,
+}
+
+impl Row for Compressed {
+    const HEAD: &'static [&'static str] = &[
+        "result",
+        "compression ratio",
+        "bytes/s",
+        "ns/frame",
+        "time ratio",
+        "spread",
+        "against",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let it = &self.measured;
+        vec![
+            it.name.clone(),
+            format!("{:.2}", 1.0 / self.compressed_to),
+            scaled(self.bytes_per_s),
+            format!("{:.1}", it.ns_per_frame),
+            format!("{:.2}", it.ratio),
+            format!("{:.2} to {:.2}", it.spread[0], it.spread[1]),
+            it.baseline.to_owned(),
+        ]
+    }
+}
 
 /// Compresses the same blocks with each method, in turn with a plain copy of them.
 pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
@@ -47,12 +83,13 @@ pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
             pairs.push((each(time), each(copied)));
         }
         let name = format!("compress/{name}/{}KiB", block >> 10);
-        let result = Measured::of(name, "copy", &pairs);
+        let measured = Measured::of(name, "copy", &pairs);
         let bytes_per_frame = content.len() as f64 / frames as f64;
-        let rate = bytes_per_frame * result.frames_per_s;
-        let share = packed as f64 / content.len() as f64;
-        let result = result.with("bytes_per_s", rate);
-        results.push(result.with("compressed_to", share));
+        results.push(Compressed {
+            bytes_per_s: bytes_per_frame * measured.frames_per_s,
+            compressed_to: packed as f64 / content.len() as f64,
+            measured,
+        });
     }
     BenchReport::new(results).print(args.common.json)
 }
