@@ -5,6 +5,7 @@
 //! | `looking_changes_nothing` | status, stats, plan, devices and watch, for people and for programs |
 //! | `changes_hold_and_repeats_are_harmless` | filter, rotate, drain, stop, start, log, reload, shutdown |
 //! | `the_spread_and_the_flags_change_while_frames_flow` | respread, wq-flags |
+//! | `the_plan_has_what_holds_now` | after every kind of change, with the changed keys marked |
 //! | `rules_come_and_go` | rule add, rule remove, and the plan that tells of them |
 //! | `the_log_has_who_changed_what` | the audit trail: changes, refusals, a flood of them, reloads, signals |
 //! | `what_cannot_be_done_is_told` | exit statuses of refusals and of nobody there |
@@ -535,6 +536,66 @@ fn the_spread_and_the_flags_change_while_frames_flow() {
     for note in ["re-spread after", "wq.cvlan_stripping was set to true"] {
         assert!(notes.contains(note), "{notes}");
     }
+}
+
+#[test]
+fn the_plan_has_what_holds_now() {
+    let dir = Dir::new();
+    let capture = start(&dir, "holds", &["rss.table_size=16"]);
+    let plan = || capture.json(&["plan"]);
+    let at_first = plan();
+    assert_eq!(at_first["state"], "running");
+    assert_eq!(at_first["changed"], json!({}));
+    assert_eq!(at_first["config"]["capture"]["queues"], 2);
+
+    assert!(capture.change(&["filter", "arp"]));
+    assert!(capture.change(&["respread", "--weights", "3,1"]));
+    assert!(capture.change(&["wq-flags", "--cvlan-stripping", "true"]));
+    assert!(capture.change(&["drain"]));
+    let now = plan();
+    assert_eq!(now["state"], "drained");
+    assert_eq!(
+        now["changed"],
+        json!({
+            "capture.filter": {"was": "", "now": "arp"},
+            "rss.weights": {"was": [], "now": [3, 1]},
+            "table": {"was": [8, 8], "now": [12, 4]},
+            "wq.cvlan_stripping": {"was": false, "now": true},
+        })
+    );
+    assert_eq!(now["config"]["capture"]["filter"], "arp");
+    let text = capture.ctl(&["plan"]).expect(0).stdout;
+    for line in [
+        "# State: drained",
+        "#   capture.filter = \"arp\", was \"\"",
+        "filter = \"arp\"  # changed",
+        "weights = [3, 1]  # changed",
+        "cvlan_stripping = true  # changed",
+        "#   table     16 entries: q0 12, q1 4",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}: {text}");
+    }
+    assert!(text.contains("filter of "), "{text}");
+
+    // What comes next is as configured.
+    assert!(capture.change(&["stop"]));
+    let stopped = plan();
+    assert_eq!(stopped["state"], "stopped");
+    assert_eq!(stopped["changed"], json!({}));
+    assert!(capture.change(&["start"]));
+    assert_eq!(capture.status()["capture"]["filter"], "");
+
+    // And as the configuration was read last.
+    dir.write("holds.toml", "[capture]\nfilter = \"udp\"\n");
+    assert!(capture.change(&["reload"]));
+    let changed = json!({"capture.filter": {"was": "", "now": "udp"}});
+    assert_eq!(plan()["changed"], changed);
+    assert!(capture.change(&["stop"]));
+    assert!(capture.change(&["start"]));
+    assert_eq!(capture.status()["capture"]["filter"], "udp");
+    assert_eq!(plan()["changed"], changed);
+    assert!(!capture.change(&["reload"]));
+    capture.shutdown();
 }
 
 #[test]

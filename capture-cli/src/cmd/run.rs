@@ -27,7 +27,7 @@ use std::{
 use wqcap_engine::{
     capture::{
         End, Limits, Report,
-        supervisor::{Event, Host, Interval, Presenter, Signals, Supervisor},
+        supervisor::{Event, Host, Interval, PlanNow, Presenter, Signals, Supervisor},
     },
     config::{Config, Sandbox as SandboxMode},
     control::{
@@ -248,8 +248,8 @@ impl Presenter for Console {
         devices::text(devices)
     }
 
-    fn plan_text(&self, config: &Config, plan: &Plan) -> String {
-        check::text(config, Some(plan))
+    fn plan_text(&self, now: &PlanNow) -> String {
+        check::text_now(now)
     }
 
     fn log_level(&self) -> String {

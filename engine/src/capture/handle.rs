@@ -65,7 +65,12 @@ impl CaptureHandle {
     /// The present filter; empty: every frame.
     #[must_use]
     pub fn filter(&self) -> String {
-        self.shared.filter.get().expression().to_owned()
+        self.filter_now().expression().to_owned()
+    }
+
+    /// The same, compiled.
+    pub(super) fn filter_now(&self) -> Arc<Filter> {
+        self.shared.filter.get()
     }
 
     /// Applies another filter from each queue's next batch on, and notes it in the report. Consumers are notified between

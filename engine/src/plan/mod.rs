@@ -261,6 +261,20 @@ impl Plan {
         })
     }
 
+    /// Writes out in the configuration of this plan what it has settled, and all defaults that depend on the run.
+    pub fn fill_in(&self, config: &mut Config) {
+        config.device.name = Some(self.device.name.clone());
+        config.device.netdev = None;
+        let capture = &mut config.capture;
+        capture.queues = u16::try_from(self.queues.len()).ok();
+        capture.cores = Some(self.queues.iter().map(|queue| queue.core).collect());
+        capture.idle = Some(self.idle);
+        capture.on_port_down = Some(self.on_port_down);
+        config.pipeline.on_full = Some(self.pipeline.on_full);
+        config.output.on_full.get_or_insert(self.output.on_full);
+        config.fill_in();
+    }
+
     /// What a completion's stamp is; `None`: nobody asks the device for one.
     #[must_use]
     pub fn stamp_form(&self) -> Option<Form> {

@@ -3,7 +3,10 @@
 //! What is printed is a configuration again: the plan stands in its comments.
 
 mod machine;
+mod now;
 mod text;
+
+pub use now::text_now;
 
 use crate::{
     aliases,
@@ -37,12 +40,14 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
         let wire = args.model.as_deref();
         return privileges::check(plan, config.wq.delay_drop, wire, args.json);
     }
-    config.fill_in();
     match &plan {
-        Some(plan) => fill_in(&mut config, plan),
-        None => terminal::say(format_args!(
-            "note: no RDMA device on this machine, so what depends on one is unchecked; --device-required refuses that"
-        )),
+        Some(plan) => plan.fill_in(&mut config),
+        None => {
+            config.fill_in();
+            terminal::say(format_args!(
+                "note: no RDMA device on this machine, so what depends on one is unchecked; --device-required refuses that"
+            ));
+        }
     }
     if args.json {
         output::print_json(&serde_json::json!({
@@ -221,14 +226,6 @@ fn is_lossy(wire: &str) -> bool {
         .is_some_and(|(_, options)| options.split(',').any(|word| word == "lossy"))
 }
 
-/// Writes out what the plan has settled.
-fn fill_in(config: &mut Config, plan: &Plan) {
-    config.device.name = Some(plan.device.name.clone());
-    config.device.netdev = None;
-    config.capture.queues = u16::try_from(plan.queues.len()).ok();
-    config.capture.cores = Some(plan.queues.iter().map(|queue| queue.core).collect());
-}
-
 /// The port of the plan.
 pub fn port(plan: &Plan) -> Option<&device::PortFacts> {
     plan.device
@@ -255,8 +252,7 @@ mod tests {
         plan.notes = vec!["two queues share a core".into()];
         plan.queues[0].shared_core = false;
         plan.queues[1].shared_core = true;
-        config.fill_in();
-        fill_in(&mut config, &plan);
+        plan.fill_in(&mut config);
         let text = format!("{}{}", config.to_toml(), text::describe(&plan, &config));
         assert_eq!(Config::parse(&text).unwrap(), config);
         let [first, second] = [0, 1].map(|i| plan.queues[i].core);

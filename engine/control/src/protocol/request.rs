@@ -32,8 +32,8 @@ pub enum Command {
     Stats,
     /// List the RDMA devices of the machine, as `wqcap devices --json` prints them; `text` holds the same for people.
     Devices,
-    /// Read what is captured and how, as `wqcap check --json` prints it, with all changes since the start; `text` holds
-    /// the same for people.
+    /// Read what is captured and how, as `wqcap check --json` prints it, as it holds now: `changed` has what differs from the
+    /// start of the process, by key. `text` holds the same for people.
     Plan,
     /// Send a `stats` answer each interval, under this request's number. A new subscription replaces the previous one.
     Subscribe {

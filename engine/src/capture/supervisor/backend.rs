@@ -1,7 +1,7 @@
 //! What the control service and metrics see of a supervised capture: its plan, a handle for snapshots, and the queue of
 //! commands for its owner.
 
-use super::{Order, failed, replaced, same, transitions};
+use super::{Order, PlanNow, failed, present::Present, replaced, same, transitions};
 use crate::{
     analysis::live,
     capture::{Capture, CaptureHandle, Report, Snapshot},
@@ -34,7 +34,7 @@ pub trait Presenter: Send + Sync {
     }
 
     /// The plan as text for people.
-    fn plan_text(&self, _config: &Config, _plan: &Plan) -> String {
+    fn plan_text(&self, _now: &PlanNow) -> String {
         String::new()
     }
 
@@ -57,9 +57,7 @@ impl Presenter for () {}
 
 /// What the control service and metrics see of a supervised capture.
 pub struct CaptureBackend {
-    plan: Mutex<(Config, Plan)>,
-    device: String,
-    port: u8,
+    present: Mutex<Present>,
     queues: u16,
     pub(super) live: Mutex<Live>,
     /// What the NIC has lost, as the capture's owner has last read it.
@@ -132,9 +130,7 @@ impl CaptureBackend {
         presenter: Box<dyn Presenter>,
     ) -> Self {
         Self {
-            plan: Mutex::new((config.clone(), plan.clone())),
-            device: plan.device.name.clone(),
-            port: plan.port,
+            present: Mutex::new(Present::new(config, plan)),
             queues: u16::try_from(plan.queues.len()).unwrap_or(u16::MAX),
             live: Mutex::new(Live::Ended(
                 CaptureState::Stopped,
@@ -150,8 +146,8 @@ impl CaptureBackend {
         }
     }
 
-    pub(super) fn is_running(&self, capture: &Capture) {
-        self.is_spread(capture);
+    pub(super) fn is_running(&self, capture: &Capture, plan: &Plan) {
+        lock(&self.present).runs(capture, plan);
         lock(&self.statistics).take();
         // The owner reads them once a second from now on.
         lock(&self.nic).clone_from(&capture.snapshot().nic);
@@ -188,14 +184,26 @@ impl CaptureBackend {
         self.live().state()
     }
 
-    /// Rules and table are these from now on.
-    pub(super) fn is_spread(&self, capture: &Capture) {
-        let (config, plan) = &mut *lock(&self.plan);
-        plan.steering.clone_from(capture.steering());
-        capture.table().clone_into(&mut plan.table);
-        if let Some(rules) = capture.rules() {
-            rules.clone_into(&mut config.rule);
+    /// Something of the capture may have changed: rules, table, flags, filter.
+    pub(super) fn follow(&self, capture: &Capture) {
+        lock(&self.present).follow(capture);
+    }
+
+    /// The table may have changed by itself.
+    pub(super) fn follow_table(&self, capture: &Capture) {
+        let mut present = lock(&self.present);
+        if present.plan.table != capture.table() {
+            present.follow(capture);
         }
+    }
+
+    pub(super) fn set_weights(&self, weights: &[u32]) {
+        weights.clone_into(&mut lock(&self.present).config.rss.weights);
+    }
+
+    /// The capture ends for good; the next one is as configured.
+    pub(super) fn reset(&self, config: &Config, plan: &Plan) {
+        lock(&self.present).reset(config, plan);
     }
 
     pub(super) fn live(&self) -> MutexGuard<'_, Live> {
@@ -233,7 +241,7 @@ impl CaptureBackend {
             snapshot,
             backlog: self.backlog(),
             traffic: self.traffic(),
-            ring: lock(&self.plan).1.ring.wrs,
+            ring: lock(&self.present).plan.ring.wrs,
         }
     }
 
@@ -295,12 +303,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Backend for CaptureBackend {
     fn status(&self) -> CaptureStatus {
         let (state, snapshot) = self.counted();
+        let (device, port) = {
+            let plan = &lock(&self.present).plan;
+            (plan.device.name.clone(), plan.port)
+        };
         CaptureStatus {
             wqcap: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             state,
-            device: self.device.clone(),
-            port: self.port,
+            device,
+            port,
             queues: self.queues,
             elapsed_s: snapshot.as_ref().map_or(0.0, |it| it.elapsed.as_secs_f64()),
             filter: self.filter(),
@@ -336,9 +348,21 @@ impl Backend for CaptureBackend {
     }
 
     fn plan(&self) -> Result<Value, Refusal> {
-        let (config, plan) = lock(&self.plan).clone();
-        let text = self.presenter.plan_text(&config, &plan);
-        Ok(json!({ "config": config, "plan": plan, "text": text }))
+        let (state, filter) = match &*self.live() {
+            Live::Capturing(state, handles) => (*state, Some(handles.capture.filter_now())),
+            Live::Ended(state, _) => (*state, None),
+        };
+        let now = {
+            let mut present = lock(&self.present);
+            // It changes without the capture's owner.
+            if let Some(filter) = filter {
+                present.set_filter((*filter).clone());
+            }
+            present.now(state)
+        };
+        let mut answer = json!(now);
+        answer["text"] = self.presenter.plan_text(&now).into();
+        Ok(answer)
     }
 
     fn change(&self, command: &Command, reply: ChangeReply) {

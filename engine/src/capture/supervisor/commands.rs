@@ -26,7 +26,11 @@ impl Supervisor {
                 cvlan_stripping,
                 scatter_fcs,
             } => wq_flags(capture, plan, *cvlan_stripping, *scatter_fcs),
-            Command::Respread { weights } => respread(capture, weights),
+            Command::Respread { weights } => respread(capture, weights).inspect(|_| {
+                if !weights.is_empty() {
+                    self.backend.set_weights(weights);
+                }
+            }),
             Command::RuleAdd { rule } => add_rule(capture, rule),
             Command::RuleRemove { rule } => remove_rule(capture, rule),
             // The others are the control service's own, or change the supervisor's state.
@@ -44,7 +48,7 @@ impl Supervisor {
             | Command::Shutdown => Err(failed("internal error: unroutable command".into())),
         };
         // A re-spread that failed half way has moved rules all the same.
-        self.backend.is_spread(capture);
+        self.backend.follow(capture);
         outcome
     }
 

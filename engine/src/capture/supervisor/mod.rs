@@ -11,11 +11,13 @@
 mod backend;
 mod commands;
 mod device_recovery;
+mod present;
 mod reload;
 mod snapshot_timer;
 mod transitions;
 
 pub use backend::{CaptureBackend, Presenter, StatusSnapshot};
+pub use present::{PlanNow, ValueChange};
 pub use snapshot_timer::Interval;
 pub use transitions::{Action, Event, transition};
 
@@ -261,6 +263,7 @@ impl Supervisor {
             host.ending();
         }
         let plan = capture.plan_now(&run.plan);
+        self.backend.follow(&capture);
         let mut report = capture.finish();
         if next == Some(CaptureState::Lost) {
             self.backend.has_ended(&report, CaptureState::Lost);
@@ -286,6 +289,7 @@ impl Supervisor {
         host: &mut impl Host,
     ) -> Phase {
         let was = self.backend.state();
+        self.backend.reset(&self.config, &self.plan);
         self.backend.has_ended(&report, CaptureState::Stopped);
         for reply in self.waiting.drain(..) {
             reply.send(if report.end.is_failure() {
@@ -333,6 +337,7 @@ impl Supervisor {
             }
             if let Some(interval) = timer.take(capture) {
                 self.backend.has_seen(&interval.now);
+                self.backend.follow_table(capture);
                 host.snapshot(&interval);
             }
         }
@@ -377,7 +382,7 @@ impl Supervisor {
             let found = host.find_device();
             match found.and_then(|it| device_recovery::go_on(&run.plan, it, limits, &report)) {
                 Ok((capture, plan)) => {
-                    self.backend.is_running(&capture);
+                    self.backend.is_running(&capture, &plan);
                     (run.plan, run.ready) = (plan, capture.ready());
                     return Phase::Capturing(Box::new(capture), run);
                 }
@@ -414,7 +419,7 @@ impl Supervisor {
             }
             match Capture::start(&self.plan, self.limits) {
                 Ok(capture) => {
-                    self.backend.is_running(&capture);
+                    self.backend.is_running(&capture, &self.plan);
                     reply.send(Ok(replaced(CaptureState::Stopped, "running")));
                     let run = Run::new(&capture, &self.plan, Some(report));
                     return Phase::Capturing(Box::new(capture), run);
@@ -438,7 +443,7 @@ impl Supervised {
             mut supervisor,
             capture,
         } = self;
-        supervisor.backend.is_running(&capture);
+        supervisor.backend.is_running(&capture, &supervisor.plan);
         let run = Run::new(&capture, &supervisor.plan, None);
         let mut phase = Phase::Capturing(Box::new(capture), run);
         loop {

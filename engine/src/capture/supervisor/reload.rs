@@ -1,15 +1,18 @@
 //! The configuration, read again while the process runs.
 
-use super::{Host, Supervisor, backend::set_filter, commands, failed, replaced, same, transitions};
+use super::{
+    Host, Supervisor, backend::set_filter, commands, failed, present::differences, replaced, same,
+    transitions,
+};
 use crate::{
     capture::Capture,
     config::Config,
     control::protocol::{Changed, Refusal, RefusalCode},
     filter::Filter,
     plan::Plan,
+    verbs::CVLAN_STRIPPING,
 };
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use serde_json::json;
 
 impl Supervisor {
     /// Reads the configuration again. What can change in a running capture changes; if anything else differs, nothing
@@ -22,7 +25,7 @@ impl Supervisor {
         let new = host.load_config().map_err(failed)?;
         self.refuse_the_rest(&new)?;
         let filter = &new.capture.filter;
-        Filter::compile(filter).map_err(|e| {
+        let filter = Filter::compile(filter).map_err(|e| {
             Refusal::new(
                 RefusalCode::Malformed,
                 format!("capture.filter = {filter:?}: {e}"),
@@ -36,16 +39,17 @@ impl Supervisor {
                 Err(Refusal::new(RefusalCode::State, why))
             };
         };
-        let outcome = self.apply(new, capture, plan);
+        let outcome = self.apply(new, filter, capture, plan);
         // A re-spread that failed half way has moved rules all the same.
-        self.backend.is_spread(capture);
+        self.backend.follow(capture);
         outcome
     }
 
-    /// Changes in the running capture what differs.
+    /// Changes in the running capture what differs, and in the plan of those to come.
     fn apply(
         &mut self,
         new: Config,
+        filter: Filter,
         capture: &mut Capture,
         plan: &Plan,
     ) -> Result<Changed, Refusal> {
@@ -63,8 +67,15 @@ impl Supervisor {
                 weights => weights.to_vec(),
             };
             done.push(commands::respread(capture, &weights)?);
+            self.backend.set_weights(&new.rss.weights);
+            capture.table().clone_into(&mut self.plan.table);
         }
         done.push(set_filter(&capture.share(), &new.capture.filter)?);
+        self.plan.reduction.filter = filter;
+        self.plan.wq_flags &= !CVLAN_STRIPPING;
+        if new.wq.cvlan_stripping {
+            self.plan.wq_flags |= CVLAN_STRIPPING;
+        }
         self.config = new;
         done.retain(|it| it.changed);
         if done.is_empty() {
@@ -83,12 +94,12 @@ impl Supervisor {
         rest.capture.filter.clone_from(&self.config.capture.filter);
         rest.wq.cvlan_stripping = self.config.wq.cvlan_stripping;
         rest.rss.weights.clone_from(&self.config.rss.weights);
-        let mut keys = BTreeSet::new();
-        differences("", &json!(self.config), &json!(rest), &mut keys);
+        let keys: Vec<_> = differences(&json!(self.config), &json!(rest))
+            .into_keys()
+            .collect();
         if keys.is_empty() {
             return Ok(());
         }
-        let keys: Vec<_> = keys.into_iter().collect();
         Err(Refusal::new(
             RefusalCode::State,
             format!(
@@ -96,40 +107,5 @@ impl Supervisor {
                 keys.join(", ")
             ),
         ))
-    }
-}
-
-/// Names of the values that differ, as configuration keys.
-fn differences(at: &str, one: &Value, other: &Value, keys: &mut BTreeSet<String>) {
-    match (one, other) {
-        (Value::Object(a), Value::Object(b)) => {
-            for key in a.keys().chain(b.keys()) {
-                let path = if at.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{at}.{key}")
-                };
-                let null = Value::Null;
-                let of =
-                    |map: &serde_json::Map<String, Value>| map.get(key).unwrap_or(&null).clone();
-                differences(&path, &of(a), &of(b), keys);
-            }
-        }
-        (a, b) if a != b => _ = keys.insert(at.to_owned()),
-        _ => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn differences_are_named_as_keys() {
-        let mut keys = BTreeSet::new();
-        let one = json!({"a": {"b": 1, "c": 2}, "d": 3});
-        let other = json!({"a": {"b": 1, "c": 4}, "e": 5});
-        differences("", &one, &other, &mut keys);
-        assert_eq!(keys.into_iter().collect::<Vec<_>>(), ["a.c", "d", "e"]);
     }
 }
