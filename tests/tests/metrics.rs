@@ -5,7 +5,10 @@
 //! |---|---|
 //! | `scrapes_under_load_add_up_to_the_summary` | every line of the ledger, in order, and the last scrape is the summary |
 //! | `promtool_has_nothing_to_say` | the form of metrics and alert rules |
+//! | `alerts_fire_at_the_default_interval` | which alerts fire when, by promtool; with shorter windows they would not |
+//! | `alerts_name_pages_that_are_there` | pages and headings |
 //! | `dashboard_and_rules_name_what_there_is` | every name in them is documented, or a scrape has it |
+//! | `every_query_of_the_dashboard_has_data` | in a Prometheus that scrapes a capture |
 //! | `bad_clients_wait_for_nobody` | garbage, stalling, crowds |
 
 use serde_json::Value;
@@ -16,7 +19,11 @@ use std::{
     net::TcpStream,
 };
 use wqcap_tests::{
-    Dir, Running, Wqcap, binaries, ctl::Ctl, need, oracles::promtool::Promtool, process::HANG,
+    Dir, Running, Wqcap, binaries,
+    ctl::Ctl,
+    need,
+    oracles::prometheus::{Prometheus, Promtool},
+    process::HANG,
 };
 
 /// A capture with an endpoint, and its control socket.
@@ -31,6 +38,8 @@ struct Measured<'d> {
 struct Endpoint(String);
 
 const QUEUES: usize = 3;
+/// Labels of every sample.
+const PORT: &str = "device=\"mlx5_0\",port=\"1\",interface=\"mlx5_0p1\"";
 /// WRs of a queue: so many frames may be counted as received, and not yet as ended, or the other way round.
 const RING: u64 = 256;
 
@@ -114,9 +123,9 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
 /// The frames of a queue by line, as a scrape has them.
 fn line(scrape: &BTreeMap<String, f64>, queue: usize, line: &str) -> u64 {
     let name = match line {
-        "received" => format!("wqcap_frames_received_total{{queue=\"{queue}\"}}"),
-        "bytes" => format!("wqcap_captured_bytes_total{{queue=\"{queue}\"}}"),
-        line => format!("wqcap_frames_total{{queue=\"{queue}\",line=\"{line}\"}}"),
+        "received" => format!("wqcap_frames_received_total{{{PORT},queue=\"{queue}\"}}"),
+        "bytes" => format!("wqcap_captured_bytes_total{{{PORT},queue=\"{queue}\"}}"),
+        line => format!("wqcap_frames_total{{{PORT},queue=\"{queue}\",line=\"{line}\"}}"),
     };
     scrape[&name] as u64
 }
@@ -163,7 +172,10 @@ fn scrapes_under_load_add_up_to_the_summary() {
     });
     let _ = capture.ctl.run(&["stop"]).expect(0);
     let last = capture.endpoint.scrape();
-    assert_eq!(last["wqcap_capture_state{state=\"stopped\"}"], 1.0);
+    assert_eq!(
+        last[&format!("wqcap_capture_state{{{PORT},state=\"stopped\"}}")],
+        1.0
+    );
     let finished = capture.shutdown();
     let queues = finished.summary.json["ledger"]["queues"]
         .as_array()
@@ -181,7 +193,7 @@ fn scrapes_under_load_add_up_to_the_summary() {
     }
     let nic = finished.summary.json["nic"].as_object().expect("counters");
     for (name, value) in nic {
-        let name = format!("wqcap_nic_frames_total{{counter=\"{name}\"}}");
+        let name = format!("wqcap_nic_frames_total{{{PORT},counter=\"{name}\"}}");
         assert_eq!(last.get(&name).copied(), value.as_f64(), "{name}");
     }
     // Of statistics: each kept frame has one protocol.
@@ -189,7 +201,10 @@ fn scrapes_under_load_add_up_to_the_summary() {
         .iter()
         .filter(|(name, _)| name.starts_with("wqcap_protocol_frames_total"));
     let protocols: f64 = protocols.map(|(_, n)| n).sum();
-    assert_eq!(protocols, last["wqcap_frame_size_bytes_count"]);
+    assert_eq!(
+        protocols,
+        last[&format!("wqcap_frame_size_bytes_count{{{PORT}}}")]
+    );
 }
 
 #[test]
@@ -203,7 +218,7 @@ fn promtool_has_nothing_to_say() {
     capture.shutdown();
     let rules = binaries::root().join("configs/monitoring/alerts.yml");
     let done = promtool.rules(&rules).expect(0);
-    assert!(done.stdout.contains("9 rules found"), "{done}");
+    assert!(done.stdout.contains("11 rules found"), "{done}");
     let broken = dir.write(
         "broken.yml",
         fs::read_to_string(rules)
@@ -211,6 +226,93 @@ fn promtool_has_nothing_to_say() {
             .replace("rate(", "rat("),
     );
     let _ = promtool.rules(&broken).expect(1);
+}
+
+#[test]
+fn alerts_fire_at_the_default_interval() {
+    let promtool = need!(Promtool::find());
+    let root = binaries::root();
+    let _ = promtool.tests(&root.join("tests/alerts.yml")).expect(0);
+
+    let read = |path: &str| fs::read_to_string(root.join(path)).expect(path);
+    let dir = Dir::new();
+    let rules = read("configs/monitoring/alerts.yml");
+    dir.write("alerts.yml", rules.replace("[5m]", "[1m]"));
+    let tests = read("tests/alerts.yml").replace("../configs/monitoring/", "");
+    let _ = promtool.tests(&dir.write("tests.yml", tests)).expect(1);
+}
+
+#[test]
+fn alerts_name_pages_that_are_there() {
+    let rules = fs::read_to_string(binaries::root().join("configs/monitoring/alerts.yml"));
+    let rules = rules.expect("rules");
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "/.#-".contains(c);
+    let pages: BTreeSet<_> = rules
+        .split(|c| !is_part(c))
+        .filter(|it| it.starts_with("docs/"))
+        .map(|it| it.trim_end_matches('.'))
+        .collect();
+    assert!(pages.len() > 8, "{pages:?}");
+    for page in pages {
+        let (path, heading) = page.split_once('#').unwrap_or((page, ""));
+        let text = fs::read_to_string(binaries::root().join(path));
+        let text = text.unwrap_or_else(|e| panic!("{page}: {e}"));
+        let slug = |line: &str| {
+            line.trim_start_matches('#')
+                .trim()
+                .to_lowercase()
+                .replace(' ', "-")
+        };
+        let is_there = text
+            .lines()
+            .any(|line| line.starts_with('#') && slug(line) == heading);
+        assert!(heading.is_empty() || is_there, "{page}: no such heading");
+    }
+}
+
+#[test]
+fn every_query_of_the_dashboard_has_data() {
+    let dir = Dir::new();
+    let capture = start(&dir, "queries", "synth:size=64,pps=20000", &[]);
+    let mut prometheus = need!(Prometheus::start(&dir, &capture.endpoint.0));
+    let dashboard = binaries::root().join("configs/monitoring/grafana.json");
+    let dashboard = fs::read_to_string(dashboard).expect("a dashboard");
+    let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels").iter();
+    let targets = panels.flat_map(|it| it["targets"].as_array().expect("targets"));
+    let mut asked = 0;
+    for target in targets {
+        let query = target["expr"].as_str().expect("a query");
+        let of_rates = query.contains("$__rate_interval");
+        assert_eq!(target["interval"] == "1m", of_rates, "{query}");
+        // As the server scrapes every second, and not every minute.
+        let query = [
+            ("$instance", ".*"),
+            ("$device", "mlx5_.*"),
+            ("$__rate_interval", "5s"),
+            ("$__range", "10s"),
+        ]
+        .iter()
+        .fold(query.to_owned(), |text, (from, to)| text.replace(from, to));
+        if query.contains("wqcap_srq_") {
+            // Control is not served over RDMA here: the query must parse.
+            let _ = prometheus.query(&query);
+            continue;
+        }
+        let has_data = |it: &Prometheus| {
+            it.query(&query).iter().any(|row| {
+                let value = row["value"][1].as_str().expect("a value");
+                value.parse::<f64>().is_ok_and(|it| !it.is_nan())
+            })
+        };
+        prometheus.until(&format!("data for {query}"), has_data);
+        asked += 1;
+    }
+    assert!(asked > 15, "{asked}");
+    let labels = prometheus.query("wqcap_build_info");
+    assert_eq!(labels[0]["metric"]["interface"], "mlx5_0p1");
+    drop(prometheus);
+    capture.shutdown();
 }
 
 /// Everything in a text that looks like the name of a metric.

@@ -1,5 +1,5 @@
 //! Judges that share no code with the product.
 
 pub mod duckdb;
-pub mod promtool;
+pub mod prometheus;
 pub mod reference;

@@ -63,7 +63,16 @@ struct Scrape {
 
 impl Scrape {
     fn text(self) -> String {
-        let mut registry = Registry::with_prefix("wqcap");
+        let port = self.status.port.to_string();
+        let labels = [
+            ("device", Some(self.status.device.clone())),
+            ("port", Some(port)),
+            ("interface", self.status.interface.clone()),
+        ];
+        let labels = labels
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.into(), value?.into())));
+        let mut registry = Registry::with_prefix_and_labels("wqcap", labels);
         registry.register_collector(Box::new(self));
         let mut text = String::new();
         // Writing to a string does not fail.
@@ -550,6 +559,9 @@ mod tests {
         Scrape {
             status: StatusSnapshot {
                 state: CaptureState::Running,
+                device: "mlx5_0".into(),
+                port: 1,
+                interface: Some("eth2".into()),
                 snapshot: Some(Snapshot {
                     elapsed: Duration::from_millis(1500),
                     queues: vec![queue(0), queue(1)],
@@ -585,31 +597,41 @@ mod tests {
     #[test]
     fn samples_are_what_was_counted() {
         let text = full().text();
-        for line in [
-            "wqcap_capture_state{state=\"running\"} 1.0",
-            "wqcap_capture_seconds 1.5",
-            "wqcap_frames_received_total{queue=\"1\"} 10",
-            "wqcap_frames_total{queue=\"0\",line=\"captured\"} 7",
-            "wqcap_frames_total{queue=\"0\",line=\"late\"} 0",
-            "wqcap_captured_bytes_total{queue=\"0\"} 700",
-            "wqcap_ring_depth_bucket{le=\"4.0\",queue=\"0\"} 3",
-            "wqcap_ring_depth_count{queue=\"0\"} 6",
-            "wqcap_nic_frames_total{counter=\"out_of_buffer\"} 3",
-            "wqcap_nic_unreadable{counter=\"rx_discards_phy\"} 1.0",
-            "wqcap_frame_size_bytes_bucket{le=\"+Inf\"} 3",
-            "wqcap_hold_seconds_bucket{le=\"0.000001\"} 3",
-            "wqcap_hold_seconds_bucket{le=\"+Inf\"} 4",
-            "wqcap_hold_seconds_sum 0.000001",
-            "wqcap_write_buffer_used_bytes 1048576.0",
-            "wqcap_srq_receiver_not_ready_total 1",
+        let port = "device=\"mlx5_0\",port=\"1\",interface=\"eth2\"";
+        for (name, labels, value) in [
+            ("capture_state", ",state=\"running\"", "1.0"),
+            ("capture_seconds", "", "1.5"),
+            ("frames_received_total", ",queue=\"1\"", "10"),
+            ("frames_total", ",queue=\"0\",line=\"captured\"", "7"),
+            ("frames_total", ",queue=\"0\",line=\"late\"", "0"),
+            ("captured_bytes_total", ",queue=\"0\"", "700"),
+            ("ring_depth_bucket", ",le=\"4.0\",queue=\"0\"", "3"),
+            ("ring_depth_count", ",queue=\"0\"", "6"),
+            ("nic_frames_total", ",counter=\"out_of_buffer\"", "3"),
+            ("nic_unreadable", ",counter=\"rx_discards_phy\"", "1.0"),
+            ("frame_size_bytes_bucket", ",le=\"+Inf\"", "3"),
+            ("hold_seconds_bucket", ",le=\"0.000001\"", "3"),
+            ("hold_seconds_bucket", ",le=\"+Inf\"", "4"),
+            ("hold_seconds_sum", "", "0.000001"),
+            ("write_buffer_used_bytes", "", "1048576.0"),
+            ("srq_receiver_not_ready_total", "", "1"),
         ] {
+            let line = format!("wqcap_{name}{{{port}{labels}}} {value}");
             assert!(
                 text.lines().any(|it| it == line),
                 "{line} is not in\n{text}"
             );
         }
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        for line in samples {
+            assert!(line.contains(port), "{line}");
+        }
+        let mut without = full();
+        without.status.interface = None;
+        assert!(!without.text().contains("interface"));
         // A counter that cannot be read is none.
-        assert!(!text.contains("frames_total{counter=\"rx_discards_phy\"}"));
+        assert!(!text.contains("interface=\"eth2\",counter=\"rx_discards_phy\"} 0"));
+        assert_eq!(text.matches("rx_discards_phy").count(), 1);
         assert!(text.ends_with("# EOF\n"));
     }
 

@@ -103,6 +103,12 @@ pub(super) struct Handles {
 pub struct StatusSnapshot {
     /// What it does.
     pub state: CaptureState,
+    /// The RDMA device.
+    pub device: String,
+    /// Its port.
+    pub port: u8,
+    /// The network interface over it; `None`: there is none.
+    pub interface: Option<String>,
     /// What it has counted; `None`: nothing yet.
     pub snapshot: Option<Snapshot>,
     /// Bytes of write buffers in use, and in all; `None`: nothing is written now.
@@ -236,12 +242,20 @@ impl CaptureBackend {
     /// All that can be seen at once.
     pub fn snapshot(&self) -> StatusSnapshot {
         let (state, snapshot) = self.counted();
+        let (device, port, interface, ring) = {
+            let plan = &lock(&self.present).plan;
+            let name = plan.device.name.clone();
+            (name, plan.port, plan.netdev.clone(), plan.ring.wrs)
+        };
         StatusSnapshot {
             state,
+            device,
+            port,
+            interface,
             snapshot,
             backlog: self.backlog(),
             traffic: self.traffic(),
-            ring: lock(&self.present).plan.ring.wrs,
+            ring,
         }
     }
 
