@@ -16,6 +16,35 @@ pub(super) struct Clock {
     pub(super) shared: Arc<SharedConversion>,
     keeper: Keeper,
     watch: ClockWatch,
+    pace: Pace,
+}
+
+/// Looks that are left out at most between two at a clock that stands still.
+const MOST_SKIPPED: u32 = 8;
+
+/// When to look at the clock: always, but for one that stands still, at which a look takes long and tells nothing. A NIC's
+/// never does; the software NIC's does while it rests on a wire without frames.
+#[derive(Default)]
+struct Pace {
+    /// Looks to be left out, and how many were the last time.
+    skip: u32,
+    skipped: u32,
+}
+
+impl Pace {
+    fn is_due(&mut self) -> bool {
+        let due = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        due
+    }
+
+    fn saw(&mut self, still: bool) {
+        self.skipped = match still {
+            true => (2 * self.skipped + 1).min(MOST_SKIPPED),
+            false => 0,
+        };
+        self.skip = self.skipped;
+    }
 }
 
 impl Clock {
@@ -38,6 +67,7 @@ impl Clock {
             shared: Arc::new(SharedConversion::new(*keeper.line())),
             keeper,
             watch,
+            pace: Pace::default(),
         };
         clock.publish();
         Ok(Some(clock))
@@ -50,8 +80,12 @@ impl Clock {
 
     /// Reads the clock, which costs a microsecond or two. Gives what a reader of the files should know.
     pub(super) fn read(&mut self, port: &Port) -> Option<String> {
+        if !self.pace.is_due() {
+            return None;
+        }
         // A device that is gone is noticed elsewhere.
         let reading = port.clock().read().ok()?;
+        self.pace.saw(reading.is_still());
         let disturbance = self.keeper.see(&reading);
         self.publish();
         let disturbance = disturbance?;
@@ -83,5 +117,28 @@ fn describe(clock: &str, disturbance: Disturbance) -> Option<String> {
             by(nic),
             by(host)
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_stands_is_looked_at_less_often_until_it_goes() {
+        let mut pace = Pace::default();
+        let mut looks = |still: bool| -> Vec<usize> {
+            let due = (0..24).filter(|_| {
+                let due = pace.is_due();
+                if due {
+                    pace.saw(still);
+                }
+                due
+            });
+            due.collect()
+        };
+        assert_eq!(looks(false), (0..24).collect::<Vec<_>>());
+        assert_eq!(looks(true), [0, 2, 6, 14, 23]);
+        assert_eq!(looks(false), (8..24).collect::<Vec<_>>());
     }
 }

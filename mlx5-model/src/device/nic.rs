@@ -28,9 +28,11 @@ const SPIN_NS: u64 = 50_000;
 /// The longest sleep: doorbells ring in memory, where nobody can wait for them.
 const MAX_SLEEP_NS: u64 = 100_000;
 /// The longest rest. The clock that programs read stands meanwhile.
-const MAX_REST_NS: u64 = 4_000_000;
-/// How long frames gather: a small part of what the smallest ring holds.
+const MAX_REST_NS: u64 = 10_000_000;
+/// How long frames gather: a small part of what the smallest ring holds. Longer where few have come of late.
 const GATHER_NS: u64 = 200_000;
+const GATHER_FEW_NS: u64 = 1_000_000;
+const FEW: usize = 256;
 /// The time between two checks for the file that ends a restart.
 const FILE_CHECK: Duration = Duration::from_millis(1);
 
@@ -167,8 +169,8 @@ impl Device {
 struct Idleness {
     /// Since when it spins.
     since_ns: Option<u64>,
-    /// It has had work since it last slept.
-    worked: bool,
+    /// The work it has had since it last slept.
+    worked: usize,
     /// How long it has rested.
     rested_ns: u64,
 }
@@ -178,19 +180,21 @@ impl Idleness {
     fn after(&mut self, work: usize, state: &mut DeviceState) -> Option<Wait> {
         if work > 0 {
             *self = Self {
-                worked: true,
+                worked: self.worked.saturating_add(work),
                 ..Self::default()
             };
             return None;
         }
         let now_ns = state.clock.now_ns();
         if state.can_rest() {
-            let gathers = std::mem::take(&mut self.worked) || state.is_holding();
+            let worked = std::mem::take(&mut self.worked);
+            let gathers = worked > 0 || state.is_holding();
             if !gathers {
                 self.rested_ns = (self.rested_ns * 2).clamp(MAX_SLEEP_NS, MAX_REST_NS);
             }
             let wait = if gathers {
-                Wait::of_time(GATHER_NS)
+                let few = worked < FEW && !state.is_holding();
+                Wait::of_time(if few { GATHER_FEW_NS } else { GATHER_NS })
             } else {
                 Wait::new(state, self.rested_ns)
             };

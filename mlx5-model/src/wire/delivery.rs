@@ -24,6 +24,8 @@ pub struct WireFrame<'a> {
     /// From the destination MAC to the last byte before the FCS.
     pub bytes: &'a [u8],
     pub direction: WireDirection,
+    /// When it came, by the clock that the burst's time is of and at that time at the latest. 0: with the burst.
+    pub came_ns: u64,
 }
 
 /// What the NIC did with a frame.
@@ -48,10 +50,20 @@ pub trait Receiver {
     /// Takes the frame at the head of the wire, which was parsed in this burst.
     fn receive(&mut self, frame: WireFrame<'_>, parsed: &Self::Parsed) -> Delivery;
 
-    /// Parses and takes a frame.
+    /// Parses and takes a frame that comes with the burst.
     #[inline(always)]
     fn deliver(&mut self, bytes: &[u8], direction: WireDirection) -> Delivery {
-        let frame = WireFrame { bytes, direction };
+        self.deliver_late(bytes, direction, 0)
+    }
+
+    /// The same with one that came at a time, see [`WireFrame::came_ns`].
+    #[inline(always)]
+    fn deliver_late(&mut self, bytes: &[u8], direction: WireDirection, came_ns: u64) -> Delivery {
+        let frame = WireFrame {
+            bytes,
+            direction,
+            came_ns,
+        };
         let parsed = self.parse(&frame);
         self.receive(frame, &parsed)
     }

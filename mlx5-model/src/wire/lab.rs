@@ -7,6 +7,7 @@
 
 use super::packet_socket::Socket;
 use super::{Delivery, Wire, WireDirection, WireError, WireSpec};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
@@ -369,4 +370,58 @@ pub(super) fn exchange(flow: &Flow<'_>, near: &str, data: &[u8]) {
         let connect = || TcpStream::connect_timeout(&address, PATIENCE).unwrap();
         both(lab.far.within(connect));
     });
+}
+
+/// Sends two frames, the second when the first waits at the wire, and takes both afterwards: each is told to have come when
+/// it did.
+pub(super) fn assert_arrivals_are_told(lab: &Lab, wire: &mut Wire) {
+    let far = lab.far_socket();
+    during(lab, wire, |_| {});
+    let frame = |number| {
+        [
+            &[0xff; 6][..],
+            &[2, 0, 0, 0, 0, 9, 0x88, 0xb5],
+            &[number; 46],
+        ]
+        .concat()
+    };
+    let first = now_ns();
+    far.send(&frame(1)).unwrap();
+    let mut entry = libc::pollfd {
+        fd: wire.wait_fd().unwrap(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the kernel reads and writes one struct pollfd.
+    let ready = unsafe { libc::poll(&raw mut entry, 1, PATIENCE.as_millis() as i32) };
+    assert_eq!(ready, 1);
+    let second = now_ns();
+    far.send(&frame(2)).unwrap();
+    let mut came = Vec::new();
+    let mut slack = 0;
+    while came.len() < 2 {
+        let now = now_ns();
+        wire.each(now, 64, |it| {
+            if it.bytes[12..14] == [0x88, 0xb5] {
+                came.push((it.bytes[14], it.came_ns));
+            }
+            Delivery::Taken
+        });
+        // Between the NIC's look at its clock and the wire's at the host's; and clocks do not run alike.
+        slack = now_ns() - now + (now - first) / 1000;
+        assert!(Duration::from_nanos(now - first) < PATIENCE, "{came:?}");
+    }
+    let told = format!("{first} < {came:?}, the second not before {second}, within {slack}");
+    assert_eq!((came[0].0, came[1].0), (1, 2), "{told}");
+    assert!(
+        (first - slack..=second + slack).contains(&came[0].1),
+        "{told}"
+    );
+    assert!((second - slack..=now_ns()).contains(&came[1].1), "{told}");
+}
+
+/// The clock that a NIC's runs by.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicRaw);
+    (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned()
 }

@@ -16,6 +16,7 @@
 
 mod af_packet;
 mod af_xdp;
+mod arrival;
 mod delivery;
 mod error;
 mod gso;

@@ -40,6 +40,14 @@ pub struct ClockReading {
     pub uncertainty_ns: u64,
 }
 
+impl ClockReading {
+    /// The counter did not move while it was looked at.
+    #[must_use]
+    pub fn is_still(&self) -> bool {
+        self.uncertainty_ns == UNKNOWN_NS
+    }
+}
+
 /// The NIC's time as the driver reckons it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NicTime {

@@ -12,6 +12,7 @@ use crate::wire::{Delivery, Receiver, WireDirection, WireFrame};
 use super::super::clock::Now;
 use super::super::queues::Queues;
 use super::super::rq::Room;
+use super::faults::BURST;
 
 /// What a burst adds to the port's counters.
 #[derive(Default)]
@@ -42,8 +43,9 @@ pub struct Burst<'p> {
     targets: &'p mut Targets,
     pub policy: HoldPolicy,
     now: Now,
-    /// The last frame's time.
+    /// The last frame's time, and the least that one has which comes with the burst.
     pub stamp: u64,
+    floor: u64,
     /// The last frame has found no room, and stays on the wire.
     pub holds: bool,
     pub counts: BurstCounts,
@@ -58,7 +60,9 @@ pub struct Classified {
 }
 
 impl<'p> Burst<'p> {
-    /// A burst whose first frame is stamped after `stamp`.
+    /// A burst whose first frame is stamped after `stamp`, the last one's of the burst before. Each frame has a time of
+    /// its own, as on a wire: of those that come with the burst they count up to now, not beyond, since no completion
+    /// is from the future.
     #[inline(always)]
     pub fn new(
         queues: &'p mut Queues,
@@ -75,6 +79,7 @@ impl<'p> Burst<'p> {
             policy,
             now,
             stamp,
+            floor: now.shown_ns.saturating_sub(BURST as u64 - 1),
             holds: false,
             counts: BurstCounts::default(),
         }
@@ -203,11 +208,16 @@ impl Receiver for Burst<'_> {
 
     #[inline(always)]
     fn receive(&mut self, frame: WireFrame<'_>, parsed: &Classified) -> Delivery {
+        let came = match frame.came_ns {
+            0 => self.floor,
+            // The clock that the host sees may have drifted and jumped.
+            ns => (self.now.shown_ns).saturating_sub(self.now.ns.saturating_sub(ns)),
+        };
         let received = ParsedFrame {
             bytes: frame.bytes,
             class: &parsed.class,
             kinds: parsed.kinds,
-            now_ns: self.stamp + 1,
+            now_ns: came.max(self.stamp + 1),
         };
         let delivery = match parsed.fast {
             _ if frame.direction == WireDirection::Transmitted => {
@@ -228,7 +238,7 @@ impl Receiver for Burst<'_> {
             if received.kinds & kind::MULTICAST != 0 {
                 self.counts.multicast += 1;
             }
-            self.stamp += 1;
+            self.stamp = received.now_ns;
         }
         delivery
     }

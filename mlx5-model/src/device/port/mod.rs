@@ -344,11 +344,7 @@ impl NicPort {
                 && self.rounds_since_rules >= SETTLED_ROUNDS,
             held_since: self.held_since,
         };
-        // Each frame has a time of its own, as on a wire. They count up to now, not beyond: no completion is from the
-        // future.
-        let stamp = self
-            .last_stamp
-            .max(now.shown_ns.saturating_sub(BURST as u64));
+        let stamp = self.last_stamp;
         let (steering, targets) = (&self.steering, &mut self.targets);
         let mut burst = Burst::new(queues, steering, targets, policy, now, stamp);
         let taken = wire.burst(now.ns, self.faults.budget, &mut burst);

@@ -18,6 +18,9 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::RawFd;
 
+use rustix::time::ClockId;
+
+use super::arrival::Arrivals;
 use super::delivery::{Delivery, MIN_FRAME, Receiver, WireDirection, WireDrops, WireState};
 use super::error::WireError;
 use super::gso::{Outcome, Split, VirtioHeader};
@@ -46,6 +49,7 @@ pub(super) struct AfPacketWire {
     ring: RxRing,
     socket: Socket,
     cursor: BlockCursor,
+    arrivals: Arrivals,
     /// tp_drops so far: reading them resets the kernel's count.
     drops: u64,
     check_ns: u64,
@@ -113,6 +117,8 @@ impl AfPacketWire {
             ring,
             socket,
             cursor: BlockCursor::default(),
+            // What the kernel stamps frames by where nothing else is asked for (`tpacket_rcv`, net/packet/af_packet.c).
+            arrivals: Arrivals::by(ClockId::Realtime),
             drops: 0,
             check_ns: 0,
             gone_ns: None,
@@ -178,12 +184,16 @@ impl AfPacketWire {
                 }
                 break;
             };
+            if taken == 0 {
+                self.arrivals.begin(now_ns);
+            }
             while let Some(piece) = self.cursor.head(block) {
                 if taken == budget {
                     return taken;
                 }
                 let bytes = &block[piece.at..][..piece.len];
-                if receiver.deliver(bytes, piece.direction) == Delivery::Wait {
+                let came_ns = self.arrivals.came_ns(piece.stamp_ns);
+                if receiver.deliver_late(bytes, piece.direction, came_ns) == Delivery::Wait {
                     return taken;
                 }
                 self.cursor.taken();
@@ -233,6 +243,8 @@ struct Piece {
     at: usize,
     len: usize,
     direction: WireDirection,
+    /// When the kernel received it, by its clock.
+    stamp_ns: u64,
 }
 
 impl BlockCursor {
@@ -327,7 +339,14 @@ impl BlockCursor {
             self.damaged += 1;
             return Some(());
         }
-        let mut piece = Piece { at, len, direction };
+        let seconds = field(offset_of!(libc::tpacket3_hdr, tp_sec))?;
+        let nanoseconds = field(offset_of!(libc::tpacket3_hdr, tp_nsec))?;
+        let mut piece = Piece {
+            at,
+            len,
+            direction,
+            stamp_ns: u64::from(seconds) * 1_000_000_000 + u64::from(nanoseconds),
+        };
         if status & libc::TP_STATUS_VLAN_VALID != 0 {
             let tpid = match status & libc::TP_STATUS_VLAN_TPID_VALID {
                 0 => ETHERTYPE_VLAN,

@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 
 use super::super::gso::tests::verify;
-use super::super::lab::{Lab, PATIENCE, during, exchange, ip, keep_capabilities};
+use super::super::lab::{
+    Lab, PATIENCE, assert_arrivals_are_told, during, exchange, ip, keep_capabilities,
+};
 use super::super::{Delivery, Wire, WireDirection, WireSpec, WireState};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -90,6 +92,14 @@ fn udp_arrives_in_order_with_right_checksums() {
     }
     assert_eq!(expected, 3000);
     assert_eq!(wire.drops().total(), 0);
+}
+
+#[test]
+fn frames_are_told_when_they_came() {
+    let lab = need!(Lab::new());
+    lab.silence();
+    let mut wire = lab.open(WIRE).unwrap();
+    assert_arrivals_are_told(&lab, &mut wire);
 }
 
 #[test]

@@ -97,8 +97,8 @@ impl AfXdpWire {
                 io::Error::new(io::ErrorKind::InvalidInput, source),
             ));
         }
-        let program =
-            Program::load(has).map_err(|(step, e)| WireError::new(wire, step, e, load_advice()))?;
+        let program = Program::load(count)
+            .map_err(|(step, e)| WireError::new(wire, step, e, load_advice()))?;
         let (link, place, refused) = attach(&program, index, spec.mode).map_err(|(step, e)| {
             let advice = attach_advice(&e, &spec.iface);
             WireError::new(wire, step, e, advice)
@@ -207,7 +207,7 @@ impl AfXdpWire {
     ) -> usize {
         let mut taken = 0;
         for _ in 0..self.queues.len() {
-            let (new, waits) = self.queues[self.turn].burst(budget - taken, receiver);
+            let (new, waits) = self.queues[self.turn].burst(now_ns, budget - taken, receiver);
             taken += new;
             if waits {
                 return taken;

@@ -1,7 +1,7 @@
-//! The XDP program that hands an interface's frames to the wire's sockets, its map of sockets, and its place on the
-//! interface.
+//! The XDP program that hands an interface's frames to the wire's sockets, with the time in front of each; its map of
+//! sockets, and its place on the interface.
 //!
-//! The program is five instructions, so it stands here as such, and bpf(2) takes it by itself. The crates that were
+//! The program is some twenty instructions, so it stands here as such, and bpf(2) takes it by itself. The crates that were
 //! looked at do more and fit worse: aya loads programs from object files, which a compiler for BPF would have to make;
 //! xsk-rs and Debian's libxdp attach libxdp's dispatcher, which stays on the interface when its process is killed.
 //!
@@ -117,7 +117,7 @@ impl Drop for Link {
 }
 
 impl Program {
-    /// Loads it for an interface with so many receive queues.
+    /// Loads it for so many receive queues, the first ones of an interface.
     pub(super) fn load(queues: u32) -> Result<Program, Failed> {
         let map = create(
             BPF_MAP_CREATE,
@@ -129,7 +129,7 @@ impl Program {
             },
         );
         let map = map.map_err(|e| ("make a map of sockets", e))?;
-        let code = instructions(map.as_raw_fd());
+        let code = instructions(map.as_raw_fd(), queues);
         let load = |prog_flags| {
             create(
                 BPF_PROG_LOAD,
@@ -194,34 +194,82 @@ const fn instruction(code: u8, to: u8, from: u8, offset: i16, immediate: i32) ->
     u64::from_ne_bytes([code, registers, low, high, a, b, c, d])
 }
 
-/// The program: a frame goes to the socket of its receive queue, and to the kernel if that queue has none.
-fn instructions(map: RawFd) -> [u64; 6] {
-    /// BPF_LDX | BPF_MEM | BPF_W, BPF_LD | BPF_IMM | BPF_DW, BPF_ALU64 | BPF_MOV | BPF_K, BPF_JMP | BPF_CALL and
-    /// BPF_JMP | BPF_EXIT.
+/// What lies in front of a frame: when it came, by the host's monotonic clock, and the same mixed with [`MARK`]. A driver
+/// that leaves no room for it has something else there.
+pub(super) const STAMP_LEN: usize = 16;
+const MARK: u64 = 0x7771_6361_7020_3a29;
+
+/// The time in front of a frame, from the bytes there.
+#[inline]
+pub(super) fn stamp(bytes: &[u8]) -> Option<u64> {
+    let time = u64::from_ne_bytes(*bytes.first_chunk()?);
+    let mixed = u64::from_ne_bytes(*bytes.last_chunk()?);
+    (time ^ mixed == MARK).then_some(time)
+}
+
+/// The program: a frame of the first `queues` goes to the socket of its receive queue, the time in front of it, and any
+/// other to the kernel.
+fn instructions(map: RawFd, queues: u32) -> [u64; 24] {
+    /// BPF_LDX | BPF_MEM | BPF_W, BPF_STX | BPF_MEM | BPF_DW, BPF_LD | BPF_IMM | BPF_DW.
     const LOAD: u8 = 0x61;
+    const STORE_64: u8 = 0x7b;
     const LOAD_64: u8 = 0x18;
-    const MOVE: u8 = 0xb7;
+    /// BPF_ALU64 | BPF_MOV and BPF_ADD with BPF_K, BPF_MOV and BPF_XOR with BPF_X.
+    const SET: u8 = 0xb7;
+    const ADD: u8 = 0x07;
+    const COPY: u8 = 0xbf;
+    const XOR: u8 = 0xaf;
+    /// BPF_JMP | BPF_JGE | BPF_K, BPF_JMP | BPF_JNE | BPF_K, BPF_JMP | BPF_JGT | BPF_X, BPF_JMP | BPF_CALL and
+    /// BPF_JMP | BPF_EXIT.
+    const IF_NOT_BELOW: u8 = 0x35;
+    const IF_NOT: u8 = 0x55;
+    const IF_ABOVE: u8 = 0x2d;
     const CALL: u8 = 0x85;
     const EXIT: u8 = 0x95;
     /// The immediate is the descriptor of a map, and the register gets the map.
     const BPF_PSEUDO_MAP_FD: u8 = 1;
-    /// Offset of `rx_queue_index` in struct xdp_md, which register 1 points to at the start.
+    /// Offsets in struct xdp_md, which register 1 points to at the start.
+    const DATA: i16 = 0;
+    const DATA_META: i16 = 8;
     const RX_QUEUE_INDEX: i16 = 16;
     const XDP_PASS: i32 = 2;
-    /// BPF_FUNC_redirect_map: long (map, key, flags). The low bits of the flags are what it returns when the map has
-    /// nothing under the key (Linux 5.3).
+    /// BPF_FUNC_ktime_get_ns: u64 (), for programs of any licence since Linux 5.8; BPF_FUNC_xdp_adjust_meta: long (context,
+    /// change); BPF_FUNC_redirect_map: long (map, key, flags). The low bits of the flags are what it returns when the
+    /// map has nothing under the key (Linux 5.3).
+    const KTIME_GET_NS: i32 = 5;
     const REDIRECT_MAP: i32 = 51;
+    const XDP_ADJUST_META: i32 = 54;
+    const LEN: i32 = STAMP_LEN as i32;
     [
-        // r2 = the queue
-        instruction(LOAD, 2, 1, RX_QUEUE_INDEX, 0),
-        // r1 = the map, in two words
+        // r6 = the context; r0 = what becomes of a frame that is not the wire's
+        instruction(COPY, 6, 1, 0, 0),
+        instruction(SET, 0, 0, 0, XDP_PASS),
+        // r8 = the queue; to the end if it is not the wire's
+        instruction(LOAD, 8, 6, RX_QUEUE_INDEX, 0),
+        instruction(IF_NOT_BELOW, 8, 0, 19, queues.cast_signed()),
+        // Room in front of the frame; on without the time if there is none
+        instruction(SET, 2, 0, 0, -LEN),
+        instruction(CALL, 0, 0, 0, XDP_ADJUST_META),
+        instruction(IF_NOT, 0, 0, 11, 0),
+        // r7 = where it begins; on if the frame does not begin behind it, which the kernel wants to be asked
+        instruction(LOAD, 7, 6, DATA_META, 0),
+        instruction(LOAD, 1, 6, DATA, 0),
+        instruction(COPY, 2, 7, 0, 0),
+        instruction(ADD, 2, 0, 0, LEN),
+        instruction(IF_ABOVE, 2, 1, 6, 0),
+        // The time, and the time mixed with the mark
+        instruction(CALL, 0, 0, 0, KTIME_GET_NS),
+        instruction(STORE_64, 7, 0, 0, 0),
+        instruction(LOAD_64, 1, 0, 0, MARK as i32),
+        instruction(0, 0, 0, 0, (MARK >> 32) as i32),
+        instruction(XOR, 1, 0, 0, 0),
+        instruction(STORE_64, 7, 1, 8, 0),
+        // return redirect_map(the map, in two words, the queue, pass)
         instruction(LOAD_64, 1, BPF_PSEUDO_MAP_FD, 0, map),
         instruction(0, 0, 0, 0, 0),
-        // r3 = what else becomes of the frame
-        instruction(MOVE, 3, 0, 0, XDP_PASS),
-        // r0 = redirect_map(r1, r2, r3)
+        instruction(COPY, 2, 8, 0, 0),
+        instruction(SET, 3, 0, 0, XDP_PASS),
         instruction(CALL, 0, 0, 0, REDIRECT_MAP),
-        // return r0
         instruction(EXIT, 0, 0, 0, 0),
     ]
 }
@@ -259,18 +307,29 @@ mod tests {
     #[cfg(target_endian = "little")]
     #[test]
     fn the_program_is_laid_out_as_the_kernel_reads_it() {
-        let bytes: Vec<u8> = instructions(0x0102)
-            .iter()
-            .flat_map(|it| it.to_ne_bytes())
-            .collect();
-        let expected = [
-            [0x61, 0x12, 0x10, 0, 0, 0, 0, 0],
-            [0x18, 0x11, 0, 0, 0x02, 0x01, 0, 0],
-            [0, 0, 0, 0, 0, 0, 0, 0],
-            [0xb7, 0x03, 0, 0, 2, 0, 0, 0],
-            [0x85, 0, 0, 0, 51, 0, 0, 0],
-            [0x95, 0, 0, 0, 0, 0, 0, 0],
-        ];
-        assert_eq!(bytes, expected.concat());
+        let code = instructions(0x0102, 3);
+        let bytes = |at: usize| code[at].to_ne_bytes();
+        assert_eq!(bytes(0), [0xbf, 0x16, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes(2), [0x61, 0x68, 0x10, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes(4), [0xb7, 0x02, 0, 0, 0xf0, 0xff, 0xff, 0xff]);
+        assert_eq!(bytes(17), [0x7b, 0x17, 8, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes(18), [0x18, 0x11, 0, 0, 0x02, 0x01, 0, 0]);
+        assert_eq!(bytes(22), [0x85, 0, 0, 0, 51, 0, 0, 0]);
+        // Jumps lead to the redirection and to the end.
+        let to = |at: usize| at + 1 + usize::from(bytes(at)[2]);
+        assert_eq!(bytes(3), [0x35, 0x08, 19, 0, 3, 0, 0, 0]);
+        assert_eq!((to(3), to(6), to(11)), (code.len() - 1, 18, 18));
+    }
+
+    #[test]
+    fn what_is_no_time_is_not_taken_for_one() {
+        let mut bytes = [0; STAMP_LEN];
+        assert_eq!(stamp(&bytes), None);
+        bytes[..8].copy_from_slice(&77u64.to_ne_bytes());
+        bytes[8..].copy_from_slice(&(77 ^ MARK).to_ne_bytes());
+        assert_eq!(stamp(&bytes), Some(77));
+        bytes[8] ^= 1;
+        assert_eq!(stamp(&bytes), None);
+        assert_eq!(stamp(&[]), None);
     }
 }

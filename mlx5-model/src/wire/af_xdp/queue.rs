@@ -12,10 +12,13 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XdpDescOptions, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
+use rustix::time::ClockId;
 
+use super::super::arrival::Arrivals;
 use super::super::delivery::{Delivery, MAX_FRAME, MIN_FRAME, Receiver, WireDirection, WireDrops};
 use super::super::spec::af_xdp::ZeroCopy;
 use super::busy_poll;
+use super::program::{self, STAMP_LEN};
 use super::ring::{FillRing, RxRing};
 use super::umem::{HEADROOM, Umem};
 
@@ -50,6 +53,7 @@ pub(super) struct XskQueue {
     /// A frame can have several buffers (Linux 6.6).
     frags: bool,
     busy_poll: bool,
+    arrivals: Arrivals,
     /// A frame of several buffers, put together.
     whole: Vec<u8>,
     unusable: u64,
@@ -110,6 +114,8 @@ impl XskQueue {
             zero_copy: false,
             frags: false,
             busy_poll: attr.busy_poll,
+            // What `bpf_ktime_get_ns` tells.
+            arrivals: Arrivals::by(ClockId::Monotonic),
             whole: Vec::new(),
             unusable: 0,
         };
@@ -205,8 +211,16 @@ impl XskQueue {
 
     /// Delivers up to `budget` frames; returns their number, and whether the next one has to wait.
     #[inline]
-    pub(super) fn burst(&mut self, budget: usize, receiver: &mut impl Receiver) -> (usize, bool) {
+    pub(super) fn burst(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        receiver: &mut impl Receiver,
+    ) -> (usize, bool) {
         let available = self.rx.available();
+        if available > 0 {
+            self.arrivals.begin(now_ns);
+        }
         let (mut taken, mut used, mut waits) = (0, 0, false);
         while taken < budget && used < available {
             let first = self.rx.get(used);
@@ -219,7 +233,13 @@ impl XskQueue {
             };
             match bytes {
                 Some(bytes) if (MIN_FRAME..=MAX_FRAME).contains(&bytes.len()) => {
-                    if receiver.deliver(bytes, WireDirection::Received) == Delivery::Wait {
+                    let in_front = first.addr.wrapping_sub(STAMP_LEN as u64);
+                    let stamp = self.umem.bytes(in_front, STAMP_LEN as u32);
+                    let came_ns = stamp
+                        .and_then(program::stamp)
+                        .map_or(0, |it| self.arrivals.came_ns(it));
+                    let direction = WireDirection::Received;
+                    if receiver.deliver_late(bytes, direction, came_ns) == Delivery::Wait {
                         waits = true;
                         break;
                     }

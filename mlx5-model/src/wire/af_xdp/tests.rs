@@ -1,6 +1,8 @@
 //! A live pair of interfaces, one of which has the program. Needs root and `ip`.
 
-use super::super::lab::{Lab, PATIENCE, during, ip, keep_capabilities, without_sockets_of};
+use super::super::lab::{
+    Lab, PATIENCE, assert_arrivals_are_told, during, ip, keep_capabilities, without_sockets_of,
+};
 use super::super::{Delivery, Wire, WireDirection, WireDrops, WireState};
 use std::net::UdpSocket;
 use std::process::Command;
@@ -70,6 +72,16 @@ fn frames_of_any_length_come_as_they_were_sent() {
             got.iter().map(|it| it.len()).collect::<Vec<_>>()
         );
         assert_eq!(wire.drops(), WireDrops::default(), "{mode}");
+    }
+}
+
+#[test]
+fn frames_are_told_when_they_came() {
+    for mode in MODES {
+        let lab = need!(Lab::new());
+        lab.silence();
+        let mut wire = open(&lab, &format!(",mode={mode}"));
+        assert_arrivals_are_told(&lab, &mut wire);
     }
 }
 

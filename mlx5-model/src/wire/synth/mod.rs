@@ -104,6 +104,7 @@ impl SynthWire {
     fn frame(&self, index: usize) -> WireFrame<'_> {
         let template = &self.templates[index];
         WireFrame {
+            came_ns: 0,
             bytes: &self.bytes[template.at..][..template.len as usize],
             direction: WireDirection::Received,
         }
