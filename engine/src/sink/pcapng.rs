@@ -66,7 +66,8 @@ impl Encoder for PcapngEncoder {
             text(out, code::OPT_COMMENT, &origin.comment);
             text(out, code::OPT_COMMENT, &origin.operator_comment);
             if !origin.host.is_empty() {
-                text(out, code::OPT_COMMENT, &format!("host: {}", origin.host));
+                let comment = format!("{}{}", pcapng::HOST_COMMENT, origin.host);
+                text(out, code::OPT_COMMENT, &comment);
             }
             text(out, code::OPT_COMMENT, &outages);
             text(out, code::SHB_HARDWARE, &origin.machine);

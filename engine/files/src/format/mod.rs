@@ -53,6 +53,8 @@ pub struct Interface {
     pub fcs_len: Option<u8>,
     /// Its name.
     pub name: Option<String>,
+    /// The machine that it is of, if its section is a capture's.
+    pub host: Option<String>,
     /// All its options that are text, by option code, except for its name.
     pub texts: Vec<(u16, String)>,
     /// The last statistics that the file has of it.

@@ -70,10 +70,26 @@ pub const MOST_OPTIONS: usize = 1 << 20;
 /// Custom options, each with an enterprise number in front: text and bytes, to be copied and not.
 const CUSTOM: [u16; 4] = [2988, 2989, 19372, 19373];
 
+/// What the comment of a capture's section header begins with that names the machine.
+pub const HOST_COMMENT: &str = "host: ";
+
 /// The byte order of a section header block's section; `None`: the block is none.
 #[must_use]
 pub fn section_order(block: &[u8]) -> Option<ByteOrder> {
     ByteOrder::of_magic(BYTE_ORDER_MAGIC, block.get(8..)?)
+}
+
+/// The machine that a section is of, by the body of its header block.
+#[must_use]
+pub fn section_host(body: &[u8], order: ByteOrder) -> Option<String> {
+    let mut options = Options::new(body.get(16..)?, order);
+    let host = |value: &[u8]| {
+        value
+            .strip_prefix(HOST_COMMENT.as_bytes())
+            .map(<[u8]>::to_vec)
+    };
+    let found = options.find_map(|(code, value)| host(value).filter(|_| code == code::OPT_COMMENT));
+    found.and_then(|host| String::from_utf8(host).ok())
 }
 
 /// The options of a block, up to their end or to the first that does not fit.

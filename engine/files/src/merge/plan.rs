@@ -55,18 +55,31 @@ pub(super) struct FilePlan {
     pub(super) open: Option<FileReader>,
 }
 
-/// A queue, and the port that it is of if that has a name.
-type QueueName = (Option<String>, u16);
+/// A queue, and the machine and the port that it is of if they have names.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct QueueName {
+    host: Option<String>,
+    port: Option<String>,
+    queue: u16,
+}
 
 /// The queue of a capture file: by what it says of itself, else by its name.
 fn queue_of(path: &Path, interfaces: &[Interface]) -> Option<QueueName> {
-    let told = match interfaces {
-        [only] => only.name.as_deref().and_then(ports::queue_of),
-        _ => None,
+    let [only] = interfaces else {
+        return None;
     };
-    match told {
-        Some((port, queue)) => Some((Some(port.to_owned()), queue)),
-        None => Some((None, FileName::parse(path)?.queue?)),
+    let host = only.host.clone();
+    match only.name.as_deref().and_then(ports::queue_of) {
+        Some((port, queue)) => Some(QueueName {
+            host,
+            port: Some(port.to_owned()),
+            queue,
+        }),
+        None => Some(QueueName {
+            host,
+            port: None,
+            queue: FileName::parse(path)?.queue?,
+        }),
     }
 }
 
@@ -124,14 +137,18 @@ impl MergePlan {
                 continue;
             };
             let stream = file.queue.clone().map(|queue| {
-                let folder = file.ranges.folder().to_owned();
+                let own = file.ranges.path.parent();
+                let folder = match queue.port {
+                    Some(_) => file.ranges.folder(),
+                    None => own.unwrap_or(Path::new("")),
+                };
                 let next = plan.streams.len();
-                *streams.entry((folder, queue)).or_insert(next)
+                *streams.entry((folder.to_owned(), queue)).or_insert(next)
             });
             match stream.and_then(|stream| plan.streams.get_mut(stream)) {
                 Some(stream) => stream.files.push_back(file),
                 None => plan.streams.push(StreamPlan {
-                    queue: file.queue.as_ref().map(|(_, queue)| *queue),
+                    queue: file.queue.as_ref().map(|it| it.queue),
                     files: [file].into(),
                 }),
             }

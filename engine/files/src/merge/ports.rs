@@ -10,7 +10,7 @@ use crate::{
 };
 use std::{
     collections::{HashMap, HashSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// A capture port: in the output, an interface.
@@ -21,11 +21,14 @@ pub(super) struct OutputPort {
     pub(super) fcs_len: Option<u8>,
 }
 
+/// Folder, machine and name.
+type PortKey = (PathBuf, Option<String>, Option<String>);
+
 /// The ports met so far.
 #[derive(Default)]
 pub(super) struct Ports {
     pub(super) list: Vec<OutputPort>,
-    numbers: HashMap<(PathBuf, Option<String>), usize>,
+    numbers: HashMap<PortKey, usize>,
     names: HashSet<String>,
     /// For the texts of all.
     pub(super) texts: TextBudget,
@@ -34,18 +37,20 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// The port of a file's interface. Interfaces of one name in one folder are one port: the queues of one capture.
-    /// Without a name, files of queues in one folder are; any other file is a port of its own. `None`: there
-    /// are as many as readers take.
+    /// The port of a file's interface. Interfaces of one name and one machine in one folder, or in folders below it, are one
+    /// port: the queues of one capture. Without a name, files of queues in one folder are; any other file is a port of its
+    /// own. `None`: there are as many as readers take.
     pub(super) fn number(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
-        let (folder, path) = (file.folder(), &file.path);
+        let path = &file.path;
+        let folder = path.parent().unwrap_or(Path::new(""));
         let name = interface.name.as_deref().map(without_queue);
         let (place, fallback) = match (name, FileName::parse(path).and_then(|name| name.queue)) {
-            (Some(_), _) => (folder, None),
+            (Some(_), _) => (file.folder(), None),
             (None, Some(_)) => (folder, folder.file_name()),
             (None, None) => (path.as_path(), path.file_stem()),
         };
-        let key = (place.to_owned(), name.map(str::to_owned));
+        let host = interface.host.clone();
+        let key = (place.to_owned(), host.clone(), name.map(str::to_owned));
         if let Some(number) = self.numbers.get(&key) {
             return Some(*number);
         }
@@ -65,7 +70,8 @@ impl Ports {
         texts.retain(|(_, text)| self.texts.take(text));
         let taken = !self.names.insert(shown.clone());
         if taken && !texts.iter().any(|(code, _)| *code == IF_DESCRIPTION) {
-            texts.push((IF_DESCRIPTION, place.display().to_string()));
+            let host = host.map(|it| format!("{it}: ")).unwrap_or_default();
+            texts.push((IF_DESCRIPTION, format!("{host}{}", place.display())));
         }
         self.list.push(OutputPort {
             name: shown,
@@ -123,12 +129,27 @@ mod tests {
         assert_eq!(number("/a/wqcap-q00-1.pcapng", &named("mlx5_0 queue 0")), 0);
         assert_eq!(number("/a/wqcap-q01-1.pcapng", &named("mlx5_0 queue 1")), 0);
         assert_eq!(number("/b/wqcap-q00-1.pcapng", &named("mlx5_0 queue 0")), 1);
+        let other = Interface {
+            host: Some("tap2".into()),
+            ..named("mlx5_0 queue 0")
+        };
         assert_eq!(number("/a/wqcap-q00-1.pcap", &Interface::default()), 2);
         assert_eq!(number("/a/wqcap-q01-2.pcap", &Interface::default()), 2);
         assert_eq!(number("/a/left.pcap", &Interface::default()), 3);
         assert_eq!(number("/a/right.pcap", &Interface::default()), 4);
+        assert_eq!(number("/a/x.pcapng", &other), 5);
+        // In one folder, wherever below it.
+        for (path, want) in [("/a/15/x.pcapng", 0), ("/a/16/x.pcapng", 0)] {
+            let file = FileRanges {
+                found_in: Some("/a".into()),
+                ..FileRanges::whole(path.into())
+            };
+            let found = ports.number(&file, &named("mlx5_0 queue 0"));
+            assert_eq!(found, Some(want), "{path}");
+        }
         let names: Vec<_> = ports.list.iter().map(|port| port.name.as_str()).collect();
-        assert_eq!(names, ["mlx5_0", "mlx5_0", "a", "left", "right"]);
+        assert_eq!(names, ["mlx5_0", "mlx5_0", "a", "left", "right", "mlx5_0"]);
         assert_eq!(ports.list[1].texts, [(3, "/b".to_owned())]);
+        assert_eq!(ports.list[5].texts, [(3, "tap2: /a".to_owned())]);
     }
 }

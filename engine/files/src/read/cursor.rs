@@ -140,6 +140,8 @@ pub(super) struct Cursor<R> {
     pub(super) head: Head,
     pub(super) anomalies: Anomalies,
     pub(super) texts: TextBudget,
+    /// The machine that the section is of.
+    pub(super) host: Option<String>,
     /// Where the last whole record or block ends.
     pub(super) sound_end: u64,
 }
@@ -152,6 +154,7 @@ impl<R: Read> Cursor<R> {
             head: Head::default(),
             anomalies: Anomalies::default(),
             texts: TextBudget::default(),
+            host: None,
             sound_end: 0,
         }
     }

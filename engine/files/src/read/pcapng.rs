@@ -7,10 +7,13 @@ use crate::format::{
     ByteOrder, Interface, InterfaceStatistics,
     pcapng::{
         BLOCK_TRAILER_LEN, EMPTY_BLOCK_LEN, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
-        PacketFields, SECTION_HEADER, section_order,
+        PacketFields, SECTION_HEADER, section_host, section_order,
     },
 };
 use std::io::Read;
+
+/// The longest name of a machine, in bytes: HOST_NAME_MAX of Linux is less.
+const MOST_HOST: usize = 255;
 
 /// The longest block that is accepted.
 pub const MAX_BLOCK: u32 = 16 << 20;
@@ -103,13 +106,17 @@ fn other_block<R: Read>(
 ) -> Result<(), ReadError> {
     let body = &cursor.window.held()[8..total - BLOCK_TRAILER_LEN];
     match kind {
-        SECTION_HEADER => {}
+        SECTION_HEADER => {
+            cursor.host = section_host(body, section.order).filter(|it| it.len() <= MOST_HOST);
+        }
         INTERFACE_DESCRIPTION if body.len() >= 8 => {
             if cursor.interfaces.len() == MOST_INTERFACES {
                 let offset = cursor.window.offset();
                 return Err(ReadError::TooManyInterfaces { offset });
             }
-            let interface = Interface::decode(body, section.order, &mut cursor.texts);
+            let mut interface = Interface::decode(body, section.order, &mut cursor.texts);
+            interface.host = cursor.host.clone();
+            interface.host.take_if(|it| !cursor.texts.take(it));
             cursor.interfaces.push(interface);
             cursor.anomalies.texts_left_out = cursor.texts.left_out;
         }
