@@ -161,14 +161,8 @@ impl Settled {
 
     /// One file in the order of time, by the name that was typed.
     fn file(&mut self, option: String, to: &Path, args: &AliasArgs) -> Result<(), Failure> {
-        let name = to
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        let folder = match to.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
+        let (folder, name) = folder_and_name(path(to)?);
+        let folder = Path::new(folder);
         self.text(option.clone(), "output.dir", path(folder)?);
         let ending = FileName::ENDINGS.iter().find(|ending| {
             name.strip_suffix(*ending)
@@ -396,6 +390,16 @@ fn million_bytes(text: &str) -> Option<u64> {
         _ => return None,
     };
     number.checked_mul(unit).filter(|it| *it > 0)
+}
+
+/// Splits a path before the first part that is a template, else before the last part.
+fn folder_and_name(path: &str) -> (&str, &str) {
+    let plain = path.find(['%', '{']).unwrap_or(path.len());
+    match path[..plain].rfind('/') {
+        Some(0) => ("/", &path[1..]),
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (".", path),
+    }
 }
 
 fn path(path: &Path) -> Result<&str, Failure> {

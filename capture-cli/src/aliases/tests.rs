@@ -73,3 +73,24 @@ fn interfaces_are_devices_or_theirs() {
     assert!(key("eth9", false).unwrap_err().contains("no such device"));
     assert!(key("any", true).unwrap_err().contains("one port"));
 }
+
+#[test]
+fn folders_of_a_template_belong_to_the_name() {
+    for (path, folder, name) in [
+        ("out.pcap", ".", "out.pcap"),
+        ("cap/out.pcap", "cap", "out.pcap"),
+        ("/out.pcap", "/", "out.pcap"),
+        (
+            "/data/cap/%Y%m%d/%H/q{queue}.pcap",
+            "/data/cap",
+            "%Y%m%d/%H/q{queue}.pcap",
+        ),
+        ("cap/{host}-%H.pcap", "cap", "{host}-%H.pcap"),
+        ("{host}/a.pcap", ".", "{host}/a.pcap"),
+    ] {
+        assert_eq!(folder_and_name(path), (folder, name), "{path}");
+    }
+    let it = settled(&["-w", "cap/%Y%m%d/%H.pcapng", "-G", "3600"]).unwrap();
+    let output = it.config.load().unwrap().output;
+    assert_eq!((output.dir, &output.name[..]), ("cap".into(), "%Y%m%d/%H"));
+}

@@ -3,7 +3,7 @@
 use crate::{
     args::RecoverArgs,
     failure::Failure,
-    term::{output, table::thousands},
+    term::{output, table::thousands, terminal},
 };
 use std::{
     fmt::Write,
@@ -28,8 +28,12 @@ const TICK: Duration = Duration::from_millis(50);
 /// Finishes what can be finished, and tells of each file.
 pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
-    let files =
-        recover::recover(&args.dir).map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
+    let folder = CaptureFolder::list(&args.dir);
+    let folder = folder.map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
+    for note in folder.unread_notes() {
+        terminal::say(format_args!("note: {note}"));
+    }
+    let files = recover::finish(&folder.unfinished, || true);
     if args.json {
         output::print_json(&serde_json::json!({ "dir": args.dir, "files": files }))?;
     } else if files.is_empty() {
@@ -57,10 +61,10 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    /// Finds them, before this run has files of its own, and finishes them in a thread: reading gigabytes through must
+    /// Finds them down to so many levels of folders, before this run has files of its own, and finishes them in a thread: reading gigabytes through must
     /// not keep frames waiting. Not being able to is no reason not to capture.
-    pub fn begin(dir: &Path) -> Self {
-        let parts = match CaptureFolder::list(dir) {
+    pub fn begin(dir: &Path, levels: usize) -> Self {
+        let parts = match CaptureFolder::list_to(dir, levels) {
             Ok(it) if it.unfinished.is_empty() => return Self::default(),
             Ok(it) => it.unfinished,
             Err(e) => {
@@ -68,7 +72,6 @@ impl Leftovers {
                 return Self::default();
             }
         };
-        let dir = dir.to_owned();
         let (sender, done) = mpsc::channel();
         let quit = Arc::new(AtomicBool::new(false));
         let go_on = {
@@ -77,7 +80,7 @@ impl Leftovers {
         };
         let work = move || {
             for part in parts.chunks(1).take_while(|_| go_on()) {
-                for it in recover::finish(&dir, part, &go_on) {
+                for it in recover::finish(part, &go_on) {
                     log(&it);
                     let _ = sender.send(it);
                 }

@@ -194,7 +194,7 @@ fn expanded(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         if folder.finished.is_empty() {
             return Err(refused("has no .pcap or .pcapng files".into()));
         }
-        if let Some(note) = folder.unfinished_note(path) {
+        for note in folder.notes(path) {
             terminal::say(format_args!("note: {note}"));
         }
         files.extend(folder.finished.into_iter().map(|(file, _)| file));

@@ -124,7 +124,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     requests
         .escalate(Arc::clone(&signals.at_once), GRACE)
         .map_err(uncaught)?;
-    let leftovers = plan.output.dir.as_deref().map(Leftovers::begin);
+    let levels = plan.output.name.folders();
+    let dir = plan.output.dir.as_deref();
+    let leftovers = dir.map(|dir| Leftovers::begin(dir, levels));
     let stop = Arc::clone(&signals.stop);
     let supervisor = Supervisor::new(loaded, plan.clone(), limits, signals, Console);
     let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();

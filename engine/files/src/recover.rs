@@ -7,7 +7,7 @@
 //! the end of its last whole record and nowhere else, and what cannot be read keeps its name and its bytes.
 
 use crate::{
-    folder::{CaptureFolder, rename_new},
+    folder::{CaptureFolder, rename_new, sync_folder},
     name::{FileName, PART},
     origin::is_capture,
     read::{Decompressor, FileEnd, PacketReader, ReadError},
@@ -15,6 +15,7 @@ use crate::{
 use rustix::fs::OFlags;
 use serde::Serialize;
 use std::{
+    collections::BTreeSet,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Seek},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
@@ -58,21 +59,22 @@ pub struct RecoveredFile {
     pub problem: Option<String>,
 }
 
-/// Finishes a folder's `.part` files, in name order.
+/// Finishes the `.part` files of a folder and of those below it, in name order.
 ///
 /// # Errors
 /// The folder cannot be read.
 pub fn recover(dir: &Path) -> io::Result<Vec<RecoveredFile>> {
-    Ok(finish(dir, &CaptureFolder::list(dir)?.unfinished, || true))
+    Ok(finish(&CaptureFolder::list(dir)?.unfinished, || true))
 }
 
-/// Finishes these `.part` files of a folder, those of [`CaptureFolder::unfinished`]. Once `go_on` says no, all that are
-/// left keep their names and bytes.
-pub fn finish(dir: &Path, parts: &[PathBuf], go_on: impl Fn() -> bool) -> Vec<RecoveredFile> {
+/// Finishes these `.part` files, those of [`CaptureFolder::unfinished`]. Once `go_on` says no, all that are left keep their
+/// names and bytes.
+pub fn finish(parts: &[PathBuf], go_on: impl Fn() -> bool) -> Vec<RecoveredFile> {
     let all: Vec<_> = parts.iter().map(|part| finish_file(part, &go_on)).collect();
-    if all.iter().any(|it| it.outcome == RecoveryOutcome::Finished) {
-        // New names last once the folder is synced; not every file system can do that.
-        let _ = File::open(dir).and_then(|dir| dir.sync_all());
+    let finished = all.iter().filter_map(|it| it.path.as_deref());
+    let folders: BTreeSet<_> = finished.filter_map(Path::parent).collect();
+    for folder in folders {
+        sync_folder(folder);
     }
     all
 }
@@ -351,6 +353,18 @@ mod tests {
     }
 
     #[test]
+    fn files_in_folders_below_are_finished() {
+        let dir = tempfile::tempdir().expect("dir");
+        let folder = dir.path().join("20261122/15");
+        fs::create_dir_all(&folder).expect("made");
+        let bytes = [&written(FileFormat::Pcap, 3).0[..], &[0; 100]].concat();
+        fs::write(folder.join("wqcap-q00-1.pcap.part"), bytes).expect("written");
+        let it = only(dir.path());
+        assert_eq!(it.path, Some(folder.join("wqcap-q00-1.pcap")));
+        assert_eq!((it.outcome, it.cut), (RecoveryOutcome::Finished, 100));
+    }
+
+    #[test]
     fn what_somebody_holds_is_left_alone() {
         let dir = tempfile::tempdir().expect("dir");
         let part = dir.path().join("wqcap-q00-1.pcap.part");
@@ -469,7 +483,7 @@ mod tests {
                 reads.set(reads.get() + 1);
                 reads.get() < 20
             };
-            let all = finish(dir.path(), std::slice::from_ref(&part), go_on);
+            let all = finish(std::slice::from_ref(&part), go_on);
             assert_eq!(all[0].outcome, RecoveryOutcome::Failed);
             let problem = all[0].problem.as_deref().unwrap_or_default();
             assert!(problem.contains("canceled"), "{problem}");

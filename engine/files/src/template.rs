@@ -1,8 +1,10 @@
-//! Names of capture files by a template, such as `{host}-{interface}-q{queue}-%Y%m%dT%H%M%S`.
+//! Names of capture files by a template, such as `{host}-{interface}-q{queue}-%Y%m%dT%H%M%S`, or `%Y%m%d/%H/q{queue}` with a
+//! folder for each day and one for each hour.
 //!
 //! May import: nothing of this crate.
 //!
-//! Invariant: a name is one part of a path, never hidden, and never empty.
+//! Invariant: a name is a path below a folder. Each of its parts has a character, and none is hidden; so none leads out of
+//! the folder.
 
 use jiff::{Timestamp, Zoned, fmt::strtime, tz::TimeZone};
 use serde::{Serialize, Serializer};
@@ -53,6 +55,16 @@ impl NameTemplate {
         self.parts.iter().any(of_time)
     }
 
+    /// How many folders deep the files are.
+    #[must_use]
+    pub fn folders(&self) -> usize {
+        let of = |part: &Part| match part {
+            Part::Text(text) | Part::Time(text) => text.matches('/').count(),
+            _ => 0,
+        };
+        self.parts.iter().map(of).sum()
+    }
+
     /// The template on this host, for this interface, in the system's time zone.
     #[must_use]
     pub fn bound(&self, host: &str, interface: &str) -> Self {
@@ -69,12 +81,11 @@ impl NameTemplate {
     }
 
     /// The name of a file, with its ending. `queue` is `None` for a file of all queues. `attempt` is how many names were
-    /// taken before: the stamp moves on by as many nanoseconds, or a number follows the name.
+    /// taken before: `{start_ns}` moves on by as many nanoseconds, or a number follows the name. The folders stay the same.
     #[must_use]
     pub fn name(&self, queue: Option<u16>, start_ns: u64, ending: &str, attempt: u64) -> String {
         let counts = self.parts.contains(&Part::StartNs);
-        let ns = start_ns.saturating_add(if counts { attempt } else { 0 });
-        let mut name = self.stem(queue, ns);
+        let mut name = self.stem(queue, start_ns, attempt);
         if attempt > 0 && !counts {
             name += &format!("-{attempt}");
         }
@@ -92,7 +103,7 @@ impl NameTemplate {
         fits(&pieces, stem) || counted(stem).unwrap_or(false)
     }
 
-    fn stem(&self, queue: Option<u16>, ns: u64) -> String {
+    fn stem(&self, queue: Option<u16>, ns: u64, attempt: u64) -> String {
         let stamp = Timestamp::from_nanosecond(ns.into()).unwrap_or_default();
         let stamp = stamp.to_zoned(self.zone.clone());
         let text = |part: &Part| match (part, queue) {
@@ -104,7 +115,7 @@ impl NameTemplate {
             (Part::Queue { .. }, None) => "all".into(),
             (Part::Queue { prefix: true }, Some(queue)) => format!("q{queue:02}"),
             (Part::Queue { prefix: false }, Some(queue)) => format!("{queue:02}"),
-            (Part::StartNs, _) => ns.to_string(),
+            (Part::StartNs, _) => ns.saturating_add(attempt).to_string(),
         };
         self.parts.iter().map(text).collect()
     }
@@ -119,7 +130,7 @@ enum Piece {
     Queue {
         prefix: bool,
     },
-    /// Some characters.
+    /// Some characters of a part.
     Some,
 }
 
@@ -176,7 +187,7 @@ fn fits(pieces: &[Piece], name: &str) -> bool {
             };
             after("all") || number.is_some_and(|it| begins(it, is_number, pieces))
         }
-        Piece::Some => begins(name, |_| true, pieces),
+        Piece::Some => begins(name, |text| !text.contains('/'), pieces),
     }
 }
 
@@ -248,12 +259,18 @@ impl FromStr for NameTemplate {
             parts,
             zone: TimeZone::UTC,
         };
-        let example = it.stem(Some(0), 0);
-        if example.is_empty() || example.starts_with('.') {
-            return Err("a name must have a character, and not begin with a dot".into());
+        let example = it.stem(Some(0), 0, 0);
+        if example.starts_with('/') {
+            return Err("a name is a path below output.dir, and begins with no /".into());
         }
-        if example.contains(['/', '\0', '\n']) {
-            return Err("a name is one part of a path: the folder is output.dir".into());
+        let mut parts = example.split('/');
+        if parts.any(|part| part.is_empty() || part.starts_with('.')) {
+            return Err(
+                "each part of a name must have a character, and not begin with a dot".into(),
+            );
+        }
+        if example.contains(['\0', '\n']) {
+            return Err("a name is one line of text".into());
         }
         Ok(it)
     }
@@ -262,8 +279,13 @@ impl FromStr for NameTemplate {
 /// Adds what stands between two words in braces.
 fn push(parts: &mut Vec<Part>, text: &str) -> Result<(), String> {
     if text.contains('%') {
-        in_time(text, &Zoned::default())
+        let example = in_time(text, &Zoned::default())
             .map_err(|e| format!("{text:?} is not a format of strftime(3): {e}"))?;
+        if example.matches('/').count() != text.matches('/').count() {
+            return Err(format!(
+                "{text:?} has a / in place of a conversion; write %m-%d-%y for %D"
+            ));
+        }
         parts.push(Part::Time(text.into()));
     } else if !text.is_empty() {
         parts.push(Part::Text(text.into()));
@@ -278,8 +300,16 @@ fn in_time(format: &str, stamp: &Zoned) -> Result<String, jiff::Error> {
 /// A host's or an interface's name as a part of a file's.
 fn plain(name: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "._-".contains(c);
-    let name = name.trim().chars();
-    name.map(|c| if is_plain(c) { c } else { '_' }).collect()
+    let name: String = name
+        .trim()
+        .chars()
+        .map(|c| if is_plain(c) { c } else { '_' })
+        .collect();
+    // It may be the beginning of a part.
+    match name.strip_prefix('.') {
+        Some(rest) => format!("_{rest}"),
+        None => name,
+    }
 }
 
 #[cfg(test)]
@@ -302,6 +332,8 @@ mod tests {
             ),
             ("{queue}_%s", Some(12), "12_1795361400.pcap"),
             ("a-q{queue}", None, "a-all.pcap"),
+            ("%Y%m%d/%H/q{queue}", Some(3), "20261122/15/q03.pcap"),
+            ("{host}/{interface}.%j", None, "sensor_1/eth0.7.326.pcap"),
             ("{start_ns}", None, "1795361400000000005.pcap"),
         ] {
             let template: NameTemplate = text.parse().expect(text);
@@ -338,6 +370,13 @@ mod tests {
         let names = [0, 1, 2].map(|attempt| template.name(None, NS, "pcapng", attempt));
         assert_eq!(names, ["out.pcapng", "out-1.pcapng", "out-2.pcapng"]);
         assert!(!template.tells_times() && !template.tells_queues());
+        // That is one nanosecond before the next second.
+        let template: NameTemplate = "%S/{start_ns}".parse().expect("reads");
+        let names = [0, 1].map(|attempt| template.name(None, 999_999_999, "pcap", attempt));
+        assert_eq!(names, ["00/999999999.pcap", "00/1000000000.pcap"]);
+        assert_eq!(template.folders(), 1);
+        let host: NameTemplate = "{host}/a".parse().expect("reads");
+        assert_eq!(host.bound("..", "").name(None, 0, "pcap", 0), "_./a.pcap");
     }
 
     #[test]
@@ -348,6 +387,8 @@ mod tests {
             "{queue}_%s",
             "a%%b-%b-%-d",
             "x-{start_ns}",
+            "%Y%m%d/%H/q{queue}",
+            "m%b/{host}/%A-%M",
         ] {
             let template: NameTemplate = text.parse().expect(text);
             let bound = template.bound("sensor", "eth0");
@@ -360,6 +401,9 @@ mod tests {
                 }
             }
         }
+        let weekly: NameTemplate = "%A/q{queue}".parse().expect("reads");
+        assert_eq!((weekly.folders(), weekly.matches("Sunday/q01")), (1, true));
+        assert!(!weekly.matches("a/Sunday/q01") && !weekly.matches("q01"));
         let hourly: NameTemplate = "tap-%Y%m%d".parse().expect("reads");
         assert!(hourly.matches("tap-20261122") && hourly.matches("tap-20261122-7"));
         for other in [
@@ -380,8 +424,12 @@ mod tests {
             (".out", "dot"),
             ("{hst}", "{hst}"),
             ("{host", "has no }"),
-            ("a/b", "output.dir"),
-            ("%D", "output.dir"),
+            ("/a", "output.dir"),
+            ("a//b", "a character"),
+            ("a/", "a character"),
+            ("../a", "dot"),
+            ("a/.b", "dot"),
+            ("%H/%D", "%m-%d-%y"),
             ("%!", "strftime"),
             ("out-%", "strftime"),
         ] {

@@ -118,7 +118,8 @@ fn using() -> BitFlags<AccessFs> {
     AccessFs::WriteFile | AccessFs::IoctlDev
 }
 
-/// All but making devices and links, and starting programs.
+/// All but making devices and symbolic links, and starting programs. Files that were opened ahead get their names in sub
+/// folders.
 fn writing() -> BitFlags<AccessFs> {
     reading()
         | AccessFs::WriteFile
@@ -128,6 +129,7 @@ fn writing() -> BitFlags<AccessFs> {
         | AccessFs::MakeSock
         | AccessFs::RemoveFile
         | AccessFs::RemoveDir
+        | AccessFs::Refer
 }
 
 /// The folder of a file as it is named, and that of what a link leads to: either may be replaced while it is used.
@@ -175,8 +177,12 @@ mod tests {
             domain.restrict()?;
             let file = inside.join("a.part");
             fs::write(&file, "frames").expect("its own");
+            fs::create_dir(inside.join("hour")).expect("its own");
+            fs::hard_link(&file, inside.join("hour/a")).expect("its own");
             fs::rename(&file, inside.join("a")).expect("its own");
             fs::remove_file(inside.join("a")).expect("its own");
+            fs::remove_file(inside.join("hour/a")).expect("its own");
+            fs::remove_dir(inside.join("hour")).expect("its own");
             TcpListener::bind("127.0.0.1:0").expect("its own");
             let not_its_own = [
                 fs::read(&secret).map(drop),
@@ -184,6 +190,8 @@ mod tests {
                 fs::write(secret.with_file_name("new"), ""),
                 fs::remove_file(&secret),
             ];
+            let moved_in = fs::hard_link(&secret, inside.join("secret"));
+            assert!(moved_in.is_err(), "a link gives no rights");
             Ok::<_, String>(not_its_own.map(|it| it.map_err(|e| e.kind())))
         });
         match refused.join().unwrap() {

@@ -16,7 +16,7 @@ pub use select::IndexUse;
 
 use crate::{
     format::ETHERNET,
-    index::FlowTerms,
+    index::{FlowTerms, IndexFolder},
     merge::{self, MergeError, MergePlan, MergeTarget},
     read::{Packet, ReadMeter},
 };
@@ -94,7 +94,10 @@ pub fn extract(
     let meter = ReadMeter::default();
     let wanted = Wanted {
         dir: &query.dir,
-        indexes: query.index_dir.as_deref(),
+        indexes: query.index_dir.as_deref().map(|folder| IndexFolder {
+            folder,
+            dir: &query.dir,
+        }),
         times: &query.times,
         terms: FlowTerms::parse(query.filter.expression()),
     };

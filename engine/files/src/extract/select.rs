@@ -2,7 +2,7 @@
 
 use super::times::{Beginning, may_hold};
 use crate::{
-    index::{self, CaptureIndex, FlowTerms},
+    index::{self, CaptureIndex, FlowTerms, IndexFolder},
     merge::{MergeError, in_folder},
     read::{FileEnd, FileRanges, ReadMeter},
 };
@@ -27,7 +27,7 @@ pub struct IndexUse {
 /// Which frames of which folder.
 pub(super) struct Wanted<'a> {
     pub(super) dir: &'a Path,
-    pub(super) indexes: Option<&'a Path>,
+    pub(super) indexes: Option<IndexFolder<'a>>,
     pub(super) times: &'a Range<u64>,
     pub(super) terms: FlowTerms,
 }
@@ -88,7 +88,7 @@ pub(super) fn select(
     let mut it = FileSelection::default();
     it.index.helps_filter = !wanted.terms.is_empty();
     let mut found = it.list(wanted.dir, meter)?;
-    if let Some(folder) = wanted.indexes {
+    if let Some(IndexFolder { folder, .. }) = wanted.indexes {
         fs::create_dir_all(folder)
             .map_err(|e| MergeError::Refused(format!("{}: {e}", folder.display())))?;
     }
@@ -104,8 +104,8 @@ pub(super) fn select(
         if file.index.is_none() && !may_hold {
             continue;
         }
-        if let (None, Some(folder)) = (&file.index, wanted.indexes) {
-            let index = it.build_index(folder, file, go_on);
+        if let (None, Some(indexes)) = (&file.index, wanted.indexes) {
+            let index = it.build_index(indexes, file, go_on);
             file.index = index.map(|index| Indexed::new(&index, wanted));
         }
         if !go_on() {
@@ -145,8 +145,8 @@ impl FileSelection {
 
     /// Finds out what a file holds by its index, or when it begins, if that matters.
     fn look(&mut self, found: &mut Found, wanted: &Wanted<'_>) {
-        let folder = wanted.indexes;
-        if let Some((index, bytes)) = folder.and_then(|it| index::load(it, &found.file.path)) {
+        let indexes = wanted.indexes;
+        if let Some((index, bytes)) = indexes.and_then(|it| it.load(&found.file.path)) {
             self.index.files += 1;
             self.index.bytes_read += bytes;
             found.index = Some(Indexed::new(&index, wanted));
@@ -159,12 +159,12 @@ impl FileSelection {
     /// Builds a file's index. A file that has none, since it cannot be read to its end, is read whole.
     fn build_index(
         &mut self,
-        folder: &Path,
+        indexes: IndexFolder<'_>,
         found: &Found,
         go_on: &impl Fn() -> bool,
     ) -> Option<CaptureIndex> {
         let path = &found.file.path;
-        match index::build_into(folder, path, go_on) {
+        match indexes.build(path, go_on) {
             Ok(index) => {
                 if index.is_some() {
                     self.index.files += 1;

@@ -65,15 +65,11 @@ fn chain(file: &FileRanges, head: u64) -> Result<Option<u64>, ReadError> {
     Ok(Some(hasher.finish()))
 }
 
-/// A name without the numbers in it.
+/// A path without the numbers in it.
 fn shape(path: &Path) -> Vec<u8> {
-    let mut name = path
-        .file_name()
-        .unwrap_or_default()
-        .as_encoded_bytes()
-        .to_vec();
-    name.retain(|byte| !byte.is_ascii_digit());
-    name
+    let mut path = path.as_os_str().as_encoded_bytes().to_vec();
+    path.retain(|byte| !byte.is_ascii_digit());
+    path
 }
 
 /// For each file, whether it can reach into the times wanted.

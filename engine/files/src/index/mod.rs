@@ -1,14 +1,14 @@
 //! A small index beside each finished file: which times and flows are in which part of it.
 //!
 //! ```text
-//! finished file -> build -> CaptureIndex -> <index_dir>/<name of the file>.cbor
+//! finished file -> build -> CaptureIndex -> <index_dir>/<place of the file in its folder>.cbor
 //! expression -> FlowTerms -> what a flow must be for a frame of it to be accepted -> the blocks that can hold one
 //! ```
 //!
 //! An index is CBOR (RFC 8949), so that other programs can read it too; it has a checksum, and names the length and the
 //! modification time of its file.
 //!
-//! May import: [`crate::format`], [`crate::read`], [`crate::name`].
+//! May import: [`crate::format`], [`crate::read`], [`crate::name`], [`crate::folder`].
 //!
 //! Invariants: an index only leaves out what cannot be wanted. One that is damaged or older than its file does not count.
 
@@ -21,5 +21,5 @@ mod terms;
 pub use build::{build, head_len};
 pub use flow::IndexFlow;
 pub use layout::{CaptureIndex, IndexBlock};
-pub use store::{build_into, load, path_of, sweep};
+pub use store::IndexFolder;
 pub use terms::FlowTerms;

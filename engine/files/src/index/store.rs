@@ -4,7 +4,11 @@ use super::{
     build::build,
     layout::{CaptureIndex, FileStamp, VERSION},
 };
-use crate::{name::FileName, read::ReadError};
+use crate::{
+    folder::{FolderTree, remove_emptied},
+    name::FileName,
+    read::ReadError,
+};
 use ciborium::Value;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -27,22 +31,84 @@ struct Sealed {
     index: Value,
 }
 
-/// Where a file's index is.
-#[must_use]
-pub fn path_of(folder: &Path, file: &Path) -> PathBuf {
-    let mut name = OsString::from(file.file_name().unwrap_or_default());
-    name.push(ENDING);
-    folder.join(name)
+/// The folder of the indexes of a folder's capture files: an index has the same place in the one as its file in the other.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexFolder<'a> {
+    /// The folder of indexes.
+    pub folder: &'a Path,
+    /// The folder of capture files.
+    pub dir: &'a Path,
 }
 
-/// A file's index, if there is one that is whole and of the file as it is now, and the bytes it took to read.
-#[must_use]
-pub fn load(folder: &Path, file: &Path) -> Option<(CaptureIndex, u64)> {
-    let bytes = fs::read(path_of(folder, file)).ok()?;
-    let index = CaptureIndex::decode(&unsealed(&bytes)?)?;
-    let fresh =
-        index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
-    fresh.then_some((index, bytes.len() as u64))
+impl IndexFolder<'_> {
+    /// Where a file's index is.
+    #[must_use]
+    pub fn path_of(&self, file: &Path) -> PathBuf {
+        let name = || file.file_name().map(Path::new).unwrap_or(file);
+        let place = file.strip_prefix(self.dir).unwrap_or_else(|_| name());
+        let mut path = OsString::from(self.folder.join(place));
+        path.push(ENDING);
+        path.into()
+    }
+
+    /// A file's index, if there is one that is whole and of the file as it is now, and the bytes it took to read.
+    #[must_use]
+    pub fn load(&self, file: &Path) -> Option<(CaptureIndex, u64)> {
+        let bytes = fs::read(self.path_of(file)).ok()?;
+        let index = CaptureIndex::decode(&unsealed(&bytes)?)?;
+        let fresh =
+            index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
+        fresh.then_some((index, bytes.len() as u64))
+    }
+
+    /// Builds a file's index and writes it into the folder, under its name in one step. `None`: `go_on` said no, or the
+    /// file has changed meanwhile.
+    ///
+    /// # Errors
+    /// The file cannot be read to its end, or the index cannot be written.
+    pub fn build(
+        &self,
+        file: &Path,
+        go_on: impl Fn() -> bool,
+    ) -> Result<Option<CaptureIndex>, ReadError> {
+        let Some(index) = build(file, go_on)? else {
+            return Ok(None);
+        };
+        write(&self.path_of(file), &index).map_err(|e| match e.kind() {
+            // Who asks whether the file is gone must not be told that its index cannot be written.
+            io::ErrorKind::NotFound => io::Error::other(e.to_string()),
+            _ => e,
+        })?;
+        Ok(Some(index))
+    }
+
+    /// Removes the indexes whose capture files are gone.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or an index not be removed.
+    pub fn sweep(&self) -> io::Result<()> {
+        let tree = FolderTree::list(self.folder, usize::MAX)?;
+        for path in tree.paths {
+            let place = path.strip_prefix(self.folder).ok().and_then(Path::to_str);
+            let Some(file) = place.and_then(|name| name.strip_suffix(ENDING)) else {
+                continue;
+            };
+            let file = Path::new(file);
+            if !FileName::has_capture_ending(file) || self.dir.join(file).exists() {
+                continue;
+            }
+            // One of a template's name, which anybody's file may have, says itself that it is an index.
+            let is_index = || fs::read(&path).is_ok_and(|bytes| unsealed(&bytes).is_some());
+            if FileName::parse(file).is_some() || is_index() {
+                fs::remove_file(&path)?;
+                remove_emptied(&path, self.folder);
+            }
+        }
+        tree.unread
+            .into_iter()
+            .next()
+            .map_or(Ok(()), |(_, e)| Err(e))
+    }
 }
 
 /// The index in a file's bytes, if they are whole.
@@ -52,54 +118,15 @@ fn unsealed(bytes: &[u8]) -> Option<Vec<u8>> {
     (xxh3_64(&body) == sealed.xxh3).then_some(body)
 }
 
-/// Builds a file's index and writes it into the folder, under its name in one step. `None`: `go_on` said no, or the file
-/// has changed meanwhile.
-///
-/// # Errors
-/// The file cannot be read to its end, or the index cannot be written.
-pub fn build_into(
-    folder: &Path,
-    file: &Path,
-    go_on: impl Fn() -> bool,
-) -> Result<Option<CaptureIndex>, ReadError> {
-    let Some(index) = build(file, go_on)? else {
-        return Ok(None);
-    };
-    write(folder, file, &index)?;
-    Ok(Some(index))
-}
-
-/// Removes the indexes in `folder` whose capture files are gone from `dir`.
-///
-/// # Errors
-/// The folder cannot be read, or an index not be removed.
-pub fn sweep(folder: &Path, dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        let Some(file) = name.and_then(|name| name.strip_suffix(ENDING)) else {
-            continue;
-        };
-        let file = Path::new(file);
-        if !FileName::has_capture_ending(file) || dir.join(file).exists() {
-            continue;
-        }
-        // One of a template's name, which anybody's file may have, says itself that it is an index.
-        let is_index = || fs::read(&path).is_ok_and(|bytes| unsealed(&bytes).is_some());
-        if FileName::parse(file).is_some() || is_index() {
-            fs::remove_file(&path)?;
-        }
-    }
-    Ok(())
-}
-
-fn write(folder: &Path, file: &Path, index: &CaptureIndex) -> io::Result<()> {
+fn write(path: &Path, index: &CaptureIndex) -> io::Result<()> {
     let mut body = Vec::new();
     ciborium::into_writer(index, &mut body).map_err(io::Error::other)?;
     let sealed = Sealed {
         xxh3: xxh3_64(&body),
         index: Value::Bytes(body),
     };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
     // Whoever may read captures may read their indexes.
     let temporary = tempfile::Builder::new()
         .prefix(".wqcap-index-")
@@ -109,7 +136,7 @@ fn write(folder: &Path, file: &Path, index: &CaptureIndex) -> io::Result<()> {
     ciborium::into_writer(&sealed, &mut out).map_err(io::Error::other)?;
     io::Write::flush(&mut out)?;
     drop(out);
-    temporary.persist(path_of(folder, file))?;
+    temporary.persist(path)?;
     Ok(())
 }
 
@@ -122,17 +149,19 @@ mod tests {
     fn an_index_is_found_again_while_its_file_is_the_same() {
         let dir = tempfile::tempdir().expect("dir");
         let indexes = tempfile::tempdir().expect("dir");
+        let folder = IndexFolder {
+            folder: indexes.path(),
+            dir: dir.path(),
+        };
         let (bytes, starts) = written(FileFormat::Pcapng, 3);
         let file = dir.path().join("wqcap-q00-1.pcapng");
         fs::write(&file, &bytes).expect("written");
-        assert!(load(indexes.path(), &file).is_none());
-        let index = build_into(indexes.path(), &file, || true)
-            .expect("reads")
-            .expect("made");
+        assert!(folder.load(&file).is_none());
+        let index = folder.build(&file, || true).expect("reads").expect("made");
         assert_eq!((index.frames, index.head), (3, starts[0] as u64));
-        let (again, size) = load(indexes.path(), &file).expect("there");
+        let (again, size) = folder.load(&file).expect("there");
         assert_eq!(again, index);
-        let path = path_of(indexes.path(), &file);
+        let path = folder.path_of(&file);
         assert_eq!(size, fs::metadata(&path).expect("there").len());
         let mode = |path| fs::metadata(path).expect("there").permissions().mode();
         assert_eq!(mode(&path), mode(&file), "as every new file");
@@ -148,38 +177,51 @@ mod tests {
             let mut damaged = sound.clone();
             damaged[at] ^= 1;
             fs::write(&path, &damaged).expect("written");
-            assert!(load(indexes.path(), &file).is_none());
+            assert!(folder.load(&file).is_none());
             fs::write(&path, &sound[..at]).expect("written");
-            assert!(load(indexes.path(), &file).is_none());
+            assert!(folder.load(&file).is_none());
         }
         fs::write(&path, &sound).expect("written");
-        assert!(load(indexes.path(), &file).is_some());
+        assert!(folder.load(&file).is_some());
         fs::write(&file, &bytes[..starts[2]]).expect("written");
-        assert!(load(indexes.path(), &file).is_none());
-        sweep(indexes.path(), dir.path()).expect("swept");
+        assert!(folder.load(&file).is_none());
+        folder.sweep().expect("swept");
         assert!(path.exists());
         fs::write(indexes.path().join("mine.cbor"), "mine").expect("written");
         fs::rename(&file, dir.path().join("elsewhere.pcapng")).expect("moved");
-        sweep(indexes.path(), dir.path()).expect("swept");
+        folder.sweep().expect("swept");
         assert!(!path.exists() && indexes.path().join("mine.cbor").exists());
         fs::rename(dir.path().join("elsewhere.pcapng"), &file).expect("moved");
 
         // One of another name is known by what is in it.
         let tap = dir.path().join("tap-1.pcapng");
         fs::rename(&file, &tap).expect("moved");
-        let made = build_into(indexes.path(), &tap, || true);
+        let made = folder.build(&tap, || true);
         assert!(made.expect("reads").is_some());
         let mine = indexes.path().join("mine.pcapng.cbor");
         fs::write(&mine, "mine").expect("written");
-        sweep(indexes.path(), dir.path()).expect("swept");
-        assert!(path_of(indexes.path(), &tap).exists());
+        folder.sweep().expect("swept");
+        assert!(folder.path_of(&tap).exists());
         fs::rename(&tap, &file).expect("moved");
-        sweep(indexes.path(), dir.path()).expect("swept");
-        assert!(mine.exists() && !path_of(indexes.path(), &tap).exists());
-        assert!(
-            build_into(indexes.path(), &file, || false)
-                .expect("reads")
-                .is_none()
+        folder.sweep().expect("swept");
+        assert!(mine.exists() && !folder.path_of(&tap).exists());
+        assert!(folder.build(&file, || false).expect("reads").is_none());
+
+        // Below the folder an index is where its file is.
+        let deep = dir.path().join("20261122/15/tap.pcapng");
+        fs::create_dir_all(deep.parent().expect("inside")).expect("made");
+        fs::rename(&file, &deep).expect("moved");
+        let made = folder.build(&deep, || true);
+        assert!(made.expect("reads").is_some());
+        assert_eq!(
+            folder.path_of(&deep),
+            indexes.path().join("20261122/15/tap.pcapng.cbor")
         );
+        assert!(folder.load(&deep).is_some());
+        folder.sweep().expect("swept");
+        assert!(folder.load(&deep).is_some());
+        fs::rename(&deep, &file).expect("moved");
+        folder.sweep().expect("swept");
+        assert!(!indexes.path().join("20261122").exists());
     }
 }

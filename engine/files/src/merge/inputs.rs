@@ -11,7 +11,7 @@ use std::path::Path;
 /// Names told of files that are left out.
 const MOST_NAMES: usize = 3;
 
-/// The finished capture files of a folder and their lengths, in name order. What `merge` or `extract` has written is left
+/// The finished capture files of a folder and of those below it, and their lengths, in name order. What `merge` or `extract` has written is left
 /// out with a note, since all its frames would be there twice, unless there is nothing else.
 pub(crate) fn in_folder(
     dir: &Path,
@@ -21,7 +21,7 @@ pub(crate) fn in_folder(
     let shown = dir.display();
     let folder = CaptureFolder::list(dir);
     let folder = folder.map_err(|e| MergeError::Refused(format!("{shown}: {e}")))?;
-    notes.extend(folder.unfinished_note(dir));
+    notes.extend(folder.notes(dir));
     let file = |path| FileRanges {
         found_in: Some(dir.to_owned()),
         meter: meter.of_another(),

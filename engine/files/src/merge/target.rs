@@ -1,6 +1,7 @@
 //! Where the merged file goes: a file that gets its name at its end, a device or pipe, or standard output.
 
 use super::{plan::MergePlan, summary::MergeError};
+use crate::folder::sync_folder;
 use std::{
     fs::{self, File, OpenOptions, Permissions},
     io::{self, ErrorKind, Write},
@@ -93,9 +94,8 @@ impl MergeTarget {
         let failed = |what: &str, e: io::Error| failed(&self.shown, what, &e);
         file.as_file().sync_all().map_err(|e| failed("sync", e))?;
         file.persist(&path).map_err(|e| failed("rename", e.error))?;
-        // The name lasts once its folder is synced; not every file system can do that.
         if let Some(folder) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
-            let _ = File::open(folder).and_then(|folder| folder.sync_all());
+            sync_folder(folder);
         }
         Ok(())
     }

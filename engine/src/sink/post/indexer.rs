@@ -15,7 +15,7 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
-use wqcap_files::index::{build_into, path_of, sweep};
+use wqcap_files::index::IndexFolder;
 
 /// How long the end of a run waits for indexes.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -69,8 +69,9 @@ fn index(folder: &Path, dir: &Path, files: &Receiver<PathBuf>, ended: &AtomicBoo
     if let Err(e) = rustix::process::setpriority_process(None, IDLE) {
         tracing::debug!("the indexer keeps its priority: {e}");
     }
+    let indexes = IndexFolder { folder, dir };
     let sweep = || {
-        if let Err(e) = sweep(folder, dir) {
+        if let Err(e) = indexes.sweep() {
             tracing::warn!("{}: old indexes stay: {e}", folder.display());
         }
         Instant::now() + SWEEP_EVERY
@@ -78,11 +79,11 @@ fn index(folder: &Path, dir: &Path, files: &Receiver<PathBuf>, ended: &AtomicBoo
     let mut left = 0;
     let mut next_sweep = sweep();
     for file in files {
-        match build_into(folder, &file, || !ended.load(Ordering::Relaxed)) {
+        match indexes.build(&file, || !ended.load(Ordering::Relaxed)) {
             Ok(Some(_)) => {}
             Ok(None) => left += 1,
             // It was deleted to make room, before its turn.
-            Err(_) if !file.exists() => drop(fs::remove_file(path_of(folder, &file))),
+            Err(_) if !file.exists() => drop(fs::remove_file(indexes.path_of(&file))),
             Err(e) => tracing::warn!("{}: no index: {e}", file.display()),
         }
         if Instant::now() >= next_sweep {

@@ -15,7 +15,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use wqcap_files::{origin::is_capture, template::NameTemplate};
+use wqcap_files::{folder::FolderTree, origin::is_capture, template::NameTemplate};
 
 /// Which file that is. An inode may be used again: the time of the last write tells the two apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,17 +85,16 @@ impl OwnFiles {
         }
     }
 
-    /// Those in a folder.
+    /// Those in a folder, and as far below it as the template has folders.
     pub(super) fn list(&self, dir: &Path) -> io::Result<Vec<OwnFile>> {
         let before: Vec<_> = self.known().keys().copied().collect();
         let (mut own, mut there) = (Vec::new(), HashSet::new());
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
+        for path in FolderTree::list(dir, self.template.folders())?.paths {
             // It may be gone by now, and a link's target is somebody else's.
             let Ok(metadata) = fs::symlink_metadata(&path) else {
                 continue;
             };
-            if !metadata.is_file() || !self.is_named(&path) {
+            if !metadata.is_file() || !self.is_named(path.strip_prefix(dir).unwrap_or(&path)) {
                 continue;
             }
             let id = FileId::of(&metadata);
@@ -128,9 +127,9 @@ impl OwnFiles {
         Ok(own)
     }
 
-    fn is_named(&self, path: &Path) -> bool {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| {
+    /// Whether a file may be at this place in the folder.
+    fn is_named(&self, place: &Path) -> bool {
+        place.to_str().is_some_and(|name| {
             FileName::ENDINGS.iter().any(|ending| {
                 let stem = name
                     .strip_suffix(ending)

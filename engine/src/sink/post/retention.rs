@@ -1,5 +1,7 @@
 //! `output.keep` and `output.keep_files`: the oldest finished files go first.
 //!
+//! A sub folder that was emptied so goes, too.
+//!
 //! Invariants: only regular files with a capture file's name go, never an open one (its name ends in `.part`) and
 //! never a link. Of files that `output.name` names, whose names anybody's file may have, only those of [`OwnFiles`] do. What
 //! there is, is looked up anew before anything is deleted: a hook or a person may have taken files away meanwhile, and others
@@ -29,7 +31,7 @@ use std::{
     thread::JoinHandle,
     time::Duration,
 };
-use wqcap_files::template::NameTemplate;
+use wqcap_files::{folder::remove_emptied, template::NameTemplate};
 
 /// Between two looks at the folder, at least: with thousands of files a look costs milliseconds.
 const REST: Duration = Duration::from_millis(100);
@@ -178,6 +180,7 @@ impl Keeper {
             match fs::remove_file(&it.path) {
                 Ok(()) => {
                     tracing::debug!("deleted {} ({} bytes)", it.path.display(), it.len);
+                    remove_emptied(&it.path, dir);
                     deleted.bytes += it.len;
                     deleted.files.insert(it.path);
                 }
@@ -335,6 +338,46 @@ mod tests {
         let deleted = keeper.join().expect("ends");
         assert_eq!(names(dir.path()), ["wqcap-q00-219.pcap"]);
         assert_eq!(deleted.files.len(), 23);
+    }
+
+    #[test]
+    fn sub_folders_are_looked_into_and_go_when_they_are_empty() {
+        let dir = tempfile::tempdir().expect("dir");
+        let at = |name: &str| dir.path().join(name);
+        let own = Arc::new(OwnFiles::new("%Y%m%d/%H/q{queue}".parse().expect("reads")));
+        let capture = PcapngEncoder::default().header(Some(0), 0);
+        for folder in ["20261121/09", "20261121/10", "20261122/00/deep", "notes"] {
+            fs::create_dir_all(at(folder)).expect("made");
+        }
+        let ours = ["20261121/09/q00", "20261121/10/q00", "20261122/00/q00"];
+        let others = ["q00", "20261122/q00", "20261122/00/deep/q00", "notes/q00"];
+        for name in ours.into_iter().chain(others) {
+            let path = at(&format!("{name}.pcapng"));
+            fs::write(&path, &capture).expect("written");
+            if ours.contains(&name) {
+                own.add(&path);
+            }
+        }
+        fs::write(at("20261121/09/notes.txt"), "mine").expect("written");
+        let keeper = |files| Keeper {
+            dir: dir.path().to_owned(),
+            keep: Retention {
+                keep: Keep::default(),
+                files,
+            },
+            own: Some(Arc::clone(&own)),
+        };
+        let mut deleted = DeletedFiles::default();
+        keeper(1).tidy(0, &mut deleted).expect("tidies");
+        assert_eq!(deleted.files.len(), 2);
+        assert!(!at("20261121/10").exists(), "it was emptied");
+        assert_eq!(names(&at("20261121/09")), ["notes.txt"], "somebody else's");
+        assert!(at("20261122/00/q00.pcapng").exists());
+        assert!(
+            others
+                .iter()
+                .all(|name| at(&format!("{name}.pcapng")).exists())
+        );
     }
 
     #[test]

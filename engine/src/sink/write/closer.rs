@@ -112,6 +112,7 @@ impl ClosingFile {
         file.set_len(self.len).map_err(|e| told("cut", e))?;
         file.sync_all().map_err(|e| told("sync", e))?;
         let path = free_name(part, path, others).map_err(|e| told("rename", e))?;
+        self.named.sync_folders();
         Ok(Some(path))
     }
 }

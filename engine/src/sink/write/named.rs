@@ -8,8 +8,8 @@ use crate::sink::write::disk_full::is_no_space;
 use rustix::fs::{AtFlags, CWD, SeekFrom, linkat, seek};
 use std::{
     ffi::OsString,
-    fs::{File, OpenOptions, TryLockError},
-    io,
+    fs::{self, File, OpenOptions, TryLockError},
+    io, mem,
     os::{
         fd::AsRawFd,
         unix::fs::{MetadataExt, OpenOptionsExt},
@@ -20,10 +20,12 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use wqcap_files::template::NameTemplate;
+use wqcap_files::{folder::sync_folder, template::NameTemplate};
 
 /// Names that are tried for a file.
 const NAMES: u64 = 1000;
+/// How often a sub folder is made that is gone when its first file is to be created: retention deletes emptied ones.
+const FOLDER_TRIES: usize = 10;
 
 /// Where files are, and how they are named.
 #[derive(Debug)]
@@ -32,6 +34,48 @@ pub(super) struct Naming {
     pub(super) template: NameTemplate,
     /// `pcap`, `pcap.zst` and so on.
     pub(super) ending: String,
+}
+
+impl Naming {
+    /// Makes the sub folders that a file of this name is in. Those whose names changed are added to `changed`: each new
+    /// folder and the one that it is in.
+    fn make_folders(&self, path: &Path, changed: &mut Vec<PathBuf>) -> io::Result<()> {
+        let place = path.strip_prefix(&self.dir).unwrap_or(path);
+        let mut folder = self.dir.clone();
+        for name in place.parent().into_iter().flat_map(Path::components) {
+            let parent = folder.clone();
+            folder.push(name);
+            match fs::create_dir(&folder) {
+                Ok(()) => changed.extend([folder.clone(), parent]),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a file of this name in its sub folder.
+    fn open<T>(
+        &self,
+        path: &Path,
+        changed: &mut Vec<PathBuf>,
+        mut open: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let tries = if self.template.folders() > 0 {
+            FOLDER_TRIES
+        } else {
+            1
+        };
+        let mut opened = Err(io::ErrorKind::NotFound.into());
+        for _ in 0..tries {
+            self.make_folders(path, changed)?;
+            opened = open();
+            if !matches!(&opened, Err(e) if e.kind() == io::ErrorKind::NotFound) {
+                break;
+            }
+        }
+        opened
+    }
 }
 
 /// The names that a file may get, the one it is to have first.
@@ -157,6 +201,8 @@ pub(super) struct Named {
     pub(super) others: Names,
     /// Writes go past the page cache.
     pub(super) direct: bool,
+    /// Folders that are to be synced for its place to last.
+    new_folders: Vec<PathBuf>,
     syncs: Arc<Syncs>,
 }
 
@@ -176,12 +222,15 @@ pub(super) struct ToSync {
     part: PathBuf,
     /// Bytes of whole records that were written before it was asked for.
     written: u64,
+    /// Folders that its name needs.
+    folders: Vec<PathBuf>,
     syncs: Arc<Syncs>,
 }
 
 impl ToSync {
     pub(super) fn sync(self) -> Result<(), String> {
         let synced = self.file.sync_data();
+        self.folders.iter().for_each(|it| sync_folder(it));
         self.syncs.asked.store(false, Ordering::Release);
         let part = self.part.display();
         match synced {
@@ -218,15 +267,16 @@ impl Named {
             ns,
             attempt: 0,
         };
+        let mut new_folders = Vec::new();
         // Two files may begin in what is the same moment to their names: the later one takes the next free name.
         while let Some(path) = names.next() {
             let mut part = OsString::from(&path);
             part.push(PART);
             let part = PathBuf::from(part);
-            let opened = match nameless.take() {
+            let opened = naming.open(&path, &mut new_folders, || match nameless.take() {
                 Some(file) => file.enter(&part),
                 None => Opened::create(&part),
-            };
+            });
             match opened {
                 Ok(_) if path.exists() => drop(std::fs::remove_file(&part)),
                 Ok(Opened { file, direct }) => {
@@ -236,6 +286,7 @@ impl Named {
                         path,
                         others: names,
                         direct,
+                        new_folders,
                         syncs: Arc::default(),
                     });
                 }
@@ -258,14 +309,20 @@ impl Named {
     }
 
     /// For the closer to sync it, with so many bytes of whole records in it; `None`: it is still about the last time.
-    pub(super) fn to_sync(&self, written: u64) -> Option<ToSync> {
+    pub(super) fn order_sync(&mut self, written: u64) -> Option<ToSync> {
         let asked = self.syncs.asked.swap(true, Ordering::AcqRel);
         (!asked).then(|| ToSync {
             file: Arc::clone(&self.file),
             part: self.part.clone(),
             written,
+            folders: mem::take(&mut self.new_folders),
             syncs: Arc::clone(&self.syncs),
         })
+    }
+
+    /// Has its place last, if no sync has done that.
+    pub(super) fn sync_folders(&self) {
+        self.new_folders.iter().for_each(|it| sync_folder(it));
     }
 
     /// Why what was written of it, so many bytes of whole records, is not there: another program has cut it. Told once;
@@ -349,6 +406,58 @@ mod tests {
         assert_eq!(inode(file.part.metadata()), inode(file.file.metadata()));
         let other = File::open(&file.part).expect("opens");
         assert!(other.try_lock().is_err(), "recovery leaves it alone");
+    }
+
+    #[test]
+    fn sub_folders_are_made_and_made_again() {
+        let dir = tempfile::tempdir().expect("dir");
+        let naming = Arc::new(Naming {
+            dir: dir.path().to_owned(),
+            template: "%Y/%j/q{queue}".parse().expect("reads"),
+            ending: "pcap".into(),
+        });
+        for (ahead, name) in [(true, "q03"), (false, "q03-1"), (true, "q03-2")] {
+            let ahead = ahead.then(|| Opened::nameless(dir.path()).expect("opened"));
+            let made = Named::create(&naming, Some(3), 17, ahead);
+            let mut file = made.map_err(|it| it.text).expect("created");
+            let folder = dir.path().join("1970/001");
+            assert_eq!(file.part, folder.join(format!("{name}.pcap.part")));
+            // Each new folder, and that which it is in.
+            let order = file.order_sync(0).expect("is asked for");
+            let new = [("1970", ""), ("1970/001", "1970")];
+            let new = new.map(|(a, b)| [dir.path().join(a), dir.path().join(b)]);
+            let want: &[PathBuf] = if name == "q03" {
+                new.as_flattened()
+            } else {
+                &[]
+            };
+            assert_eq!(order.folders.len(), want.len());
+            assert!(
+                order
+                    .folders
+                    .iter()
+                    .zip(want)
+                    .all(|(a, b)| a.components().eq(b.components()))
+            );
+            order.sync().expect("syncs");
+            assert_eq!(file.order_sync(0).expect("is asked for").folders.len(), 0);
+        }
+        // Retention deletes an emptied folder at the very moment.
+        let other = dir.path().join("1971/001/q03.pcap");
+        let (mut changed, mut deleted) = (Vec::new(), 0);
+        let opened = naming.open(&other, &mut changed, || {
+            if deleted < 3 {
+                deleted += 1;
+                fs::remove_dir_all(dir.path().join("1971"))?;
+            }
+            Opened::create(&other)
+        });
+        assert!(opened.is_ok() && other.exists());
+        // Not for ever, and not where there is no folder to make.
+        let gone = naming.open(&other, &mut changed, || {
+            Err::<(), _>(io::ErrorKind::NotFound.into())
+        });
+        assert_eq!(gone.expect_err("gone").kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

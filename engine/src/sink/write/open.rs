@@ -79,7 +79,7 @@ impl Open {
         if !self.unsynced {
             return None;
         }
-        let order = self.named.as_ref()?.to_sync(self.whole)?;
+        let order = self.named.as_mut()?.order_sync(self.whole)?;
         self.unsynced = false;
         Some(order)
     }

@@ -1,0 +1,172 @@
+//! Folders below `output.dir`, as `output.name` makes them: written to, indexed, read as one, recovered and tidied.
+
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use wqcap_tests::{Dir, Done, Program, Wqcap, compare::assert_same, files, wqcap::wqcap};
+
+const FRAMES: u64 = 6000;
+
+/// All files below a folder, by name.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).expect("lists") {
+        let path = entry.expect("lists").path();
+        match path.is_dir() {
+            true => all.extend(below(&path)),
+            false => all.push(path),
+        }
+    }
+    all.sort();
+    all
+}
+
+fn capture<'d>(dir: &'d Dir, name: &str, out: &Path, more: &[&str]) -> Wqcap<'d> {
+    Wqcap::run(dir, name)
+        .out(out)
+        .model(&format!("synth:size=1000,flows=64,count={FRAMES}"))
+        .queues(2)
+        .sets(&[
+            "output.format=pcapng",
+            "output.rotate_size=1MiB",
+            "output.name=%Y/%m%d/q{queue}-{start_ns}",
+        ])
+        .sets(more)
+}
+
+#[track_caller]
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+#[track_caller]
+fn summary(run: &Wqcap<'_>, done: Done) -> Value {
+    let done = done.expect(0);
+    let text = fs::read_to_string(run.summary_path());
+    json(&text.unwrap_or_else(|e| panic!("{e}: {done}")))
+}
+
+/// The day of a file's first record, as folders.
+fn day(path: &Path) -> String {
+    let stamp = files::read(path)[0].ts;
+    let done = Program::new("date")
+        .args(["-d", &format!("@{}", stamp / 1_000_000_000), "+%Y/%m%d"])
+        .run()
+        .expect(0);
+    done.stdout.trim().to_owned()
+}
+
+#[test]
+fn a_folder_for_each_day_is_written_indexed_and_read_as_one() {
+    let dir = Dir::new();
+    let (cap, index) = (dir.folder("cap"), dir.folder("idx"));
+    let set = format!("output.index_dir={}", index.display());
+    let run = capture(&dir, "run", &cap, &[&set]);
+    let facts = summary(&run, run.done());
+    assert_eq!(facts["ledger"]["total"]["captured"], FRAMES);
+    let written = below(&cap);
+    assert!(written.len() >= 5, "rotated: {written:?}");
+    let mut told: Vec<_> = facts["files"].as_array().expect("files").iter().collect();
+    told.sort_by_key(|it| it.as_str());
+    let told: Vec<_> = told
+        .iter()
+        .filter_map(|it| it.as_str())
+        .map(PathBuf::from)
+        .collect();
+    assert_same("files in the summary and in the folders", &told, &written);
+    for path in &written {
+        let folder = path.parent().expect("inside");
+        assert_eq!(folder, cap.join(day(path)));
+    }
+
+    let out = dir.join("out.pcapng");
+    let merged = wqcap(["merge", "--json", "-o"])
+        .arg(&out)
+        .arg(&cap)
+        .run()
+        .expect(0);
+    let merged = json(&merged.stdout);
+    assert_eq!(
+        (&merged["frames"], &merged["streams"]),
+        (&FRAMES.into(), &2.into())
+    );
+    assert_eq!(merged["interfaces"].as_array().map(Vec::len), Some(1));
+    assert_eq!(merged["late"]["frames"], 0);
+
+    let extract = |more: &[&str]| {
+        let found = wqcap(["extract", "--json", "-o"])
+            .arg(&out)
+            .arg(&cap)
+            .args(more);
+        json(&found.run().expect(0).stdout)
+    };
+    let indexed = ["--index", index.to_str().expect("text")];
+    let all = extract(&indexed);
+    assert_eq!(all["frames"], FRAMES);
+    assert_eq!(all["index"]["files"], written.len());
+    let place = |path: &Path, from: &Path| path.strip_prefix(from).expect("below").to_owned();
+    let indexes: Vec<_> = below(&index).iter().map(|it| place(it, &index)).collect();
+    let want = written.iter().map(|it| {
+        let mut path = place(it, &cap).into_os_string();
+        path.push(".cbor");
+        PathBuf::from(path)
+    });
+    assert_same(
+        "an index for each file",
+        &indexes,
+        &want.collect::<Vec<_>>(),
+    );
+    // The last file of one queue, by its first record: the others end before it.
+    let last = written
+        .iter()
+        .map(|it| files::read(it)[0].ts)
+        .max()
+        .expect("files");
+    let from = format!("{}.{:09}", last / 1_000_000_000, last % 1_000_000_000);
+    let late = extract(&["--from", &from]);
+    let want = files::read(&out).iter().all(|it| it.ts >= last);
+    assert!(want && late["frames"].as_u64() > Some(0), "{late}");
+}
+
+#[test]
+fn what_a_crash_left_in_a_folder_is_finished_and_old_folders_go() {
+    let dir = Dir::new();
+    let cap = dir.folder("cap");
+    let run = capture(&dir, "first", &cap, &[]);
+    let _ = summary(&run, run.done());
+    // As a crash leaves it, in the folder of a day long ago.
+    let some = below(&cap).remove(0);
+    let sound = fs::read(&some).expect("reads");
+    let old = cap.join("2001/0101");
+    fs::create_dir_all(&old).expect("made");
+    let [part, path] = ["q00-5.pcapng.part", "q00-5.pcapng"].map(|name| old.join(name));
+    let torn = [&sound[..], &[0; 4096]].concat();
+    fs::write(&part, &torn).expect("written");
+    let done = wqcap(["recover", "--json"]).arg(&cap).run().expect(0);
+    assert_eq!(
+        json(&done.stdout)["files"][0]["outcome"],
+        "finished",
+        "{done}"
+    );
+    assert_eq!(fs::read(&path).expect("named"), sound);
+
+    fs::remove_file(&path).expect("there");
+    fs::write(&part, &torn).expect("written");
+    let run = capture(&dir, "second", &cap, &[]);
+    let facts = summary(&run, run.done());
+    assert_eq!(facts["recovered"][0]["outcome"], "finished", "{facts}");
+    assert_eq!(fs::read(&path).expect("named"), sound);
+
+    let before = below(&cap).len();
+    let run = capture(&dir, "third", &cap, &["output.keep_files=2"]);
+    let facts = summary(&run, run.done());
+    let left = below(&cap);
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(
+        facts["deleted"]["files"].as_u64() >= Some(before as u64),
+        "{facts}"
+    );
+    assert!(!cap.join("2001").exists(), "it was emptied");
+}
