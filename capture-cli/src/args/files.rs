@@ -32,8 +32,9 @@ pub struct RssArgs {
 /// `wqcap merge`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The files of one queue (wqcap-q<QQ>-<start>.…) in one directory form one stream; every other file is a stream of its own.
-Interfaces with the same name in one directory are one port, and become one interface of the output.
+The files of one queue in one directory, or below it, form one stream; every other file is a stream of its own.
+Interfaces of one machine with the same name in one directory are one port, and become one interface of the output.
+A directory's files that wqcap merge or extract has written are left out.
 OUT gets its name when it is complete, and replaces an existing file.
 
 Examples:
@@ -90,7 +91,7 @@ Examples:
 
 Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged file.")]
 pub struct ExtractArgs {
-    /// Directory of capture files (output.dir of the capture)
+    /// Directory of capture files (output.dir of the capture), with all directories below it
     pub dir: PathBuf,
     /// Start time, inclusive [default: the beginning]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
@@ -133,7 +134,7 @@ Examples:
 
 Exit status: 1 if a file could not be finished.")]
 pub struct RecoverArgs {
-    /// Directory of capture files (output.dir of the capture)
+    /// Directory of capture files (output.dir of the capture), with all directories below it
     pub dir: PathBuf,
     /// Print JSON on stdout
     #[arg(long)]

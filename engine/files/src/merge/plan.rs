@@ -323,9 +323,8 @@ fn pcap_within(out: &Path, folders: &HashSet<PathBuf>) -> Option<String> {
     let absolute = |path: &Path| fs::canonicalize(path).ok();
     let parent = out.parent().filter(|it| !it.as_os_str().is_empty());
     let place = absolute(parent.unwrap_or(Path::new(".")))?;
-    let folder = folders
-        .iter()
-        .find(|it| absolute(it).as_ref() == Some(&place))?;
+    let holds = |it: &&PathBuf| absolute(it).is_some_and(|it| place.starts_with(it));
+    let folder = folders.iter().find(holds)?;
     Some(format!(
         "a pcap file does not say who wrote it: {} counts as a capture when {} is read again; write it elsewhere, or write pcapng",
         out.display(),

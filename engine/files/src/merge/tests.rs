@@ -555,11 +555,14 @@ fn what_was_merged_into_a_folder_is_not_merged_again() {
     assert_eq!((summary.frames, said(&summary)), (6, String::new()));
 
     // A pcap file says nothing of itself.
-    let summary = merge(&folder, &dir.path().join("out.pcap"));
-    assert!(
-        said(&summary).contains("does not say who wrote it"),
-        "{summary:?}"
-    );
+    for name in ["all/out.pcap", "out.pcap"] {
+        let out = dir.path().join(name);
+        let summary = merge(&folder, &out);
+        assert!(
+            said(&summary).contains("does not say who wrote it"),
+            "{summary:?}"
+        );
+    }
     let message = refused(&folder, &dir.path().join("out.pcap"));
     assert!(message.contains("is one of the inputs"), "{message}");
 }
