@@ -1,7 +1,7 @@
 //! Live traffic of ordinary programs, between two namespaces, captured on the far end by way of AF_PACKET.
 
 use rustix::process::Signal;
-use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
+use std::{collections::BTreeMap, fs, net::IpAddr, path::Path, thread, time::Instant};
 use wqcap_tests::{
     Dir, Pair, Program, Running, Wqcap,
     compare::assert_bytes,
@@ -9,6 +9,8 @@ use wqcap_tests::{
     files::Record,
     machine::netns::{IFACE, Namespace},
     need,
+    process::{HANG, TICK},
+    skip,
 };
 
 /// What the near end's web server listens on.
@@ -482,4 +484,49 @@ fn the_kernel_still_gets_its_frames_and_the_interface_its_settings() {
         .expect(0);
     let _ = run.finished(live.stop().wait(), 0);
     assert_eq!(pair.far.promiscuity(), 0);
+}
+
+/// Whether the kernel merges what the interface receives; `None`: it cannot be told or set.
+fn merges(end: &Namespace, set: Option<&str>) -> Option<bool> {
+    if let Some(value) = set {
+        let done = end.program("ethtool", &["-K", IFACE, "gro", value]).run();
+        if !done.status.success() {
+            return None;
+        }
+    }
+    let done = end.program("ethtool", &["-k", IFACE]).run();
+    let is_on = done.stdout.contains("generic-receive-offload: on");
+    done.status.success().then_some(is_on)
+}
+
+/// The capture has given up the right to change the interface by the time it ends, and a killed one does nothing more.
+#[test]
+fn merging_is_on_again_after_the_end_and_after_a_kill() {
+    let pair = need!(Pair::new());
+    if merges(&pair.far, Some("on")).is_none() {
+        skip!("ethtool cannot be run, or cannot set GRO");
+    }
+    let dir = Dir::new();
+    for wire in ["af_packet", "af_xdp"] {
+        for signal in [Signal::INT, Signal::KILL] {
+            let name = format!("{wire}-{}", signal.as_raw());
+            let mut run = Wqcap::run(&dir, &name)
+                .model(&format!("{wire}:{IFACE}"))
+                .queues(1)
+                .set("output.format=none")
+                .wrapped(&["ip", "netns", "exec", pair.far.name()])
+                .start();
+            run.until("its first frame can come", |run| {
+                run.stderr().contains("capturing mlx5_0")
+            });
+            assert_eq!(merges(&pair.far, None), Some(false), "{name}");
+            run.signal(signal);
+            let done = run.wait();
+            let began = Instant::now();
+            while merges(&pair.far, None) != Some(true) {
+                assert!(began.elapsed() < HANG, "{name}: still off: {done}");
+                thread::sleep(TICK);
+            }
+        }
+    }
 }

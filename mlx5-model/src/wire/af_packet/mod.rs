@@ -6,8 +6,7 @@
 //!
 //! Known limits: kernels before 6.2 cannot describe UDP super-frames to packet sockets, and none can describe SCTP
 //! ones; super-frames beyond 256 KiB do not fit a block. All those count as dropped. GRO and LRO of the interface are
-//! switched off while the wire is open if that is permitted, and on again afterwards; a process that is killed leaves
-//! them off.
+//! switched off while the wire is open if that is permitted, and on again afterwards (see `offloads`).
 //!
 //! Invariants: a block of the ring is read and written only between the kernel's handing it over and its release; a
 //! frame is prepared once, however often the NIC makes it wait.

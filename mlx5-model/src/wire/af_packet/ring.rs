@@ -61,6 +61,9 @@ impl RxRing {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        // A process that the program forks would keep the socket open, and the interface promiscuous, with its copy.
+        // SAFETY: the mapping of just now.
+        unsafe { libc::madvise(base, blocks * BLOCK, libc::MADV_DONTFORK) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(RxRing {
             base,

@@ -47,6 +47,9 @@ impl<T: Copy> Shared<T> {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        // A process that the program forks would keep the socket open with its copy.
+        // SAFETY: the mapping of just now.
+        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         Ok(Shared {
             base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
             len,
