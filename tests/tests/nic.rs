@@ -29,6 +29,16 @@ fn a_raw_qp_sends_and_receives() {
     client("raw", &[], &["loopback"], &[]);
 }
 
+/// PCIe is slow for a while, and what comes back meanwhile finds the port's buffer full.
+#[test]
+fn a_port_without_room_counts_its_discards() {
+    let dir = Dir::new();
+    let file = dir.join("fast");
+    let file = file.to_str().expect("a plain path");
+    let fault = format!("fault=slow_pci:ns=100000000@frames=1;slow_pci:ns=1@file={file}");
+    client("discards", &[file], &["loopback"], &[&fault]);
+}
+
 #[test]
 fn thread_domains_have_doorbells_of_their_own() {
     client("domain", &[], &["loopback"], &[]);

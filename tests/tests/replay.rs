@@ -282,6 +282,7 @@ fn check_ledger(finished: &Finished, expected: &Expected<'_>, frames: usize) {
     assert_eq!(ledger.total.received, frames as u64);
     assert_eq!(finished.summary.nic("out_of_buffer"), 0);
     assert_eq!(finished.summary.nic("wire_dropped"), 0);
+    assert_eq!(finished.summary.nic("rx_discards_phy"), 0);
     assert_eq!(
         finished.summary.json["end"], "port_down",
         "{}",

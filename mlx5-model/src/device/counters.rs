@@ -56,6 +56,8 @@ macro_rules! counters {
             pub delay_drop_queues: AtomicU64,
             /// Of the netdev, by `ethtool -S`: frames that the port dropped for their FCS.
             pub rx_crc_errors_phy: AtomicU64,
+            /// The same: frames for which the port's own buffer had no room, before any rule.
+            pub rx_discards_phy: AtomicU64,
             /// 1 while the link is up.
             link_up: AtomicU64,
             /// Of the netdev: how often it was taken down or up, odd while it is down; bits of `ethtool -k`.
@@ -70,6 +72,7 @@ macro_rules! counters {
                     delay_drop_timeouts: AtomicU64::new(0),
                     delay_drop_queues: AtomicU64::new(0),
                     rx_crc_errors_phy: AtomicU64::new(0),
+                    rx_discards_phy: AtomicU64::new(0),
                     link_up: AtomicU64::new(0),
                     netdev_changes: AtomicU64::new(0),
                     features: AtomicU64::new(0),

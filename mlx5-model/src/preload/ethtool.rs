@@ -16,8 +16,19 @@ use crate::process::{Errno, has_capability};
 use crate::settings;
 
 /// Names and their values; `rx_in_range_len_errors_phy` stays 0.
-const NAMES: [&str; 2] = ["rx_crc_errors_phy", "rx_in_range_len_errors_phy"];
-const VALUES: [CounterValue; 2] = [|port| port.rx_crc_errors_phy.load(Ordering::Relaxed), |_| 0];
+/// `rx_discards_phy` counts frames "dropped due to lack of buffers on a physical port"
+/// (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst): no WQ has seen them, and they are not in
+/// `wire_dropped`, whose frames no port has seen.
+const NAMES: [&str; 3] = [
+    "rx_crc_errors_phy",
+    "rx_in_range_len_errors_phy",
+    "rx_discards_phy",
+];
+const VALUES: [CounterValue; 3] = [
+    |port| port.rx_crc_errors_phy.load(Ordering::Relaxed),
+    |_| 0,
+    |port| port.rx_discards_phy.load(Ordering::Relaxed),
+];
 
 /// Features by the bits of `PortCounters::features`. Verbs queues have an FCS of their own (`SCATTER_FCS`), so that `rx-fcs`
 /// changes nothing for them.

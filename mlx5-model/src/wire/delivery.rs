@@ -104,9 +104,12 @@ pub struct WireDrops {
     pub driver: u64,
     /// It was longer than the wire carries, or was cut.
     pub size: u64,
+    /// The port's own buffer was full: the wire has carried it, and the NIC has discarded it. In none of the others.
+    pub port: u64,
 }
 
 impl WireDrops {
+    /// What was lost before the NIC saw it.
     pub fn total(&self) -> u64 {
         self.ring + self.fill + self.driver + self.size
     }
@@ -118,6 +121,7 @@ impl WireDrops {
             fill: self.fill.saturating_sub(before.fill),
             driver: self.driver.saturating_sub(before.driver),
             size: self.size.saturating_sub(before.size),
+            port: self.port.saturating_sub(before.port),
         }
     }
 }

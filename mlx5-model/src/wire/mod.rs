@@ -149,15 +149,18 @@ impl Wire {
     /// The frames that the wire has lost since it was opened. On a live interface these are system calls, too expensive
     /// for every burst.
     pub fn drops(&mut self) -> WireDrops {
-        let of_ring = |ring| WireDrops {
-            ring,
-            ..WireDrops::default()
-        };
         match &mut self.0 {
             Backend::AfPacket(wire) => wire.drops(),
             Backend::AfXdp(wire) => wire.drops(),
-            Backend::Peer(wire) => of_ring(wire.dropped()),
-            Backend::Loopback(wire) => of_ring(wire.dropped()),
+            // The other end has not taken it; which port that has, this one cannot know.
+            Backend::Peer(wire) => WireDrops {
+                ring: wire.dropped(),
+                ..WireDrops::default()
+            },
+            Backend::Loopback(wire) => WireDrops {
+                port: wire.dropped(),
+                ..WireDrops::default()
+            },
             Backend::Pcap(_) | Backend::Synth(_) => WireDrops::default(),
         }
     }

@@ -471,6 +471,7 @@ impl NicPort {
             add(&self.counters.wire_dropped_fill, new.fill);
             add(&self.counters.wire_dropped_driver, new.driver);
             add(&self.counters.wire_dropped_size, new.size);
+            add(&self.counters.rx_discards_phy, new.port);
             self.wire_drops = drops;
         }
         if !self.up {

@@ -310,6 +310,7 @@ impl XskQueue {
             fill,
             driver: 0,
             size: told.rx_dropped - fill + self.unusable,
+            port: 0,
         }
     }
 }
