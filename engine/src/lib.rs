@@ -67,6 +67,7 @@ pub mod rx;
 pub mod sink;
 pub mod stats;
 mod sync;
+mod text;
 mod thread;
 
 pub use error::Error;

@@ -533,7 +533,7 @@ fn the_spread_and_the_flags_change_while_frames_flow() {
     });
     let finished = capture.shutdown();
     let notes = finished.summary.json["notes"].to_string();
-    for note in ["re-spread after", "wq.cvlan_stripping was set to true"] {
+    for note in ["re-spread: ", "wq.cvlan_stripping was set to true"] {
         assert!(notes.contains(note), "{notes}");
     }
 }

@@ -14,6 +14,7 @@
 //! | `a_drained_capture_stays_so` | nothing is let in that nobody wants |
 //! | `a_flapping_port_is_a_gap_in_the_files` | ports that go down and come up, with the same queues |
 
+use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{
@@ -94,8 +95,8 @@ fn assert_gaps(finished: &Finished, outages: &[Outage], backs: &[u64]) {
             );
         }
         // A frame may come before it is read that its port is up: the file says no end then.
-        let from = outage.from;
-        let begun = format!("from {}.{:09} ", from / 1_000_000_000, from % 1_000_000_000);
+        let from = Timestamp::from_nanosecond(outage.from.into()).expect("a time");
+        let begun = format!("from {from:.9} ");
         let mut telling: Vec<usize> = finished
             .files()
             .iter()

@@ -14,7 +14,7 @@ use crate::{
     failure::Failure,
     term::{
         output,
-        table::{bytes, scaled, span, thousands},
+        table::{bytes, counted, scaled, span, thousands},
     },
 };
 use serde::Serialize;
@@ -135,12 +135,13 @@ pub fn burst(args: &BenchBurstArgs) -> Result<(), Failure> {
 fn told(it: &Survived) -> Result<(), Failure> {
     let Some(burst) = it.burst else { return Ok(()) };
     output::print(&format!(
-        "{}: of {} frames within {} {}\n",
+        "{}: of {} within {} {}\n",
         it.name,
-        thousands(burst.frames),
+        counted(burst.frames, "frame"),
         span((it.hold_ms * 1e6) as u64),
         match burst.lost {
             0 => "none is lost".into(),
+            1 => "one is lost".into(),
             lost => format!("{} are lost", thousands(lost)),
         }
     ))

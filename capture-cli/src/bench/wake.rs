@@ -7,7 +7,12 @@ use super::{
     now_ns,
     report::{BenchReport, Measured},
 };
-use crate::{args::BenchWakeArgs, cmd::check, failure::Failure, term::output};
+use crate::{
+    args::BenchWakeArgs,
+    cmd::check,
+    failure::Failure,
+    term::{output, table::counted},
+};
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -72,8 +77,8 @@ fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> 
     let mut ages = ages.lock().map_or_else(|_| Vec::new(), |it| it.clone());
     if (ages.len() as u64) < frames {
         return Err(Failure::failed(format!(
-            "{} frames came within {} s, not {frames}: is there traffic?",
-            ages.len(),
+            "{} within {} s, not {frames}: is there traffic?",
+            counted(ages.len() as u64, "frame"),
             PATIENCE.as_secs()
         )));
     }

@@ -102,8 +102,8 @@ pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     report.results.iter().try_for_each(|it| {
         let latency = &it.more["latency_ns"];
         output::print(&format!(
-            "{}: a frame is {} ns old when it is stamped (least {}, 99 of 100 {}, most {})\n",
-            it.name, latency["median"], latency["min"], latency["p99"], latency["max"]
+            "{}: age of a frame when it is stamped: min {} ns, p50 {} ns, p99 {} ns, max {} ns\n",
+            it.name, latency["min"], latency["median"], latency["p99"], latency["max"]
         ))
     })
 }

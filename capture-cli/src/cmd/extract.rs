@@ -10,7 +10,7 @@ use crate::{
     term::{
         output,
         progress::ReadProgress,
-        table::{bytes, thousands},
+        table::{bytes, counted},
         terminal,
     },
 };
@@ -67,13 +67,13 @@ fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
 
 fn text(it: &Extracted) -> String {
     let mut text = format!(
-        "{} frames into {}: {}, {}; read {} of {} files, {} of {}\n",
-        thousands(it.frames),
+        "{} into {}: {}, {}; read {} of {}, {} of {}\n",
+        counted(it.frames, "frame"),
         it.out,
         it.format,
         bytes(it.bytes),
         it.files.read,
-        it.files.total,
+        counted(it.files.total, "file"),
         bytes(it.file_bytes.read),
         bytes(it.file_bytes.total)
     );

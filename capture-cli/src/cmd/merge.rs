@@ -9,7 +9,7 @@ use crate::{
     term::{
         output,
         progress::ReadProgress,
-        table::{bytes, rate, scaled, span, thousands},
+        table::{bytes, counted, rate, scaled, span, thousands},
         terminal,
     },
 };
@@ -76,10 +76,10 @@ pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
 fn text(summary: &MergeSummary) -> String {
     let time = Duration::from_secs_f64(summary.seconds);
     let mut text = format!(
-        "{} frames from {} files ({} streams) into {}: {}, {}, {}byte/s\n",
-        thousands(summary.frames),
-        summary.inputs.len(),
-        summary.streams,
+        "{} from {} ({}) into {}: {}, {}, {}B/s\n",
+        counted(summary.frames, "frame"),
+        counted(summary.inputs.len() as u64, "file"),
+        counted(summary.streams as u64, "stream"),
         summary.out,
         summary.format,
         bytes(summary.bytes),
@@ -89,9 +89,9 @@ fn text(summary: &MergeSummary) -> String {
         let told = |n: Option<u64>| n.map_or("not reported".into(), thousands);
         let _ = writeln!(
             text,
-            "interface {}: {} frames; received {}, dropped {} by the files' own statistics",
+            "interface {}: {}; received {}, dropped {} by the files' own statistics",
             interface.name,
-            thousands(interface.frames),
+            counted(interface.frames, "frame"),
             told(interface.received),
             told(interface.dropped)
         );
@@ -100,7 +100,7 @@ fn text(summary: &MergeSummary) -> String {
     if let (Some(min), Some(median), Some(max)) = (gaps.min_ns, gaps.median_ns, gaps.max_ns) {
         let _ = writeln!(
             text,
-            "successive frames of different queues: {}; time between them: min {}, median {}, max {}",
+            "successive frames of different queues: {}; time between them: min {}, p50 {}, max {}",
             thousands(gaps.count),
             span(min),
             span(median),
@@ -112,9 +112,9 @@ fn text(summary: &MergeSummary) -> String {
         if late.frames > 0 {
             let _ = writeln!(
                 text,
-                "note: {}: {} frames are out of order, by {} at most",
+                "note: {}: {} out of order, by {} at most",
                 input.path,
-                thousands(late.frames),
+                counted(late.frames, "frame"),
                 span(late.most_ns)
             );
         }
@@ -126,8 +126,8 @@ fn text(summary: &MergeSummary) -> String {
     if late.frames > 0 {
         let _ = writeln!(
             text,
-            "note: {} frames of the output are out of order, by {} at most",
-            thousands(late.frames),
+            "note: {} of the output out of order, by {} at most",
+            counted(late.frames, "frame"),
             span(late.most_ns)
         );
     }

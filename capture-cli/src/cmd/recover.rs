@@ -3,7 +3,11 @@
 use crate::{
     args::RecoverArgs,
     failure::Failure,
-    term::{output, table::thousands, terminal},
+    term::{
+        output,
+        table::{counted, thousands},
+        terminal,
+    },
 };
 use std::{
     fmt::Write,
@@ -159,14 +163,14 @@ pub fn text(files: &[RecoveredFile]) -> String {
                     (n, Some(why)) => format!(", {} cut: {why}", thousands(n)),
                 };
                 format!(
-                    "finished with {} records, {} bytes{cut}",
-                    thousands(file.records),
-                    thousands(file.kept)
+                    "finished with {}, {}{cut}",
+                    counted(file.records, "record"),
+                    counted(file.kept, "byte")
                 )
             }
             RecoveryOutcome::Removed => format!(
-                "removed: no complete record in its {} bytes",
-                thousands(file.cut)
+                "removed: no complete record in its {}",
+                counted(file.cut, "byte")
             ),
             RecoveryOutcome::InUse => "left alone: a capture is writing it".into(),
             RecoveryOutcome::Foreign => "left alone: not a capture of wqcap's".into(),

@@ -6,7 +6,7 @@ use crate::{
     term::{
         output,
         progress::ReadProgress,
-        table::{aligned, bytes, thousands},
+        table::{aligned, bytes, counted, thousands},
         terminal,
     },
 };
@@ -63,8 +63,8 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     let others: u64 = files.iter().map(|f| f.other_link_types).sum();
     if report.frames == 0 && others > 0 {
         return Err(Failure::refused(format!(
-            "none of the {} frames is Ethernet (link type 1); a NIC's rules match Ethernet frames only",
-            thousands(others)
+            "no Ethernet frame (link type 1) among {}; a NIC's rules match Ethernet frames only",
+            counted(others, "frame")
         )));
     }
     if args.json {
@@ -100,8 +100,8 @@ fn read(
             }
             Err(e) => {
                 losses.push(format!(
-                    "{shown}: {e}; the {} frames before that are counted",
-                    thousands(frames)
+                    "{shown}: {e}; counted before that: {}",
+                    counted(frames, "frame")
                 ));
                 break;
             }
@@ -130,15 +130,15 @@ fn read(
     );
     if other_link_types > 0 {
         notes.push(format!(
-            "{} frames of other link types than Ethernet are left out",
-            thousands(other_link_types)
+            "{} of other link types than Ethernet left out",
+            counted(other_link_types, "frame")
         ));
     }
     let raised = reader.anomalies().longer_than_frame;
     if raised > 0 {
         notes.push(format!(
-            "{} records hold more bytes than the frame length that they state; the bytes held are counted",
-            thousands(raised)
+            "{} with more bytes than the frame length that is stated; the bytes held are counted",
+            counted(raised, "record")
         ));
     }
     Ok(FileFacts {
@@ -212,10 +212,10 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
     };
     let _ = writeln!(
         text,
-        "{} frames, {}, {} flows in {:.3} s; hash {}{}, key {}, table of {}{weights}",
-        thousands(report.frames),
+        "{}, {}, {} in {:.3} s; hash {}{}, key {}, table of {}{weights}",
+        counted(report.frames, "frame"),
         bytes(report.bytes),
-        thousands(report.flows),
+        counted(report.flows, "flow"),
         report.seconds,
         spread.hash,
         if spread.inner { " inside tunnels" } else { "" },
@@ -242,8 +242,8 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
     let directions = report.directions;
     let _ = writeln!(
         text,
-        "both directions: seen of {} flows, {}",
-        thousands(directions.both),
+        "both directions: seen of {}, {}",
+        counted(directions.both, "flow"),
         match directions.split {
             0 => "each on one queue".into(),
             n => format!("{} of them split over two queues", thousands(n)),
@@ -264,8 +264,8 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
         ("taken by no rule, left to the kernel", report.left),
     ] {
         if load.frames > 0 {
-            let frames = thousands(load.frames);
-            let _ = writeln!(text, "{what}: {frames} frames, {}", bytes(load.bytes));
+            let frames = counted(load.frames, "frame");
+            let _ = writeln!(text, "{what}: {frames}, {}", bytes(load.bytes));
         }
     }
     heaviest(&mut text, report, canvas);
@@ -341,7 +341,7 @@ fn reasons(text: &mut String, what: &str, by: &ByReason) {
     } else {
         format!(": {}", parts.join(", "))
     };
-    let _ = writeln!(text, "{what}: {} frames{list}", thousands(by.load.frames));
+    let _ = writeln!(text, "{what}: {}{list}", counted(by.load.frames, "frame"));
 }
 
 fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {

@@ -2,7 +2,7 @@
 
 use crate::{
     failure::Failure,
-    term::table::{aligned, rate, scaled, thousands},
+    term::table::{aligned, counted, rate, scaled, thousands},
 };
 use serde::Serialize;
 use std::{
@@ -178,9 +178,9 @@ pub fn text(report: &Report) -> String {
     }
     if let Some(deleted) = report.deleted.filter(|it| it.files > 0) {
         let text = format!(
-            "{} files of {} bytes, the oldest",
-            thousands(deleted.files),
-            thousands(deleted.bytes)
+            "{} of {}, the oldest",
+            counted(deleted.files, "file"),
+            counted(deleted.bytes, "byte")
         );
         line("deleted", &text);
     }
@@ -219,9 +219,9 @@ pub fn text(report: &Report) -> String {
 /// How many records, where, and what is missing in them.
 fn flows_in_words(flows: &FlowsReport) -> String {
     let mut text = format!(
-        "{} records in {} files",
-        thousands(flows.totals.records),
-        flows.files.len()
+        "{} in {}",
+        counted(flows.totals.records, "record"),
+        counted(flows.files.len() as u64, "file")
     );
     for (what, count) in [
         ("ended early for lack of memory", flows.totals.evicted),

@@ -105,14 +105,14 @@ impl ReadProgress {
     }
 }
 
-/// `0:12   43 %  512 Mbyte/s  name`
+/// `0:12   43 %  512 MB/s  name`
 fn share(read: u64, of: u64, time: Duration, name: &str) -> String {
     let part = match of {
         0 => String::new(),
         of => format!("  {:.0} %", read.min(of) as f64 * 100.0 / of as f64),
     };
     format!(
-        "{}{part}  {}byte/s  {name}",
+        "{}{part}  {}B/s  {name}",
         clock(time),
         scaled(rate(read, time))
     )
@@ -250,9 +250,9 @@ mod tests {
         let time = Duration::from_secs(2);
         assert_eq!(
             share(5_000_000, 10_000_000, time, "a.pcap"),
-            "0:02  50 %  2.50 Mbyte/s  a.pcap"
+            "0:02  50 %  2.50 MB/s  a.pcap"
         );
-        assert_eq!(share(10, 0, time, "-"), "0:02  5 byte/s  -");
+        assert_eq!(share(10, 0, time, "-"), "0:02  5 B/s  -");
     }
 
     #[test]

@@ -15,6 +15,12 @@ pub fn thousands(n: u64) -> String {
     text
 }
 
+/// So many of something: `1 frame`, `1,234 frames`.
+pub fn counted(n: u64, one: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{} {one}{plural}", thousands(n))
+}
+
 /// A rate in three digits or a little more: `1.23 M`, ready for its unit.
 pub fn scaled(rate: f64) -> String {
     const STEPS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
@@ -36,6 +42,9 @@ pub fn scaled(rate: f64) -> String {
 /// A number of bytes, in binary units.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    if n == 1 {
+        return counted(n, "byte");
+    }
     let (mut value, mut unit) = (n as f64, 0);
     while value >= 1024.0 && unit + 1 < UNITS.len() {
         value /= 1024.0;
@@ -115,6 +124,13 @@ mod tests {
     }
 
     #[test]
+    fn one_is_no_plural() {
+        for (n, text) in [(0, "0 files"), (1, "1 file"), (1234, "1,234 files")] {
+            assert_eq!(counted(n, "file"), text);
+        }
+    }
+
+    #[test]
     fn rates_keep_three_digits() {
         for (rate, text) in [
             (0.0, "0 "),
@@ -133,6 +149,7 @@ mod tests {
     fn bytes_in_binary_units() {
         for (n, text) in [
             (0, "0 bytes"),
+            (1, "1 byte"),
             (1500, "1.5 KiB"),
             (64 << 20, "64 MiB"),
             (3 << 29, "1.5 GiB"),

@@ -94,10 +94,8 @@ impl CaptureHandle {
             after: expression.to_owned(),
         };
         self.shared.note(format!(
-            "the filter was changed after {} from {:?} to {:?}",
-            self.shared.seconds(),
-            change.before,
-            change.after
+            "the filter was changed from {:?} to {:?}",
+            change.before, change.after
         ));
         Ok(change)
     }

@@ -40,10 +40,7 @@ impl Capture {
     /// Notes that the device is gone; the end that follows.
     pub(super) fn lost(&self, how: String) -> End {
         self.shared.outages.begin(Cause::DeviceLost, system_ns());
-        self.shared.note(format!(
-            "the device was lost after {}: {how}",
-            self.shared.seconds()
-        ));
+        self.shared.note(format!("the device was lost: {how}"));
         End::DeviceLost(how)
     }
 
@@ -104,11 +101,8 @@ impl Capture {
     }
 
     fn note_port(&self, what: &str) {
-        self.shared.note(format!(
-            "port {} {what} after {}",
-            self.port.number(),
-            self.shared.seconds()
-        ));
+        self.shared
+            .note(format!("port {} {what}", self.port.number()));
     }
 }
 

@@ -8,7 +8,10 @@ use crate::{
     },
     capture::port::Port,
     config::OnPortDown,
-    device::{clock::ClockReport, counters::NicReader},
+    device::{
+        clock::{ClockReport, system_ns},
+        counters::NicReader,
+    },
     filter::FilterCell,
     pipeline::{
         Consumer,
@@ -18,6 +21,7 @@ use crate::{
     rx::{Control, Ended, Ring, wait_readable},
     sink::{Finished, Reached, WriteLimit, Writer, Written},
     stats::{Budget, QueueCounters, QueueLedger, outage::OutageLog},
+    text::iso_8601,
     verbs::{AsyncEvent, AsyncEvents},
 };
 use std::{
@@ -152,10 +156,7 @@ impl Capture {
         self.port.shut();
         std::thread::sleep(SETTLE);
         self.rotate();
-        self.shared.note(format!(
-            "nothing was let in from {} on",
-            self.shared.seconds()
-        ));
+        self.shared.note("no more frames are let in".into());
     }
 
     /// Lets frames in again.
@@ -168,10 +169,7 @@ impl Capture {
             self.port.shut();
             return Err(e);
         }
-        self.shared.note(format!(
-            "frames were let in again from {} on",
-            self.shared.seconds()
-        ));
+        self.shared.note("frames are let in again".into());
         Ok(())
     }
 
@@ -214,8 +212,7 @@ impl Capture {
             return;
         }
         if let Some(what) = self.clock.as_mut().and_then(|it| it.read(&self.port)) {
-            self.shared
-                .note(format!("{what}, found after {}", self.shared.seconds()));
+            self.shared.note(what);
         }
         self.respread_if_due();
         if self.end.is_some() {
@@ -432,15 +429,11 @@ impl Shared {
             .collect()
     }
 
-    /// The time since the first WQ was ready, for a note.
-    fn seconds(&self) -> String {
-        format!("{:.3} s", self.ready.elapsed().as_secs_f64())
-    }
-
+    /// Notes what has just happened.
     fn note(&self, note: String) {
         tracing::info!("{note}");
         if let Ok(mut notes) = self.control.notes.lock() {
-            notes.push(note);
+            notes.push(format!("{}: {note}", iso_8601(system_ns(), 3)));
         }
     }
 }

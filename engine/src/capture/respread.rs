@@ -212,9 +212,8 @@ impl Capture {
             skew_after: proposal.skew.1,
         };
         self.shared.note(format!(
-            "re-spread after {}: {} of {} entries of the table moved; the busiest queue had {:.2} times its \
-             share, and is to have {:.2}",
-            self.shared.seconds(),
+            "re-spread: {} of {} entries of the table moved; the busiest queue had {:.2} times its share, and is to \
+             have {:.2}",
             done.moved,
             done.entries,
             done.skew_before,

@@ -99,9 +99,6 @@ impl Capture {
     }
 
     fn note_rule(&self, what: &str, rule: &RuleConfig) {
-        self.shared.note(format!(
-            "a rule was {what} after {}: {rule}",
-            self.shared.seconds()
-        ));
+        self.shared.note(format!("a rule was {what}: {rule}"));
     }
 }

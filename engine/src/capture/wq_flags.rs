@@ -61,10 +61,8 @@ impl WqFlagsHandle {
             }
         }
         self.stripping.store(on, Ordering::Release);
-        self.shared.note(format!(
-            "wq.cvlan_stripping was set to {on} after {}",
-            self.shared.seconds()
-        ));
+        self.shared
+            .note(format!("wq.cvlan_stripping was set to {on}"));
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 //! plan's to check.
 
 use super::{Config, Format, Mode, OnLoss, Order, OutputConfig, Problem, RuleConfig, Size, Span};
+use crate::text::counted;
 use std::time::Duration;
 use wqcap_files::template::NameTemplate;
 
@@ -259,7 +260,8 @@ fn weights(weights: &[u32], queues: Option<u16>, found: &mut Vec<Problem>) {
     if let Some(queues) = queues.filter(|it| weights.len() != usize::from(*it)) {
         let count = weights.len();
         refuse(format!(
-            "{count} weights for capture.queues = {queues}; write one per queue"
+            "{} for capture.queues = {queues}; write one per queue",
+            counted(count, "weight")
         ));
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     Error,
     config::{Config, Format, Size},
     pipeline::reduce::dedup,
+    text::counted,
 };
 use std::fs;
 
@@ -51,7 +52,7 @@ pub(super) fn fits(
     // What is left for the largest.
     let rest = |part: u64| there.saturating_sub(all - part);
     let shares = [
-        (rings, format!("{count} queues")),
+        (rings, counted(count, "queue")),
         (buffers, "output.buffer".into()),
         (flows, "flows.memory".into()),
         (dedup, "capture.dedup".into()),

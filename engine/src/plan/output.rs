@@ -5,6 +5,7 @@ use crate::{
     Error,
     analysis::flows::FlowsPlan,
     config::{self, OutputConfig},
+    text::counted,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -100,8 +101,9 @@ fn in_order_of_time(output: &OutputConfig, queues: usize, longest: usize) -> Res
         "output.buffer",
         output.buffer,
         format!(
-            "with {queues} queues, one file or stream in time order needs at least \"{least}\"; set that, fewer \
-             capture.queues, or output.order = \"queue\""
+            "with {}, one file or stream in time order needs at least \"{least}\"; set that, fewer \
+             capture.queues, or output.order = \"queue\"",
+            counted(queues, "queue")
         ),
     ))
 }

@@ -5,6 +5,7 @@ use crate::{
     config::{self, Config},
     device::DeviceFacts,
     pipeline::ParserCpu,
+    text::counted,
 };
 use serde::Serialize;
 use wqcap_rss::table::{IndirectionTable, TableError};
@@ -74,7 +75,7 @@ pub(super) fn queues(
         ));
     }
     if count > cores.len() {
-        notes.push(format!("capture.queues = {count}, but there are {} cores for them: loops share cores and yield when empty", cores.len()));
+        notes.push(format!("capture.queues = {count}, but there are only {} for them: loops share cores and yield when empty", counted(cores.len(), "core")));
     }
     let loops: Vec<usize> = (0..count).map(|i| cores[i % cores.len()]).collect();
     let parsers = match config.pipeline.mode {
@@ -116,9 +117,10 @@ fn parser_cores(
     let cores = if free.is_empty() { near } else { &free };
     if free.len() < wanted {
         notes.push(format!(
-            "pipeline.parsers_per_queue: {wanted} parsers, but {} cores beside those of the loops: they share cores; \
-             fewer capture.queues leave more",
-            free.len()
+            "pipeline.parsers_per_queue: {}, but {} beside those of the loops: they share cores; fewer capture.queues \
+             leave more",
+            counted(wanted, "parser"),
+            counted(free.len(), "core")
         ));
     }
     cores.iter().copied().cycle().take(wanted).collect()
@@ -169,8 +171,9 @@ pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16
             "rss.weights",
             format!("{weights:?}"),
             format!(
-                "{} weights for {queues} queues; write one per queue, or set capture.queues = {}",
-                weights.len(),
+                "{} for {}; write one per queue, or set capture.queues = {}",
+                counted(weights.len(), "weight"),
+                counted(queues, "queue"),
                 weights.len()
             ),
         ));

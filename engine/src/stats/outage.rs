@@ -1,8 +1,9 @@
 //! Times in which nothing could be received: the device was gone, or its port was down.
 //!
-//! Imports nothing. Whoever notices writes into an [`OutageLog`]; reports, metrics and the files that begin afterwards
+//! Whoever notices writes into an [`OutageLog`]; reports, metrics and the files that begin afterwards
 //! read it. Times are the host's, in nanoseconds since 1970: when it was noticed, some milliseconds after it happened.
 
+use crate::text::iso_8601;
 use serde::Serialize;
 use std::{
     collections::VecDeque,
@@ -41,7 +42,7 @@ impl fmt::Display for Outage {
             Cause::DeviceLost => "the device was lost",
             Cause::PortDown => "the port was down",
         };
-        let time = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+        let time = |ns: u64| iso_8601(ns, 9);
         match self.to_ns {
             Some(to) => write!(f, "{cause} from {} to {}", time(self.from_ns), time(to)),
             None => write!(f, "{cause} from {} on", time(self.from_ns)),
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(reporter.next_ns(), 2_000_000_001);
         assert_eq!(
             reporter.unreported(2_000_000_001),
-            "nothing could be received: the device was lost from 2.000000001 on"
+            "nothing could be received: the device was lost from 1970-01-01T00:00:02.000000001Z on"
         );
         assert_eq!(reporter.unreported(u64::MAX), "");
         assert_eq!(reporter.next_ns(), u64::MAX);
@@ -253,10 +254,10 @@ mod tests {
         log.begin(Cause::DeviceLost, 5_000_000_000);
         assert_eq!(
             reporter.unreported(4_500_000_000),
-            "nothing could be received: the port was down from 4.000000000 on; \
-             the port was down from 3.000000000 to 3.250000000"
+            "nothing could be received: the port was down from 1970-01-01T00:00:04.000000000Z on; \
+             the port was down from 1970-01-01T00:00:03.000000000Z to 1970-01-01T00:00:03.250000000Z"
         );
-        assert!(reporter.unreported(u64::MAX).contains("5.000000000"));
+        assert!(reporter.unreported(u64::MAX).contains("05.000000000Z"));
         let mut other = OutageReporter::of(OutageLog::default());
         assert_eq!(other.unreported(u64::MAX), "");
     }

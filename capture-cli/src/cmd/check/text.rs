@@ -3,7 +3,7 @@
 use super::port;
 use crate::{
     aliases::Alias,
-    term::table::{bytes, thousands},
+    term::table::{bytes, counted, thousands},
 };
 use std::{fmt::Write, time::Duration};
 use wqcap_engine::{
@@ -32,7 +32,7 @@ fn holds_line(plan: &Plan) -> String {
         } else {
             String::new()
         };
-        format!("{frames} frames of {len} bytes{time}")
+        format!("{} of {len} bytes{time}", counted(frames, "frame"))
     });
     format!("{} in each queue", held.join(" or "))
 }
@@ -59,9 +59,9 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     line(
         "queues",
         format!(
-            "{} WQs of {} WRs with {}: frames of up to {} bytes fit",
-            plan.queues.len(),
-            plan.ring.wrs,
+            "{} of {} with {}: frames of up to {} bytes fit",
+            counted(plan.queues.len() as u64, "WQ"),
+            counted(plan.ring.wrs.into(), "WR"),
             match plan.ring.striding {
                 Some(it) => format!("{} strides of {} bytes", it.strides, it.stride),
                 None => format!("{} x {} bytes", plan.ring.max_sge, plan.ring.buffer),
@@ -177,9 +177,9 @@ fn device_line(plan: &Plan) -> String {
 fn delay_line(plan: &Plan) -> String {
     match plan.device.delay_drop {
         Some(told) => format!(
-            "the NIC holds frames up to {} us for a WQ without buffers; this timeout expired {} times since the driver was loaded",
+            "the NIC holds frames up to {} us for a WQ without buffers; this timeout expired {} since the driver was loaded",
             thousands(told.timeout_us),
-            thousands(told.num_timeout_events)
+            counted(told.num_timeout_events, "time")
         ),
         None => "how long the NIC holds frames is in debugfs (mlx5/PCI/delay_drop), which this process cannot read; \
                  root can where it is mounted"
@@ -203,7 +203,8 @@ fn parsers_line(plan: &Plan) -> Option<String> {
 fn reduction_line(reduction: &Reduction) -> Option<String> {
     let mut steps = Vec::new();
     if let Some(program) = reduction.filter.program() {
-        steps.push(format!("filter of {} instructions", program.len()));
+        let length = counted(program.len() as u64, "instruction");
+        steps.push(format!("filter of {length}"));
     }
     if reduction.dedup_ns > 0 {
         let memory = bytes(reduction.dedup_memory);

@@ -82,6 +82,19 @@ fn fresh_name() -> Result<String, Failure> {
         .map_err(|e| Failure::failed(format!("/proc/sys/kernel/random/uuid: {e}")))
 }
 
+/// Why somebody who was answered is answered no more.
+pub fn ended(e: ClientError) -> Failure {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match e {
+        ClientError::Lost(e)
+            if matches!(e.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) =>
+        {
+            Failure::failed("the capture has ended")
+        }
+        e => failure(e),
+    }
+}
+
 /// What a service, or the way to it, has refused.
 pub fn failure(e: ClientError) -> Failure {
     Failure::failed(e.to_string())
@@ -178,7 +191,7 @@ fn watch(
             {
                 continue;
             }
-            Err(e) => return Err(failure(e)),
+            Err(e) => return Err(ended(e)),
         };
         deadline = Instant::now() + every + args.service.timeout;
         left -= 1;

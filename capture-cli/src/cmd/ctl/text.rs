@@ -1,7 +1,7 @@
 //! What a service has said, for people.
 
 use super::traffic;
-use crate::term::table::{aligned, bytes, rate, scaled, thousands};
+use crate::term::table::{aligned, bytes, counted, rate, scaled, thousands};
 use serde_json::Value;
 use std::{fmt::Write, time::Duration};
 use wqcap_engine::{
@@ -44,8 +44,10 @@ pub fn status(it: &Status) -> String {
     line(
         "device",
         format!(
-            "{} port {}, {} queues",
-            capture.device, capture.port, capture.queues
+            "{} port {}, {}",
+            capture.device,
+            capture.port,
+            counted(capture.queues.into(), "queue")
         ),
     );
     let filter = if capture.filter.is_empty() {
@@ -93,8 +95,12 @@ fn total(it: &Total) -> String {
 
 fn transport(it: &TransportStatus) -> String {
     format!(
-        "{} clients, {} accepted, {} refused, {} expelled, {} requests",
-        it.clients, it.accepted, it.refused, it.expelled, it.requests
+        "{}, {} accepted, {} refused, {} expelled, {}",
+        counted(it.clients, "client"),
+        it.accepted,
+        it.refused,
+        it.expelled,
+        counted(it.requests, "request")
     )
 }
 
@@ -103,7 +109,7 @@ fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
         .receiver_not_ready
         .map_or("unreadable".into(), |n| n.to_string());
     format!(
-        "{} of {} WRs posted (cap {}, {}), limit {} armed {} times and reached {} times, grown {}, shrunk {}, \
+        "{} of {} WRs posted (cap {}, {}), limit {} armed {} and reached {}, grown {}, shrunk {}, \
          refused {}, receiver not ready {not_ready}, {} QPs",
         it.posted,
         it.max_wr,
@@ -114,8 +120,8 @@ fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
             "fixed"
         },
         it.limit,
-        it.armed,
-        it.limit_events,
+        counted(it.armed, "time"),
+        counted(it.limit_events, "time"),
         it.grown,
         it.shrunk,
         it.resize_refused,

@@ -83,7 +83,7 @@ fn percent(part: u64, of: u64) -> String {
 
 fn times(it: &Distribution) -> String {
     format!(
-        "median {}, p99 {}, max {}, of {}",
+        "p50 {}, p99 {}, max {}, of {}",
         span(it.p50_ns),
         span(it.p99_ns),
         span(it.max_ns),

@@ -29,7 +29,11 @@ use crate::{
     cmd::check::enter_model,
     daemon::signals,
     failure::Failure,
-    term::{output, table::aligned, terminal},
+    term::{
+        output,
+        table::{aligned, counted},
+        terminal,
+    },
 };
 use report::{Outcome, SelftestReport, schema};
 use run::Run;
@@ -198,8 +202,8 @@ fn summary(report: &SelftestReport) -> String {
         findings.filter(|it| which(&it.outcome)).count()
     };
     format!(
-        "{} findings: {} accepted, {} refused, {} as expected, {} not as expected, {} not asked; {} ms",
-        report.findings.len(),
+        "{}: {} accepted, {} refused, {} as expected, {} not as expected, {} not asked; {} ms",
+        counted(report.findings.len() as u64, "finding"),
         count(|it| matches!(it, Outcome::Accepted)),
         count(|it| matches!(it, Outcome::Refused { .. })),
         count(|it| matches!(it, Outcome::AsExpected)),
@@ -216,7 +220,8 @@ fn verdict(report: &SelftestReport) -> Result<(), Failure> {
         None => match report.findings.iter().filter(differs).count() {
             0 => Ok(()),
             n => Err(Failure::failed(format!(
-                "{n} findings are not as expected: look for DIFFERS"
+                "not as expected: {}; look for DIFFERS",
+                counted(n as u64, "finding")
             ))),
         },
         Some(reason) => Err(Failure::failed(format!(

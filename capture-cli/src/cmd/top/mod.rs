@@ -86,7 +86,7 @@ fn ask(args: &TopArgs, answers: &SyncSender<Answer>) {
 }
 
 fn moment(client: &mut Client, timeout: Duration) -> Answer {
-    let mut ask = |command| client.request(command, None, timeout).map_err(ctl::failure);
+    let mut ask = |command| client.request(command, None, timeout).map_err(ctl::ended);
     match (ask(Command::Status)?, ask(Command::Stats)?) {
         (AnswerBody::Status(status), AnswerBody::Stats(stats)) => Ok((status, stats)),
         _ => Err(Failure::failed("the service sent an unexpected answer")),

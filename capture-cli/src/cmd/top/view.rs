@@ -149,7 +149,7 @@ impl View {
         }
         if let Some(disk) = &self.now.disk {
             parts.push(format!(
-                "disk {} of {}",
+                "write buffers {} of {}",
                 bytes(disk.used),
                 bytes(disk.buffer)
             ));
@@ -182,10 +182,13 @@ impl View {
         let over = talkers.over_s.max(1.0);
         let rows = talkers.by_bytes.iter().map(|it| {
             let bits = it.count as f64 * 8.0 / over;
-            Row::new([it.address.clone(), format!("{}bit/s", scaled(bits))])
+            let sent = right(format!("{}bit/s", scaled(bits)));
+            Row::new([Line::from(it.address.clone()), sent])
         });
-        let table = Table::new(rows, [Constraint::Fill(1), Constraint::Length(13)])
-            .header(Row::new(["sender", "sent"]).dim());
+        // The longest address of IPv6, as far as there is room for it.
+        let columns = [Constraint::Max(39), Constraint::Length(13)];
+        let header = Row::new([Line::from("sender"), right("sent".to_owned())]);
+        let table = Table::new(rows, columns).header(header.dim());
         frame.render_widget(table, area);
     }
 
@@ -242,6 +245,10 @@ fn parts(area: Rect, queues: usize) -> (Rect, Option<Rect>) {
     (queues, Some(senders))
 }
 
+fn right(text: String) -> Line<'static> {
+    Line::from(text).alignment(Alignment::Right)
+}
+
 /// Its name, its width, and what stands in it.
 type Column = (&'static str, u16, fn(&Flow) -> String);
 
@@ -262,7 +269,6 @@ fn queue_table(flows: &[Flow], width: u16) -> Table<'static> {
         fits
     });
     let fitting: Vec<_> = fitting.collect();
-    let right = |text: String| Line::from(text).alignment(Alignment::Right);
     let rows = flows.iter().map(|flow| {
         let row = Row::new(fitting.iter().map(|(_, _, of)| right(of(flow))));
         if flow.lost > 0 { row.red() } else { row }
@@ -389,7 +395,7 @@ mod tests {
                 "0:00:12",
                 "4.00 kframes/s  3.20 Mbit/s  captured 9,000",
                 "dropped_storage 1,000  out_of_buffer 7",
-                "skew 1.50 (q0)  disk 3 MiB of 64 MiB",
+                "skew 1.50 (q0)  write buffers 3 MiB of 64 MiB",
                 "tcp 75 %",
                 "    0    3.00 k         700    2.40 M           6,300               0",
                 "10.1.2.3",

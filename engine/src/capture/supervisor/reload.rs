@@ -103,8 +103,9 @@ impl Supervisor {
         Err(Refusal::new(
             RefusalCode::State,
             format!(
-                "{} cannot change while this process runs; end it and start it again",
-                keys.join(", ")
+                "reload refused, nothing applied: {} {} a restart",
+                keys.join(", "),
+                if keys.len() == 1 { "takes" } else { "take" }
             ),
         ))
     }

@@ -10,6 +10,7 @@ use crate::{
     config,
     device::clock::{Conversion, SharedConversion, coarse_ns, system_ns},
     stats::{Budget, QueueCounters, Received},
+    text::iso_8601,
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -403,8 +404,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         let mut note = format!(
             "queue {}: the WQ went into error ({why}) and was recovered; frames between {} and {} may be missing",
             self.queue,
-            seconds(from),
-            seconds(system_ns())
+            iso_8601(from, 9),
+            iso_8601(system_ns(), 9)
         );
         if unflushed > 0 {
             note += &format!(
@@ -553,10 +554,5 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     )
     .is_ok_and(|ready| ready > 0)
 }
-
-fn seconds(ns: u64) -> String {
-    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
-}
-
 #[cfg(test)]
 mod tests;

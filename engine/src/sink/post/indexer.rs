@@ -3,7 +3,7 @@
 //! It reads each file back: the frames have left the writer's memory by then, and parsing them on their way would cost
 //! the capture. Indexes that it has no time for are built by whoever needs them first.
 
-use crate::{Error, thread::spawn};
+use crate::{Error, text::counted, thread::spawn};
 use crossbeam_channel::{Receiver, Sender};
 use std::{
     fs,
@@ -57,7 +57,8 @@ impl Indexer {
         let left = self.thread.join().unwrap_or(0);
         if left > 0 {
             tracing::warn!(
-                "{left} files have no index yet: indexing did not keep up; `wqcap extract` builds those it needs"
+                "{} without an index yet: indexing did not keep up; `wqcap extract` builds those it needs",
+                counted(left, "file")
             );
         }
     }
