@@ -6,7 +6,8 @@ use crate::sink::{
     post::CloseNotifier,
     write::{
         finished::Finished,
-        named::{Named, Names, ToSync},
+        named::{Named, ToSync},
+        naming::Names,
     },
 };
 use crossbeam_channel::Receiver;

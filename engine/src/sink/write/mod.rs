@@ -6,6 +6,7 @@ mod disk;
 mod disk_full;
 mod finished;
 mod named;
+mod naming;
 mod open;
 mod preopen;
 mod stream;
@@ -28,7 +29,7 @@ use crate::sink::{
         closer::close,
         disk::{Disk, Pool},
         disk_full::ShutdownDeadline,
-        named::Naming,
+        naming::Naming,
         preopen::Preopen,
         stream::{StreamEncoder, StreamEnd},
         writer_thread::{WriterChannels, WriterQueue, WriterThread},

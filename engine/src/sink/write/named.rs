@@ -1,14 +1,17 @@
-//! Open files: how they are created, and their two names.
+//! Open files: how they are created, and their two names, of those that [`super::naming`] gives.
 //!
 //! Invariant: an open file is locked (flock) from before anybody can find it until it has its final name, so that
 //! [`crate::recover`] can tell it from one that a crash left.
 
 use crate::name::PART;
-use crate::sink::write::disk_full::is_no_space;
+use crate::sink::write::{
+    disk_full::is_no_space,
+    naming::{NAMES, Names, Naming},
+};
 use rustix::fs::{AtFlags, CWD, SeekFrom, linkat, seek};
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{File, OpenOptions, TryLockError},
     io, mem,
     os::{
         fd::AsRawFd,
@@ -20,92 +23,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use wqcap_files::{folder::sync_folder, template::NameTemplate};
-
-/// Names that are tried for a file.
-const NAMES: u64 = 1000;
-/// How often a sub folder is made that is gone when its first file is to be created: retention deletes emptied ones.
-const FOLDER_TRIES: usize = 10;
-
-/// Where files are, and how they are named.
-#[derive(Debug)]
-pub(super) struct Naming {
-    pub(super) dir: PathBuf,
-    pub(super) template: NameTemplate,
-    /// `pcap`, `pcap.zst` and so on.
-    pub(super) ending: String,
-}
-
-impl Naming {
-    /// Makes the sub folders that a file of this name is in. Those whose names changed are added to `changed`: each new
-    /// folder and the one that it is in.
-    fn make_folders(&self, path: &Path, changed: &mut Vec<PathBuf>) -> io::Result<()> {
-        let place = path.strip_prefix(&self.dir).unwrap_or(path);
-        let mut folder = self.dir.clone();
-        for name in place.parent().into_iter().flat_map(Path::components) {
-            let parent = folder.clone();
-            folder.push(name);
-            match fs::create_dir(&folder) {
-                Ok(()) => changed.extend([folder.clone(), parent]),
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
-    /// Opens a file of this name in its sub folder.
-    fn open<T>(
-        &self,
-        path: &Path,
-        changed: &mut Vec<PathBuf>,
-        mut open: impl FnMut() -> io::Result<T>,
-    ) -> io::Result<T> {
-        let tries = if self.template.folders() > 0 {
-            FOLDER_TRIES
-        } else {
-            1
-        };
-        let mut opened = Err(io::ErrorKind::NotFound.into());
-        for _ in 0..tries {
-            self.make_folders(path, changed)?;
-            opened = open();
-            if !matches!(&opened, Err(e) if e.kind() == io::ErrorKind::NotFound) {
-                break;
-            }
-        }
-        opened
-    }
-}
-
-/// The names that a file may get, the one it is to have first.
-#[derive(Clone, Debug)]
-pub(super) struct Names {
-    naming: Arc<Naming>,
-    queue: Option<u16>,
-    /// Stamp of its first record.
-    ns: u64,
-    attempt: u64,
-}
-
-impl Iterator for Names {
-    type Item = PathBuf;
-
-    fn next(&mut self) -> Option<PathBuf> {
-        let Naming {
-            dir,
-            template,
-            ending,
-        } = &*self.naming;
-        let attempt = self.attempt;
-        self.attempt += 1;
-        let name = |()| template.name(self.queue, self.ns, ending, attempt);
-        (attempt < NAMES)
-            .then_some(())
-            .map(name)
-            .map(|it| dir.join(it))
-    }
-}
+use wqcap_files::folder::sync_folder;
 
 /// An open file, with a name or without.
 pub(super) struct Opened {
@@ -261,12 +179,7 @@ impl Named {
         ns: u64,
         mut nameless: Option<Opened>,
     ) -> Result<Self, NameRefusal> {
-        let mut names = Names {
-            naming: Arc::clone(naming),
-            queue,
-            ns,
-            attempt: 0,
-        };
+        let mut names = Names::new(naming, queue, ns);
         let mut new_folders = Vec::new();
         // Two files may begin in what is the same moment to their names: the later one takes the next free name.
         while let Some(path) = names.next() {
@@ -385,6 +298,7 @@ impl Named {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wqcap_files::template::NameTemplate;
 
     fn begin(dir: &Path, nameless: Option<Opened>) -> Named {
         let naming = Arc::new(Naming {
@@ -409,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn sub_folders_are_made_and_made_again() {
+    fn sub_folders_are_made_and_synced_once() {
         let dir = tempfile::tempdir().expect("dir");
         let naming = Arc::new(Naming {
             dir: dir.path().to_owned(),
@@ -442,22 +356,6 @@ mod tests {
             order.sync().expect("syncs");
             assert_eq!(file.order_sync(0).expect("is asked for").folders.len(), 0);
         }
-        // Retention deletes an emptied folder at the very moment.
-        let other = dir.path().join("1971/001/q03.pcap");
-        let (mut changed, mut deleted) = (Vec::new(), 0);
-        let opened = naming.open(&other, &mut changed, || {
-            if deleted < 3 {
-                deleted += 1;
-                fs::remove_dir_all(dir.path().join("1971"))?;
-            }
-            Opened::create(&other)
-        });
-        assert!(opened.is_ok() && other.exists());
-        // Not for ever, and not where there is no folder to make.
-        let gone = naming.open(&other, &mut changed, || {
-            Err::<(), _>(io::ErrorKind::NotFound.into())
-        });
-        assert_eq!(gone.expect_err("gone").kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
