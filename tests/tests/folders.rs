@@ -128,6 +128,17 @@ fn a_folder_for_each_day_is_written_indexed_and_read_as_one() {
     let late = extract(&["--from", &from]);
     let want = files::read(&out).iter().all(|it| it.ts >= last);
     assert!(want && late["frames"].as_u64() > Some(0), "{late}");
+
+    // What was merged into it counts no frame a second time.
+    let into = cap.join("all.pcapng");
+    for _ in 0..2 {
+        let merged = wqcap(["merge", "--json", "-o"]).arg(&into).arg(&cap);
+        assert_eq!(json(&merged.run().expect(0).stdout)["frames"], FRAMES);
+        assert_eq!(extract(&[])["frames"], FRAMES);
+        let spread = wqcap(["rss", "--json"]).arg(&cap).run().expect(0);
+        spread.says(&["left out what wqcap merge or extract has written"]);
+        assert_eq!(json(&spread.stdout)["frames"], FRAMES, "{spread}");
+    }
 }
 
 #[test]

@@ -16,10 +16,10 @@ use std::{
     path::{Path, PathBuf},
 };
 use wqcap_engine::{
-    files::folder::CaptureFolder,
     format::ETHERNET,
+    merge::in_folder,
     plan::simulate::{ByReason, SimulatedQueue, Simulation, SimulationReport, Suggestion},
-    read::{self, FileEnd, ReadError},
+    read::{self, FileEnd, ReadError, ReadMeter},
 };
 
 /// What one file gave.
@@ -189,15 +189,18 @@ fn expanded(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
             files.push(path.clone());
             continue;
         }
-        let refused = |problem: String| Failure::refused(format!("{}: {problem}", path.display()));
-        let folder = CaptureFolder::list(path).map_err(|e| refused(e.to_string()))?;
-        if folder.finished.is_empty() {
-            return Err(refused("has no .pcap or .pcapng files".into()));
+        let mut notes = Vec::new();
+        let found = in_folder(path, &ReadMeter::default(), &mut notes)?;
+        if found.is_empty() {
+            let shown = path.display();
+            return Err(Failure::refused(format!(
+                "{shown}: has no .pcap or .pcapng files"
+            )));
         }
-        for note in folder.notes(path) {
+        for note in notes {
             terminal::say(format_args!("note: {note}"));
         }
-        files.extend(folder.finished.into_iter().map(|(file, _)| file));
+        files.extend(found.into_iter().map(|(file, _)| file.path));
     }
     Ok(files)
 }

@@ -1,4 +1,4 @@
-//! The capture files of a folder, as `merge` and `extract` take them.
+//! The capture files of a folder, as `merge`, `extract` and `rss` take them.
 
 use super::summary::MergeError;
 use crate::{
@@ -13,7 +13,10 @@ const MOST_NAMES: usize = 3;
 
 /// The finished capture files of a folder and of those below it, and their lengths, in name order. What `merge` or `extract` has written is left
 /// out with a note, since all its frames would be there twice, unless there is nothing else.
-pub(crate) fn in_folder(
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn in_folder(
     dir: &Path,
     meter: &ReadMeter,
     notes: &mut Vec<String>,

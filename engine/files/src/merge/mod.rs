@@ -22,12 +22,12 @@ mod summary;
 mod target;
 
 pub use gaps::GapFacts;
+pub use inputs::in_folder;
 pub use plan::MergePlan;
 pub use run::run;
 pub use summary::{InputFacts, InterfaceFacts, Lateness, MergeError, MergeSummary};
 pub use target::MergeTarget;
 
-pub(crate) use inputs::in_folder;
 pub(crate) use run::run_selected;
 
 #[cfg(test)]
