@@ -420,8 +420,8 @@ impl<'d> Watched<'d> {
         self.command.finished(self.run.wait(), 0)
     }
 
-    /// One sample of a scrape.
-    fn sample(&self, name: &str) -> f64 {
+    /// One sample of a scrape, by its name and the labels beside the port's.
+    fn sample(&self, name: &str, labels: &str) -> f64 {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(&self.address).expect("it listens");
         stream.set_read_timeout(Some(HANG)).expect("a time-out");
@@ -430,7 +430,9 @@ impl<'d> Watched<'d> {
             .expect("room");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("an answer");
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let port = "device=\"mlx5_0\",port=\"1\",interface=\"mlx5_0p1\"";
+        let name = format!("{name}{{{port}{labels}}}");
+        let line = text.lines().find_map(|line| line.strip_prefix(&name));
         let value = line.unwrap_or_else(|| panic!("no {name}: {text}"));
         value.trim().parse().expect("a number")
     }
@@ -444,9 +446,13 @@ fn control_and_metrics_go_on() {
     watched.until("frames", |it| it["ledger"]["received"].as_u64() > Some(0));
     let lost = watched.lose();
     let received = lost["ledger"]["received"].as_u64().expect("a count");
-    assert!(watched.sample("wqcap_outages_total") >= 1.0);
+    assert!(watched.sample("wqcap_outages_total", "") >= 1.0);
     let refused = watched.ctl(&["rotate"]).expect(1);
     refused.says(&["the device is lost"]);
+    let plan = watched.ctl.json(&["plan"]);
+    assert_eq!(plan["state"], "lost");
+    let filter = &plan["changed"]["capture.filter"];
+    assert_eq!(filter["now"], "udp or tcp or icmp", "{plan}");
     watched.bring_back();
     let back = watched.until("its return", |it| {
         it["state"] == "running" && it["ledger"]["received"].as_u64() > Some(received)
@@ -455,12 +461,15 @@ fn control_and_metrics_go_on() {
         back["filter"], "udp or tcp or icmp",
         "what was changed holds"
     );
-    assert!(watched.sample("wqcap_outages_total") >= 1.0);
+    let plan = watched.ctl.json(&["plan"]);
+    assert_eq!(plan["state"], "running");
+    assert_eq!(plan["changed"]["capture.filter"]["was"], "", "{plan}");
+    assert!(watched.sample("wqcap_outages_total", "") >= 1.0);
     // The first look for it comes 100 ms after the loss was noticed.
-    assert!(watched.sample("wqcap_outage_seconds_total") >= 0.09);
-    assert!(watched.sample("wqcap_capture_state{state=\"running\"}") >= 1.0);
-    let scraped = watched.sample("wqcap_frames_received_total{queue=\"0\"}")
-        + watched.sample("wqcap_frames_received_total{queue=\"1\"}");
+    assert!(watched.sample("wqcap_outage_seconds_total", "") >= 0.09);
+    assert!(watched.sample("wqcap_capture_state", ",state=\"running\"") >= 1.0);
+    let scraped = watched.sample("wqcap_frames_received_total", ",queue=\"0\"")
+        + watched.sample("wqcap_frames_received_total", ",queue=\"1\"");
     assert!(scraped > received as f64, "{scraped} after {received}");
     let finished = watched.shutdown();
     assert_eq!(finished.summary.json["end"], "stopped");
