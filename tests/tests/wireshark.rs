@@ -16,8 +16,8 @@ fn folder(dir: &Dir) -> String {
     path.unwrap_or_else(|| panic!("{done}")).1.trim().to_owned()
 }
 
-/// tshark that finds wqcap and no other capture program, in a mount namespace of its own.
-fn tshark(dir: &Dir) -> Program {
+/// tshark, or dumpcap, that finds wqcap and no other capture program, in a mount namespace of its own.
+fn finds_wqcap(program: &str, dir: &Dir) -> Program {
     let script = dir.folder("extcap").join("wqcap");
     if !script.exists() {
         copy_program(&binaries::root().join("configs/wireshark/wqcap"), &script);
@@ -30,10 +30,14 @@ fn tshark(dir: &Dir) -> Program {
     let binary = binaries::wqcap();
     let here = binary.parent().expect("a folder").display();
     let path = std::env::var("PATH").expect("a PATH");
-    Program::new("tshark")
+    Program::new(program)
         .wrapped(["unshare", "--mount", "sh", "-c", &mount, "sh"])
         .env("HOME", dir.folder("home"))
         .env("PATH", format!("{here}:{path}"))
+}
+
+fn tshark(dir: &Dir) -> Program {
+    finds_wqcap("tshark", dir)
 }
 
 #[test]
@@ -47,6 +51,9 @@ fn tshark_lists_the_interfaces() {
         done.stdout.contains("wqcap-model (wqcap: software NIC)"),
         "{done}"
     );
+    // docs/wireshark.md: dumpcap alone does not know them.
+    let done = finds_wqcap("dumpcap", &dir).arg("-D").run().expect(0);
+    assert!(!done.stdout.contains("wqcap"), "{done}");
 }
 
 #[test]
