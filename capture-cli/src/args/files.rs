@@ -51,6 +51,9 @@ pub struct MergeArgs {
     /// Capture files, or directories of .pcap and .pcapng files; - is standard input
     #[arg(required = true, value_name = "IN")]
     pub inputs: Vec<PathBuf>,
+    /// Write the TLS secrets of a key log (SSLKEYLOGFILE) into the output, a pcapng file, for readers to decrypt with
+    #[arg(long, value_name = "KEYLOG")]
+    pub inject_secrets: Vec<PathBuf>,
     /// Print a report as JSON on stdout
     #[arg(long)]
     pub json: bool,

@@ -15,12 +15,16 @@ use crate::{
 };
 use std::{
     fmt::Write,
+    fs,
     io::{self, IsTerminal},
     path::Path,
     sync::atomic::Ordering,
     time::Duration,
 };
-use wqcap_engine::merge::{self, MergeError, MergePlan, MergeSummary, MergeTarget};
+use wqcap_engine::{
+    format::secrets::Secrets,
+    merge::{self, MergeError, MergePlan, MergeSummary, MergeTarget},
+};
 
 impl From<MergeError> for Failure {
     fn from(e: MergeError) -> Self {
@@ -34,7 +38,10 @@ impl From<MergeError> for Failure {
 /// Merges, and tells what was lost of the inputs.
 pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     settle_stdout(&args.out, args.json)?;
-    let plan = MergePlan::new(&args.inputs, &args.out)?;
+    let mut plan = MergePlan::new(&args.inputs, &args.out)?;
+    for path in &args.inject_secrets {
+        plan.inject(key_log(path)?)?;
+    }
     let target = MergeTarget::new(&args.out, &plan)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let mut reading = ReadProgress::of(quiet, plan.bytes().unwrap_or(0));
@@ -55,6 +62,16 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
         .filter_map(|input| Some(format!("{}: {}", input.path, input.loss.as_ref()?)))
         .collect();
     Failure::unless_whole(messages)
+}
+
+/// The secrets of a key log.
+fn key_log(path: &Path) -> Result<Vec<Secrets>, Failure> {
+    let refused = |why: String| {
+        let shown = path.display();
+        Failure::refused(format!("--inject-secrets {shown}: {why}"))
+    };
+    let log = fs::read(path).map_err(|e| refused(e.to_string()))?;
+    Secrets::of_tls_key_log(&log).map_err(|e| refused(e.to_string()))
 }
 
 /// Stdout carries the capture or the facts, and a terminal shows no capture.

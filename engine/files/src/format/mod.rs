@@ -1,11 +1,12 @@
 //! The two file formats, byte by byte: the one place for their constants, encoders and decoders.
 //!
 //! What is written is in this machine's byte order, with stamps in nanoseconds; what is read may be in either order and
-//! any resolution. May import: nothing but `std`. No function here does I/O, and none panics on any input.
+//! any resolution. May import: nothing but `std` and `thiserror`. No function here does I/O, and none panics on any input.
 
 mod byte_order;
 pub mod pcap;
 pub mod pcapng;
+pub mod secrets;
 
 pub use byte_order::ByteOrder;
 

@@ -16,6 +16,8 @@ const SIMPLE_PACKET: u32 = 3;
 pub const INTERFACE_STATISTICS: u32 = 5;
 /// Enhanced packet block.
 pub const ENHANCED_PACKET: u32 = 6;
+/// Decryption secrets block.
+pub const DECRYPTION_SECRETS: u32 = 10;
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
 /// Bytes of a block without a body: type, total length, total length again.
@@ -368,7 +370,7 @@ pub fn recode_options(out: &mut Vec<u8>, bytes: &[u8], order: ByteOrder) -> u64 
 }
 
 /// Appends a block, whose body `body` appends.
-fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend([kind, 0].map(u32::to_ne_bytes).as_flattened());
     body(out);

@@ -11,9 +11,14 @@ use crate::{
             enhanced_packet, interface_description, interface_statistics, option, recode_options,
             section_header,
         },
+        secrets::Secrets,
     },
     origin::MERGE_PROGRAM,
     read::Packet,
+};
+use std::{
+    collections::HashSet,
+    hash::{DefaultHasher, Hash, Hasher},
 };
 
 /// The longest record that readers take, of nearly every link type: libpcap's MAXIMUM_SNAPLEN, and Wireshark's.
@@ -37,6 +42,9 @@ pub(super) struct Output {
     /// Records cut to the longest that readers take.
     cut: u64,
     options_left_out: u64,
+    /// Decryption secrets that were written, by their hash: the files of several queues have the same ones.
+    secrets: HashSet<u64>,
+    secrets_left_out: u64,
     /// The reader of a pipe has gone.
     pub(super) reader_left: bool,
 }
@@ -62,6 +70,8 @@ impl Output {
             interfaces: 0,
             cut: 0,
             options_left_out: 0,
+            secrets: HashSet::new(),
+            secrets_left_out: 0,
             reader_left: false,
         };
         match format {
@@ -147,6 +157,22 @@ impl Output {
         Ok(())
     }
 
+    /// Writes decryption secrets, once.
+    #[cold]
+    pub(super) fn secrets(&mut self, secrets: &Secrets) -> Result<(), MergeError> {
+        let mut hash = DefaultHasher::new();
+        secrets.hash(&mut hash);
+        if self.format == FileFormat::Pcap {
+            self.secrets_left_out += 1;
+        } else if self.secrets.insert(hash.finish()) {
+            secrets.encode(&mut self.piece);
+        }
+        if self.piece.len() >= PIECE {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
     /// Tells the sum of the inputs' statistics of a port.
     pub(super) fn statistics(&mut self, port: usize, sum: &InterfaceStatistics) {
         if self.format == FileFormat::Pcapng && *sum != InterfaceStatistics::default() {
@@ -170,6 +196,10 @@ impl Output {
             (
                 self.options_left_out,
                 "options of records are malformed, or more than 1 MiB of one record, and are left out",
+            ),
+            (
+                self.secrets_left_out,
+                "blocks of decryption secrets are left out: pcap has no place for them",
             ),
         ] {
             if n > 0 {

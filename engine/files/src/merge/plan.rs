@@ -9,7 +9,7 @@ use super::{
     summary::{InputFacts, MergeError},
 };
 use crate::{
-    format::{FileFormat, Interface},
+    format::{FileFormat, Interface, secrets::Secrets},
     name::FileName,
     read::{FileRanges, FileReader, MOST_INTERFACES, ReadError, ReadMeter},
 };
@@ -32,6 +32,8 @@ pub struct MergePlan {
     pub(super) notes: Vec<String>,
     /// The files' own statistics hold for what is taken of them.
     pub(super) statistics: bool,
+    /// Decryption secrets to be written beside those of the inputs.
+    pub(super) secrets: Vec<Secrets>,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
 }
@@ -126,6 +128,7 @@ impl MergePlan {
             inputs: Vec::new(),
             notes,
             statistics,
+            secrets: Vec::new(),
             identities: HashSet::new(),
             bytes: Some(0),
         };
@@ -171,6 +174,21 @@ impl MergePlan {
             plan.notes.extend(pcap_within(out, &folders));
         }
         Ok(plan)
+    }
+
+    /// Has decryption secrets written in front of all records.
+    ///
+    /// # Errors
+    /// The output is no pcapng.
+    pub fn inject(&mut self, secrets: Vec<Secrets>) -> Result<(), MergeError> {
+        if self.format == FileFormat::Pcap {
+            return Err(MergeError::Refused(
+                "pcap has no place for decryption secrets: name an output that ends in .pcapng"
+                    .into(),
+            ));
+        }
+        self.secrets.extend(secrets);
+        Ok(())
     }
 
     /// Bytes of all inputs, if they are files.
@@ -221,7 +239,7 @@ impl MergePlan {
             ranges.open()
         };
         let mut reader = match opened {
-            Ok(reader) => reader,
+            Ok(reader) => reader.with_secrets(),
             Err(e) => return self.unreadable(&ranges, e),
         };
         // Damage here is reported when the file's turn comes: the records before it are worth having.

@@ -49,6 +49,7 @@ pub(crate) fn run_selected(
         link_type,
         bytes_read: 0,
         notes: plan.notes,
+        secrets: plan.secrets,
     };
     let planned = plan.streams.len();
     let streams = plan.streams.into_iter().enumerate();
@@ -91,6 +92,10 @@ pub(crate) fn run_selected(
                 }
                 stream.advance(&mut ledger);
             }
+        }
+        // In front of the record that the stream has gone on to.
+        for secrets in ledger.secrets.drain(..) {
+            output.secrets(&secrets)?;
         }
         let turn = stream.due();
         let overtaken = turn.and_then(|ns| stream.overtaken(ns));

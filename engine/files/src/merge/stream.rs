@@ -7,7 +7,7 @@ use super::{
     summary::InputFacts,
 };
 use crate::{
-    format::{Interface, InterfaceStatistics},
+    format::{Interface, InterfaceStatistics, secrets::Secrets},
     read::{FileEnd, FileRanges, FileReader, Packet, ReadError},
 };
 use std::{collections::VecDeque, mem};
@@ -45,6 +45,8 @@ pub(super) struct MergeLedger {
     pub(super) bytes_read: u64,
     /// On the whole merge.
     pub(super) notes: Vec<String>,
+    /// Decryption secrets that stand before the records gone on to, and are not written yet.
+    pub(super) secrets: Vec<Secrets>,
 }
 
 impl MergeLedger {
@@ -136,7 +138,7 @@ impl MergeStream {
         self.next_ns = first_of(&self.files);
         let (opened, at_first) = match file.open {
             Some(reader) => (Ok(reader), true),
-            None => (file.ranges.open(), false),
+            None => (file.ranges.open().map(FileReader::with_secrets), false),
         };
         match opened {
             Ok(reader) => {
@@ -171,6 +173,7 @@ impl MergeStream {
     #[inline]
     fn arrived(&mut self, ledger: &mut MergeLedger, result: Result<(), ReadError>) {
         let Some(open) = &mut self.open else { return };
+        ledger.secrets.append(&mut open.reader.take_secrets());
         let Some(packet) = open.reader.packet() else {
             self.close(ledger, result.err());
             return;
@@ -259,7 +262,7 @@ impl MergeStream {
             ),
             (
                 odd.other_blocks,
-                "blocks are neither frames, interfaces nor statistics, and are left out",
+                "blocks are neither frames, interfaces, statistics nor secrets, and are left out",
             ),
             (
                 odd.texts_left_out,

@@ -6,6 +6,7 @@ use crate::{
     format::{
         ByteOrder,
         pcapng::{MOST_TEXTS, Options},
+        secrets::Secrets,
     },
     read::{self, MOST_INTERFACES},
 };
@@ -420,6 +421,79 @@ fn options_that_readers_refuse_are_left_out_and_told() {
         assert_eq!(all[0].3[3].1, nine);
         assert_eq!((&all[1].2, &all[1].3[..]), (&vec![0xee; 50], &[][..]));
     }
+}
+
+#[test]
+fn secrets_stand_before_what_they_stood_before_and_once() {
+    let dir = tempfile::tempdir().expect("dir");
+    let input = |order, name: &str, own: &[u8]| {
+        let mut blocks = Blocks::new(order);
+        let of = |blocks: &Blocks, bytes: &[u8]| {
+            let len = u32::try_from(bytes.len()).expect("short");
+            let mut body = [blocks.word(0x544c_534b), blocks.word(len)].concat();
+            body.extend(bytes);
+            body.resize(body.len().next_multiple_of(4), 0);
+            body
+        };
+        let both = [of(&blocks, b"both"), blocks.option(1, b"why")].concat();
+        blocks.block(10, &both).interface(0, &[]);
+        blocks.packet(0, 5, &[1; 60], 60, &[]);
+        let own = of(&blocks, own);
+        blocks.block(10, &own).packet(0, 9, &[2; 60], 60, &[]);
+        // Of more bytes than it has.
+        let body = [blocks.word(1), blocks.word(100)].concat();
+        blocks.block(10, &body);
+        write(dir.path(), name, &blocks.1)
+    };
+    let inputs = [
+        input(ByteOrder::Little, "a.pcapng", b"first"),
+        input(ByteOrder::Big, "b.pcapng", b"second one"),
+    ];
+    let out = dir.path().join("out.pcapng");
+    let mut plan = MergePlan::new(&inputs, &out).expect("plan");
+    let injected = Secrets::of_tls_key_log(b"CLIENT_RANDOM 00 11").expect("a log");
+    plan.inject(injected).expect("a place");
+    let target = MergeTarget::new(&out, &plan).expect("target");
+    let summary = run(plan, target, |_| true).expect("merge");
+    for input in &summary.inputs {
+        assert!(
+            input.notes.concat().contains("1 blocks are neither"),
+            "{:?}",
+            input.notes
+        );
+    }
+    let file = fs::read(&out).expect("reads");
+    let (mut at, mut seen) = (0, Vec::new());
+    while at < file.len() {
+        let word = |n: usize| ByteOrder::NATIVE.u32(&file, at + n);
+        let body = &file[at + 16..at + word(4) as usize - 4];
+        match word(0) {
+            6 => seen.push("packet".to_owned()),
+            10 => seen.push(String::from_utf8_lossy(&body[..word(12) as usize]).into_owned()),
+            _ => {}
+        }
+        if word(0) == 10 && word(12) == 4 {
+            let comment = Options::new(&body[4..], ByteOrder::NATIVE).next();
+            assert_eq!(comment, Some((1, &b"why"[..])));
+        }
+        at += word(4) as usize;
+    }
+    // Those of a stream stand there once it has gone on to the record behind them.
+    let wanted = [
+        "CLIENT_RANDOM 00 11",
+        "both",
+        "packet",
+        "first",
+        "packet",
+        "second one",
+    ];
+    assert_eq!(seen, [&wanted[..], &["packet"; 2]].concat());
+    let pcap = dir.path().join("out.pcap");
+    let note = merge(&inputs, &pcap).notes.concat();
+    assert!(
+        note.contains("4 blocks of decryption secrets are left out"),
+        "{note}"
+    );
 }
 
 #[test]

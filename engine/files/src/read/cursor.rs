@@ -1,7 +1,7 @@
 //! Where reading stands in a file: the bytes from there on, and what has been found so far. It knows neither format.
 
 use super::window::Window;
-use crate::format::{Interface, pcapng::TextBudget};
+use crate::format::{Interface, pcapng::TextBudget, secrets::Secrets};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -63,7 +63,7 @@ pub struct Anomalies {
     pub fraction_above_second: u64,
     /// Records that have no stamp of their own.
     pub unstamped: u64,
-    /// pcapng blocks other than frames, interfaces and statistics.
+    /// pcapng blocks other than frames, interfaces, statistics, and secrets that are wanted.
     pub other_blocks: u64,
     /// Names, comments and descriptions of interfaces that were not kept: [`MOST_TEXTS`](crate::format::pcapng::MOST_TEXTS).
     pub texts_left_out: u64,
@@ -142,6 +142,8 @@ pub(super) struct Cursor<R> {
     pub(super) texts: TextBudget,
     /// The machine that the section is of.
     pub(super) host: Option<String>,
+    /// Those met since they were last taken; `None`: nobody wants them.
+    pub(super) secrets: Option<Vec<Secrets>>,
     /// Where the last whole record or block ends.
     pub(super) sound_end: u64,
 }
@@ -155,6 +157,7 @@ impl<R: Read> Cursor<R> {
             anomalies: Anomalies::default(),
             texts: TextBudget::default(),
             host: None,
+            secrets: None,
             sound_end: 0,
         }
     }

@@ -6,9 +6,10 @@ use super::cursor::{Cursor, FileEnd, Head, MAX_FRAME, MOST_INTERFACES, ReadError
 use crate::format::{
     ByteOrder, Interface, InterfaceStatistics,
     pcapng::{
-        BLOCK_TRAILER_LEN, EMPTY_BLOCK_LEN, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
-        PacketFields, SECTION_HEADER, section_host, section_order,
+        BLOCK_TRAILER_LEN, DECRYPTION_SECRETS, EMPTY_BLOCK_LEN, INTERFACE_DESCRIPTION,
+        INTERFACE_STATISTICS, PacketFields, SECTION_HEADER, section_host, section_order,
     },
+    secrets::Secrets,
 };
 use std::io::Read;
 
@@ -17,6 +18,9 @@ const MOST_HOST: usize = 255;
 
 /// The longest block that is accepted.
 pub const MAX_BLOCK: u32 = 16 << 20;
+
+/// Bytes that are kept of the secrets between two packets.
+const MOST_SECRETS: usize = 16 << 20;
 
 /// The section being read.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +130,13 @@ fn other_block<R: Read>(
                 interface.statistics =
                     InterfaceStatistics::decode(&body[12..], section.order, interface.time_base);
             }
+        }
+        DECRYPTION_SECRETS
+            if let Some(kept) = &mut cursor.secrets
+                && kept.iter().map(Secrets::len).sum::<usize>() + body.len() <= MOST_SECRETS
+                && let Some(secrets) = Secrets::decode(body, section.order) =>
+        {
+            kept.push(secrets);
         }
         _ => cursor.anomalies.other_blocks += 1,
     }

@@ -10,8 +10,9 @@ use crate::format::{
     ByteOrder, FileFormat, Interface,
     pcap::{HEADER_LEN, RecordLayout},
     pcapng::SECTION_HEADER,
+    secrets::Secrets,
 };
-use std::io::Read;
+use std::{io::Read, mem};
 
 /// A record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +182,23 @@ impl<R: Read> PacketReader<R> {
             },
             offset: self.cursor.window.offset(),
         })
+    }
+
+    /// From now on, keeps the decryption secrets that it meets for [`PacketReader::take_secrets`].
+    #[must_use]
+    pub(crate) fn with_secrets(mut self) -> Self {
+        self.cursor.secrets.get_or_insert_default();
+        self
+    }
+
+    /// The decryption secrets that stand before the record gone on to, and have not been taken.
+    #[inline]
+    pub(crate) fn take_secrets(&mut self) -> Vec<Secrets> {
+        self.cursor
+            .secrets
+            .as_mut()
+            .map(mem::take)
+            .unwrap_or_default()
     }
 
     /// How the file ended; `None`: it has not yet, or it is damaged.

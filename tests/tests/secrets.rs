@@ -1,0 +1,148 @@
+//! TLS secrets in captures: written by `merge`, passed on by `merge`, `extract` and `recover`; tshark decrypts with them.
+
+use std::{fs, path::Path};
+use wqcap_tests::{Dir, Program, wqcap::wqcap};
+
+/// A TLS client and a server that never see a network: what they would have sent goes into a pcap file as TCP segments, and
+/// their secrets into a key log.
+const TALK: &str = "
+import ssl, struct, sys
+certificate, key, keylog, out = sys.argv[1:]
+server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+server.load_cert_chain(certificate, key)
+client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+client.keylog_filename = keylog
+# Each end has two of its own, and pump() is the cable.
+bios = [(ssl.MemoryBIO(), ssl.MemoryBIO()) for _ in range(2)]
+ends = [client.wrap_bio(*bios[0]), server.wrap_bio(*bios[1], server_side=True)]
+sequence, clock = [1000, 5000], [0]
+pcap = open(out, 'wb')
+pcap.write(struct.pack('<IHHiIII', 0xa1b2c3d4, 2, 4, 0, 0, 65535, 1))
+
+def segment(end, payload, flags):
+    ports, hosts = (40000, 443), (b'\\x0a\\x00\\x00\\x01', b'\\x0a\\x00\\x00\\x02')
+    tcp = struct.pack('>HHIIBBHHH', ports[end], ports[1 - end], sequence[end],
+                      sequence[1 - end] if flags & 16 else 0, 5 << 4, flags, 65535, 0, 0) + payload
+    ip = struct.pack('>BBHHHBBH', 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0) + hosts[end] + hosts[1 - end]
+    frame = b'\\x02\\0\\0\\0\\0\\x01' + b'\\x02\\0\\0\\0\\0\\x02' + b'\\x08\\x00' + ip + tcp
+    clock[0] += 10
+    pcap.write(struct.pack('<IIII', 1700000000, clock[0], len(frame), len(frame)) + frame)
+    sequence[end] += len(payload) + (1 if flags & 2 else 0)
+
+def pump():
+    for end in (0, 1):
+        while data := bios[end][1].read(1400):
+            segment(end, data, 24)
+            bios[1 - end][0].write(data)
+
+for end, flags in ((0, 2), (1, 18), (0, 16)):
+    segment(end, b'', flags)
+waiting = {0, 1}
+while waiting:
+    for end in sorted(waiting):
+        try:
+            ends[end].do_handshake()
+            waiting.discard(end)
+        except ssl.SSLWantReadError:
+            pass
+        pump()
+ends[0].write(b'GET /a-secret-path HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n')
+pump()
+ends[1].read(1000)
+ends[1].write(b'HTTP/1.1 204 No Content\\r\\n\\r\\n')
+pump()
+";
+
+/// What tshark can read of the requests in a file.
+fn requests(file: &Path) -> String {
+    let fields = [
+        "-Y",
+        "http.request",
+        "-T",
+        "fields",
+        "-e",
+        "http.request.uri",
+    ];
+    let done = Program::new("tshark")
+        .arg("-r")
+        .arg(file)
+        .args(fields)
+        .run();
+    done.expect(0).stdout.trim().to_owned()
+}
+
+#[test]
+fn tshark_decrypts_what_merge_extract_and_recover_have_written() {
+    let dir = Dir::new();
+    let at = |name: &str| dir.join(name);
+    let [certificate, key, log, plain] = ["certificate", "key", "secrets.log", "tls.pcap"].map(at);
+    let request = "req -x509 -newkey rsa:2048 -nodes -days 9 -subj /CN=a";
+    let _ = Program::new("openssl")
+        .args(request.split(' '))
+        .arg("-out")
+        .arg(&certificate)
+        .arg("-keyout")
+        .arg(&key)
+        .run()
+        .expect(0);
+    let _ = Program::new("python3")
+        .args(["-c", TALK])
+        .args([&certificate, &key, &log, &plain])
+        .run()
+        .expect(0);
+    assert_eq!(requests(&plain), "");
+
+    let merged = at("merged.pcapng");
+    let inject = |log: &Path, out: &Path| {
+        let merge = wqcap(["merge", "--inject-secrets"]).arg(log).arg("-o");
+        merge.arg(out).arg(&plain).run()
+    };
+    let _ = inject(&log, &merged).expect(0);
+    assert_eq!(requests(&merged), "/a-secret-path");
+
+    // On from there: merged again, extracted, and out of a file that was not finished.
+    let again = at("again.pcapng");
+    let _ = wqcap(["merge", "-o"])
+        .arg(&again)
+        .arg(&merged)
+        .run()
+        .expect(0);
+    assert_eq!(requests(&again), "/a-secret-path");
+    let folder = dir.folder("folder");
+    fs::copy(&merged, folder.join("merged.pcapng")).expect("copied");
+    let extracted = at("extracted.pcapng");
+    let extract = wqcap(["extract"]).arg(&folder).arg("-o").arg(&extracted);
+    let _ = extract.run().expect(0);
+    assert_eq!(requests(&extracted), "/a-secret-path");
+    let torn = dir.folder("torn");
+    let whole = fs::read(&merged).expect("reads");
+    fs::write(
+        torn.join("wqcap-q00-1.pcapng.part"),
+        &whole[..whole.len() - 3],
+    )
+    .expect("written");
+    let _ = wqcap(["recover"]).arg(&torn).run().expect(0);
+    assert_eq!(requests(&torn.join("wqcap-q00-1.pcapng")), "/a-secret-path");
+
+    // Mistakes are told before anything is written.
+    let no_place = at("merged.pcap");
+    inject(&log, &no_place)
+        .expect(2)
+        .says(&["no place", ".pcapng"]);
+    inject(&key, &at("no.pcapng"))
+        .expect(2)
+        .says(&["--inject-secrets", "line 1", "SSLKEYLOGFILE"]);
+    inject(&at("missing"), &at("no.pcapng")).expect(2).says(&[
+        "--inject-secrets",
+        "missing",
+        "No such file",
+    ]);
+    assert!(!no_place.exists() && !at("no.pcapng").exists());
+    let _ = wqcap(["merge", "-o"])
+        .arg(&no_place)
+        .arg(&merged)
+        .run()
+        .expect(0);
+    assert_eq!(requests(&no_place), "");
+}
