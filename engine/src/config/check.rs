@@ -324,6 +324,8 @@ fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
         ("output.name", output.name != files.name),
         ("output.keep", output.keep != files.keep),
         ("output.keep_files", output.keep_files != files.keep_files),
+        ("output.keep_age", output.keep_age != files.keep_age),
+        ("output.keep_free", output.keep_free != files.keep_free),
         ("output.compress", output.compress != files.compress),
         ("output.index_dir", output.index_dir != files.index_dir),
         ("output.hook", output.hook != files.hook),

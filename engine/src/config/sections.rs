@@ -195,6 +195,10 @@ section! {
         pub keep: Keep = Keep::default(),
         /// Finished files to keep; 0: nothing is deleted.
         pub keep_files: u64 = 0,
+        /// How long finished files are kept; 0: for ever.
+        pub keep_age: Span = Span::default(),
+        /// Bytes that stay free on the file system, or a share of it, whoever fills it; the oldest files go first.
+        pub keep_free: Keep = Keep::default(),
         /// Write buffers of all queues together.
         pub buffer: Size = Size(256 << 20),
         /// When no write buffer is free; absent: drop, or hold with a finite wire.

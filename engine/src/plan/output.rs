@@ -64,6 +64,10 @@ pub struct Retention {
     pub keep: config::Keep,
     /// In files; 0: any number.
     pub files: u64,
+    /// How long after they were written last, in nanoseconds; 0: for ever.
+    pub age_ns: u64,
+    /// What stays free of the file system.
+    pub free: config::Keep,
 }
 
 impl Retention {
@@ -148,6 +152,8 @@ impl OutputPlan {
             retention: Retention {
                 keep: output.keep,
                 files: output.keep_files,
+                age_ns: output.keep_age.nanos(),
+                free: output.keep_free,
             },
             hook: hook(output)?,
             index_dir: (!output.index_dir.as_os_str().is_empty()).then(|| output.index_dir.clone()),

@@ -500,7 +500,7 @@ fn the_kernel_s_cpu_lists_are_read() {
 
 #[test]
 fn output_settings_arrive_as_they_were_declared() {
-    let text = "[output]\nformat = \"pcap\"\norder = \"time\"\non_full = \"hold\"\nkeep = \"80%\"\nkeep_files = 9\nrotate_size = \"1MiB\"";
+    let text = "[output]\nformat = \"pcap\"\norder = \"time\"\non_full = \"hold\"\nkeep = \"80%\"\nkeep_files = 9\nkeep_age = \"2m\"\nkeep_free = \"1GiB\"\nrotate_size = \"1MiB\"";
     let output = Plan::new(&config(text), &[device()])
         .expect("a plan")
         .output;
@@ -512,7 +512,9 @@ fn output_settings_arrive_as_they_were_declared() {
         output.retention,
         Retention {
             keep: config::Keep::Percent(80),
-            files: 9
+            files: 9,
+            age_ns: 120_000_000_000,
+            free: config::Keep::Size(config::Size(1 << 30)),
         }
     );
     assert_eq!(output.rotation.size, 1 << 20);

@@ -14,6 +14,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::SystemTime,
 };
 use wqcap_files::{folder::FolderTree, origin::is_capture, template::NameTemplate};
 
@@ -43,6 +44,13 @@ pub(super) struct OwnFile {
     /// Its number among those of this run, after those of earlier runs by when they were written last: the lowest is the
     /// oldest.
     pub(super) age: (u64, u64),
+    /// When it was written last.
+    pub(super) written: SystemTime,
+}
+
+/// When a file was written last; the beginning of time where that is not known.
+pub(super) fn written(metadata: &fs::Metadata) -> SystemTime {
+    metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 /// Whose a file is.
@@ -118,6 +126,7 @@ impl OwnFiles {
                 path,
                 len: metadata.len(),
                 age: (number, u64::try_from(id.written_ns).unwrap_or(0)),
+                written: written(&metadata),
             });
         }
         let mut known = self.known();

@@ -1,4 +1,4 @@
-//! `output.keep` and `output.keep_files`: the oldest finished files go first.
+//! `output.keep`, `keep_files`, `keep_age` and `keep_free`: the oldest finished files go first.
 //!
 //! A sub folder that was emptied so goes, too.
 //!
@@ -8,17 +8,18 @@
 //! must not pay for them. A thread of its own: no block and no sync waits for it.
 //!
 //! A disk that is full before `output.keep` is reached makes the oldest files go too: whoever names a limit wants the
-//! newest frames rather than the oldest.
+//! newest frames rather than the oldest. The newest file stays, whatever the limits: a folder without a file tells nothing. But
+//! `keep_age` is a promise, and holds for it too.
 
 use crate::{
     Error,
     config::{Keep, Size},
     name::FileName,
     plan::Retention,
-    sink::post::own_files::{OwnFile, OwnFiles},
+    sink::post::own_files::{OwnFile, OwnFiles, written},
     thread::spawn,
 };
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::fs::statvfs;
 use std::{
     collections::HashSet,
@@ -29,12 +30,15 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use wqcap_files::{folder::remove_emptied, template::NameTemplate};
 
 /// Between two looks at the folder, at least: with thousands of files a look costs milliseconds.
 const REST: Duration = Duration::from_millis(100);
+
+/// Between two looks where time alone, or somebody else, can make a file one too many.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// What was deleted.
 #[derive(Debug, Default)]
@@ -72,8 +76,8 @@ impl RetentionTrigger {
     }
 }
 
-/// Starts a thread that looks at the folder at once, after each ring, and a last time when the trigger is gone; then it
-/// ends. `room` is what a full disk takes to go on.
+/// Starts a thread that looks at the folder at once, after each ring, now and then where that may matter, and a last time
+/// when the trigger is gone; then it ends. `room` is what a full disk takes to go on.
 pub(super) fn start(
     dir: &Path,
     keep: Retention,
@@ -110,9 +114,10 @@ impl Keeper {
         let mut last = String::new();
         loop {
             // Files alone are no measure of a disk.
-            let asked = asked.swap(false, Ordering::AcqRel) && self.keep.keep != Keep::default();
+            let measured = self.keep.keep != Keep::default() || self.keep.free != Keep::default();
+            let asked = asked.swap(false, Ordering::AcqRel) && measured;
             let room = if asked { room } else { 0 };
-            match self.tidy(room, &mut deleted) {
+            match self.tidy(room, SystemTime::now(), &mut deleted) {
                 Ok(()) => last.clear(),
                 // Told once, not at every look.
                 Err(e) if e != last => {
@@ -121,10 +126,17 @@ impl Keeper {
                 }
                 Err(_) => {}
             }
-            if rings.recv().is_err() {
-                return deleted;
+            let watches = self.keep.age_ns > 0 || self.keep.free != Keep::default();
+            let rung = if watches {
+                rings.recv_timeout(LOOK)
+            } else {
+                rings.recv().map_err(Into::into)
+            };
+            match rung {
+                Ok(()) => std::thread::sleep(REST),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return deleted,
             }
-            std::thread::sleep(REST);
         }
     }
 
@@ -140,6 +152,7 @@ impl Keeper {
 struct Old {
     /// The lowest goes first.
     age: (u64, u64),
+    written: SystemTime,
     path: PathBuf,
     len: u64,
 }
@@ -148,6 +161,7 @@ impl From<OwnFile> for Old {
     fn from(file: OwnFile) -> Self {
         Self {
             age: file.age,
+            written: file.written,
             path: file.path,
             len: file.len,
         }
@@ -155,40 +169,68 @@ impl From<OwnFile> for Old {
 }
 
 impl Keeper {
-    /// Deletes the oldest files until what is left is within the limits, and `room` bytes more are free.
-    fn tidy(&self, room: u64, deleted: &mut DeletedFiles) -> Result<(), String> {
+    /// Deletes the files that are too old at `now`, and the oldest until what is left is within the limits, and `room` bytes
+    /// more are free.
+    fn tidy(&self, room: u64, now: SystemTime, deleted: &mut DeletedFiles) -> Result<(), String> {
         let (dir, keep) = (&self.dir, self.keep);
         let told = |e: io::Error| format!("cannot look at {}: {e}", dir.display());
         let mut old = self.finished().map_err(told)?;
+        let disk = || statvfs(dir).map_err(|e| told(e.into()));
+        let bytes_of = |keep| -> Result<u64, String> {
+            let percent = match keep {
+                Keep::Size(Size(n)) => return Ok(n),
+                Keep::Percent(n) => u64::from(n),
+            };
+            let disk = disk()?;
+            Ok(disk.f_blocks.saturating_mul(disk.f_frsize) / 100 * percent)
+        };
         let most = match keep.keep {
             Keep::Size(Size(0)) => u64::MAX,
-            Keep::Size(Size(n)) => n,
-            Keep::Percent(n) => {
-                let disk = statvfs(dir).map_err(|e| told(e.into()))?;
-                disk.f_blocks.saturating_mul(disk.f_frsize) / 100 * u64::from(n)
-            }
+            keep => bytes_of(keep)?,
         };
         let most_files = match keep.files {
             0 => usize::MAX,
             n => usize::try_from(n).unwrap_or(usize::MAX),
         };
         old.sort_by(|a, b| (b.age, &b.path).cmp(&(a.age, &a.path)));
-        let mut bytes: u64 = old.iter().map(|it| it.len).sum();
-        let most = most.min(bytes.saturating_sub(room));
-        while bytes > most || old.len() > most_files {
-            let Some(it) = old.pop() else { break };
-            match fs::remove_file(&it.path) {
-                Ok(()) => {
-                    tracing::debug!("deleted {} ({} bytes)", it.path.display(), it.len);
-                    remove_emptied(&it.path, dir);
-                    deleted.bytes += it.len;
-                    deleted.files.insert(it.path);
-                }
-                // Somebody else was faster.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => return Err(format!("cannot delete {}: {e}", it.path.display())),
+        if keep.age_ns > 0 {
+            let age = Duration::from_nanos(keep.age_ns);
+            let expired = |it: &mut Old| now.duration_since(it.written).is_ok_and(|it| it > age);
+            let expired: Vec<_> = old.extract_if(.., expired).collect();
+            expired
+                .into_iter()
+                .rev()
+                .try_for_each(|it| self.delete(it, deleted))?;
+        }
+        // As it is without those.
+        let missing = match keep.free {
+            Keep::Size(Size(0)) => 0,
+            free => {
+                let disk = disk()?;
+                bytes_of(free)?.saturating_sub(disk.f_bavail.saturating_mul(disk.f_frsize))
             }
+        };
+        let mut bytes: u64 = old.iter().map(|it| it.len).sum();
+        let most = most.min(bytes.saturating_sub(room.max(missing)));
+        while old.len() > 1 && (bytes > most || old.len() > most_files) {
+            let Some(it) = old.pop() else { break };
             bytes -= it.len;
+            self.delete(it, deleted)?;
+        }
+        Ok(())
+    }
+
+    fn delete(&self, it: Old, deleted: &mut DeletedFiles) -> Result<(), String> {
+        match fs::remove_file(&it.path) {
+            Ok(()) => {
+                tracing::debug!("deleted {} ({} bytes)", it.path.display(), it.len);
+                remove_emptied(&it.path, &self.dir);
+                deleted.bytes += it.len;
+                deleted.files.insert(it.path);
+            }
+            // Somebody else was faster.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(format!("cannot delete {}: {e}", it.path.display())),
         }
         Ok(())
     }
@@ -208,6 +250,7 @@ fn finished(dir: &Path) -> io::Result<Vec<Old>> {
         {
             old.push(Old {
                 age: (0, start_ns),
+                written: written(&metadata),
                 len: metadata.len(),
                 path,
             });
@@ -244,7 +287,7 @@ mod tests {
             keep,
             own: None,
         };
-        keeper.tidy(0, deleted).expect("tidies");
+        keeper.tidy(0, SystemTime::now(), deleted).expect("tidies");
     }
 
     fn left(files: &[(&str, usize)], keep: Retention) -> Vec<String> {
@@ -262,14 +305,20 @@ mod tests {
 
     #[test]
     fn the_oldest_go_first_by_bytes_and_by_number() {
-        let keep = |keep, files| Retention { keep, files };
+        let keep = |keep, files| Retention {
+            keep,
+            files,
+            ..Retention::default()
+        };
         let newest = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-20.pcap"];
         assert_eq!(left(&FILES, keep(Keep::Size(Size(250)), 0)), newest);
         assert_eq!(left(&FILES, keep(Keep::Size(Size(200)), 0)), newest);
         assert_eq!(left(&FILES, keep(Keep::default(), 2)), newest);
         assert_eq!(left(&FILES, keep(Keep::Size(Size(200)), 3)), newest);
         assert_eq!(left(&FILES, keep(Keep::Size(Size(400)), 4)).len(), 4);
-        assert_eq!(left(&FILES, keep(Keep::Size(Size(99)), 0)).len(), 0);
+        // The newest stays.
+        let newest = [newest[0]];
+        assert_eq!(left(&FILES, keep(Keep::Size(Size(99)), 0)), newest);
         // A hundredth of a disk is far more than these.
         assert_eq!(left(&FILES, keep(Keep::Percent(1), 0)).len(), 4);
     }
@@ -281,6 +330,7 @@ mod tests {
             ("wqcap-q00-1.pcap.gz", 100),
             ("holiday.pcap", 100),
             ("wqcap-q00-2.pcap", 100),
+            ("wqcap-q00-5.pcap", 100),
         ]);
         let outside = folder(&[("wqcap-q00-3.pcap", 100)]);
         let target = outside.path().join("wqcap-q00-3.pcap");
@@ -290,6 +340,7 @@ mod tests {
         let keep = Retention {
             keep: Keep::Size(Size(1)),
             files: 1,
+            ..Retention::default()
         };
         tidy(dir.path(), keep, &mut deleted);
         assert_eq!(
@@ -299,7 +350,8 @@ mod tests {
                 "wqcap-q00-1.pcap.gz",
                 "wqcap-q00-1.pcap.part",
                 "wqcap-q00-3.pcap",
-                "wqcap-q00-4.pcap"
+                "wqcap-q00-4.pcap",
+                "wqcap-q00-5.pcap"
             ]
         );
         assert!(target.exists());
@@ -310,7 +362,11 @@ mod tests {
     fn a_full_disk_takes_the_oldest_where_bytes_are_limited() {
         for (keep, want) in [(Keep::Size(Size(1 << 20)), 2), (Keep::default(), 4)] {
             let dir = folder(&FILES);
-            let keep = Retention { keep, files: 9 };
+            let keep = Retention {
+                keep,
+                files: 9,
+                ..Retention::default()
+            };
             let (keeper, trigger) =
                 start(dir.path(), keep, 150, &NameTemplate::default()).expect("starts");
             trigger.ask_for_room();
@@ -322,11 +378,73 @@ mod tests {
     }
 
     #[test]
+    fn files_that_are_too_old_go_wherever_they_stand_and_be_it_the_last() {
+        let dir = folder(&FILES);
+        let now = SystemTime::now();
+        let aged = |name: &str, seconds| {
+            let file = fs::File::options().append(true).open(dir.path().join(name));
+            let written = now - Duration::from_secs(seconds);
+            file.and_then(|it| it.set_modified(written)).expect("aged");
+        };
+        aged("wqcap-q00-9.pcap", 3000);
+        aged("wqcap-q01-10.pcap", 3601);
+        aged("wqcap-q00-20.pcap", 5000);
+        aged("wqcap-q00-100.pcapng.zst", 3600);
+        let keeper = Keeper {
+            dir: dir.path().to_owned(),
+            keep: Retention {
+                age_ns: 3_600_000_000_000,
+                ..Retention::default()
+            },
+            own: None,
+        };
+        let mut deleted = DeletedFiles::default();
+        keeper.tidy(0, now, &mut deleted).expect("tidies");
+        let young = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-9.pcap"];
+        assert_eq!(names(dir.path()), young);
+        // A clock that was set back makes nothing old.
+        keeper
+            .tidy(0, now - Duration::from_secs(9999), &mut deleted)
+            .expect("tidies");
+        assert_eq!(names(dir.path()), young);
+        keeper
+            .tidy(0, now + Duration::from_secs(9999), &mut deleted)
+            .expect("tidies");
+        assert_eq!(names(dir.path()).len(), 0);
+        assert_eq!((deleted.files.len(), deleted.bytes), (4, 400));
+    }
+
+    #[test]
+    fn the_oldest_go_until_enough_is_free_whoever_took_it_and_the_newest_stays() {
+        let dir = folder(&FILES);
+        let keeper = |free| Keeper {
+            dir: dir.path().to_owned(),
+            keep: Retention {
+                free,
+                ..Retention::default()
+            },
+            own: None,
+        };
+        let mut deleted = DeletedFiles::default();
+        let mut tidied = |free| {
+            let now = SystemTime::now();
+            keeper(free).tidy(0, now, &mut deleted).expect("tidies");
+            names(dir.path()).len()
+        };
+        assert_eq!(tidied(Keep::Size(Size(1))), 4);
+        // More than there is.
+        assert_eq!(tidied(Keep::Percent(100)), 1);
+        assert_eq!(names(dir.path()), ["wqcap-q00-100.pcapng.zst"]);
+        assert_eq!(tidied(Keep::Size(Size(u64::MAX))), 1);
+        assert_eq!(deleted.files.len(), 3);
+    }
+
+    #[test]
     fn a_ring_is_answered_and_the_end_is_too() {
         let dir = folder(&FILES);
         let keep = Retention {
-            keep: Keep::default(),
             files: 1,
+            ..Retention::default()
         };
         let (keeper, trigger) =
             start(dir.path(), keep, 150, &NameTemplate::default()).expect("starts");
@@ -362,13 +480,15 @@ mod tests {
         let keeper = |files| Keeper {
             dir: dir.path().to_owned(),
             keep: Retention {
-                keep: Keep::default(),
                 files,
+                ..Retention::default()
             },
             own: Some(Arc::clone(&own)),
         };
         let mut deleted = DeletedFiles::default();
-        keeper(1).tidy(0, &mut deleted).expect("tidies");
+        keeper(1)
+            .tidy(0, SystemTime::now(), &mut deleted)
+            .expect("tidies");
         assert_eq!(deleted.files.len(), 2);
         assert!(!at("20261121/10").exists(), "it was emptied");
         assert_eq!(names(&at("20261121/09")), ["notes.txt"], "somebody else's");
@@ -418,13 +538,15 @@ mod tests {
             let keeper = Keeper {
                 dir: dir.path().to_owned(),
                 keep: Retention {
-                    keep: Keep::default(),
                     files,
+                    ..Retention::default()
                 },
                 own: Some(Arc::clone(&own)),
             };
             let mut deleted = DeletedFiles::default();
-            keeper.tidy(0, &mut deleted).expect("tidies");
+            keeper
+                .tidy(0, SystemTime::now(), &mut deleted)
+                .expect("tidies");
             deleted.files
         };
         assert_eq!(tidied(3), HashSet::from([at("tap-9.pcapng")]));
