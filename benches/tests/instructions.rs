@@ -5,7 +5,8 @@
 //! `WQCAP_RECORD=1 cargo test --package wqcap-benches --test instructions` writes it down. Counts are of the profile that
 //! tests are built with, by the compiler that `instructions.toml` names; with another one the test says so and leaves
 //! the comparison out. They hold with incremental compilation and without (`CARGO_INCREMENTAL=0`), which cuts a crate
-//! into other codegen units: a count that is another one then calls something small that wants `#[inline]`.
+//! into other codegen units: a count that is quite another one then calls something small that wants `#[inline]`; where the
+//! two differ by a little, what is between them is written down.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

@@ -25,6 +25,7 @@ pub struct Slot {
 
 impl Slot {
     /// The slot's number, its WR's `wr_id`.
+    #[inline]
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
@@ -110,6 +111,7 @@ impl Filled {
     }
 
     /// Gives the slot back, for reposting.
+    #[inline]
     #[must_use]
     pub fn into_slot(self) -> Slot {
         self.slot
@@ -141,6 +143,7 @@ impl Layout {
     }
 
     /// From one slot to the next.
+    #[inline]
     pub(super) fn stride(self) -> usize {
         self.slot_bytes + self.headroom
     }
@@ -220,6 +223,7 @@ impl SlotMemory {
     }
 
     /// The longest frame a slot takes, in bytes.
+    #[inline]
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         self.layout.slot_bytes

@@ -154,6 +154,7 @@ impl Region {
     }
 
     /// Usable bytes, as asked for.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -172,6 +173,7 @@ impl Region {
     }
 
     /// The bytes, for a region that no device writes to.
+    #[inline]
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: at least `len` bytes of a mapping, no other region's, initialised by the kernel; `&mut self` is
@@ -180,6 +182,7 @@ impl Region {
     }
 
     /// The bytes, for a region that no device writes to.
+    #[inline]
     #[must_use]
     pub fn as_slice(&self, len: usize) -> &[u8] {
         // SAFETY: as in `as_mut_slice`; clamped to the region.
