@@ -5,7 +5,7 @@
 //! when the NIC no longer uses it, and what is destroyed is never written to again.
 //!
 //! Where nothing but a wire that tells of its frames can bring work, the thread does not spin: it rests, for longer the
-//! longer nothing has come, and after frames for a moment in which others gather, so that many are one wake-up.
+//! longer nothing has come, and after frames for a while in which others gather, so that many are one wake-up.
 //!
 //! Invariants: a command that waits goes before the NIC's next burst; the thread runs while a context is open and at
 //! no other time; after `fork` the child finds devices of its own, at rest, since the thread stayed with the parent
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crate::process::{Errno, descriptors, thread};
 use crate::settings::{self, DeviceSettings, MAX_DEVICES, fault::FaultEnd};
+use crate::wire::WireSpec;
 
 use super::port::NicPort;
 use super::round;
@@ -29,10 +30,11 @@ const SPIN_NS: u64 = 50_000;
 const MAX_SLEEP_NS: u64 = 100_000;
 /// The longest rest. The clock that programs read stands meanwhile.
 const MAX_REST_NS: u64 = 10_000_000;
-/// How long frames gather: a small part of what the smallest ring holds. Longer where few have come of late.
+/// How long frames gather, and how many should by then: each wake-up costs as much as dozens of frames. Within the longest
+/// time a ring of the default size is not half filled at 8 million frames a second; a smaller one has less.
 const GATHER_NS: u64 = 200_000;
-const GATHER_FEW_NS: u64 = 1_000_000;
-const FEW: usize = 256;
+const MAX_GATHER_NS: u64 = 4_000_000;
+const GATHERED: u64 = 512;
 /// The time between two checks for the file that ends a restart.
 const FILE_CHECK: Duration = Duration::from_millis(1);
 
@@ -116,7 +118,7 @@ impl Device {
     /// The NIC's thread.
     fn run(&'static self) {
         thread::pin(self.settings.cpu);
-        let mut idle = Idleness::default();
+        let mut idle = Idleness::new(self.settings);
         loop {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.contexts.is_empty() {
@@ -170,31 +172,50 @@ struct Idleness {
     /// Since when it spins.
     since_ns: Option<u64>,
     /// The work it has had since it last slept.
-    worked: usize,
+    worked: u64,
+    /// How long frames gather now, and at most.
+    gathers_ns: u64,
+    most_ns: u64,
     /// How long it has rested.
     rested_ns: u64,
 }
 
 impl Idleness {
+    fn new(settings: &DeviceSettings) -> Self {
+        let rings = settings.ports.iter().filter_map(|it| it.wire.ring());
+        let least = rings.min().unwrap_or(0).min(WireSpec::DEFAULT_RING);
+        Self {
+            gathers_ns: GATHER_NS,
+            most_ns: MAX_GATHER_NS * (least >> 20) / (WireSpec::DEFAULT_RING >> 20),
+            ..Self::default()
+        }
+    }
+
     /// What the thread waits for after a round; `None`: it goes on at once.
     fn after(&mut self, work: usize, state: &mut DeviceState) -> Option<Wait> {
         if work > 0 {
-            *self = Self {
-                worked: self.worked.saturating_add(work),
-                ..Self::default()
-            };
+            self.worked += work as u64;
+            (self.since_ns, self.rested_ns) = (None, 0);
             return None;
         }
         let now_ns = state.clock.now_ns();
         if state.can_rest() {
             let worked = std::mem::take(&mut self.worked);
-            let gathers = worked > 0 || state.is_holding();
+            let holds = state.is_holding();
+            let gathers = worked > 0 || holds;
+            // At the rate at which they came.
+            let wanted = (self.gathers_ns * GATHERED)
+                .checked_div(worked)
+                .unwrap_or(self.gathers_ns)
+                .min(2 * self.gathers_ns);
+            self.gathers_ns = if holds { 0 } else { wanted }
+                .min(self.most_ns)
+                .max(GATHER_NS);
             if !gathers {
                 self.rested_ns = (self.rested_ns * 2).clamp(MAX_SLEEP_NS, MAX_REST_NS);
             }
             let wait = if gathers {
-                let few = worked < FEW && !state.is_holding();
-                Wait::of_time(if few { GATHER_FEW_NS } else { GATHER_NS })
+                Wait::of_time(self.gathers_ns)
             } else {
                 Wait::new(state, self.rested_ns)
             };

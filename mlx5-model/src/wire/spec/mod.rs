@@ -47,6 +47,18 @@ const KINDS: &str =
     "a wire is af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:OPTIONS, peer:PATH or loopback";
 
 impl WireSpec {
+    /// Bytes of the ring of a live interface where nothing else is said.
+    pub const DEFAULT_RING: u64 = text::RING;
+
+    /// Bytes of its ring, of a live interface.
+    pub fn ring(&self) -> Option<u64> {
+        match &self.kind {
+            WireKind::AfPacket(it) => Some(it.ring),
+            WireKind::AfXdp(it) => Some(it.ring),
+            _ => None,
+        }
+    }
+
     /// As the user wrote it.
     pub fn text(&self) -> &str {
         &self.text
