@@ -123,12 +123,14 @@ fn text<T: std::fmt::Display, S: Serializer>(it: &T, serializer: S) -> Result<S:
     serializer.collect_str(it)
 }
 
-/// When frames wake a loop that sleeps: few enough to leave the ring almost empty, soon enough not to be noticed beside
-/// the wake-up itself.
-const WAKE: Moderation = Moderation {
-    count: 32,
-    period_us: 20,
-};
+/// When frames wake a loop that sleeps, on a ring of so many WRs: few enough to leave seven eighths of it, soon enough to be
+/// on disk as early, and so many that a wake-up, which costs as much as dozens of frames, is worth it.
+fn wake(wrs: u32) -> Moderation {
+    Moderation {
+        count: u16::try_from(wrs / 8).unwrap_or(u16::MAX).clamp(1, 256),
+        period_us: 250,
+    }
+}
 
 impl Plan {
     /// Completions that a loop takes with one poll, unless somebody wishes otherwise.
@@ -249,8 +251,8 @@ impl Plan {
             restore_vlan,
             idle,
             batch: Self::BATCH,
-            moderation: (idle == config::Idle::Sleep && caps.max_cq_period >= WAKE.period_us)
-                .then_some(WAKE),
+            moderation: Some(wake(config.capture.ring))
+                .filter(|it| idle == config::Idle::Sleep && caps.max_cq_period >= it.period_us),
             promiscuous: config.capture.promiscuous,
             on_port_down: config.capture.on_port_down.unwrap_or_default(),
             output,
