@@ -83,7 +83,8 @@ impl Region {
     pub fn allocate(len: usize, numa_node: Option<u32>) -> Result<Self, VerbsError> {
         let len = len.max(1);
         Mapping::huge(len, numa_node)
-            .or_else(|_| Mapping::ordinary(len, numa_node))
+            .and_then(Mapping::populated)
+            .or_else(|_| Mapping::ordinary(len, numa_node)?.populated())
             .map(|mapping| Self {
                 start: mapping.start,
                 len,
@@ -114,7 +115,7 @@ impl Region {
         let len = len.max(1);
         let stride = len.next_multiple_of(PAGE);
         let whole = stride.saturating_mul(count.max(1));
-        let mapping = Mapping::untouched(whole).map_err(|source| VerbsError::Memory {
+        let mapping = Mapping::ordinary(whole, None).map_err(|source| VerbsError::Memory {
             bytes: whole,
             source,
         })?;
@@ -197,23 +198,13 @@ impl Mapping {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let len = len.next_multiple_of(HUGE_PAGE);
-        let mapping = Self::map(len, libc::MAP_HUGETLB, Pages::Huge, numa_node)?;
-        mapping.populate()?;
-        Ok(mapping)
+        Self::map(len, libc::MAP_HUGETLB, Pages::Huge, numa_node)
     }
 
     fn ordinary(len: usize, numa_node: Option<u32>) -> io::Result<Self> {
         let len = len.checked_next_multiple_of(PAGE);
         let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Self::map(len, 0, Pages::Ordinary, numa_node)?;
-        mapping.populate()?;
-        Ok(mapping)
-    }
-
-    fn untouched(len: usize) -> io::Result<Self> {
-        let len = len.checked_next_multiple_of(PAGE);
-        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
-        Self::map(len, 0, Pages::Ordinary, None)
+        Self::map(len, 0, Pages::Ordinary, numa_node)
     }
 
     fn map(len: usize, flags: i32, pages: Pages, numa_node: Option<u32>) -> io::Result<Self> {
@@ -277,6 +268,12 @@ impl Mapping {
         } else {
             Err(io::Error::last_os_error())
         }
+    }
+
+    /// The same, resident.
+    fn populated(self) -> io::Result<Self> {
+        self.populate()?;
+        Ok(self)
     }
 
     fn populate(&self) -> io::Result<()> {
