@@ -1,11 +1,20 @@
 //! What a frame costs in the flow table, by how many flows there are. Frames come in an order that no cache foresees;
-//! `parse` is the same frames with their headers parsed and nothing else, which `count` includes.
+//! `parse` is the same frames with their headers parsed and nothing else, which `count` includes. `stage` is the stage of
+//! a queue with flow records and nothing to leave out, `cutoff` the same with a limit to each flow.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use std::{hint::black_box, time::Duration};
+use std::{hint::black_box, sync::Arc, time::Duration};
 use wqcap_engine::{
-    analysis::flows::{FlowWriter, FlowsPlan, Meter},
+    analysis::{
+        flows::{FlowWriter, FlowsPlan, Meter},
+        observer::Observer,
+    },
+    config::{CaptureConfig, Config, CutoffConfig, Size},
+    filter::FilterCell,
     frame::Headers,
+    pipeline::{Consumer, Frame, reduce::Stage},
+    plan::Reduction,
+    sink::Count,
 };
 
 const COUNTS: [u32; 3] = [1_000, 1_000_000, 10_000_000];
@@ -49,6 +58,43 @@ fn count(meter: &mut Meter, frame: &[u8]) {
     meter.count(frame, len, NS, &outer, inner);
 }
 
+fn limit() -> CutoffConfig {
+    CutoffConfig {
+        bytes: Some(Size(100_000)),
+        ..CutoffConfig::default()
+    }
+}
+
+/// The stage of a queue with flow records.
+fn staged(meter: Meter, cutoff: Vec<CutoffConfig>) -> Stage<Count> {
+    let config = Config {
+        capture: CaptureConfig {
+            cutoff_memory: Size(4 << 30),
+            ..CaptureConfig::default()
+        },
+        cutoff,
+        ..Config::default()
+    };
+    let reduction = Reduction::of(&config).expect("it compiles");
+    let observer = Observer {
+        flows: Some(meter),
+        ..Observer::default()
+    };
+    let cell = Arc::new(FilterCell::default());
+    Stage::new(Count, &reduction, cell, Arc::default(), observer)
+}
+
+fn pass(stage: &mut Stage<Count>, bytes: &[u8]) {
+    let len = u32::try_from(bytes.len()).unwrap_or(0);
+    let frame = Frame {
+        bytes,
+        len,
+        fcs: None,
+        ns: NS,
+    };
+    black_box(stage.frame(&frame));
+}
+
 fn flows(c: &mut Criterion) {
     let mut group = c.benchmark_group("flows");
     group
@@ -70,15 +116,26 @@ fn flows(c: &mut Criterion) {
             idle_ns: u64::MAX,
             capacity: flows as usize,
         };
-        let writer = FlowWriter::start(&plan, 1).expect("scratch space");
-        let mut meter = writer.meter(0, 0).expect("a queue")();
+        let writer = FlowWriter::start(&plan, 3).expect("scratch space");
+        let meter = |at: usize| writer.meter(at, 0).expect("a queue")();
+        let stages = [Vec::new(), vec![limit()]].map(|cutoff| staged(meter(cutoff.len()), cutoff));
+        for (name, mut stage) in ["stage", "cutoff"].into_iter().zip(stages) {
+            for flow in 0..flows {
+                pass(&mut stage, frames.of(flow));
+            }
+            group.bench_function(BenchmarkId::new(name, flows), |b| {
+                b.iter(|| pass(&mut stage, black_box(frames.any())));
+            });
+            // What is still in the table is not worth a file.
+            std::mem::forget(stage);
+        }
+        let mut meter = meter(2);
         for flow in 0..flows {
             count(&mut meter, frames.of(flow));
         }
         group.bench_function(BenchmarkId::new("count", flows), |b| {
             b.iter(|| count(&mut meter, black_box(frames.any())));
         });
-        // What is still in the table is not worth a file.
         std::mem::forget(meter);
         std::mem::forget(writer);
     }

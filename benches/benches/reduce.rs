@@ -4,7 +4,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, sync::Arc, time::Duration};
 use wqcap_engine::{
     analysis::observer::Observer,
-    config::{CaptureConfig, SampleBy, Slice, Span},
+    config::{CaptureConfig, Config, CutoffConfig, SampleBy, Size, Slice, Span},
     filter::FilterCell,
     pipeline::{Consumer, Frame, reduce::Stage},
     plan::Reduction,
@@ -25,15 +25,24 @@ fn frames(size: usize) -> Vec<Vec<u8>> {
 }
 
 fn reduction(filter: &str, dedup_ms: u64, sample: u32, by: SampleBy, slice: Slice) -> Reduction {
-    Reduction::of(&CaptureConfig {
+    let capture = CaptureConfig {
         filter: filter.into(),
         dedup: Span(Duration::from_millis(dedup_ms)),
         sample,
         sample_by: by,
         slice,
         ..CaptureConfig::default()
-    })
-    .expect("it compiles")
+    };
+    of(capture, Vec::new())
+}
+
+fn of(capture: CaptureConfig, cutoff: Vec<CutoffConfig>) -> Reduction {
+    let config = Config {
+        capture,
+        cutoff,
+        ..Config::default()
+    };
+    Reduction::of(&config).expect("it compiles")
 }
 
 fn run<C: Consumer>(c: &mut Criterion, name: &str, frames: &[Vec<u8>], mut consumer: C) {
@@ -69,6 +78,16 @@ fn reduce(c: &mut Criterion) {
         ("sample_frames", reduction("", 0, 10, frame, whole)),
         ("sample_flows", reduction("", 0, 10, flow, whole)),
         ("slice_l4", reduction("", 0, 1, frame, Slice::L4)),
+        (
+            "cutoff",
+            of(
+                CaptureConfig::default(),
+                vec![CutoffConfig {
+                    bytes: Some(Size(100_000)),
+                    ..CutoffConfig::default()
+                }],
+            ),
+        ),
     ] {
         run(c, name, &small, stage(&reduction));
     }

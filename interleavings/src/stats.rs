@@ -20,8 +20,9 @@ impl QueueCounters {
     }
 
     pub(crate) fn publish_ends(&self, ends: &Ends) {
-        let refused = ends.filtered + ends.sampled_out + ends.deduplicated + ends.dropped_storage;
-        self.0.store(ends.captured + refused, Ordering::Relaxed);
+        let reduced = ends.filtered + ends.sampled_out + ends.deduplicated + ends.cut_off;
+        let all = ends.captured + reduced + ends.dropped_storage;
+        self.0.store(all, Ordering::Relaxed);
     }
 
     pub(crate) fn ended(&self) -> u64 {

@@ -30,6 +30,8 @@ pub struct Lines {
     pub sampled_out: u64,
     /// Left out as repetitions.
     pub deduplicated: u64,
+    /// After the beginning of their flow.
+    pub cut_off: u64,
     /// No room in a parser's channel.
     pub dropped_pipeline: u64,
     /// No room in the write buffers, or a write failed.
@@ -53,6 +55,7 @@ impl Lines {
             filtered: line("filtered"),
             sampled_out: line("sampled_out"),
             deduplicated: line("deduplicated"),
+            cut_off: line("cut_off"),
             dropped_pipeline: line("dropped_pipeline"),
             dropped_storage: line("dropped_storage"),
             late: line("late"),
@@ -61,12 +64,13 @@ impl Lines {
     }
 
     /// Every way a received frame can end, in the contract's order.
-    fn ends(&self) -> [u64; 8] {
+    fn ends(&self) -> [u64; 9] {
         [
             self.captured,
             self.filtered,
             self.sampled_out,
             self.deduplicated,
+            self.cut_off,
             self.dropped_pipeline,
             self.dropped_storage,
             self.late,
@@ -218,7 +222,7 @@ mod tests {
     fn summary(received: u64, captured: u64, in_queue: u64) -> String {
         let lines = |received: u64, captured: u64| {
             format!(
-                r#""received":{received},"captured":{captured},"filtered":0,"sampled_out":0,"deduplicated":0,
+                r#""received":{received},"captured":{captured},"filtered":0,"sampled_out":0,"deduplicated":0,"cut_off":0,
                 "dropped_pipeline":0,"dropped_storage":0,"late":0,"errors":0"#
             )
         };

@@ -130,11 +130,12 @@ fn line(scrape: &BTreeMap<String, f64>, queue: usize, line: &str) -> u64 {
     scrape[&name] as u64
 }
 
-const LINES: [&str; 8] = [
+const LINES: [&str; 9] = [
     "captured",
     "filtered",
     "sampled_out",
     "deduplicated",
+    "cut_off",
     "dropped_pipeline",
     "dropped_storage",
     "late",

@@ -76,6 +76,7 @@ fn walk(documented: &BTreeMap<String, String>, key: &str, value: &Value, seen: &
 /// The summary of a run with everything on that a summary can tell of, in a folder where `left` was left open.
 fn everything_on(dir: &Dir, left: &Path) -> Value {
     let run = Wqcap::run(dir, "all")
+        .config("[[cutoff]]\npackets = 390\n")
         .model("synth:size=100,flows=20,count=8000")
         .queues(2)
         .set("capture.statistics=true")

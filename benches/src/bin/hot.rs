@@ -13,7 +13,7 @@ use wqcap_engine::{
         flows::{FlowWriter, FlowsPlan},
         observer::Observer,
     },
-    config::{CaptureConfig, SampleBy, Slice},
+    config::{CaptureConfig, Config, CutoffConfig, SampleBy, Size, Slice},
     filter::{Filter, FilterCell},
     frame::{FlowKey, Headers},
     pipeline::{Consumer, Frame, reduce::Stage},
@@ -30,13 +30,14 @@ use wqcap_rss::{HashDepth, key::RssKey, toeplitz::Toeplitz};
 type Outcome = Result<(), Box<dyn Error>>;
 type Piece = fn(&[Vec<u8>], usize) -> Outcome;
 
-const PIECES: [(&str, Piece); 10] = [
+const PIECES: [(&str, Piece); 11] = [
     ("frame/outermost", outermost),
     ("frame/innermost", innermost),
     ("frame/flow_key", flow_key),
     ("toeplitz/ipv4", toeplitz),
     ("filter/long", filter),
     ("reduce/slice", reduce),
+    ("reduce/cutoff", cutoff),
     ("flows/count", flows),
     ("rx/loop", rx_loop),
     ("sink/pcap", pcap),
@@ -110,12 +111,39 @@ fn filter(frames: &[Vec<u8>], times: usize) -> Outcome {
 }
 
 fn reduce(frames: &[Vec<u8>], times: usize) -> Outcome {
-    let reduction = Reduction::of(&CaptureConfig {
+    let capture = CaptureConfig {
         filter: "tcp port 443".into(),
         sample: 2,
         sample_by: SampleBy::Flow,
         slice: Slice::L4,
         ..CaptureConfig::default()
+    };
+    staged(frames, times, capture, Vec::new())
+}
+
+fn cutoff(frames: &[Vec<u8>], times: usize) -> Outcome {
+    let capture = CaptureConfig {
+        cutoff_memory: Size(1 << 20),
+        ..CaptureConfig::default()
+    };
+    let limit = CutoffConfig {
+        bytes: Some(Size(1 << 20)),
+        ..CutoffConfig::default()
+    };
+    staged(frames, times, capture, vec![limit])
+}
+
+/// The stage in front of the sink, so configured.
+fn staged(
+    frames: &[Vec<u8>],
+    times: usize,
+    capture: CaptureConfig,
+    cutoff: Vec<CutoffConfig>,
+) -> Outcome {
+    let reduction = Reduction::of(&Config {
+        capture,
+        cutoff,
+        ..Config::default()
     })?;
     let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
     let mut stage = Stage::new(Count, &reduction, cell, Arc::default(), Observer::default());

@@ -17,7 +17,7 @@ use wqcap_engine::{
     analysis::{flows::FlowsReport, live},
     capture::{End, Report},
     device::clock::ClockReport,
-    pipeline::reduce::FcsReport,
+    pipeline::reduce::{CutoffReport, FcsReport},
     plan::{Plan, Stamps},
     recover::RecoveredFile,
     sink::{Deleted, HookReport},
@@ -35,6 +35,8 @@ pub struct Summary<'a> {
     statistics: Option<&'a live::TrafficSnapshot>,
     /// Frames whose FCS was checked; null where none was.
     fcs: Option<FcsReport>,
+    /// What was cut off of flows; null without a cutoff.
+    cutoff: Option<CutoffReport>,
     /// Sums and files of the flow records; null without them.
     flows: Option<&'a FlowsReport>,
     files: &'a [PathBuf],
@@ -88,6 +90,7 @@ impl<'a> Summary<'a> {
             malformed: report.malformed.as_ref(),
             statistics: report.statistics.as_ref(),
             fcs: report.fcs,
+            cutoff: report.cutoff,
             flows: report.flows.as_ref(),
             files: &report.files,
             recovered,
@@ -169,6 +172,15 @@ pub fn text(report: &Report) -> String {
                 thousands(fcs.bad)
             ),
         );
+    }
+    if let Some(cutoff) = report.cutoff {
+        let flows = counted(cutoff.flows, "flow");
+        let mut value = format!("{} of {flows} left out", counted(cutoff.bytes, "byte"));
+        if cutoff.untracked_frames > 0 {
+            let frames = counted(cutoff.untracked_frames, "frame");
+            let _ = write!(value, "; {frames} kept beyond capture.cutoff_memory");
+        }
+        line("cutoff", &value);
     }
     for (i, file) in report.files.iter().enumerate() {
         line(
@@ -370,6 +382,11 @@ mod tests {
                 checked: 2_469_134,
                 bad: 3,
             }),
+            cutoff: Some(CutoffReport {
+                flows: 12,
+                bytes: 5_000_000,
+                untracked_frames: 0,
+            }),
             flows: None,
             written: Written::default(),
             files: vec![
@@ -414,6 +431,7 @@ queue   received   captured  errors        bytes
 total  2,469,134  2,469,120      14  200,000,000
 nic      out_of_buffer 5, rx_discards_phy unreadable
 fcs      2,469,134 checked, 3 bad
+cutoff   5,000,000 bytes of 12 flows left out
 files    /d/wqcap-q00-1.pcapng
          /d/wqcap-q01-1.pcapng
 deleted  3 files of 4,096 bytes, the oldest

@@ -1,5 +1,6 @@
 //! What the traffic is: live statistics and flow records, fed by an observer beside the frame's way.
 
+pub(crate) mod flow_table;
 pub mod flows;
 pub mod live;
 pub mod observer;

@@ -1,8 +1,8 @@
 //! What is told of the frames that go on to the sink, beside what the sink makes of them.
 //!
 //! An observer sees each frame that the reductions have let pass, whole, with its headers parsed once for all who want
-//! them. What the sink then has no room for has been seen all the same: so over a run, frames that were seen are
-//! `captured + dropped_storage` in the ledger.
+//! them. What a flow's cutoff then leaves out, or the sink has no room for, has been seen all the same: so over a run,
+//! frames that were seen are `captured + cut_off + dropped_storage` in the ledger.
 //!
 //! May import: [`crate::plan`], [`crate::analysis::flows`], [`crate::frame`], [`crate::stats`], the clock of [`crate::rx`].
 

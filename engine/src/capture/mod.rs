@@ -15,7 +15,7 @@ use crate::{
     filter::FilterCell,
     pipeline::{
         Consumer,
-        reduce::{FcsReport, Stage, StageCounters},
+        reduce::{CutoffReport, FcsReport, Stage, StageCounters},
     },
     plan::{Plan, steering::Split},
     rx::{Control, Ended, Ring, wait_readable},
@@ -121,6 +121,8 @@ struct Shared {
     parses: bool,
     /// Each frame's FCS is checked.
     verifies: bool,
+    /// Flows are cut off.
+    cuts_off: bool,
     /// Times in which nothing could be received.
     outages: OutageLog,
     /// What this capture goes on from.
@@ -346,6 +348,7 @@ impl Capture {
             malformed: self.shared.malformed(),
             statistics: self.observers.statistics().map(live::Statistics::snapshot),
             fcs: self.shared.fcs(),
+            cutoff: self.shared.cutoff(),
             flows,
             written: self
                 .write_limit
@@ -417,6 +420,16 @@ impl Shared {
             let mut sum = FcsReport::default();
             for counters in &self.stages {
                 sum += counters.fcs();
+            }
+            sum
+        })
+    }
+
+    fn cutoff(&self) -> Option<CutoffReport> {
+        self.cuts_off.then(|| {
+            let mut sum = CutoffReport::default();
+            for counters in &self.stages {
+                sum += counters.cutoff();
             }
             sum
         })

@@ -3,7 +3,7 @@
 use crate::{
     analysis::{flows::FlowsReport, live},
     device::clock::ClockReport,
-    pipeline::reduce::FcsReport,
+    pipeline::reduce::{CutoffReport, FcsReport},
     sink::{Deleted, HookReport, Written},
     stats::{NicCounters, QueueLedger, RingState, nic_sum, outage::Outages},
 };
@@ -84,6 +84,8 @@ pub struct Report {
     pub statistics: Option<live::TrafficSnapshot>,
     /// Frames whose FCS was checked; `None`: `capture.verify_fcs` is off.
     pub fcs: Option<FcsReport>,
+    /// What was cut off; `None`: there is no `[[cutoff]]`.
+    pub cutoff: Option<CutoffReport>,
     /// Flow records; `None`: there were none to write.
     pub flows: Option<FlowsReport>,
     /// What went into files, if there is a limit for that ([`Limits::bytes`](super::Limits::bytes)).
@@ -130,6 +132,7 @@ impl Report {
             }),
             statistics: later.statistics,
             fcs: added(self.fcs, later.fcs, FcsReport::add_assign),
+            cutoff: added(self.cutoff, later.cutoff, CutoffReport::add_assign),
             flows: added(self.flows, later.flows, FlowsReport::absorb),
             written: self.written.plus(later.written),
             files,

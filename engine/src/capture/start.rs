@@ -177,6 +177,7 @@ impl<'p> Startup<'p> {
             stages: (0..plan.stages()).map(|_| Arc::default()).collect(),
             parses: plan.parses(),
             verifies: plan.reduction.verify_fcs,
+            cuts_off: plan.reduction.cutoff.is_some(),
             outages: self.outages,
             earlier: self.earlier,
         };

@@ -12,6 +12,8 @@ const MAX_RING: u64 = 32_768;
 const MAX_FRAME: u64 = 262_144;
 /// What a file's header has room for, in bytes.
 const MOST_COMMENT: usize = 1000;
+/// Each is asked of a flow's first frame.
+const MOST_CUTOFFS: usize = 1000;
 /// mlx5 takes indirection tables up to 2^13 entries.
 const MAX_TABLE: u64 = 1 << 13;
 
@@ -63,6 +65,12 @@ const RANGES: &[Range] = &[
     }),
     range("capture.sample", Unit::Number, 1, u32::MAX as u64, |it| {
         Some(it.capture.sample.into())
+    }),
+    range("capture.cutoff_idle", Unit::Time, SECOND / 10, DAY, |it| {
+        Some(it.capture.cutoff_idle.nanos())
+    }),
+    range("capture.cutoff_memory", Unit::Bytes, 64 * KIB, TIB, |it| {
+        Some(it.capture.cutoff_memory.0)
     }),
     range("pipeline.parsers_per_queue", Unit::Number, 1, 64, |it| {
         Some(it.pipeline.parsers_per_queue.into())
@@ -188,6 +196,7 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     let mut found: Vec<_> = RANGES.iter().filter_map(|it| it.check(config)).collect();
     device(config, &mut found);
     capture(config, &mut found);
+    cutoff(config, &mut found);
     rss(config, &mut found);
     output(config, &mut found);
     found
@@ -227,6 +236,25 @@ fn capture(Config { capture, rule, .. }: &Config, found: &mut Vec<Problem>) {
                 found.push(Problem::new(key, value, format!("must be 0 to {most}")));
             }
         }
+    }
+}
+
+fn cutoff(Config { cutoff, .. }: &Config, found: &mut Vec<Problem>) {
+    if cutoff.len() > MOST_CUTOFFS {
+        let key = format!("cutoff {}", MOST_CUTOFFS + 1);
+        found.push(Problem::new(
+            key,
+            "",
+            format!("there may be at most {MOST_CUTOFFS} [[cutoff]]s"),
+        ));
+    }
+    let general = cutoff.iter().position(|it| it.filter.trim().is_empty());
+    if let Some(general) = general.filter(|it| it + 1 < cutoff.len()) {
+        let problem = format!(
+            "no flow comes as far: cutoff {} has no filter and takes all; put it last",
+            general + 1
+        );
+        found.push(Problem::new(format!("cutoff {}", general + 2), "", problem));
     }
 }
 

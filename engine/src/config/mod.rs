@@ -27,7 +27,7 @@ pub use problem::{ConfigError, Place, Problem};
 pub use read::Reading;
 pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};
 pub use sections::{
-    CaptureConfig, Compress, DeviceConfig, FlowsConfig, MetricsConfig, OutputConfig,
+    CaptureConfig, Compress, CutoffConfig, DeviceConfig, FlowsConfig, MetricsConfig, OutputConfig,
     PipelineConfig, ProcessConfig, RssConfig, Slice, WqConfig,
 };
 pub use size::Size;
@@ -53,6 +53,9 @@ pub struct Config {
     /// `mode = "filtered"`: what to take, as hardware rules.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rule: Vec<RuleConfig>,
+    /// How much is kept of each flow.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cutoff: Vec<CutoffConfig>,
     /// Creation flags of the WQs.
     pub wq: WqConfig,
     /// How frames are spread over queues.
@@ -190,6 +193,11 @@ mod tests {
             dedup = \"5ms\"
             [[rule]]
             proto = 89
+            [[cutoff]]
+            filter = \"port 53\"
+            [[cutoff]]
+            bytes = \"10KiB\"
+            packets = 20
             [output]
             rotate_size = \"4GiB\"
             compress = \"zstd:3\"

@@ -18,6 +18,9 @@ use toml::{
 pub(super) const FORMAT: &str = "format";
 pub(super) const VLAN: &str = "vlan";
 
+/// Sections of which there may be many: `[[rule]]`.
+const LISTS: [&str; 2] = ["rule", "cutoff"];
+
 /// A configuration as far as it could be read.
 #[derive(Debug)]
 pub struct Reading {
@@ -133,10 +136,10 @@ fn parse(text: &str) -> Result<(Table, BTreeMap<String, Place>), ConfigError> {
                     add(format!("{name}.{}", key.get_ref()), key.span().start);
                 }
             }
-            DeValue::Array(rules) => {
-                for (number, rule) in (1..).zip(rules.iter()) {
-                    add(format!("{name} {number}"), rule.span().start);
-                    for key in rule
+            DeValue::Array(items) => {
+                for (number, item) in (1..).zip(items.iter()) {
+                    add(format!("{name} {number}"), item.span().start);
+                    for key in item
                         .get_ref()
                         .as_table()
                         .into_iter()
@@ -179,25 +182,26 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
         return (None, vec![unknown_section(section, &value)]);
     }
     match value {
-        Value::Table(keys) if section != "rule" => {
+        Value::Table(keys) if !LISTS.contains(&section) => {
             let (fits, wrong) = fit_keys(section, keys, |key, value| {
                 let one = Table::from_iter([(key.to_owned(), value)]);
                 (format!("{section}.{key}"), Value::Table(one))
             });
             (Some(Value::Table(fits)), wrong)
         }
-        Value::Array(rules) if section == "rule" => {
+        Value::Array(items) if LISTS.contains(&section) => {
             let mut all = Vec::new();
             let mut wrong = Vec::new();
-            for (number, rule) in (1..).zip(rules) {
-                let Value::Table(keys) = rule else {
-                    wrong.push(Problem::new("rule", "", "must be tables: write [[rule]]"));
+            for (number, item) in (1..).zip(items) {
+                let Value::Table(keys) = item else {
+                    let problem = format!("must be tables: write [[{section}]]");
+                    wrong.push(Problem::new(section, "", problem));
                     continue;
                 };
                 let (fits, more) = fit_keys(section, keys, |key, value| {
                     let one = Table::from_iter([(key.to_owned(), value)]);
                     let one = Value::Array(vec![Value::Table(one)]);
-                    (format!("rule {number}: {key}"), one)
+                    (format!("{section} {number}: {key}"), one)
                 });
                 all.push(Value::Table(fits));
                 wrong.extend(more);
@@ -205,9 +209,10 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
             (Some(Value::Array(all)), wrong)
         }
         other => {
-            let header = match section {
-                "rule" => "[[rule]]".into(),
-                _ => format!("[{section}]"),
+            let header = if LISTS.contains(&section) {
+                format!("[[{section}]]")
+            } else {
+                format!("[{section}]")
             };
             let problem = format!("must be a section of keys: write {header}");
             let given = match &other {
@@ -253,7 +258,9 @@ fn known(section: Option<&str>) -> &'static [&'static str] {
     let nothing = || Table::from_iter([(String::new(), Value::Boolean(true))]);
     let asked = match section {
         None => Config::deserialize(Candidate(&Value::Table(nothing()))).map(drop),
-        Some("rule") => attempt("rule", Value::Array(vec![Value::Table(nothing())])),
+        Some(list) if LISTS.contains(&list) => {
+            attempt(list, Value::Array(vec![Value::Table(nothing())]))
+        }
         Some(section) => attempt(section, Value::Table(nothing())),
     };
     match asked {
@@ -282,7 +289,7 @@ fn unknown_section(name: &str, value: &Value) -> Problem {
 
 /// A key of this name, in whatever section.
 fn home_of(key: &str) -> Option<String> {
-    let mut sections = known(None).iter().filter(|it| **it != "rule");
+    let mut sections = known(None).iter().filter(|it| !LISTS.contains(it));
     let home = sections.find(|it| known(Some(it)).contains(&key))?;
     Some(format!("{home}.{key}"))
 }
@@ -295,9 +302,9 @@ fn unknown_key(
     known_here: &[&'static str],
 ) -> Problem {
     let here = meant(key, known_here.iter().copied());
-    let here = here.map(|it| match section {
-        "rule" => it.to_owned(),
-        _ => format!("{section}.{it}"),
+    let here = here.map(|it| match LISTS.contains(&section) {
+        true => it.to_owned(),
+        false => format!("{section}.{it}"),
     });
     let problem = match home_of(key).or(here) {
         Some(guess) => format!("no such key; did you mean {guess}?"),

@@ -85,6 +85,7 @@ fn types() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("device", fields::<DeviceConfig>()),
         ("capture", fields::<CaptureConfig>()),
         ("rule", fields::<RuleConfig>()),
+        ("cutoff", fields::<CutoffConfig>()),
         ("wq", fields::<WqConfig>()),
         ("rss", fields::<RssConfig>()),
         ("pipeline", fields::<PipelineConfig>()),
@@ -130,14 +131,15 @@ fn documented_defaults_are_the_defaults() {
             let literal = default
                 .strip_prefix('`')
                 .and_then(|text| text.strip_suffix('`'));
-            if section == "rule" {
+            if ["rule", "cutoff"].contains(&section.as_str()) {
                 // An array has no value by default; its fields have.
                 let line = literal.map(|value| format!("{key} = {value}"));
-                let text = format!(
-                    "capture.mode = \"filtered\"\n[[rule]]\n{}",
-                    line.unwrap_or_default()
-                );
-                assert_eq!(Config::parse(&text).unwrap().rule, [RuleConfig::default()]);
+                let alone = |line: &str| {
+                    let text = format!("capture.mode = \"filtered\"\n[[{section}]]\n{line}");
+                    let config = Config::parse(&text).unwrap();
+                    (config.rule, config.cutoff)
+                };
+                assert_eq!(alone(&line.unwrap_or_default()), alone(""));
                 continue;
             }
             match literal.filter(|text| !text.contains('`')) {

@@ -76,6 +76,10 @@ section! {
         pub sample_by: SampleBy = SampleBy::Frame,
         /// Leave out repetitions within this time; 0: none.
         pub dedup: Span = Span::default(),
+        /// After how long without a frame a flow's cutoff begins anew.
+        pub cutoff_idle: Span = Span(Duration::from_secs(60)),
+        /// Memory of all queues' tables of flows that may be cut off.
+        pub cutoff_memory: Size = Size(256 << 20),
         /// Keep live statistics; absent: with `[control]` or `[metrics]`.
         pub statistics: Option<bool> = None,
     }
@@ -123,6 +127,18 @@ impl From<Slice> for String {
             Slice::L4 => "l4".into(),
             Slice::Payload(n) => format!("payload:{n}"),
         }
+    }
+}
+
+section! {
+    /// `[[cutoff]]`: how much of a flow is kept. Of both limits the first that is reached holds; without any, all is kept.
+    pub struct CutoffConfig {
+        /// pcap-filter(7) expression for a flow's first frame; empty: every flow.
+        pub filter: String = String::new(),
+        /// Bytes on the wire, each way.
+        pub bytes: Option<Size> = None,
+        /// Packets, each way.
+        pub packets: Option<u64> = None,
     }
 }
 

@@ -54,6 +54,8 @@ pub enum Verdict {
     SampledOut,
     /// It repeats one that was kept.
     Deduplicated,
+    /// It comes after the beginning of its flow.
+    CutOff,
     /// There was no room for it.
     DroppedStorage,
 }
@@ -96,6 +98,7 @@ impl Ends {
             Verdict::Filtered => self.filtered += 1,
             Verdict::SampledOut => self.sampled_out += 1,
             Verdict::Deduplicated => self.deduplicated += 1,
+            Verdict::CutOff => self.cut_off += 1,
             Verdict::DroppedStorage => self.dropped_storage += 1,
         }
     }

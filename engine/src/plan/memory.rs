@@ -45,7 +45,11 @@ pub(super) fn fits(
         0 => 0,
         length => dedup::memory(length) * queues::stages(queues) as u64,
     };
-    let all = rings + buffers + flows + dedup;
+    let cutoff = match config.cutoff.as_slice() {
+        [] => 0,
+        _ => config.capture.cutoff_memory.0,
+    };
+    let all = rings + buffers + flows + dedup + cutoff;
     if all <= there {
         return Ok(());
     }
@@ -56,6 +60,7 @@ pub(super) fn fits(
         (buffers, "output.buffer".into()),
         (flows, "flows.memory".into()),
         (dedup, "capture.dedup".into()),
+        (cutoff, "capture.cutoff_memory".into()),
     ];
     let shares = shares.iter().filter(|(bytes, _)| *bytes > 0);
     let shares: Vec<_> = shares
@@ -69,7 +74,13 @@ pub(super) fn fits(
             about(there)
         )
     };
-    if rings >= buffers.max(flows) {
+    let tables = [
+        (buffers, "output.buffer"),
+        (flows, "flows.memory"),
+        (cutoff, "capture.cutoff_memory"),
+    ];
+    let (part, key) = tables.into_iter().max().unwrap_or_default();
+    if rings >= part {
         let wrs = u128::from(config.capture.ring);
         let fits = wrs * u128::from(rest(rings)) / u128::from(rings.max(1));
         let fits = 1u128 << fits.max(1).ilog2();
@@ -78,11 +89,6 @@ pub(super) fn fits(
         ));
         return Err(Error::config("capture.ring", config.capture.ring, problem));
     }
-    let (key, part) = if buffers >= flows {
-        ("output.buffer", buffers)
-    } else {
-        ("flows.memory", flows)
-    };
     let problem = wants(format!("set at most {}", mebibytes(rest(part))));
     Err(Error::config(key, format!("\"{}\"", Size(part)), problem))
 }

@@ -20,7 +20,7 @@ pub(crate) use output::{LEAST_BLOCKS, least_block, longest};
 pub use output::{OutputPlan, Retention, Rotation};
 pub use queues::QueuePlan;
 pub use receive::QueueMemory;
-pub use reduction::Reduction;
+pub use reduction::{CutoffPlan, FlowLimit, Reduction};
 pub use stamps::Stamps;
 
 use crate::{
@@ -165,7 +165,7 @@ impl Plan {
 
     /// `None`, or something in `found`: there is no plan.
     fn settle(config: &Config, devices: &[DeviceFacts], found: &mut Found) -> Option<Self> {
-        let reduction = found.keep(Reduction::of(&config.capture));
+        let reduction = found.keep(Reduction::of(config));
         found.keep(constraints::verifiable(config));
         let key = config.rss.key.parse();
         let key = key.map_err(|e: wqcap_rss::key::KeyError| {
@@ -220,6 +220,7 @@ impl Plan {
             .map(|it| output::flows(it, output.dir.as_deref(), queues::stages(&queues)))
             .transpose();
         let flows = found.keep(flows);
+        let stages = queues::stages(&queues);
         let idle = config.capture.idle.unwrap_or_default();
         let port = port?;
         Some(Self {
@@ -238,7 +239,7 @@ impl Plan {
                 mode: config.pipeline.mode,
                 on_full: config.pipeline.on_full.unwrap_or_default(),
             },
-            reduction: reduction?,
+            reduction: reduction?.among(stages),
             statistics: config.statistics(),
             flows: flows?,
             // By the verbs, completions would be lost: see `CompletionStamps::RealTime`. Held to the system's clock they

@@ -2,9 +2,9 @@
 
 use crate::{
     Error,
-    config::{CaptureConfig, SampleBy, Slice},
+    config::{Config, CutoffConfig, SampleBy, Slice},
     filter::Filter,
-    pipeline::reduce::dedup,
+    pipeline::reduce::{cutoff, dedup},
 };
 use serde::Serialize;
 
@@ -21,23 +21,48 @@ pub struct Reduction {
     pub sample: u32,
     /// Of what.
     pub sample_by: SampleBy,
+    /// How much of each flow is kept; `None`: all.
+    pub cutoff: Option<CutoffPlan>,
     /// Where frames are cut.
     pub slice: Slice,
     /// Each frame's FCS is checked; nothing is left out for it.
     pub verify_fcs: bool,
 }
 
+/// How much of flows is kept.
+#[derive(Clone, Debug, Serialize)]
+pub struct CutoffPlan {
+    /// The first that takes a flow's first frame holds for the flow; without one all of it is kept.
+    pub limits: Vec<FlowLimit>,
+    /// A flow that was silent for so many nanoseconds begins anew.
+    pub idle_ns: u64,
+    /// Flows that the table of each queue or parser holds.
+    pub capacity: usize,
+}
+
+/// How much of some flows is kept.
+#[derive(Clone, Debug, Serialize)]
+pub struct FlowLimit {
+    /// Of which flows, by their first frames.
+    pub filter: Filter,
+    /// Bytes on the wire, each way; `None`: however many there are.
+    pub bytes: Option<u64>,
+    /// Packets, each way; `None`: however many there are.
+    pub packets: Option<u64>,
+}
+
 impl Reduction {
-    /// As configured.
+    /// As configured, for one queue.
     ///
     /// # Errors
-    /// `capture.filter` does not compile.
-    pub fn of(capture: &CaptureConfig) -> Result<Self, Error> {
-        let filter = Filter::compile(&capture.filter)
-            .map_err(|e| Error::config("capture.filter", format!("{:?}", capture.filter), e))?;
+    /// `capture.filter` or that of a `[[cutoff]]` does not compile.
+    pub fn of(config: &Config) -> Result<Self, Error> {
+        let capture = &config.capture;
         let dedup_ns = capture.dedup.nanos();
+        let limits = (1..).zip(&config.cutoff).map(|(n, it)| limit(n, it));
+        let limits = limits.collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
-            filter,
+            filter: compiled("capture.filter", &capture.filter)?,
             dedup_ns,
             dedup_memory: match dedup_ns {
                 0 => 0,
@@ -45,14 +70,41 @@ impl Reduction {
             },
             sample: capture.sample,
             sample_by: capture.sample_by,
+            cutoff: (!limits.is_empty()).then(|| CutoffPlan {
+                limits,
+                idle_ns: capture.cutoff_idle.nanos(),
+                capacity: cutoff::capacity_of(capture.cutoff_memory.0),
+            }),
             slice: capture.slice,
             verify_fcs: capture.verify_fcs,
         })
     }
 
+    /// For so many queues or parsers, which share the memory.
+    pub(super) fn among(mut self, stages: usize) -> Self {
+        if let Some(cutoff) = &mut self.cutoff {
+            cutoff.capacity = (cutoff.capacity / stages.max(1)).max(1);
+        }
+        self
+    }
+
     /// Whether frames are parsed, so that malformed ones can be counted.
     #[must_use]
     pub fn parses(&self) -> bool {
-        self.slice != Slice::Whole || self.sample > 1 && self.sample_by == SampleBy::Flow
+        self.slice != Slice::Whole
+            || self.sample > 1 && self.sample_by == SampleBy::Flow
+            || self.cutoff.is_some()
     }
+}
+
+fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
+    Ok(FlowLimit {
+        filter: compiled(&format!("cutoff {number}: filter"), &config.filter)?,
+        bytes: config.bytes.map(|it| it.0),
+        packets: config.packets,
+    })
+}
+
+fn compiled(key: &str, expression: &str) -> Result<Filter, Error> {
+    Filter::compile(expression).map_err(|e| Error::config(key, format!("{expression:?}"), e))
 }

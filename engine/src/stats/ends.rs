@@ -7,6 +7,7 @@ pub(crate) struct Ends {
     pub(crate) filtered: u64,
     pub(crate) sampled_out: u64,
     pub(crate) deduplicated: u64,
+    pub(crate) cut_off: u64,
     pub(crate) dropped_storage: u64,
     pub(crate) bytes: u64,
 }

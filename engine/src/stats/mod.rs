@@ -84,7 +84,7 @@ macro_rules! end_counters {
     };
 }
 
-end_counters! { captured filtered sampled_out deduplicated dropped_storage bytes }
+end_counters! { captured filtered sampled_out deduplicated cut_off dropped_storage bytes }
 
 #[derive(Debug, Default)]
 struct WriterCounters {
@@ -228,6 +228,7 @@ impl QueueCounters {
             filtered: e.filtered,
             sampled_out: e.sampled_out,
             deduplicated: e.deduplicated,
+            cut_off: e.cut_off,
             dropped_pipeline: c.dropped_pipeline.load(Ordering::Relaxed),
             dropped_storage: e.dropped_storage + lost,
             late,
@@ -266,7 +267,7 @@ mod tests {
     fn a_lost_block_moves_from_captured_to_dropped() {
         let counters = QueueCounters::default();
         counters.publish_received(&Received {
-            frames: 18,
+            frames: 22,
             dropped_pipeline: 2,
             errors: 1,
         });
@@ -275,15 +276,19 @@ mod tests {
             filtered: 1,
             sampled_out: 2,
             deduplicated: 3,
+            cut_off: 4,
             dropped_storage: 1,
             bytes: 800,
         });
         counters.lost(3, 300);
         let ledger = counters.ledger(2);
         ledger.check().unwrap();
-        assert_eq!((ledger.queue, ledger.received, ledger.captured), (2, 18, 5));
+        assert_eq!((ledger.queue, ledger.received, ledger.captured), (2, 22, 5));
         assert_eq!((ledger.dropped_storage, ledger.bytes), (4, 500));
-        assert_eq!(LINES.map(|(_, of)| of(&ledger)), [5, 1, 2, 3, 2, 4, 0, 1]);
+        assert_eq!(
+            LINES.map(|(_, of)| of(&ledger)),
+            [5, 1, 2, 3, 4, 2, 4, 0, 1]
+        );
     }
 
     #[test]

@@ -213,6 +213,13 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
     if reduction.sample > 1 {
         steps.push(format!("1 {} in {}", reduction.sample_by, reduction.sample));
     }
+    if let Some(cutoff) = &reduction.cutoff {
+        let limits = counted(cutoff.limits.len() as u64, "limit");
+        let flows = thousands(cutoff.capacity as u64);
+        steps.push(format!(
+            "cut off flows by {limits} ({flows} flows for each queue or parser)"
+        ));
+    }
     match String::from(reduction.slice) {
         whole if whole.is_empty() => {}
         slice => steps.push(format!("cut after {slice}")),

@@ -81,6 +81,7 @@ fn total(it: &Total) -> String {
         ("filtered", it.filtered),
         ("sampled_out", it.sampled_out),
         ("deduplicated", it.deduplicated),
+        ("cut_off", it.cut_off),
         ("dropped_pipeline", it.dropped_pipeline),
         ("dropped_storage", it.dropped_storage),
         ("late", it.late),
@@ -137,7 +138,7 @@ pub fn stats(it: &Stats) -> String {
             .to_vec(),
     ];
     let mut row = |name: String, it: &Total| {
-        let left_out = it.filtered + it.sampled_out + it.deduplicated;
+        let left_out = it.filtered + it.sampled_out + it.deduplicated + it.cut_off;
         let numbers = [it.received, it.captured, left_out, lost(it), it.bytes];
         rows.push([vec![name], numbers.map(thousands).to_vec()].concat());
     };

@@ -209,7 +209,7 @@ impl View {
                 frames: grown(|it| it.received),
                 bits: grown(|it| it.bytes) * 8.0,
                 captured: it.captured,
-                left_out: it.filtered + it.sampled_out + it.deduplicated,
+                left_out: it.filtered + it.sampled_out + it.deduplicated + it.cut_off,
                 lost: it.dropped_pipeline + it.dropped_storage + it.late + it.errors,
             }
         };

@@ -50,6 +50,8 @@ lines! {
     sampled_out,
     /// Left out as a duplicate.
     deduplicated,
+    /// Left out since they came after the beginning of their flow.
+    cut_off,
     /// Dropped: no room in a parser's channel.
     dropped_pipeline,
     /// Dropped: no free block, or the write failed.
@@ -66,11 +68,12 @@ lines! {
 pub type LedgerLine = (&'static str, fn(&QueueLedger) -> u64);
 
 /// The lines that `received` is the sum of, by their names in the summary, in tables and in errors.
-pub const LINES: [LedgerLine; 8] = [
+pub const LINES: [LedgerLine; 9] = [
     ("captured", |it| it.captured),
     ("filtered", |it| it.filtered),
     ("sampled_out", |it| it.sampled_out),
     ("deduplicated", |it| it.deduplicated),
+    ("cut_off", |it| it.cut_off),
     ("dropped_pipeline", |it| it.dropped_pipeline),
     ("dropped_storage", |it| it.dropped_storage),
     ("late", |it| it.late),

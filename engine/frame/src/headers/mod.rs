@@ -210,6 +210,17 @@ impl Headers {
         self.end as usize
     }
 
+    /// The control bits of a TCP segment; none without a whole header of TCP in this frame.
+    #[inline]
+    #[must_use]
+    pub fn tcp_flags(&self, frame: &[u8]) -> u8 {
+        if self.tuple.protocol != protocol::TCP || self.fragment.is_later() {
+            return 0;
+        }
+        let header = self.l4().and_then(|at| frame.get(at..self.end()));
+        header.map_or(0, |it| Tcp::new(it).map_or(0, |tcp| tcp.flags()))
+    }
+
     #[inline]
     fn until(end: usize, layers: u8) -> Self {
         Self {

@@ -28,6 +28,14 @@ pub struct Tcp<'a> {
 impl<'a> Tcp<'a> {
     /// Bytes of a header without options.
     pub const LEN: usize = 20;
+    /// Control bit: no more data from the sender.
+    pub const FIN: u8 = 1;
+    /// Control bit: a connection begins.
+    pub const SYN: u8 = 1 << 1;
+    /// Control bit: the connection is reset.
+    pub const RST: u8 = 1 << 2;
+    /// Control bit: the acknowledgement number holds.
+    pub const ACK: u8 = 1 << 4;
 
     /// Checks that the fixed part is whole. Ports and flags can be read then, whatever [`Tcp::extent`] says.
     ///

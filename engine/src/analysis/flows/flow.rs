@@ -1,7 +1,10 @@
 //! One flow as it is kept while it lasts.
 
-use super::{key::Key, seen::SeenFrame};
-use crate::frame::{FiveTuple, protocol};
+use super::seen::SeenFrame;
+use crate::{
+    analysis::flow_table::{Entry, Key},
+    frame::{FiveTuple, protocol},
+};
 
 /// What went one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,8 +35,8 @@ impl Direction {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 pub(super) struct FlowEntry {
-    pub(super) key: Key,
-    pub(super) hash: u32,
+    key: Key,
+    hash: u32,
     /// Whether its first frame went from the lower end to the other.
     upward: bool,
     /// Whether it came in a tunnel.
@@ -46,6 +49,18 @@ pub(super) struct FlowEntry {
     _pad: [u8; 3],
     /// As the first frame went, and the other way.
     ways: [Direction; 2],
+}
+
+impl Entry for FlowEntry {
+    #[inline]
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    #[inline]
+    fn hash(&self) -> u32 {
+        self.hash
+    }
 }
 
 impl FlowEntry {

@@ -12,9 +12,12 @@ use super::{
     FlowTotals, FlowsPlan,
     flow::{FlowEndReason, FlowEntry, FlowRecord},
     seen::{MOST_SEEN, SeenFrame},
-    table::Table,
 };
-use crate::{device::clock::nanos, frame::Headers};
+use crate::{
+    analysis::flow_table::Table,
+    device::clock::nanos,
+    frame::{FiveTuple, Headers},
+};
 use crossbeam_channel::{Receiver, Sender};
 use std::{
     sync::{Arc, Mutex},
@@ -43,7 +46,8 @@ pub(super) struct RecordChannels {
 /// Enters the frames of one queue into flows.
 pub struct Meter {
     queue: u16,
-    table: Table,
+    /// With each flow's first frame's outermost packet, which only the record needs.
+    table: Table<FlowEntry, FiveTuple>,
     /// Frames that are not entered yet.
     seen: Vec<SeenFrame>,
     active_ns: u64,

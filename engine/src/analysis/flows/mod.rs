@@ -9,8 +9,8 @@
 //! the tunnel's network. Frames without IP make flows by their MAC addresses, so that each frame that is seen is in
 //! exactly one record, or counted as missed.
 //!
-//! May import: [`crate::frame`]; the writer, the clock of [`crate::rx`] and [`crate::name`]; tables, the advice
-//! of [`crate::memory`].
+//! May import: [`crate::frame`], [`crate::analysis::flow_table`]; the writer, the clock of [`crate::rx`] and
+//! [`crate::name`].
 //!
 //! Invariants: frames of all records + missed frames = frames that were seen, and bytes alike. A frame costs no
 //! allocation and no look at a clock: its stamp is the time. Memory is bounded by [`FlowsPlan::capacity`].
@@ -23,13 +23,9 @@ mod file;
 #[cfg(feature = "flows")]
 mod flow;
 #[cfg(feature = "flows")]
-mod key;
-#[cfg(feature = "flows")]
 mod meter;
 #[cfg(feature = "flows")]
 mod seen;
-#[cfg(feature = "flows")]
-mod table;
 #[cfg(all(test, feature = "flows"))]
 mod tests;
 #[cfg(feature = "flows")]

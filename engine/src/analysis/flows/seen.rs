@@ -3,21 +3,13 @@
 //! Each waits with what is to be known of it, not with its bytes, until there are enough to look for their flows side by
 //! side: the caches' misses of one then pass while the others' are waited for.
 
-use super::key::Key;
-use crate::frame::{FiveTuple, Headers, Tcp, protocol};
+use crate::{
+    analysis::flow_table::{Guess, Key},
+    frame::{FiveTuple, Headers},
+};
 
 /// Frames that wait at most: as many as a loop takes at once.
 pub(super) const MOST_SEEN: usize = 64;
-
-/// Where in the table a flow seems to be; by default nowhere.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Guess(pub(super) u32);
-
-impl Default for Guess {
-    fn default() -> Self {
-        Self(u32::MAX)
-    }
-}
 
 /// What there is to know of a frame.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +50,7 @@ impl SeenFrame {
             hash: 0,
             guess: Guess::default(),
             ethertype: inner.ethertype,
-            flags: tcp_flags(frame, inner),
+            flags: inner.tcp_flags(frame),
             icmp: inner.icmp(frame),
             upward,
             tunnel,
@@ -82,14 +74,4 @@ impl SeenFrame {
 #[inline(never)]
 fn outermost(outer: &Headers) -> FiveTuple {
     outer.tuple
-}
-
-/// The control bits of a TCP segment, as far as its header is there.
-#[inline]
-fn tcp_flags(frame: &[u8], inner: &Headers) -> u8 {
-    if inner.tuple.protocol != protocol::TCP || inner.fragment.is_later() {
-        return 0;
-    }
-    let header = inner.l4().and_then(|at| frame.get(at..inner.end()));
-    header.map_or(0, |it| Tcp::new(it).map_or(0, |tcp| tcp.flags()))
 }

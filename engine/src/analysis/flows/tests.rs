@@ -1,10 +1,12 @@
 use super::{
     flow::FlowEntry,
     meter::{RECORDS, RecordChannels},
-    table::Table,
     *,
 };
-use crate::frame::Headers;
+use crate::{
+    analysis::flow_table::Table,
+    frame::{FiveTuple, Headers},
+};
 use crossbeam_channel::{Receiver, Sender};
 use parquet::{
     file::reader::{FileReader, SerializedFileReader},
@@ -337,7 +339,10 @@ fn a_flow_has_two_cache_lines() {
         (size_of::<FlowEntry>(), align_of::<FlowEntry>()),
         (128, 128)
     );
-    assert_eq!(Table::FLOW_BYTES as u64, FlowsPlan::FLOW_BYTES);
+    assert_eq!(
+        Table::<FlowEntry, FiveTuple>::FLOW_BYTES as u64,
+        FlowsPlan::FLOW_BYTES
+    );
     assert!(FlowsPlan::capacity_of(256 << 20) > 1_000_000);
     assert_eq!(FlowsPlan::capacity_of(0), 1);
 }

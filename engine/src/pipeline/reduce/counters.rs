@@ -1,5 +1,6 @@
 //! What a stage counts beside the ledger, published once a batch; anyone may read it.
 
+use super::cutoff::CutoffReport;
 use crate::frame::{Malformed, MalformedCounts};
 use derive_more::AddAssign;
 use serde::Serialize;
@@ -23,6 +24,9 @@ pub struct StageCounters {
     malformed: [AtomicU64; Malformed::ALL.len()],
     fcs_checked: AtomicU64,
     fcs_bad: AtomicU64,
+    cut_flows: AtomicU64,
+    cut_bytes: AtomicU64,
+    untracked_frames: AtomicU64,
 }
 
 impl StageCounters {
@@ -37,6 +41,13 @@ impl StageCounters {
         self.fcs_bad.store(fcs.bad, Ordering::Relaxed);
     }
 
+    pub(super) fn publish_cutoff(&self, cutoff: CutoffReport) {
+        self.cut_flows.store(cutoff.flows, Ordering::Relaxed);
+        self.cut_bytes.store(cutoff.bytes, Ordering::Relaxed);
+        let untracked = cutoff.untracked_frames;
+        self.untracked_frames.store(untracked, Ordering::Relaxed);
+    }
+
     /// Adds the malformed frames that are counted here, by the classes' names.
     pub fn add_malformed_to(&self, sum: &mut BTreeMap<&'static str, u64>) {
         for (class, count) in Malformed::ALL.iter().zip(&self.malformed) {
@@ -44,6 +55,16 @@ impl StageCounters {
             if count > 0 {
                 *sum.entry(class.into()).or_default() += count;
             }
+        }
+    }
+
+    /// What was cut off.
+    #[must_use]
+    pub fn cutoff(&self) -> CutoffReport {
+        CutoffReport {
+            flows: self.cut_flows.load(Ordering::Relaxed),
+            bytes: self.cut_bytes.load(Ordering::Relaxed),
+            untracked_frames: self.untracked_frames.load(Ordering::Relaxed),
         }
     }
 

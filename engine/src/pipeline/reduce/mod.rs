@@ -1,13 +1,14 @@
 //! Keeping less than everything: a stage in front of the sink that filters, leaves out repetitions, samples and cuts.
 //!
 //! ```text
-//! loop -> filter -> dedup -> sample -> slice -> sink
-//!         filtered  deduplicated  sampled_out
+//! loop -> filter -> dedup -> sample -> cutoff -> slice -> sink
+//!         filtered  deduplicated  sampled_out  cut_off
 //!                                   └> observer: statistics and flow records, with the whole frame
 //! ```
 //!
 //! Each step has its line in the ledger, and a frame ends at the first that refuses it. Repetitions go before sampling,
-//! so that one in N is one in N different frames. Nothing is copied: a cut frame is a shorter slice of the same bytes,
+//! so that one in N is one in N different frames. What a flow's cutoff leaves out has been seen by the observer: flow
+//! records tell all of a flow of which files have the beginning. Nothing is copied: a cut frame is a shorter slice of the same bytes,
 //! and its length on the wire stays with it.
 //!
 //! May import: [`crate::config`], [`crate::frame`], [`crate::filter`], [`crate::analysis::observer`], and the seam of
@@ -16,6 +17,7 @@
 //! Invariants: a stage that has nothing to do costs one branch per frame. A filter holds for whole batches.
 
 mod counters;
+pub(crate) mod cutoff;
 pub(crate) mod dedup;
 mod fcs;
 mod sample;
@@ -30,6 +32,8 @@ use crate::{
     plan::Reduction,
 };
 pub use counters::{FcsReport, StageCounters};
+use cutoff::Cutoff;
+pub use cutoff::CutoffReport;
 use dedup::DedupWindow;
 use sample::FrameSampler;
 use std::sync::Arc;
@@ -42,6 +46,7 @@ pub struct Stage<C> {
     reader: FilterReader,
     window: Option<DedupWindow>,
     sampler: FrameSampler,
+    cutoff: Option<Cutoff>,
     slice: Slice,
     parses: bool,
     observer: Observer,
@@ -69,10 +74,9 @@ impl<C: Consumer> Stage<C> {
             active: false,
             reader: FilterReader::new(cell),
             window: (reduction.dedup_ns > 0).then(|| DedupWindow::new(reduction.dedup_ns)),
+            cutoff: reduction.cutoff.as_ref().map(Cutoff::new),
             slice: reduction.slice,
-            parses: reduction.slice != Slice::Whole
-                || sampler.wants_flows()
-                || observer.is_active(),
+            parses: reduction.parses() || observer.is_active(),
             observer,
             sampler,
             malformed: MalformedCounts::default(),
@@ -123,6 +127,11 @@ impl<C: Consumer> Stage<C> {
             return Verdict::SampledOut;
         }
         self.observer.see(frame, &outer, headers);
+        if let Some(cutoff) = &mut self.cutoff
+            && cutoff.cuts(frame, &outer, headers)
+        {
+            return Verdict::CutOff;
+        }
         frame.bytes = &frame.bytes[..slice::keep(self.slice, headers, frame.bytes.len())];
         self.inner.frame(frame)
     }
@@ -193,6 +202,9 @@ impl<C> Stage<C> {
         if self.verify_fcs {
             self.published.publish_fcs(self.fcs);
         }
+        if let Some(cutoff) = &self.cutoff {
+            self.published.publish_cutoff(cutoff.report());
+        }
     }
 }
 
@@ -200,7 +212,7 @@ impl<C> Stage<C> {
 mod tests {
     use super::*;
     use crate::{
-        config::{CaptureConfig, Span},
+        config::{CaptureConfig, Config, CutoffConfig, Span},
         filter::Filter,
     };
     use std::{collections::BTreeMap, time::Duration};
@@ -248,12 +260,15 @@ mod tests {
     }
 
     fn reduction(filter: &str, dedup_ns: u64, sample: u32, slice: Slice) -> Reduction {
-        Reduction::of(&CaptureConfig {
-            filter: filter.into(),
-            dedup: Span(Duration::from_nanos(dedup_ns)),
-            sample,
-            slice,
-            ..CaptureConfig::default()
+        Reduction::of(&Config {
+            capture: CaptureConfig {
+                filter: filter.into(),
+                dedup: Span(Duration::from_nanos(dedup_ns)),
+                sample,
+                slice,
+                ..CaptureConfig::default()
+            },
+            ..Config::default()
         })
         .unwrap()
     }
@@ -296,6 +311,33 @@ mod tests {
         // Cut behind UDP, its length on the wire kept.
         let cut = (udp(1)[..42].to_vec(), 46);
         assert_eq!(stage.inner.frames, [cut.clone(), cut]);
+    }
+
+    #[test]
+    fn the_beginning_of_each_flow_is_kept_and_the_rest_counted() {
+        let reduction = Reduction::of(&Config {
+            cutoff: vec![CutoffConfig {
+                packets: Some(2),
+                ..CutoffConfig::default()
+            }],
+            ..Config::default()
+        });
+        let mut stage = stage(&reduction.unwrap());
+        let mut give = |port| give(&mut stage, &udp(port), 0);
+        let kept = Verdict::Captured;
+        assert_eq!([give(1), give(1), give(2)], [kept; 3]);
+        assert_eq!(
+            [give(1), give(2), give(2)],
+            [Verdict::CutOff, kept, Verdict::CutOff]
+        );
+        Consumer::batch(&mut stage);
+        let report = CutoffReport {
+            flows: 2,
+            bytes: 92,
+            untracked_frames: 0,
+        };
+        assert_eq!(stage.published.cutoff(), report);
+        assert_eq!(stage.inner.frames.len(), 4);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The flows of one queue in bounded memory.
+//! The flows of one queue in bounded memory: those of which records are kept, or those that are cut off.
 //!
 //! Flows lie side by side in one array, in no order; an index of cells (hash and place) leads to them by linear probing.
 //! The index is at most half full, so runs are short, and a removal closes the gap it leaves, so that nothing ever
@@ -9,12 +9,36 @@
 //!
 //! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the place its hash names.
 
-use super::{flow::FlowEntry, key::Key, seen::Guess};
-use crate::{
-    frame::FiveTuple,
-    memory::{prefer_huge_pages, prefetch},
-};
-use std::{hash::BuildHasher, hint::select_unpredictable};
+mod key;
+
+pub(crate) use key::Key;
+
+use crate::memory::prefer_huge_pages;
+#[cfg(feature = "flows")]
+use crate::memory::prefetch;
+use std::hash::BuildHasher;
+#[cfg(feature = "flows")]
+use std::hint::select_unpredictable;
+
+/// What a table keeps of a flow.
+pub(crate) trait Entry {
+    /// What tells the flow from others.
+    fn key(&self) -> &Key;
+    /// [`Table::hash`] of the key.
+    fn hash(&self) -> u32;
+}
+
+/// Where in a table a flow seems to be; by default nowhere.
+#[cfg(feature = "flows")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guess(u32);
+
+#[cfg(feature = "flows")]
+impl Default for Guess {
+    fn default() -> Self {
+        Self(u32::MAX)
+    }
+}
 
 /// One place in the index.
 #[derive(Clone, Copy)]
@@ -30,26 +54,24 @@ const FREE: Cell = Cell {
     at: NOTHING,
 };
 
-/// The table.
-pub(super) struct Table {
+/// A table of entries. What is of no use before a flow's end is kept `Apart` from its entry, on other cache lines.
+pub(crate) struct Table<E, Apart = ()> {
     index: Box<[Cell]>,
-    flows: Vec<FlowEntry>,
-    /// Of each flow the first frame's outermost packet: apart, since it is of no use before the flow's record.
-    outers: Vec<FiveTuple>,
+    flows: Vec<E>,
+    apart: Vec<Apart>,
     capacity: usize,
     seed: u64,
 }
 
-impl Table {
+impl<E: Entry, Apart> Table<E, Apart> {
     /// Bytes of memory for each flow: at its sparsest, the index has four cells for each.
-    #[cfg(test)]
-    pub(super) const FLOW_BYTES: usize =
-        size_of::<FlowEntry>() + size_of::<FiveTuple>() + 4 * size_of::<Cell>();
+    pub(crate) const FLOW_BYTES: usize =
+        size_of::<E>() + size_of::<Apart>() + 4 * size_of::<Cell>();
     /// More would not be told apart by the cells.
     const MOST: usize = 1 << 30;
 
     /// For `capacity` flows.
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(1, Self::MOST);
         let cells = (2 * capacity).next_power_of_two();
         let mut index = Vec::with_capacity(cells);
@@ -60,22 +82,22 @@ impl Table {
         Self {
             index: index.into(),
             flows,
-            outers: Vec::with_capacity(capacity),
+            apart: Vec::with_capacity(capacity),
             capacity,
             seed: std::hash::RandomState::new().hash_one(0),
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.flows.len()
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.flows.len() == self.capacity
     }
 
     #[inline]
-    pub(super) fn hash(&self, key: &Key) -> u32 {
+    pub(crate) fn hash(&self, key: &Key) -> u32 {
         key.hash(self.seed)
     }
 
@@ -84,54 +106,16 @@ impl Table {
         self.index.len() - 1
     }
 
-    /// Has the cell that a hash leads to fetched.
-    #[inline]
-    pub(super) fn prefetch(&self, hash: u32) {
-        prefetch(&self.index, hash as usize & self.mask());
-    }
-
-    /// Where a flow seems to be, by its hash alone. What is there is fetched.
-    #[inline]
-    pub(super) fn guess(&self, hash: u32) -> Guess {
-        let i = hash as usize & self.mask();
-        // Nearly every flow has one of two cells, and which one is chance.
-        let (first, second) = (self.index[i], self.index[(i + 1) & self.mask()]);
-        let mut cell = select_unpredictable(first.hash == hash, first, second);
-        if cell.hash != hash {
-            cell = self.cell_with(hash);
-        }
-        prefetch(&self.flows, cell.at as usize);
-        Guess(cell.at)
-    }
-
-    /// The first cell with this hash, or a free one.
-    #[cold]
-    fn cell_with(&self, hash: u32) -> Cell {
-        let mut i = hash as usize & self.mask();
-        while self.index[i].at != NOTHING && self.index[i].hash != hash {
-            i = (i + 1) & self.mask();
-        }
-        self.index[i]
-    }
-
     /// The place of a flow.
     #[inline]
-    pub(super) fn find(&self, guess: Guess, hash: u32, key: &Key) -> Option<usize> {
-        let at = guess.0 as usize;
-        if self.flows.get(at).is_some_and(|flow| flow.key == *key) {
-            return Some(at);
-        }
-        self.search(hash, key)
-    }
-
-    fn search(&self, hash: u32, key: &Key) -> Option<usize> {
+    pub(crate) fn search(&self, hash: u32, key: &Key) -> Option<usize> {
         let mut i = hash as usize & self.mask();
         loop {
             let cell = self.index[i];
             if cell.at == NOTHING {
                 return None;
             }
-            if cell.hash == hash && self.flows[cell.at as usize].key == *key {
+            if cell.hash == hash && self.flows[cell.at as usize].key() == key {
                 return Some(cell.at as usize);
             }
             i = (i + 1) & self.mask();
@@ -139,32 +123,32 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn get(&self, at: usize) -> &FlowEntry {
+    pub(crate) fn get(&self, at: usize) -> &E {
         &self.flows[at]
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, at: usize) -> &mut FlowEntry {
+    pub(crate) fn get_mut(&mut self, at: usize) -> &mut E {
         &mut self.flows[at]
     }
 
-    /// Enters a flow that is not there yet, with its first frame's outermost packet. The table must not be full.
-    pub(super) fn insert(&mut self, flow: FlowEntry, outer: FiveTuple) {
+    /// Enters a flow that is not there yet. The table must not be full.
+    pub(crate) fn insert(&mut self, flow: E, apart: Apart) {
         debug_assert!(!self.is_full());
-        let mut i = flow.hash as usize & self.mask();
+        let mut i = flow.hash() as usize & self.mask();
         while self.index[i].at != NOTHING {
             i = (i + 1) & self.mask();
         }
         self.index[i] = Cell {
-            hash: flow.hash,
+            hash: flow.hash(),
             at: place(self.flows.len()),
         };
         self.flows.push(flow);
-        self.outers.push(outer);
+        self.apart.push(apart);
     }
 
     /// Takes a flow out, as it was entered. The last one moves to its place.
-    pub(super) fn remove(&mut self, at: usize) -> (FlowEntry, FiveTuple) {
+    pub(crate) fn remove(&mut self, at: usize) -> (E, Apart) {
         let gap = self.cell_of(at);
         self.close(gap);
         let last = self.flows.len() - 1;
@@ -172,12 +156,12 @@ impl Table {
             let moved = self.cell_of(last);
             self.index[moved].at = place(at);
         }
-        (self.flows.swap_remove(at), self.outers.swap_remove(at))
+        (self.flows.swap_remove(at), self.apart.swap_remove(at))
     }
 
     /// The cell that leads to a place.
     fn cell_of(&self, at: usize) -> usize {
-        let mut i = self.flows[at].hash as usize & self.mask();
+        let mut i = self.flows[at].hash() as usize & self.mask();
         while self.index[i].at != place(at) {
             i = (i + 1) & self.mask();
         }
@@ -205,32 +189,81 @@ impl Table {
     }
 }
 
+/// For those who have many flows to find.
+#[cfg(feature = "flows")]
+impl<E: Entry, Apart> Table<E, Apart> {
+    /// Has the cell that a hash leads to fetched.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u32) {
+        prefetch(&self.index, hash as usize & self.mask());
+    }
+
+    /// Where a flow seems to be, by its hash alone. What is there is fetched.
+    #[inline]
+    pub(crate) fn guess(&self, hash: u32) -> Guess {
+        let i = hash as usize & self.mask();
+        // Nearly every flow has one of two cells, and which one is chance.
+        let (first, second) = (self.index[i], self.index[(i + 1) & self.mask()]);
+        let mut cell = select_unpredictable(first.hash == hash, first, second);
+        if cell.hash != hash {
+            cell = self.cell_with(hash);
+        }
+        prefetch(&self.flows, cell.at as usize);
+        Guess(cell.at)
+    }
+
+    /// The first cell with this hash, or a free one.
+    #[cold]
+    fn cell_with(&self, hash: u32) -> Cell {
+        let mut i = hash as usize & self.mask();
+        while self.index[i].at != NOTHING && self.index[i].hash != hash {
+            i = (i + 1) & self.mask();
+        }
+        self.index[i]
+    }
+
+    /// The place of a flow.
+    #[inline]
+    pub(crate) fn find(&self, guess: Guess, hash: u32, key: &Key) -> Option<usize> {
+        let at = guess.0 as usize;
+        if self.flows.get(at).is_some_and(|flow| flow.key() == key) {
+            return Some(at);
+        }
+        self.search(hash, key)
+    }
+}
+
 // There are at most 2^30 flows.
 fn place(at: usize) -> u32 {
     at as u32
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "flows"))]
 mod tests {
     use super::*;
-    use crate::{analysis::flows::seen::SeenFrame, frame::Headers};
+    use crate::frame::Headers;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Flow number `n`, told by its VLAN, with a hash that collides and wraps around the index's end.
-    fn flow(n: u16) -> FlowEntry {
-        let headers = Headers::parse(&[]);
-        let mut seen = SeenFrame::new(&[], 0, 0, &headers, &headers);
-        seen.key.vlans[0] = n;
-        seen.hash = hash(n);
-        FlowEntry::begin(&seen)
+    /// Nothing but what is looked for.
+    struct Bare(Key, u32);
+
+    impl Entry for Bare {
+        fn key(&self) -> &Key {
+            &self.0
+        }
+
+        fn hash(&self) -> u32 {
+            self.1
+        }
     }
 
-    /// What tells its outermost packet.
-    fn outer(n: u16) -> FiveTuple {
-        let mut outer = FiveTuple::default();
-        outer.src_port = n;
-        outer
+    /// Flow number `n`, told by its VLAN, with a hash that collides and wraps around the index's end.
+    fn flow(n: u16) -> Bare {
+        let headers = Headers::parse(&[]);
+        let (mut key, _) = Key::of(&[], &headers, &headers);
+        key.vlans[0] = n;
+        Bare(key, hash(n))
     }
 
     fn hash(n: u16) -> u32 {
@@ -248,27 +281,27 @@ mod tests {
                 let wanted = flow(n);
                 table.prefetch(hash(n));
                 let old = guesses[usize::from(n)];
-                let found = table.find(old, hash(n), &wanted.key);
+                let found = table.find(old, hash(n), wanted.key());
                 guesses[usize::from(n)] = table.guess(hash(n));
-                prop_assert_eq!(found, table.find(guesses[usize::from(n)], hash(n), &wanted.key));
-                prop_assert_eq!(found, table.search(hash(n), &wanted.key));
+                prop_assert_eq!(found, table.find(guesses[usize::from(n)], hash(n), wanted.key()));
+                prop_assert_eq!(found, table.search(hash(n), wanted.key()));
                 prop_assert_eq!(found.is_some(), map.contains_key(&n));
                 match (found, insert) {
                     (None, true) if !table.is_full() => {
-                        table.insert(wanted, outer(n));
+                        table.insert(wanted, n);
                         map.insert(n, ());
                     }
                     (Some(at), false) => {
-                        let (flow, tunnel) = table.remove(at);
-                        prop_assert_eq!((flow.key, tunnel), (wanted.key, outer(n)));
+                        let (flow, apart) = table.remove(at);
+                        prop_assert_eq!((flow.key(), apart), (wanted.key(), n));
                         map.remove(&n);
                     }
                     _ => {}
                 }
                 prop_assert_eq!(table.len(), map.len());
                 for n in map.keys() {
-                    let at = table.search(hash(*n), &flow(*n).key).unwrap();
-                    prop_assert_eq!(table.get(at).key.vlans[0], *n);
+                    let at = table.search(hash(*n), flow(*n).key()).unwrap();
+                    prop_assert_eq!(table.get(at).key().vlans[0], *n);
                 }
             }
         }

@@ -6,22 +6,22 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// A flow: the innermost packet's ends, lower one first, in the VLANs of the outermost Ethernet header and the network
 /// of the tunnel. Frames without IP are keyed by their MAC addresses, with the ethertype in place of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) ends: FiveTuple,
-    pub(super) vlans: [u16; 2],
+pub(crate) struct Key {
+    pub(crate) ends: FiveTuple,
+    pub(crate) vlans: [u16; 2],
     /// VXLAN or Geneve network identifier, which has 24 bits; [`Key::NO_NETWORK`]: none. Tenants may use the same
     /// addresses.
-    pub(super) network: u32,
+    pub(crate) network: u32,
 }
 
 impl Key {
     /// In place of a network identifier.
-    pub(super) const NO_NETWORK: u32 = u32::MAX;
+    pub(crate) const NO_NETWORK: u32 = u32::MAX;
 
     /// Of a frame with these headers, its ends as they stand in the frame where it has IP: see [`Key::order`]. And whether
     /// it went from the lower end to the other, as far as that is settled.
     #[inline]
-    pub(super) fn of(frame: &[u8], outer: &Headers, inner: &Headers) -> (Self, bool) {
+    pub(crate) fn of(frame: &[u8], outer: &Headers, inner: &Headers) -> (Self, bool) {
         let (ends, upward) = if inner.tuple.version == 0 {
             // Lower means the lower MAC address.
             let upward = frame.get(6..12) <= frame.get(..6);
@@ -39,7 +39,7 @@ impl Key {
 
     /// Puts the lower end first; false: it was the other.
     #[inline]
-    pub(super) fn order(&mut self) -> bool {
+    pub(crate) fn order(&mut self) -> bool {
         let (ends, upward) = self.ends.ordered();
         self.ends = ends;
         upward
@@ -47,7 +47,7 @@ impl Key {
 
     /// Spreads keys over a table. The seed keeps a sender from choosing flows that fall together.
     #[inline]
-    pub(super) fn hash(&self, seed: u64) -> u32 {
+    pub(crate) fn hash(&self, seed: u64) -> u32 {
         let ends = &self.ends;
         // In one piece, since bytes that are written one by one are slow to read as words.
         let rest = u128::from(ends.src_port) << 112

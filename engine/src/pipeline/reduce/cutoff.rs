@@ -1,0 +1,381 @@
+//! Flow cutoff: of each flow the beginning is kept.
+//!
+//! Most bytes of a network belong to few long flows, and most of these are encrypted: what they tell is in their first
+//! packets. So each direction of a flow has a limit of bytes and of packets, and a frame that comes when one of them is
+//! reached is cut off. Segments that begin or end a connection are kept, so that it is seen how long the flow went on.
+//!
+//! A flow is what flow records call one. Its first frame decides which limit it has: the first whose filter takes it. It
+//! begins anew when it was silent for too long, by the frames' stamps, or when a connection that had ended is made again.
+//!
+//! Memory is bounded: a flow that finds the table full is kept whole. Each flow that is entered makes place for more than
+//! one, if any near the sweep's cursor has been silent for too long: so nothing of this costs more than some frames do.
+
+use crate::{
+    analysis::flow_table::{Entry, Key, Table},
+    filter::Filter,
+    frame::{Headers, Tcp},
+    pipeline::Frame,
+    plan::CutoffPlan,
+};
+use derive_more::AddAssign;
+use serde::Serialize;
+
+/// Flows that a new one checks for having been silent.
+const SWEPT: usize = 4;
+
+/// What was cut off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+pub struct CutoffReport {
+    /// Flows of which frames were cut off.
+    pub flows: u64,
+    /// Bytes of these frames, as on the wire.
+    pub bytes: u64,
+    /// Frames that were kept since the table had no room for their flows.
+    pub untracked_frames: u64,
+}
+
+/// Flows that fit so many bytes.
+pub(crate) fn capacity_of(memory: u64) -> usize {
+    let flows = memory / Table::<CutFlow>::FLOW_BYTES as u64;
+    usize::try_from(flows).unwrap_or(usize::MAX).max(1)
+}
+
+/// The flows of one queue, as far as they have come.
+pub(super) struct Cutoff {
+    /// The last one takes what no other does, and has no end.
+    limits: Box<[Limit]>,
+    idle_ns: u64,
+    table: Table<CutFlow>,
+    /// Where the next sweep begins.
+    cursor: usize,
+    report: CutoffReport,
+}
+
+struct Limit {
+    filter: Filter,
+    /// Each way.
+    most: Volume,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Volume {
+    bytes: u64,
+    packets: u64,
+}
+
+/// How far a flow has come.
+struct CutFlow {
+    key: Key,
+    hash: u32,
+    /// Which limit it has.
+    limit: u16,
+    /// FIN or RST was seen.
+    ended: bool,
+    /// Frames have been cut off.
+    cut: bool,
+    last_ns: u64,
+    ways: [Volume; 2],
+}
+
+impl Entry for CutFlow {
+    #[inline]
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    #[inline]
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+}
+
+impl Cutoff {
+    /// To be made on the loop's own thread, so that its memory is near.
+    pub(super) fn new(plan: &CutoffPlan) -> Self {
+        let limits = plan.limits.iter().map(|it| Limit {
+            filter: it.filter.clone(),
+            most: Volume {
+                bytes: it.bytes.unwrap_or(u64::MAX),
+                packets: it.packets.unwrap_or(u64::MAX),
+            },
+        });
+        let none = Limit {
+            filter: Filter::default(),
+            most: Volume {
+                bytes: u64::MAX,
+                packets: u64::MAX,
+            },
+        };
+        Self {
+            limits: limits.chain([none]).collect(),
+            idle_ns: plan.idle_ns,
+            table: Table::new(plan.capacity),
+            cursor: 0,
+            report: CutoffReport::default(),
+        }
+    }
+
+    pub(super) fn report(&self) -> CutoffReport {
+        self.report
+    }
+
+    /// Whether a frame, with its outermost and innermost headers, is cut off.
+    #[inline]
+    pub(super) fn cuts(&mut self, frame: &Frame<'_>, outer: &Headers, inner: &Headers) -> bool {
+        let (mut key, upward) = Key::of(frame.bytes, outer, inner);
+        let upward = key.order() && upward;
+        let flags = inner.tcp_flags(frame.bytes);
+        let hash = self.table.hash(&key);
+        let found = self.table.search(hash, &key);
+        let Some(at) = found.or_else(|| self.enter(frame, key, hash)) else {
+            self.report.untracked_frames += 1;
+            return false;
+        };
+        if self.begins_anew(at, frame.ns, flags) {
+            *self.table.get_mut(at) = self.first(frame, key, hash);
+        }
+        let flow = self.table.get_mut(at);
+        flow.last_ns = frame.ns;
+        flow.ended |= flags & (Tcp::FIN | Tcp::RST) != 0;
+        let most = &self.limits[usize::from(flow.limit)].most;
+        let so_far = &mut flow.ways[usize::from(upward)];
+        let over = so_far.bytes >= most.bytes || so_far.packets >= most.packets;
+        so_far.bytes += u64::from(frame.len);
+        so_far.packets += 1;
+        if !over || flags & (Tcp::SYN | Tcp::FIN | Tcp::RST) != 0 {
+            return false;
+        }
+        self.report.flows += u64::from(!flow.cut);
+        self.report.bytes += u64::from(frame.len);
+        flow.cut = true;
+        true
+    }
+
+    /// Whether a frame that comes now is another flow's, between the same ends.
+    #[inline]
+    fn begins_anew(&self, at: usize, ns: u64, flags: u8) -> bool {
+        let flow = self.table.get(at);
+        ns.saturating_sub(flow.last_ns) >= self.idle_ns
+            || flow.ended && flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
+    }
+
+    /// A flow with nothing yet, not even this first frame.
+    #[cold]
+    fn first(&self, frame: &Frame<'_>, key: Key, hash: u32) -> CutFlow {
+        let takes = |it: &Limit| it.filter.accepts(frame.bytes, frame.len);
+        let limit = self.limits.iter().position(takes).unwrap_or_default();
+        CutFlow {
+            key,
+            hash,
+            limit: u16::try_from(limit).unwrap_or_default(),
+            ended: false,
+            cut: false,
+            last_ns: frame.ns,
+            ways: [Volume::default(); 2],
+        }
+    }
+
+    /// Enters a flow; `None`: there is no room.
+    #[cold]
+    fn enter(&mut self, frame: &Frame<'_>, key: Key, hash: u32) -> Option<usize> {
+        self.sweep(frame.ns);
+        if self.table.is_full() {
+            return None;
+        }
+        let flow = self.first(frame, key, hash);
+        self.table.insert(flow, ());
+        Some(self.table.len() - 1)
+    }
+
+    /// Takes out those of the next flows that have been silent for too long.
+    fn sweep(&mut self, ns: u64) {
+        for _ in 0..SWEPT {
+            if self.table.len() == 0 {
+                break;
+            }
+            if self.cursor >= self.table.len() {
+                self.cursor = 0;
+            }
+            let silent = ns.saturating_sub(self.table.get(self.cursor).last_ns);
+            if silent >= self.idle_ns {
+                // There stands another one now, to be checked next.
+                self.table.remove(self.cursor);
+            } else {
+                self.cursor += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::FlowLimit;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    const IDLE_NS: u64 = 1000;
+
+    fn plan(limits: &[(&str, Option<u64>, Option<u64>)], capacity: usize) -> CutoffPlan {
+        let limit = |&(filter, bytes, packets): &(&str, _, _)| FlowLimit {
+            filter: Filter::compile(filter).unwrap(),
+            bytes,
+            packets,
+        };
+        CutoffPlan {
+            limits: limits.iter().map(limit).collect(),
+            idle_ns: IDLE_NS,
+            capacity,
+        }
+    }
+
+    /// TCP between 10.0.0.1:1000 and 10.0.1.`flow`:80, of `len` bytes, there or back.
+    fn tcp(flow: u8, back: bool, flags: u8, len: usize) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        frame.extend_from_slice(&[8, 0, 0x45, 0]);
+        frame.extend_from_slice(&(u16::try_from(len).unwrap() - 14).to_be_bytes());
+        frame.extend_from_slice(&[0, 0, 0, 0, 64, 6, 0, 0]);
+        let mut ends = [([10, 0, 0, 1], [3, 232]), ([10, 0, 1, flow], [0, 80])];
+        if back {
+            ends.reverse();
+        }
+        frame.extend(ends.iter().flat_map(|it| it.0));
+        frame.extend(ends.iter().flat_map(|it| it.1));
+        frame.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 1, 0, 0, 0, 0, 0]);
+        frame.resize(len, 0);
+        frame
+    }
+
+    fn cuts(cutoff: &mut Cutoff, bytes: &[u8], ns: u64) -> bool {
+        let outer = Headers::parse(bytes);
+        let frame = Frame {
+            bytes,
+            len: u32::try_from(bytes.len()).unwrap(),
+            fcs: None,
+            ns,
+        };
+        cutoff.cuts(&frame, &outer, &outer)
+    }
+
+    /// How each of some frames of 100 bytes ends, one nanosecond apart.
+    fn run(cutoff: &mut Cutoff, frames: &[(u8, bool, u8)]) -> Vec<bool> {
+        let each = (0..).zip(frames);
+        each.map(|(ns, &(flow, back, flags))| cuts(cutoff, &tcp(flow, back, flags, 100), ns))
+            .collect()
+    }
+
+    #[test]
+    fn each_way_of_a_flow_has_its_own_limit() {
+        let mut cutoff = Cutoff::new(&plan(&[("", None, Some(2))], 8));
+        let there = (1, false, Tcp::ACK);
+        let back = (1, true, Tcp::ACK);
+        let other = (2, false, Tcp::ACK);
+        let ends = run(
+            &mut cutoff,
+            &[there, there, back, there, back, other, back, there],
+        );
+        let cut = [false, false, false, true, false, false, true, true];
+        assert_eq!(ends, cut);
+        let report = CutoffReport {
+            flows: 1,
+            bytes: 300,
+            untracked_frames: 0,
+        };
+        assert_eq!(cutoff.report(), report);
+    }
+
+    #[test]
+    fn a_frame_is_kept_if_it_begins_before_the_limit_of_bytes() {
+        let frame = (1, false, 0);
+        for (most, kept) in [(0, 0), (1, 1), (100, 1), (101, 2), (200, 2), (201, 3)] {
+            let mut cutoff = Cutoff::new(&plan(&[("", Some(most), None)], 8));
+            let cut = run(&mut cutoff, &[frame; 5]);
+            assert_eq!(cut.iter().filter(|it| !**it).count(), kept, "{most} bytes");
+        }
+    }
+
+    #[test]
+    fn what_begins_or_ends_a_connection_is_kept() {
+        let mut cutoff = Cutoff::new(&plan(&[("", None, Some(0))], 8));
+        let flags = [
+            Tcp::SYN,
+            Tcp::SYN | Tcp::ACK,
+            Tcp::ACK,
+            Tcp::FIN | Tcp::ACK,
+            Tcp::RST,
+        ];
+        let ends = run(&mut cutoff, &flags.map(|it| (1, false, it)));
+        assert_eq!(ends, [false, false, true, false, false]);
+    }
+
+    #[test]
+    fn the_first_filter_that_takes_the_first_frame_decides() {
+        let limits = [
+            ("dst host 10.0.1.1", None, None),
+            ("dst host 10.0.1.2", None, Some(1)),
+            ("ip6", None, Some(0)),
+        ];
+        let mut cutoff = Cutoff::new(&plan(&limits, 8));
+        // Whole; one of each way, whichever way the filter means; no limit at all.
+        for (flow, cut) in [(1, false), (2, true), (3, false)] {
+            let frames = [false, true, false, true].map(|back| (flow, back, 0));
+            assert_eq!(
+                run(&mut cutoff, &frames),
+                [false, false, cut, cut],
+                "{flow}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_flow_begins_anew_after_silence_or_its_end() {
+        let mut cutoff = Cutoff::new(&plan(&[("", None, Some(1))], 8));
+        let mut at = |flags, ns| cuts(&mut cutoff, &tcp(1, false, flags, 100), ns);
+        assert_eq!([at(Tcp::ACK, 0), at(Tcp::ACK, 999)], [false, true]);
+        assert_eq!([at(Tcp::ACK, 1998), at(Tcp::ACK, 2998)], [true, false]);
+        // A second SYN, as of a retransmission, changes nothing.
+        assert_eq!([at(Tcp::SYN, 2999), at(Tcp::ACK, 3000)], [false, true]);
+        assert_eq!(
+            [at(Tcp::FIN | Tcp::ACK, 3001), at(Tcp::ACK, 3002)],
+            [false, true]
+        );
+        let again = [at(Tcp::SYN, 3003), at(Tcp::ACK, 3004)];
+        assert_eq!(again, [false, true], "the SYN is the one packet");
+    }
+
+    #[test]
+    fn flows_beyond_the_table_are_kept_until_there_is_room() {
+        let mut cutoff = Cutoff::new(&plan(&[("", None, Some(0))], 2));
+        let mut at = |flow, ns| cuts(&mut cutoff, &tcp(flow, false, 0, 100), ns);
+        assert_eq!([at(1, 0), at(2, 500), at(3, 999)], [true, true, false]);
+        assert!(at(3, 1000), "the first has been silent");
+        assert_eq!([at(2, 1001), at(1, 1002)], [true, false]);
+        assert_eq!(cutoff.report().untracked_frames, 2);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_a_map_without_bounds_says(
+            frames in prop::collection::vec((0_u8..20, any::<bool>(), 60_usize..200, 0_u64..300), 0..400),
+            bytes in prop::option::of(0_u64..600),
+            packets in prop::option::of(0_u64..6),
+        ) {
+            let mut cutoff = Cutoff::new(&plan(&[("", bytes, packets)], 20));
+            let mut flows: HashMap<u8, (u64, [(u64, u64); 2])> = HashMap::new();
+            let mut now = 0;
+            for (flow, back, len, later) in frames {
+                now += later;
+                let (last, ways) = flows.entry(flow).or_insert((now, [(0, 0); 2]));
+                if now - *last >= IDLE_NS {
+                    *ways = [(0, 0); 2];
+                }
+                *last = now;
+                let way = &mut ways[usize::from(back)];
+                let cut = bytes.is_some_and(|it| way.0 >= it) || packets.is_some_and(|it| way.1 >= it);
+                *way = (way.0 + len as u64, way.1 + 1);
+                prop_assert_eq!(cuts(&mut cutoff, &tcp(flow, back, 0, len), now), cut);
+            }
+            prop_assert_eq!(cutoff.report().untracked_frames, 0);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Flow cutoff through the binary: the beginning of each flow is in the files, exactly, and the rest in the ledger.
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
+use wqcap_tests::{
+    Dir, Finished, Program, Wqcap,
+    captures::Captures,
+    compare::assert_frames,
+    files,
+    frames::{self, Ends, Frame},
+};
+
+/// A run over one queue, so that the file has the order of the wire.
+fn run(dir: &Dir, name: &str, file: &Path, config: &str, sets: &[&str]) -> Finished {
+    let run = Wqcap::run(dir, name).config(config).replay(file).queues(1);
+    run.set("capture.buffer=128KiB").sets(sets).finish(0)
+}
+
+fn kept(finished: &Finished) -> Vec<Vec<u8>> {
+    let records = finished.records().into_iter().flatten();
+    records.map(|it| it.bytes).collect()
+}
+
+/// Packets and bytes of one direction of a flow that were sent so far.
+type Sent = HashMap<(bool, Ends), (u64, u64)>;
+
+#[test]
+fn the_beginning_of_every_flow_is_kept_in_both_modes() {
+    const PACKETS: u64 = 10;
+    const BYTES: u64 = 4000;
+    let dir = Dir::new();
+    let file = dir.join("flows.pcap");
+    let mut all = Vec::new();
+    let mut wanted = Vec::new();
+    let mut sent = Sent::new();
+    for i in 0..6000_u16 {
+        let ends = Ends {
+            from: 1 + i % 5,
+            to: 50,
+            sport: 3000 + i % 4,
+            dport: 443,
+        };
+        let ends = if i % 3 == 0 { ends.back() } else { ends };
+        let (six, tcp) = (i % 2 == 1, ends.sport.max(ends.dport) % 2 == 1);
+        let protocol = if tcp { 6 } else { 17 };
+        let frame = if six {
+            Frame::ethernet(&[(0x8100, 5)], frames::IPV6).ipv6(ends, protocol)
+        } else {
+            Frame::ethernet(&[], frames::IPV4).ipv4(ends, protocol, 0)
+        };
+        let frame = if tcp {
+            frame.tcp(ends)
+        } else {
+            frame.udp(ends)
+        };
+        let frame = frame.payload(usize::from(i % 400)).done();
+        let (packets, bytes) = sent.entry((six, ends)).or_default();
+        // TCP has no limit of packets, IPv6 none at all.
+        if six || *bytes < BYTES && (tcp || *packets < PACKETS) {
+            wanted.push(frame.clone());
+        }
+        *packets += 1;
+        *bytes += frame.len() as u64;
+        all.push(frame);
+    }
+    files::write(&file, 1_600_000_000, &all);
+    let config = format!(
+        "[[cutoff]]\nfilter = \"vlan and ip6\"\n\
+         [[cutoff]]\nfilter = \"tcp\"\nbytes = {BYTES}\n\
+         [[cutoff]]\nbytes = {BYTES}\npackets = {PACKETS}\n\
+         [flows]\ndir = \"{}\"\n",
+        dir.folder("flows").display()
+    );
+    let fanout = ["pipeline.mode=fanout", "pipeline.parsers_per_queue=3"];
+    for (name, sets) in [("inline", &[][..]), ("fanout", &fanout)] {
+        let finished = run(&dir, name, &file, &config, sets);
+        assert_frames(name, &kept(&finished), &wanted);
+        let (total, json) = (finished.summary.ledger.total, &finished.summary.json);
+        assert_eq!(
+            (total.received, total.captured),
+            (6000, wanted.len() as u64)
+        );
+        assert_eq!(total.cut_off, 6000 - total.captured);
+        assert!(total.cut_off > 1000, "{total:?}");
+        let bytes = |of: &[Vec<u8>]| of.iter().map(Vec::len).sum::<usize>() as u64;
+        assert_eq!(json["cutoff"]["bytes"], bytes(&all) - bytes(&wanted));
+        assert_eq!(json["cutoff"]["untracked_frames"], 0);
+        // Flow records tell all of what the files have the beginning of.
+        assert_eq!(json["flows"]["frames"], 6000);
+        assert_eq!(json["flows"]["bytes"], bytes(&all));
+    }
+}
+
+#[test]
+fn flows_beyond_the_memory_are_kept_whole_and_counted() {
+    let dir = Dir::new();
+    let file = dir.join("many.pcap");
+    let frame = |i: u16| {
+        let ends = Ends {
+            from: i,
+            to: 60_000,
+            sport: 1,
+            dport: 2,
+        };
+        let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 0);
+        frame.udp(ends).payload(20).done()
+    };
+    // Each flow once, and then each once more.
+    let all: Vec<_> = (0..5000).chain(0..5000).map(frame).collect();
+    files::write(&file, 1_600_000_000, &all);
+    let config = "[[cutoff]]\npackets = 1\n";
+    let finished = run(&dir, "few", &file, config, &["capture.cutoff_memory=64KiB"]);
+    let total = finished.summary.ledger.total;
+    let untracked = finished.summary.json["cutoff"]["untracked_frames"].as_u64();
+    let untracked = untracked.expect("a number");
+    // A flow has its frame cut off, or both of its frames are counted as without a place.
+    assert_eq!(total.cut_off + untracked / 2, 5000, "{total:?}");
+    assert!(total.cut_off > 400 && untracked > 8000, "{total:?}");
+    assert_eq!(total.captured, 10_000 - total.cut_off);
+    finished.done.says(&["kept beyond capture.cutoff_memory"]);
+}
+
+/// What tshark says of a UDP datagram that is in no tunnel and no fragment: its flow and VLANs, and its source.
+type Datagram = ((String, String), String);
+
+/// Each frame of a file as tshark sees it; `None`: it is no such datagram, or of a flow in which there are others, too.
+fn datagrams(file: &Path) -> Vec<Option<Datagram>> {
+    let fields = [
+        "udp.stream",
+        "vlan.id",
+        "ip.src",
+        "ipv6.src",
+        "udp.srcport",
+        "udp.dstport",
+        "ip.flags.mf",
+        "ip.frag_offset",
+        "ipv6.fraghdr.nxt",
+        "icmp.type",
+        "icmpv6.type",
+    ];
+    let mut tshark = Program::new("tshark").args([
+        "-o",
+        "ip.defragment:FALSE",
+        "-o",
+        "ipv6.defragment:FALSE",
+        "-T",
+        "fields",
+        "-E",
+        "separator=|",
+    ]);
+    for field in fields {
+        tshark = tshark.args(["-e", field]);
+    }
+    let done = tshark.arg("-r").arg(file).run().expect(0);
+    let mut strange = HashSet::new();
+    let mut line = |line: &str| {
+        let it: Vec<_> = line.split('|').collect();
+        let [stream, vlans, four, six, port, to, more, offset, rest @ ..] = &it[..] else {
+            panic!("too few fields: {line}");
+        };
+        let several = [stream, four, six].iter().any(|it| it.contains(','));
+        let whole = ["", "0", "False"].contains(more) && ["", "0"].contains(offset);
+        // Linux's port of VXLAN, which tshark does not look into.
+        let whole = whole && *to != "8472";
+        let alone = rest.iter().all(|it| it.is_empty()) && four.is_empty() != six.is_empty();
+        let found = !stream.is_empty() && !several && whole && alone;
+        if !found {
+            strange.extend(stream.split(',').map(str::to_owned));
+        }
+        let flow = ((*stream).to_owned(), (*vlans).to_owned());
+        found.then(|| (flow, format!("{four}{six}:{port}")))
+    };
+    let told: Vec<_> = done.stdout.lines().map(&mut line).collect();
+    let plain = |it: &Datagram| !strange.contains(&it.0.0);
+    told.into_iter().map(|it| it.filter(plain)).collect()
+}
+
+#[test]
+fn tshark_finds_the_same_beginnings_in_real_captures() {
+    const PACKETS: u64 = 3;
+    let dir = Dir::new();
+    let (file, all) = Captures::find().everything(&dir);
+    let config = format!("[[cutoff]]\npackets = {PACKETS}\n");
+    let finished = run(&dir, "udp", &file, &config, &["capture.cutoff_idle=1h"]);
+    let mut sent: HashMap<Datagram, u64> = HashMap::new();
+    let mut beginning = |datagram: &Datagram| {
+        let packets = sent.entry(datagram.clone()).or_default();
+        *packets += 1;
+        *packets <= PACKETS
+    };
+    let told = datagrams(&file);
+    assert_eq!(told.len(), all.len());
+    // The file has some of the frames, in their order: of equal ones of a flow the first.
+    let kept = kept(&finished);
+    let mut kept = kept.iter().peekable();
+    let mut cut = 0;
+    for (n, (datagram, frame)) in (1..).zip(told.iter().zip(&all)) {
+        let is_kept = kept.next_if_eq(&frame).is_some();
+        if let Some(datagram) = datagram {
+            let wanted = beginning(datagram);
+            assert_eq!(is_kept, wanted, "frame {n}, {datagram:?}");
+            cut += u64::from(!wanted);
+        }
+    }
+    assert_eq!(kept.next(), None);
+    assert!(cut > 20, "{cut} datagrams are cut off");
+}
