@@ -26,6 +26,7 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
+    ops::AddAssign,
     os::fd::AsFd,
     sync::{
         Arc,
@@ -416,23 +417,20 @@ impl Shared {
     }
 
     fn fcs(&self) -> Option<FcsReport> {
-        self.verifies.then(|| {
-            let mut sum = FcsReport::default();
-            for counters in &self.stages {
-                sum += counters.fcs();
-            }
-            sum
-        })
+        self.verifies.then(|| self.over_stages(StageCounters::fcs))
     }
 
     fn cutoff(&self) -> Option<CutoffReport> {
-        self.cuts_off.then(|| {
-            let mut sum = CutoffReport::default();
-            for counters in &self.stages {
-                sum += counters.cutoff();
-            }
-            sum
-        })
+        self.cuts_off
+            .then(|| self.over_stages(StageCounters::cutoff))
+    }
+
+    fn over_stages<T: Default + AddAssign>(&self, of: impl Fn(&StageCounters) -> T) -> T {
+        let mut sum = T::default();
+        for counters in &self.stages {
+            sum += of(counters);
+        }
+        sum
     }
 
     fn ledgers(&self) -> Vec<QueueLedger> {

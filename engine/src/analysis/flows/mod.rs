@@ -9,7 +9,7 @@
 //! the tunnel's network. Frames without IP make flows by their MAC addresses, so that each frame that is seen is in
 //! exactly one record, or counted as missed.
 //!
-//! May import: [`crate::frame`], [`crate::analysis::flow_table`]; the writer, the clock of [`crate::rx`] and
+//! May import: [`crate::frame`], the table of [`crate::analysis`]; the writer, the clock of [`crate::rx`] and
 //! [`crate::name`].
 //!
 //! Invariants: frames of all records + missed frames = frames that were seen, and bytes alike. A frame costs no
