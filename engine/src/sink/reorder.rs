@@ -236,7 +236,8 @@ impl Line {
                     let (_, block) = self.blocks.pop_front()?;
                     self.at = 0;
                     if self.empty.is_empty() {
-                        self.free_since = now;
+                        // The output may have stood still since `now`.
+                        self.free_since = now.max(Instant::now());
                     }
                     // The sink may be gone already, and with it the need for blocks.
                     let _ = self.empty.send(block);
@@ -675,6 +676,19 @@ mod tests {
         assert_eq!(bench.give(1, &[6], None, later + WINDOW / 2), [(1, 6)]);
         assert_eq!(bench.late(1), 0);
         assert_eq!(bench.go_on(later + 2 * WINDOW), [(0, 10)]);
+    }
+
+    #[test]
+    fn the_window_begins_when_the_block_is_back_and_not_before_the_output_stood_still() {
+        let mut bench = Bench::new(2, 1);
+        bench.reorderer.on_full = OnFull::Hold;
+        let now = Instant::now();
+        let before = now.checked_sub(2 * LONGEST).expect("a time");
+        assert_eq!(bench.give(0, &[10], None, before), []);
+        assert_eq!(bench.give(1, &[4], None, before), [(1, 4)]);
+        assert_eq!(bench.go_on(now), []);
+        assert_eq!(bench.give(1, &[6], None, now), [(1, 6)]);
+        assert_eq!(bench.late(1), 0);
     }
 
     #[test]
