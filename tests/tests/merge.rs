@@ -9,7 +9,7 @@ use std::{
 use wqcap_tests::{
     Dir, Done, Program, Wqcap, binaries,
     captures::Captures,
-    compare::assert_same,
+    compare::{assert_frames, assert_same},
     files::{self, Record},
     frames,
     oracles::reference,
@@ -252,4 +252,66 @@ fn what_cannot_be_merged_is_status_2_and_leaves_out_alone() {
     let done = merge(Path::new("-"), &[a]).run().expect(2);
     done.says(&["--json"]);
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 3);
+}
+
+/// Two taps, with a router between them that has changed the MAC addresses, and once the same tap twice.
+#[test]
+fn what_two_taps_have_seen_is_written_once_as_by_editcap() {
+    let dir = Dir::new();
+    let (_, frames) = Captures::find().everything(&dir);
+    // Packets that end where their frames do: editcap does not know padding.
+    let whole = |frame: &Vec<u8>| {
+        let number = |at: usize| {
+            frame[at..at + 2]
+                .iter()
+                .fold(0, |n, it| n << 8 | usize::from(*it))
+        };
+        frame.len() > 60
+            && match number(12) {
+                0x0800 => 14 + number(16) == frame.len(),
+                0x86dd => 54 + number(18) == frame.len(),
+                _ => false,
+            }
+    };
+    let frames: Vec<_> = frames.into_iter().filter(whole).collect();
+    let near = dir.join("near.pcap");
+    files::write(&near, 1_600_000_000, &frames);
+    let behind = |frame: &Vec<u8>| {
+        let mut frame = frame.clone();
+        frame[..12].iter_mut().for_each(|it| *it ^= 1);
+        frame
+    };
+    let routed: Vec<_> = frames.iter().map(behind).collect();
+    let far = dir.join("far.pcap");
+    files::write(&far, 1_600_000_000, &routed);
+    // As many bytes in front as editcap is told not to look at.
+    for (other, ignored, bytes) in [(&near, None, "0"), (&far, Some("mac"), "12")] {
+        let copy = dir.join("copy.pcap");
+        fs::copy(other, &copy).expect("a copy");
+        let [plain, ours, theirs] =
+            ["plain.pcap", "ours.pcap", "theirs.pcap"].map(|it| dir.join(it));
+        let merge = |out: &Path, args: &[&str]| {
+            let merge = wqcap(["merge", "--json", "-o"]).arg(out).args(args);
+            let done = merge.arg(&near).arg(&copy).run().expect(0);
+            let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+            report
+        };
+        let _ = merge(&plain, &[]);
+        let mut args = vec!["--dedup", "1h"];
+        args.extend(ignored.iter().flat_map(|it| ["--dedup-ignore", it]));
+        let report = merge(&ours, &args);
+        let _ = Program::new("editcap")
+            .args(["-F", "nsecpcap", "-I", bytes, "-w", "3600"])
+            .arg(&plain)
+            .arg(&theirs)
+            .run()
+            .expect(0);
+        let bytes =
+            |file: &Path| -> Vec<_> { files::read(file).into_iter().map(|it| it.bytes).collect() };
+        let (ours, theirs) = (bytes(&ours), bytes(&theirs));
+        assert_frames("written", &ours, &theirs);
+        assert!(ours.len() <= frames.len(), "{} frames", ours.len());
+        let left_out = (2 * frames.len() - ours.len()) as u64;
+        assert_eq!(report["deduplicated"], left_out);
+    }
 }

@@ -1,8 +1,8 @@
 //! The arguments of what reads capture files: `rss`, `merge`, `extract` and `recover`.
 
-use super::ConfigArgs;
+use super::{ConfigArgs, seconds};
 use crate::term::time::Moment;
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// `wqcap rss`
 #[derive(Debug, clap::Args)]
@@ -40,6 +40,7 @@ OUT gets its name when it is complete, and replaces an existing file.
 Examples:
   wqcap merge -o all.pcapng /var/lib/wqcap
   wqcap merge -o tap.pcapng left/ right/
+  wqcap merge -o once.pcapng --dedup 5ms --dedup-ignore mac,ttl left/ right/
   wqcap merge -o - cap/*.pcapng | tcpdump -nr -
   wqcap merge -o /dev/null --json a.pcap b.pcap | jq .gaps
 
@@ -54,9 +55,33 @@ pub struct MergeArgs {
     /// Write the TLS secrets of a key log (SSLKEYLOGFILE) into the output, a pcapng file, for readers to decrypt with
     #[arg(long, value_name = "KEYLOG")]
     pub inject_secrets: Vec<PathBuf>,
+    /// Leave out frames that repeat one of less than TIME before, of whatever input, such as 5ms
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    pub dedup: Option<Duration>,
+    /// What may differ between a frame and its repetition, in the outermost headers
+    #[arg(
+        long,
+        value_name = "WHAT,...",
+        value_delimiter = ',',
+        requires = "dedup"
+    )]
+    pub dedup_ignore: Vec<MayDiffer>,
     /// Print a report as JSON on stdout
     #[arg(long)]
     pub json: bool,
+}
+
+/// `--dedup-ignore`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum MayDiffer {
+    /// MAC addresses
+    Mac,
+    /// VLAN tags
+    Vlan,
+    /// TTL or hop limit, and the checksum of the IPv4 header
+    Ttl,
+    /// Checksums of the IPv4 header, TCP, UDP and ICMP
+    Checksum,
 }
 
 /// A Community ID of version 1: the Base64 form of a SHA-1.

@@ -3,7 +3,7 @@
 //! The summary goes to stderr, since stdout may carry the capture; with `--json` it goes to stdout, which then cannot.
 
 use crate::{
-    args::MergeArgs,
+    args::{MayDiffer, MergeArgs},
     daemon::signals,
     failure::Failure,
     term::{
@@ -23,6 +23,7 @@ use std::{
 };
 use wqcap_engine::{
     format::secrets::Secrets,
+    frame::dedup::Ignored,
     merge::{self, MergeError, MergePlan, MergeSummary, MergeTarget},
 };
 
@@ -41,6 +42,10 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     let mut plan = MergePlan::new(&args.inputs, &args.out)?;
     for path in &args.inject_secrets {
         plan.inject(key_log(path)?)?;
+    }
+    if let Some(window) = args.dedup {
+        let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
+        plan.leave_out_repetitions(window_ns, ignored(&args.dedup_ignore))?;
     }
     let target = MergeTarget::new(&args.out, &plan)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
@@ -62,6 +67,15 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
         .filter_map(|input| Some(format!("{}: {}", input.path, input.loss.as_ref()?)))
         .collect();
     Failure::unless_whole(messages)
+}
+
+fn ignored(may_differ: &[MayDiffer]) -> Ignored {
+    Ignored {
+        macs: may_differ.contains(&MayDiffer::Mac),
+        vlans: may_differ.contains(&MayDiffer::Vlan),
+        ttl: may_differ.contains(&MayDiffer::Ttl),
+        checksums: may_differ.contains(&MayDiffer::Checksum),
+    }
 }
 
 /// The secrets of a key log.
@@ -102,6 +116,10 @@ fn text(summary: &MergeSummary) -> String {
         bytes(summary.bytes),
         scaled(rate(summary.bytes_read, time))
     );
+    if summary.deduplicated > 0 {
+        let repetitions = counted(summary.deduplicated, "repetition");
+        let _ = writeln!(text, "{repetitions} left out");
+    }
     for interface in &summary.interfaces {
         let told = |n: Option<u64>| n.map_or("not reported".into(), thousands);
         let _ = writeln!(

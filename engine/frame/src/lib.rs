@@ -36,6 +36,7 @@
 //! takes every header in turn, to `etherparse`, to tshark and to tcpdump; `fuzz/` at the top holds it to any bytes.
 
 mod community;
+pub mod dedup;
 mod field;
 pub mod filter;
 mod flow;

@@ -4,7 +4,7 @@ use super::{QueueMemory, QueuePlan, queues};
 use crate::{
     Error,
     config::{Config, Format, Size},
-    pipeline::reduce::dedup,
+    frame::dedup,
     text::counted,
 };
 use std::fs;

@@ -4,7 +4,8 @@ use crate::{
     Error,
     config::{Config, CutoffConfig, SampleBy, Slice},
     filter::Filter,
-    pipeline::reduce::{cutoff, dedup},
+    frame::dedup,
+    pipeline::reduce::cutoff,
 };
 use serde::Serialize;
 

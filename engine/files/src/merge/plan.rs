@@ -9,9 +9,9 @@ use super::{
     summary::{InputFacts, MergeError},
 };
 use crate::{
-    format::{FileFormat, Interface, secrets::Secrets},
+    format::{ETHERNET, FileFormat, Interface, secrets::Secrets},
     name::FileName,
-    read::{FileRanges, FileReader, MOST_INTERFACES, ReadError, ReadMeter},
+    read::{FileRanges, FileReader, MOST_INTERFACES, Packet, ReadError, ReadMeter},
 };
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -19,6 +19,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
+use wqcap_frame::dedup::{DedupWindow, Ignored};
 
 /// A merge that can begin.
 pub struct MergePlan {
@@ -34,8 +35,24 @@ pub struct MergePlan {
     pub(super) statistics: bool,
     /// Decryption secrets to be written beside those of the inputs.
     pub(super) secrets: Vec<Secrets>,
+    /// What repeats an earlier record is left out.
+    pub(super) repetitions: Option<Repetitions>,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
+}
+
+/// Records that repeat an earlier one, of whatever input.
+pub(super) struct Repetitions {
+    window: DedupWindow,
+    ignored: Ignored,
+}
+
+impl Repetitions {
+    #[inline]
+    pub(super) fn has(&mut self, packet: &Packet<'_>) -> bool {
+        let Self { window, ignored } = self;
+        window.repeats_but_for(*ignored, packet.bytes, packet.len, packet.ns)
+    }
 }
 
 /// Files that follow each other, as far as is known: some may overlap.
@@ -129,6 +146,7 @@ impl MergePlan {
             notes,
             statistics,
             secrets: Vec::new(),
+            repetitions: None,
             identities: HashSet::new(),
             bytes: Some(0),
         };
@@ -188,6 +206,29 @@ impl MergePlan {
             ));
         }
         self.secrets.extend(secrets);
+        Ok(())
+    }
+
+    /// Leaves out records whose bytes, but for those that are ignored, are those of one that was written, with a stamp
+    /// less than `window_ns` before.
+    ///
+    /// # Errors
+    /// The frames are no Ethernet.
+    pub fn leave_out_repetitions(
+        &mut self,
+        window_ns: u64,
+        ignored: Ignored,
+    ) -> Result<(), MergeError> {
+        if self.link_type != ETHERNET {
+            return Err(MergeError::Refused(format!(
+                "repetitions are told of Ethernet frames only, and the inputs have link type {}",
+                self.link_type
+            )));
+        }
+        self.repetitions = Some(Repetitions {
+            window: DedupWindow::new(window_ns),
+            ignored,
+        });
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use super::{
     gaps::Gaps,
     output::Output,
-    plan::MergePlan,
+    plan::{MergePlan, Repetitions},
     stream::{MergeLedger, MergeStream},
     summary::{InterfaceFacts, Lateness, MergeError, MergeSummary},
     target::MergeTarget,
@@ -51,11 +51,13 @@ pub(crate) fn run_selected(
         notes: plan.notes,
         secrets: plan.secrets,
     };
+    let mut repetitions = plan.repetitions;
     let planned = plan.streams.len();
     let streams = plan.streams.into_iter().enumerate();
     let mut streams: Vec<_> = streams.map(|(i, it)| MergeStream::new(i, it)).collect();
     let mut state = Merged {
         frames: 0,
+        deduplicated: 0,
         by_port: Vec::new(),
         gaps: Gaps::new(),
         late: Lateness::default(),
@@ -80,6 +82,7 @@ pub(crate) fn run_selected(
             Some((packet, port)) => {
                 if let Some(port) = port
                     && select(&packet)
+                    && !state.repeats(&mut repetitions, &packet)
                 {
                     while format == FileFormat::Pcapng && output.interfaces <= port {
                         let Some(port) = ledger.ports.list.get(output.interfaces) else {
@@ -151,6 +154,7 @@ pub(crate) fn run_selected(
         out,
         format: format.name(),
         frames: state.frames,
+        deduplicated: state.deduplicated,
         bytes,
         bytes_read: ledger.bytes_read,
         first_ns: (state.frames > 0).then_some(state.first),
@@ -168,6 +172,7 @@ pub(crate) fn run_selected(
 /// What is known of the output so far.
 struct Merged {
     frames: u64,
+    deduplicated: u64,
     by_port: Vec<u64>,
     gaps: Gaps,
     late: Lateness,
@@ -178,6 +183,14 @@ struct Merged {
 }
 
 impl Merged {
+    /// Whether a record is left out as a repetition, which is counted.
+    #[inline]
+    fn repeats(&mut self, of: &mut Option<Repetitions>, packet: &Packet<'_>) -> bool {
+        let repeats = of.as_mut().is_some_and(|it| it.has(packet));
+        self.deduplicated += u64::from(repeats);
+        repeats
+    }
+
     #[inline]
     fn count(&mut self, ns: u64, stream: usize, port: usize) {
         self.frames += 1;

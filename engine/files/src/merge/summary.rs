@@ -26,6 +26,8 @@ pub struct MergeSummary {
     pub format: &'static str,
     /// Records written.
     pub frames: u64,
+    /// Records left out as repetitions of others.
+    pub deduplicated: u64,
     /// Bytes of the file.
     pub bytes: u64,
     /// Bytes read.

@@ -14,6 +14,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+use wqcap_frame::dedup::Ignored;
 
 const NS: u32 = 0xa1b2_3c4d;
 
@@ -639,4 +640,64 @@ fn what_was_merged_into_a_folder_is_not_merged_again() {
     }
     let message = refused(&folder, &dir.path().join("out.pcap"));
     assert!(message.contains("is one of the inputs"), "{message}");
+}
+
+#[test]
+fn repetitions_are_left_out_and_counted() {
+    let dir = tempfile::tempdir().expect("dir");
+    let frame = |mac: u8, ttl: u8, last: u8| {
+        let mut frame = vec![mac; 12];
+        frame.extend([8, 0, 0x45, 0, 0, 30, 0, 1, 0, 0, ttl, 17, ttl, 0]);
+        frame.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 9, 0, 10, 0, 0]);
+        frame.extend([1, last]);
+        frame
+    };
+    let file = |name: &str, records: &[(u32, Vec<u8>)]| {
+        let records: Vec<_> = records
+            .iter()
+            .map(|(ns, bytes)| (1, *ns, &bytes[..], u32::try_from(bytes.len()).unwrap()))
+            .collect();
+        write(
+            dir.path(),
+            name,
+            &pcap_file(ByteOrder::Little, NS, &records),
+        )
+    };
+    let inputs = [
+        file(
+            "tap.pcap",
+            &[
+                (10, frame(1, 64, 1)),
+                (200, frame(1, 64, 2)),
+                (2000, frame(1, 64, 1)),
+            ],
+        ),
+        // The same behind a router, and once as it is.
+        file(
+            "far.pcap",
+            &[
+                (30, frame(2, 63, 1)),
+                (210, frame(2, 63, 2)),
+                (300, frame(1, 64, 2)),
+            ],
+        ),
+    ];
+    let out = dir.path().join("out.pcap");
+    let routed = Ignored {
+        macs: true,
+        ttl: true,
+        ..Ignored::default()
+    };
+    for (ignored, wanted) in [
+        (Ignored::default(), &[10, 30, 200, 210, 2000][..]),
+        (routed, &[10, 200, 2000]),
+    ] {
+        let mut plan = MergePlan::new(&inputs, &out).expect("plan");
+        plan.leave_out_repetitions(1000, ignored).expect("Ethernet");
+        let target = MergeTarget::new(&out, &plan).expect("target");
+        let summary = run(plan, target, |_| true).expect("merge");
+        assert_eq!(ns_of(&out), wanted);
+        assert_eq!(summary.frames, wanted.len() as u64);
+        assert_eq!(summary.frames + summary.deduplicated, 6);
+    }
 }

@@ -18,7 +18,6 @@
 
 mod counters;
 pub(crate) mod cutoff;
-pub(crate) mod dedup;
 mod fcs;
 mod sample;
 mod slice;
@@ -27,14 +26,13 @@ use crate::{
     analysis::observer::Observer,
     config::{SampleBy, Slice},
     filter::{FilterCell, FilterReader},
-    frame::{FlowKey, Headers, MalformedCounts},
+    frame::{FlowKey, Headers, MalformedCounts, dedup::DedupWindow},
     pipeline::{Consumer, Frame, Judge, Verdict},
     plan::Reduction,
 };
 pub use counters::{FcsReport, StageCounters};
 use cutoff::Cutoff;
 pub use cutoff::CutoffReport;
-use dedup::DedupWindow;
 use sample::FrameSampler;
 use std::sync::Arc;
 
