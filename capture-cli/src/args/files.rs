@@ -40,7 +40,7 @@ OUT gets its name when it is complete, and replaces an existing file.
 Examples:
   wqcap merge -o all.pcapng /var/lib/wqcap
   wqcap merge -o tap.pcapng left/ right/
-  wqcap merge -o once.pcapng --dedup 5ms --dedup-ignore mac,ttl left/ right/
+  wqcap merge -o a.pcapng --dedup 5ms --dedup-ignore mac,ttl near/ far/
   wqcap merge -o - cap/*.pcapng | tcpdump -nr -
   wqcap merge -o /dev/null --json a.pcap b.pcap | jq .gaps
 
