@@ -25,7 +25,8 @@ mod term;
 use args::{Args, CliCommand};
 use clap::Parser;
 use cmd::{
-    check, ctl, devices, extcap, extract, manual, merge, model, recover, rss, run, selftest, top,
+    check, ctl, devices, extcap, extract, manual, merge, model, pin, recover, rss, run, selftest,
+    top,
 };
 use daemon::sandbox;
 use failure::{Failure, Kind};
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         CliCommand::Merge(it) => merge::merge(&it, args.quiet),
         CliCommand::Ctl(it) => ctl::ctl(&it),
         CliCommand::Extract(it) => extract::extract(&it, args.quiet),
+        CliCommand::Pin(it) => pin::pin(&it),
         CliCommand::Bench(it) => bench::bench(&it.command),
         CliCommand::Selftest(it) => selftest::selftest(&it, args.quiet),
         CliCommand::Recover(it) => recover::recover(&it),

@@ -6,6 +6,7 @@ mod capture;
 mod control;
 mod files;
 mod foreign;
+mod pin;
 mod selftest;
 
 pub use aliases::*;
@@ -14,6 +15,7 @@ pub use capture::*;
 pub use control::*;
 pub use files::*;
 pub use foreign::hint;
+pub use pin::*;
 pub use selftest::*;
 
 use clap::{ArgAction, Parser, Subcommand};
@@ -74,6 +76,8 @@ pub enum CliCommand {
     Merge(MergeArgs),
     /// Extract frames by time and filter from a directory of capture files
     Extract(ExtractArgs),
+    /// Keep the capture files of some time from being deleted
+    Pin(PinArgs),
     /// Measure how fast this machine and its NIC are
     Bench(BenchArgs),
     /// Test what a device really does, or compare two reports

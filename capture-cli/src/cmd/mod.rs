@@ -8,6 +8,7 @@ pub mod extract;
 pub mod manual;
 pub mod merge;
 pub mod model;
+pub mod pin;
 pub mod privileges;
 pub mod recover;
 pub mod rss;

@@ -20,7 +20,7 @@ use wqcap_engine::{
     pipeline::reduce::{CutoffReport, FcsReport},
     plan::{Plan, Stamps},
     recover::RecoveredFile,
-    sink::{Deleted, HookReport},
+    sink::{Deleted, HookReport, PinnedFiles},
     stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, outage::Outage},
 };
 
@@ -44,6 +44,8 @@ pub struct Summary<'a> {
     recovered: &'a [RecoveredFile],
     /// Old files deleted to keep within limits; null: nothing is ever deleted.
     deleted: Option<Deleted>,
+    /// What pins hold of the files; null: nothing is ever deleted.
+    pinned: Option<PinnedFiles>,
     /// How the hooks went; null: there are none.
     hooks: Option<HookReport>,
     /// Times in which nothing could be received.
@@ -95,6 +97,7 @@ impl<'a> Summary<'a> {
             files: &report.files,
             recovered,
             deleted: report.deleted,
+            pinned: report.pinned,
             hooks: report.hooks,
             outages: OutagesSummary {
                 count: report.outages.count(),
@@ -195,6 +198,14 @@ pub fn text(report: &Report) -> String {
             counted(deleted.bytes, "byte")
         );
         line("deleted", &text);
+    }
+    if let Some(pinned) = report.pinned.filter(|it| it.files > 0) {
+        let text = format!(
+            "{} of {}, kept from being deleted",
+            counted(pinned.files, "file"),
+            counted(pinned.bytes, "byte")
+        );
+        line("pinned", &text);
     }
     if let Some(hooks) = report.hooks {
         let text = format!(
@@ -397,6 +408,10 @@ mod tests {
                 files: 3,
                 bytes: 4096,
             }),
+            pinned: Some(PinnedFiles {
+                files: 1,
+                bytes: 2048,
+            }),
             hooks: None,
             outages: Outages::default(),
             duration: Duration::from_millis(2500),
@@ -435,6 +450,7 @@ cutoff   5,000,000 bytes of 12 flows left out
 files    /d/wqcap-q00-1.pcapng
          /d/wqcap-q01-1.pcapng
 deleted  3 files of 4,096 bytes, the oldest
+pinned   1 file of 2,048 bytes, kept from being deleted
 time     2.500 s, 988 kframes/s, 640 Mbit/s; first queue ready after 0.120 s
 end      stopped
 notes    queue 1 was recovered once

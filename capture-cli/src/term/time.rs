@@ -1,7 +1,7 @@
 //! Points in time as people type them.
 
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
-use std::{str::FromStr, time::SystemTime};
+use std::{fmt, str::FromStr, time::SystemTime};
 use wqcap_engine::config::Span;
 
 /// Nanoseconds since 1970.
@@ -20,6 +20,16 @@ impl FromStr for Moment {
     }
 }
 
+/// In UTC, as RFC 3339 has it.
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Timestamp::from_nanosecond(self.0.into()) {
+            Ok(stamp) => write!(f, "{stamp}"),
+            Err(_) => write!(f, "{} ns", self.0),
+        }
+    }
+}
+
 impl Moment {
     fn at(text: &str, now: u64, zone: &TimeZone) -> Result<Self, String> {
         let text = text.trim();
@@ -31,6 +41,11 @@ impl Moment {
             let back = u64::try_from(back).unwrap_or(u64::MAX);
             return Ok(Self(now.saturating_sub(back)));
         }
+        if let Some(ahead) = text.strip_prefix('+') {
+            let ahead = ahead.parse::<Span>()?.0.as_nanos();
+            let ahead = u64::try_from(ahead).unwrap_or(u64::MAX);
+            return Ok(Self(now.saturating_add(ahead)));
+        }
         if let Some(ns) = unix(text) {
             return Ok(Self(ns));
         }
@@ -40,7 +55,7 @@ impl Moment {
         });
         let ns = stamp
             .map_err(|_: jiff::Error| {
-                "write 2026-03-01T12:00:00Z, \"2026-03-01 12:00:00\" (local time), seconds since 1970, -10m, or now"
+                "write 2026-03-01T12:00:00Z, \"2026-03-01 12:00:00\" (local time), seconds since 1970, -10m, +10m, or now"
                     .to_owned()
             })?
             .as_nanosecond();
@@ -86,12 +101,20 @@ mod tests {
         assert_eq!(at("1772366400.5"), Ok(NOW + 500_000_000));
         assert_eq!(at("2026-03-01T12:00:00.000000001Z"), Ok(NOW + 1));
         assert_eq!(at("-10m"), Ok(NOW - 600_000_000_000));
+        assert_eq!(at("+10m"), Ok(NOW + 600_000_000_000));
+        assert_eq!(Moment(NOW).to_string(), "2026-03-01T12:00:00Z");
+        assert_eq!(
+            Moment(NOW + 5).to_string(),
+            "2026-03-01T12:00:00.000000005Z"
+        );
+        assert!(Moment(u64::MAX).to_string().starts_with("2554-"));
         assert_eq!(at("-1h 30m"), Ok(NOW - 5_400_000_000_000));
         assert_eq!(at("2026-03-01"), Ok(NOW - 14 * 3_600_000_000_000));
         for text in [
             "",
             "-",
             "-5",
+            "+",
             "yesterday",
             "1e9",
             "1.0000000001",

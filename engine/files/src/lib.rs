@@ -26,6 +26,7 @@
 //! | [`merge`] | merges files into one, by time |
 //! | [`index`] | keeps for each file which times and flows are in which part of it |
 //! | [`extract`] | takes the frames of a time and a filter out of a folder |
+//! | [`pin`] | holds files of a folder, so that retention does not delete them |
 //! | [`recover`] | finishes files that a crash left open |
 //!
 //! `examples/contents.rs` prints what is in a file.
@@ -47,6 +48,7 @@ pub mod index;
 pub mod merge;
 pub mod name;
 pub mod origin;
+pub mod pin;
 pub mod read;
 pub mod recover;
 pub mod template;

@@ -138,6 +138,7 @@ impl Capture {
             shared: self.shared.clone(),
             nic: Arc::clone(&self.nic),
             backlog: self.writer.as_ref().and_then(Writer::backlog),
+            pinned: self.writer.as_ref().and_then(Writer::pinned),
         }
     }
 
@@ -357,6 +358,7 @@ impl Capture {
                 .map_or_else(Written::default, |it| it.written()),
             files: finished.files,
             deleted: finished.deleted,
+            pinned: finished.pinned,
             hooks: finished.hooks,
             outages: outages.clone(),
             duration: ended.duration_since(self.shared.ready),

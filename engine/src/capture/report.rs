@@ -4,7 +4,7 @@ use crate::{
     analysis::{flows::FlowsReport, live},
     device::clock::ClockReport,
     pipeline::reduce::{CutoffReport, FcsReport},
-    sink::{Deleted, HookReport, Written},
+    sink::{Deleted, HookReport, PinnedFiles, Written},
     stats::{NicCounters, QueueLedger, RingState, nic_sum, outage::Outages},
 };
 use serde::Serialize;
@@ -95,6 +95,8 @@ pub struct Report {
     pub files: Vec<PathBuf>,
     /// Old files deleted to keep within limits; `None`: nothing is ever deleted.
     pub deleted: Option<Deleted>,
+    /// What pins hold of the files; `None`: nothing is ever deleted.
+    pub pinned: Option<PinnedFiles>,
     /// How the hooks went; `None`: there are none.
     pub hooks: Option<HookReport>,
     /// Times in which nothing could be received.
@@ -137,6 +139,7 @@ impl Report {
             written: self.written.plus(later.written),
             files,
             deleted: added(self.deleted, later.deleted, Deleted::add_assign),
+            pinned: later.pinned,
             hooks: added(self.hooks, later.hooks, HookReport::add_assign),
             outages: self.outages.plus(later.outages),
             duration: self.duration + later.duration,

@@ -142,6 +142,13 @@ impl Scrape {
             )?;
             families.gauge("write_buffer_bytes", "All write buffers", size as f64)?;
         }
+        if let Some(pinned) = self.status.pinned {
+            families.gauge(
+                "pinned_bytes",
+                "Finished files that pins keep from being deleted",
+                pinned.bytes as f64,
+            )?;
+        }
         if let Some((free, size)) = self.disk {
             families.gauge(
                 "disk_free_bytes",
@@ -504,6 +511,7 @@ mod tests {
     use wqcap_engine::{
         capture::Snapshot,
         control::protocol::SrqStatus,
+        sink::PinnedFiles,
         stats::{Counter, Unreadable},
     };
 
@@ -577,6 +585,10 @@ mod tests {
                     outages: Outages::default(),
                 }),
                 backlog: Some((1 << 20, 4 << 20)),
+                pinned: Some(PinnedFiles {
+                    files: 2,
+                    bytes: 4096,
+                }),
                 traffic: Some(traffic),
                 ring: 64,
             },
@@ -614,6 +626,7 @@ mod tests {
             ("hold_seconds_bucket", ",le=\"+Inf\"", "4"),
             ("hold_seconds_sum", "", "0.000001"),
             ("write_buffer_used_bytes", "", "1048576.0"),
+            ("pinned_bytes", "", "4096.0"),
             ("srq_receiver_not_ready_total", "", "1"),
         ] {
             let line = format!("wqcap_{name}{{{port}{labels}}} {value}");

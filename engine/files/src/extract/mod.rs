@@ -10,7 +10,7 @@
 //! own stamp and by the filter, so that the result is the same with and without them. No capture file is changed.
 
 mod select;
-mod times;
+pub(crate) mod times;
 
 pub use select::IndexUse;
 

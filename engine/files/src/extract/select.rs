@@ -1,6 +1,6 @@
 //! Selects the parts of files that can hold the frames wanted.
 
-use super::times::{Beginning, may_hold};
+use super::times::{Beginning, may_hold, reaches};
 use crate::{
     index::{self, CaptureIndex, FlowTerms, IndexFolder},
     merge::{MergeError, in_folder},
@@ -100,8 +100,8 @@ pub(super) fn select(
         }
     }
     let begins: Vec<_> = found.iter().map(|it| it.begins).collect();
-    for (file, may_hold) in found.iter_mut().zip(may_hold(&begins, wanted.times)) {
-        if file.index.is_none() && !may_hold {
+    for (file, reach) in found.iter_mut().zip(reaches(&begins)) {
+        if file.index.is_none() && !may_hold(&reach, wanted.times) {
             continue;
         }
         if let (None, Some(indexes)) = (&file.index, wanted.indexes) {

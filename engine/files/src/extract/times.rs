@@ -12,7 +12,7 @@ use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     io::Read,
-    ops::Range,
+    ops::{Range, RangeInclusive},
     path::Path,
 };
 
@@ -24,7 +24,7 @@ const MOST_HEAD: u64 = 64 << 10;
 
 /// How a file begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Beginning {
+pub(crate) struct Beginning {
     /// Stamp of its first record; `None`: it has none, or cannot be read so far.
     first_ns: Option<u64>,
     /// The files of one queue of one capture have the same; `None`: nobody knows what follows it.
@@ -33,7 +33,7 @@ pub(super) struct Beginning {
 
 impl Beginning {
     /// Reads a file's header and first record.
-    pub(super) fn read(file: &FileRanges) -> Result<Self, ReadError> {
+    pub(crate) fn read(file: &FileRanges) -> Result<Self, ReadError> {
         let mut reader = file.peek()?;
         // Damage is told by whoever reads the file.
         if !reader.advance().unwrap_or(false) {
@@ -72,8 +72,8 @@ fn shape(path: &Path) -> Vec<u8> {
     path
 }
 
-/// For each file, whether it can reach into the times wanted.
-pub(super) fn may_hold(files: &[Beginning], times: &Range<u64>) -> Vec<bool> {
+/// For each file, the first and the last time that it can hold frames of.
+pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
     let mut starts: HashMap<u64, Vec<u64>> = HashMap::new();
     for it in files {
         if let (Some(chain), Some(first)) = (it.chain, it.first_ns) {
@@ -86,14 +86,19 @@ pub(super) fn may_hold(files: &[Beginning], times: &Range<u64>) -> Vec<bool> {
         all.get(all.partition_point(|start| Some(*start) <= it.first_ns))
             .copied()
     };
-    let holds = |it: &Beginning| {
-        let Some(first) = it.first_ns else {
-            return true;
-        };
+    let reach = |it: &Beginning| {
         let end = next(it).map_or(u64::MAX, |start| start.saturating_add(SLACK_NS));
-        first.saturating_sub(SLACK_NS) < times.end && end >= times.start
+        match it.first_ns {
+            Some(first) => first.saturating_sub(SLACK_NS)..=end,
+            None => 0..=u64::MAX,
+        }
     };
-    files.iter().map(holds).collect()
+    files.iter().map(reach).collect()
+}
+
+/// Whether a file that reaches so far can hold frames of the times wanted.
+pub(crate) fn may_hold(reach: &RangeInclusive<u64>, times: &Range<u64>) -> bool {
+    *reach.start() < times.end && *reach.end() >= times.start
 }
 
 #[cfg(test)]
@@ -129,7 +134,12 @@ mod tests {
             alone(Some(120 * SECOND)),
             alone(None),
         ];
-        let held = |from: u64, to: u64| may_hold(&files, &(from * SECOND..to * SECOND));
+        let reaches = reaches(&files);
+        let held = |from: u64, to: u64| {
+            let times = from * SECOND..to * SECOND;
+            let held = reaches.iter().map(|it| may_hold(it, &times));
+            held.collect::<Vec<_>>()
+        };
         assert_eq!(held(0, 50), [false, false, false, false, false, true]);
         assert_eq!(held(110, 115), [true, false, false, false, false, true]);
         assert_eq!(held(210, 220), [false, false, true, true, true, true]);

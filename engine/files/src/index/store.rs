@@ -54,7 +54,12 @@ impl IndexFolder<'_> {
     /// A file's index, if there is one that is whole and of the file as it is now, and the bytes it took to read.
     #[must_use]
     pub fn load(&self, file: &Path) -> Option<(CaptureIndex, u64)> {
-        let bytes = fs::read(self.path_of(file)).ok()?;
+        let path = self.path_of(file);
+        // A pipe would be waited for.
+        if !fs::metadata(&path).is_ok_and(|it| it.is_file()) {
+            return None;
+        }
+        let bytes = fs::read(path).ok()?;
         let index = CaptureIndex::decode(&unsealed(&bytes)?)?;
         let fresh =
             index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);

@@ -15,6 +15,7 @@ use crate::{
     },
     device::{self, DeviceFacts},
     plan::Plan,
+    sink::PinnedFiles,
     stats::{NicCounters, QueueLedger},
 };
 use serde_json::{Value, json};
@@ -113,6 +114,8 @@ pub struct StatusSnapshot {
     pub snapshot: Option<Snapshot>,
     /// Bytes of write buffers in use, and in all; `None`: nothing is written now.
     pub backlog: Option<(u64, u64)>,
+    /// What pins hold of the finished files; `None`: nothing is ever deleted, or nothing is written now.
+    pub pinned: Option<PinnedFiles>,
     /// `None`: statistics are off.
     pub traffic: Option<live::TrafficSnapshot>,
     /// WRs of each ring.
@@ -254,6 +257,7 @@ impl CaptureBackend {
             interface,
             snapshot,
             backlog: self.backlog(),
+            pinned: self.handles().and_then(|it| Some(it.capture.pinned?.get())),
             traffic: self.traffic(),
             ring,
         }

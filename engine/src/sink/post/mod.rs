@@ -3,6 +3,7 @@
 pub(super) mod hook;
 mod indexer;
 mod own_files;
+pub(super) mod pinned;
 pub(super) mod retention;
 
 use crate::Error;
@@ -11,6 +12,7 @@ use crate::sink::{
     post::{
         hook::HookReport,
         indexer::Indexer,
+        pinned::PinnedGauge,
         retention::{DeletedFiles, RetentionTrigger},
     },
 };
@@ -23,6 +25,7 @@ use std::{
 /// The threads that look after finished files, as far as they are wanted.
 pub(super) struct PostClose {
     keeper: Option<JoinHandle<DeletedFiles>>,
+    pinned: Option<PinnedGauge>,
     hooks: Option<JoinHandle<HookReport>>,
     indexer: Option<Indexer>,
 }
@@ -54,9 +57,11 @@ impl CloseNotifier {
 impl PostClose {
     pub(super) fn start(files: &Files) -> Result<(Self, CloseNotifier), Error> {
         let (dir, output) = (files.dir(), &files.output);
-        let keep = (!output.retention.is_everything()).then_some(output.retention);
-        let keep = keep.map(|it| retention::start(dir, it, output.buffer, &output.name));
-        let (keeper, trigger) = keep.transpose()?.unzip();
+        let keep = (!output.retention.is_everything()).then(|| retention::start(dir, output));
+        let (keeper, trigger, pinned) = match keep.transpose()? {
+            Some((keeper, trigger, pinned)) => (Some(keeper), Some(trigger), Some(pinned)),
+            None => (None, None, None),
+        };
         let hook = output.hook.as_ref();
         let hook = hook.map(|program| hook::start(program, files.hook_process.clone()));
         let (hooks, hook_files) = hook.transpose()?.unzip();
@@ -70,10 +75,16 @@ impl PostClose {
         };
         let it = Self {
             keeper,
+            pinned,
             hooks,
             indexer,
         };
         Ok((it, notifier))
+    }
+
+    /// What is pinned; `None`: nothing is ever deleted.
+    pub(super) fn pinned(&self) -> Option<PinnedGauge> {
+        self.pinned.clone()
     }
 
     /// Waits for the last look, the last hooks and the last indexes, the latter two not for long. The notifier must be gone.

@@ -1,6 +1,6 @@
 //! What the writer leaves behind: its files, and what went wrong.
 
-use crate::sink::post::hook::HookReport;
+use crate::sink::{PinnedFiles, post::hook::HookReport};
 use serde::Serialize;
 use std::{path::PathBuf, time::Instant};
 
@@ -16,6 +16,8 @@ pub struct Finished {
     pub files: Vec<PathBuf>,
     /// Old files deleted, and their bytes; `None`: nothing is ever deleted.
     pub deleted: Option<Deleted>,
+    /// What pins hold of the files; `None`: nothing is ever deleted.
+    pub pinned: Option<PinnedFiles>,
     /// How the hooks went; `None`: there are none.
     pub hooks: Option<HookReport>,
     /// When the last of its files was complete; what follows finished files may go on for longer.

@@ -20,7 +20,7 @@ pub use disk::KeptRing;
 pub use finished::{Deleted, Finished};
 
 use crate::sink::{
-    BlockSink, Encoder, HookProcess, WriteLimit,
+    BlockSink, Encoder, HookProcess, PinnedGauge, WriteLimit,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     compress::{Channels, Compressors},
     post::PostClose,
@@ -386,6 +386,12 @@ impl Writer {
         self.backlog.clone()
     }
 
+    /// For those who want to know what is pinned; `None`: nothing is ever deleted.
+    #[must_use]
+    pub fn pinned(&self) -> Option<PinnedGauge> {
+        self.aftercare.as_ref().and_then(PostClose::pinned)
+    }
+
     /// Whether something could not be written.
     #[must_use]
     pub fn has_failed(&self) -> bool {
@@ -448,6 +454,7 @@ impl Writer {
         let (deleted, hooks) = self.aftercare.map(PostClose::finish).unwrap_or_default();
         if let Some(deleted) = deleted {
             finished.files.retain(|file| !deleted.files.contains(file));
+            finished.pinned = Some(deleted.pinned);
             finished.deleted = Some(Deleted {
                 files: deleted.files.len() as u64,
                 bytes: deleted.bytes,

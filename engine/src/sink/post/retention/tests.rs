@@ -1,0 +1,411 @@
+//! What goes, what stays, and in which order.
+
+use super::*;
+use crate::sink::{Encoder, PcapngEncoder};
+use wqcap_files::{
+    format::pcap::{encode_header, encode_record_header},
+    pin::{Pin, PinFolder},
+};
+
+fn folder(files: &[(&str, usize)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("dir");
+    for (name, len) in files {
+        fs::write(dir.path().join(name), vec![0; *len]).expect("written");
+    }
+    dir
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .expect("lists")
+        .map(|e| e.expect("entry").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    names
+}
+
+fn output(retention: Retention, buffer: u64) -> OutputPlan {
+    OutputPlan {
+        retention,
+        buffer,
+        ..OutputPlan::default()
+    }
+}
+
+fn tidy(dir: &Path, keep: Retention, deleted: &mut DeletedFiles) {
+    let keeper = Keeper {
+        dir: dir.to_owned(),
+        keep,
+        own: None,
+        pinned: Pinned::default(),
+    };
+    keeper.tidy(0, SystemTime::now(), deleted).expect("tidies");
+}
+
+fn left(files: &[(&str, usize)], keep: Retention) -> Vec<String> {
+    let dir = folder(files);
+    tidy(dir.path(), keep, &mut DeletedFiles::default());
+    names(dir.path())
+}
+
+const FILES: [(&str, usize); 4] = [
+    ("wqcap-q01-10.pcap", 100),
+    ("wqcap-q00-9.pcap", 100),
+    ("wqcap-q00-100.pcapng.zst", 100),
+    ("wqcap-q00-20.pcap", 100),
+];
+
+#[test]
+fn the_oldest_go_first_by_bytes_and_by_number() {
+    let keep = |keep, files| Retention {
+        keep,
+        files,
+        ..Retention::default()
+    };
+    let newest = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-20.pcap"];
+    assert_eq!(left(&FILES, keep(Keep::Size(Size(250)), 0)), newest);
+    assert_eq!(left(&FILES, keep(Keep::Size(Size(200)), 0)), newest);
+    assert_eq!(left(&FILES, keep(Keep::default(), 2)), newest);
+    assert_eq!(left(&FILES, keep(Keep::Size(Size(200)), 3)), newest);
+    assert_eq!(left(&FILES, keep(Keep::Size(Size(400)), 4)).len(), 4);
+    // The newest stays.
+    let newest = [newest[0]];
+    assert_eq!(left(&FILES, keep(Keep::Size(Size(99)), 0)), newest);
+    // A hundredth of a disk is far more than these.
+    assert_eq!(left(&FILES, keep(Keep::Percent(1), 0)).len(), 4);
+}
+
+#[test]
+fn open_files_and_strangers_stay() {
+    let dir = folder(&[
+        ("wqcap-q00-1.pcap.part", 100),
+        ("wqcap-q00-1.pcap.gz", 100),
+        ("holiday.pcap", 100),
+        ("wqcap-q00-2.pcap", 100),
+        ("wqcap-q00-5.pcap", 100),
+    ]);
+    let outside = folder(&[("wqcap-q00-3.pcap", 100)]);
+    let target = outside.path().join("wqcap-q00-3.pcap");
+    std::os::unix::fs::symlink(&target, dir.path().join("wqcap-q00-3.pcap")).expect("link");
+    fs::create_dir(dir.path().join("wqcap-q00-4.pcap")).expect("folder");
+    let mut deleted = DeletedFiles::default();
+    let keep = Retention {
+        keep: Keep::Size(Size(1)),
+        files: 1,
+        ..Retention::default()
+    };
+    tidy(dir.path(), keep, &mut deleted);
+    assert_eq!(
+        names(dir.path()),
+        [
+            "holiday.pcap",
+            "wqcap-q00-1.pcap.gz",
+            "wqcap-q00-1.pcap.part",
+            "wqcap-q00-3.pcap",
+            "wqcap-q00-4.pcap",
+            "wqcap-q00-5.pcap"
+        ]
+    );
+    assert!(target.exists());
+    assert_eq!((deleted.files.len(), deleted.bytes), (1, 100));
+}
+
+#[test]
+fn a_full_disk_takes_the_oldest_where_bytes_are_limited() {
+    for (keep, want) in [(Keep::Size(Size(1 << 20)), 2), (Keep::default(), 4)] {
+        let dir = folder(&FILES);
+        let keep = Retention {
+            keep,
+            files: 9,
+            ..Retention::default()
+        };
+        let (keeper, trigger, _) = start(dir.path(), &output(keep, 150)).expect("starts");
+        trigger.ask_for_room();
+        drop(trigger);
+        let deleted = keeper.join().expect("ends");
+        assert_eq!(names(dir.path()).len(), want);
+        assert_eq!(deleted.files.len(), 4 - want);
+    }
+}
+
+#[test]
+fn files_that_are_too_old_go_wherever_they_stand_and_be_it_the_last() {
+    let dir = folder(&FILES);
+    let now = SystemTime::now();
+    let aged = |name: &str, seconds| {
+        let file = fs::File::options().append(true).open(dir.path().join(name));
+        let written = now - Duration::from_secs(seconds);
+        file.and_then(|it| it.set_modified(written)).expect("aged");
+    };
+    aged("wqcap-q00-9.pcap", 3000);
+    aged("wqcap-q01-10.pcap", 3601);
+    aged("wqcap-q00-20.pcap", 5000);
+    aged("wqcap-q00-100.pcapng.zst", 3600);
+    let keeper = Keeper {
+        dir: dir.path().to_owned(),
+        keep: Retention {
+            age_ns: 3_600_000_000_000,
+            ..Retention::default()
+        },
+        own: None,
+        pinned: Pinned::default(),
+    };
+    let mut deleted = DeletedFiles::default();
+    keeper.tidy(0, now, &mut deleted).expect("tidies");
+    let young = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-9.pcap"];
+    assert_eq!(names(dir.path()), young);
+    // A clock that was set back makes nothing old.
+    keeper
+        .tidy(0, now - Duration::from_secs(9999), &mut deleted)
+        .expect("tidies");
+    assert_eq!(names(dir.path()), young);
+    keeper
+        .tidy(0, now + Duration::from_secs(9999), &mut deleted)
+        .expect("tidies");
+    assert_eq!(names(dir.path()).len(), 0);
+    assert_eq!((deleted.files.len(), deleted.bytes), (4, 400));
+}
+
+#[test]
+fn the_oldest_go_until_enough_is_free_whoever_took_it_and_the_newest_stays() {
+    let dir = folder(&FILES);
+    let keeper = |free| Keeper {
+        dir: dir.path().to_owned(),
+        keep: Retention {
+            free,
+            ..Retention::default()
+        },
+        own: None,
+        pinned: Pinned::default(),
+    };
+    let mut deleted = DeletedFiles::default();
+    let mut tidied = |free| {
+        let now = SystemTime::now();
+        keeper(free).tidy(0, now, &mut deleted).expect("tidies");
+        names(dir.path()).len()
+    };
+    assert_eq!(tidied(Keep::Size(Size(1))), 4);
+    // More than there is.
+    assert_eq!(tidied(Keep::Percent(100)), 1);
+    assert_eq!(names(dir.path()), ["wqcap-q00-100.pcapng.zst"]);
+    assert_eq!(tidied(Keep::Size(Size(u64::MAX))), 1);
+    assert_eq!(deleted.files.len(), 3);
+}
+
+#[test]
+fn what_is_pinned_stays_and_counts() {
+    let dir = folder(&FILES);
+    let at = |name: &str| dir.path().join(name);
+    // One that can be read: the others may hold anything, and are held by any pin.
+    let of = |name: &str, second: u64| {
+        let mut file = encode_header(65_535, 1, None).to_vec();
+        file.extend(encode_record_header(second * 1_000_000_000, 0, 60));
+        file.resize(100, 0);
+        fs::write(at(name), file).expect("written");
+    };
+    for (i, (name, _)) in FILES.iter().enumerate() {
+        of(name, 100 * (i as u64 + 1));
+    }
+    let pins = PinFolder { dir: dir.path() };
+    let pin = |from: u64, to: u64| {
+        let pin = Pin {
+            from_ns: from * 1_000_000_000,
+            to_ns: to * 1_000_000_000,
+            filter: String::new(),
+            reason: "x".into(),
+            made_ns: 0,
+        };
+        pins.add(&pin).expect("written")
+    };
+    let keeper = |keep| Keeper {
+        dir: dir.path().to_owned(),
+        keep,
+        own: None,
+        pinned: Pinned::default(),
+    };
+    let tidied = |keep| {
+        let mut deleted = DeletedFiles::default();
+        let keeper = keeper(keep);
+        let later = SystemTime::now() + Duration::from_secs(9999);
+        keeper.tidy(0, later, &mut deleted).expect("tidies");
+        let left = names(dir.path());
+        let left = left.into_iter().filter(|it| it.starts_with("wqcap-"));
+        (left.collect::<Vec<_>>(), keeper.pinned.gauge().get().files)
+    };
+    let files = |files| Retention {
+        files,
+        ..Retention::default()
+    };
+    // The only file of its queue, and the oldest but one.
+    let id = pin(100, 101);
+    let (left, held) = tidied(files(2));
+    assert_eq!(
+        left,
+        ["wqcap-q00-100.pcapng.zst", "wqcap-q01-10.pcap"],
+        "what is pinned counts"
+    );
+    assert_eq!(held, 1);
+    let age = Retention {
+        age_ns: 1,
+        ..Retention::default()
+    };
+    let free = Retention {
+        free: Keep::Size(Size(u64::MAX)),
+        ..Retention::default()
+    };
+    for keep in [files(1), free, age] {
+        assert_eq!(tidied(keep).0.last().expect("held"), "wqcap-q01-10.pcap");
+    }
+    pins.release(&id).expect("there");
+    assert_eq!(tidied(files(1)).1, 0);
+    assert_eq!(tidied(age).0.len(), 0);
+}
+
+#[test]
+fn a_pin_that_is_torn_holds_everything() {
+    let dir = folder(&FILES);
+    let pins = dir.path().join(".wqcap-pins");
+    fs::create_dir(&pins).expect("made");
+    fs::write(pins.join("a.json"), "{\"from_ns\": 5,").expect("written");
+    let keep = Retention {
+        files: 1,
+        age_ns: 1,
+        ..Retention::default()
+    };
+    let (keeper, trigger, gauge) = start(dir.path(), &output(keep, 150)).expect("starts");
+    drop(trigger);
+    let deleted = keeper.join().expect("ends");
+    let found = PinnedFiles {
+        files: 4,
+        bytes: 400,
+    };
+    assert_eq!((deleted.files.len(), deleted.pinned), (0, found));
+    assert_eq!(gauge.get(), found);
+}
+
+#[test]
+fn a_ring_is_answered_and_the_end_is_too() {
+    let dir = folder(&FILES);
+    let keep = Retention {
+        files: 1,
+        ..Retention::default()
+    };
+    let (keeper, trigger, _) = start(dir.path(), &output(keep, 150)).expect("starts");
+    for i in 200..220 {
+        fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
+        trigger.ring();
+    }
+    drop(trigger);
+    let deleted = keeper.join().expect("ends");
+    assert_eq!(names(dir.path()), ["wqcap-q00-219.pcap"]);
+    assert_eq!(deleted.files.len(), 23);
+}
+
+#[test]
+fn sub_folders_are_looked_into_and_go_when_they_are_empty() {
+    let dir = tempfile::tempdir().expect("dir");
+    let at = |name: &str| dir.path().join(name);
+    let own = Arc::new(OwnFiles::new("%Y%m%d/%H/q{queue}".parse().expect("reads")));
+    let capture = PcapngEncoder::default().header(Some(0), 0);
+    for folder in ["20261121/09", "20261121/10", "20261122/00/deep", "notes"] {
+        fs::create_dir_all(at(folder)).expect("made");
+    }
+    let ours = ["20261121/09/q00", "20261121/10/q00", "20261122/00/q00"];
+    let others = ["q00", "20261122/q00", "20261122/00/deep/q00", "notes/q00"];
+    for name in ours.into_iter().chain(others) {
+        let path = at(&format!("{name}.pcapng"));
+        fs::write(&path, &capture).expect("written");
+        if ours.contains(&name) {
+            own.add(&path);
+        }
+    }
+    fs::write(at("20261121/09/notes.txt"), "mine").expect("written");
+    let keeper = |files| Keeper {
+        dir: dir.path().to_owned(),
+        keep: Retention {
+            files,
+            ..Retention::default()
+        },
+        own: Some(Arc::clone(&own)),
+        pinned: Pinned::default(),
+    };
+    let mut deleted = DeletedFiles::default();
+    keeper(1)
+        .tidy(0, SystemTime::now(), &mut deleted)
+        .expect("tidies");
+    assert_eq!(deleted.files.len(), 2);
+    assert!(!at("20261121/10").exists(), "it was emptied");
+    assert_eq!(names(&at("20261121/09")), ["notes.txt"], "somebody else's");
+    assert!(at("20261122/00/q00.pcapng").exists());
+    assert!(
+        others
+            .iter()
+            .all(|name| at(&format!("{name}.pcapng")).exists())
+    );
+}
+
+#[test]
+fn of_any_name_only_captures_go_those_of_earlier_runs_first() {
+    let dir = folder(&[
+        ("tap-3.pcap", 10),
+        ("tap-1.pcap", 10),
+        ("tap-2.pcap", 10),
+        ("tap-4.pcap", 10),
+        ("tap-5.pcapng", 10),
+        ("tap-5.pcapng.part", 10),
+        ("tap-copy.pcapng", 0),
+        ("wqcap-q00-1.pcap", 10),
+    ]);
+    let at = |name| dir.path().join(name);
+    // As an earlier run has left it, under a name of the template and under another.
+    let mut earlier = PcapngEncoder::default().header(Some(0), 0);
+    fs::write(at("tap-9.pcapng"), &earlier).expect("written");
+    fs::write(at("tap-copy.pcapng"), &earlier).expect("written");
+    // What was merged of it is not a capture.
+    let program = earlier.windows(6).position(|it| it == b"wqcap ");
+    earlier[program.expect("there")] = b'W';
+    fs::write(at("tap-8.pcapng"), &earlier).expect("written");
+
+    let own = Arc::new(OwnFiles::new("tap-%j".parse().expect("reads")));
+    let (rings, _looks) = crossbeam_channel::bounded(1);
+    let trigger = RetentionTrigger {
+        rings,
+        room: Arc::default(),
+        own: Some(Arc::clone(&own)),
+    };
+    for name in ["tap-4.pcap", "tap-3.pcap", "tap-2.pcap", "tap-1.pcap"] {
+        trigger.finished(&at(name));
+    }
+    fs::write(at("new"), "somebody else's").expect("written");
+    fs::rename(at("new"), at("tap-4.pcap")).expect("renamed");
+    let tidied = |files| {
+        let keeper = Keeper {
+            dir: dir.path().to_owned(),
+            keep: Retention {
+                files,
+                ..Retention::default()
+            },
+            own: Some(Arc::clone(&own)),
+            pinned: Pinned::default(),
+        };
+        let mut deleted = DeletedFiles::default();
+        keeper
+            .tidy(0, SystemTime::now(), &mut deleted)
+            .expect("tidies");
+        deleted.files
+    };
+    assert_eq!(tidied(3), HashSet::from([at("tap-9.pcapng")]));
+    assert_eq!(tidied(2), HashSet::from([at("tap-3.pcap")]));
+    assert_eq!(tidied(2), HashSet::new());
+    let left = [
+        "tap-1.pcap",
+        "tap-2.pcap",
+        "tap-4.pcap",
+        "tap-5.pcapng",
+        "tap-5.pcapng.part",
+        "tap-8.pcapng",
+        "tap-copy.pcapng",
+        "wqcap-q00-1.pcap",
+    ];
+    assert_eq!(names(dir.path()), left);
+}

@@ -1,0 +1,290 @@
+//! Pins: what is held stays, whatever the limits of a capture, and goes when it is released.
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+use wqcap_tests::{Dir, Done, Program, Summary, Wqcap, files, frames, wqcap::wqcap};
+
+/// Seconds since 1970 of the first old file, and from one to the next.
+const START: u32 = 1_700_000_000;
+const STEP: u32 = 10;
+
+/// Three finished files of a queue, written long ago, with a frame each: from 10.0.0.1, 10.0.0.2 and 10.0.0.3.
+fn old(out: &Path) -> Vec<PathBuf> {
+    let file = |n: u32| {
+        let start = START + n * STEP;
+        let path = out.join(format!("wqcap-q00-{start}000000000.pcap"));
+        let some = frames::udp_flows(16, 100);
+        files::write(&path, start, &some[n as usize..][..1]);
+        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(start.into());
+        let file = fs::File::options().write(true).open(&path).expect("there");
+        file.set_modified(then).expect("ours");
+        path
+    };
+    (0..3).map(file).collect()
+}
+
+fn pin(args: &[&str], dir: &Path) -> Program {
+    wqcap(["pin"]).args(args).arg("--dir").arg(dir)
+}
+
+#[track_caller]
+fn json(done: &Done) -> Value {
+    serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
+}
+
+/// Pins the middle one of the old files; the pin's ID.
+#[track_caller]
+fn pin_the_middle(out: &Path) -> String {
+    let [from, to] = [STEP + 2, STEP + 3].map(|it| (START + it).to_string());
+    let args = [
+        "--json",
+        "--from",
+        &from,
+        "--to",
+        &to,
+        "--reason",
+        "incident 4711",
+    ];
+    let made = json(&pin(&args, out).run().expect(0));
+    assert_eq!(
+        (&made["files"], &made["reason"]),
+        (&1.into(), &"incident 4711".into())
+    );
+    made["id"].as_str().expect("an ID").to_owned()
+}
+
+/// Finished capture files of a folder, by name.
+fn captures(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).expect("lists").flatten();
+    let mut paths: Vec<_> = entries
+        .map(|it| it.path())
+        .filter(|it| it.extension().is_some_and(|it| it == "pcap"))
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// A capture of a few files, and what it says at its end.
+fn capture(dir: &Dir, name: &str, out: &Path, keep: &[&str]) -> (Summary, Done) {
+    let run = Wqcap::run(dir, name)
+        .model("synth:size=1000,flows=64,count=2000")
+        .queues(1)
+        .out(out)
+        .set("output.rotate_size=200KB")
+        .sets(keep);
+    let done = run.done().expect(0);
+    let text = fs::read_to_string(run.summary_path()).expect("a summary");
+    (Summary::parse(&text), done)
+}
+
+#[test]
+fn nothing_that_is_pinned_is_deleted_and_what_is_released_is() {
+    let dir = Dir::new();
+    let out = dir.folder("out");
+    let files = old(&out);
+    let held = fs::read(&files[1]).expect("there");
+    let id = pin_the_middle(&out);
+    let listed = json(&pin(&["list", "--json"], &out).run().expect(0));
+    assert_eq!(listed["pins"][0]["id"], id.as_str(), "{listed}");
+    assert_eq!(listed["pins"][0]["bytes"], held.len());
+    let shown = pin(&["list"], &out).run().expect(0);
+    for part in [&id, "incident 4711", "2023-11-14T22:13:32Z", "1 file"] {
+        assert!(shown.stdout.contains(part), "{shown}");
+    }
+
+    // Each limit by itself, one of them as an age that all of the old files have.
+    for (i, keep) in [
+        "keep_files=2",
+        "keep=250KB",
+        "keep_age=1h",
+        "keep_free=100%",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let set = format!("output.{keep}");
+        let (summary, done) = capture(&dir, &i.to_string(), &out, &[&set]);
+        assert_eq!(fs::read(&files[1]).expect("held"), held, "{keep}: {done}");
+        assert!(!files[0].exists() && !files[2].exists(), "{keep}: {done}");
+        assert_eq!(summary.json["pinned"]["files"], 1, "{keep}");
+        assert_eq!(summary.json["pinned"]["bytes"], held.len(), "{keep}");
+        assert!(done.stderr.contains("pinned   1 file"), "{done}");
+        // The newest stays, beside what is pinned.
+        assert!(captures(&out).len() >= 2, "{keep}: {done}");
+        old(&out);
+        let unreached = ["keep_free=100%"].contains(keep);
+        let told = done.stderr.matches("are pinned and stay").count();
+        assert_eq!(told, usize::from(unreached), "{keep}: {done}");
+    }
+
+    let released = wqcap(["pin", "release", "--dir"]).arg(&out).arg(&id);
+    let _ = released.run().expect(0);
+    let none = json(&pin(&["list", "--json"], &out).run().expect(0));
+    assert_eq!(none["pins"].as_array().map(Vec::len), Some(0));
+    let (summary, _) = capture(&dir, "released", &out, &["output.keep_files=1"]);
+    assert!(!files[1].exists(), "nothing holds it any more");
+    assert_eq!(captures(&out).len(), 1);
+    assert_eq!(summary.json["pinned"]["files"], 0);
+    released.run().expect(2).says(&[&id, "wqcap pin list"]);
+}
+
+#[test]
+fn a_running_capture_follows_pins_of_what_is_yet_to_come() {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "run")
+        .model("synth:size=1000,flows=64,pps=4000")
+        .queues(1)
+        .sets(&["output.rotate_size=100KB", "output.keep_files=2"]);
+    let mut running = run.start();
+    let out = run.out_path();
+    running.until("the first file", |_| !captures(out).is_empty());
+    let args = ["--from", "now", "--to", "+1h", "--reason", "what comes"];
+    let made = pin(&args, out).run().expect(0);
+    made.says(&["finished later are held, too"]);
+    running.until("more files than the limit allows", |_| {
+        captures(out).len() > 40
+    });
+    let (id, _) = made.stdout.split_once(':').expect("an ID");
+    let _ = wqcap(["pin", "release", "--dir"])
+        .arg(out)
+        .arg(id)
+        .run()
+        .expect(0);
+    running.until("those beyond the limit are gone", |_| {
+        captures(out).len() < 20
+    });
+    running.signal(Signal::TERM);
+    let _ = running.wait().expect(0);
+}
+
+#[test]
+fn a_filter_holds_what_an_index_cannot_exclude() {
+    let dir = Dir::new();
+    let (out, index) = (dir.folder("out"), dir.folder("idx"));
+    old(&out);
+    let set = format!("output.index_dir={}", index.display());
+    let facts = |more: &[&str]| {
+        let [from, to] = [START, START + 100].map(|it| it.to_string());
+        let args = [
+            "--json",
+            "--from",
+            &from,
+            "--to",
+            &to,
+            "--filter",
+            "host 10.0.0.2",
+        ];
+        let done = pin(&args, &out)
+            .args(["--reason", "x"])
+            .args(more)
+            .run()
+            .expect(0);
+        (json(&done), done)
+    };
+    let (plain, done) = facts(&[]);
+    assert_eq!(plain["files"], 3, "{plain}");
+    done.says(&["without indexes the filter tells nothing"]);
+    let (unindexed, done) = facts(&["--set", &set]);
+    assert_eq!(
+        (&unindexed["files"], &unindexed["unindexed"]),
+        (&3.into(), &3.into())
+    );
+    done.says(&["3 files without an index"]);
+    let _ = wqcap(["extract", "-o", "/dev/null", "--index"])
+        .arg(&index)
+        .arg(&out)
+        .args(["--filter", "host 10.0.0.2"])
+        .run()
+        .expect(0);
+    let (narrowed, _) = facts(&["--set", &set]);
+    assert_eq!(
+        (&narrowed["files"], &narrowed["unindexed"]),
+        (&1.into(), &0.into())
+    );
+
+    // Retention knows the same, and only the middle file has that host.
+    let _ = capture(&dir, "run", &out, &[&set, "output.keep_files=2"]);
+    let left = captures(&out);
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert_eq!(
+        left[0],
+        out.join(format!("wqcap-q00-{}000000000.pcap", START + STEP))
+    );
+}
+
+#[test]
+fn what_cannot_be_told_holds_everything_and_what_is_no_file_nothing() {
+    let dir = Dir::new();
+    let out = dir.folder("out");
+    let files = old(&out);
+    let id = pin_the_middle(&out);
+    let pins = out.join(".wqcap-pins");
+    let mode = Mode::from_raw_mode(0o600);
+    mknodat(CWD, pins.join("pipe.json"), FileType::Fifo, mode, 0).expect("made");
+    let sound = fs::read_to_string(pins.join(format!("{id}.json"))).expect("there");
+    fs::write(pins.join("torn.json"), &sound[..sound.len() / 2]).expect("written");
+    let (summary, done) = capture(&dir, "torn", &out, &["output.keep_files=1"]);
+    assert!(files.iter().all(|it| it.exists()), "{done}");
+    assert_eq!(summary.json["deleted"]["files"], 0);
+    done.says(&[
+        "torn.json",
+        "nothing is deleted while it is there",
+        "pipe.json",
+        "left out",
+    ]);
+    assert_eq!(done.stderr.matches("torn.json").count(), 1, "{done}");
+    let listed = pin(&["list"], &out).run().expect(0);
+    listed.says(&["torn.json", "pipe.json"]);
+    // Whatever it is, it can be released.
+    let _ = pin(&["release", "torn"], &out).run().expect(0);
+    let (_, done) = capture(&dir, "whole", &out, &["output.keep_files=1"]);
+    let there = files.iter().map(|it| it.exists()).collect::<Vec<_>>();
+    assert_eq!(there, [false, true, false], "{done}");
+}
+
+#[test]
+fn what_is_no_pin_is_refused_with_a_way_out() {
+    let dir = Dir::new();
+    let out = dir.folder("out");
+    let sound = ["--from", "-1h", "--to", "now", "--reason", "x"];
+    let with = |more: &[&'static str]| [&sound[..], more].concat();
+    for (args, parts) in [
+        (vec!["--from", "-1h", "--to", "now"], &["--reason"][..]),
+        (vec!["--from", "-1h", "--reason", "x"], &["--to"]),
+        (
+            vec!["--from", "now", "--to", "-1h", "--reason", "x"],
+            &["--from must be before --to"],
+        ),
+        (
+            vec!["--from", "soon", "--to", "now", "--reason", "x"],
+            &["--from", "soon", "+10m"],
+        ),
+        (with(&["--filter", "port the"]), &["--filter", "port the"]),
+        (
+            vec!["--from", "-1h", "--to", "now", "--reason", " "],
+            &["must have a reason"],
+        ),
+        (
+            vec!["--from", "-1h", "--to", "now", "--reason", "a\nb"],
+            &["one line"],
+        ),
+        (vec!["release", "../x"], &["has no pin", "wqcap pin list"]),
+        (vec!["release", "20260301T120000Z"], &["has no pin"]),
+    ] {
+        pin(&args, &out).run().expect(2).says(parts);
+    }
+    pin(&sound, &dir.join("nowhere"))
+        .run()
+        .expect(2)
+        .says(&["nowhere", "--dir"]);
+    let counting = ["--set", "output.format=none"];
+    let none = wqcap(["pin"]).args(sound).args(counting).run().expect(2);
+    none.says(&["writes no files"]);
+    assert!(!out.join(".wqcap-pins").exists(), "nothing was made");
+}
