@@ -119,8 +119,9 @@ impl Cutoff {
         self.report
     }
 
-    /// Whether a frame, with its outermost and innermost headers, is cut off.
-    #[inline]
+    /// Whether a frame, with its outermost and innermost headers, is cut off. Out of line, so that stages without a cutoff
+    /// have their registers for themselves.
+    #[inline(never)]
     pub(super) fn cuts(&mut self, frame: &Frame<'_>, outer: &Headers, inner: &Headers) -> bool {
         let (mut key, upward) = Key::of(frame.bytes, outer, inner);
         let upward = key.order() && upward;
