@@ -66,10 +66,10 @@ fn limit() -> CutoffConfig {
 }
 
 /// The stage of a queue with flow records.
-fn staged(meter: Meter, cutoff: Vec<CutoffConfig>) -> Stage<Count> {
+fn staged(meter: Meter, cutoff: Vec<CutoffConfig>, flows: u32) -> Stage<Count> {
     let config = Config {
         capture: CaptureConfig {
-            cutoff_memory: Size(4 << 30),
+            cutoff_memory: Size(u64::from(flows) * 128),
             ..CaptureConfig::default()
         },
         cutoff,
@@ -118,7 +118,8 @@ fn flows(c: &mut Criterion) {
         };
         let writer = FlowWriter::start(&plan, 3).expect("scratch space");
         let meter = |at: usize| writer.meter(at, 0).expect("a queue")();
-        let stages = [Vec::new(), vec![limit()]].map(|cutoff| staged(meter(cutoff.len()), cutoff));
+        let stages =
+            [Vec::new(), vec![limit()]].map(|cutoff| staged(meter(cutoff.len()), cutoff, flows));
         for (name, mut stage) in ["stage", "cutoff"].into_iter().zip(stages) {
             for flow in 0..flows {
                 pass(&mut stage, frames.of(flow));
