@@ -3,6 +3,7 @@
 //! | test | what it shows |
 //! |---|---|
 //! | `the_oldest_files_go_and_strangers_stay` | `output.keep_files`, `output.keep` |
+//! | `how_long_the_disk_holds_is_told_by_the_status_and_the_plan` | at the rate of the files there are |
 //! | `each_finished_file_has_its_hook` | `output.hook`: every file once, whole and named |
 //! | `hooks_that_fail_are_counted_and_cost_nothing` | failures do not change the run's end |
 //! | `every_format_and_rotation_..._reads_everywhere` | capinfos, tshark, tcpdump and `pcap-file` see the same |
@@ -16,6 +17,7 @@
 //! | `another_filter_is_told_of_in_one_row_too` | comments in ordered files and streams, in both shapes |
 
 use rustix::process::Signal;
+use serde_json::Value;
 use std::{
     collections::BTreeSet,
     fs,
@@ -119,6 +121,41 @@ fn the_oldest_files_go_and_strangers_stay() {
             .min();
         assert!(last > first);
     }
+}
+
+#[test]
+fn how_long_the_disk_holds_is_told_by_the_status_and_the_plan() {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "run")
+        .model("synth:size=1000,flows=64,pps=1000")
+        .queues(1)
+        .control()
+        .set("output.rotate_size=100KB")
+        .set("output.keep=10MB");
+    let mut running = run.start();
+    let told = |status: &Value| status["capture"]["disk"].is_object();
+    let status = run.ctl().until(&mut running, "status", "an outlook", told);
+    let disk = &status["capture"]["disk"];
+    let number = |name: &str| disk[name].as_f64().expect("a number");
+    let held = number("seconds") * number("bytes_per_s");
+    assert!((held - 10e6).abs() < 1.0, "{disk}");
+    assert_eq!(disk["deletes"], true);
+    let shown = run.ctl().run(&["status"]).expect(0);
+    assert!(shown.stdout.contains("files go after "), "{shown}");
+    running.signal(Signal::TERM);
+    let _ = running.wait().expect(0);
+
+    let check = |more: &str| {
+        let set = format!("output.dir={}", run.out_path().display());
+        let args = ["check", "--model", "loopback", "--set", &set];
+        wqcap(args).args(more.split_whitespace()).run().expect(0)
+    };
+    let full = check("");
+    assert!(full.stdout.contains("#   disk      full in "), "{full}");
+    let plan: Value =
+        serde_json::from_str(&check("--json --set output.keep_age=30s").stdout).expect("JSON");
+    assert_eq!(plan["outlook"]["deletes"], true);
+    assert_eq!(plan["outlook"]["seconds"], 30.0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::{
     Error,
     device::{clock::system_ns, counters::NicReader},
     filter::Filter,
-    sink::{Backlog, PinnedGauge},
+    sink::{Backlog, RetentionGauge},
     stats::{NicCounters, nic_sum},
 };
 use serde::Serialize;
@@ -18,8 +18,8 @@ pub struct CaptureHandle {
     pub(super) nic: Arc<NicReader>,
     /// What the writer has to do; `None`: nothing is written to files.
     pub(super) backlog: Option<Backlog>,
-    /// What retention finds pinned; `None`: nothing is ever deleted.
-    pub(super) pinned: Option<PinnedGauge>,
+    /// What retention finds; `None`: nothing is ever deleted.
+    pub(super) retention: Option<RetentionGauge>,
 }
 
 /// One change of the filter.

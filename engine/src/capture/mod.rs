@@ -138,7 +138,7 @@ impl Capture {
             shared: self.shared.clone(),
             nic: Arc::clone(&self.nic),
             backlog: self.writer.as_ref().and_then(Writer::backlog),
-            pinned: self.writer.as_ref().and_then(Writer::pinned),
+            retention: self.writer.as_ref().and_then(Writer::retention),
         }
     }
 

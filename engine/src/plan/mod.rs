@@ -5,6 +5,7 @@ mod any_device;
 mod constraints;
 mod found;
 mod memory;
+pub mod outlook;
 mod output;
 mod queues;
 mod receive;

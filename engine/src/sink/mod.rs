@@ -39,8 +39,8 @@ pub use limit::{Reached, WriteLimit, Written};
 pub use origin::Origin;
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
+pub use post::gauge::{PinnedFiles, RetentionGauge};
 pub use post::hook::{HookProcess, HookReport, serve_hooks};
-pub use post::pinned::{PinnedFiles, PinnedGauge};
 pub use reorder::Relay;
 pub use write::{BLOCK, Backlog, Deleted, Files, Finished, KeptRing, Writer};
 

@@ -11,7 +11,7 @@ pub use now::text_now;
 use crate::{
     aliases,
     args::{CheckArgs, ConfigArgs},
-    cmd::{devices::require_capable, privileges},
+    cmd::{ctl, devices::require_capable, privileges},
     daemon::sandbox::user,
     failure::Failure,
     preload,
@@ -22,7 +22,7 @@ use wqcap_engine::{
     config::{Config, Problem},
     device::{self, DeviceFacts},
     filter::Filter,
-    plan::Plan,
+    plan::{Plan, outlook::outlook_of},
 };
 
 /// Prints the effective configuration and its plan; fails where a run would.
@@ -50,15 +50,20 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
             ));
         }
     }
+    let kept = plan.as_ref().map(|it| &it.output);
+    let outlook = kept.and_then(|it| outlook_of(it.dir.as_deref()?, &it.retention));
     if args.json {
         output::print_json(&serde_json::json!({
             "config": config,
             "plan": plan,
             "aliases": given.aliases,
+            "outlook": outlook,
         }))
     } else {
         let aliases = text::aliases(&given.aliases);
-        output::print(&format!("{aliases}{}", text(&config, plan.as_ref())))
+        let disk = outlook.map(|it| format!("#   disk      {}\n", ctl::disk(&it)));
+        let plan = text(&config, plan.as_ref());
+        output::print(&format!("{aliases}{plan}{}", disk.unwrap_or_default()))
     }
 }
 

@@ -3,7 +3,7 @@
 mod text;
 mod traffic;
 
-pub use text::state;
+pub use text::{disk, state};
 
 use crate::{
     args::{CtlArgs, CtlCommand, RuleCommand, ServiceArgs, Setting},

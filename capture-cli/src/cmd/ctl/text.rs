@@ -5,7 +5,9 @@ use crate::term::table::{aligned, bytes, counted, rate, scaled, thousands};
 use serde_json::Value;
 use std::{fmt::Write, time::Duration};
 use wqcap_engine::{
-    control::protocol::{CaptureState, ControlStatus, RdmaStatus, Stats, Status, TransportStatus},
+    control::protocol::{
+        CaptureState, ControlStatus, Outlook, RdmaStatus, Stats, Status, TransportStatus,
+    },
     stats::{Counter, Total},
 };
 
@@ -58,6 +60,9 @@ pub fn status(it: &Status) -> String {
     line("filter", filter.to_owned());
     line("log", capture.log.clone());
     line("frames", total(&capture.ledger));
+    if let Some(outlook) = &capture.disk {
+        line("disk", disk(outlook));
+    }
     let ControlStatus { unix, rdma } = &it.control;
     if let Some(unix) = unix {
         line("unix", transport(unix));
@@ -68,6 +73,20 @@ pub fn status(it: &Status) -> String {
     }
     line("wqcap", capture.wqcap.clone());
     text
+}
+
+/// How long the disk holds what is captured.
+pub fn disk(it: &Outlook) -> String {
+    let time = match it.seconds {
+        seconds if seconds < 120.0 => format!("{seconds:.0} seconds"),
+        seconds if seconds < 7200.0 => format!("{:.0} minutes", seconds / 60.0),
+        seconds => format!("{:.0} hours", seconds / 3600.0),
+    };
+    let rate = scaled(it.bytes_per_s);
+    match it.deletes {
+        true => format!("files go after {time}, at the {rate}B/s of the last hour"),
+        false => format!("full in {time}, at the {rate}B/s of the last hour"),
+    }
 }
 
 fn total(it: &Total) -> String {
@@ -207,6 +226,26 @@ mod tests {
             text.contains("every frame") && !text.contains("errors"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_disk_is_told_in_hours() {
+        let told = |seconds, deletes| {
+            disk(&Outlook {
+                bytes_per_s: 12_300_000.0,
+                seconds,
+                deletes,
+            })
+        };
+        assert_eq!(
+            told(51_000.0, true),
+            "files go after 14 hours, at the 12.3 MB/s of the last hour"
+        );
+        assert_eq!(
+            told(5400.0, false),
+            "full in 90 minutes, at the 12.3 MB/s of the last hour"
+        );
+        assert!(told(30.0, true).contains("after 30 seconds"));
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub use handshake::{AccessLevel, Challenge, HANDSHAKE_VERSION, Handshake};
 pub use request::{Command, LogLevel, Request};
 pub use statistics::{LedgerSnapshot, Stats, WriteBuffers};
 pub use status::{
-    CaptureState, CaptureStatus, ControlStatus, RdmaStatus, SrqStatus, Status, TransportStatus,
+    CaptureState, CaptureStatus, ControlStatus, Outlook, RdmaStatus, SrqStatus, Status,
+    TransportStatus,
 };
 
 use schemars::JsonSchema;

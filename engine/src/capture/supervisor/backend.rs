@@ -15,7 +15,7 @@ use crate::{
     },
     device::{self, DeviceFacts},
     plan::Plan,
-    sink::PinnedFiles,
+    sink::{PinnedFiles, RetentionGauge},
     stats::{NicCounters, QueueLedger},
 };
 use serde_json::{Value, json};
@@ -257,7 +257,7 @@ impl CaptureBackend {
             interface,
             snapshot,
             backlog: self.backlog(),
-            pinned: self.handles().and_then(|it| Some(it.capture.pinned?.get())),
+            pinned: self.retention().map(|it| it.pinned()),
             traffic: self.traffic(),
             ring,
         }
@@ -268,6 +268,11 @@ impl CaptureBackend {
         let handles = self.handles()?;
         let backlog = handles.capture.backlog?;
         Some((backlog.used(), backlog.size()))
+    }
+
+    /// What retention finds; `None`: nothing is ever deleted, or nothing is written now.
+    fn retention(&self) -> Option<RetentionGauge> {
+        self.handles()?.capture.retention
     }
 
     /// Where it stands and what it has counted.
@@ -338,6 +343,7 @@ impl Backend for CaptureBackend {
             ledger: snapshot
                 .map(|it| QueueLedger::total(&it.queues).into())
                 .unwrap_or_default(),
+            disk: self.retention().and_then(|it| it.outlook()),
         }
     }
 

@@ -1,18 +1,19 @@
 //! What happens to files after they are finished: old ones go, hooks run, indexes are made. Nothing here is waited for while frames flow.
 
+pub(super) mod gauge;
 pub(super) mod hook;
 mod indexer;
 mod own_files;
-pub(super) mod pinned;
+mod pinned;
 pub(super) mod retention;
 
 use crate::Error;
 use crate::sink::{
     Files,
     post::{
+        gauge::RetentionGauge,
         hook::HookReport,
         indexer::Indexer,
-        pinned::PinnedGauge,
         retention::{DeletedFiles, RetentionTrigger},
     },
 };
@@ -25,7 +26,7 @@ use std::{
 /// The threads that look after finished files, as far as they are wanted.
 pub(super) struct PostClose {
     keeper: Option<JoinHandle<DeletedFiles>>,
-    pinned: Option<PinnedGauge>,
+    gauge: Option<RetentionGauge>,
     hooks: Option<JoinHandle<HookReport>>,
     indexer: Option<Indexer>,
 }
@@ -58,8 +59,8 @@ impl PostClose {
     pub(super) fn start(files: &Files) -> Result<(Self, CloseNotifier), Error> {
         let (dir, output) = (files.dir(), &files.output);
         let keep = (!output.retention.is_everything()).then(|| retention::start(dir, output));
-        let (keeper, trigger, pinned) = match keep.transpose()? {
-            Some((keeper, trigger, pinned)) => (Some(keeper), Some(trigger), Some(pinned)),
+        let (keeper, trigger, gauge) = match keep.transpose()? {
+            Some((keeper, trigger, gauge)) => (Some(keeper), Some(trigger), Some(gauge)),
             None => (None, None, None),
         };
         let hook = output.hook.as_ref();
@@ -75,16 +76,16 @@ impl PostClose {
         };
         let it = Self {
             keeper,
-            pinned,
+            gauge,
             hooks,
             indexer,
         };
         Ok((it, notifier))
     }
 
-    /// What is pinned; `None`: nothing is ever deleted.
-    pub(super) fn pinned(&self) -> Option<PinnedGauge> {
-        self.pinned.clone()
+    /// What retention finds; `None`: nothing is ever deleted.
+    pub(super) fn gauge(&self) -> Option<RetentionGauge> {
+        self.gauge.clone()
     }
 
     /// Waits for the last look, the last hooks and the last indexes, the latter two not for long. The notifier must be gone.

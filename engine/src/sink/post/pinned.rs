@@ -2,52 +2,17 @@
 //!
 //! Invariant: what cannot be told is held ([`wqcap_files::pin`]).
 
+use super::gauge::{PinnedFiles, RetentionGauge};
 use crate::text::counted;
-use serde::Serialize;
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
 };
 use wqcap_files::{
     index::IndexFolder,
     pin::{Holder, PinFolder},
 };
-
-/// Finished files that pins hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct PinnedFiles {
-    /// How many.
-    pub files: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-/// The same as retention has found it last, for other threads.
-#[derive(Clone, Debug, Default)]
-pub struct PinnedGauge(Arc<[AtomicU64; 2]>);
-
-impl PinnedGauge {
-    /// What there was at the last look.
-    #[must_use]
-    pub fn get(&self) -> PinnedFiles {
-        let [files, bytes] = &*self.0;
-        PinnedFiles {
-            files: files.load(Ordering::Relaxed),
-            bytes: bytes.load(Ordering::Relaxed),
-        }
-    }
-
-    fn set(&self, found: PinnedFiles) {
-        let [files, bytes] = &*self.0;
-        files.store(found.files, Ordering::Relaxed);
-        bytes.store(found.bytes, Ordering::Relaxed);
-    }
-}
 
 /// What is known of pins.
 #[derive(Default)]
@@ -58,7 +23,7 @@ pub(super) struct Pinned {
     told: RefCell<BTreeSet<String>>,
     /// What is pinned keeps the rest from being within the limits, and that was told.
     in_the_way: Cell<bool>,
-    gauge: PinnedGauge,
+    gauge: RetentionGauge,
 }
 
 impl Pinned {
@@ -70,7 +35,7 @@ impl Pinned {
         }
     }
 
-    pub(super) fn gauge(&self) -> PinnedGauge {
+    pub(super) fn gauge(&self) -> RetentionGauge {
         self.gauge.clone()
     }
 
@@ -95,7 +60,7 @@ impl Pinned {
             found.files += 1;
             found.bytes += len;
         }
-        self.gauge.set(found);
+        self.gauge.set_pinned(found);
         held
     }
 
@@ -109,7 +74,7 @@ impl Pinned {
 
     /// Tells, once, that limits cannot be kept for what is pinned, if it was `too_much` that stayed.
     pub(super) fn tell_in_the_way(&self, dir: &Path, too_much: bool) {
-        let pinned = self.gauge.get();
+        let pinned = self.gauge.pinned();
         let in_the_way = too_much && pinned.files > 0;
         if in_the_way && !self.in_the_way.get() {
             tracing::warn!(

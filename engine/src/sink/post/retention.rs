@@ -18,10 +18,14 @@ use crate::{
     Error,
     config::{Keep, Size},
     name::FileName,
-    plan::{OutputPlan, Retention},
+    plan::{
+        OutputPlan, Retention,
+        outlook::{DiskRoom, FinishedFile, outlook},
+    },
     sink::post::{
+        gauge::{PinnedFiles, RetentionGauge},
         own_files::{OwnFile, OwnFiles, written},
-        pinned::{Pinned, PinnedFiles, PinnedGauge},
+        pinned::Pinned,
     },
     thread::spawn,
 };
@@ -89,7 +93,7 @@ impl RetentionTrigger {
 pub(super) fn start(
     dir: &Path,
     output: &OutputPlan,
-) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger, PinnedGauge), Error> {
+) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger, RetentionGauge), Error> {
     let (trigger, rings) = crossbeam_channel::bounded(1);
     let name = &output.name;
     let trigger = RetentionTrigger {
@@ -148,7 +152,7 @@ impl Keeper {
                 Ok(()) => std::thread::sleep(REST),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    deleted.pinned = self.pinned.gauge().get();
+                    deleted.pinned = self.pinned.gauge().pinned();
                     return deleted;
                 }
             }
@@ -182,6 +186,15 @@ impl From<OwnFile> for Old {
             path: file.path,
             len: file.len,
             held: false,
+        }
+    }
+}
+
+impl From<&Old> for FinishedFile {
+    fn from(file: &Old) -> Self {
+        Self {
+            written: file.written,
+            len: file.len,
         }
     }
 }
@@ -250,6 +263,9 @@ impl Keeper {
         }
         let too_much = bytes > most || left > most_files;
         self.pinned.tell_in_the_way(dir, too_much);
+        let left: Vec<_> = old.iter().map(FinishedFile::from).collect();
+        let expected = DiskRoom::of(dir).and_then(|disk| outlook(&left, disk, &keep));
+        self.pinned.gauge().set_outlook(expected);
         Ok(())
     }
 

@@ -20,7 +20,7 @@ pub use disk::KeptRing;
 pub use finished::{Deleted, Finished};
 
 use crate::sink::{
-    BlockSink, Encoder, HookProcess, PinnedGauge, WriteLimit,
+    BlockSink, Encoder, HookProcess, RetentionGauge, WriteLimit,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     compress::{Channels, Compressors},
     post::PostClose,
@@ -386,10 +386,10 @@ impl Writer {
         self.backlog.clone()
     }
 
-    /// For those who want to know what is pinned; `None`: nothing is ever deleted.
+    /// For those who want to know what retention finds; `None`: nothing is ever deleted.
     #[must_use]
-    pub fn pinned(&self) -> Option<PinnedGauge> {
-        self.aftercare.as_ref().and_then(PostClose::pinned)
+    pub fn retention(&self) -> Option<RetentionGauge> {
+        self.aftercare.as_ref().and_then(PostClose::gauge)
     }
 
     /// Whether something could not be written.

@@ -230,7 +230,10 @@ fn what_is_pinned_stays_and_counts() {
         keeper.tidy(0, later, &mut deleted).expect("tidies");
         let left = names(dir.path());
         let left = left.into_iter().filter(|it| it.starts_with("wqcap-"));
-        (left.collect::<Vec<_>>(), keeper.pinned.gauge().get().files)
+        (
+            left.collect::<Vec<_>>(),
+            keeper.pinned.gauge().pinned().files,
+        )
     };
     let files = |files| Retention {
         files,
@@ -280,7 +283,7 @@ fn a_pin_that_is_torn_holds_everything() {
         bytes: 400,
     };
     assert_eq!((deleted.files.len(), deleted.pinned), (0, found));
-    assert_eq!(gauge.get(), found);
+    assert_eq!(gauge.pinned(), found);
 }
 
 #[test]
