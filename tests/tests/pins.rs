@@ -61,10 +61,14 @@ fn pin_the_middle(out: &Path) -> String {
 
 /// Finished capture files of a folder, by name.
 fn captures(dir: &Path) -> Vec<PathBuf> {
+    finished(dir, "pcap")
+}
+
+fn finished(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).expect("lists").flatten();
     let mut paths: Vec<_> = entries
         .map(|it| it.path())
-        .filter(|it| it.extension().is_some_and(|it| it == "pcap"))
+        .filter(|it| it.extension().is_some_and(|it| it == ending))
         .collect();
     paths.sort();
     paths
@@ -287,4 +291,99 @@ fn what_is_no_pin_is_refused_with_a_way_out() {
     let none = wqcap(["pin"]).args(sound).args(counting).run().expect(2);
     none.says(&["writes no files"]);
     assert!(!out.join(".wqcap-pins").exists(), "nothing was made");
+}
+
+#[test]
+fn a_mark_pins_its_files_and_is_told_in_the_open_ones_and_their_index() {
+    let dir = Dir::new();
+    let index = dir.folder("idx");
+    let run = Wqcap::run(&dir, "run")
+        .model("synth:size=1000,flows=64,pps=4000")
+        .queues(2)
+        .control()
+        .set("output.format=pcapng")
+        .set("output.rotate_size=100KB")
+        .set("output.keep_files=2")
+        .set(&format!("output.index_dir={}", index.display()));
+    let out = run.out_path();
+    let mut running = run.start();
+    let all = || finished(out, "pcapng");
+    running.until("finished files", |_| all().len() >= 2);
+    let ctl = run.ctl();
+    let made = ctl.json(&["mark", "alert 2024897", "--before", "1h", "--after", "1h"]);
+    let id = made["id"].as_str().expect("an ID").to_owned();
+    // Nothing goes from now on.
+    running.until("more files than the limit allows", |_| all().len() > 20);
+    let listed = json(&pin(&["list", "--json"], out).run().expect(0));
+    assert_eq!(listed["pins"][0]["id"], id.as_str(), "{listed}");
+    assert_eq!(listed["pins"][0]["reason"], "alert 2024897");
+    for (args, part) in [
+        (&["mark", "x", "--filter", "port the"][..], "port the"),
+        (&["mark", " "], "must have a reason"),
+        (&["mark", "a\nb"], "one line"),
+        (&["mark", &"x".repeat(901)], "900 at most"),
+    ] {
+        ctl.run(args).expect(1).says(&[part]);
+    }
+    running.signal(Signal::TERM);
+    let _ = running.wait().expect(0);
+
+    let want = format!("mark {id}: alert 2024897");
+    let told: Vec<_> = all()
+        .into_iter()
+        .filter(|path| files::comments(path).iter().any(|(_, it)| *it == want))
+        .collect();
+    assert!(
+        !told.is_empty() && told.len() <= 2,
+        "in the open files: {told:?}"
+    );
+    for path in &told {
+        let seen = Program::new("tshark")
+            .args(["-r".as_ref(), path.as_os_str()])
+            .args(["-Y", "frame.comment", "-T", "fields", "-e", "frame.comment"])
+            .run()
+            .expect(0);
+        assert_eq!(seen.stdout.trim(), want);
+        let _ = Program::new("capinfos").arg(path).run().expect(0);
+        let name = path.file_name().expect("a name").to_str().expect("text");
+        let index = fs::read(index.join(format!("{name}.cbor"))).expect("an index");
+        let has = |text: &str| index.windows(text.len()).any(|it| it == text.as_bytes());
+        assert!(has(&format!("{id}: alert 2024897")), "the index has it");
+    }
+
+    let extracted = |more: &[&str]| {
+        let done = wqcap(["extract", "--json", "-o"])
+            .arg(dir.join("out.pcapng"))
+            .arg(out)
+            .args(more)
+            .run()
+            .expect(0);
+        json(&done)["frames"].as_u64().expect("told")
+    };
+    let everything = extracted(&[]);
+    assert_eq!(extracted(&["--mark", &id]), everything, "an hour around it");
+    assert_eq!(extracted(&["--mark", &id, "--filter", "tcp port 1"]), 0);
+    let unknown = ["extract", "-o", "x.pcap", "--mark", "nobody"];
+    wqcap(unknown)
+        .arg(out)
+        .run()
+        .expect(2)
+        .says(&["has no pin \"nobody\""]);
+}
+
+#[test]
+fn a_capture_without_files_has_nothing_to_mark() {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "run")
+        .model("synth:pps=100")
+        .set("output.format=none")
+        .control();
+    let mut running = run.start();
+    run.ctl().until_counted(&mut running, "received", 1);
+    run.ctl()
+        .run(&["mark", "x"])
+        .expect(1)
+        .says(&["writes no files"]);
+    running.signal(Signal::TERM);
+    let _ = running.wait().expect(0);
 }

@@ -13,6 +13,7 @@ Examples:
   wqcap ctl stats --json | jq .ledger.total
   wqcap ctl filter 'tcp port 443'
   wqcap ctl --unix /tmp/control.sock rotate
+  wqcap ctl mark 'alert 2024897' --before 5m --filter 'host 10.0.0.1'
   wqcap ctl --rdma 10.0.0.1:7471 --key-file control.key status
 
 Exit status: 0 done, 1 the service refused or failed, 2 the service cannot be reached or the command line is wrong.")]
@@ -121,6 +122,25 @@ pub enum CtlCommand {
         /// The share of each queue, such as 3,1 [default: by the load of each queue]
         #[arg(long, value_name = "N,N...", value_delimiter = ',')]
         weights: Vec<u32>,
+    },
+    /// Mark this moment: pin its files, and have the open pcapng files tell of it
+    Mark {
+        /// What it is, in one line
+        text: String,
+        /// How far it reaches back: seconds, or a time with a unit
+        #[arg(long, value_name = "S", value_parser = seconds, default_value = "60s")]
+        before: Duration,
+        /// How far it reaches from now on
+        #[arg(long, value_name = "S", value_parser = seconds, default_value = "60s")]
+        after: Duration,
+        /// A pcap-filter(7) expression [default: every frame]
+        #[arg(
+            long,
+            value_name = "EXPR",
+            default_value = "",
+            hide_default_value = true
+        )]
+        filter: String,
     },
     /// Set the log level
     Log {

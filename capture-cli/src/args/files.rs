@@ -114,6 +114,7 @@ Examples:
       --filter 'host 10.0.0.1 and tcp port 443'
   wqcap extract cap -o alert.pcapng \\
       --community-id '1:wCb3OG7yAFWelaUydu0D+125CLM='
+  wqcap extract cap --mark 20260301T120000Z -o incident.pcapng
   wqcap extract cap --index idx --from '2026-03-01 12:00:00' \\
       --to '2026-03-01 12:05:00' -o - | tcpdump -nr -
 
@@ -127,6 +128,9 @@ pub struct ExtractArgs {
     /// End time, exclusive [default: the end]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub to: Option<Moment>,
+    /// The times, and the filter, of a mark or pin, as `wqcap pin list` names it; --filter selects among its frames
+    #[arg(long, value_name = "ID", conflicts_with_all = ["from", "to"])]
+    pub mark: Option<String>,
     /// A pcap-filter(7) expression [default: every frame]
     #[arg(
         long,

@@ -17,7 +17,9 @@ use crate::{
 use std::{cell::RefCell, fmt::Write, sync::atomic::Ordering};
 use wqcap_engine::{
     extract::{self, ExtractQuery, Extracted},
+    files::pin::PinFolder,
     filter::Filter,
+    index::FlowTerms,
 };
 
 /// Extracts, and tells how little had to be read.
@@ -55,14 +57,34 @@ fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
     if from >= to {
         return Err(Failure::refused("--from must be before --to"));
     }
+    let (times, filter) = match &args.mark {
+        None => (from..to, filter),
+        Some(id) => {
+            let pin = PinFolder { dir: &args.dir }.find(id)?;
+            let expression = both(&pin.filter, &args.filter);
+            let filter = Filter::compile(&expression)
+                .map_err(|e| Failure::refused(format!("--mark {id}: {expression:?}: {e}")))?;
+            (pin.times(), filter)
+        }
+    };
     Ok(ExtractQuery {
         dir: args.dir.clone(),
         index_dir: args.index.clone(),
-        times: from..to,
+        times,
         filter,
         community_id: args.community_id.clone(),
         out: args.out.clone(),
     })
+}
+
+/// An expression for what both keep.
+fn both(a: &str, b: &str) -> String {
+    match (a, b) {
+        ("", it) | (it, "") => it.to_owned(),
+        // An index helps with plain terms, which it does not know in parentheses.
+        _ if [a, b].iter().all(|it| !FlowTerms::parse(it).is_empty()) => format!("{a} and {b}"),
+        _ => format!("({a}) and ({b})"),
+    }
 }
 
 fn text(it: &Extracted) -> String {

@@ -5,7 +5,7 @@ use crate::{
     Error,
     device::{clock::system_ns, counters::NicReader},
     filter::Filter,
-    sink::{Backlog, RetentionGauge},
+    sink::{Backlog, Requests, RetentionGauge},
     stats::{NicCounters, nic_sum},
 };
 use serde::Serialize;
@@ -18,6 +18,8 @@ pub struct CaptureHandle {
     pub(super) nic: Arc<NicReader>,
     /// What the writer has to do; `None`: nothing is written to files.
     pub(super) backlog: Option<Backlog>,
+    /// What sinks are asked; `None`: nothing is written to files.
+    pub(super) requests: Option<Arc<Requests>>,
     /// What retention finds; `None`: nothing is ever deleted.
     pub(super) retention: Option<RetentionGauge>,
 }

@@ -138,6 +138,7 @@ impl Capture {
             shared: self.shared.clone(),
             nic: Arc::clone(&self.nic),
             backlog: self.writer.as_ref().and_then(Writer::backlog),
+            requests: self.writer.as_ref().map(Writer::requests),
             retention: self.writer.as_ref().and_then(Writer::retention),
         }
     }

@@ -6,7 +6,10 @@
 //!
 //! Blocks that are not written as they are, but compressed or put in order first, hold whole records ([`Cut::Records`]).
 
-use crate::sink::{Encoder, Record, Totals, WriteLimit};
+use crate::sink::{
+    Encoder, Record, Requests, Totals, WriteLimit,
+    requests::{Asked, Pending},
+};
 use crate::{
     config::OnFull,
     memory::Region,
@@ -17,25 +20,11 @@ use crate::{
 use crossbeam_channel::{Receiver, Sender};
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
 /// What offsets, lengths and addresses of direct I/O are multiples of: the largest sector in use.
 pub(super) const ALIGN: usize = 4096;
-
-/// How often the next file was asked for, and how often it was begun for that.
-struct Asked {
-    times: Arc<AtomicU64>,
-    seen: u64,
-}
-
-impl Asked {
-    /// Whether it was asked for since the last look.
-    fn again(&mut self) -> bool {
-        let times = self.times.load(Ordering::Relaxed);
-        std::mem::replace(&mut self.seen, times) != times
-    }
-}
 
 /// Where a file may be cut into blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,9 +245,8 @@ pub struct BlockSink<E: Encoder> {
     totals: Totals,
     /// Frames that were lost between two files: the next one tells of them.
     between: u64,
-    /// The filter that the next record is to tell of, and the block it goes to: with no current one, it takes the slow
-    /// way.
-    note: Option<(String, Option<Block>)>,
+    /// What the next record is to tell, and the block it goes to: with no current one, it takes the slow way.
+    note: Option<(Pending, Option<Block>)>,
     /// Frames refused since the last record.
     lost: u64,
     /// A record that does not fit what is left of a block.
@@ -266,7 +254,7 @@ pub struct BlockSink<E: Encoder> {
 }
 
 impl<E: Encoder> BlockSink<E> {
-    pub(super) fn new(shape: Shape, encoder: E, asked: Arc<AtomicU64>, exchange: Exchange) -> Self {
+    pub(super) fn new(shape: Shape, encoder: E, asked: Arc<Requests>, exchange: Exchange) -> Self {
         Self::limited(shape, encoder, asked, exchange, None)
     }
 
@@ -274,7 +262,7 @@ impl<E: Encoder> BlockSink<E> {
     pub(super) fn limited(
         shape: Shape,
         encoder: E,
-        asked: Arc<AtomicU64>,
+        asked: Arc<Requests>,
         exchange: Exchange,
         limit: Option<Arc<WriteLimit>>,
     ) -> Self {
@@ -282,10 +270,7 @@ impl<E: Encoder> BlockSink<E> {
             shape,
             trailer: encoder.trailer(&Totals::default()).len(),
             encoder,
-            asked: Asked {
-                seen: asked.load(Ordering::Relaxed),
-                times: asked,
-            },
+            asked: Asked::new(asked),
             since_ns: 0,
             exchange,
             sent: 0,
@@ -450,16 +435,16 @@ impl<E: Encoder> BlockSink<E> {
     /// The way of a frame that finds no open file, or too little room in its block.
     #[cold]
     fn slow(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
-        let Some((note, block)) = self.note.take() else {
+        let Some((mut note, block)) = self.note.take() else {
             return self.go_on(queue, record, need);
         };
         self.current = block;
         if self.is_due(record.ns, need) {
             self.turn();
         }
-        let bytes = self.encoder.annotated(queue, record, &note);
+        let bytes = self.encoder.annotated(queue, record, &note.next());
         let taken = self.ready(record.ns) && self.put(record, &bytes);
-        if !taken {
+        if !taken || note.told() {
             self.note = Some((note, self.current.take()));
         }
         taken
@@ -561,7 +546,7 @@ impl<E: Encoder> BlockSink<E> {
 
     /// The record just taken was this queue's, in a file of all queues.
     pub(super) fn credit(&mut self, queue: u16, len: u32) {
-        if let Some(block) = &mut self.current {
+        if let Some(block) = self.open_block() {
             block.tally.credit(queue.into(), 1, len.into());
         }
     }
@@ -574,6 +559,35 @@ impl<E: Encoder> BlockSink<E> {
             self.rotate_frames = self.rotate_frames.saturating_add(n);
         } else {
             self.between += n;
+        }
+    }
+
+    /// What the next record is to tell: it takes the slow way.
+    fn pending(&mut self) -> &mut Pending {
+        let current = &mut self.current;
+        let note = self
+            .note
+            .get_or_insert_with(|| (Pending::default(), current.take()));
+        &mut note.0
+    }
+
+    /// Has the next record of the open file tell of marks that were set.
+    #[cold]
+    fn mark(&mut self) {
+        let marks = self.asked.marks();
+        if self.encoder.tells_marks() && self.open_block().is_some() {
+            self.pending().marked(marks);
+        }
+    }
+
+    /// Looks at what others have asked for.
+    #[inline]
+    fn look(&mut self) {
+        if self.asked.again() {
+            self.end_file();
+        }
+        if self.asked.is_marked() {
+            self.mark();
         }
     }
 
@@ -646,18 +660,12 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         if !self.encoder.filtered(filter) {
             return;
         }
-        let block = match self.note.take() {
-            Some((_, block)) => block,
-            None => self.current.take(),
-        };
-        self.note = Some((filter.to_owned(), block));
+        self.pending().filtered(filter);
     }
 
     #[inline]
     fn batch(&mut self) {
-        if self.asked.again() {
-            self.end_file();
-        }
+        self.look();
         if self.limit.is_some() {
             self.tell();
         }
@@ -668,9 +676,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
 
     /// Sends what there is on its way, so that a slow stream reaches the disk too.
     fn idle(&mut self) {
-        if self.asked.again() {
-            self.end_file();
-        }
+        self.look();
         if self
             .open_block()
             .as_ref()

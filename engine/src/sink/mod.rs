@@ -12,6 +12,7 @@
 //! | `write` | the disk's half: the writer thread, open files, io_uring, the closer |
 //! | `post` | what happens to finished files: retention, hooks, indexes |
 //! | `reorder` | `output.order = "time"`: the queues' records joined by their stamps, before the writer |
+//! | `requests` | what others ask of sinks: the next file, marks |
 //! | `compress` | compression of blocks on cores of their own, between sinks and writer |
 //!
 //! May import: [`crate::memory`], [`crate::name`], [`crate::stats`], [`crate::config`]'s words, what
@@ -30,6 +31,7 @@ mod pcap;
 mod pcapng;
 mod post;
 mod reorder;
+mod requests;
 mod write;
 
 pub use block::BlockSink;
@@ -42,6 +44,7 @@ pub use pcapng::PcapngEncoder;
 pub use post::gauge::{PinnedFiles, RetentionGauge};
 pub use post::hook::{HookProcess, HookReport, serve_hooks};
 pub use reorder::Relay;
+pub use requests::{Note, Requests};
 pub use write::{BLOCK, Backlog, Deleted, Files, Finished, KeptRing, Writer};
 
 /// One record to be encoded.
@@ -113,12 +116,16 @@ pub trait Encoder: Clone + Send + 'static {
     fn record_len(&self, record: &Record<'_>) -> usize;
     /// Writes the record into `out`, which has exactly [`Encoder::record_len`] bytes.
     fn record(&self, out: &mut [u8], queue: u16, record: &Record<'_>);
+    /// Whether records can tell of marks.
+    fn tells_marks(&self) -> bool {
+        false
+    }
     /// Another filter holds from the next record on; whether that record is to tell ([`Encoder::annotated`]).
     fn filtered(&mut self, _filter: &str) -> bool {
         false
     }
-    /// The record, telling its reader that this filter holds from it on, where the format has room for that.
-    fn annotated(&self, queue: u16, record: &Record<'_>, _filter: &str) -> Vec<u8> {
+    /// The record, telling its reader these notes, where the format has room for that.
+    fn annotated(&self, queue: u16, record: &Record<'_>, _notes: &[Note]) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
         out

@@ -3,7 +3,7 @@
 use crate::{
     device::clock::ClockReport,
     frame::FCS_LEN,
-    sink::{Encoder, Origin, Record, Totals},
+    sink::{Encoder, Note, Origin, Record, Totals},
     stats::outage::OutageReporter,
 };
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use wqcap_files::format::{
     pcapng::{self, code, option, option_header},
     put_words,
 };
-use wqcap_files::origin::PROGRAM;
+use wqcap_files::{index::MARK, origin::PROGRAM};
 
 /// Flags and queue, eight bytes each, and the end of options.
 const OPTIONS_LEN: usize = 20;
@@ -151,19 +151,28 @@ impl Encoder for PcapngEncoder {
         put_words(end, &[option_header(code::OPT_ENDOFOPT, 0), total]);
     }
 
+    fn tells_marks(&self) -> bool {
+        true
+    }
+
     fn filtered(&mut self, filter: &str) -> bool {
         filter.clone_into(&mut self.origin.filter);
         true
     }
 
-    fn annotated(&self, queue: u16, record: &Record<'_>, filter: &str) -> Vec<u8> {
-        let what = if filter.is_empty() { "none" } else { filter };
-        let note = format!("filter from here on: {what}");
+    fn annotated(&self, queue: u16, record: &Record<'_>, notes: &[Note]) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
         // Before the end of options and the closing length.
         out.truncate(out.len() - 4 - pcapng::BLOCK_TRAILER_LEN);
-        text(&mut out, code::OPT_COMMENT, &note);
+        for note in notes {
+            let comment = match note {
+                Note::Filter(filter) if filter.is_empty() => "filter from here on: none".into(),
+                Note::Filter(filter) => format!("filter from here on: {filter}"),
+                Note::Mark(mark) => format!("{MARK}{mark}"),
+            };
+            text(&mut out, code::OPT_COMMENT, &comment);
+        }
         option(&mut out, code::OPT_ENDOFOPT, &[]);
         pcapng::close_block(&mut out, 0);
         out

@@ -16,7 +16,7 @@
 //! [`WINDOW`]. So nothing is late unless a loop gets no turn for [`LONGEST`].
 
 use crate::sink::{
-    BlockSink, Encoder, Record, Totals,
+    BlockSink, Encoder, Note, Record, Totals,
     block::{Block, Full},
 };
 use crate::{
@@ -89,10 +89,17 @@ impl Encoder for Relay {
         true
     }
 
-    /// Behind the frame: the filter, and before it its length.
-    fn annotated(&self, queue: u16, record: &Record<'_>, filter: &str) -> Vec<u8> {
+    /// Behind the frame: the filter, and before it its length. Marks are for files, and no queue's.
+    fn annotated(&self, queue: u16, record: &Record<'_>, notes: &[Note]) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
+        let filter = notes.iter().find_map(|it| match it {
+            Note::Filter(filter) => Some(filter),
+            Note::Mark(_) => None,
+        });
+        let Some(filter) = filter else {
+            return out;
+        };
         out[HEAD - 1] = 1;
         let filter = &filter[..filter.floor_char_boundary(MOST_FILTER)];
         // It is bounded.
@@ -484,7 +491,7 @@ mod tests {
             else {
                 panic!("no record");
             };
-            let told = Relay.annotated(queue, &record, filter);
+            let told = Relay.annotated(queue, &record, &[Note::Filter(filter.into())]);
             full.block.memory.as_mut_slice()[..told.len()].copy_from_slice(&told);
             full.block.len = told.len();
             full
@@ -718,7 +725,7 @@ mod tests {
             assert_eq!(back.bad_fcs, record.bad_fcs);
             assert!(relayed(&out[..out.len() - 1]).is_none());
             for filter in ["", "tcp port 80"] {
-                let out = Relay.annotated(0, &record, filter);
+                let out = Relay.annotated(0, &record, &[Note::Filter(filter.into())]);
                 let Some((Relayed::Record(again, told), end)) = relayed(&out) else {
                     panic!("no record");
                 };

@@ -56,9 +56,9 @@ impl Backend for NoCapture {
             return;
         }
         reply.send(Ok(Changed {
-            was: None,
             changed: true,
             now: "done".into(),
+            ..Changed::default()
         }));
     }
 }
@@ -79,9 +79,9 @@ pub fn serve(config: &str) -> Outcome {
     )?;
     println!("serving");
     requested.recv()?.send(Ok(Changed {
-        was: None,
         changed: true,
         now: "ends".into(),
+        ..Changed::default()
     }));
     // The server sends this answer before it ends.
     drop(server);

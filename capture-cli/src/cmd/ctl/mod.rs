@@ -141,6 +141,20 @@ fn command(typed: &CtlCommand) -> Result<Command, Failure> {
         CtlCommand::Respread { weights } => Command::Respread {
             weights: weights.clone(),
         },
+        CtlCommand::Mark {
+            text,
+            before,
+            after,
+            filter,
+        } => {
+            let ms = |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+            Command::Mark {
+                text: text.clone(),
+                before_ms: ms(before),
+                after_ms: ms(after),
+                filter: filter.clone(),
+            }
+        }
         CtlCommand::Log { level } => Command::Log {
             level: serde_json::from_value(Value::from(level.as_str())).map_err(|_| {
                 Failure::refused(format!(

@@ -58,6 +58,9 @@ pub struct Changed {
     pub was: Option<String>,
     /// The state now, in words.
     pub now: String,
+    /// Of `mark`: its ID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 /// Why a request was not carried out.
@@ -138,6 +141,7 @@ mod tests {
                     changed: true,
                     was: Some("running".into()),
                     now: "stopped".into(),
+                    id: None,
                 })),
             ),
             Answer::new(2, Ok(AnswerBody::Stats(Box::default()))),

@@ -78,6 +78,20 @@ pub enum Command {
         #[serde(default)]
         weights: Vec<u32>,
     },
+    /// Mark this moment: pin the files of the times around it, and have the next frame of each open pcapng file tell of it.
+    Mark {
+        /// What it is, in one line of at most 900 bytes.
+        text: String,
+        /// Milliseconds before now that it reaches back.
+        #[serde(default = "minute")]
+        before_ms: u64,
+        /// Milliseconds from now on.
+        #[serde(default = "minute")]
+        after_ms: u64,
+        /// Which frames, a pcap-filter(7) expression; empty: every frame.
+        #[serde(default)]
+        filter: String,
+    },
     /// Set the log level.
     Log {
         /// `error`, `warn`, `info`, `debug` or `trace`.
@@ -87,6 +101,11 @@ pub enum Command {
     Reload,
     /// End the process, as SIGTERM does.
     Shutdown,
+}
+
+/// What a mark reaches over, unless that is said.
+fn minute() -> u64 {
+    60_000
 }
 
 impl Command {

@@ -108,8 +108,8 @@ mod tests {
     fn changed(now: &str) -> Changed {
         Changed {
             changed: true,
-            was: None,
             now: now.into(),
+            ..Changed::default()
         }
     }
 

@@ -2,9 +2,12 @@
 
 use super::{
     flow::IndexFlow,
-    layout::{CaptureIndex, FileStamp, IndexBlock, VERSION},
+    layout::{CaptureIndex, FileStamp, IndexBlock, IndexMark, MARK, MOST_MARKS, VERSION},
 };
-use crate::read::{self, Decompressor, FileEnd, FileRanges, Packet, PacketReader, ReadError};
+use crate::{
+    format::pcapng::{Options, code::OPT_COMMENT},
+    read::{self, Decompressor, FileEnd, FileRanges, Packet, PacketReader, ReadError},
+};
 use std::{collections::HashMap, fs::File, path::Path};
 
 /// Bytes of a block, about.
@@ -30,6 +33,7 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
         end: FileEnd::Clean,
         flows: Vec::new(),
         blocks: Vec::new(),
+        marks: Vec::new(),
     };
     let mut work = Work {
         compressed: frames,
@@ -56,6 +60,9 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
         }
         if let Some(packet) = reader.packet() {
             work.add(&mut index.flows, &packet, end);
+            if index.marks.len() < MOST_MARKS {
+                index.marks.extend(marks(&packet));
+            }
         }
     }
     if index.frames == 0 {
@@ -74,6 +81,17 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
     // Somebody wrote to it meanwhile: what was read may be neither the old nor the new.
     let unchanged = FileStamp::read(path).is_ok_and(|now| now == stamp);
     Ok(unchanged.then_some(index))
+}
+
+/// The marks that a record tells of.
+fn marks<'p>(packet: &Packet<'p>) -> impl Iterator<Item = IndexMark> + use<'p> {
+    let ns = packet.ns;
+    let comments = Options::new(packet.options, packet.order);
+    let comments = comments.filter(|(code, _)| *code == OPT_COMMENT);
+    comments.filter_map(move |(_, text)| {
+        let text = std::str::from_utf8(text).ok()?.strip_prefix(MARK)?.into();
+        Some(IndexMark { ns, text })
+    })
 }
 
 /// Bytes that must be read to know what the frames are: those before the first record, in a compressed file those of its

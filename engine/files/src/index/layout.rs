@@ -7,6 +7,20 @@ use std::{fs, io, ops::Range, os::unix::fs::MetadataExt, path::Path};
 
 /// The layout's number. An index of another layout does not count.
 pub(super) const VERSION: u32 = 3;
+/// How the comment of a record begins at which a mark was set.
+pub const MARK: &str = "mark ";
+/// Marks of a file that are in its index, at most.
+pub(super) const MOST_MARKS: usize = 1024;
+
+/// A mark in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexMark {
+    /// The stamp of the record that tells of it.
+    pub ns: u64,
+    /// Its ID and its text.
+    pub text: String,
+}
+
 /// What is in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureIndex {
@@ -28,6 +42,9 @@ pub struct CaptureIndex {
     pub flows: Vec<IndexFlow>,
     /// The parts, in the order of the file.
     pub blocks: Vec<IndexBlock>,
+    /// The marks, in the order of the file; indexes of earlier versions have none.
+    #[serde(default)]
+    pub marks: Vec<IndexMark>,
 }
 
 /// How a file is recognised as the one that was indexed.

@@ -20,6 +20,6 @@ mod terms;
 
 pub use build::{build, head_len};
 pub use flow::IndexFlow;
-pub use layout::{CaptureIndex, IndexBlock};
+pub use layout::{CaptureIndex, IndexBlock, IndexMark, MARK};
 pub use store::IndexFolder;
 pub use terms::FlowTerms;

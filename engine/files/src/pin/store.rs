@@ -215,6 +215,28 @@ impl PinFolder<'_> {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
+    /// The pin of this ID.
+    ///
+    /// # Errors
+    /// There is none, or it is not sound.
+    pub fn find(&self, id: &str) -> Result<Pin, PinError> {
+        let pins = self.read();
+        let found = pins.sound.into_iter().find(|(of, _)| of == id);
+        let unsound = || {
+            let name = format!("{id}{ENDING}");
+            let mut unsound = pins.unsound.iter();
+            let it = unsound.find(|it| it.path.ends_with(&name))?;
+            Some(PinError::Unsound(it.problem.clone()))
+        };
+        match found {
+            Some((_, pin)) => Ok(pin),
+            None => Err(unsound().unwrap_or_else(|| PinError::Unknown {
+                dir: self.dir.to_owned(),
+                id: id.to_owned(),
+            })),
+        }
+    }
+
     /// Removes a pin, also one that is not sound.
     ///
     /// # Errors

@@ -1,7 +1,12 @@
 //! What the control service and metrics see of a supervised capture: its plan, a handle for snapshots, and the queue of
 //! commands for its owner.
 
-use super::{Order, PlanNow, failed, present::Present, replaced, same, transitions};
+use super::{
+    Order, PlanNow, failed,
+    mark::{Mark, mark},
+    present::Present,
+    replaced, same, transitions,
+};
 use crate::{
     analysis::live,
     capture::{Capture, CaptureHandle, Report, Snapshot},
@@ -396,6 +401,22 @@ impl Backend for CaptureBackend {
                 self.changeable()
                     .and_then(|handles| set_filter(&handles.capture, expression)),
             ),
+            Command::Mark {
+                text,
+                before_ms,
+                after_ms,
+                filter,
+            } => {
+                let wanted = Mark {
+                    text,
+                    before_ms: *before_ms,
+                    after_ms: *after_ms,
+                    filter,
+                };
+                let dir = lock(&self.present).plan.output.dir.clone();
+                let requests = self.handles().and_then(|it| it.capture.requests);
+                mark(&wanted, dir, requests, reply);
+            }
             command => {
                 let order = Order {
                     command: command.clone(),

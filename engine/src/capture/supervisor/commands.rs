@@ -44,6 +44,7 @@ impl Supervisor {
             | Command::Subscribe { .. }
             | Command::Filter { .. }
             | Command::Log { .. }
+            | Command::Mark { .. }
             | Command::Stop
             | Command::Shutdown => Err(failed("internal error: unroutable command".into())),
         };

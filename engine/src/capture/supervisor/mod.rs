@@ -11,6 +11,7 @@
 mod backend;
 mod commands;
 mod device_recovery;
+mod mark;
 mod present;
 mod reload;
 mod snapshot_timer;
@@ -463,6 +464,7 @@ fn changed(now: &str) -> Changed {
         changed: true,
         was: None,
         now: now.into(),
+        id: None,
     }
 }
 
@@ -480,6 +482,7 @@ fn same(now: &str) -> Changed {
         changed: false,
         was: None,
         now: now.into(),
+        id: None,
     }
 }
 

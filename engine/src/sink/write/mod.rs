@@ -20,7 +20,7 @@ pub use disk::KeptRing;
 pub use finished::{Deleted, Finished};
 
 use crate::sink::{
-    BlockSink, Encoder, HookProcess, RetentionGauge, WriteLimit,
+    BlockSink, Encoder, HookProcess, Requests, RetentionGauge, WriteLimit,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     compress::{Channels, Compressors},
     post::PostClose,
@@ -52,7 +52,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::Instant,
@@ -110,7 +110,7 @@ pub struct Writer {
     aftercare: Option<PostClose>,
     failed: Arc<AtomicBool>,
     deadline: Arc<ShutdownDeadline>,
-    rotations: Arc<AtomicU64>,
+    requests: Arc<Requests>,
     backlog: Option<Backlog>,
     stream: Arc<StreamEnd>,
     touching: Vec<Touching>,
@@ -121,7 +121,7 @@ type Touching = JoinHandle<Result<(), VerbsError>>;
 
 /// Everything that files take but the threads.
 struct Prepared<E: Encoder> {
-    rotations: Arc<AtomicU64>,
+    requests: Arc<Requests>,
     full: Receiver<Full>,
     states: Vec<WriterQueue>,
     sinks: Vec<BlockSink<E>>,
@@ -225,7 +225,7 @@ impl Writer {
             aftercare: None,
             failed: Arc::default(),
             deadline: Arc::default(),
-            rotations: Arc::default(),
+            requests: Arc::default(),
             backlog: None,
             stream,
             touching: vec![touch(relays.untouched, None)?],
@@ -252,7 +252,7 @@ impl Writer {
             cut,
             held_ns: SHOWN_NS,
         };
-        let rotations = Arc::<AtomicU64>::default();
+        let requests = Arc::<Requests>::default();
         let sizes = Sizes::new(BLOCK, files, files.output.buffer, owners.len());
         let (full_in, full) = crossbeam_channel::bounded(owners.len() * sizes.per_queue);
         let mut sinks = Vec::with_capacity(owners.len());
@@ -278,14 +278,14 @@ impl Writer {
             sinks.push(BlockSink::limited(
                 shape,
                 encoder.clone(),
-                Arc::clone(&rotations),
+                Arc::clone(&requests),
                 exchange,
                 files.limit.clone(),
             ));
         }
         drop(full_in);
         Ok(Prepared {
-            rotations,
+            requests,
             full,
             states,
             sinks,
@@ -360,7 +360,7 @@ impl Writer {
                 aftercare: Some(aftercare),
                 failed,
                 deadline,
-                rotations: it.rotations,
+                requests: it.requests,
                 backlog: Some(it.backlog),
                 stream: Arc::default(),
                 touching: vec![touching],
@@ -406,7 +406,13 @@ impl Writer {
 
     /// Asks every sink to go on to its next file, which it does with its next batch, or when it is idle.
     pub fn rotate(&self) {
-        self.rotations.fetch_add(1, Ordering::Relaxed);
+        self.requests.rotate();
+    }
+
+    /// For those who ask something of the files' sinks.
+    #[must_use]
+    pub fn requests(&self) -> Arc<Requests> {
+        Arc::clone(&self.requests)
     }
 
     /// The run is at its end: a disk without room is waited for no more than another second. Then sinks that wait for it

@@ -3,7 +3,7 @@
 //! Invariant: a frame counts as captured when its bytes have been written. A reader that leaves ends the run in order:
 //! what it did not take is lost, and counted.
 
-use crate::sink::{Encoder, Record, Totals, WriteLimit, reorder::Ordered};
+use crate::sink::{Encoder, Note, Record, Totals, WriteLimit, reorder::Ordered};
 use crate::stats::QueueCounters;
 use std::{
     io::{self, Write},
@@ -137,13 +137,14 @@ impl<E: Encoder, W: Write + Send> Ordered for StreamEncoder<E, W> {
             return false;
         }
         let told = filter.filter(|filter| self.encoder.filtered(filter));
+        let told = told.map(|filter| Note::Filter(filter.into()));
         if self.totals.first_ns == 0 {
             self.totals.first_ns = record.ns;
         }
         self.totals.last_ns = record.ns;
         self.totals.received += 1;
-        if let Some(filter) = told {
-            let bytes = self.encoder.annotated(queue, record, filter);
+        if let Some(note) = told {
+            let bytes = self.encoder.annotated(queue, record, &[note]);
             self.buffer.extend(bytes);
         } else {
             let at = self.buffer.len();

@@ -933,3 +933,38 @@ fn a_block_that_waits_for_a_filter_to_be_told_is_written_meanwhile() {
     sink.idle();
     assert_eq!(it.full.try_recv().map(|it| it.block.tally.frames), Ok(2));
 }
+
+#[test]
+fn a_mark_is_told_by_the_next_records_of_each_open_file_and_of_no_other() {
+    let dir = tempfile::tempdir().expect("dir");
+    let encoder = PcapngEncoder {
+        interface: "port".into(),
+        ..PcapngEncoder::default()
+    };
+    let files = files(dir.path(), 1 << 18, QUIET);
+    let counters = [Arc::default(), Arc::default()];
+    let (writer, mut sinks) = Writer::start(&files, &encoder, &counters).expect("start");
+    assert_eq!(feed(&mut sinks[0], 0..3), 3);
+    let requests = writer.requests();
+    for i in 0..6 {
+        requests.mark(&format!("{i}: x"));
+    }
+    for sink in &mut sinks {
+        sink.idle();
+    }
+    sinks[0].changed("udp");
+    assert_eq!(feed(&mut sinks[0], 3..6), 3);
+    assert_eq!(feed(&mut sinks[1], 6..8), 2);
+    drop(sinks);
+    let finished = writer.finish();
+    assert_eq!(finished.failures, Vec::<String>::new());
+    // The index finds what readers of the files do.
+    let marks = finished.files.iter().map(|path| {
+        let index = crate::index::build(path, || true).expect("reads");
+        let marks = index.expect("unchanged").marks.into_iter();
+        marks.map(|it| (it.ns, it.text)).collect::<Vec<_>>()
+    });
+    let told = |ns, i| (ns, format!("{i}: x"));
+    let first = [(3, 0), (3, 1), (3, 2), (3, 3), (4, 4), (4, 5)].map(|(ns, i)| told(ns, i));
+    assert_eq!(marks.collect::<Vec<_>>(), [first.to_vec(), Vec::new()]);
+}

@@ -1,0 +1,96 @@
+//! Marks: the files around a moment are pinned, and the open ones tell of it.
+//!
+//! Invariant: the control service's threads wait for no disk. A thread of its own writes each pin.
+
+use super::{changed, failed};
+use crate::{
+    control::{
+        protocol::{Changed, Refusal, RefusalCode},
+        server::ChangeReply,
+    },
+    device::clock::system_ns,
+    filter::Filter,
+    sink::Requests,
+    thread::spawn,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use wqcap_files::pin::{Pin, PinError, PinFolder};
+
+/// The longest text, in bytes: files have it with its ID in one comment.
+const LONGEST: usize = 900;
+
+/// What is asked for.
+pub(super) struct Mark<'a> {
+    pub(super) text: &'a str,
+    pub(super) before_ms: u64,
+    pub(super) after_ms: u64,
+    pub(super) filter: &'a str,
+}
+
+impl Mark<'_> {
+    /// A pin of the times around now.
+    fn pin(&self) -> Result<Pin, Refusal> {
+        let refused = |problem: String| Refusal::new(RefusalCode::Malformed, problem);
+        if self.text.len() > LONGEST {
+            return Err(refused(format!(
+                "a mark's text of {} bytes; {LONGEST} at most are allowed",
+                self.text.len()
+            )));
+        }
+        let expression = self.filter;
+        Filter::compile(expression)
+            .map_err(|e| refused(format!("the filter {expression:?}: {e}")))?;
+        let now = system_ns();
+        let ns = |ms: u64| ms.saturating_mul(1_000_000);
+        Ok(Pin {
+            from_ns: now.saturating_sub(ns(self.before_ms)),
+            // A window of no length holds the moment itself.
+            to_ns: now.saturating_add(ns(self.after_ms).max(1)),
+            filter: expression.into(),
+            reason: self.text.into(),
+            made_ns: now,
+        })
+    }
+}
+
+/// Sets a mark. `dir` is where files go; `None`: there are none. `requests`: of the sinks, if there are any now.
+pub(super) fn mark(
+    mark: &Mark<'_>,
+    dir: Option<PathBuf>,
+    requests: Option<Arc<Requests>>,
+    reply: ChangeReply,
+) {
+    let Some(dir) = dir else {
+        return reply.send(Err(Refusal::new(
+            RefusalCode::State,
+            "this run writes no files, and there is nothing to mark; output.dir and output.format have files",
+        )));
+    };
+    let pin = match mark.pin() {
+        Ok(pin) => pin,
+        Err(refusal) => return reply.send(Err(refusal)),
+    };
+    let write = move || reply.send(written(&dir, &pin, requests.as_deref()));
+    if let Err(e) = spawn("wqcap-mark", write) {
+        tracing::warn!("a mark is not set: {e}");
+    }
+}
+
+fn written(dir: &Path, pin: &Pin, requests: Option<&Requests>) -> Result<Changed, Refusal> {
+    let id = PinFolder { dir }.add(pin).map_err(|e| match e {
+        PinError::Io { .. } => failed(e.to_string()),
+        PinError::TooMany(_) => Refusal::new(RefusalCode::TooMany, e.to_string()),
+        _ => Refusal::new(RefusalCode::Malformed, e.to_string()),
+    })?;
+    if let Some(requests) = requests {
+        requests.mark(&format!("{id}: {}", pin.reason));
+    }
+    let now = format!("mark {id}: its files are pinned");
+    Ok(Changed {
+        id: Some(id),
+        ..changed(&now)
+    })
+}
