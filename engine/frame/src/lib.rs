@@ -46,6 +46,7 @@ mod link;
 mod malformed;
 mod next;
 mod numbers;
+mod slice;
 mod transport;
 mod tunnel;
 
@@ -57,5 +58,6 @@ pub use link::{Arp, Ethernet, FCS_LEN, Llc, Mpls, Ppp, Pppoe, Vlan};
 pub use malformed::{Malformed, MalformedCounts};
 pub use next::Next;
 pub use numbers::{ethertype, protocol};
+pub use slice::Slice;
 pub use transport::{Sctp, Tcp, Udp};
 pub use tunnel::{Erspan, Geneve, Gre, Gtp, Vxlan};

@@ -28,7 +28,7 @@ pub use read::Reading;
 pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};
 pub use sections::{
     CaptureConfig, Compress, CutoffConfig, DeviceConfig, FlowsConfig, MetricsConfig, OutputConfig,
-    PipelineConfig, ProcessConfig, RssConfig, Slice, WqConfig,
+    PipelineConfig, ProcessConfig, RssConfig, WqConfig,
 };
 pub use size::Size;
 pub use span::Span;
@@ -37,6 +37,7 @@ pub use words::{
     Order, PipelineMode, Receive, SampleBy, Sandbox, Timestamps, Vlan,
 };
 pub use wqcap_control::server::{ControlConfig, FileMode};
+pub use wqcap_frame::Slice;
 
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;

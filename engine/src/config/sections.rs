@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use wqcap_control::section;
 use wqcap_files::template::NameTemplate;
+use wqcap_frame::Slice;
 
 section! {
     /// `[device]`
@@ -82,51 +83,6 @@ section! {
         pub cutoff_memory: Size = Size(256 << 20),
         /// Keep live statistics; absent: with `[control]` or `[metrics]`.
         pub statistics: Option<bool> = None,
-    }
-}
-
-/// Where `capture.slice` cuts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Slice {
-    /// Nowhere: `""`.
-    #[default]
-    Whole,
-    /// After the L3 header: `"l3"`.
-    L3,
-    /// After the L4 header: `"l4"`.
-    L4,
-    /// This many bytes after the L4 header: `"payload:64"`.
-    Payload(u32),
-}
-
-impl TryFrom<String> for Slice {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        match text.as_str() {
-            "" => Ok(Self::Whole),
-            "l3" => Ok(Self::L3),
-            "l4" => Ok(Self::L4),
-            _ => text
-                .strip_prefix("payload:")
-                .and_then(|n| n.parse().ok())
-                .map(Self::Payload)
-                .ok_or_else(|| {
-                    format!("{text:?} is not a slice; write \"\", \"l3\", \"l4\" or \"payload:N\"")
-                }),
-        }
-    }
-}
-
-impl From<Slice> for String {
-    fn from(slice: Slice) -> Self {
-        match slice {
-            Slice::Whole => Self::new(),
-            Slice::L3 => "l3".into(),
-            Slice::L4 => "l4".into(),
-            Slice::Payload(n) => format!("payload:{n}"),
-        }
     }
 }
 
