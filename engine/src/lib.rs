@@ -72,7 +72,9 @@ mod thread;
 
 pub use error::Error;
 pub use wqcap_control as control;
-pub use wqcap_files::{self as files, extract, format, index, merge, name, read, recover};
+pub use wqcap_files::{
+    self as files, anonymize, extract, format, index, merge, name, read, recover,
+};
 pub use wqcap_frame as frame;
 pub use wqcap_frame::filter;
 pub use wqcap_verbs as verbs;

@@ -1,6 +1,8 @@
 //! Replays the corpus of the fuzz targets, with the compiler that everything else is built with: each file, each of its
 //! beginnings, and each with one bit turned.
 
+#[path = "../../fuzz/fuzz_targets/anonymize.rs"]
+mod anonymize;
 #[path = "../../fuzz/fuzz_targets/config.rs"]
 mod config;
 #[path = "../../fuzz/fuzz_targets/control.rs"]
@@ -68,6 +70,7 @@ fn configurations() {
 #[test]
 fn frames() {
     for target in [
+        anonymize::run,
         filter::run,
         headers::run,
         innermost::run,

@@ -19,7 +19,7 @@ pub fn run(input: &[u8]) {
         assert!(packet.bytes.len() <= packet.len as usize && packet.offset >= end);
         end = packet.offset + packet.bytes.len() as u64;
         let mut options = Vec::new();
-        recode_options(&mut options, packet.options, packet.order);
+        recode_options(&mut options, packet.options, packet.order, |_| true);
         assert!(options.len() <= packet.options.len() + 4 && options.len().is_multiple_of(4));
     }
     assert!(reader.sound_end() <= reader.offset() || reader.packet().is_some());

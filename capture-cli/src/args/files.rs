@@ -3,6 +3,7 @@
 use super::{ConfigArgs, seconds};
 use crate::term::time::Moment;
 use std::{path::PathBuf, time::Duration};
+use wqcap_engine::config::Slice;
 
 /// `wqcap rss`
 #[derive(Debug, clap::Args)]
@@ -97,6 +98,10 @@ fn community_id(text: &str) -> Result<String, String> {
     )
 }
 
+fn slice(text: &str) -> Result<Slice, String> {
+    Slice::try_from(text.to_owned())
+}
+
 /// `wqcap extract`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -109,6 +114,11 @@ T is one of
 With --index, only the blocks of a file that may hold matching frames are read; missing indexes are built first.
 An index helps with times, and with filters that join host, port and protocols by \"and\".
 
+--anonymize replaces IP addresses so that common prefixes stay as long as they were (Crypto-PAn), and MAC addresses, in all headers, \
+tunnels, ARP, neighbour discovery and the packets that ICMP errors quote; the same key gives the same addresses. Checksums are \
+mended. Whatever is not understood is cut off, and so is all payload, unless --slice payload:N asks for it. Names, comments, \
+name resolution and decryption secrets of the files are left out. Times, lengths, ports and VLANs stay.
+
 Examples:
   wqcap extract /var/lib/wqcap --from -10m -o found.pcapng \\
       --filter 'host 10.0.0.1 and tcp port 443'
@@ -117,6 +127,7 @@ Examples:
   wqcap extract cap --mark 20260301T120000Z -o incident.pcapng
   wqcap extract cap --index idx --from '2026-03-01 12:00:00' \\
       --to '2026-03-01 12:05:00' -o - | tcpdump -nr -
+  wqcap extract cap --anonymize key --from -10m -o share.pcapng
 
 Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged file.")]
 pub struct ExtractArgs {
@@ -142,6 +153,12 @@ pub struct ExtractArgs {
     /// Only the flow of this Community ID, as Zeek, Suricata and the flow records tell it [default: every flow]
     #[arg(long, value_name = "ID", value_parser = community_id)]
     pub community_id: Option<String>,
+    /// Replace addresses with this key, a file of 32 bytes or 64 hex digits, and cut off what may hold more of them
+    #[arg(long, value_name = "KEYFILE")]
+    pub anonymize: Option<PathBuf>,
+    /// Keep less, or payload: l3, l4, or payload:N, as capture.slice does [default: every header and control message]
+    #[arg(long, value_name = "SLICE", value_parser = slice, requires = "anonymize")]
+    pub slice: Option<Slice>,
     /// Output file: pcap or pcapng by its extension, otherwise by the inputs; - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub out: PathBuf,

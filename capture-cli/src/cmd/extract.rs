@@ -16,6 +16,7 @@ use crate::{
 };
 use std::{cell::RefCell, fmt::Write, sync::atomic::Ordering};
 use wqcap_engine::{
+    anonymize::{AnonymizeKey, AnonymizeQuery},
     extract::{self, ExtractQuery, Extracted},
     files::pin::PinFolder,
     filter::Filter,
@@ -73,6 +74,7 @@ fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
         times,
         filter,
         community_id: args.community_id.clone(),
+        anonymize: anonymize(args)?,
         out: args.out.clone(),
     })
 }
@@ -85,6 +87,16 @@ fn both(a: &str, b: &str) -> String {
         _ if [a, b].iter().all(|it| !FlowTerms::parse(it).is_empty()) => format!("{a} and {b}"),
         _ => format!("({a}) and ({b})"),
     }
+}
+
+fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeQuery>, Failure> {
+    let Some(path) = &args.anonymize else {
+        return Ok(None);
+    };
+    let key = AnonymizeKey::read(path)
+        .map_err(|e| Failure::refused(format!("--anonymize {}: {e}", path.display())))?;
+    let slice = args.slice.unwrap_or_default();
+    Ok(Some(AnonymizeQuery { key, slice }))
 }
 
 fn text(it: &Extracted) -> String {
@@ -107,6 +119,22 @@ fn text(it: &Extracted) -> String {
             index.made,
             bytes(index.bytes_to_make)
         );
+    }
+    if let Some(done) = it.anonymized {
+        let _ = writeln!(
+            text,
+            "anonymized: {} cut, by {}; {} overwritten",
+            counted(done.frames_cut, "frame"),
+            bytes(done.bytes_cut),
+            counted(done.options_overwritten, "option"),
+        );
+        if done.frames_with_payload > 0 {
+            let _ = writeln!(
+                text,
+                "note: {} with payload as it was, and whatever addresses and names are in it",
+                counted(done.frames_with_payload, "frame"),
+            );
+        }
     }
     for note in &it.notes {
         let _ = writeln!(text, "note: {note}");

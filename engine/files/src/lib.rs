@@ -25,6 +25,7 @@
 //! | [`origin`] | whether a file is a capture of wqcap's, by what it says of itself |
 //! | [`merge`] | merges files into one, by time |
 //! | [`index`] | keeps for each file which times and flows are in which part of it |
+//! | [`anonymize`] | replaces addresses in frames, and cuts off what may hold more of them |
 //! | [`extract`] | takes the frames of a time and a filter out of a folder |
 //! | [`pin`] | holds files of a folder, so that retention does not delete them |
 //! | [`recover`] | finishes files that a crash left open |
@@ -39,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod anonymize;
 pub mod extract;
 #[cfg(test)]
 mod fixtures;

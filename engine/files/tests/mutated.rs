@@ -15,13 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_files::{
+    anonymize::{AnonymizeKey, AnonymizeQuery},
     extract::{ExtractQuery, Extracted, extract},
     format::{self, ByteOrder, ETHERNET, FileFormat},
     merge::{self, MergeError, MergePlan, MergeTarget},
     read::{self, FileEnd},
     recover::{RecoveryOutcome, recover},
 };
-use wqcap_frame::filter::Filter;
+use wqcap_frame::{Slice, filter::Filter};
 use wqcap_tests::skip;
 
 #[path = "../src/fixtures.rs"]
@@ -242,16 +243,18 @@ impl Bench {
             self.written(&out, merged.map(|it| it.frames));
         }
         let indexes = self.dir("index");
+        let query = |it: &Self, index_dir, out: &Path| ExtractQuery {
+            dir: dir.clone(),
+            index_dir,
+            times: 0..u64::MAX / 2,
+            filter: it.filter.clone(),
+            community_id: None,
+            anonymize: None,
+            out: out.to_owned(),
+        };
         let found = [None, Some(indexes.clone()), Some(indexes)].map(|index_dir| {
             let out = self.out("pcapng");
-            let query = ExtractQuery {
-                dir: dir.clone(),
-                index_dir,
-                times: 0..u64::MAX / 2,
-                filter: self.filter.clone(),
-                community_id: None,
-                out: out.clone(),
-            };
+            let query = query(self, index_dir, &out);
             let done = extract(&query, |_, _| true);
             let facts = |it: &Extracted| (it.frames, it.first_ns, it.last_ns, it.losses.clone());
             let told = done.as_ref().map(facts).map_err(ToString::to_string);
@@ -261,6 +264,18 @@ impl Bench {
         // With and without an index they say the same.
         assert_eq!(found[0], found[1]);
         assert_eq!(found[1], found[2]);
+        let out = self.out("pcapng");
+        let done = extract(
+            &ExtractQuery {
+                anonymize: Some(AnonymizeQuery {
+                    key: AnonymizeKey::new(&[7; 32]),
+                    slice: Slice::Whole,
+                }),
+                ..query(self, None, &out)
+            },
+            |_, _| true,
+        );
+        self.written(&out, done.map(|it| it.frames));
         fs::rename(&input, dir.join(format!("{name}.part"))).expect("renamed");
         for file in recover(&dir).expect("lists") {
             if file.outcome == RecoveryOutcome::Finished {

@@ -4,7 +4,8 @@
 //! indexes, or first records -> files that can reach into the times -> parts that can hold such frames -> merge, frame by frame
 //! ```
 //!
-//! May import: [`crate::index`], [`crate::merge`], [`crate::read`], [`crate::origin`], [`crate::folder`], and the filter of `wqcap-frame`.
+//! May import: [`crate::anonymize`], [`crate::index`], [`crate::merge`], [`crate::read`], [`crate::origin`],
+//! [`crate::folder`], and the filter of `wqcap-frame`.
 //!
 //! Invariants: indexes and first records only leave out what cannot be wanted; each frame that is left is judged by its
 //! own stamp and by the filter, so that the result is the same with and without them. No capture file is changed.
@@ -15,9 +16,10 @@ pub(crate) mod times;
 pub use select::IndexUse;
 
 use crate::{
+    anonymize::{AnonymizeQuery, Anonymized, Anonymizer},
     format::ETHERNET,
     index::{FlowTerms, IndexFolder},
-    merge::{self, MergeError, MergePlan, MergeTarget},
+    merge::{self, MergeError, MergePlan, MergeTarget, RecordSelection},
     read::{Packet, ReadMeter},
 };
 use select::{Wanted, select};
@@ -38,6 +40,8 @@ pub struct ExtractQuery {
     pub filter: Filter,
     /// Of which flow, if of one: its Community ID, as [`Headers::community_id`] of the innermost packet tells it.
     pub community_id: Option<String>,
+    /// The frames that are found are anonymized, and so is what the files say of themselves.
+    pub anonymize: Option<AnonymizeQuery>,
     /// The output; `-` is standard output.
     pub out: PathBuf,
 }
@@ -63,6 +67,8 @@ pub struct Extracted {
     pub file_bytes: ReadOf,
     /// How indexes were used.
     pub index: IndexUse,
+    /// What was done to the frames, if they were to be anonymized.
+    pub anonymized: Option<Anonymized>,
     /// How long it took.
     pub seconds: f64,
     /// Notes for the user.
@@ -78,6 +84,39 @@ pub struct ReadOf {
     pub read: u64,
     /// How many there are.
     pub total: u64,
+}
+
+/// The frames that are wanted, and what is written of them.
+struct FrameSelection<'q> {
+    query: &'q ExtractQuery,
+    anonymizer: Option<Anonymizer>,
+}
+
+impl FrameSelection<'_> {
+    fn wants(&self, packet: &Packet<'_>) -> bool {
+        let query = self.query;
+        query.times.contains(&packet.ns)
+            && query.filter.accepts(packet.bytes, packet.len)
+            && query.community_id.as_ref().is_none_or(|id| {
+                let found = Headers::innermost(packet.bytes).community_id(packet.bytes);
+                found.as_ref() == Some(id)
+            })
+    }
+}
+
+impl RecordSelection for FrameSelection<'_> {
+    fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>> {
+        if !self.wants(&packet) {
+            return None;
+        }
+        Some(match &mut self.anonymizer {
+            Some(anonymizer) => Packet {
+                bytes: anonymizer.frame(packet.bytes, packet.len),
+                ..packet
+            },
+            None => packet,
+        })
+    }
 }
 
 /// Carries out a query. `watch` is called now and then with the bytes read and the bytes to be read, and may return
@@ -103,7 +142,16 @@ pub fn extract(
     };
     let selection = select(&wanted, &meter, &|| watch(0, 0))?;
     let read = selection.files.len() as u64;
-    let plan = MergePlan::from_ranges(selection.files, selection.notes, &query.out, false)?;
+    let mut plan = MergePlan::from_ranges(selection.files, selection.notes, &query.out, false)?;
+    if query.anonymize.is_some() {
+        plan.make_anonymous();
+        if plan.link_type() != ETHERNET {
+            return Err(MergeError::Refused(format!(
+                "the files have link type {}; only Ethernet frames can be anonymized",
+                plan.link_type()
+            )));
+        }
+    }
     let judges_bytes = query.filter.program().is_some() || query.community_id.is_some();
     if plan.link_type() != ETHERNET && judges_bytes {
         return Err(MergeError::Refused(format!(
@@ -113,15 +161,11 @@ pub fn extract(
     }
     let target = MergeTarget::new(&query.out, &plan)?;
     let to_read = plan.bytes().unwrap_or(0);
-    let wanted = |packet: &Packet<'_>| {
-        query.times.contains(&packet.ns)
-            && query.filter.accepts(packet.bytes, packet.len)
-            && query.community_id.as_ref().is_none_or(|id| {
-                let found = Headers::innermost(packet.bytes).community_id(packet.bytes);
-                found.as_ref() == Some(id)
-            })
+    let mut frames = FrameSelection {
+        query,
+        anonymizer: query.anonymize.as_ref().map(Anonymizer::new),
     };
-    let merged = merge::run_selected(plan, target, wanted, |bytes| watch(bytes, to_read))?;
+    let merged = merge::run_selected(plan, target, &mut frames, |bytes| watch(bytes, to_read))?;
     let mut losses = selection.losses;
     for input in &merged.inputs {
         if let Some(loss) = &input.loss {
@@ -148,6 +192,7 @@ pub fn extract(
             total: selection.finished_bytes,
         },
         index: selection.index,
+        anonymized: frames.anonymizer.map(|it| it.done()),
         seconds: begun.elapsed().as_secs_f64(),
         losses,
         notes: merged.notes,
@@ -167,6 +212,7 @@ mod tests {
             times: 0..u64::MAX,
             filter: Filter::default(),
             community_id: None,
+            anonymize: None,
             out: dir.path().join("out"),
         }
     }

@@ -337,15 +337,22 @@ pub fn option_header(code: u16, len: u16) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Appends the options of a packet block, each decoded and encoded anew. Gives how many were left out, since readers
-/// would refuse a file that has them: malformed ones, and what is beyond [`MOST_OPTIONS`].
-pub fn recode_options(out: &mut Vec<u8>, bytes: &[u8], order: ByteOrder) -> u64 {
+/// Appends the options of a packet block that are `wanted`, each decoded and encoded anew. Gives how many were left out:
+/// those that are not, and those for which readers would refuse a file, malformed ones and what is beyond
+/// [`MOST_OPTIONS`].
+pub fn recode_options(
+    out: &mut Vec<u8>,
+    bytes: &[u8],
+    order: ByteOrder,
+    wanted: impl Fn(u16) -> bool,
+) -> u64 {
     let mut all = Options::new(bytes, order);
     let (start, mut left_out) = (out.len(), 0);
     for (code, value) in all.by_ref() {
         let word = order.u32(value, 0).to_ne_bytes();
         let long = |at| order.u64(value, at).to_ne_bytes();
         match (code, value) {
+            _ if !wanted(code) => left_out += 1,
             _ if out.len() - start + value.len() > MOST_OPTIONS => left_out += 1,
             (EPB_FLAGS | EPB_QUEUE, [_, _, _, _]) => option(out, code, &word),
             (EPB_DROPCOUNT | EPB_PACKETID, [_, _, _, _, _, _, _, _]) => option(out, code, &long(0)),

@@ -28,7 +28,7 @@ pub use run::run;
 pub use summary::{InputFacts, InterfaceFacts, Lateness, MergeError, MergeSummary};
 pub use target::MergeTarget;
 
-pub(crate) use run::run_selected;
+pub(crate) use run::{RecordSelection, run_selected};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,9 @@ use crate::{
         pcap::{self, encode_header, encode_record_header},
         pcapng::{
             self,
-            code::{EPB_QUEUE, IF_NAME, OPT_ENDOFOPT, SHB_OS, SHB_USERAPPL},
+            code::{
+                EPB_DROPCOUNT, EPB_FLAGS, EPB_QUEUE, IF_NAME, OPT_ENDOFOPT, SHB_OS, SHB_USERAPPL,
+            },
             enhanced_packet, interface_description, interface_statistics, option, recode_options,
             section_header,
         },
@@ -23,6 +25,8 @@ use std::{
 
 /// The longest record that readers take, of nearly every link type: libpcap's MAXIMUM_SNAPLEN, and Wireshark's.
 const MOST_BYTES: usize = 262_144;
+/// Options of records that tell of nobody and of no place.
+const ANONYMOUS_OPTIONS: [u16; 3] = [EPB_FLAGS, EPB_QUEUE, EPB_DROPCOUNT];
 /// Bytes written at once.
 const PIECE: usize = 1 << 20;
 
@@ -31,6 +35,8 @@ pub(super) struct Output {
     format: FileFormat,
     link_type: u32,
     snaplen: u32,
+    /// Nothing is written that people or machines have said of the frames and of themselves.
+    anonymous: bool,
     /// The longest record above `snaplen`, if there was one.
     above: Option<u32>,
     piece: Vec<u8>,
@@ -42,6 +48,7 @@ pub(super) struct Output {
     /// Records cut to the longest that readers take.
     cut: u64,
     options_left_out: u64,
+    texts_left_out: u64,
     /// Decryption secrets that were written, by their hash: the files of several queues have the same ones.
     secrets: HashSet<u64>,
     secrets_left_out: u64,
@@ -50,19 +57,20 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Writes the file's header.
+    /// For an output in which nothing stands yet.
     pub(super) fn new(
         target: MergeTarget,
         format: FileFormat,
         link_type: u32,
         snaplen: u32,
-        ports: &[OutputPort],
+        anonymous: bool,
     ) -> Self {
-        let mut output = Self {
+        Self {
             target,
             format,
             link_type,
             snaplen,
+            anonymous,
             above: None,
             piece: Vec::with_capacity(2 * PIECE),
             written: 0,
@@ -70,30 +78,34 @@ impl Output {
             interfaces: 0,
             cut: 0,
             options_left_out: 0,
+            texts_left_out: 0,
             secrets: HashSet::new(),
             secrets_left_out: 0,
             reader_left: false,
-        };
-        match format {
+        }
+    }
+
+    /// Writes the file's header, for these ports.
+    pub(super) fn begin(&mut self, ports: &[OutputPort]) {
+        match self.format {
             FileFormat::Pcap => {
-                if snaplen == 0 {
-                    output.snaplen = pcap::NO_LIMIT;
+                if self.snaplen == 0 {
+                    self.snaplen = pcap::NO_LIMIT;
                 }
                 let fcs_len = ports.first().and_then(|port| port.fcs_len);
-                let header = encode_header(output.snaplen, link_type, fcs_len);
-                output.piece.extend(header);
-                output.snaplen_offsets.push(pcap::SNAPLEN_OFFSET);
-                output.interfaces = 1;
+                let header = encode_header(self.snaplen, self.link_type, fcs_len);
+                self.piece.extend(header);
+                self.snaplen_offsets.push(pcap::SNAPLEN_OFFSET);
+                self.interfaces = 1;
             }
             FileFormat::Pcapng => {
-                section_header(&mut output.piece, |out| {
+                section_header(&mut self.piece, |out| {
                     option(out, SHB_OS, std::env::consts::OS.as_bytes());
                     option(out, SHB_USERAPPL, MERGE_PROGRAM.as_bytes());
                 });
-                ports.iter().for_each(|port| output.interface(port));
+                ports.iter().for_each(|port| self.interface(port));
             }
         }
-        output
     }
 
     /// Describes a port.
@@ -101,14 +113,21 @@ impl Output {
         let block = self.written + self.piece.len() as u64;
         self.snaplen_offsets.push(block + pcapng::SNAPLEN_OFFSET);
         let link_type = u16::try_from(self.link_type).unwrap_or(u16::MAX);
+        let number = format!("port {}", self.interfaces);
+        let (name, texts) = if self.anonymous {
+            self.texts_left_out += 1 + port.texts.len() as u64;
+            (&number, &[][..])
+        } else {
+            (&port.name, &port.texts[..])
+        };
         interface_description(
             &mut self.piece,
             link_type,
             self.snaplen,
             port.fcs_len,
             |out| {
-                option(out, IF_NAME, port.name.as_bytes());
-                for (code, text) in &port.texts {
+                option(out, IF_NAME, name.as_bytes());
+                for (code, text) in texts {
                     option(out, *code, text.as_bytes());
                 }
             },
@@ -130,7 +149,7 @@ impl Output {
         if caplen > self.snaplen && self.snaplen != 0 {
             self.above = self.above.max(Some(caplen));
         }
-        let out = &mut self.piece;
+        let (out, anonymous) = (&mut self.piece, self.anonymous);
         match self.format {
             FileFormat::Pcap => {
                 let header = encode_record_header(packet.ns, caplen, packet.len);
@@ -146,7 +165,9 @@ impl Output {
                             option(out, OPT_ENDOFOPT, &[]);
                         }
                     } else {
-                        self.options_left_out += recode_options(out, packet.options, packet.order);
+                        let wanted = |code| !anonymous || ANONYMOUS_OPTIONS.contains(&code);
+                        self.options_left_out +=
+                            recode_options(out, packet.options, packet.order, wanted);
                     }
                 });
             }
@@ -162,7 +183,7 @@ impl Output {
     pub(super) fn secrets(&mut self, secrets: &Secrets) -> Result<(), MergeError> {
         let mut hash = DefaultHasher::new();
         secrets.hash(&mut hash);
-        if self.format == FileFormat::Pcap {
+        if self.anonymous || self.format == FileFormat::Pcap {
             self.secrets_left_out += 1;
         } else if self.secrets.insert(hash.finish()) {
             secrets.encode(&mut self.piece);
@@ -185,6 +206,7 @@ impl Output {
     pub(super) fn finish(mut self) -> Result<(u64, Vec<String>), MergeError> {
         self.flush()?;
         let mut notes = Vec::new();
+        let anonymous = self.anonymous;
         if let Some(longest) = self.above {
             notes.extend(self.raise_snaplen(longest)?);
         }
@@ -195,11 +217,23 @@ impl Output {
             ),
             (
                 self.options_left_out,
-                "options of records are malformed, or more than 1 MiB of one record, and are left out",
+                if anonymous {
+                    "options of records, such as comments, are left out: all but flags, queues and drop counts"
+                } else {
+                    "options of records are malformed, or more than 1 MiB of one record, and are left out"
+                },
+            ),
+            (
+                self.texts_left_out,
+                "names of interfaces or files, descriptions and comments are left out",
             ),
             (
                 self.secrets_left_out,
-                "blocks of decryption secrets are left out: pcap has no place for them",
+                if anonymous {
+                    "blocks of decryption secrets are left out"
+                } else {
+                    "blocks of decryption secrets are left out: pcap has no place for them"
+                },
             ),
         ] {
             if n > 0 {

@@ -37,6 +37,8 @@ pub struct MergePlan {
     pub(super) secrets: Vec<Secrets>,
     /// What repeats an earlier record is left out.
     pub(super) repetitions: Option<Repetitions>,
+    /// Nothing is written that people or machines have said of the frames and of themselves.
+    pub(super) anonymous: bool,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
 }
@@ -147,6 +149,7 @@ impl MergePlan {
             statistics,
             secrets: Vec::new(),
             repetitions: None,
+            anonymous: false,
             identities: HashSet::new(),
             bytes: Some(0),
         };
@@ -230,6 +233,11 @@ impl MergePlan {
             ignored,
         });
         Ok(())
+    }
+
+    /// Has names, descriptions, comments, secrets and all options left out that may tell who or where.
+    pub(crate) fn make_anonymous(&mut self) {
+        self.anonymous = true;
     }
 
     /// Bytes of all inputs, if they are files.

@@ -27,20 +27,37 @@ pub fn run(
     target: MergeTarget,
     watch: impl FnMut(u64) -> bool,
 ) -> Result<MergeSummary, MergeError> {
-    run_selected(plan, target, |_| true, watch)
+    run_selected(plan, target, &mut AllRecords, watch)
 }
 
-/// The same for the records that `select` accepts.
+/// Which records are written, and as what.
+pub(crate) trait RecordSelection {
+    /// What is written in place of a record, with no more bytes than it has; `None`: nothing is.
+    fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>>;
+}
+
+/// Each as it is.
+struct AllRecords;
+
+impl RecordSelection for AllRecords {
+    fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>> {
+        Some(packet)
+    }
+}
+
+/// The same for a selection of the records.
 pub(crate) fn run_selected(
     plan: MergePlan,
     target: MergeTarget,
-    mut select: impl FnMut(&Packet<'_>) -> bool,
+    selection: &mut impl RecordSelection,
     mut watch: impl FnMut(u64) -> bool,
 ) -> Result<MergeSummary, MergeError> {
     let begun = Instant::now();
     let out = target.shown.clone();
     let (format, link_type) = (plan.format, plan.link_type);
-    let mut output = Output::new(target, format, link_type, plan.snaplen, &plan.ports.list);
+    let anonymous = plan.anonymous;
+    let mut output = Output::new(target, format, link_type, plan.snaplen, anonymous);
+    output.begin(&plan.ports.list);
     let mut ledger = MergeLedger {
         inputs: plan.inputs,
         ports: plan.ports,
@@ -49,6 +66,7 @@ pub(crate) fn run_selected(
         link_type,
         bytes_read: 0,
         notes: plan.notes,
+        unread: 0,
         secrets: plan.secrets,
     };
     let mut repetitions = plan.repetitions;
@@ -81,7 +99,7 @@ pub(crate) fn run_selected(
             None => stream.open(&mut ledger),
             Some((packet, port)) => {
                 if let Some(port) = port
-                    && select(&packet)
+                    && let Some(packet) = selection.select(packet)
                     && !state.repeats(&mut repetitions, &packet)
                 {
                     while format == FileFormat::Pcapng && output.interfaces <= port {
@@ -132,6 +150,12 @@ pub(crate) fn run_selected(
     let mut notes = ledger.notes;
     if output.reader_left {
         notes.push("the reader of the output left before its end".into());
+    }
+    if anonymous && ledger.unread > 0 {
+        notes.push(format!(
+            "{} blocks, name resolution among them, and options of section headers are left out",
+            ledger.unread
+        ));
     }
     let (bytes, more) = output.finish()?;
     notes.extend(more);

@@ -45,6 +45,8 @@ pub(super) struct MergeLedger {
     pub(super) bytes_read: u64,
     /// On the whole merge.
     pub(super) notes: Vec<String>,
+    /// Blocks of the inputs that are none of those that are read, and options of section headers.
+    pub(super) unread: u64,
     /// Decryption secrets that stand before the records gone on to, and are not written yet.
     pub(super) secrets: Vec<Secrets>,
 }
@@ -243,6 +245,7 @@ impl MergeStream {
             facts.loss = Some(losses.join("; "));
         }
         let odd = open.reader.anomalies();
+        ledger.unread += odd.other_blocks + odd.section_options;
         for (n, what) in [
             (
                 odd.longer_than_frame,

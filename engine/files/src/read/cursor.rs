@@ -65,6 +65,8 @@ pub struct Anomalies {
     pub unstamped: u64,
     /// pcapng blocks other than frames, interfaces, statistics, and secrets that are wanted.
     pub other_blocks: u64,
+    /// Options of section headers: comments, hardware, operating system, program.
+    pub section_options: u64,
     /// Names, comments and descriptions of interfaces that were not kept: [`MOST_TEXTS`](crate::format::pcapng::MOST_TEXTS).
     pub texts_left_out: u64,
 }

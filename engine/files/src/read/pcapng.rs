@@ -7,7 +7,7 @@ use crate::format::{
     ByteOrder, Interface, InterfaceStatistics,
     pcapng::{
         BLOCK_TRAILER_LEN, DECRYPTION_SECRETS, EMPTY_BLOCK_LEN, INTERFACE_DESCRIPTION,
-        INTERFACE_STATISTICS, PacketFields, SECTION_HEADER, section_host, section_order,
+        INTERFACE_STATISTICS, Options, PacketFields, SECTION_HEADER, section_host, section_order,
     },
     secrets::Secrets,
 };
@@ -111,6 +111,8 @@ fn other_block<R: Read>(
     let body = &cursor.window.held()[8..total - BLOCK_TRAILER_LEN];
     match kind {
         SECTION_HEADER => {
+            let options = Options::new(body.get(16..).unwrap_or_default(), section.order);
+            cursor.anomalies.section_options += options.count() as u64;
             cursor.host = section_host(body, section.order).filter(|it| it.len() <= MOST_HOST);
         }
         INTERFACE_DESCRIPTION if body.len() >= 8 => {

@@ -1,0 +1,145 @@
+//! The key, and the file that it is read from.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
+use zeroize::Zeroizing;
+
+/// Bytes of a key.
+const LEN: usize = 32;
+/// The longest key file: a key in hex, and an end of line.
+const LONGEST: usize = 2 * LEN + 2;
+
+/// A key: 16 bytes for the cipher, and 16 for what addresses are padded with. It is zeroised when it is dropped.
+#[derive(Clone)]
+pub struct AnonymizeKey(Zeroizing<[u8; LEN]>);
+
+/// Why a key file cannot be used. No message shows anything of the file.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The system.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Not its owner's and its group's alone.
+    #[error("mode {0:04o} gives every user access; run `chmod o-rwx` and generate a new key")]
+    Public(u32),
+    /// Neither form of a key has this length.
+    #[error(
+        "{0} is no key, which is 32 bytes, or 64 hex digits; `openssl rand -out FILE 32` generates one"
+    )]
+    Length(String),
+    /// As long as a key in hex, and not in hex.
+    #[error("64 characters that are not all hex digits; a key is 32 bytes, or 64 hex digits")]
+    Hex,
+}
+
+impl AnonymizeKey {
+    /// A key of these bytes.
+    #[must_use]
+    pub fn new(bytes: &[u8; LEN]) -> Self {
+        Self(Zeroizing::new(*bytes))
+    }
+
+    /// Reads a key file: 32 bytes, or 64 hex digits.
+    ///
+    /// # Errors
+    /// The file cannot be read, is accessible to others, or holds no key.
+    pub fn read(path: &Path) -> Result<Self, KeyError> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        let mode = metadata.mode() & 0o777;
+        // A pipe has no lasting content to protect.
+        if metadata.is_file() && mode & 0o007 != 0 {
+            return Err(KeyError::Public(mode));
+        }
+        // With room for all that is read, so that growing leaves no copy behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(2 * LONGEST));
+        file.take(LONGEST as u64 + 1).read_to_end(&mut bytes)?;
+        Self::parse(&bytes)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, KeyError> {
+        if let Ok(raw) = <&[u8; LEN]>::try_from(bytes) {
+            return Ok(Self::new(raw));
+        }
+        let digits = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
+        let (pairs, rest) = digits.as_chunks::<2>();
+        if pairs.len() != LEN || !rest.is_empty() {
+            return Err(KeyError::Length(match bytes.len() {
+                1 => "1 byte".into(),
+                n if n > LONGEST => format!("more than {LONGEST} bytes"),
+                n => format!("{n} bytes"),
+            }));
+        }
+        let mut key = Zeroizing::new([0; LEN]);
+        let digit = |byte: u8| char::from(byte).to_digit(16).map(|it| it as u8);
+        for ([high, low], to) in pairs.iter().zip(key.iter_mut()) {
+            let (high, low) = digit(*high).zip(digit(*low)).ok_or(KeyError::Hex)?;
+            *to = high << 4 | low;
+        }
+        Ok(Self(key))
+    }
+
+    /// The cipher's half, and the padding's.
+    pub(super) fn halves(&self) -> (&[u8; LEN / 2], &[u8; LEN / 2]) {
+        let (halves, _) = self.0.as_chunks();
+        (&halves[0], &halves[1])
+    }
+}
+
+impl std::fmt::Debug for AnonymizeKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AnonymizeKey(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    #[test]
+    fn a_key_file_is_private_and_whole() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("key");
+        let read = |bytes: &[u8], mode: u32| {
+            fs::write(&path, bytes).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("own");
+            AnonymizeKey::read(&path)
+        };
+        let raw: [u8; 32] = std::array::from_fn(|i| i as u8 * 7);
+        let hex: String = raw.iter().map(|b| format!("{b:02x}")).collect();
+        for bytes in [
+            raw.to_vec(),
+            hex.clone().into_bytes(),
+            hex.to_uppercase().into_bytes(),
+            format!("{hex}\n").into_bytes(),
+            format!("{hex}\r\n").into_bytes(),
+        ] {
+            let key = read(&bytes, 0o640).expect("a key");
+            assert_eq!(*key.0, raw);
+            assert_eq!(format!("{key:?}"), "AnonymizeKey(..)");
+        }
+        for (bytes, mode, part) in [
+            (&raw[..], 0o644, "0644"),
+            (&[], 0o600, "0 bytes"),
+            (&raw[..1], 0o600, "1 byte is"),
+            (&raw[..31], 0o600, "31 bytes"),
+            (&[7; 33], 0o600, "33 bytes"),
+            (&hex.as_bytes()[..63], 0o600, "63 bytes"),
+            (format!("{hex}00").as_bytes(), 0o600, "66 bytes"),
+            (&[7; 5000], 0o600, "more than 66 bytes"),
+            (&[b'g'; 64], 0o600, "hex digits"),
+        ] {
+            let problem = read(bytes, mode).expect_err(part).to_string();
+            assert!(problem.contains(part), "{problem}");
+            assert!(!problem.contains(&hex[..8]), "an error never shows a key");
+        }
+        let missing = AnonymizeKey::read(&dir.path().join("none")).expect_err("missing");
+        assert!(missing.to_string().contains("No such file"));
+    }
+}

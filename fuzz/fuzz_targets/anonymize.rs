@@ -1,0 +1,22 @@
+//! Anonymizing: it ends, nothing is added to a frame, and what is left leads as far as it did.
+#![cfg_attr(fuzzing, no_main)]
+
+use wqcap_files::anonymize::{AnonymizeKey, AnonymizeQuery, Anonymizer};
+use wqcap_frame::{Headers, Slice};
+
+/// The target.
+pub fn run(frame: &[u8]) {
+    let key = AnonymizeKey::new(&[7; 32]);
+    for slice in [Slice::Whole, Slice::L3, Slice::L4, Slice::Payload(8)] {
+        let key = key.clone();
+        let mut anonymizer = Anonymizer::new(&AnonymizeQuery { key, slice });
+        let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        let out = anonymizer.frame(frame, len);
+        assert!(out.len() <= frame.len());
+        let (was, is) = (Headers::parse(frame), Headers::parse(out));
+        assert!(is.l4().is_none() || (was.l3(), was.l4()) == (is.l3(), is.l4()));
+    }
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| run(input));
