@@ -247,12 +247,13 @@ fn the_commands_of_the_pages_do_what_they_say() {
         place(&dir);
         // What is inspected is there before the first command that looks at it.
         let inspected = match page.as_str() {
-            "docs/control.md" => {
+            "docs/control.md" | "docs/recipes.md" => {
                 "mkdir out /run/wqcap\nwqcap run -c inspected.toml &\nuntil wqcap ctl status; do sleep 0.1; done\n"
             }
-            _ => "mkdir -p /var/lib/wqcap\ncp monday-1.pcapng /var/lib/wqcap/\n",
+            _ => "",
         };
-        let all = format!("set -e\n{PLACE}{inspected}exec bash page.sh");
+        let files = "mkdir -p /var/lib/wqcap\ncp monday-1.pcapng /var/lib/wqcap/\n";
+        let all = format!("set -e\n{PLACE}{files}{inspected}exec bash page.sh");
         dir.write("page.sh", &script);
         let bin = dir.join("bin");
         let done = Program::new(binaries::wqcap())
