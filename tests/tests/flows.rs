@@ -271,7 +271,7 @@ fn time_outs_and_intervals() {
         .finish(0);
     assert_sums(&duckdb, &finished, 100, 100 * 72);
     let rows = duckdb.query(&format!(
-        "SELECT epoch_ns(first_fwd), epoch_ns(last_fwd), ended_by FROM {} WHERE src_port = 2 ORDER BY 1",
+        "SELECT first_fwd_ns, last_fwd_ns, ended_by FROM {} WHERE src_port = 2 ORDER BY 1",
         table(&finished)
     ));
     // However the frames were delayed, what their stamps say is what holds.

@@ -1,10 +1,10 @@
 //! DuckDB, from PyPI: a reader of Parquet that shares no code with the writer.
 
-use crate::{Program, Running, binaries};
+use crate::{Done, Program, Running, binaries};
 use serde_json::Value;
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
 };
 
@@ -23,6 +23,7 @@ for line in sys.stdin:
 pub struct Duckdb {
     /// One process for all queries: to start it takes far longer than any of them.
     session: Mutex<Session>,
+    packages: PathBuf,
 }
 
 struct Session {
@@ -49,7 +50,19 @@ impl Duckdb {
             .told()
             .start();
         let session = Mutex::new(Session { python, lines: 0 });
-        Ok(Self { session })
+        Ok(Self { session, packages })
+    }
+
+    /// Runs a program in Python, in a working directory.
+    #[must_use]
+    #[track_caller]
+    pub fn python(&self, program: &str, cwd: &Path) -> Done {
+        Program::new("python3")
+            .args(["-c", program])
+            .env("PYTHONPATH", &self.packages)
+            .cwd(cwd)
+            .run()
+            .expect(0)
     }
 
     /// The rows of a query, an array each.

@@ -2,4 +2,5 @@
 
 pub mod duckdb;
 pub mod prometheus;
+pub mod readers;
 pub mod reference;

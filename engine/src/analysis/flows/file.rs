@@ -1,7 +1,10 @@
 //! One Parquet file: written under a name of its own, complete when it has its final one.
+//!
+//! A query reads of it what it needs: the rows of a row group are in the order of time, which leaves whole files, row
+//! groups and pages out, and bloom filters of addresses and names leave out row groups without them.
 
 use super::{
-    columns::{COLUMNS, Column, Values},
+    columns::{COLUMNS, Column, SCHEMA_VERSION, SORTED_BY, Values},
     flow::FlowRecord,
 };
 use crate::name::PART;
@@ -10,10 +13,14 @@ use parquet::{
     data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type},
     errors::ParquetError,
     file::{
+        metadata::{KeyValue, SortingColumn},
         properties::{EnabledStatistics, WriterProperties},
         writer::{SerializedColumnWriter, SerializedFileWriter},
     },
-    schema::{parser::parse_message_type, types::Type},
+    schema::{
+        parser::parse_message_type,
+        types::{ColumnPath, Type},
+    },
 };
 use std::{
     ffi::OsString,
@@ -22,6 +29,14 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+
+/// Records of a row group at most: they are held in memory until it is written.
+pub(super) const MOST_ROWS: usize = 128 * 1024;
+/// How many of a hundred row groups without a value its bloom filter cannot rule out. With [`MOST_ROWS`] values a filter
+/// then has 256 KiB, and with fewer values less.
+const FALSE_HITS: f64 = 0.01;
+/// Where the package has the page that explains the columns.
+const DOCS: &str = "/usr/share/doc/wqcap/docs/flows.md";
 
 /// An open file of flow records.
 pub(super) struct File {
@@ -45,13 +60,8 @@ impl File {
             .create_new(true)
             .open(&part)
             .map_err(|e| failure(&e))?;
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::SNAPPY)
-            .set_statistics_enabled(EnabledStatistics::Chunk)
-            .set_created_by(concat!("wqcap ", env!("CARGO_PKG_VERSION")).to_owned())
-            .build();
         let writer = schema()
-            .and_then(|schema| SerializedFileWriter::new(file, schema, Arc::new(properties)))
+            .and_then(|schema| SerializedFileWriter::new(file, schema, Arc::new(properties())))
             .map_err(|e| failure(&e))?;
         Ok(Self {
             writer,
@@ -61,9 +71,10 @@ impl File {
         })
     }
 
-    /// Writes records as one row group.
-    pub(super) fn write(&mut self, records: &[FlowRecord]) -> Result<(), String> {
+    /// Writes records, [`MOST_ROWS`] at most, as one row group, in the order of their first frames.
+    pub(super) fn write(&mut self, records: &mut [FlowRecord]) -> Result<(), String> {
         self.records += records.len() as u64;
+        records.sort_unstable_by_key(FlowRecord::first_ns);
         self.row_group(records).map_err(|e| self.failure(&e))
     }
 
@@ -109,21 +120,49 @@ impl File {
     }
 }
 
+fn properties() -> WriterProperties {
+    let facts = [
+        ("wqcap.flows.schema_version", SCHEMA_VERSION),
+        ("wqcap.version", env!("CARGO_PKG_VERSION")),
+        ("wqcap.docs", DOCS),
+    ];
+    let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value.to_owned()));
+    let order = (0..).take(SORTED_BY).map(|column_idx| SortingColumn {
+        column_idx,
+        descending: false,
+        nulls_first: false,
+    });
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        // In the form that Parquet's own library takes apart.
+        .set_created_by(concat!("wqcap version ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_key_value_metadata(Some(facts.into()))
+        .set_sorting_columns(Some(order.collect()));
+    for column in &COLUMNS[..SORTED_BY] {
+        properties = properties
+            .set_column_statistics_enabled(ColumnPath::from(column.name), EnabledStatistics::Page);
+    }
+    for column in COLUMNS {
+        if matches!(column.values, Values::Name(_)) {
+            properties = properties
+                .set_column_bloom_filter_fpp(ColumnPath::from(column.name), FALSE_HITS)
+                .set_column_bloom_filter_max_ndv(ColumnPath::from(column.name), MOST_ROWS as u64);
+        }
+    }
+    properties.build()
+}
+
 /// All columns may be null in the schema: only some ever are.
 fn schema() -> Result<Arc<Type>, ParquetError> {
     let mut text = String::from("message flows {\n");
-    for Column {
-        name,
-        logical,
-        values,
-    } in COLUMNS
-    {
-        let physical = match values {
-            Values::Int(_) => "INT32",
-            Values::Long(_) => "INT64",
-            Values::Text(_) => "BYTE_ARRAY",
+    for Column { name, values } in COLUMNS {
+        text += &match values {
+            Values::Int(_) => format!("OPTIONAL INT32 {name};\n"),
+            Values::Long(_) => format!("OPTIONAL INT64 {name};\n"),
+            Values::Time(_) => format!("OPTIONAL INT64 {name} (TIMESTAMP(MICROS,true));\n"),
+            Values::Text(_) | Values::Name(_) => format!("OPTIONAL BYTE_ARRAY {name} (STRING);\n"),
         };
-        text += &format!("OPTIONAL {physical} {name} ({logical});\n");
     }
     parse_message_type(&(text + "}")).map(Arc::new)
 }
@@ -137,17 +176,24 @@ impl Column {
         let mut levels = Vec::with_capacity(records.len());
         match self.values {
             Values::Int(of) => {
-                // Parquet's unsigned numbers are the same bits in its signed types.
-                let values = present(records, &mut levels, |it| Some(of(it)?.cast_signed()));
+                let values = present(records, &mut levels, |it| of(it).map(i32::from));
                 let column = writer.typed::<Int32Type>();
                 column.write_batch(&values, Some(&levels), None)
             }
             Values::Long(of) => {
-                let values = present(records, &mut levels, |it| Some(of(it)?.cast_signed()));
+                // A signed number has room for nanoseconds until the year 2262.
+                let signed = |it: &FlowRecord| of(it).map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+                let values = present(records, &mut levels, signed);
                 let column = writer.typed::<Int64Type>();
                 column.write_batch(&values, Some(&levels), None)
             }
-            Values::Text(of) => {
+            Values::Time(of) => {
+                let us = |it: &FlowRecord| of(it).map(|ns| (ns / 1000).cast_signed());
+                let values = present(records, &mut levels, us);
+                let column = writer.typed::<Int64Type>();
+                column.write_batch(&values, Some(&levels), None)
+            }
+            Values::Text(of) | Values::Name(of) => {
                 let bytes = |it: &FlowRecord| Some(ByteArray::from(of(it)?.into_bytes()));
                 let values = present(records, &mut levels, bytes);
                 let column = writer.typed::<ByteArrayType>();
@@ -171,4 +217,91 @@ fn present<T>(
         values.extend(value);
     }
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        analysis::flows::{Direction, FlowEndReason},
+        frame::{FiveTuple, FlowKey},
+    };
+    use parquet::{
+        file::reader::{FileReader, SerializedFileReader},
+        record::RowAccessor,
+    };
+
+    const START: u64 = 1_700_000_000_000_000_000;
+
+    /// Of one frame at `first_ns`, and of one back at `back_ns`, if there was one.
+    fn record(first_ns: u64, back_ns: Option<u64>) -> FlowRecord {
+        let way = |ns| Direction {
+            frames: 1,
+            bytes: 60,
+            first_ns: ns,
+            last_ns: ns,
+        };
+        FlowRecord {
+            tuple: FiveTuple::default(),
+            vlans: [FlowKey::UNTAGGED; 2],
+            network: None,
+            ethertype: 0x0806,
+            icmp: None,
+            outer: None,
+            ways: [way(first_ns), back_ns.map(way).unwrap_or_default()],
+            tcp_flags: None,
+            queue: 0,
+            end: FlowEndReason::Idle,
+        }
+    }
+
+    #[test]
+    fn a_row_group_is_in_the_order_of_first_frames() {
+        let mut records: Vec<_> = (0..50)
+            .map(|at| record(START + 999_999 * (at * 7 % 50), None))
+            .collect();
+        records[3] = record(START + 50_000_001, Some(START + 50_001_002));
+        // A clock can be anything.
+        records[9] = record(u64::MAX, Some(0));
+        let mut expected: Vec<_> = records
+            .iter()
+            .map(|it| i64::try_from(it.first_ns()).unwrap_or(i64::MAX))
+            .collect();
+        expected.sort_unstable();
+
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = File::create(dir.path(), START).unwrap();
+        file.write(&mut records).unwrap();
+        let path = file.finish().unwrap();
+        let reader = SerializedFileReader::new(fs::File::open(path).unwrap()).unwrap();
+        let group = reader.metadata().row_group(0);
+        let order = group.sorting_columns().unwrap().iter().map(|it| {
+            let column = group.column(usize::try_from(it.column_idx).unwrap());
+            (column.column_path().string(), it.descending)
+        });
+        let named = ["first_fwd", "first_fwd_ns"].map(|it| (it.to_owned(), false));
+        assert_eq!(order.collect::<Vec<_>>(), named);
+
+        let rows: Vec<_> = reader.get_row_iter(None).unwrap().collect();
+        let rows: Vec<_> = rows.into_iter().map(Result::unwrap).collect();
+        let ns: Vec<_> = rows.iter().map(|row| row.get_long(1).unwrap()).collect();
+        assert_eq!(ns, expected);
+        let us: Vec<_> = rows
+            .iter()
+            .map(|row| row.get_timestamp_micros(0).unwrap())
+            .collect();
+        let cut: Vec<_> = expected[..49].iter().map(|ns| ns / 1000).collect();
+        assert_eq!(us[..49], cut);
+        assert_eq!(us[49], (u64::MAX / 1000).cast_signed());
+        // There and back; without a way back, null.
+        let back = rows
+            .iter()
+            .map(|row| (row.get_timestamp_micros(4).ok(), row.get_long(5).ok()))
+            .filter(|it| *it != (None, None));
+        let expected = [
+            (Some(1_700_000_000_050_001), Some(1_700_000_000_050_001_002)),
+            (Some(0), Some(0)),
+        ];
+        assert_eq!(back.collect::<Vec<_>>(), expected);
+    }
 }

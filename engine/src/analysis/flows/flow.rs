@@ -157,6 +157,11 @@ pub struct FlowRecord {
 }
 
 impl FlowRecord {
+    /// Stamp of its first frame.
+    pub(super) fn first_ns(&self) -> u64 {
+        self.ways[0].first_ns
+    }
+
     /// Frames both ways.
     #[must_use]
     pub fn frames(&self) -> u64 {

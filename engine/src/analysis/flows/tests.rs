@@ -1,4 +1,5 @@
 use super::{
+    columns::Values,
     flow::FlowEntry,
     meter::{RECORDS, RecordChannels},
     *,
@@ -491,9 +492,9 @@ fn files_hold_what_the_meters_saw() {
                 at.unwrap_or_else(|| panic!("no column {name}"))
             };
             assert_eq!(row.get_string(column("src")).unwrap(), "10.0.0.1");
-            assert_eq!(row.get_ulong(column("bytes_fwd")).unwrap(), 54);
-            let queue = row.get_ushort(column("queue")).unwrap();
-            ports.insert((queue, row.get_ushort(column("src_port")).unwrap()));
+            assert_eq!(row.get_long(column("bytes_fwd")).unwrap(), 54);
+            let queue = row.get_int(column("queue")).unwrap();
+            ports.insert((queue, row.get_int(column("src_port")).unwrap()));
         }
     }
     assert_eq!(ports.len(), 100);
@@ -521,8 +522,25 @@ fn every_column_is_documented_and_nothing_else() {
     let text = fs::read_to_string(path).unwrap();
     let documented: Vec<_> = text
         .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+        .map(|(name, rest)| (name, rest.split(" | ").next().unwrap()))
         .collect();
-    let columns: Vec<_> = columns::COLUMNS.iter().map(|it| it.name).collect();
+    let columns: Vec<_> = columns::COLUMNS
+        .iter()
+        .map(|it| {
+            let kind = match it.values {
+                Values::Int(_) => "int32",
+                Values::Long(_) => "int64",
+                Values::Time(_) => "timestamp, µs, UTC",
+                Values::Text(_) | Values::Name(_) => "string",
+            };
+            (it.name, kind)
+        })
+        .collect();
     assert_eq!(documented, columns);
+    let version = format!(
+        "`wqcap.flows.schema_version`: `{}`",
+        columns::SCHEMA_VERSION
+    );
+    assert!(text.contains(&version), "{version}");
 }

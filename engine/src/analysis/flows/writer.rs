@@ -2,7 +2,7 @@
 
 use super::{
     FlowTotals, FlowsPlan, FlowsReport,
-    file::File,
+    file::{File, MOST_ROWS},
     flow::FlowRecord,
     meter::{Meter, RECORDS, RecordChannels},
 };
@@ -17,8 +17,6 @@ use std::{
 
 /// Batches of records for each meter: what a slow disk may hold up.
 const BATCHES: usize = 64;
-/// Records of a row group at most: they are held in memory until it is written.
-const MOST_ROWS: usize = 128 * 1024;
 
 /// Takes records from all queues and writes them.
 pub struct FlowWriter {
@@ -177,9 +175,9 @@ impl Work {
             return;
         }
         let written = match &mut self.file {
-            Some(file) => file.write(&self.rows),
+            Some(file) => file.write(&mut self.rows),
             none => match File::create(&self.plan.dir, system_ns()) {
-                Ok(file) => none.insert(file).write(&self.rows),
+                Ok(file) => none.insert(file).write(&mut self.rows),
                 Err(failure) => {
                     self.finished.unwritten += self.rows.len() as u64;
                     Err(failure)

@@ -1,0 +1,92 @@
+"""What an engine reads of flow records, as JSON: its types of the columns, the rows, and how many of them have a name and a time.
+
+    readers.py ENGINE FOLDER COMMUNITY_ID MICROSECONDS
+
+Rows are counted that have this community ID, and rows whose flows began at MICROSECONDS since 1970 or later: each engine rules
+out row groups in its own way, by statistics and by bloom filters. TZ must be UTC: Spark gives local times.
+"""
+
+import datetime
+import glob
+import json
+import sys
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+def plain(value):
+    """JSON lacks times: they become microseconds since 1970."""
+    if not isinstance(value, datetime.datetime):
+        return value
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=datetime.timezone.utc)
+    return (value - EPOCH) // datetime.timedelta(microseconds=1)
+
+
+def pyarrow(folder, name, us):
+    import pyarrow
+    from pyarrow import dataset
+
+    flows = dataset.dataset(sorted(glob.glob(f"{folder}/*.parquet")))
+    since = pyarrow.scalar(us, pyarrow.timestamp("us", tz="UTC"))
+    return (
+        [[it.name, str(it.type)] for it in flows.schema],
+        [list(row.values()) for row in flows.to_table().to_pylist()],
+        flows.count_rows(filter=dataset.field("community_id") == name),
+        flows.count_rows(filter=dataset.field("first_fwd") >= since),
+    )
+
+
+def chdb(folder, name, us):
+    import chdb
+
+    def query(what, where="1"):
+        sql = f"SELECT {what} FROM file('{folder}/*.parquet', Parquet) WHERE {where}"
+        answer = chdb.query(f"{sql} SETTINGS output_format_json_quote_64bit_integers = 0", "JSONCompact")
+        return json.loads(str(answer))
+
+    types = [[it["name"], it["type"]] for it in query("*", "0")["meta"]]
+    times = [f"toUnixTimestamp64Micro({name}) AS {name}" for name, kind in types if "DateTime" in kind]
+    return (
+        types,
+        query(f"* REPLACE ({', '.join(times)})")["data"],
+        query("count()", f"community_id = '{name}'")["data"][0][0],
+        query("count()", f"first_fwd >= fromUnixTimestamp64Micro({us}, 'UTC')")["data"][0][0],
+    )
+
+
+def pyspark(folder, name, us):
+    from pyspark.sql import SparkSession
+
+    return dataframe(SparkSession.builder.master("local[2]").getOrCreate(), folder, name, us)
+
+
+def pysail(folder, name, us):
+    from pysail.spark import SparkConnectServer
+    from pyspark.sql import SparkSession
+
+    server = SparkConnectServer(port=0)
+    server.start(background=True)
+    host, port = server.listening_address
+    session = SparkSession.builder.remote(f"sc://{host}:{port}").getOrCreate()
+    found = dataframe(session, folder, name, us)
+    # The session first: at its end it waits for its server's answer.
+    session.stop()
+    server.stop()
+    return found
+
+
+def dataframe(session, folder, name, us):
+    flows = session.read.parquet(f"{folder}/*.parquet")
+    return (
+        flows.dtypes,
+        [list(row) for row in flows.collect()],
+        flows.where(f"community_id = '{name}'").count(),
+        flows.where(f"first_fwd >= timestamp_micros({us})").count(),
+    )
+
+
+engine, folder, name, us = sys.argv[1:]
+types, rows, named, since = globals()[engine](folder, name, int(us))
+rows = [[plain(it) for it in row] for row in rows]
+print(json.dumps({"types": types, "rows": rows, "named": named, "since": since}))
