@@ -5,7 +5,6 @@ use crate::{
     config::{Config, CutoffConfig, SampleBy, Slice},
     filter::Filter,
     frame::dedup,
-    pipeline::reduce::cutoff,
 };
 use serde::Serialize;
 
@@ -41,6 +40,18 @@ pub struct CutoffPlan {
     pub capacity: usize,
 }
 
+impl CutoffPlan {
+    /// Bytes of a flow and its share of the index, when that is as sparse as it gets.
+    pub(crate) const FLOW_BYTES: u64 = 128;
+
+    /// Flows that fit so many bytes.
+    #[must_use]
+    pub fn capacity_of(memory: u64) -> usize {
+        let flows = memory / Self::FLOW_BYTES;
+        usize::try_from(flows).unwrap_or(usize::MAX).max(1)
+    }
+}
+
 /// How much of some flows is kept.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowLimit {
@@ -74,7 +85,7 @@ impl Reduction {
             cutoff: (!limits.is_empty()).then(|| CutoffPlan {
                 limits,
                 idle_ns: capture.cutoff_idle.nanos(),
-                capacity: cutoff::capacity_of(capture.cutoff_memory.0),
+                capacity: CutoffPlan::capacity_of(capture.cutoff_memory.0),
             }),
             slice: capture.slice,
             verify_fcs: capture.verify_fcs,

@@ -2,25 +2,12 @@
 
 use super::{
     checksum::{Checksum, PseudoHeader, Sum},
-    walk::{Onward, Walk},
+    walk::{Onward, Packet, Walk},
 };
 use wqcap_frame::{
     Ah, Esp, Extension, Gre, Ipv4, Ipv6, Ipv6Fragment, Next, Sctp, Slice, Tcp, Udp, ethertype,
     protocol,
 };
-
-/// The IP packet that the way is in, as far as what it carries has to know.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Packet {
-    pub(super) is_v6: bool,
-    /// All that it carries is there.
-    pub(super) is_whole: bool,
-    /// Where it ends by its own account, or what it carries does.
-    pub(super) told_end: usize,
-    /// Sums of the addresses that a pseudo-header has, before and after.
-    pub(super) src: (Sum, Sum),
-    pub(super) dst: (Sum, Sum),
-}
 
 /// Routing headers that are understood: of type 0 (RFC 2460), of type 2 (RFC 6275), with segments (RFC 8754).
 #[derive(Clone, Copy, PartialEq, Eq)]

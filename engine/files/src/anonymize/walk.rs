@@ -8,7 +8,6 @@ use super::{
     Ciphers,
     checksum::{Checksum, Sum},
     mac,
-    network::Packet,
 };
 use std::ops::Range;
 use wqcap_frame::{
@@ -21,6 +20,19 @@ pub(super) type Onward = Option<(usize, Next)>;
 
 /// The extension header of GTP-U with QoS flows: 3GPP TS 38.415. All others are overwritten.
 const PDU_SESSION_CONTAINER: u8 = 0x85;
+
+/// The IP packet that the way is in, as far as what it carries has to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Packet {
+    pub(super) is_v6: bool,
+    /// All that it carries is there.
+    pub(super) is_whole: bool,
+    /// Where it ends by its own account, or what it carries does.
+    pub(super) told_end: usize,
+    /// Sums of the addresses that a pseudo-header has, before and after.
+    pub(super) src: (Sum, Sum),
+    pub(super) dst: (Sum, Sum),
+}
 
 pub(super) struct Walk<'f> {
     pub(super) ciphers: &'f Ciphers,

@@ -65,6 +65,7 @@ pub(crate) struct Table<E, Apart = ()> {
 
 impl<E: Entry, Apart> Table<E, Apart> {
     /// Bytes of memory for each flow: at its sparsest, the index has four cells for each.
+    #[cfg(test)]
     pub(crate) const FLOW_BYTES: usize =
         size_of::<E>() + size_of::<Apart>() + 4 * size_of::<Cell>();
     /// More would not be told apart by the cells.

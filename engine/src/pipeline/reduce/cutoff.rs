@@ -34,12 +34,6 @@ pub struct CutoffReport {
     pub untracked_frames: u64,
 }
 
-/// Flows that fit so many bytes.
-pub(crate) fn capacity_of(memory: u64) -> usize {
-    let flows = memory / Table::<CutFlow>::FLOW_BYTES as u64;
-    usize::try_from(flows).unwrap_or(usize::MAX).max(1)
-}
-
 /// The flows of one queue, as far as they have come.
 pub(super) struct Cutoff {
     /// The last one takes what no other does, and has no end.
@@ -263,6 +257,13 @@ mod tests {
         let each = (0..).zip(frames);
         each.map(|(ns, &(flow, back, flags))| cuts(cutoff, &tcp(flow, back, flags, 100), ns))
             .collect()
+    }
+
+    #[test]
+    fn a_flow_has_what_the_plan_counts_for_it() {
+        let bytes = Table::<CutFlow>::FLOW_BYTES as u64;
+        assert_eq!(bytes, CutoffPlan::FLOW_BYTES);
+        assert_eq!(CutoffPlan::capacity_of(0), 1);
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //! Invariants: a stage that has nothing to do costs one branch per frame. A filter holds for whole batches.
 
 mod counters;
-pub(crate) mod cutoff;
+mod cutoff;
 mod fcs;
 mod sample;
 mod slice;
