@@ -35,8 +35,6 @@
 //! [`Malformed`], and what came before the fault stands. The tests hold all of it to a second way through a frame, which
 //! takes every header in turn, to `etherparse`, to tshark and to tcpdump; `fuzz/` at the top holds it to any bytes.
 
-mod community;
-pub mod dedup;
 mod field;
 pub mod filter;
 mod flow;
@@ -46,18 +44,17 @@ mod link;
 mod malformed;
 mod next;
 mod numbers;
-mod slice;
+mod reduce;
 mod transport;
 mod tunnel;
 
-pub use community::community_id;
-pub use flow::FlowKey;
+pub use flow::{FlowKey, community_id};
 pub use headers::{FiveTuple, Fragment, Headers, MOST_LAYERS, Tags};
 pub use ip::{Ah, Esp, Extension, Icmp, Ipv4, Ipv6, Ipv6Fragment};
 pub use link::{Arp, Ethernet, FCS_LEN, Llc, Mpls, Ppp, Pppoe, Vlan};
 pub use malformed::{Malformed, MalformedCounts};
 pub use next::Next;
 pub use numbers::{ethertype, protocol};
-pub use slice::Slice;
+pub use reduce::{Slice, dedup};
 pub use transport::{Sctp, Tcp, Udp};
 pub use tunnel::{Erspan, Geneve, Gre, Gtp, Vxlan};

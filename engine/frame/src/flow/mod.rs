@@ -1,5 +1,9 @@
 //! To which flow a frame belongs.
 
+mod community;
+
+pub use community::community_id;
+
 use crate::{
     headers::{FiveTuple, Headers},
     link::Ethernet,
