@@ -348,15 +348,18 @@ fn what_a_file_says_of_itself_is_left_out_and_told() {
     assert!(files::read(&out).iter().all(|it| it.caplen == 50));
 }
 
+/// A folder with a file of frames of every kind.
+fn assortment(dir: &Dir) -> PathBuf {
+    let folder = dir.folder("in");
+    let file = folder.join("in.pcap");
+    files::write(&file, 1_600_000_000, &frames::assortment());
+    folder
+}
+
 #[test]
 fn the_same_key_gives_the_same_file_and_another_gives_another() {
     let dir = Dir::new();
-    let folder = dir.folder("in");
-    files::write(
-        &folder.join("in.pcap"),
-        1_600_000_000,
-        &frames::assortment(),
-    );
+    let folder = assortment(&dir);
     let key = key(&dir);
     let raw: Vec<u8> = [0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]
         .into_iter()
@@ -377,12 +380,7 @@ fn the_same_key_gives_the_same_file_and_another_gives_another() {
 #[test]
 fn a_key_that_is_none_is_refused() {
     let dir = Dir::new();
-    let folder = dir.folder("in");
-    files::write(
-        &folder.join("in.pcap"),
-        1_600_000_000,
-        &frames::assortment(),
-    );
+    let folder = assortment(&dir);
     let out = dir.join("out.pcap");
     let refused = |key: &Path, parts: &[&str]| {
         let done = anonymize(&folder, key, &out, &[]).run().expect(2);

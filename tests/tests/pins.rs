@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::{
     fs,
+    ops::Range,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -33,6 +34,13 @@ fn pin(args: &[&str], dir: &Path) -> Program {
     wqcap(["pin"]).args(args).arg("--dir").arg(dir)
 }
 
+/// A pin of so many seconds from [`START`] on, told in JSON.
+fn pin_of(seconds: Range<u32>, more: &[&str], dir: &Path) -> Program {
+    let [from, to] = [seconds.start, seconds.end].map(|it| (START + it).to_string());
+    let times = ["--json", "--from", &from, "--to", &to];
+    pin(&[&times, more].concat(), dir)
+}
+
 #[track_caller]
 fn json(done: &Done) -> Value {
     serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
@@ -41,17 +49,8 @@ fn json(done: &Done) -> Value {
 /// Pins the middle one of the old files; the pin's ID.
 #[track_caller]
 fn pin_the_middle(out: &Path) -> String {
-    let [from, to] = [STEP + 2, STEP + 3].map(|it| (START + it).to_string());
-    let args = [
-        "--json",
-        "--from",
-        &from,
-        "--to",
-        &to,
-        "--reason",
-        "incident 4711",
-    ];
-    let made = json(&pin(&args, out).run().expect(0));
+    let reason = &["--reason", "incident 4711"];
+    let made = json(&pin_of(STEP + 2..STEP + 3, reason, out).run().expect(0));
     assert_eq!(
         (&made["files"], &made["reason"]),
         (&1.into(), &"incident 4711".into())
@@ -174,19 +173,8 @@ fn a_filter_holds_what_an_index_cannot_exclude() {
     old(&out);
     let set = format!("output.index_dir={}", index.display());
     let facts = |more: &[&str]| {
-        let [from, to] = [START, START + 100].map(|it| it.to_string());
-        let args = [
-            "--json",
-            "--from",
-            &from,
-            "--to",
-            &to,
-            "--filter",
-            "host 10.0.0.2",
-        ];
-        let done = pin(&args, &out)
-            .args(["--reason", "x"])
-            .args(more)
+        let what = ["--filter", "host 10.0.0.2", "--reason", "x"];
+        let done = pin_of(0..100, &[&what, more].concat(), &out)
             .run()
             .expect(0);
         (json(&done), done)

@@ -1,6 +1,6 @@
 //! The arguments of what asks a running capture: `ctl` and `top`.
 
-use super::{Setting, seconds};
+use super::{FilterArgs, Setting, seconds};
 use clap::{Subcommand, value_parser};
 use std::{path::PathBuf, time::Duration};
 
@@ -133,14 +133,8 @@ pub enum CtlCommand {
         /// How far it reaches from now on
         #[arg(long, value_name = "S", value_parser = seconds, default_value = "60s")]
         after: Duration,
-        /// A pcap-filter(7) expression [default: every frame]
-        #[arg(
-            long,
-            value_name = "EXPR",
-            default_value = "",
-            hide_default_value = true
-        )]
-        filter: String,
+        #[command(flatten)]
+        filter: FilterArgs,
     },
     /// Set the log level
     Log {

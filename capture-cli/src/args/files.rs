@@ -1,9 +1,9 @@
 //! The arguments of what reads capture files: `rss`, `merge`, `extract` and `recover`.
 
 use super::{ConfigArgs, seconds};
-use crate::term::time::Moment;
+use crate::{failure::Failure, term::time::Moment};
 use std::{path::PathBuf, time::Duration};
-use wqcap_engine::config::Slice;
+use wqcap_engine::{config::Slice, filter::Filter};
 
 /// `wqcap rss`
 #[derive(Debug, clap::Args)]
@@ -102,6 +102,27 @@ fn slice(text: &str) -> Result<Slice, String> {
     Slice::try_from(text.to_owned())
 }
 
+/// Which frames.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct FilterArgs {
+    /// A pcap-filter(7) expression [default: every frame]
+    #[arg(
+        long = "filter",
+        value_name = "EXPR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub expression: String,
+}
+
+impl FilterArgs {
+    /// The filter, ready to run.
+    pub fn compile(&self) -> Result<Filter, Failure> {
+        let it = &self.expression;
+        Filter::compile(it).map_err(|e| Failure::refused(format!("--filter {it:?}: {e}")))
+    }
+}
+
 /// `wqcap extract`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -142,14 +163,8 @@ pub struct ExtractArgs {
     /// The times, and the filter, of a mark or pin, as `wqcap pin list` names it; --filter selects among its frames
     #[arg(long, value_name = "ID", conflicts_with_all = ["from", "to"])]
     pub mark: Option<String>,
-    /// A pcap-filter(7) expression [default: every frame]
-    #[arg(
-        long,
-        value_name = "EXPR",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub filter: String,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// Only the flow of this Community ID, as Zeek, Suricata and the flow records tell it [default: every flow]
     #[arg(long, value_name = "ID", value_parser = community_id)]
     pub community_id: Option<String>,

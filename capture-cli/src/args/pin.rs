@@ -1,6 +1,6 @@
 //! The arguments of `pin`.
 
-use super::ConfigArgs;
+use super::{ConfigArgs, FilterArgs};
 use crate::term::time::Moment;
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -43,14 +43,8 @@ pub struct PinArgs {
     /// End time, exclusive
     #[arg(long, value_name = "T", allow_hyphen_values = true, required = true)]
     pub to: Option<Moment>,
-    /// A pcap-filter(7) expression [default: every frame]
-    #[arg(
-        long,
-        value_name = "EXPR",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub filter: String,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// What it is for, in one line
     #[arg(long, value_name = "TEXT", required = true)]
     pub reason: Option<String>,

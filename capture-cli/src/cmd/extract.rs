@@ -51,8 +51,7 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
 }
 
 fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
-    let filter = Filter::compile(&args.filter)
-        .map_err(|e| Failure::refused(format!("--filter {:?}: {e}", args.filter)))?;
+    let filter = args.filter.compile()?;
     let from = args.from.map_or(0, |it| it.0);
     let to = args.to.map_or(u64::MAX, |it| it.0);
     if from >= to {
@@ -62,7 +61,7 @@ fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
         None => (from..to, filter),
         Some(id) => {
             let pin = PinFolder { dir: &args.dir }.find(id)?;
-            let expression = both(&pin.filter, &args.filter);
+            let expression = both(&pin.filter, &args.filter.expression);
             let filter = Filter::compile(&expression)
                 .map_err(|e| Failure::refused(format!("--mark {id}: {expression:?}: {e}")))?;
             (pin.times(), filter)

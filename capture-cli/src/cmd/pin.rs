@@ -21,7 +21,6 @@ use wqcap_engine::{
         folder::CaptureFolder,
         pin::{HeldFile, Holder, Pin, PinError, PinFolder, Pins},
     },
-    filter::Filter,
     index::{FlowTerms, IndexFolder},
 };
 
@@ -138,14 +137,13 @@ fn add(args: &PinArgs) -> Result<(), Failure> {
     if from >= to {
         return Err(Failure::refused("--from must be before --to"));
     }
-    Filter::compile(&args.filter)
-        .map_err(|e| Failure::refused(format!("--filter {:?}: {e}", args.filter)))?;
+    args.filter.compile()?;
     let place = Place::of(&args.folder)?;
     let now: Moment = "now".parse().map_err(Failure::failed)?;
     let pin = Pin {
         from_ns: from.0,
         to_ns: to.0,
-        filter: args.filter.clone(),
+        filter: args.filter.expression.clone(),
         reason: reason.clone(),
         made_ns: now.0,
     };

@@ -2,6 +2,7 @@
 
 use crate::{
     Error,
+    analysis::flow_table,
     config::{Config, CutoffConfig, SampleBy, Slice},
     filter::Filter,
     frame::dedup,
@@ -47,8 +48,7 @@ impl CutoffPlan {
     /// Flows that fit so many bytes.
     #[must_use]
     pub fn capacity_of(memory: u64) -> usize {
-        let flows = memory / Self::FLOW_BYTES;
-        usize::try_from(flows).unwrap_or(usize::MAX).max(1)
+        flow_table::capacity(memory, Self::FLOW_BYTES)
     }
 }
 

@@ -152,7 +152,7 @@ fn command(typed: &CtlCommand) -> Result<Command, Failure> {
                 text: text.clone(),
                 before_ms: ms(before),
                 after_ms: ms(after),
-                filter: filter.clone(),
+                filter: filter.expression.clone(),
             }
         }
         CtlCommand::Log { level } => Command::Log {

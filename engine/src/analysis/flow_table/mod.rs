@@ -40,6 +40,13 @@ impl Default for Guess {
     }
 }
 
+/// Flows of so many bytes each that fit a table's memory.
+pub(crate) fn capacity(memory: u64, flow_bytes: u64) -> usize {
+    usize::try_from(memory / flow_bytes)
+        .unwrap_or(usize::MAX)
+        .max(1)
+}
+
 /// One place in the index.
 #[derive(Clone, Copy)]
 struct Cell {

@@ -38,6 +38,7 @@ pub use self::{
     writer::FlowWriter,
 };
 
+use super::flow_table;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -63,8 +64,7 @@ impl FlowsPlan {
     /// Flows that fit so many bytes.
     #[must_use]
     pub fn capacity_of(memory: u64) -> usize {
-        let flows = memory / Self::FLOW_BYTES;
-        usize::try_from(flows).unwrap_or(usize::MAX).max(1)
+        flow_table::capacity(memory, Self::FLOW_BYTES)
     }
 }
 

@@ -32,19 +32,34 @@ fn output(retention: Retention, buffer: u64) -> OutputPlan {
     }
 }
 
-fn tidy(dir: &Path, keep: Retention, deleted: &mut DeletedFiles) {
-    let keeper = Keeper {
+/// Of files of the default name, or of those that are `own`.
+fn keeper(dir: &Path, keep: Retention, own: Option<&Arc<OwnFiles>>) -> Keeper {
+    Keeper {
         dir: dir.to_owned(),
         keep,
-        own: None,
+        own: own.cloned(),
         pinned: Pinned::default(),
-    };
+    }
+}
+
+fn tidy(keeper: &Keeper, deleted: &mut DeletedFiles) {
     keeper.tidy(0, SystemTime::now(), deleted).expect("tidies");
+}
+
+/// So many files, whatever they have.
+fn most(files: u64) -> Retention {
+    Retention {
+        files,
+        ..Retention::default()
+    }
 }
 
 fn left(files: &[(&str, usize)], keep: Retention) -> Vec<String> {
     let dir = folder(files);
-    tidy(dir.path(), keep, &mut DeletedFiles::default());
+    tidy(
+        &keeper(dir.path(), keep, None),
+        &mut DeletedFiles::default(),
+    );
     names(dir.path())
 }
 
@@ -94,7 +109,7 @@ fn open_files_and_strangers_stay() {
         files: 1,
         ..Retention::default()
     };
-    tidy(dir.path(), keep, &mut deleted);
+    tidy(&keeper(dir.path(), keep, None), &mut deleted);
     assert_eq!(
         names(dir.path()),
         [
@@ -141,15 +156,11 @@ fn files_that_are_too_old_go_wherever_they_stand_and_be_it_the_last() {
     aged("wqcap-q01-10.pcap", 3601);
     aged("wqcap-q00-20.pcap", 5000);
     aged("wqcap-q00-100.pcapng.zst", 3600);
-    let keeper = Keeper {
-        dir: dir.path().to_owned(),
-        keep: Retention {
-            age_ns: 3_600_000_000_000,
-            ..Retention::default()
-        },
-        own: None,
-        pinned: Pinned::default(),
+    let keep = Retention {
+        age_ns: 3_600_000_000_000,
+        ..Retention::default()
     };
+    let keeper = keeper(dir.path(), keep, None);
     let mut deleted = DeletedFiles::default();
     keeper.tidy(0, now, &mut deleted).expect("tidies");
     let young = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-9.pcap"];
@@ -169,19 +180,13 @@ fn files_that_are_too_old_go_wherever_they_stand_and_be_it_the_last() {
 #[test]
 fn the_oldest_go_until_enough_is_free_whoever_took_it_and_the_newest_stays() {
     let dir = folder(&FILES);
-    let keeper = |free| Keeper {
-        dir: dir.path().to_owned(),
-        keep: Retention {
-            free,
-            ..Retention::default()
-        },
-        own: None,
-        pinned: Pinned::default(),
-    };
     let mut deleted = DeletedFiles::default();
     let mut tidied = |free| {
-        let now = SystemTime::now();
-        keeper(free).tidy(0, now, &mut deleted).expect("tidies");
+        let keep = Retention {
+            free,
+            ..Retention::default()
+        };
+        tidy(&keeper(dir.path(), keep, None), &mut deleted);
         names(dir.path()).len()
     };
     assert_eq!(tidied(Keep::Size(Size(1))), 4);
@@ -217,15 +222,9 @@ fn what_is_pinned_stays_and_counts() {
         };
         pins.add(&pin).expect("written")
     };
-    let keeper = |keep| Keeper {
-        dir: dir.path().to_owned(),
-        keep,
-        own: None,
-        pinned: Pinned::default(),
-    };
     let tidied = |keep| {
         let mut deleted = DeletedFiles::default();
-        let keeper = keeper(keep);
+        let keeper = keeper(dir.path(), keep, None);
         let later = SystemTime::now() + Duration::from_secs(9999);
         keeper.tidy(0, later, &mut deleted).expect("tidies");
         let left = names(dir.path());
@@ -323,19 +322,8 @@ fn sub_folders_are_looked_into_and_go_when_they_are_empty() {
         }
     }
     fs::write(at("20261121/09/notes.txt"), "mine").expect("written");
-    let keeper = |files| Keeper {
-        dir: dir.path().to_owned(),
-        keep: Retention {
-            files,
-            ..Retention::default()
-        },
-        own: Some(Arc::clone(&own)),
-        pinned: Pinned::default(),
-    };
     let mut deleted = DeletedFiles::default();
-    keeper(1)
-        .tidy(0, SystemTime::now(), &mut deleted)
-        .expect("tidies");
+    tidy(&keeper(dir.path(), most(1), Some(&own)), &mut deleted);
     assert_eq!(deleted.files.len(), 2);
     assert!(!at("20261121/10").exists(), "it was emptied");
     assert_eq!(names(&at("20261121/09")), ["notes.txt"], "somebody else's");
@@ -382,19 +370,8 @@ fn of_any_name_only_captures_go_those_of_earlier_runs_first() {
     fs::write(at("new"), "somebody else's").expect("written");
     fs::rename(at("new"), at("tap-4.pcap")).expect("renamed");
     let tidied = |files| {
-        let keeper = Keeper {
-            dir: dir.path().to_owned(),
-            keep: Retention {
-                files,
-                ..Retention::default()
-            },
-            own: Some(Arc::clone(&own)),
-            pinned: Pinned::default(),
-        };
         let mut deleted = DeletedFiles::default();
-        keeper
-            .tidy(0, SystemTime::now(), &mut deleted)
-            .expect("tidies");
+        tidy(&keeper(dir.path(), most(files), Some(&own)), &mut deleted);
         deleted.files
     };
     assert_eq!(tidied(3), HashSet::from([at("tap-9.pcapng")]));
