@@ -48,9 +48,13 @@ fn reassemble(
         full += usize::from(frame.len() == 1514 + tag);
         let sequence = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
         if header[13] & 2 != 0 {
-            start = Some(sequence.wrapping_add(1));
+            start = Some((header[..4].to_vec(), sequence.wrapping_add(1)));
         }
-        let at = sequence.wrapping_sub(start.expect("a SYN first")) as usize;
+        // The end of an earlier connection may come late.
+        let Some((_, first)) = start.as_ref().filter(|(ports, _)| header[..4] == *ports) else {
+            continue;
+        };
+        let at = sequence.wrapping_sub(*first) as usize;
         if !payload.is_empty() {
             stream[at..at + payload.len()].copy_from_slice(&payload);
         }
