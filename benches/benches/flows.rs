@@ -1,6 +1,7 @@
 //! What a frame costs in the flow table, by how many flows there are. Frames come in an order that no cache foresees;
-//! `parse` is the same frames with their headers parsed and nothing else, which `count` includes. `stage` is the stage of
-//! a queue with flow records and nothing to leave out, `cutoff` the same with a limit to each flow.
+//! `parse` is the same frames with their headers parsed and nothing else, which `count` includes; `names` is `count`
+//! with a look for names, which none of them has. `stage` is the stage of a queue with flow records and nothing to leave
+//! out, `cutoff` the same with a limit to each flow.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, sync::Arc, time::Duration};
@@ -115,7 +116,13 @@ fn flows(c: &mut Criterion) {
             active_ns: u64::MAX,
             idle_ns: u64::MAX,
             capacity: flows as usize,
+            names: false,
         };
+        let names = FlowsPlan {
+            names: true,
+            ..plan.clone()
+        };
+        let names = FlowWriter::start(&names, 1).expect("scratch space");
         let writer = FlowWriter::start(&plan, 3).expect("scratch space");
         let meter = |at: usize| writer.meter(at, 0).expect("a queue")();
         let stages =
@@ -130,14 +137,17 @@ fn flows(c: &mut Criterion) {
             // What is still in the table is not worth a file.
             std::mem::forget(stage);
         }
-        let mut meter = meter(2);
-        for flow in 0..flows {
-            count(&mut meter, frames.of(flow));
+        let named = names.meter(0, 0).expect("a queue")();
+        for (name, mut meter) in [("count", meter(2)), ("names", named)] {
+            for flow in 0..flows {
+                count(&mut meter, frames.of(flow));
+            }
+            group.bench_function(BenchmarkId::new(name, flows), |b| {
+                b.iter(|| count(&mut meter, black_box(frames.any())));
+            });
+            std::mem::forget(meter);
         }
-        group.bench_function(BenchmarkId::new("count", flows), |b| {
-            b.iter(|| count(&mut meter, black_box(frames.any())));
-        });
-        std::mem::forget(meter);
+        std::mem::forget(names);
         std::mem::forget(writer);
     }
     group.finish();

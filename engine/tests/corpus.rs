@@ -17,6 +17,9 @@ mod index;
 mod innermost;
 #[path = "../../fuzz/fuzz_targets/layers.rs"]
 mod layers;
+#[cfg(feature = "flows")]
+#[path = "../../fuzz/fuzz_targets/names.rs"]
+mod names;
 #[path = "../../fuzz/fuzz_targets/reader.rs"]
 mod reader;
 #[path = "../../fuzz/fuzz_targets/views.rs"]
@@ -65,6 +68,12 @@ fn control_messages() {
 #[test]
 fn configurations() {
     replay("config", config::run);
+}
+
+#[cfg(feature = "flows")]
+#[test]
+fn payloads() {
+    replay("names", names::run);
 }
 
 #[test]

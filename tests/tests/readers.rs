@@ -87,7 +87,7 @@ fn types_and_facts_are_those_of_the_page() {
     let version = env!("CARGO_PKG_VERSION");
     let expected = [
         ["wqcap.docs", "/usr/share/doc/wqcap/docs/flows.md"],
-        ["wqcap.flows.schema_version", "2"],
+        ["wqcap.flows.schema_version", "3"],
         ["wqcap.version", version],
     ];
     assert_eq!(pairs(&facts), expected.map(|it| it.map(str::to_owned)));
@@ -165,7 +165,16 @@ fn queries_read_what_they_need() {
     let names: Vec<_> = lengths.keys().copied().collect();
     assert_eq!(
         names,
-        ["community_id", "dst", "outer_dst", "outer_src", "src"]
+        [
+            "community_id",
+            "dst",
+            "http_host",
+            "ja4",
+            "outer_dst",
+            "outer_src",
+            "src",
+            "tls_sni"
+        ]
     );
     lengths.retain(|_, length| *length > (256 << 10) + 64);
     assert!(lengths.is_empty(), "{lengths:?}");

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path};
-use wqcap_tests::{Dir, Wqcap, binaries};
+use wqcap_tests::{Dir, Wqcap, binaries, files};
 
 /// The documented keys and their types.
 fn documented() -> BTreeMap<String, String> {
@@ -97,6 +97,31 @@ fn everything_on(dir: &Dir, left: &Path) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
+/// The summary of a run with names, of one message of DNS.
+fn with_names(dir: &Dir) -> Value {
+    let sample =
+        |name| fs::read(binaries::root().join("fuzz/corpus").join(name)).expect("a sample");
+    // Ethernet, IPv4 and UDP of one, and the message of the other, with the lengths of both.
+    let mut frame = sample("headers/dns");
+    frame.truncate(42);
+    frame.extend_from_slice(&sample("names/answer")[1..]);
+    for (length, header) in [(16, 14), (38, 34)] {
+        let len = u16::try_from(frame.len() - header).expect("short");
+        frame[length..length + 2].copy_from_slice(&len.to_be_bytes());
+    }
+    let file = dir.join("answer.pcap");
+    files::write(&file, 1_600_000_000, &[frame]);
+    let finished = Wqcap::run(dir, "names")
+        .replay(&file)
+        .set(&format!(
+            "flows.dir={}",
+            dir.folder("names.flows").display()
+        ))
+        .set("flows.names=true")
+        .finish(0);
+    finished.summary.json
+}
+
 #[test]
 fn real_summaries_and_their_documentation_have_the_same_keys() {
     let documented = documented();
@@ -112,7 +137,12 @@ fn real_summaries_and_their_documentation_have_the_same_keys() {
         .finish(1);
     let mut seen = Vec::new();
     let (plain, failed) = (plain.summary.json, failed.summary.json);
-    for summary in [&plain, &failed, &everything_on(&dir, &left)] {
+    for summary in [
+        &plain,
+        &failed,
+        &everything_on(&dir, &left),
+        &with_names(&dir),
+    ] {
         walk(&documented, "", summary, &mut seen);
     }
     assert!(failed["error"].is_string());

@@ -30,7 +30,7 @@ use wqcap_rss::{HashDepth, key::RssKey, toeplitz::Toeplitz};
 type Outcome = Result<(), Box<dyn Error>>;
 type Piece = fn(&[Vec<u8>], usize) -> Outcome;
 
-const PIECES: [(&str, Piece); 11] = [
+const PIECES: [(&str, Piece); 12] = [
     ("frame/outermost", outermost),
     ("frame/innermost", innermost),
     ("frame/flow_key", flow_key),
@@ -39,6 +39,7 @@ const PIECES: [(&str, Piece); 11] = [
     ("reduce/slice", reduce),
     ("reduce/cutoff", cutoff),
     ("flows/count", flows),
+    ("flows/names", names),
     ("rx/loop", rx_loop),
     ("sink/pcap", pcap),
     ("sink/pcapng", pcapng),
@@ -154,6 +155,17 @@ fn staged(
 }
 
 fn flows(frames: &[Vec<u8>], times: usize) -> Outcome {
+    metered(frames, times, false)
+}
+
+/// Of frames without any name, which is what most are.
+fn names(frames: &[Vec<u8>], times: usize) -> Outcome {
+    let is_dns = |it: &&Vec<u8>| Headers::innermost(it).tuple.dst_port == 53;
+    let frames: Vec<_> = frames.iter().filter(|it| !is_dns(it)).cloned().collect();
+    metered(&frames, times, true)
+}
+
+fn metered(frames: &[Vec<u8>], times: usize, names: bool) -> Outcome {
     let dir = tempfile::tempdir()?;
     let plan = FlowsPlan {
         dir: dir.path().to_owned(),
@@ -161,6 +173,7 @@ fn flows(frames: &[Vec<u8>], times: usize) -> Outcome {
         active_ns: u64::MAX,
         idle_ns: u64::MAX,
         capacity: 1024,
+        names,
     };
     let writer = FlowWriter::start(&plan, 1)?;
     let mut meter = writer.meter(0, 0).ok_or("no meter")?();

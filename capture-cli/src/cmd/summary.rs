@@ -255,6 +255,23 @@ fn flows_in_words(flows: &FlowsReport) -> String {
             let _ = write!(text, ", {} {what}", thousands(count));
         }
     }
+    if let Some(names) = &flows.names {
+        let rows = counted(names.dns, "row");
+        let _ = write!(
+            text,
+            "; {} with names, {rows} of DNS",
+            thousands(names.flows)
+        );
+        for (what, count) in [
+            ("payloads unreadable", names.unreadable),
+            ("missed", names.missed),
+            ("rows not written", names.unwritten),
+        ] {
+            if count > 0 {
+                let _ = write!(text, ", {} {what}", thousands(count));
+            }
+        }
+    }
     text
 }
 

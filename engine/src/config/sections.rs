@@ -263,6 +263,8 @@ section! {
         pub idle: Span = Span(Duration::from_secs(30)),
         /// Memory of all queues' tables together.
         pub memory: Size = Size(256 << 20),
+        /// Read names from the first payloads of flows.
+        pub names: bool = false,
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{QueueMemory, QueuePlan, queues};
 use crate::{
     Error,
+    analysis::flows::FlowsPlan,
     config::{Config, Format, Size},
     frame::dedup,
     text::counted,
@@ -40,16 +41,21 @@ pub(super) fn fits(
         Format::None => 0,
         Format::Pcap | Format::Pcapng => config.output.buffer.0,
     };
+    let stages = queues::stages(queues) as u64;
     let flows = config.flows.as_ref().map_or(0, |it| it.memory.0);
+    let names = match &config.flows {
+        Some(it) if it.names => FlowsPlan::names_of(it.memory.0) + stages * FlowsPlan::COPIES_BYTES,
+        _ => 0,
+    };
     let dedup = match config.capture.dedup.nanos() {
         0 => 0,
-        length => dedup::memory(length) * queues::stages(queues) as u64,
+        length => dedup::memory(length) * stages,
     };
     let cutoff = match config.cutoff.as_slice() {
         [] => 0,
         _ => config.capture.cutoff_memory.0,
     };
-    let all = rings + buffers + flows + dedup + cutoff;
+    let all = rings + buffers + flows + names + dedup + cutoff;
     if all <= there {
         return Ok(());
     }
@@ -59,6 +65,7 @@ pub(super) fn fits(
         (rings, counted(count, "queue")),
         (buffers, "output.buffer".into()),
         (flows, "flows.memory".into()),
+        (names, "flows.names".into()),
         (dedup, "capture.dedup".into()),
         (cutoff, "capture.cutoff_memory".into()),
     ];

@@ -249,5 +249,6 @@ pub(super) fn flows(
         active_ns: flows.active.nanos(),
         idle_ns: flows.idle.nanos(),
         capacity: FlowsPlan::capacity_of(flows.memory.0 / stages.max(1) as u64),
+        names: flows.names,
     })
 }

@@ -286,9 +286,10 @@ fn files_line(plan: &Plan, config: &Config) -> String {
 fn flows_line(flows: &FlowsPlan, stages: usize) -> String {
     let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
     format!(
-        "{}; every {} s, up to {} flows",
+        "{}; every {} s, up to {} flows{}",
         flows.dir.join("wqcap-flows-<ns>.parquet").display(),
         seconds(flows.interval_ns),
-        thousands((flows.capacity * stages) as u64)
+        thousands((flows.capacity * stages) as u64),
+        if flows.names { ", with names" } else { "" }
     )
 }

@@ -1,50 +1,28 @@
 //! The columns of the files: names, Parquet types, and what each takes from a record. `docs/flows.md` explains them.
 
-use super::flow::FlowRecord;
+use super::{
+    flow::FlowRecord,
+    row::{Column, Row, Values, columns},
+};
 use crate::frame::{FiveTuple, FlowKey, protocol};
 use std::net::IpAddr;
 
 /// Version of these columns, which files tell; a file that tells none has version 1, with unsigned numbers and
 /// nanoseconds in timestamps.
-pub(super) const SCHEMA_VERSION: &str = "2";
+pub(super) const SCHEMA_VERSION: &str = "3";
 
-/// How a column's values are made. Their types are those that every engine reads: none is unsigned, none is a timestamp in
-/// nanoseconds.
-#[derive(Clone, Copy)]
-pub(super) enum Values {
-    /// A number of 16 bits at most, in a signed one of 32.
-    Int(fn(&FlowRecord) -> Option<u16>),
-    /// A number in a signed one of 64 bits.
-    Long(fn(&FlowRecord) -> Option<u64>),
-    /// Nanoseconds since 1970, cut to microseconds.
-    Time(fn(&FlowRecord) -> Option<u64>),
-    /// A text.
-    Text(fn(&FlowRecord) -> Option<String>),
-    /// A text by which a few of all rows are looked for.
-    Name(fn(&FlowRecord) -> Option<String>),
+impl Row for FlowRecord {
+    const TABLE: &'static str = "flows";
+    const SCHEMA_VERSION: &'static str = SCHEMA_VERSION;
+    const DOCS: &'static str = "/usr/share/doc/wqcap/docs/flows.md";
+    const COLUMNS: &'static [Column<Self>] = COLUMNS;
+
+    fn ns(&self) -> u64 {
+        self.first_ns()
+    }
 }
 
-/// A column.
-pub(super) struct Column {
-    pub(super) name: &'static str,
-    pub(super) values: Values,
-}
-
-/// Each column's name and how its values are made.
-macro_rules! columns {
-    ($($name:ident: $values:ident($of:expr);)+) => {
-        /// All of them, in their order.
-        pub(super) const COLUMNS: &[Column] = &[$(Column {
-            name: stringify!($name),
-            values: Values::$values($of),
-        },)+];
-    };
-}
-
-/// So many of the first columns are what the rows of a row group are in the order of.
-pub(super) const SORTED_BY: usize = 2;
-
-columns! {
+columns! { FlowRecord;
     first_fwd: Time(|it| Some(it.first_ns()));
     first_fwd_ns: Long(|it| Some(it.first_ns()));
     last_fwd: Time(|it| Some(it.ways[0].last_ns));
@@ -77,6 +55,15 @@ columns! {
     queue: Int(|it| Some(it.queue));
     ended_by: Text(|it| Some(it.end.to_string()));
     community_id: Name(|it| it.tuple.community_id(it.icmp));
+    tls_sni: Name(|it| it.names.as_ref()?.tls_sni.clone());
+    tls_alpn: Text(|it| it.names.as_ref()?.tls_alpn.clone());
+    tls_version: Text(|it| it.names.as_ref()?.tls_version.map(version));
+    ja4: Name(|it| it.names.as_ref()?.ja4.clone());
+    http_method: Text(|it| it.names.as_ref()?.http_method.clone());
+    http_host: Name(|it| it.names.as_ref()?.http_host.clone());
+    http_status: Int(|it| it.names.as_ref()?.http_status);
+    ssh_fwd: Text(|it| it.names.as_ref()?.ssh[0].clone());
+    ssh_rev: Text(|it| it.names.as_ref()?.ssh[1].clone());
 }
 
 /// A time of the way back, which not every flow has.
@@ -89,7 +76,7 @@ fn ip(tuple: &FiveTuple) -> bool {
 }
 
 /// The source; without IP it is a MAC address.
-fn address(tuple: &FiveTuple) -> String {
+pub(super) fn address(tuple: &FiveTuple) -> String {
     let [a, b, c, d, e, f, ..] = tuple.src_bytes();
     match tuple.src() {
         Some(IpAddr::V4(ip)) => ip.to_string(),
@@ -98,13 +85,22 @@ fn address(tuple: &FiveTuple) -> String {
     }
 }
 
-fn port(tuple: &FiveTuple) -> Option<u16> {
+pub(super) fn port(tuple: &FiveTuple) -> Option<u16> {
     let has = ip(tuple)
         && matches!(
             tuple.protocol,
             protocol::TCP | protocol::UDP | protocol::SCTP
         );
     has.then_some(tuple.src_port)
+}
+
+/// A version of TLS as people call it.
+fn version(number: u16) -> String {
+    match number {
+        0x0300 => "SSL 3.0".into(),
+        0x0301..=0x0304 => format!("1.{}", number - 0x0301),
+        _ => format!("{number:#06x}"),
+    }
 }
 
 fn vlan(id: u16) -> Option<u16> {

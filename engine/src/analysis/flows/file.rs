@@ -3,10 +3,7 @@
 //! A query reads of it what it needs: the rows of a row group are in the order of time, which leaves whole files, row
 //! groups and pages out, and bloom filters of addresses and names leave out row groups without them.
 
-use super::{
-    columns::{COLUMNS, Column, SCHEMA_VERSION, SORTED_BY, Values},
-    flow::FlowRecord,
-};
+use super::row::{Column, Row, SORTED_BY, Values};
 use crate::name::PART;
 use parquet::{
     basic::Compression,
@@ -35,21 +32,19 @@ pub(super) const MOST_ROWS: usize = 128 * 1024;
 /// How many of a hundred row groups without a value its bloom filter cannot rule out. With [`MOST_ROWS`] values a filter
 /// then has 256 KiB, and with fewer values less.
 const FALSE_HITS: f64 = 0.01;
-/// Where the package has the page that explains the columns.
-const DOCS: &str = "/usr/share/doc/wqcap/docs/flows.md";
 
-/// An open file of flow records.
+/// An open file of a table.
 pub(super) struct File {
     writer: SerializedFileWriter<fs::File>,
     part: PathBuf,
     path: PathBuf,
-    records: u64,
+    rows: u64,
 }
 
 impl File {
     /// Creates the file of the interval that ends about `ns`, by the system's clock.
-    pub(super) fn create(dir: &Path, ns: u64) -> Result<Self, String> {
-        let path = dir.join(format!("wqcap-flows-{ns}.parquet"));
+    pub(super) fn create<R: Row>(dir: &Path, ns: u64) -> Result<Self, String> {
+        let path = dir.join(format!("wqcap-{}-{ns}.parquet", R::TABLE));
         let mut part = OsString::from(&path);
         part.push(PART);
         let part = PathBuf::from(part);
@@ -60,40 +55,41 @@ impl File {
             .create_new(true)
             .open(&part)
             .map_err(|e| failure(&e))?;
-        let writer = schema()
-            .and_then(|schema| SerializedFileWriter::new(file, schema, Arc::new(properties())))
+        let writer = schema::<R>()
+            .and_then(|schema| SerializedFileWriter::new(file, schema, Arc::new(properties::<R>())))
             .map_err(|e| failure(&e))?;
         Ok(Self {
             writer,
             part,
             path,
-            records: 0,
+            rows: 0,
         })
     }
 
-    /// Writes records, [`MOST_ROWS`] at most, as one row group, in the order of their first frames.
-    pub(super) fn write(&mut self, records: &mut [FlowRecord]) -> Result<(), String> {
-        self.records += records.len() as u64;
-        records.sort_unstable_by_key(FlowRecord::first_ns);
-        self.row_group(records).map_err(|e| self.failure(&e))
+    /// Writes rows, [`MOST_ROWS`] at most, as one row group, in the order of time. All are of the table that it was created
+    /// for.
+    pub(super) fn write<R: Row>(&mut self, rows: &mut [R]) -> Result<(), String> {
+        self.rows += rows.len() as u64;
+        rows.sort_unstable_by_key(R::ns);
+        self.row_group(rows).map_err(|e| self.failure(&e))
     }
 
-    fn row_group(&mut self, records: &[FlowRecord]) -> Result<(), ParquetError> {
+    fn row_group<R: Row>(&mut self, rows: &[R]) -> Result<(), ParquetError> {
         let mut group = self.writer.next_row_group()?;
-        for column in COLUMNS {
+        for column in R::COLUMNS {
             // The schema is made of the same columns.
             let Some(mut writer) = group.next_column()? else {
                 break;
             };
-            column.write(&mut writer, records)?;
+            column.write(&mut writer, rows)?;
             writer.close()?;
         }
         group.close().map(drop)
     }
 
-    /// Records that were given to it.
-    pub(super) fn records(&self) -> u64 {
-        self.records
+    /// Rows that were given to it.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
     }
 
     /// Removes what cannot be completed: without its end, no reader opens it.
@@ -120,11 +116,12 @@ impl File {
     }
 }
 
-fn properties() -> WriterProperties {
+fn properties<R: Row>() -> WriterProperties {
+    let version = format!("wqcap.{}.schema_version", R::TABLE);
     let facts = [
-        ("wqcap.flows.schema_version", SCHEMA_VERSION),
+        (version.as_str(), R::SCHEMA_VERSION),
         ("wqcap.version", env!("CARGO_PKG_VERSION")),
-        ("wqcap.docs", DOCS),
+        ("wqcap.docs", R::DOCS),
     ];
     let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value.to_owned()));
     let order = (0..).take(SORTED_BY).map(|column_idx| SortingColumn {
@@ -139,11 +136,11 @@ fn properties() -> WriterProperties {
         .set_created_by(concat!("wqcap version ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(facts.into()))
         .set_sorting_columns(Some(order.collect()));
-    for column in &COLUMNS[..SORTED_BY] {
+    for column in &R::COLUMNS[..SORTED_BY] {
         properties = properties
             .set_column_statistics_enabled(ColumnPath::from(column.name), EnabledStatistics::Page);
     }
-    for column in COLUMNS {
+    for column in R::COLUMNS {
         if matches!(column.values, Values::Name(_)) {
             properties = properties
                 .set_column_bloom_filter_fpp(ColumnPath::from(column.name), FALSE_HITS)
@@ -154,9 +151,9 @@ fn properties() -> WriterProperties {
 }
 
 /// All columns may be null in the schema: only some ever are.
-fn schema() -> Result<Arc<Type>, ParquetError> {
-    let mut text = String::from("message flows {\n");
-    for Column { name, values } in COLUMNS {
+fn schema<R: Row>() -> Result<Arc<Type>, ParquetError> {
+    let mut text = format!("message {} {{\n", R::TABLE);
+    for Column { name, values } in R::COLUMNS {
         text += &match values {
             Values::Int(_) => format!("OPTIONAL INT32 {name};\n"),
             Values::Long(_) => format!("OPTIONAL INT64 {name};\n"),
@@ -167,35 +164,35 @@ fn schema() -> Result<Arc<Type>, ParquetError> {
     parse_message_type(&(text + "}")).map(Arc::new)
 }
 
-impl Column {
+impl<R> Column<R> {
     fn write(
         &self,
         writer: &mut SerializedColumnWriter<'_>,
-        records: &[FlowRecord],
+        rows: &[R],
     ) -> Result<(), ParquetError> {
-        let mut levels = Vec::with_capacity(records.len());
+        let mut levels = Vec::with_capacity(rows.len());
         match self.values {
             Values::Int(of) => {
-                let values = present(records, &mut levels, |it| of(it).map(i32::from));
+                let values = present(rows, &mut levels, |it| of(it).map(i32::from));
                 let column = writer.typed::<Int32Type>();
                 column.write_batch(&values, Some(&levels), None)
             }
             Values::Long(of) => {
                 // A signed number has room for nanoseconds until the year 2262.
-                let signed = |it: &FlowRecord| of(it).map(|n| i64::try_from(n).unwrap_or(i64::MAX));
-                let values = present(records, &mut levels, signed);
+                let signed = |it: &R| of(it).map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+                let values = present(rows, &mut levels, signed);
                 let column = writer.typed::<Int64Type>();
                 column.write_batch(&values, Some(&levels), None)
             }
             Values::Time(of) => {
-                let us = |it: &FlowRecord| of(it).map(|ns| (ns / 1000).cast_signed());
-                let values = present(records, &mut levels, us);
+                let us = |it: &R| of(it).map(|ns| (ns / 1000).cast_signed());
+                let values = present(rows, &mut levels, us);
                 let column = writer.typed::<Int64Type>();
                 column.write_batch(&values, Some(&levels), None)
             }
             Values::Text(of) | Values::Name(of) => {
-                let bytes = |it: &FlowRecord| Some(ByteArray::from(of(it)?.into_bytes()));
-                let values = present(records, &mut levels, bytes);
+                let bytes = |it: &R| Some(ByteArray::from(of(it)?.into_bytes()));
+                let values = present(rows, &mut levels, bytes);
                 let column = writer.typed::<ByteArrayType>();
                 column.write_batch(&values, Some(&levels), None)
             }
@@ -204,15 +201,11 @@ impl Column {
     }
 }
 
-/// The values that are there, and for each record whether there is one.
-fn present<T>(
-    records: &[FlowRecord],
-    levels: &mut Vec<i16>,
-    of: impl Fn(&FlowRecord) -> Option<T>,
-) -> Vec<T> {
-    let mut values = Vec::with_capacity(records.len());
-    for record in records {
-        let value = of(record);
+/// The values that are there, and for each row whether there is one.
+fn present<R, T>(rows: &[R], levels: &mut Vec<i16>, of: impl Fn(&R) -> Option<T>) -> Vec<T> {
+    let mut values = Vec::with_capacity(rows.len());
+    for row in rows {
+        let value = of(row);
         levels.push(value.is_some().into());
         values.extend(value);
     }
@@ -223,7 +216,7 @@ fn present<T>(
 mod tests {
     use super::*;
     use crate::{
-        analysis::flows::{Direction, FlowEndReason},
+        analysis::flows::{Direction, FlowEndReason, FlowRecord},
         frame::{FiveTuple, FlowKey},
     };
     use parquet::{
@@ -252,6 +245,7 @@ mod tests {
             tcp_flags: None,
             queue: 0,
             end: FlowEndReason::Idle,
+            names: None,
         }
     }
 
@@ -270,7 +264,7 @@ mod tests {
         expected.sort_unstable();
 
         let dir = tempfile::tempdir().unwrap();
-        let mut file = File::create(dir.path(), START).unwrap();
+        let mut file = File::create::<FlowRecord>(dir.path(), START).unwrap();
         file.write(&mut records).unwrap();
         let path = file.finish().unwrap();
         let reader = SerializedFileReader::new(fs::File::open(path).unwrap()).unwrap();

@@ -5,6 +5,10 @@ use crate::{
     analysis::flow_table::{Entry, Key},
     frame::{FiveTuple, protocol},
 };
+use wqcap_names::{Kind, Names};
+
+/// Payloads of a flow that are read for names, each way: who keeps a connection asks for many things.
+const SHARE: u8 = 4;
 
 /// What went one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +50,9 @@ pub(super) struct FlowEntry {
     ethertype: u16,
     /// Type and code of the first frame's ICMP message.
     icmp: Option<[u8; 2]>,
-    _pad: [u8; 3],
+    /// Payloads that were read for names, by way.
+    read: [u8; 2],
+    _pad: u8,
     /// As the first frame went, and the other way.
     ways: [Direction; 2],
 }
@@ -74,7 +80,8 @@ impl FlowEntry {
             flags: [0; 2],
             ethertype: first.ethertype,
             icmp: first.icmp,
-            _pad: [0; 3],
+            read: [0; 2],
+            _pad: 0,
             ways: [Direction::default(); 2],
         }
     }
@@ -85,6 +92,19 @@ impl FlowEntry {
         let way = usize::from(frame.upward != self.upward);
         self.flags[way] |= frame.flags;
         self.ways[way].count(frame.len, frame.ns);
+    }
+
+    /// The way of a payload that may tell a name, if it is to be read; `None`: the flow has had its share. Each message of DNS
+    /// is read.
+    pub(super) fn share(&mut self, upward: bool, kind: Kind) -> Option<usize> {
+        let way = usize::from(upward != self.upward);
+        if kind != Kind::Dns {
+            if self.read[way] == SHARE {
+                return None;
+            }
+            self.read[way] += 1;
+        }
+        Some(way)
     }
 
     /// Stamp of its first frame.
@@ -113,6 +133,7 @@ impl FlowEntry {
             tcp_flags: (ends.version != 0 && ends.protocol == protocol::TCP).then_some(self.flags),
             queue,
             end,
+            names: None,
         }
     }
 }
@@ -132,7 +153,7 @@ pub enum FlowEndReason {
 }
 
 /// One line of the flow records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRecord {
     /// The innermost packet's ends as the first frame went. Without IP: MAC addresses in the first six bytes.
     pub tuple: FiveTuple,
@@ -154,6 +175,8 @@ pub struct FlowRecord {
     pub queue: u16,
     /// Why it ended here.
     pub end: FlowEndReason,
+    /// What its first bytes told; `None`: nothing, or nobody asked.
+    pub names: Option<Box<Names>>,
 }
 
 impl FlowRecord {

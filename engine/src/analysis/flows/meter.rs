@@ -11,6 +11,7 @@
 use super::{
     FlowTotals, FlowsPlan,
     flow::{FlowEndReason, FlowEntry, FlowRecord},
+    sample::{SampleChannels, Sampler},
     seen::{MOST_SEEN, SeenFrame},
 };
 use crate::{
@@ -36,11 +37,12 @@ const IDLE_FLOWS: u64 = 8192;
 /// Flows among which the one to be evicted is the oldest.
 const CANDIDATES: usize = 8;
 
-/// Where batches of records come from and go to.
+/// Where batches of records come from and go to, and payloads that may tell a name, if they are asked for.
 #[derive(Clone)]
-pub(super) struct RecordChannels {
+pub(super) struct Channels {
     pub(super) empty: Receiver<Vec<FlowRecord>>,
     pub(super) full: Sender<Vec<FlowRecord>>,
+    pub(super) samples: Option<SampleChannels>,
 }
 
 /// Enters the frames of one queue into flows.
@@ -52,7 +54,9 @@ pub struct Meter {
     seen: Vec<SeenFrame>,
     active_ns: u64,
     idle_ns: u64,
-    exchange: RecordChannels,
+    exchange: Channels,
+    /// Looks for names.
+    sampler: Option<Sampler>,
     /// The batch that is being filled.
     batch: Option<Vec<FlowRecord>>,
     totals: FlowTotals,
@@ -70,7 +74,7 @@ impl Meter {
     pub(super) fn new(
         queue: u16,
         plan: &FlowsPlan,
-        exchange: RecordChannels,
+        mut exchange: Channels,
         published: Arc<Mutex<FlowTotals>>,
     ) -> Self {
         Self {
@@ -79,6 +83,7 @@ impl Meter {
             seen: Vec::with_capacity(MOST_SEEN),
             active_ns: plan.active_ns,
             idle_ns: plan.idle_ns,
+            sampler: exchange.samples.take().map(Sampler::new),
             exchange,
             batch: None,
             totals: FlowTotals::default(),
@@ -96,6 +101,9 @@ impl Meter {
     pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
         self.now_ns = ns;
         self.seen.push(SeenFrame::new(frame, len, ns, outer, inner));
+        if let Some(sampler) = &mut self.sampler {
+            sampler.look(frame, inner, self.seen.len() - 1);
+        }
         if self.seen.len() >= MOST_SEEN {
             self.handled();
         }
@@ -117,6 +125,9 @@ impl Meter {
         }
         for frame in &seen {
             self.enter(frame);
+        }
+        if let Some(sampler) = &mut self.sampler {
+            sampler.hand_over(&seen, &mut self.table, self.queue);
         }
         seen.clear();
         self.seen = seen;
@@ -275,6 +286,7 @@ impl Meter {
             let _ = self.exchange.full.send(batch);
         }
         self.totals.flows = self.table.len() as u64;
+        self.totals.missed_payloads = self.sampler.as_ref().map_or(0, Sampler::missed);
         if let Ok(mut seen) = self.published.try_lock() {
             *seen = self.totals;
         }
@@ -285,6 +297,9 @@ impl Drop for Meter {
     /// What is still open ends with the capture. Nothing is in a hurry any more: it waits for room.
     fn drop(&mut self) {
         self.handled();
+        if let Some(sampler) = &mut self.sampler {
+            sampler.end();
+        }
         while self.table.len() > 0 {
             if self.batch.is_none() {
                 self.batch = self.exchange.empty.recv().ok();

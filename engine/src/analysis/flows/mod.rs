@@ -5,19 +5,25 @@
 //!                                   <-      empty batches         <-
 //! ```
 //!
+//! With `flows.names` another thread stands between them: it reads the few payloads that the meters copy, and gives the
+//! records the names of their flows on their way to the writer. DNS has a table of its own.
+//!
 //! Each queue has a table of flows, keyed by the innermost packet's 5-tuple without direction, the outermost VLANs and
 //! the tunnel's network. Frames without IP make flows by their MAC addresses, so that each frame that is seen is in
 //! exactly one record, or counted as missed.
 //!
-//! May import: [`crate::frame`], the table of [`crate::analysis`]; the writer, the clock of [`crate::rx`] and
+//! May import: [`crate::frame`], `wqcap_names`, the table of [`crate::analysis`]; the writer, the clock of [`crate::rx`] and
 //! [`crate::name`].
 //!
-//! Invariants: frames of all records + missed frames = frames that were seen, and bytes alike. A frame costs no
-//! allocation and no look at a clock: its stamp is the time. Memory is bounded by [`FlowsPlan::capacity`].
+//! Invariants: frames of all records + missed frames = frames that were seen, and bytes alike. A name costs neither a frame
+//! nor a record. A frame costs no allocation and no look at a clock: its stamp is the time. Memory is bounded by
+//! [`FlowsPlan::capacity`].
 
 // Without the writer nothing would take the records, so the feature is for both.
 #[cfg(feature = "flows")]
 mod columns;
+#[cfg(feature = "flows")]
+mod dns;
 #[cfg(feature = "flows")]
 mod file;
 #[cfg(feature = "flows")]
@@ -25,7 +31,15 @@ mod flow;
 #[cfg(feature = "flows")]
 mod meter;
 #[cfg(feature = "flows")]
+mod names;
+#[cfg(feature = "flows")]
+mod row;
+#[cfg(feature = "flows")]
+mod sample;
+#[cfg(feature = "flows")]
 mod seen;
+#[cfg(feature = "flows")]
+mod table_writer;
 #[cfg(all(test, feature = "flows"))]
 mod tests;
 #[cfg(feature = "flows")]
@@ -55,11 +69,28 @@ pub struct FlowsPlan {
     pub idle_ns: u64,
     /// Flows that each table holds.
     pub capacity: usize,
+    /// Whether names are read from the payloads.
+    pub names: bool,
 }
 
 impl FlowsPlan {
     /// Bytes of a flow, its outermost packet and its share of the index, when that is as sparse as it gets.
     pub(crate) const FLOW_BYTES: u64 = 198;
+
+    /// Bytes of payloads that each table may have on their way.
+    pub(crate) const COPIES_BYTES: u64 = 2 << 20;
+
+    /// Of the bytes of all tables, those that may be names of flows which last, besides.
+    pub(crate) fn names_of(memory: u64) -> u64 {
+        memory / 4
+    }
+
+    /// Bytes of names of flows that last, at most, with so many tables.
+    #[cfg(feature = "flows")]
+    fn names_memory(&self, tables: usize) -> usize {
+        let memory = (self.capacity * tables) as u64 * Self::FLOW_BYTES;
+        usize::try_from(Self::names_of(memory)).unwrap_or(usize::MAX)
+    }
 
     /// Flows that fit so many bytes.
     #[must_use]
@@ -85,6 +116,37 @@ pub struct FlowTotals {
     pub missed_bytes: u64,
     /// Flows in the tables at the last look.
     pub flows: u64,
+    /// Payloads that may tell a name and were not read: there was no memory, or their rest did not come.
+    #[serde(skip)]
+    pub missed_payloads: u64,
+}
+
+/// What a finished run tells of the names.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NamesReport {
+    /// Records with a name.
+    pub flows: u64,
+    /// Rows of DNS.
+    pub dns: u64,
+    /// Payloads that were not what they seemed to be.
+    pub unreadable: u64,
+    /// Payloads that were not read, and rows of DNS that were not kept: there was no memory, or the rest did not come.
+    pub missed: u64,
+    /// Rows of DNS that could not be written.
+    pub unwritten: u64,
+    /// Complete files of DNS, the oldest first.
+    pub files: Vec<PathBuf>,
+}
+
+impl NamesReport {
+    fn absorb(&mut self, later: Self) {
+        self.flows += later.flows;
+        self.dns += later.dns;
+        self.unreadable += later.unreadable;
+        self.missed += later.missed;
+        self.unwritten += later.unwritten;
+        self.files.extend(later.files);
+    }
 }
 
 #[cfg(feature = "flows")]
@@ -106,6 +168,8 @@ pub struct FlowsReport {
     pub unwritten: u64,
     /// Complete files, the oldest first.
     pub files: Vec<PathBuf>,
+    /// Names; `None`: nobody asked for them.
+    pub names: Option<NamesReport>,
     /// Why records could not be written; the first time.
     #[serde(skip)]
     pub failures: Vec<String>,
@@ -117,6 +181,9 @@ impl FlowsReport {
         self.totals += later.totals;
         self.unwritten += later.unwritten;
         self.files.extend(later.files);
+        if let Some(names) = later.names {
+            self.names.get_or_insert_default().absorb(names);
+        }
         self.failures.extend(later.failures);
     }
 }

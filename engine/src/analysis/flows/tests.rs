@@ -1,7 +1,8 @@
 use super::{
-    columns::Values,
+    dns::DnsRow,
     flow::FlowEntry,
-    meter::{RECORDS, RecordChannels},
+    meter::{Channels, RECORDS},
+    row::{Row, Values},
     *,
 };
 use crate::{
@@ -59,15 +60,17 @@ impl Bench {
             active_ns,
             idle_ns,
             capacity,
+            names: false,
         };
         let (full_in, full) = crossbeam_channel::unbounded();
         let (empty_in, empty) = crossbeam_channel::unbounded();
         for _ in 0..batches {
             empty_in.send(Vec::with_capacity(RECORDS)).unwrap();
         }
-        let exchange = RecordChannels {
+        let exchange = Channels {
             empty,
             full: full_in,
+            samples: None,
         };
         let published = Arc::default();
         let meter = Meter::new(3, &plan, exchange, Arc::clone(&published));
@@ -461,6 +464,7 @@ fn files_hold_what_the_meters_saw() {
         active_ns: u64::MAX,
         idle_ns: u64::MAX,
         capacity: 64,
+        names: false,
     };
     let writer = FlowWriter::start(&plan, 2).unwrap();
     for queue in 0..2 {
@@ -508,6 +512,7 @@ fn a_folder_that_is_not_there_is_told_at_once() {
         active_ns: 1,
         idle_ns: 1,
         capacity: 1,
+        names: false,
     };
     let Err(error) = FlowWriter::start(&plan, 1) else {
         panic!("it is not there")
@@ -518,14 +523,19 @@ fn a_folder_that_is_not_there_is_told_at_once() {
 
 #[test]
 fn every_column_is_documented_and_nothing_else() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/flows.md");
-    let text = fs::read_to_string(path).unwrap();
+    assert_documented::<FlowRecord>("flows.md");
+    assert_documented::<DnsRow>("names.md");
+}
+
+fn assert_documented<R: Row>(page: &str) {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let text = fs::read_to_string(docs.join(page)).unwrap();
     let documented: Vec<_> = text
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
         .map(|(name, rest)| (name, rest.split(" | ").next().unwrap()))
         .collect();
-    let columns: Vec<_> = columns::COLUMNS
+    let columns: Vec<_> = R::COLUMNS
         .iter()
         .map(|it| {
             let kind = match it.values {
@@ -539,8 +549,9 @@ fn every_column_is_documented_and_nothing_else() {
         .collect();
     assert_eq!(documented, columns);
     let version = format!(
-        "`wqcap.flows.schema_version`: `{}`",
-        columns::SCHEMA_VERSION
+        "`wqcap.{}.schema_version`: `{}`",
+        R::TABLE,
+        R::SCHEMA_VERSION
     );
     assert!(text.contains(&version), "{version}");
 }

@@ -1,15 +1,19 @@
-//! The thread that writes records: one file for each interval of the wall clock in which there were any.
+//! The thread that writes records, and rows of DNS where names are asked for; between it and the meters is then the thread
+//! that reads names.
 
 use super::{
-    FlowTotals, FlowsPlan, FlowsReport,
-    file::{File, MOST_ROWS},
+    FlowTotals, FlowsPlan, FlowsReport, NamesReport,
+    dns::DnsRow,
     flow::FlowRecord,
-    meter::{Meter, RECORDS, RecordChannels},
+    meter::{Channels, Meter, RECORDS},
+    names::{self, Found, MOST_WAITING, NamesThread},
+    table_writer::{TableWriter, Written},
 };
 use crate::{Error, device::clock::system_ns, thread::spawn};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender, never, select};
 use std::{
-    path::PathBuf,
+    fs, io,
+    path::Path,
     sync::{Arc, Mutex},
     thread::JoinHandle,
     time::Duration,
@@ -17,36 +21,40 @@ use std::{
 
 /// Batches of records for each meter: what a slow disk may hold up.
 const BATCHES: usize = 64;
+/// Where rows of DNS go, in the folder of the records.
+const DNS: &str = "dns";
 
 /// Takes records from all queues and writes them.
 pub struct FlowWriter {
     thread: Option<JoinHandle<Finished>>,
-    /// Dropped before the thread is joined, so that it sees the end.
-    exchange: Option<RecordChannels>,
+    names: Option<JoinHandle<Found>>,
+    /// Dropped before the threads are joined, so that they see the end.
+    exchange: Option<Channels>,
     totals: Vec<Arc<Mutex<FlowTotals>>>,
     plan: FlowsPlan,
 }
 
-/// What the thread leaves.
+/// What the threads leave.
 #[derive(Default)]
 struct Finished {
-    files: Vec<PathBuf>,
-    failures: Vec<String>,
-    unwritten: u64,
+    flows: Written,
+    dns: Written,
+    found: Found,
 }
 
 impl FlowWriter {
-    /// Starts the thread, for so many meters.
+    /// Starts the threads, for so many meters.
     ///
     /// # Errors
     /// The folder cannot be written to, or there is no thread to be had.
     pub fn start(plan: &FlowsPlan, meters: usize) -> Result<Self, Error> {
-        // What cannot be written is told at the start, not after an interval.
-        tempfile::tempfile_in(&plan.dir).map_err(|source| Error::File {
+        let refused = |path: &Path, source| Error::File {
             what: "flows.dir",
-            path: plan.dir.display().to_string(),
+            path: path.display().to_string(),
             source,
-        })?;
+        };
+        // What cannot be written is told at the start, not after an interval.
+        tempfile::tempfile_in(&plan.dir).map_err(|source| refused(&plan.dir, source))?;
         let batches = meters.max(1) * BATCHES;
         let (empty_in, empty) = crossbeam_channel::bounded(batches);
         let (full_in, full) = crossbeam_channel::bounded(batches);
@@ -54,20 +62,36 @@ impl FlowWriter {
             // Bounded by the very number of batches: there is room.
             let _ = empty_in.send(Vec::with_capacity(RECORDS));
         }
-        let work = Work {
-            plan: plan.clone(),
+        let dns_dir = plan.dir.join(DNS);
+        let mut work = Work {
+            interval_ns: plan.interval_ns,
             full,
             empty: empty_in,
-            rows: Vec::new(),
-            file: None,
-            finished: Finished::default(),
+            dns: never(),
+            flow_table: TableWriter::new(plan.dir.clone()),
+            dns_table: TableWriter::new(dns_dir.clone()),
         };
+        let (mut names, mut samples) = (None, None);
+        if plan.names {
+            make_folder(&dns_dir).map_err(|source| refused(&dns_dir, source))?;
+            let most = plan.names_memory(meters);
+            let NamesThread {
+                thread,
+                samples: copies,
+                named,
+                dns,
+            } = names::start(work.full, batches, meters, most)?;
+            (work.full, work.dns) = (named, dns);
+            (names, samples) = (Some(thread), Some(copies));
+        }
         let thread = spawn("wqcap-flows", move || work.run())?;
         Ok(Self {
             thread: Some(thread),
-            exchange: Some(RecordChannels {
+            names,
+            exchange: Some(Channels {
                 empty,
                 full: full_in,
+                samples,
             }),
             totals: (0..meters).map(|_| Arc::default()).collect(),
             plan: plan.clone(),
@@ -99,22 +123,45 @@ impl FlowWriter {
     /// Waits until everything is written. All meters must be gone by then.
     #[must_use]
     pub fn finish(mut self) -> FlowsReport {
-        let finished = self.join();
+        let Finished { flows, dns, found } = self.join();
+        let totals = self.totals();
+        let names = self.plan.names.then_some(NamesReport {
+            flows: found.flows,
+            dns: found.dns,
+            unreadable: found.unreadable,
+            missed: found.missed + totals.missed_payloads,
+            unwritten: dns.unwritten,
+            files: dns.files,
+        });
         FlowsReport {
-            totals: self.totals(),
-            unwritten: finished.unwritten,
-            files: finished.files,
-            failures: finished.failures,
+            totals,
+            unwritten: flows.unwritten,
+            files: flows.files,
+            names,
+            failures: [flows.failures, dns.failures].concat(),
         }
     }
 
     fn join(&mut self) -> Finished {
         self.exchange = None;
         let joined = self.thread.take().map(JoinHandle::join);
-        joined.and_then(Result::ok).unwrap_or_else(|| Finished {
-            failures: vec!["the thread of flow records ended in a panic".into()],
+        let mut finished = joined.and_then(Result::ok).unwrap_or_else(|| Finished {
+            flows: Written {
+                failures: vec!["the thread of flow records ended in a panic".into()],
+                ..Written::default()
+            },
             ..Finished::default()
-        })
+        });
+        // The writer ends when it has, too.
+        match self.names.take().map(JoinHandle::join) {
+            Some(Ok(found)) => finished.found = found,
+            Some(Err(_)) => {
+                let failure = "the thread of names ended in a panic".into();
+                finished.dns.failures.push(failure);
+            }
+            None => {}
+        }
+        finished
     }
 }
 
@@ -126,92 +173,69 @@ impl Drop for FlowWriter {
     }
 }
 
+/// Makes a folder, if it is not there, so that it is still there after a crash.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    match fs::create_dir(folder) {
+        Ok(()) => fs::File::open(folder.parent().unwrap_or(Path::new(".")))?.sync_all()?,
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(e),
+    }
+    tempfile::tempfile_in(folder).map(drop)
+}
+
 /// The thread's own.
 struct Work {
-    plan: FlowsPlan,
+    interval_ns: u64,
     full: Receiver<Vec<FlowRecord>>,
     empty: Sender<Vec<FlowRecord>>,
-    /// Rows of the row group to come.
-    rows: Vec<FlowRecord>,
-    file: Option<File>,
-    finished: Finished,
+    dns: Receiver<Vec<DnsRow>>,
+    flow_table: TableWriter<FlowRecord>,
+    dns_table: TableWriter<DnsRow>,
 }
 
 impl Work {
     fn run(mut self) -> Finished {
-        let interval = self.plan.interval_ns.max(1);
+        let interval = self.interval_ns.max(1);
         let mut next = (system_ns() / interval + 1).saturating_mul(interval);
+        let full = self.full.clone();
+        let mut dns = self.dns.clone();
         loop {
             let now = system_ns();
             if now >= next {
-                self.end_interval();
+                self.flow_table.end_interval();
+                self.dns_table.end_interval();
                 next = (now / interval + 1).saturating_mul(interval);
             }
-            match self
-                .full
-                .recv_timeout(Duration::from_nanos(next.saturating_sub(now)))
-            {
-                Ok(batch) => self.take(batch),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+            select! {
+                recv(full) -> batch => match batch {
+                    Ok(batch) => self.take(batch),
+                    Err(_) => break,
+                },
+                recv(dns) -> rows => match rows {
+                    Ok(rows) => self.take_dns(rows),
+                    // The last records may not be here yet.
+                    Err(_) => dns = never(),
+                },
+                default(Duration::from_nanos(next.saturating_sub(now))) => {}
             }
         }
-        self.end_interval();
-        self.finished
+        while let Ok(rows) = self.dns.try_recv() {
+            self.take_dns(rows);
+        }
+        Finished {
+            flows: self.flow_table.finish(),
+            dns: self.dns_table.finish(),
+            found: Found::default(),
+        }
     }
 
     fn take(&mut self, mut batch: Vec<FlowRecord>) {
-        self.rows.append(&mut batch);
+        self.flow_table.take(&mut batch, RECORDS);
         // A full channel cannot be: it has room for every batch there is.
         let _ = self.empty.try_send(batch);
-        if self.rows.len() + RECORDS > MOST_ROWS {
-            self.write_rows();
-        }
     }
 
-    /// Writes what there is as a row group.
-    fn write_rows(&mut self) {
-        if self.rows.is_empty() {
-            return;
-        }
-        let written = match &mut self.file {
-            Some(file) => file.write(&mut self.rows),
-            none => match File::create(&self.plan.dir, system_ns()) {
-                Ok(file) => none.insert(file).write(&mut self.rows),
-                Err(failure) => {
-                    self.finished.unwritten += self.rows.len() as u64;
-                    Err(failure)
-                }
-            },
-        };
-        self.rows.clear();
-        if let Err(failure) = written {
-            self.fail(failure);
-        }
-    }
-
-    fn end_interval(&mut self) {
-        self.write_rows();
-        match self.file.as_mut().map(File::finish) {
-            Some(Ok(path)) => {
-                self.finished.files.push(path);
-                self.file = None;
-            }
-            Some(Err(failure)) => self.fail(failure),
-            None => {}
-        }
-    }
-
-    /// Gives up the open file, if there is one; the next records begin another.
-    fn fail(&mut self, failure: String) {
-        if let Some(file) = self.file.take() {
-            self.finished.unwritten += file.records();
-            file.discard();
-        }
-        tracing::error!("{failure}");
-        // The first says why; a full disk would say it every interval.
-        if self.finished.failures.is_empty() {
-            self.finished.failures.push(failure);
-        }
+    fn take_dns(&mut self, mut rows: Vec<DnsRow>) {
+        self.dns_table.take(&mut rows, MOST_WAITING);
     }
 }

@@ -1,0 +1,220 @@
+//! What is known of one flow.
+
+use crate::{
+    Protocol, Unreadable,
+    http::{self, Head},
+    quic::Pieces,
+    ssh,
+    tls::{self, Carrier, Hello},
+};
+
+/// The names that a flow has told. Of each the first one stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// The server that the client's hello asks for, of TLS or QUIC.
+    pub tls_sni: Option<String>,
+    /// The application protocols that it offers, with commas between them.
+    pub tls_alpn: Option<String>,
+    /// The version that the server's hello chooses, as TLS numbers it; over TCP.
+    pub tls_version: Option<u16>,
+    /// The fingerprint of the client's hello.
+    pub ja4: Option<String>,
+    /// Method of the first HTTP request.
+    pub http_method: Option<String>,
+    /// Its host.
+    pub http_host: Option<String>,
+    /// Status of the first HTTP response.
+    pub http_status: Option<u16>,
+    /// The lines with which SSH begins, by way.
+    pub ssh: [Option<String>; 2],
+}
+
+impl Names {
+    fn texts(&self) -> impl Iterator<Item = &String> {
+        let [there, back] = &self.ssh;
+        let all = [
+            &self.tls_sni,
+            &self.tls_alpn,
+            &self.ja4,
+            &self.http_method,
+            &self.http_host,
+            there,
+            back,
+        ];
+        all.into_iter().flatten()
+    }
+}
+
+/// The hello of a QUIC client.
+#[derive(Default)]
+enum Quic {
+    /// Nothing of it has come.
+    #[default]
+    Unknown,
+    /// Some of it has come, this way.
+    Begun(Box<Pieces>, usize),
+    /// It is whole, or given up.
+    Over,
+}
+
+/// What is known of one flow, whose payloads come in their order.
+#[derive(Default)]
+pub struct FlowNames {
+    names: Names,
+    quic: Quic,
+}
+
+impl FlowNames {
+    /// Reads a payload, or as much of one as [`crate::Kind::wanted`] asks for, that went this way: 0, or the other way: 1.
+    ///
+    /// # Errors
+    /// It is not what it seemed to be, or breaks off.
+    pub fn read(&mut self, protocol: Protocol, way: usize, bytes: &[u8]) -> Result<(), Unreadable> {
+        match protocol {
+            Protocol::Tls => self.hello(tls::record(bytes).ok_or(Unreadable)?),
+            Protocol::Quic => self.initial(way, bytes)?,
+            Protocol::Http => match http::head(bytes).ok_or(Unreadable)? {
+                Head::Request { method, host } => {
+                    if self.names.http_method.is_none() {
+                        self.names.http_method = Some(method);
+                        self.names.http_host = host;
+                    }
+                }
+                Head::Response { status } => {
+                    self.names.http_status.get_or_insert(status);
+                }
+            },
+            Protocol::Ssh => {
+                let banner = ssh::banner(bytes).ok_or(Unreadable)?;
+                self.names.ssh[way & 1].get_or_insert(banner);
+            }
+        }
+        Ok(())
+    }
+
+    fn hello(&mut self, hello: Hello) {
+        match hello {
+            Hello::Client { sni, alpn, ja4 } => {
+                if self.names.ja4.is_none() {
+                    self.names.tls_sni = sni;
+                    self.names.tls_alpn = alpn;
+                    self.names.ja4 = Some(ja4);
+                }
+            }
+            Hello::Server { version } => {
+                self.names.tls_version.get_or_insert(version);
+            }
+        }
+    }
+
+    /// A datagram with Initial packets, of the client or of the server, whose keys are others.
+    fn initial(&mut self, way: usize, datagram: &[u8]) -> Result<(), Unreadable> {
+        let mut pieces = match std::mem::replace(&mut self.quic, Quic::Over) {
+            Quic::Over => return Ok(()),
+            Quic::Begun(pieces, from) if from != way => {
+                self.quic = Quic::Begun(pieces, from);
+                return Ok(());
+            }
+            Quic::Begun(mut pieces, _) => match pieces.add(datagram) {
+                Some(()) => pieces,
+                // After a Retry the client begins anew, with keys of another connection ID.
+                None => match Pieces::begin(datagram) {
+                    Some(anew) => Box::new(anew),
+                    None => {
+                        self.quic = Quic::Begun(pieces, way);
+                        return Err(Unreadable);
+                    }
+                },
+            },
+            Quic::Unknown => match Pieces::begin(datagram) {
+                Some(pieces) => Box::new(pieces),
+                None => {
+                    self.quic = Quic::Unknown;
+                    return Err(Unreadable);
+                }
+            },
+        };
+        match pieces.hello() {
+            Some(message) => {
+                let hello = tls::message(&message, Carrier::Quic).ok_or(Unreadable)?;
+                self.hello(hello);
+            }
+            None => self.quic = Quic::Begun(pieces, way),
+        }
+        Ok(())
+    }
+
+    /// What it has told so far.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// What it has told, when it is over; `None`: nothing.
+    #[must_use]
+    pub fn into_names(self) -> Option<Names> {
+        (self.names != Names::default()).then_some(self.names)
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let texts: usize = self.names.texts().map(String::capacity).sum();
+        let quic = match &self.quic {
+            Quic::Begun(pieces, _) => pieces.bytes(),
+            Quic::Unknown | Quic::Over => 0,
+        };
+        size_of::<Self>() + texts + quic
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUIC: &[u8] = include_bytes!("../../../fuzz/corpus/names/quic-v1");
+
+    #[test]
+    fn the_first_of_each_stands() {
+        let mut flow = FlowNames::default();
+        let mut read = |protocol, way, bytes: &str| flow.read(protocol, way, bytes.as_bytes());
+        let http = Protocol::Http;
+        assert_eq!(read(http, 0, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Ok(()));
+        assert_eq!(read(http, 1, "HTTP/1.1 301 x\r\n\r\n"), Ok(()));
+        assert_eq!(read(http, 0, "POST / HTTP/1.1\r\nHost: b\r\n\r\n"), Ok(()));
+        assert_eq!(read(http, 1, "HTTP/1.1 200 x\r\n\r\n"), Ok(()));
+        assert_eq!(read(http, 1, "HTTP!"), Err(Unreadable));
+        assert_eq!(read(Protocol::Ssh, 1, "SSH-2.0-b\r\n"), Ok(()));
+        assert_eq!(read(Protocol::Ssh, 1, "SSH-2.0-c\r\n"), Ok(()));
+        assert_eq!(read(Protocol::Tls, 1, "\x16\x03"), Err(Unreadable));
+        let expected = Names {
+            http_method: Some("GET".into()),
+            http_host: Some("a".into()),
+            http_status: Some(301),
+            ssh: [None, Some("SSH-2.0-b".into())],
+            ..Names::default()
+        };
+        assert_eq!(flow.into_names(), Some(expected));
+    }
+
+    #[test]
+    fn quic_of_both_ways() {
+        let mut flow = FlowNames::default();
+        let datagram = &QUIC[1..];
+        let mut damaged = datagram.to_vec();
+        damaged[900] ^= 1;
+        let mut read = |way, bytes: &[u8]| flow.read(Protocol::Quic, way, bytes);
+        assert_eq!(read(0, &damaged), Err(Unreadable));
+        assert_eq!(read(0, datagram), Ok(()));
+        // It has told everything, and what the server sends is not looked into.
+        assert_eq!(read(1, &damaged), Ok(()));
+        let names = flow.into_names().expect("names");
+        assert_eq!(names.tls_sni.as_deref(), Some("example.com"));
+        assert!(names.ja4.is_some_and(|it| it.starts_with("q13d")));
+    }
+
+    #[test]
+    fn a_flow_that_tells_nothing() {
+        assert_eq!(FlowNames::default().into_names(), None);
+    }
+}

@@ -1,0 +1,390 @@
+//! Initial packets of QUIC versions 1 and 2, with the client's hello in them: RFC 9000, RFC 9001 section 5.2, RFC 9369.
+//!
+//! Their keys are made of a connection ID that stands in clear in the first of them, so that everybody can read them. The hello
+//! may come in many pieces, in any order, in several packets.
+
+use aes::{
+    Aes128Enc,
+    cipher::{Block, BlockCipherEncrypt},
+};
+use aes_gcm::{Aes128Gcm, KeyInit, aead::AeadInOut};
+use hkdf::Hkdf;
+use sha2::Sha256;
+
+/// Bytes of a hello, at most.
+const MOST_HELLO: usize = 8192;
+/// Pieces of a hello, at most.
+const MOST_PIECES: usize = 128;
+/// Bytes of an authentication tag, and of the sample that masks a header.
+const TAG: usize = 16;
+/// Bytes of a connection ID, at most: RFC 9000 section 17.2.
+const MOST_ID: usize = 20;
+
+/// What differs between versions.
+struct Version {
+    number: u32,
+    salt: [u8; 20],
+    /// The long packet type of an Initial.
+    initial: u8,
+    key: &'static [u8],
+    iv: &'static [u8],
+    hp: &'static [u8],
+}
+
+const VERSIONS: [Version; 2] = [
+    // RFC 9001 section 5.2.
+    Version {
+        number: 1,
+        salt: [
+            0x38, 0x76, 0x2c, 0xf7, 0xf5, 0x59, 0x34, 0xb3, 0x4d, 0x17, 0x9a, 0xe6, 0xa4, 0xc8,
+            0x0c, 0xad, 0xcc, 0xbb, 0x7f, 0x0a,
+        ],
+        initial: 0,
+        key: b"quic key",
+        iv: b"quic iv",
+        hp: b"quic hp",
+    },
+    // RFC 9369 section 3.
+    Version {
+        number: 0x6b33_43cf,
+        salt: [
+            0x0d, 0xed, 0xe3, 0xde, 0xf7, 0x00, 0xa6, 0xdb, 0x81, 0x93, 0x81, 0xbe, 0x6e, 0x26,
+            0x9d, 0xcb, 0xf9, 0xbd, 0x2e, 0xd9,
+        ],
+        initial: 1,
+        key: b"quicv2 key",
+        iv: b"quicv2 iv",
+        hp: b"quicv2 hp",
+    },
+];
+
+/// The version of an Initial packet, told by its first bytes: a long header, the fixed bit, the type.
+fn version(bytes: &[u8]) -> Option<&'static Version> {
+    let [first, a, b, c, d, ..] = *bytes else {
+        return None;
+    };
+    let number = u32::from_be_bytes([a, b, c, d]);
+    let version = VERSIONS.iter().find(|it| it.number == number)?;
+    (first & 0xf0 == 0xc0 | version.initial << 4).then_some(version)
+}
+
+/// Whether a datagram begins with an Initial packet.
+#[inline]
+pub(crate) fn is_initial(bytes: &[u8]) -> bool {
+    version(bytes).is_some()
+}
+
+/// An Initial packet, as it stands in its datagram.
+struct Initial<'a> {
+    version: &'static Version,
+    /// The receiver's connection ID.
+    id: &'a [u8],
+    /// From its first byte to its end.
+    bytes: &'a [u8],
+    /// Where its packet number begins.
+    number: usize,
+}
+
+impl<'a> Initial<'a> {
+    /// RFC 9000 section 17.2.2.
+    fn first(datagram: &'a [u8]) -> Option<Self> {
+        let version = version(datagram)?;
+        let mut rest = datagram.get(5..)?;
+        let id = connection_id(&mut rest)?;
+        let _sender = connection_id(&mut rest)?;
+        let token = varint(&mut rest)?;
+        let _token = take(&mut rest, token)?;
+        let len = varint(&mut rest)?;
+        let number = datagram.len() - rest.len();
+        let _protected = take(&mut rest, len)?;
+        Some(Self {
+            version,
+            id,
+            bytes: &datagram[..datagram.len() - rest.len()],
+            number,
+        })
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (head, behind) = rest.split_at_checked(len)?;
+    *rest = behind;
+    Some(head)
+}
+
+fn byte(rest: &mut &[u8]) -> Option<u8> {
+    take(rest, 1).map(|it| it[0])
+}
+
+fn connection_id<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = usize::from(byte(rest)?);
+    (len <= MOST_ID).then(|| take(rest, len))?
+}
+
+/// RFC 9000 section 16; what no length here can be is none.
+fn varint(rest: &mut &[u8]) -> Option<usize> {
+    let first = byte(rest)?;
+    let more = take(rest, (1 << (first >> 6)) - 1)?;
+    let value = more.iter().fold(u64::from(first & 0x3f), |value, it| {
+        value << 8 | u64::from(*it)
+    });
+    usize::try_from(value).ok()
+}
+
+/// What the client protects its Initial packets with.
+struct Keys {
+    aead: Aes128Gcm,
+    iv: [u8; 12],
+    hp: Aes128Enc,
+}
+
+impl Keys {
+    /// RFC 9001 section 5.2.
+    fn of(version: &Version, id: &[u8]) -> Option<Self> {
+        let initial = Hkdf::<Sha256>::new(Some(&version.salt), id);
+        let client: [u8; 32] = expand(&initial, b"client in")?;
+        let client = Hkdf::<Sha256>::from_prk(&client).ok()?;
+        let (key, hp): ([u8; 16], [u8; 16]) =
+            (expand(&client, version.key)?, expand(&client, version.hp)?);
+        Some(Self {
+            aead: Aes128Gcm::new(&key.into()),
+            iv: expand(&client, version.iv)?,
+            hp: Aes128Enc::new(&hp.into()),
+        })
+    }
+
+    /// The frames of a packet; `None`: it is protected with other keys, or damaged. RFC 9001 sections 5.3 and 5.4.
+    fn open(&self, packet: &Initial<'_>) -> Option<Vec<u8>> {
+        let protected = packet.bytes.get(packet.number..)?;
+        // The sample is where it would be behind the longest packet number.
+        let sample: [u8; TAG] = *protected.get(4..)?.first_chunk()?;
+        let mut mask = Block::<Aes128Enc>::from(sample);
+        self.hp.encrypt_block(&mut mask);
+        let mut header = packet.bytes.get(..packet.number + 4)?.to_vec();
+        header[0] ^= mask[0] & 0x0f;
+        let len = usize::from(header[0] & 3) + 1;
+        let mut nonce = self.iv;
+        for at in 0..len {
+            let masked = &mut header[packet.number + at];
+            *masked ^= mask[1 + at];
+            nonce[12 - len + at] ^= *masked;
+        }
+        header.truncate(packet.number + len);
+        let (frames, tag) = protected.get(len..)?.split_last_chunk::<TAG>()?;
+        let mut frames = frames.to_vec();
+        self.aead
+            .decrypt_inout_detached(
+                &nonce.into(),
+                &header,
+                frames.as_mut_slice().into(),
+                &(*tag).into(),
+            )
+            .ok()?;
+        Some(frames)
+    }
+}
+
+/// HKDF-Expand-Label with no context: RFC 8446 section 7.1.
+fn expand<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> Option<[u8; N]> {
+    let len = u16::try_from(N).ok()?.to_be_bytes();
+    let label_len = [u8::try_from(b"tls13 ".len() + label.len()).ok()?];
+    let mut out = [0; N];
+    secret
+        .expand_multi_info(&[&len, &label_len, b"tls13 ", label, &[0]], &mut out)
+        .ok()?;
+    Some(out)
+}
+
+/// The pieces of a client's hello.
+pub(crate) struct Pieces {
+    keys: Keys,
+    /// With their places in the hello.
+    pieces: Vec<(usize, Vec<u8>)>,
+    held: usize,
+}
+
+impl Pieces {
+    /// Begins with a datagram, of which the connection ID makes the keys. `None`: it cannot be read.
+    pub(crate) fn begin(datagram: &[u8]) -> Option<Self> {
+        let first = Initial::first(datagram)?;
+        let mut pieces = Self {
+            keys: Keys::of(first.version, first.id)?,
+            pieces: Vec::new(),
+            held: 0,
+        };
+        pieces.add(datagram)?;
+        Some(pieces)
+    }
+
+    /// Takes what is in a datagram's Initial packets; `None`: one of them cannot be read, or it is too much.
+    pub(crate) fn add(&mut self, mut datagram: &[u8]) -> Option<()> {
+        // Behind them come packets of other types, or padding.
+        while let Some(packet) = Initial::first(datagram) {
+            let frames = self.keys.open(&packet)?;
+            self.frames(&frames)?;
+            datagram = &datagram[packet.bytes.len()..];
+        }
+        Some(())
+    }
+
+    /// The frames that are allowed in a client's Initial packet: RFC 9000 sections 17.2.2 and 19.
+    fn frames(&mut self, mut rest: &[u8]) -> Option<()> {
+        while !rest.is_empty() {
+            match byte(&mut rest)? {
+                // PADDING, PING.
+                0 | 1 => {}
+                // ACK, with counts of ECN or without.
+                kind @ (2 | 3) => {
+                    let [_largest, _delay, ranges, _first] = varints(&mut rest)?;
+                    for _ in 0..ranges {
+                        let [_gap, _len] = varints(&mut rest)?;
+                    }
+                    if kind == 3 {
+                        let [_ect0, _ect1, _ce] = varints(&mut rest)?;
+                    }
+                }
+                // CRYPTO.
+                6 => {
+                    let [at, len] = varints(&mut rest)?;
+                    let piece = take(&mut rest, len)?;
+                    self.held += len;
+                    let fits = at <= MOST_HELLO && self.held <= MOST_HELLO;
+                    if !fits || self.pieces.len() == MOST_PIECES {
+                        return None;
+                    }
+                    self.pieces.push((at, piece.to_vec()));
+                }
+                // CONNECTION_CLOSE, behind which nothing is of use.
+                0x1c => return Some(()),
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+
+    /// The handshake message, once it is whole.
+    pub(crate) fn hello(&mut self) -> Option<Vec<u8>> {
+        self.pieces.sort_by_key(|(at, _)| *at);
+        let mut hello = Vec::with_capacity(self.held);
+        for (at, piece) in &self.pieces {
+            // What is there already was sent again.
+            let known = hello.len().checked_sub(*at)?;
+            hello.extend_from_slice(piece.get(known..).unwrap_or_default());
+        }
+        let [_, a, b, c, ..] = *hello.as_slice() else {
+            return None;
+        };
+        let len = u32::from_be_bytes([0, a, b, c]) as usize;
+        (hello.len() >= 4 + len).then_some(hello)
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.held + self.pieces.capacity() * size_of::<(usize, Vec<u8>)>()
+    }
+}
+
+fn varints<const N: usize>(rest: &mut &[u8]) -> Option<[usize; N]> {
+    let mut values = [0; N];
+    for value in &mut values {
+        *value = varint(rest)?;
+    }
+    Some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::{self, Carrier, Hello};
+
+    /// Of the RFCs' appendices A.2, behind the byte that tells the fuzz target what it is.
+    const SAMPLES: [&[u8]; 2] = [
+        include_bytes!("../../../fuzz/corpus/names/quic-v1"),
+        include_bytes!("../../../fuzz/corpus/names/quic-v2"),
+    ];
+
+    fn sample(at: usize) -> &'static [u8] {
+        &SAMPLES[at][1..]
+    }
+
+    #[test]
+    fn keys_of_the_rfc() {
+        // RFC 9001 appendix A.1.
+        let [one, _] = &VERSIONS;
+        let id = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
+        let keys = Keys::of(one, &id).unwrap();
+        let iv = [
+            0xfa, 0x04, 0x4b, 0x2f, 0x42, 0xa3, 0xfd, 0x3b, 0x46, 0xfb, 0x25, 0x5c,
+        ];
+        assert_eq!(keys.iv, iv);
+    }
+
+    #[test]
+    fn packets_of_the_rfcs() {
+        for at in [0, 1] {
+            assert_eq!(sample(at).len(), 1200);
+            assert!(is_initial(sample(at)));
+            let mut pieces = Pieces::begin(sample(at)).expect("it can be read");
+            let hello = pieces.hello().expect("it is whole");
+            assert_eq!(hello.len(), 241);
+            let hello = tls::message(&hello, Carrier::Quic);
+            let Some(Hello::Client { sni, alpn, .. }) = hello else {
+                panic!("{hello:?}")
+            };
+            assert_eq!(sni.as_deref(), Some("example.com"));
+            assert_eq!(alpn.as_deref(), Some("alpn"));
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_or_of_others_cannot_be_read() {
+        let mut damaged = sample(0).to_vec();
+        damaged[700] ^= 1;
+        assert!(Pieces::begin(&damaged).is_none());
+        // The type of version 2 in version 1.
+        let mut other = sample(0).to_vec();
+        other[0] |= 0x10;
+        assert!(!is_initial(&other));
+        let mut pieces = Pieces::begin(sample(0)).unwrap();
+        assert!(pieces.add(sample(1)).is_none());
+        for len in 0..1200 {
+            assert!(Pieces::begin(&sample(0)[..len]).is_none(), "{len}");
+        }
+    }
+
+    fn pieces() -> Pieces {
+        let mut pieces = Pieces::begin(sample(0)).unwrap();
+        (pieces.pieces, pieces.held) = (Vec::new(), 0);
+        pieces
+    }
+
+    #[test]
+    fn a_hello_in_pieces() {
+        let mut pieces = pieces();
+        // The last piece, a PING, a piece that was sent twice, ACKs; the piece in between is missing.
+        let frames = [6, 5, 2, 8, 9, 1, 6, 0, 3, 1, 0, 0, 6, 0, 3, 1, 0, 0, 0, 0];
+        assert_eq!(pieces.frames(&frames), Some(()));
+        assert_eq!(pieces.frames(&[2, 1, 0, 1, 0, 0, 0]), Some(()));
+        assert_eq!(pieces.frames(&[3, 1, 0, 0, 0, 7, 7, 7]), Some(()));
+        assert_eq!(pieces.hello(), None);
+        assert_eq!(pieces.frames(&[6, 2, 3, 0, 3, 7, 0x1c, 9]), Some(()));
+        assert_eq!(pieces.hello(), Some(vec![1, 0, 0, 3, 7, 8, 9]));
+        // STREAM is not allowed, and this piece is cut off.
+        assert_eq!(pieces.frames(&[8, 0]), None);
+        assert_eq!(pieces.frames(&[6, 7, 9, 0]), None);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        // Far behind, empty and many, long and many.
+        assert_eq!(pieces().frames(&[6, 0x80, 0, 0xff, 0xff, 0]), None);
+        assert_eq!(pieces().frames(&[6, 0, 0].repeat(MOST_PIECES + 1)), None);
+        let long = [&[6, 0, 0x44, 0][..], &[0; 1024]].concat();
+        let mut pieces = pieces();
+        for _ in 0..8 {
+            assert_eq!(pieces.frames(&long), Some(()));
+        }
+        assert_eq!(pieces.frames(&long), None);
+        assert!(pieces.bytes() < 3 * MOST_HELLO);
+    }
+}

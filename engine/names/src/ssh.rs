@@ -1,0 +1,24 @@
+//! The line with which SSH begins: RFC 4253 section 4.2.
+
+use crate::text::text;
+
+/// Without the end of the line; `None`: it has none.
+pub(crate) fn banner(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|it| *it == b'\n')?;
+    let line = &bytes[..end];
+    Some(text(line.strip_suffix(b"\r").unwrap_or(line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_banner_ends_with_its_line() {
+        let both = ["SSH-2.0-x_1 y\r\nrest", "SSH-2.0-x_1 y\n"];
+        for bytes in both {
+            assert_eq!(banner(bytes.as_bytes()).as_deref(), Some("SSH-2.0-x_1 y"));
+        }
+        assert_eq!(banner(b"SSH-2.0-cut off"), None);
+    }
+}

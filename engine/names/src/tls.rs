@@ -1,0 +1,253 @@
+//! Hellos of TLS: RFC 5246 section 7.4.1, RFC 8446 section 4.1.
+
+use crate::{ja4::Traits, text::text};
+use tls_parser::{
+    SNIType, TlsExtension, parse_tls_extension_alpn_content,
+    parse_tls_extension_signature_algorithms_content, parse_tls_extension_sni_content,
+    parse_tls_extension_supported_versions, parse_tls_extension_unknown,
+    parse_tls_handshake_client_hello, parse_tls_handshake_server_hello,
+};
+
+const CLIENT_HELLO: u8 = 1;
+const SERVER_HELLO: u8 = 2;
+/// Bytes of a record's header.
+const RECORD: usize = 5;
+
+/// What carries a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Tcp,
+    Quic,
+}
+
+/// What a hello tells.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Hello {
+    Client {
+        /// The server that is asked for.
+        sni: Option<String>,
+        /// Protocols that are offered, the preferred one first.
+        alpn: Option<String>,
+        ja4: String,
+    },
+    Server {
+        /// The version that was chosen.
+        version: u16,
+    },
+}
+
+/// The hello in a record, of which the rest may be missing.
+pub(crate) fn record(bytes: &[u8]) -> Option<Hello> {
+    let (header, rest) = bytes.split_first_chunk::<RECORD>()?;
+    let told = usize::from(u16::from_be_bytes([header[3], header[4]]));
+    message(rest.get(..told).unwrap_or(rest), Carrier::Tcp)
+}
+
+/// A whole message, and maybe more behind it.
+pub(crate) fn message(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
+    let [kind, a, b, c, rest @ ..] = bytes else {
+        return None;
+    };
+    let len = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+    let hello = rest.get(..len)?;
+    match *kind {
+        CLIENT_HELLO => client(hello, carrier),
+        SERVER_HELLO => server(hello),
+        _ => None,
+    }
+}
+
+fn client(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
+    let (_, hello) = parse_tls_handshake_client_hello(bytes).ok()?;
+    let mut traits = Traits {
+        transport: match carrier {
+            Carrier::Tcp => 't',
+            Carrier::Quic => 'q',
+        },
+        versions: Vec::new(),
+        ciphers: hello.ciphers.iter().map(|it| it.0).collect(),
+        extensions: Vec::new(),
+        algorithms: Vec::new(),
+        protocol: None,
+    };
+    let (mut sni, mut alpn) = (None, None);
+    for extension in extensions(hello.ext.unwrap_or_default())? {
+        traits.extensions.push(extension.kind);
+        match extension.parse() {
+            Some(TlsExtension::SNI(names)) => {
+                let name = names.iter().find(|(kind, _)| *kind == SNIType::HostName);
+                sni = name.map(|(_, name)| text(name));
+            }
+            Some(TlsExtension::ALPN(protocols)) => {
+                traits.protocol = protocols.first().copied();
+                alpn = traits.protocol.map(|_| text(&protocols.join(&b',')));
+            }
+            Some(TlsExtension::SignatureAlgorithms(values)) => traits.algorithms = values,
+            Some(TlsExtension::SupportedVersions(values)) => {
+                traits.versions = values.iter().map(|it| it.0).collect();
+            }
+            _ => {}
+        }
+    }
+    if traits.versions.is_empty() {
+        traits.versions.push(hello.version.0);
+    }
+    let ja4 = traits.ja4();
+    Some(Hello::Client { sni, alpn, ja4 })
+}
+
+fn server(bytes: &[u8]) -> Option<Hello> {
+    let (_, hello) = parse_tls_handshake_server_hello(bytes).ok()?;
+    let mut version = hello.version.0;
+    for extension in extensions(hello.ext.unwrap_or_default())? {
+        if let Some(TlsExtension::SupportedVersions(chosen)) = extension.parse() {
+            version = chosen.first()?.0;
+        }
+    }
+    Some(Hello::Server { version })
+}
+
+/// An extension; what is in it is parsed only where it is wanted, so that no other one makes a hello unreadable.
+struct Extension<'a> {
+    kind: u16,
+    data: &'a [u8],
+    /// With its kind and its length.
+    whole: &'a [u8],
+}
+
+/// All of them; `None`: the last one breaks off.
+fn extensions(mut rest: &[u8]) -> Option<Vec<Extension<'_>>> {
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let (behind, extension) = parse_tls_extension_unknown(rest).ok()?;
+        let TlsExtension::Unknown(kind, data) = extension else {
+            return None;
+        };
+        all.push(Extension {
+            kind: kind.0,
+            data,
+            whole: &rest[..rest.len() - behind.len()],
+        });
+        rest = behind;
+    }
+    Some(all)
+}
+
+impl<'a> Extension<'a> {
+    /// One of those that are wanted, if it is sound.
+    fn parse(&self) -> Option<TlsExtension<'a>> {
+        let parsed = match self.kind {
+            0 => parse_tls_extension_sni_content(self.data),
+            13 => parse_tls_extension_signature_algorithms_content(self.data),
+            16 => parse_tls_extension_alpn_content(self.data),
+            43 => parse_tls_extension_supported_versions(self.whole),
+            _ => return None,
+        };
+        parsed.ok().map(|(_, extension)| extension)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extension(kind: u16, data: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(data.len()).unwrap();
+        [&kind.to_be_bytes()[..], &len.to_be_bytes(), data].concat()
+    }
+
+    /// A message with a hello of these fields and extensions.
+    fn hello(kind: u8, fields: &[u8], extensions: &[Vec<u8>]) -> Vec<u8> {
+        let extensions = extensions.concat();
+        let mut body = vec![3, 3];
+        body.extend([7; 32]);
+        body.push(0);
+        body.extend(fields);
+        body.extend(u16::try_from(extensions.len()).unwrap().to_be_bytes());
+        body.extend(extensions);
+        let len = u32::try_from(body.len()).unwrap().to_be_bytes();
+        [&[kind][..], &len[1..], &body].concat()
+    }
+
+    fn in_record(message: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(message.len()).unwrap().to_be_bytes();
+        [&[0x16, 3, 1][..], &len, message].concat()
+    }
+
+    /// Two ciphers, no compression.
+    const CIPHERS: [u8; 8] = [0, 4, 0x13, 1, 0x13, 2, 1, 0];
+
+    fn client_hello() -> Vec<u8> {
+        hello(
+            CLIENT_HELLO,
+            &CIPHERS,
+            &[
+                extension(0x3a3a, &[]),
+                extension(0, b"\0\x0e\0\0\x0bexample.org"),
+                extension(16, b"\0\x0c\x02h2\x08http/1.1"),
+                extension(43, &[4, 3, 4, 3, 3]),
+                extension(13, &[0, 2, 4, 3]),
+                // One that the parser has an opinion on, and that is none of ours.
+                extension(22, &[1]),
+            ],
+        )
+    }
+
+    #[test]
+    fn a_client_tells_what_it_asks_for() {
+        let message = client_hello();
+        let found = record(&in_record(&message));
+        let Some(Hello::Client { sni, alpn, ja4 }) = found else {
+            panic!("{found:?}")
+        };
+        assert_eq!(sni.as_deref(), Some("example.org"));
+        assert_eq!(alpn.as_deref(), Some("h2,http/1.1"));
+        assert!(ja4.starts_with("t13d0205h2_"), "{ja4}");
+        let quic = super::message(&message, Carrier::Quic);
+        assert!(matches!(quic, Some(Hello::Client { ja4, .. }) if ja4.starts_with("q13d")));
+        // More in the same record, and the record's rest missing, are all the same.
+        let mut more = in_record(&[&message[..], &[11, 0, 9, 0]].concat());
+        more[3] += 1;
+        assert!(record(&more).is_some());
+    }
+
+    #[test]
+    fn a_hello_without_anything_has_a_fingerprint() {
+        let found = message(&hello(CLIENT_HELLO, &CIPHERS, &[]), Carrier::Tcp);
+        let Some(Hello::Client { sni, alpn, ja4 }) = found else {
+            panic!("{found:?}")
+        };
+        assert_eq!((sni, alpn), (None, None));
+        assert!(ja4.starts_with("t12i020000_") && ja4.ends_with("_000000000000"));
+    }
+
+    #[test]
+    fn a_server_tells_the_version() {
+        let chosen = [0x13, 1, 0];
+        for (extensions, version) in [
+            (vec![], 0x0303),
+            (vec![extension(43, &[3, 4])], 0x0304),
+            (
+                vec![extension(51, &[0; 36]), extension(43, &[3, 4])],
+                0x0304,
+            ),
+        ] {
+            let message = hello(SERVER_HELLO, &chosen, &extensions);
+            let found = record(&in_record(&message));
+            assert_eq!(found, Some(Hello::Server { version }));
+        }
+    }
+
+    #[test]
+    fn what_breaks_off_is_unreadable() {
+        let whole = in_record(&client_hello());
+        for len in 0..whole.len() {
+            assert_eq!(record(&whole[..len]), None, "{len}");
+        }
+        let mut broken = client_hello();
+        let last = broken.len() - 2;
+        broken[last] = 9;
+        assert_eq!(message(&broken, Carrier::Tcp), None);
+        assert_eq!(message(&[11, 0, 0, 1, 0], Carrier::Tcp), None);
+    }
+}

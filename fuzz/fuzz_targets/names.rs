@@ -1,0 +1,38 @@
+//! Payloads that may tell names: behind a byte that says what they seem to be. What is learnt of a flow is bounded.
+#![cfg_attr(fuzzing, no_main)]
+
+use wqcap_names::{DnsMessage, FlowNames, Kind, MOST, Protocol};
+
+/// The target.
+pub fn run(input: &[u8]) {
+    let Some((choice, payload)) = input.split_first() else {
+        return;
+    };
+    for ports in [[0, 1], [53, 1]] {
+        for kind in [Kind::of_tcp(payload, ports), Kind::of_udp(payload, ports)] {
+            assert!(kind.is_none_or(|it| it.wanted(payload) <= MOST));
+        }
+    }
+    let protocol = match choice % 6 {
+        0 => Protocol::Tls,
+        1 => Protocol::Http,
+        2 => Protocol::Ssh,
+        3 => Protocol::Quic,
+        4 => return drop(DnsMessage::read(payload)),
+        _ => return drop(DnsMessage::read_all(payload)),
+    };
+    let mut flow = FlowNames::default();
+    for way in [0, 1, 0] {
+        let _ = flow.read(protocol, way, payload);
+        assert!(flow.bytes() <= 64 << 10);
+    }
+    if let Some(names) = flow.into_names() {
+        let longest = |text: Option<String>| text.map_or(0, |it| it.len());
+        // What is no UTF-8 grows threefold.
+        assert!(longest(names.tls_sni) <= 3 * 255);
+        assert!(longest(names.ja4) <= 36);
+    }
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| run(input));

@@ -1,0 +1,450 @@
+//! Names in flow records, and the table of DNS, through the binary.
+//!
+//! | test | shows |
+//! |---|---|
+//! | `names_of_known_flows` | hellos of OpenSSL, in one segment and in several, HTTP, SSH, DNS, QUIC: each flow's record has its names, and what cannot be read is counted |
+//! | `names_of_all_captures_are_those_of_tshark` | SNI, ALPN, versions, HTTP, SSH and DNS as tshark reads them; each deviation has its reason |
+//! | `without_names_nothing_is_read` | the columns are null, and there is no other table |
+
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+use wqcap_tests::{
+    Dir, Finished, Program, Wqcap, binaries,
+    captures::Captures,
+    files,
+    frames::{self, Ends, Frame},
+    ledger::number,
+    need,
+    oracles::duckdb::Duckdb,
+    skip,
+};
+
+/// A run with names, of one queue, so that nothing comes in another order.
+fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
+    let records = dir.folder(&format!("{name}.flows"));
+    // At a pace at which the thread that reads names is never behind, whatever else the machine does.
+    Wqcap::run(dir, name)
+        .model(&format!("pcap:{},pps=20000", file.display()))
+        .queues(1)
+        .set("capture.buffer=128KiB")
+        .set("capture.ring=32")
+        .set(&format!("flows.dir={}", records.display()))
+        .set("flows.names=true")
+}
+
+/// Files of a run, as DuckDB names them.
+fn table(files: &Value) -> String {
+    let files = files.as_array().expect("files").iter();
+    let names: Vec<_> = files
+        .map(|it| format!("'{}'", it.as_str().expect("a path")))
+        .collect();
+    format!("read_parquet([{}])", names.join(", "))
+}
+
+fn summary(finished: &Finished) -> &Value {
+    &finished.summary.json["flows"]
+}
+
+/// The ends of a flow of a client with this port.
+fn ends(port: u16, service: u16) -> Ends {
+    Ends {
+        from: 1,
+        to: 2,
+        sport: port,
+        dport: service,
+    }
+}
+
+/// Gives a frame that ends with its payload the lengths that its IPv4 and UDP headers lack.
+fn with_lengths(mut frame: Vec<u8>) -> Vec<u8> {
+    let len = |at: usize| {
+        u16::try_from(frame.len() - at)
+            .expect("short")
+            .to_be_bytes()
+    };
+    let (ip, udp) = (len(14), len(34));
+    frame[16..18].copy_from_slice(&ip);
+    if frame[23] == 17 {
+        frame[38..40].copy_from_slice(&udp);
+    }
+    frame
+}
+
+/// A segment of a client or, back, of its server.
+fn segment(ends: Ends, back: bool, sequence: usize, payload: &[u8]) -> Vec<u8> {
+    let ends = if back { ends.back() } else { ends };
+    let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 6, 0);
+    let mut frame = frame.tcp(ends).done();
+    let sequence = u32::try_from(1 + sequence).expect("short").to_be_bytes();
+    frame[38..42].copy_from_slice(&sequence);
+    frame.extend_from_slice(payload);
+    with_lengths(frame)
+}
+
+fn datagram(ends: Ends, back: bool, payload: &[u8]) -> Vec<u8> {
+    let ends = if back { ends.back() } else { ends };
+    let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 0);
+    let mut frame = frame.udp(ends).done();
+    frame.extend_from_slice(payload);
+    with_lengths(frame)
+}
+
+/// Says hello to itself in the version and for the server that it is told, and prints what went there and back in hex.
+const HELLOS: &str = r#"
+import ssl, sys
+version, name, key = sys.argv[1:]
+client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+server.load_cert_chain(key)
+server.set_alpn_protocols(["http/1.1"])
+client.set_alpn_protocols(["h2", "http/1.1"])
+client.maximum_version = ssl.TLSVersion[version]
+there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+ends = [client.wrap_bio(back, there, server_hostname=name or None), server.wrap_bio(there, back, server_side=True)]
+for end, out in zip(ends, [there, back]):
+    try:
+        end.do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    said = out.read()
+    print(said.hex())
+    out.write(said)
+"#;
+
+/// What OpenSSL's client and server say first.
+fn hellos(dir: &Dir, version: &str, name: &str) -> Result<[Vec<u8>; 2], String> {
+    let key = dir.join("key.pem");
+    if !key.exists() {
+        let done = Program::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt"])
+            .args(["ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=x"])
+            .args(["-keyout", "-", "-out", "-"])
+            .run();
+        if !done.status.success() {
+            return Err(format!("openssl makes no certificate: {done}"));
+        }
+        fs::write(&key, &done.stdout).expect("a key");
+    }
+    let done = Program::new("python3")
+        .args(["-c", HELLOS, version, name])
+        .arg(&key)
+        .run();
+    if !done.status.success() {
+        return Err(format!("Python's OpenSSL says no hello: {done}"));
+    }
+    let mut lines = done.stdout.lines().map(bytes);
+    Ok([(); 2].map(|()| lines.next().expect("two lines")))
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<_> = hex.chars().filter_map(|it| it.to_digit(16)).collect();
+    let pairs = digits.chunks_exact(2);
+    pairs.map(|it| (it[0] * 16 + it[1]) as u8).collect()
+}
+
+/// A sample of the fuzz targets' corpus, behind the byte that tells what it is.
+fn sample(name: &str) -> Vec<u8> {
+    let path = binaries::root().join("fuzz/corpus/names").join(name);
+    let bytes = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    bytes[1..].to_vec()
+}
+
+#[test]
+fn names_of_known_flows() {
+    let duckdb = need!(Duckdb::install());
+    let dir = Dir::new();
+    let [new, new_back] = need!(hellos(&dir, "TLSv1_3", "new.example"));
+    let [old, old_back] = need!(hellos(&dir, "TLSv1_2", "old.example"));
+    let [bare, bare_back] = need!(hellos(&dir, "TLSv1_3", ""));
+    let web = |port| ends(port, 443);
+    let mut sent = vec![
+        // Whole; in three segments with others in between; without a name; the end never comes.
+        segment(web(1), false, 0, &new),
+        segment(web(2), false, 0, &old[..40]),
+        segment(web(3), false, 0, &bare),
+        segment(web(2), false, 40, &old[40..100]),
+        segment(web(4), false, 0, &new[..100]),
+        segment(web(1), true, 0, &new_back),
+        segment(web(3), true, 0, &bare_back),
+        segment(web(2), false, 100, &old[100..]),
+        segment(web(2), true, 0, &old_back),
+        // A hello whose extensions break off within what it says is whole.
+        segment(web(5), false, 0, &broken(&new)),
+    ];
+    let http = ends(6, 8000);
+    sent.push(segment(http, false, 0, &sample("request")));
+    sent.push(segment(http, true, 0, &sample("response")));
+    let ssh = ends(7, 2222);
+    sent.push(segment(ssh, true, 0, b"SSH-2.0-server\r\n"));
+    sent.push(segment(ssh, false, 0, &sample("banner")));
+    sent.push(datagram(ends(8, 443), false, &sample("quic-v1")));
+    sent.push(datagram(ends(9, 4433), false, &sample("quic-v2")));
+    let dns = ends(10, 53);
+    let mut query = sample("answer");
+    (query[2], query[3]) = (1, 0);
+    sent.push(datagram(dns, false, &query));
+    sent.push(datagram(dns, true, &sample("answer")));
+    sent.push(segment(ends(11, 53), true, 0, &sample("stream")));
+    let file = dir.join("known.pcap");
+    files::write(&file, 1_600_000_000, &sent);
+    let finished = run(&dir, "known", &file).finish(0);
+
+    let flows = summary(&finished);
+    let columns = "tls_sni, tls_alpn, tls_version, left(ja4, 10), http_method, http_host, http_status, ssh_fwd, ssh_rev";
+    let rows = duckdb.query(&format!(
+        "SELECT least(src_port, dst_port)::BIGINT, {columns} FROM {}",
+        table(&flows["files"])
+    ));
+    let rows: BTreeMap<_, _> = rows
+        .into_iter()
+        .map(|row| (number(&row[0]), Value::from(row[1..].to_vec()).to_string()))
+        .collect();
+    let nothing = "[null,null,null,null,null,null,null,null,null]".to_owned();
+    let ja4 = |port: &u64| {
+        let row: Vec<Value> = serde_json::from_str(&rows[port]).expect("a row");
+        row[3].as_str().unwrap_or_default().to_owned()
+    };
+    // How many ciphers and extensions it has is OpenSSL's.
+    let (new, old, bare) = (ja4(&1), ja4(&2), ja4(&3));
+    assert!(new.starts_with("t13d") && new.ends_with("h2"), "{new}");
+    assert!(old.starts_with("t12d") && old.ends_with("h2"), "{old}");
+    assert!(bare.starts_with("t13i") && bare.ends_with("h2"), "{bare}");
+    let expected = [
+        (1, format!(r#"["new.example","h2,http/1.1","1.3","{new}",null,null,null,null,null]"#)),
+        (2, format!(r#"["old.example","h2,http/1.1","1.2","{old}",null,null,null,null,null]"#)),
+        (3, format!(r#"[null,"h2,http/1.1","1.3","{bare}",null,null,null,null,null]"#)),
+        (4, nothing.clone()),
+        (5, nothing.clone()),
+        (6, r#"[null,null,null,null,"GET","www.example.org:8080",302,null,null]"#.into()),
+        (7, r#"[null,null,null,null,null,null,null,"SSH-2.0-server","SSH-2.0-OpenSSH_9.2p1 Debian-2"]"#.into()),
+        (8, r#"["example.com","alpn",null,"q13d0211an",null,null,null,null,null]"#.into()),
+        (9, r#"["example.com","alpn",null,"q13d0211an",null,null,null,null,null]"#.into()),
+        (10, nothing.clone()),
+        (11, nothing),
+    ];
+    assert_eq!(rows, BTreeMap::from(expected));
+
+    let names = &flows["names"];
+    let counts = ["flows", "dns", "unreadable", "missed", "unwritten"].map(|it| number(&names[it]));
+    assert_eq!(counts, [7, 4, 1, 1, 0], "{names}");
+    let dns = duckdb.query(&format!(
+        "SELECT src_port, protocol, id, name, type, rcode, answers FROM {} ORDER BY src_port, protocol DESC, name DESC",
+        table(&names["files"])
+    ));
+    let dns: Vec<_> = dns
+        .into_iter()
+        .map(|it| Value::from(it).to_string())
+        .collect();
+    let expected = [
+        r#"[10,17,4660,"www.example.org","AAAA",null,null]"#,
+        r#"[53,17,4660,"www.example.org","AAAA","NXDOMAIN",2]"#,
+        r#"[53,6,4660,"www.example.org","AAAA","NXDOMAIN",2]"#,
+        r#"[53,6,1,".","NS",null,null]"#,
+    ];
+    assert_eq!(dns, expected);
+    let total = finished.summary.ledger.total;
+    assert_eq!(
+        (total.captured, number(&flows["frames"])),
+        (sent.len() as u64, sent.len() as u64)
+    );
+}
+
+/// The same hello, its last extension one byte longer than the rest.
+fn broken(hello: &[u8]) -> Vec<u8> {
+    let mut hello = hello.to_vec();
+    // Record and message headers, version and random, session, ciphers, compression; then the extensions' length.
+    let mut at = 9 + 34;
+    at += 1 + usize::from(hello[at]);
+    at += 2 + usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
+    at += 1 + usize::from(hello[at]);
+    at += 2;
+    // The first one now reaches beyond the end.
+    hello[at + 2] = 0xff;
+    hello
+}
+
+#[test]
+fn without_names_nothing_is_read() {
+    let duckdb = need!(Duckdb::install());
+    let dir = Dir::new();
+    let file = dir.join("request.pcap");
+    let request = segment(ends(6, 80), false, 0, &sample("request"));
+    files::write(&file, 1_600_000_000, &[request]);
+    let finished = run(&dir, "off", &file).set("flows.names=false").finish(0);
+    let flows = summary(&finished);
+    let rows = duckdb.query(&format!(
+        "SELECT frames_fwd, http_host FROM {}",
+        table(&flows["files"])
+    ));
+    assert_eq!(rows, [[Value::from(1), Value::Null]]);
+    assert!(flows["names"].is_null());
+    assert!(!dir.join("off.flows/dns").exists());
+}
+
+/// What is compared: a query for our values, in which `{}` is the table, and tshark's filter and fields.
+struct Comparison {
+    what: &'static str,
+    query: &'static str,
+    of_dns: bool,
+    filter: &'static str,
+    fields: &'static [&'static str],
+}
+
+const COMPARISONS: &[Comparison] = &[
+    Comparison {
+        what: "SNI",
+        query: "SELECT tls_sni FROM {}",
+        of_dns: false,
+        filter: "tls.handshake.type == 1",
+        fields: &["tls.handshake.extensions_server_name"],
+    },
+    Comparison {
+        what: "ALPN",
+        query: "SELECT tls_alpn FROM {}",
+        of_dns: false,
+        filter: "tls.handshake.type == 1",
+        fields: &["tls.handshake.extensions_alpn_str"],
+    },
+    Comparison {
+        what: "HTTP requests",
+        query: "SELECT concat_ws('|', http_method, coalesce(http_host, '')) FROM {} WHERE http_method IS NOT NULL",
+        of_dns: false,
+        filter: "http.request",
+        fields: &["http.request.method", "http.host"],
+    },
+    Comparison {
+        what: "HTTP responses",
+        query: "SELECT http_status::VARCHAR FROM {}",
+        of_dns: false,
+        filter: "http.response",
+        fields: &["http.response.code"],
+    },
+    Comparison {
+        what: "SSH",
+        query: "SELECT unnest([ssh_fwd, ssh_rev]) FROM {}",
+        of_dns: false,
+        filter: "ssh.protocol",
+        fields: &["ssh.protocol"],
+    },
+    Comparison {
+        what: "DNS",
+        query: "SELECT concat_ws('|', id, coalesce(name, ''), coalesce(rcode, 'query'), coalesce(answers, 0)) FROM {}",
+        of_dns: true,
+        filter: "dns || mdns || llmnr",
+        fields: &[
+            "dns.id",
+            "dns.qry.name",
+            "dns.flags.rcode",
+            "dns.count.answers",
+        ],
+    },
+];
+
+const SSDP: &str = "HTTP over UDP is not read";
+const EDNS: &str = "tshark's code lacks the upper bits, which are in the options";
+const PORT: &str = "DNS on a port of its own: tshark takes what looks like it";
+const BROKEN: &str = "a name longer than any can be: it is unreadable";
+/// Values that only one of both has: of what, the value, and why.
+const KNOWN: &[(&str, &str, &str)] = &[
+    ("HTTP requests", "M-SEARCH|239.255.255.250:1900", SSDP),
+    ("DNS", "36787|.|BADVERS|0", EDNS),
+    ("DNS", "36787|.|NOERROR|0", EDNS),
+    ("DNS", "323|www.tcpdump.org|query|0", PORT),
+    ("DNS", "323|www.tcpdump.org|NOERROR|1", PORT),
+    ("DNS", "65535||NOERROR|48", PORT),
+    ("DNS", "65535||NOERROR|64", PORT),
+    ("DNS", "51584|<Name too long>|15|507", BROKEN),
+];
+
+/// A line of tshark in our words.
+fn plain(comparison: &Comparison, line: &str) -> String {
+    if !comparison.of_dns {
+        return line.to_owned();
+    }
+    let fields: Vec<_> = line.split('|').collect();
+    let [id, name, rcode, answers] = fields[..] else {
+        panic!("not four fields: {line}")
+    };
+    let id = u16::from_str_radix(id.trim_start_matches("0x"), 16).unwrap_or_default();
+    let name = if name == "<Root>" { "." } else { name };
+    let codes = [
+        "NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED",
+    ];
+    let (rcode, answers) = match rcode.parse::<usize>() {
+        Ok(code) => (codes.get(code).copied().unwrap_or(rcode), answers),
+        Err(_) => ("query", "0"),
+    };
+    format!("{id}|{name}|{rcode}|{answers}")
+}
+
+#[test]
+fn names_of_all_captures_are_those_of_tshark() {
+    let duckdb = need!(Duckdb::install());
+    let dir = Dir::new();
+    let (file, frames) = Captures::find().everything(&dir);
+    let finished = run(&dir, "all", &file).finish(0);
+    let flows = summary(&finished);
+    assert_eq!(number(&flows["frames"]), frames.len() as u64);
+    let names = &flows["names"];
+    skip::say(&format!("names of {} frames: {names}", frames.len()));
+    let mut unexplained = Vec::new();
+    for it in COMPARISONS {
+        let files = if it.of_dns {
+            &names["files"]
+        } else {
+            &flows["files"]
+        };
+        if files.as_array().is_none_or(Vec::is_empty) {
+            skip::say(&format!("{}: none of ours", it.what));
+            continue;
+        }
+        let query = format!(
+            "SELECT DISTINCT * FROM ({})",
+            it.query.replace("{}", &table(files))
+        );
+        let ours: BTreeSet<String> = duckdb
+            .query(&query)
+            .iter()
+            .filter_map(|row| row[0].as_str().map(str::to_owned))
+            .collect();
+        let theirs = need!(tshark(&file, it));
+        for (one, other, whose) in [(&ours, &theirs, "ours"), (&theirs, &ours, "tshark's")] {
+            for value in one.difference(other) {
+                let same = |known: &&(&str, &str, &str)| (known.0, known.1) == (it.what, value);
+                let line = format!("{}: {value:?} is {whose} alone", it.what);
+                match KNOWN.iter().find(same) {
+                    Some((_, _, why)) => skip::say(&format!("{line}: {why}")),
+                    None => unexplained.push(line),
+                }
+            }
+        }
+        let both = ours.intersection(&theirs).count();
+        skip::say(&format!(
+            "{}: {both} of {} are tshark's",
+            it.what,
+            ours.len()
+        ));
+    }
+    assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
+}
+
+/// What tshark reads of a file, as far as a comparison goes.
+fn tshark(file: &Path, comparison: &Comparison) -> Result<BTreeSet<String>, String> {
+    let mut program = Program::new("tshark").args(["-n", "-T", "fields", "-E", "separator=|"]);
+    program = program.args(["-E", "occurrence=f", "-Y", comparison.filter, "-r"]);
+    program = program.arg(file);
+    for field in comparison.fields {
+        program = program.args(["-e", field]);
+    }
+    let done = program.run();
+    if !done.status.success() {
+        return Err(format!("tshark reads nothing: {done}"));
+    }
+    let lines = done.stdout.lines().map(|line| plain(comparison, line));
+    Ok(lines.filter(|it| !it.is_empty()).collect())
+}
