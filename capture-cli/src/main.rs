@@ -24,6 +24,8 @@ mod term;
 
 use args::{Args, CliCommand};
 use clap::Parser;
+#[cfg(feature = "ship")]
+use cmd::ship;
 use cmd::{
     check, ctl, devices, extcap, extract, manual, merge, model, pin, recover, rss, run, selftest,
     top,
@@ -54,6 +56,8 @@ fn main() -> ExitCode {
         CliCommand::Ctl(it) => ctl::ctl(&it),
         CliCommand::Extract(it) => extract::extract(&it, args.quiet),
         CliCommand::Pin(it) => pin::pin(&it),
+        #[cfg(feature = "ship")]
+        CliCommand::Ship(it) => ship::ship(&it, args.quiet),
         CliCommand::Bench(it) => bench::bench(&it.command),
         CliCommand::Selftest(it) => selftest::selftest(&it, args.quiet),
         CliCommand::Recover(it) => recover::recover(&it),

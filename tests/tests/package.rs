@@ -13,6 +13,7 @@ const LOOKED_FOR: &[&str] = &[
     "usr/lib/wqcap/libmlx5_model.so",
     UNIT,
     "usr/lib/systemd/system/wqcap@.service",
+    "usr/lib/systemd/system/wqcap-ship@.service",
     "usr/lib/sysusers.d/wqcap.conf",
     "usr/lib/tmpfiles.d/wqcap.conf",
     "usr/lib/x86_64-linux-gnu/wireshark/extcap/wqcap",

@@ -207,32 +207,34 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// The unit as it would be installed, but for the place of the binary.
-fn unit(dir: &Dir) -> std::path::PathBuf {
-    let source = binaries::root().join("configs/systemd/wqcap@.service");
+fn unit(dir: &Dir, name: &str) -> std::path::PathBuf {
+    let source = binaries::root().join(format!("configs/systemd/{name}@.service"));
     let text = fs::read_to_string(source).expect("the unit");
     let binary = binaries::wqcap();
     assert!(text.contains("/usr/bin/wqcap "), "{text}");
     let text = text.replace("/usr/bin/wqcap ", &format!("{} ", binary.display()));
-    dir.write("wqcap@tap0.service", text)
+    dir.write(&format!("{name}@tap0.service"), text)
 }
 
 #[test]
-fn systemd_takes_the_unit_and_finds_it_well_confined() {
+fn systemd_takes_the_units_and_finds_them_well_confined() {
     if !is_installed("systemd-analyze") {
         skip!("no systemd-analyze here");
     }
     let dir = Dir::new();
-    let unit = unit(&dir);
-    let verified = Program::new("systemd-analyze")
-        .args(["verify", "--man=no"])
-        .arg(&unit)
-        .run()
-        .expect(0);
-    assert_eq!(verified.stderr.trim(), "", "{verified}");
-    // In tenths; "OK" ends at 4.9, and systemd's own services reach from 2 to 9.
-    let _ = Program::new("systemd-analyze")
-        .args(["security", "--offline=true", "--threshold=25"])
-        .arg(&unit)
-        .run()
-        .expect(0);
+    for name in ["wqcap", "wqcap-ship"] {
+        let unit = unit(&dir, name);
+        let verified = Program::new("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(&unit)
+            .run()
+            .expect(0);
+        assert_eq!(verified.stderr.trim(), "", "{verified}");
+        // In tenths; "OK" ends at 4.9, and systemd's own services reach from 2 to 9.
+        let _ = Program::new("systemd-analyze")
+            .args(["security", "--offline=true", "--threshold=25"])
+            .arg(&unit)
+            .run()
+            .expect(0);
+    }
 }

@@ -8,6 +8,8 @@ mod files;
 mod foreign;
 mod pin;
 mod selftest;
+#[cfg(feature = "ship")]
+mod ship;
 
 pub use aliases::*;
 pub use bench::*;
@@ -17,6 +19,8 @@ pub use files::*;
 pub use foreign::hint;
 pub use pin::*;
 pub use selftest::*;
+#[cfg(feature = "ship")]
+pub use ship::*;
 
 use clap::{ArgAction, Parser, Subcommand};
 use std::{path::PathBuf, str::FromStr, time::Duration};
@@ -78,6 +82,9 @@ pub enum CliCommand {
     Extract(ExtractArgs),
     /// Keep the capture files of some time from being deleted
     Pin(PinArgs),
+    /// Ship finished files and flow records to an object store
+    #[cfg(feature = "ship")]
+    Ship(ShipArgs),
     /// Measure how fast this machine and its NIC are
     Bench(BenchArgs),
     /// Test what a device really does, or compare two reports

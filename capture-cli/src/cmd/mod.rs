@@ -14,5 +14,7 @@ pub mod recover;
 pub mod rss;
 pub mod run;
 pub mod selftest;
+#[cfg(feature = "ship")]
+pub mod ship;
 pub mod summary;
 pub mod top;

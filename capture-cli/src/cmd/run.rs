@@ -107,7 +107,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         .as_ref()
         .map(ControlSocket::bind)
         .transpose()?;
-    let endpoint = config.metrics.as_ref().map(Endpoint::of).transpose()?;
+    let endpoint = config.metrics.as_ref();
+    let endpoint = endpoint.map(|it| Endpoint::of("metrics.listen", &it.listen));
+    let endpoint = endpoint.transpose()?;
     let replaced = summary.as_ref().and_then(SummaryFile::replaced);
     let control_path = config.control.as_ref().map(|it| it.unix.as_path());
     let outside = (config.process.sandbox != SandboxMode::Off
@@ -142,7 +144,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
             let status = control.as_ref().map(ControlServer::status_reader);
             let dir = plan.output.dir.clone();
             let source = MetricsSource::new(supervisor.backend(), status, dir);
-            Metrics::start(it, source, &busy)
+            Metrics::start(it, move |older| source.text(older), &busy)
         })
         .transpose()?;
     if let Some(Metrics { address, .. }) = metrics.as_ref().filter(|_| !quiet) {

@@ -99,7 +99,7 @@ impl Service {
     }
 
     /// Once a second: there is no loop that could be stuck.
-    fn alive(&mut self, status: &str) {
+    pub fn alive(&mut self, status: &str) {
         let now = Instant::now();
         if now < self.next {
             return;

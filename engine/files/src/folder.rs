@@ -1,14 +1,17 @@
-//! The capture files of a folder and of those below it, by the endings of their names.
+//! The capture files of a folder and of those below it, by the endings of their names; how a file is known again.
 
 use crate::name::{FileName, PART};
 use rustix::{
     fs::{CWD, RenameFlags, renameat_with},
     io::Errno,
 };
+use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
 
 /// The capture files of a folder and of those below it, in name order.
@@ -20,6 +23,43 @@ pub struct CaptureFolder {
     pub unfinished: Vec<PathBuf>,
     /// Folders below that cannot be read, and why.
     pub unread: Vec<(PathBuf, io::Error)>,
+}
+
+/// How a file is recognised as the one that it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStamp {
+    /// Its length.
+    pub len: u64,
+    modified_s: i64,
+    modified_ns: i64,
+}
+
+impl FileStamp {
+    /// Of a file as it is now.
+    ///
+    /// # Errors
+    /// There is none, or nobody may look at it.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        fs::metadata(path).map(|it| Self::of(&it))
+    }
+
+    /// The same by what the system says of it.
+    #[must_use]
+    pub fn of(file: &Metadata) -> Self {
+        Self {
+            len: file.len(),
+            modified_s: file.mtime(),
+            modified_ns: file.mtime_nsec(),
+        }
+    }
+
+    /// When it was written last; 1970, if that was before.
+    #[must_use]
+    pub fn modified(&self) -> SystemTime {
+        let seconds = u64::try_from(self.modified_s).unwrap_or_default();
+        let ns = u32::try_from(self.modified_ns).unwrap_or_default();
+        SystemTime::UNIX_EPOCH + Duration::new(seconds, ns)
+    }
 }
 
 /// What is in a folder and in those below it.

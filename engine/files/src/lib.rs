@@ -28,6 +28,7 @@
 //! | [`anonymize`] | replaces addresses in frames, and cuts off what may hold more of them |
 //! | [`extract`] | takes the frames of a time and a filter out of a folder |
 //! | [`pin`] | holds files of a folder, so that retention does not delete them |
+//! | [`delivery`] | how far each file is on its way to an object store |
 //! | [`recover`] | finishes files that a crash left open |
 //!
 //! `examples/contents.rs` prints what is in a file.
@@ -41,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 pub mod anonymize;
+pub mod delivery;
 pub mod extract;
 #[cfg(test)]
 mod fixtures;

@@ -20,6 +20,8 @@ const MAX_TABLE: u64 = 1 << 13;
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
 const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
 /// A key's range.
@@ -106,6 +108,15 @@ const RANGES: &[Range] = &[
     }),
     range("flows.memory", Unit::Bytes, 64 * KIB, TIB, |it| {
         it.flows.as_ref().map(|it| it.memory.0)
+    }),
+    range("ship.part_size", Unit::Bytes, 5 * MIB, GIB, |it| {
+        it.ship.as_ref().map(|it| it.part_size.0)
+    }),
+    range("ship.concurrency", Unit::Number, 1, 64, |it| {
+        it.ship.as_ref().map(|it| it.concurrency.into())
+    }),
+    range("ship.bandwidth", Unit::Bytes, 64 * KIB, TIB, |it| {
+        it.ship.as_ref()?.bandwidth.map(|it| it.0)
     }),
     range("control.srq", Unit::Number, 1, 1 << 16, |it| {
         it.control.as_ref().map(|it| it.srq.into())
@@ -199,6 +210,7 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     cutoff(config, &mut found);
     rss(config, &mut found);
     output(config, &mut found);
+    ship(config, &mut found);
     found
 }
 
@@ -319,6 +331,26 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
     if let Some(control) = config.control.as_ref().filter(|it| it.srq_max < it.srq) {
         let problem = format!("must be at least control.srq = {}", control.srq);
         found.push(Problem::new("control.srq_max", control.srq_max, problem));
+    }
+}
+
+fn ship(config: &Config, found: &mut Vec<Problem>) {
+    let Some(ship) = &config.ship else { return };
+    if config.output.name != OutputConfig::default().name {
+        let value = format!("{:?}", config.output.name);
+        let problem =
+            "[ship] knows a capture's files by their default names; leave output.name out";
+        found.push(Problem::new("output.name", value, problem));
+    }
+    for (key, dir) in [
+        ("output.dir", &config.output.dir),
+        ("output.index_dir", &config.output.index_dir),
+    ] {
+        if *dir == ship.journal {
+            let value = format!("{:?}", ship.journal);
+            let problem = format!("is {key}: name another directory");
+            found.push(Problem::new("ship.journal", value, problem));
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod read;
 mod reference;
 mod rule;
 mod sections;
+mod sensor;
 mod size;
 mod span;
 mod words;
@@ -28,13 +29,14 @@ pub use read::Reading;
 pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};
 pub use sections::{
     CaptureConfig, Compress, CutoffConfig, DeviceConfig, FlowsConfig, MetricsConfig, OutputConfig,
-    PipelineConfig, ProcessConfig, RssConfig, WqConfig,
+    PipelineConfig, ProcessConfig, RssConfig, ShipConfig, WqConfig,
 };
+pub use sensor::Sensor;
 pub use size::Size;
 pub use span::Span;
 pub use words::{
     Access, Clock, CqeCompression, Format, HashDepth, Idle, Mode, OnFull, OnLoss, OnPortDown,
-    Order, PipelineMode, Receive, SampleBy, Sandbox, Timestamps, Vlan,
+    Order, PipelineMode, Receive, SampleBy, Sandbox, ShipPackets, Timestamps, Vlan,
 };
 pub use wqcap_control::server::{ControlConfig, FileMode};
 pub use wqcap_frame::Slice;
@@ -72,6 +74,8 @@ pub struct Config {
     pub control: Option<ControlConfig>,
     /// The metrics endpoint; absent: none.
     pub metrics: Option<MetricsConfig>,
+    /// Where finished files are sent by `wqcap ship`; absent: nowhere.
+    pub ship: Option<ShipConfig>,
     /// What the process may do.
     pub process: ProcessConfig,
 }
@@ -176,8 +180,9 @@ mod tests {
 
     #[test]
     fn sections_that_are_present_have_their_defaults() {
-        let config = Config::parse("[flows]\n[control]\n[metrics]\n").unwrap();
+        let config = Config::parse("[flows]\n[control]\n[metrics]\n[ship]\n").unwrap();
         assert_eq!(config.flows, Some(FlowsConfig::default()));
+        assert_eq!(config.ship, Some(ShipConfig::default()));
         assert_eq!(config.control, Some(ControlConfig::default()));
         assert_eq!(config.metrics, Some(MetricsConfig::default()));
     }

@@ -93,6 +93,7 @@ fn types() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("flows", fields::<FlowsConfig>()),
         ("control", fields::<ControlConfig>()),
         ("metrics", fields::<MetricsConfig>()),
+        ("ship", fields::<ShipConfig>()),
         ("process", fields::<ProcessConfig>()),
     ])
 }
@@ -123,7 +124,8 @@ fn every_key_is_documented_and_nothing_else() {
 
 #[test]
 fn documented_defaults_are_the_defaults() {
-    let everything = Config::parse("[flows]\n[control]\n[metrics]\n").unwrap();
+    const OPTIONAL: &str = "[flows]\n[control]\n[metrics]\n[ship]\n";
+    let everything = Config::parse(OPTIONAL).unwrap();
     for (section, rows) in document() {
         for (key, default) in rows {
             let name = format!("{section}.{key}");
@@ -148,9 +150,7 @@ fn documented_defaults_are_the_defaults() {
                         find(&table(&everything), &name).is_some(),
                         "{name} has no value by default"
                     );
-                    let set = Config::parse(&format!(
-                        "[flows]\n[control]\n[metrics]\n[{section}]\n{key} = {literal}"
-                    ));
+                    let set = Config::parse(&format!("{OPTIONAL}[{section}]\n{key} = {literal}"));
                     let set = set
                         .or_else(|_| Config::parse(&format!("[{section}]\n{key} = {literal}")))
                         .unwrap();

@@ -2,8 +2,8 @@
 
 use super::{
     Access, Clock, CqeCompression, Format, HashDepth, Idle, Keep, Listen, Mode, OnFull, OnLoss,
-    OnPortDown, Order, PipelineMode, Receive, SampleBy, Sandbox, Size, Span, Timestamps, Vlan,
-    cores,
+    OnPortDown, Order, PipelineMode, Receive, SampleBy, Sandbox, Sensor, ShipPackets, Size, Span,
+    Timestamps, Vlan, cores,
 };
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -273,6 +273,28 @@ section! {
     pub struct MetricsConfig {
         /// Address of the HTTP endpoint.
         pub listen: Listen = SocketAddr::from(([127, 0, 0, 1], 9464)).into(),
+    }
+}
+
+section! {
+    /// `[ship]`
+    pub struct ShipConfig {
+        /// Where finished files go: `s3://BUCKET/PREFIX` or `file:///DIRECTORY`.
+        pub store: Option<String> = None,
+        /// What this capture is called there; absent: the name of the host.
+        pub sensor: Option<Sensor> = None,
+        /// Whether frames are sent.
+        pub packets: ShipPackets = ShipPackets::All,
+        /// Bytes of a part of an object.
+        pub part_size: Size = Size(16 << 20),
+        /// Parts that are sent at a time.
+        pub concurrency: u32 = 4,
+        /// Bytes a second; absent: as many as go.
+        pub bandwidth: Option<Size> = None,
+        /// Folder of the journal.
+        pub journal: PathBuf = PathBuf::from("/var/lib/wqcap/ship"),
+        /// Address of the HTTP endpoint for metrics; absent: none.
+        pub metrics: Option<Listen> = None,
     }
 }
 

@@ -4,3 +4,4 @@ pub mod dir;
 pub mod disks;
 pub mod netns;
 pub mod privileges;
+pub mod proxy;

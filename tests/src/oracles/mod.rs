@@ -4,3 +4,4 @@ pub mod duckdb;
 pub mod prometheus;
 pub mod readers;
 pub mod reference;
+pub mod s3;

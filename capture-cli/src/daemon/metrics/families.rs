@@ -168,7 +168,7 @@ impl Scrape {
 /// One label.
 type Label<'a> = [(&'a str, &'a str); 1];
 
-struct Families<'a>(DescriptorEncoder<'a>);
+pub(super) struct Families<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Families<'_> {
     fn counters<S: EncodeLabelSet>(
@@ -188,7 +188,7 @@ impl Families<'_> {
         Ok(())
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> Result {
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> Result {
         self.0
             .encode_descriptor(name, help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, f64>(&value, None)
@@ -206,7 +206,7 @@ impl Families<'_> {
             .encode_counter::<NoLabelSet, _, f64>(&outages.seconds(), None)
     }
 
-    fn gauges<S: EncodeLabelSet>(
+    pub(super) fn gauges<S: EncodeLabelSet>(
         &mut self,
         name: &str,
         help: &str,
@@ -221,7 +221,7 @@ impl Families<'_> {
         Ok(())
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: f64) -> Result {
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: f64) -> Result {
         self.0
             .encode_descriptor(name, help, None, MetricType::Gauge)?
             .encode_gauge(&value)

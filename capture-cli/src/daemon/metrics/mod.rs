@@ -1,16 +1,21 @@
-//! The metrics endpoint: what a capture has counted, for Prometheus to fetch (`[metrics]`).
+//! The metrics endpoint: what a capture has counted (`[metrics]`), or what has been shipped of it (`ship.metrics`), for
+//! Prometheus to fetch.
 //!
 //! ```text
-//! GET /metrics -> http: one small thread a request -> MetricsSource: snapshots that others publish -> families -> text
+//! GET /metrics -> http: one small thread a request -> a source: snapshots that others publish -> families -> text
 //! ```
 //!
 //! Invariant: a scrape reads what loops and looks have published. It never waits for the capture, and whatever a client
 //! does, there are a few threads at most and a few kilobytes for each.
 
+#[cfg(feature = "ship")]
+mod delivery;
 mod families;
 mod http;
 mod older;
 
+#[cfg(feature = "ship")]
+pub use delivery::DeliverySource;
 pub use families::MetricsSource;
 
 use crate::failure::Failure;
@@ -25,25 +30,25 @@ use std::{
     },
     thread::{self, JoinHandle},
 };
-use wqcap_engine::{
-    config::{Listen, MetricsConfig},
-    control::server::avoid_cpus,
-};
+use wqcap_engine::{config::Listen, control::server::avoid_cpus};
 
 /// Requests that are answered at once; who comes on top of that is told to come again.
 const AT_ONCE: usize = 8;
 
 /// Where to listen, once its host has been looked up: a sandboxed process cannot.
 pub struct Endpoint {
+    /// The key that names it.
+    key: &'static str,
     listen: Listen,
     addresses: Vec<SocketAddr>,
 }
 
 impl Endpoint {
-    /// Looks the host up.
-    pub fn of(config: &MetricsConfig) -> Result<Self, Failure> {
+    /// Looks the host up, which is the value of a key.
+    pub fn of(key: &'static str, listen: &Listen) -> Result<Self, Failure> {
         let mut it = Self {
-            listen: config.listen.clone(),
+            key,
+            listen: listen.clone(),
             addresses: Vec::new(),
         };
         it.addresses = it.listen.resolve().map_err(|e| it.refused(&e))?;
@@ -51,7 +56,7 @@ impl Endpoint {
     }
 
     fn refused(&self, e: &io::Error) -> Failure {
-        Failure::refused(format!("metrics.listen = \"{}\": {e}", self.listen))
+        Failure::refused(format!("{} = \"{}\": {e}", self.key, self.listen))
     }
 }
 
@@ -65,11 +70,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Serves `source` at the first address of `endpoint` that can be listened on, away from the CPUs in `busy`, which are
+    /// Serves `source`, which makes the text in the older format or in that of OpenMetrics, at the first address of `endpoint` that can be listened on, away from the CPUs in `busy`, which are
     /// the capture's.
     pub fn start(
         endpoint: &Endpoint,
-        source: MetricsSource,
+        source: impl Fn(bool) -> String + Send + Sync + 'static,
         busy: &[usize],
     ) -> Result<Self, Failure> {
         let refused = |e: io::Error| endpoint.refused(&e);
@@ -104,7 +109,10 @@ impl Drop for Metrics {
 }
 
 /// Accepts connections until `ear` hears of the end.
-fn serve(listener: &TcpListener, ear: &UnixStream, source: &Arc<MetricsSource>) {
+fn serve<S>(listener: &TcpListener, ear: &UnixStream, source: &Arc<S>)
+where
+    S: Fn(bool) -> String + Send + Sync + 'static,
+{
     let under_way = Arc::new(AtomicUsize::new(0));
     loop {
         let mut fds = [
@@ -120,7 +128,7 @@ fn serve(listener: &TcpListener, ear: &UnixStream, source: &Arc<MetricsSource>) 
             Ok((stream, _)) => stream,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
             Err(e) => {
-                tracing::debug!("metrics.listen: {e}");
+                tracing::debug!("metrics: {e}");
                 // Out of descriptors, say: not again at once.
                 thread::sleep(http::PAUSE);
                 continue;
@@ -133,7 +141,7 @@ fn serve(listener: &TcpListener, ear: &UnixStream, source: &Arc<MetricsSource>) 
         }
         let (source, mine) = (Arc::clone(source), Arc::clone(&under_way));
         let answer = move || {
-            http::answer(stream, |older| source.text(older));
+            http::answer(stream, |older| source(older));
             mine.fetch_sub(1, Ordering::AcqRel);
         };
         if thread::Builder::new().spawn(answer).is_err() {

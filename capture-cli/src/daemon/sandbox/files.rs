@@ -31,6 +31,30 @@ const READ: &[&str] = &[
     "/etc/rdma",
     "/dev/urandom",
 ];
+/// What is read to find a store's address, and to know its certificate.
+#[cfg(feature = "ship")]
+const READ_TO_CONNECT: &[&str] = &[
+    "/etc/gai.conf",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/pki",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl",
+    "/run/NetworkManager",
+    "/run/resolvconf",
+    "/run/systemd/resolve",
+    "/usr/local/share/ca-certificates",
+    "/usr/share/ca-certificates",
+];
+/// Variables of the environment that name files of certificates and credentials.
+#[cfg(feature = "ship")]
+const NAMED_TO_CONNECT: &[&str] = &[
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+];
 /// Devices.
 const DEVICES: &[&str] = &["/dev/infiniband", "/dev/null", "/dev/zero"];
 
@@ -42,6 +66,8 @@ pub struct Own {
     write: Vec<PathBuf>,
     /// TCP ports to listen on.
     listen: Vec<u16>,
+    /// It may connect, wherever to.
+    connects: bool,
 }
 
 impl Own {
@@ -76,6 +102,29 @@ impl Own {
             read,
             write,
             listen,
+            connects: false,
+        }
+    }
+
+    /// What shipping takes: a capture's folders to read, and the journal to write; a port to listen on.
+    #[cfg(feature = "ship")]
+    pub fn to_ship(plan: &wqcap_ship::ShipPlan, listen: Option<u16>) -> Self {
+        let known = READ.iter().chain(READ_TO_CONNECT);
+        let mut read: Vec<PathBuf> = known.map(PathBuf::from).collect();
+        let named = NAMED_TO_CONNECT.iter().filter_map(env::var_os);
+        read.extend(named.map(PathBuf::from));
+        // For the lines of a panic's trace.
+        read.extend(env::current_exe());
+        read.push(plan.dir.clone());
+        read.extend(plan.index_dir.clone());
+        read.extend(plan.flows_dir.clone());
+        let mut write = vec![plan.journal.clone()];
+        write.extend(wqcap_ship::store::folder_of(&plan.store).map(Path::to_owned));
+        Self {
+            read,
+            write,
+            listen: listen.into_iter().collect(),
+            connects: true,
         }
     }
 
@@ -93,12 +142,16 @@ impl Own {
 
     fn domain(&self) -> Result<RulesetStatus, RulesetError> {
         let all = AccessFs::from_all(RIGHTS);
+        let mut net = AccessNet::from_all(RIGHTS);
+        if self.connects {
+            net.remove(AccessNet::ConnectTcp);
+        }
         let ports = self.listen.iter();
         let ports =
             ports.map(|&port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::BindTcp)));
         let status = Ruleset::default()
             .handle_access(all)?
-            .handle_access(AccessNet::from_all(RIGHTS))?
+            .handle_access(net)?
             .scope(Scope::from_all(RIGHTS))?
             .create()?
             .add_rules(path_beneath_rules(&self.read, reading()))?
@@ -170,6 +223,7 @@ mod tests {
             read: Vec::new(),
             write: vec![own.path().to_owned()],
             listen: vec![0],
+            connects: false,
         };
         let inside = own.path().to_owned();
         // A domain holds for the thread that enters it.

@@ -67,6 +67,22 @@ impl Sandbox {
         Ok(it)
     }
 
+    /// Closes off all files but those that are shipped, for this thread and those it makes. Connections go where they will: a
+    /// store's addresses are its own.
+    #[cfg(feature = "ship")]
+    pub fn enter_to_ship(settings: &Config, plan: &wqcap_ship::ShipPlan) -> Result<(), Failure> {
+        let it = Self {
+            wanted: settings.process.sandbox,
+            wire: None,
+        };
+        if it.wanted == Wanted::Off {
+            return Ok(());
+        }
+        let metrics = settings.ship.as_ref().and_then(|it| it.metrics.as_ref());
+        let own = files::Own::to_ship(plan, metrics.map(|it| it.port));
+        it.judge("landlock keeps it from other files", own.restrict())
+    }
+
     /// Closes off all calls but those a capture makes, for all threads.
     pub fn close(&self) -> Result<(), Failure> {
         let beyond = match self.wanted {

@@ -2,9 +2,10 @@
 
 use super::{
     flow::IndexFlow,
-    layout::{CaptureIndex, FileStamp, IndexBlock, IndexMark, MARK, MOST_MARKS, VERSION},
+    layout::{CaptureIndex, IndexBlock, IndexMark, MARK, MOST_MARKS, VERSION},
 };
 use crate::{
+    folder::FileStamp,
     format::pcapng::{Options, code::OPT_COMMENT},
     read::{self, Decompressor, FileEnd, FileRanges, Packet, PacketReader, ReadError},
 };

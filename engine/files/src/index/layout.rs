@@ -1,9 +1,9 @@
 //! What an index holds. Its fields are those of the CBOR files.
 
 use super::{flow::IndexFlow, terms::FlowTerms};
-use crate::read::FileEnd;
+use crate::{folder::FileStamp, read::FileEnd};
 use serde::{Deserialize, Serialize};
-use std::{fs, io, ops::Range, os::unix::fs::MetadataExt, path::Path};
+use std::ops::Range;
 
 /// The layout's number. An index of another layout does not count.
 pub(super) const VERSION: u32 = 3;
@@ -45,14 +45,6 @@ pub struct CaptureIndex {
     /// The marks, in the order of the file; indexes of earlier versions have none.
     #[serde(default)]
     pub marks: Vec<IndexMark>,
-}
-
-/// How a file is recognised as the one that was indexed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FileStamp {
-    pub(super) len: u64,
-    modified_s: i64,
-    modified_ns: i64,
 }
 
 /// A run of whole records; in a compressed file, of whole frames.
@@ -107,16 +99,5 @@ impl CaptureIndex {
             parts.insert(0, 0..self.head);
         }
         parts
-    }
-}
-
-impl FileStamp {
-    pub(super) fn read(path: &Path) -> io::Result<Self> {
-        let it = fs::metadata(path)?;
-        Ok(Self {
-            len: it.len(),
-            modified_s: it.mtime(),
-            modified_ns: it.mtime_nsec(),
-        })
     }
 }

@@ -2,10 +2,10 @@
 
 use super::{
     build::build,
-    layout::{CaptureIndex, FileStamp, VERSION},
+    layout::{CaptureIndex, VERSION},
 };
 use crate::{
-    folder::{FolderTree, remove_emptied},
+    folder::{FileStamp, FolderTree, remove_emptied},
     name::FileName,
     read::ReadError,
 };

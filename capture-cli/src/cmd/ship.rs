@@ -1,0 +1,337 @@
+//! `wqcap ship`: what a capture finishes goes to an object store.
+
+use crate::{
+    args::ShipArgs,
+    daemon::{
+        metrics::{DeliverySource, Endpoint, Metrics},
+        sandbox::Sandbox,
+        sd_notify::Service,
+        signals,
+    },
+    failure::Failure,
+    term::{
+        output,
+        table::{bytes, counted, rate, scaled, thousands},
+        terminal,
+    },
+};
+use std::{
+    fmt::Write,
+    fs,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+use wqcap_engine::config::{Config, Format, Sensor, ShipPackets};
+use wqcap_ship::{
+    ShipPlan,
+    shipper::{self, Mode, Planned, ShipError, Status},
+    store,
+};
+
+/// How often the progress line, and the service manager, hear of it.
+const EVERY: Duration = Duration::from_secs(1);
+
+impl From<ShipError> for Failure {
+    fn from(e: ShipError) -> Self {
+        match e {
+            ShipError::Start(e) => Self::refused(e),
+            ShipError::Failed(e) => Self::failed(e),
+        }
+    }
+}
+
+/// Ships, or tells what would be shipped.
+pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
+    let config = args.config.load()?;
+    let plan = plan(&config)?;
+    if args.dry_run {
+        let planned = shipper::dry_run(&plan)?;
+        return match args.json {
+            true => output::print_json(&planned),
+            false => output::print(&planned_in_words(&planned)),
+        };
+    }
+    let metrics = config.ship.as_ref().and_then(|it| it.metrics.as_ref());
+    let endpoint = metrics.map(|it| Endpoint::of("ship.metrics", it));
+    let endpoint = endpoint.transpose()?;
+    fs::create_dir_all(&plan.journal)
+        .map_err(|e| Failure::refused(format!("ship.journal = {:?}: {e}", plan.journal)))?;
+    let mut service = Service::new();
+    Sandbox::enter_to_ship(&config, &plan)?;
+    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let source = DeliverySource::new(&plan.sensor);
+    let metrics = endpoint.map(|it| {
+        let source = source.clone();
+        Metrics::start(&it, move |older| source.text(older), &[])
+    });
+    let metrics = metrics.transpose()?;
+    if let Some(Metrics { address, .. }) = metrics.as_ref().filter(|_| !quiet) {
+        terminal::say(format_args!("metrics at http://{address}/metrics"));
+    }
+    let mode = match args.once {
+        true => Mode::Once,
+        false => Mode::Follow,
+    };
+    service.ready(&format!("ships to {}", plan.store));
+    let mut progress = ShipProgress::new(quiet);
+    let done = shipper::run(&plan, mode, |status| {
+        source.publish(status);
+        if let Some(line) = progress.tick(status) {
+            service.alive(&line);
+        }
+        !stop.load(Ordering::Relaxed)
+    });
+    service.stopping();
+    progress.clear();
+    let status = done?;
+    if args.json {
+        output::print_json(&status)?;
+    } else if !quiet {
+        output::print(&in_words(&status))?;
+    }
+    let stopped = stop.load(Ordering::Relaxed);
+    match mode {
+        // Whoever ends it so has what it is for.
+        Mode::Follow => Ok(()),
+        Mode::Once if stopped => Err(Failure::failed(format!(
+            "ended by a signal; {} left",
+            counted(status.pending_files, "file")
+        ))),
+        Mode::Once => Failure::unless_whole(status.problems),
+    }
+}
+
+fn plan(config: &Config) -> Result<ShipPlan, Failure> {
+    let output = &config.output;
+    let no_store = "ship.store is not set: write s3://BUCKET/PREFIX or file:///DIRECTORY into [ship] of the config (-c CONFIG)";
+    let ship = config.ship.as_ref();
+    let ship = ship.ok_or_else(|| Failure::refused(no_store))?;
+    let url = ship.store.clone();
+    let url = url.ok_or_else(|| Failure::refused(no_store))?;
+    store::check_url(&url).map_err(|e| Failure::refused(format!("ship.store = {url:?}: {e}")))?;
+    if output.is_stdout() || output.format == Format::None {
+        return Err(Failure::refused(
+            "this config writes no files that could be shipped: set output.dir and output.format",
+        ));
+    }
+    let sensor = match &ship.sensor {
+        Some(sensor) => sensor.clone(),
+        None => host()?,
+    };
+    let index_dir = &output.index_dir;
+    Ok(ShipPlan {
+        dir: output.dir.clone(),
+        index_dir: (!index_dir.as_os_str().is_empty()).then(|| index_dir.clone()),
+        flows_dir: config.flows.as_ref().map(|it| it.dir.clone()),
+        store: url,
+        sensor: sensor.as_str().to_owned(),
+        packets: ship.packets == ShipPackets::All,
+        part_bytes: ship.part_size.0,
+        // 1 to 64.
+        concurrency: ship.concurrency as usize,
+        bandwidth: ship.bandwidth.map(|it| it.0),
+        journal: ship.journal.clone(),
+    })
+}
+
+/// The sensor that has no other name.
+fn host() -> Result<Sensor, Failure> {
+    let names = rustix::system::uname();
+    let host = names.nodename().to_string_lossy().into_owned();
+    let unfit = |e: String| {
+        Failure::refused(format!(
+            "ship.sensor is not set, and the name of the host {e}"
+        ))
+    };
+    Sensor::try_from(host).map_err(unfit)
+}
+
+/// A line rewritten each second, on a terminal, and for the service manager.
+struct ShipProgress {
+    shown: bool,
+    /// When it was written, and how many bytes had been sent by then.
+    last: Option<(Instant, u64)>,
+}
+
+impl ShipProgress {
+    fn new(quiet: bool) -> Self {
+        Self {
+            shown: !quiet && terminal::is_terminal(),
+            last: None,
+        }
+    }
+
+    /// The line, if it is time for one.
+    fn tick(&mut self, status: &Status) -> Option<String> {
+        let now = Instant::now();
+        let (then, before) = self.last.unwrap_or((now, status.bytes));
+        let time = now.saturating_duration_since(then);
+        if self.last.is_some() && time < EVERY {
+            return None;
+        }
+        self.last = Some((now, status.bytes));
+        let sent = status.bytes.saturating_sub(before);
+        let line = line(status, sent, time);
+        if self.shown {
+            terminal::redraw(&line);
+        }
+        Some(line)
+    }
+
+    fn clear(&self) {
+        if self.shown {
+            terminal::clear();
+        }
+    }
+}
+
+/// `12.3 MB/s  3 files, 1.5 GiB left  lag 2 s  wqcap-q00-5.pcap`
+fn line(status: &Status, sent: u64, time: Duration) -> String {
+    let mut text = format!(
+        "{}B/s  {}, {} left  lag {:.0} s",
+        scaled(rate(sent, time)),
+        counted(status.pending_files, "file"),
+        bytes(status.pending_bytes),
+        status.lag_s
+    );
+    if status.ledger.expired_unshipped > 0 {
+        let _ = write!(
+            text,
+            "  expired_unshipped {}",
+            thousands(status.ledger.expired_unshipped)
+        );
+    }
+    let what = status.problems.last().or(status.now.as_ref());
+    if let Some(what) = what {
+        let _ = write!(text, "  {what}");
+    }
+    text
+}
+
+/// The ledger, and what has been sent.
+fn in_words(status: &Status) -> String {
+    let ledger = &status.ledger;
+    let mut text = String::new();
+    for (name, frames) in [
+        ("captured", ledger.captured),
+        ("shipped", ledger.shipped),
+        ("pending", ledger.pending),
+        ("not_selected", ledger.not_selected),
+        ("expired_unshipped", ledger.expired_unshipped),
+    ] {
+        let _ = writeln!(text, "{name:<18}{:>20}", thousands(frames));
+    }
+    let _ = writeln!(
+        text,
+        "sent: {}, {}; left: {}, {}",
+        counted(status.objects, "object"),
+        bytes(status.bytes),
+        counted(status.pending_files, "file"),
+        bytes(status.pending_bytes)
+    );
+    if status.uncounted_files > 0 {
+        let _ = writeln!(
+            text,
+            "note: the frames of {} are not counted yet",
+            counted(status.uncounted_files, "file")
+        );
+    }
+    text
+}
+
+/// A line for each object.
+fn planned_in_words(planned: &[Planned]) -> String {
+    let mut text = String::new();
+    for it in planned {
+        for object in it.object.iter().chain(&it.blocks) {
+            let _ = writeln!(text, "{object}  {}", it.path.display());
+        }
+    }
+    let sent = planned.iter().filter(|it| it.object.is_some());
+    let _ = writeln!(
+        text,
+        "{} to ship, {}",
+        counted(planned.len() as u64, "file"),
+        bytes(sent.map(|it| it.bytes).sum())
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use wqcap_ship::ledger::{DeliveryLedger, Fate};
+
+    fn refused(text: &str) -> String {
+        let config = Config::parse(text).expect(text);
+        plan(&config).expect_err(text).messages.join("\n")
+    }
+
+    #[test]
+    fn a_plan_has_a_store_a_sensor_and_files() {
+        let text = "[ship]\nstore = \"s3://b/p\"\nsensor = \"tap\"\npackets = \"none\"\n[flows]";
+        let plan = plan(&Config::parse(text).expect("sound")).expect("a plan");
+        assert_eq!((plan.sensor.as_str(), plan.packets), ("tap", false));
+        assert_eq!(plan.flows_dir, Some(PathBuf::from("/var/lib/wqcap/flows")));
+        assert_eq!((plan.index_dir, plan.bandwidth), (None, None));
+        for (text, part) in [
+            ("", "ship.store is not set"),
+            ("[ship]", "ship.store is not set"),
+            ("[ship]\nstore = \"gs://b\"", "ship.store = \"gs://b\""),
+            (
+                "[ship]\nstore = \"s3://b\"\n[output]\nformat = \"none\"",
+                "writes no files",
+            ),
+        ] {
+            let message = refused(text);
+            assert!(message.contains(part), "{message:?} lacks {part:?}");
+        }
+    }
+
+    #[test]
+    fn the_line_has_rate_backlog_and_lag() {
+        let mut status = Status {
+            pending_files: 3,
+            pending_bytes: 3 << 29,
+            lag_s: 2.4,
+            now: Some("wqcap-q00-5.pcap".into()),
+            ..Status::default()
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(
+            line(&status, 12_300_000, second),
+            "12.3 MB/s  3 files, 1.5 GiB left  lag 2 s  wqcap-q00-5.pcap"
+        );
+        status.ledger.enter(Fate::Expired, 1234);
+        status.problems.push("the store is gone".into());
+        let text = line(&status, 0, Duration::ZERO);
+        assert!(
+            text.ends_with("lag 2 s  expired_unshipped 1,234  the store is gone"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn each_line_of_the_ledger_is_told() {
+        let status = Status {
+            ledger: DeliveryLedger {
+                captured: 1111,
+                shipped: 1,
+                pending: 10,
+                not_selected: 100,
+                expired_unshipped: 1000,
+            },
+            uncounted_files: 1,
+            ..Status::default()
+        };
+        let text = in_words(&status);
+        for line in [
+            "captured                         1,111",
+            "expired_unshipped                1,000",
+            "note: the frames of 1 file are not counted yet",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{text}");
+        }
+    }
+}

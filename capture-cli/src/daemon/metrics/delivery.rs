@@ -1,0 +1,160 @@
+//! What shipping tells Prometheus. `docs/fleet.md` lists it; a test holds it to this.
+
+use super::{families::Families, older::older};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, text},
+    registry::Registry,
+};
+use std::{
+    fmt::Result,
+    sync::{Arc, Mutex, PoisonError},
+};
+use wqcap_ship::shipper::Status;
+
+/// What a scrape reads: the status as it was published last.
+#[derive(Clone)]
+pub struct DeliverySource {
+    sensor: String,
+    status: Arc<Mutex<Status>>,
+}
+
+impl DeliverySource {
+    /// Of a sensor of which nothing is known yet.
+    pub fn new(sensor: &str) -> Self {
+        Self {
+            sensor: sensor.to_owned(),
+            status: Arc::default(),
+        }
+    }
+
+    /// What scrapes see from now on.
+    pub fn publish(&self, status: &Status) {
+        let mut last = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        last.clone_from(status);
+    }
+
+    /// All metrics of now, in the older format or in that of OpenMetrics.
+    pub fn text(&self, in_older: bool) -> String {
+        let last = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let scrape = Scrape(last.clone());
+        drop(last);
+        let label = ("sensor".into(), self.sensor.clone().into());
+        let mut registry = Registry::with_prefix_and_labels("wqcap_ship", [label].into_iter());
+        registry.register_collector(Box::new(scrape));
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut text, &registry);
+        if in_older { older(&text) } else { text }
+    }
+}
+
+#[derive(Debug)]
+struct Scrape(Status);
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result {
+        let mut families = Families(encoder);
+        let it = &self.0;
+        let ledger = &it.ledger;
+        families.gauges(
+            "frames",
+            "The delivery ledger: frames by line",
+            [
+                ("captured", ledger.captured),
+                ("shipped", ledger.shipped),
+                ("pending", ledger.pending),
+                ("not_selected", ledger.not_selected),
+                ("expired_unshipped", ledger.expired_unshipped),
+            ]
+            .map(|(line, frames)| ([("line", line)], frames as f64)),
+        )?;
+        for (name, help, value) in [
+            ("pending_files", "Files to be shipped", it.pending_files),
+            ("pending_bytes", "Their bytes", it.pending_bytes),
+            (
+                "uncounted_files",
+                "Files whose frames have not been counted",
+                it.uncounted_files,
+            ),
+            (
+                "expired_files",
+                "Files deleted before they were shipped",
+                it.expired_files + it.expired_flow_files,
+            ),
+        ] {
+            families.gauge(name, help, value as f64)?;
+        }
+        families.gauge(
+            "lag_seconds",
+            "How long the oldest file to be shipped has been finished",
+            it.lag_s,
+        )?;
+        for (name, help, value) in [
+            ("objects", "Objects that the store has taken", it.objects),
+            ("bytes", "Bytes that the store has taken", it.bytes),
+            (
+                "changed_files",
+                "Files that changed and were sent anew",
+                it.changed_files,
+            ),
+            (
+                "failures",
+                "Passes that the store, or a directory, ended",
+                it.failures,
+            ),
+        ] {
+            families.counter(name, help, value)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use wqcap_ship::ledger::Fate;
+
+    #[test]
+    fn samples_are_what_was_published() {
+        let source = DeliverySource::new("tap-1");
+        let mut status = Status {
+            lag_s: 2.5,
+            bytes: 4096,
+            ..Status::default()
+        };
+        status.ledger.enter(Fate::Pending, 7);
+        source.publish(&status);
+        let text = source.text(false);
+        for (name, labels, value) in [
+            ("frames", ",line=\"captured\"", "7.0"),
+            ("frames", ",line=\"pending\"", "7.0"),
+            ("frames", ",line=\"shipped\"", "0.0"),
+            ("lag_seconds", "", "2.5"),
+            ("bytes_total", "", "4096"),
+        ] {
+            let line = format!("wqcap_ship_{name}{{sensor=\"tap-1\"{labels}}} {value}");
+            assert!(
+                text.lines().any(|it| it == line),
+                "{line} is not in\n{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_documentation_lists_them_all_and_no_other() {
+        let text = DeliverySource::new("x").text(true);
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let made: BTreeSet<_> = types.filter_map(|it| it.split_once(' ')).collect();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/fleet.md");
+        let documentation = std::fs::read_to_string(path).expect("the page");
+        let rows = documentation.lines().filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split('|');
+            let name = cells.next()?.trim().trim_end_matches('`');
+            let kind = cells.next()?.trim();
+            name.starts_with("wqcap_ship_").then_some((name, kind))
+        });
+        assert_eq!(made, rows.collect());
+    }
+}

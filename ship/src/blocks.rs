@@ -1,0 +1,234 @@
+//! The table of a file's parts, as a Parquet file: where in the object the frames of which time are.
+//!
+//! Its columns are those of `docs/fleet.md`. A part is read alone with the object's first `head_bytes` in front of it. The
+//! types are those that every engine reads: signed integers, timestamps in microseconds with nanoseconds beside them.
+
+use bytes::Bytes;
+use parquet::{
+    basic::Compression,
+    data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type},
+    errors::ParquetError,
+    file::{
+        metadata::KeyValue,
+        properties::WriterProperties,
+        writer::{SerializedFileWriter, SerializedRowGroupWriter},
+    },
+    schema::parser::parse_message_type,
+};
+use std::sync::Arc;
+use wqcap_files::index::{CaptureIndex, IndexBlock};
+
+/// Version of the columns, which files tell.
+const SCHEMA_VERSION: &str = "1";
+/// In the order in which [`write`] writes them.
+const SCHEMA: &str = "message blocks {
+    OPTIONAL BYTE_ARRAY object (STRING);
+    REQUIRED INT64 object_bytes;
+    REQUIRED INT64 head_bytes;
+    REQUIRED INT64 byte_start;
+    REQUIRED INT64 byte_end;
+    REQUIRED INT64 first_us (TIMESTAMP(MICROS,true));
+    REQUIRED INT64 last_us (TIMESTAMP(MICROS,true));
+    REQUIRED INT64 first_ns;
+    REQUIRED INT64 last_ns;
+    REQUIRED INT64 frames;
+    OPTIONAL INT32 queue;
+}";
+
+/// Of which object the parts are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OfObject<'a> {
+    /// Its key; `None`: the packets are not in the store.
+    pub(crate) key: Option<&'a str>,
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// `None`: frames of all queues.
+    pub(crate) queue: Option<u16>,
+}
+
+/// A row: a run of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Row {
+    start: u64,
+    end: u64,
+    first_ns: u64,
+    last_ns: u64,
+    frames: u64,
+}
+
+/// The Parquet file of an index.
+pub(crate) fn write(index: &CaptureIndex, of: OfObject<'_>) -> Result<Bytes, ParquetError> {
+    let facts = [
+        ("wqcap.blocks.schema_version", SCHEMA_VERSION),
+        ("wqcap.version", env!("CARGO_PKG_VERSION")),
+    ];
+    let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value.to_owned()));
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by(concat!("wqcap version ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_key_value_metadata(Some(facts.into()))
+        .build();
+    let schema = Arc::new(parse_message_type(SCHEMA)?);
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
+    let rows = rows(index, of.bytes);
+    if !rows.is_empty() {
+        let mut group = writer.next_row_group()?;
+        write_rows(&mut group, &rows, index.head, of)?;
+        group.close()?;
+    }
+    Ok(writer.into_inner()?.into())
+}
+
+/// The parts that can be read alone; of a file that has none, all of it.
+fn rows(index: &CaptureIndex, bytes: u64) -> Vec<Row> {
+    let row = |block: &IndexBlock| Row {
+        start: block.start,
+        end: block.end,
+        first_ns: block.first_ns,
+        last_ns: block.last_ns,
+        frames: block.frames,
+    };
+    let parts = index.blocks.iter().map(row);
+    if index.apart {
+        return parts.collect();
+    }
+    let whole = parts.map(|it| Row {
+        start: 0,
+        end: bytes,
+        ..it
+    });
+    let whole = whole.reduce(|a, b| Row {
+        first_ns: a.first_ns.min(b.first_ns),
+        last_ns: a.last_ns.max(b.last_ns),
+        frames: a.frames + b.frames,
+        ..a
+    });
+    whole.into_iter().collect()
+}
+
+fn write_rows<W: std::io::Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    rows: &[Row],
+    head: u64,
+    of: OfObject<'_>,
+) -> Result<(), ParquetError> {
+    let key = of.key.map(ByteArray::from);
+    if let Some(mut column) = group.next_column()? {
+        let (values, levels) = same(key.as_ref(), rows.len());
+        let writer = column.typed::<ByteArrayType>();
+        writer.write_batch(&values, Some(&levels), None)?;
+        column.close()?;
+    }
+    let numbers: [fn(&Row, u64, u64) -> u64; 9] = [
+        |_, _, bytes| bytes,
+        |_, head, _| head,
+        |row, _, _| row.start,
+        |row, _, _| row.end,
+        |row, _, _| row.first_ns / 1000,
+        |row, _, _| row.last_ns / 1000,
+        |row, _, _| row.first_ns,
+        |row, _, _| row.last_ns,
+        |row, _, _| row.frames,
+    ];
+    for number in numbers {
+        let Some(mut column) = group.next_column()? else {
+            break;
+        };
+        // Nanoseconds have room until the year 2262.
+        let signed = |row: &Row| i64::try_from(number(row, head, of.bytes)).unwrap_or(i64::MAX);
+        let values: Vec<_> = rows.iter().map(signed).collect();
+        column
+            .typed::<Int64Type>()
+            .write_batch(&values, None, None)?;
+        column.close()?;
+    }
+    if let Some(mut column) = group.next_column()? {
+        let queue = of.queue.map(i32::from);
+        let (values, levels) = same(queue.as_ref(), rows.len());
+        let writer = column.typed::<Int32Type>();
+        writer.write_batch(&values, Some(&levels), None)?;
+        column.close()?;
+    }
+    Ok(())
+}
+
+/// The same value in every row, and for each row whether there is one.
+fn same<T: Clone>(value: Option<&T>, rows: usize) -> (Vec<T>, Vec<i16>) {
+    let values = value.map(|it| vec![it.clone(); rows]);
+    (
+        values.unwrap_or_default(),
+        vec![value.is_some().into(); rows],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shipper::fixtures;
+    use parquet::{
+        file::reader::{FileReader, SerializedFileReader},
+        record::RowAccessor,
+    };
+
+    #[test]
+    fn a_row_for_each_part_in_types_that_every_engine_reads() {
+        let dir = tempfile::tempdir().expect("dir");
+        let file = fixtures::capture(dir.path(), 3, 7, 10);
+        let index = wqcap_files::index::build(&file, || true);
+        let index = index.expect("reads").expect("made");
+        let bytes = std::fs::metadata(&file).expect("there").len();
+        let of = |key, queue| OfObject { key, bytes, queue };
+        let table = write(&index, of(Some("packets/x.pcap"), Some(3))).expect("written");
+        let reader = SerializedFileReader::new(table).expect("Parquet");
+        let rows: Vec<_> = reader.get_row_iter(None).expect("rows").collect();
+        let rows: Vec<_> = rows.into_iter().map(|it| it.expect("a row")).collect();
+        assert_eq!(rows.len(), index.blocks.len());
+        let row = &rows[0];
+        assert_eq!(row.get_string(0).expect("a text"), "packets/x.pcap");
+        let signed = |n: u64| i64::try_from(n).expect("small");
+        let longs = [1, 2, 3, 4, 7, 8, 9].map(|i| row.get_long(i).expect("a number"));
+        let block = &index.blocks[0];
+        let expected = [
+            bytes,
+            index.head,
+            block.start,
+            block.end,
+            block.first_ns,
+            block.last_ns,
+            10,
+        ];
+        assert_eq!(longs, expected.map(signed));
+        let first = row.get_timestamp_micros(5).expect("a time");
+        assert_eq!(first, signed(block.first_ns / 1000));
+        assert_eq!(row.get_int(10).expect("a number"), 3);
+
+        let table = write(&index, of(None, None)).expect("written");
+        let reader = SerializedFileReader::new(table).expect("Parquet");
+        let row = reader.get_row_iter(None).expect("rows").next();
+        let row = row.expect("one").expect("a row");
+        assert!(
+            row.get_string(0).is_err() && row.get_int(10).is_err(),
+            "null"
+        );
+    }
+
+    #[test]
+    fn a_file_without_parts_of_its_own_is_one_part() {
+        let dir = tempfile::tempdir().expect("dir");
+        let file = fixtures::capture(dir.path(), 0, 7, 10);
+        let index = wqcap_files::index::build(&file, || true);
+        let mut index = index.expect("reads").expect("made");
+        let before = rows(&index, 5000);
+        index.blocks.extend(index.blocks.clone());
+        index.apart = false;
+        let whole = Row {
+            start: 0,
+            end: 5000,
+            frames: 20,
+            ..before[0]
+        };
+        assert_eq!(rows(&index, 5000), [whole]);
+        index.blocks.clear();
+        assert_eq!(rows(&index, 5000), []);
+    }
+}

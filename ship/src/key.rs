@@ -1,0 +1,102 @@
+//! Names of objects: `packets/dt=YYYY-MM-DD/hour=HH/sensor=NAME/<start_ns>-q<QQ>.pcapng` and so on, in Hive partitions.
+//!
+//! Days and hours are UTC's, and those of a file's first frame; those of flow records of the time when they were written.
+
+use jiff::{Timestamp, tz::TimeZone};
+use std::path::Path;
+use wqcap_files::name::FileName;
+
+/// Where a capture file goes.
+#[must_use]
+pub fn packets(name: &FileName<'_>, sensor: &str) -> String {
+    format!(
+        "packets/{}/{}.{}",
+        partition(name.start_ns, sensor),
+        stem(name),
+        name.ending
+    )
+}
+
+/// Where a table of its parts goes.
+#[must_use]
+pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
+    format!(
+        "blocks/{}/{}.{}.parquet",
+        partition(name.start_ns, sensor),
+        stem(name),
+        name.ending
+    )
+}
+
+/// Where flow records go that were written about `ns`.
+#[must_use]
+pub fn flows(ns: u64, sensor: &str) -> String {
+    format!("flows/{}/{ns}.parquet", partition(ns, sensor))
+}
+
+/// When a file of flow records was written, by its name; `None`: it is another file, or not finished.
+#[must_use]
+pub fn flows_ns(path: &Path) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    let ns = name
+        .strip_prefix("wqcap-flows-")?
+        .strip_suffix(".parquet")?;
+    let digits = ns.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| ns.parse().ok()).flatten()
+}
+
+fn stem(name: &FileName<'_>) -> String {
+    let queue = name.queue.map(|queue| format!("q{queue:02}"));
+    format!("{}-{}", name.start_ns, queue.as_deref().unwrap_or("all"))
+}
+
+fn partition(ns: u64, sensor: &str) -> String {
+    // Any number of nanoseconds in 64 bits is a time.
+    let time = Timestamp::from_nanosecond(ns.into()).unwrap_or_default();
+    let time = time.to_zoned(TimeZone::UTC);
+    format!("{}/sensor={sensor}", time.strftime("dt=%Y-%m-%d/hour=%H"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_in_partitions_of_day_hour_and_sensor() {
+        let of = |name| FileName::parse(Path::new(name)).expect("a capture's");
+        let one = of("/cap/wqcap-q03-1795233110453271320.pcapng.zst");
+        let place = "dt=2026-11-21/hour=03/sensor=dc1-tap3";
+        assert_eq!(
+            packets(&one, "dc1-tap3"),
+            format!("packets/{place}/1795233110453271320-q03.pcapng.zst")
+        );
+        assert_eq!(
+            blocks(&one, "dc1-tap3"),
+            format!("blocks/{place}/1795233110453271320-q03.pcapng.zst.parquet")
+        );
+        let all = of("wqcap-all-5.pcap");
+        assert_eq!(
+            packets(&all, "x"),
+            "packets/dt=1970-01-01/hour=00/sensor=x/5-all.pcap"
+        );
+        assert_eq!(
+            flows(3_600_000_000_000, "x"),
+            "flows/dt=1970-01-01/hour=01/sensor=x/3600000000000.parquet"
+        );
+        assert!(partition(u64::MAX, "x").starts_with("dt=2554-07-21/"));
+    }
+
+    #[test]
+    fn only_finished_flow_records_are_such() {
+        let ns = |name| flows_ns(Path::new(name));
+        assert_eq!(ns("/flows/wqcap-flows-17.parquet"), Some(17));
+        for other in [
+            "wqcap-flows-17.parquet.part",
+            "wqcap-flows-.parquet",
+            "wqcap-flows-1x.parquet",
+            "flows-17.parquet",
+        ] {
+            assert_eq!(ns(other), None, "{other}");
+        }
+    }
+}

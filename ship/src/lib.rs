@@ -1,0 +1,65 @@
+//! What one capture finishes, in an object store: its files, what is in them, and its flow records.
+//!
+//! ```text
+//! finished files, flow records -> journal -> parts -> store: packets/, blocks/, flows/
+//!                                    |
+//!                                    +-> delivery ledger
+//! ```
+//!
+//! Readers find packets through `blocks/` alone, and a file's `blocks` are put when its packets are whole in the store: half
+//! of a file is never seen. Keys follow from sensor, queue and start, so what is sent again after a crash replaces itself.
+//! Nothing is asked of a store but to put, to put in parts, and to tell an object's length.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`key`] | names of objects |
+//! | [`mod@store`] | an object store: a bucket, or a folder |
+//! | `source` | finds what a capture has finished |
+//! | `blocks` | writes the parts of a file, as its index has them, as a Parquet file |
+//! | [`journal`] | how far each file is, on disk before the next step |
+//! | [`ledger`] | every captured frame in one line: shipped, pending, not selected, expired |
+//! | [`shipper`] | takes the files through their steps |
+//!
+//! # Invariants
+//!
+//! May import `wqcap-files`, and of it no more than readers need. A file of a capture is read and never changed. What the
+//! journal says of a file is on the disk before anything happens that follows from it. Memory is bounded by
+//! parts x concurrency, and by a file's index.
+
+#![forbid(unsafe_code)]
+
+mod bandwidth;
+mod blocks;
+pub mod journal;
+pub mod key;
+pub mod ledger;
+pub mod shipper;
+mod source;
+pub mod store;
+
+use std::path::PathBuf;
+
+/// What is shipped, where to, and how fast.
+#[derive(Clone, Debug)]
+pub struct ShipPlan {
+    /// Folder of the capture files.
+    pub dir: PathBuf,
+    /// Folder of their indexes; `None`: an index is made in memory, which reads the file once more.
+    pub index_dir: Option<PathBuf>,
+    /// Folder of the flow records; `None`: there are none.
+    pub flows_dir: Option<PathBuf>,
+    /// `s3://BUCKET/PREFIX` or `file:///FOLDER`.
+    pub store: String,
+    /// The sensor's name, a plain word.
+    pub sensor: String,
+    /// Whether the capture files go up, or what is in them alone.
+    pub packets: bool,
+    /// Bytes of a part.
+    pub part_bytes: u64,
+    /// Parts that are under way at a time.
+    pub concurrency: usize,
+    /// Bytes a second; `None`: as many as go.
+    pub bandwidth: Option<u64>,
+    /// Folder of the journal.
+    pub journal: PathBuf,
+}

@@ -1,0 +1,66 @@
+//! What would be shipped now.
+
+use super::ShipError;
+use crate::{
+    ShipPlan,
+    journal::{Journal, Kind, State},
+    key,
+    source::{self, Found},
+};
+use serde::Serialize;
+use std::{io, path::PathBuf};
+use wqcap_files::name::FileName;
+
+/// A file that is not shipped yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Planned {
+    /// The file.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its object; `None`: what is in it is sent, and it is not.
+    pub object: Option<String>,
+    /// The object with what is in it; flow records have none.
+    pub blocks: Option<String>,
+}
+
+/// What would be shipped, in this order. Neither the store nor the journal is touched.
+///
+/// # Errors
+/// A folder or the journal cannot be read.
+pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
+    let told = |key: &str| {
+        let key = key.to_owned();
+        move |e: io::Error| ShipError::Start(format!("{key}: {e}"))
+    };
+    let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store)?;
+    let mut found = Vec::new();
+    if let Some(dir) = &plan.flows_dir {
+        found.extend(source::flows(dir).map_err(told("flows.dir"))?);
+    }
+    found.extend(source::packets(&plan.dir).map_err(told("output.dir"))?);
+    let is_open = |file: &Found| {
+        let record = journal.get(&file.id());
+        !record.is_some_and(|it| it.state == State::Shipped && it.stamp == file.stamp)
+    };
+    let open = found.into_iter().filter(is_open);
+    Ok(open.filter_map(|file| planned(plan, file)).collect())
+}
+
+fn planned(plan: &ShipPlan, file: Found) -> Option<Planned> {
+    let (object, blocks) = match file.kind {
+        Kind::Flows => (Some(key::flows(file.ns, &plan.sensor)), None),
+        Kind::Packets => {
+            let name = FileName::parse(&file.path)?;
+            let object = key::packets(&name, &plan.sensor);
+            let blocks = key::blocks(&name, &plan.sensor);
+            (plan.packets.then_some(object), Some(blocks))
+        }
+    };
+    Some(Planned {
+        bytes: file.stamp.len,
+        path: file.path,
+        object,
+        blocks,
+    })
+}

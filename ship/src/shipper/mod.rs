@@ -1,0 +1,349 @@
+//! Takes files through their steps: found, begun, sent in parts, whole, verified, to be found.
+//!
+//! ```text
+//! pass: take_in (folders -> journal) -> the next file -> steps -> ... until nothing is left to do
+//! ```
+//!
+//! Flow records go before frames, what is begun before what is not, and the oldest first. A file that cannot be read, or
+//! changes, waits for the next pass and is named; a store that does not answer ends the pass.
+//!
+//! Invariants: a step is taken only when the one before it is in the journal, so a pass may end anywhere. A file that is being
+//! sent is read through one descriptor: when retention deletes it meanwhile, all of it is still sent.
+
+mod dry_run;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod run;
+mod status;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+pub use dry_run::{Planned, dry_run};
+pub use run::{Mode, ShipError, run};
+pub use status::Status;
+
+use crate::{
+    ShipPlan,
+    bandwidth::Pace,
+    blocks::{self, OfObject},
+    journal::{FileId, Journal, JournalError, Kind, Record, State},
+    key,
+    source::{self, Found},
+    store::{Store, StoreError},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+use tokio::task::spawn_blocking;
+use wqcap_files::{
+    folder::FileStamp,
+    index::{self, CaptureIndex, IndexFolder},
+    name::FileName,
+};
+
+/// For so long the capture may still be writing a new file's index: to make another one would read the file twice.
+const INDEX_TIME: Duration = Duration::from_secs(30);
+
+/// Why a pass ends, or a file waits.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    /// The store does not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The journal cannot be written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A folder cannot be read.
+    #[error("{0}")]
+    Folder(String),
+    /// One file cannot be sent.
+    #[error("{0}")]
+    File(String),
+}
+
+/// Ships what one capture finishes.
+struct Shipper {
+    plan: ShipPlan,
+    store: Arc<dyn Store>,
+    journal: Journal,
+    pace: Pace,
+    status: Arc<Mutex<Status>>,
+    /// The capture is under way, and may be writing indexes.
+    follows: bool,
+    /// Files without a record yet, since nobody has counted their frames.
+    uncounted: Vec<Found>,
+    /// Files that wait for the next pass, and why.
+    later: BTreeMap<FileId, String>,
+    /// Files whose sending began anew in this pass.
+    begun_again: BTreeSet<FileId>,
+}
+
+impl Shipper {
+    fn new(plan: ShipPlan, store: Arc<dyn Store>, journal: Journal, follows: bool) -> Self {
+        Self {
+            pace: Pace::new(plan.bandwidth),
+            plan,
+            store,
+            journal,
+            status: Arc::default(),
+            follows,
+            uncounted: Vec::new(),
+            later: BTreeMap::new(),
+            begun_again: BTreeSet::new(),
+        }
+    }
+
+    /// Ships what there is, until nothing is left that can be.
+    async fn pass(&mut self) -> Result<(), Trouble> {
+        self.later.clear();
+        self.begun_again.clear();
+        let outcome = self.work().await;
+        self.tell(|status| status.now = None);
+        outcome
+    }
+
+    async fn work(&mut self) -> Result<(), Trouble> {
+        loop {
+            self.take_in().await?;
+            let Some(id) = self.next_file() else {
+                if self.count_one().await? {
+                    continue;
+                }
+                return Ok(());
+            };
+            self.tell(|status| status.now = Some(id.1.clone()));
+            match self.advance(&id).await {
+                Err(Trouble::File(problem)) => self.put_off(id, problem),
+                other => other?,
+            }
+        }
+    }
+
+    /// What is to be done first.
+    fn next_file(&self) -> Option<FileId> {
+        let open = self.journal.records().filter(|it| {
+            let waits = self.later.contains_key(&it.id());
+            it.state != State::Shipped && !waits
+        });
+        let order = |it: &&Record| (it.kind, it.state == State::Seen, it.ns, it.file.clone());
+        open.min_by_key(order).map(Record::id)
+    }
+
+    fn put_off(&mut self, id: FileId, problem: String) {
+        tracing::warn!("{problem}; the file waits");
+        self.later.insert(id, problem);
+        self.tell(|_| {});
+    }
+
+    /// Brings the journal to what is in the folders.
+    async fn take_in(&mut self) -> Result<(), Trouble> {
+        let told = |key: &str, dir: &Path, e: io::Error| {
+            Trouble::Folder(format!("{key} = {:?}: {e}", dir.display()))
+        };
+        let mut found = Vec::new();
+        if let Some(dir) = &self.plan.flows_dir {
+            found.extend(source::flows(dir).map_err(|e| told("flows.dir", dir, e))?);
+        }
+        let dir = &self.plan.dir;
+        found.extend(source::packets(dir).map_err(|e| told("output.dir", dir, e))?);
+        self.let_go(&found).await?;
+        self.uncounted.clear();
+        for file in found {
+            if self.later.contains_key(&file.id()) || self.is_known(&file) {
+                continue;
+            }
+            self.forget(&file.id()).await?;
+            match file.kind {
+                Kind::Flows => self.enter_flows(&file)?,
+                Kind::Packets => match self.load_index(&file) {
+                    Some(index) => self.enter_packets(&file, &index)?,
+                    None => self.uncounted.push(file),
+                },
+            }
+        }
+        self.tell(|_| {});
+        Ok(())
+    }
+
+    /// Whether its record is of the file as it is now, and of what is to be done with it.
+    fn is_known(&self, file: &Found) -> bool {
+        let Some(record) = self.journal.get(&file.id()) else {
+            return false;
+        };
+        let as_wanted = match record.kind {
+            Kind::Flows => true,
+            Kind::Packets => {
+                let is_done = record.selected && record.state == State::Shipped;
+                is_done || record.selected == self.plan.packets
+            }
+        };
+        record.stamp == file.stamp && as_wanted
+    }
+
+    /// A file begins anew: what is in the store of it is given up.
+    async fn forget(&mut self, id: &FileId) -> Result<(), Trouble> {
+        let Some(record) = self.journal.get(id).cloned() else {
+            return Ok(());
+        };
+        tracing::info!("{}: is sent anew", record.file);
+        if let State::Started { upload, .. } = &record.state {
+            self.store.abort(&record.key, upload).await?;
+        }
+        self.journal.forget(id)?;
+        self.tell(|status| status.changed_files += 1);
+        Ok(())
+    }
+
+    /// Ends the records of files that are gone. What the store has in full goes on without its file.
+    async fn let_go(&mut self, found: &[Found]) -> Result<(), Trouble> {
+        let here: BTreeSet<_> = found.iter().map(Found::id).collect();
+        let gone = self.journal.records().map(Record::id);
+        let gone: Vec<_> = gone.filter(|it| !here.contains(it)).collect();
+        let mut begun = Vec::new();
+        for id in gone {
+            let Some(record) = self.journal.get(&id).cloned() else {
+                continue;
+            };
+            match record.state {
+                State::Shipped => self.journal.fold(&id)?,
+                State::Seen if record.selected => self.expire(&id)?,
+                State::Started { upload, .. } => {
+                    begun.push((id, record.key, upload));
+                }
+                State::Seen | State::Sent { .. } | State::Verified => {}
+            }
+        }
+        // Last: the store may not answer, and all the others are told of.
+        for (id, key, upload) in begun {
+            self.store.abort(&key, &upload).await?;
+            self.expire(&id)?;
+        }
+        Ok(())
+    }
+
+    fn expire(&mut self, id: &FileId) -> Result<(), Trouble> {
+        tracing::warn!("{}: was deleted before it was sent", id.1);
+        self.journal.fold(id)?;
+        self.tell(|_| {});
+        Ok(())
+    }
+
+    fn enter_flows(&mut self, file: &Found) -> Result<(), Trouble> {
+        let key = key::flows(file.ns, &self.plan.sensor);
+        Ok(self.journal.set(file.record(key))?)
+    }
+
+    fn enter_packets(&mut self, file: &Found, index: &CaptureIndex) -> Result<(), Trouble> {
+        let Some(name) = FileName::parse(&file.path) else {
+            return Ok(());
+        };
+        let sensor = &self.plan.sensor;
+        let key = key::packets(&name, sensor);
+        let object = OfObject {
+            key: self.plan.packets.then_some(&key),
+            bytes: file.stamp.len,
+            queue: name.queue,
+        };
+        let blocks = blocks::write(index, object)
+            .map_err(|e| Trouble::Folder(format!("{}: its blocks: {e}", file.path.display())))?;
+        self.journal.set_blocks(&file.id(), &blocks)?;
+        let record = Record {
+            blocks_key: Some(key::blocks(&name, sensor)),
+            frames: index.frames,
+            selected: self.plan.packets,
+            ..file.record(key)
+        };
+        Ok(self.journal.set(record)?)
+    }
+
+    /// The index that the capture has made, if it is of the file as it is now.
+    fn load_index(&self, file: &Found) -> Option<CaptureIndex> {
+        let indexes = IndexFolder {
+            folder: self.plan.index_dir.as_deref()?,
+            dir: &self.plan.dir,
+        };
+        Some(indexes.load(&file.path)?.0)
+    }
+
+    /// Reads the oldest file that has no index; false: there is none to be read now.
+    async fn count_one(&mut self) -> Result<bool, Trouble> {
+        let is_due = |file: &&Found| {
+            let indexed_soon = self.follows && self.plan.index_dir.is_some();
+            !(indexed_soon && is_younger(file, INDEX_TIME))
+        };
+        let Some(file) = self.uncounted.iter().find(is_due).cloned() else {
+            return Ok(false);
+        };
+        self.tell(|status| status.now = Some(file.name.clone()));
+        let path = file.path.clone();
+        let built = spawn_blocking(move || index::build(&path, || true)).await;
+        match built {
+            Ok(Ok(Some(index))) => self.enter_packets(&file, &index)?,
+            Ok(Ok(None)) => {
+                let problem = format!("{}: changed while it was read", file.path.display());
+                self.put_off(file.id(), problem);
+            }
+            // It is not listed again, and nobody knows how many frames it had.
+            Ok(Err(_)) if !file.path.exists() => {
+                let problem = format!(
+                    "{}: was deleted before its frames were counted; with output.index_dir they are counted sooner",
+                    file.path.display()
+                );
+                self.put_off(file.id(), problem);
+            }
+            Ok(Err(e)) => self.put_off(file.id(), format!("{}: {e}", file.path.display())),
+            Err(e) => self.put_off(file.id(), format!("{}: {e}", file.path.display())),
+        }
+        Ok(true)
+    }
+
+    /// Changes the status that others see, and brings it to what the journal says.
+    fn tell(&self, change: impl FnOnce(&mut Status)) {
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        status.take(&self.journal, &self.uncounted, &self.later);
+        change(&mut status);
+    }
+
+    /// The file of a record as it was found, to be read.
+    fn open(&self, record: &Record) -> Result<File, Trouble> {
+        let path = self.path_of(record);
+        let failed = |e: io::Error| Trouble::File(format!("{}: {e}", path.display()));
+        let file = File::open(&path).map_err(failed)?;
+        self.check(record, &file)?;
+        Ok(file)
+    }
+
+    /// Whether a file is still what was found.
+    fn check(&self, record: &Record, file: &File) -> Result<(), Trouble> {
+        let now = file.metadata().map(|it| FileStamp::of(&it));
+        if now.is_ok_and(|now| now == record.stamp) {
+            return Ok(());
+        }
+        let path = self.path_of(record);
+        Err(Trouble::File(format!(
+            "{}: changes while it is sent",
+            path.display()
+        )))
+    }
+
+    fn path_of(&self, record: &Record) -> PathBuf {
+        let flows = self.plan.flows_dir.as_deref();
+        let dir = match record.kind {
+            Kind::Flows => flows.unwrap_or(&self.plan.dir),
+            Kind::Packets => &self.plan.dir,
+        };
+        dir.join(&record.file)
+    }
+}
+
+/// A clock that was set back makes a file younger, and it waits for its index a little longer.
+fn is_younger(file: &Found, than: Duration) -> bool {
+    let age = SystemTime::now().duration_since(file.stamp.modified());
+    age.is_ok_and(|age| age < than)
+}

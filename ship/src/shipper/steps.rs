@@ -1,0 +1,238 @@
+//! The steps of one file. Each takes what the journal says, and gives what it is to say next.
+
+use super::{Shipper, Trouble};
+use crate::{
+    journal::{FileId, Record, State},
+    store::{PartPlace, StoreError},
+};
+use bytes::Bytes;
+use std::{
+    fs::File,
+    io::{self, ErrorKind},
+    os::unix::fs::FileExt,
+    sync::Arc,
+};
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
+
+/// No store takes more parts of an object.
+const MOST_PARTS: u64 = 10_000;
+
+/// A part that has been sent: its number, its bytes, and what the store said.
+type SentPart = (usize, u64, Result<String, StoreError>);
+
+/// An upload under way.
+struct Upload {
+    id: String,
+    part_bytes: u64,
+    parts: Vec<Option<String>>,
+}
+
+impl Upload {
+    fn state(&self) -> State {
+        State::Started {
+            upload: self.id.clone(),
+            part_bytes: self.part_bytes,
+            parts: self.parts.clone(),
+        }
+    }
+}
+
+impl Shipper {
+    /// Takes a file through all the steps that are left.
+    pub(super) async fn advance(&mut self, id: &FileId) -> Result<(), Trouble> {
+        while let Some(record) = self.journal.get(id).cloned() {
+            let next = match &record.state {
+                State::Seen if record.selected => self.begin(&record).await?,
+                // Its blocks are all that is sent.
+                State::Seen => State::Verified,
+                State::Started {
+                    upload,
+                    part_bytes,
+                    parts,
+                } => {
+                    let upload = Upload {
+                        id: upload.clone(),
+                        part_bytes: *part_bytes,
+                        parts: parts.clone(),
+                    };
+                    self.send(&record, upload).await?
+                }
+                State::Sent { etag } => self.verify(&record, etag.as_deref()).await?,
+                State::Verified => self.publish(&record).await?,
+                State::Shipped => return Ok(self.journal.drop_blocks(id)?),
+            };
+            self.journal.set_state(id, next)?;
+            self.tell(|_| {});
+        }
+        Ok(())
+    }
+
+    /// Sends a small file at once, or begins to send it in parts.
+    async fn begin(&mut self, record: &Record) -> Result<State, Trouble> {
+        let file = self.open(record)?;
+        let len = record.stamp.len;
+        let part_bytes = self.plan.part_bytes.max(len.div_ceil(MOST_PARTS));
+        if len > part_bytes {
+            let id = self.store.begin(&record.key).await?;
+            let parts = len.div_ceil(part_bytes);
+            return Ok(Upload {
+                id,
+                part_bytes,
+                // At most `MOST_PARTS`.
+                parts: vec![None; parts as usize],
+            }
+            .state());
+        }
+        let file = Arc::new(file);
+        let bytes = self.read(record, &file, 0, len).await?;
+        self.check(record, &file)?;
+        self.pace.wait(len).await;
+        let etag = self.store.put(&record.key, bytes).await?;
+        self.tell(|status| status.sent(1, len));
+        Ok(State::Sent { etag })
+    }
+
+    /// Sends the parts that are left, so many at a time, and completes the object.
+    async fn send(&mut self, record: &Record, mut upload: Upload) -> Result<State, Trouble> {
+        let file = Arc::new(self.open(record)?);
+        let mut sending: JoinSet<SentPart> = JoinSet::new();
+        let left: Vec<_> = (0..upload.parts.len())
+            .filter(|n| upload.parts[*n].is_none())
+            .collect();
+        for number in left {
+            // Before the next part is read, so that memory has only those that are sent.
+            while sending.len() >= self.plan.concurrency {
+                let done = sending.join_next().await;
+                if let Some(again) = self.took(record, &mut upload, done)? {
+                    return Ok(again);
+                }
+            }
+            let offset = number as u64 * upload.part_bytes;
+            let len = upload.part_bytes.min(record.stamp.len - offset);
+            let bytes = self.read(record, &file, offset, len).await?;
+            self.pace.wait(len).await;
+            let (store, key, id) = (
+                Arc::clone(&self.store),
+                record.key.clone(),
+                upload.id.clone(),
+            );
+            let place = PartPlace { number, offset };
+            sending.spawn(async move {
+                let said = store.part(&key, &id, place, bytes).await;
+                (number, len, said)
+            });
+        }
+        while let Some(done) = sending.join_next().await {
+            if let Some(again) = self.took(record, &mut upload, Some(done))? {
+                return Ok(again);
+            }
+        }
+        self.check(record, &file)?;
+        let parts = upload.parts.into_iter().flatten().collect();
+        match self.store.complete(&record.key, &upload.id, parts).await {
+            Ok(etag) => {
+                self.tell(|status| status.sent(1, 0));
+                Ok(State::Sent { etag })
+            }
+            // The upload was completed, and nobody was left to write that down; or the store has given it up.
+            Err(StoreError::NotFound(why)) => self.again(record, why),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Writes down that the store has a part. `Some`: the upload is gone, and the file begins anew.
+    fn took(
+        &mut self,
+        record: &Record,
+        upload: &mut Upload,
+        done: Option<Result<SentPart, JoinError>>,
+    ) -> Result<Option<State>, Trouble> {
+        let (number, len, said) = match done {
+            Some(Ok(done)) => done,
+            Some(Err(e)) => return Err(StoreError::Failed(e.to_string()).into()),
+            None => return Ok(None),
+        };
+        match said {
+            Ok(part) => upload.parts[number] = Some(part),
+            Err(StoreError::NotFound(why)) => return self.again(record, why).map(Some),
+            Err(e) => return Err(e.into()),
+        }
+        self.journal.set_state(&record.id(), upload.state())?;
+        self.tell(|status| status.sent(0, len));
+        Ok(None)
+    }
+
+    /// Looks whether the store has what was sent.
+    async fn verify(&mut self, record: &Record, etag: Option<&str>) -> Result<State, Trouble> {
+        let key = &record.key;
+        let facts = match self.store.head(key).await {
+            Ok(facts) => facts,
+            Err(StoreError::NotFound(why)) => return self.again(record, why),
+            Err(e) => return Err(e.into()),
+        };
+        let len = record.stamp.len;
+        if facts.bytes != len {
+            let why = format!("{key}: the store has {} bytes of {len}", facts.bytes);
+            return self.again(record, why);
+        }
+        // Some stores quote it in one answer and not in the other.
+        let [sent, there] =
+            [etag, facts.etag.as_deref()].map(|it| it.map(|it| it.trim_matches('"')));
+        match (sent, there) {
+            (Some(sent), Some(there)) if sent != there => {
+                let why = format!("{key}: the store has ETag {there}, and was sent {sent}");
+                self.again(record, why)
+            }
+            _ => Ok(State::Verified),
+        }
+    }
+
+    /// Puts a file's blocks, by which it is found.
+    async fn publish(&mut self, record: &Record) -> Result<State, Trouble> {
+        if let Some(key) = &record.blocks_key {
+            let blocks = self.journal.blocks(&record.id())?;
+            let len = blocks.len() as u64;
+            self.store.put(key, blocks).await?;
+            self.tell(|status| status.sent(1, len));
+        }
+        Ok(State::Shipped)
+    }
+
+    /// The file begins anew; the second time in a pass there is no sense in it.
+    fn again(&mut self, record: &Record, why: String) -> Result<State, Trouble> {
+        if !self.begun_again.insert(record.id()) {
+            self.journal.set_state(&record.id(), State::Seen)?;
+            return Err(StoreError::Failed(why).into());
+        }
+        tracing::warn!("{}: is sent anew: {why}", record.file);
+        Ok(State::Seen)
+    }
+
+    /// A part of a file, read beside everything else.
+    async fn read(
+        &self,
+        record: &Record,
+        file: &Arc<File>,
+        offset: u64,
+        len: u64,
+    ) -> Result<Bytes, Trouble> {
+        let file = Arc::clone(file);
+        let read = move || -> io::Result<Vec<u8>> {
+            // A part fits into memory: it is of `ship.part_size`, or a share of a file.
+            let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+            file.read_exact_at(&mut bytes, offset)?;
+            Ok(bytes)
+        };
+        let done = spawn_blocking(read).await;
+        let path = self.path_of(record);
+        let told = |e: io::Error| match e.kind() {
+            ErrorKind::UnexpectedEof => Trouble::File(format!(
+                "{}: became shorter while it is sent",
+                path.display()
+            )),
+            _ => Trouble::File(format!("{}: {e}", path.display())),
+        };
+        let bytes = done.map_err(io::Error::other).flatten().map_err(told)?;
+        Ok(bytes.into())
+    }
+}

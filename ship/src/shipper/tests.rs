@@ -1,0 +1,483 @@
+//! A pass that ends anywhere, and one after it.
+
+use super::{Mode, ShipError, Shipper, Trouble, dry_run, fixtures, run};
+use crate::{
+    ShipPlan,
+    journal::{Journal, State},
+    ledger::DeliveryLedger,
+    store::{ObjectFacts, PartPlace, Remote, Store, StoreError},
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use object_store::{GetOptions, ObjectStore, memory::InMemory, path::Path as ObjectPath};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+};
+use tempfile::TempDir;
+use tokio::runtime::Builder;
+
+/// Bytes of a part, of which a file of [`Place::new`] has four.
+const PART: u64 = 500;
+
+/// When a store's process is dead: with the call of this number, before or after it has done its work.
+#[derive(Clone, Copy, Debug)]
+struct Death {
+    at: usize,
+    after: bool,
+}
+
+/// A store in memory that notes what it is asked for, and lets its caller die.
+#[derive(Debug)]
+struct Noting {
+    inner: Remote<InMemory>,
+    calls: Mutex<Vec<String>>,
+    death: Option<Death>,
+    /// What `head` says of every object's length, if it is wrong.
+    wrong: Mutex<Option<u64>>,
+    refuses: bool,
+}
+
+impl Noting {
+    fn new(inner: Remote<InMemory>, death: Option<Death>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            calls: Mutex::default(),
+            death,
+            wrong: Mutex::default(),
+            refuses: false,
+        })
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Vec<String>> {
+        self.calls.lock().expect("no panic")
+    }
+
+    /// The next call; `Err`: its caller is dead.
+    fn call(&self, name: &str, key: &str) -> Result<usize, StoreError> {
+        let folder = key.split('/').next().unwrap_or_default();
+        let mut calls = self.calls();
+        calls.push(format!("{name} {folder}"));
+        let n = calls.len() - 1;
+        if self.refuses {
+            return Err(StoreError::Refused("403".into()));
+        }
+        let is_dead = |it: Death| n > it.at || (n == it.at && !it.after);
+        match self.death.is_some_and(is_dead) {
+            true => Err(StoreError::Failed("dead".into())),
+            false => Ok(n),
+        }
+    }
+
+    /// What the caller hears of a call that was made.
+    fn heard<T>(&self, n: usize, said: Result<T, StoreError>) -> Result<T, StoreError> {
+        if self.death.is_some_and(|it| n >= it.at) {
+            return Err(StoreError::Failed("dead".into()));
+        }
+        said.map_err(|e| match e {
+            // As buckets say it.
+            StoreError::Failed(why) if why.contains("MultipartUpload not found") => {
+                StoreError::NotFound(why)
+            }
+            e => e,
+        })
+    }
+}
+
+#[async_trait]
+impl Store for Noting {
+    async fn begin(&self, key: &str) -> Result<String, StoreError> {
+        let n = self.call("begin", key)?;
+        let said = self.inner.begin(key).await;
+        self.heard(n, said)
+    }
+
+    async fn part(
+        &self,
+        key: &str,
+        upload: &str,
+        place: PartPlace,
+        bytes: Bytes,
+    ) -> Result<String, StoreError> {
+        let n = self.call("part", key)?;
+        let said = self.inner.part(key, upload, place, bytes).await;
+        self.heard(n, said)
+    }
+
+    async fn complete(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: Vec<String>,
+    ) -> Result<Option<String>, StoreError> {
+        let n = self.call("complete", key)?;
+        let said = self.inner.complete(key, upload, parts).await;
+        self.heard(n, said)
+    }
+
+    async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError> {
+        let n = self.call("abort", key)?;
+        let said = self.inner.abort(key, upload).await;
+        self.heard(n, said)
+    }
+
+    async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError> {
+        let n = self.call("put", key)?;
+        let said = self.inner.put(key, bytes).await;
+        self.heard(n, said)
+    }
+
+    async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError> {
+        let n = self.call("head", key)?;
+        let mut said = self.inner.head(key).await;
+        if let (Ok(facts), Some(wrong)) = (&mut said, self.wrong.lock().expect("sound").take()) {
+            facts.bytes = wrong;
+        }
+        self.heard(n, said)
+    }
+}
+
+/// A sensor's folders, with files in them.
+struct Place {
+    root: TempDir,
+    store: InMemory,
+}
+
+impl Place {
+    /// Flow records, a file in several parts, and one that is put at once.
+    fn new() -> Self {
+        let it = Self {
+            root: tempfile::tempdir().expect("dir"),
+            store: InMemory::new(),
+        };
+        for folder in ["out", "flows", "store"] {
+            fs::create_dir(it.at(folder)).expect("made");
+        }
+        fs::write(it.at("flows/wqcap-flows-9.parquet"), "flows").expect("written");
+        fixtures::capture(&it.at("out"), 0, 10, 25);
+        fixtures::capture(&it.at("out"), 1, 10, 3);
+        it
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    fn plan(&self, packets: bool) -> ShipPlan {
+        ShipPlan {
+            dir: self.at("out"),
+            index_dir: None,
+            flows_dir: Some(self.at("flows")),
+            store: format!("file://{}", self.at("store").display()),
+            sensor: "tap".into(),
+            packets,
+            part_bytes: PART,
+            concurrency: 2,
+            bandwidth: None,
+            journal: self.at("journal"),
+        }
+    }
+
+    /// A pass by a process of its own.
+    fn pass(&self, store: &Arc<Noting>, packets: bool) -> (Result<(), Trouble>, DeliveryLedger) {
+        let plan = self.plan(packets);
+        let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store).expect("opens");
+        let store = Arc::clone(store) as Arc<dyn Store>;
+        let runtime = Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.expect("a runtime");
+        let (done, ledger) = runtime.block_on(async {
+            let mut shipper = Shipper::new(plan, store, journal, false);
+            (shipper.pass().await, shipper.journal.ledger())
+        });
+        (done, ledger)
+    }
+
+    /// The same with the store as it is, which does all that it is asked for.
+    fn whole_pass(&self, packets: bool) -> (DeliveryLedger, Vec<String>) {
+        let store = self.noting(None);
+        let (done, ledger) = self.pass(&store, packets);
+        done.expect("shipped");
+        let calls = store.calls().clone();
+        (ledger, calls)
+    }
+
+    fn noting(&self, death: Option<Death>) -> Arc<Noting> {
+        // Its clones are one store.
+        Noting::new(Remote::of(self.store.clone()), death)
+    }
+
+    /// A file's bytes in the store.
+    fn object(&self, key: &str) -> Option<Vec<u8>> {
+        let path = ObjectPath::from(format!("some/where/{key}"));
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let got = self.store.get_opts(&path, GetOptions::default()).await;
+            Some(got.ok()?.bytes().await.expect("in memory").to_vec())
+        })
+    }
+
+    /// The objects of the capture's files, and whether they can be found.
+    fn assert_shipped(&self) {
+        let objects = [
+            ("out/wqcap-q00-10000000000.pcap", "10000000000-q00.pcap"),
+            ("out/wqcap-q01-10000000000.pcap", "10000000000-q01.pcap"),
+        ];
+        let place = "dt=1970-01-01/hour=00/sensor=tap";
+        for (file, object) in objects {
+            let bytes = fs::read(self.at(file)).expect("there");
+            let packets = self.object(&format!("packets/{place}/{object}"));
+            assert!(packets.is_some_and(|it| it == bytes), "{object}");
+            let blocks = self.object(&format!("blocks/{place}/{object}.parquet"));
+            assert!(blocks.is_some_and(|it| it.starts_with(b"PAR1")));
+        }
+        let flows = self.object(&format!("flows/{place}/9.parquet"));
+        assert_eq!(flows.as_deref(), Some(&b"flows"[..]));
+    }
+}
+
+const ALL: DeliveryLedger = DeliveryLedger {
+    captured: 28,
+    shipped: 28,
+    pending: 0,
+    not_selected: 0,
+    expired_unshipped: 0,
+};
+
+#[test]
+fn flows_go_before_frames_and_blocks_when_their_frames_are_there() {
+    let place = Place::new();
+    let (ledger, calls) = place.whole_pass(true);
+    assert_eq!(ledger, ALL);
+    let expected = [
+        "put flows",
+        "head flows",
+        "begin packets",
+        "part packets",
+        "part packets",
+        "part packets",
+        "part packets",
+        "complete packets",
+        "head packets",
+        "put blocks",
+        "put packets",
+        "head packets",
+        "put blocks",
+    ];
+    assert_eq!(calls, expected);
+    place.assert_shipped();
+    // Again: there is nothing to do, and nothing is asked for.
+    assert_eq!(place.whole_pass(true), (ALL, Vec::new()));
+}
+
+#[test]
+fn whoever_dies_at_any_step_is_followed_by_one_who_goes_on() {
+    let all = Place::new().whole_pass(true).1.len();
+    for at in 0..all {
+        for after in [false, true] {
+            let death = Death { at, after };
+            let place = Place::new();
+            let dying = place.noting(Some(death));
+            let (done, before) = place.pass(&dying, true);
+            assert!(done.is_err(), "{death:?}");
+            assert_eq!(
+                before.captured,
+                before.shipped + before.pending,
+                "{death:?}"
+            );
+            let (ledger, calls) = place.whole_pass(true);
+            assert_eq!(ledger, ALL, "{death:?}");
+            place.assert_shipped();
+            // The store has each part that was told of, and only what was under way is sent again.
+            let resent = calls.len() + at;
+            assert!(resent <= all + 10, "{death:?}: {calls:?}");
+            assert_eq!(place.whole_pass(true), (ALL, Vec::new()), "{death:?}");
+        }
+    }
+}
+
+#[test]
+fn without_packets_their_blocks_and_flows_go() {
+    let place = Place::new();
+    let (ledger, calls) = place.whole_pass(false);
+    let none = DeliveryLedger {
+        shipped: 0,
+        not_selected: 28,
+        ..ALL
+    };
+    assert_eq!(ledger, none);
+    let expected = ["put flows", "head flows", "put blocks", "put blocks"];
+    assert_eq!(calls, expected);
+    // Wanted after all.
+    assert_eq!(place.whole_pass(true).0, ALL);
+    place.assert_shipped();
+    // What is there stays there.
+    assert_eq!(place.whole_pass(false), (ALL, Vec::new()));
+}
+
+#[test]
+fn what_is_deleted_before_it_was_sent_is_counted() {
+    let place = Place::new();
+    // The first file's second part never arrives.
+    let death = Death {
+        at: 4,
+        after: false,
+    };
+    let (done, _) = place.pass(&place.noting(Some(death)), true);
+    assert!(done.is_err());
+    fs::remove_file(place.at("out/wqcap-q00-10000000000.pcap")).expect("there");
+    let (ledger, calls) = place.whole_pass(true);
+    let expected = DeliveryLedger {
+        shipped: 3,
+        expired_unshipped: 25,
+        ..ALL
+    };
+    assert_eq!(ledger, expected);
+    assert_eq!(calls[0], "abort packets", "no upload dangles");
+    // Deleted after it was sent, it stays in its line.
+    fs::remove_file(place.at("out/wqcap-q01-10000000000.pcap")).expect("there");
+    assert_eq!(place.whole_pass(true), (expected, Vec::new()));
+}
+
+#[test]
+fn what_is_whole_in_the_store_needs_its_file_no_more() {
+    let calls = Place::new().whole_pass(true).1;
+    let head = calls.iter().position(|it| it == "head packets");
+    let place = Place::new();
+    let death = Death {
+        at: head.expect("asked for"),
+        after: false,
+    };
+    let (done, _) = place.pass(&place.noting(Some(death)), true);
+    assert!(done.is_err());
+    let file = place.at("out/wqcap-q00-10000000000.pcap");
+    let bytes = fs::read(&file).expect("there");
+    fs::remove_file(&file).expect("there");
+    assert_eq!(place.whole_pass(true).0, ALL);
+    fs::write(&file, bytes).expect("written");
+    place.assert_shipped();
+}
+
+#[test]
+fn a_file_that_changes_is_sent_as_it_is_then() {
+    let place = Place::new();
+    let death = Death {
+        at: 4,
+        after: false,
+    };
+    let (done, _) = place.pass(&place.noting(Some(death)), true);
+    assert!(done.is_err());
+    fixtures::capture(&place.at("out"), 0, 10, 40);
+    let (ledger, calls) = place.whole_pass(true);
+    let expected = DeliveryLedger {
+        captured: 43,
+        shipped: 43,
+        ..ALL
+    };
+    assert_eq!(ledger, expected);
+    assert_eq!(calls[0], "abort packets");
+    place.assert_shipped();
+}
+
+#[test]
+fn what_the_store_has_not_as_it_was_sent_is_sent_once_more() {
+    let place = Place::new();
+    let store = place.noting(None);
+    *store.wrong.lock().expect("sound") = Some(1);
+    let (done, ledger) = place.pass(&store, true);
+    done.expect("shipped");
+    assert_eq!(ledger, ALL);
+    let puts = store.calls().iter().filter(|it| *it == "put flows").count();
+    assert_eq!(puts, 2);
+    place.assert_shipped();
+}
+
+#[test]
+fn a_store_that_refuses_is_asked_once() {
+    let place = Place::new();
+    let mut store = place.noting(None);
+    Arc::get_mut(&mut store).expect("ours alone").refuses = true;
+    let (done, ledger) = place.pass(&store, true);
+    assert!(matches!(done, Err(Trouble::Store(StoreError::Refused(_)))));
+    assert_eq!((store.calls().len(), ledger.pending), (1, 0));
+}
+
+#[test]
+fn a_file_that_is_no_capture_waits_and_the_others_go() {
+    let place = Place::new();
+    fs::write(place.at("out/wqcap-q00-5.pcap"), "no capture").expect("written");
+    let mut named = Vec::new();
+    let plan = place.plan(true);
+    let done = run(&plan, Mode::Once, |status| {
+        named.clone_from(&status.problems);
+        true
+    });
+    let status = done.expect("the others are shipped");
+    assert_eq!(status.ledger, ALL);
+    assert_eq!(status.problems, named);
+    assert!(
+        named.len() == 1 && named[0].contains("wqcap-q00-5.pcap"),
+        "{named:?}"
+    );
+}
+
+#[test]
+fn a_capture_is_followed_until_told_otherwise() {
+    let place = Place::new();
+    let plan = place.plan(true);
+    let mut late = None;
+    let status = run(&plan, Mode::Follow, |status| {
+        if status.ledger == ALL && late.is_none() {
+            late = Some(fixtures::capture(&place.at("out"), 0, 11, 7));
+        }
+        status.ledger.shipped < 35
+    });
+    assert_eq!(status.expect("followed").ledger.captured, 35);
+    assert!(late.is_some());
+}
+
+/// All below a folder, by name.
+fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(root).expect("lists") {
+        let path = entry.expect("lists").path();
+        if path.is_dir() {
+            all.extend(tree(&path));
+        } else {
+            all.insert(path.clone(), fs::read(&path).expect("reads"));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_dry_run_tells_what_a_run_does() {
+    let place = Place::new();
+    let plan = place.plan(true);
+    let planned = dry_run(&plan).expect("reads");
+    assert!(!place.at("journal").exists() && tree(&place.at("store")).is_empty());
+    let objects = planned.iter().flat_map(|it| [&it.object, &it.blocks]);
+    let objects: Vec<_> = objects.flatten().cloned().collect();
+    assert_eq!(objects.len(), 5);
+    let status = run(&plan, Mode::Once, |_| true).expect("shipped");
+    assert_eq!((status.ledger, status.pending_files), (ALL, 0));
+    let mut expected: Vec<_> = objects
+        .iter()
+        .map(|it| place.at("store").join(it))
+        .collect();
+    expected.sort();
+    let there: Vec<_> = tree(&place.at("store")).into_keys().collect();
+    assert_eq!(there, expected);
+    assert_eq!(dry_run(&plan).expect("reads"), []);
+    let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store).expect("reads");
+    assert!(journal.records().all(|it| it.state == State::Shipped));
+
+    let absent = ShipPlan {
+        store: format!("file://{}", place.at("absent").display()),
+        journal: place.at("other"),
+        ..plan
+    };
+    let refused = run(&absent, Mode::Once, |_| true);
+    assert!(matches!(refused, Err(ShipError::Start(_))));
+}

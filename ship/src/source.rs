@@ -1,0 +1,125 @@
+//! Finished files of a capture, as their folders have them.
+//!
+//! Invariant: a file that is still open is never taken for a finished one.
+
+use crate::key;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use wqcap_files::{
+    delivery::{FileId, Kind, Record, State, VERSION},
+    folder::{CaptureFolder, FileStamp},
+    name::FileName,
+};
+
+/// A finished file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) kind: Kind,
+    /// Its name in its folder.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) stamp: FileStamp,
+    /// When it begins, or was written.
+    pub(crate) ns: u64,
+}
+
+impl Found {
+    /// Its record in the journal.
+    pub(crate) fn id(&self) -> FileId {
+        (self.kind, self.name.clone())
+    }
+
+    /// A record of it: nothing of it is in the store yet, and its frames are not counted.
+    pub(crate) fn record(&self, key: String) -> Record {
+        Record {
+            version: VERSION,
+            kind: self.kind,
+            file: self.name.clone(),
+            stamp: self.stamp,
+            ns: self.ns,
+            key,
+            blocks_key: None,
+            frames: 0,
+            selected: true,
+            state: State::Seen,
+        }
+    }
+}
+
+/// The finished capture files of a folder, the oldest first. Those with other names than a capture's are left out.
+pub(crate) fn packets(dir: &Path) -> io::Result<Vec<Found>> {
+    let folder = CaptureFolder::list_to(dir, 0)?;
+    let files = folder.finished.into_iter().filter_map(|(path, _)| {
+        let ns = FileName::parse(&path)?.start_ns;
+        found(Kind::Packets, path, ns)
+    });
+    Ok(sorted(files.collect()))
+}
+
+/// The finished files of flow records of a folder, the oldest first.
+pub(crate) fn flows(dir: &Path) -> io::Result<Vec<Found>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if let Some(ns) = key::flows_ns(&path) {
+            files.extend(found(Kind::Flows, path, ns));
+        }
+    }
+    Ok(sorted(files))
+}
+
+/// `None`: it is gone again, or no file.
+fn found(kind: Kind, path: PathBuf, ns: u64) -> Option<Found> {
+    let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+    Some(Found {
+        kind,
+        name: path.file_name()?.to_str()?.to_owned(),
+        stamp: FileStamp::of(&metadata),
+        path,
+        ns,
+    })
+}
+
+fn sorted(mut files: Vec<Found>) -> Vec<Found> {
+    files.sort_by(|a, b| (a.ns, &a.name).cmp(&(b.ns, &b.name)));
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finished_files_of_a_capture_come_oldest_first() {
+        let dir = tempfile::tempdir().expect("dir");
+        for name in [
+            "wqcap-q01-5.pcap",
+            "wqcap-q00-10.pcapng.zst",
+            "wqcap-q00-5.pcap",
+            "wqcap-q00-7.pcap.part",
+            "mine.pcap",
+            "wqcap-flows-9.parquet",
+            "wqcap-flows-10.parquet",
+            "wqcap-flows-11.parquet.part",
+        ] {
+            fs::write(dir.path().join(name), name).expect("written");
+        }
+        fs::create_dir(dir.path().join("wqcap-q02-1.pcap")).expect("made");
+        let names = |found: Vec<Found>| found.into_iter().map(|it| it.name).collect::<Vec<_>>();
+        assert_eq!(
+            names(packets(dir.path()).expect("lists")),
+            [
+                "wqcap-q00-5.pcap",
+                "wqcap-q01-5.pcap",
+                "wqcap-q00-10.pcapng.zst"
+            ]
+        );
+        assert_eq!(
+            names(flows(dir.path()).expect("lists")),
+            ["wqcap-flows-9.parquet", "wqcap-flows-10.parquet"]
+        );
+        assert!(packets(&dir.path().join("absent")).is_err());
+    }
+}

@@ -1,0 +1,194 @@
+//! A folder as a store: NFS, a disk, or a first try without a server.
+//!
+//! A file is written under a hidden name beside its own, which follows from its own: what a crash leaves is written over by
+//! who comes again.
+
+use super::{ObjectFacts, PartPlace, Store, StoreError};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, ErrorKind, Write},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+use tokio::task::spawn_blocking;
+use wqcap_files::folder::sync_folder;
+
+/// The only upload of an object there can be.
+const UPLOAD: &str = "part";
+
+/// A folder.
+#[derive(Debug)]
+pub struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    /// A folder that is there.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        fs::read_dir(root)?;
+        let root = root.to_owned();
+        Ok(Self { root })
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.root.join(key)
+    }
+
+    /// Creates what becomes an object, and the folders below the store's own that it is in: that one may be a place for a
+    /// disk, which is not there.
+    fn creating(&self) -> impl Fn(&Path) -> io::Result<File> + Send + 'static {
+        let root = self.root.clone();
+        move |path| {
+            fs::read_dir(&root)?;
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            File::create(part_of(path))
+        }
+    }
+}
+
+/// What an object is called until it is complete.
+fn part_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.part"))
+}
+
+fn finish(path: &Path, file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    fs::rename(part_of(path), path)?;
+    sync_folder(path.parent().unwrap_or(Path::new(".")));
+    Ok(())
+}
+
+/// Runs what waits for a disk beside everything else.
+async fn on_disk<T: Send + 'static>(
+    path: PathBuf,
+    work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> Result<T, StoreError> {
+    let shown = path.display().to_string();
+    let told = |e: io::Error| {
+        let text = format!("{shown}: {e}");
+        match e.kind() {
+            ErrorKind::NotFound => StoreError::NotFound(text),
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                StoreError::Refused(text)
+            }
+            _ => StoreError::Failed(text),
+        }
+    };
+    let done = spawn_blocking(move || work(&path)).await;
+    done.map_err(io::Error::other).flatten().map_err(told)
+}
+
+#[async_trait]
+impl Store for Folder {
+    async fn begin(&self, key: &str) -> Result<String, StoreError> {
+        on_disk(self.path(key), self.creating()).await?;
+        Ok(UPLOAD.into())
+    }
+
+    async fn part(
+        &self,
+        key: &str,
+        _upload: &str,
+        place: PartPlace,
+        bytes: Bytes,
+    ) -> Result<String, StoreError> {
+        let write = move |path: &Path| {
+            let file = OpenOptions::new().write(true).open(part_of(path))?;
+            file.write_all_at(&bytes, place.offset)?;
+            file.sync_data()
+        };
+        on_disk(self.path(key), write).await?;
+        Ok(String::new())
+    }
+
+    async fn complete(
+        &self,
+        key: &str,
+        _upload: &str,
+        _parts: Vec<String>,
+    ) -> Result<Option<String>, StoreError> {
+        let complete = |path: &Path| finish(path, &File::open(part_of(path))?);
+        on_disk(self.path(key), complete).await?;
+        Ok(None)
+    }
+
+    async fn abort(&self, key: &str, _upload: &str) -> Result<(), StoreError> {
+        let remove = |path: &Path| match fs::remove_file(part_of(path)) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+            other => other,
+        };
+        on_disk(self.path(key), remove).await
+    }
+
+    async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError> {
+        let create = self.creating();
+        let put = move |path: &Path| {
+            let mut file = create(path)?;
+            file.write_all(&bytes)?;
+            finish(path, &file)
+        };
+        on_disk(self.path(key), put).await?;
+        Ok(None)
+    }
+
+    async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError> {
+        let look = |path: &Path| fs::metadata(path).map(|it| it.len());
+        let bytes = on_disk(self.path(key), look).await?;
+        Ok(ObjectFacts { bytes, etag: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::runtime::Builder;
+
+    #[test]
+    fn objects_are_whole_or_not_there() {
+        let dir = tempfile::tempdir().expect("dir");
+        let store = Folder::open(dir.path()).expect("there");
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        let key = "packets/dt=2026-01-01/x.pcap";
+        let place = |number, offset| PartPlace { number, offset };
+        runtime.block_on(async {
+            let upload = store.begin(key).await.expect("begun");
+            // In any order.
+            for (at, bytes) in [(place(1, 3), "def"), (place(0, 0), "abc")] {
+                let part = store.part(key, &upload, at, bytes.into()).await;
+                assert_eq!(part, Ok(String::new()));
+            }
+            assert!(matches!(
+                store.head(key).await,
+                Err(StoreError::NotFound(_))
+            ));
+            let done = store.complete(key, &upload, vec![String::new(); 2]).await;
+            assert_eq!(done, Ok(None));
+            let facts = store.head(key).await.expect("there");
+            assert_eq!(facts.bytes, 6);
+            // Its upload is over.
+            let again = store.complete(key, &upload, Vec::new()).await;
+            assert!(matches!(again, Err(StoreError::NotFound(_))));
+            let again = store.part(key, &upload, place(0, 0), "x".into()).await;
+            assert!(matches!(again, Err(StoreError::NotFound(_))));
+
+            let _ = store.begin(key).await.expect("begun");
+            store.abort(key, &upload).await.expect("gone");
+            store.abort(key, &upload).await.expect("gone before");
+            let put = store.put("flows/y.parquet", "abc".into()).await;
+            assert_eq!(put, Ok(None));
+        });
+        let path = dir.path().join(key);
+        assert_eq!(fs::read_to_string(&path).expect("there"), "abcdef");
+        let folder = fs::read_dir(path.parent().expect("a folder"));
+        assert_eq!(folder.expect("lists").count(), 1, "nothing else");
+        assert!(Folder::open(&dir.path().join("absent")).is_err());
+    }
+}

@@ -1,0 +1,177 @@
+//! A bucket as a store, by crate `object_store`, which signs, checks and retries requests.
+
+use super::{ObjectFacts, PartPlace, Store, StoreError};
+use async_trait::async_trait;
+use bytes::Bytes;
+use object_store::{
+    ClientConfigKey, Error, GetOptions, ObjectStore, PutOptions, RetryConfig,
+    aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
+    multipart::{MultipartStore, PartId},
+    path::Path,
+};
+use std::{env, fmt::Debug, time::Duration};
+
+/// How often a request is sent again, and for how long; after that the file waits for its next turn.
+const RETRIES: usize = 6;
+const RETRY_TIME: Duration = Duration::from_secs(60);
+/// How long one request may take: a part may be large, and a link thin.
+const REQUEST: &str = "300s";
+
+/// Variables of the environment that say whose credentials are taken; without any, they are the instance's.
+const CREDENTIALS: [&str; 4] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+];
+
+/// A bucket, or what is below a prefix of it.
+#[derive(Debug)]
+pub struct Remote<T> {
+    inner: T,
+    prefix: String,
+    /// What to say behind an error.
+    hint: &'static str,
+}
+
+/// A bucket of S3's kind; region, endpoint and credentials are in the usual variables `AWS_*`.
+pub(super) fn s3(bucket: &str, prefix: &str) -> Result<Remote<AmazonS3>, String> {
+    // Which library encrypts is chosen here; a second store of this process finds that it has been.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let retry = RetryConfig {
+        max_retries: RETRIES,
+        retry_timeout: RETRY_TIME,
+        ..RetryConfig::default()
+    };
+    let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+    let store = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .with_retry(retry)
+        .with_config(timeout, REQUEST)
+        .build()
+        .map_err(|e| e.to_string())?;
+    let named = CREDENTIALS.iter().any(|it| env::var_os(it).is_some());
+    let hint = if named {
+        ""
+    } else {
+        "; AWS_ACCESS_KEY_ID is not set, so the credentials are asked of the machine's cloud"
+    };
+    Ok(Remote {
+        inner: store,
+        prefix: prefix.into(),
+        hint,
+    })
+}
+
+impl<T: ObjectStore + MultipartStore> Remote<T> {
+    fn path(&self, key: &str) -> Result<Path, StoreError> {
+        let path = Path::parse(format!("{}/{key}", self.prefix));
+        path.map_err(|e| StoreError::Refused(e.to_string()))
+    }
+
+    /// What may be made, and not be there before: where that is not found, there is no bucket.
+    fn making(&self, e: Error) -> StoreError {
+        match self.told(e) {
+            StoreError::NotFound(text) => StoreError::Refused(text),
+            other => other,
+        }
+    }
+
+    fn told(&self, e: Error) -> StoreError {
+        let text = format!("{}{}", one_line(&e.to_string()), self.hint);
+        match e {
+            Error::NotFound { .. } => StoreError::NotFound(text),
+            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+                StoreError::Refused(text)
+            }
+            _ => StoreError::Failed(text),
+        }
+    }
+}
+
+/// Answers of servers are pages of XML.
+fn one_line(text: &str) -> String {
+    let words: Vec<_> = text.split_whitespace().collect();
+    words.join(" ")
+}
+
+#[async_trait]
+impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
+    async fn begin(&self, key: &str) -> Result<String, StoreError> {
+        let path = self.path(key)?;
+        let begun = self.inner.create_multipart(&path).await;
+        begun.map_err(|e| self.making(e))
+    }
+
+    async fn part(
+        &self,
+        key: &str,
+        upload: &str,
+        place: PartPlace,
+        bytes: Bytes,
+    ) -> Result<String, StoreError> {
+        let (path, upload) = (self.path(key)?, upload.to_owned());
+        let part = self
+            .inner
+            .put_part(&path, &upload, place.number, bytes.into())
+            .await;
+        part.map(|it| it.content_id).map_err(|e| self.told(e))
+    }
+
+    async fn complete(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: Vec<String>,
+    ) -> Result<Option<String>, StoreError> {
+        let (path, upload) = (self.path(key)?, upload.to_owned());
+        let parts = parts.into_iter().map(|content_id| PartId { content_id });
+        let parts = parts.collect();
+        let done = self.inner.complete_multipart(&path, &upload, parts).await;
+        done.map(|it| it.e_tag).map_err(|e| self.told(e))
+    }
+
+    async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError> {
+        let (path, upload) = (self.path(key)?, upload.to_owned());
+        let done = self.inner.abort_multipart(&path, &upload).await;
+        match done.map_err(|e| self.told(e)) {
+            Err(StoreError::NotFound(_)) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError> {
+        let path = self.path(key)?;
+        let done = self
+            .inner
+            .put_opts(&path, bytes.into(), PutOptions::default())
+            .await;
+        done.map(|it| it.e_tag).map_err(|e| self.making(e))
+    }
+
+    async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError> {
+        let path = self.path(key)?;
+        let options = GetOptions {
+            head: true,
+            ..GetOptions::default()
+        };
+        let found = self.inner.get_opts(&path, options).await;
+        let meta = found.map_err(|e| self.told(e))?.meta;
+        Ok(ObjectFacts {
+            bytes: meta.size,
+            etag: meta.e_tag,
+        })
+    }
+}
+
+#[cfg(test)]
+impl<T> Remote<T> {
+    /// Any other store of the crate's.
+    pub(crate) fn of(inner: T) -> Self {
+        Self {
+            inner,
+            prefix: "some/where".into(),
+            hint: "",
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! A proxy of HTTP/1.1 in front of a server, which answers in its place, breaks off, or never answers, as a test wants it.
+
+use std::{
+    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+/// A request, without its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How many came before it.
+    pub number: usize,
+    /// `PUT`, say.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The server has it, and its answer goes back.
+    Pass,
+    /// The server never sees it: a status and a body.
+    Answer(u16, &'static str),
+    /// The connection is reset when half of the body has come.
+    Reset,
+    /// Nobody ever hears of it again.
+    Hold,
+    /// The server has it, and nobody hears its answer.
+    Swallow,
+}
+
+type Decide = dyn FnMut(&Request) -> Fate + Send;
+
+/// What all connections know.
+struct Shared {
+    upstream: String,
+    decide: Mutex<Box<Decide>>,
+    /// All that has come.
+    requests: Mutex<Vec<Request>>,
+    /// Requests that wait for ever.
+    held: AtomicUsize,
+}
+
+/// A proxy that listens until the test ends.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    /// Starts one in front of `upstream`, an address with a port, that passes everything on.
+    ///
+    /// # Panics
+    /// There is no port to listen on.
+    #[must_use]
+    pub fn start(upstream: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let shared = Arc::new(Shared {
+            upstream: upstream.to_owned(),
+            decide: Mutex::new(Box::new(|_| Fate::Pass)),
+            requests: Mutex::default(),
+            held: AtomicUsize::new(0),
+        });
+        let all = Arc::clone(&shared);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let shared = Arc::clone(&all);
+                // A client that has gone is the test's own doing.
+                thread::spawn(move || drop(shared.serve(&client)));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on `decide` says what becomes of requests, which are counted from 0 again.
+    pub fn decide(&self, decide: impl FnMut(&Request) -> Fate + Send + 'static) {
+        let shared = &self.shared;
+        *shared.decide.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(decide);
+        shared.requests().clear();
+        shared.held.store(0, Ordering::SeqCst);
+    }
+
+    /// The requests that have come since.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.requests().clone()
+    }
+
+    /// How many of them nobody hears of again.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.shared.held.load(Ordering::SeqCst)
+    }
+}
+
+impl Shared {
+    fn requests(&self) -> std::sync::MutexGuard<'_, Vec<Request>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves one request; whoever has another one connects again.
+    fn serve(&self, client: &TcpStream) -> io::Result<()> {
+        let mut from = BufReader::new(client);
+        let (request, head, length) = self.read_head(&mut from)?;
+        let fate = {
+            let mut decide = self.decide.lock().unwrap_or_else(PoisonError::into_inner);
+            decide(&request)
+        };
+        if fate == Fate::Reset {
+            io::copy(&mut from.by_ref().take(length / 2), &mut io::sink())?;
+            // With bytes unread, the kernel resets.
+            return Ok(());
+        }
+        let mut body = Vec::new();
+        from.by_ref().take(length).read_to_end(&mut body)?;
+        let answer = match fate {
+            Fate::Answer(status, text) => format!(
+                "HTTP/1.1 {status} Said\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
+                text.len()
+            )
+            .into_bytes(),
+            Fate::Pass | Fate::Swallow => self.ask(&head, &body)?,
+            Fate::Reset | Fate::Hold => Vec::new(),
+        };
+        if matches!(fate, Fate::Hold | Fate::Swallow) {
+            self.held.fetch_add(1, Ordering::SeqCst);
+            // Until the client is gone.
+            io::copy(&mut from, &mut io::sink())?;
+            return Ok(());
+        }
+        let mut to = client;
+        to.write_all(&answer)?;
+        to.shutdown(Shutdown::Write)
+    }
+
+    /// A request, its head as it goes on, and its body's length.
+    fn read_head(&self, from: &mut impl BufRead) -> io::Result<(Request, String, u64)> {
+        let mut line = String::new();
+        from.read_line(&mut line)?;
+        let mut words = line.split_whitespace().map(str::to_owned);
+        let (Some(method), Some(target)) = (words.next(), words.next()) else {
+            return Err(ErrorKind::InvalidData.into());
+        };
+        let request = {
+            let mut requests = self.requests();
+            let number = requests.len();
+            requests.push(Request {
+                number,
+                method,
+                target,
+            });
+            requests[number].clone()
+        };
+        let (mut head, mut length) = (line, 0);
+        loop {
+            let mut line = String::new();
+            if from.read_line(&mut line)? == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            if line == "\r\n" {
+                break;
+            }
+            let (name, value) = line.split_once(':').unwrap_or((&line, ""));
+            match name.to_ascii_lowercase().as_str() {
+                "connection" => continue,
+                "content-length" => length = value.trim().parse().map_err(io::Error::other)?,
+                _ => {}
+            }
+            head += &line;
+        }
+        head += "Connection: close\r\n\r\n";
+        Ok((request, head, length))
+    }
+
+    /// What the server answers.
+    fn ask(&self, head: &str, body: &[u8]) -> io::Result<Vec<u8>> {
+        let mut server = TcpStream::connect(&self.upstream)?;
+        server.write_all(head.as_bytes())?;
+        server.write_all(body)?;
+        let mut answer = Vec::new();
+        server.read_to_end(&mut answer)?;
+        Ok(answer)
+    }
+}

@@ -1,0 +1,499 @@
+//! `wqcap ship`: what a capture finishes is in the store, once, whatever happens on the way.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use wqcap_tests::{
+    Dir, Program, Wqcap, files,
+    ledger::number,
+    machine::proxy::{Fate, Proxy, Request},
+    need,
+    oracles::{
+        duckdb::Duckdb,
+        s3::{BUCKET, S3},
+    },
+    wqcap::wqcap,
+};
+
+/// Bytes of a part, the least that stores take.
+const PART: u64 = 5 << 20;
+
+/// A sensor: the folders of a capture, and what ships them.
+struct Sensor<'d> {
+    dir: &'d Dir,
+    name: String,
+}
+
+impl<'d> Sensor<'d> {
+    fn new(dir: &'d Dir, name: &str) -> Self {
+        let it = Self {
+            dir,
+            name: name.to_owned(),
+        };
+        for folder in ["out", "index", "flows"] {
+            dir.folder(&it.named(folder));
+        }
+        it
+    }
+
+    fn named(&self, what: &str) -> String {
+        format!("{}.{what}", self.name)
+    }
+
+    fn at(&self, what: &str) -> PathBuf {
+        self.dir.join(self.named(what))
+    }
+
+    /// A capture of so many frames of 1000 bytes, over so many queues; how many frames it has captured.
+    fn capture(&self, frames: u64, queues: usize, more: &[&str]) -> u64 {
+        let wire = format!("synth:size=1000,flows=64,count={frames}");
+        let finished = Wqcap::run(self.dir, &self.name)
+            .model(&wire)
+            .queues(queues)
+            .out(&self.at("out"))
+            .set(&format!("output.index_dir={}", self.at("index").display()))
+            .set(&format!("flows.dir={}", self.at("flows").display()))
+            .sets(more)
+            .finish(0);
+        finished.summary.ledger.total.captured
+    }
+
+    /// `wqcap ship` of it into a store.
+    fn ship(&self, store: &str, more: &[&str]) -> Program {
+        let sets = [
+            ("output.dir", self.at("out").display().to_string()),
+            ("output.index_dir", self.at("index").display().to_string()),
+            ("flows.dir", self.at("flows").display().to_string()),
+            ("ship.journal", self.at("journal").display().to_string()),
+            ("ship.sensor", self.name.clone()),
+            ("ship.store", store.to_owned()),
+            ("ship.part_size", PART.to_string()),
+        ];
+        let sets = sets.map(|(key, value)| ["--set".to_owned(), format!("{key}={value}")]);
+        wqcap(["ship"]).args(sets.concat()).args(more)
+    }
+
+    /// Ships what is there, and gives what is told in JSON.
+    #[track_caller]
+    fn ship_once(&self, store: &str, more: &[&str]) -> Value {
+        let done = self.ship(store, &[&["--once", "--json"], more].concat());
+        let done = done.run().expect(0);
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
+    }
+
+    /// The record of its only capture file, in the journal.
+    fn record(&self) -> Option<Value> {
+        let folder = self.at("journal").join("packets");
+        let mut entries = fs::read_dir(folder).ok()?.flatten();
+        // What is being written is hidden.
+        let record = entries.find(|it| {
+            let name = it.file_name().into_string().unwrap_or_default();
+            name.starts_with("wqcap-") && name.ends_with(".json")
+        })?;
+        serde_json::from_slice(&fs::read(record.path()).ok()?).ok()
+    }
+
+    /// Bytes of what has been captured, by the name that the object ends in.
+    fn captured(&self) -> BTreeMap<String, Vec<u8>> {
+        let entries = fs::read_dir(self.at("out")).expect("lists").flatten();
+        let named = entries.map(|it| {
+            let name = it.file_name().into_string().expect("plain");
+            let (queue, rest) = name["wqcap-".len()..].split_once('-').expect("a capture's");
+            let (start, ending) = rest.split_once('.').expect("a capture's");
+            let object = format!("{start}-{queue}.{ending}");
+            (object, fs::read(it.path()).expect("reads"))
+        });
+        named.collect()
+    }
+}
+
+/// A folder as a store, and its URL.
+fn store(dir: &Dir) -> (PathBuf, String) {
+    let store = dir.folder("store");
+    let url = format!("file://{}", store.display());
+    (store, url)
+}
+
+/// All files below a folder, by their places in it.
+fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("lists") {
+            let path = entry.expect("lists").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let place = path.strip_prefix(root).expect("below").to_str();
+            let bytes = fs::read(&path).expect("reads");
+            all.insert(place.expect("plain").to_owned(), bytes);
+        }
+    }
+    all
+}
+
+/// That the objects are those of the sensor's files, each with its blocks, and nothing else but flow records.
+#[track_caller]
+fn assert_whole(objects: &BTreeMap<String, Vec<u8>>, sensor: &Sensor<'_>) {
+    let captured = sensor.captured();
+    let place = format!("/sensor={}/", sensor.name);
+    let mut packets = 0;
+    for (key, bytes) in objects {
+        let (partition, name) = key.split_once(&place).unwrap_or_else(|| panic!("{key}"));
+        let folders: Vec<_> = partition.split('/').collect();
+        let [kind, day, hour] = folders[..] else {
+            panic!("{key}")
+        };
+        assert!(
+            day.starts_with("dt=20") && hour.starts_with("hour="),
+            "{key}"
+        );
+        match kind {
+            "packets" => {
+                assert!(captured.get(name) == Some(bytes), "{key}");
+                packets += 1;
+            }
+            "blocks" => {
+                let of = name.strip_suffix(".parquet").expect("Parquet");
+                assert!(captured.contains_key(of), "{key}");
+            }
+            "flows" => assert!(bytes.starts_with(b"PAR1"), "{key}"),
+            _ => panic!("{key}"),
+        }
+    }
+    let blocks = objects.keys().filter(|it| it.starts_with("blocks/"));
+    assert_eq!((packets, blocks.count()), (captured.len(), captured.len()));
+}
+
+#[track_caller]
+fn assert_ledger(status: &Value, captured: u64, line: &str) {
+    let ledger = status["ledger"].as_object().expect("a ledger");
+    for (name, frames) in ledger {
+        let expected = match name.as_str() {
+            "captured" => captured,
+            name if name == line => captured,
+            _ => 0,
+        };
+        assert_eq!(number(frames), expected, "{name}: {status}");
+    }
+}
+
+#[test]
+fn what_a_capture_finishes_is_in_the_store_and_found_there() {
+    let duckdb = need!(Duckdb::install());
+    let dir = Dir::new();
+    let (folder, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "tap-1");
+    let captured = sensor.capture(20_000, 2, &["output.rotate_size=3MB"]);
+    let planned = sensor.ship(&url, &["--dry-run"]).run().expect(0);
+    assert!(tree(&folder).is_empty() && !sensor.at("journal").exists());
+
+    let status = sensor.ship_once(&url, &[]);
+    assert_ledger(&status, captured, "shipped");
+    assert_eq!(status["pending_files"], 0);
+    let objects = tree(&folder);
+    assert_whole(&objects, &sensor);
+    assert!(sensor.captured().len() >= 6, "{:?}", objects.keys());
+    for key in objects.keys() {
+        assert!(planned.stdout.contains(key), "{key}: {planned}");
+    }
+    let again = sensor.ship_once(&url, &[]);
+    assert_ledger(&again, captured, "shipped");
+    assert_eq!(again["objects"], 0);
+
+    // Sums of both tables are the ledger's, with partitions as columns.
+    let table = |what: &str| {
+        let files = folder.join(what).join("*/*/*/*.parquet");
+        format!(
+            "read_parquet('{}', hive_partitioning = true)",
+            files.display()
+        )
+    };
+    let (blocks, flows) = (table("blocks"), table("flows"));
+    let sums = duckdb.query(&format!(
+        "SELECT (SELECT sum(frames)::BIGINT FROM {blocks} WHERE sensor = 'tap-1'),
+            (SELECT sum(frames_fwd + frames_rev)::BIGINT FROM {flows} WHERE sensor = 'tap-1')"
+    ));
+    assert_eq!(
+        sums[0].iter().map(number).collect::<Vec<_>>(),
+        [captured; 2]
+    );
+    // From a flow to its blocks.
+    let found = duckdb.query(&format!(
+        "SELECT count(*) FROM {flows} f WHERE NOT EXISTS (SELECT 1 FROM {blocks} b WHERE b.sensor = f.sensor
+            AND b.queue = f.queue AND b.last_ns >= f.first_fwd_ns AND b.first_ns <= greatest(f.last_fwd_ns, f.last_rev_ns))"
+    ));
+    assert_eq!(number(&found[0][0]), 0, "flows without frames");
+    // Each block, behind the beginning of its object, is a capture file.
+    let rows = duckdb.query(&format!(
+        "SELECT object, object_bytes, head_bytes, byte_start, byte_end, first_ns, last_ns, frames FROM {blocks}"
+    ));
+    for row in rows {
+        let object = &objects[row[0].as_str().expect("a key")];
+        let numbers: Vec<_> = row[1..].iter().map(number).collect();
+        let [len, head, start, end, first, last, frames] = numbers[..] else {
+            panic!("{row:?}")
+        };
+        assert_eq!(len, object.len() as u64);
+        let part = |from: u64, to: u64| {
+            let [from, to] = [from, to].map(|it| usize::try_from(it).expect("small"));
+            object[from..to].to_vec()
+        };
+        let path = dir.write("part.pcap", [part(0, head), part(start, end)].concat());
+        let records = files::read(&path);
+        assert_eq!(records.len() as u64, frames);
+        let stamps = records.iter().map(|it| it.ts);
+        assert_eq!(stamps.clone().min(), Some(first));
+        assert_eq!(stamps.max(), Some(last));
+    }
+}
+
+#[test]
+fn without_packets_their_tables_go() {
+    let dir = Dir::new();
+    let (folder, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "thin");
+    let captured = sensor.capture(2000, 2, &[]);
+    let status = sensor.ship_once(&url, &["--set", "ship.packets=none"]);
+    assert_ledger(&status, captured, "not_selected");
+    let objects = tree(&folder);
+    assert!(objects.keys().all(|it| !it.starts_with("packets/")));
+    assert!(objects.keys().any(|it| it.starts_with("blocks/")));
+    let status = sensor.ship_once(&url, &[]);
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&tree(&folder), &sensor);
+}
+
+#[test]
+fn what_was_sent_when_it_was_killed_is_not_sent_again() {
+    let dir = Dir::new();
+    let (folder, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "killed");
+    let captured = sensor.capture(20_000, 1, &[]);
+    let slowly = ["--once", "--set", "ship.bandwidth=5MiB"];
+    let mut killed = sensor.ship(&url, &slowly).start();
+    killed.until("a part is sent", |_| {
+        let parts = sensor.record().map(|it| it["state"]["parts"].clone());
+        parts.is_some_and(|it| it[0].is_string() && it[3].is_null())
+    });
+    killed.signal(Signal::KILL);
+    assert_eq!(killed.wait().signal(), Some(9));
+    let packets = |it: &String| it.starts_with("packets/") && it.ends_with(".pcap");
+    assert!(!tree(&folder).keys().any(packets), "half of a file");
+    let status = sensor.ship_once(&url, &[]);
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&tree(&folder), &sensor);
+    let objects = tree(&folder);
+    let all = objects.iter().filter(|(key, _)| !key.starts_with("flows/"));
+    let all: usize = all.map(|(_, bytes)| bytes.len()).sum();
+    assert!(number(&status["bytes"]) + PART <= all as u64, "{status}");
+}
+
+#[test]
+fn a_capture_is_followed_until_a_signal() {
+    let dir = Dir::new();
+    let (folder, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "followed");
+    let metrics = ["--json", "--set", "ship.metrics=127.0.0.1:0"];
+    let mut shipping = sensor.ship(&url, &metrics).start();
+    let captured = sensor.capture(5000, 2, &["output.rotate_size=1MB"]);
+    let tables = |what: &str| {
+        let objects = tree(&folder);
+        objects.keys().filter(|it| it.starts_with(what)).count()
+    };
+    let files = sensor.captured().len();
+    shipping.until("all is shipped", |_| {
+        tables("blocks/") == files && tables("flows/") > 0
+    });
+    let said = shipping.stderr();
+    let endpoint = said
+        .split("metrics at ")
+        .nth(1)
+        .and_then(|it| it.lines().next());
+    let endpoint = endpoint.expect("told").to_owned();
+    let shipped = format!("wqcap_ship_frames{{sensor=\"followed\",line=\"shipped\"}} {captured}.0");
+    shipping.until(&shipped, |_| {
+        let scrape = Program::new("curl").args(["-sS", endpoint.as_str()]).run();
+        scrape.stdout.lines().any(|it| it == shipped)
+    });
+    shipping.signal(Signal::TERM);
+    let done = shipping.wait().expect(0);
+    let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&tree(&folder), &sensor);
+}
+
+#[test]
+fn what_cannot_be_done_is_told() {
+    let dir = Dir::new();
+    let (_, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "told");
+    sensor.capture(100, 1, &[]);
+    let absent = format!("file://{}", dir.join("absent").display());
+    for (store, more, says) in [
+        ("/srv", "ship.concurrency=4", "ship.store = \"/srv\""),
+        (
+            absent.as_str(),
+            "ship.concurrency=4",
+            "directory must exist",
+        ),
+        (url.as_str(), "ship.sensor=a/b", "not a sensor's name"),
+        (url.as_str(), "ship.part_size=1MiB", "5MiB to 1GiB"),
+        (url.as_str(), "output.format=none", "writes no files"),
+        (
+            url.as_str(),
+            "output.name=q{queue}",
+            "leave output.name out",
+        ),
+    ] {
+        let done = sensor.ship(store, &["--once", "--set", more]).run();
+        done.expect(2).says(&[says]);
+    }
+    sensor.ship_once(&url, &[]);
+    let other = sensor.ship(&url, &["--once", "--set", "ship.sensor=other"]);
+    other.run().expect(2).says(&["ship.journal", "\"told\""]);
+    wqcap(["ship"])
+        .run()
+        .expect(2)
+        .says(&["ship.store is not set"]);
+
+    fs::write(sensor.at("out").join("wqcap-q00-7.pcap"), "no capture").expect("written");
+    let done = sensor.ship(&url, &["--once"]).run().expect(1);
+    done.says(&["wqcap-q00-7.pcap"]);
+}
+
+/// A server behind a proxy, and the environment to reach it.
+struct Bucket {
+    s3: S3,
+    proxy: Proxy,
+}
+
+impl Bucket {
+    fn start() -> Result<Self, String> {
+        let s3 = S3::start()?;
+        let proxy = Proxy::start(s3.address());
+        Ok(Self { s3, proxy })
+    }
+
+    fn ship(&self, sensor: &Sensor<'_>, more: &[&str]) -> Program {
+        let url = format!("s3://{BUCKET}/{}", sensor.name);
+        let more = [&["--once", "--json"], more].concat();
+        sensor
+            .ship(&url, &more)
+            .env(
+                "AWS_ENDPOINT_URL",
+                format!("http://{}", self.proxy.address()),
+            )
+            .env("AWS_ALLOW_HTTP", "true")
+            .env("NO_PROXY", "127.0.0.1")
+            .env("AWS_REGION", "us-east-1")
+            .env("AWS_ACCESS_KEY_ID", "somebody")
+            .env("AWS_SECRET_ACCESS_KEY", "secret")
+            .timeout(Duration::from_secs(120))
+    }
+
+    /// What the sensor has in the bucket.
+    fn objects(&self, sensor: &Sensor<'_>) -> BTreeMap<String, Vec<u8>> {
+        let prefix = format!("{}/", sensor.name);
+        let keys = self.s3.keys(&prefix).into_iter();
+        keys.map(|key| {
+            let bytes = self.s3.object(&key);
+            (key[prefix.len()..].to_owned(), bytes)
+        })
+        .collect()
+    }
+
+    #[track_caller]
+    fn assert_shipped(&self, sensor: &Sensor<'_>, captured: u64) -> Vec<Request> {
+        let done = self.ship(sensor, &[]).run().expect(0);
+        let status = serde_json::from_str(&done.stdout).expect("JSON");
+        assert_ledger(&status, captured, "shipped");
+        assert_whole(&self.objects(sensor), sensor);
+        self.proxy.requests()
+    }
+}
+
+#[test]
+fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
+    let bucket = need!(Bucket::start());
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "throttled");
+    let captured = sensor.capture(12_000, 1, &[]);
+    let mut reset = false;
+    bucket.proxy.decide(move |it| {
+        if it.target.contains("partNumber=2") && !std::mem::replace(&mut reset, true) {
+            return Fate::Reset;
+        }
+        match it.number % 3 {
+            0 => Fate::Answer(503, "<Error><Code>SlowDown</Code></Error>"),
+            _ => Fate::Pass,
+        }
+    });
+    let requests = bucket.assert_shipped(&sensor, captured);
+    let parts = requests
+        .iter()
+        .filter(|it| it.target.contains("partNumber"));
+    assert!(parts.count() > 3, "{requests:?}");
+    assert_eq!(bucket.s3.uploads(), 0);
+}
+
+#[test]
+fn wrong_credentials_are_told_and_not_tried_again() {
+    let bucket = need!(Bucket::start());
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "refused");
+    sensor.capture(100, 1, &[]);
+    let refusal = "<Error><Code>InvalidAccessKeyId</Code></Error>";
+    bucket.proxy.decide(move |_| Fate::Answer(403, refusal));
+    let done = bucket.ship(&sensor, &[]).run().expect(1);
+    done.says(&["InvalidAccessKeyId"]);
+    assert_eq!(bucket.proxy.requests().len(), 1);
+}
+
+#[test]
+fn whoever_is_killed_at_any_request_is_followed_by_one_who_goes_on() {
+    let bucket = need!(Bucket::start());
+    let dir = Dir::new();
+    let whole = Sensor::new(&dir, "whole");
+    let captured = whole.capture(12_000, 1, &[]);
+    let all = bucket.assert_shipped(&whole, captured).len();
+    assert!(all > 8, "{all} requests");
+    let mut lost_uploads = 0;
+    for at in 0..all {
+        // The same files, of another sensor.
+        let sensor = Sensor::new(&dir, &format!("killed-{at}"));
+        for folder in ["out", "index", "flows"] {
+            fs::remove_dir(sensor.at(folder)).expect("empty");
+            std::os::unix::fs::symlink(whole.at(folder), sensor.at(folder)).expect("linked");
+        }
+        let fate = if at % 2 == 0 {
+            Fate::Swallow
+        } else {
+            Fate::Hold
+        };
+        bucket.proxy.decide(move |it| match it.number == at {
+            true => fate,
+            false => Fate::Pass,
+        });
+        let mut killed = bucket
+            .ship(&sensor, &["--set", "ship.concurrency=1"])
+            .start();
+        killed.until("a request that is not answered", |_| {
+            bucket.proxy.held() > 0
+        });
+        killed.signal(Signal::KILL);
+        assert_eq!(killed.wait().signal(), Some(9));
+        let last = bucket.proxy.requests().pop().expect("one");
+        lost_uploads += usize::from(fate == Fate::Swallow && last.target.contains("?uploads"));
+        bucket.proxy.decide(|_| Fate::Pass);
+        bucket.assert_shipped(&sensor, captured);
+    }
+    // Of which nobody had heard: a bucket's lifecycle rule ends them.
+    assert_eq!(bucket.s3.uploads(), lost_uploads);
+}
