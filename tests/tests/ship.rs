@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 use wqcap_tests::{
-    Dir, Program, Wqcap, files,
+    Dir, Program, Summary, Wqcap, files,
     ledger::number,
     machine::proxy::{Fate, Proxy, Request},
     need,
@@ -327,6 +327,45 @@ fn a_capture_is_followed_until_a_signal() {
     let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
     assert_ledger(&status, captured, "shipped");
     assert_whole(&tree(&folder), &sensor);
+}
+
+#[test]
+fn what_is_not_shipped_goes_last() {
+    let dir = Dir::new();
+    let (_, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "kept");
+    sensor.capture(4000, 1, &["output.rotate_size=1MB"]);
+    sensor.ship_once(&url, &[]);
+    let out = sensor.at("out");
+    let shipped: Vec<_> = fs::read_dir(&out).expect("lists").flatten().collect();
+    assert!(shipped.len() > 3, "{shipped:?}");
+    // The oldest of all, and nobody has shipped it.
+    let oldest = out.join("wqcap-q00-5.pcap");
+    fs::copy(shipped[0].path(), &oldest).expect("copied");
+    let run = |name: &str, keep: &str| {
+        let run = Wqcap::run(&dir, name)
+            .model("synth:size=1000,flows=64,count=3000")
+            .queues(1)
+            .out(&out)
+            .set("output.rotate_size=1MB")
+            .set(&format!("ship.journal={}", sensor.at("journal").display()))
+            .set(&format!("output.keep_files={keep}"));
+        let done = run.done().expect(0);
+        let summary = fs::read_to_string(run.summary_path()).expect("a summary");
+        (
+            done,
+            Summary::parse(&summary).json["deleted"]["unshipped"].clone(),
+        )
+    };
+    let (done, unshipped) = run("first", "5");
+    assert!(oldest.exists(), "{done}");
+    assert!(shipped.iter().all(|it| !it.path().exists()), "{done}");
+    assert_eq!(unshipped, 0, "{done}");
+    // Nothing that is shipped is left, and limits hold.
+    let (done, unshipped) = run("second", "1");
+    assert!(!oldest.exists(), "{done}");
+    assert!(number(&unshipped) >= 5, "{unshipped}: {done}");
+    done.says(&["wqcap-q00-5.pcap before it was shipped", "not shipped yet"]);
 }
 
 #[test]

@@ -192,11 +192,15 @@ pub fn text(report: &Report) -> String {
         );
     }
     if let Some(deleted) = report.deleted.filter(|it| it.files > 0) {
-        let text = format!(
+        let mut text = format!(
             "{} of {}, the oldest",
             counted(deleted.files, "file"),
             counted(deleted.bytes, "byte")
         );
+        if deleted.unshipped > 0 {
+            let unshipped = counted(deleted.unshipped, "file");
+            let _ = write!(text, "; {unshipped} not shipped yet");
+        }
         line("deleted", &text);
     }
     if let Some(pinned) = report.pinned.filter(|it| it.files > 0) {
@@ -424,6 +428,7 @@ mod tests {
             deleted: Some(Deleted {
                 files: 3,
                 bytes: 4096,
+                unshipped: 1,
             }),
             pinned: Some(PinnedFiles {
                 files: 1,
@@ -466,7 +471,7 @@ fcs      2,469,134 checked, 3 bad
 cutoff   5,000,000 bytes of 12 flows left out
 files    /d/wqcap-q00-1.pcapng
          /d/wqcap-q01-1.pcapng
-deleted  3 files of 4,096 bytes, the oldest
+deleted  3 files of 4,096 bytes, the oldest; 1 file not shipped yet
 pinned   1 file of 2,048 bytes, kept from being deleted
 time     2.500 s, 988 kframes/s, 640 Mbit/s; first queue ready after 0.120 s
 end      stopped

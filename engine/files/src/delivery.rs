@@ -11,7 +11,10 @@
 
 use crate::folder::FileStamp;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// The layout's number.
 pub const VERSION: u32 = 1;
@@ -104,5 +107,67 @@ impl Record {
     #[must_use]
     pub fn id(&self) -> FileId {
         (self.kind, self.file.clone())
+    }
+}
+
+/// Whether the journal says that a finished capture file, as it is now, has been shipped, or that all has been sent that is to
+/// be.
+#[must_use]
+pub fn is_shipped(journal: &Path, file: &Path) -> bool {
+    let name = file.file_name().and_then(|it| it.to_str());
+    let record = name.and_then(|name| fs::read(Kind::Packets.record(journal, name)).ok());
+    let record = record.and_then(|it| serde_json::from_slice::<Record>(&it).ok());
+    record.is_some_and(|it| {
+        let same = FileStamp::read(file).is_ok_and(|now| now == it.stamp);
+        it.version == VERSION && it.state == State::Shipped && same
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_journal_says_is_shipped() {
+        let dir = tempfile::tempdir().expect("dir");
+        let journal = dir.path().join("journal");
+        let file = dir.path().join("wqcap-q00-5.pcap");
+        fs::write(&file, "frames").expect("written");
+        assert!(!is_shipped(&journal, &file), "there is no journal");
+        fs::create_dir_all(journal.join("packets")).expect("made");
+        let path = Kind::Packets.record(&journal, "wqcap-q00-5.pcap");
+        let record = Record {
+            version: VERSION,
+            kind: Kind::Packets,
+            file: "wqcap-q00-5.pcap".into(),
+            stamp: FileStamp::read(&file).expect("there"),
+            ns: 5,
+            key: "packets/5-q00.pcap".into(),
+            blocks_key: None,
+            frames: 1,
+            selected: true,
+            state: State::Verified,
+        };
+        let said = |record: &Record| {
+            let text = serde_json::to_vec(record).expect("JSON");
+            fs::write(&path, &text).expect("written");
+            is_shipped(&journal, &file)
+        };
+        assert!(!said(&record));
+        let shipped = Record {
+            state: State::Shipped,
+            ..record
+        };
+        assert!(said(&shipped));
+        let later = Record {
+            version: VERSION + 1,
+            ..shipped.clone()
+        };
+        assert!(!said(&later));
+        assert!(said(&shipped));
+        fs::write(&file, "other frames").expect("written");
+        assert!(!said(&shipped), "another file by now");
+        fs::write(&path, "{").expect("written");
+        assert!(!is_shipped(&journal, &file), "torn");
     }
 }

@@ -213,7 +213,7 @@ impl Plan {
         let compression = receive::compression(config, device, &ring, direct, stamps);
         let compression = found.keep(compression);
         let longest = longest(&ring);
-        let output = OutputPlan::new(&config.output, &queues, longest, &mut notes);
+        let output = OutputPlan::new(config, &queues, longest, &mut notes);
         let output = found.keep(output)?;
         let flows = config
             .flows

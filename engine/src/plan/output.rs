@@ -4,7 +4,7 @@ use super::{QueueMemory, QueuePlan};
 use crate::{
     Error,
     analysis::flows::FlowsPlan,
-    config::{self, OutputConfig},
+    config::{self, Config, OutputConfig},
     text::counted,
 };
 use serde::Serialize;
@@ -42,6 +42,8 @@ pub struct OutputPlan {
     pub hook: Option<PathBuf>,
     /// The folder of indexes of finished files.
     pub index_dir: Option<PathBuf>,
+    /// The journal of what ships finished files; those that it has not shipped are deleted last.
+    pub journal: Option<PathBuf>,
     /// What becomes of tags that the NIC takes off.
     pub vlan: config::Vlan,
 }
@@ -118,11 +120,12 @@ impl OutputPlan {
     /// # Errors
     /// The hook's path cannot be made absolute, or the buffer is too small.
     pub(super) fn new(
-        output: &OutputConfig,
+        config: &Config,
         queues: &[QueuePlan],
         longest: usize,
         notes: &mut Vec<String>,
     ) -> Result<Self, Error> {
+        let output = &config.output;
         let stdout = output.is_stdout();
         if output.format == config::Format::Pcap && !output.comment.is_empty() {
             notes.push(
@@ -157,6 +160,7 @@ impl OutputPlan {
             },
             hook: hook(output)?,
             index_dir: (!output.index_dir.as_os_str().is_empty()).then(|| output.index_dir.clone()),
+            journal: config.ship.as_ref().map(|it| it.journal.clone()),
             vlan: output.vlan,
         })
     }

@@ -90,6 +90,8 @@ impl Own {
         write.extend(plan.output.index_dir.clone());
         write.extend(plan.flows.iter().map(|it| it.dir.clone()));
         read.extend(settings.control.iter().filter_map(|it| it.key_file.clone()));
+        // What retention looks at.
+        read.extend(plan.output.journal.clone());
         // A file is replaced by another process.
         write.extend(pipe.map(Path::to_owned));
         if on_model {

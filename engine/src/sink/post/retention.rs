@@ -5,6 +5,9 @@
 //! What pins hold stays, whatever the limits. It counts: limits are the disk's, so that what is not pinned goes earlier. Pins
 //! are read at each look, and none is made between that and the deletions that follow it.
 //!
+//! What `wqcap ship` has not shipped yet goes last: as long as there are files that its journal says it has shipped, those go, the
+//! oldest first. Limits hold all the same: a disk does not wait for a network.
+//!
 //! Invariants: only regular files with a capture file's name go, never an open one (its name ends in `.part`) and
 //! never a link. Of files that `output.name` names, whose names anybody's file may have, only those of [`OwnFiles`] do. What
 //! there is, is looked up anew before anything is deleted: a hook or a person may have taken files away meanwhile, and others
@@ -42,7 +45,7 @@ use std::{
     thread::JoinHandle,
     time::{Duration, SystemTime},
 };
-use wqcap_files::{folder::remove_emptied, pin::FolderLock};
+use wqcap_files::{delivery::is_shipped, folder::remove_emptied, pin::FolderLock};
 
 /// Between two looks at the folder, at least: with thousands of files a look costs milliseconds.
 const REST: Duration = Duration::from_millis(100);
@@ -55,6 +58,8 @@ const LOOK: Duration = Duration::from_secs(10);
 pub(in crate::sink) struct DeletedFiles {
     pub(in crate::sink) files: HashSet<PathBuf>,
     pub(in crate::sink) bytes: u64,
+    /// Files of those that were not shipped yet; without a journal none.
+    pub(in crate::sink) unshipped: u64,
     /// What pins hold, at the last look.
     pub(in crate::sink) pinned: PinnedFiles,
 }
@@ -106,7 +111,14 @@ pub(super) fn start(
         keep: output.retention,
         own: trigger.own.clone(),
         pinned: Pinned::new(output.index_dir.as_deref()),
+        journal: output.journal.clone(),
     };
+    if let Some(journal) = output.journal.as_ref().filter(|it| !it.is_dir()) {
+        tracing::warn!(
+            "ship.journal = {journal:?}: is not there, so no file counts as shipped until the capture's next start; start \
+             `wqcap ship` first, which makes it"
+        );
+    }
     let gauge = keeper.pinned.gauge();
     let asked = Arc::clone(&trigger.room);
     // What a full disk takes to go on.
@@ -122,6 +134,8 @@ struct Keeper {
     /// `None`: files are recognised by their names.
     own: Option<Arc<OwnFiles>>,
     pinned: Pinned,
+    /// `None`: nothing is shipped.
+    journal: Option<PathBuf>,
 }
 
 impl Keeper {
@@ -251,6 +265,10 @@ impl Keeper {
         };
         let mut bytes: u64 = old.iter().map(|it| it.len).sum();
         let most = most.min(bytes.saturating_sub(room.max(missing)));
+        if bytes > most || old.len() > most_files {
+            // In front, where it goes last; both parts stay in their order.
+            old.sort_by_cached_key(|it| self.is_unshipped(&it.path) == Some(false));
+        }
         let (mut left, mut at) = (old.len(), old.len());
         while at > 1 && (bytes > most || left > most_files) {
             at -= 1;
@@ -269,11 +287,22 @@ impl Keeper {
         Ok(())
     }
 
+    /// Whether a file is still to be shipped; `None`: nothing is.
+    fn is_unshipped(&self, path: &Path) -> Option<bool> {
+        let journal = self.journal.as_deref()?;
+        Some(!is_shipped(journal, path))
+    }
+
     fn delete(&self, it: Old, deleted: &mut DeletedFiles) -> Result<(), String> {
+        let unshipped = self.is_unshipped(&it.path) == Some(true);
         match fs::remove_file(&it.path) {
             Ok(()) => {
                 tracing::debug!("deleted {} ({} bytes)", it.path.display(), it.len);
                 remove_emptied(&it.path, &self.dir);
+                if unshipped {
+                    tracing::warn!("deleted {} before it was shipped", it.path.display());
+                    deleted.unshipped += 1;
+                }
                 deleted.bytes += it.len;
                 deleted.files.insert(it.path);
             }

@@ -35,6 +35,8 @@ pub struct Deleted {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Those of the files that `wqcap ship` had not shipped; without `[ship]` none.
+    pub unshipped: u64,
 }
 
 impl Finished {

@@ -464,6 +464,7 @@ impl Writer {
             finished.deleted = Some(Deleted {
                 files: deleted.files.len() as u64,
                 bytes: deleted.bytes,
+                unshipped: deleted.unshipped,
             });
         }
         finished.hooks = hooks;

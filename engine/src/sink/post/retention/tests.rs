@@ -3,6 +3,8 @@
 use super::*;
 use crate::sink::{Encoder, PcapngEncoder};
 use wqcap_files::{
+    delivery::{Kind, Record, State, VERSION},
+    folder::FileStamp,
     format::pcap::{encode_header, encode_record_header},
     pin::{Pin, PinFolder},
 };
@@ -39,6 +41,7 @@ fn keeper(dir: &Path, keep: Retention, own: Option<&Arc<OwnFiles>>) -> Keeper {
         keep,
         own: own.cloned(),
         pinned: Pinned::default(),
+        journal: None,
     }
 }
 
@@ -388,4 +391,51 @@ fn of_any_name_only_captures_go_those_of_earlier_runs_first() {
         "wqcap-q00-1.pcap",
     ];
     assert_eq!(names(dir.path()), left);
+}
+
+/// Notes in the journal how far a file is.
+fn note(journal: &Path, file: &Path, state: State) {
+    let name = file.file_name().and_then(|it| it.to_str()).expect("plain");
+    let record = Record {
+        version: VERSION,
+        kind: Kind::Packets,
+        file: name.into(),
+        stamp: FileStamp::read(file).expect("there"),
+        ns: 0,
+        key: name.into(),
+        blocks_key: None,
+        frames: 1,
+        selected: true,
+        state,
+    };
+    let text = serde_json::to_vec(&record).expect("JSON");
+    fs::write(Kind::Packets.record(journal, name), text).expect("written");
+}
+
+#[test]
+fn what_is_shipped_goes_first_and_the_rest_is_counted() {
+    let dir = folder(&FILES);
+    let journal = tempfile::tempdir().expect("dir");
+    fs::create_dir(journal.path().join("packets")).expect("made");
+    let at = |name: &str| dir.path().join(name);
+    note(journal.path(), &at("wqcap-q00-9.pcap"), State::Seen);
+    for name in ["wqcap-q00-20.pcap", "wqcap-q00-100.pcapng.zst"] {
+        note(journal.path(), &at(name), State::Shipped);
+    }
+    let mut deleted = DeletedFiles::default();
+    let mut left = |files| {
+        let keeper = Keeper {
+            journal: Some(journal.path().to_owned()),
+            ..keeper(dir.path(), most(files), None)
+        };
+        tidy(&keeper, &mut deleted);
+        (names(dir.path()), deleted.unshipped)
+    };
+    let [oldest, old] = ["wqcap-q00-9.pcap", "wqcap-q01-10.pcap"].map(str::to_owned);
+    let newest = "wqcap-q00-100.pcapng.zst".to_owned();
+    let three = vec![newest, oldest.clone(), old.clone()];
+    assert_eq!(left(3), (three, 0), "the oldest that is shipped");
+    assert_eq!(left(2), (vec![oldest, old.clone()], 0));
+    // Of the other nobody knows anything, and that is not shipped either.
+    assert_eq!(left(1), (vec![old], 1));
 }
