@@ -4,7 +4,7 @@
 
 use jiff::{Timestamp, tz::TimeZone};
 use std::path::Path;
-use wqcap_files::name::FileName;
+use wqcap_files::{delivery::Kind, name::FileName};
 
 /// Where a capture file goes.
 #[must_use]
@@ -28,19 +28,18 @@ pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
     )
 }
 
-/// Where flow records go that were written about `ns`.
+/// Where flow records, or messages of DNS, go that were written about `ns`.
 #[must_use]
-pub fn flows(ns: u64, sensor: &str) -> String {
-    format!("flows/{}/{ns}.parquet", partition(ns, sensor))
+pub fn table(kind: Kind, ns: u64, sensor: &str) -> String {
+    format!("{}/{}/{ns}.parquet", kind.folder(), partition(ns, sensor))
 }
 
-/// When a file of flow records was written, by its name; `None`: it is another file, or not finished.
+/// When a file of flow records, or of DNS, was written, by its name; `None`: it is another file, or not finished.
 #[must_use]
-pub fn flows_ns(path: &Path) -> Option<u64> {
+pub fn table_ns(kind: Kind, path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
-    let ns = name
-        .strip_prefix("wqcap-flows-")?
-        .strip_suffix(".parquet")?;
+    let rest = name.strip_prefix("wqcap-")?.strip_prefix(kind.folder())?;
+    let ns = rest.strip_prefix('-')?.strip_suffix(".parquet")?;
     let digits = ns.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| ns.parse().ok()).flatten()
 }
@@ -80,23 +79,26 @@ mod tests {
             "packets/dt=1970-01-01/hour=00/sensor=x/5-all.pcap"
         );
         assert_eq!(
-            flows(3_600_000_000_000, "x"),
+            table(Kind::Flows, 3_600_000_000_000, "x"),
             "flows/dt=1970-01-01/hour=01/sensor=x/3600000000000.parquet"
         );
         assert!(partition(u64::MAX, "x").starts_with("dt=2554-07-21/"));
     }
 
     #[test]
-    fn only_finished_flow_records_are_such() {
-        let ns = |name| flows_ns(Path::new(name));
+    fn only_finished_tables_are_such() {
+        let ns = |name| table_ns(Kind::Flows, Path::new(name));
         assert_eq!(ns("/flows/wqcap-flows-17.parquet"), Some(17));
         for other in [
             "wqcap-flows-17.parquet.part",
             "wqcap-flows-.parquet",
             "wqcap-flows-1x.parquet",
             "flows-17.parquet",
+            "wqcap-dns-17.parquet",
         ] {
             assert_eq!(ns(other), None, "{other}");
         }
+        let dns = Path::new("/flows/dns/wqcap-dns-17.parquet");
+        assert_eq!(table_ns(Kind::Dns, dns), Some(17));
     }
 }

@@ -1,7 +1,7 @@
 //! What one capture finishes, in an object store: its files, what is in them, and its flow records.
 //!
 //! ```text
-//! finished files, flow records -> journal -> parts -> store: packets/, blocks/, flows/
+//! finished files, flow records -> journal -> parts -> store: packets/, blocks/, flows/, dns/
 //!                                    |
 //!                                    +-> delivery ledger
 //! ```

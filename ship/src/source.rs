@@ -58,16 +58,33 @@ pub(crate) fn packets(dir: &Path) -> io::Result<Vec<Found>> {
     Ok(sorted(files.collect()))
 }
 
-/// The finished files of flow records of a folder, the oldest first.
-pub(crate) fn flows(dir: &Path) -> io::Result<Vec<Found>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        if let Some(ns) = key::flows_ns(&path) {
-            files.extend(found(Kind::Flows, path, ns));
+/// The finished files of flow records and of DNS, each the oldest first, of the folder of flow records.
+pub(crate) fn tables(flows_dir: &Path) -> io::Result<Vec<Found>> {
+    let mut all = Vec::new();
+    for kind in [Kind::Flows, Kind::Dns] {
+        let entries = match fs::read_dir(table_dir(kind, flows_dir)) {
+            // Not every capture has such a table.
+            Err(e) if kind == Kind::Dns && e.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            if let Some(ns) = key::table_ns(kind, &path) {
+                files.extend(found(kind, path, ns));
+            }
         }
+        all.extend(sorted(files));
     }
-    Ok(sorted(files))
+    Ok(all)
+}
+
+/// Where the files of a table are.
+pub(crate) fn table_dir(kind: Kind, flows_dir: &Path) -> PathBuf {
+    match kind {
+        Kind::Dns => flows_dir.join("dns"),
+        Kind::Flows | Kind::Packets => flows_dir.to_owned(),
+    }
 }
 
 /// `None`: it is gone again, or no file.
@@ -117,9 +134,13 @@ mod tests {
             ]
         );
         assert_eq!(
-            names(flows(dir.path()).expect("lists")),
+            names(tables(dir.path()).expect("lists")),
             ["wqcap-flows-9.parquet", "wqcap-flows-10.parquet"]
         );
+        fs::create_dir(dir.path().join("dns")).expect("made");
+        fs::write(dir.path().join("dns/wqcap-dns-3.parquet"), "").expect("written");
+        let last = tables(dir.path()).expect("lists").pop().expect("some");
+        assert_eq!((last.kind, last.ns), (Kind::Dns, 3));
         assert!(packets(&dir.path().join("absent")).is_err());
     }
 }

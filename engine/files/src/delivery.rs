@@ -3,6 +3,7 @@
 //! ```text
 //! <journal>/packets/<file>.json     the record of a capture file that is there, or on its way
 //! <journal>/flows/<file>.json       the record of a file of flow records
+//! <journal>/dns/<file>.json         the record of a table of DNS
 //! ```
 //!
 //! May import: [`crate::folder`].
@@ -21,22 +22,28 @@ pub const VERSION: u32 = 1;
 /// Ending of a record's name, behind the whole name of its file.
 pub const RECORD: &str = ".json";
 
-/// What a file holds. Flow records come first: they are small, and most questions begin with them.
+/// What a file holds. Flow records and DNS come first: they are small, and most questions begin with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Flow records.
     Flows,
+    /// Messages of DNS.
+    Dns,
     /// Frames.
     Packets,
 }
 
 impl Kind {
+    /// Each of them.
+    pub const ALL: [Self; 3] = [Self::Flows, Self::Dns, Self::Packets];
+
     /// The folder of its records in a journal, and of its objects in a store.
     #[must_use]
     pub fn folder(self) -> &'static str {
         match self {
             Self::Flows => "flows",
+            Self::Dns => "dns",
             Self::Packets => "packets",
         }
     }
@@ -92,9 +99,9 @@ pub struct Record {
     pub ns: u64,
     /// Its object.
     pub key: String,
-    /// The object of its blocks; flow records have none.
+    /// The object of its blocks; a table has none.
     pub blocks_key: Option<String>,
-    /// Its frames; of flow records 0.
+    /// Its frames; of a table 0.
     pub frames: u64,
     /// Whether it is sent, and not only told of.
     pub selected: bool,

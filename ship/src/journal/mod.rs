@@ -5,6 +5,7 @@
 //! <journal>/packets/<file>.json          the record of a capture file that is there, or on its way
 //! <journal>/packets/<file>.parquet       its blocks, until they are put
 //! <journal>/flows/<file>.json            the record of a file of flow records
+//! <journal>/dns/<file>.json              the record of a table of DNS
 //! ```
 //!
 //! A record goes with its file. Its frames are then in `ledger.json`, which names in the same write the record that they are
@@ -65,7 +66,7 @@ impl Journal {
     /// # Errors
     /// It cannot be read or written, is another's, or another process writes it.
     pub fn open(dir: &Path, sensor: &str, store: &str) -> Result<Self, JournalError> {
-        for kind in [Kind::Flows, Kind::Packets] {
+        for kind in Kind::ALL {
             let folder = dir.join(kind.folder());
             fs::create_dir_all(&folder).map_err(|source| JournalError::io(&folder, source))?;
         }
@@ -109,7 +110,7 @@ impl Journal {
             });
         }
         let mut records = BTreeMap::new();
-        for kind in [Kind::Flows, Kind::Packets] {
+        for kind in Kind::ALL {
             for record in read_folder(&dir.join(kind.folder()))? {
                 records.insert(record.id(), record);
             }
@@ -210,7 +211,7 @@ impl Journal {
         if record.state != State::Shipped {
             match record.kind {
                 Kind::Packets => self.sums.expired_files += 1,
-                Kind::Flows => self.sums.expired_flow_files += 1,
+                Kind::Flows | Kind::Dns => self.sums.expired_flow_files += 1,
             }
         }
         self.sums.frames.enter(fate, record.frames);

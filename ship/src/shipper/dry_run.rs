@@ -36,7 +36,7 @@ pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
     let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store)?;
     let mut found = Vec::new();
     if let Some(dir) = &plan.flows_dir {
-        found.extend(source::flows(dir).map_err(told("flows.dir"))?);
+        found.extend(source::tables(dir).map_err(told("flows.dir"))?);
     }
     found.extend(source::packets(&plan.dir).map_err(told("output.dir"))?);
     let is_open = |file: &Found| {
@@ -49,7 +49,7 @@ pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
 
 fn planned(plan: &ShipPlan, file: Found) -> Option<Planned> {
     let (object, blocks) = match file.kind {
-        Kind::Flows => (Some(key::flows(file.ns, &plan.sensor)), None),
+        Kind::Flows | Kind::Dns => (Some(key::table(file.kind, file.ns, &plan.sensor)), None),
         Kind::Packets => {
             let name = FileName::parse(&file.path)?;
             let object = key::packets(&name, &plan.sensor);

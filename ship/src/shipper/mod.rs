@@ -148,7 +148,7 @@ impl Shipper {
         };
         let mut found = Vec::new();
         if let Some(dir) = &self.plan.flows_dir {
-            found.extend(source::flows(dir).map_err(|e| told("flows.dir", dir, e))?);
+            found.extend(source::tables(dir).map_err(|e| told("flows.dir", dir, e))?);
         }
         let dir = &self.plan.dir;
         found.extend(source::packets(dir).map_err(|e| told("output.dir", dir, e))?);
@@ -160,7 +160,7 @@ impl Shipper {
             }
             self.forget(&file.id()).await?;
             match file.kind {
-                Kind::Flows => self.enter_flows(&file)?,
+                Kind::Flows | Kind::Dns => self.enter_table(&file)?,
                 Kind::Packets => match self.load_index(&file) {
                     Some(index) => self.enter_packets(&file, &index)?,
                     None => self.uncounted.push(file),
@@ -177,7 +177,7 @@ impl Shipper {
             return false;
         };
         let as_wanted = match record.kind {
-            Kind::Flows => true,
+            Kind::Flows | Kind::Dns => true,
             Kind::Packets => {
                 let is_done = record.selected && record.state == State::Shipped;
                 is_done || record.selected == self.plan.packets
@@ -234,8 +234,8 @@ impl Shipper {
         Ok(())
     }
 
-    fn enter_flows(&mut self, file: &Found) -> Result<(), Trouble> {
-        let key = key::flows(file.ns, &self.plan.sensor);
+    fn enter_table(&mut self, file: &Found) -> Result<(), Trouble> {
+        let key = key::table(file.kind, file.ns, &self.plan.sensor);
         Ok(self.journal.set(file.record(key))?)
     }
 
@@ -335,8 +335,8 @@ impl Shipper {
     fn path_of(&self, record: &Record) -> PathBuf {
         let flows = self.plan.flows_dir.as_deref();
         let dir = match record.kind {
-            Kind::Flows => flows.unwrap_or(&self.plan.dir),
-            Kind::Packets => &self.plan.dir,
+            Kind::Packets => self.plan.dir.clone(),
+            kind => source::table_dir(kind, flows.unwrap_or(&self.plan.dir)),
         };
         dir.join(&record.file)
     }

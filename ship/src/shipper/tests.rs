@@ -298,6 +298,19 @@ fn whoever_dies_at_any_step_is_followed_by_one_who_goes_on() {
 }
 
 #[test]
+fn the_table_of_dns_goes_with_flow_records() {
+    let place = Place::new();
+    fs::create_dir(place.at("flows/dns")).expect("made");
+    fs::write(place.at("flows/dns/wqcap-dns-7.parquet"), "dns").expect("written");
+    let (ledger, calls) = place.whole_pass(true);
+    assert_eq!(ledger, ALL);
+    assert_eq!(calls[..3], ["put flows", "head flows", "put dns"]);
+    let dns = place.object("dns/dt=1970-01-01/hour=00/sensor=tap/7.parquet");
+    assert_eq!(dns.as_deref(), Some(&b"dns"[..]));
+    place.assert_shipped();
+}
+
+#[test]
 fn without_packets_their_blocks_and_flows_go() {
     let place = Place::new();
     let (ledger, calls) = place.whole_pass(false);
