@@ -1,7 +1,7 @@
 //! Payloads that may tell names: behind a byte that says what they seem to be. What is learnt of a flow is bounded.
 #![cfg_attr(fuzzing, no_main)]
 
-use wqcap_names::{DnsMessage, FlowNames, Kind, MOST, Protocol};
+use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, Kind, MOST, Protocol};
 
 /// The target.
 pub fn run(input: &[u8]) {
@@ -13,12 +13,13 @@ pub fn run(input: &[u8]) {
             assert!(kind.is_none_or(|it| it.wanted(payload) <= MOST));
         }
     }
-    let protocol = match choice % 6 {
+    let protocol = match choice % 7 {
         0 => Protocol::Tls,
         1 => Protocol::Http,
         2 => Protocol::Ssh,
         3 => Protocol::Quic,
         4 => return drop(DnsMessage::read(payload)),
+        5 => return drop(DhcpMessage::read(payload)),
         _ => return drop(DnsMessage::read_all(payload)),
     };
     let mut flow = FlowNames::default();

@@ -1,10 +1,10 @@
-//! Names in flow records, and the table of DNS, through the binary.
+//! Names in flow records, and the tables of DNS and DHCP, through the binary.
 //!
 //! | test | shows |
 //! |---|---|
-//! | `names_of_known_flows` | hellos of OpenSSL, in one segment and in several, HTTP, SSH, DNS, QUIC: each flow's record has its names, and what cannot be read is counted |
-//! | `names_of_all_captures_are_those_of_tshark` | SNI, ALPN, versions, HTTP, SSH and DNS as tshark reads them; each deviation has its reason |
-//! | `without_names_nothing_is_read` | the columns are null, and there is no other table |
+//! | `names_of_known_flows` | hellos of OpenSSL, in one segment and in several, HTTP, SSH, DNS, DHCP, QUIC: each flow's record has its names, and what cannot be read is counted |
+//! | `names_of_all_captures_are_those_of_tshark` | SNI, ALPN, HTTP, SSH, DNS and DHCP as tshark reads them; each deviation has its reason |
+//! | `without_names_nothing_is_read` | the columns are null, and there are no other tables |
 
 use serde_json::Value;
 use std::{
@@ -190,9 +190,20 @@ fn names_of_known_flows() {
     sent.push(datagram(dns, false, &query));
     sent.push(datagram(dns, true, &sample("answer")));
     sent.push(segment(ends(11, 53), true, 0, &sample("stream")));
+    sent.push(datagram(ends(68, 67), false, &sample("dhcp")));
     let file = dir.join("known.pcap");
     files::write(&file, 1_600_000_000, &sent);
-    let finished = run(&dir, "known", &file).finish(0);
+    for mode in ["inline", "fanout"] {
+        assert_known(&duckdb, &dir, mode, &file, sent.len());
+    }
+}
+
+/// A run in this mode has the names of `names_of_known_flows`.
+fn assert_known(duckdb: &Duckdb, dir: &Dir, mode: &str, file: &Path, sent: usize) {
+    let finished = run(dir, mode, file)
+        .set(&format!("pipeline.mode={mode}"))
+        .set("pipeline.parsers_per_queue=2")
+        .finish(0);
 
     let flows = summary(&finished);
     let columns = "tls_sni, tls_alpn, tls_version, left(ja4, 10), http_method, http_host, http_status, ssh_fwd, ssh_rev";
@@ -225,16 +236,18 @@ fn names_of_known_flows() {
         (8, r#"["example.com","alpn",null,"q13d0211an",null,null,null,null,null]"#.into()),
         (9, r#"["example.com","alpn",null,"q13d0211an",null,null,null,null,null]"#.into()),
         (10, nothing.clone()),
-        (11, nothing),
+        (11, nothing.clone()),
+        (67, nothing),
     ];
     assert_eq!(rows, BTreeMap::from(expected));
 
     let names = &flows["names"];
-    let counts = ["flows", "dns", "unreadable", "missed", "unwritten"].map(|it| number(&names[it]));
-    assert_eq!(counts, [7, 4, 1, 1, 0], "{names}");
+    let counts = ["flows", "dns", "dhcp", "unreadable", "missed", "unwritten"];
+    let counts = counts.map(|it| number(&names[it]));
+    assert_eq!(counts, [7, 4, 1, 1, 1, 0], "{names}");
     let dns = duckdb.query(&format!(
         "SELECT src_port, protocol, id, name, type, rcode, answers FROM {} ORDER BY src_port, protocol DESC, name DESC",
-        table(&names["files"])
+        table(&names["dns_files"])
     ));
     let dns: Vec<_> = dns
         .into_iter()
@@ -247,10 +260,20 @@ fn names_of_known_flows() {
         r#"[53,6,1,".","NS",null,null]"#,
     ];
     assert_eq!(dns, expected);
+    let dhcp = duckdb.query(&format!(
+        "SELECT type, client, host, requested, address FROM {}",
+        table(&names["dhcp_files"])
+    ));
+    let dhcp: Vec<_> = dhcp
+        .into_iter()
+        .map(|it| Value::from(it).to_string())
+        .collect();
+    let expected = r#"["REQUEST","02:00:00:00:00:09","host","10.0.0.7",null]"#;
+    assert_eq!(dhcp, [expected]);
     let total = finished.summary.ledger.total;
     assert_eq!(
         (total.captured, number(&flows["frames"])),
-        (sent.len() as u64, sent.len() as u64)
+        (sent as u64, sent as u64)
     );
 }
 
@@ -283,58 +306,68 @@ fn without_names_nothing_is_read() {
     ));
     assert_eq!(rows, [[Value::from(1), Value::Null]]);
     assert!(flows["names"].is_null());
-    assert!(!dir.join("off.flows/dns").exists());
+    for table in ["dns", "dhcp"] {
+        assert!(!dir.join("off.flows").join(table).exists());
+    }
 }
 
 /// What is compared: a query for our values, in which `{}` is the table, and tshark's filter and fields.
 struct Comparison {
     what: &'static str,
     query: &'static str,
-    of_dns: bool,
+    of: Of,
     filter: &'static str,
     fields: &'static [&'static str],
+}
+
+/// Which table it is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Flows,
+    Dns,
+    Dhcp,
 }
 
 const COMPARISONS: &[Comparison] = &[
     Comparison {
         what: "SNI",
         query: "SELECT tls_sni FROM {}",
-        of_dns: false,
+        of: Of::Flows,
         filter: "tls.handshake.type == 1",
         fields: &["tls.handshake.extensions_server_name"],
     },
     Comparison {
         what: "ALPN",
         query: "SELECT tls_alpn FROM {}",
-        of_dns: false,
+        of: Of::Flows,
         filter: "tls.handshake.type == 1",
         fields: &["tls.handshake.extensions_alpn_str"],
     },
     Comparison {
         what: "HTTP requests",
         query: "SELECT concat_ws('|', http_method, coalesce(http_host, '')) FROM {} WHERE http_method IS NOT NULL",
-        of_dns: false,
+        of: Of::Flows,
         filter: "http.request",
         fields: &["http.request.method", "http.host"],
     },
     Comparison {
         what: "HTTP responses",
         query: "SELECT http_status::VARCHAR FROM {}",
-        of_dns: false,
+        of: Of::Flows,
         filter: "http.response",
         fields: &["http.response.code"],
     },
     Comparison {
         what: "SSH",
         query: "SELECT unnest([ssh_fwd, ssh_rev]) FROM {}",
-        of_dns: false,
+        of: Of::Flows,
         filter: "ssh.protocol",
         fields: &["ssh.protocol"],
     },
     Comparison {
         what: "DNS",
         query: "SELECT concat_ws('|', id, coalesce(name, ''), coalesce(rcode, 'query'), coalesce(answers, 0)) FROM {}",
-        of_dns: true,
+        of: Of::Dns,
         filter: "dns || mdns || llmnr",
         fields: &[
             "dns.id",
@@ -343,12 +376,24 @@ const COMPARISONS: &[Comparison] = &[
             "dns.count.answers",
         ],
     },
+    Comparison {
+        what: "DHCP",
+        query: "SELECT concat_ws('|', coalesce(client, ''), coalesce(host, ''), coalesce(type, '')) FROM {}",
+        of: Of::Dhcp,
+        filter: "dhcp",
+        fields: &[
+            "dhcp.hw.mac_addr",
+            "dhcp.option.hostname",
+            "dhcp.option.dhcp",
+        ],
+    },
 ];
 
 const SSDP: &str = "HTTP over UDP is not read";
 const EDNS: &str = "tshark's code lacks the upper bits, which are in the options";
 const PORT: &str = "DNS on a port of its own: tshark takes what looks like it";
 const BROKEN: &str = "a name longer than any can be: it is unreadable";
+const ODD: &str = "DHCP from another port than 67 and 68";
 /// Values that only one of both has: of what, the value, and why.
 const KNOWN: &[(&str, &str, &str)] = &[
     ("HTTP requests", "M-SEARCH|239.255.255.250:1900", SSDP),
@@ -359,14 +404,26 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("DNS", "65535||NOERROR|48", PORT),
     ("DNS", "65535||NOERROR|64", PORT),
     ("DNS", "51584|<Name too long>|15|507", BROKEN),
+    ("DHCP", "||", ODD),
 ];
 
 /// A line of tshark in our words.
 fn plain(comparison: &Comparison, line: &str) -> String {
-    if !comparison.of_dns {
-        return line.to_owned();
-    }
     let fields: Vec<_> = line.split('|').collect();
+    match comparison.of {
+        Of::Flows => return line.to_owned(),
+        Of::Dhcp => {
+            let [client, host, kind] = fields[..] else {
+                panic!("not three fields: {line}")
+            };
+            let types = [
+                "", "DISCOVER", "OFFER", "REQUEST", "DECLINE", "ACK", "NAK", "RELEASE", "INFORM",
+            ];
+            let name = kind.parse().ok().and_then(|it: usize| types.get(it));
+            return format!("{client}|{host}|{}", name.unwrap_or(&kind));
+        }
+        Of::Dns => {}
+    }
     let [id, name, rcode, answers] = fields[..] else {
         panic!("not four fields: {line}")
     };
@@ -394,10 +451,10 @@ fn names_of_all_captures_are_those_of_tshark() {
     skip::say(&format!("names of {} frames: {names}", frames.len()));
     let mut unexplained = Vec::new();
     for it in COMPARISONS {
-        let files = if it.of_dns {
-            &names["files"]
-        } else {
-            &flows["files"]
+        let files = match it.of {
+            Of::Flows => &flows["files"],
+            Of::Dns => &names["dns_files"],
+            Of::Dhcp => &names["dhcp_files"],
         };
         if files.as_array().is_none_or(Vec::is_empty) {
             skip::say(&format!("{}: none of ours", it.what));

@@ -97,20 +97,28 @@ fn everything_on(dir: &Dir, left: &Path) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The summary of a run with names, of one message of DNS.
+/// The summary of a run with names, of a message of DNS and one of DHCP.
 fn with_names(dir: &Dir) -> Value {
     let sample =
         |name| fs::read(binaries::root().join("fuzz/corpus").join(name)).expect("a sample");
     // Ethernet, IPv4 and UDP of one, and the message of the other, with the lengths of both.
-    let mut frame = sample("headers/dns");
-    frame.truncate(42);
-    frame.extend_from_slice(&sample("names/answer")[1..]);
-    for (length, header) in [(16, 14), (38, 34)] {
-        let len = u16::try_from(frame.len() - header).expect("short");
-        frame[length..length + 2].copy_from_slice(&len.to_be_bytes());
-    }
-    let file = dir.join("answer.pcap");
-    files::write(&file, 1_600_000_000, &[frame]);
+    let frames = [
+        ("names/answer", [0x12, 0x34, 0, 53]),
+        ("names/dhcp", [0, 68, 0, 67]),
+    ];
+    let frames = frames.map(|(message, ports)| {
+        let mut frame = sample("headers/dns");
+        frame.truncate(42);
+        frame[34..38].copy_from_slice(&ports);
+        frame.extend_from_slice(&sample(message)[1..]);
+        for (length, header) in [(16, 14), (38, 34)] {
+            let len = u16::try_from(frame.len() - header).expect("short");
+            frame[length..length + 2].copy_from_slice(&len.to_be_bytes());
+        }
+        frame
+    });
+    let file = dir.join("messages.pcap");
+    files::write(&file, 1_600_000_000, &frames);
     let finished = Wqcap::run(dir, "names")
         .replay(&file)
         .set(&format!(

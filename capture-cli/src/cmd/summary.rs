@@ -260,12 +260,9 @@ fn flows_in_words(flows: &FlowsReport) -> String {
         }
     }
     if let Some(names) = &flows.names {
-        let rows = counted(names.dns, "row");
-        let _ = write!(
-            text,
-            "; {} with names, {rows} of DNS",
-            thousands(names.flows)
-        );
+        let (named, rows) = (thousands(names.flows), counted(names.dns, "row"));
+        let dhcp = thousands(names.dhcp);
+        let _ = write!(text, "; {named} with names, {rows} of DNS, {dhcp} of DHCP");
         for (what, count) in [
             ("payloads unreadable", names.unreadable),
             ("missed", names.missed),

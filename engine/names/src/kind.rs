@@ -25,6 +25,8 @@ pub enum Kind {
     Dns,
     /// Messages of DNS over TCP, each behind its length.
     DnsOverTcp,
+    /// A message of DHCP for IPv4.
+    Dhcp,
 }
 
 /// What begins with a name.
@@ -83,6 +85,10 @@ impl Kind {
         if ports.iter().any(|it| DNS_PORTS.contains(it)) {
             return Some(Self::Dns);
         }
+        // Ports 67 and 68: servers talk with relays from 67 to 67.
+        if matches!(ports, [67 | 68, 67 | 68]) {
+            return Some(Self::Dhcp);
+        }
         let is_quic = payload.len() >= LEAST_QUIC && quic::is_initial(payload);
         is_quic.then_some(Self::Beginning(Protocol::Quic))
     }
@@ -100,7 +106,7 @@ impl Kind {
             },
             Self::Beginning(Protocol::Http) => len.min(MOST_HTTP),
             Self::Beginning(Protocol::Ssh) => len.min(MOST_SSH),
-            Self::Beginning(Protocol::Quic) | Self::Dns => len,
+            Self::Beginning(Protocol::Quic) | Self::Dns | Self::Dhcp => len,
             Self::DnsOverTcp => match *payload {
                 [high, low, ..] => len.max(2 + usize::from(u16::from_be_bytes([high, low]))),
                 _ => len,
@@ -150,6 +156,8 @@ mod tests {
         }
         assert_eq!(Kind::of_tcp(b"\0\x1d\0\0", [53, 9]), Some(Kind::DnsOverTcp));
         assert_eq!(Kind::of_udp(b"", [5353, 5353]), Some(Kind::Dns));
+        assert_eq!(Kind::of_udp(b"", [68, 67]), Some(Kind::Dhcp));
+        assert_eq!(Kind::of_udp(b"", [67, 4000]), None);
         let mut initial = vec![0xc3, 0, 0, 0, 1];
         initial.resize(1200, 0);
         assert_eq!(Kind::of_udp(&initial, web), begins(Protocol::Quic));

@@ -1,5 +1,5 @@
 //! What the first bytes of a flow say of it: TLS and QUIC name the server that is asked for, HTTP the host, SSH the
-//! programs at both ends; DNS messages ask for names.
+//! programs at both ends; DNS messages ask for names, and DHCP messages tell those of clients.
 //!
 //! ```
 //! use wqcap_names::{FlowNames, Kind};
@@ -14,13 +14,14 @@
 //! ```
 //!
 //! [`Kind`] is for the hot path: by a payload's first bytes, or its ports, it says whether there is anything to be read. Those
-//! few payloads are read elsewhere, and later: [`FlowNames`] by flow, [`DnsMessage`] one by one.
+//! few payloads are read elsewhere, and later: [`FlowNames`] by flow, [`DnsMessage`] and [`DhcpMessage`] one by one.
 //!
 //! # Invariants
 //!
 //! Bytes come from anybody: none panics, and work and memory are bounded by [`MOST`] bytes of a payload and by what
 //! [`FlowNames::bytes`] says of a flow. What cannot be read is [`Unreadable`], and what was learnt before it stands.
 
+mod dhcp;
 mod dns;
 mod flow;
 mod http;
@@ -31,6 +32,7 @@ mod ssh;
 mod text;
 mod tls;
 
+pub use dhcp::DhcpMessage;
 pub use dns::{DnsMessage, Question};
 pub use flow::{FlowNames, Names};
 pub use kind::{Kind, MOST, Protocol};

@@ -81,8 +81,12 @@ pub(super) fn address(tuple: &FiveTuple) -> String {
     match tuple.src() {
         Some(IpAddr::V4(ip)) => ip.to_string(),
         Some(IpAddr::V6(ip)) => ip.to_string(),
-        None => format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
+        None => mac([a, b, c, d, e, f]),
     }
+}
+
+pub(super) fn mac([a, b, c, d, e, f]: [u8; 6]) -> String {
+    format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
 }
 
 pub(super) fn port(tuple: &FiveTuple) -> Option<u16> {
@@ -103,6 +107,6 @@ fn version(number: u16) -> String {
     }
 }
 
-fn vlan(id: u16) -> Option<u16> {
+pub(super) fn vlan(id: u16) -> Option<u16> {
     (id != FlowKey::UNTAGGED).then_some(id)
 }

@@ -95,10 +95,10 @@ impl FlowEntry {
     }
 
     /// The way of a payload that may tell a name, if it is to be read; `None`: the flow has had its share. Each message of DNS
-    /// is read.
+    /// and of DHCP is read.
     pub(super) fn share(&mut self, upward: bool, kind: Kind) -> Option<usize> {
         let way = usize::from(upward != self.upward);
-        if kind != Kind::Dns {
+        if !matches!(kind, Kind::Dns | Kind::Dhcp) {
             if self.read[way] == SHARE {
                 return None;
             }

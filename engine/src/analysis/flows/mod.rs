@@ -6,7 +6,7 @@
 //! ```
 //!
 //! With `flows.names` another thread stands between them: it reads the few payloads that the meters copy, and gives the
-//! records the names of their flows on their way to the writer. DNS has a table of its own.
+//! records the names of their flows on their way to the writer. DNS and DHCP have tables of their own.
 //!
 //! Each queue has a table of flows, keyed by the innermost packet's 5-tuple without direction, the outermost VLANs and
 //! the tunnel's network. Frames without IP make flows by their MAC addresses, so that each frame that is seen is in
@@ -22,6 +22,8 @@
 // Without the writer nothing would take the records, so the feature is for both.
 #[cfg(feature = "flows")]
 mod columns;
+#[cfg(feature = "flows")]
+mod dhcp;
 #[cfg(feature = "flows")]
 mod dns;
 #[cfg(feature = "flows")]
@@ -128,24 +130,30 @@ pub struct NamesReport {
     pub flows: u64,
     /// Rows of DNS.
     pub dns: u64,
+    /// Rows of DHCP.
+    pub dhcp: u64,
     /// Payloads that were not what they seemed to be.
     pub unreadable: u64,
-    /// Payloads that were not read, and rows of DNS that were not kept: there was no memory, or the rest did not come.
+    /// Payloads that were not read, and rows of DNS and DHCP that were not kept: there was no memory, or the rest did not come.
     pub missed: u64,
-    /// Rows of DNS that could not be written.
+    /// Rows of both that could not be written.
     pub unwritten: u64,
     /// Complete files of DNS, the oldest first.
-    pub files: Vec<PathBuf>,
+    pub dns_files: Vec<PathBuf>,
+    /// Complete files of DHCP, the oldest first.
+    pub dhcp_files: Vec<PathBuf>,
 }
 
 impl NamesReport {
     fn absorb(&mut self, later: Self) {
         self.flows += later.flows;
         self.dns += later.dns;
+        self.dhcp += later.dhcp;
         self.unreadable += later.unreadable;
         self.missed += later.missed;
         self.unwritten += later.unwritten;
-        self.files.extend(later.files);
+        self.dns_files.extend(later.dns_files);
+        self.dhcp_files.extend(later.dhcp_files);
     }
 }
 

@@ -1,10 +1,11 @@
-//! The thread that reads names: payloads in, and records that have the names of their flows, and rows of DNS, out.
+//! The thread that reads names: payloads in; records that have the names of their flows, and rows of DNS and DHCP, out.
 //!
 //! A flow's names wait here for its record, which comes behind every payload of the flow. So a name is in the record during
 //! which it was told, and in no other one of the same flow. What waits is bounded: beyond that, flows stay without names, and
 //! are counted.
 
 use super::{
+    dhcp::DhcpRow,
     dns::DnsRow,
     flow::FlowRecord,
     sample::{COPIES, FlowId, Sample, SampleChannels},
@@ -15,11 +16,11 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     thread::JoinHandle,
 };
-use wqcap_names::{DnsMessage, FlowNames, Kind, MOST, Protocol};
+use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, Kind, MOST, Protocol};
 
-/// Rows of DNS that go on together, where there are so many.
+/// Rows that go on together, where there are so many.
 const ROWS: usize = 256;
-/// Rows of DNS that wait for a writer that is held up, at most.
+/// Rows that wait for a writer that is held up, at most.
 pub(super) const MOST_WAITING: usize = 16 * 1024;
 /// Bytes that a flow takes beside its names: a place in a map that may be half empty.
 const PLACE: usize = 2 * size_of::<(FlowId, FlowNames)>() - size_of::<FlowNames>();
@@ -33,10 +34,25 @@ pub(super) struct Found {
     pub(super) flows: u64,
     /// Rows of DNS.
     pub(super) dns: u64,
+    /// Rows of DHCP.
+    pub(super) dhcp: u64,
     /// Payloads that were not what they seemed to be.
     pub(super) unreadable: u64,
     /// Payloads that were not read, and rows that were not kept, for lack of memory.
     pub(super) missed: u64,
+}
+
+/// Rows of messages.
+#[derive(Default)]
+pub(super) struct Messages {
+    pub(super) dns: Vec<DnsRow>,
+    pub(super) dhcp: Vec<DhcpRow>,
+}
+
+impl Messages {
+    fn count(&self) -> usize {
+        self.dns.len() + self.dhcp.len()
+    }
 }
 
 /// The thread, and its channels' other ends.
@@ -45,7 +61,7 @@ pub(super) struct NamesThread {
     pub(super) samples: SampleChannels,
     /// Records with their names.
     pub(super) named: Receiver<Vec<FlowRecord>>,
-    pub(super) dns: Receiver<Vec<DnsRow>>,
+    pub(super) messages: Receiver<Messages>,
 }
 
 /// Starts the thread, for so many meters. It takes `records`, of which there are never more than `batches` on their way, and
@@ -67,16 +83,16 @@ pub(super) fn start(
         let _ = empty_in.send(Vec::with_capacity(MOST));
     }
     let (named_in, named) = bounded(batches);
-    let (dns_in, dns) = bounded(BATCHES);
+    let (messages_in, messages) = bounded(BATCHES);
     let work = Work {
         empty: empty_in.clone(),
         samples,
         named: named_in,
-        dns: dns_in,
+        messages: messages_in,
         flows: HashMap::new(),
         held: 0,
         most,
-        rows: Vec::new(),
+        rows: Messages::default(),
         found: Found::default(),
     };
     let thread = spawn("wqcap-names", move || work.run(&records))?;
@@ -88,7 +104,7 @@ pub(super) fn start(
             full,
         },
         named,
-        dns,
+        messages,
     })
 }
 
@@ -97,13 +113,13 @@ struct Work {
     empty: Sender<Vec<u8>>,
     samples: Receiver<Sample>,
     named: Sender<Vec<FlowRecord>>,
-    dns: Sender<Vec<DnsRow>>,
+    messages: Sender<Messages>,
     flows: HashMap<FlowId, FlowNames>,
     /// Bytes that they take.
     held: usize,
     most: usize,
     /// Rows on their way to the writer.
-    rows: Vec<DnsRow>,
+    rows: Messages,
     found: Found,
 }
 
@@ -122,16 +138,16 @@ impl Work {
                     Err(_) => samples = never(),
                 },
             }
-            if self.rows.len() >= ROWS || self.samples.is_empty() {
+            if self.rows.count() >= ROWS || self.samples.is_empty() {
                 self.pass_on();
             }
         }
         while let Ok(sample) = self.samples.try_recv() {
             self.read(sample);
         }
-        if !self.rows.is_empty() {
+        if self.rows.count() > 0 {
             // Nothing is in a hurry any more.
-            let _ = self.dns.send(self.rows);
+            let _ = self.messages.send(self.rows);
         }
         self.found
     }
@@ -163,13 +179,17 @@ impl Work {
         match sample.kind {
             Kind::Beginning(protocol) => self.learn(protocol, &sample),
             Kind::Dns => match DnsMessage::read(&sample.bytes) {
-                Ok(message) => self.message(&sample, message),
+                Ok(message) => self.dns(&sample, message),
+                Err(_) => self.found.unreadable += 1,
+            },
+            Kind::Dhcp => match DhcpMessage::read(&sample.bytes) {
+                Ok(message) => self.dhcp(&sample, message),
                 Err(_) => self.found.unreadable += 1,
             },
             Kind::DnsOverTcp => {
                 let (messages, ended) = DnsMessage::read_all(&sample.bytes);
                 for message in messages {
-                    self.message(&sample, message);
+                    self.dns(&sample, message);
                 }
                 self.found.unreadable += u64::from(ended.is_err());
             }
@@ -197,7 +217,28 @@ impl Work {
         self.held = (self.held + PLACE + flow.bytes()).saturating_sub(before);
     }
 
-    fn message(&mut self, sample: &Sample, message: DnsMessage) {
+    fn dhcp(&mut self, sample: &Sample, message: DhcpMessage) {
+        if !self.has_room() {
+            return;
+        }
+        self.found.dhcp += 1;
+        self.rows.dhcp.push(DhcpRow {
+            ns: sample.ns,
+            ends: sample.flow.ends(sample.upward),
+            vlan: sample.flow.vlan(),
+            queue: sample.flow.queue(),
+            message,
+        });
+    }
+
+    /// Whether there is room for one more row.
+    fn has_room(&mut self) -> bool {
+        let has_room = self.rows.count() < MOST_WAITING;
+        self.found.missed += u64::from(!has_room);
+        has_room
+    }
+
+    fn dns(&mut self, sample: &Sample, message: DnsMessage) {
         let DnsMessage {
             id,
             rcode,
@@ -219,21 +260,20 @@ impl Work {
             questions.into_iter().map(Some).collect()
         };
         for question in questions {
-            if self.rows.len() < MOST_WAITING {
-                self.rows.push(row(question));
+            if self.has_room() {
+                self.rows.dns.push(row(question));
                 self.found.dns += 1;
-            } else {
-                self.found.missed += 1;
             }
         }
     }
 
     /// Passes rows on to the writer, unless it is behind.
     fn pass_on(&mut self) {
-        if self.rows.is_empty() {
+        if self.rows.count() == 0 {
             return;
         }
-        if let Err(TrySendError::Full(rows)) = self.dns.try_send(std::mem::take(&mut self.rows)) {
+        let rows = std::mem::take(&mut self.rows);
+        if let Err(TrySendError::Full(rows)) = self.messages.try_send(rows) {
             self.rows = rows;
         }
     }

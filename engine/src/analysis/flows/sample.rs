@@ -56,6 +56,11 @@ impl FlowId {
     pub(super) fn queue(&self) -> u16 {
         self.queue
     }
+
+    /// The outermost VLAN.
+    pub(super) fn vlan(&self) -> u16 {
+        self.key.vlans[0]
+    }
 }
 
 /// A copy of what a payload may tell.

@@ -1,4 +1,5 @@
 use super::{
+    dhcp::DhcpRow,
     dns::DnsRow,
     flow::FlowEntry,
     meter::{Channels, RECORDS},
@@ -523,14 +524,18 @@ fn a_folder_that_is_not_there_is_told_at_once() {
 
 #[test]
 fn every_column_is_documented_and_nothing_else() {
-    assert_documented::<FlowRecord>("flows.md");
-    assert_documented::<DnsRow>("names.md");
+    assert_documented::<FlowRecord>("flows.md", "Columns");
+    assert_documented::<DnsRow>("names.md", "The table of DNS");
+    assert_documented::<DhcpRow>("names.md", "The table of DHCP");
 }
 
-fn assert_documented<R: Row>(page: &str) {
+/// The columns stand on a page, below a heading.
+fn assert_documented<R: Row>(page: &str, heading: &str) {
     let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let text = fs::read_to_string(docs.join(page)).unwrap();
-    let documented: Vec<_> = text
+    let (_, below) = text.split_once(&format!("\n## {heading}\n")).unwrap();
+    let section = below.split("\n## ").next().unwrap();
+    let documented: Vec<_> = section
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
         .map(|(name, rest)| (name, rest.split(" | ").next().unwrap()))

@@ -1,12 +1,14 @@
-//! The thread that writes records, and rows of DNS where names are asked for; between it and the meters is then the thread
+//! The thread that writes records, and rows of DNS and DHCP where names are asked for; between it and the meters is then the thread
 //! that reads names.
 
 use super::{
     FlowTotals, FlowsPlan, FlowsReport, NamesReport,
+    dhcp::DhcpRow,
     dns::DnsRow,
     flow::FlowRecord,
     meter::{Channels, Meter, RECORDS},
-    names::{self, Found, MOST_WAITING, NamesThread},
+    names::{self, Found, MOST_WAITING, Messages, NamesThread},
+    row::Row,
     table_writer::{TableWriter, Written},
 };
 use crate::{Error, device::clock::system_ns, thread::spawn};
@@ -21,8 +23,6 @@ use std::{
 
 /// Batches of records for each meter: what a slow disk may hold up.
 const BATCHES: usize = 64;
-/// Where rows of DNS go, in the folder of the records.
-const DNS: &str = "dns";
 
 /// Takes records from all queues and writes them.
 pub struct FlowWriter {
@@ -39,6 +39,7 @@ pub struct FlowWriter {
 struct Finished {
     flows: Written,
     dns: Written,
+    dhcp: Written,
     found: Found,
 }
 
@@ -62,26 +63,29 @@ impl FlowWriter {
             // Bounded by the very number of batches: there is room.
             let _ = empty_in.send(Vec::with_capacity(RECORDS));
         }
-        let dns_dir = plan.dir.join(DNS);
         let mut work = Work {
             interval_ns: plan.interval_ns,
             full,
             empty: empty_in,
-            dns: never(),
+            messages: never(),
             flow_table: TableWriter::new(plan.dir.clone()),
-            dns_table: TableWriter::new(dns_dir.clone()),
+            dns_table: TableWriter::new(plan.dir.join(DnsRow::TABLE)),
+            dhcp_table: TableWriter::new(plan.dir.join(DhcpRow::TABLE)),
         };
         let (mut names, mut samples) = (None, None);
         if plan.names {
-            make_folder(&dns_dir).map_err(|source| refused(&dns_dir, source))?;
+            for table in [DnsRow::TABLE, DhcpRow::TABLE] {
+                let folder = plan.dir.join(table);
+                make_folder(&folder).map_err(|source| refused(&folder, source))?;
+            }
             let most = plan.names_memory(meters);
             let NamesThread {
                 thread,
                 samples: copies,
                 named,
-                dns,
+                messages,
             } = names::start(work.full, batches, meters, most)?;
-            (work.full, work.dns) = (named, dns);
+            (work.full, work.messages) = (named, messages);
             (names, samples) = (Some(thread), Some(copies));
         }
         let thread = spawn("wqcap-flows", move || work.run())?;
@@ -123,22 +127,29 @@ impl FlowWriter {
     /// Waits until everything is written. All meters must be gone by then.
     #[must_use]
     pub fn finish(mut self) -> FlowsReport {
-        let Finished { flows, dns, found } = self.join();
+        let Finished {
+            flows,
+            dns,
+            dhcp,
+            found,
+        } = self.join();
         let totals = self.totals();
         let names = self.plan.names.then_some(NamesReport {
             flows: found.flows,
             dns: found.dns,
+            dhcp: found.dhcp,
             unreadable: found.unreadable,
             missed: found.missed + totals.missed_payloads,
-            unwritten: dns.unwritten,
-            files: dns.files,
+            unwritten: dns.unwritten + dhcp.unwritten,
+            dns_files: dns.files,
+            dhcp_files: dhcp.files,
         });
         FlowsReport {
             totals,
             unwritten: flows.unwritten,
             files: flows.files,
             names,
-            failures: [flows.failures, dns.failures].concat(),
+            failures: [flows.failures, dns.failures, dhcp.failures].concat(),
         }
     }
 
@@ -188,9 +199,10 @@ struct Work {
     interval_ns: u64,
     full: Receiver<Vec<FlowRecord>>,
     empty: Sender<Vec<FlowRecord>>,
-    dns: Receiver<Vec<DnsRow>>,
+    messages: Receiver<Messages>,
     flow_table: TableWriter<FlowRecord>,
     dns_table: TableWriter<DnsRow>,
+    dhcp_table: TableWriter<DhcpRow>,
 }
 
 impl Work {
@@ -198,12 +210,13 @@ impl Work {
         let interval = self.interval_ns.max(1);
         let mut next = (system_ns() / interval + 1).saturating_mul(interval);
         let full = self.full.clone();
-        let mut dns = self.dns.clone();
+        let mut messages = self.messages.clone();
         loop {
             let now = system_ns();
             if now >= next {
                 self.flow_table.end_interval();
                 self.dns_table.end_interval();
+                self.dhcp_table.end_interval();
                 next = (now / interval + 1).saturating_mul(interval);
             }
             select! {
@@ -211,20 +224,21 @@ impl Work {
                     Ok(batch) => self.take(batch),
                     Err(_) => break,
                 },
-                recv(dns) -> rows => match rows {
-                    Ok(rows) => self.take_dns(rows),
+                recv(messages) -> rows => match rows {
+                    Ok(rows) => self.take_messages(rows),
                     // The last records may not be here yet.
-                    Err(_) => dns = never(),
+                    Err(_) => messages = never(),
                 },
                 default(Duration::from_nanos(next.saturating_sub(now))) => {}
             }
         }
-        while let Ok(rows) = self.dns.try_recv() {
-            self.take_dns(rows);
+        while let Ok(rows) = self.messages.try_recv() {
+            self.take_messages(rows);
         }
         Finished {
             flows: self.flow_table.finish(),
             dns: self.dns_table.finish(),
+            dhcp: self.dhcp_table.finish(),
             found: Found::default(),
         }
     }
@@ -235,7 +249,8 @@ impl Work {
         let _ = self.empty.try_send(batch);
     }
 
-    fn take_dns(&mut self, mut rows: Vec<DnsRow>) {
-        self.dns_table.take(&mut rows, MOST_WAITING);
+    fn take_messages(&mut self, mut rows: Messages) {
+        self.dns_table.take(&mut rows.dns, MOST_WAITING);
+        self.dhcp_table.take(&mut rows.dhcp, MOST_WAITING);
     }
 }

@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, fs::File, path::PathBuf};
 
 const START: u64 = 1_700_000_000_000_000_000;
 const HELLO: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/client-hello");
+const DHCP: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/dhcp");
 const ANSWER: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/answer");
 
 /// A frame over IPv4 between host 1, its port `port`, and host 2, there or back.
@@ -36,12 +37,12 @@ fn tcp(port: u16, back: bool, sequence: u32, payload: &[u8]) -> Vec<u8> {
     frame(6, port, back, 443, &of)
 }
 
-fn udp(port: u16, back: bool, payload: &[u8]) -> Vec<u8> {
+fn udp(port: u16, back: bool, service: u16, payload: &[u8]) -> Vec<u8> {
     let len = u16::try_from(8 + payload.len()).unwrap();
     let mut of = len.to_be_bytes().to_vec();
     of.extend([0, 0]);
     of.extend(payload);
-    frame(17, port, back, 53, &of)
+    frame(17, port, back, service, &of)
 }
 
 fn count(meter: &mut Meter, frame: &[u8], ns: u64) {
@@ -131,7 +132,7 @@ fn names_are_in_the_records_of_their_flows() {
     let names = report.names.unwrap();
     assert_eq!((names.flows, names.dns), (2, 0));
     assert_eq!((names.unreadable, names.missed), (0, 0));
-    assert!(dir.path().join("dns").is_dir() && names.files.is_empty());
+    assert!(dir.path().join("dns").is_dir() && names.dns_files.is_empty());
 }
 
 #[test]
@@ -199,13 +200,13 @@ fn messages_of_dns_have_rows_of_their_own() {
         &dir,
         64,
         &[
-            vec![udp(7, false, &query)],
-            vec![udp(7, true, &ANSWER[1..]), udp(7, false, b"query")],
+            vec![udp(7, false, 53, &query)],
+            vec![udp(7, true, 53, &ANSWER[1..]), udp(7, false, 53, b"query")],
         ],
     );
     let names = report.names.clone().unwrap();
     assert_eq!((names.flows, names.dns, names.unreadable), (0, 2, 1));
-    let rows = rows(&names.files);
+    let rows = rows(&names.dns_files);
     let text = |row: &Row| {
         ["src", "src_port", "id", "name", "type", "rcode", "answers"].map(|it| value(row, it))
     };
@@ -229,6 +230,43 @@ fn messages_of_dns_have_rows_of_their_own() {
     assert_eq!(report.totals.frames, 3);
     let ids = by_port(&report, "community_id");
     assert!(rows.iter().all(|it| value(it, "community_id") == ids[&7]));
+}
+
+#[test]
+fn messages_of_dhcp_have_rows_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    // More than a flow's share, since all clients of a network are of one flow.
+    let batches: Vec<_> = (0..9)
+        .map(|_| vec![udp(68, false, 67, &DHCP[1..])])
+        .collect();
+    let report = record(&dir, 64, &batches);
+    let names = report.names.unwrap();
+    assert_eq!((names.dhcp, names.dns, names.unreadable), (9, 0, 0));
+    let rows = rows(&names.dhcp_files);
+    assert_eq!(rows.len(), 9);
+    let columns = [
+        "src",
+        "transaction",
+        "type",
+        "client",
+        "host",
+        "address",
+        "requested",
+        "vlan",
+    ];
+    let expected = [
+        "10.0.0.1",
+        "258",
+        "REQUEST",
+        "02:00:00:00:00:09",
+        "host",
+        "null",
+        "10.0.0.7",
+        "null",
+    ];
+    for row in &rows {
+        assert_eq!(columns.map(|it| value(row, it)), expected);
+    }
 }
 
 #[test]
