@@ -330,6 +330,40 @@ fn repetitions_are_left_out() {
 }
 
 #[test]
+fn both_sides_of_a_router_are_one() {
+    let dir = Dir::new();
+    let file = dir.join("routed.pcap");
+    let near = frames::udp_flows(500, 120);
+    let far = near.iter().map(|it| {
+        let mut routed = it.clone();
+        routed[..12].fill(6);
+        // The TTL is one less, so the sum of the header is one more, in its high byte.
+        routed[22] -= 1;
+        let sum = u16::from_be_bytes([routed[24], routed[25]]);
+        let (sum, carry) = sum.overflowing_add(0x100);
+        routed[24..26].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
+        routed
+    });
+    let both: Vec<_> = near.iter().cloned().zip(far).collect();
+    let both: Vec<_> = both.into_iter().flat_map(|(a, b)| [a, b]).collect();
+    files::write(&file, 1_600_000_000, &both);
+    for (ignored, captured) in [
+        ("[]", 1000),
+        ("['mac']", 1000),
+        ("['ttl']", 1000),
+        ("['mac', 'ttl']", 500),
+    ] {
+        let finished = run(&dir, &format!("routed-{ignored}"), &file)
+            .set("capture.dedup=60s")
+            .set(&format!("capture.dedup_ignore={ignored}"))
+            .finish(0);
+        let total = finished.summary.ledger.total;
+        assert_eq!(total.captured, captured, "{ignored}");
+        assert_eq!(total.deduplicated, 1000 - captured, "{ignored}");
+    }
+}
+
+#[test]
 fn every_step_at_once() {
     let dir = Dir::new();
     let file = dir.join("steps.pcap");

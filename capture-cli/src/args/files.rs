@@ -2,8 +2,10 @@
 
 use super::{ConfigArgs, seconds};
 use crate::{failure::Failure, term::time::Moment};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::{path::PathBuf, time::Duration};
-use wqcap_engine::{config::Slice, filter::Filter};
+use strum::VariantNames;
+use wqcap_engine::{config::Slice, filter::Filter, frame::dedup::MayDiffer};
 
 /// `wqcap rss`
 #[derive(Debug, clap::Args)]
@@ -59,30 +61,19 @@ pub struct MergeArgs {
     /// Leave out frames that repeat one of less than TIME before, of whatever input, such as 5ms
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub dedup: Option<Duration>,
-    /// What may differ between a frame and its repetition, in the outermost headers
+    /// What may differ between a frame and its repetition, in the outermost headers: mac (addresses), vlan (tags), ttl (or
+    /// hop limit, and the checksum of the IPv4 header), checksum (of the IPv4 header, TCP, UDP and ICMP)
     #[arg(
         long,
         value_name = "WHAT,...",
         value_delimiter = ',',
-        requires = "dedup"
+        requires = "dedup",
+        value_parser = PossibleValuesParser::new(MayDiffer::VARIANTS).try_map(|it| it.parse::<MayDiffer>())
     )]
     pub dedup_ignore: Vec<MayDiffer>,
     /// Print a report as JSON on stdout
     #[arg(long)]
     pub json: bool,
-}
-
-/// `--dedup-ignore`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum MayDiffer {
-    /// MAC addresses
-    Mac,
-    /// VLAN tags
-    Vlan,
-    /// TTL or hop limit, and the checksum of the IPv4 header
-    Ttl,
-    /// Checksums of the IPv4 header, TCP, UDP and ICMP
-    Checksum,
 }
 
 /// A Community ID of version 1: the Base64 form of a SHA-1.

@@ -3,7 +3,7 @@
 //! The summary goes to stderr, since stdout may carry the capture; with `--json` it goes to stdout, which then cannot.
 
 use crate::{
-    args::{MayDiffer, MergeArgs},
+    args::MergeArgs,
     daemon::signals,
     failure::Failure,
     term::{
@@ -45,7 +45,10 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     }
     if let Some(window) = args.dedup {
         let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
-        plan.leave_out_repetitions(window_ns, ignored(&args.dedup_ignore))?;
+        plan.leave_out_repetitions(
+            window_ns,
+            Ignored::from_iter(args.dedup_ignore.iter().copied()),
+        )?;
     }
     let target = MergeTarget::new(&args.out, &plan)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
@@ -67,15 +70,6 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
         .filter_map(|input| Some(format!("{}: {}", input.path, input.loss.as_ref()?)))
         .collect();
     Failure::unless_whole(messages)
-}
-
-fn ignored(may_differ: &[MayDiffer]) -> Ignored {
-    Ignored {
-        macs: may_differ.contains(&MayDiffer::Mac),
-        vlans: may_differ.contains(&MayDiffer::Vlan),
-        ttl: may_differ.contains(&MayDiffer::Ttl),
-        checksums: may_differ.contains(&MayDiffer::Checksum),
-    }
 }
 
 /// The secrets of a key log.

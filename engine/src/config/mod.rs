@@ -197,6 +197,7 @@ mod tests {
             cores = [1, 2]
             slice = \"payload:64\"
             dedup = \"5ms\"
+            dedup_ignore = [\"mac\", \"ttl\"]
             [[rule]]
             proto = 89
             [[cutoff]]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use wqcap_control::section;
 use wqcap_files::template::NameTemplate;
-use wqcap_frame::Slice;
+use wqcap_frame::{Slice, dedup::MayDiffer};
 
 section! {
     /// `[device]`
@@ -77,6 +77,8 @@ section! {
         pub sample_by: SampleBy = SampleBy::Frame,
         /// Leave out repetitions within this time; 0: none.
         pub dedup: Span = Span::default(),
+        /// What a repetition may differ in.
+        pub dedup_ignore: Vec<MayDiffer> = Vec::new(),
         /// After how long without a frame a flow's cutoff begins anew.
         pub cutoff_idle: Span = Span(Duration::from_secs(60)),
         /// Memory of all queues' tables of flows that may be cut off.

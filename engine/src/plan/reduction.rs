@@ -5,7 +5,7 @@ use crate::{
     analysis::flow_table,
     config::{Config, CutoffConfig, SampleBy, Slice},
     filter::Filter,
-    frame::dedup,
+    frame::dedup::{self, MayDiffer},
 };
 use serde::Serialize;
 
@@ -16,6 +16,8 @@ pub struct Reduction {
     pub filter: Filter,
     /// Repetitions within so many nanoseconds are left out; 0: none.
     pub dedup_ns: u64,
+    /// What a repetition may differ in.
+    pub dedup_ignore: Vec<MayDiffer>,
     /// Bytes that takes for each queue.
     pub dedup_memory: u64,
     /// One in N is kept.
@@ -76,6 +78,7 @@ impl Reduction {
         Ok(Self {
             filter: compiled("capture.filter", &capture.filter)?,
             dedup_ns,
+            dedup_ignore: capture.dedup_ignore.clone(),
             dedup_memory: match dedup_ns {
                 0 => 0,
                 length => dedup::memory(length),

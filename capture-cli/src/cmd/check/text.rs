@@ -9,6 +9,7 @@ use std::{fmt::Write, time::Duration};
 use wqcap_engine::{
     analysis::flows::FlowsPlan,
     config::{Config, Format, Order},
+    frame::dedup::MayDiffer,
     plan::{
         Plan, Reduction,
         steering::{self, Spread},
@@ -208,7 +209,14 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
     }
     if reduction.dedup_ns > 0 {
         let memory = bytes(reduction.dedup_memory);
-        steps.push(format!("deduplicate ({memory} for each queue or parser)"));
+        let ignored = reduction.dedup_ignore.iter().map(MayDiffer::to_string);
+        let ignored = match ignored.collect::<Vec<_>>() {
+            none if none.is_empty() => String::new(),
+            some => format!(", whatever the {}", some.join(", ")),
+        };
+        steps.push(format!(
+            "deduplicate{ignored} ({memory} for each queue or parser)"
+        ));
     }
     if reduction.sample > 1 {
         steps.push(format!("1 {} in {}", reduction.sample_by, reduction.sample));

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     format::{ETHERNET, FileFormat, Interface, secrets::Secrets},
     name::FileName,
-    read::{FileRanges, FileReader, MOST_INTERFACES, Packet, ReadError, ReadMeter},
+    read::{FileRanges, FileReader, MOST_INTERFACES, ReadError, ReadMeter},
 };
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -36,25 +36,11 @@ pub struct MergePlan {
     /// Decryption secrets to be written beside those of the inputs.
     pub(super) secrets: Vec<Secrets>,
     /// What repeats an earlier record is left out.
-    pub(super) repetitions: Option<Repetitions>,
+    pub(super) repetitions: Option<DedupWindow>,
     /// Nothing is written that people or machines have said of the frames and of themselves.
     pub(super) anonymous: bool,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
-}
-
-/// Records that repeat an earlier one, of whatever input.
-pub(super) struct Repetitions {
-    window: DedupWindow,
-    ignored: Ignored,
-}
-
-impl Repetitions {
-    #[inline]
-    pub(super) fn has(&mut self, packet: &Packet<'_>) -> bool {
-        let Self { window, ignored } = self;
-        window.repeats_but_for(*ignored, packet.bytes, packet.len, packet.ns)
-    }
 }
 
 /// Files that follow each other, as far as is known: some may overlap.
@@ -228,10 +214,7 @@ impl MergePlan {
                 self.link_type
             )));
         }
-        self.repetitions = Some(Repetitions {
-            window: DedupWindow::new(window_ns),
-            ignored,
-        });
+        self.repetitions = Some(DedupWindow::new(window_ns, ignored));
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use super::{
     gaps::Gaps,
     output::Output,
-    plan::{MergePlan, Repetitions},
+    plan::MergePlan,
     stream::{MergeLedger, MergeStream},
     summary::{InterfaceFacts, Lateness, MergeError, MergeSummary},
     target::MergeTarget,
@@ -14,6 +14,7 @@ use std::{
     collections::{BinaryHeap, binary_heap::PeekMut},
     time::Instant,
 };
+use wqcap_frame::dedup::DedupWindow;
 
 /// Records between two calls of `watch`.
 const EVERY: u64 = 1 << 14;
@@ -209,8 +210,9 @@ struct Merged {
 impl Merged {
     /// Whether a record is left out as a repetition, which is counted.
     #[inline]
-    fn repeats(&mut self, of: &mut Option<Repetitions>, packet: &Packet<'_>) -> bool {
-        let repeats = of.as_mut().is_some_and(|it| it.has(packet));
+    fn repeats(&mut self, of: &mut Option<DedupWindow>, packet: &Packet<'_>) -> bool {
+        let window = of.as_mut();
+        let repeats = window.is_some_and(|it| it.repeats(packet.bytes, packet.len, packet.ns));
         self.deduplicated += u64::from(repeats);
         repeats
     }

@@ -9,6 +9,7 @@
 //! too little.
 
 use crate::{Headers, numbers::protocol};
+use serde::{Deserialize, Serialize};
 use std::{
     hash::{BuildHasher, RandomState},
     ops::Range,
@@ -30,29 +31,62 @@ struct Bucket {
     kept: [u64; 4],
 }
 
-/// What may differ between a frame and its repetition, in the outermost headers. Where anything may, padding behind the
-/// packet may, too.
+/// What may differ between a frame and its repetition, in the outermost headers: a word of TOML and of the command line.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    strum::EnumString,
+    strum::Display,
+    strum::VariantNames,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum MayDiffer {
+    /// MAC addresses.
+    Mac,
+    /// VLAN tags: how many and which.
+    Vlan,
+    /// TTL or hop limit, and with it the checksum of the IPv4 header.
+    Ttl,
+    /// Checksums of the IPv4 header, TCP, UDP, ICMP and ICMPv6.
+    Checksum,
+}
+
+/// All that may differ. Where anything may, padding behind the packet may, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ignored {
-    /// MAC addresses.
-    pub macs: bool,
-    /// VLAN tags: how many and which.
-    pub vlans: bool,
-    /// TTL or hop limit, and with it the checksum of the IPv4 header.
-    pub ttl: bool,
-    /// Checksums of the IPv4 header, TCP, UDP, ICMP and ICMPv6.
-    pub checksums: bool,
+    macs: bool,
+    vlans: bool,
+    ttl: bool,
+    checksums: bool,
+}
+
+impl FromIterator<MayDiffer> for Ignored {
+    fn from_iter<I: IntoIterator<Item = MayDiffer>>(words: I) -> Self {
+        let mut ignored = Self::default();
+        for word in words {
+            *match word {
+                MayDiffer::Mac => &mut ignored.macs,
+                MayDiffer::Vlan => &mut ignored.vlans,
+                MayDiffer::Ttl => &mut ignored.ttl,
+                MayDiffer::Checksum => &mut ignored.checksums,
+            } = true;
+        }
+        ignored
+    }
 }
 
 impl Ignored {
-    /// What a frame, of `len` bytes on the wire, has in common with its repetitions.
+    /// What a frame has in common with its repetitions.
     #[must_use]
-    fn hash(self, frame: &[u8], len: u32, seed: u64) -> u64 {
+    fn hash(self, frame: &[u8], seed: u64) -> u64 {
         let headers = Headers::parse(frame);
-        let end = match self == Self::default() {
-            true => frame.len(),
-            false => headers.end().min(frame.len()),
-        };
+        let end = headers.end().min(frame.len());
         let tags = 4 * usize::from(headers.tags.count);
         let mut hash = Xxh3::with_seed(seed);
         let mut from = 0;
@@ -70,9 +104,6 @@ impl Ignored {
             self.skip_ip(&headers, ip, &mut skip);
         }
         skip(end..end);
-        // Of a packet that was captured in part its length tells more; a tag is four bytes of it.
-        let missing = (len as usize).saturating_sub(frame.len());
-        hash.update(&missing.to_le_bytes());
         hash.digest()
     }
 
@@ -105,6 +136,7 @@ impl Ignored {
 #[derive(Debug)]
 pub struct DedupWindow {
     length_ns: u64,
+    ignored: Ignored,
     seed: u64,
     buckets: Box<[Bucket]>,
 }
@@ -125,29 +157,29 @@ pub fn memory(length_ns: u64) -> u64 {
 }
 
 impl DedupWindow {
-    /// A window of so many nanoseconds.
+    /// A window of so many nanoseconds, for Ethernet frames where anything is ignored.
     #[must_use]
-    pub fn new(length_ns: u64) -> Self {
+    pub fn new(length_ns: u64, ignored: Ignored) -> Self {
         Self {
             length_ns,
+            ignored,
             seed: RandomState::new().hash_one(length_ns),
             buckets: vec![Bucket::default(); buckets(length_ns)].into_boxed_slice(),
         }
     }
 
-    /// Whether a frame repeats one that was kept less than the window's length before. If not, it is noted as kept.
+    /// Whether a frame of `len` bytes on the wire repeats one that was kept less than the window's length before. If not,
+    /// it is noted as kept.
     #[inline]
-    pub fn repeats(&mut self, frame: &[u8], ns: u64) -> bool {
-        self.has(xxh3_64_with_seed(frame, self.seed), ns)
-    }
-
-    /// The same for an Ethernet frame of `len` bytes on the wire, of which some may differ.
-    pub fn repeats_but_for(&mut self, ignored: Ignored, frame: &[u8], len: u32, ns: u64) -> bool {
-        self.has(ignored.hash(frame, len, self.seed), ns)
-    }
-
-    #[inline]
-    fn has(&mut self, hash: u64, ns: u64) -> bool {
+    pub fn repeats(&mut self, frame: &[u8], len: u32, ns: u64) -> bool {
+        // Of a packet that was captured in part its length tells more; a tag is four bytes of it.
+        let missing = u64::from(len).saturating_sub(frame.len() as u64);
+        let seed = self.seed.wrapping_add(missing);
+        let hash = if self.ignored == Ignored::default() {
+            xxh3_64_with_seed(frame, seed)
+        } else {
+            self.ignored.hash(frame, seed)
+        };
         // 0 is a free place.
         let hash = hash | 1;
         let mask = self.buckets.len() - 1;
@@ -178,34 +210,38 @@ mod tests {
 
     #[test]
     fn repetitions_within_the_window() {
-        let mut window = DedupWindow::new(5 * MS);
+        let mut window = DedupWindow::new(5 * MS, Ignored::default());
+        let mut repeats = |frame: &[u8], ns| {
+            let len = u32::try_from(frame.len()).unwrap();
+            window.repeats(frame, len, ns)
+        };
         let (a, b) = ([1; 60], [2; 60]);
         let start = 1_700_000_000_000 * MS;
-        assert!(!window.repeats(&a, start));
-        assert!(!window.repeats(&b, start));
-        assert!(window.repeats(&a, start));
-        assert!(window.repeats(&a, start + 5 * MS - 1));
+        assert!(!repeats(&a, start));
+        assert!(!repeats(&b, start));
+        assert!(repeats(&a, start));
+        assert!(repeats(&a, start + 5 * MS - 1));
         // Counted from the frame that was kept, not from the last repetition: a steady repetition is not silenced.
-        assert!(!window.repeats(&a, start + 5 * MS));
-        assert!(window.repeats(&a, start + 6 * MS));
+        assert!(!repeats(&a, start + 5 * MS));
+        assert!(repeats(&a, start + 6 * MS));
         // One byte, or one byte more, is another frame.
-        assert!(!window.repeats(&[1; 61], start + 6 * MS));
-        assert!(!window.repeats(&[], start + 6 * MS));
-        assert!(window.repeats(&[], start + 6 * MS));
+        assert!(!repeats(&[1; 61], start + 6 * MS));
+        assert!(!repeats(&[], start + 6 * MS));
+        assert!(repeats(&[], start + 6 * MS));
     }
 
     #[test]
     fn more_frames_than_fit_are_kept() {
-        let mut window = DedupWindow::new(1);
+        let mut window = DedupWindow::new(1, Ignored::default());
         assert_eq!(window.buckets.len(), LEAST);
         window.length_ns = u64::MAX;
         let frames = 100_000_u32;
         for i in 1..=frames {
-            assert!(!window.repeats(&i.to_be_bytes(), u64::from(i)));
+            assert!(!window.repeats(&i.to_be_bytes(), 4, u64::from(i)));
         }
         // The youngest are still known, the oldest are not.
-        assert!(window.repeats(&frames.to_be_bytes(), u64::from(frames)));
-        let old = (1..=1000_u32).filter(|i| window.repeats(&i.to_be_bytes(), u64::from(frames)));
+        assert!(window.repeats(&frames.to_be_bytes(), 4, u64::from(frames)));
+        let old = (1..=1000_u32).filter(|i| window.repeats(&i.to_be_bytes(), 4, u64::from(frames)));
         assert_eq!(old.count(), 0);
     }
 
@@ -226,15 +262,19 @@ mod tests {
     #[test]
     fn what_is_ignored_may_differ_and_nothing_else() {
         let original = tcp(&[7], 1, 64, 3, 5);
-        let of = |it: [bool; 4]| Ignored {
-            macs: it[0],
-            vlans: it[1],
-            ttl: it[2],
-            checksums: it[3],
+        let words = [
+            MayDiffer::Mac,
+            MayDiffer::Vlan,
+            MayDiffer::Ttl,
+            MayDiffer::Checksum,
+        ];
+        let of = |it: [bool; 4]| -> Ignored {
+            let chosen = words.into_iter().zip(it).filter(|(_, it)| *it);
+            chosen.map(|(word, _)| word).collect()
         };
         let all = of([true; 4]);
         let padded = [&original[..], &[0; 4]].concat();
-        // What differs, by its place in the structure.
+        // What differs, by its place among the words.
         let cases = [
             (0, tcp(&[7], 2, 64, 3, 5)),
             (1, tcp(&[8], 1, 64, 3, 5)),
@@ -243,11 +283,11 @@ mod tests {
             (3, tcp(&[7], 1, 64, 4, 5)),
         ];
         let repeats = |ignored, frame: &[u8], missing: usize| {
-            let mut window = DedupWindow::new(5 * MS);
+            let mut window = DedupWindow::new(5 * MS, ignored);
             let len = |it: &[u8]| u32::try_from(it.len() + missing).unwrap();
             let first = u32::try_from(original.len()).unwrap();
-            assert!(!window.repeats_but_for(ignored, &original, first, MS));
-            window.repeats_but_for(ignored, frame, len(frame), MS)
+            assert!(!window.repeats(&original, first, MS));
+            window.repeats(frame, len(frame), MS)
         };
         for (what, other) in &cases {
             let too_strict = of([0, 1, 2, 3].map(|it| it != *what));

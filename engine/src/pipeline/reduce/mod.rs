@@ -54,6 +54,11 @@ pub struct Stage<C> {
     published: Arc<StageCounters>,
 }
 
+fn window(reduction: &Reduction) -> Option<DedupWindow> {
+    let ignored = reduction.dedup_ignore.iter().copied().collect();
+    (reduction.dedup_ns > 0).then(|| DedupWindow::new(reduction.dedup_ns, ignored))
+}
+
 impl<C: Consumer> Stage<C> {
     /// In front of `inner`. To be made on the loop's own thread, so that its memory is near.
     pub fn new(
@@ -71,7 +76,7 @@ impl<C: Consumer> Stage<C> {
             inner,
             active: false,
             reader: FilterReader::new(cell),
-            window: (reduction.dedup_ns > 0).then(|| DedupWindow::new(reduction.dedup_ns)),
+            window: window(reduction),
             cutoff: reduction.cutoff.as_ref().map(Cutoff::new),
             slice: reduction.slice,
             parses: reduction.parses() || observer.is_active(),
@@ -104,7 +109,7 @@ impl<C: Consumer> Stage<C> {
             return Verdict::Filtered;
         }
         if let Some(window) = &mut self.window
-            && window.repeats(frame.bytes, frame.ns)
+            && window.repeats(frame.bytes, frame.len, frame.ns)
         {
             return Verdict::Deduplicated;
         }
