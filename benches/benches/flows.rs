@@ -1,9 +1,9 @@
 //! What a frame costs in the flow table, by how many flows there are. Frames come in an order that no cache foresees;
 //! `parse` is the same frames with their headers parsed and nothing else, which `count` includes; `names` is `count`
 //! with a look for names, which none of them has. `stage` is the stage of a queue with flow records and nothing to leave
-//! out, `cutoff` the same with a limit to each flow.
+//! out, `cutoff` the same with a limit to each flow; these two take a batch of frames at a time, as a loop does.
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::{hint::black_box, sync::Arc, time::Duration};
 use wqcap_engine::{
     analysis::{
@@ -19,11 +19,13 @@ use wqcap_engine::{
 };
 
 const COUNTS: [u32; 3] = [1_000, 1_000_000, 10_000_000];
+/// Frames of a batch.
+const BATCH: usize = 64;
 const NS: u64 = 1_700_000_000_000_000_000;
 
-/// A TCP frame that becomes that of any flow by its source address and port.
+/// TCP frames that become those of any flow by their source address and port.
 struct Frames {
-    frame: Vec<u8>,
+    batch: Vec<Vec<u8>>,
     state: u64,
     flows: u64,
 }
@@ -31,23 +33,32 @@ struct Frames {
 impl Frames {
     fn new(flows: u32) -> Self {
         Self {
-            frame: wqcap_benches::kinds().swap_remove(0).1,
+            batch: vec![wqcap_benches::kinds().swap_remove(0).1; BATCH],
             state: 1,
             flows: flows.into(),
         }
     }
 
-    fn of(&mut self, flow: u32) -> &[u8] {
-        self.frame[26..30].copy_from_slice(&flow.to_be_bytes());
-        self.frame[35] = flow.to_le_bytes()[0];
-        &self.frame
+    fn of(&mut self, at: usize, flow: u32) -> &[u8] {
+        let frame = &mut self.batch[at];
+        frame[26..30].copy_from_slice(&flow.to_be_bytes());
+        frame[35] = flow.to_le_bytes()[0];
+        frame
     }
 
     /// Any of them: a multiplicative generator's upper bits.
-    fn any(&mut self) -> &[u8] {
+    fn any(&mut self, at: usize) -> &[u8] {
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005) + 1;
         let flow = ((self.state >> 32) * self.flows) >> 32;
-        self.of(u32::try_from(flow).unwrap_or(0))
+        self.of(at, u32::try_from(flow).unwrap_or(0))
+    }
+
+    /// A batch of any.
+    fn any_batch(&mut self) -> &[Vec<u8>] {
+        for at in 0..BATCH {
+            self.any(at);
+        }
+        &self.batch
     }
 }
 
@@ -85,15 +96,20 @@ fn staged(meter: Meter, cutoff: Vec<CutoffConfig>, flows: u32) -> Stage<Count> {
     Stage::new(Count, &reduction, cell, Arc::default(), observer)
 }
 
-fn pass(stage: &mut Stage<Count>, bytes: &[u8]) {
-    let len = u32::try_from(bytes.len()).unwrap_or(0);
-    let frame = Frame {
-        bytes,
-        len,
-        fcs: None,
-        ns: NS,
-    };
-    black_box(stage.frame(&frame));
+fn pass<'a>(stage: &mut Stage<Count>, batch: impl Iterator<Item = &'a [u8]> + Clone) {
+    stage.batch();
+    stage.ahead(batch.clone());
+    for bytes in batch {
+        let len = u32::try_from(bytes.len()).unwrap_or(0);
+        let frame = Frame {
+            bytes,
+            len,
+            fcs: None,
+            ns: NS,
+        };
+        black_box(stage.frame(&frame));
+    }
+    stage.handled();
 }
 
 fn flows(c: &mut Criterion) {
@@ -103,9 +119,10 @@ fn flows(c: &mut Criterion) {
         .measurement_time(Duration::from_secs(3));
     for flows in COUNTS {
         let mut frames = Frames::new(flows);
+        group.throughput(Throughput::Elements(1));
         group.bench_function(BenchmarkId::new("parse", flows), |b| {
             b.iter(|| {
-                let frame = frames.any();
+                let frame = frames.any(0);
                 black_box(Headers::innermost(black_box(frame)));
             });
         });
@@ -129,21 +146,26 @@ fn flows(c: &mut Criterion) {
             [Vec::new(), vec![limit()]].map(|cutoff| staged(meter(cutoff.len()), cutoff, flows));
         for (name, mut stage) in ["stage", "cutoff"].into_iter().zip(stages) {
             for flow in 0..flows {
-                pass(&mut stage, frames.of(flow));
+                pass(&mut stage, std::iter::once(frames.of(0, flow)));
             }
+            group.throughput(Throughput::Elements(BATCH as u64));
             group.bench_function(BenchmarkId::new(name, flows), |b| {
-                b.iter(|| pass(&mut stage, black_box(frames.any())));
+                b.iter(|| {
+                    let batch = black_box(frames.any_batch());
+                    pass(&mut stage, batch.iter().map(Vec::as_slice));
+                });
             });
             // What is still in the table is not worth a file.
             std::mem::forget(stage);
         }
+        group.throughput(Throughput::Elements(1));
         let named = names.meter(0, 0).expect("a queue")();
         for (name, mut meter) in [("count", meter(2)), ("names", named)] {
             for flow in 0..flows {
-                count(&mut meter, frames.of(flow));
+                count(&mut meter, frames.of(0, flow));
             }
             group.bench_function(BenchmarkId::new(name, flows), |b| {
-                b.iter(|| count(&mut meter, black_box(frames.any())));
+                b.iter(|| count(&mut meter, black_box(frames.any(0))));
             });
             std::mem::forget(meter);
         }

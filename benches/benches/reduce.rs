@@ -1,10 +1,11 @@
-//! What the stage before the sink costs each frame, in front of a sink that only counts.
+//! What the stage before the sink costs each frame, in front of a sink that only counts. What depends on the number of
+//! flows is in `flows`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, sync::Arc, time::Duration};
 use wqcap_engine::{
     analysis::observer::Observer,
-    config::{CaptureConfig, Config, CutoffConfig, SampleBy, Size, Slice, Span},
+    config::{CaptureConfig, Config, SampleBy, Slice, Span},
     filter::FilterCell,
     pipeline::{Consumer, Frame, reduce::Stage},
     plan::Reduction,
@@ -33,13 +34,8 @@ fn reduction(filter: &str, dedup_ms: u64, sample: u32, by: SampleBy, slice: Slic
         slice,
         ..CaptureConfig::default()
     };
-    of(capture, Vec::new())
-}
-
-fn of(capture: CaptureConfig, cutoff: Vec<CutoffConfig>) -> Reduction {
     let config = Config {
         capture,
-        cutoff,
         ..Config::default()
     };
     Reduction::of(&config).expect("it compiles")
@@ -78,16 +74,6 @@ fn reduce(c: &mut Criterion) {
         ("sample_frames", reduction("", 0, 10, frame, whole)),
         ("sample_flows", reduction("", 0, 10, flow, whole)),
         ("slice_l4", reduction("", 0, 1, frame, Slice::L4)),
-        (
-            "cutoff",
-            of(
-                CaptureConfig::default(),
-                vec![CutoffConfig {
-                    bytes: Some(Size(100_000)),
-                    ..CutoffConfig::default()
-                }],
-            ),
-        ),
     ] {
         run(c, name, &small, stage(&reduction));
     }

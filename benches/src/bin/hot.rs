@@ -148,10 +148,22 @@ fn staged(
     })?;
     let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
     let mut stage = Stage::new(Count, &reduction, cell, Arc::default(), Observer::default());
-    for (bytes, ns) in in_turn(frames, times).zip(NS..) {
-        black_box(stage.frame(&received(bytes, ns)));
+    let mut frames = in_turn(frames, times).zip(NS..);
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        // As a loop does it.
+        batch.clear();
+        batch.extend(frames.by_ref().take(BATCH));
+        if batch.is_empty() {
+            return Ok(());
+        }
+        stage.batch();
+        stage.ahead(batch.iter().map(|(bytes, _)| *bytes));
+        for &(bytes, ns) in &batch {
+            black_box(stage.frame(&received(bytes, ns)));
+        }
+        stage.handled();
     }
-    Ok(())
 }
 
 fn flows(frames: &[Vec<u8>], times: usize) -> Outcome {

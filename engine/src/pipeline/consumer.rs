@@ -69,6 +69,13 @@ pub trait Consumer: Send {
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict;
     /// A batch begins: a chance to look, once for many frames, at what others may have changed.
     fn batch(&mut self) {}
+    /// Frames that follow, as they came: a chance to look for many at once what each needs to be decided on. A hint:
+    /// what follows may be fewer or others.
+    fn ahead<'a>(&mut self, _frames: impl Iterator<Item = &'a [u8]>)
+    where
+        Self: Sized,
+    {
+    }
     /// The batch's frames have all been handled: their buffers go back to the NIC now.
     fn handled(&mut self) {}
     /// Another filter, a pcap-filter(7) expression, decides on the frames that follow; for those who keep notes.

@@ -34,6 +34,8 @@ impl<C: Consumer> Outlet for Inline<C> {
         stamper: &mut Stamper,
     ) -> Taken {
         self.consumer.batch();
+        self.consumer
+            .ahead(frames.iter().map(|it| it.bytes(memory)));
         let before = self.ends.captured;
         for filled in frames.iter() {
             let frame = Frame::of(filled, memory, stamper.ns(filled));

@@ -51,6 +51,9 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
                 self.cell.set((**filter).clone());
             }
             self.judge.batch();
+            let frames = work_batch.items.iter();
+            self.judge
+                .ahead(frames.map(|it| it.filled.bytes(&self.memory)));
             for item in &mut work_batch.items {
                 let mut frame = item.frame(&self.memory);
                 let verdict = self.judge.judge(&mut frame);

@@ -13,12 +13,8 @@ mod key;
 
 pub(crate) use key::Key;
 
-use crate::memory::prefer_huge_pages;
-#[cfg(feature = "flows")]
-use crate::memory::prefetch;
-use std::hash::BuildHasher;
-#[cfg(feature = "flows")]
-use std::hint::select_unpredictable;
+use crate::memory::{prefer_huge_pages, prefetch};
+use std::{hash::BuildHasher, hint::select_unpredictable};
 
 /// What a table keeps of a flow.
 pub(crate) trait Entry {
@@ -29,11 +25,9 @@ pub(crate) trait Entry {
 }
 
 /// Where in a table a flow seems to be; by default nowhere.
-#[cfg(feature = "flows")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guess(u32);
 
-#[cfg(feature = "flows")]
 impl Default for Guess {
     fn default() -> Self {
         Self(u32::MAX)
@@ -198,7 +192,6 @@ impl<E: Entry, Apart> Table<E, Apart> {
 }
 
 /// For those who have many flows to find.
-#[cfg(feature = "flows")]
 impl<E: Entry, Apart> Table<E, Apart> {
     /// Has the cell that a hash leads to fetched.
     #[inline]
@@ -246,7 +239,7 @@ fn place(at: usize) -> u32 {
     at as u32
 }
 
-#[cfg(all(test, feature = "flows"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::frame::Headers;

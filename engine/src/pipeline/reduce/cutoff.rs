@@ -11,7 +11,7 @@
 //! one, if any near the sweep's cursor has been silent for too long: so nothing of this costs more than some frames do.
 
 use crate::{
-    analysis::flow_table::{Entry, Key, Table},
+    analysis::flow_table::{Entry, Guess, Key, Table},
     filter::Filter,
     frame::{Headers, Tcp},
     pipeline::Frame,
@@ -43,6 +43,16 @@ pub(super) struct Cutoff {
     /// Where the next sweep begins.
     cursor: usize,
     report: CutoffReport,
+}
+
+/// What a frame's flow is found by.
+#[derive(Clone, Copy)]
+pub(super) struct Sought {
+    key: Key,
+    hash: u32,
+    /// Whether it went from the lower end to the other.
+    upward: bool,
+    guess: Guess,
 }
 
 struct Limit {
@@ -113,27 +123,45 @@ impl Cutoff {
         self.report
     }
 
-    /// Whether a frame, with its outermost and innermost headers, is cut off. Out of line, so that stages without a cutoff
+    /// What a frame's flow is found by, whose cell is fetched for [`Cutoff::guess`].
+    #[inline]
+    pub(super) fn seek(&self, bytes: &[u8], outer: &Headers, inner: &Headers) -> Sought {
+        let (mut key, upward) = Key::of(bytes, outer, inner);
+        let upward = key.order() && upward;
+        let hash = self.table.hash(&key);
+        self.table.prefetch(hash);
+        Sought {
+            key,
+            hash,
+            upward,
+            guess: Guess::default(),
+        }
+    }
+
+    /// Guesses where a flow is, and has it fetched.
+    #[inline]
+    pub(super) fn guess(&self, sought: &mut Sought) {
+        sought.guess = self.table.guess(sought.hash);
+    }
+
+    /// Whether a frame of this flow, with its innermost headers, is cut off. Out of line, so that stages without a cutoff
     /// have their registers for themselves.
     #[inline(never)]
-    pub(super) fn cuts(&mut self, frame: &Frame<'_>, outer: &Headers, inner: &Headers) -> bool {
-        let (mut key, upward) = Key::of(frame.bytes, outer, inner);
-        let upward = key.order() && upward;
+    pub(super) fn cuts(&mut self, frame: &Frame<'_>, sought: &Sought, inner: &Headers) -> bool {
         let flags = inner.tcp_flags(frame.bytes);
-        let hash = self.table.hash(&key);
-        let found = self.table.search(hash, &key);
-        let Some(at) = found.or_else(|| self.enter(frame, key, hash)) else {
+        let found = self.table.find(sought.guess, sought.hash, &sought.key);
+        let Some(at) = found.or_else(|| self.enter(frame, sought)) else {
             self.report.untracked_frames += 1;
             return false;
         };
         if self.begins_anew(at, frame.ns, flags) {
-            *self.table.get_mut(at) = self.first(frame, key, hash);
+            *self.table.get_mut(at) = self.first(frame, sought);
         }
         let flow = self.table.get_mut(at);
         flow.last_ns = frame.ns;
         flow.ended |= flags & (Tcp::FIN | Tcp::RST) != 0;
         let most = &self.limits[usize::from(flow.limit)].most;
-        let so_far = &mut flow.ways[usize::from(upward)];
+        let so_far = &mut flow.ways[usize::from(sought.upward)];
         let over = so_far.bytes >= most.bytes || so_far.packets >= most.packets;
         so_far.bytes += u64::from(frame.len);
         so_far.packets += 1;
@@ -156,12 +184,12 @@ impl Cutoff {
 
     /// A flow with nothing yet, not even this first frame.
     #[cold]
-    fn first(&self, frame: &Frame<'_>, key: Key, hash: u32) -> CutFlow {
+    fn first(&self, frame: &Frame<'_>, sought: &Sought) -> CutFlow {
         let takes = |it: &Limit| it.filter.accepts(frame.bytes, frame.len);
         let limit = self.limits.iter().position(takes).unwrap_or_default();
         CutFlow {
-            key,
-            hash,
+            key: sought.key,
+            hash: sought.hash,
             limit: u16::try_from(limit).unwrap_or_default(),
             ended: false,
             cut: false,
@@ -172,12 +200,12 @@ impl Cutoff {
 
     /// Enters a flow; `None`: there is no room.
     #[cold]
-    fn enter(&mut self, frame: &Frame<'_>, key: Key, hash: u32) -> Option<usize> {
+    fn enter(&mut self, frame: &Frame<'_>, sought: &Sought) -> Option<usize> {
         self.sweep(frame.ns);
         if self.table.is_full() {
             return None;
         }
-        let flow = self.first(frame, key, hash);
+        let flow = self.first(frame, sought);
         self.table.insert(flow, ());
         Some(self.table.len() - 1)
     }
@@ -204,7 +232,10 @@ impl Cutoff {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::ahead::{Ahead, MOST},
+        *,
+    };
     use crate::plan::FlowLimit;
     use proptest::prelude::*;
     use std::collections::HashMap;
@@ -242,6 +273,10 @@ mod tests {
     }
 
     fn cuts(cutoff: &mut Cutoff, bytes: &[u8], ns: u64) -> bool {
+        cuts_known(cutoff, &mut Ahead::default(), bytes, ns)
+    }
+
+    fn cuts_known(cutoff: &mut Cutoff, ahead: &mut Ahead, bytes: &[u8], ns: u64) -> bool {
         let outer = Headers::parse(bytes);
         let frame = Frame {
             bytes,
@@ -249,7 +284,11 @@ mod tests {
             fcs: None,
             ns,
         };
-        cutoff.cuts(&frame, &outer, &outer)
+        let sought = match ahead.of(bytes) {
+            Some(known) => known.sought,
+            None => cutoff.seek(bytes, &outer, &outer),
+        };
+        cutoff.cuts(&frame, &sought, &outer)
     }
 
     /// How each of some frames of 100 bytes ends, one nanosecond apart.
@@ -358,15 +397,24 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_what_a_map_without_bounds_says(
-            frames in prop::collection::vec((0_u8..20, any::<bool>(), 60_usize..200, 0_u64..300), 0..400),
+            frames in prop::collection::vec((0_u8..20, any::<bool>(), 60_usize..200, 0_u64..300, any::<bool>()), 0..400),
             bytes in prop::option::of(0_u64..600),
             packets in prop::option::of(0_u64..6),
+            batch in 1..2 * MOST,
         ) {
             let mut cutoff = Cutoff::new(&plan(&[("", bytes, packets)], 20));
             let mut flows: HashMap<u8, (u64, [(u64, u64); 2])> = HashMap::new();
-            let mut now = 0;
-            for (flow, back, len, later) in frames {
+            let (mut now, mut ahead) = (0, Ahead::default());
+            let tcp = |&(flow, back, len, ..): &(_, _, _, _, _)| tcp(flow, back, 0, len);
+            let bytes_of: Vec<_> = frames.iter().map(tcp).collect();
+            for (i, (&(flow, back, len, later, refused), frame)) in frames.iter().zip(&bytes_of).enumerate() {
+                if i % batch == 0 {
+                    ahead.look(bytes_of[i..].iter().take(batch).map(Vec::as_slice), &cutoff);
+                }
                 now += later;
+                if refused {
+                    continue;
+                }
                 let (last, ways) = flows.entry(flow).or_insert((now, [(0, 0); 2]));
                 if now - *last >= IDLE_NS {
                     *ways = [(0, 0); 2];
@@ -375,7 +423,7 @@ mod tests {
                 let way = &mut ways[usize::from(back)];
                 let cut = bytes.is_some_and(|it| way.0 >= it) || packets.is_some_and(|it| way.1 >= it);
                 *way = (way.0 + len as u64, way.1 + 1);
-                prop_assert_eq!(cuts(&mut cutoff, &tcp(flow, back, 0, len), now), cut);
+                prop_assert_eq!(cuts_known(&mut cutoff, &mut ahead, frame, now), cut);
             }
             prop_assert_eq!(cutoff.report().untracked_frames, 0);
         }

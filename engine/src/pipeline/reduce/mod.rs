@@ -16,6 +16,7 @@
 //!
 //! Invariants: a stage that has nothing to do costs one branch per frame. A filter holds for whole batches.
 
+mod ahead;
 mod counters;
 mod cutoff;
 mod fcs;
@@ -26,10 +27,11 @@ use crate::{
     analysis::observer::Observer,
     config::{SampleBy, Slice},
     filter::{FilterCell, FilterReader},
-    frame::{FlowKey, Headers, MalformedCounts, dedup::DedupWindow},
+    frame::{FlowKey, MalformedCounts, dedup::DedupWindow},
     pipeline::{Consumer, Frame, Judge, Verdict},
     plan::Reduction,
 };
+use ahead::{Ahead, Parsed};
 pub use counters::{FcsReport, StageCounters};
 use cutoff::Cutoff;
 pub use cutoff::CutoffReport;
@@ -45,6 +47,7 @@ pub struct Stage<C> {
     window: Option<DedupWindow>,
     sampler: FrameSampler,
     cutoff: Option<Cutoff>,
+    ahead: Ahead,
     slice: Slice,
     parses: bool,
     observer: Observer,
@@ -78,6 +81,7 @@ impl<C: Consumer> Stage<C> {
             reader: FilterReader::new(cell),
             window: window(reduction),
             cutoff: reduction.cutoff.as_ref().map(Cutoff::new),
+            ahead: Ahead::default(),
             slice: reduction.slice,
             parses: reduction.parses() || observer.is_active(),
             observer,
@@ -120,20 +124,29 @@ impl<C: Consumer> Stage<C> {
         if !self.parses {
             return self.inner.frame(frame);
         }
-        let outer = Headers::parse(frame.bytes);
-        let inner = outer.descend(frame.bytes);
-        let headers = inner.as_ref().unwrap_or(&outer);
+        let known = self.ahead.of(frame.bytes);
+        let parsed_now;
+        let parsed = match known {
+            Some(known) => &known.parsed,
+            None => {
+                parsed_now = Parsed::of(frame.bytes);
+                &parsed_now
+            }
+        };
+        let (outer, headers) = (&parsed.outer, parsed.inner());
         if let Some(class) = headers.malformed {
             self.malformed.count(class);
         }
         if by_flow && !self.sampler.keeps(|| FlowKey::spread(frame.bytes, headers)) {
             return Verdict::SampledOut;
         }
-        self.observer.see(frame, &outer, headers);
-        if let Some(cutoff) = &mut self.cutoff
-            && cutoff.cuts(frame, &outer, headers)
-        {
-            return Verdict::CutOff;
+        self.observer.see(frame, outer, headers);
+        if let Some(cutoff) = &mut self.cutoff {
+            let sought = known.map(|it| it.sought);
+            let sought = sought.unwrap_or_else(|| cutoff.seek(frame.bytes, outer, headers));
+            if cutoff.cuts(frame, &sought, headers) {
+                return Verdict::CutOff;
+            }
         }
         frame.bytes = &frame.bytes[..slice::keep(self.slice, headers, frame.bytes.len())];
         self.inner.frame(frame)
@@ -170,7 +183,15 @@ impl<C: Consumer> Consumer for Stage<C> {
             self.inner.changed(self.reader.filter().expression());
         }
         self.observer.batch();
+        self.ahead.clear();
         self.inner.batch();
+    }
+
+    #[inline]
+    fn ahead<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
+        if let Some(cutoff) = &self.cutoff {
+            self.ahead.look(frames, cutoff);
+        }
     }
 
     #[inline]
