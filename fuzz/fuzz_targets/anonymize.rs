@@ -1,12 +1,15 @@
 //! Anonymizing: it ends, nothing is added to a frame, and what is left leads as far as it did.
 #![cfg_attr(fuzzing, no_main)]
 
-use wqcap_files::anonymize::{AnonymizeKey, AnonymizeQuery, Anonymizer};
+use wqcap_files::{
+    anonymize::{AnonymizeQuery, Anonymizer},
+    sealed::SecretKey,
+};
 use wqcap_frame::{Headers, Slice};
 
 /// The target.
 pub fn run(frame: &[u8]) {
-    let key = AnonymizeKey::new(&[7; 32]);
+    let key = SecretKey::new(&[7; 32]);
     for slice in [Slice::Whole, Slice::L3, Slice::L4, Slice::Payload(8)] {
         let key = key.clone();
         let mut anonymizer = Anonymizer::new(&AnonymizeQuery { key, slice });

@@ -48,11 +48,13 @@ impl Found {
     }
 }
 
-/// The finished capture files of a folder, the oldest first. Those with other names than a capture's are left out.
+/// The finished capture files of a folder, the oldest first. Those with other names than a capture's are left out, and
+/// encrypted ones, which cannot come with a `[ship]` that is read.
 pub(crate) fn packets(dir: &Path) -> io::Result<Vec<Found>> {
     let folder = CaptureFolder::list_to(dir, 0)?;
     let files = folder.finished.into_iter().filter_map(|(path, _)| {
-        let ns = FileName::parse(&path)?.start_ns;
+        let name = FileName::parse(&path).filter(|it| !it.sealed)?;
+        let ns = name.start_ns;
         found(Kind::Packets, path, ns)
     });
     Ok(sorted(files.collect()))
@@ -116,6 +118,7 @@ mod tests {
             "wqcap-q00-10.pcapng.zst",
             "wqcap-q00-5.pcap",
             "wqcap-q00-7.pcap.part",
+            "wqcap-q00-8.pcap.enc",
             "mine.pcap",
             "wqcap-flows-9.parquet",
             "wqcap-flows-10.parquet",

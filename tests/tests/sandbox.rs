@@ -63,6 +63,7 @@ impl Whole {
             "output.buffer=4MiB",
             "output.rotate_time=100ms",
             "output.keep_files=6",
+            "output.encrypt_key_command=printf %064d 7",
             "flows.interval=1s",
             "metrics.listen=127.0.0.1:0",
             // The model is to ask for the process's own capabilities, and to grant nothing.
@@ -126,6 +127,9 @@ impl Whole {
         let summary = wqcap_tests::Summary::parse(&summary);
         assert!(summary.ledger.total.captured > 0);
         assert!(summary.files.len() <= 6, "{:?}", summary.files);
+        let sealed = |path: &PathBuf| path.extension().is_some_and(|it| it == "enc");
+        assert!(summary.files.iter().all(sealed), "{:?}", summary.files);
+        assert_eq!(summary.json["encryption"]["failed"], 0);
         for line in self.hooked().lines() {
             assert!(
                 line.ends_with(" 0000000000000000"),

@@ -87,6 +87,7 @@ fn everything_on(dir: &Dir, left: &Path) -> Value {
         .set("output.rotate_size=64KiB")
         .set("output.keep_files=4")
         .set("output.hook=/bin/true")
+        .set("output.encrypt_key_command=printf %064d 7")
         .set("model.fault=wq_fatal:queue=0@frames=2000");
     // What an earlier run left open.
     let out = dir.folder("all.out");

@@ -335,6 +335,7 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
         snaplen: 0,
         longest: 2048,
         hook_process: None,
+        at_rest: None,
         ring: None,
         limit: None,
     };

@@ -27,6 +27,8 @@ pub struct RssArgs {
     /// Suggest queues, hash, key and weights, with the reason for each
     #[arg(long)]
     pub suggest: bool,
+    #[command(flatten)]
+    pub key: KeyArgs,
     /// Print JSON on stdout
     #[arg(long)]
     pub json: bool,
@@ -71,6 +73,8 @@ pub struct MergeArgs {
         value_parser = PossibleValuesParser::new(MayDiffer::VARIANTS).try_map(|it| it.parse::<MayDiffer>())
     )]
     pub dedup_ignore: Vec<MayDiffer>,
+    #[command(flatten)]
+    pub key: KeyArgs,
     /// Print a report as JSON on stdout
     #[arg(long)]
     pub json: bool,
@@ -114,6 +118,17 @@ impl FilterArgs {
     }
 }
 
+/// How encrypted files are opened.
+#[derive(Debug, clap::Args)]
+pub struct KeyArgs {
+    /// Open encrypted files with the key in this file, as output.encrypt_key names it
+    #[arg(long, value_name = "KEYFILE")]
+    pub key: Option<PathBuf>,
+    /// The same with the key that this shell command prints
+    #[arg(long, value_name = "COMMAND", conflicts_with = "key")]
+    pub key_command: Option<String>,
+}
+
 /// `wqcap extract`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -140,6 +155,7 @@ Examples:
   wqcap extract cap --index idx --from '2026-03-01 12:00:00' \\
       --to '2026-03-01 12:05:00' -o - | tcpdump -nr -
   wqcap extract cap --anonymize key --from -10m -o share.pcapng
+  wqcap extract cap --key-command 'pass show wqcap' -o plain.pcapng
 
 Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged file.")]
 pub struct ExtractArgs {
@@ -171,6 +187,8 @@ pub struct ExtractArgs {
     /// Directory of indexes (output.index_dir of the capture) [default: files are selected by their first records]
     #[arg(long, value_name = "DIR")]
     pub index: Option<PathBuf>,
+    #[command(flatten)]
+    pub key: KeyArgs,
     /// Print a report as JSON on stdout
     #[arg(long)]
     pub json: bool,

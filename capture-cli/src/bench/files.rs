@@ -27,6 +27,7 @@ pub fn start(dir: &Path, longest: usize) -> Result<(Writer, BlockSink<PcapEncode
         snaplen: 0,
         longest,
         hook_process: None,
+        at_rest: None,
         ring: None,
         limit: None,
     };

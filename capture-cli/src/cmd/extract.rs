@@ -4,7 +4,7 @@
 
 use crate::{
     args::ExtractArgs,
-    cmd::merge,
+    cmd::{key, merge},
     daemon::signals,
     failure::Failure,
     term::{
@@ -16,9 +16,9 @@ use crate::{
 };
 use std::{cell::RefCell, fmt::Write, sync::atomic::Ordering};
 use wqcap_engine::{
-    anonymize::{AnonymizeKey, AnonymizeQuery},
+    anonymize::AnonymizeQuery,
     extract::{self, ExtractQuery, Extracted},
-    files::pin::PinFolder,
+    files::{pin::PinFolder, sealed::SecretKey},
     filter::Filter,
     index::FlowTerms,
 };
@@ -26,6 +26,7 @@ use wqcap_engine::{
 /// Extracts, and tells how little had to be read.
 pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     merge::settle_stdout(&args.out, args.json)?;
+    key::settle(&args.key)?;
     let query = query(args)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let reading: RefCell<Option<ReadProgress>> = RefCell::default();
@@ -92,7 +93,7 @@ fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeQuery>, Failure> {
     let Some(path) = &args.anonymize else {
         return Ok(None);
     };
-    let key = AnonymizeKey::read(path)
+    let key = SecretKey::read(path)
         .map_err(|e| Failure::refused(format!("--anonymize {}: {e}", path.display())))?;
     let slice = args.slice.unwrap_or_default();
     Ok(Some(AnonymizeQuery { key, slice }))

@@ -4,6 +4,7 @@
 
 use crate::{
     args::MergeArgs,
+    cmd::key,
     daemon::signals,
     failure::Failure,
     term::{
@@ -39,6 +40,7 @@ impl From<MergeError> for Failure {
 /// Merges, and tells what was lost of the inputs.
 pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     settle_stdout(&args.out, args.json)?;
+    key::settle(&args.key)?;
     let mut plan = MergePlan::new(&args.inputs, &args.out)?;
     for path in &args.inject_secrets {
         plan.inject(key_log(path)?)?;

@@ -5,6 +5,7 @@ pub mod ctl;
 pub mod devices;
 pub mod extcap;
 pub mod extract;
+pub mod key;
 pub mod manual;
 pub mod merge;
 pub mod model;

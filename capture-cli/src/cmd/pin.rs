@@ -20,6 +20,7 @@ use wqcap_engine::{
     files::{
         folder::CaptureFolder,
         pin::{HeldFile, Holder, Pin, PinError, PinFolder, Pins},
+        sealed::open_with,
     },
     index::{FlowTerms, IndexFolder},
 };
@@ -62,7 +63,7 @@ impl Place {
                 "this config writes no files: name their directory with --dir DIR, or another config with -c CONFIG",
             ));
         }
-        let dir = args.dir.clone().unwrap_or(output.dir);
+        let dir = args.dir.clone().unwrap_or_else(|| output.dir.clone());
         let folder = CaptureFolder::list(&dir).map_err(|e| {
             let shown = dir.display();
             Failure::refused(format!(
@@ -71,6 +72,10 @@ impl Place {
         })?;
         for note in folder.unread_notes() {
             terminal::say(format_args!("note: {note}"));
+        }
+        // Without it, files that have no index are held whatever their times are.
+        if let Some(key) = output.key_source().and_then(|it| it.read().ok()) {
+            open_with(key);
         }
         let index_dir = output.index_dir;
         Ok(Self {

@@ -20,7 +20,10 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::{
-    files::folder::CaptureFolder,
+    files::{
+        folder::CaptureFolder,
+        sealed::{self, SecretKey},
+    },
     recover::{self, RecoveredFile, RecoveryOutcome},
 };
 
@@ -56,6 +59,18 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     Failure::unless_whole(messages)
 }
 
+/// Encrypts a file that was finished. Where that fails, it is plain, and the next run tries again.
+fn encrypt(file: &mut RecoveredFile, key: &SecretKey, go_on: impl Fn() -> bool) {
+    let Some(path) = &file.path else { return };
+    match sealed::seal(path, key, go_on) {
+        Ok(Some(sealed)) => file.path = Some(sealed.path),
+        Ok(None) => {}
+        // The writer, which encrypts what it finds, was faster.
+        Err(_) if !path.exists() => file.path = Some(sealed::sealed_name(path)),
+        Err(e) => tracing::error!("cannot encrypt {}: {e}; it stays as it is", path.display()),
+    }
+}
+
 /// What an earlier run left open, being finished beside this one.
 #[derive(Default)]
 pub struct Leftovers {
@@ -65,9 +80,11 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    /// Finds them down to so many levels of folders, before this run has files of its own, and finishes them in a thread: reading gigabytes through must
-    /// not keep frames waiting. Not being able to is no reason not to capture.
-    pub fn begin(dir: &Path, levels: usize) -> Self {
+    /// Finds them down to so many levels of folders, before this run has files of its own, and finishes them in a thread:
+    /// reading gigabytes through must not keep frames waiting. Not being able to is no reason not to capture.
+    ///
+    /// With a key, those that are finished are encrypted.
+    pub fn begin(dir: &Path, levels: usize, key: Option<Arc<SecretKey>>) -> Self {
         let parts = match CaptureFolder::list_to(dir, levels) {
             Ok(it) if it.unfinished.is_empty() => return Self::default(),
             Ok(it) => it.unfinished,
@@ -84,7 +101,10 @@ impl Leftovers {
         };
         let work = move || {
             for part in parts.chunks(1).take_while(|_| go_on()) {
-                for it in recover::finish(part, &go_on) {
+                for mut it in recover::finish(part, &go_on) {
+                    if let Some(key) = &key {
+                        encrypt(&mut it, key, &go_on);
+                    }
                     log(&it);
                     let _ = sender.send(it);
                 }

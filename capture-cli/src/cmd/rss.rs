@@ -2,6 +2,7 @@
 
 use crate::{
     args::RssArgs,
+    cmd::key,
     failure::Failure,
     term::{
         output,
@@ -48,6 +49,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
             it.key, it.value
         )));
     }
+    key::settle(&args.key)?;
     let config = args.config.load()?;
     let mut simulation = Simulation::new(&config, args.suggest)?;
     let inputs = expanded(&args.files)?;

@@ -5,7 +5,7 @@ use crate::{
     args::{ConfigArgs, DevicesArgs, LimitArgs, RunArgs},
     cmd::{
         check::{self, Checked, enter, enter_model, model_wire, port, settle},
-        devices,
+        devices, key,
         recover::{self, Leftovers},
         summary::{self, Summary, SummaryFile},
     },
@@ -98,6 +98,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     if let Some(hook) = &plan.output.hook {
         plan.hook_process = Some(Arc::new(hooks::start(hook)?));
     }
+    if let Some(source) = &plan.output.encrypt {
+        plan.at_rest = Some(Arc::new(key::read(source, source.config_key())?));
+    }
     if plan.output.dir.is_some() {
         plan.write_ring = Some(Arc::new(KeptRing::new()));
     }
@@ -128,7 +131,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         .map_err(uncaught)?;
     let levels = plan.output.name.folders();
     let dir = plan.output.dir.as_deref();
-    let leftovers = dir.map(|dir| Leftovers::begin(dir, levels));
+    let leftovers = dir.map(|dir| Leftovers::begin(dir, levels, plan.at_rest.clone()));
     let stop = Arc::clone(&signals.stop);
     let supervisor = Supervisor::new(loaded, plan.clone(), limits, signals, Console);
     let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();

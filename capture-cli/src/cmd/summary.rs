@@ -20,7 +20,7 @@ use wqcap_engine::{
     pipeline::reduce::{CutoffReport, FcsReport},
     plan::{Plan, Stamps},
     recover::RecoveredFile,
-    sink::{Deleted, HookReport, PinnedFiles},
+    sink::{Deleted, EncryptionReport, HookReport, PinnedFiles},
     stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, outage::Outage},
 };
 
@@ -46,6 +46,8 @@ pub struct Summary<'a> {
     deleted: Option<Deleted>,
     /// What pins hold of the files; null: nothing is ever deleted.
     pinned: Option<PinnedFiles>,
+    /// What was encrypted; null: nothing was to be.
+    encryption: Option<EncryptionReport>,
     /// How the hooks went; null: there are none.
     hooks: Option<HookReport>,
     /// Times in which nothing could be received.
@@ -98,6 +100,7 @@ impl<'a> Summary<'a> {
             recovered,
             deleted: report.deleted,
             pinned: report.pinned,
+            encryption: report.encryption,
             hooks: report.hooks,
             outages: OutagesSummary {
                 count: report.outages.count(),
@@ -210,6 +213,16 @@ pub fn text(report: &Report) -> String {
             counted(pinned.bytes, "byte")
         );
         line("pinned", &text);
+    }
+    if let Some(it) = report.encryption {
+        let text = format!(
+            "{} of {}, {} failed, {} left",
+            counted(it.files, "file"),
+            counted(it.bytes, "byte"),
+            it.failed,
+            it.left
+        );
+        line("encrypted", &text);
     }
     if let Some(hooks) = report.hooks {
         let text = format!(
@@ -431,6 +444,7 @@ mod tests {
                 files: 1,
                 bytes: 2048,
             }),
+            encryption: None,
             hooks: None,
             outages: Outages::default(),
             duration: Duration::from_millis(2500),

@@ -19,8 +19,8 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`format`](mod@format) | constants, encoders and decoders of pcap and pcapng, for readers and writers |
-//! | [`template`] | names of capture files by a template |
-//! | [`name`], [`folder`] | make and recognise names of capture files; list those in a folder |
+//! | [`name`], [`folder`] | make names of capture files, also by a template, and recognise them; list those in a folder |
+//! | [`sealed`] | encrypts finished files, so that any part of one can be read |
 //! | [`read`] | reads files as they are found: any byte order and resolution, zstd and LZ4, torn or damaged |
 //! | [`origin`] | whether a file is a capture of wqcap's, by what it says of itself |
 //! | [`merge`] | merges files into one, by time |
@@ -55,4 +55,4 @@ pub mod origin;
 pub mod pin;
 pub mod read;
 pub mod recover;
-pub mod template;
+pub mod sealed;

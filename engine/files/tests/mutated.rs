@@ -15,12 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_files::{
-    anonymize::{AnonymizeKey, AnonymizeQuery},
+    anonymize::AnonymizeQuery,
     extract::{ExtractQuery, Extracted, extract},
     format::{self, ByteOrder, ETHERNET, FileFormat},
     merge::{self, MergeError, MergePlan, MergeTarget},
     read::{self, FileEnd},
     recover::{RecoveryOutcome, recover},
+    sealed::SecretKey,
 };
 use wqcap_frame::{Slice, filter::Filter};
 use wqcap_tests::skip;
@@ -268,7 +269,7 @@ impl Bench {
         let done = extract(
             &ExtractQuery {
                 anonymize: Some(AnonymizeQuery {
-                    key: AnonymizeKey::new(&[7; 32]),
+                    key: SecretKey::new(&[7; 32]),
                     slice: Slice::Whole,
                 }),
                 ..query(self, None, &out)

@@ -360,6 +360,7 @@ impl Capture {
             files: finished.files,
             deleted: finished.deleted,
             pinned: finished.pinned,
+            encryption: finished.encryption,
             hooks: finished.hooks,
             outages: outages.clone(),
             duration: ended.duration_since(self.shared.ready),

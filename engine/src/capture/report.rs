@@ -4,7 +4,7 @@ use crate::{
     analysis::{flows::FlowsReport, live},
     device::clock::ClockReport,
     pipeline::reduce::{CutoffReport, FcsReport},
-    sink::{Deleted, HookReport, PinnedFiles, Written},
+    sink::{Deleted, EncryptionReport, HookReport, PinnedFiles, Written},
     stats::{NicCounters, QueueLedger, RingState, nic_sum, outage::Outages},
 };
 use serde::Serialize;
@@ -97,6 +97,8 @@ pub struct Report {
     pub deleted: Option<Deleted>,
     /// What pins hold of the files; `None`: nothing is ever deleted.
     pub pinned: Option<PinnedFiles>,
+    /// What was encrypted; `None`: nothing was to be.
+    pub encryption: Option<EncryptionReport>,
     /// How the hooks went; `None`: there are none.
     pub hooks: Option<HookReport>,
     /// Times in which nothing could be received.
@@ -140,6 +142,11 @@ impl Report {
             files,
             deleted: added(self.deleted, later.deleted, Deleted::add_assign),
             pinned: later.pinned,
+            encryption: added(
+                self.encryption,
+                later.encryption,
+                EncryptionReport::add_assign,
+            ),
             hooks: added(self.hooks, later.hooks, HookReport::add_assign),
             outages: self.outages.plus(later.outages),
             duration: self.duration + later.duration,

@@ -25,6 +25,7 @@ use crate::{
     verbs::AsyncEvents,
 };
 use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};
+use wqcap_files::sealed::{SecretKey, open_with};
 
 /// What there is before the first verb.
 pub(super) struct Startup<'p> {
@@ -119,6 +120,7 @@ impl<'p> Startup<'p> {
             snaplen: plan.snaplen as usize,
             longest: longest(&plan.ring),
             hook_process: plan.hook_process.clone(),
+            at_rest: key_at_rest(plan)?,
             ring: plan.write_ring.clone(),
             limit: self.limits.writes().map(Arc::new),
         };
@@ -309,6 +311,23 @@ impl Capture {
         self.loops.push(thread);
         Ok(())
     }
+}
+
+/// The key that finished files are encrypted with. This process reads them with it, too, for their indexes.
+fn key_at_rest(plan: &Plan) -> Result<Option<Arc<SecretKey>>, Error> {
+    let Some(source) = &plan.output.encrypt else {
+        return Ok(None);
+    };
+    let key = match &plan.at_rest {
+        Some(key) => Arc::clone(key),
+        None => Arc::new(
+            source
+                .read()
+                .map_err(|problem| Error::config(source.config_key(), source, problem))?,
+        ),
+    };
+    open_with(SecretKey::clone(&key));
+    Ok(Some(key))
 }
 
 /// The interface that frames are received on, in files and their names.

@@ -4,7 +4,7 @@
 use super::{Config, Format, Mode, OnLoss, Order, OutputConfig, Problem, RuleConfig, Size, Span};
 use crate::text::counted;
 use std::time::Duration;
-use wqcap_files::template::NameTemplate;
+use wqcap_files::name::NameTemplate;
 
 /// The RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of two.
 const MAX_RING: u64 = 32_768;
@@ -316,6 +316,11 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
         let problem = "output.dir holds capture files only: name another directory";
         found.push(Problem::new("output.index_dir", value, problem));
     }
+    if !output.encrypt_key.as_os_str().is_empty() && !output.encrypt_key_command.is_empty() {
+        let value = format!("{:?}", output.encrypt_key_command);
+        let problem = "output.encrypt_key names the key already; leave one of the two out";
+        found.push(Problem::new("output.encrypt_key_command", value, problem));
+    }
     let comment = output.comment.len();
     if comment > MOST_COMMENT {
         let problem = format!("has {comment} bytes; at most {MOST_COMMENT}");
@@ -341,6 +346,10 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
         let problem =
             "[ship] knows a capture's files by their default names; leave output.name out";
         found.push(Problem::new("output.name", value, problem));
+    }
+    if let Some(source) = config.output.key_source() {
+        let problem = "wqcap ship does not open encrypted files: leave this or [ship] out, and let the store encrypt";
+        found.push(Problem::new(source.config_key(), source, problem));
     }
     for (key, dir) in [
         ("output.dir", &config.output.dir),
@@ -389,6 +398,14 @@ fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
         ("output.compress", output.compress != files.compress),
         ("output.index_dir", output.index_dir != files.index_dir),
         ("output.hook", output.hook != files.hook),
+        (
+            "output.encrypt_key",
+            output.encrypt_key != files.encrypt_key,
+        ),
+        (
+            "output.encrypt_key_command",
+            output.encrypt_key_command != files.encrypt_key_command,
+        ),
     ];
     if output.format == Format::None {
         let problem = "output.format = \"none\" only counts frames; choose pcap or pcapng";

@@ -8,7 +8,7 @@ use super::{
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use wqcap_control::section;
-use wqcap_files::template::NameTemplate;
+use wqcap_files::{name::NameTemplate, sealed::KeySource};
 use wqcap_frame::{Slice, dedup::MayDiffer};
 
 section! {
@@ -185,10 +185,23 @@ section! {
         pub index_dir: PathBuf = PathBuf::new(),
         /// Program to run after each finished file; empty: none.
         pub hook: PathBuf = PathBuf::new(),
+        /// File of the key that finished files are encrypted with; empty: they are not.
+        pub encrypt_key: PathBuf = PathBuf::new(),
+        /// Shell command that prints that key; empty: it is in a file.
+        pub encrypt_key_command: String = String::new(),
     }
 }
 
 impl OutputConfig {
+    /// Where the key comes from that finished files are encrypted with; `None`: they are not.
+    #[must_use]
+    pub fn key_source(&self) -> Option<KeySource> {
+        let file = Some(&self.encrypt_key).filter(|it| !it.as_os_str().is_empty());
+        let command = Some(&self.encrypt_key_command).filter(|it| !it.is_empty());
+        let file = file.cloned().map(KeySource::File);
+        file.or_else(|| command.cloned().map(KeySource::Command))
+    }
+
     /// Whether frames go to stdout, said in either way.
     #[must_use]
     pub fn is_stdout(&self) -> bool {

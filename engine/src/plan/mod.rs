@@ -36,6 +36,7 @@ use found::Found;
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use steering::Steering;
+use wqcap_files::sealed::SecretKey;
 use wqcap_rss::{key::RssKey, profile::HashDepth};
 
 /// What a run will create, touch and write.
@@ -104,6 +105,9 @@ pub struct Plan {
     /// The process that runs the hook; `None`: the capture's own.
     #[serde(skip)]
     pub hook_process: Option<Arc<HookProcess>>,
+    /// The key of [`OutputPlan::encrypt`]; `None`: it is read when the capture starts.
+    #[serde(skip)]
+    pub at_rest: Option<Arc<SecretKey>>,
     /// The writer's ring of io_uring, for a process that may make none later; `None`: each writer makes its own.
     #[serde(skip)]
     pub write_ring: Option<Arc<KeptRing>>,
@@ -259,6 +263,7 @@ impl Plan {
             on_port_down: config.capture.on_port_down.unwrap_or_default(),
             output,
             hook_process: None,
+            at_rest: None,
             write_ring: None,
             notes,
             device: device.clone(),

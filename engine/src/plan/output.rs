@@ -9,7 +9,7 @@ use crate::{
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use wqcap_files::template::NameTemplate;
+use wqcap_files::{name::NameTemplate, sealed::KeySource};
 
 /// Files of the run.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -44,6 +44,8 @@ pub struct OutputPlan {
     pub index_dir: Option<PathBuf>,
     /// The journal of what ships finished files; those that it has not shipped are deleted last.
     pub journal: Option<PathBuf>,
+    /// Where the key comes from that finished files are encrypted with; `None`: they are not.
+    pub encrypt: Option<KeySource>,
     /// What becomes of tags that the NIC takes off.
     pub vlan: config::Vlan,
 }
@@ -161,6 +163,7 @@ impl OutputPlan {
             hook: hook(output)?,
             index_dir: (!output.index_dir.as_os_str().is_empty()).then(|| output.index_dir.clone()),
             journal: config.ship.as_ref().map(|it| it.journal.clone()),
+            encrypt: output.key_source(),
             vlan: output.vlan,
         })
     }

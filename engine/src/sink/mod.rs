@@ -42,7 +42,10 @@ pub use origin::Origin;
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
 pub use post::gauge::{PinnedFiles, RetentionGauge};
-pub use post::hook::{HookProcess, HookReport, serve_hooks};
+pub use post::{
+    hook::{HookProcess, HookReport, serve_hooks},
+    sealer::EncryptionReport,
+};
 pub use reorder::Relay;
 pub use requests::{Note, Requests};
 pub use write::{BLOCK, Backlog, Deleted, Files, Finished, KeptRing, Writer};

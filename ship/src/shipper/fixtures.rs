@@ -14,6 +14,7 @@ pub(crate) fn capture(dir: &Path, queue: u16, second: u64, frames: u64) -> PathB
         queue: Some(queue),
         start_ns: second * SECOND,
         ending: "pcap",
+        sealed: false,
     };
     let mut bytes = pcap::encode_header(65_535, 1, None).to_vec();
     for i in 0..frames {

@@ -9,6 +9,7 @@ use std::{fmt::Write, time::Duration};
 use wqcap_engine::{
     analysis::flows::FlowsPlan,
     config::{Config, Format, Order},
+    files::name::SEALED,
     frame::dedup::MayDiffer,
     plan::{
         Plan, Reduction,
@@ -274,6 +275,13 @@ fn files_line(plan: &Plan, config: &Config) -> String {
         ))
         .display()
     );
+    if let Some(key) = &plan.output.encrypt {
+        let _ = write!(
+            text,
+            ", then encrypted ({SEALED}) with the key of {}",
+            key.config_key()
+        );
+    }
     if let Some(rate) = port(plan)
         .map(|port| port.rate_gbps)
         .filter(|rate| *rate > 0.0)

@@ -222,6 +222,7 @@ const FILES: &[i64] = &[
     libc::SYS_statx,
     libc::SYS_sync_file_range,
     libc::SYS_unlinkat,
+    libc::SYS_utimensat,
     libc::SYS_write,
     libc::SYS_writev,
 ];

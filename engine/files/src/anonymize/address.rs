@@ -8,7 +8,7 @@
 //! range of [`V4`] or [`V6`], and those within the ranges that are kept. What is in such a range stays in it, and nothing
 //! else comes into it.
 
-use super::key::AnonymizeKey;
+use crate::sealed::SecretKey;
 use aes::{
     Aes128Enc,
     cipher::{Block, BlockCipherEncrypt, KeyInit},
@@ -106,7 +106,7 @@ struct CryptoPan {
 }
 
 impl CryptoPan {
-    fn new(key: &AnonymizeKey) -> Self {
+    fn new(key: &SecretKey) -> Self {
         let (cipher, pad) = key.halves();
         let aes = Aes128Enc::new(cipher.into());
         let mut block = Block::<Aes128Enc>::from(*pad);
@@ -133,7 +133,7 @@ impl CryptoPan {
 pub(super) struct AddressCipher(CryptoPan);
 
 impl AddressCipher {
-    pub(super) fn new(key: &AnonymizeKey) -> Self {
+    pub(super) fn new(key: &SecretKey) -> Self {
         Self(CryptoPan::new(key))
     }
 
@@ -182,7 +182,7 @@ mod tests {
     ];
 
     fn sample() -> AddressCipher {
-        AddressCipher::new(&AnonymizeKey::new(&SAMPLE))
+        AddressCipher::new(&SecretKey::new(&SAMPLE))
     }
 
     /// Crypto-PAn without ranges.
@@ -200,7 +200,7 @@ mod tests {
     /// `sample_trace_raw.dat` and `sample_trace_sanitized.dat` of the authors' distribution.
     #[test]
     fn the_published_vectors_hold() {
-        let pan = CryptoPan::new(&AnonymizeKey::new(&SAMPLE));
+        let pan = CryptoPan::new(&SecretKey::new(&SAMPLE));
         for (address, replaced) in [
             ("128.11.68.132", "135.242.180.132"),
             ("129.118.74.4", "134.136.186.123"),
@@ -252,7 +252,7 @@ mod tests {
     /// Go, and yacryptopan's page.
     #[test]
     fn vectors_of_other_implementations_hold() {
-        let pan = CryptoPan::new(&AnonymizeKey::new(&SAMPLE));
+        let pan = CryptoPan::new(&SecretKey::new(&SAMPLE));
         for (address, replaced) in [
             ("::1", "78ff:f001:9fc0:20df:8380:b1f1:704:ed"),
             ("::2", "78ff:f001:9fc0:20df:8380:b1f1:704:ef"),
@@ -262,7 +262,7 @@ mod tests {
         ] {
             assert_eq!(published_v6(&pan, address).to_string(), replaced);
         }
-        let pan = CryptoPan::new(&AnonymizeKey::new(b"32-char-str-for-AES-key-and-pad."));
+        let pan = CryptoPan::new(&SecretKey::new(b"32-char-str-for-AES-key-and-pad."));
         assert_eq!(published_v4(&pan, "192.0.2.1").to_string(), "192.0.125.244");
         assert_eq!(
             published_v6(&pan, "2001:db8::1").to_string(),

@@ -5,7 +5,8 @@
 //! function (Luby, Rackoff, "How to Construct Pseudorandom Permutations from Pseudorandom Functions", 1988), so no two
 //! addresses become one. Groups that a standard names are kept, those of IP groups go with them.
 
-use super::{address::AddressCipher, key::AnonymizeKey};
+use super::address::AddressCipher;
+use crate::sealed::SecretKey;
 use aes::{
     Aes128Enc,
     cipher::{Block, BlockCipherEncrypt, KeyInit},
@@ -31,7 +32,7 @@ const IPV6_GROUPS: [u8; 2] = [0x33, 0x33];
 pub(super) struct MacCipher(Aes128Enc);
 
 impl MacCipher {
-    pub(super) fn new(key: &AnonymizeKey) -> Self {
+    pub(super) fn new(key: &SecretKey) -> Self {
         let (cipher, _) = key.halves();
         let mut block = Block::<Aes128Enc>::from(LABEL);
         Aes128Enc::new(cipher.into()).encrypt_block(&mut block);
@@ -123,7 +124,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn ciphers() -> (MacCipher, AddressCipher) {
-        let key = AnonymizeKey::new(b"a key of 32 bytes, for the tests");
+        let key = SecretKey::new(b"a key of 32 bytes, for the tests");
         (MacCipher::new(&key), AddressCipher::new(&key))
     }
 

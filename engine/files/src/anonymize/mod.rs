@@ -6,7 +6,6 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `key` | the key, and the file it is in |
 //! | `address`, `mac` | what stands in place of an address |
 //! | `walk`, `network`, `control` | the way through a frame: link and tunnels; IP and transports; ARP, ICMP and ICMPv6 |
 //! | `options` | options of IP, TCP and neighbour discovery |
@@ -21,7 +20,6 @@
 mod address;
 mod checksum;
 mod control;
-mod key;
 mod mac;
 mod network;
 mod options;
@@ -29,8 +27,7 @@ mod options;
 mod tests;
 mod walk;
 
-pub use key::{AnonymizeKey, KeyError};
-
+use crate::sealed::SecretKey;
 use address::AddressCipher;
 use checksum::Checksum;
 use mac::MacCipher;
@@ -42,7 +39,7 @@ use wqcap_frame::Slice;
 #[derive(Clone, Debug)]
 pub struct AnonymizeQuery {
     /// The same key replaces an address by the same other one.
-    pub key: AnonymizeKey,
+    pub key: SecretKey,
     /// How much is kept. [`Slice::Whole`]: all that is understood, which is no payload. [`Slice::Payload`] keeps bytes
     /// of payload as they are.
     pub slice: Slice,
@@ -70,7 +67,7 @@ struct Ciphers {
 /// Anonymizes one frame after the other.
 ///
 /// ```
-/// use wqcap_files::anonymize::{AnonymizeKey, AnonymizeQuery, Anonymizer};
+/// use wqcap_files::{anonymize::{AnonymizeQuery, Anonymizer}, sealed::SecretKey};
 /// use wqcap_frame::{Headers, Slice};
 ///
 /// // 10.0.0.1:4660 > 10.0.0.2:53, UDP, and 5 bytes of payload.
@@ -79,7 +76,7 @@ struct Ciphers {
 /// frame[26..38].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2, 0x12, 0x34, 0, 53]);
 /// frame[39] = 13;
 ///
-/// let key = AnonymizeKey::new(&[7; 32]);
+/// let key = SecretKey::new(&[7; 32]);
 /// let slice = Slice::Whole;
 /// let mut anonymizer = Anonymizer::new(&AnonymizeQuery { key, slice });
 /// let anonymized = anonymizer.frame(&frame, 47);

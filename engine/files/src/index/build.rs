@@ -8,8 +8,9 @@ use crate::{
     folder::FileStamp,
     format::pcapng::{Options, code::OPT_COMMENT},
     read::{self, Decompressor, FileEnd, FileRanges, Packet, PacketReader, ReadError},
+    sealed::Content,
 };
-use std::{collections::HashMap, fs::File, path::Path};
+use std::{collections::HashMap, path::Path};
 
 /// Bytes of a block, about.
 const BLOCK_LEN: u64 = 1 << 20;
@@ -22,7 +23,9 @@ const MOST_FLOWS: usize = 1 << 16;
 /// The file cannot be read, or not to its end: such a file has no index.
 pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureIndex>, ReadError> {
     let stamp = FileStamp::read(path)?;
-    let source = Decompressor::new(File::open(path)?)?.noting_frame_ends();
+    let source = Content::open(path)?;
+    let len = source.len()?;
+    let source = Decompressor::new(source)?.noting_frame_ends();
     let frames = source.is_compressed().then(CompressedFrames::default);
     let mut reader = PacketReader::new(source)?;
     let mut index = CaptureIndex {
@@ -71,7 +74,7 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
     }
     index.end = reader.end().unwrap_or(FileEnd::Clean);
     if let Some(frames) = &mut work.compressed {
-        frames.end(reader.source_mut(), stamp.len);
+        frames.end(reader.source_mut(), len);
         index.head = frames.head;
         // A torn record behind the last whole one is within a compressed frame: who reads that frame reads it all.
         index.apart &= !frames.torn && index.end == FileEnd::Clean;
@@ -127,7 +130,7 @@ struct CompressedFrames {
 
 impl CompressedFrames {
     /// The next record is from `offset` to `end` in the content; whether a frame begins with it.
-    fn pass(&mut self, source: &mut Decompressor<File>, offset: u64, end: u64) -> bool {
+    fn pass(&mut self, source: &mut Decompressor<Content>, offset: u64, end: u64) -> bool {
         let begins = self.go_to(source, offset);
         self.torn |= begins && self.content != offset;
         // What the records need stands in the first frame, or no part can be read without all that is before it.
@@ -136,7 +139,7 @@ impl CompressedFrames {
         begins
     }
 
-    fn go_to(&mut self, source: &mut Decompressor<File>, place: u64) -> bool {
+    fn go_to(&mut self, source: &mut Decompressor<Content>, place: u64) -> bool {
         let mut moved = false;
         while let Some((file, content)) = source.take_frame_end(place) {
             self.torn |= content < self.record_end;
@@ -150,7 +153,7 @@ impl CompressedFrames {
     }
 
     /// There are no more records, and the file has so many bytes.
-    fn end(&mut self, source: &mut Decompressor<File>, len: u64) {
+    fn end(&mut self, source: &mut Decompressor<Content>, len: u64) {
         self.go_to(source, u64::MAX);
         self.file = len;
     }
@@ -173,7 +176,7 @@ struct Work {
 
 impl Work {
     /// Whether the next record, from `offset` to `end` of the content, belongs to another block.
-    fn is_block_full(&mut self, source: &mut Decompressor<File>, offset: u64, end: u64) -> bool {
+    fn is_block_full(&mut self, source: &mut Decompressor<Content>, offset: u64, end: u64) -> bool {
         match &mut self.compressed {
             None => self
                 .open

@@ -6,8 +6,8 @@ use super::{
     reader::PacketReader,
     window::{BEGINNING, WHOLE_FILE},
 };
+use crate::sealed::Content;
 use std::{
-    fs::File,
     io::{self, Read, Seek, SeekFrom},
     ops::Range,
     path::{Path, PathBuf},
@@ -149,7 +149,7 @@ impl FileRanges {
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
         let mut ranges = self.ranges.clone().into_iter();
         Ok(RangeSource {
-            file: File::open(&self.path)?,
+            file: Content::open(&self.path)?,
             here: 0,
             now: ranges.next().unwrap_or(0..0),
             rest: ranges,
@@ -160,7 +160,7 @@ impl FileRanges {
 
 /// Reads the ranges of a file one after the other.
 struct RangeSource {
-    file: File,
+    file: Content,
     /// Where the file is.
     here: u64,
     /// What is still to be read of this range.

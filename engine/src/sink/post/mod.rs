@@ -6,6 +6,7 @@ mod indexer;
 mod own_files;
 mod pinned;
 pub(super) mod retention;
+pub(super) mod sealer;
 
 use crate::Error;
 use crate::sink::{
@@ -15,11 +16,13 @@ use crate::sink::{
         hook::HookReport,
         indexer::Indexer,
         retention::{DeletedFiles, RetentionTrigger},
+        sealer::{SealedFiles, Sealer},
     },
 };
 use crossbeam_channel::Sender;
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     thread::JoinHandle,
 };
 
@@ -29,6 +32,15 @@ pub(super) struct PostClose {
     gauge: Option<RetentionGauge>,
     hooks: Option<JoinHandle<HookReport>>,
     indexer: Option<Indexer>,
+    sealer: Option<Sealer>,
+}
+
+/// What has become of finished files.
+#[derive(Debug, Default)]
+pub(super) struct Followed {
+    pub(super) sealed: Option<SealedFiles>,
+    pub(super) deleted: Option<DeletedFiles>,
+    pub(super) hooks: Option<HookReport>,
 }
 
 /// Tells them of finished files; they end when it is gone.
@@ -36,6 +48,8 @@ pub(super) struct CloseNotifier {
     trigger: Option<RetentionTrigger>,
     hooks: Option<Sender<PathBuf>>,
     indexer: Option<Sender<PathBuf>>,
+    /// Tells all the others, when it has encrypted the file.
+    sealer: Option<Sender<PathBuf>>,
 }
 
 impl CloseNotifier {
@@ -45,10 +59,14 @@ impl CloseNotifier {
     }
 
     pub(super) fn tell(&self, file: &Path) {
+        // Their threads outlive these senders.
+        if let Some(sealer) = &self.sealer {
+            let _ = sealer.send(file.to_owned());
+            return;
+        }
         if let Some(trigger) = &self.trigger {
             trigger.finished(file);
         }
-        // Their threads outlive these senders.
         for sender in [&self.hooks, &self.indexer].into_iter().flatten() {
             let _ = sender.send(file.to_owned());
         }
@@ -69,16 +87,29 @@ impl PostClose {
         let index = output.index_dir.as_ref();
         let index = index.map(|folder| Indexer::start(folder, dir));
         let (indexer, index_files) = index.transpose()?.unzip();
-        let notifier = CloseNotifier {
-            trigger,
+        let mut notifier = CloseNotifier {
+            trigger: trigger.clone(),
             hooks: hook_files,
             indexer: index_files,
+            sealer: None,
         };
+        let mut sealer = None;
+        if let Some(key) = &files.at_rest {
+            let (running, plain) = Sealer::start(Arc::clone(key), dir, output, notifier)?;
+            sealer = Some(running);
+            notifier = CloseNotifier {
+                trigger,
+                hooks: None,
+                indexer: None,
+                sealer: Some(plain),
+            };
+        }
         let it = Self {
             keeper,
             gauge,
             hooks,
             indexer,
+            sealer,
         };
         Ok((it, notifier))
     }
@@ -88,14 +119,18 @@ impl PostClose {
         self.gauge.clone()
     }
 
-    /// Waits for the last look, the last hooks and the last indexes, the latter two not for long. The notifier must be gone.
-    pub(super) fn finish(self) -> (Option<DeletedFiles>, Option<HookReport>) {
+    /// Waits until the last file is encrypted, for the last look, the last hooks and the last indexes, but for retention not
+    /// for ever. The notifier must be gone.
+    pub(super) fn finish(self) -> Followed {
+        // The others hear of files from it.
+        let sealed = self.sealer.map(Sealer::finish);
         if let Some(indexer) = self.indexer {
             indexer.finish();
         }
-        (
-            self.keeper.map(|it| it.join().unwrap_or_default()),
-            self.hooks.map(|it| it.join().unwrap_or_default()),
-        )
+        Followed {
+            sealed,
+            deleted: self.keeper.map(|it| it.join().unwrap_or_default()),
+            hooks: self.hooks.map(|it| it.join().unwrap_or_default()),
+        }
     }
 }

@@ -6,8 +6,7 @@
 use crate::name::FileName;
 use std::{
     collections::{HashMap, HashSet},
-    fs::{self, File},
-    io,
+    fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
@@ -16,7 +15,12 @@ use std::{
     },
     time::SystemTime,
 };
-use wqcap_files::{folder::FolderTree, origin::is_capture, template::NameTemplate};
+use wqcap_files::{
+    folder::FolderTree,
+    name::{NameTemplate, unsealed},
+    origin::is_capture,
+    sealed::Content,
+};
 
 /// Which file that is. An inode may be used again: the time of the last write tells the two apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,7 +113,7 @@ impl OwnFiles {
             there.insert(id);
             let known = self.known().get(&id).copied();
             let whose = known.unwrap_or_else(|| {
-                let whose = if File::open(&path).is_ok_and(is_capture) {
+                let whose = if Content::open(&path).is_ok_and(is_capture) {
                     Whose::Earlier
                 } else {
                     Whose::Somebodys
@@ -139,6 +143,7 @@ impl OwnFiles {
     /// Whether a file may be at this place in the folder.
     fn is_named(&self, place: &Path) -> bool {
         place.to_str().is_some_and(|name| {
+            let name = unsealed(name);
             FileName::ENDINGS.iter().any(|ending| {
                 let stem = name
                     .strip_suffix(ending)

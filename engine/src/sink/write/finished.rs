@@ -1,6 +1,6 @@
 //! What the writer leaves behind: its files, and what went wrong.
 
-use crate::sink::{PinnedFiles, post::hook::HookReport};
+use crate::sink::{EncryptionReport, PinnedFiles, post::hook::HookReport};
 use serde::Serialize;
 use std::{path::PathBuf, time::Instant};
 
@@ -18,6 +18,8 @@ pub struct Finished {
     pub deleted: Option<Deleted>,
     /// What pins hold of the files; `None`: nothing is ever deleted.
     pub pinned: Option<PinnedFiles>,
+    /// What was encrypted; `None`: nothing was to be.
+    pub encryption: Option<EncryptionReport>,
     /// How the hooks went; `None`: there are none.
     pub hooks: Option<HookReport>,
     /// When the last of its files was complete; what follows finished files may go on for longer.

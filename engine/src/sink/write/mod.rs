@@ -58,6 +58,8 @@ use std::{
     time::Instant,
 };
 
+use wqcap_files::sealed::{SecretKey, sealed_name};
+
 /// Bytes of a block, where the buffer is large enough for several of them.
 pub const BLOCK: usize = 1 << 20;
 /// The same for blocks on their way to the orderer: it knows what is next the earlier the smaller they are.
@@ -79,6 +81,8 @@ pub struct Files {
     pub longest: usize,
     /// The process that runs the hook; `None`: this one.
     pub hook_process: Option<Arc<HookProcess>>,
+    /// The key that finished files are encrypted with; `None`: they are not.
+    pub at_rest: Option<Arc<SecretKey>>,
     /// The writer's ring; `None`: it makes one of its own.
     pub ring: Option<Arc<KeptRing>>,
     /// What all files may come to; `None`: anything.
@@ -457,8 +461,17 @@ impl Writer {
         }
         finished.synced = Some(Instant::now());
         finished.files.sort();
-        let (deleted, hooks) = self.aftercare.map(PostClose::finish).unwrap_or_default();
-        if let Some(deleted) = deleted {
+        let followed = self.aftercare.map(PostClose::finish).unwrap_or_default();
+        if let Some(sealed) = followed.sealed {
+            for file in &mut finished.files {
+                if sealed.plain.contains(file) {
+                    *file = sealed_name(file);
+                }
+            }
+            sealed.failures.into_iter().for_each(|it| finished.fail(it));
+            finished.encryption = Some(sealed.report);
+        }
+        if let Some(deleted) = followed.deleted {
             finished.files.retain(|file| !deleted.files.contains(file));
             finished.pinned = Some(deleted.pinned);
             finished.deleted = Some(Deleted {
@@ -467,7 +480,7 @@ impl Writer {
                 unshipped: deleted.unshipped,
             });
         }
-        finished.hooks = hooks;
+        finished.hooks = followed.hooks;
         finished
     }
 }

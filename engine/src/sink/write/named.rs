@@ -298,7 +298,7 @@ impl Named {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wqcap_files::template::NameTemplate;
+    use wqcap_files::name::NameTemplate;
 
     fn begin(dir: &Path, nameless: Option<Opened>) -> Named {
         let naming = Arc::new(Naming {

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use wqcap_files::template::NameTemplate;
+use wqcap_files::name::NameTemplate;
 
 /// Names that are tried for a file.
 pub(super) const NAMES: u64 = 1000;

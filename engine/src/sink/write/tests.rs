@@ -21,7 +21,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use wqcap_files::template::NameTemplate;
+use wqcap_files::name::NameTemplate;
 
 const QUIET: Rotation = Rotation {
     size: 0,
@@ -38,6 +38,7 @@ fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
         snaplen: 0,
         longest: 2048,
         hook_process: None,
+        at_rest: None,
         ring: None,
         limit: None,
     }

@@ -8,7 +8,7 @@ use samples::*;
 use wqcap_frame::Headers;
 
 fn anonymizer(slice: Slice) -> Anonymizer {
-    let key = AnonymizeKey::new(b"a key of 32 bytes, for the tests");
+    let key = SecretKey::new(b"a key of 32 bytes, for the tests");
     Anonymizer::new(&AnonymizeQuery { key, slice })
 }
 
@@ -173,7 +173,7 @@ fn one_address_becomes_one_wherever_it_is() {
     let prefix = &advertisement[54 + 16 + 8 + 16..][..16];
     assert_eq!((&prefix[..8], &prefix[8..]), (&plain.0[..8], &[0; 8][..]));
 
-    let other = AnonymizeKey::new(b"A key of 32 bytes, for the tests");
+    let other = SecretKey::new(b"A key of 32 bytes, for the tests");
     let slice = Slice::Whole;
     let mut other = Anonymizer::new(&AnonymizeQuery { key: other, slice });
     let frame = ethernet(0x0800, &talk());

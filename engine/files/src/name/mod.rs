@@ -1,10 +1,16 @@
 //! Names of capture files: `wqcap-q<QQ>-<start ns>.pcapng`, with `.zst` or `.lz4` behind if compressed.
 //!
-//! May import: nothing but `std`. These are the names that [`crate::template`] makes unless told otherwise. The one place
+//! May import: nothing of this crate. These are the names that [`NameTemplate`] makes unless told otherwise. The one place
 //! where names are recognised: whoever deletes, finishes or joins files must not take somebody else's file for a capture's.
+
+mod template;
+
+pub use template::NameTemplate;
 
 use std::{fmt, path::Path};
 
+/// What stands behind the names of finished files that are sealed: see [`crate::sealed`].
+pub const SEALED: &str = ".enc";
 /// Ending of a file's name while it is open.
 pub const PART: &str = ".part";
 /// What a file of all queues has in its name in place of a queue.
@@ -19,6 +25,14 @@ pub struct FileName<'a> {
     pub start_ns: u64,
     /// `pcap`, `pcapng`, `pcap.zst` and so on.
     pub ending: &'a str,
+    /// [`SEALED`] is behind it.
+    pub sealed: bool,
+}
+
+/// A name without [`SEALED`].
+#[must_use]
+pub fn unsealed(name: &str) -> &str {
+    name.strip_suffix(SEALED).unwrap_or(name)
 }
 
 impl<'a> FileName<'a> {
@@ -36,6 +50,7 @@ impl<'a> FileName<'a> {
     #[must_use]
     pub fn has_capture_ending(path: &Path) -> bool {
         let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.map(unsealed);
         let ends_with = |ending: &&str| {
             name.and_then(|name| name.strip_suffix(ending))
                 .is_some_and(|stem| stem.ends_with('.'))
@@ -46,7 +61,8 @@ impl<'a> FileName<'a> {
     /// The parts of a finished capture file's name; `None`: it is another name.
     #[must_use]
     pub fn parse(path: &'a Path) -> Option<Self> {
-        let name = path.file_name()?.to_str()?;
+        let whole = path.file_name()?.to_str()?;
+        let name = unsealed(whole);
         let (queue, rest) = name.strip_prefix("wqcap-")?.split_once('-')?;
         let (start, ending) = rest.split_once('.')?;
         let queue = match queue.strip_prefix('q') {
@@ -58,6 +74,7 @@ impl<'a> FileName<'a> {
             queue,
             start_ns: number(start)?,
             ending,
+            sealed: whole.len() > name.len(),
         };
         Self::ENDINGS.contains(&ending).then_some(it)
     }
@@ -75,7 +92,8 @@ impl fmt::Display for FileName<'_> {
             Some(queue) => write!(f, "wqcap-q{queue:02}-")?,
             None => write!(f, "wqcap-{ALL}-")?,
         }
-        write!(f, "{}.{}", self.start_ns, self.ending)
+        write!(f, "{}.{}", self.start_ns, self.ending)?;
+        f.write_str(if self.sealed { SEALED } else { "" })
     }
 }
 
@@ -86,14 +104,19 @@ mod tests {
     #[test]
     fn what_is_written_is_recognised() {
         for queue in [None, Some(0), Some(7), Some(1234)] {
-            for ending in FileName::ENDINGS {
+            for (ending, sealed) in FileName::ENDINGS
+                .map(|it| [(it, false), (it, true)])
+                .concat()
+            {
                 let name = FileName {
                     queue,
                     start_ns: 1_795_233_110_453_271_320,
                     ending,
+                    sealed,
                 };
                 let text = format!("/x/{name}");
                 assert_eq!(FileName::parse(Path::new(&text)), Some(name), "{text}");
+                assert!(FileName::has_capture_ending(Path::new(&text)), "{text}");
             }
         }
         let shown = |queue| {
@@ -101,6 +124,7 @@ mod tests {
                 queue,
                 start_ns: 5,
                 ending: "pcap",
+                sealed: false,
             }
             .to_string()
         };
@@ -116,6 +140,8 @@ mod tests {
             "wqcap-qx-1.pcap",
             "wqcap-q1-1",
             "wqcap-q03-5.pcap.part",
+            "wqcap-q03-5.pcap.enc.enc",
+            "wqcap-q03-5.enc",
             "wqcap-q03-5.pcap.gz",
             "wqcap-q03-5",
             "wqcap-q3-5.pcap",

@@ -1,10 +1,13 @@
-//! The key, and the file that it is read from.
+//! A secret key, and the file that it is read from.
 
+use serde::Serialize;
 use std::{
+    fmt,
     fs::File,
     io::{self, Read},
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 use zeroize::Zeroizing;
 
@@ -13,9 +16,64 @@ const LEN: usize = 32;
 /// The longest key file: a key in hex, and an end of line.
 const LONGEST: usize = 2 * LEN + 2;
 
-/// A key: 16 bytes for the cipher, and 16 for what addresses are padded with. It is zeroised when it is dropped.
+/// Where a key comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeySource {
+    /// A file.
+    File(PathBuf),
+    /// What a shell command prints.
+    Command(String),
+}
+
+impl KeySource {
+    /// Reads the file, or runs the command, which may ask on the terminal.
+    ///
+    /// # Errors
+    /// There is no key. Nothing of what was read is in the message.
+    pub fn read(&self) -> Result<SecretKey, String> {
+        match self {
+            Self::File(path) => SecretKey::read(path).map_err(|e| e.to_string()),
+            Self::Command(command) => printed(command),
+        }
+    }
+
+    /// The key of the configuration that names it.
+    #[must_use]
+    pub fn config_key(&self) -> &'static str {
+        match self {
+            Self::File(_) => "output.encrypt_key",
+            Self::Command(_) => "output.encrypt_key_command",
+        }
+    }
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{path:?}"),
+            Self::Command(command) => write!(f, "{command:?}"),
+        }
+    }
+}
+
+fn printed(command: &str) -> Result<SecretKey, String> {
+    let output = Command::new("/bin/sh")
+        .args(["-c", command])
+        .stdin(Stdio::inherit())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| format!("cannot run it: {e}"))?;
+    let bytes = Zeroizing::new(output.stdout);
+    if !output.status.success() {
+        return Err(format!("it failed: {}", output.status));
+    }
+    SecretKey::parse(&bytes).map_err(|e| format!("it printed {e}"))
+}
+
+/// A key of 32 bytes. It is zeroised when it is dropped.
 #[derive(Clone)]
-pub struct AnonymizeKey(Zeroizing<[u8; LEN]>);
+pub struct SecretKey(Zeroizing<[u8; LEN]>);
 
 /// Why a key file cannot be used. No message shows anything of the file.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +94,7 @@ pub enum KeyError {
     Hex,
 }
 
-impl AnonymizeKey {
+impl SecretKey {
     /// A key of these bytes.
     #[must_use]
     pub fn new(bytes: &[u8; LEN]) -> Self {
@@ -61,7 +119,11 @@ impl AnonymizeKey {
         Self::parse(&bytes)
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self, KeyError> {
+    /// The key in a key file's bytes: 32, or 64 hex digits.
+    ///
+    /// # Errors
+    /// They are no key.
+    pub fn parse(bytes: &[u8]) -> Result<Self, KeyError> {
         if let Ok(raw) = <&[u8; LEN]>::try_from(bytes) {
             return Ok(Self::new(raw));
         }
@@ -84,16 +146,20 @@ impl AnonymizeKey {
         Ok(Self(key))
     }
 
-    /// The cipher's half, and the padding's.
-    pub(super) fn halves(&self) -> (&[u8; LEN / 2], &[u8; LEN / 2]) {
+    pub(super) fn bytes(&self) -> &[u8; LEN] {
+        &self.0
+    }
+
+    /// For a cipher, and for what it is padded with.
+    pub(crate) fn halves(&self) -> (&[u8; LEN / 2], &[u8; LEN / 2]) {
         let (halves, _) = self.0.as_chunks();
         (&halves[0], &halves[1])
     }
 }
 
-impl std::fmt::Debug for AnonymizeKey {
+impl std::fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AnonymizeKey(..)")
+        f.write_str("SecretKey(..)")
     }
 }
 
@@ -109,7 +175,7 @@ mod tests {
         let read = |bytes: &[u8], mode: u32| {
             fs::write(&path, bytes).expect("written");
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("own");
-            AnonymizeKey::read(&path)
+            SecretKey::read(&path)
         };
         let raw: [u8; 32] = std::array::from_fn(|i| i as u8 * 7);
         let hex: String = raw.iter().map(|b| format!("{b:02x}")).collect();
@@ -122,7 +188,7 @@ mod tests {
         ] {
             let key = read(&bytes, 0o640).expect("a key");
             assert_eq!(*key.0, raw);
-            assert_eq!(format!("{key:?}"), "AnonymizeKey(..)");
+            assert_eq!(format!("{key:?}"), "SecretKey(..)");
         }
         for (bytes, mode, part) in [
             (&raw[..], 0o644, "0644"),
@@ -139,7 +205,24 @@ mod tests {
             assert!(problem.contains(part), "{problem}");
             assert!(!problem.contains(&hex[..8]), "an error never shows a key");
         }
-        let missing = AnonymizeKey::read(&dir.path().join("none")).expect_err("missing");
+        for (command, problem) in [
+            (format!("echo {hex}"), None),
+            ("echo 1".into(), Some("2 bytes")),
+            (format!("echo {hex}; exit 3"), Some("exit status: 3")),
+        ] {
+            let read = KeySource::Command(command).read();
+            match problem {
+                None => assert_eq!(*read.expect("a key").0, raw),
+                Some(part) => {
+                    let problem = read.expect_err(part);
+                    assert!(
+                        problem.contains(part) && !problem.contains(&hex[..8]),
+                        "{problem}"
+                    );
+                }
+            }
+        }
+        let missing = SecretKey::read(&dir.path().join("none")).expect_err("missing");
         assert!(missing.to_string().contains("No such file"));
     }
 }

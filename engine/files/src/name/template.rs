@@ -356,6 +356,7 @@ mod tests {
                     queue,
                     start_ns: NS + attempt,
                     ending,
+                    sealed: false,
                 };
                 let made = default.name(queue, NS, ending, attempt);
                 assert_eq!(made, name.to_string());

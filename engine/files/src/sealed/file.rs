@@ -1,0 +1,164 @@
+//! Sealing a finished file.
+
+use super::{
+    chunks::{CHUNK, Chunks, TAG},
+    key::SecretKey,
+};
+use crate::{
+    folder::{FolderTree, rename_new, sync_folder},
+    name::SEALED,
+};
+use std::{
+    ffi::OsString,
+    fs::{self, File, Permissions},
+    io::{self, ErrorKind, Read, Write},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+/// What names of files begin with that are being sealed.
+const TEMPORARY: &str = ".wqcap-seal-";
+
+/// A file that was sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// Its new name.
+    pub path: PathBuf,
+    /// Bytes of its content.
+    pub bytes: u64,
+}
+
+/// The name of a file once it is sealed.
+#[must_use]
+pub fn sealed_name(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(SEALED);
+    name.into()
+}
+
+/// Seals a finished file, which then has [`SEALED`] behind its name, its permissions and its time of the last write. The
+/// plain one is deleted when the sealed one is synced. `go_on` is asked at each MiB; `None`: it said no, and the file is as
+/// it was.
+///
+/// # Errors
+/// The system; `AlreadyExists` where there is something of the new name. The file is as it was.
+pub fn seal(path: &Path, key: &SecretKey, go_on: impl Fn() -> bool) -> io::Result<Option<Sealed>> {
+    let mut plain = File::open(path)?;
+    let metadata = plain.metadata()?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let temporary = tempfile::Builder::new()
+        .prefix(TEMPORARY)
+        .permissions(Permissions::from_mode(metadata.mode() & 0o7777))
+        .tempfile_in(folder)?;
+    let chunks = Chunks::begin(key)?;
+    let Some(bytes) = copy(&mut plain, &chunks, temporary.as_file(), go_on)? else {
+        return Ok(None);
+    };
+    if bytes != plain.metadata()?.len() {
+        return Err(io::Error::other("it changed while it was encrypted"));
+    }
+    temporary.as_file().set_modified(metadata.modified()?)?;
+    temporary.as_file().sync_all()?;
+    let to = sealed_name(path);
+    rename_new(temporary.path(), &to)?;
+    // It has another name now.
+    let _ = temporary.into_temp_path().keep();
+    sync_folder(folder);
+    match fs::remove_file(path) {
+        // Deleted meanwhile, to make room.
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        other => other?,
+    }
+    Ok(Some(Sealed { path: to, bytes }))
+}
+
+/// Gives the bytes of the content.
+fn copy(
+    plain: &mut File,
+    chunks: &Chunks,
+    mut to: &File,
+    go_on: impl Fn() -> bool,
+) -> io::Result<Option<u64>> {
+    to.write_all(&chunks.header)?;
+    let [mut chunk, mut next] = [(); 2].map(|()| Vec::with_capacity(CHUNK + TAG));
+    fill(plain, &mut chunk)?;
+    let mut bytes = 0;
+    for number in 0.. {
+        if number % 16 == 0 && !go_on() {
+            return Ok(None);
+        }
+        // Only what follows tells that a chunk is the last.
+        fill(plain, &mut next)?;
+        bytes += chunk.len() as u64;
+        chunks.seal(number, next.is_empty(), &mut chunk)?;
+        to.write_all(&chunk)?;
+        if next.is_empty() {
+            break;
+        }
+        std::mem::swap(&mut chunk, &mut next);
+    }
+    Ok(Some(bytes))
+}
+
+/// Reads a chunk's content, or what there is of it.
+fn fill(plain: &mut File, chunk: &mut Vec<u8>) -> io::Result<()> {
+    chunk.clear();
+    plain.take(CHUNK as u64).read_to_end(chunk)?;
+    Ok(())
+}
+
+/// Removes what a crash left of files that were being sealed, in a folder and so many levels below it. Nobody else may be
+/// sealing there.
+///
+/// # Errors
+/// The folder cannot be read, or a file not be removed.
+pub fn sweep(dir: &Path, levels: usize) -> io::Result<()> {
+    for path in FolderTree::list(dir, levels)?.paths {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        if name.starts_with(TEMPORARY.as_bytes()) {
+            match fs::remove_file(&path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_sealed_is_as_it_was() {
+        let dir = tempfile::tempdir().expect("dir");
+        let key = SecretKey::new(&[7; 32]);
+        let plain = dir.path().join("wqcap-q00-5.pcap");
+        fs::write(&plain, "content").expect("written");
+        let only_the_plain = |others: usize| {
+            let there = fs::read_dir(dir.path()).expect("there").count();
+            assert_eq!(
+                (there, fs::read(&plain).expect("there")),
+                (1 + others, b"content".to_vec())
+            );
+        };
+        assert_eq!(seal(&plain, &key, || false).expect("asked"), None);
+        only_the_plain(0);
+        fs::write(sealed_name(&plain), "somebody's").expect("written");
+        let error = seal(&plain, &key, || true).expect_err("taken");
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        only_the_plain(1);
+        fs::remove_file(sealed_name(&plain)).expect("there");
+
+        // What a crash leaves goes, and nothing else.
+        fs::write(dir.path().join(format!("{TEMPORARY}x")), "half").expect("written");
+        sweep(dir.path(), 0).expect("swept");
+        only_the_plain(0);
+        fs::set_permissions(&plain, Permissions::from_mode(0o640)).expect("own");
+        let sealed = seal(&plain, &key, || true)
+            .expect("seals")
+            .expect("went on");
+        let mode = fs::metadata(&sealed.path).expect("there").mode();
+        assert_eq!((mode & 0o777, sealed.bytes), (0o640, 7));
+    }
+}

@@ -1,0 +1,201 @@
+//! `output.encrypt_key`: the thread that encrypts files as they are finished, behind everything else. Whoever follows
+//! finished files (retention, hooks, indexes) hears of a file when it is encrypted.
+//!
+//! Invariants: a file that cannot be encrypted stays as it is, is told as a failure, and goes on to the others. What an
+//! earlier run has left plain in the folder is encrypted first.
+
+use super::{CloseNotifier, own_files::OwnFiles};
+use crate::{Error, name::FileName, plan::OutputPlan, text::counted, thread::spawn};
+use crossbeam_channel::{Receiver, Sender};
+use derive_more::AddAssign;
+use serde::Serialize;
+use std::{
+    collections::HashSet,
+    io::{self, ErrorKind, Read},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use wqcap_files::{
+    folder::CaptureFolder,
+    name::SEALED,
+    sealed::{Content, SecretKey, seal, sealed_name, sweep},
+};
+
+/// How long the end of a run waits for files that are still to be encrypted.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes compared at once.
+const PIECE: usize = 1 << 20;
+
+/// What became of finished files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+pub struct EncryptionReport {
+    /// Files that were encrypted, of this run or left by an earlier one.
+    pub files: u64,
+    /// Bytes of their content.
+    pub bytes: u64,
+    /// Files that could not be encrypted, and stay as they are.
+    pub failed: u64,
+    /// Files for which there was no time at the end; the next run encrypts them.
+    pub left: u64,
+}
+
+/// What the thread leaves.
+#[derive(Debug, Default)]
+pub(in crate::sink) struct SealedFiles {
+    pub(in crate::sink) report: EncryptionReport,
+    /// The names that files had before.
+    pub(in crate::sink) plain: HashSet<PathBuf>,
+    pub(in crate::sink) failures: Vec<String>,
+}
+
+/// The running thread.
+pub(super) struct Sealer {
+    thread: JoinHandle<SealedFiles>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Sealer {
+    /// Starts the thread for the files of a folder. Finished ones are sent to the channel that comes with it, and told of to
+    /// `next` when they are encrypted; the thread ends when the channel's sender is gone.
+    pub(super) fn start(
+        key: Arc<SecretKey>,
+        dir: &Path,
+        output: &OutputPlan,
+        next: CloseNotifier,
+    ) -> Result<(Self, Sender<PathBuf>), Error> {
+        let (files, waiting) = crossbeam_channel::unbounded();
+        let ended = Arc::new(AtomicBool::new(false));
+        let work = Work {
+            key,
+            dir: dir.to_owned(),
+            output: output.clone(),
+            next,
+            ended: Arc::clone(&ended),
+            sealed: SealedFiles::default(),
+        };
+        let thread = spawn("wqcap-seal", move || work.run(&waiting))?;
+        Ok((Self { thread, ended }, files))
+    }
+
+    /// Waits for what is still to be done, but not for ever. The sender must be gone.
+    pub(super) fn finish(self) -> SealedFiles {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.ended.store(true, Ordering::Relaxed);
+        let sealed = self.thread.join().unwrap_or_default();
+        if sealed.report.left > 0 {
+            tracing::warn!(
+                "{} not encrypted yet: the disk did not keep up; the next run of this configuration encrypts them",
+                counted(sealed.report.left, "file")
+            );
+        }
+        sealed
+    }
+}
+
+struct Work {
+    key: Arc<SecretKey>,
+    dir: PathBuf,
+    output: OutputPlan,
+    next: CloseNotifier,
+    ended: Arc<AtomicBool>,
+    sealed: SealedFiles,
+}
+
+impl Work {
+    fn run(mut self, files: &Receiver<PathBuf>) -> SealedFiles {
+        match self.left_behind() {
+            Ok(earlier) => earlier.into_iter().for_each(|path| self.seal(path)),
+            Err(e) => {
+                let shown = self.dir.display();
+                tracing::warn!("{shown}: what earlier runs left unencrypted stays so: {e}");
+            }
+        }
+        for file in files {
+            self.seal(file);
+        }
+        self.sealed
+    }
+
+    /// Finished files that an earlier run has left plain. What it was about to encrypt is removed.
+    fn left_behind(&self) -> io::Result<Vec<PathBuf>> {
+        let name = &self.output.name;
+        sweep(&self.dir, name.folders())?;
+        let plain = |path: &Path| {
+            !path
+                .as_os_str()
+                .as_encoded_bytes()
+                .ends_with(SEALED.as_bytes())
+        };
+        if name.is_default() {
+            let files = CaptureFolder::list_to(&self.dir, 0)?.finished.into_iter();
+            let files = files.map(|(path, _)| path);
+            return Ok(files
+                .filter(|it| plain(it) && FileName::parse(it).is_some())
+                .collect());
+        }
+        let own = OwnFiles::new(name.clone()).list(&self.dir)?;
+        Ok(own
+            .into_iter()
+            .map(|it| it.path)
+            .filter(|it| plain(it))
+            .collect())
+    }
+
+    fn seal(&mut self, path: PathBuf) {
+        let done = seal(&path, &self.key, || !self.ended.load(Ordering::Relaxed));
+        let report = &mut self.sealed.report;
+        match done {
+            Ok(Some(sealed)) => {
+                report.files += 1;
+                report.bytes += sealed.bytes;
+                self.next.tell(&sealed.path);
+                self.sealed.plain.insert(path);
+            }
+            Ok(None) => report.left += 1,
+            // Retention was faster, or who finishes the files that a killed run left.
+            Err(_) if !path.exists() => {}
+            // A crash came between the encrypted file's new name and the deletion of the plain one.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && is_whole(&path) => {
+                drop(std::fs::remove_file(&path));
+                self.next.tell(&sealed_name(&path));
+                self.sealed.plain.insert(path);
+            }
+            Err(e) => {
+                report.failed += 1;
+                let failure = format!("cannot encrypt {}: {e}; it stays as it is", path.display());
+                tracing::error!("{failure}");
+                self.sealed.failures.push(failure);
+                self.next.tell(&path);
+            }
+        }
+    }
+}
+
+/// Whether a plain file's content is in the encrypted one beside it.
+fn is_whole(plain: &Path) -> bool {
+    let both = || {
+        let [mut one, mut other] = [plain, &sealed_name(plain)].map(Content::open);
+        let (one, other) = (one.as_mut(), other.as_mut());
+        let (Ok(one), Ok(other)) = (one, other) else {
+            return Ok(false);
+        };
+        loop {
+            let [mut a, mut b] = [(); 2].map(|()| Vec::with_capacity(PIECE));
+            one.take(PIECE as u64).read_to_end(&mut a)?;
+            other.take(PIECE as u64).read_to_end(&mut b)?;
+            if a != b || a.is_empty() {
+                return Ok::<_, io::Error>(a == b);
+            }
+        }
+    };
+    both().unwrap_or(false)
+}

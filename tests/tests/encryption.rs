@@ -1,0 +1,280 @@
+//! `output.encrypt_key`: what is on the disk when a capture has ended tells nothing without the key, and everything with it.
+//!
+//! | test | what it shows |
+//! |---|---|
+//! | `files_are_closed_to_all_who_have_no_key` | nothing plain is left; retention, hooks and indexes go on; who has the key reads what was captured |
+//! | `an_index_saves_reading_as_it_does_without` | one block of a file is read for one flow |
+//! | `what_an_earlier_run_left_plain_is_encrypted` | as a killed one does |
+//! | `a_key_that_is_none_is_refused` | before anything is captured |
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+use wqcap_tests::{
+    Dir, Program, Summary, Wqcap,
+    compare::assert_same,
+    files,
+    frames::{Ends, Frame, IPV4},
+    wqcap::wqcap,
+};
+
+/// In each frame's payload.
+const MARK: &[u8] = b"what nobody else may read of it";
+
+/// UDP frames of 64 flows, or of one flow of its own for ten in the middle.
+fn frames(count: usize) -> Vec<Vec<u8>> {
+    let frame = |i: usize| {
+        let rare = (count / 2..count / 2 + 10).contains(&i);
+        let ends = Ends {
+            from: if rare { 999 } else { (i % 64) as u16 },
+            to: 2000,
+            sport: 4000,
+            dport: 53,
+        };
+        let frame = Frame::ethernet(&[], IPV4).ipv4(ends, 17, 0).udp(ends);
+        let mut frame = frame.payload(1000).done();
+        let end = frame.len();
+        frame[end - MARK.len()..].copy_from_slice(MARK);
+        frame
+    };
+    (0..count).map(frame).collect()
+}
+
+fn key(dir: &Dir, name: &str, byte: u8) -> PathBuf {
+    let path = dir.join(name);
+    fs::write(&path, [byte; 32]).expect("an own file");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("an own file");
+    path
+}
+
+/// All files below a folder.
+fn below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("lists") {
+        let path = entry.expect("lists").path();
+        if path.is_dir() {
+            found.extend(below(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[track_caller]
+fn assert_closed(dir: &Path) {
+    let files = below(dir);
+    assert!(!files.is_empty());
+    for path in files {
+        assert!(
+            path.to_str().is_some_and(|it| it.ends_with(".enc")),
+            "{path:?}"
+        );
+        let bytes = fs::read(&path).expect("there");
+        assert!(!bytes.windows(MARK.len()).any(|it| it == MARK), "{path:?}");
+    }
+}
+
+fn capture<'d>(dir: &'d Dir, file: &Path, key: &Path) -> Wqcap<'d> {
+    Wqcap::run(dir, "x")
+        .replay(file)
+        .queues(2)
+        .set("output.rotate_size=200KB")
+        .set(&format!("output.encrypt_key={}", key.display()))
+}
+
+#[track_caller]
+fn summary(run: &Wqcap<'_>) -> Summary {
+    let done = run.done().expect(0);
+    let text = fs::read_to_string(run.summary_path()).unwrap_or_else(|e| panic!("{e}: {done}"));
+    Summary::parse(&text)
+}
+
+/// Frames of a file, sorted.
+fn sorted(path: &Path) -> Vec<Vec<u8>> {
+    let mut frames: Vec<_> = files::read(path).into_iter().map(|it| it.bytes).collect();
+    frames.sort();
+    frames
+}
+
+fn extract(cap: &Path, out: &Path) -> Program {
+    wqcap(["extract", "--json"]).arg(cap).arg("-o").arg(out)
+}
+
+#[test]
+fn files_are_closed_to_all_who_have_no_key() {
+    let dir = Dir::new();
+    let (key, other) = (key(&dir, "key", 7), key(&dir, "other", 8));
+    let file = dir.join("in.pcap");
+    let mut frames = frames(2000);
+    files::write(&file, 1_700_000_000, &frames);
+    frames.sort();
+    let hooked = dir.join("hooked");
+    let hook = dir.script("hook", &format!("echo \"$1\" >> {}", hooked.display()));
+    for compress in ["none", "zstd"] {
+        let run = capture(&dir, &file, &key)
+            .set(&format!("output.compress={compress}"))
+            .set("output.keep_files=1000")
+            .set(&format!("output.hook={}", hook.display()));
+        let summary = summary(&run);
+        assert_eq!(summary.ledger.total.captured, 2000);
+        assert_closed(run.out_path());
+        let on_disk = below(run.out_path());
+        assert_eq!(summary.files, on_disk);
+        assert_eq!(summary.json["encryption"]["files"], on_disk.len());
+        assert_eq!(summary.json["encryption"]["failed"], 0);
+        let told = fs::read_to_string(&hooked).expect("hooks ran");
+        let mut told: Vec<_> = told.lines().map(PathBuf::from).collect();
+        told.sort();
+        assert_eq!(told, on_disk);
+        fs::remove_file(&hooked).expect("there");
+
+        let out = dir.join("out.pcap");
+        extract(run.out_path(), &out)
+            .args(["--key"])
+            .arg(&key)
+            .run()
+            .expect(0);
+        assert_same("extract", &sorted(&out), &frames);
+        wqcap(["merge", "-o"])
+            .arg(&out)
+            .args([
+                "--key-command",
+                &format!("od -An -v -tx1 {} | tr -d ' \\n'", key.display()),
+            ])
+            .args(&on_disk)
+            .run()
+            .expect(0);
+        assert_same("merge", &sorted(&out), &frames);
+        extract(run.out_path(), &out)
+            .run()
+            .expect(2)
+            .says(&["is encrypted", "--key FILE"]);
+        let wrong = extract(run.out_path(), &out)
+            .args(["--key"])
+            .arg(&other)
+            .run();
+        wrong.expect(2).says(&["is encrypted with another key"]);
+        fs::remove_dir_all(run.out_path()).expect("an own folder");
+    }
+}
+
+#[test]
+fn an_index_saves_reading_as_it_does_without() {
+    let dir = Dir::new();
+    let key = key(&dir, "key", 7);
+    let file = dir.join("in.pcap");
+    let frames = frames(8000);
+    files::write(&file, 1_700_000_000, &frames);
+    let index = dir.folder("idx");
+    let run = capture(&dir, &file, &key)
+        .queues(1)
+        .set("output.rotate_size=0")
+        .set(&format!("output.index_dir={}", index.display()));
+    assert_eq!(summary(&run).ledger.total.captured, 8000);
+    assert_closed(run.out_path());
+    let out = dir.join("out.pcap");
+    let done = extract(run.out_path(), &out)
+        .args(["--filter", "host 10.0.3.231 and udp port 4000", "--key"])
+        .arg(&key)
+        .arg("--index")
+        .arg(&index)
+        .run()
+        .expect(0);
+    let facts: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_same("the one flow", &sorted(&out), &frames[4000..4010]);
+    // Made while it was captured.
+    assert_eq!(facts["index"]["made"], 0, "{facts}");
+    let read = facts["file_bytes"]["read"].as_u64().expect("a number");
+    assert!((10_000..2 << 20).contains(&read), "{facts}");
+    assert!(
+        facts["file_bytes"]["total"].as_u64() > Some(8_000_000),
+        "{facts}"
+    );
+}
+
+#[test]
+fn what_an_earlier_run_left_plain_is_encrypted() {
+    let dir = Dir::new();
+    let key = key(&dir, "key", 7);
+    let file = dir.join("in.pcap");
+    let mut frames = frames(1000);
+    files::write(&file, 1_700_000_000, &frames);
+    let slow = format!("pcap:{},pps=500", file.display());
+    let out_dir = dir.join("x.out");
+    let mut killed = Wqcap::run(&dir, "x")
+        .model(&slow)
+        .queues(1)
+        .set("output.rotate_size=100KB")
+        .set(&format!("output.encrypt_key={}", key.display()))
+        .start();
+    killed.until("files", |_| out_dir.exists() && below(&out_dir).len() > 3);
+    killed.signal(Signal::KILL);
+    assert_eq!(killed.wait().signal(), Some(Signal::KILL.as_raw()));
+    // A run without encryption, and half a file that was being encrypted.
+    let plain = Wqcap::run(&dir, "x").replay(&file).queues(1);
+    let summary_of_plain = summary(&plain);
+    assert_eq!(summary_of_plain.ledger.total.captured, 1000);
+    let first = summary_of_plain.files[0].clone();
+    let copy = dir.join("copy");
+    fs::copy(&first, &copy).expect("an own file");
+    fs::write(out_dir.join(".wqcap-seal-x1"), "half of one").expect("an own file");
+
+    let run = capture(&dir, &file, &key);
+    let encrypted = |code| {
+        let done = run.done().expect(code);
+        let text = fs::read_to_string(run.summary_path()).unwrap_or_else(|e| panic!("{e}: {done}"));
+        (Summary::parse(&text).json["encryption"].clone(), done)
+    };
+    assert_eq!(encrypted(0).0["failed"], 0);
+    assert_closed(&out_dir);
+    let frames_now = || {
+        let out = dir.join("out.pcap");
+        extract(&out_dir, &out)
+            .arg("--key")
+            .arg(&key)
+            .run()
+            .expect(0);
+        sorted(&out)
+    };
+    let found = frames_now();
+    frames.sort();
+    assert!(found.len() > 2000, "{}", found.len());
+    assert!(frames.iter().all(|it| found.binary_search(it).is_ok()));
+
+    // A crash came before the plain file was deleted; and somebody else's file has its name.
+    fs::copy(&copy, &first).expect("an own file");
+    encrypted(0);
+    assert_closed(&out_dir);
+    assert_eq!(frames_now().len(), found.len() + 1000);
+    files::write(&first, 1_600_000_000, &frames[..1]);
+    let (report, done) = encrypted(1);
+    assert_eq!(report["failed"], 1);
+    done.says(&["cannot encrypt", "it stays as it is"]);
+    assert!(first.exists());
+}
+
+#[test]
+fn a_key_that_is_none_is_refused() {
+    let dir = Dir::new();
+    let short = dir.join("short");
+    fs::write(&short, "no key").expect("an own file");
+    fs::set_permissions(&short, fs::Permissions::from_mode(0o600)).expect("an own file");
+    let run = |set: &str| {
+        Wqcap::run(&dir, "x")
+            .model("synth:count=10")
+            .set(set)
+            .done()
+            .expect(2)
+    };
+    run(&format!("output.encrypt_key={}", short.display()))
+        .says(&["output.encrypt_key", "6 bytes"]);
+    run("output.encrypt_key=/none").says(&["output.encrypt_key", "/none", "No such file"]);
+    run("output.encrypt_key_command=false").says(&["output.encrypt_key_command", "exit status: 1"]);
+    assert!(!dir.join("x.out").exists() || below(&dir.join("x.out")).is_empty());
+}
