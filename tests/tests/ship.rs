@@ -275,6 +275,14 @@ fn without_packets_their_tables_go() {
     assert_whole(&tree(&folder), &sensor);
 }
 
+/// The most memory that a process has had, in bytes.
+fn peak_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("alive");
+    let line = status.lines().find_map(|it| it.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|it| it.trim().strip_suffix(" kB"));
+    kib.and_then(|it| it.parse::<u64>().ok()).expect("a number") << 10
+}
+
 #[test]
 fn what_was_sent_when_it_was_killed_is_not_sent_again() {
     let dir = Dir::new();
@@ -287,6 +295,10 @@ fn what_was_sent_when_it_was_killed_is_not_sent_again() {
         let parts = sensor.record().map(|it| it["state"]["parts"].clone());
         parts.is_some_and(|it| it[0].is_string() && it[3].is_null())
     });
+    // Parts x concurrency, and the rest.
+    let most = 4 * PART + (64 << 20);
+    let peak = peak_memory(killed.pid());
+    assert!(peak <= most, "{peak} bytes of {most}");
     killed.signal(Signal::KILL);
     assert_eq!(killed.wait().signal(), Some(9));
     let packets = |it: &String| it.starts_with("packets/") && it.ends_with(".pcap");

@@ -32,6 +32,7 @@ use crate::{
     source::{self, Found},
     store::{Store, StoreError},
 };
+use bytes::BytesMut;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
@@ -82,6 +83,8 @@ struct Shipper {
     later: BTreeMap<FileId, String>,
     /// Files whose sending began anew in this pass.
     begun_again: BTreeSet<FileId>,
+    /// Memory of parts that have been sent.
+    buffers: Vec<BytesMut>,
 }
 
 impl Shipper {
@@ -96,6 +99,7 @@ impl Shipper {
             uncounted: Vec::new(),
             later: BTreeMap::new(),
             begun_again: BTreeSet::new(),
+            buffers: Vec::new(),
         }
     }
 
@@ -105,6 +109,7 @@ impl Shipper {
         self.begun_again.clear();
         let outcome = self.work().await;
         self.tell(|status| status.now = None);
+        self.buffers.clear();
         outcome
     }
 

@@ -21,6 +21,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// How often others see how it goes, and may end it.
 const TICK: Duration = Duration::from_millis(200);
 
+/// Threads that sign, encrypt and send.
+const WORKERS: usize = 2;
+
 /// When to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -71,7 +74,11 @@ pub fn run(
     mut tick: impl FnMut(&Status) -> bool,
 ) -> Result<Status, ShipError> {
     let start = |e: io::Error| ShipError::Start(format!("cannot start threads: {e}"));
-    let runtime = Builder::new_current_thread().enable_all().build();
+    // The journal is written by this thread, which waits for the disk; requests go on meanwhile in others.
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(start)?;
     let done = runtime.block_on(async {
         let store = store::open(&plan.store)?;

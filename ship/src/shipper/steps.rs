@@ -5,7 +5,7 @@ use crate::{
     journal::{FileId, Record, State},
     store::{PartPlace, StoreError},
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::{
     fs::File,
     io::{self, ErrorKind},
@@ -18,7 +18,7 @@ use tokio::task::{JoinError, JoinSet, spawn_blocking};
 const MOST_PARTS: u64 = 10_000;
 
 /// A part that has been sent: its number, its bytes, and what the store said.
-type SentPart = (usize, u64, Result<String, StoreError>);
+type SentPart = (usize, Bytes, Result<String, StoreError>);
 
 /// An upload under way.
 struct Upload {
@@ -87,7 +87,8 @@ impl Shipper {
         let bytes = self.read(record, &file, 0, len).await?;
         self.check(record, &file)?;
         self.pace.wait(len).await;
-        let etag = self.store.put(&record.key, bytes).await?;
+        let etag = self.store.put(&record.key, bytes.clone()).await?;
+        self.reuse(bytes);
         self.tell(|status| status.sent(1, len));
         Ok(State::Sent { etag })
     }
@@ -117,9 +118,10 @@ impl Shipper {
                 upload.id.clone(),
             );
             let place = PartPlace { number, offset };
+            let sent = bytes.clone();
             sending.spawn(async move {
                 let said = store.part(&key, &id, place, bytes).await;
-                (number, len, said)
+                (number, sent, said)
             });
         }
         while let Some(done) = sending.join_next().await {
@@ -147,11 +149,13 @@ impl Shipper {
         upload: &mut Upload,
         done: Option<Result<SentPart, JoinError>>,
     ) -> Result<Option<State>, Trouble> {
-        let (number, len, said) = match done {
+        let (number, bytes, said) = match done {
             Some(Ok(done)) => done,
             Some(Err(e)) => return Err(StoreError::Failed(e.to_string()).into()),
             None => return Ok(None),
         };
+        let len = bytes.len() as u64;
+        self.reuse(bytes);
         match said {
             Ok(part) => upload.parts[number] = Some(part),
             Err(StoreError::NotFound(why)) => return self.again(record, why).map(Some),
@@ -208,18 +212,24 @@ impl Shipper {
         Ok(State::Seen)
     }
 
+    /// A part's memory is the next one's, unless somebody still has it.
+    fn reuse(&mut self, bytes: Bytes) {
+        self.buffers.extend(bytes.try_into_mut());
+    }
+
     /// A part of a file, read beside everything else.
     async fn read(
-        &self,
+        &mut self,
         record: &Record,
         file: &Arc<File>,
         offset: u64,
         len: u64,
     ) -> Result<Bytes, Trouble> {
         let file = Arc::clone(file);
-        let read = move || -> io::Result<Vec<u8>> {
+        let mut bytes = self.buffers.pop().unwrap_or_default();
+        let read = move || -> io::Result<BytesMut> {
             // A part fits into memory: it is of `ship.part_size`, or a share of a file.
-            let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+            bytes.resize(usize::try_from(len).map_err(io::Error::other)?, 0);
             file.read_exact_at(&mut bytes, offset)?;
             Ok(bytes)
         };
@@ -233,6 +243,6 @@ impl Shipper {
             _ => Trouble::File(format!("{}: {e}", path.display())),
         };
         let bytes = done.map_err(io::Error::other).flatten().map_err(told)?;
-        Ok(bytes.into())
+        Ok(bytes.freeze())
     }
 }
