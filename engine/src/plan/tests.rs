@@ -284,9 +284,9 @@ fn what_the_machine_has_no_memory_for_is_refused_with_what_fits() {
             "[flows]\nmemory = \"1GiB\"\nnames = true",
             1 << 30,
             [
-                "260 MiB for flows.names",
+                "272 MiB for flows.names",
                 "flows.memory = \"1GiB\"",
-                "set at most \"444MiB\"",
+                "set at most \"432MiB\"",
             ],
         ),
         (

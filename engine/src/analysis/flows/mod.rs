@@ -80,7 +80,7 @@ impl FlowsPlan {
     pub(crate) const FLOW_BYTES: u64 = 198;
 
     /// Bytes of payloads that each table may have on their way.
-    pub(crate) const COPIES_BYTES: u64 = 2 << 20;
+    pub(crate) const COPIES_BYTES: u64 = 8 << 20;
 
     /// Of the bytes of all tables, those that may be names of flows which last, besides.
     pub(crate) fn names_of(memory: u64) -> u64 {

@@ -11,10 +11,11 @@ use super::{
     sample::{COPIES, FlowId, Sample, SampleChannels},
 };
 use crate::{Error, thread::spawn};
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, never, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded, select};
 use std::{
     collections::{HashMap, hash_map::Entry},
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, Kind, MOST, Protocol};
 
@@ -24,6 +25,12 @@ const ROWS: usize = 256;
 pub(super) const MOST_WAITING: usize = 16 * 1024;
 /// Bytes that a flow takes beside its names: a place in a map that may be half empty.
 const PLACE: usize = 2 * size_of::<(FlowId, FlowNames)>() - size_of::<FlowNames>();
+/// How long rows wait to be that many.
+const LINGER: Duration = Duration::from_millis(200);
+/// Payloads are looked for so often, and not waited for: who sends one would have to wake the thread, which costs a loop more
+/// than all else about it. Only when none has come for a while does the first one wake it.
+const NAP: Duration = Duration::from_millis(1);
+const AWAKE: Duration = Duration::from_secs(1);
 /// Batches of rows that are on their way, at most.
 const BATCHES: usize = 64;
 
@@ -93,6 +100,7 @@ pub(super) fn start(
         held: 0,
         most,
         rows: Messages::default(),
+        passed: Instant::now(),
         found: Found::default(),
     };
     let thread = spawn("wqcap-names", move || work.run(&records))?;
@@ -120,31 +128,47 @@ struct Work {
     most: usize,
     /// Rows on their way to the writer.
     rows: Messages,
+    /// When rows were passed on.
+    passed: Instant,
     found: Found,
 }
 
 impl Work {
     fn run(mut self, records: &Receiver<Vec<FlowRecord>>) -> Found {
-        let mut samples = self.samples.clone();
+        let samples = self.samples.clone();
+        let mut busy = Instant::now();
         loop {
+            if self.read_all() > 0 {
+                busy = Instant::now();
+            }
+            if busy.elapsed() < AWAKE {
+                match records.recv_timeout(NAP) {
+                    Ok(batch) => self.attach(batch),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+                continue;
+            }
+            self.pass_on();
             select! {
                 recv(records) -> batch => match batch {
                     Ok(batch) => self.attach(batch),
                     Err(_) => break,
                 },
                 recv(samples) -> sample => match sample {
-                    Ok(sample) => self.read(sample),
+                    Ok(sample) => {
+                        self.read(sample);
+                        busy = Instant::now();
+                    }
                     // The meters are gone; their last records may not be here yet.
-                    Err(_) => samples = never(),
+                    Err(_) => match records.recv() {
+                        Ok(batch) => self.attach(batch),
+                        Err(_) => break,
+                    },
                 },
             }
-            if self.rows.count() >= ROWS || self.samples.is_empty() {
-                self.pass_on();
-            }
         }
-        while let Ok(sample) = self.samples.try_recv() {
-            self.read(sample);
-        }
+        self.read_all();
         if self.rows.count() > 0 {
             // Nothing is in a hurry any more.
             let _ = self.messages.send(self.rows);
@@ -152,14 +176,27 @@ impl Work {
         self.found
     }
 
-    /// Gives records the names of their flows.
-    fn attach(&mut self, mut batch: Vec<FlowRecord>) {
-        // What a flow told was sent before its record.
-        for _ in 0..self.samples.len() {
+    /// Reads what is there; how many there were.
+    fn read_all(&mut self) -> usize {
+        let count = self.samples.len();
+        for _ in 0..count {
             if let Ok(sample) = self.samples.try_recv() {
                 self.read(sample);
             }
+            if self.rows.count() >= ROWS {
+                self.pass_on();
+            }
         }
+        if self.rows.count() > 0 && self.passed.elapsed() >= LINGER {
+            self.pass_on();
+        }
+        count
+    }
+
+    /// Gives records the names of their flows.
+    fn attach(&mut self, mut batch: Vec<FlowRecord>) {
+        // What a flow told was sent before its record.
+        self.read_all();
         for record in &mut batch {
             if self.flows.is_empty() {
                 break;
@@ -272,6 +309,7 @@ impl Work {
         if self.rows.count() == 0 {
             return;
         }
+        self.passed = Instant::now();
         let rows = std::mem::take(&mut self.rows);
         if let Err(TrySendError::Full(rows)) = self.messages.try_send(rows) {
             self.rows = rows;
