@@ -38,6 +38,7 @@ mod source;
 pub mod store;
 
 use std::path::PathBuf;
+use wqcap_files::index::{CaptureIndex, FlowTerms};
 
 /// What is shipped, where to, and how fast.
 #[derive(Clone, Debug)]
@@ -52,8 +53,8 @@ pub struct ShipPlan {
     pub store: String,
     /// The sensor's name, a plain word.
     pub sensor: String,
-    /// Whether the capture files go up, or what is in them alone.
-    pub packets: bool,
+    /// Which capture files go up; of the others only what is in them.
+    pub packets: Selection,
     /// Bytes of a part.
     pub part_bytes: u64,
     /// Parts that are under way at a time.
@@ -62,4 +63,37 @@ pub struct ShipPlan {
     pub bandwidth: Option<u64>,
     /// Folder of the journal.
     pub journal: PathBuf,
+}
+
+/// Which capture files are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// Each.
+    All,
+    /// None.
+    None,
+    /// Those that may hold frames of such flows.
+    Of(FlowTerms),
+}
+
+impl Selection {
+    /// Whether a file is sent in which this is.
+    #[must_use]
+    pub fn takes(&self, index: &CaptureIndex) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::Of(terms) => !index.select(&(0..u64::MAX), terms).is_empty(),
+        }
+    }
+
+    /// Whether each file is sent; `None`: that depends on what is in it.
+    #[must_use]
+    pub fn of_each(&self) -> Option<bool> {
+        match self {
+            Self::All => Some(true),
+            Self::None => Some(false),
+            Self::Of(_) => None,
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 use wqcap_tests::{
-    Dir, Program, Summary, Wqcap, files,
+    Dir, Program, Summary, Wqcap, files, frames,
     ledger::number,
     machine::proxy::{Fate, Proxy, Request},
     need,
@@ -273,6 +273,29 @@ fn without_packets_their_tables_go() {
     let status = sensor.ship_once(&url, &[]);
     assert_ledger(&status, captured, "shipped");
     assert_whole(&tree(&folder), &sensor);
+}
+
+#[test]
+fn a_filter_selects_files_by_what_is_in_them() {
+    let dir = Dir::new();
+    let (folder, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "filtered");
+    // A host a file.
+    let some = frames::udp_flows(16, 100);
+    for host in 0..3 {
+        let name = format!("wqcap-q00-{}000000000.pcap", 1_700_000_000 + host);
+        let path = sensor.at("out").join(name);
+        let at = usize::try_from(host).expect("small");
+        files::write(&path, 1_700_000_000 + host, &some[at..][..1]);
+    }
+    let packets = ["--set", "ship.packets=host 10.0.0.2"];
+    let status = sensor.ship_once(&url, &packets);
+    let ledger = ["captured", "shipped", "not_selected"].map(|it| number(&status["ledger"][it]));
+    assert_eq!(ledger, [3, 1, 2], "{status}");
+    let objects = tree(&folder);
+    let of = |kind: &str| objects.keys().filter(|it| it.starts_with(kind)).count();
+    assert_eq!((of("packets/"), of("blocks/")), (1, 3));
+    assert_eq!(sensor.ship_once(&url, &packets)["objects"], 0);
 }
 
 /// The most memory that a process has had, in bytes.

@@ -21,9 +21,13 @@ use std::{
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
-use wqcap_engine::config::{Config, Format, Sensor, ShipPackets};
+use wqcap_engine::{
+    config::{Config, Format, Sensor, ShipPackets},
+    filter::Filter,
+    index::FlowTerms,
+};
 use wqcap_ship::{
-    ShipPlan,
+    Selection, ShipPlan,
     shipper::{self, Mode, Planned, ShipError, Status},
     store,
 };
@@ -125,13 +129,31 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
         flows_dir: config.flows.as_ref().map(|it| it.dir.clone()),
         store: url,
         sensor: sensor.as_str().to_owned(),
-        packets: ship.packets == ShipPackets::All,
+        packets: selection(&ship.packets)?,
         part_bytes: ship.part_size.0,
         // 1 to 64.
         concurrency: ship.concurrency as usize,
         bandwidth: ship.bandwidth.map(|it| it.0),
         journal: ship.journal.clone(),
     })
+}
+
+/// Which files are sent.
+fn selection(packets: &ShipPackets) -> Result<Selection, Failure> {
+    let expression = match packets {
+        ShipPackets::All => return Ok(Selection::All),
+        ShipPackets::None => return Ok(Selection::None),
+        ShipPackets::Of(expression) => expression,
+    };
+    let refused = |why| Failure::refused(format!("ship.packets = {expression:?}: {why}"));
+    Filter::compile(expression).map_err(|e| refused(e.to_string()))?;
+    let terms = FlowTerms::parse(expression);
+    if terms.is_empty() {
+        return Err(refused(
+            "no index tells of that; write terms such as \"host 10.0.0.1\" and \"tcp port 443\", joined by \"and\"".into(),
+        ));
+    }
+    Ok(Selection::Of(terms))
 }
 
 /// The sensor that has no other name.
@@ -272,13 +294,22 @@ mod tests {
     fn a_plan_has_a_store_a_sensor_and_files() {
         let text = "[ship]\nstore = \"s3://b/p\"\nsensor = \"tap\"\npackets = \"none\"\n[flows]";
         let plan = plan(&Config::parse(text).expect("sound")).expect("a plan");
-        assert_eq!((plan.sensor.as_str(), plan.packets), ("tap", false));
+        assert_eq!(plan.sensor, "tap");
+        assert_eq!(plan.packets, Selection::None);
         assert_eq!(plan.flows_dir, Some(PathBuf::from("/var/lib/wqcap/flows")));
         assert_eq!((plan.index_dir, plan.bandwidth), (None, None));
         for (text, part) in [
             ("", "ship.store is not set"),
             ("[ship]", "ship.store is not set"),
             ("[ship]\nstore = \"gs://b\"", "ship.store = \"gs://b\""),
+            (
+                "[ship]\nstore = \"s3://b\"\npackets = \"hots 1.1.1.1\"",
+                "ship.packets = \"hots 1.1.1.1\"",
+            ),
+            (
+                "[ship]\nstore = \"s3://b\"\npackets = \"len > 9\"",
+                "no index tells of that",
+            ),
             (
                 "[ship]\nstore = \"s3://b\"\n[output]\nformat = \"none\"",
                 "writes no files",

@@ -17,7 +17,7 @@ mod read;
 mod reference;
 mod rule;
 mod sections;
-mod sensor;
+mod ship;
 mod size;
 mod span;
 mod words;
@@ -31,12 +31,12 @@ pub use sections::{
     CaptureConfig, Compress, CutoffConfig, DeviceConfig, FlowsConfig, MetricsConfig, OutputConfig,
     PipelineConfig, ProcessConfig, RssConfig, ShipConfig, WqConfig,
 };
-pub use sensor::Sensor;
+pub use ship::{Sensor, ShipPackets};
 pub use size::Size;
 pub use span::Span;
 pub use words::{
     Access, Clock, CqeCompression, Format, HashDepth, Idle, Mode, OnFull, OnLoss, OnPortDown,
-    Order, PipelineMode, Receive, SampleBy, Sandbox, ShipPackets, Timestamps, Vlan,
+    Order, PipelineMode, Receive, SampleBy, Sandbox, Timestamps, Vlan,
 };
 pub use wqcap_control::server::{ControlConfig, FileMode};
 pub use wqcap_frame::Slice;

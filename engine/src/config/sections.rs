@@ -298,7 +298,7 @@ section! {
         pub store: Option<String> = None,
         /// What this capture is called there; absent: the name of the host.
         pub sensor: Option<Sensor> = None,
-        /// Whether frames are sent.
+        /// Which files of frames are sent.
         pub packets: ShipPackets = ShipPackets::All,
         /// Bytes of a part of an object.
         pub part_size: Size = Size(16 << 20),

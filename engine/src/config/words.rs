@@ -24,14 +24,6 @@ words! {
         /// By the verbs alone.
         Verbs,
     }
-    /// What goes to the store of the frames that are captured.
-    ShipPackets {
-        /// All of them.
-        #[default]
-        All,
-        /// None: what is in the files, and flow records.
-        None,
-    }
     /// How frames lie in a ring's memory.
     Receive {
         /// Many to a buffer, where the device and the rest of the configuration allow it.

@@ -1,8 +1,8 @@
 //! What would be shipped now.
 
-use super::ShipError;
+use super::{ShipError, load_index};
 use crate::{
-    ShipPlan,
+    Selection, ShipPlan,
     journal::{Journal, Kind, State},
     key,
     source::{self, Found},
@@ -18,7 +18,7 @@ pub struct Planned {
     pub path: PathBuf,
     /// Its bytes.
     pub bytes: u64,
-    /// Its object; `None`: what is in it is sent, and it is not.
+    /// Its object; `None`: what is in it is sent, and it is not. A file without an index may turn out to be such.
     pub object: Option<String>,
     /// The object with what is in it; flow records have none.
     pub blocks: Option<String>,
@@ -54,7 +54,12 @@ fn planned(plan: &ShipPlan, file: Found) -> Option<Planned> {
             let name = FileName::parse(&file.path)?;
             let object = key::packets(&name, &plan.sensor);
             let blocks = key::blocks(&name, &plan.sensor);
-            (plan.packets.then_some(object), Some(blocks))
+            // Without an index nobody knows what is in it.
+            let index = load_index(plan, &file);
+            let selected = index.map_or(plan.packets != Selection::None, |it| {
+                plan.packets.takes(&it)
+            });
+            (selected.then_some(object), Some(blocks))
         }
     };
     Some(Planned {

@@ -166,7 +166,7 @@ impl Shipper {
             self.forget(&file.id()).await?;
             match file.kind {
                 Kind::Flows | Kind::Dns => self.enter_table(&file)?,
-                Kind::Packets => match self.load_index(&file) {
+                Kind::Packets => match load_index(&self.plan, &file) {
                     Some(index) => self.enter_packets(&file, &index)?,
                     None => self.uncounted.push(file),
                 },
@@ -185,7 +185,8 @@ impl Shipper {
             Kind::Flows | Kind::Dns => true,
             Kind::Packets => {
                 let is_done = record.selected && record.state == State::Shipped;
-                is_done || record.selected == self.plan.packets
+                let wanted = self.plan.packets.of_each();
+                is_done || wanted.is_none_or(|it| it == record.selected)
             }
         };
         record.stamp == file.stamp && as_wanted
@@ -250,8 +251,9 @@ impl Shipper {
         };
         let sensor = &self.plan.sensor;
         let key = key::packets(&name, sensor);
+        let selected = self.plan.packets.takes(index);
         let object = OfObject {
-            key: self.plan.packets.then_some(&key),
+            key: selected.then_some(&key),
             bytes: file.stamp.len,
             queue: name.queue,
         };
@@ -261,19 +263,10 @@ impl Shipper {
         let record = Record {
             blocks_key: Some(key::blocks(&name, sensor)),
             frames: index.frames,
-            selected: self.plan.packets,
+            selected,
             ..file.record(key)
         };
         Ok(self.journal.set(record)?)
-    }
-
-    /// The index that the capture has made, if it is of the file as it is now.
-    fn load_index(&self, file: &Found) -> Option<CaptureIndex> {
-        let indexes = IndexFolder {
-            folder: self.plan.index_dir.as_deref()?,
-            dir: &self.plan.dir,
-        };
-        Some(indexes.load(&file.path)?.0)
     }
 
     /// Reads the oldest file that has no index; false: there is none to be read now.
@@ -345,6 +338,15 @@ impl Shipper {
         };
         dir.join(&record.file)
     }
+}
+
+/// The index that the capture has made, if it is of the file as it is now.
+fn load_index(plan: &ShipPlan, file: &Found) -> Option<CaptureIndex> {
+    let indexes = IndexFolder {
+        folder: plan.index_dir.as_deref()?,
+        dir: &plan.dir,
+    };
+    Some(indexes.load(&file.path)?.0)
 }
 
 /// A clock that was set back makes a file younger, and it waits for its index a little longer.

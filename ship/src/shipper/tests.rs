@@ -2,7 +2,7 @@
 
 use super::{Mode, ShipError, Shipper, Trouble, dry_run, fixtures, run};
 use crate::{
-    ShipPlan,
+    Selection, ShipPlan,
     journal::{Journal, State},
     ledger::DeliveryLedger,
     store::{ObjectFacts, PartPlace, Remote, Store, StoreError},
@@ -172,7 +172,10 @@ impl Place {
             flows_dir: Some(self.at("flows")),
             store: format!("file://{}", self.at("store").display()),
             sensor: "tap".into(),
-            packets,
+            packets: match packets {
+                true => Selection::All,
+                false => Selection::None,
+            },
             part_bytes: PART,
             concurrency: 2,
             bandwidth: None,

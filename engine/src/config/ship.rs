@@ -1,4 +1,4 @@
-//! `ship.sensor`: what a capture is called where many of them meet.
+//! `ship.sensor`: what a capture is called where many of them meet; `ship.packets`: which of its files are sent there.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -47,6 +47,42 @@ impl fmt::Display for Sensor {
     }
 }
 
+/// `ship.packets`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ShipPackets {
+    /// `"all"`
+    #[default]
+    All,
+    /// `"none"`: what is in the files alone.
+    None,
+    /// Files that may hold frames of this pcap-filter expression.
+    Of(String),
+}
+
+impl TryFrom<String> for ShipPackets {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.trim() {
+            "all" => Ok(Self::All),
+            "none" => Ok(Self::None),
+            "" => Err("is empty; write \"all\", \"none\" or a filter".into()),
+            _ => Ok(Self::Of(text)),
+        }
+    }
+}
+
+impl From<ShipPackets> for String {
+    fn from(it: ShipPackets) -> Self {
+        match it {
+            ShipPackets::All => "all".into(),
+            ShipPackets::None => "none".into(),
+            ShipPackets::Of(expression) => expression,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,5 +97,20 @@ mod tests {
         for bad in ["", ".", "..", "a/b", "a b", "a=b", "ä", long.as_str()] {
             assert!(Sensor::try_from(bad.to_owned()).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn packets_are_a_word_or_a_filter() {
+        let of = |text: &str| ShipPackets::try_from(text.to_owned());
+        let port = "udp port 53";
+        for (text, packets) in [
+            ("all", ShipPackets::All),
+            ("none", ShipPackets::None),
+            (port, ShipPackets::Of(port.into())),
+        ] {
+            assert_eq!(of(text), Ok(packets.clone()), "{text}");
+            assert_eq!(String::from(packets), text);
+        }
+        assert!(of(" ").is_err());
     }
 }
