@@ -122,18 +122,27 @@ fn flows_beyond_the_memory_are_kept_whole_and_counted() {
     finished.done.says(&["kept beyond capture.cutoff_memory"]);
 }
 
-/// What tshark says of a UDP datagram that is in no tunnel and no fragment: its flow and VLANs, and its source.
-type Datagram = ((String, String), String);
+/// What tshark says of a datagram or segment that is in no tunnel and no fragment.
+struct Told {
+    /// Its flow and VLANs, and its source.
+    from: ((String, String), String),
+    /// It begins or ends a connection.
+    control: bool,
+}
 
-/// Each frame of a file as tshark sees it; `None`: it is no such datagram, or of a flow in which there are others, too.
-fn datagrams(file: &Path) -> Vec<Option<Datagram>> {
+/// Each frame of a file as tshark sees it; `None`: it is none of this protocol, or of a flow in which there are others, too.
+fn told(file: &Path, protocol: &str) -> Vec<Option<Told>> {
+    let of = |field: &str| format!("{protocol}.{field}");
     let fields = [
-        "udp.stream",
+        &of("stream"),
         "vlan.id",
         "ip.src",
         "ipv6.src",
-        "udp.srcport",
-        "udp.dstport",
+        "ip.dst",
+        "ipv6.dst",
+        &of("srcport"),
+        &of("dstport"),
+        "tcp.flags",
         "ip.flags.mf",
         "ip.frag_offset",
         "ipv6.fraghdr.nxt",
@@ -155,12 +164,37 @@ fn datagrams(file: &Path) -> Vec<Option<Datagram>> {
     }
     let done = tshark.arg("-r").arg(file).run().expect(0);
     let mut strange = HashSet::new();
+    // Ends that were used again: when that begins another flow, tshark says by sequence numbers.
+    let mut streams: HashMap<_, String> = HashMap::new();
     let mut line = |line: &str| {
         let it: Vec<_> = line.split('|').collect();
-        let [stream, vlans, four, six, port, to, more, offset, rest @ ..] = &it[..] else {
+        let [
+            stream,
+            vlans,
+            four,
+            six,
+            to_four,
+            to_six,
+            port,
+            to,
+            flags,
+            more,
+            offset,
+            rest @ ..,
+        ] = &it[..]
+        else {
             panic!("too few fields: {line}");
         };
-        let several = [stream, four, six].iter().any(|it| it.contains(','));
+        let several = [stream, four, six, flags].iter().any(|it| it.contains(','));
+        let mut ends = [
+            format!("{four}{six}:{port}"),
+            format!("{to_four}{to_six}:{to}"),
+        ];
+        ends.sort();
+        let first = streams.entry(ends).or_insert_with(|| (*stream).to_owned());
+        if first != stream {
+            strange.extend([first.clone(), (*stream).to_owned()]);
+        }
         let whole = ["", "0", "False"].contains(more) && ["", "0"].contains(offset);
         // Linux's port of VXLAN, which tshark does not look into.
         let whole = whole && *to != "8472";
@@ -170,10 +204,15 @@ fn datagrams(file: &Path) -> Vec<Option<Datagram>> {
             strange.extend(stream.split(',').map(str::to_owned));
         }
         let flow = ((*stream).to_owned(), (*vlans).to_owned());
-        found.then(|| (flow, format!("{four}{six}:{port}")))
+        let flags = flags.strip_prefix("0x");
+        let flags = flags.and_then(|it| u16::from_str_radix(it, 16).ok());
+        // FIN, SYN, RST.
+        let control = flags.is_some_and(|it| it & 7 != 0);
+        let from = (flow, format!("{four}{six}:{port}"));
+        found.then_some(Told { from, control })
     };
     let told: Vec<_> = done.stdout.lines().map(&mut line).collect();
-    let plain = |it: &Datagram| !strange.contains(&it.0.0);
+    let plain = |it: &Told| !strange.contains(&it.from.0.0);
     told.into_iter().map(|it| it.filter(plain)).collect()
 }
 
@@ -183,27 +222,29 @@ fn tshark_finds_the_same_beginnings_in_real_captures() {
     let dir = Dir::new();
     let (file, all) = Captures::find().everything(&dir);
     let config = format!("[[cutoff]]\npackets = {PACKETS}\n");
-    let finished = run(&dir, "udp", &file, &config, &["capture.cutoff_idle=1h"]);
-    let mut sent: HashMap<Datagram, u64> = HashMap::new();
-    let mut beginning = |datagram: &Datagram| {
-        let packets = sent.entry(datagram.clone()).or_default();
-        *packets += 1;
-        *packets <= PACKETS
-    };
-    let told = datagrams(&file);
-    assert_eq!(told.len(), all.len());
-    // The file has some of the frames, in their order: of equal ones of a flow the first.
+    let finished = run(&dir, "judged", &file, &config, &["capture.cutoff_idle=1d"]);
     let kept = kept(&finished);
-    let mut kept = kept.iter().peekable();
-    let mut cut = 0;
-    for (n, (datagram, frame)) in (1..).zip(told.iter().zip(&all)) {
-        let is_kept = kept.next_if_eq(&frame).is_some();
-        if let Some(datagram) = datagram {
-            let wanted = beginning(datagram);
-            assert_eq!(is_kept, wanted, "frame {n}, {datagram:?}");
-            cut += u64::from(!wanted);
+    for (protocol, least) in [("udp", 20), ("tcp", 500)] {
+        let mut sent: HashMap<_, u64> = HashMap::new();
+        let mut beginning = |it: &Told| {
+            let packets = sent.entry(it.from.clone()).or_default();
+            *packets += 1;
+            *packets <= PACKETS || it.control
+        };
+        let told = told(&file, protocol);
+        assert_eq!(told.len(), all.len());
+        // The file has some of the frames, in their order: of equal ones of a flow the first.
+        let mut kept = kept.iter().peekable();
+        let mut cut = 0;
+        for (n, (told, frame)) in (1..).zip(told.iter().zip(&all)) {
+            let is_kept = kept.next_if_eq(&frame).is_some();
+            if let Some(told) = told {
+                let wanted = beginning(told);
+                assert_eq!(is_kept, wanted, "frame {n} of {protocol}, {:?}", told.from);
+                cut += u64::from(!wanted);
+            }
         }
+        assert_eq!(kept.next(), None);
+        assert!(cut > least, "{cut} frames of {protocol} are cut off");
     }
-    assert_eq!(kept.next(), None);
-    assert!(cut > 20, "{cut} datagrams are cut off");
 }
