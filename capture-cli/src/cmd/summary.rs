@@ -222,7 +222,7 @@ pub fn text(report: &Report) -> String {
             it.failed,
             it.left
         );
-        line("encrypted", &text);
+        line("encrypt", &text);
     }
     if let Some(hooks) = report.hooks {
         let text = format!(
