@@ -21,8 +21,7 @@
 //! | [`format`](mod@format) | constants, encoders and decoders of pcap and pcapng, for readers and writers |
 //! | [`name`], [`folder`] | make names of capture files, also by a template, and recognise them; list those in a folder |
 //! | [`sealed`] | encrypts finished files, so that any part of one can be read |
-//! | [`read`] | reads files as they are found: any byte order and resolution, zstd and LZ4, torn or damaged |
-//! | [`origin`] | whether a file is a capture of wqcap's, by what it says of itself |
+//! | [`read`] | reads files as they are found: any byte order and resolution, zstd and LZ4, torn or damaged; tells captures of wqcap's from others |
 //! | [`merge`] | merges files into one, by time |
 //! | [`index`] | keeps for each file which times and flows are in which part of it |
 //! | [`anonymize`] | replaces addresses in frames, and cuts off what may hold more of them |
@@ -51,7 +50,6 @@ pub mod format;
 pub mod index;
 pub mod merge;
 pub mod name;
-pub mod origin;
 pub mod pin;
 pub mod read;
 pub mod recover;

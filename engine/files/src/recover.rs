@@ -1,6 +1,6 @@
 //! Finishes the files that a crash or a power cut left open.
 //!
-//! May import: [`crate::read`], [`crate::name`], [`crate::folder`], [`crate::origin`].
+//! May import: [`crate::read`], [`crate::name`], [`crate::folder`].
 //!
 //! Invariants: a file that a running capture writes is never touched: its writer holds an advisory lock (flock) on it
 //! until it has its final name, and recovery holds the same lock while at work. Nothing is overwritten. A file is cut at
@@ -9,8 +9,7 @@
 use crate::{
     folder::{CaptureFolder, rename_new, sync_folder},
     name::{FileName, PART},
-    origin::is_capture,
-    read::{Decompressor, FileEnd, PacketReader, ReadError},
+    read::{Decompressor, FileEnd, PacketReader, ReadError, origin::is_capture},
 };
 use rustix::fs::OFlags;
 use serde::Serialize;
@@ -281,7 +280,7 @@ mod tests {
             ByteOrder, FileFormat,
             pcapng::{code, option, section_header},
         },
-        origin::PROGRAM,
+        read::origin::PROGRAM,
     };
 
     fn only(dir: &Path) -> RecoveredFile {

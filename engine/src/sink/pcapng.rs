@@ -12,7 +12,7 @@ use wqcap_files::format::{
     pcapng::{self, code, option, option_header},
     put_words,
 };
-use wqcap_files::{index::MARK, origin::PROGRAM};
+use wqcap_files::{index::MARK, read::origin::PROGRAM};
 
 /// Flags and queue, eight bytes each, and the end of options.
 const OPTIONS_LEN: usize = 20;

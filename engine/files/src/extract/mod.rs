@@ -4,7 +4,7 @@
 //! indexes, or first records -> files that can reach into the times -> parts that can hold such frames -> merge, frame by frame
 //! ```
 //!
-//! May import: [`crate::anonymize`], [`crate::index`], [`crate::merge`], [`crate::read`], [`crate::origin`],
+//! May import: [`crate::anonymize`], [`crate::index`], [`crate::merge`], [`crate::read`],
 //! [`crate::folder`], and the filter of `wqcap-frame`.
 //!
 //! Invariants: indexes and first records only leave out what cannot be wanted; each frame that is left is judged by its

@@ -5,8 +5,7 @@
 
 use crate::{
     name::FileName,
-    origin::is_capture,
-    read::{Decompressor, FileRanges, ReadError},
+    read::{Decompressor, FileRanges, ReadError, origin::is_capture},
 };
 use std::{
     collections::HashMap,
@@ -110,7 +109,7 @@ mod tests {
             pcap::{self, encode_record_header},
             pcapng::{code, enhanced_packet, interface_description, option, section_header},
         },
-        origin::PROGRAM,
+        read::origin::PROGRAM,
     };
     use std::fs;
 

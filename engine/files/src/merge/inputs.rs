@@ -3,8 +3,7 @@
 use super::summary::MergeError;
 use crate::{
     folder::CaptureFolder,
-    origin::is_merged,
-    read::{FileRanges, ReadMeter},
+    read::{FileRanges, ReadMeter, origin::is_merged},
 };
 use std::path::Path;
 

@@ -5,7 +5,7 @@
 //! streams -> the earliest record of all -> output: a file under a temporary name -> its own name
 //! ```
 //!
-//! May import: [`crate::format`], [`crate::read`], [`crate::origin`], [`crate::name`], [`crate::folder`].
+//! May import: [`crate::format`], [`crate::read`], [`crate::name`], [`crate::folder`].
 //!
 //! Invariants: one pass, memory bounded by the streams that overlap in time, not by the files; a file is open only from
 //! its first record's turn to its last. Every record that can be read is written, also one that comes too late; what is

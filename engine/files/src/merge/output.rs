@@ -15,8 +15,8 @@ use crate::{
         },
         secrets::Secrets,
     },
-    origin::MERGE_PROGRAM,
     read::Packet,
+    read::origin::MERGE_PROGRAM,
 };
 use std::{
     collections::HashSet,

@@ -17,6 +17,7 @@
 mod cursor;
 mod decompress;
 mod open;
+pub mod origin;
 mod pcap;
 mod pcapng;
 mod reader;

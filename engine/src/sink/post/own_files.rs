@@ -18,7 +18,7 @@ use std::{
 use wqcap_files::{
     folder::FolderTree,
     name::{NameTemplate, unsealed},
-    origin::is_capture,
+    read::origin::is_capture,
     sealed::Content,
 };
 

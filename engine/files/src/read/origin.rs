@@ -1,7 +1,7 @@
 //! Whether a file is a capture of wqcap's, or what was made of captures, by what it says of itself: for files whose names do
 //! not tell.
 //!
-//! May import: [`crate::format`], [`crate::read`].
+//! May import: [`crate::format`], and the decompressor.
 //!
 //! Invariant: a file that says nothing of itself is nobody's, so a pcap file is never recognised here.
 
