@@ -28,13 +28,13 @@ pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
     )
 }
 
-/// Where flow records, or messages of DNS, go that were written about `ns`.
+/// Where flow records, or messages of DNS or DHCP, go that were written about `ns`.
 #[must_use]
 pub fn table(kind: Kind, ns: u64, sensor: &str) -> String {
     format!("{}/{}/{ns}.parquet", kind.folder(), partition(ns, sensor))
 }
 
-/// When a file of flow records, or of DNS, was written, by its name; `None`: it is another file, or not finished.
+/// When a file of flow records, of DNS or of DHCP, was written, by its name; `None`: it is another file, or not finished.
 #[must_use]
 pub fn table_ns(kind: Kind, path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;

@@ -60,13 +60,13 @@ pub(crate) fn packets(dir: &Path) -> io::Result<Vec<Found>> {
     Ok(sorted(files.collect()))
 }
 
-/// The finished files of flow records and of DNS, each the oldest first, of the folder of flow records.
+/// The finished files of flow records, of DNS and of DHCP, each the oldest first, of the folder of flow records.
 pub(crate) fn tables(flows_dir: &Path) -> io::Result<Vec<Found>> {
     let mut all = Vec::new();
-    for kind in [Kind::Flows, Kind::Dns] {
+    for kind in [Kind::Flows, Kind::Dns, Kind::Dhcp] {
         let entries = match fs::read_dir(table_dir(kind, flows_dir)) {
             // Not every capture has such a table.
-            Err(e) if kind == Kind::Dns && e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) if kind != Kind::Flows && e.kind() == io::ErrorKind::NotFound => continue,
             entries => entries?,
         };
         let mut files = Vec::new();
@@ -84,7 +84,7 @@ pub(crate) fn tables(flows_dir: &Path) -> io::Result<Vec<Found>> {
 /// Where the files of a table are.
 pub(crate) fn table_dir(kind: Kind, flows_dir: &Path) -> PathBuf {
     match kind {
-        Kind::Dns => flows_dir.join("dns"),
+        Kind::Dns | Kind::Dhcp => flows_dir.join(kind.folder()),
         Kind::Flows | Kind::Packets => flows_dir.to_owned(),
     }
 }

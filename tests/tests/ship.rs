@@ -168,7 +168,7 @@ fn assert_whole(objects: &BTreeMap<String, Vec<u8>>, sensor: &Sensor<'_>) {
                 let of = name.strip_suffix(".parquet").expect("Parquet");
                 assert!(captured.contains_key(of), "{key}");
             }
-            "flows" | "dns" => assert!(bytes.starts_with(b"PAR1"), "{key}"),
+            "flows" | "dns" | "dhcp" => assert!(bytes.starts_with(b"PAR1"), "{key}"),
             _ => panic!("{key}"),
         }
     }

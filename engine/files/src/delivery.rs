@@ -4,6 +4,7 @@
 //! <journal>/packets/<file>.json     the record of a capture file that is there, or on its way
 //! <journal>/flows/<file>.json       the record of a file of flow records
 //! <journal>/dns/<file>.json         the record of a table of DNS
+//! <journal>/dhcp/<file>.json        the record of a table of DHCP
 //! ```
 //!
 //! May import: [`crate::folder`].
@@ -22,7 +23,7 @@ pub const VERSION: u32 = 1;
 /// Ending of a record's name, behind the whole name of its file.
 pub const RECORD: &str = ".json";
 
-/// What a file holds. Flow records and DNS come first: they are small, and most questions begin with them.
+/// What a file holds. Flow records, DNS and DHCP come first: they are small, and most questions begin with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -30,13 +31,15 @@ pub enum Kind {
     Flows,
     /// Messages of DNS.
     Dns,
+    /// Messages of DHCP.
+    Dhcp,
     /// Frames.
     Packets,
 }
 
 impl Kind {
     /// Each of them.
-    pub const ALL: [Self; 3] = [Self::Flows, Self::Dns, Self::Packets];
+    pub const ALL: [Self; 4] = [Self::Flows, Self::Dns, Self::Dhcp, Self::Packets];
 
     /// The folder of its records in a journal, and of its objects in a store.
     #[must_use]
@@ -44,6 +47,7 @@ impl Kind {
         match self {
             Self::Flows => "flows",
             Self::Dns => "dns",
+            Self::Dhcp => "dhcp",
             Self::Packets => "packets",
         }
     }

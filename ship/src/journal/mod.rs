@@ -6,6 +6,7 @@
 //! <journal>/packets/<file>.parquet       its blocks, until they are put
 //! <journal>/flows/<file>.json            the record of a file of flow records
 //! <journal>/dns/<file>.json              the record of a table of DNS
+//! <journal>/dhcp/<file>.json             the record of a table of DHCP
 //! ```
 //!
 //! A record goes with its file. Its frames are then in `ledger.json`, which names in the same write the record that they are
@@ -211,7 +212,7 @@ impl Journal {
         if record.state != State::Shipped {
             match record.kind {
                 Kind::Packets => self.sums.expired_files += 1,
-                Kind::Flows | Kind::Dns => self.sums.expired_flow_files += 1,
+                Kind::Flows | Kind::Dns | Kind::Dhcp => self.sums.expired_flow_files += 1,
             }
         }
         self.sums.frames.enter(fate, record.frames);

@@ -49,7 +49,9 @@ pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
 
 fn planned(plan: &ShipPlan, file: Found) -> Option<Planned> {
     let (object, blocks) = match file.kind {
-        Kind::Flows | Kind::Dns => (Some(key::table(file.kind, file.ns, &plan.sensor)), None),
+        Kind::Flows | Kind::Dns | Kind::Dhcp => {
+            (Some(key::table(file.kind, file.ns, &plan.sensor)), None)
+        }
         Kind::Packets => {
             let name = FileName::parse(&file.path)?;
             let object = key::packets(&name, &plan.sensor);

@@ -165,7 +165,7 @@ impl Shipper {
             }
             self.forget(&file.id()).await?;
             match file.kind {
-                Kind::Flows | Kind::Dns => self.enter_table(&file)?,
+                Kind::Flows | Kind::Dns | Kind::Dhcp => self.enter_table(&file)?,
                 Kind::Packets => match load_index(&self.plan, &file) {
                     Some(index) => self.enter_packets(&file, &index)?,
                     None => self.uncounted.push(file),
@@ -182,7 +182,7 @@ impl Shipper {
             return false;
         };
         let as_wanted = match record.kind {
-            Kind::Flows | Kind::Dns => true,
+            Kind::Flows | Kind::Dns | Kind::Dhcp => true,
             Kind::Packets => {
                 let is_done = record.selected && record.state == State::Shipped;
                 let wanted = self.plan.packets.of_each();

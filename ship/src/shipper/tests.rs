@@ -301,15 +301,23 @@ fn whoever_dies_at_any_step_is_followed_by_one_who_goes_on() {
 }
 
 #[test]
-fn the_table_of_dns_goes_with_flow_records() {
+fn the_tables_of_messages_go_with_flow_records() {
     let place = Place::new();
-    fs::create_dir(place.at("flows/dns")).expect("made");
-    fs::write(place.at("flows/dns/wqcap-dns-7.parquet"), "dns").expect("written");
+    for table in ["dns", "dhcp"] {
+        let folder = place.at(&format!("flows/{table}"));
+        fs::create_dir(&folder).expect("made");
+        let file = folder.join(format!("wqcap-{table}-7.parquet"));
+        fs::write(file, table).expect("written");
+    }
     let (ledger, calls) = place.whole_pass(true);
     assert_eq!(ledger, ALL);
-    assert_eq!(calls[..3], ["put flows", "head flows", "put dns"]);
-    let dns = place.object("dns/dt=1970-01-01/hour=00/sensor=tap/7.parquet");
-    assert_eq!(dns.as_deref(), Some(&b"dns"[..]));
+    let first = ["put flows", "head flows", "put dns", "head dns", "put dhcp"];
+    assert_eq!(calls[..5], first);
+    for table in ["dns", "dhcp"] {
+        let key = format!("{table}/dt=1970-01-01/hour=00/sensor=tap/7.parquet");
+        let object = place.object(&key);
+        assert_eq!(object.as_deref(), Some(table.as_bytes()));
+    }
     place.assert_shipped();
 }
 
