@@ -38,7 +38,10 @@ mod source;
 pub mod store;
 
 use std::path::PathBuf;
-use wqcap_files::index::{CaptureIndex, FlowTerms};
+use wqcap_files::{
+    anonymize::AnonymizeQuery,
+    index::{CaptureIndex, FlowTerms},
+};
 
 /// What is shipped, where to, and how fast.
 #[derive(Clone, Debug)]
@@ -61,7 +64,9 @@ pub struct ShipPlan {
     pub concurrency: usize,
     /// Bytes a second; `None`: as many as go.
     pub bandwidth: Option<u64>,
-    /// Folder of the journal.
+    /// How frames are anonymized before they are sent; `None`: they are sent as they are.
+    pub anonymize: Option<AnonymizeQuery>,
+    /// Folder of the journal, and of anonymized copies.
     pub journal: PathBuf,
 }
 

@@ -43,6 +43,7 @@ impl Found {
             blocks_key: None,
             frames: 0,
             selected: true,
+            copy: None,
             state: State::Seen,
         }
     }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -257,6 +258,51 @@ fn what_a_capture_finishes_is_in_the_store_and_found_there() {
         assert_eq!(stamps.clone().min(), Some(first));
         assert_eq!(stamps.max(), Some(last));
     }
+}
+
+#[test]
+fn what_leaves_has_no_address_that_was_captured() {
+    let dir = Dir::new();
+    let (folder, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "tap-1");
+    let captured = sensor.capture(
+        20_000,
+        2,
+        &["output.rotate_size=6MB", "output.compress=zstd"],
+    );
+    let key = dir.write("key", [7; 32]);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("an own file");
+    let set = format!("anonymize.key={}", key.display());
+    let status = sensor.ship_once(&url, &["--set", &set]);
+    assert_ledger(&status, captured, "shipped");
+    let copies = sensor.at("journal").join("copies");
+    assert_eq!(fs::read_dir(copies).expect("lists").count(), 0);
+    let objects = tree(&folder);
+    let files = sensor.captured();
+    assert!(files.len() >= 4, "{:?}", files.keys());
+    for name in files.keys() {
+        // Of each file, what extract makes of it: neither more nor less, byte for byte.
+        let (start, queue) = name.split_once('-').expect("a capture's");
+        let (queue, _) = queue.split_once('.').expect("a capture's");
+        let alone = dir.folder(name);
+        let file = format!("wqcap-{queue}-{start}.pcap.zst");
+        fs::copy(sensor.at("out").join(&file), alone.join(&file)).expect("an own file");
+        let out = dir.join("out.pcap");
+        let extract = wqcap(["extract"]).arg(&alone).arg("-o").arg(&out);
+        extract.arg("--anonymize").arg(&key).run().expect(0);
+        let object = format!("/{start}-{queue}.pcap");
+        let found: Vec<_> = objects
+            .iter()
+            .filter(|(key, _)| key.ends_with(&object))
+            .collect();
+        assert_eq!(found.len(), 1, "{object}: {:?}", objects.keys());
+        assert!(*found[0].1 == fs::read(&out).expect("reads"), "{object}");
+    }
+    // And a table of each, and nothing else.
+    let of = |kind: &str| objects.keys().filter(|it| it.starts_with(kind)).count();
+    assert_eq!((of("packets/"), of("blocks/")), (files.len(), files.len()));
+    assert_eq!(objects.len(), 2 * files.len());
+    assert_eq!(sensor.ship_once(&url, &["--set", &set])["objects"], 0);
 }
 
 #[test]

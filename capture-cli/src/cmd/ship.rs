@@ -22,7 +22,9 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::{
-    config::{Config, Format, Sensor, ShipPackets},
+    anonymize::AnonymizeQuery,
+    config::{AnonymizeConfig, Config, Format, Sensor, ShipPackets},
+    files::sealed::SecretKey,
     filter::Filter,
     index::FlowTerms,
 };
@@ -126,7 +128,12 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
     Ok(ShipPlan {
         dir: output.dir.clone(),
         index_dir: (!index_dir.as_os_str().is_empty()).then(|| index_dir.clone()),
-        flows_dir: config.flows.as_ref().map(|it| it.dir.clone()),
+        // They tell addresses and names.
+        flows_dir: match config.anonymize {
+            Some(_) => None,
+            None => config.flows.as_ref().map(|it| it.dir.clone()),
+        },
+        anonymize: config.anonymize.as_ref().map(anonymize).transpose()?,
         store: url,
         sensor: sensor.as_str().to_owned(),
         packets: selection(&ship.packets)?,
@@ -135,6 +142,18 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
         concurrency: ship.concurrency as usize,
         bandwidth: ship.bandwidth.map(|it| it.0),
         journal: ship.journal.clone(),
+    })
+}
+
+fn anonymize(config: &AnonymizeConfig) -> Result<AnonymizeQuery, Failure> {
+    let none = "anonymize.key is not set: name the file of a key; `openssl rand -out FILE 32` generates one";
+    let path = config.key.as_ref();
+    let path = path.ok_or_else(|| Failure::refused(none))?;
+    let key = SecretKey::read(path);
+    let refused = |e| Failure::refused(format!("anonymize.key = {path:?}: {e}"));
+    Ok(AnonymizeQuery {
+        key: key.map_err(refused)?,
+        slice: config.slice,
     })
 }
 

@@ -109,6 +109,9 @@ pub struct Record {
     pub frames: u64,
     /// Whether it is sent, and not only told of.
     pub selected: bool,
+    /// The anonymized copy that is sent in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<FileStamp>,
     /// How far it is.
     pub state: State,
 }
@@ -118,6 +121,12 @@ impl Record {
     #[must_use]
     pub fn id(&self) -> FileId {
         (self.kind, self.file.clone())
+    }
+
+    /// What is sent: the file, or its copy.
+    #[must_use]
+    pub fn sent(&self) -> FileStamp {
+        self.copy.unwrap_or(self.stamp)
     }
 }
 
@@ -157,6 +166,7 @@ mod tests {
             blocks_key: None,
             frames: 1,
             selected: true,
+            copy: None,
             state: State::Verified,
         };
         let said = |record: &Record| {

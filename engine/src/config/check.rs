@@ -340,6 +340,11 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
 }
 
 fn ship(config: &Config, found: &mut Vec<Problem>) {
+    if let Some(it) = config.anonymize.as_ref().filter(|_| config.ship.is_none()) {
+        let value = format!("{:?}", it.key.clone().unwrap_or_default());
+        let problem = "[anonymize] is for what [ship] sends: set that, or leave this out; a capture's own files are never changed";
+        found.push(Problem::new("anonymize.key", value, problem));
+    }
     let Some(ship) = &config.ship else { return };
     if config.output.name != OutputConfig::default().name {
         let value = format!("{:?}", config.output.name);

@@ -28,8 +28,8 @@ pub use problem::{ConfigError, Place, Problem};
 pub use read::Reading;
 pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};
 pub use sections::{
-    CaptureConfig, Compress, CutoffConfig, DeviceConfig, FlowsConfig, MetricsConfig, OutputConfig,
-    PipelineConfig, ProcessConfig, RssConfig, ShipConfig, WqConfig,
+    AnonymizeConfig, CaptureConfig, Compress, CutoffConfig, DeviceConfig, FlowsConfig,
+    MetricsConfig, OutputConfig, PipelineConfig, ProcessConfig, RssConfig, ShipConfig, WqConfig,
 };
 pub use ship::{Sensor, ShipPackets};
 pub use size::Size;
@@ -76,6 +76,8 @@ pub struct Config {
     pub metrics: Option<MetricsConfig>,
     /// Where finished files are sent by `wqcap ship`; absent: nowhere.
     pub ship: Option<ShipConfig>,
+    /// How that is anonymized; absent: not at all.
+    pub anonymize: Option<AnonymizeConfig>,
     /// What the process may do.
     pub process: ProcessConfig,
 }

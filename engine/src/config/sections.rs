@@ -314,6 +314,16 @@ section! {
 }
 
 section! {
+    /// `[anonymize]`: of what leaves the machine by `[ship]`.
+    pub struct AnonymizeConfig {
+        /// File of the key.
+        pub key: Option<PathBuf> = None,
+        /// How much of frames is kept, beyond headers; whole: no payload.
+        pub slice: Slice = Slice::Whole,
+    }
+}
+
+section! {
     /// `[process]`
     pub struct ProcessConfig {
         /// Who root becomes, by name or number; empty: nobody else.

@@ -261,6 +261,7 @@ mod tests {
             blocks_key: None,
             frames,
             selected: true,
+            copy: None,
             state,
         }
     }

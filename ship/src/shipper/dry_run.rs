@@ -1,6 +1,6 @@
 //! What would be shipped now.
 
-use super::{ShipError, load_index};
+use super::{ShipError, copies::object_name, load_index};
 use crate::{
     Selection, ShipPlan,
     journal::{Journal, Kind, State},
@@ -9,7 +9,6 @@ use crate::{
 };
 use serde::Serialize;
 use std::{io, path::PathBuf};
-use wqcap_files::name::FileName;
 
 /// A file that is not shipped yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,7 +52,7 @@ fn planned(plan: &ShipPlan, file: Found) -> Option<Planned> {
             (Some(key::table(file.kind, file.ns, &plan.sensor)), None)
         }
         Kind::Packets => {
-            let name = FileName::parse(&file.path)?;
+            let name = object_name(plan, &file.path)?;
             let object = key::packets(&name, &plan.sensor);
             let blocks = key::blocks(&name, &plan.sensor);
             // Without an index nobody knows what is in it.

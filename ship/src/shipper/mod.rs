@@ -10,6 +10,7 @@
 //! Invariants: a step is taken only when the one before it is in the journal, so a pass may end anywhere. A file that is being
 //! sent is read through one descriptor: when retention deletes it meanwhile, all of it is still sent.
 
+mod copies;
 mod dry_run;
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -45,7 +46,6 @@ use tokio::task::spawn_blocking;
 use wqcap_files::{
     folder::FileStamp,
     index::{self, CaptureIndex, IndexFolder},
-    name::FileName,
 };
 
 /// For so long the capture may still be writing a new file's index: to make another one would read the file twice.
@@ -186,7 +186,11 @@ impl Shipper {
             Kind::Packets => {
                 let is_done = record.selected && record.state == State::Shipped;
                 let wanted = self.plan.packets.of_each();
-                is_done || wanted.is_none_or(|it| it == record.selected)
+                // A copy is made when it is sent.
+                let as_anonymous = record.state == State::Seen
+                    || !record.selected
+                    || record.copy.is_some() == self.plan.anonymize.is_some();
+                is_done || as_anonymous && wanted.is_none_or(|it| it == record.selected)
             }
         };
         record.stamp == file.stamp && as_wanted
@@ -198,6 +202,7 @@ impl Shipper {
             return Ok(());
         };
         tracing::info!("{}: is sent anew", record.file);
+        self.drop_copy(&record);
         if let State::Started { upload, .. } = &record.state {
             self.store.abort(&record.key, upload).await?;
         }
@@ -235,6 +240,9 @@ impl Shipper {
 
     fn expire(&mut self, id: &FileId) -> Result<(), Trouble> {
         tracing::warn!("{}: was deleted before it was sent", id.1);
+        if let Some(record) = self.journal.get(id) {
+            self.drop_copy(record);
+        }
         self.journal.fold(id)?;
         self.tell(|_| {});
         Ok(())
@@ -246,7 +254,7 @@ impl Shipper {
     }
 
     fn enter_packets(&mut self, file: &Found, index: &CaptureIndex) -> Result<(), Trouble> {
-        let Some(name) = FileName::parse(&file.path) else {
+        let Some(name) = copies::object_name(&self.plan, &file.path) else {
             return Ok(());
         };
         let sensor = &self.plan.sensor;
@@ -320,7 +328,7 @@ impl Shipper {
     /// Whether a file is still what was found.
     fn check(&self, record: &Record, file: &File) -> Result<(), Trouble> {
         let now = file.metadata().map(|it| FileStamp::of(&it));
-        if now.is_ok_and(|now| now == record.stamp) {
+        if now.is_ok_and(|now| now == record.sent()) {
             return Ok(());
         }
         let path = self.path_of(record);
@@ -331,6 +339,9 @@ impl Shipper {
     }
 
     fn path_of(&self, record: &Record) -> PathBuf {
+        if record.copy.is_some() {
+            return self.copy_path(record);
+        }
         let flows = self.plan.flows_dir.as_deref();
         let dir = match record.kind {
             Kind::Packets => self.plan.dir.clone(),

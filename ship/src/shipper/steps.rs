@@ -41,6 +41,10 @@ impl Shipper {
     /// Takes a file through all the steps that are left.
     pub(super) async fn advance(&mut self, id: &FileId) -> Result<(), Trouble> {
         while let Some(record) = self.journal.get(id).cloned() {
+            if self.wants_copy(&record) {
+                self.copy(record).await?;
+                continue;
+            }
             let next = match &record.state {
                 State::Seen if record.selected => self.begin(&record).await?,
                 // Its blocks are all that is sent.
@@ -59,7 +63,10 @@ impl Shipper {
                 }
                 State::Sent { etag } => self.verify(&record, etag.as_deref()).await?,
                 State::Verified => self.publish(&record).await?,
-                State::Shipped => return Ok(self.journal.drop_blocks(id)?),
+                State::Shipped => {
+                    self.drop_copy(&record);
+                    return Ok(self.journal.drop_blocks(id)?);
+                }
             };
             self.journal.set_state(id, next)?;
             self.tell(|_| {});
@@ -70,7 +77,7 @@ impl Shipper {
     /// Sends a small file at once, or begins to send it in parts.
     async fn begin(&mut self, record: &Record) -> Result<State, Trouble> {
         let file = self.open(record)?;
-        let len = record.stamp.len;
+        let len = record.sent().len;
         let part_bytes = self.plan.part_bytes.max(len.div_ceil(MOST_PARTS));
         if len > part_bytes {
             let id = self.store.begin(&record.key).await?;
@@ -109,7 +116,7 @@ impl Shipper {
                 }
             }
             let offset = number as u64 * upload.part_bytes;
-            let len = upload.part_bytes.min(record.stamp.len - offset);
+            let len = upload.part_bytes.min(record.sent().len - offset);
             let bytes = self.read(record, &file, offset, len).await?;
             self.pace.wait(len).await;
             let (store, key, id) = (
@@ -174,7 +181,7 @@ impl Shipper {
             Err(StoreError::NotFound(why)) => return self.again(record, why),
             Err(e) => return Err(e.into()),
         };
-        let len = record.stamp.len;
+        let len = record.sent().len;
         if facts.bytes != len {
             let why = format!("{key}: the store has {} bytes of {len}", facts.bytes);
             return self.again(record, why);

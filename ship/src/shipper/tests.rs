@@ -18,6 +18,8 @@ use std::{
 };
 use tempfile::TempDir;
 use tokio::runtime::Builder;
+use wqcap_files::{anonymize::AnonymizeQuery, extract::anonymize_file, sealed::SecretKey};
+use wqcap_frame::Slice;
 
 /// Bytes of a part, of which a file of [`Place::new`] has four.
 const PART: u64 = 500;
@@ -143,6 +145,7 @@ impl Store for Noting {
 struct Place {
     root: TempDir,
     store: InMemory,
+    anonymize: Option<AnonymizeQuery>,
 }
 
 impl Place {
@@ -151,6 +154,7 @@ impl Place {
         let it = Self {
             root: tempfile::tempdir().expect("dir"),
             store: InMemory::new(),
+            anonymize: None,
         };
         for folder in ["out", "flows", "store"] {
             fs::create_dir(it.at(folder)).expect("made");
@@ -179,6 +183,7 @@ impl Place {
             part_bytes: PART,
             concurrency: 2,
             bandwidth: None,
+            anonymize: self.anonymize.clone(),
             journal: self.at("journal"),
         }
     }
@@ -229,7 +234,14 @@ impl Place {
         ];
         let place = "dt=1970-01-01/hour=00/sensor=tap";
         for (file, object) in objects {
-            let bytes = fs::read(self.at(file)).expect("there");
+            let bytes = match &self.anonymize {
+                Some(query) => {
+                    let copy = self.at("copy.pcap");
+                    anonymize_file(&self.at(file), query, &copy).expect("Ethernet");
+                    fs::read(copy).expect("there")
+                }
+                None => fs::read(self.at(file)).expect("there"),
+            };
             let packets = self.object(&format!("packets/{place}/{object}"));
             assert!(packets.is_some_and(|it| it == bytes), "{object}");
             let blocks = self.object(&format!("blocks/{place}/{object}.parquet"));
@@ -298,6 +310,53 @@ fn whoever_dies_at_any_step_is_followed_by_one_who_goes_on() {
             assert_eq!(place.whole_pass(true), (ALL, Vec::new()), "{death:?}");
         }
     }
+}
+
+#[test]
+fn a_copy_that_is_lost_is_made_again_and_its_upload_goes_on() {
+    let anonymous = || Place {
+        anonymize: Some(AnonymizeQuery {
+            key: SecretKey::new(&[7; 32]),
+            slice: Slice::Whole,
+        }),
+        ..Place::new()
+    };
+    let all = anonymous().whole_pass(true).1;
+    assert!(all.iter().any(|it| it == "part packets"), "{all:?}");
+    for at in 0..all.len() {
+        for (after, lost) in [(false, false), (false, true), (true, false), (true, true)] {
+            let death = Death { at, after };
+            let place = anonymous();
+            let (done, _) = place.pass(&place.noting(Some(death)), true);
+            assert!(done.is_err(), "{death:?}");
+            let copies = place.at("journal/copies");
+            if lost && copies.exists() {
+                fs::remove_dir_all(&copies).expect("an own folder");
+            }
+            let (ledger, calls) = place.whole_pass(true);
+            assert_eq!(ledger, ALL, "{death:?}");
+            place.assert_shipped();
+            assert!(calls.len() + at <= all.len() + 10, "{death:?}: {calls:?}");
+            let left = fs::read_dir(&copies).map_or(0, Iterator::count);
+            assert_eq!(left, 0, "{death:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_begun_as_it_is_does_not_go_on_so() {
+    let mut place = Place::new();
+    // In the middle of the first file's parts.
+    let death = Death { at: 5, after: true };
+    assert!(place.pass(&place.noting(Some(death)), true).0.is_err());
+    place.anonymize = Some(AnonymizeQuery {
+        key: SecretKey::new(&[7; 32]),
+        slice: Slice::Whole,
+    });
+    let (ledger, calls) = place.whole_pass(true);
+    assert_eq!(ledger, ALL);
+    assert!(calls.contains(&"abort packets".to_owned()), "{calls:?}");
+    place.assert_shipped();
 }
 
 #[test]

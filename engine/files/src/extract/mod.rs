@@ -20,11 +20,15 @@ use crate::{
     format::ETHERNET,
     index::{FlowTerms, IndexFolder},
     merge::{self, MergeError, MergePlan, MergeTarget, RecordSelection},
-    read::{Packet, ReadMeter},
+    read::{FileRanges, Packet, ReadMeter},
 };
 use select::{Wanted, select};
 use serde::Serialize;
-use std::{ops::Range, path::PathBuf, time::Instant};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Instant,
+};
 use wqcap_frame::{Headers, filter::Filter};
 
 /// What is wanted.
@@ -144,13 +148,7 @@ pub fn extract(
     let read = selection.files.len() as u64;
     let mut plan = MergePlan::from_ranges(selection.files, selection.notes, &query.out, false)?;
     if query.anonymize.is_some() {
-        plan.make_anonymous();
-        if plan.link_type() != ETHERNET {
-            return Err(MergeError::Refused(format!(
-                "the files have link type {}; only Ethernet frames can be anonymized",
-                plan.link_type()
-            )));
-        }
+        make_anonymous(&mut plan)?;
     }
     let judges_bytes = query.filter.program().is_some() || query.community_id.is_some();
     if plan.link_type() != ETHERNET && judges_bytes {
@@ -197,6 +195,44 @@ pub fn extract(
         losses,
         notes: merged.notes,
     })
+}
+
+fn make_anonymous(plan: &mut MergePlan) -> Result<(), MergeError> {
+    plan.make_anonymous();
+    if plan.link_type() == ETHERNET {
+        return Ok(());
+    }
+    Err(MergeError::Refused(format!(
+        "the files have link type {}; only Ethernet frames can be anonymized",
+        plan.link_type()
+    )))
+}
+
+/// All of a file's frames, anonymized.
+struct Anonymous(Anonymizer);
+
+impl RecordSelection for Anonymous {
+    fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>> {
+        Some(Packet {
+            bytes: self.0.frame(packet.bytes, packet.len),
+            ..packet
+        })
+    }
+}
+
+/// Writes a capture file anew, anonymized: the same frames in the same order, and for the same key the same bytes.
+///
+/// # Errors
+/// It cannot be read to its end, is no Ethernet, or `out` cannot be written.
+pub fn anonymize_file(path: &Path, query: &AnonymizeQuery, out: &Path) -> Result<(), MergeError> {
+    let file = FileRanges::whole(path.to_owned());
+    let mut plan = MergePlan::from_ranges(vec![file], Vec::new(), out, false)?;
+    make_anonymous(&mut plan)?;
+    let target = MergeTarget::new(out, &plan)?;
+    let mut frames = Anonymous(Anonymizer::new(query));
+    let merged = merge::run_selected(plan, target, &mut frames, |_| true)?;
+    let loss = merged.inputs.into_iter().find_map(|it| it.loss);
+    loss.map_or(Ok(()), |loss| Err(MergeError::Failed(loss)))
 }
 
 #[cfg(test)]

@@ -406,6 +406,7 @@ fn note(journal: &Path, file: &Path, state: State) {
         blocks_key: None,
         frames: 1,
         selected: true,
+        copy: None,
         state,
     };
     let text = serde_json::to_vec(&record).expect("JSON");

@@ -1,0 +1,124 @@
+//! Anonymized copies: what is sent in place of files, with `[anonymize]`.
+//!
+//! A copy is made when its file's turn comes, in the folder `copies` of the journal, and is deleted when the store has it. The
+//! same file and the same key make the same bytes: a copy that is lost on the way is made again, and its upload goes on.
+
+use super::{Shipper, Trouble};
+use crate::{
+    ShipPlan,
+    blocks::{self, OfObject},
+    journal::{Kind, Record, State},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use tokio::task::spawn_blocking;
+use wqcap_files::{
+    anonymize::AnonymizeQuery,
+    extract::anonymize_file,
+    folder::FileStamp,
+    index::{self, CaptureIndex},
+    name::FileName,
+};
+
+/// The folder of copies, in the journal's.
+const COPIES: &str = "copies";
+
+/// A name's ending without that of its compression: copies are not compressed.
+fn uncompressed(name: &str) -> &str {
+    let name = name.strip_suffix(".zst").unwrap_or(name);
+    name.strip_suffix(".lz4").unwrap_or(name)
+}
+
+/// A capture file's name, as its object has it.
+pub(super) fn object_name<'p>(plan: &ShipPlan, path: &'p Path) -> Option<FileName<'p>> {
+    let name = FileName::parse(path)?;
+    Some(match plan.anonymize {
+        Some(_) => FileName {
+            ending: uncompressed(name.ending),
+            ..name
+        },
+        None => name,
+    })
+}
+
+impl Shipper {
+    pub(super) fn copy_path(&self, record: &Record) -> PathBuf {
+        let copies = self.plan.journal.join(COPIES);
+        copies.join(uncompressed(&record.file))
+    }
+
+    /// Whether a copy is to be made before anything else.
+    pub(super) fn wants_copy(&self, record: &Record) -> bool {
+        let is_before = matches!(record.state, State::Seen | State::Started { .. });
+        record.kind == Kind::Packets
+            && record.selected
+            && self.plan.anonymize.is_some()
+            && is_before
+            && (record.copy.is_none() || !self.copy_path(record).exists())
+    }
+
+    /// Makes a file's copy, and the blocks of that.
+    pub(super) async fn copy(&mut self, record: Record) -> Result<(), Trouble> {
+        let Some(query) = self.plan.anonymize.clone() else {
+            return Ok(());
+        };
+        let original = Record {
+            copy: None,
+            ..record.clone()
+        };
+        let (path, to) = (self.path_of(&original), self.copy_path(&record));
+        let failed = |e: String| Trouble::File(format!("{}: its copy: {e}", path.display()));
+        let file = self.open(&original)?;
+        let from = path.clone();
+        let made = spawn_blocking(move || made(&from, &query, &to)).await;
+        let made = made.map_err(|e| failed(e.to_string()))?;
+        let (index, stamp) = made.map_err(failed)?;
+        self.check(&original, &file)?;
+        if index.frames != record.frames {
+            let (has, of) = (index.frames, record.frames);
+            return Err(failed(format!("has {has} frames of {of}")));
+        }
+        let object = OfObject {
+            key: Some(&record.key),
+            bytes: stamp.len,
+            queue: FileName::parse(&path).and_then(|it| it.queue),
+        };
+        let blocks = blocks::write(&index, object).map_err(|e| failed(e.to_string()))?;
+        self.journal.set_blocks(&record.id(), &blocks)?;
+        let is_the_same = record.copy.is_some_and(|it| it.len == stamp.len);
+        let state = match record.state {
+            State::Started { upload, .. } if !is_the_same => {
+                self.store.abort(&record.key, &upload).await?;
+                State::Seen
+            }
+            state => state,
+        };
+        Ok(self.journal.set(Record {
+            copy: Some(stamp),
+            state,
+            ..original
+        })?)
+    }
+
+    /// The store has it, or never will.
+    pub(super) fn drop_copy(&self, record: &Record) {
+        if record.copy.is_some() {
+            // Where it is gone already, nothing is to be done.
+            let _ = fs::remove_file(self.copy_path(record));
+        }
+    }
+}
+
+fn made(
+    path: &Path,
+    query: &AnonymizeQuery,
+    to: &Path,
+) -> Result<(CaptureIndex, FileStamp), String> {
+    fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).map_err(|e| e.to_string())?;
+    anonymize_file(path, query, to).map_err(|e| e.to_string())?;
+    let index = index::build(to, || true).map_err(|e| e.to_string())?;
+    let stamp = FileStamp::read(to).map_err(|e| e.to_string())?;
+    Ok((index.ok_or("it changed")?, stamp))
+}
