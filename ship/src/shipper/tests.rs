@@ -211,6 +211,13 @@ impl Place {
         (ledger, calls)
     }
 
+    /// A pass by a process that dies.
+    fn dying_pass(&self, death: Death) -> DeliveryLedger {
+        let (done, ledger) = self.pass(&self.noting(Some(death)), true);
+        assert!(done.is_err(), "{death:?}");
+        ledger
+    }
+
     fn noting(&self, death: Option<Death>) -> Arc<Noting> {
         // Its clones are one store.
         Noting::new(Remote::of(self.store.clone()), death)
@@ -249,6 +256,13 @@ impl Place {
         }
         let flows = self.object(&format!("flows/{place}/9.parquet"));
         assert_eq!(flows.as_deref(), Some(&b"flows"[..]));
+    }
+}
+
+fn query() -> AnonymizeQuery {
+    AnonymizeQuery {
+        key: SecretKey::new(&[7; 32]),
+        slice: Slice::Whole,
     }
 }
 
@@ -293,9 +307,7 @@ fn whoever_dies_at_any_step_is_followed_by_one_who_goes_on() {
         for after in [false, true] {
             let death = Death { at, after };
             let place = Place::new();
-            let dying = place.noting(Some(death));
-            let (done, before) = place.pass(&dying, true);
-            assert!(done.is_err(), "{death:?}");
+            let before = place.dying_pass(death);
             assert_eq!(
                 before.captured,
                 before.shipped + before.pending,
@@ -315,10 +327,7 @@ fn whoever_dies_at_any_step_is_followed_by_one_who_goes_on() {
 #[test]
 fn a_copy_that_is_lost_is_made_again_and_its_upload_goes_on() {
     let anonymous = || Place {
-        anonymize: Some(AnonymizeQuery {
-            key: SecretKey::new(&[7; 32]),
-            slice: Slice::Whole,
-        }),
+        anonymize: Some(query()),
         ..Place::new()
     };
     let all = anonymous().whole_pass(true).1;
@@ -327,8 +336,7 @@ fn a_copy_that_is_lost_is_made_again_and_its_upload_goes_on() {
         for (after, lost) in [(false, false), (false, true), (true, false), (true, true)] {
             let death = Death { at, after };
             let place = anonymous();
-            let (done, _) = place.pass(&place.noting(Some(death)), true);
-            assert!(done.is_err(), "{death:?}");
+            place.dying_pass(death);
             let copies = place.at("journal/copies");
             if lost && copies.exists() {
                 fs::remove_dir_all(&copies).expect("an own folder");
@@ -348,11 +356,8 @@ fn what_was_begun_as_it_is_does_not_go_on_so() {
     let mut place = Place::new();
     // In the middle of the first file's parts.
     let death = Death { at: 5, after: true };
-    assert!(place.pass(&place.noting(Some(death)), true).0.is_err());
-    place.anonymize = Some(AnonymizeQuery {
-        key: SecretKey::new(&[7; 32]),
-        slice: Slice::Whole,
-    });
+    place.dying_pass(death);
+    place.anonymize = Some(query());
     let (ledger, calls) = place.whole_pass(true);
     assert_eq!(ledger, ALL);
     assert!(calls.contains(&"abort packets".to_owned()), "{calls:?}");
@@ -407,8 +412,7 @@ fn what_is_deleted_before_it_was_sent_is_counted() {
         at: 4,
         after: false,
     };
-    let (done, _) = place.pass(&place.noting(Some(death)), true);
-    assert!(done.is_err());
+    place.dying_pass(death);
     fs::remove_file(place.at("out/wqcap-q00-10000000000.pcap")).expect("there");
     let (ledger, calls) = place.whole_pass(true);
     let expected = DeliveryLedger {
@@ -432,8 +436,7 @@ fn what_is_whole_in_the_store_needs_its_file_no_more() {
         at: head.expect("asked for"),
         after: false,
     };
-    let (done, _) = place.pass(&place.noting(Some(death)), true);
-    assert!(done.is_err());
+    place.dying_pass(death);
     let file = place.at("out/wqcap-q00-10000000000.pcap");
     let bytes = fs::read(&file).expect("there");
     fs::remove_file(&file).expect("there");
@@ -449,8 +452,7 @@ fn a_file_that_changes_is_sent_as_it_is_then() {
         at: 4,
         after: false,
     };
-    let (done, _) = place.pass(&place.noting(Some(death)), true);
-    assert!(done.is_err());
+    place.dying_pass(death);
     fixtures::capture(&place.at("out"), 0, 10, 40);
     let (ledger, calls) = place.whole_pass(true);
     let expected = DeliveryLedger {

@@ -1,9 +1,9 @@
 //! DuckDB, from PyPI: a reader of Parquet that shares no code with the writer.
 
-use crate::{Done, Program, Running, binaries};
+use super::pypi;
+use crate::{Done, Program, Running};
 use serde_json::Value;
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
 };
@@ -42,7 +42,9 @@ impl Duckdb {
     /// When what has been installed cannot be put in its place.
     pub fn install() -> Result<Self, String> {
         static PACKAGES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-        let packages = PACKAGES.get_or_init(installed).clone()?;
+        let packages = PACKAGES
+            .get_or_init(|| pypi::installed("duckdb", "", VERSION))
+            .clone()?;
         let python = Program::new("python3")
             .args(["-c", SESSION])
             .env("PYTHONPATH", &packages)
@@ -81,36 +83,4 @@ impl Duckdb {
         let answer = said.lines().last().expect("waited for");
         serde_json::from_str(answer).unwrap_or_else(|e| panic!("{sql}: {e}: {answer}"))
     }
-}
-
-/// Where it is installed, or why it cannot be.
-fn installed() -> Result<PathBuf, String> {
-    let target = binaries::profile_dir();
-    let packages = target.join(format!("duckdb-{VERSION}"));
-    if packages.is_dir() {
-        return Ok(packages);
-    }
-    // In a folder of its own at first: half an installation must not be taken for one.
-    let fresh = tempfile::Builder::new()
-        .prefix("duckdb-")
-        .tempdir_in(&target)
-        .expect("the target folder can be written to");
-    let done = Program::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--no-input"])
-        .args(["--disable-pip-version-check", "--retries=1", "--timeout=20"])
-        .arg("--only-binary=:all:")
-        .arg("--target")
-        .arg(fresh.path())
-        .arg(format!("duckdb=={VERSION}"))
-        .run();
-    if !done.status.success() {
-        let last = done.stderr.trim().lines().last().unwrap_or_default();
-        return Err(format!(
-            "DuckDB {VERSION} cannot be installed from PyPI: {last}"
-        ));
-    }
-    if let Err(e) = fs::rename(fresh.path(), &packages) {
-        assert!(packages.is_dir(), "{}: {e}", packages.display());
-    }
-    Ok(packages)
 }

@@ -1,17 +1,12 @@
 //! An object store that speaks S3, from PyPI: moto's server, which keeps what it is given in memory.
 
-use crate::{
-    Program, Running, binaries,
-    process::{HANG, TICK},
-};
+use super::pypi;
+use crate::{Program, Running};
 use std::{
-    fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     path::PathBuf,
     sync::OnceLock,
-    thread,
-    time::Instant,
 };
 
 /// What is installed; a newer one is taken on purpose, not by chance.
@@ -38,25 +33,22 @@ impl S3 {
     /// What has been installed cannot be put in its place, or does not start.
     pub fn start() -> Result<Self, String> {
         static PACKAGES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-        let packages = PACKAGES.get_or_init(installed).clone()?;
+        let packages = PACKAGES
+            .get_or_init(|| pypi::installed("moto", "[s3,server]", VERSION))
+            .clone()?;
         // It does not tell which port it has been given: one that is free now.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
         let free = free.expect("a port");
-        let run = Program::new("python3")
+        let mut run = Program::new("python3")
             .args(["-m", "moto.server", "-H", "127.0.0.1", "-p"])
             .arg(free.port().to_string())
             .env("PYTHONPATH", &packages)
             .start();
-        let it = Self {
-            _run: run,
-            address: free.to_string(),
-        };
-        let began = Instant::now();
-        while it.ask("PUT", &format!("/{BUCKET}")).is_none() {
-            assert!(began.elapsed() < HANG, "moto's server does not answer");
-            thread::sleep(TICK);
-        }
-        Ok(it)
+        let address = free.to_string();
+        run.until("moto's server answers", |_| {
+            ask(&address, "PUT", &format!("/{BUCKET}")).is_some()
+        });
+        Ok(Self { _run: run, address })
     }
 
     /// Where it listens.
@@ -94,68 +86,35 @@ impl S3 {
     /// There is none.
     #[must_use]
     pub fn object(&self, key: &str) -> Vec<u8> {
-        let (status, body) = self.ask("GET", &format!("/{BUCKET}/{key}")).expect("asked");
+        let (status, body) = ask(&self.address, "GET", &format!("/{BUCKET}/{key}")).expect("asked");
         assert_eq!(status, 200, "{key}");
         body
     }
 
     fn page(&self, target: &str) -> String {
-        let (status, body) = self.ask("GET", target).expect("an answer");
+        let (status, body) = ask(&self.address, "GET", target).expect("an answer");
         assert_eq!(status, 200, "{target}");
         String::from_utf8(body).expect("XML")
     }
-
-    /// Status and body; `None`: nobody listens.
-    fn ask(&self, method: &str, target: &str) -> Option<(u16, Vec<u8>)> {
-        let mut server = TcpStream::connect(&self.address).ok()?;
-        let host = &self.address;
-        // Somebody's: objects are nobody else's to read.
-        let request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {SIGNED}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        );
-        server.write_all(request.as_bytes()).ok()?;
-        let mut answer = BufReader::new(server);
-        let mut line = String::new();
-        answer.read_line(&mut line).ok()?;
-        let status = line.split(' ').nth(1)?.parse().ok()?;
-        while line != "\r\n" {
-            line.clear();
-            answer.read_line(&mut line).ok().filter(|n| *n > 0)?;
-        }
-        let mut body = Vec::new();
-        answer.read_to_end(&mut body).ok()?;
-        Some((status, body))
-    }
 }
 
-/// Where it is installed, or why it cannot be.
-fn installed() -> Result<PathBuf, String> {
-    let target = binaries::profile_dir();
-    let packages = target.join(format!("moto-{VERSION}"));
-    if packages.is_dir() {
-        return Ok(packages);
+/// Status and body; `None`: nobody listens.
+fn ask(host: &str, method: &str, target: &str) -> Option<(u16, Vec<u8>)> {
+    let mut server = TcpStream::connect(host).ok()?;
+    // Somebody's: objects are nobody else's to read.
+    let request = format!(
+        "{method} {target} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {SIGNED}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    );
+    server.write_all(request.as_bytes()).ok()?;
+    let mut answer = BufReader::new(server);
+    let mut line = String::new();
+    answer.read_line(&mut line).ok()?;
+    let status = line.split(' ').nth(1)?.parse().ok()?;
+    while line != "\r\n" {
+        line.clear();
+        answer.read_line(&mut line).ok().filter(|n| *n > 0)?;
     }
-    // In a folder of its own at first: half an installation must not be taken for one.
-    let fresh = tempfile::Builder::new()
-        .prefix("moto-")
-        .tempdir_in(&target)
-        .expect("the target folder can be written to");
-    let done = Program::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--no-input"])
-        .args(["--disable-pip-version-check", "--retries=1", "--timeout=20"])
-        .arg("--only-binary=:all:")
-        .arg("--target")
-        .arg(fresh.path())
-        .arg(format!("moto[s3,server]=={VERSION}"))
-        .run();
-    if !done.status.success() {
-        let last = done.stderr.trim().lines().last().unwrap_or_default();
-        return Err(format!(
-            "moto {VERSION} cannot be installed from PyPI: {last}"
-        ));
-    }
-    if let Err(e) = fs::rename(fresh.path(), &packages) {
-        assert!(packages.is_dir(), "{}: {e}", packages.display());
-    }
-    Ok(packages)
+    let mut body = Vec::new();
+    answer.read_to_end(&mut body).ok()?;
+    Some((status, body))
 }
