@@ -68,7 +68,6 @@ pub mod sink;
 pub mod stats;
 mod sync;
 mod text;
-mod thread;
 
 pub use error::Error;
 pub use wqcap_control as control;

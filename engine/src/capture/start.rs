@@ -21,7 +21,7 @@ use crate::{
         Budget, QueueCounters,
         outage::{OutageLog, OutageReporter, Outages},
     },
-    thread::spawn,
+    sync::thread::spawn,
     verbs::AsyncEvents,
 };
 use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};

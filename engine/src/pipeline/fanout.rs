@@ -13,7 +13,7 @@ use crate::{
     frame::{FlowKey, Headers},
     rx::{Filled, Idle, Lost, Outlet, Slot, SlotMemory, Stamper, Taken, pin},
     stats::{Budget, QueueCounters},
-    thread::spawn,
+    sync::thread::spawn,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{sync::Arc, thread::JoinHandle, time::Duration};

@@ -12,7 +12,7 @@
 //! always on its way, and those that wait for it cannot keep its memory.
 
 use crate::sink::block::{ALIGN, Block, Full};
-use crate::{Error, config::Compress, memory::Region, thread::spawn};
+use crate::{Error, config::Compress, memory::Region, sync::thread::spawn};
 use crossbeam_channel::{Receiver, Sender};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 use std::{

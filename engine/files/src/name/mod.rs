@@ -29,6 +29,13 @@ pub struct FileName<'a> {
     pub sealed: bool,
 }
 
+/// Whether a file's name ends in [`SEALED`].
+#[must_use]
+pub fn is_sealed(path: &Path) -> bool {
+    let name = path.as_os_str().as_encoded_bytes();
+    name.ends_with(SEALED.as_bytes())
+}
+
 /// A name without [`SEALED`].
 #[must_use]
 pub fn unsealed(name: &str) -> &str {

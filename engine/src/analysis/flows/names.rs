@@ -10,7 +10,7 @@ use super::{
     flow::FlowRecord,
     sample::{COPIES, FlowId, Sample, SampleChannels},
 };
-use crate::{Error, thread::spawn};
+use crate::{Error, sync::thread::spawn};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded, select};
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -11,7 +11,7 @@ use super::{
     row::Row,
     table_writer::{TableWriter, Written},
 };
-use crate::{Error, device::clock::system_ns, thread::spawn};
+use crate::{Error, device::clock::system_ns, sync::thread::spawn};
 use crossbeam_channel::{Receiver, Sender, never, select};
 use std::{
     fs, io,

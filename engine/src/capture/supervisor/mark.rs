@@ -11,7 +11,7 @@ use crate::{
     device::clock::system_ns,
     filter::Filter,
     sink::Requests,
-    thread::spawn,
+    sync::thread::spawn,
 };
 use std::{
     path::{Path, PathBuf},

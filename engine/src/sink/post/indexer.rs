@@ -3,16 +3,12 @@
 //! It reads each file back: the frames have left the writer's memory by then, and parsing them on their way would cost
 //! the capture. Indexes that it has no time for are built by whoever needs them first.
 
-use crate::{Error, text::counted, thread::spawn};
+use crate::{Error, sync::thread::Follower, text::counted};
 use crossbeam_channel::{Receiver, Sender};
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 use wqcap_files::index::IndexFolder;
@@ -25,10 +21,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const IDLE: i32 = 19;
 
 /// The running thread.
-pub(super) struct Indexer {
-    thread: JoinHandle<u64>,
-    ended: Arc<AtomicBool>,
-}
+pub(super) struct Indexer(Follower<u64>);
 
 impl Indexer {
     /// Starts the thread, for a folder that is there. The finished files of `dir` are sent to the channel that
@@ -40,21 +33,16 @@ impl Indexer {
             source,
         })?;
         let (files, waiting) = crossbeam_channel::unbounded();
-        let ended = Arc::new(AtomicBool::new(false));
         let (folder, dir) = (folder.to_owned(), dir.to_owned());
-        let flag = Arc::clone(&ended);
-        let thread = spawn("wqcap-index", move || index(&folder, &dir, &waiting, &flag))?;
-        Ok((Self { thread, ended }, files))
+        let follower = Follower::start("wqcap-index", move |ended| {
+            index(&folder, &dir, &waiting, ended)
+        })?;
+        Ok((Self(follower), files))
     }
 
     /// Waits a little for what is still to be done. The sender must be gone.
     pub(super) fn finish(self) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.ended.store(true, Ordering::Relaxed);
-        let left = self.thread.join().unwrap_or(0);
+        let left = self.0.finish(PATIENCE).unwrap_or(0);
         if left > 0 {
             tracing::warn!(
                 "{} without an index yet: indexing did not keep up; `wqcap extract` builds those it needs",

@@ -30,7 +30,7 @@ use crate::{
         own_files::{OwnFile, OwnFiles, written},
         pinned::Pinned,
     },
-    thread::spawn,
+    sync::thread::spawn,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::fs::statvfs;

@@ -5,7 +5,7 @@
 //! earlier run has left plain in the folder is encrypted first.
 
 use super::{CloseNotifier, own_files::OwnFiles};
-use crate::{Error, name::FileName, plan::OutputPlan, text::counted, thread::spawn};
+use crate::{Error, name::FileName, plan::OutputPlan, sync::thread::Follower, text::counted};
 use crossbeam_channel::{Receiver, Sender};
 use derive_more::AddAssign;
 use serde::Serialize;
@@ -17,12 +17,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use wqcap_files::{
     folder::CaptureFolder,
-    name::SEALED,
+    name::is_sealed,
     sealed::{Content, SecretKey, seal, sealed_name, sweep},
 };
 
@@ -55,10 +54,7 @@ pub(in crate::sink) struct SealedFiles {
 }
 
 /// The running thread.
-pub(super) struct Sealer {
-    thread: JoinHandle<SealedFiles>,
-    ended: Arc<AtomicBool>,
-}
+pub(super) struct Sealer(Follower<SealedFiles>);
 
 impl Sealer {
     /// Starts the thread for the files of a folder. Finished ones are sent to the channel that comes with it, and told of to
@@ -70,27 +66,20 @@ impl Sealer {
         next: CloseNotifier,
     ) -> Result<(Self, Sender<PathBuf>), Error> {
         let (files, waiting) = crossbeam_channel::unbounded();
-        let ended = Arc::new(AtomicBool::new(false));
         let work = Work {
             key,
             dir: dir.to_owned(),
             output: output.clone(),
             next,
-            ended: Arc::clone(&ended),
             sealed: SealedFiles::default(),
         };
-        let thread = spawn("wqcap-seal", move || work.run(&waiting))?;
-        Ok((Self { thread, ended }, files))
+        let follower = Follower::start("wqcap-seal", move |ended| work.run(&waiting, ended))?;
+        Ok((Self(follower), files))
     }
 
     /// Waits for what is still to be done, but not for ever. The sender must be gone.
     pub(super) fn finish(self) -> SealedFiles {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.ended.store(true, Ordering::Relaxed);
-        let sealed = self.thread.join().unwrap_or_default();
+        let sealed = self.0.finish(PATIENCE).unwrap_or_default();
         if sealed.report.left > 0 {
             tracing::warn!(
                 "{} not encrypted yet: the disk did not keep up; the next run of this configuration encrypts them",
@@ -106,21 +95,20 @@ struct Work {
     dir: PathBuf,
     output: OutputPlan,
     next: CloseNotifier,
-    ended: Arc<AtomicBool>,
     sealed: SealedFiles,
 }
 
 impl Work {
-    fn run(mut self, files: &Receiver<PathBuf>) -> SealedFiles {
+    fn run(mut self, files: &Receiver<PathBuf>, ended: &AtomicBool) -> SealedFiles {
         match self.left_behind() {
-            Ok(earlier) => earlier.into_iter().for_each(|path| self.seal(path)),
+            Ok(earlier) => earlier.into_iter().for_each(|path| self.seal(path, ended)),
             Err(e) => {
                 let shown = self.dir.display();
                 tracing::warn!("{shown}: what earlier runs left unencrypted stays so: {e}");
             }
         }
         for file in files {
-            self.seal(file);
+            self.seal(file, ended);
         }
         self.sealed
     }
@@ -129,29 +117,19 @@ impl Work {
     fn left_behind(&self) -> io::Result<Vec<PathBuf>> {
         let name = &self.output.name;
         sweep(&self.dir, name.folders())?;
-        let plain = |path: &Path| {
-            !path
-                .as_os_str()
-                .as_encoded_bytes()
-                .ends_with(SEALED.as_bytes())
-        };
-        if name.is_default() {
+        let own: Vec<_> = if name.is_default() {
             let files = CaptureFolder::list_to(&self.dir, 0)?.finished.into_iter();
             let files = files.map(|(path, _)| path);
-            return Ok(files
-                .filter(|it| plain(it) && FileName::parse(it).is_some())
-                .collect());
-        }
-        let own = OwnFiles::new(name.clone()).list(&self.dir)?;
-        Ok(own
-            .into_iter()
-            .map(|it| it.path)
-            .filter(|it| plain(it))
-            .collect())
+            files.filter(|it| FileName::parse(it).is_some()).collect()
+        } else {
+            let files = OwnFiles::new(name.clone()).list(&self.dir)?.into_iter();
+            files.map(|it| it.path).collect()
+        };
+        Ok(own.into_iter().filter(|it| !is_sealed(it)).collect())
     }
 
-    fn seal(&mut self, path: PathBuf) {
-        let done = seal(&path, &self.key, || !self.ended.load(Ordering::Relaxed));
+    fn seal(&mut self, path: PathBuf, ended: &AtomicBool) {
+        let done = seal(&path, &self.key, || !ended.load(Ordering::Relaxed));
         let report = &mut self.sealed.report;
         match done {
             Ok(Some(sealed)) => {

@@ -41,7 +41,7 @@ use crate::{
     memory::{Region, Untouched},
     plan::{LEAST_BLOCKS, OutputPlan, Rotation, least_block},
     stats::QueueCounters,
-    thread::spawn,
+    sync::thread::spawn,
     verbs::VerbsError,
 };
 use crossbeam_channel::{Receiver, Sender};

@@ -3,7 +3,7 @@
 //! Invariant: a next file has no name until it is begun, so that nothing is left of it however the run ends.
 
 use crate::sink::write::{finished::Finished, named::Opened};
-use crate::{Error, thread::spawn};
+use crate::{Error, sync::thread::spawn};
 use crossbeam_channel::{Receiver, Sender};
 use std::{path::Path, thread::JoinHandle};
 

@@ -14,7 +14,7 @@ mod process;
 
 pub use process::{HookProcess, serve_hooks};
 
-use crate::{Error, thread::spawn};
+use crate::{Error, sync::thread::spawn};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use derive_more::AddAssign;
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -1,5 +1,7 @@
 //! Primitives by which threads share state, under one name: the models in `interleavings/` run the same sources with
-//! loom's in their place.
+//! loom's in their place. And the threads themselves.
+
+pub(crate) mod thread;
 
 pub(crate) use crossbeam_channel::Sender;
 pub(crate) use std::{
