@@ -8,19 +8,20 @@ pub fn run(input: &[u8]) {
     let Some((choice, payload)) = input.split_first() else {
         return;
     };
-    for ports in [[0, 1], [53, 1]] {
+    for ports in [[0, 1], [53, 1], [546, 547]] {
         for kind in [Kind::of_tcp(payload, ports), Kind::of_udp(payload, ports)] {
             assert!(kind.is_none_or(|it| it.wanted(payload) <= MOST));
         }
     }
-    let protocol = match choice % 7 {
+    let protocol = match choice % 8 {
         0 => Protocol::Tls,
         1 => Protocol::Http,
         2 => Protocol::Ssh,
         3 => Protocol::Quic,
         4 => return drop(DnsMessage::read(payload)),
         5 => return drop(DhcpMessage::read(payload)),
-        _ => return drop(DnsMessage::read_all(payload)),
+        6 => return drop(DnsMessage::read_all(payload)),
+        _ => return drop(DhcpMessage::read_v6(payload)),
     };
     let mut flow = FlowNames::default();
     for way in [0, 1, 0] {

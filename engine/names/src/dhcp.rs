@@ -1,9 +1,9 @@
-//! Messages of DHCP for IPv4: RFC 2131 section 2, options of RFC 2132.
+//! Messages of DHCP for IPv4: RFC 2131 section 2, options of RFC 2132. Those for IPv6 are in `dhcpv6`.
 //!
 //! The layout is fixed, and five options are wanted: the crates that read all of DHCP bring a whole resolver along.
 
 use crate::{Unreadable, text::text};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Bytes of the fixed part.
 ///
@@ -27,25 +27,27 @@ const TYPES: [&str; 8] = [
     "DISCOVER", "OFFER", "REQUEST", "DECLINE", "ACK", "NAK", "RELEASE", "INFORM",
 ];
 
-/// What a client asks for, or is given.
+/// What a client asks for, or is given, over IPv4 or IPv6.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DhcpMessage {
     /// The number that an answer has in common with its question.
     pub transaction: u32,
     /// `DISCOVER`; its number where it has no name; `None`: it is of BOOTP, without types.
     pub kind: Option<String>,
-    /// The client's MAC address; `None`: its hardware is not Ethernet.
+    /// The client's MAC address; `None`: its hardware is not Ethernet, or the message does not tell.
     pub client: Option<[u8; 6]>,
+    /// The identifier of a client of DHCPv6, 130 bytes at most.
+    pub duid: Option<Vec<u8>>,
     /// What the client calls itself.
     pub host: Option<String>,
     /// The address that it is given, or that it has.
-    pub address: Option<Ipv4Addr>,
+    pub address: Option<IpAddr>,
     /// The address that it asks for.
-    pub requested: Option<Ipv4Addr>,
+    pub requested: Option<IpAddr>,
 }
 
 impl DhcpMessage {
-    /// Reads one message.
+    /// Reads one message of DHCP for IPv4.
     ///
     /// # Errors
     /// It is shorter than its fixed part, or an option is longer than the rest.
@@ -53,7 +55,7 @@ impl DhcpMessage {
         let (fixed, mut rest) = bytes.split_first_chunk::<OPTIONS>().ok_or(Unreadable)?;
         let address = |at: usize| {
             let bytes = [fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]];
-            Some(Ipv4Addr::from(bytes)).filter(|it| !it.is_unspecified())
+            Some(IpAddr::from(bytes)).filter(|it| !it.is_unspecified())
         };
         let mut message = Self {
             transaction: u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]),
@@ -90,7 +92,7 @@ impl DhcpMessage {
                 let name = value.strip_suffix(&[0]).unwrap_or(value);
                 self.host = Some(text(name)).filter(|it| !it.is_empty());
             }
-            (REQUESTED, &[a, b, c, d]) => self.requested = Some(Ipv4Addr::new(a, b, c, d)),
+            (REQUESTED, &[a, b, c, d]) => self.requested = Some([a, b, c, d].into()),
             (TYPE, &[number]) => {
                 let name = usize::from(number)
                     .checked_sub(1)
@@ -126,9 +128,10 @@ mod tests {
             transaction: 0x102,
             kind: Some("REQUEST".into()),
             client: Some([2, 0, 0, 0, 0, 9]),
+            duid: None,
             host: Some("host".into()),
             address: None,
-            requested: Some(Ipv4Addr::new(10, 0, 0, 7)),
+            requested: Some([10, 0, 0, 7].into()),
         };
         assert_eq!(read(options), expected);
         // Without an end, and with C's.
@@ -143,9 +146,9 @@ mod tests {
         let mut bytes = message(&[]);
         bytes[12..16].copy_from_slice(&[10, 0, 0, 1]);
         let address = |bytes: &[u8]| DhcpMessage::read(bytes).unwrap().address;
-        assert_eq!(address(&bytes), Some(Ipv4Addr::new(10, 0, 0, 1)));
+        assert_eq!(address(&bytes), Some([10, 0, 0, 1].into()));
         bytes[16..20].copy_from_slice(&[10, 0, 0, 2]);
-        assert_eq!(address(&bytes), Some(Ipv4Addr::new(10, 0, 0, 2)));
+        assert_eq!(address(&bytes), Some([10, 0, 0, 2].into()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Heads of HTTP/1 messages: RFC 9112.
 
 use crate::text::text;
-use httparse::{EMPTY_HEADER, Request, Response};
+use httparse::{EMPTY_HEADER, Request, Response, Status};
 
 /// Header fields of a request that are read, at most; more make it unreadable.
 const MOST_HEADERS: usize = 64;
@@ -30,10 +30,24 @@ pub(crate) fn head(bytes: &[u8]) -> Option<Head> {
     // What breaks off has those fields that are whole.
     let _whole = request.parse(bytes).ok()?;
     let method = text(request.method?.as_bytes());
+    let host = host(&request).map(text);
+    Some(Head::Request { method, host })
+}
+
+fn host<'b>(request: &Request<'_, 'b>) -> Option<&'b [u8]> {
     let mut headers = request.headers.iter();
     let host = headers.find(|it| it.name.eq_ignore_ascii_case("host"));
-    let host = host.map(|it| text(it.value));
-    Some(Head::Request { method, host })
+    host.map(|it| it.value)
+}
+
+/// Whether a request breaks off before its host. For the hot path: most requests end with their head.
+pub(crate) fn goes_on(bytes: &[u8]) -> bool {
+    if bytes.ends_with(b"\r\n\r\n") {
+        return false;
+    }
+    let mut headers = [EMPTY_HEADER; MOST_HEADERS];
+    let mut request = Request::new(&mut headers);
+    matches!(request.parse(bytes), Ok(Status::Partial)) && host(&request).is_none()
 }
 
 #[cfg(test)]
@@ -56,6 +70,11 @@ mod tests {
         assert_eq!(head(&whole[..51]), named);
         assert_eq!(head(&whole[..40]), request(None));
         assert_eq!(head(&whole[..10]), request(None));
+        let begun: Vec<_> = (4..whole.len())
+            .filter(|it| goes_on(&whole[..*it]))
+            .collect();
+        assert_eq!(begun, (4..48).collect::<Vec<_>>());
+        assert!(!goes_on(b"GET sip:x SIP/2.0\r\n") && !goes_on(b"HEAD\0"));
         assert_eq!(head(b"GET sip:x SIP/2.0\r\n"), None);
         let status = |status| Some(Head::Response { status });
         assert_eq!(head(b"HTTP/1.1 404 Not Found\r\nA: b\r\n\r\n"), status(404));

@@ -1,12 +1,12 @@
 //! What a payload seems to be: for the hot path, so of most payloads only the first four bytes are looked at.
 
-use crate::quic;
+use crate::{http, quic};
 
 /// Bytes of a payload that are read, at most. A hello of TLS with keys that withstand quantum computers has about two
 /// thousand.
 pub const MOST: usize = 4096;
-/// Bytes of an HTTP message's head that are read, at most.
-const MOST_HTTP: usize = 1024;
+/// Bytes of an HTTP response that are read, at most: its status is in the first line.
+const MOST_RESPONSE: usize = 1024;
 /// Bytes of a line of SSH, at most: RFC 4253 section 4.2.
 const MOST_SSH: usize = 255;
 /// Ports on which UDP carries DNS, multicast DNS (RFC 6762) and LLMNR (RFC 4795).
@@ -27,6 +27,8 @@ pub enum Kind {
     DnsOverTcp,
     /// A message of DHCP for IPv4.
     Dhcp,
+    /// A message of DHCPv6.
+    Dhcpv6,
 }
 
 /// What begins with a name.
@@ -89,12 +91,16 @@ impl Kind {
         if matches!(ports, [67 | 68, 67 | 68]) {
             return Some(Self::Dhcp);
         }
+        // Ports of clients, and of servers and relays.
+        if matches!(ports, [546 | 547, 546 | 547]) {
+            return Some(Self::Dhcpv6);
+        }
         let is_quic = payload.len() >= LEAST_QUIC && quic::is_initial(payload);
         is_quic.then_some(Self::Beginning(Protocol::Quic))
     }
 
     /// Bytes from the beginning of `payload` on that are to be read, [`MOST`] at most: more than it has where the rest
-    /// comes in the next segments.
+    /// comes in the next segments. Asked again with one of them behind it, it may be less.
     #[must_use]
     pub fn wanted(self, payload: &[u8]) -> usize {
         let len = payload.len();
@@ -104,9 +110,15 @@ impl Kind {
                 [_, _, _, _, _, _, a, b, c, ..] => 9 + u32::from_be_bytes([0, a, b, c]) as usize,
                 _ => len,
             },
-            Self::Beginning(Protocol::Http) => len.min(MOST_HTTP),
+            Self::Beginning(Protocol::Http) if payload.starts_with(b"HTTP") => {
+                len.min(MOST_RESPONSE)
+            }
+            Self::Beginning(Protocol::Http) if len < MOST && http::goes_on(payload) => MOST,
             Self::Beginning(Protocol::Ssh) => len.min(MOST_SSH),
-            Self::Beginning(Protocol::Quic) | Self::Dns | Self::Dhcp => len,
+            Self::Beginning(Protocol::Http | Protocol::Quic)
+            | Self::Dns
+            | Self::Dhcp
+            | Self::Dhcpv6 => len,
             Self::DnsOverTcp => match *payload {
                 [high, low, ..] => len.max(2 + usize::from(u16::from_be_bytes([high, low]))),
                 _ => len,
@@ -158,6 +170,8 @@ mod tests {
         assert_eq!(Kind::of_udp(b"", [5353, 5353]), Some(Kind::Dns));
         assert_eq!(Kind::of_udp(b"", [68, 67]), Some(Kind::Dhcp));
         assert_eq!(Kind::of_udp(b"", [67, 4000]), None);
+        assert_eq!(Kind::of_udp(b"", [547, 546]), Some(Kind::Dhcpv6));
+        assert_eq!(Kind::of_udp(b"", [547, 4000]), None);
         let mut initial = vec![0xc3, 0, 0, 0, 1];
         initial.resize(1200, 0);
         assert_eq!(Kind::of_udp(&initial, web), begins(Protocol::Quic));
@@ -174,7 +188,13 @@ mod tests {
         assert_eq!(tls.wanted(&[0x16, 3, 1, 0xff, 0, 1, 0, 0xff, 0, 9]), MOST);
         assert_eq!(Kind::DnsOverTcp.wanted(&[1, 0, 7]), 258);
         assert_eq!(Kind::DnsOverTcp.wanted(&[0, 1, 7, 0, 1, 7]), 6);
-        assert_eq!(Kind::Beginning(Protocol::Http).wanted(&[b'x'; 9000]), 1024);
+        let http = Kind::Beginning(Protocol::Http);
+        assert_eq!(http.wanted(b"GET / HTTP/1.1\r\nAccept: *"), MOST);
+        let named = b"GET / HTTP/1.1\r\nHost: a\r\nAcc";
+        assert_eq!(http.wanted(named), named.len());
+        assert_eq!(http.wanted(&[b'x'; 9000]), MOST);
+        let response = [&b"HTTP/1.1 200 OK\r\nA: "[..], &[b'x'; 9000]].concat();
+        assert_eq!(http.wanted(&response), 1024);
         assert_eq!(Kind::Dns.wanted(&[0; 9000]), MOST);
     }
 }

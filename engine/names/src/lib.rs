@@ -22,6 +22,7 @@
 //! [`FlowNames::bytes`] says of a flow. What cannot be read is [`Unreadable`], and what was learnt before it stands.
 
 mod dhcp;
+mod dhcpv6;
 mod dns;
 mod flow;
 mod http;

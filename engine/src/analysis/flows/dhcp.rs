@@ -23,7 +23,7 @@ pub(super) struct DhcpRow {
 
 impl Row for DhcpRow {
     const TABLE: &'static str = "dhcp";
-    const SCHEMA_VERSION: &'static str = "1";
+    const SCHEMA_VERSION: &'static str = "2";
     const DOCS: &'static str = "/usr/share/doc/wqcap/docs/names.md";
     const COLUMNS: &'static [Column<Self>] = COLUMNS;
 
@@ -45,4 +45,11 @@ columns! { DhcpRow;
     requested: Name(|it| it.message.requested.map(|it| it.to_string()));
     vlan: Int(|it| vlan(it.vlan));
     queue: Int(|it| Some(it.queue));
+    duid: Name(|it| it.message.duid.as_deref().map(hex));
+}
+
+/// Bytes as servers write them into their leases.
+fn hex(bytes: &[u8]) -> String {
+    let bytes: Vec<_> = bytes.iter().map(|it| format!("{it:02x}")).collect();
+    bytes.join(":")
 }

@@ -98,7 +98,7 @@ impl FlowEntry {
     /// and of DHCP is read.
     pub(super) fn share(&mut self, upward: bool, kind: Kind) -> Option<usize> {
         let way = usize::from(upward != self.upward);
-        if !matches!(kind, Kind::Dns | Kind::Dhcp) {
+        if !matches!(kind, Kind::Dns | Kind::Dhcp | Kind::Dhcpv6) {
             if self.read[way] == SHARE {
                 return None;
             }

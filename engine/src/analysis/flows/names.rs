@@ -17,7 +17,7 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
-use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, Kind, MOST, Protocol};
+use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, Kind, MOST, Protocol, Unreadable};
 
 /// Rows that go on together, where there are so many.
 const ROWS: usize = 256;
@@ -219,10 +219,8 @@ impl Work {
                 Ok(message) => self.dns(&sample, message),
                 Err(_) => self.found.unreadable += 1,
             },
-            Kind::Dhcp => match DhcpMessage::read(&sample.bytes) {
-                Ok(message) => self.dhcp(&sample, message),
-                Err(_) => self.found.unreadable += 1,
-            },
+            Kind::Dhcp => self.dhcp(&sample, DhcpMessage::read(&sample.bytes)),
+            Kind::Dhcpv6 => self.dhcp(&sample, DhcpMessage::read_v6(&sample.bytes)),
             Kind::DnsOverTcp => {
                 let (messages, ended) = DnsMessage::read_all(&sample.bytes);
                 for message in messages {
@@ -254,7 +252,11 @@ impl Work {
         self.held = (self.held + PLACE + flow.bytes()).saturating_sub(before);
     }
 
-    fn dhcp(&mut self, sample: &Sample, message: DhcpMessage) {
+    fn dhcp(&mut self, sample: &Sample, message: Result<DhcpMessage, Unreadable>) {
+        let Ok(message) = message else {
+            self.found.unreadable += 1;
+            return;
+        };
         if !self.has_room() {
             return;
         }

@@ -196,6 +196,10 @@ impl Sampler {
         // Within the capacity that it was made with.
         copy.bytes
             .extend_from_slice(payload.get(..left).unwrap_or(payload));
+        if copy.bytes.len() < copy.wanted {
+            // What has come may be enough.
+            copy.wanted = copy.kind.wanted(&copy.bytes);
+        }
         if copy.bytes.len() >= copy.wanted {
             self.waiting.push(Waiting {
                 at,

@@ -11,6 +11,7 @@ use std::{collections::BTreeMap, fs::File, path::PathBuf};
 const START: u64 = 1_700_000_000_000_000_000;
 const HELLO: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/client-hello");
 const DHCP: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/dhcp");
+const DHCPV6: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/dhcpv6");
 const ANSWER: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/answer");
 
 /// A frame over IPv4 between host 1, its port `port`, and host 2, there or back.
@@ -170,6 +171,34 @@ fn a_hello_goes_on_in_the_next_segments() {
 }
 
 #[test]
+fn a_request_goes_on_until_its_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let begun = format!("GET / HTTP/1.1\r\nCookie: {}\r\n", "x".repeat(1400));
+    let (begun, len) = (begun.as_bytes(), begun.len() as u32);
+    let report = record(
+        &dir,
+        64,
+        &[
+            // In three segments; in two, of which the first one is very short; never.
+            vec![
+                tcp(1, false, 0, begun),
+                tcp(2, false, 0, b"GET "),
+                tcp(3, false, 0, begun),
+            ],
+            vec![
+                tcp(1, false, len, b"Host: a.ex"),
+                tcp(2, false, 4, b"/ HTTP/1.1\r\nHost: b.example\r\nAc"),
+            ],
+            vec![tcp(1, false, len + 10, b"ample\r\nAccept: *\r\n\r\n")],
+        ],
+    );
+    let host = expected([(1, "a.example"), (2, "b.example"), (3, "null")]);
+    assert_eq!(by_port(&report, "http_host"), host);
+    let names = report.names.unwrap();
+    assert_eq!((names.flows, names.unreadable, names.missed), (2, 0, 1));
+}
+
+#[test]
 fn a_flow_has_its_share_and_no_more() {
     let dir = tempfile::tempdir().unwrap();
     let request = |at: u32| {
@@ -238,11 +267,14 @@ fn messages_of_dhcp_have_rows_of_their_own() {
     // More than a flow's share, since all clients of a network are of one flow.
     let batches: Vec<_> = (0..9)
         .map(|_| vec![udp(68, false, 67, &DHCP[1..])])
+        .chain([vec![udp(546, false, 547, &DHCPV6[1..])]])
+        .chain([vec![udp(546, false, 547, &DHCPV6[1..40])]])
         .collect();
     let report = record(&dir, 64, &batches);
     let names = report.names.unwrap();
-    assert_eq!((names.dhcp, names.dns, names.unreadable), (9, 0, 0));
-    let rows = rows(&names.dhcp_files);
+    assert_eq!((names.dhcp, names.dns, names.unreadable), (10, 0, 1));
+    let mut rows = rows(&names.dhcp_files);
+    let six = rows.pop().unwrap();
     assert_eq!(rows.len(), 9);
     let columns = [
         "src",
@@ -253,6 +285,7 @@ fn messages_of_dhcp_have_rows_of_their_own() {
         "address",
         "requested",
         "vlan",
+        "duid",
     ];
     let expected = [
         "10.0.0.1",
@@ -263,10 +296,23 @@ fn messages_of_dhcp_have_rows_of_their_own() {
         "null",
         "10.0.0.7",
         "null",
+        "null",
     ];
     for row in &rows {
         assert_eq!(columns.map(|it| value(row, it)), expected);
     }
+    let expected = [
+        "10.0.0.1",
+        "66051",
+        "REQUEST",
+        "02:00:00:00:00:09",
+        "host",
+        "null",
+        "2001:db8::7",
+        "null",
+        "00:01:00:01:2a:2b:2c:2d:02:00:00:00:00:09",
+    ];
+    assert_eq!(columns.map(|it| value(&six, it)), expected);
 }
 
 #[test]

@@ -1,0 +1,304 @@
+//! Messages of DHCPv6: RFC 8415 sections 8 and 9, options of its section 21; a client's name is an option of RFC 4704.
+//!
+//! A relay puts the message of a client or of a server into one of its own, another relay may do so again: it is read as it was
+//! before. Of a client's addresses the first one is read, of its prefixes none.
+
+use crate::{DhcpMessage, Unreadable, text::text};
+use domain::base::name::UncertainName;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Bytes of a relay's message before its options: type, hops, two addresses.
+const RELAY: usize = 34;
+const RELAY_FORW: u8 = 12;
+const RELAY_REPL: u8 = 13;
+/// RFC 8415 section 7.3, by number.
+const TYPES: [&str; 11] = [
+    "SOLICIT",
+    "ADVERTISE",
+    "REQUEST",
+    "CONFIRM",
+    "RENEW",
+    "REBIND",
+    "REPLY",
+    "RELEASE",
+    "DECLINE",
+    "RECONFIGURE",
+    "INFORMATION-REQUEST",
+];
+const SOLICIT: u8 = 1;
+const ADVERTISE: u8 = 2;
+const REQUEST: u8 = 3;
+const REPLY: u8 = 7;
+const DECLINE: u8 = 9;
+
+const CLIENT_ID: u16 = 1;
+const IA_NA: u16 = 3;
+const IA_TA: u16 = 4;
+const IA_ADDRESS: u16 = 5;
+const RELAY_MESSAGE: u16 = 9;
+const CLIENT_FQDN: u16 = 39;
+/// Of a relay: RFC 6939.
+const CLIENT_LINK_LAYER: u16 = 79;
+/// Bytes of a DUID, at most: RFC 8415 section 11.1.
+const MOST_DUID: usize = 130;
+
+impl DhcpMessage {
+    /// Reads one message of DHCPv6, without the relays around it.
+    ///
+    /// # Errors
+    /// It is shorter than its fixed part, an option is longer than the rest, or a relay's message has none in it.
+    pub fn read_v6(mut bytes: &[u8]) -> Result<Self, Unreadable> {
+        let mut client = None;
+        // Each is shorter than the one around it.
+        while let [RELAY_FORW | RELAY_REPL, ..] = bytes {
+            let mut rest = bytes.get(RELAY..).ok_or(Unreadable)?;
+            let mut inner = None;
+            while !rest.is_empty() {
+                match option(&mut rest)? {
+                    (RELAY_MESSAGE, value) => inner = Some(value),
+                    (CLIENT_LINK_LAYER, &[0, 1, a, b, c, d, e, f]) => {
+                        client = Some([a, b, c, d, e, f]);
+                    }
+                    _ => {}
+                }
+            }
+            bytes = inner.ok_or(Unreadable)?;
+        }
+        let (&[kind, a, b, c], mut rest) = bytes.split_first_chunk().ok_or(Unreadable)?;
+        let name = usize::from(kind)
+            .checked_sub(1)
+            .and_then(|at| TYPES.get(at));
+        let mut message = Self {
+            transaction: u32::from_be_bytes([0, a, b, c]),
+            kind: Some(name.map_or_else(|| kind.to_string(), |it| (*it).to_owned())),
+            ..Self::default()
+        };
+        let mut found = None;
+        while !rest.is_empty() {
+            let (code, value) = option(&mut rest)?;
+            let of_association = match code {
+                CLIENT_ID => {
+                    client = client.or(hardware(value));
+                    message.duid = Some(value.get(..MOST_DUID).unwrap_or(value).to_vec());
+                    continue;
+                }
+                CLIENT_FQDN => {
+                    message.host = value.get(1..).and_then(host);
+                    continue;
+                }
+                // Behind its number and two times; behind its number.
+                IA_NA => value.get(12..).ok_or(Unreadable)?,
+                IA_TA => value.get(4..).ok_or(Unreadable)?,
+                _ => continue,
+            };
+            let is_given = matches!(kind, ADVERTISE | REPLY);
+            let first = address(of_association, is_given)?;
+            found = found.or(first.map(IpAddr::V6));
+        }
+        message.client = client;
+        if matches!(kind, SOLICIT | REQUEST | DECLINE) {
+            message.requested = found;
+        } else {
+            message.address = found;
+        }
+        Ok(message)
+    }
+}
+
+/// The next option: its code and its value.
+fn option<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), Unreadable> {
+    let (&[a, b, c, d], behind) = rest.split_first_chunk().ok_or(Unreadable)?;
+    let len = usize::from(u16::from_be_bytes([c, d]));
+    let (value, behind) = behind.split_at_checked(len).ok_or(Unreadable)?;
+    *rest = behind;
+    Ok((u16::from_be_bytes([a, b]), value))
+}
+
+/// The first address among the options of an association; a server takes back what it gives for no time.
+fn address(mut options: &[u8], is_given: bool) -> Result<Option<Ipv6Addr>, Unreadable> {
+    while !options.is_empty() {
+        let (code, value) = option(&mut options)?;
+        if code != IA_ADDRESS {
+            continue;
+        }
+        let (address, behind) = value.split_first_chunk::<16>().ok_or(Unreadable)?;
+        // Preferred and valid for so many seconds.
+        let (times, _) = behind.split_first_chunk::<8>().ok_or(Unreadable)?;
+        if !(is_given && times[4..] == [0; 4]) {
+            return Ok(Some(Ipv6Addr::from(*address)));
+        }
+    }
+    Ok(None)
+}
+
+/// The MAC address that a DUID was made of: RFC 8415 sections 11.2 and 11.4.
+fn hardware(duid: &[u8]) -> Option<[u8; 6]> {
+    match *duid {
+        [0, 1, 0, 1, _, _, _, _, a, b, c, d, e, f] | [0, 3, 0, 1, a, b, c, d, e, f] => {
+            Some([a, b, c, d, e, f])
+        }
+        _ => None,
+    }
+}
+
+/// A name as DNS has it, or its first labels alone: RFC 4704 section 4.2. `None`: it is none, as that of Windows Vista.
+fn host(bytes: &[u8]) -> Option<String> {
+    let name = match UncertainName::from_octets(bytes).ok()? {
+        UncertainName::Absolute(name) if name.is_root() => return None,
+        UncertainName::Absolute(name) => name.to_string(),
+        UncertainName::Relative(name) => name.to_string(),
+    };
+    Some(text(name.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
+
+    fn option(code: u16, value: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(value.len()).unwrap();
+        [&code.to_be_bytes()[..], &len.to_be_bytes(), value].concat()
+    }
+
+    fn message(kind: u8, options: &[Vec<u8>]) -> Vec<u8> {
+        [&[kind, 1, 2, 3][..], &options.concat()].concat()
+    }
+
+    /// What a relay makes of it.
+    fn relayed(kind: u8, options: &[Vec<u8>], inner: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![kind, 0];
+        bytes.extend([0; 32]);
+        bytes.extend(options.concat());
+        bytes.extend(option(RELAY_MESSAGE, inner));
+        bytes
+    }
+
+    fn read(kind: u8, options: &[Vec<u8>]) -> DhcpMessage {
+        DhcpMessage::read_v6(&message(kind, options)).unwrap()
+    }
+
+    /// An address that is valid for so long.
+    fn of(address: Ipv6Addr, valid: u8) -> Vec<u8> {
+        let times = [0, 0, 0, 0, 0, 0, 0, valid];
+        option(IA_ADDRESS, &[&address.octets()[..], &times].concat())
+    }
+
+    fn association(addresses: &[Vec<u8>]) -> Vec<u8> {
+        option(IA_NA, &[&[0; 12][..], &addresses.concat()].concat())
+    }
+
+    #[test]
+    fn a_client_tells_its_name() {
+        // As RFC 8415 and RFC 4704 draw it: a DUID-LLT, the time that has passed, an address, a name without a root.
+        let bytes = b"\x03\x01\x02\x03\
+            \0\x01\0\x0e\0\x01\0\x01\x2a\x2b\x2c\x2d\x02\0\0\0\0\x09\
+            \0\x08\0\x02\0\0\
+            \0\x03\0\x28\0\0\0\x01\0\0\0\0\0\0\0\0\
+            \0\x05\0\x18\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\0\
+            \0\x27\0\x06\x01\x04host";
+        let expected = DhcpMessage {
+            transaction: 0x0001_0203,
+            kind: Some("REQUEST".into()),
+            client: Some([2, 0, 0, 0, 0, 9]),
+            duid: Some(bytes[8..22].to_vec()),
+            host: Some("host".into()),
+            address: None,
+            requested: Some(FIRST.into()),
+        };
+        assert_eq!(DhcpMessage::read_v6(bytes), Ok(expected));
+    }
+
+    #[test]
+    fn names_are_whole_or_begun() {
+        let named = |name: &[u8]| read(1, &[option(CLIENT_FQDN, name)]).host;
+        let whole = b"\0\x04host\x07example\0";
+        assert_eq!(named(whole).as_deref(), Some("host.example"));
+        assert_eq!(named(&whole[..14]).as_deref(), Some("host.example"));
+        // Nothing, the root, one that breaks off, a pointer, plain text, and more behind the root.
+        for none in [
+            &b""[..],
+            b"\0",
+            b"\0\0",
+            &whole[..9],
+            b"\0\xc0\0",
+            b"\0host",
+            b"\0\x01a\0\x01b",
+        ] {
+            assert_eq!(named(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn the_address_is_the_one_that_is_given_or_had() {
+        let other = Ipv6Addr::LOCALHOST;
+        let both = [association(&[of(other, 0), of(FIRST, 1)])];
+        let of_kind = |kind| {
+            let message = read(kind, &both);
+            (message.address, message.requested)
+        };
+        // What a server gives for no time, it takes back; a client's times mean nothing.
+        assert_eq!(of_kind(REPLY), (Some(FIRST.into()), None));
+        assert_eq!(of_kind(ADVERTISE), (Some(FIRST.into()), None));
+        assert_eq!(of_kind(5), (Some(other.into()), None));
+        assert_eq!(of_kind(SOLICIT), (None, Some(other.into())));
+        // The first association that has one; a temporary one, too.
+        let temporary = option(IA_TA, &[&[0; 4][..], &of(other, 1)].concat());
+        let several = [association(&[]), temporary, association(&[of(FIRST, 1)])];
+        assert_eq!(read(REPLY, &several).address, Some(other.into()));
+    }
+
+    #[test]
+    fn relays_are_taken_off() {
+        let bare = message(1, &[option(CLIENT_FQDN, b"\0\x01a")]);
+        let mac = |last| option(CLIENT_LINK_LAYER, &[0, 1, 2, 0, 0, 0, 0, last]);
+        let near = relayed(RELAY_FORW, &[mac(8)], &bare);
+        let far = relayed(RELAY_FORW, &[mac(7)], &near);
+        let there = DhcpMessage::read_v6(&far).unwrap();
+        assert_eq!(there.kind.as_deref(), Some("SOLICIT"));
+        assert_eq!(there.host.as_deref(), Some("a"));
+        assert_eq!(there.client, Some([2, 0, 0, 0, 0, 8]));
+        let back = relayed(RELAY_REPL, &[], &message(REPLY, &[]));
+        let back = DhcpMessage::read_v6(&back).unwrap();
+        assert_eq!(back.kind.as_deref(), Some("REPLY"));
+        // One without a message.
+        assert_eq!(DhcpMessage::read_v6(&far[..RELAY]), Err(Unreadable));
+    }
+
+    #[test]
+    fn identifiers_with_and_without_a_mac_address() {
+        let client = |duid: &[u8]| read(11, &[option(CLIENT_ID, duid)]).client;
+        let link = [0, 3, 0, 1, 2, 0, 0, 0, 0, 9];
+        assert_eq!(client(&link), Some([2, 0, 0, 0, 0, 9]));
+        // Other hardware, another length, a number of an enterprise.
+        assert_eq!(client(&[0, 3, 0, 6, 2, 0, 0, 0, 0, 9]), None);
+        assert_eq!(client(&link[..9]), None);
+        assert_eq!(client(&[0, 2, 0, 0, 0, 9, 1]), None);
+        let long = read(11, &[option(CLIENT_ID, &[7; 999])]);
+        assert_eq!(long.duid, Some(vec![7; MOST_DUID]));
+        assert_eq!(long.kind.as_deref(), Some("INFORMATION-REQUEST"));
+        assert_eq!(read(14, &[]).kind.as_deref(), Some("14"));
+        assert_eq!(read(0, &[]).kind.as_deref(), Some("0"));
+    }
+
+    #[test]
+    fn what_breaks_off_is_unreadable() {
+        let options = [association(&[of(FIRST, 1)]), option(CLIENT_ID, b"xyz")];
+        let ends = [4, 4 + options[0].len()];
+        let whole = message(REPLY, &options);
+        for len in (0..whole.len()).filter(|it| !ends.contains(it)) {
+            let read = DhcpMessage::read_v6(&whole[..len]);
+            assert_eq!(read, Err(Unreadable), "{len}");
+        }
+        for short in [
+            option(IA_NA, &[0; 11]),
+            option(IA_TA, &[0; 3]),
+            association(&[option(IA_ADDRESS, &[0; 23])]),
+            association(&[vec![0, 5, 0]]),
+        ] {
+            let read = DhcpMessage::read_v6(&message(REPLY, &[short]));
+            assert_eq!(read, Err(Unreadable));
+        }
+    }
+}
