@@ -5,9 +5,11 @@ use std::{collections::BTreeMap, fs, net::IpAddr, path::Path, thread, time::Inst
 use wqcap_tests::{
     Dir, Pair, Program, Running, Wqcap,
     compare::assert_bytes,
-    ctl::Ctl,
     files::Record,
-    machine::netns::{IFACE, Namespace},
+    machine::{
+        live::Live,
+        netns::{IFACE, Namespace},
+    },
     need,
     process::{HANG, TICK},
     skip,
@@ -15,63 +17,17 @@ use wqcap_tests::{
 
 /// What the near end's web server listens on.
 const HTTP: u16 = 8080;
-/// The port of datagrams that the capture's filter refuses, and that its ledger tells of for that (RFC 863).
-const DISCARD: u16 = 9;
-
-/// A capture on the far end of `pair`.
-struct Live<'p> {
-    near: &'p Namespace,
-    run: Running,
-    ctl: Ctl,
-    /// Frames for its filter so far.
-    marks: u64,
-}
 
 /// A capture to be, on two queues.
 fn capture<'d>(dir: &'d Dir, pair: &Pair) -> Wqcap<'d> {
-    Wqcap::run(dir, "live")
+    let run = Wqcap::run(dir, "live")
         // Room for all of the traffic, on either queue: on a busy machine the NIC, a loop or a disk may not run for a
         // while.
         .model(&format!("af_packet:{IFACE},ring=256MiB"))
         .queues(2)
         .set("capture.ring=32768")
-        .set("output.buffer=64MiB")
-        .set(&format!("capture.filter=not udp dst port {DISCARD}"))
-        .control()
-        .wrapped(&["ip", "netns", "exec", pair.far.name()])
-}
-
-impl<'p> Live<'p> {
-    /// Starts it, and waits until frames can come.
-    fn start(command: &Wqcap<'_>, pair: &'p Pair) -> Self {
-        let mut live = Self {
-            near: &pair.near,
-            run: command.start(),
-            ctl: command.ctl(),
-            marks: 0,
-        };
-        live.run.until("its first frame can come", |run| {
-            run.stderr().contains("capturing mlx5_0")
-        });
-        live
-    }
-
-    /// Waits until all frames that came to the far end before this are on the capture's rings: behind them comes one
-    /// that is told from them.
-    fn until_all_came(&mut self) {
-        let send = format!("echo >/dev/udp/10.77.0.2/{DISCARD}");
-        let _ = self.near.program("bash", &["-c", &send]).run().expect(0);
-        self.marks += 1;
-        self.ctl
-            .until_counted(&mut self.run, "filtered", self.marks);
-    }
-
-    /// Stops it once all frames have come.
-    fn stop(mut self) -> Running {
-        self.until_all_came();
-        self.run.signal(Signal::INT);
-        self.run
-    }
+        .set("output.buffer=64MiB");
+    Live::on(run, pair)
 }
 
 /// Answers some of the numbered datagrams to a port.

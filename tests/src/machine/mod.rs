@@ -2,6 +2,7 @@
 
 pub mod dir;
 pub mod disks;
+pub mod live;
 pub mod netns;
 pub mod privileges;
 pub mod proxy;

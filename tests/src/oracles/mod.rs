@@ -2,7 +2,7 @@
 
 pub mod duckdb;
 pub mod prometheus;
-mod pypi;
+pub mod pypi;
 pub mod readers;
 pub mod reference;
 pub mod s3;

@@ -2,9 +2,12 @@
 //!
 //! | test | shows |
 //! |---|---|
-//! | `names_of_known_flows` | hellos of OpenSSL, in one segment and in several, HTTP, SSH, DNS, DHCP, QUIC: each flow's record has its names, and what cannot be read is counted |
+//! | `names_of_known_flows` | hellos of OpenSSL, in one segment and in several, HTTP, SSH, DNS, DHCP, DHCPv6, QUIC: each flow's record has its names, and what cannot be read is counted |
 //! | `names_of_all_captures_are_those_of_tshark` | SNI, ALPN, HTTP, SSH, DNS and DHCP as tshark reads them; each deviation has its reason |
 //! | `without_names_nothing_is_read` | the columns are null, and there are no other tables |
+//! | `live` | clients and servers of others talk on a live interface: names are what the clients were told, and what tshark reads of the file |
+
+mod live;
 
 use serde_json::Value;
 use std::{
@@ -191,6 +194,8 @@ fn names_of_known_flows() {
     sent.push(datagram(dns, true, &sample("answer")));
     sent.push(segment(ends(11, 53), true, 0, &sample("stream")));
     sent.push(datagram(ends(68, 67), false, &sample("dhcp")));
+    sent.push(datagram(ends(546, 547), false, &sample("dhcpv6")));
+    sent.push(datagram(ends(547, 547), false, &sample("dhcpv6-relay")));
     let file = dir.join("known.pcap");
     files::write(&file, 1_600_000_000, &sent);
     for mode in ["inline", "fanout"] {
@@ -237,14 +242,16 @@ fn assert_known(duckdb: &Duckdb, dir: &Dir, mode: &str, file: &Path, sent: usize
         (9, r#"["example.com","alpn",null,"q13d0211an",null,null,null,null,null]"#.into()),
         (10, nothing.clone()),
         (11, nothing.clone()),
-        (67, nothing),
+        (67, nothing.clone()),
+        (546, nothing.clone()),
+        (547, nothing),
     ];
     assert_eq!(rows, BTreeMap::from(expected));
 
     let names = &flows["names"];
     let counts = ["flows", "dns", "dhcp", "unreadable", "missed", "unwritten"];
     let counts = counts.map(|it| number(&names[it]));
-    assert_eq!(counts, [7, 4, 1, 1, 1, 0], "{names}");
+    assert_eq!(counts, [7, 4, 3, 1, 1, 0], "{names}");
     let dns = duckdb.query(&format!(
         "SELECT src_port, protocol, id, name, type, rcode, answers FROM {} ORDER BY src_port, protocol DESC, name DESC",
         table(&names["dns_files"])
@@ -261,15 +268,19 @@ fn assert_known(duckdb: &Duckdb, dir: &Dir, mode: &str, file: &Path, sent: usize
     ];
     assert_eq!(dns, expected);
     let dhcp = duckdb.query(&format!(
-        "SELECT type, client, host, requested, address FROM {}",
+        "SELECT type, client, host, requested, address, duid FROM {} ORDER BY time",
         table(&names["dhcp_files"])
     ));
     let dhcp: Vec<_> = dhcp
         .into_iter()
         .map(|it| Value::from(it).to_string())
         .collect();
-    let expected = r#"["REQUEST","02:00:00:00:00:09","host","10.0.0.7",null]"#;
-    assert_eq!(dhcp, [expected]);
+    let expected = [
+        r#"["REQUEST","02:00:00:00:00:09","host","10.0.0.7",null,null]"#,
+        r#"["REQUEST","02:00:00:00:00:09","host","2001:db8::7",null,"00:01:00:01:2a:2b:2c:2d:02:00:00:00:00:09"]"#,
+        r#"["REQUEST","02:00:00:00:00:08","host","2001:db8::7",null,"00:01:00:01:2a:2b:2c:2d:02:00:00:00:00:09"]"#,
+    ];
+    assert_eq!(dhcp, expected);
     let total = finished.summary.ledger.total;
     assert_eq!(
         (total.captured, number(&flows["frames"])),
@@ -326,6 +337,8 @@ enum Of {
     Flows,
     Dns,
     Dhcp,
+    /// The same as messages of IPv6 are compared.
+    Dhcpv6,
 }
 
 const COMPARISONS: &[Comparison] = &[
@@ -378,7 +391,7 @@ const COMPARISONS: &[Comparison] = &[
     },
     Comparison {
         what: "DHCP",
-        query: "SELECT concat_ws('|', coalesce(client, ''), coalesce(host, ''), coalesce(type, '')) FROM {}",
+        query: "SELECT concat_ws('|', coalesce(client, ''), coalesce(host, ''), coalesce(type, '')) FROM {} WHERE duid IS NULL AND NOT contains(src, ':')",
         of: Of::Dhcp,
         filter: "dhcp",
         fields: &[
@@ -386,6 +399,13 @@ const COMPARISONS: &[Comparison] = &[
             "dhcp.option.hostname",
             "dhcp.option.dhcp",
         ],
+    },
+    Comparison {
+        what: "DHCPv6",
+        query: "SELECT concat_ws('|', transaction, coalesce(host, ''), coalesce(type, '')) FROM {} WHERE duid IS NOT NULL OR contains(src, ':')",
+        of: Of::Dhcpv6,
+        filter: "dhcpv6",
+        fields: &["dhcpv6.xid", "dhcpv6.client_fqdn", "dhcpv6.msgtype"],
     },
 ];
 
@@ -408,9 +428,10 @@ const KNOWN: &[(&str, &str, &str)] = &[
 ];
 
 /// A line of tshark in our words.
-fn plain(comparison: &Comparison, line: &str) -> String {
+fn plain(of: Of, line: &str) -> String {
     let fields: Vec<_> = line.split('|').collect();
-    match comparison.of {
+    let hex = |number: &str| u32::from_str_radix(number.trim_start_matches("0x"), 16);
+    match of {
         Of::Flows => return line.to_owned(),
         Of::Dhcp => {
             let [client, host, kind] = fields[..] else {
@@ -422,12 +443,34 @@ fn plain(comparison: &Comparison, line: &str) -> String {
             let name = kind.parse().ok().and_then(|it: usize| types.get(it));
             return format!("{client}|{host}|{}", name.unwrap_or(&kind));
         }
+        Of::Dhcpv6 => {
+            let [transaction, host, kind] = fields[..] else {
+                panic!("not three fields: {line}")
+            };
+            let types = [
+                "",
+                "SOLICIT",
+                "ADVERTISE",
+                "REQUEST",
+                "CONFIRM",
+                "RENEW",
+                "REBIND",
+                "REPLY",
+                "RELEASE",
+                "DECLINE",
+                "RECONFIGURE",
+                "INFORMATION-REQUEST",
+            ];
+            let name = kind.parse().ok().and_then(|it: usize| types.get(it));
+            let transaction = hex(transaction).unwrap_or_default();
+            return format!("{transaction}|{host}|{}", name.unwrap_or(&kind));
+        }
         Of::Dns => {}
     }
     let [id, name, rcode, answers] = fields[..] else {
         panic!("not four fields: {line}")
     };
-    let id = u16::from_str_radix(id.trim_start_matches("0x"), 16).unwrap_or_default();
+    let id = hex(id).unwrap_or_default();
     let name = if name == "<Root>" { "." } else { name };
     let codes = [
         "NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED",
@@ -454,7 +497,7 @@ fn names_of_all_captures_are_those_of_tshark() {
         let files = match it.of {
             Of::Flows => &flows["files"],
             Of::Dns => &names["dns_files"],
-            Of::Dhcp => &names["dhcp_files"],
+            Of::Dhcp | Of::Dhcpv6 => &names["dhcp_files"],
         };
         if files.as_array().is_none_or(Vec::is_empty) {
             skip::say(&format!("{}: none of ours", it.what));
@@ -469,7 +512,11 @@ fn names_of_all_captures_are_those_of_tshark() {
             .iter()
             .filter_map(|row| row[0].as_str().map(str::to_owned))
             .collect();
-        let theirs = need!(tshark(&file, it));
+        // Of relays around a message of DHCPv6 the last one is the message itself.
+        let occurrence = if it.of == Of::Dhcpv6 { "l" } else { "f" };
+        let lines = need!(tshark(&file, occurrence, it.filter, it.fields));
+        let lines = lines.iter().map(|line| plain(it.of, line));
+        let theirs: BTreeSet<_> = lines.filter(|it| !it.is_empty()).collect();
         for (one, other, whose) in [(&ours, &theirs, "ours"), (&theirs, &ours, "tshark's")] {
             for value in one.difference(other) {
                 let same = |known: &&(&str, &str, &str)| (known.0, known.1) == (it.what, value);
@@ -490,18 +537,23 @@ fn names_of_all_captures_are_those_of_tshark() {
     assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
 }
 
-/// What tshark reads of a file, as far as a comparison goes.
-fn tshark(file: &Path, comparison: &Comparison) -> Result<BTreeSet<String>, String> {
-    let mut program = Program::new("tshark").args(["-n", "-T", "fields", "-E", "separator=|"]);
-    program = program.args(["-E", "occurrence=f", "-Y", comparison.filter, "-r"]);
-    program = program.arg(file);
-    for field in comparison.fields {
-        program = program.args(["-e", field]);
-    }
-    let done = program.run();
+/// A line for each frame of a file that tshark's filter takes, with these fields: of each the first (`f`), the last (`l`) or all
+/// (`a`) that the frame has.
+fn tshark(
+    file: &Path,
+    occurrence: &str,
+    filter: &str,
+    fields: &[&str],
+) -> Result<Vec<String>, String> {
+    let done = Program::new("tshark")
+        .args(["-n", "-T", "fields", "-E", "separator=|", "-E"])
+        .arg(format!("occurrence={occurrence}"))
+        .args(["-Y", filter, "-r"])
+        .arg(file)
+        .args(fields.iter().flat_map(|it| ["-e", *it]))
+        .run();
     if !done.status.success() {
         return Err(format!("tshark reads nothing: {done}"));
     }
-    let lines = done.stdout.lines().map(|line| plain(comparison, line));
-    Ok(lines.filter(|it| !it.is_empty()).collect())
+    Ok(done.stdout.lines().map(str::to_owned).collect())
 }

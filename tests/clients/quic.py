@@ -1,0 +1,39 @@
+"""A server of QUIC that only shakes hands, or a client that does so once.
+
+    quic.py server ADDRESS PORT CERTIFICATE KEY
+    quic.py client ADDRESS PORT VERSION NAME PROTOCOL...
+
+VERSION is 1 or 2, NAME the server that is asked for, or - for none. The server speaks h3, and prints "ready" once clients can
+come. Runs on aioquic.
+"""
+
+import asyncio
+import ssl
+import sys
+
+from aioquic.asyncio import connect, serve
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.packet import QuicProtocolVersion
+
+
+async def server(address, port, certificate, key):
+    configuration = QuicConfiguration(is_client=False, alpn_protocols=["h3"])
+    configuration.load_cert_chain(certificate, key)
+    await serve(address, int(port), configuration=configuration)
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+
+async def client(address, port, version, name, *protocols):
+    configuration = QuicConfiguration(
+        alpn_protocols=list(protocols),
+        server_name=None if name == "-" else name,
+        supported_versions=[QuicProtocolVersion[f"VERSION_{version}"]],
+        verify_mode=ssl.CERT_NONE,
+    )
+    async with connect(address, int(port), configuration=configuration):
+        pass
+
+
+what, *args = sys.argv[1:]
+asyncio.run({"server": server, "client": client}[what](*args))
