@@ -24,12 +24,12 @@ mod term;
 
 use args::{Args, CliCommand};
 use clap::Parser;
-#[cfg(feature = "ship")]
-use cmd::ship;
 use cmd::{
     check, ctl, devices, extcap, extract, manual, merge, model, pin, recover, rss, run, selftest,
     top,
 };
+#[cfg(feature = "ship")]
+use cmd::{fleet, ship};
 use daemon::sandbox;
 use failure::{Failure, Kind};
 use std::process::ExitCode;
@@ -58,6 +58,8 @@ fn main() -> ExitCode {
         CliCommand::Pin(it) => pin::pin(&it),
         #[cfg(feature = "ship")]
         CliCommand::Ship(it) => ship::ship(&it, args.quiet),
+        #[cfg(feature = "ship")]
+        CliCommand::Fleet(it) => fleet::fleet(&it),
         CliCommand::Bench(it) => bench::bench(&it.command),
         CliCommand::Selftest(it) => selftest::selftest(&it, args.quiet),
         CliCommand::Recover(it) => recover::recover(&it),

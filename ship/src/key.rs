@@ -1,10 +1,16 @@
-//! Names of objects: `packets/dt=YYYY-MM-DD/hour=HH/sensor=NAME/<start_ns>-q<QQ>.pcapng` and so on, in Hive partitions.
+//! Names of objects: `packets/dt=YYYY-MM-DD/hour=HH/sensor=NAME/<start_ns>-q<QQ>.pcapng` and so on, in Hive partitions; and
+//! `status/sensor=NAME.json`.
 //!
 //! Days and hours are UTC's, and those of a file's first frame; those of flow records of the time when they were written.
 
 use jiff::{Timestamp, tz::TimeZone};
 use std::path::Path;
 use wqcap_files::{delivery::Kind, name::FileName};
+
+/// Where the statuses of all sensors are.
+pub(crate) const STATUS: &str = "status";
+/// Where the tables of files' parts are.
+pub(crate) const BLOCKS: &str = "blocks";
 
 /// Where a capture file goes.
 #[must_use]
@@ -21,7 +27,7 @@ pub fn packets(name: &FileName<'_>, sensor: &str) -> String {
 #[must_use]
 pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
     format!(
-        "blocks/{}/{}.{}.parquet",
+        "{BLOCKS}/{}/{}.{}.parquet",
         partition(name.start_ns, sensor),
         stem(name),
         name.ending
@@ -32,6 +38,18 @@ pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
 #[must_use]
 pub fn table(kind: Kind, ns: u64, sensor: &str) -> String {
     format!("{}/{}/{ns}.parquet", kind.folder(), partition(ns, sensor))
+}
+
+/// Where a sensor's status goes, of which there is one.
+#[must_use]
+pub fn status(sensor: &str) -> String {
+    format!("{STATUS}/sensor={sensor}.json")
+}
+
+/// Where the status of one goes that may not ship, since another ships under its name.
+#[must_use]
+pub fn refused(sensor: &str, instance: &str) -> String {
+    format!("{STATUS}/sensor={sensor}.{instance}.json")
 }
 
 /// When a file of flow records, of DNS or of DHCP, was written, by its name; `None`: it is another file, or not finished.

@@ -54,6 +54,33 @@ impl DeliveryLedger {
             Fate::Expired => &mut self.expired_unshipped,
         } += frames;
     }
+
+    /// Whether `captured` is the sum of the others, as it is to be; a ledger may come from elsewhere.
+    #[must_use]
+    pub fn adds_up(&self) -> bool {
+        let others = [
+            self.shipped,
+            self.pending,
+            self.not_selected,
+            self.expired_unshipped,
+        ];
+        let sum = others.into_iter().try_fold(0, u64::checked_add);
+        sum == Some(self.captured)
+    }
+
+    /// The same of both.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            captured: self.captured.saturating_add(other.captured),
+            shipped: self.shipped.saturating_add(other.shipped),
+            pending: self.pending.saturating_add(other.pending),
+            not_selected: self.not_selected.saturating_add(other.not_selected),
+            expired_unshipped: self
+                .expired_unshipped
+                .saturating_add(other.expired_unshipped),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -80,5 +107,10 @@ mod tests {
             expired_unshipped: 1000,
         };
         assert_eq!(it, expected);
+        assert!(it.adds_up() && it.plus(&it).adds_up());
+        it.captured += 1;
+        assert!(!it.adds_up());
+        it.shipped = u64::MAX;
+        assert!(!it.adds_up() && !it.plus(&it).adds_up());
     }
 }

@@ -3,12 +3,13 @@
 //! ```text
 //! finished files, flow records -> journal -> parts -> store: packets/, blocks/, flows/, dns/
 //!                                    |
-//!                                    +-> delivery ledger
+//!                                    +-> delivery ledger -> status/ -> fleet
 //! ```
 //!
 //! Readers find packets through `blocks/` alone, and a file's `blocks` are put when its packets are whole in the store: half
 //! of a file is never seen. Keys follow from sensor, queue and start, so what is sent again after a crash replaces itself.
-//! Nothing is asked of a store but to put, to put in parts, and to tell an object's length.
+//! No file needs more of a store than to put, to put in parts, and to tell an object's length. A sensor's status is read, too,
+//! and put on condition where the store can do that.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -18,7 +19,8 @@
 //! | `blocks` | writes the parts of a file, as its index has them, as a Parquet file |
 //! | [`journal`] | how far each file is, on disk before the next step |
 //! | [`ledger`] | every captured frame in one line: shipped, pending, not selected, expired |
-//! | [`shipper`] | takes the files through their steps |
+//! | [`shipper`] | takes the files through their steps, and tells the store how that goes |
+//! | [`fleet`] | what all sensors of a store tell, and what is missing |
 //!
 //! # Invariants
 //!
@@ -30,6 +32,7 @@
 
 mod bandwidth;
 mod blocks;
+pub mod fleet;
 pub mod journal;
 pub mod key;
 pub mod ledger;
@@ -56,6 +59,8 @@ pub struct ShipPlan {
     pub store: String,
     /// The sensor's name, a plain word.
     pub sensor: String,
+    /// The machine's, for whoever asks which of two has the sensor's.
+    pub host: String,
     /// Which capture files go up; of the others only what is in them.
     pub packets: Selection,
     /// Bytes of a part.

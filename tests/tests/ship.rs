@@ -1,4 +1,4 @@
-//! `wqcap ship`: what a capture finishes is in the store, once, whatever happens on the way.
+//! `wqcap ship`: what a capture finishes is in the store, once, whatever happens on the way. `wqcap fleet`: whether that is so.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use wqcap_tests::{
-    Dir, Program, Summary, Wqcap, files, frames,
+    Dir, Done, Program, Summary, Wqcap, files, frames,
     ledger::number,
     machine::proxy::{Fate, Proxy, Request},
     need,
@@ -40,6 +40,11 @@ impl<'d> Sensor<'d> {
             dir.folder(&it.named(folder));
         }
         it
+    }
+
+    /// The key of its status.
+    fn status_key(&self) -> String {
+        format!("status/sensor={}.json", self.name)
     }
 
     fn named(&self, what: &str) -> String {
@@ -144,13 +149,14 @@ fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// That the objects are those of the sensor's files, each with its blocks, and nothing else but flow records.
+/// That the objects are those of the sensor's files, each with its blocks, and nothing else but flow records and its status.
 #[track_caller]
 fn assert_whole(objects: &BTreeMap<String, Vec<u8>>, sensor: &Sensor<'_>) {
     let captured = sensor.captured();
     let place = format!("/sensor={}/", sensor.name);
     let mut packets = 0;
-    for (key, bytes) in objects {
+    let others = objects.iter();
+    for (key, bytes) in others.filter(|(key, _)| **key != sensor.status_key()) {
         let (partition, name) = key.split_once(&place).unwrap_or_else(|| panic!("{key}"));
         let folders: Vec<_> = partition.split('/').collect();
         let [kind, day, hour] = folders[..] else {
@@ -206,7 +212,7 @@ fn what_a_capture_finishes_is_in_the_store_and_found_there() {
     let objects = tree(&folder);
     assert_whole(&objects, &sensor);
     assert!(sensor.captured().len() >= 6, "{:?}", objects.keys());
-    for key in objects.keys() {
+    for key in objects.keys().filter(|it| **it != sensor.status_key()) {
         assert!(planned.stdout.contains(key), "{key}: {planned}");
     }
     let again = sensor.ship_once(&url, &[]);
@@ -298,10 +304,10 @@ fn what_leaves_has_no_address_that_was_captured() {
         assert_eq!(found.len(), 1, "{object}: {:?}", objects.keys());
         assert!(*found[0].1 == fs::read(&out).expect("reads"), "{object}");
     }
-    // And a table of each, and nothing else.
+    // And a table of each, the sensor's status, and nothing else.
     let of = |kind: &str| objects.keys().filter(|it| it.starts_with(kind)).count();
     assert_eq!((of("packets/"), of("blocks/")), (files.len(), files.len()));
-    assert_eq!(objects.len(), 2 * files.len());
+    assert_eq!(objects.len(), 2 * files.len() + 1);
     assert_eq!(sensor.ship_once(&url, &["--set", &set])["objects"], 0);
 }
 
@@ -376,7 +382,8 @@ fn what_was_sent_when_it_was_killed_is_not_sent_again() {
     assert_ledger(&status, captured, "shipped");
     assert_whole(&tree(&folder), &sensor);
     let objects = tree(&folder);
-    let all = objects.iter().filter(|(key, _)| !key.starts_with("flows/"));
+    let is_of_file = |key: &str| key.starts_with("packets/") || key.starts_with("blocks/");
+    let all = objects.iter().filter(|(key, _)| is_of_file(key));
     let all: usize = all.map(|(_, bytes)| bytes.len()).sum();
     assert!(number(&status["bytes"]) + PART <= all as u64, "{status}");
 }
@@ -578,7 +585,10 @@ fn wrong_credentials_are_told_and_not_tried_again() {
     bucket.proxy.decide(move |_| Fate::Answer(403, refusal));
     let done = bucket.ship(&sensor, &[]).run().expect(1);
     done.says(&["InvalidAccessKeyId"]);
-    assert_eq!(bucket.proxy.requests().len(), 1);
+    // That its status is refused does not end it.
+    let requests = bucket.proxy.requests().into_iter();
+    let of_files = requests.filter(|it| !it.target.contains("/status/"));
+    assert_eq!(of_files.count(), 1);
 }
 
 #[test]
@@ -621,4 +631,125 @@ fn whoever_is_killed_at_any_request_is_followed_by_one_who_goes_on() {
     }
     // Of which nobody had heard: a bucket's lifecycle rule ends them.
     assert_eq!(bucket.s3.uploads(), lost_uploads);
+}
+
+/// `wqcap fleet STORE --json`, and its exit status.
+#[track_caller]
+fn fleet(url: &str, more: &[&str], code: i32) -> (Value, Done) {
+    let done = wqcap(["fleet", url, "--json"]).args(more).run();
+    let done = done.expect(code);
+    let fleet = serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    (fleet, done)
+}
+
+/// The sensors of a fleet, by name.
+fn sensors(fleet: &Value) -> BTreeMap<String, &Value> {
+    let sensors = fleet["sensors"].as_array().expect("sensors").iter();
+    sensors
+        .map(|it| (it["sensor"].as_str().expect("a name").to_owned(), it))
+        .collect()
+}
+
+#[test]
+fn a_fleet_is_the_sum_of_its_sensors_and_a_silent_one_is_missed() {
+    let dir = Dir::new();
+    let (folder, url) = store(&dir);
+    let (first, second) = (Sensor::new(&dir, "tap-1"), Sensor::new(&dir, "tap-2"));
+    let captured = [first.capture(3000, 2, &[]), second.capture(500, 1, &[])];
+    // Nobody is there.
+    let (none, done) = fleet(&url, &[], 1);
+    assert_eq!(none["findings"][0]["kind"], "nobody");
+    done.says(&["no sensor"]);
+
+    first.ship_once(&url, &[]);
+    let mut shipping = second.ship(&url, &[]).start();
+    let status = folder.join(second.status_key());
+    shipping.until("its status has it shipped", |_| {
+        let text = fs::read(&status).unwrap_or_default();
+        let json = serde_json::from_slice::<Value>(&text).unwrap_or_default();
+        json["ledger"]["shipped"] == captured[1] && json["pending_files"] == 0
+    });
+    let (all, _) = fleet(&url, &[], 0);
+    assert_eq!(all["findings"], serde_json::json!([]));
+    let by_name = sensors(&all);
+    assert_eq!(by_name.keys().collect::<Vec<_>>(), ["tap-1", "tap-2"]);
+    for (it, captured) in by_name.values().zip(captured) {
+        assert_ledger(it, captured, "shipped");
+        assert_eq!(
+            (&it["stale"], &it["adds_up"]),
+            (&false.into(), &true.into())
+        );
+        assert!(it["last_object"]["key"].is_string(), "{it}");
+    }
+    let total = ["captured", "shipped"].map(|it| number(&all["total"][it]));
+    assert_eq!(total, [captured.iter().sum::<u64>(); 2]);
+    let shown = wqcap(["fleet", url.as_str()]).run().expect(0);
+    for row in ["tap-1", "tap-2", "total"] {
+        let rows = shown.stdout.lines().filter(|it| it.starts_with(row));
+        assert!(rows.count() > 0, "{row}: {shown}");
+    }
+    assert!(shown.stdout.contains("3,500"), "{shown}");
+
+    shipping.signal(Signal::KILL);
+    assert_eq!(shipping.wait().signal(), Some(9));
+    let (late, done) = fleet(&url, &["--stale", "0s"], 1);
+    let found = late["findings"].as_array().expect("findings").iter();
+    let found = found.map(|it| ["kind", "sensor"].map(|key| it[key].as_str().expect("a text")));
+    let silent = [["stale", "tap-1"], ["stale", "tap-2"]];
+    assert_eq!(found.collect::<Vec<_>>(), silent);
+    done.says(&["tap-2: not heard of for"]);
+
+    // By the store of a config.
+    let set = format!("ship.store={url}");
+    wqcap(["fleet", "--set", set.as_str()]).run().expect(0);
+    wqcap(["fleet"]).run().expect(2).says(&["ship.store"]);
+    let absent = format!("file://{}", dir.join("absent").display());
+    let done = wqcap(["fleet", absent.as_str()]).run().expect(2);
+    done.says(&["STORE = "]);
+}
+
+#[test]
+fn two_machines_with_one_name_are_told_apart() {
+    let dir = Dir::new();
+    let (_, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "tap");
+    let captured = sensor.capture(500, 1, &[]);
+    sensor.ship_once(&url, &[]);
+    let journal = format!("ship.journal={}", sensor.at("other").display());
+    let other = sensor.ship(&url, &["--once", "--set", &journal]).run();
+    let instead = ["ship.sensor = \"tap\"", "another ship.journal", "180 s"];
+    other.expect(1).says(&instead);
+    let (all, done) = fleet(&url, &[], 1);
+    assert_eq!(all["findings"][0]["kind"], "refused", "{all}");
+    assert_eq!(all["total"]["shipped"], captured);
+    done.says(&["tap: host", "ships nothing"]);
+}
+
+#[test]
+fn frames_that_were_never_shipped_are_missed_and_those_of_another_disk_are_not_given_up() {
+    let dir = Dir::new();
+    let (folder, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "tap");
+    let captured = sensor.capture(500, 1, &[]);
+    // Its files are known, and the store does not take them.
+    let blocked = folder.join("packets");
+    fs::write(&blocked, "").expect("written");
+    sensor.ship(&url, &["--once"]).run().expect(1);
+    fs::remove_file(blocked).expect("there");
+    let away = dir.join("away");
+    fs::rename(sensor.at("out"), &away).expect("moved");
+    dir.folder(&sensor.named("out"));
+    let done = sensor.ship(&url, &["--once"]).run().expect(1);
+    done.says(&["output.dir", "mounted?", "dirs.json"]);
+    let (all, done) = fleet(&url, &[], 1);
+    assert_eq!(all["findings"][0]["kind"], "problem", "{all}");
+    assert_eq!(all["total"]["expired_unshipped"], 0);
+    done.says(&["tap: output.dir"]);
+    // They are gone, and that is said.
+    fs::remove_file(sensor.at("journal").join("dirs.json")).expect("there");
+    sensor.ship_once(&url, &[]);
+    let (all, done) = fleet(&url, &[], 1);
+    assert_eq!(all["findings"][0]["kind"], "expired", "{all}");
+    assert_eq!(all["total"]["expired_unshipped"], captured);
+    done.says(&["deleted before they were shipped"]);
 }

@@ -5,6 +5,8 @@ mod bench;
 mod capture;
 mod control;
 mod files;
+#[cfg(feature = "ship")]
+mod fleet;
 mod foreign;
 mod pin;
 mod selftest;
@@ -16,6 +18,8 @@ pub use bench::*;
 pub use capture::*;
 pub use control::*;
 pub use files::*;
+#[cfg(feature = "ship")]
+pub use fleet::*;
 pub use foreign::hint;
 pub use pin::*;
 pub use selftest::*;
@@ -85,6 +89,9 @@ pub enum CliCommand {
     /// Ship finished files and flow records to an object store
     #[cfg(feature = "ship")]
     Ship(ShipArgs),
+    /// Show all sensors of an object store, and whether anything is missing
+    #[cfg(feature = "ship")]
+    Fleet(FleetArgs),
     /// Measure how fast this machine and its NIC are
     Bench(BenchArgs),
     /// Test what a device really does, or compare two reports

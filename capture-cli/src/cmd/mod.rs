@@ -5,6 +5,8 @@ pub mod ctl;
 pub mod devices;
 pub mod extcap;
 pub mod extract;
+#[cfg(feature = "ship")]
+pub mod fleet;
 pub mod key;
 pub mod manual;
 pub mod merge;

@@ -122,7 +122,7 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
     }
     let sensor = match &ship.sensor {
         Some(sensor) => sensor.clone(),
-        None => host()?,
+        None => of_host()?,
     };
     let index_dir = &output.index_dir;
     Ok(ShipPlan {
@@ -136,6 +136,7 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
         anonymize: config.anonymize.as_ref().map(anonymize).transpose()?,
         store: url,
         sensor: sensor.as_str().to_owned(),
+        host: host(),
         packets: selection(&ship.packets)?,
         part_bytes: ship.part_size.0,
         // 1 to 64.
@@ -175,16 +176,20 @@ fn selection(packets: &ShipPackets) -> Result<Selection, Failure> {
     Ok(Selection::Of(terms))
 }
 
-/// The sensor that has no other name.
-fn host() -> Result<Sensor, Failure> {
+/// This machine's name.
+fn host() -> String {
     let names = rustix::system::uname();
-    let host = names.nodename().to_string_lossy().into_owned();
+    names.nodename().to_string_lossy().into_owned()
+}
+
+/// The sensor that has no other name.
+fn of_host() -> Result<Sensor, Failure> {
     let unfit = |e: String| {
         Failure::refused(format!(
             "ship.sensor is not set, and the name of the host {e}"
         ))
     };
-    Sensor::try_from(host).map_err(unfit)
+    Sensor::try_from(host()).map_err(unfit)
 }
 
 /// A line rewritten each second, on a terminal, and for the service manager.

@@ -1,7 +1,8 @@
 //! How far each file is on its way: a small record a file, on the disk before the next step is taken.
 //!
 //! ```text
-//! <journal>/ledger.json                  frames of files that are gone
+//! <journal>/ledger.json                  frames of files that are gone; the journal's instance
+//! <journal>/dirs.json                    which directories the files are in
 //! <journal>/packets/<file>.json          the record of a capture file that is there, or on its way
 //! <journal>/packets/<file>.parquet       its blocks, until they are put
 //! <journal>/flows/<file>.json            the record of a file of flow records
@@ -15,19 +16,22 @@
 //! Invariants: a file of the journal is whole, and the old or the new. One process at a time writes a journal, and it is of one
 //! sensor and one store.
 
+mod dirs;
 mod disk;
 mod error;
 
+pub(crate) use dirs::DirStamp;
 pub use error::JournalError;
 pub use wqcap_files::delivery::{FileId, Kind, Record, State};
 
 use crate::ledger::{DeliveryLedger, Fate};
 use bytes::Bytes;
+use dirs::Dirs;
 use disk::{check_version, read_folder, read_json, remove, write_json, write_synced};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 use wqcap_files::{delivery::VERSION, folder::sync_folder, pin::FolderLock};
@@ -43,6 +47,9 @@ struct Sums {
     version: u32,
     sensor: String,
     store: String,
+    /// What tells it from all other journals.
+    #[serde(default)]
+    instance: String,
     /// Of files that are gone.
     frames: DeliveryLedger,
     /// Files that went before they were sent: of frames, and of flow records.
@@ -81,6 +88,9 @@ impl Journal {
         {
             it.remove_files(&id)?;
         }
+        if it.sums.instance.is_empty() {
+            it.sums.instance = random_name()?;
+        }
         it.write_sums()?;
         Ok(it)
     }
@@ -95,6 +105,7 @@ impl Journal {
             version: VERSION,
             sensor: sensor.into(),
             store: store.into(),
+            instance: String::new(),
             frames: DeliveryLedger::default(),
             expired_files: 0,
             expired_flow_files: 0,
@@ -122,6 +133,12 @@ impl Journal {
             records,
             _lock: None,
         })
+    }
+
+    /// What tells it from all other journals: whoever goes on with it is the same instance of a sensor.
+    #[must_use]
+    pub fn instance(&self) -> &str {
+        &self.sums.instance
     }
 
     /// All records.
@@ -222,6 +239,25 @@ impl Journal {
         self.remove_files(id)
     }
 
+    /// The directory of a key of the config, as it was when files were found in it. It is read each time: to remove its file is
+    /// to say that another directory has taken its place.
+    pub(crate) fn dir_of(&self, key: &str) -> Result<Option<DirStamp>, JournalError> {
+        Ok(Dirs::read(&self.dirs_path())?.dirs.remove(key))
+    }
+
+    /// From now on it is this one.
+    pub(crate) fn set_dir(&self, key: &str, stamp: DirStamp) -> Result<(), JournalError> {
+        let path = self.dirs_path();
+        let mut it = Dirs::read(&path)?;
+        it.dirs.insert(key.into(), stamp);
+        write_json(&path, &it)
+    }
+
+    /// Where the directories are noted.
+    pub(crate) fn dirs_path(&self) -> PathBuf {
+        self.dir.join(dirs::NAME)
+    }
+
     fn write_sums(&self) -> Result<(), JournalError> {
         write_json(&self.dir.join(SUMS), &self.sums)
     }
@@ -241,6 +277,14 @@ impl Journal {
     fn blocks_path(&self, (kind, file): &FileId) -> PathBuf {
         self.dir.join(kind.folder()).join(format!("{file}{BLOCKS}"))
     }
+}
+
+/// A name that nothing else has.
+pub(crate) fn random_name() -> Result<String, JournalError> {
+    let mut bytes = [0; 16];
+    let filled = getrandom::fill(&mut bytes).map_err(io::Error::other);
+    filled.map_err(|e| JournalError::io(Path::new("/dev/urandom"), e))?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 #[cfg(test)]
@@ -294,6 +338,7 @@ mod tests {
         }
         let before = journal.records.clone();
         let ledger = journal.ledger();
+        let instance = journal.instance().to_owned();
         assert_eq!(
             (ledger.captured, ledger.shipped, ledger.pending),
             (50, 10, 40)
@@ -304,6 +349,24 @@ mod tests {
         let journal = open(dir.path());
         assert_eq!(journal.records, before);
         assert_eq!(journal.ledger(), ledger);
+        assert_eq!(journal.instance(), instance);
+        let other = tempfile::tempdir().expect("dir");
+        assert_ne!(open(other.path()).instance(), instance);
+    }
+
+    #[test]
+    fn directories_are_noted_until_their_file_is_removed() {
+        let dir = tempfile::tempdir().expect("dir");
+        let journal = open(dir.path());
+        let of = |key| journal.dir_of(key).expect("reads");
+        assert_eq!(of("output.dir"), None);
+        let stamp = DirStamp::read(dir.path()).expect("there");
+        for key in ["output.dir", "flows.dir"] {
+            journal.set_dir(key, stamp).expect("written");
+        }
+        assert_eq!([of("output.dir"), of("flows.dir")], [Some(stamp); 2]);
+        fs::remove_file(journal.dirs_path()).expect("there");
+        assert_eq!(of("flows.dir"), None);
     }
 
     #[test]

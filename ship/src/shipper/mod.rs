@@ -7,13 +7,17 @@
 //! Flow records go before frames, what is begun before what is not, and the oldest first. A file that cannot be read, or
 //! changes, waits for the next pass and is named; a store that does not answer ends the pass.
 //!
+//! Beside the passes, `lease` puts the sensor's status into the store, and ends them when another ships under its name.
+//!
 //! Invariants: a step is taken only when the one before it is in the journal, so a pass may end anywhere. A file that is being
-//! sent is read through one descriptor: when retention deletes it meanwhile, all of it is still sent.
+//! sent is read through one descriptor: when retention deletes it meanwhile, all of it is still sent. Files count as deleted
+//! only by a directory that is the one they were in.
 
 mod copies;
 mod dry_run;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod lease;
 mod run;
 mod status;
 mod steps;
@@ -28,7 +32,7 @@ use crate::{
     ShipPlan,
     bandwidth::Pace,
     blocks::{self, OfObject},
-    journal::{FileId, Journal, JournalError, Kind, Record, State},
+    journal::{DirStamp, FileId, Journal, JournalError, Kind, Record, State},
     key,
     source::{self, Found},
     store::{Store, StoreError},
@@ -36,6 +40,7 @@ use crate::{
 use bytes::BytesMut;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Display,
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -148,15 +153,11 @@ impl Shipper {
 
     /// Brings the journal to what is in the folders.
     async fn take_in(&mut self) -> Result<(), Trouble> {
-        let told = |key: &str, dir: &Path, e: io::Error| {
-            Trouble::Folder(format!("{key} = {:?}: {e}", dir.display()))
-        };
         let mut found = Vec::new();
         if let Some(dir) = &self.plan.flows_dir {
-            found.extend(source::tables(dir).map_err(|e| told("flows.dir", dir, e))?);
+            found.extend(self.listed("flows.dir", dir, source::tables)?);
         }
-        let dir = &self.plan.dir;
-        found.extend(source::packets(dir).map_err(|e| told("output.dir", dir, e))?);
+        found.extend(self.listed("output.dir", &self.plan.dir, source::packets)?);
         self.let_go(&found).await?;
         self.uncounted.clear();
         for file in found {
@@ -174,6 +175,46 @@ impl Shipper {
         }
         self.tell(|_| {});
         Ok(())
+    }
+
+    /// What is in a directory, if it is the one that the journal's files are in: a file system that is not mounted looks like
+    /// one that retention has emptied.
+    fn listed(
+        &self,
+        key: &str,
+        dir: &Path,
+        list: fn(&Path) -> io::Result<Vec<Found>>,
+    ) -> Result<Vec<Found>, Trouble> {
+        let told = |e: &dyn Display| Trouble::Folder(format!("{key} = {:?}: {e}", dir.display()));
+        let stamp = || DirStamp::read(dir).map_err(|e| told(&e));
+        let before = stamp()?;
+        let found = list(dir).map_err(|e| told(&e))?;
+        let now = stamp()?;
+        if now != before {
+            return Err(told(&"became another directory while it was listed"));
+        }
+        let was = self.journal.dir_of(key)?;
+        if was.is_some_and(|was| was.is_of(&now)) {
+            return Ok(found);
+        }
+        let of_packets = key == "output.dir";
+        let mut known = self.journal.records();
+        let has_files = known.any(|it| (it.kind == Kind::Packets) == of_packets);
+        let is_there = |it: &Found| {
+            self.journal
+                .get(&it.id())
+                .is_some_and(|was| was.stamp == it.stamp)
+        };
+        if was.is_some() && has_files && !found.iter().any(is_there) {
+            let noted = self.journal.dirs_path();
+            return Err(told(&format_args!(
+                "is another directory than before, without any file that the journal knows; is its file system mounted? If \
+                 those files are gone for good, remove {}: they then count as expired_unshipped unless they were shipped",
+                noted.display()
+            )));
+        }
+        self.journal.set_dir(key, now)?;
+        Ok(found)
     }
 
     /// Whether its record is of the file as it is now, and of what is to be done with it.

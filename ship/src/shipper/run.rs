@@ -1,13 +1,16 @@
 //! Shipping from start to end: once, or for as long as a capture goes on.
 
-use super::{Shipper, Status, Trouble};
+use super::{
+    Shipper, Status, Trouble,
+    lease::{Holder, Lease, Taken},
+};
 use crate::{
     ShipPlan,
     journal::{Journal, JournalError},
     store::{self, StoreError},
 };
 use std::{
-    io,
+    io, mem,
     pin::pin,
     sync::{Arc, PoisonError},
     time::Duration,
@@ -62,12 +65,18 @@ impl From<Trouble> for ShipError {
     }
 }
 
+impl From<Taken> for ShipError {
+    fn from(e: Taken) -> Self {
+        Self::Failed(e.to_string())
+    }
+}
+
 /// Ships. `tick` sees several times a second how it goes, and says whether to go on; what has been sent by then is not sent
 /// again the next time.
 ///
 /// # Errors
-/// It cannot begin; the journal cannot be written; with [`Mode::Once`], the store fails, or a folder cannot be read. What
-/// could not be done with single files is in [`Status::problems`].
+/// It cannot begin; the journal cannot be written; with [`Mode::Once`], the store fails, a folder cannot be read, or another
+/// ships under the sensor's name. What could not be done with single files is in [`Status::problems`].
 pub fn run(
     plan: &ShipPlan,
     mode: Mode,
@@ -84,8 +93,15 @@ pub fn run(
         let store = store::open(&plan.store)?;
         let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store)?;
         let follows = mode == Mode::Follow;
-        let mut shipper = Shipper::new(plan.clone(), store, journal, follows);
+        let instance = journal.instance().to_owned();
+        let mut shipper = Shipper::new(plan.clone(), Arc::clone(&store), journal, follows);
         let status = Arc::clone(&shipper.status);
+        let holder = Holder {
+            sensor: &plan.sensor,
+            host: &plan.host,
+            instance: &instance,
+        };
+        let mut lease = Lease::new(&holder, store, Arc::clone(&status))?;
         let seen = || {
             status
                 .lock()
@@ -95,8 +111,8 @@ pub fn run(
         // To drop it is to end it: whatever it waits for, the journal says how far it is.
         let mut work = pin!(async {
             match mode {
-                Mode::Once => shipper.pass().await.map_err(ShipError::from),
-                Mode::Follow => shipper.follow().await,
+                Mode::Once => shipper.once(&mut lease).await,
+                Mode::Follow => shipper.follow_alone(&mut lease).await,
             }
         });
         loop {
@@ -121,6 +137,57 @@ pub fn run(
 }
 
 impl Shipper {
+    /// One pass, between two statuses.
+    async fn once(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
+        self.tell(|_| {});
+        lease.claim().await?;
+        let done = tokio::select! {
+            done = self.pass() => done,
+            taken = lease.keep() => return Err(taken.into()),
+        };
+        let done = match done {
+            Ok(()) => Ok(()),
+            // It does not take a status either.
+            Err(Trouble::Store(e)) => return Err(Trouble::Store(e).into()),
+            Err(e) => {
+                let problem = e.to_string();
+                self.tell(|status| status.problems.push(problem));
+                Err(e)
+            }
+        };
+        let told = lease.claim().await;
+        done?;
+        Ok(told?)
+    }
+
+    /// Passes as long as nobody else ships under the sensor's name. Whoever does may be gone some day.
+    async fn follow_alone(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
+        let mut is_told = false;
+        self.tell(|_| {});
+        loop {
+            let taken = match lease.claim().await {
+                Ok(()) => {
+                    is_told = false;
+                    tokio::select! {
+                        done = self.follow() => return done,
+                        taken = lease.keep() => taken,
+                    }
+                }
+                Err(taken) => taken,
+            };
+            let problem = taken.to_string();
+            if !mem::replace(&mut is_told, true) {
+                tracing::error!("{problem}; nothing is sent until then");
+            }
+            self.tell(|status| {
+                status.now = None;
+                status.failures += 1;
+                status.problems.push(problem);
+            });
+            sleep(LONGEST).await;
+        }
+    }
+
     /// Passes, until the journal cannot be written.
     async fn follow(&mut self) -> Result<(), ShipError> {
         let mut wait = EVERY;

@@ -1,6 +1,7 @@
 //! How shipping goes, for whoever watches.
 
 use crate::{
+    fleet::LastObject,
     journal::{FileId, Journal, State},
     ledger::DeliveryLedger,
     source::Found,
@@ -36,6 +37,8 @@ pub struct Status {
     pub changed_files: u64,
     /// Since the start: passes that ended because the store, or a folder, failed.
     pub failures: u64,
+    /// The object that was shipped last.
+    pub last_object: Option<LastObject>,
     /// What cannot be done now, and why.
     pub problems: Vec<String>,
     /// The file that is being sent or read.

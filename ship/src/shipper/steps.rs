@@ -2,6 +2,7 @@
 
 use super::{Shipper, Trouble};
 use crate::{
+    fleet::LastObject,
     journal::{FileId, Record, State},
     store::{PartPlace, StoreError},
 };
@@ -206,6 +207,9 @@ impl Shipper {
             self.store.put(key, blocks).await?;
             self.tell(|status| status.sent(1, len));
         }
+        let sent = Some(&record.key).filter(|_| record.selected);
+        let last = sent.or(record.blocks_key.as_ref());
+        self.tell(|status| status.last_object = last.map(|key| LastObject::now(key)));
         Ok(State::Shipped)
     }
 

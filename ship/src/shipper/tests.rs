@@ -1,11 +1,17 @@
 //! A pass that ends anywhere, and one after it.
 
-use super::{Mode, ShipError, Shipper, Trouble, dry_run, fixtures, run};
+use super::{
+    Mode, ShipError, Shipper, Trouble, dry_run, fixtures,
+    lease::{Holder, Lease},
+    run,
+};
 use crate::{
     Selection, ShipPlan,
     journal::{Journal, State},
     ledger::DeliveryLedger,
-    store::{ObjectFacts, PartPlace, Remote, Store, StoreError},
+    store::{
+        Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, Remote, SmallObject, Store, StoreError,
+    },
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -40,6 +46,8 @@ struct Noting {
     /// What `head` says of every object's length, if it is wrong.
     wrong: Mutex<Option<u64>>,
     refuses: bool,
+    /// What is not there is refused, as by a bucket to whoever may not list it.
+    hides: bool,
 }
 
 impl Noting {
@@ -50,6 +58,7 @@ impl Noting {
             death,
             wrong: Mutex::default(),
             refuses: false,
+            hides: false,
         })
     }
 
@@ -139,6 +148,27 @@ impl Store for Noting {
         }
         self.heard(n, said)
     }
+
+    async fn read(&self, key: &str) -> Result<SmallObject, StoreError> {
+        let n = self.call("read", key)?;
+        let said = match self.inner.read(key).await {
+            Err(StoreError::NotFound(_)) if self.hides => Err(StoreError::Refused("403".into())),
+            said => said,
+        };
+        self.heard(n, said)
+    }
+
+    async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError> {
+        let n = self.call("put_if", key)?;
+        let said = self.inner.put_if(key, bytes, only).await;
+        self.heard(n, said)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+        let n = self.call("list", prefix)?;
+        let said = self.inner.list(prefix).await;
+        self.heard(n, said)
+    }
 }
 
 /// A sensor's folders, with files in them.
@@ -176,6 +206,7 @@ impl Place {
             flows_dir: Some(self.at("flows")),
             store: format!("file://{}", self.at("store").display()),
             sensor: "tap".into(),
+            host: "here".into(),
             packets: match packets {
                 true => Selection::All,
                 false => Selection::None,
@@ -522,6 +553,153 @@ fn a_capture_is_followed_until_told_otherwise() {
     assert!(late.is_some());
 }
 
+/// A directory of which nothing is left, as a file system leaves it that is not mounted any more.
+fn unmount(place: &Place, folder: &str) -> PathBuf {
+    let away = place.at("away");
+    fs::rename(place.at(folder), &away).expect("moved");
+    fs::create_dir(place.at(folder)).expect("made");
+    away
+}
+
+#[test]
+fn a_file_system_that_is_not_mounted_deletes_nothing() {
+    for folder in ["out", "flows"] {
+        let place = Place::new();
+        // All is known, and one file is begun.
+        let death = Death {
+            at: 4,
+            after: false,
+        };
+        let before = place.dying_pass(death);
+        let away = unmount(&place, folder);
+        let (done, ledger) = place.pass(&place.noting(None), true);
+        let why = done.expect_err("nothing is known of the files").to_string();
+        assert!(
+            why.contains("mounted?") && why.contains("dirs.json"),
+            "{why}"
+        );
+        assert_eq!(ledger, before);
+        // A capture that goes on into it makes it no other.
+        if folder == "out" {
+            fixtures::capture(&place.at(folder), 0, 20, 1);
+            assert!(place.pass(&place.noting(None), true).0.is_err());
+        }
+        fs::remove_dir_all(place.at(folder)).expect("an own folder");
+        fs::rename(away, place.at(folder)).expect("mounted again");
+        assert_eq!(place.whole_pass(true).0, ALL);
+        place.assert_shipped();
+    }
+}
+
+#[test]
+fn files_that_are_gone_for_good_are_so_when_that_is_said() {
+    let place = Place::new();
+    let death = Death {
+        at: 4,
+        after: false,
+    };
+    place.dying_pass(death);
+    unmount(&place, "out");
+    assert!(place.pass(&place.noting(None), true).0.is_err());
+    fs::remove_file(place.at("journal/dirs.json")).expect("there");
+    // Those of the file that had been found.
+    let gone = DeliveryLedger {
+        captured: 25,
+        shipped: 0,
+        expired_unshipped: 25,
+        ..ALL
+    };
+    assert_eq!(place.whole_pass(true).0, gone);
+}
+
+#[test]
+fn a_directory_on_another_disk_is_known_by_its_files() {
+    let place = Place::new();
+    let death = Death {
+        at: 4,
+        after: false,
+    };
+    place.dying_pass(death);
+    let away = unmount(&place, "out");
+    // Restored, with its time.
+    let name = "wqcap-q00-10000000000.pcap";
+    let file = place.at("out").join(name);
+    fs::copy(away.join(name), &file).expect("copied");
+    let time = fs::metadata(away.join(name)).and_then(|it| it.modified());
+    let file = fs::File::options().write(true).open(&file).expect("there");
+    file.set_modified(time.expect("told")).expect("an own file");
+    let expected = DeliveryLedger {
+        captured: 25,
+        shipped: 25,
+        ..ALL
+    };
+    assert_eq!(place.whole_pass(true).0, expected);
+}
+
+#[test]
+fn a_bucket_that_may_not_be_listed_takes_a_status_all_the_same() {
+    let place = Place::new();
+    let store = |hides| {
+        let mut store = place.noting(None);
+        Arc::get_mut(&mut store).expect("ours alone").hides = hides;
+        store
+    };
+    let claim = |store: &Arc<Noting>| {
+        let holder = Holder {
+            sensor: "tap",
+            host: "here",
+            instance: "first",
+        };
+        let as_store = Arc::clone(store) as Arc<dyn Store>;
+        let mut lease = Lease::new(&holder, as_store, Arc::default()).expect("random bytes");
+        let runtime = Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(lease.claim()).expect("nobody else's");
+    };
+    let hiding = store(true);
+    claim(&hiding);
+    assert_eq!(*hiding.calls(), ["read status", "put_if status"]);
+    assert!(place.object("status/sensor=tap.json").is_some());
+    claim(&hiding);
+    assert_eq!(hiding.calls()[2..], ["read status", "put_if status"]);
+}
+
+#[test]
+fn whoever_may_not_ship_sends_nothing() {
+    let place = Place::new();
+    let plan = place.plan(true);
+    let status = run(&plan, Mode::Once, |_| true).expect("shipped");
+    assert_eq!(status.ledger, ALL);
+    let objects = tree(&place.at("store")).len();
+    // Its journal is lost, and its name is held for some minutes yet.
+    let again = ShipPlan {
+        journal: place.at("other"),
+        ..plan
+    };
+    let refused = run(&again, Mode::Once, |_| true);
+    let Err(ShipError::Failed(why)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(why.contains("ship.sensor = \"tap\""), "{why}");
+    assert_eq!(tree(&place.at("store")).len(), objects + 1, "a refusal");
+    // Who goes on for ever goes on to try.
+    let mut problems = Vec::new();
+    let waits = run(&again, Mode::Follow, |status| {
+        problems.clone_from(&status.problems);
+        problems.is_empty()
+    });
+    assert_eq!(waits.expect("told to end").ledger.captured, 0);
+    assert_eq!(problems, [why]);
+    // The name is free.
+    let key = place.at("store/status/sensor=tap.json");
+    let text = fs::read_to_string(&key).expect("there");
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    json["time"] = "2026-01-01T00:00:00Z".into();
+    fs::write(&key, json.to_string()).expect("written");
+    let status = run(&again, Mode::Once, |_| true).expect("shipped");
+    assert_eq!(status.ledger, ALL);
+}
+
 /// All below a folder, by name.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
@@ -551,6 +729,7 @@ fn a_dry_run_tells_what_a_run_does() {
         .iter()
         .map(|it| place.at("store").join(it))
         .collect();
+    expected.push(place.at("store/status/sensor=tap.json"));
     expected.sort();
     let there: Vec<_> = tree(&place.at("store")).into_keys().collect();
     assert_eq!(there, expected);

@@ -3,12 +3,14 @@
 //! A file is written under a hidden name beside its own, which follows from its own: what a crash leaves is written over by
 //! who comes again.
 
-use super::{ObjectFacts, PartPlace, Store, StoreError};
+use super::{
+    Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, SMALL, SmallObject, Store, StoreError,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind, Read, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
@@ -144,6 +146,60 @@ impl Store for Folder {
         let bytes = on_disk(self.path(key), look).await?;
         Ok(ObjectFacts { bytes, etag: None })
     }
+
+    async fn read(&self, key: &str) -> Result<SmallObject, StoreError> {
+        let read = |path: &Path| {
+            let mut bytes = Vec::new();
+            let mut file = File::open(path)?.take(SMALL + 1);
+            match file.read_to_end(&mut bytes)? as u64 {
+                0..=SMALL => Ok(bytes),
+                _ => Err(io::Error::other(format!("has more than {SMALL} bytes"))),
+            }
+        };
+        let bytes = on_disk(self.path(key), read).await?.into();
+        Ok(SmallObject { bytes, etag: None })
+    }
+
+    async fn put_if(
+        &self,
+        _key: &str,
+        _bytes: Bytes,
+        _only: PutIf,
+    ) -> Result<PutOutcome, StoreError> {
+        // Not every file system can, NFS least of all.
+        Ok(PutOutcome::Unsupported)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+        let root = self.root.clone();
+        let list = move |path: &Path| {
+            let entries = match fs::read_dir(path) {
+                // The store itself must be there.
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    fs::read_dir(&root)?;
+                    return Ok(Listing::default());
+                }
+                entries => entries?,
+            };
+            let mut listing = Listing::default();
+            for entry in entries {
+                let entry = entry?;
+                let Ok(name) = entry.file_name().into_string() else {
+                    continue;
+                };
+                // What is being written is hidden.
+                if name.starts_with('.') {
+                    continue;
+                }
+                match entry.file_type()?.is_dir() {
+                    true => listing.folders.push(name),
+                    false => listing.objects.push(name),
+                }
+            }
+            Ok(listing)
+        };
+        on_disk(self.path(prefix), list).await
+    }
 }
 
 #[cfg(test)]
@@ -184,11 +240,41 @@ mod tests {
             store.abort(key, &upload).await.expect("gone before");
             let put = store.put("flows/y.parquet", "abc".into()).await;
             assert_eq!(put, Ok(None));
+            let read = store.read("flows/y.parquet").await.expect("there");
+            assert_eq!(read.bytes, "abc");
+            assert!(matches!(
+                store.read("flows/z.parquet").await,
+                Err(StoreError::NotFound(_))
+            ));
+            let only = PutIf::Absent;
+            let put = store.put_if("flows/y.parquet", "x".into(), only).await;
+            assert_eq!(put, Ok(PutOutcome::Unsupported));
         });
         let path = dir.path().join(key);
         assert_eq!(fs::read_to_string(&path).expect("there"), "abcdef");
         let folder = fs::read_dir(path.parent().expect("a folder"));
         assert_eq!(folder.expect("lists").count(), 1, "nothing else");
         assert!(Folder::open(&dir.path().join("absent")).is_err());
+    }
+
+    #[test]
+    fn listings_have_folders_and_whole_objects() {
+        let dir = tempfile::tempdir().expect("dir");
+        let store = Folder::open(dir.path()).expect("there");
+        fs::create_dir_all(dir.path().join("blocks/dt=2026-01-01")).expect("made");
+        for name in ["blocks/x", "blocks/.y.part"] {
+            fs::write(dir.path().join(name), name).expect("written");
+        }
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let listed = Listing {
+                folders: vec!["dt=2026-01-01".into()],
+                objects: vec!["x".into()],
+            };
+            assert_eq!(store.list("blocks").await, Ok(listed));
+            assert_eq!(store.list("status").await, Ok(Listing::default()));
+            drop(dir);
+            assert!(store.list("status").await.is_err(), "the store is gone");
+        });
     }
 }

@@ -1,7 +1,8 @@
 //! Where objects go: a bucket, or a folder with the same layout.
 //!
-//! Whoever ships asks for little, so that every store can do it: an object in parts or at once, and its length afterwards.
-//! What is put again replaces what is there.
+//! Whoever ships files asks for little, so that every store can do it: an object in parts or at once, and its length
+//! afterwards. What is put again replaces what is there. A sensor's status is small, read before it is put, and put on
+//! condition where the store can do that.
 
 mod folder;
 mod remote;
@@ -35,6 +36,47 @@ pub struct ObjectFacts {
     /// What changes when the object does.
     pub etag: Option<String>,
 }
+
+/// A small object, all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SmallObject {
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// What changes when the object does; `None`: the store does not tell.
+    pub etag: Option<String>,
+}
+
+/// On which condition an object is put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PutIf {
+    /// There is none of its key.
+    Absent,
+    /// The one that is there has this ETag.
+    Etag(String),
+}
+
+/// What has become of an object that was put on condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutOutcome {
+    /// The store has it.
+    Put,
+    /// The condition does not hold: there is another one.
+    Changed,
+    /// The store knows no conditions, and has not taken it.
+    Unsupported,
+}
+
+/// What is directly below a prefix, by the last parts of their keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Prefixes that end there.
+    pub folders: Vec<String>,
+    /// Objects.
+    pub objects: Vec<String>,
+}
+
+/// The longest object that is read at once.
+const SMALL: u64 = 1 << 20;
 
 /// Which part of an upload it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +118,15 @@ pub trait Store: Debug + Send + Sync {
 
     /// Looks at an object.
     async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError>;
+
+    /// Reads an object of a megabyte at most.
+    async fn read(&self, key: &str) -> Result<SmallObject, StoreError>;
+
+    /// Puts a small object at once, if there is none or one that is known.
+    async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError>;
+
+    /// Lists what is directly below a prefix; nothing, if there is no such prefix.
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError>;
 }
 
 /// Whether a store can be named so; `Err`: what is wrong with it.
@@ -123,7 +174,12 @@ fn parse(url: &str) -> Result<Place<'_>, String> {
 /// # Errors
 /// There is no such store, or its settings in the environment are wrong.
 pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
-    let refused = |e: String| StoreError::Refused(format!("ship.store = {url:?}: {e}"));
+    open_as("ship.store", url)
+}
+
+/// The same for whoever has the URL from elsewhere than `ship.store`: `from` says in errors where.
+pub(crate) fn open_as(from: &str, url: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let refused = |e: String| StoreError::Refused(format!("{from} = {url:?}: {e}"));
     match parse(url).map_err(refused)? {
         Place::Folder(path) => Folder::open(path)
             .map(|it| Arc::new(it) as Arc<dyn Store>)

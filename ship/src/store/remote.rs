@@ -1,10 +1,13 @@
 //! A bucket as a store, by crate `object_store`, which signs, checks and retries requests.
 
-use super::{ObjectFacts, PartPlace, Store, StoreError};
+use super::{
+    Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, SMALL, SmallObject, Store, StoreError,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use object_store::{
-    ClientConfigKey, Error, GetOptions, ObjectStore, PutOptions, RetryConfig,
+    ClientConfigKey, Error, GetOptions, ObjectStore, PutMode, PutOptions, RetryConfig,
+    UpdateVersion,
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
     multipart::{MultipartStore, PartId},
     path::Path,
@@ -89,6 +92,18 @@ impl<T: ObjectStore + MultipartStore> Remote<T> {
     }
 }
 
+/// Whether a store says that it has no conditional put: S3 has a code for headers that it does not implement.
+fn is_unsupported(e: &Error) -> bool {
+    match e {
+        Error::NotImplemented { .. } | Error::NotSupported { .. } => true,
+        Error::Generic { .. } => {
+            let text = e.to_string();
+            text.contains("NotImplemented") || text.contains("501 Not Implemented")
+        }
+        _ => false,
+    }
+}
+
 /// Answers of servers are pages of XML.
 fn one_line(text: &str) -> String {
     let words: Vec<_> = text.split_whitespace().collect();
@@ -160,6 +175,55 @@ impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
         Ok(ObjectFacts {
             bytes: meta.size,
             etag: meta.e_tag,
+        })
+    }
+
+    async fn read(&self, key: &str) -> Result<SmallObject, StoreError> {
+        let path = self.path(key)?;
+        let found = self.inner.get_opts(&path, GetOptions::default()).await;
+        let found = found.map_err(|e| self.told(e))?;
+        let (len, etag) = (found.meta.size, found.meta.e_tag.clone());
+        if len > SMALL {
+            return Err(StoreError::Failed(format!(
+                "{key}: has {len} bytes, more than {SMALL}"
+            )));
+        }
+        let bytes = found.bytes().await.map_err(|e| self.told(e))?;
+        Ok(SmallObject { bytes, etag })
+    }
+
+    async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError> {
+        let path = self.path(key)?;
+        let mode = match only {
+            PutIf::Absent => PutMode::Create,
+            PutIf::Etag(etag) => PutMode::Update(UpdateVersion {
+                e_tag: Some(etag),
+                version: None,
+            }),
+        };
+        let done = self.inner.put_opts(&path, bytes.into(), mode.into()).await;
+        match done {
+            Ok(_) => Ok(PutOutcome::Put),
+            Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
+                Ok(PutOutcome::Changed)
+            }
+            Err(e) if is_unsupported(&e) => Ok(PutOutcome::Unsupported),
+            Err(e) => Err(self.making(e)),
+        }
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+        let path = self.path(prefix)?;
+        let listed = self.inner.list_with_delimiter(Some(&path)).await;
+        let listed = listed.map_err(|e| self.told(e))?;
+        let name = |path: &Path| path.filename().map(str::to_owned);
+        Ok(Listing {
+            folders: listed.common_prefixes.iter().filter_map(name).collect(),
+            objects: listed
+                .objects
+                .iter()
+                .filter_map(|it| name(&it.location))
+                .collect(),
         })
     }
 }

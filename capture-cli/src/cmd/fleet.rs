@@ -1,0 +1,292 @@
+//! `wqcap fleet`: all sensors of a store on one screen, and what is missing.
+
+use crate::{
+    args::{ConfigArgs, FleetArgs},
+    failure::Failure,
+    term::{
+        output,
+        table::{aligned, bytes, counted, rough, thousands},
+        terminal,
+    },
+};
+use wqcap_ship::{
+    fleet::{self, Finding, Fleet, SensorFacts},
+    ledger::DeliveryLedger,
+};
+
+/// Prints what all sensors tell, and fails with what is missing.
+pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
+    let (from, url) = match &args.store {
+        Some(url) => ("STORE", url.clone()),
+        None => ("ship.store", configured(&args.config)?),
+    };
+    let fleet = fleet::survey(from, &url, args.stale);
+    let fleet = fleet.map_err(|e| Failure::refused(e.to_string()))?;
+    if args.json {
+        output::print_json(&fleet)?;
+    } else {
+        output::print(&in_words(&fleet))?;
+    }
+    let (missing, others): (Vec<_>, Vec<_>) = fleet.findings.iter().partition(|it| it.is_missing());
+    for it in others {
+        terminal::say(format_args!("note: {}", told(it, &url)));
+    }
+    Failure::unless_whole(missing.into_iter().map(|it| told(it, &url)).collect())
+}
+
+/// The store that a config names.
+fn configured(config: &ConfigArgs) -> Result<String, Failure> {
+    let none = "no store: name it (s3://BUCKET/PREFIX or file:///DIRECTORY), or a config with ship.store (-c CONFIG)";
+    let url = config.load()?.ship.and_then(|it| it.store);
+    url.ok_or_else(|| Failure::refused(none))
+}
+
+/// Who is there, and the ledger.
+fn in_words(fleet: &Fleet) -> String {
+    if fleet.sensors.is_empty() {
+        return String::new();
+    }
+    let heads = ["sensor", "host", "last seen", "last object", "lag", "left"];
+    let mut seen = vec![heads.map(str::to_owned).to_vec()];
+    let mut ledgers = vec![
+        ["", "", "", "", "not", "expired", ""]
+            .map(str::to_owned)
+            .to_vec(),
+        [
+            "sensor",
+            "captured",
+            "shipped",
+            "pending",
+            "selected",
+            "unshipped",
+            "sum",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    ];
+    for it in &fleet.sensors {
+        seen.push(seen_row(it, fleet));
+        let sum = sum(it.adds_up, it.status.uncounted_files);
+        ledgers.push(ledger_row(name(it), &it.status.ledger, sum));
+    }
+    let all_add_up = fleet.sensors.iter().all(|it| it.adds_up);
+    let uncounted = fleet.sensors.iter().map(|it| it.status.uncounted_files);
+    let uncounted = uncounted.fold(0, u64::saturating_add);
+    let sum = sum(all_add_up, uncounted);
+    ledgers.push(ledger_row("total".into(), &fleet.total, sum));
+    format!("{}\n{}", aligned(&seen), aligned(&ledgers))
+}
+
+/// Another one that ships under a sensor's name is not that sensor.
+fn name(it: &SensorFacts) -> String {
+    match it.status.refused_by {
+        Some(_) => format!("{} (refused)", it.status.sensor),
+        None => it.status.sensor.clone(),
+    }
+}
+
+fn seen_row(it: &SensorFacts, fleet: &Fleet) -> Vec<String> {
+    let status = &it.status;
+    let object = status.last_object.as_ref();
+    let object = object.map(|it| fleet.time.duration_since(it.time).as_secs_f64());
+    let left = match status.pending_files {
+        0 => "-".into(),
+        files => format!(
+            "{}, {}",
+            counted(files, "file"),
+            bytes(status.pending_bytes)
+        ),
+    };
+    vec![
+        name(it),
+        status.by.host.clone(),
+        rough(it.age_s),
+        object.map_or("-".into(), |it| rough(it.max(0.0))),
+        rough(status.lag_s),
+        left,
+    ]
+}
+
+fn ledger_row(name: String, ledger: &DeliveryLedger, sum: String) -> Vec<String> {
+    let numbers = [
+        ledger.captured,
+        ledger.shipped,
+        ledger.pending,
+        ledger.not_selected,
+        ledger.expired_unshipped,
+    ];
+    [vec![name], numbers.map(thousands).to_vec(), vec![sum]].concat()
+}
+
+/// Whether each captured frame is in one other line, as far as they have been counted.
+fn sum(adds_up: bool, uncounted_files: u64) -> String {
+    match (adds_up, uncounted_files) {
+        (false, _) => "no".into(),
+        (true, 0) => "ok".into(),
+        (true, files) => format!("+{}", counted(files, "file")),
+    }
+}
+
+/// A finding, and what to do.
+fn told(it: &Finding, url: &str) -> String {
+    match it {
+        Finding::Nobody => format!(
+            "{url}: no sensor has put a status there; name the ship.store of `wqcap ship`, and look whether that runs"
+        ),
+        Finding::Stale { sensor, age_s } => format!(
+            "{sensor}: not heard of for {} (--stale); look whether `wqcap ship` runs there, and reaches the store",
+            rough(*age_s)
+        ),
+        Finding::Expired {
+            sensor,
+            frames,
+            files,
+            flow_files,
+        } => format!(
+            "{sensor}: {} in {} and {} of flow records were deleted before they were shipped (expired_unshipped)",
+            counted(*frames, "frame"),
+            counted(*files, "file"),
+            counted(*flow_files, "file")
+        ),
+        Finding::DoesNotAddUp { sensor } => format!(
+            "{sensor}: captured is not the sum of shipped, pending, not_selected and expired_unshipped"
+        ),
+        Finding::Refused { sensor, host, by } => format!(
+            "{sensor}: host {host:?} ships nothing, since host {:?} ships under this name; give each its own ship.sensor and ship.journal",
+            by.host
+        ),
+        Finding::TakenOver { sensor, host, from } => format!(
+            "{sensor}: host {:?} (instance {}) shipped under this name until {}, and host {host:?} does now; if both capture, give each its own ship.sensor and ship.journal",
+            from.host, from.instance, from.time
+        ),
+        Finding::Problem { sensor, problem } => format!("{sensor}: {problem}"),
+        Finding::NoStatus { sensor, partition } => format!(
+            "{sensor}: has packets ({partition}) and no status; look whether its wqcap is as new as this one, and may put and read status/"
+        ),
+        Finding::Unreadable { object, problem } => format!("{object}: {problem}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use wqcap_ship::{
+        fleet::{LastObject, SensorStatus},
+        ledger::Fate,
+    };
+
+    fn sensor(name: &str, frames: u64) -> SensorFacts {
+        let text = json!({
+            "version": 1, "sensor": name, "instance": "1", "host": "db7", "time": "2026-03-01T12:00:00Z", "run": "1",
+            "wqcap": "0.1.0", "uncounted_files": 0, "expired_files": 0, "expired_flow_files": 0, "pending_files": 3,
+            "pending_bytes": 3 << 29, "lag_s": 2.4, "last_object": null, "problems": [],
+            "ledger": {"captured": 0, "shipped": 0, "pending": 0, "not_selected": 0, "expired_unshipped": 0},
+        });
+        let status = SensorStatus::parse(text.to_string().as_bytes());
+        let mut status = status.expect("a status");
+        status.ledger.enter(Fate::Shipped, frames);
+        SensorFacts {
+            adds_up: status.ledger.adds_up(),
+            status,
+            age_s: 12.0,
+            stale: false,
+        }
+    }
+
+    fn of(sensors: Vec<SensorFacts>) -> Fleet {
+        let time = sensors[0].status.by.time;
+        let ledgers = sensors.iter().map(|it| it.status.ledger);
+        Fleet {
+            time,
+            total: ledgers.fold(DeliveryLedger::default(), |a, b| a.plus(&b)),
+            sensors,
+            findings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_screen_has_room_for_billions_of_frames() {
+        let mut first = sensor("dc1-tap1", 1_234_567_890);
+        first.status.ledger.enter(Fate::Pending, 56_789);
+        let key = "packets/x".into();
+        let time = first.status.by.time;
+        first.status.last_object = Some(LastObject { key, time });
+        let mut second = sensor("dc1-tap2", 7);
+        second.status.pending_files = 0;
+        second.status.uncounted_files = 2;
+        let text = in_words(&of(vec![first, second]));
+        let expected = "\
+sensor    host  last seen  last object  lag              left
+dc1-tap1   db7       12 s          0 s  2 s  3 files, 1.5 GiB
+dc1-tap2   db7       12 s            -  2 s                 -
+
+                                                      not    expired
+sensor         captured        shipped  pending  selected  unshipped       sum
+dc1-tap1  1,234,624,679  1,234,567,890   56,789         0          0        ok
+dc1-tap2              7              7        0         0          0  +2 files
+total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
+";
+        assert_eq!(text, expected);
+        assert!(text.lines().all(|it| it.len() < 80), "{text}");
+    }
+
+    #[test]
+    fn who_is_refused_and_what_does_not_add_up_are_marked() {
+        let mut it = sensor("tap", 1);
+        it.status.refused_by = Some(it.status.by.clone());
+        it.status.ledger.captured = 0;
+        it.adds_up = false;
+        let text = in_words(&of(vec![it]));
+        let row = text.lines().find(|it| it.ends_with("no"));
+        assert!(
+            row.is_some_and(|it| it.starts_with("tap (refused)")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_finding_says_what_to_do() {
+        let sensor = || "tap".to_owned();
+        let by = self::sensor("tap", 0).status.by;
+        let findings = [
+            (Finding::Nobody, "ship.store"),
+            (
+                Finding::Stale {
+                    sensor: sensor(),
+                    age_s: 10_800.0,
+                },
+                "tap: not heard of for 3 h",
+            ),
+            (
+                Finding::Expired {
+                    sensor: sensor(),
+                    frames: 1234,
+                    files: 1,
+                    flow_files: 0,
+                },
+                "1,234 frames in 1 file and 0 files of flow records were deleted",
+            ),
+            (
+                Finding::Refused {
+                    sensor: sensor(),
+                    host: "db8".into(),
+                    by: by.clone(),
+                },
+                "host \"db8\" ships nothing, since host \"db7\"",
+            ),
+            (
+                Finding::TakenOver {
+                    sensor: sensor(),
+                    host: "db8".into(),
+                    from: by,
+                },
+                "until 2026-03-01T12:00:00Z",
+            ),
+        ];
+        for (finding, part) in findings {
+            let text = told(&finding, "s3://b");
+            assert!(text.contains(part), "{text:?} lacks {part:?}");
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! A sensor's name in the store, and what it tells of itself there: `status/sensor=NAME.json`.
+//!
+//! ```text
+//! read -> another's, of the last minutes -> refused
+//!      -> none, its own, or an old one   -> put, if the store still has what was read
+//! ```
+//!
+//! Where a store cannot compare before it puts, two that begin together both ship until the next status of one of them, which
+//! then finds the other's. A status that cannot be put is told once, and files go on.
+//!
+//! Invariant: nothing is put in place of a status that another has put within [`HELD`].
+
+use super::Status;
+use crate::{
+    fleet::{HELD, Instance, MOST_PROBLEMS, SensorStatus, VERSION},
+    journal::{JournalError, random_name},
+    key,
+    store::{PutIf, PutOutcome, Store, StoreError},
+};
+use bytes::Bytes;
+use jiff::Timestamp;
+use std::{
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep};
+
+/// The longest time between two statuses, of which [`HELD`] has several.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
+/// The shortest one, however much there is to tell.
+const AT_MOST_EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked whether there is anything to tell.
+const TICK: Duration = Duration::from_secs(1);
+/// How often another may come between a read and a put.
+const TRIES: usize = 3;
+
+/// Another ships under the sensor's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "ship.sensor = {sensor:?}: host {:?} ships under this name, and told so at {} (instance {}): give this one another \
+     ship.sensor and another ship.journal; if that host is gone, the name is free {} s after that time",
+    .by.host, .by.time, .by.instance, HELD.as_secs()
+)]
+pub(super) struct Taken {
+    sensor: String,
+    by: Instance,
+}
+
+/// Why a status was not put.
+enum Unput {
+    Taken(Taken),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Unput {
+    fn from(e: StoreError) -> Self {
+        Self::Store(e)
+    }
+}
+
+/// Who ships.
+pub(super) struct Holder<'a> {
+    pub(super) sensor: &'a str,
+    pub(super) host: &'a str,
+    /// The journal's.
+    pub(super) instance: &'a str,
+}
+
+/// What the store has under the sensor's name.
+struct Seen {
+    status: Option<SensorStatus>,
+    /// That it still has this; `None`: the store does not tell one from another.
+    only: Option<PutIf>,
+    /// Why nothing can be seen, which a bucket also says of what is not there, to whoever may not list it.
+    hidden: Option<String>,
+}
+
+/// Puts a sensor's status into the store, as long as nobody else ships under its name.
+pub(super) struct Lease {
+    store: Arc<dyn Store>,
+    status: Arc<Mutex<Status>>,
+    sensor: String,
+    host: String,
+    instance: String,
+    run: String,
+    /// The store compares before it puts, as far as is known.
+    compares: bool,
+    /// This process has put a status.
+    held: bool,
+    taken_over: Option<Instance>,
+    /// What was put last; `None`: that has failed, or was not tried yet.
+    last: Option<SensorStatus>,
+    tried: Instant,
+    /// That it fails has been told.
+    warned: bool,
+}
+
+impl Lease {
+    pub(super) fn new(
+        holder: &Holder<'_>,
+        store: Arc<dyn Store>,
+        status: Arc<Mutex<Status>>,
+    ) -> Result<Self, JournalError> {
+        Ok(Self {
+            store,
+            status,
+            sensor: holder.sensor.into(),
+            host: holder.host.into(),
+            instance: holder.instance.into(),
+            run: random_name()?,
+            compares: true,
+            held: false,
+            taken_over: None,
+            last: None,
+            tried: Instant::now(),
+            warned: false,
+        })
+    }
+
+    /// Puts the status of now. That the store does not take it is told, and no failure.
+    ///
+    /// # Errors
+    /// Another ships under the sensor's name.
+    pub(super) async fn claim(&mut self) -> Result<(), Taken> {
+        self.tried = Instant::now();
+        self.last = None;
+        match self.put().await {
+            Ok(status) => {
+                self.last = Some(status);
+                if mem::take(&mut self.warned) {
+                    tracing::warn!("{}: is put again", key::status(&self.sensor));
+                }
+                Ok(())
+            }
+            Err(Unput::Taken(taken)) => Err(taken),
+            Err(Unput::Store(e)) => {
+                if !mem::replace(&mut self.warned, true) {
+                    let key = key::status(&self.sensor);
+                    tracing::warn!("{key}: {e}; it is put later, and files are sent without it");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts a status whenever it is time for one, until another ships under the sensor's name.
+    pub(super) async fn keep(&mut self) -> Taken {
+        loop {
+            sleep(TICK).await;
+            if self.is_due()
+                && let Err(taken) = self.claim().await
+            {
+                return taken;
+            }
+        }
+    }
+
+    /// After a minute, or when a pass is over and has changed something.
+    fn is_due(&self) -> bool {
+        let since = self.tried.elapsed();
+        let has_news = || {
+            let now = self.snapshot();
+            self.last.as_ref().is_none_or(|it| now.has_news_since(it))
+        };
+        let is_between = || self.seen_status().now.is_none();
+        since >= AT_LEAST_EVERY || since >= AT_MOST_EVERY && is_between() && has_news()
+    }
+
+    async fn put(&mut self) -> Result<SensorStatus, Unput> {
+        let key = key::status(&self.sensor);
+        for _ in 0..TRIES {
+            let seen = self.look(&key).await?;
+            let mut before = None;
+            match &seen.status {
+                Some(it) if self.is_own(it) => self.go_on_from(it),
+                Some(it) if it.holds(Timestamp::now()) => {
+                    return Err(Unput::Taken(self.refused_by(it).await));
+                }
+                Some(it) => before = Some(it.by.clone()),
+                None => {}
+            }
+            let mut status = self.snapshot();
+            if before.is_some() {
+                status.taken_over.clone_from(&before);
+            }
+            if !self.put_over(&key, &status, seen).await? {
+                continue;
+            }
+            if let Some(it) = before {
+                tracing::warn!(
+                    "ship.sensor = {:?}: host {:?} shipped under this name until {} (instance {}), and this one does now",
+                    self.sensor,
+                    it.host,
+                    it.time,
+                    it.instance
+                );
+                self.taken_over = Some(it);
+            }
+            self.held = true;
+            return Ok(status);
+        }
+        let why = "others put it at the same time";
+        Err(StoreError::Failed(why.into()).into())
+    }
+
+    async fn look(&self, key: &str) -> Result<Seen, StoreError> {
+        let object = match self.store.read(key).await {
+            Ok(object) => object,
+            Err(StoreError::NotFound(_)) => {
+                return Ok(Seen {
+                    status: None,
+                    only: Some(PutIf::Absent),
+                    hidden: None,
+                });
+            }
+            Err(StoreError::Refused(why)) if !self.held => {
+                return Ok(Seen {
+                    status: None,
+                    only: Some(PutIf::Absent),
+                    hidden: Some(why),
+                });
+            }
+            Err(e) => return Err(e),
+        };
+        let status = SensorStatus::parse(&object.bytes);
+        let status = status.inspect_err(|e| tracing::warn!("{key}: {e}; it is replaced"));
+        Ok(Seen {
+            status: status.ok(),
+            only: object.etag.map(PutIf::Etag),
+            hidden: None,
+        })
+    }
+
+    /// False: the store has another one by now.
+    async fn put_over(
+        &mut self,
+        key: &str,
+        status: &SensorStatus,
+        seen: Seen,
+    ) -> Result<bool, StoreError> {
+        let text = serde_json::to_vec_pretty(status);
+        let bytes = Bytes::from(text.map_err(|e| StoreError::Failed(e.to_string()))?);
+        let unread = |why: String| StoreError::Refused(format!("may not be read: {why}"));
+        if let Some(only) = seen.only.filter(|_| self.compares) {
+            match self.store.put_if(key, bytes.clone(), only).await? {
+                PutOutcome::Put => return Ok(true),
+                PutOutcome::Changed => return seen.hidden.map_or(Ok(false), |it| Err(unread(it))),
+                PutOutcome::Unsupported => self.compares = false,
+            }
+        }
+        // Whether there is one, nobody knows.
+        if let Some(why) = seen.hidden {
+            return Err(unread(why));
+        }
+        self.store.put(key, bytes).await?;
+        Ok(true)
+    }
+
+    /// A process that goes on with a journal has its name; once it has had it, only itself.
+    fn is_own(&self, it: &SensorStatus) -> bool {
+        it.run == self.run || !self.held && it.by.instance == self.instance
+    }
+
+    /// What the process before this one has told stays.
+    fn go_on_from(&mut self, it: &SensorStatus) {
+        if self.taken_over.is_none() {
+            self.taken_over.clone_from(&it.taken_over);
+        }
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        if status.last_object.is_none() {
+            status.last_object.clone_from(&it.last_object);
+        }
+    }
+
+    /// Tells the store who is refused: that one's frames are nowhere else.
+    async fn refused_by(&self, owner: &SensorStatus) -> Taken {
+        let by = owner.by.clone();
+        let status = SensorStatus {
+            refused_by: Some(by.clone()),
+            taken_over: None,
+            problems: Vec::new(),
+            ..self.snapshot()
+        };
+        let key = key::refused(&self.sensor, &self.instance);
+        if let Ok(text) = serde_json::to_vec_pretty(&status)
+            && let Err(e) = self.store.put(&key, text.into()).await
+        {
+            tracing::debug!("{key}: {e}");
+        }
+        let sensor = self.sensor.clone();
+        Taken { sensor, by }
+    }
+
+    fn seen_status(&self) -> Status {
+        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        status.clone()
+    }
+
+    /// What is to be told now.
+    fn snapshot(&self) -> SensorStatus {
+        let now = self.seen_status();
+        SensorStatus {
+            version: VERSION,
+            sensor: self.sensor.clone(),
+            by: Instance {
+                instance: self.instance.clone(),
+                host: self.host.clone(),
+                time: Timestamp::now(),
+            },
+            run: self.run.clone(),
+            wqcap: env!("CARGO_PKG_VERSION").into(),
+            ledger: now.ledger,
+            uncounted_files: now.uncounted_files,
+            expired_files: now.expired_files,
+            expired_flow_files: now.expired_flow_files,
+            pending_files: now.pending_files,
+            pending_bytes: now.pending_bytes,
+            lag_s: now.lag_s,
+            last_object: now.last_object,
+            problems: now.problems.into_iter().take(MOST_PROBLEMS).collect(),
+            taken_over: self.taken_over.clone(),
+            refused_by: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fleet::LastObject,
+        store::{Folder, Remote},
+    };
+    use jiff::SignedDuration;
+    use object_store::memory::InMemory;
+    use tempfile::TempDir;
+    use tokio::runtime::Builder;
+
+    /// A store that compares before it puts, and one that does not.
+    fn stores() -> (TempDir, [Arc<dyn Store>; 2]) {
+        let dir = tempfile::tempdir().expect("dir");
+        let folder = Folder::open(dir.path()).expect("there");
+        (
+            dir,
+            [Arc::new(Remote::of(InMemory::new())), Arc::new(folder)],
+        )
+    }
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        let runtime = Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(work)
+    }
+
+    fn lease(store: &Arc<dyn Store>, instance: &str) -> Lease {
+        let holder = Holder {
+            sensor: "tap",
+            host: instance,
+            instance,
+        };
+        Lease::new(&holder, Arc::clone(store), Arc::default()).expect("random bytes")
+    }
+
+    /// Whose the name is.
+    fn holder(result: Result<(), Taken>) -> Option<String> {
+        result.err().map(|it| it.by.host)
+    }
+
+    async fn there(store: &Arc<dyn Store>, key: &str) -> SensorStatus {
+        let object = store.read(key).await.expect("there");
+        SensorStatus::parse(&object.bytes).expect("a status")
+    }
+
+    /// As if nobody had been heard of for some minutes.
+    async fn grow_old(store: &Arc<dyn Store>) {
+        let key = key::status("tap");
+        let mut it = there(store, &key).await;
+        it.by.time -= SignedDuration::from_secs(240);
+        let text = serde_json::to_vec(&it).expect("JSON");
+        store.put(&key, text.into()).await.expect("put");
+    }
+
+    #[test]
+    fn a_name_is_one_instances_until_that_is_not_heard_of_any_more() {
+        let (_dir, stores) = stores();
+        for store in &stores {
+            run(async {
+                let (mut first, mut second) = (lease(store, "first"), lease(store, "second"));
+                assert_eq!(holder(first.claim().await), None);
+                let taken = second.claim().await.expect_err("taken");
+                let text = taken.to_string();
+                for part in ["ship.sensor = \"tap\"", "host \"first\"", "180 s"] {
+                    assert!(text.contains(part), "{text}");
+                }
+                let refused = there(store, "status/sensor=tap.second.json").await;
+                assert_eq!(refused.refused_by, Some(taken.by));
+                assert_eq!(holder(first.claim().await), None);
+
+                grow_old(store).await;
+                assert_eq!(holder(second.claim().await), None);
+                let now = there(store, "status/sensor=tap.json").await;
+                assert_eq!(now.by.host, "second");
+                assert_eq!(now.taken_over.expect("told").host, "first");
+                // It was only away.
+                assert_eq!(holder(first.claim().await).as_deref(), Some("second"));
+                assert_eq!(holder(second.claim().await), None);
+            });
+        }
+    }
+
+    #[test]
+    fn who_goes_on_with_a_journal_has_its_name_and_tells_what_was_told() {
+        let (_dir, stores) = stores();
+        for store in &stores {
+            run(async {
+                let mut before = lease(store, "first");
+                let object = LastObject::now("packets/x.pcap");
+                let status = Arc::clone(&before.status);
+                status.lock().expect("sound").last_object = Some(object.clone());
+                assert_eq!(holder(before.claim().await), None);
+                let mut after = lease(store, "first");
+                assert_eq!(holder(after.claim().await), None);
+                let now = there(store, "status/sensor=tap.json").await;
+                assert_eq!(now.last_object, Some(object));
+                // The same journal twice, on copies of a machine: who came last has it.
+                assert_eq!(holder(before.claim().await).as_deref(), Some("first"));
+                assert_eq!(holder(after.claim().await), None);
+            });
+        }
+    }
+
+    #[test]
+    fn of_two_at_a_time_one_has_the_name_and_the_other_finds_out() {
+        let (_dir, stores) = stores();
+        for (store, compares) in stores.iter().zip([true, false]) {
+            run(async {
+                let (mut first, mut second) = (lease(store, "first"), lease(store, "second"));
+                let key = key::status("tap");
+                let seen = first.look(&key).await.expect("nothing");
+                assert_eq!(holder(second.claim().await), None);
+                let status = first.snapshot();
+                let put = first.put_over(&key, &status, seen).await;
+                assert_eq!(put, Ok(!compares));
+                first.held = !compares;
+                let by = [holder(first.claim().await), holder(second.claim().await)];
+                let expected = match compares {
+                    true => [Some("second"), None],
+                    false => [None, Some("first")],
+                };
+                assert_eq!(by.each_ref().map(Option::as_deref), expected);
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_no_status_is_replaced() {
+        let (_dir, stores) = stores();
+        for store in &stores {
+            run(async {
+                let key = key::status("tap");
+                store.put(&key, "{".into()).await.expect("put");
+                assert_eq!(holder(lease(store, "first").claim().await), None);
+                assert_eq!(there(store, &key).await.by.host, "first");
+            });
+        }
+    }
+
+    #[test]
+    fn a_status_is_due_with_news_and_otherwise_after_a_minute() {
+        let (_dir, [store, _]) = stores();
+        run(async {
+            let mut it = lease(&store, "first");
+            let ago = |it: &mut Lease, s| it.tried = Instant::now() - Duration::from_secs(s);
+            it.claim().await.expect("free");
+            assert!(!it.is_due());
+            ago(&mut it, 11);
+            assert!(!it.is_due(), "no news");
+            ago(&mut it, 61);
+            assert!(it.is_due());
+            ago(&mut it, 11);
+            let status = Arc::clone(&it.status);
+            status.lock().expect("sound").pending_files = 1;
+            assert!(it.is_due());
+            status.lock().expect("sound").now = Some("a file".into());
+            assert!(!it.is_due(), "in the middle of a pass");
+        });
+    }
+}
