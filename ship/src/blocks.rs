@@ -19,7 +19,9 @@ use std::sync::Arc;
 use wqcap_files::index::{CaptureIndex, IndexBlock};
 
 /// Version of the columns, which files tell.
-const SCHEMA_VERSION: &str = "1";
+pub(crate) const SCHEMA_VERSION: &str = "1";
+/// What they tell it as.
+pub(crate) const SCHEMA_VERSION_KEY: &str = "wqcap.blocks.schema_version";
 /// In the order in which [`write`] writes them.
 const SCHEMA: &str = "message blocks {
     OPTIONAL BYTE_ARRAY object (STRING);
@@ -59,7 +61,7 @@ struct Row {
 /// The Parquet file of an index.
 pub(crate) fn write(index: &CaptureIndex, of: OfObject<'_>) -> Result<Bytes, ParquetError> {
     let facts = [
-        ("wqcap.blocks.schema_version", SCHEMA_VERSION),
+        (SCHEMA_VERSION_KEY, SCHEMA_VERSION),
         ("wqcap.version", env!("CARGO_PKG_VERSION")),
     ];
     let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value.to_owned()));

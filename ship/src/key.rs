@@ -52,6 +52,69 @@ pub fn refused(sensor: &str, instance: &str) -> String {
     format!("{STATUS}/sensor={sensor}.{instance}.json")
 }
 
+/// What the key of a capture file's object tells, or that of the table of its parts. In the order of sensors, and of one
+/// sensor's files by their names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CaptureKey {
+    /// The sensor.
+    pub sensor: String,
+    /// The name of the file that was sent.
+    pub file: String,
+    /// The queue whose frames it holds; `None`: all of them.
+    pub queue: Option<u16>,
+    /// Stamp of its first record, or shortly after.
+    pub start_ns: u64,
+    /// The key behind `packets/`.
+    place: String,
+}
+
+impl CaptureKey {
+    /// `None`: it is another key, or one that nobody has made here.
+    #[must_use]
+    pub fn parse(key: &str) -> Option<Self> {
+        let place = match key.split_once('/')? {
+            ("packets", place) => place,
+            ("blocks", table) => table.strip_suffix(".parquet")?,
+            _ => return None,
+        };
+        let (partition, name) = place.rsplit_once('/')?;
+        let (_, sensor) = partition.split_once("/sensor=")?;
+        let (start, rest) = name.split_once('-')?;
+        let (queue, ending) = rest.split_once('.')?;
+        let file = format!("wqcap-{queue}-{start}.{ending}");
+        let name = FileName::parse(Path::new(&file)).filter(|it| !it.sealed)?;
+        let is_plain = !sensor.is_empty() && !sensor.contains('/');
+        // What leads to it is what it leads to.
+        let is_ours = is_plain && packets(&name, sensor).strip_prefix("packets/") == Some(place);
+        let (queue, start_ns) = (name.queue, name.start_ns);
+        is_ours.then(|| Self {
+            sensor: sensor.to_owned(),
+            place: place.to_owned(),
+            queue,
+            start_ns,
+            file,
+        })
+    }
+
+    /// The key of the packets.
+    #[must_use]
+    pub fn packets(&self) -> String {
+        format!("packets/{}", self.place)
+    }
+
+    /// The key of the table of parts.
+    #[must_use]
+    pub fn blocks(&self) -> String {
+        format!("blocks/{}.parquet", self.place)
+    }
+
+    /// The ending of the file's name.
+    #[must_use]
+    pub fn ending(&self) -> &str {
+        self.file.split_once('.').map_or("", |(_, ending)| ending)
+    }
+}
+
 /// When a file of flow records, of DNS or of DHCP, was written, by its name; `None`: it is another file, or not finished.
 #[must_use]
 pub fn table_ns(kind: Kind, path: &Path) -> Option<u64> {
@@ -101,6 +164,44 @@ mod tests {
             "flows/dt=1970-01-01/hour=01/sensor=x/3600000000000.parquet"
         );
         assert!(partition(u64::MAX, "x").starts_with("dt=2554-07-21/"));
+    }
+
+    #[test]
+    fn keys_tell_what_they_were_made_of() {
+        for file in [
+            "wqcap-q03-1795233110453271320.pcapng.zst",
+            "wqcap-all-5.pcap",
+        ] {
+            let name = FileName::parse(Path::new(file)).expect("a capture's");
+            for sensor in ["dc1-tap3", "a.b"] {
+                let [of_packets, of_blocks] = [packets(&name, sensor), blocks(&name, sensor)];
+                let key = CaptureKey::parse(&of_packets).expect("ours");
+                assert_eq!(CaptureKey::parse(&of_blocks).as_ref(), Some(&key));
+                assert_eq!((&*key.sensor, &*key.file), (sensor, file));
+                assert_eq!((key.queue, key.start_ns), (name.queue, name.start_ns));
+                assert_eq!(key.ending(), name.ending);
+                assert_eq!((key.packets(), key.blocks()), (of_packets, of_blocks));
+            }
+        }
+        let place = "dt=1970-01-01/hour=00/sensor=x";
+        assert!(CaptureKey::parse(&format!("packets/{place}/5-q00.pcap")).is_some());
+        for other in [
+            format!("packets/{place}/5-q00.pcap.enc"),
+            format!("packets/{place}/5-q0.pcap"),
+            format!("packets/{place}/05-q00.pcap"),
+            format!("packets/{place}/5-q00.pcap.parquet"),
+            format!("packets/{place}/../5-q00.pcap"),
+            format!("packets/{place}/y/5-q00.pcap"),
+            "packets/dt=1970-01-01/hour=01/sensor=x/5-q00.pcap".into(),
+            "packets/dt=1970-01-01/hour=00/sensor=/5-q00.pcap".into(),
+            format!("blocks/{place}/5-q00.pcap"),
+            format!("blocks/{place}/.5-q00.pcap.parquet.part"),
+            format!("flows/{place}/5.parquet"),
+            "/etc/passwd".into(),
+            String::new(),
+        ] {
+            assert_eq!(CaptureKey::parse(&other), None, "{other}");
+        }
     }
 
     #[test]

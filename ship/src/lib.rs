@@ -1,8 +1,10 @@
-//! What one capture finishes, in an object store: its files, what is in them, and its flow records.
+//! What one capture finishes, in an object store: its files, what is in them, and its flow records; and packets of all
+//! captures back from it.
 //!
 //! ```text
 //! finished files, flow records -> journal -> parts -> store: packets/, blocks/, flows/, dns/
-//!                                    |
+//!                                    |                  |
+//!                                    |                  +-> query: blocks/ -> ranges of packets/ -> merge by time
 //!                                    +-> delivery ledger -> status/ -> fleet
 //! ```
 //!
@@ -10,6 +12,7 @@
 //! of a file is never seen. Keys follow from sensor, queue and start, so what is sent again after a crash replaces itself.
 //! No file needs more of a store than to put, to put in parts, and to tell an object's length. A sensor's status is read, too,
 //! and put on condition where the store can do that.
+//! Who queries lists and gets.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -21,12 +24,13 @@
 //! | [`ledger`] | every captured frame in one line: shipped, pending, not selected, expired |
 //! | [`shipper`] | takes the files through their steps, and tells the store how that goes |
 //! | [`fleet`] | what all sensors of a store tell, and what is missing |
+//! | [`query`] | extracts frames from a store |
 //!
 //! # Invariants
 //!
 //! May import `wqcap-files`, and of it no more than readers need. A file of a capture is read and never changed. What the
 //! journal says of a file is on the disk before anything happens that follows from it. Memory is bounded by
-//! parts x concurrency, and by a file's index.
+//! parts x concurrency, and by a file's index; that of a query by a constant, and by the tables of the files that it is about.
 
 #![forbid(unsafe_code)]
 
@@ -36,6 +40,7 @@ pub mod fleet;
 pub mod journal;
 pub mod key;
 pub mod ledger;
+pub mod query;
 pub mod shipper;
 mod source;
 pub mod store;

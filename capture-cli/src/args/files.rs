@@ -141,6 +141,12 @@ T is one of
 With --index, only the blocks of a file that may hold matching frames are read; missing indexes are built first.
 An index helps with times, and with filters that join host, port and protocols by \"and\".
 
+A store is what wqcap ship has filled: s3://BUCKET/PREFIX, file:///DIRECTORY, or a directory with blocks/dt=... in it. The frames \
+of all sensors come from it, and only those blocks are fetched that have frames of the times. A bucket's region, endpoint and \
+credentials are in the environment, as for wqcap ship; it must let list and get objects. At most 256 MiB of blocks, half a MiB \
+for each queue of a sensor if that is more, and 64 MiB of beginnings of files are in memory.
+--ranges fetches what a query over blocks/ and flows/ has found, and --filter selects among its frames.
+
 --anonymize replaces IP addresses so that common prefixes stay as long as they were (Crypto-PAn), and MAC addresses, in all headers, \
 tunnels, ARP, neighbour discovery and the packets that ICMP errors quote; the same key gives the same addresses. Checksums are \
 mended. Whatever is not understood is cut off, and so is all payload, unless --slice payload:N asks for it. Names, comments, \
@@ -156,10 +162,16 @@ Examples:
       --to '2026-03-01 12:05:00' -o - | tcpdump -nr -
   wqcap extract cap --anonymize key --from -10m -o share.pcapng
   wqcap extract cap --key-command 'pass show wqcap' -o plain.pcapng
+  wqcap extract s3://captures/site1 --from -1h -o alert.pcapng \\
+      --filter 'host 10.0.0.1 and tcp port 443'
+  wqcap extract file:///srv/store --sensor tap1 --from -1h -o a.pcapng
+  wqcap extract s3://captures/site1 --ranges found.csv -o found.pcapng
 
-Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged file.")]
+Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged file, or in an object that is \
+missing or has changed.")]
 pub struct ExtractArgs {
-    /// Directory of capture files (output.dir of the capture), with all directories below it
+    /// Directory of capture files (output.dir of the capture), with all directories below it, or a store
+    #[arg(value_name = "DIR|STORE")]
     pub dir: PathBuf,
     /// Start time, inclusive [default: the beginning]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
@@ -187,6 +199,9 @@ pub struct ExtractArgs {
     /// Directory of indexes (output.index_dir of the capture) [default: files are selected by their first records]
     #[arg(long, value_name = "DIR")]
     pub index: Option<PathBuf>,
+    #[cfg(feature = "ship")]
+    #[command(flatten)]
+    pub store: super::StoreArgs,
     #[command(flatten)]
     pub key: KeyArgs,
     /// Print a report as JSON on stdout

@@ -82,7 +82,7 @@ pub enum CliCommand {
     Rss(RssArgs),
     /// Merge capture files into one, in time order
     Merge(MergeArgs),
-    /// Extract frames by time and filter from a directory of capture files
+    /// Extract frames by time and filter from a directory of capture files, or from an object store
     Extract(ExtractArgs),
     /// Keep the capture files of some time from being deleted
     Pin(PinArgs),

@@ -1,6 +1,27 @@
-//! The arguments of `ship`.
+//! The arguments of `ship`, and those of `extract` that are for stores.
 
-use super::ConfigArgs;
+use super::{ConfigArgs, seconds};
+use std::{path::PathBuf, time::Duration};
+use wqcap_engine::config::Sensor;
+
+fn sensor(text: &str) -> Result<Sensor, String> {
+    Sensor::try_from(text.to_owned())
+}
+
+/// What of a store `wqcap extract` reads.
+#[derive(Debug, clap::Args)]
+pub struct StoreArgs {
+    /// In a store: only frames of this sensor; may be given several times [default: every sensor]
+    #[arg(long = "sensor", value_name = "NAME", value_parser = sensor)]
+    pub sensors: Vec<Sensor>,
+    /// In a store: look for files that begin up to so long before --from, at least the length of the longest [default: 24h]
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    pub lookback: Option<Duration>,
+    /// In a store: fetch the ranges that this file lists, CSV or Parquet with the columns object, byte_start and byte_end, as a
+    /// query of blocks/ prints them; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sensors", "lookback"])]
+    pub ranges: Option<PathBuf>,
+}
 
 /// `wqcap ship`
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@ use crate::{
     failure::Failure,
     term::{
         output,
-        table::{aligned, bytes, counted, rough, thousands},
+        table::{aligned, bytes, counted, thousands},
         terminal,
     },
 };
@@ -167,6 +167,16 @@ fn told(it: &Finding, url: &str) -> String {
     }
 }
 
+/// A time of so many seconds, as exactly as people ask for: `12 s`, `14 min`, `3 h`, `5 days`.
+fn rough(seconds: f64) -> String {
+    match seconds {
+        it if it < 120.0 => format!("{it:.0} s"),
+        it if it < 7200.0 => format!("{:.0} min", it / 60.0),
+        it if it < 172_800.0 => format!("{:.0} h", it / 3600.0),
+        it => format!("{:.0} days", it / 86_400.0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,5 +298,11 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
             let text = told(&finding, "s3://b");
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
+    }
+
+    #[test]
+    fn rough_times_grow_with_their_units() {
+        let texts = [0.4, 119.0, 840.0, 10_800.0, 432_000.0].map(rough);
+        assert_eq!(texts, ["0 s", "119 s", "14 min", "3 h", "5 days"]);
     }
 }

@@ -64,16 +64,6 @@ pub fn span(ns: u64) -> String {
     }
 }
 
-/// A time of so many seconds, as exactly as people ask for: `12 s`, `14 min`, `3 h`, `5 days`.
-pub fn rough(seconds: f64) -> String {
-    match seconds {
-        it if it < 120.0 => format!("{it:.0} s"),
-        it if it < 7200.0 => format!("{:.0} min", it / 60.0),
-        it if it < 172_800.0 => format!("{:.0} h", it / 3600.0),
-        it => format!("{:.0} days", it / 86_400.0),
-    }
-}
-
 /// `amount` per second over `time`; 0 over no time.
 pub fn rate(amount: u64, time: Duration) -> f64 {
     let seconds = time.as_secs_f64();
@@ -172,12 +162,6 @@ mod tests {
     fn spans_have_their_unit() {
         let texts = [0, 999, 1500, 2_500_000, 61_000_000_000].map(span);
         assert_eq!(texts, ["0 ns", "999 ns", "1.5 us", "2.5 ms", "61.0 s"]);
-    }
-
-    #[test]
-    fn rough_times_grow_with_their_units() {
-        let texts = [0.4, 119.0, 840.0, 10_800.0, 432_000.0].map(rough);
-        assert_eq!(texts, ["0 s", "119 s", "14 min", "3 h", "5 days"]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::{
 };
 use wqcap_files::{
     anonymize::AnonymizeQuery,
-    extract::{ExtractQuery, Extracted, extract},
+    extract::{ExtractQuery, FrameQuery, FramesWritten, extract},
     format::{self, ByteOrder, ETHERNET, FileFormat},
     merge::{self, MergeError, MergePlan, MergeTarget},
     read::{self, FileEnd},
@@ -247,17 +247,20 @@ impl Bench {
         let query = |it: &Self, index_dir, out: &Path| ExtractQuery {
             dir: dir.clone(),
             index_dir,
-            times: 0..u64::MAX / 2,
-            filter: it.filter.clone(),
-            community_id: None,
-            anonymize: None,
-            out: out.to_owned(),
+            frames: FrameQuery {
+                times: 0..u64::MAX / 2,
+                filter: it.filter.clone(),
+                community_id: None,
+                anonymize: None,
+                out: out.to_owned(),
+            },
         };
         let found = [None, Some(indexes.clone()), Some(indexes)].map(|index_dir| {
             let out = self.out("pcapng");
             let query = query(self, index_dir, &out);
-            let done = extract(&query, |_, _| true);
-            let facts = |it: &Extracted| (it.frames, it.first_ns, it.last_ns, it.losses.clone());
+            let done = extract(&query, |_, _| true).map(|it| it.written);
+            let facts =
+                |it: &FramesWritten| (it.frames, it.first_ns, it.last_ns, it.losses.clone());
             let told = done.as_ref().map(facts).map_err(ToString::to_string);
             self.written(&out, done.map(|it| it.frames));
             told
@@ -266,17 +269,13 @@ impl Bench {
         assert_eq!(found[0], found[1]);
         assert_eq!(found[1], found[2]);
         let out = self.out("pcapng");
-        let done = extract(
-            &ExtractQuery {
-                anonymize: Some(AnonymizeQuery {
-                    key: SecretKey::new(&[7; 32]),
-                    slice: Slice::Whole,
-                }),
-                ..query(self, None, &out)
-            },
-            |_, _| true,
-        );
-        self.written(&out, done.map(|it| it.frames));
+        let mut anonymous = query(self, None, &out);
+        anonymous.frames.anonymize = Some(AnonymizeQuery {
+            key: SecretKey::new(&[7; 32]),
+            slice: Slice::Whole,
+        });
+        let done = extract(&anonymous, |_, _| true);
+        self.written(&out, done.map(|it| it.written.frames));
         fs::rename(&input, dir.join(format!("{name}.part"))).expect("renamed");
         for file in recover(&dir).expect("lists") {
             if file.outcome == RecoveryOutcome::Finished {

@@ -14,7 +14,7 @@ pub(crate) use status::{MOST_PROBLEMS, VERSION};
 use crate::{
     key,
     ledger::DeliveryLedger,
-    store::{self, Store, StoreError},
+    store::{self, ReadStore, SMALL, StoreError},
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -168,7 +168,8 @@ impl Finding {
 pub fn survey(from: &str, url: &str, stale: Duration) -> Result<Fleet, FleetError> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = store::open_as(from, url).map_err(FleetError::Open)?;
+        let named = format!("{from} = {url:?}");
+        let store = store::open_to_read(&named, url).map_err(FleetError::Open)?;
         let looked = look(&store, Timestamp::now(), stale).await;
         looked.map_err(|problem| FleetError::Asked {
             from: from.into(),
@@ -182,7 +183,7 @@ pub fn survey(from: &str, url: &str, stale: Duration) -> Result<Fleet, FleetErro
 type Read = Result<SensorStatus, String>;
 
 async fn look(
-    store: &Arc<dyn Store>,
+    store: &Arc<dyn ReadStore>,
     now: Timestamp,
     stale: Duration,
 ) -> Result<Fleet, StoreError> {
@@ -192,7 +193,7 @@ async fn look(
 }
 
 /// Reads all there is.
-async fn statuses(store: &Arc<dyn Store>) -> Result<BTreeMap<String, Read>, StoreError> {
+async fn statuses(store: &Arc<dyn ReadStore>) -> Result<BTreeMap<String, Read>, StoreError> {
     let listed = store.list(key::STATUS).await?;
     let mut names = listed.objects.into_iter();
     let mut reading: JoinSet<Option<(String, Read)>> = JoinSet::new();
@@ -213,9 +214,10 @@ async fn statuses(store: &Arc<dyn Store>) -> Result<BTreeMap<String, Read>, Stor
 }
 
 /// `None`: it has been deleted just now.
-async fn read(store: Arc<dyn Store>, key: String) -> Option<(String, Read)> {
-    let status = match store.read(&key).await {
-        Ok(object) => SensorStatus::parse(&object.bytes).and_then(|it| under_its_key(it, &key)),
+async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, Read)> {
+    let status = match store.read(&key, Some(0..SMALL)).await {
+        Ok((_, len)) if len > SMALL => Err(format!("has {len} bytes, more than {SMALL}")),
+        Ok((bytes, _)) => SensorStatus::parse(&bytes).and_then(|it| under_its_key(it, &key)),
         Err(StoreError::NotFound(_)) => return None,
         Err(e) => Err(status::plain(&e.to_string())),
     };
@@ -235,7 +237,7 @@ fn under_its_key(it: SensorStatus, key: &str) -> Result<SensorStatus, String> {
 }
 
 /// The sensors that have packets in the newest hours of the store, and the newest partition of each.
-async fn newest(store: &dyn Store) -> Result<BTreeMap<String, String>, StoreError> {
+async fn newest(store: &dyn ReadStore) -> Result<BTreeMap<String, String>, StoreError> {
     let mut hours = Vec::new();
     for day in latest_first(store.list(key::BLOCKS).await?.folders) {
         let day = format!("{}/{day}", key::BLOCKS);
@@ -371,7 +373,10 @@ fn findings(it: &SensorFacts, now: Timestamp) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::{fixtures::status, *};
-    use crate::{ledger::Fate, store::Remote};
+    use crate::{
+        ledger::Fate,
+        store::{Remote, Store},
+    };
     use jiff::SignedDuration;
     use object_store::memory::InMemory;
 
@@ -379,12 +384,14 @@ mod tests {
 
     /// Of a store with these objects.
     fn fleet(objects: &[(String, Vec<u8>)]) -> Fleet {
-        let store: Arc<dyn Store> = Arc::new(Remote::of(InMemory::new()));
+        let store = Arc::new(Remote::of(InMemory::new()));
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             for (key, bytes) in objects {
-                store.put(key, bytes.clone().into()).await.expect("put");
+                let bytes = bytes.clone().into();
+                Store::put(&*store, key, bytes).await.expect("put");
             }
+            let store: Arc<dyn ReadStore> = store;
             look(&store, Timestamp::now(), STALE).await.expect("looked")
         })
     }

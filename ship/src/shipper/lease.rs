@@ -205,7 +205,7 @@ impl Lease {
     }
 
     async fn look(&self, key: &str) -> Result<Seen, StoreError> {
-        let object = match self.store.read(key).await {
+        let object = match self.store.read_small(key).await {
             Ok(object) => object,
             Err(StoreError::NotFound(_)) => {
                 return Ok(Seen {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     async fn there(store: &Arc<dyn Store>, key: &str) -> SensorStatus {
-        let object = store.read(key).await.expect("there");
+        let object = store.read_small(key).await.expect("there");
         SensorStatus::parse(&object.bytes).expect("a status")
     }
 

@@ -9,9 +9,7 @@ use crate::{
     Selection, ShipPlan,
     journal::{Journal, State},
     ledger::DeliveryLedger,
-    store::{
-        Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, Remote, SmallObject, Store, StoreError,
-    },
+    store::{ObjectFacts, PartPlace, PutIf, PutOutcome, Remote, SmallObject, Store, StoreError},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -149,9 +147,9 @@ impl Store for Noting {
         self.heard(n, said)
     }
 
-    async fn read(&self, key: &str) -> Result<SmallObject, StoreError> {
+    async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError> {
         let n = self.call("read", key)?;
-        let said = match self.inner.read(key).await {
+        let said = match self.inner.read_small(key).await {
             Err(StoreError::NotFound(_)) if self.hides => Err(StoreError::Refused("403".into())),
             said => said,
         };
@@ -161,12 +159,6 @@ impl Store for Noting {
     async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError> {
         let n = self.call("put_if", key)?;
         let said = self.inner.put_if(key, bytes, only).await;
-        self.heard(n, said)
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
-        let n = self.call("list", prefix)?;
-        let said = self.inner.list(prefix).await;
         self.heard(n, said)
     }
 }

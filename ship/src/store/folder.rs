@@ -4,13 +4,15 @@
 //! who comes again.
 
 use super::{
-    Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, SMALL, SmallObject, Store, StoreError,
+    Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject, Store,
+    StoreError,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, DirEntry, File, OpenOptions},
     io::{self, ErrorKind, Read, Write},
+    ops::Range,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
@@ -65,6 +67,27 @@ fn finish(path: &Path, file: &File) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(part_of(path), path)?;
     sync_folder(path.parent().unwrap_or(Path::new(".")));
+    Ok(())
+}
+
+/// What is in a folder, but for what is hidden or has gone.
+fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
+    let listed = match fs::read_dir(folder) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed?.collect::<io::Result<Vec<_>>>()?,
+    };
+    let is_hidden = |it: &DirEntry| it.file_name().as_encoded_bytes().starts_with(b".");
+    Ok(listed.into_iter().filter(|it| !is_hidden(it)).collect())
+}
+
+/// All files below a folder.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in entries(folder)? {
+        match entry.file_type()?.is_dir() {
+            true => files(&entry.path(), found)?,
+            false => found.push(entry.path()),
+        }
+    }
     Ok(())
 }
 
@@ -147,7 +170,7 @@ impl Store for Folder {
         Ok(ObjectFacts { bytes, etag: None })
     }
 
-    async fn read(&self, key: &str) -> Result<SmallObject, StoreError> {
+    async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError> {
         let read = |path: &Path| {
             let mut bytes = Vec::new();
             let mut file = File::open(path)?.take(SMALL + 1);
@@ -169,28 +192,20 @@ impl Store for Folder {
         // Not every file system can, NFS least of all.
         Ok(PutOutcome::Unsupported)
     }
+}
 
-    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+#[async_trait]
+impl ReadStore for Folder {
+    async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
         let root = self.root.clone();
         let list = move |path: &Path| {
-            let entries = match fs::read_dir(path) {
-                // The store itself must be there.
-                Err(e) if e.kind() == ErrorKind::NotFound => {
-                    fs::read_dir(&root)?;
-                    return Ok(Listing::default());
-                }
-                entries => entries?,
-            };
+            // The store itself must be there.
+            fs::metadata(&root)?;
             let mut listing = Listing::default();
-            for entry in entries {
-                let entry = entry?;
+            for entry in entries(path)? {
                 let Ok(name) = entry.file_name().into_string() else {
                     continue;
                 };
-                // What is being written is hidden.
-                if name.starts_with('.') {
-                    continue;
-                }
                 match entry.file_type()?.is_dir() {
                     true => listing.folders.push(name),
                     false => listing.objects.push(name),
@@ -198,7 +213,35 @@ impl Store for Folder {
             }
             Ok(listing)
         };
-        on_disk(self.path(prefix), list).await
+        on_disk(self.path(folder), list).await
+    }
+
+    async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError> {
+        let root = self.root.clone();
+        let list = move |path: &Path| {
+            let mut found = Vec::new();
+            files(path, &mut found)?;
+            let key = |it: &PathBuf| Some(it.strip_prefix(&root).ok()?.to_str()?.to_owned());
+            Ok(found.iter().filter_map(key).collect())
+        };
+        on_disk(self.path(folder), list).await
+    }
+
+    async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError> {
+        let read = move |path: &Path| {
+            let file = File::open(path)?;
+            let len = file.metadata()?.len();
+            let part = part.unwrap_or(0..len);
+            let wanted = part.end.min(len).saturating_sub(part.start);
+            let mut bytes = vec![0; usize::try_from(wanted).map_err(io::Error::other)?];
+            file.read_exact_at(&mut bytes, part.start)?;
+            Ok((Bytes::from(bytes), len))
+        };
+        on_disk(self.path(key), read).await
+    }
+
+    async fn length(&self, key: &str) -> Result<u64, StoreError> {
+        self.head(key).await.map(|it| it.bytes)
     }
 }
 
@@ -240,10 +283,10 @@ mod tests {
             store.abort(key, &upload).await.expect("gone before");
             let put = store.put("flows/y.parquet", "abc".into()).await;
             assert_eq!(put, Ok(None));
-            let read = store.read("flows/y.parquet").await.expect("there");
+            let read = store.read_small("flows/y.parquet").await.expect("there");
             assert_eq!(read.bytes, "abc");
             assert!(matches!(
-                store.read("flows/z.parquet").await,
+                store.read_small("flows/z.parquet").await,
                 Err(StoreError::NotFound(_))
             ));
             let only = PutIf::Absent;
@@ -258,23 +301,45 @@ mod tests {
     }
 
     #[test]
-    fn listings_have_folders_and_whole_objects() {
+    fn what_was_put_is_listed_and_read_in_parts() {
         let dir = tempfile::tempdir().expect("dir");
         let store = Folder::open(dir.path()).expect("there");
-        fs::create_dir_all(dir.path().join("blocks/dt=2026-01-01")).expect("made");
-        for name in ["blocks/x", "blocks/.y.part"] {
-            fs::write(dir.path().join(name), name).expect("written");
-        }
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
-            let listed = Listing {
-                folders: vec!["dt=2026-01-01".into()],
-                objects: vec!["x".into()],
+            for key in ["blocks/dt=1/hour=02/a", "blocks/dt=1/b", "blocks/dt=3/c"] {
+                store.put(key, "abcdef".into()).await.expect("put");
+            }
+            let _ = store.begin("blocks/dt=1/open").await.expect("begun");
+            let sorted = |names: Result<Vec<String>, StoreError>| {
+                let mut names = names.expect("listed");
+                names.sort();
+                names
             };
-            assert_eq!(store.list("blocks").await, Ok(listed));
-            assert_eq!(store.list("status").await, Ok(Listing::default()));
+            let days = store.list("blocks").await.map(|it| it.folders);
+            assert_eq!(sorted(days), ["dt=1", "dt=3"]);
+            let listed = Listing {
+                folders: vec!["hour=02".into()],
+                objects: vec!["b".into()],
+            };
+            assert_eq!(store.list("blocks/dt=1").await, Ok(listed));
+            assert_eq!(
+                sorted(store.keys("blocks/dt=1").await),
+                ["blocks/dt=1/b", "blocks/dt=1/hour=02/a"]
+            );
+            assert_eq!(sorted(store.keys("absent").await), [""; 0]);
+            assert_eq!(store.list("absent").await, Ok(Listing::default()));
+            let key = "blocks/dt=1/b";
+            let part = store.read(key, Some(2..4)).await;
+            assert_eq!(part, Ok(("cd".into(), 6)));
+            let beyond = store.read(key, Some(4..9)).await;
+            assert_eq!(beyond, Ok(("ef".into(), 6)));
+            let whole = store.read(key, None).await;
+            assert_eq!(whole, Ok(("abcdef".into(), 6)));
+            assert_eq!(store.length(key).await, Ok(6));
+            let absent = store.read("blocks/absent", None).await;
+            assert!(matches!(absent, Err(StoreError::NotFound(_))));
             drop(dir);
-            assert!(store.list("status").await.is_err(), "the store is gone");
+            assert!(store.list("absent").await.is_err(), "the store is gone");
         });
     }
 }

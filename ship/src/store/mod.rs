@@ -2,7 +2,7 @@
 //!
 //! Whoever ships files asks for little, so that every store can do it: an object in parts or at once, and its length
 //! afterwards. What is put again replaces what is there. A sensor's status is small, read before it is put, and put on
-//! condition where the store can do that.
+//! condition where the store can do that. Whoever reads lists keys, and gets objects or parts of them.
 
 mod folder;
 mod remote;
@@ -12,7 +12,14 @@ pub use remote::Remote;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::{fmt::Debug, path::Path, sync::Arc};
+use object_store::aws::AmazonS3;
+use std::{
+    fmt::Debug,
+    fs::{self, DirEntry},
+    ops::Range,
+    path::Path,
+    sync::Arc,
+};
 
 /// Why a store did not do it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,17 +73,17 @@ pub enum PutOutcome {
     Unsupported,
 }
 
-/// What is directly below a prefix, by the last parts of their keys.
+/// What is directly in a folder of keys, by the last parts of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Prefixes that end there.
+    /// Folders.
     pub folders: Vec<String>,
     /// Objects.
     pub objects: Vec<String>,
 }
 
 /// The longest object that is read at once.
-const SMALL: u64 = 1 << 20;
+pub(crate) const SMALL: u64 = 1 << 20;
 
 /// Which part of an upload it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,13 +127,26 @@ pub trait Store: Debug + Send + Sync {
     async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError>;
 
     /// Reads an object of a megabyte at most.
-    async fn read(&self, key: &str) -> Result<SmallObject, StoreError>;
+    async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError>;
 
     /// Puts a small object at once, if there is none or one that is known.
     async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError>;
+}
 
-    /// Lists what is directly below a prefix; nothing, if there is no such prefix.
-    async fn list(&self, prefix: &str) -> Result<Listing, StoreError>;
+/// A place that objects are read from. Keys are in folders, as their slashes make them.
+#[async_trait]
+pub trait ReadStore: Debug + Send + Sync {
+    /// What is directly in a folder of keys, such as `dt=2026-11-21` in `blocks`. Nothing, if there is no such folder.
+    async fn list(&self, folder: &str) -> Result<Listing, StoreError>;
+
+    /// The keys of all objects below a folder of keys. None, if there is no such folder.
+    async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError>;
+
+    /// An object, or a part of it, and the length of the whole object.
+    async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError>;
+
+    /// An object's length.
+    async fn length(&self, key: &str) -> Result<u64, StoreError>;
 }
 
 /// Whether a store can be named so; `Err`: what is wrong with it.
@@ -169,23 +189,56 @@ fn parse(url: &str) -> Result<Place<'_>, String> {
     Ok(Place::Bucket { name, prefix })
 }
 
+/// The URL of the store that a user has named by it, or by a folder with its layout; `None`: it is another folder.
+#[must_use]
+pub fn url_of(named: &Path) -> Option<String> {
+    let text = named.to_str()?;
+    if text.contains("://") {
+        return Some(text.to_owned());
+    }
+    let is_day = |it: DirEntry| it.file_name().as_encoded_bytes().starts_with(b"dt=");
+    let mut blocks = fs::read_dir(named.join("blocks")).ok()?.flatten();
+    let path = fs::canonicalize(named).ok()?;
+    let url = format!("file://{}", path.to_str()?);
+    blocks.any(is_day).then_some(url)
+}
+
 /// Opens a store. Nothing is asked of it yet.
 ///
 /// # Errors
 /// There is no such store, or its settings in the environment are wrong.
 pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
-    open_as("ship.store", url)
+    let named = format!("ship.store = {url:?}");
+    match open_as(&named, url)? {
+        Opened::Folder(it) => Ok(Arc::new(it)),
+        Opened::Bucket(it) => Ok(Arc::new(it)),
+    }
 }
 
-/// The same for whoever has the URL from elsewhere than `ship.store`: `from` says in errors where.
-pub(crate) fn open_as(from: &str, url: &str) -> Result<Arc<dyn Store>, StoreError> {
-    let refused = |e: String| StoreError::Refused(format!("{from} = {url:?}: {e}"));
+/// Opens a store to read from it, which is `named` so in errors. Nothing is asked of it yet.
+///
+/// # Errors
+/// As of [`open`].
+pub fn open_to_read(named: &str, url: &str) -> Result<Arc<dyn ReadStore>, StoreError> {
+    match open_as(named, url)? {
+        Opened::Folder(it) => Ok(Arc::new(it)),
+        Opened::Bucket(it) => Ok(Arc::new(it)),
+    }
+}
+
+enum Opened {
+    Folder(Folder),
+    Bucket(Remote<AmazonS3>),
+}
+
+fn open_as(named: &str, url: &str) -> Result<Opened, StoreError> {
+    let refused = |e: String| StoreError::Refused(format!("{named}: {e}"));
     match parse(url).map_err(refused)? {
         Place::Folder(path) => Folder::open(path)
-            .map(|it| Arc::new(it) as Arc<dyn Store>)
+            .map(Opened::Folder)
             .map_err(|e| refused(format!("{e}; the directory must exist"))),
         Place::Bucket { name, prefix } => remote::s3(name, prefix)
-            .map(|it| Arc::new(it) as Arc<dyn Store>)
+            .map(Opened::Bucket)
             .map_err(refused),
     }
 }
@@ -214,5 +267,19 @@ mod tests {
         assert_eq!(folder_of("s3://srv"), None);
         let refused = open("gs://b").expect_err("not yet");
         assert!(refused.to_string().contains("ship.store = \"gs://b\""));
+        let refused = open_to_read("gs://b", "gs://b").expect_err("not yet");
+        assert!(refused.to_string().starts_with("gs://b: is not a store"));
+    }
+
+    #[test]
+    fn a_folder_with_the_layout_is_a_store() {
+        let dir = tempfile::tempdir().expect("dir");
+        assert_eq!(url_of(Path::new("s3://b/p")).as_deref(), Some("s3://b/p"));
+        assert_eq!(url_of(dir.path()), None);
+        fs::create_dir(dir.path().join("blocks")).expect("made");
+        assert_eq!(url_of(dir.path()), None);
+        fs::create_dir(dir.path().join("blocks/dt=2026-11-21")).expect("made");
+        let url = url_of(dir.path()).expect("a store");
+        assert!(folder_of(&url).is_some_and(Path::is_dir), "{url}");
     }
 }

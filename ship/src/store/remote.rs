@@ -1,18 +1,20 @@
 //! A bucket as a store, by crate `object_store`, which signs, checks and retries requests.
 
 use super::{
-    Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, SMALL, SmallObject, Store, StoreError,
+    Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject, Store,
+    StoreError,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::TryStreamExt;
 use object_store::{
-    ClientConfigKey, Error, GetOptions, ObjectStore, PutMode, PutOptions, RetryConfig,
-    UpdateVersion,
+    ClientConfigKey, Error, GetOptions, GetRange, ObjectMeta, ObjectStore, PutMode, PutOptions,
+    RetryConfig, UpdateVersion,
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
     multipart::{MultipartStore, PartId},
     path::Path,
 };
-use std::{env, fmt::Debug, time::Duration};
+use std::{env, fmt::Debug, ops::Range, time::Duration};
 
 /// How often a request is sent again, and for how long; after that the file waits for its next turn.
 const RETRIES: usize = 6;
@@ -72,7 +74,17 @@ impl<T: ObjectStore + MultipartStore> Remote<T> {
         path.map_err(|e| StoreError::Refused(e.to_string()))
     }
 
-    /// What may be made, and not be there before: where that is not found, there is no bucket.
+    /// The key of what was listed.
+    fn key_of(&self, path: &Path) -> Option<String> {
+        let path = path.as_ref();
+        let key = match self.prefix.as_str() {
+            "" => path,
+            prefix => path.strip_prefix(prefix)?.strip_prefix('/')?,
+        };
+        Some(key.to_owned())
+    }
+
+    /// What may be made or listed, and not be there before: where that is not found, there is no bucket.
     fn making(&self, e: Error) -> StoreError {
         match self.told(e) {
             StoreError::NotFound(text) => StoreError::Refused(text),
@@ -178,7 +190,7 @@ impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
         })
     }
 
-    async fn read(&self, key: &str) -> Result<SmallObject, StoreError> {
+    async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError> {
         let path = self.path(key)?;
         let found = self.inner.get_opts(&path, GetOptions::default()).await;
         let found = found.map_err(|e| self.told(e))?;
@@ -211,11 +223,14 @@ impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
             Err(e) => Err(self.making(e)),
         }
     }
+}
 
-    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
-        let path = self.path(prefix)?;
+#[async_trait]
+impl<T: ObjectStore + MultipartStore> ReadStore for Remote<T> {
+    async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
+        let path = self.path(folder)?;
         let listed = self.inner.list_with_delimiter(Some(&path)).await;
-        let listed = listed.map_err(|e| self.told(e))?;
+        let listed = listed.map_err(|e| self.making(e))?;
         let name = |path: &Path| path.filename().map(str::to_owned);
         Ok(Listing {
             folders: listed.common_prefixes.iter().filter_map(name).collect(),
@@ -225,6 +240,31 @@ impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
                 .filter_map(|it| name(&it.location))
                 .collect(),
         })
+    }
+
+    async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError> {
+        let path = self.path(folder)?;
+        let listed = self.inner.list(Some(&path));
+        let listed: Vec<ObjectMeta> = listed.try_collect().await.map_err(|e| self.making(e))?;
+        let keys = listed.iter().filter_map(|it| self.key_of(&it.location));
+        Ok(keys.collect())
+    }
+
+    async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError> {
+        let path = self.path(key)?;
+        let options = GetOptions {
+            range: part.map(GetRange::Bounded),
+            ..GetOptions::default()
+        };
+        let got = self.inner.get_opts(&path, options).await;
+        let got = got.map_err(|e| self.told(e))?;
+        let len = got.meta.size;
+        let bytes = got.bytes().await.map_err(|e| self.told(e))?;
+        Ok((bytes, len))
+    }
+
+    async fn length(&self, key: &str) -> Result<u64, StoreError> {
+        self.head(key).await.map(|it| it.bytes)
     }
 }
 

@@ -405,7 +405,7 @@ const COMPARISONS: &[Comparison] = &[
         query: "SELECT concat_ws('|', transaction, coalesce(host, ''), coalesce(type, '')) FROM {} WHERE duid IS NOT NULL OR contains(src, ':')",
         of: Of::Dhcpv6,
         filter: "dhcpv6",
-        fields: &["dhcpv6.xid", "dhcpv6.client_fqdn", "dhcpv6.msgtype"],
+        fields: &["dhcpv6.xid", "dhcpv6.client_domain", "dhcpv6.msgtype"],
     },
 ];
 
@@ -413,7 +413,8 @@ const SSDP: &str = "HTTP over UDP is not read";
 const EDNS: &str = "tshark's code lacks the upper bits, which are in the options";
 const PORT: &str = "DNS on a port of its own: tshark takes what looks like it";
 const BROKEN: &str = "a name longer than any can be: it is unreadable";
-const ODD: &str = "DHCP from another port than 67 and 68";
+const ODD: &str = "DHCP from another port than 67 and 68, or 546 and 547";
+const RELAYED: &str = "a relay's message without one of a client or a server in it";
 /// Values that only one of both has: of what, the value, and why.
 const KNOWN: &[(&str, &str, &str)] = &[
     ("HTTP requests", "M-SEARCH|239.255.255.250:1900", SSDP),
@@ -425,6 +426,8 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("DNS", "65535||NOERROR|64", PORT),
     ("DNS", "51584|<Name too long>|15|507", BROKEN),
     ("DHCP", "||", ODD),
+    ("DHCPv6", "6304513||REBIND", ODD),
+    ("DHCPv6", "0||13", RELAYED),
 ];
 
 /// A line of tshark in our words.

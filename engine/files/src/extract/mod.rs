@@ -1,4 +1,5 @@
-//! Takes the frames of a time and a filter out of a folder of finished files.
+//! Takes the frames of a time and a filter out of a folder of finished files, or out of parts of files that were selected
+//! elsewhere.
 //!
 //! ```text
 //! indexes, or first records -> files that can reach into the times -> parts that can hold such frames -> merge, frame by frame
@@ -31,13 +32,20 @@ use std::{
 };
 use wqcap_frame::{Headers, filter::Filter};
 
-/// What is wanted.
+/// What is wanted of a folder.
 #[derive(Clone, Debug)]
 pub struct ExtractQuery {
     /// The folder of capture files.
     pub dir: PathBuf,
     /// The folder of their indexes; missing ones are made in it. `None`: files are chosen by their first records alone.
     pub index_dir: Option<PathBuf>,
+    /// Which of their frames.
+    pub frames: FrameQuery,
+}
+
+/// Which frames are wanted, and what is written of them.
+#[derive(Clone, Debug)]
+pub struct FrameQuery {
     /// From the start, up to and without the end; nanoseconds since 1970.
     pub times: Range<u64>,
     /// Which frames are wanted.
@@ -50,9 +58,9 @@ pub struct ExtractQuery {
     pub out: PathBuf,
 }
 
-/// What an extraction did: the shape that `wqcap extract --json` prints.
+/// What was found and written.
 #[derive(Clone, Debug, Serialize)]
-pub struct Extracted {
+pub struct FramesWritten {
     /// The file; `-` is standard output.
     pub out: String,
     /// `pcap` or `pcapng`.
@@ -65,24 +73,32 @@ pub struct Extracted {
     pub first_ns: Option<u64>,
     /// Stamp of the last.
     pub last_ns: Option<u64>,
-    /// Finished files in the folder, and those that were read.
-    pub files: ReadOf,
-    /// Bytes of the finished files, and those that were read of them to find the frames, each counted once.
-    pub file_bytes: ReadOf,
-    /// How indexes were used.
-    pub index: IndexUse,
     /// What was done to the frames, if they were to be anonymized.
     pub anonymized: Option<Anonymized>,
-    /// How long it took.
-    pub seconds: f64,
     /// Notes for the user.
     pub notes: Vec<String>,
     /// What was lost with torn or damaged files, a line each.
     pub losses: Vec<String>,
 }
 
+/// What an extraction from a folder did: the shape that `wqcap extract --json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Extracted {
+    /// What was found and written.
+    #[serde(flatten)]
+    pub written: FramesWritten,
+    /// Finished files in the folder, and those that were read.
+    pub files: ReadOf,
+    /// Bytes of the finished files, and those that were read of them to find the frames, each counted once.
+    pub file_bytes: ReadOf,
+    /// How indexes were used.
+    pub index: IndexUse,
+    /// How long it took.
+    pub seconds: f64,
+}
+
 /// A count of what was read, and of all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadOf {
     /// How many were read.
     pub read: u64,
@@ -92,7 +108,7 @@ pub struct ReadOf {
 
 /// The frames that are wanted, and what is written of them.
 struct FrameSelection<'q> {
-    query: &'q ExtractQuery,
+    query: &'q FrameQuery,
     anonymizer: Option<Anonymizer>,
 }
 
@@ -141,12 +157,42 @@ pub fn extract(
             folder,
             dir: &query.dir,
         }),
-        times: &query.times,
-        terms: FlowTerms::parse(query.filter.expression()),
+        times: &query.frames.times,
+        terms: FlowTerms::parse(query.frames.filter.expression()),
     };
     let selection = select(&wanted, &meter, &|| watch(0, 0))?;
     let read = selection.files.len() as u64;
-    let mut plan = MergePlan::from_ranges(selection.files, selection.notes, &query.out, false)?;
+    let mut written = extract_ranges(selection.files, selection.notes, &query.frames, watch)?;
+    // The head of a compressed file may have been all of it, which its index has told.
+    let mut losses = selection.losses;
+    written.losses.retain(|it| !losses.contains(it));
+    losses.append(&mut written.losses);
+    Ok(Extracted {
+        written: FramesWritten { losses, ..written },
+        files: ReadOf {
+            read,
+            total: selection.finished,
+        },
+        file_bytes: ReadOf {
+            read: meter.bytes(),
+            total: selection.finished_bytes,
+        },
+        index: selection.index,
+        seconds: begun.elapsed().as_secs_f64(),
+    })
+}
+
+/// The same out of ranges of files that may hold what is wanted. `notes` are what is known of them already.
+///
+/// # Errors
+/// The files cannot go into one file, the output cannot be written, or `watch` stopped it.
+pub fn extract_ranges(
+    files: Vec<FileRanges>,
+    notes: Vec<String>,
+    query: &FrameQuery,
+    watch: impl Fn(u64, u64) -> bool,
+) -> Result<FramesWritten, MergeError> {
+    let mut plan = MergePlan::from_ranges(files, notes, &query.out, false)?;
     if query.anonymize.is_some() {
         make_anonymous(&mut plan)?;
     }
@@ -164,35 +210,17 @@ pub fn extract(
         anonymizer: query.anonymize.as_ref().map(Anonymizer::new),
     };
     let merged = merge::run_selected(plan, target, &mut frames, |bytes| watch(bytes, to_read))?;
-    let mut losses = selection.losses;
-    for input in &merged.inputs {
-        if let Some(loss) = &input.loss {
-            let line = format!("{}: {loss}", input.path);
-            // The head of a compressed file may have been all of it, which its index has told.
-            if !losses.contains(&line) {
-                losses.push(line);
-            }
-        }
-    }
-    Ok(Extracted {
+    let losses = merged.inputs.iter();
+    let losses = losses.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)));
+    Ok(FramesWritten {
         out: merged.out,
         format: merged.format,
         frames: merged.frames,
         bytes: merged.bytes,
         first_ns: merged.first_ns,
         last_ns: merged.last_ns,
-        files: ReadOf {
-            read,
-            total: selection.finished,
-        },
-        file_bytes: ReadOf {
-            read: meter.bytes(),
-            total: selection.finished_bytes,
-        },
-        index: selection.index,
         anonymized: frames.anonymizer.map(|it| it.done()),
-        seconds: begun.elapsed().as_secs_f64(),
-        losses,
+        losses: losses.collect(),
         notes: merged.notes,
     })
 }
@@ -245,11 +273,13 @@ mod tests {
         ExtractQuery {
             dir: dir.path().to_owned(),
             index_dir: index.map(|it| it.path().to_owned()),
-            times: 0..u64::MAX,
-            filter: Filter::default(),
-            community_id: None,
-            anonymize: None,
-            out: dir.path().join("out"),
+            frames: FrameQuery {
+                times: 0..u64::MAX,
+                filter: Filter::default(),
+                community_id: None,
+                anonymize: None,
+                out: dir.path().join("out"),
+            },
         }
     }
 
@@ -266,11 +296,9 @@ mod tests {
             fs::write(dir.path().join(name), torn).expect("written");
             for times in [0..u64::MAX, 0..1] {
                 let run = |index| {
-                    let query = ExtractQuery {
-                        times: times.clone(),
-                        ..query(&dir, index)
-                    };
-                    let done = extract(&query, |_, _| true).expect("done");
+                    let mut query = query(&dir, index);
+                    query.frames.times = times.clone();
+                    let done = extract(&query, |_, _| true).expect("done").written;
                     (done.frames, done.losses)
                 };
                 let plain = run(None);
@@ -310,7 +338,7 @@ mod tests {
                 }
                 true
             };
-            let done = extract(&query(&dir, index), watch).expect("done");
+            let done = extract(&query(&dir, index), watch).expect("done").written;
             assert!(calls.get() >= at);
             assert_eq!((done.frames, &done.losses[..]), (n, &[][..]));
             let notes = done.notes.join("; ");

@@ -21,6 +21,9 @@ use std::{
 };
 use wqcap_frame::dedup::{DedupWindow, Ignored};
 
+/// Losses that are told when nothing is left.
+const MOST_LOSSES: usize = 3;
+
 /// A merge that can begin.
 pub struct MergePlan {
     pub(super) streams: Vec<StreamPlan>,
@@ -139,7 +142,8 @@ impl MergePlan {
             identities: HashSet::new(),
             bytes: Some(0),
         };
-        let folders: HashSet<_> = files.iter().filter_map(|it| it.found_in.clone()).collect();
+        let here = files.iter().filter(|it| !it.is_remote());
+        let folders: HashSet<_> = here.filter_map(|it| it.found_in.clone()).collect();
         let mut first = None;
         let mut streams: HashMap<(PathBuf, QueueName), usize> = HashMap::new();
         for ranges in files {
@@ -164,8 +168,7 @@ impl MergePlan {
             }
         }
         if plan.streams.is_empty() {
-            let all = "all input files were deleted before they could be read";
-            return Err(MergeError::Refused(all.into()));
+            return Err(plan.without_streams());
         }
         for stream in &mut plan.streams {
             let by_time = |a: &FilePlan, b: &FilePlan| {
@@ -243,13 +246,16 @@ impl MergePlan {
     fn add_file(
         &mut self,
         ranges: FileRanges,
-        first: &mut Option<(PathBuf, u32)>,
+        first: &mut Option<(String, u32)>,
     ) -> Result<Option<FilePlan>, MergeError> {
         let path = &ranges.path;
-        let shown = path.display();
+        let shown = ranges.shown();
         let refused = |problem: String| Err(MergeError::Refused(format!("{shown}: {problem}")));
-        let mut regular = false;
-        if path.as_os_str() != "-" {
+        let mut regular = ranges.is_remote();
+        if ranges.is_remote() {
+            // Its ranges have ends.
+            self.bytes = self.bytes.map(|n| n + ranges.bytes(u64::MAX));
+        } else if path.as_os_str() != "-" {
             let metadata = match fs::metadata(path) {
                 Ok(metadata) => metadata,
                 Err(e) => return self.unreadable(&ranges, e.into()),
@@ -281,22 +287,25 @@ impl MergePlan {
             return refused(e.to_string());
         }
         if reader.interfaces().is_empty() {
-            return refused(match begun {
+            let problem = match begun {
                 Err(e) => e.to_string(),
                 Ok(_) => "describes no interface".into(),
-            });
+            };
+            return match ranges.is_remote() {
+                true => Ok(self.lose(&ranges, &problem)),
+                false => refused(problem),
+            };
         }
         if reader.format() == FileFormat::Pcapng {
             self.format = FileFormat::Pcapng;
         }
         for interface in reader.interfaces() {
             let (other, link_type) =
-                first.get_or_insert_with(|| (path.to_owned(), interface.link_type));
+                first.get_or_insert_with(|| (shown.clone(), interface.link_type));
             if *link_type != interface.link_type {
                 return refused(format!(
-                    "has link type {}, and {} has {link_type}: readers refuse a file with both; merge them apart",
-                    interface.link_type,
-                    other.display()
+                    "has link type {}, and {other} has {link_type}: readers refuse a file with both; merge them apart",
+                    interface.link_type
                 ));
             }
             self.link_type = interface.link_type;
@@ -312,7 +321,7 @@ impl MergePlan {
             }
         }
         self.inputs.push(InputFacts {
-            path: shown.to_string(),
+            path: shown,
             first_ns,
             ..InputFacts::default()
         });
@@ -326,7 +335,8 @@ impl MergePlan {
         }))
     }
 
-    /// A file that cannot be opened is refused, unless it was deleted since it was listed.
+    /// A file that cannot be opened is refused, unless it was deleted since it was listed; what is elsewhere is lost, and the
+    /// others are taken.
     fn unreadable(
         &mut self,
         ranges: &FileRanges,
@@ -336,11 +346,38 @@ impl MergePlan {
             self.notes.push(note);
             return Ok(None);
         }
-        let shown = ranges.path.display();
+        let shown = ranges.shown();
+        if ranges.is_remote() {
+            return Ok(self.lose(ranges, &e.to_string()));
+        }
         Err(MergeError::Refused(match e {
             ReadError::Io { source, .. } => format!("{shown}: {source}"),
             e => format!("{shown}: {e}"),
         }))
+    }
+
+    /// An input that nothing is read of.
+    fn lose(&mut self, ranges: &FileRanges, problem: &str) -> Option<FilePlan> {
+        self.inputs.push(InputFacts {
+            path: ranges.shown(),
+            loss: Some(format!("cannot be read: {problem}")),
+            ..InputFacts::default()
+        });
+        None
+    }
+
+    /// Why there is nothing to be merged.
+    fn without_streams(&self) -> MergeError {
+        let lost = self.inputs.iter();
+        let lost = lost.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)));
+        let lost: Vec<_> = lost.take(MOST_LOSSES).collect();
+        match self.inputs.len().saturating_sub(lost.len()) {
+            _ if lost.is_empty() => {
+                MergeError::Refused("all input files were deleted before they could be read".into())
+            }
+            0 => MergeError::Failed(lost.join("; ")),
+            more => MergeError::Failed(format!("{}; {more} more", lost.join("; "))),
+        }
     }
 
     /// pcap knows one interface and no options.

@@ -19,7 +19,8 @@ use wqcap_frame::dedup::DedupWindow;
 /// Records between two calls of `watch`.
 const EVERY: u64 = 1 << 14;
 
-/// Carries out a plan. `watch` is called now and then with the bytes read so far, and may return `false` to stop.
+/// Carries out a plan. `watch` is called now and then, and at the end, with the bytes read so far, and may return `false` to
+/// stop.
 ///
 /// # Errors
 /// The output cannot be written, or `watch` stopped it. What is wrong with an input is in the summary.
@@ -142,6 +143,10 @@ pub(crate) fn run_selected(
                 break;
             }
         }
+    }
+    // Nothing has its name yet.
+    if !watch(ledger.bytes_read) {
+        return Err(MergeError::Stopped);
     }
     for (port, statistics) in ledger.statistics.iter().enumerate() {
         if port < output.interfaces {

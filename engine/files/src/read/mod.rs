@@ -25,7 +25,7 @@ mod window;
 
 pub use cursor::{Anomalies, FileEnd, MAX_FRAME, MOST_INTERFACES, ReadError};
 pub use decompress::{Decompressor, first_frame_len};
-pub use open::{FileRanges, FileReader, ReadMeter, open};
+pub use open::{FileRanges, FileReader, ReadMeter, RemoteContent, open};
 pub use pcapng::MAX_BLOCK;
 pub use reader::{Packet, PacketReader};
 

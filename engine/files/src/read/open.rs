@@ -8,6 +8,7 @@ use super::{
 };
 use crate::sealed::Content;
 use std::{
+    fmt::Debug,
     io::{self, Read, Seek, SeekFrom},
     ops::Range,
     path::{Path, PathBuf},
@@ -40,6 +41,21 @@ pub struct FileRanges {
     pub found_in: Option<PathBuf>,
     /// Counts what is read of it.
     pub meter: ReadMeter,
+    /// Where its bytes are, if not in a file of this machine.
+    pub(crate) remote: Option<Arc<dyn RemoteContent>>,
+}
+
+/// Ranges of what is not in a file of this machine, such as an object of a store.
+pub trait RemoteContent: Debug + Send + Sync {
+    /// Its name, for messages.
+    fn name(&self) -> String;
+
+    /// Reads the ranges one after the other, as [`FileRanges::new`] takes them. `beginning`: hardly more than the first record
+    /// is wanted.
+    ///
+    /// # Errors
+    /// It is not there, or is another than it was.
+    fn read(&self, beginning: bool) -> io::Result<Box<dyn Read + Send>>;
 }
 
 /// Counts the bytes that are read of files, each byte of a file once, however often it is read.
@@ -90,6 +106,35 @@ impl FileRanges {
             ranges,
             found_in: None,
             meter: ReadMeter::default(),
+            remote: None,
+        }
+    }
+
+    /// Ranges of what is elsewhere. Ports and streams are told as if they were of the file `name` in the folder `folder`.
+    #[must_use]
+    pub fn of_remote(
+        folder: &Path,
+        name: &str,
+        ranges: Vec<Range<u64>>,
+        content: Arc<dyn RemoteContent>,
+    ) -> Self {
+        Self {
+            found_in: Some(folder.to_owned()),
+            remote: Some(content),
+            ..Self::new(folder.join(name), ranges)
+        }
+    }
+
+    /// Whether it is no file of this machine.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.remote.is_some()
+    }
+
+    /// What it is called in messages.
+    pub(crate) fn shown(&self) -> String {
+        match &self.remote {
+            Some(content) => content.name(),
+            None => self.path.display().to_string(),
         }
     }
 
@@ -107,7 +152,8 @@ impl FileRanges {
 
     /// A note if the reason that it cannot be read is that it was deleted since it was listed.
     pub(crate) fn note_if_deleted(&self, e: &ReadError) -> Option<String> {
-        (self.found_in.is_some() && e.is_not_found()).then(|| {
+        let was_listed = self.found_in.is_some() && !self.is_remote();
+        (was_listed && e.is_not_found()).then(|| {
             let shown = self.path.display();
             format!("{shown}: was deleted before it could be read, and is left out")
         })
@@ -125,7 +171,7 @@ impl FileRanges {
     /// # Errors
     /// The system, or it is not a capture file.
     pub fn open(&self) -> Result<FileReader, ReadError> {
-        self.open_with_window(WHOLE_FILE)
+        self.open_with_window(WHOLE_FILE, false)
     }
 
     /// Opens it when only the beginning is wanted.
@@ -133,19 +179,19 @@ impl FileRanges {
     /// # Errors
     /// As [`FileRanges::open`].
     pub fn peek(&self) -> Result<FileReader, ReadError> {
-        self.open_with_window(BEGINNING)
+        self.open_with_window(BEGINNING, true)
     }
 
-    fn open_with_window(&self, window: usize) -> Result<FileReader, ReadError> {
-        let source: Box<dyn Read + Send> = if self.path.as_os_str() == "-" {
-            Box::new(io::stdin())
-        } else {
-            Box::new(self.source()?)
+    fn open_with_window(&self, window: usize, beginning: bool) -> Result<FileReader, ReadError> {
+        let source: Box<dyn Read + Send> = match &self.remote {
+            Some(content) => content.read(beginning)?,
+            None if self.path.as_os_str() == "-" => Box::new(io::stdin()),
+            None => Box::new(self.source()?),
         };
         PacketReader::with_window(Decompressor::new(source)?, window)
     }
 
-    /// Opens it for its bytes as they stand; not for standard input.
+    /// Opens a file of this machine for its bytes as they stand; not standard input.
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
         let mut ranges = self.ranges.clone().into_iter();
         Ok(RangeSource {

@@ -1,6 +1,9 @@
-//! `wqcap extract`: the frames of some time and some filter, out of a folder of capture files.
+//! `wqcap extract`: the frames of some time and some filter, out of a folder of capture files or out of a store.
 //!
 //! The summary goes to stderr, since stdout may carry the capture; with `--json` it goes to stdout, which then cannot.
+
+#[cfg(feature = "ship")]
+mod store;
 
 use crate::{
     args::ExtractArgs,
@@ -17,7 +20,7 @@ use crate::{
 use std::{cell::RefCell, fmt::Write, sync::atomic::Ordering};
 use wqcap_engine::{
     anonymize::AnonymizeQuery,
-    extract::{self, ExtractQuery, Extracted},
+    extract::{self, ExtractQuery, Extracted, FrameQuery, FramesWritten},
     files::{pin::PinFolder, sealed::SecretKey},
     filter::Filter,
     index::FlowTerms,
@@ -27,6 +30,23 @@ use wqcap_engine::{
 pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     merge::settle_stdout(&args.out, args.json)?;
     key::settle(&args.key)?;
+    #[cfg(feature = "ship")]
+    if let Some(url) = store::url(args)? {
+        return store::extract(args, url, quiet);
+    }
+    #[cfg(not(feature = "ship"))]
+    if args
+        .dir
+        .as_os_str()
+        .as_encoded_bytes()
+        .windows(3)
+        .any(|it| it == b"://")
+    {
+        return Err(Failure::refused(format!(
+            "{}: this wqcap was built without object stores (feature ship)",
+            args.dir.display()
+        )));
+    }
     let query = query(args)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let reading: RefCell<Option<ReadProgress>> = RefCell::default();
@@ -48,10 +68,19 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     } else if !quiet {
         terminal::write_lines(text(&extracted).as_bytes());
     }
-    Failure::unless_whole(extracted.losses)
+    Failure::unless_whole(extracted.written.losses)
 }
 
 fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
+    Ok(ExtractQuery {
+        dir: args.dir.clone(),
+        index_dir: args.index.clone(),
+        frames: frames(args)?,
+    })
+}
+
+/// Which frames, and what is written of them.
+fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
     let filter = args.filter.compile()?;
     let from = args.from.map_or(0, |it| it.0);
     let to = args.to.map_or(u64::MAX, |it| it.0);
@@ -68,9 +97,7 @@ fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
             (pin.times(), filter)
         }
     };
-    Ok(ExtractQuery {
-        dir: args.dir.clone(),
-        index_dir: args.index.clone(),
+    Ok(FrameQuery {
         times,
         filter,
         community_id: args.community_id.clone(),
@@ -101,11 +128,8 @@ fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeQuery>, Failure> {
 
 fn text(it: &Extracted) -> String {
     let mut text = format!(
-        "{} into {}: {}, {}; read {} of {}, {} of {}\n",
-        counted(it.frames, "frame"),
-        it.out,
-        it.format,
-        bytes(it.bytes),
+        "{}; read {} of {}, {} of {}\n",
+        output_in_words(&it.written),
         it.files.read,
         counted(it.files.total, "file"),
         bytes(it.file_bytes.read),
@@ -120,6 +144,18 @@ fn text(it: &Extracted) -> String {
             bytes(index.bytes_to_make)
         );
     }
+    text + &notes_in_words(&it.written)
+}
+
+/// `12 frames into OUT: pcapng, 1.2 KiB`
+fn output_in_words(it: &FramesWritten) -> String {
+    let (frames, bytes) = (counted(it.frames, "frame"), bytes(it.bytes));
+    format!("{frames} into {}: {}, {bytes}", it.out, it.format)
+}
+
+/// What was done to the frames, and what the user should know.
+fn notes_in_words(it: &FramesWritten) -> String {
+    let mut text = String::new();
     if let Some(done) = it.anonymized {
         let _ = writeln!(
             text,

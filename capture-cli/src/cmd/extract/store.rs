@@ -1,0 +1,142 @@
+//! `wqcap extract` from a store: of all sensors, by the tables of what is in their files, or by a list of ranges.
+
+use super::{frames, notes_in_words, output_in_words};
+use crate::{
+    args::ExtractArgs,
+    daemon::signals,
+    failure::Failure,
+    term::{
+        output,
+        progress::ReadProgress,
+        table::{bytes, counted, thousands},
+        terminal,
+    },
+};
+use std::{
+    cell::RefCell,
+    fmt::Write,
+    fs,
+    io::{self, Read},
+    path::Path,
+    time::Duration,
+};
+use wqcap_ship::{
+    query::{self, ObjectChoice, RangeList, StoreExtracted, StoreQuery},
+    store,
+};
+
+/// How long before the times files may begin, if nobody says otherwise.
+const LOOKBACK: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The URL of the store that is named; `None`: a directory of capture files is.
+pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
+    let shown = args.dir.display();
+    let url = store::url_of(&args.dir);
+    let of = &args.store;
+    match &url {
+        Some(url) => {
+            store::check_url(url).map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
+            for (is_given, name) in [
+                (args.mark.is_some(), "--mark"),
+                (args.index.is_some(), "--index"),
+            ] {
+                if is_given {
+                    return Err(Failure::refused(format!(
+                        "{name} is for a directory of capture files, and {shown} is a store; leave it out"
+                    )));
+                }
+            }
+        }
+        None => {
+            for (is_given, name) in [
+                (!of.sensors.is_empty(), "--sensor"),
+                (of.lookback.is_some(), "--lookback"),
+                (of.ranges.is_some(), "--ranges"),
+            ] {
+                if is_given {
+                    return Err(Failure::refused(format!(
+                        "{name} is for a store, and {shown} is none: it is no URL, and has no blocks/dt=...; leave it out, or name s3://BUCKET/PREFIX or file:///DIRECTORY"
+                    )));
+                }
+            }
+        }
+    }
+    Ok(url)
+}
+
+/// Extracts, and tells how little had to be fetched.
+pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<(), Failure> {
+    let query = StoreQuery {
+        store: url,
+        choice: choice(args)?,
+        frames: frames(args)?,
+    };
+    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let reading: RefCell<Option<ReadProgress>> = RefCell::default();
+    let extracted = query::extract(&query, &stop, |it| {
+        let objects = format!("{} of {} objects", it.objects, it.of_objects);
+        reading
+            .borrow_mut()
+            .get_or_insert_with(|| ReadProgress::of(quiet, it.of_bytes))
+            .tick(Path::new(&objects), it.bytes);
+    });
+    if let Some(reading) = reading.into_inner() {
+        reading.clear();
+    }
+    let extracted = extracted?;
+    if args.json {
+        output::print_json(&extracted)?;
+    } else if !quiet {
+        terminal::write_lines(text(&extracted).as_bytes());
+    }
+    Failure::unless_whole(extracted.written.losses)
+}
+
+/// Which objects may have the frames.
+fn choice(args: &ExtractArgs) -> Result<ObjectChoice, Failure> {
+    let of = &args.store;
+    if let Some(path) = &of.ranges {
+        let refused = |e: String| Failure::refused(format!("--ranges {}: {e}", path.display()));
+        let list = read(path).map_err(|e| refused(e.to_string()))?;
+        let list = RangeList::read(list).map_err(refused)?;
+        return Ok(ObjectChoice::Of(list));
+    }
+    let lookback = of.lookback.unwrap_or(LOOKBACK);
+    Ok(ObjectChoice::OfTimes {
+        sensors: of.sensors.iter().map(ToString::to_string).collect(),
+        lookback_ns: u64::try_from(lookback.as_nanos()).unwrap_or(u64::MAX),
+    })
+}
+
+/// A file; `-` is standard input.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    if path.as_os_str() != "-" {
+        return fs::read(path);
+    }
+    let mut list = Vec::new();
+    io::stdin().lock().read_to_end(&mut list)?;
+    Ok(list)
+}
+
+fn text(it: &StoreExtracted) -> String {
+    let mut text = format!(
+        "{}; fetched {} of {} of {} by {}\n",
+        output_in_words(&it.written),
+        bytes(it.fetched.bytes),
+        thousands(it.objects.read),
+        counted(it.objects.total, "object"),
+        counted(it.fetched.requests, "request"),
+    );
+    if it.unsent.parts > 0 {
+        let parts = counted(it.unsent.parts, "part");
+        let frames = match it.unsent.frames {
+            0 => String::new(),
+            frames => format!(" with {}", counted(frames, "frame")),
+        };
+        let _ = writeln!(
+            text,
+            "note: {parts} of files{frames} were not sent (ship.packets), and are on their sensors"
+        );
+    }
+    text + &notes_in_words(&it.written)
+}

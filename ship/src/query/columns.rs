@@ -1,0 +1,253 @@
+//! Columns of a Parquet file, by their names, whoever wrote it.
+//!
+//! Invariant: no file panics, and none takes memory for more than [`MOST_ROWS`].
+
+use bytes::Bytes;
+use parquet::{
+    basic::{ConvertedType, Type},
+    column::reader::get_typed_column_reader,
+    data_type::{ByteArrayType, DataType, Int32Type, Int64Type},
+    errors::ParquetError,
+    file::reader::{FileReader, SerializedFileReader},
+};
+use std::panic::{self, AssertUnwindSafe};
+
+/// The most rows of a file.
+const MOST_ROWS: usize = 1 << 24;
+
+/// A Parquet file's columns. Problems are told with the column, and without the file.
+pub(super) struct Columns {
+    reader: SerializedFileReader<Bytes>,
+    rows: usize,
+}
+
+fn told(e: ParquetError) -> String {
+    format!("cannot be read as Parquet: {e}")
+}
+
+impl Columns {
+    pub(super) fn new(file: Bytes) -> Result<Self, String> {
+        let reader = SerializedFileReader::new(file).map_err(told)?;
+        let rows = reader.metadata().file_metadata().num_rows();
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+        if rows > MOST_ROWS {
+            return Err(format!("has {rows} rows, and at most {MOST_ROWS} are read"));
+        }
+        Ok(Self { reader, rows })
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// What the file says of itself by this key.
+    pub(super) fn fact(&self, key: &str) -> Option<&str> {
+        let facts = self
+            .reader
+            .metadata()
+            .file_metadata()
+            .key_value_metadata()?;
+        facts.iter().find(|it| it.key == key)?.value.as_deref()
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        !self.places(name).is_empty()
+    }
+
+    /// Whole numbers from 0 on, of each row one; `None`: null.
+    pub(super) fn numbers(&self, name: &str) -> Result<Vec<Option<u64>>, String> {
+        let place = self.place(name)?;
+        let column = self.schema().column(place);
+        let is_other = matches!(
+            column.converted_type(),
+            ConvertedType::DECIMAL
+                | ConvertedType::DATE
+                | ConvertedType::TIME_MILLIS
+                | ConvertedType::TIME_MICROS
+                | ConvertedType::TIMESTAMP_MILLIS
+                | ConvertedType::TIMESTAMP_MICROS
+        );
+        let is_unsigned = column.converted_type() == ConvertedType::UINT_32;
+        let negative = |n: i64| format!("column {name}: {n} is below 0");
+        match column.physical_type() {
+            kind if is_other => Err(format!(
+                "column {name}: is {kind} ({}); cast it to BIGINT",
+                column.converted_type()
+            )),
+            Type::INT64 => self.values::<Int64Type, _>(name, place, |n| {
+                u64::try_from(*n).map_err(|_| negative(*n))
+            }),
+            Type::INT32 if is_unsigned => {
+                self.values::<Int32Type, _>(name, place, |n| Ok(n.cast_unsigned().into()))
+            }
+            Type::INT32 => self.values::<Int32Type, _>(name, place, |n| {
+                u64::try_from(*n).map_err(|_| negative((*n).into()))
+            }),
+            other => Err(format!("column {name}: is {other}; cast it to BIGINT")),
+        }
+    }
+
+    /// Texts, of each row one; `None`: null.
+    pub(super) fn texts(&self, name: &str) -> Result<Vec<Option<String>>, String> {
+        let place = self.place(name)?;
+        match self.schema().column(place).physical_type() {
+            Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |text| {
+                let text = text.as_utf8();
+                text.map(str::to_owned)
+                    .map_err(|e| format!("column {name}: {e}"))
+            }),
+            other => Err(format!("column {name}: is {other}, and must be text")),
+        }
+    }
+
+    fn schema(&self) -> &parquet::schema::types::SchemaDescriptor {
+        self.reader.metadata().file_metadata().schema_descr()
+    }
+
+    fn places(&self, name: &str) -> Vec<usize> {
+        let columns = self.schema().columns().iter().enumerate();
+        let named = columns.filter(|(_, it)| match it.path().parts() {
+            [only] => only.eq_ignore_ascii_case(name),
+            _ => false,
+        });
+        named.map(|(place, _)| place).collect()
+    }
+
+    fn place(&self, name: &str) -> Result<usize, String> {
+        match self.places(name)[..] {
+            [place] if self.schema().column(place).max_rep_level() == 0 => Ok(place),
+            [_] => Err(format!(
+                "column {name}: is a list, and must be a plain value"
+            )),
+            [] => Err(format!("has no column {name}")),
+            _ => Err(format!("has several columns {name}")),
+        }
+    }
+
+    /// The values of a column of physical type `T`. The crate's decoders take lengths in a file for what they should be, and
+    /// panic where they are not.
+    fn values<T: DataType, V>(
+        &self,
+        name: &str,
+        place: usize,
+        value: impl Fn(&T::T) -> Result<V, String>,
+    ) -> Result<Vec<Option<V>>, String> {
+        let read = AssertUnwindSafe(|| self.decoded::<T, V>(name, place, value));
+        let damaged = |_| Err(format!("column {name}: is damaged"));
+        panic::catch_unwind(read).unwrap_or_else(damaged)
+    }
+
+    fn decoded<T: DataType, V>(
+        &self,
+        name: &str,
+        place: usize,
+        value: impl Fn(&T::T) -> Result<V, String>,
+    ) -> Result<Vec<Option<V>>, String> {
+        let told = |e: ParquetError| format!("column {name}: {e}");
+        let most = self.schema().column(place).max_def_level();
+        let mut all = Vec::new();
+        for group in 0..self.reader.num_row_groups() {
+            let group = self.reader.get_row_group(group).map_err(told)?;
+            let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
+            let column = group.get_column_reader(place).map_err(told)?;
+            let mut column = get_typed_column_reader::<T>(column);
+            let (mut levels, mut values) = (Vec::new(), Vec::new());
+            // What it says of its rows is not believed before they are there.
+            let wanted = rows.min(MOST_ROWS);
+            let (read, ..) = column
+                .read_records(wanted, Some(&mut levels), None, &mut values)
+                .map_err(told)?;
+            let mut values = values.iter();
+            for row in 0..read {
+                let is_there = most == 0 || levels.get(row) == Some(&most);
+                let found = is_there.then(|| values.next()).flatten();
+                all.push(found.map(&value).transpose()?);
+            }
+        }
+        if all.len() != self.rows {
+            return Err(format!(
+                "column {name}: has {} values for {} rows",
+                all.len(),
+                self.rows
+            ));
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::{
+        data_type::DoubleType,
+        file::{properties::WriterProperties, writer::SerializedFileWriter},
+        schema::parser::parse_message_type,
+    };
+    use std::sync::Arc;
+
+    /// A file with a row, of these columns: an INT64, an optional text that is null, a DOUBLE, an unsigned INT32.
+    fn sample() -> Bytes {
+        let schema = "message any {
+            REQUIRED INT64 n; OPTIONAL BYTE_ARRAY t (STRING); REQUIRED DOUBLE d; REQUIRED INT32 u (INTEGER(32,false));
+            REQUIRED INT64 s (TIMESTAMP(MICROS,true));
+        }";
+        let schema = Arc::new(parse_message_type(schema).expect("a schema"));
+        let properties = Arc::new(WriterProperties::new());
+        let mut writer = SerializedFileWriter::new(Vec::new(), schema, properties).expect("begun");
+        let mut group = writer.next_row_group().expect("a group");
+        let mut place = 0;
+        while let Some(mut column) = group.next_column().expect("a column") {
+            let written = match place {
+                0 | 4 => column
+                    .typed::<Int64Type>()
+                    .write_batch(&[-7 + 4 * place], None, None),
+                1 => column
+                    .typed::<ByteArrayType>()
+                    .write_batch(&[], Some(&[0]), None),
+                2 => column.typed::<DoubleType>().write_batch(&[7.0], None, None),
+                _ => column.typed::<Int32Type>().write_batch(&[-1], None, None),
+            };
+            written.expect("written");
+            column.close().expect("closed");
+            place += 1;
+        }
+        group.close().expect("closed");
+        writer.into_inner().expect("whole").into()
+    }
+
+    #[test]
+    fn columns_of_another_type_are_told_by_name() {
+        let columns = Columns::new(sample()).expect("Parquet");
+        assert_eq!(columns.rows(), 1);
+        assert_eq!(columns.texts("T"), Ok(vec![None]));
+        assert_eq!(columns.numbers("u"), Ok(vec![Some(u32::MAX.into())]));
+        for (said, part) in [
+            (columns.numbers("n").map(drop), "column n: -7 is below 0"),
+            (columns.numbers("d").map(drop), "column d: is DOUBLE"),
+            (columns.numbers("t").map(drop), "column t: is BYTE_ARRAY"),
+            (columns.numbers("s").map(drop), "cast it to BIGINT"),
+            (columns.texts("n").map(drop), "column n: is INT64"),
+            (columns.texts("x").map(drop), "has no column x"),
+        ] {
+            let said = said.expect_err(part);
+            assert!(said.contains(part), "{said}");
+        }
+        assert!(Columns::new("no Parquet".into()).is_err());
+    }
+
+    #[test]
+    fn no_damage_panics() {
+        let sound = sample();
+        for at in 0..sound.len() {
+            for bit in (0..8).map(|it| 1 << it) {
+                let mut damaged = sound.to_vec();
+                damaged[at] ^= bit;
+                if let Ok(columns) = Columns::new(damaged.into()) {
+                    let _ = (columns.numbers("n"), columns.texts("t"));
+                    let _ = (columns.numbers("u"), columns.fact("x"));
+                }
+            }
+            let _ = Columns::new(sound.slice(..at));
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! Gets parts of objects, some ahead of whoever reads them.
+//!
+//! ```text
+//! merge: look at an object's first record -> the beginnings of the next objects of the list are asked for, too
+//! merge: read an object                   -> its next pieces, and the beginnings of the objects that come next in time
+//! ```
+//!
+//! Invariants: requests under way and parts that wait to be read take [`MEMORY`] at most, or [`LEAST_PIECE`] twice for each
+//! stream if that is more, and beginnings of objects that nobody has read yet another [`BEGINNINGS`]. A store that refuses, or fails
+//! to the end of all patience, is not asked again.
+
+use super::{
+    pieces::{Piece, Pieces},
+    plan::{ObjectParts, REQUESTS},
+};
+use crate::store::{ReadStore, StoreError};
+use bytes::{Buf, Bytes};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fmt,
+    io::{self, Read},
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    time::Duration,
+    vec,
+};
+use tokio::{runtime::Handle, sync::Semaphore};
+use wqcap_files::read::{FileRanges, RemoteContent};
+
+/// Bytes of all parts that are under way or wait.
+const MEMORY: u64 = 256 << 20;
+/// The same of beginnings.
+const BEGINNINGS: u64 = 64 << 20;
+/// Bytes of a piece: stores advise 8 to 16 MiB.
+const MOST_PIECE: u64 = 8 << 20;
+const LEAST_PIECE: u64 = 256 << 10;
+/// Bytes that have an object's first record; if it is compressed, a block of that must be whole.
+const LEAD: u64 = 16 << 10;
+const COMPRESSED_LEAD: u64 = 256 << 10;
+/// Objects whose beginnings are asked for ahead.
+const AHEAD: usize = 32;
+/// How often whoever waits looks whether it is to stop.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How far the fetching is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FetchProgress {
+    /// Bytes that have come.
+    pub bytes: u64,
+    /// All that are to come.
+    pub of_bytes: u64,
+    /// Objects that have been read.
+    pub objects: u64,
+    /// All that are to be read.
+    pub of_objects: u64,
+}
+
+/// Why a part does not come.
+#[derive(Clone, Debug, thiserror::Error)]
+enum FetchError {
+    #[error("is not in the store")]
+    Missing,
+    #[error("has {has} bytes, and had {had} when its table in blocks/ was written: it has changed")]
+    Changed { has: u64, had: u64 },
+    #[error(transparent)]
+    Store(StoreError),
+    #[error("stopped")]
+    Stopped,
+}
+
+/// How much is asked for at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Portions {
+    /// Bytes of a piece, at most.
+    piece: u64,
+    /// Pieces of an object that are under way or wait.
+    depth: usize,
+}
+
+impl Portions {
+    /// For so many streams that are read at a time.
+    fn of(streams: usize) -> Self {
+        let streams = streams.max(1) as u64;
+        let piece = (MEMORY / (4 * streams)).clamp(LEAST_PIECE, MOST_PIECE);
+        let depth = (MEMORY / (piece * streams)).clamp(2, 16);
+        Self {
+            piece,
+            // At most 16.
+            depth: depth as usize,
+        }
+    }
+}
+
+/// An object that is fetched in parts.
+struct Object {
+    key: String,
+    bytes: u64,
+    pieces: Pieces,
+    /// Its place among all in the order of time.
+    turn: usize,
+    state: Mutex<ObjectState>,
+}
+
+#[derive(Default)]
+struct ObjectState {
+    /// Its first pieces; empty: not asked for, or taken by who reads them.
+    leads: Vec<Arc<Pending>>,
+    /// Somebody reads it, or has.
+    opened: bool,
+}
+
+impl Object {
+    fn state(&self) -> MutexGuard<'_, ObjectState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Fetches the parts of the objects of a plan.
+pub(super) struct Fetcher {
+    store: Arc<dyn ReadStore>,
+    runtime: Handle,
+    stop: Arc<AtomicBool>,
+    permits: Semaphore,
+    depth: usize,
+    /// In the order in which the merge has them.
+    objects: Vec<Object>,
+    /// Their places in the order of time.
+    by_time: Vec<usize>,
+    /// Bytes of all pieces.
+    of_bytes: u64,
+    /// Bytes of beginnings that are under way or kept.
+    kept: AtomicU64,
+    requests: AtomicU64,
+    fetched: AtomicU64,
+    read: AtomicU64,
+    /// Why nothing comes any more.
+    failure: OnceLock<StoreError>,
+}
+
+impl fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fetcher of {} objects", self.objects.len())
+    }
+}
+
+impl Fetcher {
+    /// Fetches nothing yet. `stop` ends all waiting.
+    pub(super) fn new(
+        store: Arc<dyn ReadStore>,
+        runtime: Handle,
+        objects: &[ObjectParts],
+        stop: Arc<AtomicBool>,
+    ) -> Arc<Self> {
+        let streams = objects.iter().map(|it| (&it.key.sensor, it.key.queue));
+        let streams: BTreeSet<_> = streams.collect();
+        let portions = Portions::of(streams.len());
+        let mut by_time: Vec<_> = (0..objects.len()).collect();
+        by_time.sort_by_key(|at| objects[*at].first_ns);
+        let mut turns = vec![0; objects.len()];
+        for (turn, at) in by_time.iter().enumerate() {
+            turns[*at] = turn;
+        }
+        let object = |(it, turn): (&ObjectParts, usize)| {
+            let is_plain = it.key.ending().starts_with("pcap") && !it.key.ending().contains('.');
+            let lead = if is_plain { LEAD } else { COMPRESSED_LEAD };
+            Object {
+                key: it.key.packets(),
+                bytes: it.bytes,
+                pieces: Pieces::new(&it.ranges, lead, portions.piece),
+                turn,
+                state: Mutex::default(),
+            }
+        };
+        let objects: Vec<_> = objects.iter().zip(turns).map(object).collect();
+        Arc::new(Self {
+            store,
+            runtime,
+            stop,
+            permits: Semaphore::new(REQUESTS),
+            depth: portions.depth,
+            of_bytes: objects.iter().map(|it| it.pieces.bytes()).sum(),
+            objects,
+            by_time,
+            kept: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            fetched: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            failure: OnceLock::new(),
+        })
+    }
+
+    /// The objects as inputs of a merge: those of a sensor as the files in a folder of its name.
+    pub(super) fn files(self: &Arc<Self>, objects: &[ObjectParts]) -> Vec<FileRanges> {
+        let file = |(at, it): (usize, &ObjectParts)| {
+            let content = Content {
+                fetcher: Arc::clone(self),
+                object: at,
+            };
+            let folder = Path::new(&it.key.sensor);
+            FileRanges::of_remote(folder, &it.key.file, it.ranges.clone(), Arc::new(content))
+        };
+        objects.iter().enumerate().map(file).collect()
+    }
+
+    pub(super) fn progress(&self) -> FetchProgress {
+        FetchProgress {
+            bytes: self.fetched.load(Ordering::Relaxed),
+            of_bytes: self.of_bytes,
+            objects: self.read.load(Ordering::Relaxed),
+            of_objects: self.objects.len() as u64,
+        }
+    }
+
+    pub(super) fn wanted_bytes(&self) -> u64 {
+        let all = self.objects.iter();
+        all.map(|it| it.pieces.wanted_bytes()).sum()
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Why the store is not asked any more.
+    pub(super) fn failure(&self) -> Option<&StoreError> {
+        self.failure.get()
+    }
+
+    /// Asks for a piece of an object.
+    fn ask(self: &Arc<Self>, object: usize, piece: usize) -> Arc<Pending> {
+        let (sender, receiver) = mpsc::channel();
+        let fetcher = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let got = fetcher.get(object, piece).await;
+            // Whoever wanted it may have ended.
+            let _ = sender.send(got);
+        });
+        Arc::new(Pending(Mutex::new(Answer::Coming(receiver))))
+    }
+
+    async fn get(&self, object: usize, piece: usize) -> Result<Bytes, FetchError> {
+        let object = &self.objects[object];
+        let span = object.pieces.all[piece].span.clone();
+        let wanted = span.end - span.start;
+        let _permit = self.permits.acquire().await;
+        if let Some(e) = self.failure() {
+            return Err(FetchError::Store(e.clone()));
+        }
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(FetchError::Stopped);
+        }
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let e = match self.store.read(&object.key, Some(span)).await {
+            Ok((_, has)) if has != object.bytes => return Err(changed(object, has)),
+            Ok((bytes, _)) if bytes.len() as u64 == wanted => {
+                self.fetched.fetch_add(wanted, Ordering::Relaxed);
+                return Ok(bytes);
+            }
+            Ok((bytes, _)) => StoreError::Failed(format!(
+                "{}: {} bytes came in place of {wanted}",
+                object.key,
+                bytes.len()
+            )),
+            Err(StoreError::NotFound(_)) => return Err(FetchError::Missing),
+            Err(e) => e,
+        };
+        if let StoreError::Failed(_) = e {
+            // A part behind the end of what has become shorter is refused in one way or the other.
+            match self.store.length(&object.key).await {
+                Ok(has) if has != object.bytes => return Err(changed(object, has)),
+                Err(StoreError::NotFound(_)) => return Err(FetchError::Missing),
+                _ => {}
+            }
+        }
+        Err(FetchError::Store(self.failure.get_or_init(|| e).clone()))
+    }
+
+    /// Asks for the beginnings of an object and of those that come next, in the list or in time.
+    fn look_ahead(self: &Arc<Self>, object: usize, in_list: bool) {
+        if in_list {
+            let end = self.objects.len().min(object + AHEAD);
+            (object..end).for_each(|it| self.ask_leads(it));
+        } else {
+            let next = self.by_time.iter().skip(self.objects[object].turn);
+            next.take(AHEAD).for_each(|it| self.ask_leads(*it));
+        }
+    }
+
+    fn ask_leads(self: &Arc<Self>, at: usize) {
+        let object = &self.objects[at];
+        let mut state = object.state();
+        if state.leads.is_empty() && !state.opened {
+            self.kept
+                .fetch_add(object.pieces.lead_bytes(), Ordering::Relaxed);
+            let leads = (0..object.pieces.leads).map(|piece| self.ask(at, piece));
+            state.leads = leads.collect();
+        }
+    }
+
+    /// Forgets the beginnings of an object that has been looked at, if there are many.
+    fn let_go(&self, at: usize) {
+        if self.kept.load(Ordering::Relaxed) > BEGINNINGS {
+            self.take_leads(at);
+        }
+    }
+
+    fn take_leads(&self, at: usize) -> Vec<Arc<Pending>> {
+        let object = &self.objects[at];
+        let leads = std::mem::take(&mut object.state().leads);
+        if !leads.is_empty() {
+            self.kept
+                .fetch_sub(object.pieces.lead_bytes(), Ordering::Relaxed);
+        }
+        leads
+    }
+}
+
+fn changed(object: &Object, has: u64) -> FetchError {
+    FetchError::Changed {
+        has,
+        had: object.bytes,
+    }
+}
+
+/// A piece that has been asked for.
+struct Pending(Mutex<Answer>);
+
+enum Answer {
+    Coming(Receiver<Result<Bytes, FetchError>>),
+    Came(Result<Bytes, FetchError>),
+}
+
+impl Pending {
+    /// Waits until it is there, or `stop` is set.
+    fn wait(&self, stop: &AtomicBool) -> Result<Bytes, FetchError> {
+        let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let came = match &*answer {
+                Answer::Came(it) => return it.clone(),
+                Answer::Coming(receiver) => match receiver.recv_timeout(TICK) {
+                    Ok(it) => it,
+                    Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
+                        return Err(FetchError::Stopped);
+                    }
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => {
+                        let lost = "a request ended without an answer";
+                        Err(FetchError::Store(StoreError::Failed(lost.into())))
+                    }
+                },
+            };
+            *answer = Answer::Came(came);
+        }
+    }
+}
+
+/// An object, for whoever merges.
+#[derive(Debug)]
+struct Content {
+    fetcher: Arc<Fetcher>,
+    object: usize,
+}
+
+impl RemoteContent for Content {
+    fn name(&self) -> String {
+        self.fetcher.objects[self.object].key.clone()
+    }
+
+    fn read(&self, beginning: bool) -> io::Result<Box<dyn Read + Send>> {
+        let fetcher = Arc::clone(&self.fetcher);
+        fetcher.look_ahead(self.object, beginning);
+        let leads = if beginning {
+            fetcher.objects[self.object].state().leads.clone()
+        } else {
+            let leads = fetcher.take_leads(self.object);
+            fetcher.objects[self.object].state().opened = true;
+            leads
+        };
+        Ok(Box::new(ObjectReader {
+            depth: if beginning { 1 } else { fetcher.depth },
+            asked: leads.len(),
+            coming: leads.into(),
+            at: 0,
+            held: Bytes::new(),
+            parts: Vec::new().into_iter(),
+            now: Bytes::new(),
+            beginning,
+            object: self.object,
+            fetcher,
+        }))
+    }
+}
+
+/// Reads what is wanted of an object.
+struct ObjectReader {
+    fetcher: Arc<Fetcher>,
+    object: usize,
+    /// Only looks at the first record.
+    beginning: bool,
+    depth: usize,
+    /// Pieces that have been asked for, and those of them that have not been read.
+    asked: usize,
+    coming: VecDeque<Arc<Pending>>,
+    /// The next piece.
+    at: usize,
+    /// The piece that is read, and what is still wanted of it.
+    held: Bytes,
+    parts: vec::IntoIter<std::ops::Range<usize>>,
+    /// What is left of the part that is read.
+    now: Bytes,
+}
+
+impl ObjectReader {
+    /// Goes on to the next piece; `false`: there is none.
+    fn next_piece(&mut self) -> io::Result<bool> {
+        let fetcher = Arc::clone(&self.fetcher);
+        let pieces = &fetcher.objects[self.object].pieces.all;
+        // Its memory goes before that of another comes.
+        (self.held, self.now) = (Bytes::new(), Bytes::new());
+        while self.coming.len() < self.depth && self.asked < pieces.len() {
+            self.coming.push_back(fetcher.ask(self.object, self.asked));
+            self.asked += 1;
+        }
+        let Some(pending) = self.coming.pop_front() else {
+            return Ok(false);
+        };
+        let piece = &pieces[self.at];
+        self.held = pending.wait(&fetcher.stop).map_err(io::Error::other)?;
+        self.at += 1;
+        self.parts = parts(piece).into_iter();
+        Ok(true)
+    }
+}
+
+/// Where what is wanted of a piece is in it: pieces fit into memory.
+fn parts(piece: &Piece) -> Vec<std::ops::Range<usize>> {
+    let at = |offset: u64| (offset - piece.span.start) as usize;
+    let wanted = piece.wanted.iter();
+    wanted.map(|it| at(it.start)..at(it.end)).collect()
+}
+
+impl Read for ObjectReader {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.now.is_empty() {
+            if let Some(part) = self.parts.next() {
+                self.now = self.held.slice(part);
+            } else if !self.next_piece()? {
+                return Ok(0);
+            }
+        }
+        let n = into.len().min(self.now.len());
+        self.now.copy_to_slice(&mut into[..n]);
+        Ok(n)
+    }
+}
+
+impl Drop for ObjectReader {
+    fn drop(&mut self) {
+        match self.beginning {
+            true => self.fetcher.let_go(self.object),
+            false => {
+                self.fetcher.read.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_whatever_the_number_of_streams() {
+        for streams in [0, 1, 2, 16, 100, 320, 1000] {
+            let it = Portions::of(streams);
+            let bytes = it.piece * it.depth as u64 * streams as u64;
+            let most = MEMORY.max(2 * LEAST_PIECE * streams as u64);
+            assert!(bytes <= most, "{streams}: {it:?}");
+            assert!(
+                it.depth >= 2 && it.piece >= LEAST_PIECE,
+                "{streams}: {it:?}"
+            );
+        }
+    }
+}

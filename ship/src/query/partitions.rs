@@ -1,0 +1,175 @@
+//! Which partitions can have the files of some times, and which of these files can.
+//!
+//! A file is in the partition of the hour in which it begins, and may go on for long: the hours of the times are listed, and
+//! those before them as far as files are looked back for. Of what is listed there, names tell what ended before: a queue's
+//! file ends where the next one of that queue begins, as [`wqcap_files::extract`] has it for files of a folder.
+//!
+//! Invariant: only what cannot hold frames of the times is left out, as long as no file is longer than the look back.
+
+use crate::key::CaptureKey;
+use jiff::{civil::Date, tz::TimeZone};
+use std::ops::{Range, RangeInclusive};
+
+const HOUR_NS: u64 = 3_600_000_000_000;
+/// How far stamps may lie before the first one of their file, or behind that of the next file: a clock that follows another
+/// may step back a little.
+const SLACK_NS: u64 = 1_000_000_000;
+
+/// The hours since 1970 in which files begin that may have frames of these times.
+pub(super) fn hours(times: &Range<u64>, lookback_ns: u64) -> RangeInclusive<u64> {
+    let first = times.start.saturating_sub(lookback_ns);
+    let last = times.end.saturating_sub(1).saturating_add(SLACK_NS);
+    first / HOUR_NS..=last / HOUR_NS
+}
+
+/// The folders of keys to be listed: of these `days` (`dt=2026-11-21`) the whole, or some hours, and of these the `sensors`;
+/// no sensors: each.
+pub(super) fn folders(
+    days: &[String],
+    hours: &RangeInclusive<u64>,
+    sensors: &[String],
+) -> Vec<String> {
+    let mut all = Vec::new();
+    for name in days {
+        let Some(day) = day_of(name) else { continue };
+        let (first, last) = (day * 24, day * 24 + 23);
+        if hours.contains(&first) && hours.contains(&last) {
+            all.push(format!("blocks/{name}"));
+            continue;
+        }
+        for hour in first.max(*hours.start())..=last.min(*hours.end()) {
+            let folder = format!("blocks/{name}/hour={:02}", hour % 24);
+            match sensors {
+                [] => all.push(folder),
+                some => all.extend(some.iter().map(|it| format!("{folder}/sensor={it}"))),
+            }
+        }
+    }
+    all
+}
+
+/// Days since 1970.
+fn day_of(name: &str) -> Option<u64> {
+    let date: Date = name.strip_prefix("dt=")?.parse().ok()?;
+    let midnight = date.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    u64::try_from(midnight.as_second())
+        .ok()
+        .map(|it| it / 86_400)
+}
+
+/// The files that may have frames of these times, by their names.
+pub(super) fn reaching(mut files: Vec<CaptureKey>, times: &Range<u64>) -> Vec<CaptureKey> {
+    fn chain(it: &CaptureKey) -> (&str, Option<u16>, &str) {
+        (&it.sensor, it.queue, it.ending())
+    }
+    files.sort_by(|a, b| (chain(a), a.start_ns).cmp(&(chain(b), b.start_ns)));
+    files.dedup();
+    let may_have = |at: usize| {
+        let it = &files[at];
+        let next = files.get(at + 1).filter(|next| chain(next) == chain(it));
+        let ends = next.map_or(u64::MAX, |next| next.start_ns.saturating_add(SLACK_NS));
+        it.start_ns.saturating_sub(SLACK_NS) < times.end && ends >= times.start
+    };
+    let wanted: Vec<_> = (0..files.len()).map(may_have).collect();
+    let files = files.into_iter().zip(wanted);
+    files
+        .filter_map(|(it, wanted)| wanted.then_some(it))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key;
+    use std::path::Path;
+    use wqcap_files::name::FileName;
+
+    /// 2026-11-21T00:00:00Z, in hours.
+    const MIDNIGHT: u64 = 20_778 * 24;
+
+    fn days() -> Vec<String> {
+        [
+            "dt=2026-11-19",
+            "dt=2026-11-20",
+            "dt=2026-11-21",
+            "dt=x",
+            "y",
+        ]
+        .map(str::to_owned)
+        .into()
+    }
+
+    #[test]
+    fn the_hours_of_the_times_are_listed_and_those_before_that_files_may_begin_in() {
+        let minutes = 60_000_000_000;
+        let times = MIDNIGHT * HOUR_NS + 70 * minutes..MIDNIGHT * HOUR_NS + 80 * minutes;
+        let listed = |lookback, sensors: &[&str]| {
+            let sensors: Vec<_> = sensors.iter().map(|it| (*it).to_owned()).collect();
+            folders(&days(), &hours(&times, lookback), &sensors)
+        };
+        let day = "blocks/dt=2026-11-21";
+        assert_eq!(listed(0, &[]), [format!("{day}/hour=01")]);
+        assert_eq!(
+            listed(HOUR_NS, &[]),
+            [format!("{day}/hour=00"), format!("{day}/hour=01")]
+        );
+        assert_eq!(
+            listed(HOUR_NS + 11 * minutes, &["a", "b"]),
+            [
+                "blocks/dt=2026-11-20/hour=23/sensor=a".to_owned(),
+                "blocks/dt=2026-11-20/hour=23/sensor=b".to_owned(),
+                format!("{day}/hour=00/sensor=a"),
+                format!("{day}/hour=00/sensor=b"),
+                format!("{day}/hour=01/sensor=a"),
+                format!("{day}/hour=01/sensor=b"),
+            ]
+        );
+        // A day back from 01:10: 23 hours of the day before, and two of this.
+        assert_eq!(listed(24 * HOUR_NS, &[]).len(), 25);
+        let two_days = listed(48 * HOUR_NS, &[]);
+        assert_eq!(two_days.len(), 23 + 1 + 2);
+        assert!(two_days.contains(&"blocks/dt=2026-11-20".to_owned()));
+        // The last frame of an hour may be in a file that begins with the next, and no later.
+        let end = (MIDNIGHT + 1) * HOUR_NS;
+        assert_eq!(hours(&(end - 9..end), 0), MIDNIGHT..=MIDNIGHT + 1);
+        let before = end - SLACK_NS;
+        assert_eq!(hours(&(before - 9..before), 0), MIDNIGHT..=MIDNIGHT);
+        let always = folders(&days(), &hours(&(0..u64::MAX), 0), &[]);
+        assert_eq!(always.len(), 3);
+    }
+
+    #[test]
+    fn a_file_ends_where_the_next_of_its_queue_begins() {
+        let file = |sensor: &str, queue: u16, second: u64, ending: &str| {
+            let name = format!("wqcap-q{queue:02}-{}.{ending}", second * SLACK_NS);
+            let name = FileName::parse(Path::new(&name)).expect("a capture's");
+            CaptureKey::parse(&key::packets(&name, sensor)).expect("ours")
+        };
+        let files = vec![
+            file("a", 0, 100, "pcap"),
+            file("a", 0, 300, "pcap"),
+            file("a", 0, 200, "pcap"),
+            file("a", 1, 150, "pcap"),
+            file("b", 0, 250, "pcap"),
+            // Of another capture, for all that names tell.
+            file("a", 0, 120, "pcapng"),
+            file("a", 0, 100, "pcap"),
+        ];
+        let found = |from: u64, to: u64| {
+            let times = from * SLACK_NS..to * SLACK_NS;
+            let found = reaching(files.clone(), &times).into_iter();
+            let starts = found.map(|it| it.start_ns / SLACK_NS);
+            let mut starts: Vec<_> = starts.collect();
+            starts.sort_unstable();
+            starts
+        };
+        assert_eq!(found(0, 50), [0; 0]);
+        assert_eq!(found(110, 115), [100]);
+        assert_eq!(found(210, 220), [120, 150, 200]);
+        // A second on both sides.
+        assert_eq!(found(201, 220), [100, 120, 150, 200]);
+        assert_eq!(found(205, 250), [120, 150, 200, 250]);
+        assert_eq!(found(400, 500), [120, 150, 250, 300]);
+        assert_eq!(found(0, u64::MAX / SLACK_NS).len(), 6);
+    }
+}

@@ -1,0 +1,383 @@
+//! What is fetched: of which objects which ranges, by the tables of their parts.
+
+use super::{
+    partitions,
+    ranges::{Listed, RangeList},
+    table::{Part, PartTable},
+};
+use crate::{
+    key,
+    key::CaptureKey,
+    store::{ReadStore, StoreError},
+};
+use futures_util::{StreamExt, stream};
+use serde::Serialize;
+use std::ops::Range;
+use wqcap_files::extract::ReadOf;
+
+/// Requests at a time.
+pub(super) const REQUESTS: usize = 32;
+
+/// Which objects may have what is wanted.
+#[derive(Clone, Debug)]
+pub enum ObjectChoice {
+    /// Those of some sensors that have frames of the times, by the tables of their parts.
+    OfTimes {
+        /// The sensors; none: all.
+        sensors: Vec<String>,
+        /// How long before the times their files may begin.
+        lookback_ns: u64,
+    },
+    /// These ranges.
+    Of(RangeList),
+}
+
+/// What is fetched of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectParts {
+    /// The object.
+    pub key: CaptureKey,
+    /// Its length.
+    pub bytes: u64,
+    /// In their order, with the object's beginning; each for itself, or with what it needs in front of it.
+    pub ranges: Vec<Range<u64>>,
+    /// Stamp of the earliest frame, as far as it is known.
+    pub first_ns: u64,
+}
+
+/// Frames that are wanted, and are not in the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Unsent {
+    /// Parts of files.
+    pub parts: u64,
+    /// Their frames; a list of ranges does not tell them.
+    pub frames: u64,
+}
+
+/// What is fetched.
+#[derive(Clone, Debug, Default)]
+pub struct StorePlan {
+    /// In the order of sensors, and of a sensor's files by their names.
+    pub objects: Vec<ObjectParts>,
+    /// Objects whose parts were looked at, or that were listed.
+    pub known: u64,
+    /// Folders of keys that were listed.
+    pub partitions: u64,
+    /// Tables of parts that were found, and those of them that were read.
+    pub tables: ReadOf,
+    /// Frames that were not sent.
+    pub unsent: Unsent,
+    /// Notes for the user.
+    pub notes: Vec<String>,
+    /// What cannot be had, a line each.
+    pub losses: Vec<String>,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The store does not have what it takes.
+    #[error("{0}")]
+    Refused(String),
+    /// The store did not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ObjectParts {
+    /// Parts of an object, behind its first `head` bytes.
+    fn new(key: CaptureKey, bytes: u64, head: u64, parts: Vec<Range<u64>>, first_ns: u64) -> Self {
+        let mut ranges = joined(parts);
+        match ranges.first_mut() {
+            Some(first) if first.start > 0 && first.start < head => first.start = 0,
+            Some(first) if first.start == 0 => {}
+            // Of parts that are behind it, or none.
+            _ if head > 0 => ranges.insert(0, 0..head),
+            _ => {}
+        }
+        Self {
+            key,
+            bytes,
+            ranges,
+            first_ns,
+        }
+    }
+}
+
+/// Ranges in their order, neighbours as one.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|it| (it.start, it.end));
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for it in ranges {
+        match all.last_mut() {
+            Some(last) if last.end >= it.start => last.end = last.end.max(it.end),
+            _ => all.push(it),
+        }
+    }
+    all
+}
+
+/// Finds out what is to be fetched for frames of `times`.
+///
+/// # Errors
+/// The store does not answer, has no tables of parts, or no files of these times.
+pub async fn plan(
+    store: &dyn ReadStore,
+    choice: &ObjectChoice,
+    times: &Range<u64>,
+) -> Result<StorePlan, PlanError> {
+    match choice {
+        ObjectChoice::OfTimes {
+            sensors,
+            lookback_ns,
+        } => of_times(store, sensors, *lookback_ns, times).await,
+        ObjectChoice::Of(list) => of_list(store, list).await,
+    }
+}
+
+/// A table that was read, and what is wrong with it.
+type ReadTable = (CaptureKey, Result<Option<PartTable>, TableError>);
+
+/// Why a table is left out.
+enum TableError {
+    /// Deleted since it was listed.
+    Gone,
+    Unsound(String),
+}
+
+/// Reads tables of parts, many at a time; in the order of `keys`.
+async fn tables(
+    store: &dyn ReadStore,
+    keys: Vec<CaptureKey>,
+) -> Result<Vec<ReadTable>, StoreError> {
+    let read = |key: CaptureKey| async move {
+        let table = match store.read(&key.blocks(), None).await {
+            Ok((bytes, _)) => PartTable::read(bytes).map_err(TableError::Unsound),
+            Err(StoreError::NotFound(_)) => Err(TableError::Gone),
+            Err(e) => return Err(e),
+        };
+        Ok((key, table))
+    };
+    all(keys, read).await
+}
+
+/// Does the same for all, many at a time, up to the first error.
+async fn all<I, T, F: Future<Output = Result<T, StoreError>>>(
+    of: Vec<I>,
+    ask: impl Fn(I) -> F,
+) -> Result<Vec<T>, StoreError> {
+    let mut answers = stream::iter(of).map(ask).buffered(REQUESTS);
+    let mut done = Vec::new();
+    while let Some(answer) = answers.next().await {
+        done.push(answer?);
+    }
+    Ok(done)
+}
+
+async fn of_times(
+    store: &dyn ReadStore,
+    sensors: &[String],
+    lookback_ns: u64,
+    times: &Range<u64>,
+) -> Result<StorePlan, PlanError> {
+    let days = store.list(key::BLOCKS).await?.folders;
+    if days.is_empty() {
+        let none =
+            "has no blocks/: it is no store of wqcap ship's, or nothing has been shipped to it yet";
+        return Err(PlanError::Refused(none.into()));
+    }
+    let hours = partitions::hours(times, lookback_ns);
+    let folders = partitions::folders(&days, &hours, sensors);
+    let mut plan = StorePlan {
+        partitions: folders.len() as u64,
+        ..StorePlan::default()
+    };
+    let list = |folder: String| async move { store.keys(&folder).await };
+    let listed = all(folders, list).await?.into_iter().flatten();
+    let files = listed.filter_map(|it| CaptureKey::parse(&it));
+    let files = files.filter(|it| sensors.is_empty() || sensors.contains(&it.sensor));
+    let files: Vec<_> = files.collect();
+    plan.tables.total = files.len() as u64;
+    let mut reaching = partitions::reaching(files, times);
+    reaching.sort();
+    plan.tables.read = reaching.len() as u64;
+    let mut beginning = None;
+    for (key, table) in tables(store, reaching).await? {
+        match table {
+            Ok(Some(table)) => plan.take(key, &table, times, &mut beginning),
+            Ok(None) => {}
+            Err(TableError::Gone) => plan.notes.push(format!(
+                "{}: was deleted before it could be read, and is left out",
+                key.blocks()
+            )),
+            Err(TableError::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
+        }
+    }
+    // An output without frames needs to know of which kind they would be.
+    if plan.objects.is_empty() {
+        plan.objects.extend(beginning);
+    }
+    if plan.objects.is_empty() {
+        return Err(PlanError::Refused(plan.nothing(sensors)));
+    }
+    Ok(plan)
+}
+
+impl StorePlan {
+    /// Takes what is wanted of an object. `beginning`: that of the first object.
+    fn take(
+        &mut self,
+        key: CaptureKey,
+        table: &PartTable,
+        times: &Range<u64>,
+        beginning: &mut Option<ObjectParts>,
+    ) {
+        let parts: Vec<&Part> = table.parts_in(times).collect();
+        let Some(object) = &table.object else {
+            self.unsent.parts += parts.len() as u64;
+            self.unsent.frames += parts.iter().map(|it| it.frames).sum::<u64>();
+            return;
+        };
+        if *object != key.packets() {
+            self.losses.push(format!(
+                "{}: is of {object:?}, and not of the object that its key names",
+                key.blocks()
+            ));
+            return;
+        }
+        self.known += 1;
+        let first_ns = parts.iter().map(|it| it.first_ns).min();
+        let ranges = parts.iter().map(|it| it.bytes.clone()).collect();
+        let object = |key, ranges| {
+            let (bytes, head) = (table.object_bytes, table.head_bytes);
+            ObjectParts::new(key, bytes, head, ranges, first_ns.unwrap_or(0))
+        };
+        if !parts.is_empty() {
+            self.objects.push(object(key, ranges));
+        } else if table.head_bytes > 0 && beginning.is_none() {
+            *beginning = Some(object(key, ranges));
+        }
+    }
+
+    /// Why there is nothing to be fetched.
+    fn nothing(&self, sensors: &[String]) -> String {
+        let of = match sensors {
+            [] => String::new(),
+            some => format!(" of {}", some.join(", ")),
+        };
+        let mut text = match self.tables.read {
+            0 => format!(
+                "has no files{of} of these times; --lookback tells how long before --from files may begin"
+            ),
+            _ => format!("has no packets{of} of these times"),
+        };
+        if self.unsent.parts > 0 {
+            let frames = self.unsent.frames;
+            text += &format!(": {frames} frames are of files that were not sent (ship.packets)");
+        }
+        for loss in self.losses.iter().take(3) {
+            text += &format!("; {loss}");
+        }
+        text
+    }
+}
+
+async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, PlanError> {
+    let mut plan = StorePlan {
+        unsent: Unsent {
+            parts: list.unsent,
+            frames: 0,
+        },
+        known: list.objects.len() as u64,
+        ..StorePlan::default()
+    };
+    let (mut known, mut unknown) = (Vec::new(), Vec::new());
+    for (object, listed) in &list.objects {
+        let Some(key) = CaptureKey::parse(object).filter(|it| it.packets() == *object) else {
+            return Err(PlanError::Refused(format!(
+                "column object: {object:?} is no object of a store, such as packets/dt=2026-11-21/hour=03/sensor=NAME/START-q00.pcapng"
+            )));
+        };
+        match (listed.object_bytes, listed.head_bytes) {
+            (Some(bytes), Some(head)) => known.push((key, listed, bytes, head)),
+            _ => unknown.push((key, listed)),
+        }
+    }
+    plan.tables.total = unknown.len() as u64;
+    let keys = unknown.iter().map(|(key, _)| key.clone()).collect();
+    let read = tables(store, keys).await?;
+    for ((key, listed), (_, table)) in unknown.into_iter().zip(read) {
+        plan.tables.read += 1;
+        match table {
+            Ok(Some(table)) => {
+                let bytes = listed.object_bytes.unwrap_or(table.object_bytes);
+                let head = listed.head_bytes.unwrap_or(table.head_bytes);
+                known.push((key, listed, bytes, head));
+            }
+            Ok(None) | Err(TableError::Gone) => plan.losses.push(format!(
+                "{}: has no table in blocks/, so its head_bytes and object_bytes must be listed",
+                key.packets()
+            )),
+            Err(TableError::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
+        }
+    }
+    for (key, listed, bytes, head) in known {
+        match unfit(listed, bytes, head) {
+            Some(e) => plan.losses.push(format!("{}: {e}", key.packets())),
+            None => {
+                let (ranges, start) = (listed.ranges.clone(), key.start_ns);
+                let object = ObjectParts::new(key, bytes, head, ranges, start);
+                plan.objects.push(object);
+            }
+        }
+    }
+    plan.objects.sort_by(|a, b| a.key.cmp(&b.key));
+    if plan.objects.is_empty() {
+        let why = match plan.losses.first() {
+            Some(loss) => loss.clone(),
+            None if list.unsent > 0 => {
+                format!(
+                    "all {} ranges are of files that were not sent (ship.packets)",
+                    list.unsent
+                )
+            }
+            None => "no ranges are listed".into(),
+        };
+        return Err(PlanError::Refused(why));
+    }
+    Ok(plan)
+}
+
+/// What is wrong with what is listed of an object.
+fn unfit(listed: &Listed, bytes: u64, head: u64) -> Option<String> {
+    let end = listed.ranges.iter().map(|it| it.end).max().unwrap_or(0);
+    let end = end.max(head);
+    (end > bytes).then(|| format!("its bytes up to {end} are listed, and it has {bytes}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_behind_what_they_need_in_front_of_them() {
+        let key = "packets/dt=1970-01-01/hour=00/sensor=x/5-q00.pcap";
+        let key = CaptureKey::parse(key).expect("ours");
+        let of = |head, parts: &[(u64, u64)]| {
+            let parts = parts.iter().map(|(start, end)| *start..*end);
+            let it = ObjectParts::new(key.clone(), 1000, head, parts.collect(), 0);
+            let ranges = it.ranges.into_iter().map(|it| (it.start, it.end));
+            ranges.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(24, &[(300, 400), (24, 100), (100, 200)]),
+            [(0, 24), (24, 200), (300, 400)]
+        );
+        assert_eq!(of(24, &[(300, 400)]), [(0, 24), (300, 400)]);
+        // A compressed file's first frame is its beginning, and has frames.
+        assert_eq!(of(50, &[(0, 50), (50, 90)]), [(0, 90)]);
+        assert_eq!(of(50, &[(20, 90)]), [(0, 90)]);
+        assert_eq!(of(0, &[(5, 9), (7, 12), (12, 13)]), [(5, 13)]);
+        assert_eq!(of(24, &[]), [(0, 24)]);
+    }
+}

@@ -1,0 +1,282 @@
+//! Ranges of objects that somebody has listed: CSV or Parquet, as SQL engines print them.
+
+use super::columns::Columns;
+use bytes::Bytes;
+use csv::{ReaderBuilder, StringRecord, Trim};
+use std::{collections::BTreeMap, io::Read, ops::Range};
+
+/// What a Parquet file begins with.
+const PARQUET: &[u8] = b"PAR1";
+/// What engines print for null.
+const NULLS: [&str; 3] = ["", "NULL", "\\N"];
+
+/// Ranges of objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RangeList {
+    pub(super) objects: BTreeMap<String, Listed>,
+    /// Rows without an object: its packets are not in the store.
+    pub(super) unsent: u64,
+}
+
+/// What is listed of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Listed {
+    /// `None`: not listed.
+    pub(super) head_bytes: Option<u64>,
+    /// `None`: not listed.
+    pub(super) object_bytes: Option<u64>,
+    /// In the order of the list.
+    pub(super) ranges: Vec<Range<u64>>,
+}
+
+/// A row, and where it is.
+struct Row {
+    place: String,
+    object: String,
+    start: u64,
+    end: u64,
+    head_bytes: Option<u64>,
+    object_bytes: Option<u64>,
+}
+
+impl RangeList {
+    /// Reads a list, of whichever of the two forms it is.
+    ///
+    /// # Errors
+    /// What is wrong with it, with row and column.
+    pub fn read(list: Vec<u8>) -> Result<Self, String> {
+        let mut it = Self::default();
+        if list.starts_with(PARQUET) {
+            it.add_parquet(list.into())?;
+        } else {
+            it.add_csv(&list[..])?;
+        }
+        Ok(it)
+    }
+
+    fn add_parquet(&mut self, list: Bytes) -> Result<(), String> {
+        let columns = Columns::new(list)?;
+        let optional = |name| match columns.has(name) {
+            true => columns.numbers(name),
+            false => Ok(vec![None; columns.rows()]),
+        };
+        let objects = columns.texts("object")?;
+        let (starts, ends) = (columns.numbers("byte_start")?, columns.numbers("byte_end")?);
+        let (heads, lens) = (optional("head_bytes")?, optional("object_bytes")?);
+        for (row, object) in objects.into_iter().enumerate() {
+            let Some(object) = object else {
+                self.unsent += 1;
+                continue;
+            };
+            let place = format!("row {row}");
+            let number = |name, values: &[Option<u64>]| {
+                let null = || format!("{place}: column {name}: is null");
+                values[row].ok_or_else(null)
+            };
+            let (start, end) = (number("byte_start", &starts)?, number("byte_end", &ends)?);
+            self.add(Row {
+                place,
+                object,
+                start,
+                end,
+                head_bytes: heads[row],
+                object_bytes: lens[row],
+            })?;
+        }
+        Ok(())
+    }
+
+    fn add_csv(&mut self, list: impl Read) -> Result<(), String> {
+        let mut reader = ReaderBuilder::new().trim(Trim::All).from_reader(list);
+        let header = reader.headers().map_err(|e| e.to_string())?.clone();
+        let place = |name: &str| {
+            let named = header.iter().enumerate();
+            let mut named = named.filter(|(_, it)| it.eq_ignore_ascii_case(name));
+            match (named.next(), named.next()) {
+                (Some((at, _)), None) => Ok(Some(at)),
+                (None, _) => Ok(None),
+                _ => Err(format!("line 1: has several columns {name}")),
+            }
+        };
+        let needed = |name| {
+            place(name)?.ok_or_else(|| {
+                format!(
+                    "line 1: has no column {name}; object, byte_start and byte_end are needed, and head_bytes and object_bytes may be there"
+                )
+            })
+        };
+        let object = needed("object")?;
+        let (start, end) = (needed("byte_start")?, needed("byte_end")?);
+        let (head, len) = (place("head_bytes")?, place("object_bytes")?);
+        for record in reader.records() {
+            let record = record.map_err(|e| e.to_string())?;
+            let line = record.position().map_or(0, csv::Position::line);
+            let place = format!("line {line}");
+            let text = |at: usize| record.get(at).filter(|it| !NULLS.contains(it));
+            let number = |name: &str, at: usize| number(&record, &place, name, at);
+            let optional = |name: &str, at: Option<usize>| match at {
+                Some(at) if text(at).is_some() => number(name, at).map(Some),
+                _ => Ok(None),
+            };
+            let Some(object) = text(object) else {
+                self.unsent += 1;
+                continue;
+            };
+            self.add(Row {
+                object: object.to_owned(),
+                start: number("byte_start", start)?,
+                end: number("byte_end", end)?,
+                head_bytes: optional("head_bytes", head)?,
+                object_bytes: optional("object_bytes", len)?,
+                place,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, row: Row) -> Result<(), String> {
+        let place = row.place;
+        if row.start >= row.end {
+            return Err(format!(
+                "{place}: byte_start {} is not before byte_end {}",
+                row.start, row.end
+            ));
+        }
+        if let Some(len) = row.object_bytes.filter(|len| *len < row.end) {
+            return Err(format!(
+                "{place}: byte_end {} is behind object_bytes {len}",
+                row.end
+            ));
+        }
+        let listed = self.objects.entry(row.object).or_default();
+        for (name, before, now) in [
+            ("head_bytes", &mut listed.head_bytes, row.head_bytes),
+            ("object_bytes", &mut listed.object_bytes, row.object_bytes),
+        ] {
+            match (*before, now) {
+                (Some(before), Some(now)) if before != now => {
+                    return Err(format!(
+                        "{place}: column {name}: {now}, and a row before it has {before} for the same object"
+                    ));
+                }
+                (_, None) => {}
+                (_, now) => *before = now,
+            }
+        }
+        listed.ranges.push(row.start..row.end);
+        Ok(())
+    }
+}
+
+fn number(record: &StringRecord, place: &str, name: &str, at: usize) -> Result<u64, String> {
+    let text = record.get(at).unwrap_or_default();
+    text.parse()
+        .map_err(|_| format!("{place}: column {name}: {text:?} is no whole number from 0 on"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        blocks::{self, OfObject},
+        shipper::fixtures,
+    };
+
+    fn list(text: &str) -> Result<RangeList, String> {
+        RangeList::read(text.into())
+    }
+
+    #[test]
+    fn what_engines_print_is_understood() {
+        let expected = |head, len| {
+            let a = Listed {
+                head_bytes: head,
+                object_bytes: len,
+                ranges: vec![500..900, 0..100],
+            };
+            let b = Listed {
+                ranges: std::iter::once(7..8).collect(),
+                ..a.clone()
+            };
+            RangeList {
+                objects: [("a, b".to_owned(), a), ("c".to_owned(), b)].into(),
+                unsent: 0,
+            }
+        };
+        let least = "object,byte_start,byte_end\n\"a, b\",500,900\nc,7,8\n\"a, b\",0,100\n";
+        assert_eq!(list(least), Ok(expected(None, None)));
+        // In any order, with others beside them, as ClickHouse quotes and Windows ends lines.
+        let all = "\"byte_end\",\"x\",\"OBJECT\",\"byte_start\",\"object_bytes\",\"head_bytes\"\r\n\
+            900,1,\"a, b\",500,1000,24\r\n8, ,c , 7,1000,24\r\n100,1,\"a, b\",0,1000,24\r\n";
+        assert_eq!(list(all), Ok(expected(Some(24), Some(1000))));
+        let nulls =
+            "object,byte_start,byte_end,head_bytes\n,1,2,3\nNULL,1,2,3\n\\N,1,2,3\nx,1,2,\n";
+        let found = list(nulls).expect("a list");
+        assert_eq!((found.unsent, found.objects.len()), (3, 1));
+        assert_eq!(found.objects["x"].head_bytes, None);
+        let none = list("object,byte_start,byte_end\n").expect("a list");
+        assert_eq!(none, RangeList::default());
+    }
+
+    #[test]
+    fn mistakes_are_told_with_line_and_column() {
+        let header = "object,byte_start,byte_end,object_bytes\n";
+        for (rows, part) in [
+            ("x,1,2,9\nx,one,2,9", "line 3: column byte_start: \"one\""),
+            ("x,1,-2,9", "line 2: column byte_end: \"-2\""),
+            ("x,1,,9", "line 2: column byte_end: \"\""),
+            ("x,1,2.0,9", "\"2.0\" is no whole number"),
+            ("x,1,2,nine", "line 2: column object_bytes"),
+            ("x,2,2,9", "line 2: byte_start 2 is not before byte_end 2"),
+            ("x,2,10,9", "line 2: byte_end 10 is behind object_bytes 9"),
+            (
+                "x,1,2,9\nx,1,2,8",
+                "line 3: column object_bytes: 8, and a row before it has 9",
+            ),
+            ("x,1,2", "line: 2"),
+        ] {
+            let said = list(&format!("{header}{rows}\n")).expect_err(part);
+            assert!(said.contains(part), "{said}");
+        }
+        for (text, part) in [
+            ("", "has no column object"),
+            ("object,byte_start\n", "has no column byte_end"),
+            (
+                "object,object,byte_start,byte_end\n",
+                "several columns object",
+            ),
+            ("PAR1 and no more", "cannot be read as Parquet"),
+        ] {
+            let said = list(text).expect_err(part);
+            assert!(said.contains(part), "{said}");
+        }
+        let said = RangeList::read(b"object,byte_start,byte_end\n\xff,1,2\n".into());
+        assert!(said.expect_err("no text").contains("record 1 "));
+    }
+
+    #[test]
+    fn a_table_of_parts_is_a_list_of_all_its_parts() {
+        let dir = tempfile::tempdir().expect("dir");
+        let file = fixtures::capture(dir.path(), 3, 7, 10);
+        let index = wqcap_files::index::build(&file, || true);
+        let index = index.expect("reads").expect("made");
+        let of = |key| OfObject {
+            key,
+            bytes: 5000,
+            queue: None,
+        };
+        let table = blocks::write(&index, of(Some("x"))).expect("written");
+        let found = RangeList::read(table.into()).expect("a list");
+        let listed = &found.objects["x"];
+        assert_eq!(
+            (listed.head_bytes, listed.object_bytes),
+            (Some(index.head), Some(5000))
+        );
+        let block = &index.blocks[0];
+        assert_eq!(listed.ranges.len(), 1);
+        assert_eq!(listed.ranges[0], block.start..block.end);
+        let table = blocks::write(&index, of(None)).expect("written");
+        let found = RangeList::read(table.into()).expect("a list");
+        assert_eq!((found.unsent, found.objects.len()), (1, 0));
+    }
+}

@@ -1,0 +1,176 @@
+//! Tables of parts, read back: the columns that [`crate::blocks`] writes.
+
+use super::columns::Columns;
+use crate::blocks::{SCHEMA_VERSION, SCHEMA_VERSION_KEY};
+use bytes::Bytes;
+use std::ops::Range;
+
+/// The parts of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PartTable {
+    /// Its key; `None`: the packets are not in the store.
+    pub(super) object: Option<String>,
+    /// Its length.
+    pub(super) object_bytes: u64,
+    /// So many of its first bytes stand in front of a part.
+    pub(super) head_bytes: u64,
+    /// At least one.
+    pub(super) parts: Vec<Part>,
+}
+
+/// A part of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) bytes: Range<u64>,
+    pub(super) first_ns: u64,
+    pub(super) last_ns: u64,
+    pub(super) frames: u64,
+}
+
+impl PartTable {
+    /// Reads a table; `None`: of a file without frames, which has no parts.
+    pub(super) fn read(table: Bytes) -> Result<Option<Self>, String> {
+        let columns = Columns::new(table)?;
+        if let Some(version) = columns.fact(SCHEMA_VERSION_KEY)
+            && version != SCHEMA_VERSION
+        {
+            return Err(format!(
+                "has columns of version {version}, and this wqcap reads version {SCHEMA_VERSION}"
+            ));
+        }
+        let objects = columns.texts("object")?;
+        let [object_bytes, heads, starts, ends, firsts, lasts, frames] = [
+            "object_bytes",
+            "head_bytes",
+            "byte_start",
+            "byte_end",
+            "first_ns",
+            "last_ns",
+            "frames",
+        ]
+        .map(|name| {
+            let values = columns.numbers(name)?.into_iter();
+            let values = values.collect::<Option<Vec<_>>>();
+            values.ok_or_else(|| format!("column {name}: is null"))
+        });
+        let (object_bytes, heads) = (object_bytes?, heads?);
+        let (starts, ends, firsts) = (starts?, ends?, firsts?);
+        let (lasts, frames) = (lasts?, frames?);
+        let mut rows = objects.into_iter().zip(object_bytes).zip(heads);
+        let Some(of) = rows.next() else {
+            return Ok(None);
+        };
+        if rows.any(|other| other != of) {
+            return Err("column object, object_bytes or head_bytes: has several values".into());
+        }
+        let ((object, object_bytes), head_bytes) = of;
+        if head_bytes > object_bytes {
+            return Err(format!(
+                "column head_bytes: {head_bytes} is more than object_bytes, {object_bytes}"
+            ));
+        }
+        let parts = (0..columns.rows()).map(|row| {
+            let bytes = starts[row]..ends[row];
+            if bytes.is_empty() || bytes.end > object_bytes {
+                return Err(format!(
+                    "row {row}: the bytes {} to {} are not in an object of {object_bytes}",
+                    bytes.start, bytes.end
+                ));
+            }
+            Ok(Part {
+                bytes,
+                first_ns: firsts[row],
+                last_ns: lasts[row],
+                frames: frames[row],
+            })
+        });
+        Ok(Some(Self {
+            object,
+            object_bytes,
+            head_bytes,
+            parts: parts.collect::<Result<_, _>>()?,
+        }))
+    }
+
+    /// The parts that may hold frames of these times.
+    pub(super) fn parts_in<'t>(&'t self, times: &'t Range<u64>) -> impl Iterator<Item = &'t Part> {
+        let parts = self.parts.iter();
+        parts.filter(|it| it.first_ns < times.end && it.last_ns >= times.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        blocks::{self, OfObject},
+        shipper::fixtures,
+    };
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().expect("dir");
+        let file = fixtures::capture(dir.path(), 3, 7, 10);
+        let index = wqcap_files::index::build(&file, || true);
+        let mut index = index.expect("reads").expect("made");
+        // A second block, of a later second.
+        let mut later = index.blocks[0].clone();
+        (later.start, later.end) = (later.end, later.end + 500);
+        (later.first_ns, later.last_ns) = (20_000_000_000, 21_000_000_000);
+        index.blocks.push(later);
+        let of = |key| OfObject {
+            key,
+            bytes: 5000,
+            queue: Some(3),
+        };
+        let write = |key| blocks::write(&index, of(key)).expect("written");
+        let table = PartTable::read(write(Some("packets/x"))).expect("reads");
+        let table = table.expect("has parts");
+        assert_eq!(table.object.as_deref(), Some("packets/x"));
+        assert_eq!((table.object_bytes, table.head_bytes), (5000, index.head));
+        let expected = index.blocks.iter().map(|it| Part {
+            bytes: it.start..it.end,
+            first_ns: it.first_ns,
+            last_ns: it.last_ns,
+            frames: it.frames,
+        });
+        assert_eq!(table.parts, expected.collect::<Vec<_>>());
+        let second = 1_000_000_000;
+        for (times, parts) in [
+            (0..u64::MAX, 2),
+            (0..7 * second, 0),
+            (0..7 * second + 1, 1),
+            (8 * second..20 * second, 0),
+            (21 * second..22 * second, 1),
+            (21 * second + 1..22 * second, 0),
+        ] {
+            assert_eq!(table.parts_in(&times).count(), parts, "{times:?}");
+        }
+        let unsent = PartTable::read(write(None)).expect("reads");
+        assert_eq!(unsent.expect("has parts").object, None);
+        index.blocks.clear();
+        let empty = blocks::write(&index, of(None)).expect("written");
+        assert_eq!(PartTable::read(empty), Ok(None));
+    }
+
+    #[test]
+    fn a_part_beyond_its_object_is_told() {
+        let dir = tempfile::tempdir().expect("dir");
+        let file = fixtures::capture(dir.path(), 3, 7, 10);
+        let index = wqcap_files::index::build(&file, || true);
+        let index = index.expect("reads").expect("made");
+        let of = |bytes| OfObject {
+            key: None,
+            bytes,
+            queue: None,
+        };
+        for (bytes, part) in [
+            (100, "row 0: the bytes 24 to"),
+            (5, "column head_bytes: 24"),
+        ] {
+            let table = blocks::write(&index, of(bytes)).expect("written");
+            let said = PartTable::read(table).expect_err("told");
+            assert!(said.contains(part), "{said}");
+        }
+    }
+}

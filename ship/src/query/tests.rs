@@ -1,0 +1,558 @@
+//! Plans, requests, and what comes of them, over stores in folders and in memory.
+
+use super::{
+    FetchProgress, ObjectChoice, ObjectParts, RangeList, StoreExtracted, StorePlan, StoreQuery,
+    extract, fetch::Fetcher, plan,
+};
+use crate::{
+    Selection, ShipPlan,
+    blocks::{self, OfObject},
+    key::{self, CaptureKey},
+    shipper::{self, Mode, fixtures},
+    store::{Folder, Listing, ReadStore, StoreError},
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::{
+    cell::Cell,
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+use wqcap_files::{
+    extract::FrameQuery,
+    merge::{self, MergeError, MergePlan, MergeTarget},
+    name::FileName,
+    read::{self, FileRanges},
+};
+use wqcap_frame::filter::Filter;
+
+const SECOND: u64 = 1_000_000_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+/// The first day of [`synthetic`] stores.
+const FIRST_DAY: u64 = 20_000 * DAY;
+
+/// A folder that notes what it is asked for.
+#[derive(Debug)]
+struct Noting {
+    inner: Folder,
+    calls: Mutex<Vec<String>>,
+    /// What it says to requests for objects.
+    says: Option<StoreError>,
+}
+
+impl Noting {
+    fn new(root: &Path, says: Option<StoreError>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Folder::open(root).expect("there"),
+            calls: Mutex::default(),
+            says,
+        })
+    }
+
+    fn note(&self, call: &str, of: &str) {
+        let mut calls = self.calls.lock().expect("no panic");
+        calls.push(format!("{call} {of}"));
+    }
+
+    /// How many calls begin so.
+    fn count(&self, call: &str) -> usize {
+        let calls = self.calls.lock().expect("no panic");
+        calls.iter().filter(|it| it.starts_with(call)).count()
+    }
+}
+
+#[async_trait]
+impl ReadStore for Noting {
+    async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
+        self.note("folders", folder);
+        self.inner.list(folder).await
+    }
+
+    async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError> {
+        self.note("keys", folder);
+        self.inner.keys(folder).await
+    }
+
+    async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError> {
+        self.note("read", key);
+        match &self.says {
+            Some(e) => Err(e.clone()),
+            None => self.inner.read(key, part).await,
+        }
+    }
+
+    async fn length(&self, key: &str) -> Result<u64, StoreError> {
+        self.note("length", key);
+        self.inner.length(key).await
+    }
+}
+
+fn runtime() -> Runtime {
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build();
+    runtime.expect("a runtime")
+}
+
+fn of_times(sensors: &[&str], lookback_ns: u64) -> ObjectChoice {
+    ObjectChoice::OfTimes {
+        sensors: sensors.iter().map(|it| (*it).to_owned()).collect(),
+        lookback_ns,
+    }
+}
+
+fn planned(
+    store: &dyn ReadStore,
+    choice: &ObjectChoice,
+    times: &Range<u64>,
+) -> Result<StorePlan, String> {
+    let planned = runtime().block_on(plan(store, choice, times));
+    planned.map_err(|e| e.to_string())
+}
+
+/// Tables alone: a file every twenty minutes of so many days of so many sensors; how many they are.
+fn synthetic(root: &Path, days: u64, sensors: u64) -> u64 {
+    let dir = tempfile::tempdir().expect("dir");
+    let sample = fixtures::capture(dir.path(), 0, 7, 10);
+    let index = wqcap_files::index::build(&sample, || true);
+    let mut index = index.expect("reads").expect("made");
+    let step = 20 * MINUTE;
+    for n in 0..days * (DAY / step) {
+        let start_ns = FIRST_DAY + n * step;
+        (index.blocks[0].first_ns, index.blocks[0].last_ns) = (start_ns, start_ns + step - 1);
+        for sensor in 0..sensors {
+            let sensor = format!("tap{sensor}");
+            let name = FileName {
+                queue: Some(0),
+                start_ns,
+                ending: "pcap",
+                sealed: false,
+            };
+            let object = key::packets(&name, &sensor);
+            let of = OfObject {
+                key: Some(&object),
+                bytes: 10_000,
+                queue: Some(0),
+            };
+            let table = blocks::write(&index, of).expect("written");
+            let path = root.join(key::blocks(&name, &sensor));
+            fs::create_dir_all(path.parent().expect("a partition")).expect("made");
+            fs::write(path, table).expect("written");
+        }
+    }
+    days * (DAY / step) * sensors
+}
+
+/// Ten minutes of the last day, of a store of [`synthetic`].
+fn assert_planned_in_time(days: u64, sensors: u64) {
+    let dir = tempfile::tempdir().expect("dir");
+    let files = synthetic(dir.path(), days, sensors);
+    let store = Noting::new(dir.path(), None);
+    let noon = FIRST_DAY + (days - 1) * DAY + 12 * HOUR;
+    let times = noon + 5 * MINUTE..noon + 15 * MINUTE;
+    let begun = Instant::now();
+    let found = planned(&*store, &of_times(&[], DAY), &times).expect("planned");
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(5), "{files} files: {took:?}");
+    // Of each sensor the file that has the times, found in a day and an hour.
+    assert_eq!(found.objects.len() as u64, sensors);
+    assert!(found.objects.iter().all(|it| it.first_ns == noon));
+    assert_eq!(found.tables.total, (DAY + HOUR) / (20 * MINUTE) * sensors);
+    assert_eq!(found.tables.read, sensors);
+    assert_eq!(store.count("folders"), 1);
+    assert_eq!(store.count("keys blocks/"), 25);
+    assert_eq!(store.count("read blocks/") as u64, sensors);
+    assert_eq!(
+        store.calls.lock().expect("no panic").len() as u64,
+        26 + sensors
+    );
+
+    // Of some sensors only their partitions.
+    let store = Noting::new(dir.path(), None);
+    let some = planned(&*store, &of_times(&["tap1", "tap0"], HOUR), &times);
+    let some = some.expect("planned");
+    let sensors: Vec<_> = some.objects.iter().map(|it| &*it.key.sensor).collect();
+    assert_eq!(sensors, ["tap0", "tap1"]);
+    assert_eq!((store.count("keys"), some.partitions), (4, 4));
+}
+
+#[test]
+fn ten_minutes_of_two_thousand_files_take_the_partitions_that_can_have_them() {
+    assert_planned_in_time(2, 14);
+}
+
+/// Twenty sensors for ninety days.
+#[test]
+#[ignore = "takes a minute to make the store; scripts/soak runs it"]
+fn ten_minutes_of_a_hundred_thousand_files() {
+    assert_planned_in_time(90, 20);
+}
+
+#[test]
+fn a_long_file_is_found_as_far_as_one_looks_back() {
+    let dir = tempfile::tempdir().expect("dir");
+    let sample = fixtures::capture(dir.path(), 0, 7, 10);
+    let index = wqcap_files::index::build(&sample, || true);
+    let mut index = index.expect("reads").expect("made");
+    // From one minute before midnight, for thirty hours.
+    let start_ns = FIRST_DAY - MINUTE;
+    (index.blocks[0].first_ns, index.blocks[0].last_ns) = (start_ns, start_ns + 30 * HOUR);
+    let name = FileName {
+        queue: None,
+        start_ns,
+        ending: "pcapng.zst",
+        sealed: false,
+    };
+    let object = key::packets(&name, "tap");
+    let of = OfObject {
+        key: Some(&object),
+        bytes: 10_000,
+        queue: None,
+    };
+    let path = dir.path().join(key::blocks(&name, "tap"));
+    fs::create_dir_all(path.parent().expect("a partition")).expect("made");
+    fs::write(path, blocks::write(&index, of).expect("written")).expect("written");
+    let store = Noting::new(dir.path(), None);
+    let found = |hours: u64, lookback| {
+        let from = start_ns + hours * HOUR;
+        planned(&*store, &of_times(&[], lookback), &(from..from + SECOND))
+    };
+    assert_eq!(found(23, DAY).expect("found").objects.len(), 1);
+    assert_eq!(found(29, 30 * HOUR).expect("found").objects.len(), 1);
+    assert_eq!(found(0, 0).expect("found").objects.len(), 1);
+    let said = found(29, DAY).expect_err("not looked for");
+    assert!(
+        said.contains("has no files of these times; --lookback"),
+        "{said}"
+    );
+    // The file is there, and has no such frames: its beginning is.
+    let empty = found(31, 40 * HOUR).expect("its beginning");
+    assert_eq!(empty.objects.len(), 1);
+    assert_eq!(empty.objects[0].ranges.len(), 1);
+    assert_eq!(empty.objects[0].ranges[0], 0..index.head);
+
+    let absent = tempfile::tempdir().expect("dir");
+    let store = Noting::new(absent.path(), None);
+    let said = planned(&*store, &of_times(&[], DAY), &(0..1)).expect_err("no store");
+    assert!(said.contains("has no blocks/"), "{said}");
+}
+
+/// Sensors with shipped files, and the store that these are in.
+struct Place {
+    root: TempDir,
+    url: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = tempfile::tempdir().expect("dir");
+        fs::create_dir(root.path().join("store")).expect("made");
+        let url = format!("file://{}", root.path().join("store").display());
+        Self { root, url }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// The folder of a sensor's files.
+    fn sensor(&self, name: &str) -> PathBuf {
+        let dir = self.at(name);
+        fs::create_dir_all(&dir).expect("made");
+        dir
+    }
+
+    fn ship(&self, sensor: &str, packets: Selection) {
+        let plan = ShipPlan {
+            host: "here".into(),
+            dir: self.sensor(sensor),
+            index_dir: None,
+            flows_dir: None,
+            store: self.url.clone(),
+            sensor: sensor.into(),
+            packets,
+            part_bytes: 1 << 20,
+            concurrency: 2,
+            bandwidth: None,
+            anonymize: None,
+            journal: self.at(&format!("{sensor}.journal")),
+        };
+        let status = shipper::run(&plan, Mode::Once, |_| true).expect("shipped");
+        assert_eq!(status.pending_files, 0);
+    }
+
+    fn query(&self, choice: ObjectChoice, times: Range<u64>) -> StoreQuery {
+        StoreQuery {
+            store: self.url.clone(),
+            choice,
+            frames: FrameQuery {
+                times,
+                filter: Filter::default(),
+                community_id: None,
+                anonymize: None,
+                out: self.at("found.pcap"),
+            },
+        }
+    }
+
+    fn extract(
+        &self,
+        choice: ObjectChoice,
+        times: Range<u64>,
+    ) -> Result<StoreExtracted, MergeError> {
+        extract(&self.query(choice, times), &Arc::default(), |_| {})
+    }
+
+    /// What `wqcap merge` makes of the sensors' folders.
+    fn merged(&self, sensors: &[&str]) -> Vec<u8> {
+        let inputs: Vec<_> = sensors.iter().map(|it| self.at(it)).collect();
+        let out = self.at("merged.pcap");
+        let plan = MergePlan::new(&inputs, &out).expect("a plan");
+        let target = MergeTarget::new(&out, &plan).expect("a target");
+        merge::run(plan, target, |_| true).expect("merged");
+        fs::read(out).expect("there")
+    }
+
+    fn found(&self) -> Vec<u8> {
+        fs::read(self.at("found.pcap")).expect("there")
+    }
+
+    /// Where an object is.
+    fn object(&self, sensor: &str, name: &str) -> PathBuf {
+        let key = format!("store/packets/dt=1970-01-01/hour=00/sensor={sensor}/{name}");
+        self.at(&key)
+    }
+}
+
+#[test]
+fn frames_of_all_sensors_come_back_as_they_were_merged_by_time() {
+    let place = Place::new();
+    for (sensor, queue, second) in [("b", 0, 10), ("a", 0, 10), ("a", 1, 10), ("a", 0, 12)] {
+        fixtures::capture(&place.sensor(sensor), queue, second, 1500);
+    }
+    for sensor in ["a", "b"] {
+        place.ship(sensor, Selection::All);
+    }
+    let seen = Cell::new(FetchProgress::default());
+    let query = place.query(of_times(&[], DAY), 0..u64::MAX);
+    let done = extract(&query, &Arc::default(), |it| seen.set(*it)).expect("extracted");
+    assert_eq!(done.written.frames, 6000);
+    assert_eq!(done.written.losses, [""; 0]);
+    assert!(place.found() == place.merged(&["a", "b"]));
+    assert_eq!((done.objects.read, done.objects.total), (4, 4));
+    assert_eq!(done.fetched.bytes, done.fetched.wanted_bytes);
+    let seen = seen.get();
+    assert_eq!((seen.objects, seen.of_objects), (4, 4));
+    assert_eq!(seen.bytes, seen.of_bytes);
+
+    // A second of one sensor.
+    let times = 12 * SECOND..13 * SECOND;
+    let done = place
+        .extract(of_times(&["a"], DAY), times)
+        .expect("extracted");
+    assert_eq!((done.written.frames, done.objects.read), (1000, 1));
+    let none = place.extract(of_times(&["c"], DAY), 0..u64::MAX);
+    let none = none.expect_err("no such sensor").to_string();
+    assert!(none.contains("has no files of c of these times"), "{none}");
+}
+
+#[test]
+fn what_is_missing_or_has_changed_is_named_and_the_rest_comes() {
+    let place = Place::new();
+    for second in [10, 20, 30, 40] {
+        fixtures::capture(&place.sensor("a"), 0, second, 100);
+    }
+    place.ship("a", Selection::All);
+    let object = |second: u64| place.object("a", &format!("{second}000000000-q00.pcap"));
+    fs::remove_file(object(10)).expect("there");
+    let bytes = fs::read(object(20)).expect("there");
+    fs::write(object(20), &bytes[..bytes.len() - 1]).expect("written");
+    fs::write(object(30), "").expect("written");
+    let done = place.extract(of_times(&[], DAY), 0..u64::MAX);
+    let done = done.expect("the rest");
+    assert_eq!(done.written.frames, 100);
+    let losses = &done.written.losses;
+    assert_eq!(losses.len(), 3, "{losses:?}");
+    for (loss, parts) in losses.iter().zip([
+        ["10000000000-q00.pcap", "is not in the store"],
+        ["20000000000-q00.pcap", "it has changed"],
+        ["30000000000-q00.pcap", "has 0 bytes"],
+    ]) {
+        assert!(parts.iter().all(|it| loss.contains(it)), "{loss}");
+    }
+    // Without any, there is nothing.
+    fs::remove_file(object(40)).expect("there");
+    fs::remove_file(place.at("found.pcap")).expect("there");
+    let none = place.extract(of_times(&[], DAY), 0..u64::MAX);
+    let none = none.expect_err("nothing").to_string();
+    assert!(none.contains("is not in the store"), "{none}");
+    assert!(!place.at("found.pcap").exists());
+}
+
+#[test]
+fn frames_that_were_not_sent_are_counted() {
+    let place = Place::new();
+    fixtures::capture(&place.sensor("a"), 0, 10, 100);
+    fixtures::capture(&place.sensor("thin"), 0, 10, 70);
+    place.ship("a", Selection::All);
+    place.ship("thin", Selection::None);
+    let done = place
+        .extract(of_times(&[], DAY), 0..u64::MAX)
+        .expect("the rest");
+    assert_eq!(done.written.frames, 100);
+    assert_eq!((done.unsent.parts, done.unsent.frames), (1, 70));
+    let none = place.extract(of_times(&["thin"], DAY), 0..u64::MAX);
+    let none = none.expect_err("nothing").to_string();
+    assert!(
+        none.contains("70 frames are of files that were not sent"),
+        "{none}"
+    );
+}
+
+/// A list of ranges, of all its columns.
+fn listed(rows: &[(&str, u64, u64)], more: &str) -> ObjectChoice {
+    let mut text = String::from("object,byte_start,byte_end,head_bytes,object_bytes\n");
+    for (object, start, end) in rows {
+        text += &format!("{object},{start},{end},{more}\n");
+    }
+    ObjectChoice::Of(RangeList::read(text.into()).expect("a list"))
+}
+
+#[test]
+fn listed_ranges_are_what_is_fetched() {
+    let place = Place::new();
+    for sensor in ["a", "b"] {
+        fixtures::capture(&place.sensor(sensor), 0, 10, 100);
+        place.ship(sensor, Selection::All);
+    }
+    let [a, b] = ["a", "b"].map(|sensor| {
+        format!("packets/dt=1970-01-01/hour=00/sensor={sensor}/10000000000-q00.pcap")
+    });
+    // Behind a header of 24 bytes, records of 76: the third of b, the first two of a.
+    let rows = [(&*b, 176, 252), (&*a, 24, 100), (&*a, 100, 176), ("", 1, 2)];
+    // What the list does not tell, the tables do.
+    for more in ["24,7624", ","] {
+        let done = place.extract(listed(&rows, more), 0..u64::MAX);
+        let done = done.expect("extracted");
+        assert_eq!((done.written.frames, done.unsent.parts), (3, 1));
+        assert_eq!(done.written.losses, [""; 0]);
+        assert_eq!(done.written.first_ns, Some(10 * SECOND));
+        assert_eq!(done.written.last_ns, Some(10 * SECOND + 2_000_000));
+        assert_eq!(done.fetched.wanted_bytes, 2 * 24 + 3 * 76);
+        assert_eq!(done.tables.read, if more == "," { 2 } else { 0 });
+    }
+    // Times apply to frames.
+    let done = place.extract(listed(&rows, ","), 10 * SECOND + 1..u64::MAX);
+    assert_eq!(done.expect("extracted").written.frames, 2);
+
+    let gone = a.replace("10000000000", "10000000001");
+    let rows = [(&*gone, 24, 100), (&*b, 24, 100)];
+    let done = place.extract(listed(&rows, ","), 0..u64::MAX);
+    let done = done.expect("the rest");
+    assert_eq!((done.written.frames, done.written.losses.len()), (1, 1));
+    assert!(done.written.losses[0].contains("has no table in blocks/"));
+    for (rows, more, part) in [
+        (
+            &[("packets/../x.pcap", 24, 100)][..],
+            ",",
+            "is no object of a store",
+        ),
+        (
+            &[(&*a, 24, 7625)][..],
+            ",",
+            "its bytes up to 7625 are listed, and it has 7624",
+        ),
+        (
+            &[("NULL", 24, 100)][..],
+            ",",
+            "all 1 ranges are of files that were not sent",
+        ),
+        (&[][..], "", "no ranges are listed"),
+    ] {
+        let none = place.extract(listed(rows, more), 0..u64::MAX);
+        let none = none.expect_err(part).to_string();
+        assert!(none.contains(part), "{none}");
+    }
+}
+
+#[test]
+fn a_store_that_refuses_is_not_asked_again() {
+    let place = Place::new();
+    let file = fixtures::capture(&place.sensor("a"), 0, 10, 100);
+    let bytes = fs::metadata(file).expect("there").len();
+    let objects: Vec<_> = (0..1000)
+        .map(|i| ObjectParts {
+            key: CaptureKey::parse(&format!(
+                "packets/dt=1970-01-01/hour=00/sensor=a/{i}-q00.pcap"
+            ))
+            .expect("ours"),
+            bytes,
+            ranges: std::iter::once(0..bytes).collect(),
+            first_ns: i,
+        })
+        .collect();
+    let refusal = StoreError::Refused("403: no such key".into());
+    let store = Noting::new(&place.at("store"), Some(refusal.clone()));
+    let runtime = runtime();
+    let asked = Arc::clone(&store) as Arc<dyn ReadStore>;
+    let stop = Arc::new(AtomicBool::new(false));
+    let fetcher = Fetcher::new(asked, runtime.handle().clone(), &objects, Arc::clone(&stop));
+    let files = fetcher.files(&objects);
+    let said = |file: &FileRanges| file.peek().err().expect("refused").to_string();
+    assert!(files.iter().all(|it| said(it).contains("403: no such key")));
+    assert_eq!(fetcher.failure(), Some(&refusal));
+    // Those that were under way by then.
+    let requests = store.count("read");
+    assert!((1..=32).contains(&requests), "{requests}");
+    stop.store(true, Ordering::Relaxed);
+}
+
+#[test]
+fn what_is_read_in_pieces_is_what_the_file_has() {
+    let place = Place::new();
+    let file = fixtures::capture(&place.sensor("a"), 0, 10, 40_000);
+    place.ship("a", Selection::All);
+    let bytes = fs::metadata(&file).expect("there").len();
+    let frame = |n: u64| 24 + n * 76;
+    let ranges = vec![
+        0..24,
+        frame(100)..frame(101),
+        frame(500)..frame(9000),
+        frame(39_999)..bytes,
+    ];
+    let key = "packets/dt=1970-01-01/hour=00/sensor=a/10000000000-q00.pcap";
+    let objects = [ObjectParts {
+        key: CaptureKey::parse(key).expect("ours"),
+        bytes,
+        ranges: ranges.clone(),
+        first_ns: 0,
+    }];
+    let store = Noting::new(&place.at("store"), None);
+    let runtime = runtime();
+    let asked = Arc::clone(&store) as Arc<dyn ReadStore>;
+    let fetcher = Fetcher::new(asked, runtime.handle().clone(), &objects, Arc::default());
+    let files = fetcher.files(&objects);
+    let stamps = |file: &FileRanges| {
+        let mut reader = file.open().expect("opens");
+        let mut stamps = Vec::new();
+        while let Some(packet) = reader.next().expect("reads") {
+            stamps.push(packet.ns);
+        }
+        stamps
+    };
+    let found = stamps(&files[0]);
+    assert_eq!(found.len(), 1 + 8500 + 1);
+    assert_eq!(found, stamps(&FileRanges::new(file.clone(), ranges)));
+    let mut first = read::open(&file).expect("opens");
+    assert_ne!(first.next().expect("reads").map(|it| it.ns), Some(found[0]));
+    assert_eq!(fetcher.progress().objects, 1);
+}
