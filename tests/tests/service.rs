@@ -145,9 +145,10 @@ fn a_queue_that_is_stuck_is_named_and_the_watchdog_starves_until_it_goes_on() {
     let dir = Dir::new();
     let orders = dir.folder("orders");
     let mut manager = Manager::new(&dir);
-    // It holds: the loop waits for the disk, and so it is stuck when the disk is.
+    // It holds: the loop waits for the disk, and so it is stuck when the disk is. Of several, any could be the first.
     let run = Wqcap::run(&dir, "stuck")
         .model("synth:pps=20000,size=1500,flows=64")
+        .queues(1)
         .set("output.on_full=hold")
         .set("output.buffer=1MiB");
     let out = run.out_path().to_str().expect("plain").to_owned();
