@@ -19,7 +19,7 @@ use wqcap_engine::{
     pipeline::{Consumer, Frame, reduce::Stage},
     plan::{OutputPlan, Reduction},
     rx::{
-        Account, Control, Filled, Hashing, Idle, Outlet, Queue, QueueLoad, Ring, RingAttr,
+        Account, Control, Filled, Hashing, Idle, Orders, Outlet, Queue, QueueLoad, Ring, RingAttr,
         RingError, Sampler, Slot, SlotMemory, Stamper, Taken, Worker,
     },
     sink::{Count, Encoder, Files, PcapEncoder, PcapngEncoder, Writer},
@@ -311,7 +311,7 @@ fn rx_loop(_: &[Vec<u8>], times: usize) -> Outcome {
         control,
         budget: None,
         wq_fatal: Arc::default(),
-        orders: Arc::default(),
+        orders: Arc::new(Orders::new(0)),
         sampler: Sampler::new(Arc::new(hashing), Arc::new(QueueLoad::new(1))),
     };
     let (_, ended) = worker.run();

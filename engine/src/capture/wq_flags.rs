@@ -29,7 +29,11 @@ impl Capture {
 impl WqFlagsHandle {
     pub(super) fn new(plan: &Plan, shared: &Shared) -> Self {
         Self {
-            orders: plan.queues.iter().map(|_| Arc::default()).collect(),
+            orders: plan
+                .queues
+                .iter()
+                .map(|it| Arc::new(Orders::new(it.index)))
+                .collect(),
             refusal: refusal(plan),
             stripping: Arc::new(AtomicBool::new(plan.strips_vlan())),
             shared: shared.clone(),

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
 /// How long a loop may take: a sleeping one wakes every 50 ms, one that waits for the disk later.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -20,14 +20,24 @@ struct Order {
 }
 
 /// The requests to one loop: at most one at a time.
-#[derive(Default)]
 pub struct Orders {
+    queue: u16,
     /// Read by the loop at each turn; the rest only when it is set.
     pending: AtomicBool,
     next: Mutex<Option<Order>>,
 }
 
 impl Orders {
+    /// To the loop of this queue.
+    #[must_use]
+    pub fn new(queue: u16) -> Self {
+        Self {
+            queue,
+            pending: AtomicBool::default(),
+            next: Mutex::default(),
+        }
+    }
+
     /// Has the loop turn the WQ's CVLAN stripping on or off, and waits until it is done.
     ///
     /// # Errors
@@ -41,15 +51,24 @@ impl Orders {
             });
         }
         self.pending.store(true, Ordering::Release);
-        answer.recv_timeout(TIMEOUT).unwrap_or_else(|_| {
-            // Nobody waits for the answer any more.
-            if let Ok(mut next) = self.next.lock() {
-                next.take();
-            }
-            Err(crate::Error::Device(
-                "the queue's loop does not answer".into(),
-            ))
-        })
+        let late = match answer.recv_timeout(TIMEOUT) {
+            Ok(done) => return done,
+            Err(late) => late,
+        };
+        let withdrawn = self.next.lock().ok().and_then(|mut next| next.take());
+        // Not there any more: the loop is at it.
+        if withdrawn.is_none()
+            && late == RecvTimeoutError::Timeout
+            && let Ok(done) = answer.recv()
+        {
+            return done;
+        }
+        Err(crate::Error::Device(format!(
+            "queue {}: its loop did not answer within {} s: it waits for the disk, has no time on its core, or has ended; \
+             see `wqcap ctl status`, and ask again",
+            self.queue,
+            TIMEOUT.as_secs()
+        )))
     }
 
     /// Whether there is anything to do.

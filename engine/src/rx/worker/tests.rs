@@ -162,7 +162,7 @@ impl Bench {
             control: Arc::clone(&self.control),
             budget: self.budget,
             wq_fatal: self.wq_fatal,
-            orders: Arc::default(),
+            orders: Arc::new(Orders::new(0)),
             sampler: Sampler::new(hashing, Arc::new(QueueLoad::new(1))),
         };
         let (ring, ended) = worker.run();
