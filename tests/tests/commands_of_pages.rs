@@ -5,7 +5,15 @@
 //! interface with traffic. What cannot be run there is named in [`LEFT_OUT`] with its reason, and told as a skip. The
 //! commands of docs/tcpdump.md stand in tables; `tests/tests/tcpdump.rs` runs them.
 
-use std::{collections::BTreeSet, fmt::Write, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt::Write,
+    fs,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
 use wqcap_tests::{Dir, Program, binaries, process::is_root, skip};
 
 /// Beginnings of commands that are not run, and why.
@@ -53,6 +61,9 @@ const BESIDE: &[&str] = &["target/release/wqcap run -c configs/wqcap.toml"];
 
 /// Programs of others, without which a command is left out.
 const OTHERS: &[&str] = &["tshark", "tcpdump", "ibv_devinfo", "suricata", "zeek"];
+
+/// Pages that are run at a time.
+const AT_A_TIME: usize = 4;
 
 /// The wire of the only device: it does not end, and has frames for every filter of the pages.
 const WIRE: &str = "synth:size=100,flows=16,pps=2000,proto=mix";
@@ -224,29 +235,56 @@ fn the_commands_of_the_pages_do_what_they_say() {
             !found.run().status.success()
         })
         .collect();
-    let path = std::env::var("PATH").expect("a PATH");
-    let (mut run, mut used) = (0, BTreeSet::new());
-    for page in pages() {
-        let text = fs::read_to_string(binaries::root().join(&page)).expect("a page");
+    let pages: Vec<_> = pages().into_iter().map(Page::read).collect();
+    for (start, _) in LEFT_OUT {
+        let is_used = |it: &Page| it.blocks.iter().flatten().any(|it| it.starts_with(start));
+        assert!(pages.iter().any(is_used), "no page has {start:?} any more");
+    }
+    // Most of the time is waited, and each page has a place of its own.
+    let next = AtomicUsize::new(0);
+    let run = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                while let Some(page) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    run.fetch_add(page.run(&missing), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let run = run.into_inner();
+    assert!(run > 30, "{run} commands");
+}
+
+/// A page of the documentation.
+struct Page {
+    name: String,
+    blocks: Vec<Vec<String>>,
+}
+
+impl Page {
+    fn read(name: String) -> Self {
+        let text = fs::read_to_string(binaries::root().join(&name)).expect("a page");
         let blocks = blocks(&text);
-        let commands: Vec<_> = blocks.iter().flatten().collect();
-        for (start, _) in LEFT_OUT {
-            if commands.iter().any(|it| it.starts_with(start)) {
-                used.insert(*start);
-            }
-        }
-        let (script, skipped) = script(&blocks, &missing);
+        Self { name, blocks }
+    }
+
+    /// Runs its commands, but for those that need what is missing; how many were run.
+    #[track_caller]
+    fn run(&self, missing: &[&str]) -> usize {
+        let Self { name, blocks } = self;
+        let (script, skipped) = script(blocks, missing);
         for why in &skipped {
-            wqcap_tests::skip::note(&format!("commands_of_pages {page}"), why);
+            wqcap_tests::skip::note(&format!("commands_of_pages {name}"), why);
         }
-        if commands.len() == skipped.len() {
-            continue;
+        let run = blocks.iter().flatten().count() - skipped.len();
+        if run == 0 {
+            return 0;
         }
-        run += commands.len() - skipped.len();
         let dir = Dir::new();
         place(&dir);
         // What is inspected is there before the first command that looks at it.
-        let inspected = match page.as_str() {
+        let inspected = match name.as_str() {
             "docs/control.md" | "docs/recipes.md" => {
                 "mkdir out /run/wqcap\nwqcap run -c inspected.toml &\nuntil wqcap ctl status; do sleep 0.1; done\n"
             }
@@ -256,6 +294,7 @@ fn the_commands_of_the_pages_do_what_they_say() {
         let all = format!("set -e\n{PLACE}{files}{inspected}exec bash page.sh");
         dir.write("page.sh", &script);
         let bin = dir.join("bin");
+        let path = std::env::var("PATH").expect("a PATH");
         let done = Program::new(binaries::wqcap())
             .wrapped([
                 "unshare",
@@ -272,11 +311,8 @@ fn the_commands_of_the_pages_do_what_they_say() {
             .cwd(dir.path())
             .timeout(Duration::from_secs(300))
             .run();
-        assert!(done.status.success(), "{page}: {done}");
-        assert!(done.stdout.ends_with("all of it\n"), "{page}: {done}");
-    }
-    assert!(run > 30, "{run} commands");
-    for (start, _) in LEFT_OUT {
-        assert!(used.contains(start), "no page has {start:?} any more");
+        assert!(done.status.success(), "{name}: {done}");
+        assert!(done.stdout.ends_with("all of it\n"), "{name}: {done}");
+        run
     }
 }

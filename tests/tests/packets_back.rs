@@ -5,19 +5,15 @@ use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 use wqcap_tests::{
     Dir, Done, Program, Wqcap, binaries,
     compare::{assert_bytes, assert_same},
     files,
     ledger::number,
-    machine::proxy::{Fate, Proxy},
+    machine::{bucket::Bucket, proxy::Fate},
     need,
-    oracles::{
-        duckdb::Duckdb,
-        s3::{BUCKET, S3},
-    },
+    oracles::{duckdb::Duckdb, s3::BUCKET},
     wqcap::wqcap,
 };
 
@@ -333,35 +329,6 @@ fn what_is_wrong_is_told_and_the_rest_comes() {
 fn errors(done: &Done) -> usize {
     let lines = done.stderr.lines();
     lines.filter(|it| it.starts_with("error: ")).count()
-}
-
-/// A server behind a proxy.
-struct Bucket {
-    _s3: S3,
-    proxy: Proxy,
-}
-
-impl Bucket {
-    fn start() -> Result<Self, String> {
-        let s3 = S3::start()?;
-        let proxy = Proxy::start(s3.address());
-        Ok(Self { _s3: s3, proxy })
-    }
-
-    /// A command that finds it.
-    fn reached_by(&self, program: Program) -> Program {
-        program
-            .env(
-                "AWS_ENDPOINT_URL",
-                format!("http://{}", self.proxy.address()),
-            )
-            .env("AWS_ALLOW_HTTP", "true")
-            .env("NO_PROXY", "127.0.0.1")
-            .env("AWS_REGION", "us-east-1")
-            .env("AWS_ACCESS_KEY_ID", "somebody")
-            .env("AWS_SECRET_ACCESS_KEY", "secret")
-            .timeout(Duration::from_secs(120))
-    }
 }
 
 #[test]

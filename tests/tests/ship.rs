@@ -7,17 +7,16 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    time::Duration,
 };
 use wqcap_tests::{
     Dir, Done, Program, Summary, Wqcap, files, frames,
     ledger::number,
-    machine::proxy::{Fate, Proxy, Request},
-    need,
-    oracles::{
-        duckdb::Duckdb,
-        s3::{BUCKET, S3},
+    machine::{
+        bucket::Bucket,
+        proxy::{Fate, Request},
     },
+    need,
+    oracles::{duckdb::Duckdb, s3::BUCKET},
     wqcap::wqcap,
 };
 
@@ -500,55 +499,31 @@ fn what_cannot_be_done_is_told() {
     done.says(&["wqcap-q00-7.pcap"]);
 }
 
-/// A server behind a proxy, and the environment to reach it.
-struct Bucket {
-    s3: S3,
-    proxy: Proxy,
+/// What ships a sensor to a bucket.
+fn ship_to(bucket: &Bucket, sensor: &Sensor<'_>, more: &[&str]) -> Program {
+    let url = format!("s3://{BUCKET}/{}", sensor.name);
+    let more = [&["--once", "--json"], more].concat();
+    bucket.reached_by(sensor.ship(&url, &more))
 }
 
-impl Bucket {
-    fn start() -> Result<Self, String> {
-        let s3 = S3::start()?;
-        let proxy = Proxy::start(s3.address());
-        Ok(Self { s3, proxy })
-    }
+/// What a sensor has in a bucket.
+fn objects_of(bucket: &Bucket, sensor: &Sensor<'_>) -> BTreeMap<String, Vec<u8>> {
+    let prefix = format!("{}/", sensor.name);
+    let keys = bucket.s3.keys(&prefix).into_iter();
+    keys.map(|key| {
+        let bytes = bucket.s3.object(&key);
+        (key[prefix.len()..].to_owned(), bytes)
+    })
+    .collect()
+}
 
-    fn ship(&self, sensor: &Sensor<'_>, more: &[&str]) -> Program {
-        let url = format!("s3://{BUCKET}/{}", sensor.name);
-        let more = [&["--once", "--json"], more].concat();
-        sensor
-            .ship(&url, &more)
-            .env(
-                "AWS_ENDPOINT_URL",
-                format!("http://{}", self.proxy.address()),
-            )
-            .env("AWS_ALLOW_HTTP", "true")
-            .env("NO_PROXY", "127.0.0.1")
-            .env("AWS_REGION", "us-east-1")
-            .env("AWS_ACCESS_KEY_ID", "somebody")
-            .env("AWS_SECRET_ACCESS_KEY", "secret")
-            .timeout(Duration::from_secs(120))
-    }
-
-    /// What the sensor has in the bucket.
-    fn objects(&self, sensor: &Sensor<'_>) -> BTreeMap<String, Vec<u8>> {
-        let prefix = format!("{}/", sensor.name);
-        let keys = self.s3.keys(&prefix).into_iter();
-        keys.map(|key| {
-            let bytes = self.s3.object(&key);
-            (key[prefix.len()..].to_owned(), bytes)
-        })
-        .collect()
-    }
-
-    #[track_caller]
-    fn assert_shipped(&self, sensor: &Sensor<'_>, captured: u64) -> Vec<Request> {
-        let done = self.ship(sensor, &[]).run().expect(0);
-        let status = serde_json::from_str(&done.stdout).expect("JSON");
-        assert_ledger(&status, captured, "shipped");
-        assert_whole(&self.objects(sensor), sensor);
-        self.proxy.requests()
-    }
+#[track_caller]
+fn assert_shipped(bucket: &Bucket, sensor: &Sensor<'_>, captured: u64) -> Vec<Request> {
+    let done = ship_to(bucket, sensor, &[]).run().expect(0);
+    let status = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&objects_of(bucket, sensor), sensor);
+    bucket.proxy.requests()
 }
 
 #[test]
@@ -567,7 +542,7 @@ fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
             _ => Fate::Pass,
         }
     });
-    let requests = bucket.assert_shipped(&sensor, captured);
+    let requests = assert_shipped(&bucket, &sensor, captured);
     let parts = requests
         .iter()
         .filter(|it| it.target.contains("partNumber"));
@@ -583,7 +558,7 @@ fn wrong_credentials_are_told_and_not_tried_again() {
     sensor.capture(100, 1, &[]);
     let refusal = "<Error><Code>InvalidAccessKeyId</Code></Error>";
     bucket.proxy.decide(move |_| Fate::Answer(403, refusal));
-    let done = bucket.ship(&sensor, &[]).run().expect(1);
+    let done = ship_to(&bucket, &sensor, &[]).run().expect(1);
     done.says(&["InvalidAccessKeyId"]);
     // That its status is refused does not end it.
     let requests = bucket.proxy.requests().into_iter();
@@ -597,7 +572,7 @@ fn whoever_is_killed_at_any_request_is_followed_by_one_who_goes_on() {
     let dir = Dir::new();
     let whole = Sensor::new(&dir, "whole");
     let captured = whole.capture(12_000, 1, &[]);
-    let all = bucket.assert_shipped(&whole, captured).len();
+    let all = assert_shipped(&bucket, &whole, captured).len();
     assert!(all > 8, "{all} requests");
     let mut lost_uploads = 0;
     for at in 0..all {
@@ -616,9 +591,7 @@ fn whoever_is_killed_at_any_request_is_followed_by_one_who_goes_on() {
             true => fate,
             false => Fate::Pass,
         });
-        let mut killed = bucket
-            .ship(&sensor, &["--set", "ship.concurrency=1"])
-            .start();
+        let mut killed = ship_to(&bucket, &sensor, &["--set", "ship.concurrency=1"]).start();
         killed.until("a request that is not answered", |_| {
             bucket.proxy.held() > 0
         });
@@ -627,7 +600,7 @@ fn whoever_is_killed_at_any_request_is_followed_by_one_who_goes_on() {
         let last = bucket.proxy.requests().pop().expect("one");
         lost_uploads += usize::from(fate == Fate::Swallow && last.target.contains("?uploads"));
         bucket.proxy.decide(|_| Fate::Pass);
-        bucket.assert_shipped(&sensor, captured);
+        assert_shipped(&bucket, &sensor, captured);
     }
     // Of which nobody had heard: a bucket's lifecycle rule ends them.
     assert_eq!(bucket.s3.uploads(), lost_uploads);

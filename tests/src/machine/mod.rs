@@ -1,5 +1,6 @@
 //! The machine around a test: folders, disks, networks, users.
 
+pub mod bucket;
 pub mod dir;
 pub mod disks;
 pub mod live;

@@ -17,6 +17,7 @@ use crate::{
         terminal,
     },
 };
+use serde::Serialize;
 use std::{cell::RefCell, fmt::Write, sync::atomic::Ordering};
 use wqcap_engine::{
     anonymize::AnonymizeQuery,
@@ -63,12 +64,23 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
         reading.clear();
     }
     let extracted = extracted?;
-    if args.json {
-        output::print_json(&extracted)?;
-    } else if !quiet {
-        terminal::write_lines(text(&extracted).as_bytes());
-    }
+    tell(args, quiet, &extracted, &text(&extracted))?;
     Failure::unless_whole(extracted.written.losses)
+}
+
+/// Prints what was extracted, for programs or in words.
+fn tell(
+    args: &ExtractArgs,
+    quiet: bool,
+    extracted: &impl Serialize,
+    words: &str,
+) -> Result<(), Failure> {
+    if args.json {
+        output::print_json(extracted)?;
+    } else if !quiet {
+        terminal::write_lines(words.as_bytes());
+    }
+    Ok(())
 }
 
 fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {

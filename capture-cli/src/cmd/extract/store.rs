@@ -1,15 +1,13 @@
 //! `wqcap extract` from a store: of all sensors, by the tables of what is in their files, or by a list of ranges.
 
-use super::{frames, notes_in_words, output_in_words};
+use super::{frames, notes_in_words, output_in_words, tell};
 use crate::{
     args::ExtractArgs,
     daemon::signals,
     failure::Failure,
     term::{
-        output,
         progress::ReadProgress,
         table::{bytes, counted, thousands},
-        terminal,
     },
 };
 use std::{
@@ -84,11 +82,7 @@ pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<()
         reading.clear();
     }
     let extracted = extracted?;
-    if args.json {
-        output::print_json(&extracted)?;
-    } else if !quiet {
-        terminal::write_lines(text(&extracted).as_bytes());
-    }
+    tell(args, quiet, &extracted, &text(&extracted))?;
     Failure::unless_whole(extracted.written.losses)
 }
 

@@ -1,0 +1,39 @@
+//! A bucket behind a proxy that breaks off, refuses and counts.
+
+use super::proxy::Proxy;
+use crate::{Program, oracles::s3::S3};
+use std::time::Duration;
+
+/// A server behind a proxy.
+pub struct Bucket {
+    /// The server.
+    pub s3: S3,
+    /// What programs reach instead.
+    pub proxy: Proxy,
+}
+
+impl Bucket {
+    /// Starts both.
+    ///
+    /// # Errors
+    /// Why there is no server.
+    pub fn start() -> Result<Self, String> {
+        let s3 = S3::start()?;
+        let proxy = Proxy::start(s3.address());
+        Ok(Self { s3, proxy })
+    }
+
+    /// A program that finds it.
+    #[must_use]
+    pub fn reached_by(&self, program: Program) -> Program {
+        let endpoint = format!("http://{}", self.proxy.address());
+        program
+            .env("AWS_ENDPOINT_URL", endpoint)
+            .env("AWS_ALLOW_HTTP", "true")
+            .env("NO_PROXY", "127.0.0.1")
+            .env("AWS_REGION", "us-east-1")
+            .env("AWS_ACCESS_KEY_ID", "somebody")
+            .env("AWS_SECRET_ACCESS_KEY", "secret")
+            .timeout(Duration::from_secs(120))
+    }
+}
