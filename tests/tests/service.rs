@@ -124,8 +124,8 @@ const FREEZING_DISK: &str = r#"
     pid=$!
     trap 'kill -TERM $pid' TERM
     while [ ! -e "$orders/freeze" ]; do kill -0 $pid || exit 97; sleep 0.05; done
-    # Whatever becomes of us, it thaws.
-    (for _ in $(seq 3000); do sleep 0.1; done; fsfreeze -u "$out") >/dev/null 2>&1 &
+    # Whatever becomes of us, it thaws: who ends our whole group leaves this one.
+    setsid sh -c 'for _ in $(seq 3000); do kill -0 "$1" || break; sleep 0.1; done; fsfreeze -u "$2"' sh $$ "$out" >/dev/null 2>&1 &
     guard=$!
     trap 'kill $guard; fsfreeze -u "$out" 2>/dev/null; umount "$out"' EXIT
     fsfreeze -f "$out" || exit 98
