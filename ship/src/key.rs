@@ -5,7 +5,7 @@
 
 use jiff::{Timestamp, tz::TimeZone};
 use std::path::Path;
-use wqcap_files::{delivery::Kind, name::FileName};
+use wqcap_files::{folder::delivery::Kind, name::FileName};
 
 /// Where the statuses of all sensors are.
 pub(crate) const STATUS: &str = "status";

@@ -1,7 +1,7 @@
 //! The delivery ledger: what has become of the frames that one sensor's capture has in finished files.
 
 use serde::{Deserialize, Serialize};
-use wqcap_files::delivery::{Record, State};
+use wqcap_files::folder::delivery::{Record, State};
 
 /// Frames, each of them in one line: `captured` is the sum of the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

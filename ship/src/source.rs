@@ -8,8 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 use wqcap_files::{
-    delivery::{FileId, Kind, Record, State, VERSION},
-    folder::{CaptureFolder, FileStamp},
+    folder::{
+        CaptureFolder, FileStamp,
+        delivery::{FileId, Kind, Record, State, VERSION},
+    },
     name::FileName,
 };
 

@@ -19,7 +19,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`format`](mod@format) | constants, encoders and decoders of pcap and pcapng, for readers and writers |
-//! | [`name`], [`folder`] | make names of capture files, also by a template, and recognise them; list those in a folder |
+//! | [`name`], [`folder`] | make names of capture files, also by a template, and recognise them; list those in a folder; how far each is on its way to an object store |
 //! | [`sealed`] | encrypts finished files, so that any part of one can be read |
 //! | [`read`] | reads files as they are found: any byte order and resolution, zstd and LZ4, torn or damaged; tells captures of wqcap's from others |
 //! | [`merge`] | merges files into one, by time |
@@ -27,8 +27,7 @@
 //! | [`anonymize`] | replaces addresses in frames, and cuts off what may hold more of them |
 //! | [`extract`] | takes the frames of a time and a filter out of a folder |
 //! | [`pin`] | holds files of a folder, so that retention does not delete them |
-//! | [`delivery`] | how far each file is on its way to an object store |
-//! | [`recover`] | finishes files that a crash left open |
+//! //! | [`recover`] | finishes files that a crash left open |
 //!
 //! `examples/contents.rs` prints what is in a file.
 //!
@@ -41,7 +40,6 @@
 #![forbid(unsafe_code)]
 
 pub mod anonymize;
-pub mod delivery;
 pub mod extract;
 #[cfg(test)]
 mod fixtures;

@@ -12,7 +12,7 @@ use std::{
     path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
-use wqcap_files::delivery::VERSION;
+use wqcap_files::folder::delivery::VERSION;
 
 /// The file's name.
 pub(super) const NAME: &str = "dirs.json";

@@ -7,9 +7,9 @@ use std::{
     io::{self, Write},
     path::Path,
 };
-use wqcap_files::{
+use wqcap_files::folder::{
     delivery::{RECORD, Record, VERSION},
-    folder::sync_folder,
+    sync_folder,
 };
 
 pub(super) fn check_version(path: &Path, version: u32) -> Result<(), JournalError> {

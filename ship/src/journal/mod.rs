@@ -22,7 +22,7 @@ mod error;
 
 pub(crate) use dirs::DirStamp;
 pub use error::JournalError;
-pub use wqcap_files::delivery::{FileId, Kind, Record, State};
+pub use wqcap_files::folder::delivery::{FileId, Kind, Record, State};
 
 use crate::ledger::{DeliveryLedger, Fate};
 use bytes::Bytes;
@@ -34,7 +34,10 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use wqcap_files::{delivery::VERSION, folder::sync_folder, pin::FolderLock};
+use wqcap_files::{
+    folder::{delivery::VERSION, sync_folder},
+    pin::FolderLock,
+};
 
 /// The sums' name.
 const SUMS: &str = "ledger.json";

@@ -31,35 +31,29 @@ pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
     let shown = args.dir.display();
     let url = store::url_of(&args.dir);
     let of = &args.store;
-    match &url {
-        Some(url) => {
-            store::check_url(url).map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
-            for (is_given, name) in [
-                (args.mark.is_some(), "--mark"),
-                (args.index.is_some(), "--index"),
-            ] {
-                if is_given {
-                    return Err(Failure::refused(format!(
-                        "{name} is for a directory of capture files, and {shown} is a store; leave it out"
-                    )));
-                }
-            }
-        }
-        None => {
-            for (is_given, name) in [
-                (!of.sensors.is_empty(), "--sensor"),
-                (of.lookback.is_some(), "--lookback"),
-                (of.ranges.is_some(), "--ranges"),
-            ] {
-                if is_given {
-                    return Err(Failure::refused(format!(
-                        "{name} is for a store, and {shown} is none: it is no URL, and has no blocks/dt=...; leave it out, or name s3://BUCKET/PREFIX or file:///DIRECTORY"
-                    )));
-                }
-            }
-        }
+    if let Some(url) = &url {
+        store::check_url(url).map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
     }
-    Ok(url)
+    let of_a_store = url.is_some();
+    let misplaced = [
+        (of_a_store, args.mark.is_some(), "--mark"),
+        (of_a_store, args.index.is_some(), "--index"),
+        (!of_a_store, !of.sensors.is_empty(), "--sensor"),
+        (!of_a_store, of.lookback.is_some(), "--lookback"),
+        (!of_a_store, of.ranges.is_some(), "--ranges"),
+    ];
+    let misplaced = misplaced
+        .into_iter()
+        .find(|(here, is_given, _)| *here && *is_given);
+    match misplaced {
+        None => Ok(url),
+        Some((_, _, name)) if of_a_store => Err(Failure::refused(format!(
+            "{name} is for a directory of capture files, and {shown} is a store; leave it out"
+        ))),
+        Some((_, _, name)) => Err(Failure::refused(format!(
+            "{name} is for a store, and {shown} is none: it is no URL, and has no blocks/dt=...; leave it out, or name s3://BUCKET/PREFIX or file:///DIRECTORY"
+        ))),
+    }
 }
 
 /// Extracts, and tells how little had to be fetched.

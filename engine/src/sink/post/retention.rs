@@ -45,7 +45,10 @@ use std::{
     thread::JoinHandle,
     time::{Duration, SystemTime},
 };
-use wqcap_files::{delivery::is_shipped, folder::remove_emptied, pin::FolderLock};
+use wqcap_files::{
+    folder::{delivery::is_shipped, remove_emptied},
+    pin::FolderLock,
+};
 
 /// Between two looks at the folder, at least: with thousands of files a look costs milliseconds.
 const REST: Duration = Duration::from_millis(100);

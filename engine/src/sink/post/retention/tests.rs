@@ -3,8 +3,10 @@
 use super::*;
 use crate::sink::{Encoder, PcapngEncoder};
 use wqcap_files::{
-    delivery::{Kind, Record, State, VERSION},
-    folder::FileStamp,
+    folder::{
+        FileStamp,
+        delivery::{Kind, Record, State, VERSION},
+    },
     format::pcap::{encode_header, encode_record_header},
     pin::{Pin, PinFolder},
 };

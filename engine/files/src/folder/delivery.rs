@@ -7,11 +7,9 @@
 //! <journal>/dhcp/<file>.json        the record of a table of DHCP
 //! ```
 //!
-//! May import: [`crate::folder`].
-//!
 //! Invariant: what is not known to be shipped is not.
 
-use crate::folder::FileStamp;
+use super::FileStamp;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
