@@ -9,9 +9,12 @@
 //!
 //! Each frame carries a number, so that a gap shows.
 
-use rustix::process::Signal;
+use rustix::{
+    fs::{FallocateFlags, fallocate},
+    process::Signal,
+};
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
     thread,
 };
@@ -23,6 +26,9 @@ use wqcap_tests::{
 
 /// A wire that does not end. What a busy machine does not take of it is told by the NIC.
 const WIRE: &str = "synth:size=1000,flows=64,pps=20000";
+
+/// What a disk has in the place of room.
+const BALLAST_MIB: u64 = 200;
 
 /// A run of one queue into `out`, with files of 1 MiB and a buffer of as much, that answers questions.
 fn run<'d>(dir: &'d Dir, name: &str, out: &Path) -> Wqcap<'d> {
@@ -51,8 +57,13 @@ fn numbers(files: &[PathBuf]) -> Vec<u64> {
 }
 
 fn goes_on(dir: &Dir, kind: &str, disk: &Path) {
+    // When it goes there is room for seconds: a busy machine may be late with the signal that ends the run.
     let ballast = disk.join("ballast");
-    fs::write(&ballast, vec![1; 8 << 20]).expect("there is room for it");
+    File::create(&ballast)
+        .and_then(|it| {
+            fallocate(it, FallocateFlags::empty(), 0, BALLAST_MIB << 20).map_err(Into::into)
+        })
+        .expect("there is room for it");
     let run = run(dir, &format!("goes-on-{kind}"), disk);
     let (mut running, ctl) = (run.start(), run.ctl());
     running.until("the disk is full", waits_for_room);
@@ -93,7 +104,10 @@ fn goes_on(dir: &Dir, kind: &str, disk: &Path) {
 fn capture_goes_on_when_room_returns() {
     let dir = Dir::new();
     // With direct I/O, and without.
-    let (image, memory) = (need!(Image::new(&dir, 24)), need!(Memory::new(&dir, 16)));
+    let (image, memory) = (
+        need!(Image::new(&dir, BALLAST_MIB + 40)),
+        need!(Memory::new(&dir, BALLAST_MIB + 8)),
+    );
     thread::scope(|scope| {
         scope.spawn(|| goes_on(&dir, "image", image.path()));
         scope.spawn(|| goes_on(&dir, "memory", memory.path()));
