@@ -10,7 +10,7 @@ use std::{
 };
 use wqcap_engine::{
     analysis::{
-        flows::{FlowWriter, FlowsPlan},
+        flows::{FlowWriter, FlowsPlan, Meter},
         observer::Observer,
     },
     config::{CaptureConfig, Config, CutoffConfig, SampleBy, Size, Slice},
@@ -30,7 +30,7 @@ use wqcap_rss::{HashDepth, key::RssKey, toeplitz::Toeplitz};
 type Outcome = Result<(), Box<dyn Error>>;
 type Piece = fn(&[Vec<u8>], usize) -> Outcome;
 
-const PIECES: [(&str, Piece); 12] = [
+const PIECES: [(&str, Piece); 14] = [
     ("frame/outermost", outermost),
     ("frame/innermost", innermost),
     ("frame/flow_key", flow_key),
@@ -40,6 +40,8 @@ const PIECES: [(&str, Piece); 12] = [
     ("reduce/cutoff", cutoff),
     ("flows/count", flows),
     ("flows/names", names),
+    ("flows/stage", flows_staged),
+    ("flows/cutoff", flows_cut),
     ("rx/loop", rx_loop),
     ("sink/pcap", pcap),
     ("sink/pcapng", pcapng),
@@ -119,19 +121,25 @@ fn reduce(frames: &[Vec<u8>], times: usize) -> Outcome {
         slice: Slice::L4,
         ..CaptureConfig::default()
     };
-    staged(frames, times, capture, Vec::new())
+    staged(frames, times, capture, Vec::new(), Observer::default())
 }
 
 fn cutoff(frames: &[Vec<u8>], times: usize) -> Outcome {
+    let (capture, limit) = limit();
+    staged(frames, times, capture, vec![limit], Observer::default())
+}
+
+/// Memory for a cutoff, and one that nothing reaches.
+fn limit() -> (CaptureConfig, CutoffConfig) {
     let capture = CaptureConfig {
         cutoff_memory: Size(1 << 20),
         ..CaptureConfig::default()
     };
     let limit = CutoffConfig {
-        bytes: Some(Size(1 << 20)),
+        bytes: Some(Size(1 << 40)),
         ..CutoffConfig::default()
     };
-    staged(frames, times, capture, vec![limit])
+    (capture, limit)
 }
 
 /// The stage in front of the sink, so configured.
@@ -140,6 +148,7 @@ fn staged(
     times: usize,
     capture: CaptureConfig,
     cutoff: Vec<CutoffConfig>,
+    observer: Observer,
 ) -> Outcome {
     let reduction = Reduction::of(&Config {
         capture,
@@ -147,7 +156,7 @@ fn staged(
         ..Config::default()
     })?;
     let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
-    let mut stage = Stage::new(Count, &reduction, cell, Arc::default(), Observer::default());
+    let mut stage = Stage::new(Count, &reduction, cell, Arc::default(), observer);
     let mut frames = in_turn(frames, times).zip(NS..);
     let mut batch = Vec::with_capacity(BATCH);
     loop {
@@ -155,6 +164,8 @@ fn staged(
         batch.clear();
         batch.extend(frames.by_ref().take(BATCH));
         if batch.is_empty() {
+            // What is in a table of flows is not worth a file.
+            std::mem::forget(stage);
             return Ok(());
         }
         stage.batch();
@@ -178,6 +189,43 @@ fn names(frames: &[Vec<u8>], times: usize) -> Outcome {
 }
 
 fn metered(frames: &[Vec<u8>], times: usize, names: bool) -> Outcome {
+    let mut meter = meter(names)?;
+    for frame in in_turn(frames, times) {
+        let outer = Headers::parse(frame);
+        let inner = outer.descend(frame);
+        let inner = inner.as_ref().unwrap_or(&outer);
+        meter.count(frame, len(frame), NS, &outer, inner);
+    }
+    std::mem::forget(meter);
+    Ok(())
+}
+
+/// The stage in front of the sink with flow records, and nothing that leaves frames out.
+fn flows_staged(frames: &[Vec<u8>], times: usize) -> Outcome {
+    staged(
+        frames,
+        times,
+        CaptureConfig::default(),
+        Vec::new(),
+        observer()?,
+    )
+}
+
+/// The same with a limit to each flow.
+fn flows_cut(frames: &[Vec<u8>], times: usize) -> Outcome {
+    let (capture, limit) = limit();
+    staged(frames, times, capture, vec![limit], observer()?)
+}
+
+fn observer() -> Result<Observer, Box<dyn Error>> {
+    Ok(Observer {
+        flows: Some(meter(false)?),
+        ..Observer::default()
+    })
+}
+
+/// For a queue's flow records, of which no file is made: who has it forgets it, and its writer is forgotten here.
+fn meter(names: bool) -> Result<Meter, Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let plan = FlowsPlan {
         dir: dir.path().to_owned(),
@@ -188,17 +236,9 @@ fn metered(frames: &[Vec<u8>], times: usize, names: bool) -> Outcome {
         names,
     };
     let writer = FlowWriter::start(&plan, 1)?;
-    let mut meter = writer.meter(0, 0).ok_or("no meter")?();
-    for frame in in_turn(frames, times) {
-        let outer = Headers::parse(frame);
-        let inner = outer.descend(frame);
-        let inner = inner.as_ref().unwrap_or(&outer);
-        meter.count(frame, len(frame), NS, &outer, inner);
-    }
-    // What is in the table is not worth a file.
-    std::mem::forget(meter);
+    let meter = writer.meter(0, 0).ok_or("no meter")?();
     std::mem::forget(writer);
-    Ok(())
+    Ok(meter)
 }
 
 /// A queue whose WRs complete in the order in which they were posted, a batch at a time, until so many have.

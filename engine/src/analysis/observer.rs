@@ -11,6 +11,7 @@ use crate::analysis::flows::{FlowWriter, Meter};
 use crate::{
     Error,
     analysis::{
+        flow_table::FlowPlace,
         flows::FlowsReport,
         live::{Recorder, Statistics},
     },
@@ -50,15 +51,21 @@ impl Observer {
         }
     }
 
-    /// Shows a frame with its outermost and its innermost headers.
+    /// Shows a frame with its outermost and its innermost headers, and the place of its flow, if that is known.
     #[inline]
-    pub fn see(&mut self, frame: &Frame<'_>, outer: &Headers, inner: &Headers) {
+    pub(crate) fn see(
+        &mut self,
+        frame: &Frame<'_>,
+        outer: &Headers,
+        inner: &Headers,
+        place: Option<&FlowPlace>,
+    ) {
         if let Some(live) = &mut self.live {
             live.count(frame.bytes, frame.len, frame.ns, outer, inner);
         }
         #[cfg(feature = "flows")]
         if let Some(flows) = &mut self.flows {
-            flows.count(frame.bytes, frame.len, frame.ns, outer, inner);
+            flows.take(frame.bytes, frame.len, frame.ns, outer, inner, place);
         }
     }
 

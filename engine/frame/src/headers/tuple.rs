@@ -23,6 +23,25 @@ pub struct FiveTuple {
 }
 
 impl FiveTuple {
+    /// Of addresses as [`FiveTuple::src_bytes`] gives them, and ports, the source's first.
+    #[inline]
+    #[must_use]
+    pub fn of_parts(
+        [src, dst]: [[u8; 16]; 2],
+        [src_port, dst_port]: [u16; 2],
+        protocol: u8,
+        version: u8,
+    ) -> Self {
+        Self {
+            src,
+            dst,
+            src_port,
+            dst_port,
+            protocol,
+            version,
+        }
+    }
+
     /// Source address.
     #[must_use]
     pub fn src(&self) -> Option<IpAddr> {

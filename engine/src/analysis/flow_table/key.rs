@@ -1,22 +1,31 @@
 //! What tells flows apart.
 
 use crate::frame::{FiveTuple, FlowKey, Headers};
+use std::{
+    hash::{BuildHasher, RandomState},
+    hint::select_unpredictable,
+    sync::LazyLock,
+};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A flow: the innermost packet's ends, lower one first, in the VLANs of the outermost Ethernet header and the network
 /// of the tunnel. Frames without IP are keyed by their MAC addresses, with the ethertype in place of ports.
+///
+/// It is three words, since it is compared and hashed for every frame, and read apart only for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    pub(crate) ends: FiveTuple,
-    pub(crate) vlans: [u16; 2],
-    /// VXLAN or Geneve network identifier, which has 24 bits; [`Key::NO_NETWORK`]: none. Tenants may use the same
-    /// addresses.
-    pub(crate) network: u32,
+    /// Addresses, as numbers in the machine's byte order.
+    ends: [u128; 2],
+    /// From the highest bit on: the ports of both, protocol and version (16 bits each), two VLANs, the network.
+    rest: u128,
 }
+
+/// Where in `rest` the ports begin.
+const PORTS: u32 = 96;
 
 impl Key {
     /// In place of a network identifier.
-    pub(crate) const NO_NETWORK: u32 = u32::MAX;
+    const NO_NETWORK: u32 = u32::MAX;
 
     /// Of a frame with these headers, its ends as they stand in the frame where it has IP: see [`Key::order`]. And whether
     /// it went from the lower end to the other, as far as that is settled.
@@ -29,39 +38,102 @@ impl Key {
         } else {
             (inner.tuple.fresh_copy(), true)
         };
-        let key = Self {
-            ends,
-            vlans: [0, 1].map(|i| outer.tags.id(i).unwrap_or(FlowKey::UNTAGGED)),
-            network: inner.segment.unwrap_or(Self::NO_NETWORK),
-        };
-        (key, upward)
+        let vlans = [0, 1].map(|i| outer.tags.id(i).unwrap_or(FlowKey::UNTAGGED));
+        (Self::new(&ends, vlans, inner.segment), upward)
+    }
+
+    /// Of these ends, in the order in which they stand.
+    #[inline]
+    pub(crate) fn new(ends: &FiveTuple, vlans: [u16; 2], network: Option<u32>) -> Self {
+        let rest = u128::from(ends.src_port) << 112
+            | u128::from(ends.dst_port) << PORTS
+            | u128::from(ends.protocol) << 80
+            | u128::from(ends.version) << 64
+            | u128::from(vlans[0]) << 48
+            | u128::from(vlans[1]) << 32
+            | u128::from(network.unwrap_or(Self::NO_NETWORK));
+        Self {
+            ends: [ends.src_bytes(), ends.dst_bytes()].map(u128::from_be_bytes),
+            rest,
+        }
     }
 
     /// Puts the lower end first; false: it was the other.
     #[inline]
     pub(crate) fn order(&mut self) -> bool {
-        let (ends, upward) = self.ends.ordered();
-        self.ends = ends;
-        upward
+        let [src, dst] = self.ends;
+        let ports = (self.rest >> PORTS) as u32;
+        let is_ordered = (src < dst) | ((src == dst) & (ports >> 16 <= ports & 0xffff));
+        // Which end sends is chance: a branch would be mispredicted every other time.
+        let lower = |a, b| select_unpredictable(is_ordered, a, b);
+        self.ends = [lower(src, dst), lower(dst, src)];
+        let ports = select_unpredictable(is_ordered, ports, ports.rotate_left(16));
+        self.rest = self.rest & ((1 << PORTS) - 1) | u128::from(ports) << PORTS;
+        is_ordered
     }
 
-    /// Spreads keys over a table. The seed keeps a sender from choosing flows that fall together.
+    /// Spreads keys over a table.
     #[inline]
     pub(crate) fn hash(&self, seed: u64) -> u32 {
-        let ends = &self.ends;
-        // In one piece, since bytes that are written one by one are slow to read as words.
-        let rest = u128::from(ends.src_port) << 112
-            | u128::from(ends.dst_port) << 96
-            | u128::from(ends.protocol) << 72
-            | u128::from(ends.version) << 64
-            | u128::from(self.vlans[0]) << 48
-            | u128::from(self.vlans[1]) << 32
-            | u128::from(self.network);
         let mut bytes = [0; 48];
-        bytes[..16].copy_from_slice(&ends.src_bytes());
-        bytes[16..32].copy_from_slice(&ends.dst_bytes());
-        bytes[32..].copy_from_slice(&rest.to_ne_bytes());
+        let words = [self.ends[0], self.ends[1], self.rest];
+        for (to, word) in bytes.chunks_exact_mut(16).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
         // Half of the hash is enough.
         xxh3_64_with_seed(&bytes, seed) as u32
     }
+
+    /// The ends, in their order.
+    pub(crate) fn ends(&self) -> FiveTuple {
+        let [src, dst] = self.ends.map(u128::to_be_bytes);
+        let ports = [112, PORTS].map(|at| (self.rest >> at) as u16);
+        let [protocol, version] = [80, 64].map(|at| (self.rest >> at) as u8);
+        FiveTuple::of_parts([src, dst], ports, protocol, version)
+    }
+
+    /// VLANs, [`FlowKey::UNTAGGED`] for none.
+    pub(crate) fn vlans(&self) -> [u16; 2] {
+        [48, 32].map(|at| (self.rest >> at) as u16)
+    }
+
+    /// VXLAN or Geneve network identifier, which has 24 bits. Tenants may use the same addresses.
+    pub(crate) fn network(&self) -> Option<u32> {
+        let network = self.rest as u32;
+        (network != Self::NO_NETWORK).then_some(network)
+    }
+}
+
+/// What a frame's flow is found by, in every table, and what it is to that flow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlowPlace {
+    /// With its lower end first.
+    pub(crate) key: Key,
+    /// Of the key.
+    pub(crate) hash: u32,
+    /// Whether the frame went from the lower end to the other.
+    pub(crate) upward: bool,
+    /// Its control bits of TCP.
+    pub(crate) tcp_flags: u8,
+}
+
+impl FlowPlace {
+    /// Of a frame with these headers. `seed`: [`hash_seed`].
+    #[inline]
+    pub(crate) fn of(frame: &[u8], outer: &Headers, inner: &Headers, seed: u64) -> Self {
+        let (mut key, upward) = Key::of(frame, outer, inner);
+        let upward = key.order() && upward;
+        Self {
+            key,
+            hash: key.hash(seed),
+            upward,
+            tcp_flags: inner.tcp_flags(frame),
+        }
+    }
+}
+
+/// One for all tables, so that a frame's key is hashed once. It keeps a sender from choosing flows that fall together.
+pub(crate) fn hash_seed() -> u64 {
+    static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
+    *SEED
 }

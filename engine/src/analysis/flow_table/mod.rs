@@ -11,16 +11,16 @@
 
 mod key;
 
-pub(crate) use key::Key;
+pub(crate) use key::{FlowPlace, Key, hash_seed};
 
 use crate::memory::{prefer_huge_pages, prefetch};
-use std::{hash::BuildHasher, hint::select_unpredictable};
+use std::hint::select_unpredictable;
 
 /// What a table keeps of a flow.
 pub(crate) trait Entry {
     /// What tells the flow from others.
     fn key(&self) -> &Key;
-    /// [`Table::hash`] of the key.
+    /// Hash of the key, by [`hash_seed`].
     fn hash(&self) -> u32;
 }
 
@@ -61,7 +61,6 @@ pub(crate) struct Table<E, Apart = ()> {
     flows: Vec<E>,
     apart: Vec<Apart>,
     capacity: usize,
-    seed: u64,
 }
 
 impl<E: Entry, Apart> Table<E, Apart> {
@@ -86,7 +85,6 @@ impl<E: Entry, Apart> Table<E, Apart> {
             flows,
             apart: Vec::with_capacity(capacity),
             capacity,
-            seed: std::hash::RandomState::new().hash_one(0),
         }
     }
 
@@ -96,11 +94,6 @@ impl<E: Entry, Apart> Table<E, Apart> {
 
     pub(crate) fn is_full(&self) -> bool {
         self.flows.len() == self.capacity
-    }
-
-    #[inline]
-    pub(crate) fn hash(&self, key: &Key) -> u32 {
-        key.hash(self.seed)
     }
 
     #[inline]
@@ -242,7 +235,7 @@ fn place(at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Headers;
+    use crate::frame::FiveTuple;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
@@ -261,10 +254,7 @@ mod tests {
 
     /// Flow number `n`, told by its VLAN, with a hash that collides and wraps around the index's end.
     fn flow(n: u16) -> Bare {
-        let headers = Headers::parse(&[]);
-        let (mut key, _) = Key::of(&[], &headers, &headers);
-        key.vlans[0] = n;
-        Bare(key, hash(n))
+        Bare(Key::new(&FiveTuple::default(), [n, 0], None), hash(n))
     }
 
     fn hash(n: u16) -> u32 {
@@ -302,7 +292,7 @@ mod tests {
                 prop_assert_eq!(table.len(), map.len());
                 for n in map.keys() {
                     let at = table.search(hash(*n), flow(*n).key()).unwrap();
-                    prop_assert_eq!(table.get(at).key().vlans[0], *n);
+                    prop_assert_eq!(table.get(at).key().vlans()[0], *n);
                 }
             }
         }

@@ -121,11 +121,11 @@ impl FlowEntry {
 
     /// As it is written, with its first frame's outermost packet.
     pub(super) fn record(&self, outer: FiveTuple, queue: u16, end: FlowEndReason) -> FlowRecord {
-        let ends = self.key.ends;
+        let ends = self.key.ends();
         FlowRecord {
             tuple: if self.upward { ends } else { ends.reversed() },
-            vlans: self.key.vlans,
-            network: (self.key.network != Key::NO_NETWORK).then_some(self.key.network),
+            vlans: self.key.vlans(),
+            network: self.key.network(),
             ethertype: self.ethertype,
             icmp: self.icmp,
             outer: self.tunnel.then_some(outer),

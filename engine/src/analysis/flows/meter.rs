@@ -15,7 +15,7 @@ use super::{
     seen::{MOST_SEEN, SeenFrame},
 };
 use crate::{
-    analysis::flow_table::Table,
+    analysis::flow_table::{FlowPlace, Table, hash_seed},
     device::clock::nanos,
     frame::{FiveTuple, Headers},
 };
@@ -52,6 +52,7 @@ pub struct Meter {
     table: Table<FlowEntry, FiveTuple>,
     /// Frames that are not entered yet.
     seen: Vec<SeenFrame>,
+    seed: u64,
     active_ns: u64,
     idle_ns: u64,
     exchange: Channels,
@@ -81,6 +82,7 @@ impl Meter {
             queue,
             table: Table::new(plan.capacity),
             seen: Vec::with_capacity(MOST_SEEN),
+            seed: hash_seed(),
             active_ns: plan.active_ns,
             idle_ns: plan.idle_ns,
             sampler: exchange.samples.take().map(Sampler::new),
@@ -99,8 +101,23 @@ impl Meter {
     /// Takes a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost headers.
     #[inline]
     pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
+        self.take(frame, len, ns, outer, inner, None);
+    }
+
+    /// The same with the place of its flow, if that is known.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        frame: &[u8],
+        len: u32,
+        ns: u64,
+        outer: &Headers,
+        inner: &Headers,
+        place: Option<&FlowPlace>,
+    ) {
         self.now_ns = ns;
-        self.seen.push(SeenFrame::new(frame, len, ns, outer, inner));
+        self.seen
+            .push(SeenFrame::new(frame, len, ns, outer, inner, place));
         if let Some(sampler) = &mut self.sampler {
             sampler.look(frame, inner, self.seen.len() - 1);
         }
@@ -114,8 +131,7 @@ impl Meter {
         let mut seen = std::mem::take(&mut self.seen);
         // Loops of few instructions each, so that misses of many frames are under way at the same time.
         for frame in &mut seen {
-            frame.order();
-            frame.hash = self.table.hash(&frame.key);
+            frame.place(self.seed);
         }
         for frame in &seen {
             self.table.prefetch(frame.hash);

@@ -34,11 +34,7 @@ impl FlowId {
     pub(super) fn of(record: &FlowRecord) -> Option<Self> {
         let (ends, _) = record.tuple.ordered();
         (ends.version != 0).then(|| Self {
-            key: Key {
-                ends,
-                vlans: record.vlans,
-                network: record.network.unwrap_or(Key::NO_NETWORK),
-            },
+            key: Key::new(&ends, record.vlans, record.network),
             first_ns: record.first_ns(),
             queue: record.queue,
         })
@@ -46,11 +42,8 @@ impl FlowId {
 
     /// The ends of one of its frames as it went.
     pub(super) fn ends(&self, upward: bool) -> FiveTuple {
-        if upward {
-            self.key.ends
-        } else {
-            self.key.ends.reversed()
-        }
+        let ends = self.key.ends();
+        if upward { ends } else { ends.reversed() }
     }
 
     pub(super) fn queue(&self) -> u16 {
@@ -59,7 +52,7 @@ impl FlowId {
 
     /// The outermost VLAN.
     pub(super) fn vlan(&self) -> u16 {
-        self.key.vlans[0]
+        self.key.vlans()[0]
     }
 }
 

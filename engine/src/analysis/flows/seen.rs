@@ -4,7 +4,7 @@
 //! side: the caches' misses of one then pass while the others' are waited for.
 
 use crate::{
-    analysis::flow_table::{Guess, Key},
+    analysis::flow_table::{FlowPlace, Guess, Key},
     frame::{FiveTuple, Headers},
 };
 
@@ -19,7 +19,8 @@ pub(super) struct SeenFrame {
     pub(super) ns: u64,
     /// Its length on the wire.
     pub(super) len: u32,
-    /// Of the key, once that is in order.
+    /// The key is in order, and this its hash.
+    pub(super) placed: bool,
     pub(super) hash: u32,
     /// Where its flow seems to be.
     pub(super) guess: Guess,
@@ -38,19 +39,33 @@ pub(super) struct SeenFrame {
 }
 
 impl SeenFrame {
-    /// A frame of `len` bytes on the wire, received at `ns`.
+    /// A frame of `len` bytes on the wire, received at `ns`; with its flow's place, if that is known.
     #[inline]
-    pub(super) fn new(frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) -> Self {
-        let (key, upward) = Key::of(frame, outer, inner);
+    pub(super) fn new(
+        frame: &[u8],
+        len: u32,
+        ns: u64,
+        outer: &Headers,
+        inner: &Headers,
+        place: Option<&FlowPlace>,
+    ) -> Self {
+        let (key, hash, upward, flags) = match place {
+            Some(it) => (it.key, it.hash, it.upward, it.tcp_flags),
+            None => {
+                let (key, upward) = Key::of(frame, outer, inner);
+                (key, 0, upward, inner.tcp_flags(frame))
+            }
+        };
         let tunnel = outer.l3() != inner.l3();
         Self {
             key,
             ns,
             len,
-            hash: 0,
+            hash,
+            placed: place.is_some(),
             guess: Guess::default(),
             ethertype: inner.ethertype,
-            flags: inner.tcp_flags(frame),
+            flags,
             icmp: inner.icmp(frame),
             upward,
             tunnel,
@@ -64,8 +79,12 @@ impl SeenFrame {
 
     /// Makes of it what its flow is found by.
     #[inline]
-    pub(super) fn order(&mut self) {
-        self.upward &= self.key.order();
+    pub(super) fn place(&mut self, seed: u64) {
+        if !self.placed {
+            self.upward &= self.key.order();
+            self.hash = self.key.hash(seed);
+            self.placed = true;
+        }
     }
 }
 

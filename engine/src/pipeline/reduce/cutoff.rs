@@ -11,7 +11,7 @@
 //! one, if any near the sweep's cursor has been silent for too long: so nothing of this costs more than some frames do.
 
 use crate::{
-    analysis::flow_table::{Entry, Guess, Key, Table},
+    analysis::flow_table::{Entry, FlowPlace, Guess, Key, Table, hash_seed},
     filter::Filter,
     frame::{Headers, Tcp},
     pipeline::Frame,
@@ -20,6 +20,8 @@ use crate::{
 use derive_more::AddAssign;
 use serde::Serialize;
 
+/// Flows that lie in the caches of a core: a megabyte, which most have of their own.
+const IN_CACHES: usize = 8192;
 /// Flows that a new one checks for having been silent.
 const SWEPT: usize = 4;
 
@@ -36,22 +38,20 @@ pub struct CutoffReport {
 
 /// The flows of one queue, as far as they have come.
 pub(super) struct Cutoff {
-    /// The last one takes what no other does, and has no end.
+    /// What none of them takes has no end.
     limits: Box<[Limit]>,
     idle_ns: u64,
+    seed: u64,
     table: Table<CutFlow>,
     /// Where the next sweep begins.
     cursor: usize,
     report: CutoffReport,
 }
 
-/// What a frame's flow is found by.
+/// A frame's flow, and where it seems to be in the table.
 #[derive(Clone, Copy)]
 pub(super) struct Sought {
-    key: Key,
-    hash: u32,
-    /// Whether it went from the lower end to the other.
-    upward: bool,
+    pub(super) place: FlowPlace,
     guess: Guess,
 }
 
@@ -61,24 +61,31 @@ struct Limit {
     most: Volume,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Volume {
     bytes: u64,
     packets: u64,
+}
+
+impl Volume {
+    /// More than any flow has.
+    const ENDLESS: Self = Self {
+        bytes: u64::MAX,
+        packets: u64::MAX,
+    };
 }
 
 /// How far a flow has come.
 struct CutFlow {
     key: Key,
     hash: u32,
-    /// Which limit it has.
-    limit: u16,
     /// FIN or RST was seen.
     ended: bool,
     /// Frames have been cut off.
     cut: bool,
     last_ns: u64,
-    ways: [Volume; 2],
+    /// What is left of its limit, each way.
+    left: [Volume; 2],
 }
 
 impl Entry for CutFlow {
@@ -99,24 +106,24 @@ impl Cutoff {
         let limits = plan.limits.iter().map(|it| Limit {
             filter: it.filter.clone(),
             most: Volume {
-                bytes: it.bytes.unwrap_or(u64::MAX),
-                packets: it.packets.unwrap_or(u64::MAX),
+                bytes: it.bytes.unwrap_or(Volume::ENDLESS.bytes),
+                packets: it.packets.unwrap_or(Volume::ENDLESS.packets),
             },
         });
-        let none = Limit {
-            filter: Filter::default(),
-            most: Volume {
-                bytes: u64::MAX,
-                packets: u64::MAX,
-            },
-        };
         Self {
-            limits: limits.chain([none]).collect(),
+            limits: limits.collect(),
             idle_ns: plan.idle_ns,
+            seed: hash_seed(),
             table: Table::new(plan.capacity),
             cursor: 0,
             report: CutoffReport::default(),
         }
+    }
+
+    /// Whether there are so many flows that what is looked for is seldom in a core's caches.
+    #[inline]
+    pub(super) fn is_large(&self) -> bool {
+        self.table.len() > IN_CACHES
     }
 
     pub(super) fn report(&self) -> CutoffReport {
@@ -126,14 +133,10 @@ impl Cutoff {
     /// What a frame's flow is found by, whose cell is fetched for [`Cutoff::guess`].
     #[inline]
     pub(super) fn seek(&self, bytes: &[u8], outer: &Headers, inner: &Headers) -> Sought {
-        let (mut key, upward) = Key::of(bytes, outer, inner);
-        let upward = key.order() && upward;
-        let hash = self.table.hash(&key);
-        self.table.prefetch(hash);
+        let place = FlowPlace::of(bytes, outer, inner, self.seed);
+        self.table.prefetch(place.hash);
         Sought {
-            key,
-            hash,
-            upward,
+            place,
             guess: Guess::default(),
         }
     }
@@ -141,15 +144,17 @@ impl Cutoff {
     /// Guesses where a flow is, and has it fetched.
     #[inline]
     pub(super) fn guess(&self, sought: &mut Sought) {
-        sought.guess = self.table.guess(sought.hash);
+        sought.guess = self.table.guess(sought.place.hash);
     }
 
-    /// Whether a frame of this flow, with its innermost headers, is cut off. Out of line, so that stages without a cutoff
+    /// Whether a frame of this flow is cut off. Out of line, so that stages without a cutoff
     /// have their registers for themselves.
     #[inline(never)]
-    pub(super) fn cuts(&mut self, frame: &Frame<'_>, sought: &Sought, inner: &Headers) -> bool {
-        let flags = inner.tcp_flags(frame.bytes);
-        let found = self.table.find(sought.guess, sought.hash, &sought.key);
+    pub(super) fn cuts(&mut self, frame: &Frame<'_>, sought: &Sought) -> bool {
+        let flags = sought.place.tcp_flags;
+        let found = self
+            .table
+            .find(sought.guess, sought.place.hash, &sought.place.key);
         let Some(at) = found.or_else(|| self.enter(frame, sought)) else {
             self.report.untracked_frames += 1;
             return false;
@@ -160,11 +165,10 @@ impl Cutoff {
         let flow = self.table.get_mut(at);
         flow.last_ns = frame.ns;
         flow.ended |= flags & (Tcp::FIN | Tcp::RST) != 0;
-        let most = &self.limits[usize::from(flow.limit)].most;
-        let so_far = &mut flow.ways[usize::from(sought.upward)];
-        let over = so_far.bytes >= most.bytes || so_far.packets >= most.packets;
-        so_far.bytes += u64::from(frame.len);
-        so_far.packets += 1;
+        let left = &mut flow.left[usize::from(sought.place.upward)];
+        let over = left.bytes == 0 || left.packets == 0;
+        left.bytes = left.bytes.saturating_sub(frame.len.into());
+        left.packets = left.packets.saturating_sub(1);
         if !over || flags & (Tcp::SYN | Tcp::FIN | Tcp::RST) != 0 {
             return false;
         }
@@ -186,15 +190,14 @@ impl Cutoff {
     #[cold]
     fn first(&self, frame: &Frame<'_>, sought: &Sought) -> CutFlow {
         let takes = |it: &Limit| it.filter.accepts(frame.bytes, frame.len);
-        let limit = self.limits.iter().position(takes).unwrap_or_default();
+        let limit = self.limits.iter().find(|it| takes(it));
         CutFlow {
-            key: sought.key,
-            hash: sought.hash,
-            limit: u16::try_from(limit).unwrap_or_default(),
+            key: sought.place.key,
+            hash: sought.place.hash,
             ended: false,
             cut: false,
             last_ns: frame.ns,
-            ways: [Volume::default(); 2],
+            left: [limit.map_or(Volume::ENDLESS, |it| it.most); 2],
         }
     }
 
@@ -288,7 +291,7 @@ mod tests {
             Some(known) => known.sought,
             None => cutoff.seek(bytes, &outer, &outer),
         };
-        cutoff.cuts(&frame, &sought, &outer)
+        cutoff.cuts(&frame, &sought)
     }
 
     /// How each of some frames of 100 bytes ends, one nanosecond apart.

@@ -140,13 +140,22 @@ impl<C: Consumer> Stage<C> {
         if by_flow && !self.sampler.keeps(|| FlowKey::spread(frame.bytes, headers)) {
             return Verdict::SampledOut;
         }
-        self.observer.see(frame, outer, headers);
         if let Some(cutoff) = &mut self.cutoff {
-            let sought = known.map(|it| it.sought);
-            let sought = sought.unwrap_or_else(|| cutoff.seek(frame.bytes, outer, headers));
-            if cutoff.cuts(frame, &sought, headers) {
+            let sought_now;
+            let sought = match known {
+                Some(known) => &known.sought,
+                None => {
+                    sought_now = cutoff.seek(frame.bytes, outer, headers);
+                    &sought_now
+                }
+            };
+            self.observer
+                .see(frame, outer, headers, Some(&sought.place));
+            if cutoff.cuts(frame, sought) {
                 return Verdict::CutOff;
             }
+        } else {
+            self.observer.see(frame, outer, headers, None);
         }
         frame.bytes = &frame.bytes[..slice::keep(self.slice, headers, frame.bytes.len())];
         self.inner.frame(frame)
@@ -189,7 +198,9 @@ impl<C: Consumer> Consumer for Stage<C> {
 
     #[inline]
     fn ahead<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
-        if let Some(cutoff) = &self.cutoff {
+        if let Some(cutoff) = &self.cutoff
+            && cutoff.is_large()
+        {
             self.ahead.look(frames, cutoff);
         }
     }
