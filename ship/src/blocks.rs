@@ -35,6 +35,7 @@ const SCHEMA: &str = "message blocks {
     REQUIRED INT64 last_ns;
     REQUIRED INT64 frames;
     OPTIONAL INT32 queue;
+    OPTIONAL INT64 lost;
 }";
 
 /// Of which object the parts are.
@@ -56,6 +57,7 @@ struct Row {
     first_ns: u64,
     last_ns: u64,
     frames: u64,
+    lost: Option<u64>,
 }
 
 /// The Parquet file of an index.
@@ -89,6 +91,7 @@ fn rows(index: &CaptureIndex, bytes: u64) -> Vec<Row> {
         first_ns: block.first_ns,
         last_ns: block.last_ns,
         frames: block.frames,
+        lost: block.lost,
     };
     let parts = index.blocks.iter().map(row);
     if index.apart {
@@ -103,6 +106,7 @@ fn rows(index: &CaptureIndex, bytes: u64) -> Vec<Row> {
         first_ns: a.first_ns.min(b.first_ns),
         last_ns: a.last_ns.max(b.last_ns),
         frames: a.frames + b.frames,
+        lost: a.lost.zip(b.lost).map(|(a, b)| a.saturating_add(b)),
         ..a
     });
     whole.into_iter().collect()
@@ -136,9 +140,8 @@ fn write_rows<W: std::io::Write + Send>(
         let Some(mut column) = group.next_column()? else {
             break;
         };
-        // Nanoseconds have room until the year 2262.
-        let signed = |row: &Row| i64::try_from(number(row, head, of.bytes)).unwrap_or(i64::MAX);
-        let values: Vec<_> = rows.iter().map(signed).collect();
+        let values = rows.iter().map(|it| signed(number(it, head, of.bytes)));
+        let values: Vec<_> = values.collect();
         column
             .typed::<Int64Type>()
             .write_batch(&values, None, None)?;
@@ -151,7 +154,19 @@ fn write_rows<W: std::io::Write + Send>(
         writer.write_batch(&values, Some(&levels), None)?;
         column.close()?;
     }
+    if let Some(mut column) = group.next_column()? {
+        let values: Vec<_> = rows.iter().filter_map(|it| it.lost.map(signed)).collect();
+        let levels: Vec<_> = rows.iter().map(|it| it.lost.is_some().into()).collect();
+        let writer = column.typed::<Int64Type>();
+        writer.write_batch(&values, Some(&levels), None)?;
+        column.close()?;
+    }
     Ok(())
+}
+
+/// Nanoseconds have room until the year 2262.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// The same value in every row, and for each row whether there is one.
@@ -177,7 +192,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
         let index = wqcap_files::index::build(&file, || true);
-        let index = index.expect("reads").expect("made");
+        let mut index = index.expect("reads").expect("made");
+        assert_eq!(index.blocks[0].lost, None, "pcap does not tell");
+        index.blocks[0].lost = Some(5);
         let bytes = std::fs::metadata(&file).expect("there").len();
         let of = |key, queue| OfObject { key, bytes, queue };
         let table = write(&index, of(Some("packets/x.pcap"), Some(3))).expect("written");
@@ -203,13 +220,15 @@ mod tests {
         let first = row.get_timestamp_micros(5).expect("a time");
         assert_eq!(first, signed(block.first_ns / 1000));
         assert_eq!(row.get_int(10).expect("a number"), 3);
+        assert_eq!(row.get_long(11).expect("a number"), 5);
 
+        index.blocks[0].lost = None;
         let table = write(&index, of(None, None)).expect("written");
         let reader = SerializedFileReader::new(table).expect("Parquet");
         let row = reader.get_row_iter(None).expect("rows").next();
         let row = row.expect("one").expect("a row");
         assert!(
-            row.get_string(0).is_err() && row.get_int(10).is_err(),
+            row.get_string(0).is_err() && row.get_int(10).is_err() && row.get_long(11).is_err(),
             "null"
         );
     }

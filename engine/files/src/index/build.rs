@@ -6,7 +6,13 @@ use super::{
 };
 use crate::{
     folder::FileStamp,
-    format::pcapng::{Options, code::OPT_COMMENT},
+    format::{
+        FileFormat,
+        pcapng::{
+            Options,
+            code::{EPB_DROPCOUNT, OPT_COMMENT},
+        },
+    },
     read::{self, Decompressor, FileEnd, FileRanges, Packet, PacketReader, ReadError},
     sealed::Content,
 };
@@ -43,6 +49,7 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
         compressed: frames,
         ..Work::default()
     };
+    let tells_losses = reader.format() == FileFormat::Pcapng;
     let mut interfaces = 0;
     while reader.advance()? {
         let end = reader.sound_end();
@@ -63,7 +70,8 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
             work.close(&mut index);
         }
         if let Some(packet) = reader.packet() {
-            work.add(&mut index.flows, &packet, end);
+            let lost = tells_losses.then(|| lost_before(&packet));
+            work.add(&mut index.flows, &packet, end, lost);
             if index.marks.len() < MOST_MARKS {
                 index.marks.extend(marks(&packet));
             }
@@ -96,6 +104,21 @@ fn marks<'p>(packet: &Packet<'p>) -> impl Iterator<Item = IndexMark> + use<'p> {
         let text = std::str::from_utf8(text).ok()?.strip_prefix(MARK)?.into();
         Some(IndexMark { ns, text })
     })
+}
+
+/// Frames that were lost between a record and the one before it.
+fn lost_before(packet: &Packet<'_>) -> u64 {
+    let options = Options::new(packet.options, packet.order);
+    let counts = options.filter(|(code, value)| *code == EPB_DROPCOUNT && value.len() == 8);
+    counts.fold(0, |sum, (_, value)| {
+        sum.saturating_add(packet.order.u64(value, 0))
+    })
+}
+
+/// Of what is known.
+fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    let both = a.zip(b).map(|(a, b)| a.saturating_add(b));
+    both.or(a).or(b)
 }
 
 /// Bytes that must be read to know what the frames are: those before the first record, in a compressed file those of its
@@ -189,7 +212,13 @@ impl Work {
         }
     }
 
-    fn add(&mut self, flows: &mut Vec<IndexFlow>, packet: &Packet<'_>, end: u64) {
+    fn add(
+        &mut self,
+        flows: &mut Vec<IndexFlow>,
+        packet: &Packet<'_>,
+        end: u64,
+        lost: Option<u64>,
+    ) {
         if self.open.is_none() {
             self.content = packet.offset;
         }
@@ -200,6 +229,7 @@ impl Work {
             first_ns: packet.ns,
             last_ns: packet.ns,
             frames: 0,
+            lost: None,
             flows: Vec::new(),
             others: false,
         });
@@ -207,6 +237,7 @@ impl Work {
         block.first_ns = block.first_ns.min(packet.ns);
         block.last_ns = block.last_ns.max(packet.ns);
         block.frames += 1;
+        block.lost = sum(block.lost, lost);
         let flow = IndexFlow::new(packet.bytes);
         let number = match self.numbers.get(&flow) {
             Some(number) => *number,
@@ -245,7 +276,11 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fixtures::written, format::FileFormat, index::FlowTerms};
+    use crate::{
+        fixtures::{Blocks, written},
+        format::{ByteOrder, FileFormat},
+        index::FlowTerms,
+    };
     use std::fs;
 
     fn compressed(bytes: &[u8], cuts: &[usize]) -> Vec<u8> {
@@ -321,5 +356,32 @@ mod tests {
         // One frame, as from the command line.
         let index = of(FileFormat::Pcap, |_| Vec::new());
         assert!(index.apart && index.blocks.len() == 1);
+    }
+
+    #[test]
+    fn parts_tell_what_was_lost_in_front_of_their_frames() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("wqcap-q00-1.pcapng");
+        let lost = |order, counts: &[u64]| {
+            let mut blocks = Blocks::new(order);
+            blocks.interface(0, &[]);
+            for count in counts {
+                let count = match order {
+                    ByteOrder::Little => count.to_le_bytes(),
+                    ByteOrder::Big => count.to_be_bytes(),
+                };
+                let option = blocks.option(EPB_DROPCOUNT, &count);
+                blocks.packet(0, 1, &[1; 14], 14, &option);
+            }
+            blocks.packet(0, 1, &[1; 14], 14, &[]);
+            fs::write(&path, &blocks.1).expect("written");
+            let index = build(&path, || true).expect("reads").expect("made");
+            index.blocks[0].lost
+        };
+        for order in [ByteOrder::Little, ByteOrder::Big] {
+            assert_eq!(lost(order, &[]), Some(0));
+            assert_eq!(lost(order, &[7, 1 << 40]), Some(7 + (1 << 40)));
+            assert_eq!(lost(order, &[u64::MAX, 1]), Some(u64::MAX));
+        }
     }
 }

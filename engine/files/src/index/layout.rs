@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The layout's number. An index of another layout does not count.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 /// How the comment of a record begins at which a mark was set.
 pub const MARK: &str = "mark ";
 /// Marks of a file that are in its index, at most.
@@ -60,6 +60,9 @@ pub struct IndexBlock {
     pub last_ns: u64,
     /// Its records.
     pub frames: u64,
+    /// Frames that the capture lost in front of these, as the records tell (pcapng's epb_dropcount). `None`: records of this
+    /// format do not.
+    pub lost: Option<u64>,
     /// Numbers of the flows in it, ascending: places in [`CaptureIndex::flows`].
     pub flows: Vec<u32>,
     /// There are flows in it that the index has no room for.
