@@ -9,7 +9,7 @@ use wqcap_tests::{
     machine::{
         bucket::Bucket,
         dir::tree,
-        proxy::{Fate, Request},
+        proxy::{Fate, Request, once},
     },
     need,
     oracles::{
@@ -517,6 +517,37 @@ fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
         .filter(|it| it.target.contains("partNumber"));
     assert!(parts.count() > 3, "{requests:?}");
     assert_eq!(bucket.s3.uploads(), 0);
+}
+
+#[test]
+fn what_is_damaged_on_the_way_is_refused_and_sent_again() {
+    let bucket = Bucket::of(S3::s3s());
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "damaged");
+    let captured = sensor.capture(12_000, 1, &[]);
+    bucket.proxy.decide(once(1, &[Fate::Damage]));
+    let requests = assert_shipped(&bucket, &sensor, captured);
+    for part in 1..=3 {
+        let part = format!("partNumber={part}&");
+        let sent = requests.iter().filter(|it| it.target.contains(&part));
+        assert_eq!(sent.count(), 2, "{part}: {requests:?}");
+    }
+    assert_eq!(bucket.s3.uploads(), 0);
+
+    // Amazon's servers answer 400, which ends the pass: the next one sends the part again.
+    let other = Sensor::new(&dir, "mismatch");
+    let captured = other.capture(12_000, 1, &[]);
+    let refusal = "<Error><Code>XAmzContentSHA256Mismatch</Code></Error>";
+    bucket
+        .proxy
+        .decide(move |it| match it.target.contains("partNumber=2&") {
+            true => Fate::Answer(400, refusal),
+            false => Fate::Pass,
+        });
+    let done = ship_to(&bucket, &other, &[]).run().expect(1);
+    done.says(&["XAmzContentSHA256Mismatch"]);
+    bucket.proxy.decide(|_| Fate::Pass);
+    assert_shipped(&bucket, &other, captured);
 }
 
 #[test]
