@@ -38,6 +38,21 @@ pub fn wqcap() -> PathBuf {
     dir().join("wqcap")
 }
 
+/// The server of [`crate::oracles::s3::S3::s3s`], which cargo builds before any test of this package.
+///
+/// # Panics
+/// It is not there.
+#[must_use]
+pub fn s3_server() -> PathBuf {
+    let path = profile_dir().join("s3_server");
+    assert!(
+        path.is_file(),
+        "there is no {}: cargo build --package wqcap-tests --bins",
+        path.display()
+    );
+    path
+}
+
 fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)

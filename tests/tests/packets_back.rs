@@ -11,9 +11,15 @@ use wqcap_tests::{
     compare::{assert_bytes, assert_same},
     files,
     ledger::number,
-    machine::{bucket::Bucket, proxy::Fate},
+    machine::{
+        bucket::Bucket,
+        proxy::{Fate, once},
+    },
     need,
-    oracles::{duckdb::Duckdb, s3::BUCKET},
+    oracles::{
+        duckdb::Duckdb,
+        s3::{BUCKET, S3},
+    },
     wqcap::wqcap,
 };
 
@@ -325,6 +331,72 @@ fn what_is_wrong_is_told_and_the_rest_comes() {
     }
 }
 
+/// A server that is overloaded.
+const SLOW_DOWN: Fate = Fate::Answer(503, "<Error><Code>SlowDown</Code></Error>");
+
+#[test]
+fn through_a_failing_network_all_is_in_the_bucket_and_comes_back() {
+    let bucket = Bucket::of(S3::s3s());
+    let fleet = Fleet::new();
+    let prefix = "some/where";
+    let url = format!("s3://{BUCKET}/{prefix}");
+    // All at the same time.
+    let fates = &[SLOW_DOWN, Fate::Reset, Fate::Damage];
+    bucket.proxy.decide(once(2, fates));
+    let ships = SENSORS.map(|it| bucket.reached_by(fleet.ship(it, &url, "bucket")).start());
+    for shipped in ships {
+        let _ = shipped.wait().expect(0);
+    }
+
+    // Half of an object goes on where it broke off; half of a list does not.
+    let mut failing = once(2, &[SLOW_DOWN, Fate::Reset, Fate::Cut]);
+    bucket.proxy.decide(move |it| match failing(it) {
+        Fate::Cut if it.target.contains("list-type") => SLOW_DOWN,
+        fate => fate,
+    });
+    let told = bucket.reached_by(fleet.wqcap(&["fleet", &url, "--json"]));
+    let told = facts(&told.run().expect(0));
+    assert_eq!(told["findings"], Value::Array(Vec::new()));
+    let ledger = |it: &Value| ["captured", "shipped"].map(|line| number(&it["ledger"][line]));
+    let sensors = told["sensors"].as_array().expect("sensors");
+    assert_eq!(sensors.len(), SENSORS.len(), "{told}");
+    for sensor in sensors {
+        assert_eq!(ledger(sensor), [FRAMES; 2], "{sensor}");
+    }
+
+    let even = "ether[992] & 1 = 0";
+    let extract = |out: &str, more: &[&str]| {
+        let all = [&["extract", &url, "--json", "-o", out], more].concat();
+        facts(&bucket.reached_by(fleet.wqcap(&all)).run().expect(0))
+    };
+    let all = extract("found.pcap", &[]);
+    let some = extract("even.pcap", &["--filter", even]);
+    let merged = fleet.local("merged.pcap", &[&["merge"][..], &SENSORS].concat());
+    let found = fleet.dir.join("found.pcap");
+    assert_bytes("all frames", &bytes(&found), &bytes(&merged));
+    assert_eq!(number(&all["frames"]), 3 * FRAMES);
+    // Of the sensors' own frames, half.
+    let tcpdump = Program::new("tcpdump").args(["-n", "--count", "-r"]);
+    let counted = tcpdump.arg(&merged).arg(even).run().expect(0);
+    let counted = counted.stdout.split(' ').next().expect("a number");
+    assert_eq!(counted, (3 * FRAMES / 2).to_string());
+    assert_eq!(counted, some["frames"].to_string());
+
+    // The server keeps objects as files: an engine's sums are each sensor's ledger.
+    let duckdb = need!(Duckdb::install());
+    let store = bucket.s3.folder().join(prefix);
+    for (table, frames) in [("blocks", "frames"), ("flows", "frames_fwd + frames_rev")] {
+        let files = store.join(table).join("*/*/*/*.parquet");
+        let sums = duckdb.query(&format!(
+            "SELECT sensor, sum({frames})::BIGINT FROM read_parquet('{}', hive_partitioning = true)
+                GROUP BY ALL ORDER BY ALL",
+            files.display()
+        ));
+        let ledgers = SENSORS.map(|it| vec![Value::from(it), FRAMES.into()]);
+        assert_eq!(sums, ledgers, "{table}");
+    }
+}
+
 /// How many errors are told.
 fn errors(done: &Done) -> usize {
     let lines = done.stderr.lines();
@@ -333,7 +405,7 @@ fn errors(done: &Done) -> usize {
 
 #[test]
 fn a_bucket_gives_what_a_folder_does_and_wrong_credentials_are_told_once() {
-    let bucket = need!(Bucket::start());
+    let bucket = Bucket::of(need!(S3::moto()));
     let fleet = Fleet::shipped();
     let url = format!("s3://{BUCKET}/some/where");
     for sensor in SENSORS {
@@ -347,7 +419,7 @@ fn a_bucket_gives_what_a_folder_does_and_wrong_credentials_are_told_once() {
     };
     // One that throttles, too.
     bucket.proxy.decide(|it| match it.number % 5 {
-        4 => Fate::Answer(503, "<Error><Code>SlowDown</Code></Error>"),
+        4 => SLOW_DOWN,
         _ => Fate::Pass,
     });
     let found = facts(&extract("found.pcapng").run().expect(0));

@@ -2,21 +2,20 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
-use std::{
-    collections::BTreeMap,
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::PathBuf};
 use wqcap_tests::{
     Dir, Done, Program, Summary, Wqcap, files, frames,
     ledger::number,
     machine::{
         bucket::Bucket,
-        proxy::{Fate, Request},
+        dir::tree,
+        proxy::{Fate, Request, once},
     },
     need,
-    oracles::{duckdb::Duckdb, s3::BUCKET},
+    oracles::{
+        duckdb::Duckdb,
+        s3::{BUCKET, S3},
+    },
     wqcap::wqcap,
 };
 
@@ -122,30 +121,6 @@ fn store(dir: &Dir) -> (PathBuf, String) {
     let store = dir.folder("store");
     let url = format!("file://{}", store.display());
     (store, url)
-}
-
-/// All files below a folder, by their places in it.
-fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("lists") {
-            let path = entry.expect("lists").path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let place = path.strip_prefix(root).expect("below").to_str();
-            let place = place.expect("plain").to_owned();
-            match fs::read(&path) {
-                Ok(bytes) => all.insert(place, bytes),
-                // It has its final name by now.
-                Err(_) if place.ends_with(".part") => None,
-                Err(e) => panic!("{place}: {e}"),
-            };
-        }
-    }
-    all
 }
 
 /// That the objects are those of the sensor's files, each with its blocks, and nothing else but flow records and its status.
@@ -508,13 +483,7 @@ fn ship_to(bucket: &Bucket, sensor: &Sensor<'_>, more: &[&str]) -> Program {
 
 /// What a sensor has in a bucket.
 fn objects_of(bucket: &Bucket, sensor: &Sensor<'_>) -> BTreeMap<String, Vec<u8>> {
-    let prefix = format!("{}/", sensor.name);
-    let keys = bucket.s3.keys(&prefix).into_iter();
-    keys.map(|key| {
-        let bytes = bucket.s3.object(&key);
-        (key[prefix.len()..].to_owned(), bytes)
-    })
-    .collect()
+    bucket.s3.objects(&format!("{}/", sensor.name))
 }
 
 #[track_caller]
@@ -528,7 +497,7 @@ fn assert_shipped(bucket: &Bucket, sensor: &Sensor<'_>, captured: u64) -> Vec<Re
 
 #[test]
 fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
-    let bucket = need!(Bucket::start());
+    let bucket = Bucket::of(need!(S3::moto()));
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "throttled");
     let captured = sensor.capture(12_000, 1, &[]);
@@ -551,24 +520,55 @@ fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
 }
 
 #[test]
+fn what_is_damaged_on_the_way_is_refused_and_sent_again() {
+    let bucket = Bucket::of(S3::s3s());
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "damaged");
+    let captured = sensor.capture(12_000, 1, &[]);
+    bucket.proxy.decide(once(1, &[Fate::Damage]));
+    let requests = assert_shipped(&bucket, &sensor, captured);
+    for part in 1..=3 {
+        let part = format!("partNumber={part}&");
+        let sent = requests.iter().filter(|it| it.target.contains(&part));
+        assert_eq!(sent.count(), 2, "{part}: {requests:?}");
+    }
+    assert_eq!(bucket.s3.uploads(), 0);
+
+    // Amazon's servers answer 400, which ends the pass: the next one sends the part again.
+    let other = Sensor::new(&dir, "mismatch");
+    let captured = other.capture(12_000, 1, &[]);
+    let refusal = "<Error><Code>XAmzContentSHA256Mismatch</Code></Error>";
+    bucket
+        .proxy
+        .decide(move |it| match it.target.contains("partNumber=2&") {
+            true => Fate::Answer(400, refusal),
+            false => Fate::Pass,
+        });
+    let done = ship_to(&bucket, &other, &[]).run().expect(1);
+    done.says(&["XAmzContentSHA256Mismatch"]);
+    bucket.proxy.decide(|_| Fate::Pass);
+    assert_shipped(&bucket, &other, captured);
+}
+
+#[test]
 fn wrong_credentials_are_told_and_not_tried_again() {
-    let bucket = need!(Bucket::start());
+    let bucket = Bucket::of(S3::s3s());
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "refused");
-    sensor.capture(100, 1, &[]);
-    let refusal = "<Error><Code>InvalidAccessKeyId</Code></Error>";
-    bucket.proxy.decide(move |_| Fate::Answer(403, refusal));
-    let done = ship_to(&bucket, &sensor, &[]).run().expect(1);
-    done.says(&["InvalidAccessKeyId"]);
+    let captured = sensor.capture(100, 1, &[]);
+    let ship = ship_to(&bucket, &sensor, &[]);
+    let done = ship.env("AWS_SECRET_ACCESS_KEY", "wrong").run().expect(1);
+    done.says(&["SignatureDoesNotMatch"]);
     // That its status is refused does not end it.
     let requests = bucket.proxy.requests().into_iter();
     let of_files = requests.filter(|it| !it.target.contains("/status/"));
     assert_eq!(of_files.count(), 1);
+    assert_shipped(&bucket, &sensor, captured);
 }
 
 #[test]
 fn whoever_is_killed_at_any_request_is_followed_by_one_who_goes_on() {
-    let bucket = need!(Bucket::start());
+    let bucket = Bucket::of(need!(S3::moto()));
     let dir = Dir::new();
     let whole = Sensor::new(&dir, "whole");
     let captured = whole.capture(12_000, 1, &[]);

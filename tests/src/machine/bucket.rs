@@ -1,7 +1,10 @@
 //! A bucket behind a proxy that breaks off, refuses and counts.
 
 use super::proxy::Proxy;
-use crate::{Program, oracles::s3::S3};
+use crate::{
+    Program,
+    oracles::s3::{KEY, S3, SECRET},
+};
 use std::time::Duration;
 
 /// A server behind a proxy.
@@ -13,14 +16,11 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Starts both.
-    ///
-    /// # Errors
-    /// Why there is no server.
-    pub fn start() -> Result<Self, String> {
-        let s3 = S3::start()?;
+    /// Puts a proxy in front of a server.
+    #[must_use]
+    pub fn of(s3: S3) -> Self {
         let proxy = Proxy::start(s3.address());
-        Ok(Self { s3, proxy })
+        Self { s3, proxy }
     }
 
     /// A program that finds it.
@@ -32,8 +32,8 @@ impl Bucket {
             .env("AWS_ALLOW_HTTP", "true")
             .env("NO_PROXY", "127.0.0.1")
             .env("AWS_REGION", "us-east-1")
-            .env("AWS_ACCESS_KEY_ID", "somebody")
-            .env("AWS_SECRET_ACCESS_KEY", "secret")
+            .env("AWS_ACCESS_KEY_ID", KEY)
+            .env("AWS_SECRET_ACCESS_KEY", SECRET)
             .timeout(Duration::from_secs(120))
     }
 }

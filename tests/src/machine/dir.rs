@@ -2,6 +2,7 @@
 
 use crate::Program;
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -92,4 +93,32 @@ impl Dir {
         fs::create_dir_all(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         path
     }
+}
+
+/// All files below a folder, by their places in it.
+///
+/// # Panics
+/// One cannot be read, other than a `.part`.
+#[must_use]
+pub fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("lists") {
+            let path = entry.expect("lists").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let place = path.strip_prefix(root).expect("below").to_str();
+            let place = place.expect("plain").to_owned();
+            match fs::read(&path) {
+                Ok(bytes) => all.insert(place, bytes),
+                // It has its final name by now.
+                Err(_) if place.ends_with(".part") => None,
+                Err(e) => panic!("{place}: {e}"),
+            };
+        }
+    }
+    all
 }

@@ -1,6 +1,7 @@
 //! A proxy of HTTP/1.1 in front of a server, which answers in its place, breaks off, or never answers, as a test wants it.
 
 use std::{
+    collections::HashSet,
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
@@ -34,6 +35,25 @@ pub enum Fate {
     Hold,
     /// The server has it, and nobody hears its answer.
     Swallow,
+    /// The server has it with a bit of its body changed, if it has one, and its answer goes back.
+    Damage,
+    /// The server has it, and its answer breaks off after half of it.
+    Cut,
+}
+
+/// Of what comes for the first time, every `nth` request meets one of these fates, in their order; all else passes.
+///
+/// # Panics
+/// There are no fates, or `nth` is 0.
+pub fn once(nth: usize, fates: &'static [Fate]) -> impl FnMut(&Request) -> Fate + Send {
+    let mut seen = HashSet::new();
+    move |it| {
+        let is_new = seen.insert((it.method.clone(), it.target.clone()));
+        match is_new && seen.len() % nth == 0 {
+            true => fates[seen.len() / nth % fates.len()],
+            false => Fate::Pass,
+        }
+    }
 }
 
 type Decide = dyn FnMut(&Request) -> Fate + Send;
@@ -127,13 +147,17 @@ impl Shared {
         }
         let mut body = Vec::new();
         from.by_ref().take(length).read_to_end(&mut body)?;
-        let answer = match fate {
+        let middle = body.len() / 2;
+        if let (Fate::Damage, Some(byte)) = (fate, body.get_mut(middle)) {
+            *byte ^= 1;
+        }
+        let mut answer = match fate {
             Fate::Answer(status, text) => format!(
                 "HTTP/1.1 {status} Said\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
                 text.len()
             )
             .into_bytes(),
-            Fate::Pass | Fate::Swallow => self.ask(&head, &body)?,
+            Fate::Pass | Fate::Swallow | Fate::Damage | Fate::Cut => self.ask(&head, &body)?,
             Fate::Reset | Fate::Hold => Vec::new(),
         };
         if matches!(fate, Fate::Hold | Fate::Swallow) {
@@ -141,6 +165,9 @@ impl Shared {
             // Until the client is gone.
             io::copy(&mut from, &mut io::sink())?;
             return Ok(());
+        }
+        if fate == Fate::Cut {
+            answer.truncate(answer.len() / 2);
         }
         let mut to = client;
         to.write_all(&answer)?;
@@ -190,9 +217,12 @@ impl Shared {
     fn ask(&self, head: &str, body: &[u8]) -> io::Result<Vec<u8>> {
         let mut server = TcpStream::connect(&self.upstream)?;
         server.write_all(head.as_bytes())?;
-        server.write_all(body)?;
+        // Who refuses may answer and be gone before all of the body is there.
+        let _ = server.write_all(body);
         let mut answer = Vec::new();
-        server.read_to_end(&mut answer)?;
-        Ok(answer)
+        match server.read_to_end(&mut answer) {
+            Err(e) if answer.is_empty() => Err(e),
+            _ => Ok(answer),
+        }
     }
 }

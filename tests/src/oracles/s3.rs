@@ -1,8 +1,17 @@
-//! An object store that speaks S3, from PyPI: moto's server, which keeps what it is given in memory.
+//! Object stores that speak S3. They share no code, and judge differently:
+//!
+//! | server | keeps objects | checks |
+//! |---|---|---|
+//! | moto's, from PyPI | in memory | little: no signature |
+//! | that of crate `s3s-fs` ([`binaries::s3_server`]) | as files, where other programs read them | signatures, and that what has come is what was signed |
+//!
+//! Of an upload that is over, `s3s-fs` says 403, where S3 and moto say 404: who goes on with one is tested against moto.
 
 use super::pypi;
-use crate::{Program, Running};
+use crate::{Dir, Program, Running, binaries, machine::dir::tree};
 use std::{
+    collections::BTreeMap,
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     path::PathBuf,
@@ -13,25 +22,31 @@ use std::{
 const VERSION: &str = "5.2.5";
 /// The only bucket.
 pub const BUCKET: &str = "captures";
+/// Who may write and read it.
+pub const KEY: &str = "somebody";
+/// The secret of that.
+pub const SECRET: &str = "secret";
 
-/// A signature, which it does not check.
+/// A signature, which moto does not check.
 const SIGNED: &str = "AWS4-HMAC-SHA256 Credential=somebody/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
 
 /// A server, with a bucket.
 pub struct S3 {
     _run: Running,
     address: String,
+    /// Where its objects are files.
+    files: Option<Dir>,
 }
 
 impl S3 {
-    /// Installs it beside the binaries, once, and starts it.
+    /// Installs moto beside the binaries, once, and starts it.
     ///
     /// # Errors
     /// There is no pip, or no way to PyPI: a reason to skip.
     ///
     /// # Panics
     /// What has been installed cannot be put in its place, or does not start.
-    pub fn start() -> Result<Self, String> {
+    pub fn moto() -> Result<Self, String> {
         static PACKAGES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let packages = PACKAGES
             .get_or_init(|| pypi::installed("moto", "[s3,server]", VERSION))
@@ -48,7 +63,30 @@ impl S3 {
         run.until("moto's server answers", |_| {
             ask(&address, "PUT", &format!("/{BUCKET}")).is_some()
         });
-        Ok(Self { _run: run, address })
+        Ok(Self {
+            _run: run,
+            address,
+            files: None,
+        })
+    }
+
+    /// Starts the server of crate `s3s-fs`.
+    ///
+    /// # Panics
+    /// It does not start.
+    #[must_use]
+    pub fn s3s() -> Self {
+        let files = Dir::new();
+        files.folder(BUCKET);
+        let mut run = Program::new(binaries::s3_server())
+            .arg(files.path())
+            .start();
+        run.until("the server's address", |it| it.stdout().ends_with('\n'));
+        Self {
+            address: run.stdout().trim().to_owned(),
+            _run: run,
+            files: Some(files),
+        }
     }
 
     /// Where it listens.
@@ -57,16 +95,30 @@ impl S3 {
         &self.address
     }
 
-    /// The keys of all objects below a prefix, in their order.
+    /// The bucket as a folder.
+    ///
+    /// # Panics
+    /// It is none: moto's is in memory.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        let files = self.files.as_ref();
+        files.expect("a server that keeps files").join(BUCKET)
+    }
+
+    /// All objects below a prefix, a folder of keys, by what follows it in their keys.
     ///
     /// # Panics
     /// It does not answer.
     #[must_use]
-    pub fn keys(&self, prefix: &str) -> Vec<String> {
+    pub fn objects(&self, prefix: &str) -> BTreeMap<String, Vec<u8>> {
+        if self.files.is_some() {
+            return tree(&self.folder().join(prefix));
+        }
         let page = self.page(&format!("/{BUCKET}?list-type=2&prefix={prefix}"));
         let keys = page.split("<Key>").skip(1);
         let keys = keys.filter_map(|rest| rest.split("</Key>").next());
-        keys.map(str::to_owned).collect()
+        keys.map(|key| (key[prefix.len()..].to_owned(), self.object(key)))
+            .collect()
     }
 
     /// Uploads that are neither completed nor given up.
@@ -75,17 +127,16 @@ impl S3 {
     /// It does not answer.
     #[must_use]
     pub fn uploads(&self) -> usize {
-        self.page(&format!("/{BUCKET}?uploads"))
-            .matches("<Upload>")
-            .count()
+        let Some(files) = &self.files else {
+            let page = self.page(&format!("/{BUCKET}?uploads"));
+            return page.matches("<Upload>").count();
+        };
+        let entries = fs::read_dir(files.path()).expect("lists").flatten();
+        let names = entries.map(|it| it.file_name().into_encoded_bytes());
+        names.filter(|it| it.starts_with(b".upload-")).count()
     }
 
-    /// An object.
-    ///
-    /// # Panics
-    /// There is none.
-    #[must_use]
-    pub fn object(&self, key: &str) -> Vec<u8> {
+    fn object(&self, key: &str) -> Vec<u8> {
         let (status, body) = ask(&self.address, "GET", &format!("/{BUCKET}/{key}")).expect("asked");
         assert_eq!(status, 200, "{key}");
         body
