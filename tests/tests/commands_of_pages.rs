@@ -308,6 +308,8 @@ impl Page {
             .args(["model", "--wire", WIRE, "--", "bash", "-c", &all])
             .env("PATH", format!("{}:{path}", bin.display()))
             .env("HOME", dir.folder("home"))
+            // Where software NICs whose processes are killed with their namespace leave their trees.
+            .env("XDG_RUNTIME_DIR", dir.folder("runtime"))
             .cwd(dir.path())
             .timeout(Duration::from_secs(300))
             .run();

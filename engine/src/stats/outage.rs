@@ -167,6 +167,10 @@ impl OutageLog {
     }
 }
 
+/// How far frames' stamps may be before the time at which they came: the NIC's clock is known as well as a busy host can
+/// read it, and after the last outage there may be no later file.
+const CLOCKS_NS: u64 = 50_000_000;
+
 /// Reports each outage once, to the first file whose frames come after it began.
 #[derive(Clone, Debug, Default)]
 pub struct OutageReporter {
@@ -183,24 +187,25 @@ impl OutageReporter {
         Self { log, reported }
     }
 
-    /// When the first outage that is not reported began; `u64::MAX`: all are.
+    /// From which stamp on frames may have come after the first outage that is not reported began; `u64::MAX`: all are.
     #[must_use]
     pub fn next_ns(&self) -> u64 {
         let outages = self.log.get();
         let next = outages.since(self.reported).next();
-        next.map_or(u64::MAX, |it| it.from_ns)
+        next.map_or(u64::MAX, |it| it.from_ns.saturating_sub(CLOCKS_NS))
     }
 
-    /// Outages not reported yet that had begun at `ns` since 1970, the latest first; empty: nothing. A frame from before
-    /// an outage may be read behind it, where it has waited on a ring.
+    /// Outages not reported yet that may have begun before a frame with the stamp `ns` came, the latest first; empty:
+    /// nothing. A frame from long before an outage may be read behind it, where it has waited on a ring.
     pub fn unreported(&mut self, ns: u64) -> String {
         let outages = self.log.get();
+        let latest = ns.saturating_add(CLOCKS_NS);
         let new = outages.since(self.reported);
         let mut all: Vec<_> = new
-            .take_while(|it| it.from_ns <= ns)
+            .take_while(|it| it.from_ns <= latest)
             .map(ToString::to_string)
             .collect();
-        let later = outages.last().filter(|it| it.from_ns > ns).count() as u64;
+        let later = outages.last().filter(|it| it.from_ns > latest).count() as u64;
         self.reported = self.reported.max(outages.count - later);
         if all.is_empty() {
             return String::new();
@@ -239,10 +244,11 @@ mod tests {
         log.end(Cause::PortDown, 1_500_000_000);
         log.begin(Cause::DeviceLost, 2_000_000_001);
         let mut reporter = OutageReporter::of(log.clone());
-        assert_eq!(reporter.unreported(2_000_000_000), "");
-        assert_eq!(reporter.next_ns(), 2_000_000_001);
+        let due = 2_000_000_001 - CLOCKS_NS;
+        assert_eq!(reporter.unreported(due - 1), "");
+        assert_eq!(reporter.next_ns(), due);
         assert_eq!(
-            reporter.unreported(2_000_000_001),
+            reporter.unreported(due),
             "nothing could be received: the device was lost from 1970-01-01T00:00:02.000000001Z on"
         );
         assert_eq!(reporter.unreported(u64::MAX), "");
