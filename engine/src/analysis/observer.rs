@@ -58,6 +58,10 @@ impl Observer {
         frame: &Frame<'_>,
         outer: &Headers,
         inner: &Headers,
+        #[cfg_attr(
+            not(feature = "flows"),
+            expect(unused_variables, reason = "flow records alone ask for it")
+        )]
         place: Option<&FlowPlace>,
     ) {
         if let Some(live) = &mut self.live {

@@ -83,7 +83,11 @@ impl Key {
         // Half of the hash is enough.
         xxh3_64_with_seed(&bytes, seed) as u32
     }
+}
 
+/// What records tell of it.
+#[cfg(any(test, feature = "flows"))]
+impl Key {
     /// The ends, in their order.
     pub(crate) fn ends(&self) -> FiveTuple {
         let [src, dst] = self.ends.map(u128::to_be_bytes);
