@@ -52,8 +52,10 @@ impl Key {
             | u128::from(vlans[0]) << 48
             | u128::from(vlans[1]) << 32
             | u128::from(network.unwrap_or(Self::NO_NETWORK));
+        let src = u128::from_be_bytes(ends.src_bytes());
+        let dst = u128::from_be_bytes(ends.dst_bytes());
         Self {
-            ends: [ends.src_bytes(), ends.dst_bytes()].map(u128::from_be_bytes),
+            ends: [src, dst],
             rest,
         }
     }
@@ -76,10 +78,9 @@ impl Key {
     #[inline]
     pub(crate) fn hash(&self, seed: u64) -> u32 {
         let mut bytes = [0; 48];
-        let words = [self.ends[0], self.ends[1], self.rest];
-        for (to, word) in bytes.chunks_exact_mut(16).zip(words) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
+        bytes[..16].copy_from_slice(&self.ends[0].to_ne_bytes());
+        bytes[16..32].copy_from_slice(&self.ends[1].to_ne_bytes());
+        bytes[32..].copy_from_slice(&self.rest.to_ne_bytes());
         // Half of the hash is enough.
         xxh3_64_with_seed(&bytes, seed) as u32
     }
