@@ -14,6 +14,9 @@ use std::{
 
 /// Outages that are remembered one by one. A port that flaps for days must not fill the memory.
 const REMEMBERED: usize = 100;
+/// How far a frame's stamp may be before the time at which it came: the NIC's clock is known as well as a busy host can
+/// read it.
+const CLOCKS_NS: u64 = 50_000_000;
 
 /// Why nothing could be received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -34,6 +37,17 @@ pub struct Outage {
     pub from_ns: u64,
     /// Until when; `None`: it lasts.
     pub to_ns: Option<u64>,
+}
+
+impl Outage {
+    /// The earliest stamp of a frame that came after it began. Queues go on behind a port's, which may be short, and there
+    /// may be no later file to tell of it; behind a lost device's they are new.
+    fn first_after_ns(&self) -> u64 {
+        match self.cause {
+            Cause::DeviceLost => self.from_ns,
+            Cause::PortDown => self.from_ns.saturating_sub(CLOCKS_NS),
+        }
+    }
 }
 
 impl fmt::Display for Outage {
@@ -167,10 +181,6 @@ impl OutageLog {
     }
 }
 
-/// How far frames' stamps may be before the time at which they came: the NIC's clock is known as well as a busy host can
-/// read it, and after the last outage there may be no later file.
-const CLOCKS_NS: u64 = 50_000_000;
-
 /// Reports each outage once, to the first file whose frames come after it began.
 #[derive(Clone, Debug, Default)]
 pub struct OutageReporter {
@@ -192,21 +202,17 @@ impl OutageReporter {
     pub fn next_ns(&self) -> u64 {
         let outages = self.log.get();
         let next = outages.since(self.reported).next();
-        next.map_or(u64::MAX, |it| it.from_ns.saturating_sub(CLOCKS_NS))
+        next.map_or(u64::MAX, Outage::first_after_ns)
     }
 
     /// Outages not reported yet that may have begun before a frame with the stamp `ns` came, the latest first; empty:
-    /// nothing. A frame from long before an outage may be read behind it, where it has waited on a ring.
+    /// nothing. A frame from before an outage may be read behind it, where it has waited on a ring.
     pub fn unreported(&mut self, ns: u64) -> String {
         let outages = self.log.get();
-        let latest = ns.saturating_add(CLOCKS_NS);
-        let new = outages.since(self.reported);
-        let mut all: Vec<_> = new
-            .take_while(|it| it.from_ns <= latest)
-            .map(ToString::to_string)
-            .collect();
-        let later = outages.last().filter(|it| it.from_ns > latest).count() as u64;
-        self.reported = self.reported.max(outages.count - later);
+        let new: Vec<_> = outages.since(self.reported).collect();
+        let begun = new.iter().take_while(|it| it.first_after_ns() <= ns);
+        let mut all: Vec<_> = begun.map(ToString::to_string).collect();
+        self.reported = outages.count - (new.len() - all.len()) as u64;
         if all.is_empty() {
             return String::new();
         }
@@ -244,11 +250,10 @@ mod tests {
         log.end(Cause::PortDown, 1_500_000_000);
         log.begin(Cause::DeviceLost, 2_000_000_001);
         let mut reporter = OutageReporter::of(log.clone());
-        let due = 2_000_000_001 - CLOCKS_NS;
-        assert_eq!(reporter.unreported(due - 1), "");
-        assert_eq!(reporter.next_ns(), due);
+        assert_eq!(reporter.unreported(2_000_000_000), "");
+        assert_eq!(reporter.next_ns(), 2_000_000_001);
         assert_eq!(
-            reporter.unreported(due),
+            reporter.unreported(2_000_000_001),
             "nothing could be received: the device was lost from 1970-01-01T00:00:02.000000001Z on"
         );
         assert_eq!(reporter.unreported(u64::MAX), "");
@@ -264,6 +269,16 @@ mod tests {
              the port was down from 1970-01-01T00:00:03.000000000Z to 1970-01-01T00:00:03.250000000Z"
         );
         assert!(reporter.unreported(u64::MAX).contains("05.000000000Z"));
+        // Frames behind a port's that the NIC's clock, a little late, has stamped before it.
+        log.end(Cause::PortDown, 4_250_000_000);
+        log.end(Cause::DeviceLost, 5_250_000_000);
+        log.begin(Cause::PortDown, 6_000_000_000);
+        log.begin(Cause::DeviceLost, 6_000_000_001);
+        let due = 6_000_000_000 - CLOCKS_NS;
+        assert_eq!(reporter.next_ns(), due);
+        assert_eq!(reporter.unreported(due - 1), "");
+        assert!(reporter.unreported(due).ends_with("06.000000000Z on"));
+        assert_eq!(reporter.next_ns(), 6_000_000_001);
         let mut other = OutageReporter::of(OutageLog::default());
         assert_eq!(other.unreported(u64::MAX), "");
     }
