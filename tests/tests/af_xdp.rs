@@ -176,11 +176,18 @@ fn all_captures_come_as_they_were_sent() {
 fn the_kernel_gets_nothing_while_it_lasts_and_all_afterwards() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
-    let ping = |count: &str| {
-        let ping = ["-q", "-c", count, "-i", "0.01", "-W", "1", "10.77.0.2"];
+    // Until so many are answered, or for a second after the last.
+    let ping = |count: &str, wait: [&str; 2]| {
+        let ping = [
+            &["-q", "-i", "0.01", "-c", count],
+            &wait[..],
+            &["10.77.0.2"],
+        ]
+        .concat();
         pair.near.program("ping", &ping).run()
     };
-    let _ = ping("1").expect(0);
+    let until_answered = ["-w", "60"];
+    let _ = ping("1", until_answered).expect(0);
     for mode in ["skb", "native"] {
         let wire = format!("af_xdp:{IFACE},mode={mode}");
         let run = capture(&dir, mode, &pair, &wire);
@@ -189,7 +196,7 @@ fn the_kernel_gets_nothing_while_it_lasts_and_all_afterwards() {
         assert!(has_program(&pair.far));
         assert_ne!(pair.far.promiscuity(), 0);
         // Nobody answers.
-        let _ = ping("5").expect(1);
+        let _ = ping("5", ["-W", "1"]).expect(1);
         ctl.until_counted(&mut running, "received", 5);
         running.signal(Signal::INT);
         let finished = run.finished(running.wait(), 0);
@@ -200,7 +207,7 @@ fn the_kernel_gets_nothing_while_it_lasts_and_all_afterwards() {
         ]);
         assert!(!has_program(&pair.far));
         assert_eq!(pair.far.promiscuity(), 0);
-        let _ = ping("5").expect(0);
+        let _ = ping("5", until_answered).expect(0);
     }
 }
 

@@ -44,6 +44,12 @@ impl Seen {
     }
 }
 
+/// The system's time, in nanoseconds since 1970.
+fn system_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(now.expect("after 1970").as_nanos()).expect("fits")
+}
+
 /// Writes down every frame.
 struct Diary {
     queue: u16,
@@ -53,8 +59,7 @@ struct Diary {
 
 impl Consumer for Diary {
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = u64::try_from(now.expect("after 1970").as_nanos()).expect("fits");
+        let now = system_ns();
         let number = frame.bytes.last_chunk().expect("frames hold a number");
         self.seen.push(Seen {
             queue: self.queue,
@@ -78,8 +83,9 @@ struct Run {
     seen: Vec<Seen>,
     report: Report,
     clock: ClockReport,
-    /// Frames below this number had been worked on when it began, those from that number on came when it was over.
+    /// When it began, by the system's time: what was worked on until then.
     before: u64,
+    /// Frames from this number on came when it was over.
     after: u64,
 }
 
@@ -103,10 +109,12 @@ impl Run {
         let mut capture = Capture::start_with(&plan, Limits::default(), make).expect("it starts");
         let captured = |queues: &[QueueLedger]| queues.iter().map(|it| it.captured).sum::<u64>();
         pass(&mut capture, 1000);
-        let before = on_the_wire();
+        let enough = on_the_wire();
         until(&mut capture, "they are worked on", |it| {
-            captured(&it.snapshot().queues) >= before
+            captured(&it.snapshot().queues) >= enough
         });
+        // One queue may be far behind the other.
+        let before = system_ns();
         happens(&mut capture);
         // Those of a burst have the time at which the NIC began it, however long it got no turn since.
         let after = on_the_wire() + BURST;
@@ -143,7 +151,7 @@ impl Run {
     /// Those of the frames before it happened, and of those after it.
     fn before_and_after(&self) -> [(i64, i64); 2] {
         [
-            self.ages(|it| it.number < self.before),
+            self.ages(|it| it.now < self.before),
             self.ages(|it| it.number >= self.after),
         ]
     }
