@@ -60,7 +60,7 @@ pub struct ShipPlan {
     pub index_dir: Option<PathBuf>,
     /// Folder of the flow records; `None`: there are none.
     pub flows_dir: Option<PathBuf>,
-    /// `s3://BUCKET/PREFIX` or `file:///FOLDER`.
+    /// As [`check_url`](crate::store::check_url) takes it.
     pub store: String,
     /// The sensor's name, a plain word.
     pub sensor: String,

@@ -567,8 +567,30 @@ fn wrong_credentials_are_told_and_not_tried_again() {
 }
 
 #[test]
-fn whoever_is_killed_at_any_request_is_followed_by_one_who_goes_on() {
+fn a_bucket_of_google_s_is_filled_and_read() {
     let bucket = Bucket::of(need!(S3::moto()));
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "google");
+    let captured = sensor.capture(12_000, 1, &[]);
+    let url = format!("gs://{BUCKET}/{}", sensor.name);
+    let done = bucket.reached_as_google(sensor.ship(&url, &["--once", "--json"]));
+    let done = done.run().expect(0);
+    let status = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&objects_of(&bucket, &sensor), &sensor);
+    assert_eq!(bucket.s3.uploads(), 0);
+    let seen = bucket.reached_as_google(wqcap(["fleet", &url]));
+    let seen = seen.run().expect(0);
+    assert!(seen.stdout.contains(&sensor.name), "{seen}");
+    let found = dir.join("found.pcapng");
+    let extract = wqcap(["extract", &url, "-o"]).arg(&found);
+    bucket.reached_as_google(extract).run().expect(0);
+    assert_eq!(files::read(&found).len() as u64, captured);
+}
+
+#[test]
+fn whoever_is_killed_at_any_request_is_followed_by_one_who_goes_on() {
+    let bucket = Bucket::of(S3::s3s());
     let dir = Dir::new();
     let whole = Sensor::new(&dir, "whole");
     let captured = whole.capture(12_000, 1, &[]);

@@ -20,7 +20,7 @@ Examples:
 
 Exit status: 0 nothing is missing, 1 something is, or a sensor is not heard of, 2 the store cannot be asked.")]
 pub struct FleetArgs {
-    /// The store: s3://BUCKET/PREFIX or file:///DIRECTORY [default: ship.store of the config]
+    /// The store: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY [default: ship.store of the config]
     #[arg(value_name = "STORE", conflicts_with_all = ["file", "set"])]
     pub store: Option<String>,
     #[command(flatten)]

@@ -12,6 +12,7 @@ use crate::{
 use wqcap_ship::{
     fleet::{self, Finding, Fleet, SensorFacts},
     ledger::DeliveryLedger,
+    store::FORMS,
 };
 
 /// Prints what all sensors tell, and fails with what is missing.
@@ -36,9 +37,12 @@ pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
 
 /// The store that a config names.
 fn configured(config: &ConfigArgs) -> Result<String, Failure> {
-    let none = "no store: name it (s3://BUCKET/PREFIX or file:///DIRECTORY), or a config with ship.store (-c CONFIG)";
     let url = config.load()?.ship.and_then(|it| it.store);
-    url.ok_or_else(|| Failure::refused(none))
+    url.ok_or_else(|| {
+        Failure::refused(format!(
+            "no store: name it ({FORMS}), or a config with ship.store (-c CONFIG)"
+        ))
+    })
 }
 
 /// Who is there, and the ledger.

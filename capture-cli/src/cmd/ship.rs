@@ -109,11 +109,14 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
 
 fn plan(config: &Config) -> Result<ShipPlan, Failure> {
     let output = &config.output;
-    let no_store = "ship.store is not set: write s3://BUCKET/PREFIX or file:///DIRECTORY into [ship] of the config (-c CONFIG)";
-    let ship = config.ship.as_ref();
-    let ship = ship.ok_or_else(|| Failure::refused(no_store))?;
-    let url = ship.store.clone();
-    let url = url.ok_or_else(|| Failure::refused(no_store))?;
+    let no_store = || {
+        let forms = store::FORMS;
+        Failure::refused(format!(
+            "ship.store is not set: write {forms} into [ship] of the config (-c CONFIG)"
+        ))
+    };
+    let ship = config.ship.as_ref().ok_or_else(no_store)?;
+    let url = ship.store.clone().ok_or_else(no_store)?;
     store::check_url(&url).map_err(|e| Failure::refused(format!("ship.store = {url:?}: {e}")))?;
     if output.is_stdout() || output.format == Format::None {
         return Err(Failure::refused(

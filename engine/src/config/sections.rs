@@ -294,7 +294,7 @@ section! {
 section! {
     /// `[ship]`
     pub struct ShipConfig {
-        /// Where finished files go: `s3://BUCKET/PREFIX` or `file:///DIRECTORY`.
+        /// Where finished files go: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `file:///DIRECTORY`.
         pub store: Option<String> = None,
         /// What this capture is called there; absent: the name of the host.
         pub sensor: Option<Sensor> = None,

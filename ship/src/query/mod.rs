@@ -58,7 +58,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// What is wanted of a store.
 #[derive(Clone, Debug)]
 pub struct StoreQuery {
-    /// `s3://BUCKET/PREFIX` or `file:///FOLDER`.
+    /// As [`check_url`](crate::store::check_url) takes it.
     pub store: String,
     /// Which objects may have it.
     pub choice: ObjectChoice,

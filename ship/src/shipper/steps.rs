@@ -146,6 +146,10 @@ impl Shipper {
             }
             // The upload was completed, and nobody was left to write that down; or the store has given it up.
             Err(StoreError::NotFound(why)) => self.again(record, why),
+            // As some stores say it of an upload that is over.
+            Err(StoreError::Refused(why)) if self.store.head(&record.key).await.is_ok() => {
+                self.again(record, why)
+            }
             Err(e) => Err(e.into()),
         }
     }

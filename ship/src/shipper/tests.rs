@@ -38,7 +38,7 @@ struct Death {
 /// A store in memory that notes what it is asked for, and lets its caller die.
 #[derive(Debug)]
 struct Noting {
-    inner: Remote<InMemory>,
+    inner: Remote,
     calls: Mutex<Vec<String>>,
     death: Option<Death>,
     /// What `head` says of every object's length, if it is wrong.
@@ -49,7 +49,7 @@ struct Noting {
 }
 
 impl Noting {
-    fn new(inner: Remote<InMemory>, death: Option<Death>) -> Arc<Self> {
+    fn new(inner: Remote, death: Option<Death>) -> Arc<Self> {
         Arc::new(Self {
             inner,
             calls: Mutex::default(),

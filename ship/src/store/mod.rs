@@ -12,7 +12,7 @@ pub use remote::Remote;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use object_store::aws::AmazonS3;
+use remote::Cloud;
 use std::{
     fmt::Debug,
     fs::{self, DirEntry},
@@ -149,6 +149,10 @@ pub trait ReadStore: Debug + Send + Sync {
     async fn length(&self, key: &str) -> Result<u64, StoreError>;
 }
 
+/// How a store is named, in words for a user.
+pub const FORMS: &str =
+    "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY";
+
 /// Whether a store can be named so; `Err`: what is wrong with it.
 ///
 /// # Errors
@@ -168,17 +172,22 @@ pub fn folder_of(url: &str) -> Option<&Path> {
 
 enum Place<'a> {
     Folder(&'a Path),
-    Bucket { name: &'a str, prefix: &'a str },
+    Bucket {
+        cloud: Cloud,
+        name: &'a str,
+        prefix: &'a str,
+    },
 }
 
 fn parse(url: &str) -> Result<Place<'_>, String> {
-    let known = "write s3://BUCKET/PREFIX or file:///DIRECTORY";
+    let known = format!("write {FORMS}");
     if let Some(path) = url.strip_prefix("file://") {
         let is_absolute = path.starts_with('/');
         let place = is_absolute.then(|| Place::Folder(Path::new(path)));
         return place.ok_or_else(|| format!("its path must be absolute; {known}"));
     }
-    let Some(rest) = url.strip_prefix("s3://") else {
+    let of = |(scheme, cloud)| url.strip_prefix(scheme).map(|rest| (cloud, rest));
+    let Some((cloud, rest)) = Cloud::SCHEMES.into_iter().find_map(of) else {
         return Err(format!("is not a store; {known}"));
     };
     let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -186,7 +195,11 @@ fn parse(url: &str) -> Result<Place<'_>, String> {
     if name.is_empty() || prefix.split('/').any(|it| it == "." || it == "..") {
         return Err(format!("names no bucket; {known}"));
     }
-    Ok(Place::Bucket { name, prefix })
+    Ok(Place::Bucket {
+        cloud,
+        name,
+        prefix,
+    })
 }
 
 /// The URL of the store that a user has named by it, or by a folder with its layout; `None`: it is another folder.
@@ -228,7 +241,7 @@ pub fn open_to_read(named: &str, url: &str) -> Result<Arc<dyn ReadStore>, StoreE
 
 enum Opened {
     Folder(Folder),
-    Bucket(Remote<AmazonS3>),
+    Bucket(Remote),
 }
 
 fn open_as(named: &str, url: &str) -> Result<Opened, StoreError> {
@@ -237,7 +250,11 @@ fn open_as(named: &str, url: &str) -> Result<Opened, StoreError> {
         Place::Folder(path) => Folder::open(path)
             .map(Opened::Folder)
             .map_err(|e| refused(format!("{e}; the directory must exist"))),
-        Place::Bucket { name, prefix } => remote::s3(name, prefix)
+        Place::Bucket {
+            cloud,
+            name,
+            prefix,
+        } => remote::open(cloud, name, prefix)
             .map(Opened::Bucket)
             .map_err(refused),
     }
@@ -249,7 +266,14 @@ mod tests {
 
     #[test]
     fn stores_are_buckets_and_folders() {
-        for good in ["s3://b", "s3://b/", "s3://b/a/c", "file:///srv/store"] {
+        for good in [
+            "s3://b",
+            "s3://b/",
+            "s3://b/a/c",
+            "gs://b/a",
+            "az://c",
+            "file:///srv/store",
+        ] {
             assert_eq!(check_url(good), Ok(()), "{good}");
         }
         for bad in [
@@ -258,17 +282,19 @@ mod tests {
             "s3:///a",
             "file://srv",
             "/srv",
-            "gs://b",
+            "http://b",
+            "gs://",
+            "az:///a",
             "s3://b/../a",
         ] {
             assert!(check_url(bad).is_err(), "{bad}");
         }
         assert_eq!(folder_of("file:///srv"), Some(Path::new("/srv")));
         assert_eq!(folder_of("s3://srv"), None);
-        let refused = open("gs://b").expect_err("not yet");
-        assert!(refused.to_string().contains("ship.store = \"gs://b\""));
-        let refused = open_to_read("gs://b", "gs://b").expect_err("not yet");
-        assert!(refused.to_string().starts_with("gs://b: is not a store"));
+        let refused = open("swift://b").expect_err("unknown");
+        assert!(refused.to_string().contains("ship.store = \"swift://b\""));
+        let refused = open_to_read("swift://b", "swift://b").expect_err("unknown");
+        assert!(refused.to_string().starts_with("swift://b: is not a store"));
     }
 
     #[test]

@@ -10,7 +10,9 @@ use futures_util::TryStreamExt;
 use object_store::{
     ClientConfigKey, Error, GetOptions, GetRange, ObjectMeta, ObjectStore, PutMode, PutOptions,
     RetryConfig, UpdateVersion,
-    aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
+    aws::{AmazonS3Builder, AmazonS3ConfigKey},
+    azure::{AzureConfigKey, MicrosoftAzureBuilder},
+    gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
     multipart::{MultipartStore, PartId},
     path::Path,
 };
@@ -22,25 +24,72 @@ const RETRY_TIME: Duration = Duration::from_secs(60);
 /// How long one request may take: a part may be large, and a link thin.
 const REQUEST: &str = "300s";
 
-/// Variables of the environment that say whose credentials are taken; without any, they are the instance's.
-const CREDENTIALS: [&str; 4] = [
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-];
+/// Whose cloud a bucket is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cloud {
+    /// S3, or what speaks it.
+    S3,
+    /// Google Cloud Storage.
+    Google,
+    /// Azure Blob Storage, which calls a bucket a container.
+    Azure,
+}
+
+impl Cloud {
+    /// Where URLs say so.
+    pub(super) const SCHEMES: [(&str, Self); 3] = [
+        ("s3://", Self::S3),
+        ("gs://", Self::Google),
+        ("az://", Self::Azure),
+    ];
+
+    /// Variables of the environment that say whose credentials are taken; without any, they are the instance's.
+    const fn credentials(self) -> &'static [&'static str] {
+        match self {
+            Self::S3 => &[
+                "AWS_ACCESS_KEY_ID",
+                "AWS_WEB_IDENTITY_TOKEN_FILE",
+                "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            ],
+            Self::Google => &[
+                "GOOGLE_APPLICATION_CREDENTIALS",
+                "GOOGLE_BEARER_TOKEN",
+                "GOOGLE_SERVICE_ACCOUNT",
+                "GOOGLE_SERVICE_ACCOUNT_KEY",
+                "GOOGLE_SERVICE_ACCOUNT_PATH",
+            ],
+            Self::Azure => &[
+                "AZURE_STORAGE_ACCOUNT_KEY",
+                "AZURE_STORAGE_CLIENT_SECRET",
+                "AZURE_CLIENT_SECRET",
+                "AZURE_FEDERATED_TOKEN_FILE",
+                "AZURE_STORAGE_SAS_KEY",
+                "AZURE_STORAGE_TOKEN",
+            ],
+        }
+    }
+}
+
+/// What the clients of all clouds can do.
+trait Client: ObjectStore + MultipartStore {}
+
+impl<T: ObjectStore + MultipartStore> Client for T {}
 
 /// A bucket, or what is below a prefix of it.
 #[derive(Debug)]
-pub struct Remote<T> {
-    inner: T,
+pub struct Remote {
+    client: Box<dyn Client>,
     prefix: String,
+    /// Objects are told from earlier ones of their keys by generation, and not by ETag.
+    by_generation: bool,
     /// What to say behind an error.
-    hint: &'static str,
+    hint: String,
 }
 
-/// A bucket of S3's kind; region, endpoint and credentials are in the usual variables `AWS_*`.
-pub(super) fn s3(bucket: &str, prefix: &str) -> Result<Remote<AmazonS3>, String> {
+/// A bucket; region, endpoint and credentials are in the variables that are usual with its cloud: `AWS_*`, `GOOGLE_*`,
+/// `AZURE_*`.
+pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, String> {
     // Which library encrypts is chosen here; a second store of this process finds that it has been.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let retry = RetryConfig {
@@ -48,27 +97,53 @@ pub(super) fn s3(bucket: &str, prefix: &str) -> Result<Remote<AmazonS3>, String>
         retry_timeout: RETRY_TIME,
         ..RetryConfig::default()
     };
-    let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
-    let store = AmazonS3Builder::from_env()
-        .with_bucket_name(bucket)
-        .with_retry(retry)
-        .with_config(timeout, REQUEST)
-        .build()
-        .map_err(|e| e.to_string())?;
-    let named = CREDENTIALS.iter().any(|it| env::var_os(it).is_some());
-    let hint = if named {
-        ""
-    } else {
-        "; AWS_ACCESS_KEY_ID is not set, so the credentials are asked of the machine's cloud"
+    let timeout = ClientConfigKey::Timeout;
+    let client = match cloud {
+        Cloud::S3 => AmazonS3Builder::from_env()
+            .with_bucket_name(bucket)
+            .with_retry(retry)
+            .with_config(AmazonS3ConfigKey::Client(timeout), REQUEST)
+            .build()
+            .map(boxed),
+        Cloud::Google => GoogleCloudStorageBuilder::from_env()
+            .with_bucket_name(bucket)
+            .with_retry(retry)
+            .with_config(GoogleConfigKey::Client(timeout), REQUEST)
+            .build()
+            .map(boxed),
+        Cloud::Azure => MicrosoftAzureBuilder::from_env()
+            .with_container_name(bucket)
+            .with_retry(retry)
+            .with_config(AzureConfigKey::Client(timeout), REQUEST)
+            .build()
+            .map(boxed),
+    };
+    let names = cloud.credentials();
+    let hint = match names.iter().any(|it| env::var_os(it).is_some()) {
+        true => String::new(),
+        false => format!(
+            "; {} is not set, so the credentials are asked of the machine's cloud",
+            names[0]
+        ),
     };
     Ok(Remote {
-        inner: store,
+        client: client.map_err(|e| e.to_string())?,
         prefix: prefix.into(),
+        by_generation: cloud == Cloud::Google,
         hint,
     })
 }
 
-impl<T: ObjectStore + MultipartStore> Remote<T> {
+fn boxed(client: impl Client) -> Box<dyn Client> {
+    Box::new(client)
+}
+
+impl Remote {
+    /// What tells an object from earlier ones of its key.
+    fn tag(&self, etag: Option<String>, generation: Option<String>) -> Option<String> {
+        if self.by_generation { generation } else { etag }
+    }
+
     fn path(&self, key: &str) -> Result<Path, StoreError> {
         let path = Path::parse(format!("{}/{key}", self.prefix));
         path.map_err(|e| StoreError::Refused(e.to_string()))
@@ -95,6 +170,10 @@ impl<T: ObjectStore + MultipartStore> Remote<T> {
     fn told(&self, e: Error) -> StoreError {
         let text = format!("{}{}", one_line(&e.to_string()), self.hint);
         match e {
+            // As Azure says that the parts of an upload are no more.
+            Error::Generic { .. } if text.contains("InvalidBlockList") => {
+                StoreError::NotFound(text)
+            }
             Error::NotFound { .. } => StoreError::NotFound(text),
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
                 StoreError::Refused(text)
@@ -123,10 +202,10 @@ fn one_line(text: &str) -> String {
 }
 
 #[async_trait]
-impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
+impl Store for Remote {
     async fn begin(&self, key: &str) -> Result<String, StoreError> {
         let path = self.path(key)?;
-        let begun = self.inner.create_multipart(&path).await;
+        let begun = self.client.create_multipart(&path).await;
         begun.map_err(|e| self.making(e))
     }
 
@@ -139,7 +218,7 @@ impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
     ) -> Result<String, StoreError> {
         let (path, upload) = (self.path(key)?, upload.to_owned());
         let part = self
-            .inner
+            .client
             .put_part(&path, &upload, place.number, bytes.into())
             .await;
         part.map(|it| it.content_id).map_err(|e| self.told(e))
@@ -154,13 +233,14 @@ impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
         let (path, upload) = (self.path(key)?, upload.to_owned());
         let parts = parts.into_iter().map(|content_id| PartId { content_id });
         let parts = parts.collect();
-        let done = self.inner.complete_multipart(&path, &upload, parts).await;
-        done.map(|it| it.e_tag).map_err(|e| self.told(e))
+        let done = self.client.complete_multipart(&path, &upload, parts).await;
+        done.map(|it| self.tag(it.e_tag, it.version))
+            .map_err(|e| self.told(e))
     }
 
     async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError> {
         let (path, upload) = (self.path(key)?, upload.to_owned());
-        let done = self.inner.abort_multipart(&path, &upload).await;
+        let done = self.client.abort_multipart(&path, &upload).await;
         match done.map_err(|e| self.told(e)) {
             Err(StoreError::NotFound(_)) => Ok(()),
             other => other,
@@ -170,10 +250,11 @@ impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError> {
         let path = self.path(key)?;
         let done = self
-            .inner
+            .client
             .put_opts(&path, bytes.into(), PutOptions::default())
             .await;
-        done.map(|it| it.e_tag).map_err(|e| self.making(e))
+        done.map(|it| self.tag(it.e_tag, it.version))
+            .map_err(|e| self.making(e))
     }
 
     async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError> {
@@ -182,19 +263,20 @@ impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
             head: true,
             ..GetOptions::default()
         };
-        let found = self.inner.get_opts(&path, options).await;
+        let found = self.client.get_opts(&path, options).await;
         let meta = found.map_err(|e| self.told(e))?.meta;
         Ok(ObjectFacts {
             bytes: meta.size,
-            etag: meta.e_tag,
+            etag: self.tag(meta.e_tag, meta.version),
         })
     }
 
     async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError> {
         let path = self.path(key)?;
-        let found = self.inner.get_opts(&path, GetOptions::default()).await;
+        let found = self.client.get_opts(&path, GetOptions::default()).await;
         let found = found.map_err(|e| self.told(e))?;
-        let (len, etag) = (found.meta.size, found.meta.e_tag.clone());
+        let len = found.meta.size;
+        let etag = self.tag(found.meta.e_tag.clone(), found.meta.version.clone());
         if len > SMALL {
             return Err(StoreError::Failed(format!(
                 "{key}: has {len} bytes, more than {SMALL}"
@@ -208,12 +290,12 @@ impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
         let path = self.path(key)?;
         let mode = match only {
             PutIf::Absent => PutMode::Create,
-            PutIf::Etag(etag) => PutMode::Update(UpdateVersion {
-                e_tag: Some(etag),
-                version: None,
+            PutIf::Etag(tag) => PutMode::Update(UpdateVersion {
+                version: self.by_generation.then(|| tag.clone()),
+                e_tag: Some(tag),
             }),
         };
-        let done = self.inner.put_opts(&path, bytes.into(), mode.into()).await;
+        let done = self.client.put_opts(&path, bytes.into(), mode.into()).await;
         match done {
             Ok(_) => Ok(PutOutcome::Put),
             Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
@@ -226,10 +308,10 @@ impl<T: ObjectStore + MultipartStore> Store for Remote<T> {
 }
 
 #[async_trait]
-impl<T: ObjectStore + MultipartStore> ReadStore for Remote<T> {
+impl ReadStore for Remote {
     async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
         let path = self.path(folder)?;
-        let listed = self.inner.list_with_delimiter(Some(&path)).await;
+        let listed = self.client.list_with_delimiter(Some(&path)).await;
         let listed = listed.map_err(|e| self.making(e))?;
         let name = |path: &Path| path.filename().map(str::to_owned);
         Ok(Listing {
@@ -244,7 +326,7 @@ impl<T: ObjectStore + MultipartStore> ReadStore for Remote<T> {
 
     async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError> {
         let path = self.path(folder)?;
-        let listed = self.inner.list(Some(&path));
+        let listed = self.client.list(Some(&path));
         let listed: Vec<ObjectMeta> = listed.try_collect().await.map_err(|e| self.making(e))?;
         let keys = listed.iter().filter_map(|it| self.key_of(&it.location));
         Ok(keys.collect())
@@ -256,7 +338,7 @@ impl<T: ObjectStore + MultipartStore> ReadStore for Remote<T> {
             range: part.map(GetRange::Bounded),
             ..GetOptions::default()
         };
-        let got = self.inner.get_opts(&path, options).await;
+        let got = self.client.get_opts(&path, options).await;
         let got = got.map_err(|e| self.told(e))?;
         let len = got.meta.size;
         let bytes = got.bytes().await.map_err(|e| self.told(e))?;
@@ -269,13 +351,14 @@ impl<T: ObjectStore + MultipartStore> ReadStore for Remote<T> {
 }
 
 #[cfg(test)]
-impl<T> Remote<T> {
+impl Remote {
     /// Any other store of the crate's.
-    pub(crate) fn of(inner: T) -> Self {
+    pub(crate) fn of(client: impl ObjectStore + MultipartStore) -> Self {
         Self {
-            inner,
+            client: boxed(client),
             prefix: "some/where".into(),
-            hint: "",
+            by_generation: false,
+            hint: String::new(),
         }
     }
 }

@@ -23,6 +23,18 @@ impl Bucket {
         Self { s3, proxy }
     }
 
+    /// A program that finds it as a bucket of Google's, whose servers speak S3's XML but for signatures and conditions.
+    #[must_use]
+    pub fn reached_as_google(&self, program: Program) -> Program {
+        let endpoint = format!("http://{}", self.proxy.address());
+        program
+            .env("GOOGLE_BASE_URL", endpoint)
+            .env("GOOGLE_ALLOW_HTTP", "true")
+            .env("GOOGLE_BEARER_TOKEN", KEY)
+            .env("NO_PROXY", "127.0.0.1")
+            .timeout(Duration::from_secs(120))
+    }
+
     /// A program that finds it.
     #[must_use]
     pub fn reached_by(&self, program: Program) -> Program {

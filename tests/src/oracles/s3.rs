@@ -5,7 +5,7 @@
 //! | moto's, from PyPI | in memory | little: no signature |
 //! | that of crate `s3s-fs` ([`binaries::s3_server`]) | as files, where other programs read them | signatures, and that what has come is what was signed |
 //!
-//! Of an upload that is over, `s3s-fs` says 403, where S3 and moto say 404: who goes on with one is tested against moto.
+//! Of an upload that is over, `s3s-fs` says 403, where S3 and moto say 404.
 
 use super::pypi;
 use crate::{Dir, Program, Running, binaries, machine::dir::tree};

@@ -20,7 +20,7 @@ use std::{
 };
 use wqcap_ship::{
     query::{self, ObjectChoice, RangeList, StoreExtracted, StoreQuery},
-    store,
+    store::{self, FORMS},
 };
 
 /// How long before the times files may begin, if nobody says otherwise.
@@ -51,7 +51,7 @@ pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
             "{name} is for a directory of capture files, and {shown} is a store; leave it out"
         ))),
         Some((_, _, name)) => Err(Failure::refused(format!(
-            "{name} is for a store, and {shown} is none: it is no URL, and has no blocks/dt=...; leave it out, or name s3://BUCKET/PREFIX or file:///DIRECTORY"
+            "{name} is for a store, and {shown} is none: it is no URL, and has no blocks/dt=...; leave it out, or name {FORMS}"
         ))),
     }
 }
