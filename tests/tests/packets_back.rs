@@ -299,7 +299,7 @@ fn what_is_wrong_is_told_and_the_rest_comes() {
     for (args, said) in [
         (vec![absent.as_str()], "the directory must exist"),
         (vec![empty.as_str()], "has no blocks/"),
-        (vec!["gs://b/p"], "gs://b/p: is not a store"),
+        (vec!["swift://b/p"], "swift://b/p: is not a store"),
         (
             vec!["tap-1", "--sensor", "tap-1"],
             "--sensor is for a store",

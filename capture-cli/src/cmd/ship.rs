@@ -328,7 +328,10 @@ mod tests {
         for (text, part) in [
             ("", "ship.store is not set"),
             ("[ship]", "ship.store is not set"),
-            ("[ship]\nstore = \"gs://b\"", "ship.store = \"gs://b\""),
+            (
+                "[ship]\nstore = \"swift://b\"",
+                "ship.store = \"swift://b\"",
+            ),
             (
                 "[ship]\nstore = \"s3://b\"\npackets = \"hots 1.1.1.1\"",
                 "ship.packets = \"hots 1.1.1.1\"",
