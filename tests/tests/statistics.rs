@@ -101,7 +101,7 @@ fn talkers_are_ranked_by_bytes_and_by_frames() {
         for (talker, rank) in listed.iter().zip(ranks) {
             let address = talker["address"].as_str().expect("an address");
             assert_eq!(number(&talker["count"]), weight(exact[address]), "{talker}");
-            assert_eq!(number(&talker["count"]), rank, "{talkers}");
+            assert_eq!(number(&talker["count"]), rank, "{}", finished.done);
             assert_eq!(number(&talker["error"]), 0);
         }
     }

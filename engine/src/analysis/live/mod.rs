@@ -24,7 +24,7 @@ pub use wqcap_control::protocol::traffic::{
 };
 
 use recorder::PublishedCell;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 /// The statistics of all queues, for readers on any thread.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct Statistics {
     /// One for each recorder, those of a queue side by side.
     recorders: Arc<[Arc<PublishedCell>]>,
     per_queue: usize,
+    /// Stamp of the first frame; 0: none yet.
+    begun: Arc<AtomicU64>,
 }
 
 impl Statistics {
@@ -42,6 +44,7 @@ impl Statistics {
         Self {
             recorders: recorders.map(|_| Arc::default()).collect(),
             per_queue: per_queue.max(1),
+            begun: Arc::default(),
         }
     }
 
@@ -52,7 +55,11 @@ impl Statistics {
     /// There is no such recorder.
     #[must_use]
     pub fn recorder(&self, number: usize, system_time: bool) -> Recorder {
-        Recorder::new(Arc::clone(&self.recorders[number]), system_time)
+        Recorder::new(
+            Arc::clone(&self.recorders[number]),
+            Arc::clone(&self.begun),
+            system_time,
+        )
     }
 
     /// All queues together, as they were last published.

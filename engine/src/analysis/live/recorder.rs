@@ -9,7 +9,10 @@ use crate::{device::clock::nanos, frame::Headers};
 use hdrhistogram::Histogram;
 use std::{
     hash::BuildHasher,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
@@ -96,6 +99,9 @@ struct Mark {
 /// Counts the frames of one queue. Its memory is its own; readers see copies.
 pub struct Recorder {
     slot: Arc<PublishedCell>,
+    /// Stamp of the first frame of all queues, from which on windows are counted; 0: none yet.
+    begun: Arc<AtomicU64>,
+    begun_ns: u64,
     /// The copy that is being made, to be swapped with the one that readers see.
     next: Box<Published>,
     sums: Sums,
@@ -115,9 +121,11 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(slot: Arc<PublishedCell>, system_time: bool) -> Self {
+    pub(super) fn new(slot: Arc<PublishedCell>, begun: Arc<AtomicU64>, system_time: bool) -> Self {
         Self {
             slot,
+            begun,
+            begun_ns: 0,
             next: Box::default(),
             sums: Sums::default(),
             talkers: Talkers::default(),
@@ -177,7 +185,10 @@ impl Recorder {
     fn due(&mut self, ns: u64) {
         if self.first_ns == 0 {
             self.first_ns = ns;
-            self.talkers.window = ns / WINDOW_NS;
+            let begun = &self.begun;
+            let before = begun.compare_exchange(0, ns, Ordering::Relaxed, Ordering::Relaxed);
+            self.begun_ns = before.map_or_else(|it| it, |_| ns);
+            self.talkers.window = self.window(ns);
             self.marks = [self.mark(ns); 2];
         }
         self.publish_at = ns.saturating_add(EVERY_NS);
@@ -185,10 +196,15 @@ impl Recorder {
         self.publish(ns);
     }
 
+    fn window(&self, ns: u64) -> u64 {
+        ns.saturating_sub(self.begun_ns) / WINDOW_NS
+    }
+
     fn turn_window(&mut self, ns: u64) {
-        let window = ns / WINDOW_NS;
+        let window = self.window(ns);
+        let begins = self.begun_ns + self.talkers.window * WINDOW_NS;
         self.talkers.over_ns = ns
-            .saturating_sub(self.first_ns.max(self.talkers.window * WINDOW_NS))
+            .saturating_sub(self.first_ns.max(begins))
             .clamp(1, WINDOW_NS);
         if window <= self.talkers.window {
             return;

@@ -52,7 +52,7 @@ impl fmt::Display for Address {
 pub(super) struct Talkers {
     by_bytes: Sketch<Address>,
     by_frames: Sketch<Address>,
-    /// Which stretch: time divided by [`WINDOW_NS`].
+    /// Which stretch of [`WINDOW_NS`], from 0, since the first frame.
     pub(super) window: u64,
     /// Nanoseconds of it that are counted.
     pub(super) over_ns: u64,

@@ -1,8 +1,8 @@
 use super::*;
 use crate::frame::Headers;
 
-/// 2023-11-14, at the beginning of a window of ten seconds.
-const START: u64 = 1_700_000_000_000_000_000;
+/// 2023-11-14, when no multiple of ten seconds begins: windows do with the first frame.
+const START: u64 = 1_700_000_007_000_000_000;
 const MS: u64 = 1_000_000;
 
 /// TCP over IPv4 from 10.0.0.`from`, of `len` bytes.
