@@ -29,9 +29,14 @@ use std::sync::{Arc, atomic::AtomicU64};
 /// The statistics of all queues, for readers on any thread.
 #[derive(Clone, Debug)]
 pub struct Statistics {
-    /// One for each recorder, those of a queue side by side.
-    recorders: Arc<[Arc<PublishedCell>]>,
+    shared: Arc<Shared>,
     per_queue: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// One for each recorder, those of a queue side by side.
+    recorders: Box<[Arc<PublishedCell>]>,
     /// Stamp of the first frame; 0: none yet.
     begun: Arc<AtomicU64>,
 }
@@ -42,9 +47,11 @@ impl Statistics {
     pub fn new(queues: usize, per_queue: usize) -> Self {
         let recorders = 0..queues * per_queue;
         Self {
-            recorders: recorders.map(|_| Arc::default()).collect(),
+            shared: Arc::new(Shared {
+                recorders: recorders.map(|_| Arc::default()).collect(),
+                begun: Arc::default(),
+            }),
             per_queue: per_queue.max(1),
-            begun: Arc::default(),
         }
     }
 
@@ -56,8 +63,8 @@ impl Statistics {
     #[must_use]
     pub fn recorder(&self, number: usize, system_time: bool) -> Recorder {
         Recorder::new(
-            Arc::clone(&self.recorders[number]),
-            Arc::clone(&self.begun),
+            Arc::clone(&self.shared.recorders[number]),
+            Arc::clone(&self.shared.begun),
             system_time,
         )
     }
@@ -66,7 +73,7 @@ impl Statistics {
     #[must_use]
     pub fn snapshot(&self) -> TrafficSnapshot {
         let mut merger = snapshot::Merger::default();
-        for (number, recorder) in self.recorders.iter().enumerate() {
+        for (number, recorder) in self.shared.recorders.iter().enumerate() {
             recorder.read(|published| merger.add(number / self.per_queue, published));
         }
         merger.done()
