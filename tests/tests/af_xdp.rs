@@ -177,13 +177,8 @@ fn the_kernel_gets_nothing_while_it_lasts_and_all_afterwards() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
     // Until so many are answered, or for a second after the last.
-    let ping = |count: &str, wait: [&str; 2]| {
-        let ping = [
-            &["-q", "-i", "0.01", "-c", count],
-            &wait[..],
-            &["10.77.0.2"],
-        ]
-        .concat();
+    let ping = |count: &str, [wait, seconds]: [&str; 2]| {
+        let ping = ["-q", "-i", "0.01", "-c", count, wait, seconds, "10.77.0.2"];
         pair.near.program("ping", &ping).run()
     };
     let until_answered = ["-w", "60"];

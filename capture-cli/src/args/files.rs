@@ -142,9 +142,10 @@ With --index, only the blocks of a file that may hold matching frames are read; 
 An index helps with times, and with filters that join host, port and protocols by \"and\".
 
 A store is what wqcap ship has filled: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, file:///DIRECTORY, or a \
-directory with blocks/dt=... in it. The frames of all sensors come from it, and only those blocks are fetched that have frames of the times. A bucket's region, endpoint and \
-credentials are in the environment, as for wqcap ship; it must let list and get objects. At most 256 MiB of blocks, half a MiB \
-for each queue of a sensor if that is more, and 64 MiB of beginnings of files are in memory.
+directory with blocks/dt=... in it. The frames of all sensors come from it, and only those blocks are fetched that have frames \
+of the times. A bucket's region, endpoint and credentials are in the environment, as for wqcap ship; it must let list and get \
+objects. At most 256 MiB of blocks, half a MiB for each queue of a sensor if that is more, and 64 MiB of beginnings of files are \
+in memory.
 --ranges fetches what a query over blocks/ and flows/ has found, and --filter selects among its frames.
 
 --anonymize replaces IP addresses so that common prefixes stay as long as they were (Crypto-PAn), and MAC addresses, in all headers, \

@@ -29,7 +29,8 @@ pub struct StoreArgs {
 Ships what the capture of the same config finishes: files of output.dir, what is in them, and flow records of flows.dir. It \
 runs beside the capture, as another process without its rights, and goes on where it was ended or killed.
 Buckets take region, endpoint and credentials from the environment: AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, \
-AWS_SECRET_ACCESS_KEY and so on, or GOOGLE_* and AZURE_* of Google's and Azure's; without keys they are those of the machine in its cloud.
+AWS_SECRET_ACCESS_KEY and so on, or GOOGLE_* and AZURE_* of Google's and Azure's; without keys they are those of the \
+machine in its cloud.
 
 Examples:
   wqcap ship -c /etc/wqcap/tap0.toml

@@ -8,12 +8,14 @@ use super::{on_the_wire, pass, until};
 use std::{
     path::Path,
     sync::{Arc, Mutex},
-    time::{SystemTime, UNIX_EPOCH},
 };
 use wqcap_engine::{
     capture::{Capture, Limits, Report},
     config::Config,
-    device::{self, clock::ClockReport},
+    device::{
+        self,
+        clock::{ClockReport, system_ns},
+    },
     pipeline::{Consumer, Frame, Place, Verdict},
     plan::Plan,
     stats::QueueLedger,
@@ -42,12 +44,6 @@ impl Seen {
     fn age(&self) -> i64 {
         self.now.cast_signed() - self.stamp.cast_signed()
     }
-}
-
-/// The system's time, in nanoseconds since 1970.
-fn system_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    u64::try_from(now.expect("after 1970").as_nanos()).expect("fits")
 }
 
 /// Writes down every frame.

@@ -23,7 +23,7 @@ pub use wqcap_control::protocol::traffic::{
     Bound, Distribution, QueueRate, SizeBin, Talker, TopTalkers, TrafficSnapshot, Volume,
 };
 
-use recorder::PublishedCell;
+use recorder::{PublishedCell, Shared};
 use std::sync::{Arc, atomic::AtomicU64};
 
 /// The statistics of all queues, for readers on any thread.
@@ -33,14 +33,6 @@ pub struct Statistics {
     per_queue: usize,
 }
 
-#[derive(Debug)]
-struct Shared {
-    /// One for each recorder, those of a queue side by side.
-    recorders: Box<[Arc<PublishedCell>]>,
-    /// Stamp of the first frame; 0: none yet.
-    begun: Arc<AtomicU64>,
-}
-
 impl Statistics {
     /// For so many queues, each with so many recorders: one for each thread that works on its frames.
     #[must_use]
@@ -48,8 +40,8 @@ impl Statistics {
         let recorders = 0..queues * per_queue;
         Self {
             shared: Arc::new(Shared {
-                recorders: recorders.map(|_| Arc::default()).collect(),
-                begun: Arc::default(),
+                slots: recorders.map(|_| PublishedCell::default()).collect(),
+                begun_ns: AtomicU64::default(),
             }),
             per_queue: per_queue.max(1),
         }
@@ -62,19 +54,16 @@ impl Statistics {
     /// There is no such recorder.
     #[must_use]
     pub fn recorder(&self, number: usize, system_time: bool) -> Recorder {
-        Recorder::new(
-            Arc::clone(&self.shared.recorders[number]),
-            Arc::clone(&self.shared.begun),
-            system_time,
-        )
+        assert!(number < self.shared.slots.len(), "no recorder {number}");
+        Recorder::new(Arc::clone(&self.shared), number, system_time)
     }
 
     /// All queues together, as they were last published.
     #[must_use]
     pub fn snapshot(&self) -> TrafficSnapshot {
         let mut merger = snapshot::Merger::default();
-        for (number, recorder) in self.shared.recorders.iter().enumerate() {
-            recorder.read(|published| merger.add(number / self.per_queue, published));
+        for (number, slot) in self.shared.slots.iter().enumerate() {
+            slot.read(|published| merger.add(number / self.per_queue, published));
         }
         merger.done()
     }

@@ -89,6 +89,15 @@ impl PublishedCell {
     }
 }
 
+/// What all recorders and their readers have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// One for each recorder, those of a queue side by side.
+    pub(super) slots: Box<[PublishedCell]>,
+    /// Stamp of the first frame of all queues, from which on windows are counted; 0: none yet.
+    pub(super) begun_ns: AtomicU64,
+}
+
 /// Totals at a moment, for rates.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
@@ -98,10 +107,9 @@ struct Mark {
 
 /// Counts the frames of one queue. Its memory is its own; readers see copies.
 pub struct Recorder {
-    slot: Arc<PublishedCell>,
-    /// Stamp of the first frame of all queues, from which on windows are counted; 0: none yet.
-    begun: Arc<AtomicU64>,
-    begun_ns: u64,
+    shared: Arc<Shared>,
+    /// Which of its slots is this one's.
+    number: usize,
     /// The copy that is being made, to be swapped with the one that readers see.
     next: Box<Published>,
     sums: Sums,
@@ -121,11 +129,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(slot: Arc<PublishedCell>, begun: Arc<AtomicU64>, system_time: bool) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, number: usize, system_time: bool) -> Self {
         Self {
-            slot,
-            begun,
-            begun_ns: 0,
+            shared,
+            number,
             next: Box::default(),
             sums: Sums::default(),
             talkers: Talkers::default(),
@@ -185,9 +192,9 @@ impl Recorder {
     fn due(&mut self, ns: u64) {
         if self.first_ns == 0 {
             self.first_ns = ns;
-            let begun = &self.begun;
-            let before = begun.compare_exchange(0, ns, Ordering::Relaxed, Ordering::Relaxed);
-            self.begun_ns = before.map_or_else(|it| it, |_| ns);
+            // Another queue may have had one before.
+            let begun = &self.shared.begun_ns;
+            let _ = begun.compare_exchange(0, ns, Ordering::Relaxed, Ordering::Relaxed);
             self.talkers.window = self.window(ns);
             self.marks = [self.mark(ns); 2];
         }
@@ -196,13 +203,18 @@ impl Recorder {
         self.publish(ns);
     }
 
+    /// When the first frame of all queues came; not before this one's first.
+    fn begun_ns(&self) -> u64 {
+        self.shared.begun_ns.load(Ordering::Relaxed)
+    }
+
     fn window(&self, ns: u64) -> u64 {
-        ns.saturating_sub(self.begun_ns) / WINDOW_NS
+        ns.saturating_sub(self.begun_ns()) / WINDOW_NS
     }
 
     fn turn_window(&mut self, ns: u64) {
         let window = self.window(ns);
-        let begins = self.begun_ns + self.talkers.window * WINDOW_NS;
+        let begins = self.begun_ns() + self.talkers.window * WINDOW_NS;
         self.talkers.over_ns = ns
             .saturating_sub(self.first_ns.max(begins))
             .clamp(1, WINDOW_NS);
@@ -241,7 +253,7 @@ impl Recorder {
     /// Lets readers have a copy, unless one is looking right now.
     fn publish(&mut self, ns: u64) {
         self.copy(ns);
-        if let Ok(mut seen) = self.slot.0.try_lock() {
+        if let Ok(mut seen) = self.shared.slots[self.number].0.try_lock() {
             std::mem::swap(&mut *seen, &mut self.next);
         }
     }
@@ -264,7 +276,7 @@ impl Drop for Recorder {
         }
         self.turn_window(self.last_ns);
         self.copy(self.last_ns);
-        if let Ok(mut seen) = self.slot.0.lock() {
+        if let Ok(mut seen) = self.shared.slots[self.number].0.lock() {
             std::mem::swap(&mut *seen, &mut self.next);
         }
     }
