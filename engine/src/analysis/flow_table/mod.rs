@@ -5,7 +5,7 @@
 //! needs rebuilding: there is no moment at which one frame pays for many.
 //!
 //! Who has many flows to find first has their cells fetched, then guesses from these where the flows are, which has the
-//! flows fetched, and only then looks. A guess may be wrong; [`Table::find`] never is.
+//! flows fetched, and only then looks. A guess may be wrong; [`Table::search`] never is.
 //!
 //! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the place its hash names.
 
@@ -30,7 +30,7 @@ pub(crate) struct Guess(u32);
 
 impl Default for Guess {
     fn default() -> Self {
-        Self(u32::MAX)
+        Self(NOTHING)
     }
 }
 
@@ -195,15 +195,20 @@ impl<E: Entry, Apart> Table<E, Apart> {
     /// Where a flow seems to be, by its hash alone. What is there is fetched.
     #[inline]
     pub(crate) fn guess(&self, hash: u32) -> Guess {
-        let i = hash as usize & self.mask();
-        // Nearly every flow has one of two cells, and which one is chance.
-        let (first, second) = (self.index[i], self.index[(i + 1) & self.mask()]);
-        let mut cell = select_unpredictable(first.hash == hash, first, second);
+        let mut cell = self.near(hash);
         if cell.hash != hash {
             cell = self.cell_with(hash);
         }
         prefetch(&self.flows, cell.at as usize);
         Guess(cell.at)
+    }
+
+    /// The first cell of a hash or the one behind it: nearly every flow has one of these, and which one is chance.
+    #[inline]
+    fn near(&self, hash: u32) -> Cell {
+        let i = hash as usize & self.mask();
+        let (first, second) = (self.index[i], self.index[(i + 1) & self.mask()]);
+        select_unpredictable(first.hash == hash, first, second)
     }
 
     /// The first cell with this hash, or a free one.
@@ -216,7 +221,20 @@ impl<E: Entry, Apart> Table<E, Apart> {
         self.index[i]
     }
 
+    /// A flow, if it is where it seems to be; without a guess, if one of the first two cells leads to it. Otherwise it is to be
+    /// looked for.
+    #[inline]
+    pub(crate) fn guessed_mut(&mut self, guess: Guess, hash: u32, key: &Key) -> Option<&mut E> {
+        let at = match guess.0 {
+            NOTHING => self.near(hash).at,
+            at => at,
+        };
+        let flow = self.flows.get_mut(at as usize)?;
+        (flow.key() == key).then_some(flow)
+    }
+
     /// The place of a flow.
+    #[cfg(any(test, feature = "flows"))]
     #[inline]
     pub(crate) fn find(&self, guess: Guess, hash: u32, key: &Key) -> Option<usize> {
         let at = guess.0 as usize;
@@ -264,7 +282,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((0_u16..40, any::<bool>()), 0..400)) {
-            let mut table = Table::new(20);
+            let mut table = Table::<Bare, u16>::new(20);
             let mut map = HashMap::new();
             // Guesses of any age.
             let mut guesses = [Guess::default(); 40];
@@ -276,6 +294,11 @@ mod tests {
                 guesses[usize::from(n)] = table.guess(hash(n));
                 prop_assert_eq!(found, table.find(guesses[usize::from(n)], hash(n), wanted.key()));
                 prop_assert_eq!(found, table.search(hash(n), wanted.key()));
+                for guess in [old, guesses[usize::from(n)], Guess::default()] {
+                    if let Some(flow) = table.guessed_mut(guess, hash(n), wanted.key()) {
+                        prop_assert!(found.is_some() && flow.key() == wanted.key());
+                    }
+                }
                 prop_assert_eq!(found.is_some(), map.contains_key(&n));
                 match (found, insert) {
                     (None, true) if !table.is_full() => {

@@ -100,6 +100,34 @@ impl Entry for CutFlow {
     }
 }
 
+impl CutFlow {
+    /// Whether a frame that comes now is another flow's, between the same ends.
+    #[inline]
+    fn begins_anew(&self, ns: u64, flags: u8, idle_ns: u64) -> bool {
+        ns.saturating_sub(self.last_ns) >= idle_ns
+            || self.ended && flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
+    }
+
+    /// Counts a frame of it; whether this one is cut off.
+    #[inline]
+    fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, report: &mut CutoffReport) -> bool {
+        let flags = place.tcp_flags;
+        self.last_ns = frame.ns;
+        self.ended |= flags & (Tcp::FIN | Tcp::RST) != 0;
+        let left = &mut self.left[usize::from(place.upward)];
+        let over = left.bytes == 0 || left.packets == 0;
+        left.bytes = left.bytes.saturating_sub(frame.len.into());
+        left.packets = left.packets.saturating_sub(1);
+        if !over || flags & (Tcp::SYN | Tcp::FIN | Tcp::RST) != 0 {
+            return false;
+        }
+        report.flows += u64::from(!self.cut);
+        report.bytes += u64::from(frame.len);
+        self.cut = true;
+        true
+    }
+}
+
 impl Cutoff {
     /// To be made on the loop's own thread, so that its memory is near.
     pub(super) fn new(plan: &CutoffPlan) -> Self {
@@ -151,39 +179,28 @@ impl Cutoff {
     /// have their registers for themselves.
     #[inline(never)]
     pub(super) fn cuts(&mut self, frame: &Frame<'_>, sought: &Sought) -> bool {
-        let flags = sought.place.tcp_flags;
-        let found = self
-            .table
-            .find(sought.guess, sought.place.hash, &sought.place.key);
+        let FlowPlace { key, hash, .. } = &sought.place;
+        if let Some(flow) = self.table.guessed_mut(sought.guess, *hash, key)
+            && !flow.begins_anew(frame.ns, sought.place.tcp_flags, self.idle_ns)
+        {
+            return flow.cuts(frame, &sought.place, &mut self.report);
+        }
+        self.cuts_after_search(frame, sought)
+    }
+
+    /// The same of a flow that begins, or is not where it seemed to be.
+    #[cold]
+    fn cuts_after_search(&mut self, frame: &Frame<'_>, sought: &Sought) -> bool {
+        let place = &sought.place;
+        let found = self.table.search(place.hash, &place.key);
         let Some(at) = found.or_else(|| self.enter(frame, sought)) else {
             self.report.untracked_frames += 1;
             return false;
         };
-        if self.begins_anew(at, frame.ns, flags) {
+        if (self.table.get(at)).begins_anew(frame.ns, place.tcp_flags, self.idle_ns) {
             *self.table.get_mut(at) = self.first(frame, sought);
         }
-        let flow = self.table.get_mut(at);
-        flow.last_ns = frame.ns;
-        flow.ended |= flags & (Tcp::FIN | Tcp::RST) != 0;
-        let left = &mut flow.left[usize::from(sought.place.upward)];
-        let over = left.bytes == 0 || left.packets == 0;
-        left.bytes = left.bytes.saturating_sub(frame.len.into());
-        left.packets = left.packets.saturating_sub(1);
-        if !over || flags & (Tcp::SYN | Tcp::FIN | Tcp::RST) != 0 {
-            return false;
-        }
-        self.report.flows += u64::from(!flow.cut);
-        self.report.bytes += u64::from(frame.len);
-        flow.cut = true;
-        true
-    }
-
-    /// Whether a frame that comes now is another flow's, between the same ends.
-    #[inline]
-    fn begins_anew(&self, at: usize, ns: u64, flags: u8) -> bool {
-        let flow = self.table.get(at);
-        ns.saturating_sub(flow.last_ns) >= self.idle_ns
-            || flow.ended && flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
+        (self.table.get_mut(at)).cuts(frame, place, &mut self.report)
     }
 
     /// A flow with nothing yet, not even this first frame.
