@@ -6,17 +6,18 @@ use super::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::TryStreamExt;
+use futures_util::{FutureExt, TryStreamExt, future::BoxFuture};
 use object_store::{
     ClientConfigKey, Error, GetOptions, GetRange, ObjectMeta, ObjectStore, PutMode, PutOptions,
     RetryConfig, UpdateVersion,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
+    client::HttpError,
     gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
     multipart::{MultipartStore, PartId},
     path::Path,
 };
-use std::{env, fmt::Debug, ops::Range, time::Duration};
+use std::{env, error::Error as _, fmt::Debug, ops::Range, time::Duration};
 
 /// How often a request is sent again, and for how long; after that the file waits for its next turn.
 const RETRIES: usize = 6;
@@ -159,6 +160,21 @@ impl Remote {
         Some(key.to_owned())
     }
 
+    /// Lists again what broke off.
+    async fn whole<'a, T>(
+        &self,
+        list: impl Fn() -> BoxFuture<'a, Result<T, Error>>,
+    ) -> Result<T, StoreError> {
+        let mut listed = list().await;
+        for _ in 0..RETRIES {
+            if !listed.as_ref().is_err_and(broke_off) {
+                break;
+            }
+            listed = list().await;
+        }
+        listed.map_err(|e| self.making(e))
+    }
+
     /// What may be made or listed, and not be there before: where that is not found, there is no bucket.
     fn making(&self, e: Error) -> StoreError {
         match self.told(e) {
@@ -193,6 +209,13 @@ fn is_unsupported(e: &Error) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether an answer broke off. The crate sends a request again, but hears its answer out once, unless that is an object's bytes.
+/// Of a request that it has sent in vain, its count of attempts stands in between.
+fn broke_off(e: &Error) -> bool {
+    let cause = e.source().and_then(|it| it.source());
+    cause.is_some_and(|it| it.is::<HttpError>())
 }
 
 /// Answers of servers are pages of XML.
@@ -311,8 +334,8 @@ impl Store for Remote {
 impl ReadStore for Remote {
     async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
         let path = self.path(folder)?;
-        let listed = self.client.list_with_delimiter(Some(&path)).await;
-        let listed = listed.map_err(|e| self.making(e))?;
+        let list = || self.client.list_with_delimiter(Some(&path));
+        let listed = self.whole(list).await?;
         let name = |path: &Path| path.filename().map(str::to_owned);
         Ok(Listing {
             folders: listed.common_prefixes.iter().filter_map(name).collect(),
@@ -326,8 +349,8 @@ impl ReadStore for Remote {
 
     async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError> {
         let path = self.path(folder)?;
-        let listed = self.client.list(Some(&path));
-        let listed: Vec<ObjectMeta> = listed.try_collect().await.map_err(|e| self.making(e))?;
+        let list = || self.client.list(Some(&path)).try_collect().boxed();
+        let listed: Vec<ObjectMeta> = self.whole(list).await?;
         let keys = listed.iter().filter_map(|it| self.key_of(&it.location));
         Ok(keys.collect())
     }
