@@ -1,5 +1,4 @@
-//! Replays the corpus of the fuzz targets, with the compiler that everything else is built with: each file, each of its
-//! beginnings, and each with one bit turned.
+//! Replays the corpus of the fuzz targets for the engine and its crates.
 
 #[path = "../../fuzz/fuzz_targets/anonymize.rs"]
 mod anonymize;
@@ -22,33 +21,12 @@ mod layers;
 mod names;
 #[path = "../../fuzz/fuzz_targets/reader.rs"]
 mod reader;
+#[path = "../../fuzz/replay.rs"]
+mod replay;
 #[path = "../../fuzz/fuzz_targets/views.rs"]
 mod views;
 
-use std::{fs, path::Path};
-
-/// Bits that are turned: those of a file's first bytes.
-const TURNED: usize = 8 * 512;
-
-fn replay(corpus: &str, target: fn(&[u8])) {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
-    let entries = fs::read_dir(dir.join(corpus)).expect("a corpus");
-    let mut files: Vec<_> = entries.map(|it| it.expect("lists").path()).collect();
-    files.sort();
-    assert!(!files.is_empty());
-    for file in files {
-        println!("{}", file.display());
-        let bytes = fs::read(&file).expect("reads");
-        for len in 0..=bytes.len() {
-            target(&bytes[..len]);
-        }
-        for bit in 0..TURNED.min(8 * bytes.len()) {
-            let mut turned = bytes.clone();
-            turned[bit / 8] ^= 1 << (bit % 8);
-            target(&turned);
-        }
-    }
-}
+use replay::replay;
 
 #[test]
 fn capture_files() {

@@ -64,6 +64,11 @@ pub fn span(ns: u64) -> String {
     }
 }
 
+/// Seconds that a service has told; 0 for what is no time, or too much for one.
+pub fn told_seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
 /// `amount` per second over `time`; 0 over no time.
 pub fn rate(amount: u64, time: Duration) -> f64 {
     let seconds = time.as_secs_f64();

@@ -15,6 +15,8 @@ pub const HELD: Duration = Duration::from_secs(180);
 pub(crate) const MOST_PROBLEMS: usize = 8;
 /// Characters of a text, at most.
 const LONGEST: usize = 400;
+/// Seconds of a lag, at most: some centuries.
+const LONGEST_LAG: f64 = 1e10;
 
 /// Who ships, and when that was told last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +106,7 @@ impl SensorStatus {
             ));
         }
         it.problems.truncate(MOST_PROBLEMS);
+        it.lag_s = it.lag_s.clamp(0.0, LONGEST_LAG);
         let others = it.taken_over.iter_mut().chain(&mut it.refused_by);
         let named = others.chain([&mut it.by]);
         let named = named.flat_map(|it| [&mut it.instance, &mut it.host]);
@@ -185,10 +188,12 @@ mod tests {
         let mut it = status("tap");
         it.by.host = "\u{1b}[2Jhost\n".into();
         it.problems = vec!["x".repeat(LONGEST + 1); MOST_PROBLEMS + 1];
+        it.lag_s = 1e300;
         let text = serde_json::to_vec(&it).expect("JSON");
         let read = SensorStatus::parse(&text).expect("a status");
         assert_eq!(read.by.host, " [2Jhost ");
         assert_eq!(read.problems, vec!["x".repeat(LONGEST); MOST_PROBLEMS]);
+        assert_eq!(read.lag_s, LONGEST_LAG);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What a service has said, for people.
 
 use super::traffic;
-use crate::term::table::{aligned, bytes, counted, rate, scaled, thousands};
+use crate::term::table::{aligned, bytes, counted, rate, scaled, thousands, told_seconds};
 use serde_json::Value;
-use std::{fmt::Write, time::Duration};
+use std::fmt::Write;
 use wqcap_engine::{
     control::protocol::{
         CaptureState, ControlStatus, Outlook, RdmaStatus, Stats, Status, TransportStatus,
@@ -183,7 +183,7 @@ pub fn watched(before: Option<&Stats>, now: &Stats) -> String {
     let before = before.unwrap_or(&zero);
     let (was, is) = (&before.ledger.total, &now.ledger.total);
     // Another capture may have been started in between.
-    let time = Duration::from_secs_f64((now.elapsed_s - before.elapsed_s).max(0.0));
+    let time = told_seconds(now.elapsed_s - before.elapsed_s);
     let frames = is.received.saturating_sub(was.received);
     let octets = is.bytes.saturating_sub(was.bytes);
     let mut line = format!(

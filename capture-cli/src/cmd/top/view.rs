@@ -2,7 +2,7 @@
 
 use crate::{
     cmd::ctl::state,
-    term::table::{bytes, rate, scaled, thousands},
+    term::table::{bytes, rate, scaled, thousands, told_seconds},
 };
 use ratatui::{
     Frame,
@@ -11,7 +11,6 @@ use ratatui::{
     text::Line,
     widgets::{Paragraph, Row, Table},
 };
-use std::time::Duration;
 use wqcap_engine::{
     control::protocol::{Stats, Status},
     stats::{LINES, LOSSES, QueueLedger},
@@ -81,7 +80,7 @@ impl View {
     /// What holds for all queues together, most important first.
     fn head(&self, flows: &[Flow], area: Rect) -> Vec<Line<'static>> {
         let capture = &self.status.capture;
-        let elapsed = Duration::from_secs_f64(self.now.elapsed_s.max(0.0)).as_secs();
+        let elapsed = told_seconds(self.now.elapsed_s).as_secs();
         let (hours, minutes, seconds) = (elapsed / 3600, elapsed / 60 % 60, elapsed % 60);
         let total = &self.now.ledger.total;
         let sum = |of: fn(&Flow) -> f64| flows.iter().map(of).sum::<f64>();
@@ -197,8 +196,8 @@ impl View {
         let now = &self.now;
         let before = self.before.as_ref();
         // Another capture may have been started in between.
-        let time = before.map_or(0.0, |it| (now.elapsed_s - it.elapsed_s).max(0.0));
-        let time = Duration::from_secs_f64(time);
+        let time = before.map_or(0.0, |it| now.elapsed_s - it.elapsed_s);
+        let time = told_seconds(time);
         let of = |it: &QueueLedger| {
             let was =
                 before.and_then(|all| all.ledger.queues.iter().find(|was| was.queue == it.queue));
@@ -432,6 +431,15 @@ mod tests {
                 let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
                 terminal.draw(|frame| view().draw(frame)).unwrap();
             }
+        }
+    }
+
+    #[test]
+    fn no_time_that_is_told_is_too_long() {
+        let mut view = view();
+        for elapsed_s in [1e300, f64::NAN, -1.0] {
+            view.now.elapsed_s = elapsed_s;
+            assert!(screen(&view, 80, 24)[0].contains("0:00:00"));
         }
     }
 
