@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use wqcap_tests::machine::netns::until_it_sends;
 
 /// Bounds what would hang.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -116,6 +117,7 @@ impl Lab {
                 ))?;
             }
         }
+        until_it_sends(&near.0, "wire")?;
         Ok(Lab {
             marker: far_socket(&far),
             near,

@@ -10,7 +10,11 @@ use std::{
         Once,
         atomic::{AtomicU32, Ordering},
     },
+    time::{Duration, Instant},
 };
+
+/// Bounds what would hang.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The interface's name, at either end.
 pub const IFACE: &str = "veth0";
@@ -63,6 +67,7 @@ impl Pair {
             ])?;
             ip(&["-n", namespace, "link", "set", IFACE, "up"])?;
         }
+        until_it_sends(near, IFACE)?;
         Ok(pair)
     }
 }
@@ -146,10 +151,28 @@ impl Drop for Namespace {
     }
 }
 
-fn ip(args: &[&str]) -> Result<(), String> {
+/// Waits until an interface that is set up sends what it is given. If its peer came up after it, it drops that until then,
+/// and says nothing: the kernel starts its queue in the background (`linkwatch_do_dev`, net/core/link_watch.c).
+///
+/// # Errors
+/// There is no such interface.
+///
+/// # Panics
+/// It does not come up within a minute.
+pub fn until_it_sends(namespace: &str, iface: &str) -> Result<(), String> {
+    let began = Instant::now();
+    while !ip(&["-n", namespace, "link", "show", iface])?.contains("state UP") {
+        assert!(began.elapsed() < PATIENCE, "{iface} does not come up");
+    }
+    // The state comes first, and then the queue. Whoever sets anything waits for the lock that is held meanwhile.
+    ip(&["-n", namespace, "link", "set", iface, "up"]).map(drop)
+}
+
+/// What `ip` prints.
+fn ip(args: &[&str]) -> Result<String, String> {
     let done = Program::new("ip").args(args).run();
     if done.status.success() {
-        return Ok(());
+        return Ok(done.stdout);
     }
     Err(format!("ip {}: {}", args.join(" "), done.stderr.trim()))
 }
