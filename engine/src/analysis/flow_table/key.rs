@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// of the tunnel. Frames without IP are keyed by their MAC addresses, with the ethertype in place of ports.
 ///
 /// It is three words, since it is compared and hashed for every frame, and read apart only for a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     /// Addresses, as numbers in the machine's byte order.
     ends: [u128; 2],
@@ -110,7 +110,7 @@ impl Key {
 }
 
 /// What a frame's flow is found by, in every table, and what it is to that flow.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowPlace {
     /// With its lower end first.
     pub(crate) key: Key,
@@ -123,17 +123,15 @@ pub(crate) struct FlowPlace {
 }
 
 impl FlowPlace {
-    /// Of a frame with these headers. `seed`: [`hash_seed`].
+    /// Becomes that of a frame with these headers; in place, since a copy would wait for what has just been written.
+    /// `seed`: [`hash_seed`].
     #[inline]
-    pub(crate) fn of(frame: &[u8], outer: &Headers, inner: &Headers, seed: u64) -> Self {
+    pub(crate) fn find(&mut self, frame: &[u8], outer: &Headers, inner: &Headers, seed: u64) {
         let (mut key, upward) = Key::of(frame, outer, inner);
-        let upward = key.order() && upward;
-        Self {
-            key,
-            hash: key.hash(seed),
-            upward,
-            tcp_flags: inner.tcp_flags(frame),
-        }
+        self.upward = key.order() && upward;
+        self.key = key;
+        self.hash = key.hash(seed);
+        self.tcp_flags = inner.tcp_flags(frame);
     }
 }
 

@@ -2,8 +2,11 @@
 //!
 //! The flows of all are looked for together, so that the caches' misses of one pass while those of others are waited for.
 
-use super::cutoff::{Cutoff, Sought};
-use crate::frame::Headers;
+use super::cutoff::Cutoff;
+use crate::{
+    analysis::flow_table::{FlowPlace, Guess},
+    frame::Headers,
+};
 
 /// Frames looked at together: as many as a loop takes at once.
 pub(super) const MOST: usize = 64;
@@ -34,7 +37,9 @@ pub(super) struct Known {
     /// Where it lies.
     address: usize,
     pub(super) parsed: Parsed,
-    pub(super) sought: Sought,
+    /// What its flow is found by, and where that seems to be.
+    pub(super) place: FlowPlace,
+    pub(super) guess: Guess,
 }
 
 /// The frames of a batch.
@@ -57,15 +62,17 @@ impl Ahead {
         self.clear();
         for bytes in frames.take(MOST) {
             let parsed = Parsed::of(bytes);
-            let sought = cutoff.seek(bytes, &parsed.outer, parsed.inner());
+            let mut place = FlowPlace::default();
+            cutoff.find(&mut place, bytes, &parsed.outer, parsed.inner());
             self.known.push(Known {
                 address: bytes.as_ptr().addr(),
                 parsed,
-                sought,
+                place,
+                guess: Guess::default(),
             });
         }
         for it in &mut self.known {
-            cutoff.guess(&mut it.sought);
+            it.guess = cutoff.guess(&it.place);
         }
     }
 

@@ -48,13 +48,6 @@ pub(super) struct Cutoff {
     report: CutoffReport,
 }
 
-/// A frame's flow, and where it seems to be in the table.
-#[derive(Clone, Copy)]
-pub(super) struct Sought {
-    pub(super) place: FlowPlace,
-    guess: Guess,
-}
-
 struct Limit {
     filter: Filter,
     /// Each way.
@@ -158,59 +151,53 @@ impl Cutoff {
         self.report
     }
 
-    /// What a frame's flow is found by, whose cell is fetched for [`Cutoff::guess`].
+    /// Finds out what a frame's flow is found by, and has the cell fetched that [`Cutoff::guess`] reads.
     #[inline]
-    pub(super) fn seek(&self, bytes: &[u8], outer: &Headers, inner: &Headers) -> Sought {
-        let place = FlowPlace::of(bytes, outer, inner, self.seed);
-        self.table.prefetch(place.hash);
-        Sought {
-            place,
-            guess: Guess::default(),
-        }
+    pub(super) fn find(&self, of: &mut FlowPlace, bytes: &[u8], outer: &Headers, inner: &Headers) {
+        of.find(bytes, outer, inner, self.seed);
+        self.table.prefetch(of.hash);
     }
 
     /// Guesses where a flow is, and has it fetched.
     #[inline]
-    pub(super) fn guess(&self, sought: &mut Sought) {
-        sought.guess = self.table.guess(sought.place.hash);
+    pub(super) fn guess(&self, place: &FlowPlace) -> Guess {
+        self.table.guess(place.hash)
     }
 
-    /// Whether a frame of this flow is cut off. Out of line, so that stages without a cutoff
-    /// have their registers for themselves.
+    /// Whether a frame of this flow is cut off. Out of line, so that stages without a cutoff have their registers for
+    /// themselves.
     #[inline(never)]
-    pub(super) fn cuts(&mut self, frame: &Frame<'_>, sought: &Sought) -> bool {
-        let FlowPlace { key, hash, .. } = &sought.place;
-        if let Some(flow) = self.table.guessed_mut(sought.guess, *hash, key)
-            && !flow.begins_anew(frame.ns, sought.place.tcp_flags, self.idle_ns)
+    pub(super) fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, guess: Guess) -> bool {
+        if let Some(flow) = self.table.guessed_mut(guess, place.hash, &place.key)
+            && !flow.begins_anew(frame.ns, place.tcp_flags, self.idle_ns)
         {
-            return flow.cuts(frame, &sought.place, &mut self.report);
+            return flow.cuts(frame, place, &mut self.report);
         }
-        self.cuts_after_search(frame, sought)
+        self.cuts_after_search(frame, place)
     }
 
     /// The same of a flow that begins, or is not where it seemed to be.
     #[cold]
-    fn cuts_after_search(&mut self, frame: &Frame<'_>, sought: &Sought) -> bool {
-        let place = &sought.place;
+    fn cuts_after_search(&mut self, frame: &Frame<'_>, place: &FlowPlace) -> bool {
         let found = self.table.search(place.hash, &place.key);
-        let Some(at) = found.or_else(|| self.enter(frame, sought)) else {
+        let Some(at) = found.or_else(|| self.enter(frame, place)) else {
             self.report.untracked_frames += 1;
             return false;
         };
         if (self.table.get(at)).begins_anew(frame.ns, place.tcp_flags, self.idle_ns) {
-            *self.table.get_mut(at) = self.first(frame, sought);
+            *self.table.get_mut(at) = self.first(frame, place);
         }
         (self.table.get_mut(at)).cuts(frame, place, &mut self.report)
     }
 
     /// A flow with nothing yet, not even this first frame.
     #[cold]
-    fn first(&self, frame: &Frame<'_>, sought: &Sought) -> CutFlow {
+    fn first(&self, frame: &Frame<'_>, place: &FlowPlace) -> CutFlow {
         let takes = |it: &Limit| it.filter.accepts(frame.bytes, frame.len);
         let limit = self.limits.iter().find(|it| takes(it));
         CutFlow {
-            key: sought.place.key,
-            hash: sought.place.hash,
+            key: place.key,
+            hash: place.hash,
             ended: false,
             cut: false,
             last_ns: frame.ns,
@@ -220,12 +207,12 @@ impl Cutoff {
 
     /// Enters a flow; `None`: there is no room.
     #[cold]
-    fn enter(&mut self, frame: &Frame<'_>, sought: &Sought) -> Option<usize> {
+    fn enter(&mut self, frame: &Frame<'_>, place: &FlowPlace) -> Option<usize> {
         self.sweep(frame.ns);
         if self.table.is_full() {
             return None;
         }
-        let flow = self.first(frame, sought);
+        let flow = self.first(frame, place);
         self.table.insert(flow, ());
         Some(self.table.len() - 1)
     }
@@ -304,11 +291,18 @@ mod tests {
             fcs: None,
             ns,
         };
-        let sought = match ahead.of(bytes) {
-            Some(known) => known.sought,
-            None => cutoff.seek(bytes, &outer, &outer),
+        let mut place = FlowPlace::default();
+        let guess = match ahead.of(bytes) {
+            Some(known) => {
+                place = known.place;
+                known.guess
+            }
+            None => {
+                cutoff.find(&mut place, bytes, &outer, &outer);
+                Guess::default()
+            }
         };
-        cutoff.cuts(&frame, &sought)
+        cutoff.cuts(&frame, &place, guess)
     }
 
     /// How each of some frames of 100 bytes ends, one nanosecond apart.

@@ -24,7 +24,10 @@ mod sample;
 mod slice;
 
 use crate::{
-    analysis::observer::Observer,
+    analysis::{
+        flow_table::{FlowPlace, Guess},
+        observer::Observer,
+    },
     config::{SampleBy, Slice},
     filter::{FilterCell, FilterReader},
     frame::{FlowKey, MalformedCounts, dedup::DedupWindow},
@@ -141,17 +144,16 @@ impl<C: Consumer> Stage<C> {
             return Verdict::SampledOut;
         }
         if let Some(cutoff) = &mut self.cutoff {
-            let sought_now;
-            let sought = match known {
-                Some(known) => &known.sought,
+            let mut place_now = FlowPlace::default();
+            let (place, guess) = match known {
+                Some(known) => (&known.place, known.guess),
                 None => {
-                    sought_now = cutoff.seek(frame.bytes, outer, headers);
-                    &sought_now
+                    cutoff.find(&mut place_now, frame.bytes, outer, headers);
+                    (&place_now, Guess::default())
                 }
             };
-            self.observer
-                .see(frame, outer, headers, Some(&sought.place));
-            if cutoff.cuts(frame, sought) {
+            self.observer.see(frame, outer, headers, Some(place));
+            if cutoff.cuts(frame, place, guess) {
                 return Verdict::CutOff;
             }
         } else {
