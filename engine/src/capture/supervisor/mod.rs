@@ -265,6 +265,10 @@ impl Supervisor {
         }
         let plan = capture.plan_now(&run.plan);
         self.backend.follow(&capture);
+        if !capture.has_lost_its_device() {
+            // The end may take long, if it waits for a disk or a reader.
+            self.backend.has_seen(&capture.snapshot());
+        }
         let mut report = capture.finish();
         if next == Some(CaptureState::Lost) {
             self.backend.has_ended(&report, CaptureState::Lost);
