@@ -2,7 +2,12 @@
 //! the same and more, where it is installed; this needs cargo alone, and no network.
 
 use serde_json::Value;
-use std::{collections::BTreeMap, env::consts::ARCH, fs, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env::consts::ARCH,
+    fs,
+    process::Command,
+};
 use toml::Table;
 use wqcap_tests::binaries::root;
 
@@ -151,4 +156,30 @@ fn every_dependency_comes_from_an_allowed_registry() {
         }
     }
     assert!(packages.len() > 100 && foreign.is_empty(), "{foreign:#?}");
+}
+
+/// The fuzz targets' package of the model is not of the workspace, so nothing else notices what it lacks.
+#[test]
+fn the_model_of_the_fuzz_targets_has_the_models_dependencies() {
+    let workspace = toml("Cargo.toml");
+    let (model, fuzzed) = (toml("mlx5-model/Cargo.toml"), toml("fuzz/model/Cargo.toml"));
+    let features = |it: &toml::Value| -> BTreeSet<String> {
+        let named = it.get("features").map(strings).unwrap_or_default();
+        named.into_iter().map(str::to_owned).collect()
+    };
+    let of = |manifest: &Table, name: &str| manifest["dependencies"].get(name).cloned();
+    let names = |manifest: &Table| -> BTreeSet<String> {
+        let table = manifest["dependencies"].as_table().expect("a table");
+        table.keys().cloned().collect()
+    };
+    assert_eq!(names(&fuzzed), names(&model));
+    for name in names(&model) {
+        let own = of(&model, &name).expect("named");
+        let shared = &workspace["workspace"]["dependencies"][name.as_str()];
+        let there = of(&fuzzed, &name).expect("named");
+        let wanted = &features(&own) | &features(shared);
+        assert_eq!(features(&there), wanted, "{name}");
+        let version = |it: &toml::Value| it.get("version").or(it.as_str().map(|_| it)).cloned();
+        assert_eq!(version(&there), version(shared), "{name}");
+    }
 }
