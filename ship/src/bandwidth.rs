@@ -19,12 +19,18 @@ impl Pace {
         }
     }
 
+    /// When so many bytes may begin.
+    pub(crate) fn begin(&mut self, bytes: u64) -> Instant {
+        let begin = self.free_at.max(Instant::now());
+        if let Some(limit) = self.limit {
+            self.free_at = begin + Duration::from_secs_f64(bytes as f64 / limit as f64);
+        }
+        begin
+    }
+
     /// Waits until so many bytes may begin.
     pub(crate) async fn wait(&mut self, bytes: u64) {
-        let Some(limit) = self.limit else { return };
-        let begin = self.free_at.max(Instant::now());
-        self.free_at = begin + Duration::from_secs_f64(bytes as f64 / limit as f64);
-        sleep_until(begin).await;
+        sleep_until(self.begin(bytes)).await;
     }
 }
 

@@ -338,7 +338,7 @@ fn what_was_sent_when_it_was_killed_is_not_sent_again() {
     let (folder, url) = store(&dir);
     let sensor = Sensor::new(&dir, "killed");
     let captured = sensor.capture(20_000, 1, &[]);
-    // The second part begins a minute after the first.
+    // The second part begins a minute after the first, which is written down by then.
     let slowly = ["--once", "--set", "ship.bandwidth=80KiB"];
     let mut killed = sensor.ship(&url, &slowly).start();
     killed.until("a part is sent", |_| {

@@ -13,7 +13,11 @@ use std::{
     os::unix::fs::FileExt,
     sync::Arc,
 };
-use tokio::task::{JoinError, JoinSet, spawn_blocking};
+use tokio::{
+    select,
+    task::{JoinError, JoinSet, spawn_blocking},
+    time::sleep_until,
+};
 
 /// No store takes more parts of an object.
 const MOST_PARTS: u64 = 10_000;
@@ -119,7 +123,17 @@ impl Shipper {
             let offset = number as u64 * upload.part_bytes;
             let len = upload.part_bytes.min(record.sent().len - offset);
             let bytes = self.read(record, &file, offset, len).await?;
-            self.pace.wait(len).await;
+            let begin = self.pace.begin(len);
+            // What has been sent is written down meanwhile.
+            loop {
+                let done = select! {
+                    Some(done) = sending.join_next() => done,
+                    () = sleep_until(begin) => break,
+                };
+                if let Some(again) = self.took(record, &mut upload, Some(done))? {
+                    return Ok(again);
+                }
+            }
             let (store, key, id) = (
                 Arc::clone(&self.store),
                 record.key.clone(),
