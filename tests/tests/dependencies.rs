@@ -161,25 +161,29 @@ fn every_dependency_comes_from_an_allowed_registry() {
 /// The fuzz targets' package of the model is not of the workspace, so nothing else notices what it lacks.
 #[test]
 fn the_model_of_the_fuzz_targets_has_the_models_dependencies() {
-    let workspace = toml("Cargo.toml");
-    let (model, fuzzed) = (toml("mlx5-model/Cargo.toml"), toml("fuzz/model/Cargo.toml"));
+    let dependencies = |path: &str| {
+        toml(path)["dependencies"]
+            .as_table()
+            .expect("a table")
+            .clone()
+    };
+    let shared = &toml("Cargo.toml")["workspace"]["dependencies"];
+    let model = dependencies("mlx5-model/Cargo.toml");
+    let fuzzed = dependencies("fuzz/model/Cargo.toml");
+    let names = |of: &Table| of.keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(names(&fuzzed), names(&model));
     let features = |it: &toml::Value| -> BTreeSet<String> {
         let named = it.get("features").map(strings).unwrap_or_default();
         named.into_iter().map(str::to_owned).collect()
     };
-    let of = |manifest: &Table, name: &str| manifest["dependencies"].get(name).cloned();
-    let names = |manifest: &Table| -> BTreeSet<String> {
-        let table = manifest["dependencies"].as_table().expect("a table");
-        table.keys().cloned().collect()
-    };
-    assert_eq!(names(&fuzzed), names(&model));
-    for name in names(&model) {
-        let own = of(&model, &name).expect("named");
-        let shared = &workspace["workspace"]["dependencies"][name.as_str()];
-        let there = of(&fuzzed, &name).expect("named");
-        let wanted = &features(&own) | &features(shared);
-        assert_eq!(features(&there), wanted, "{name}");
-        let version = |it: &toml::Value| it.get("version").or(it.as_str().map(|_| it)).cloned();
-        assert_eq!(version(&there), version(shared), "{name}");
+    let version = |it: &toml::Value| it.get("version").or(it.as_str().map(|_| it)).cloned();
+    for (name, own) in &model {
+        let (there, shared) = (&fuzzed[name], &shared[name.as_str()]);
+        assert_eq!(
+            features(there),
+            &features(own) | &features(shared),
+            "{name}"
+        );
+        assert_eq!(version(there), version(shared), "{name}");
     }
 }

@@ -165,14 +165,13 @@ impl Remote {
         &self,
         list: impl Fn() -> BoxFuture<'a, Result<T, Error>>,
     ) -> Result<T, StoreError> {
-        let mut listed = list().await;
-        for _ in 0..RETRIES {
-            if !listed.as_ref().is_err_and(broke_off) {
-                break;
+        let mut left = RETRIES;
+        loop {
+            match list().await {
+                Err(e) if left > 0 && broke_off(&e) => left -= 1,
+                listed => return listed.map_err(|e| self.making(e)),
             }
-            listed = list().await;
         }
-        listed.map_err(|e| self.making(e))
     }
 
     /// What may be made or listed, and not be there before: where that is not found, there is no bucket.
@@ -211,8 +210,8 @@ fn is_unsupported(e: &Error) -> bool {
     }
 }
 
-/// Whether an answer broke off. The crate sends a request again, but hears its answer out once, unless that is an object's bytes.
-/// Of a request that it has sent in vain, its count of attempts stands in between.
+/// Whether an answer broke off. The crate sends a request again, but hears its answer out once, unless that is an object's
+/// bytes. Of a request that it has sent in vain, its count of attempts stands in between.
 fn broke_off(e: &Error) -> bool {
     let cause = e.source().and_then(|it| it.source());
     cause.is_some_and(|it| it.is::<HttpError>())

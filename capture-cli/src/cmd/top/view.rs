@@ -196,8 +196,7 @@ impl View {
         let now = &self.now;
         let before = self.before.as_ref();
         // Another capture may have been started in between.
-        let time = before.map_or(0.0, |it| now.elapsed_s - it.elapsed_s);
-        let time = told_seconds(time);
+        let time = told_seconds(before.map_or(0.0, |it| now.elapsed_s - it.elapsed_s));
         let of = |it: &QueueLedger| {
             let was =
                 before.and_then(|all| all.ledger.queues.iter().find(|was| was.queue == it.queue));
