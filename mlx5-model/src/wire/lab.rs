@@ -26,7 +26,7 @@ use wqcap_tests::machine::netns::until_it_sends;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Between two looks at something that no descriptor tells of.
-const MOMENT: Duration = Duration::from_micros(200);
+pub(super) const MOMENT: Duration = Duration::from_micros(200);
 
 /// Runs `ip`.
 pub(super) fn ip(arguments: &str) -> Result<(), String> {

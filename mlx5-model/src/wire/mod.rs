@@ -23,6 +23,7 @@ mod gso;
 #[cfg(test)]
 mod lab;
 mod loopback;
+mod mapping;
 mod offloads;
 mod pace;
 mod packet_socket;

@@ -1,6 +1,6 @@
 //! The ring that the kernel fills with blocks of frames (TPACKET_V3, Linux packet_mmap documentation).
 //!
-//! Imports `packet_socket`. Invariant: block `current` is the oldest one not given back; a block's bytes are reachable only
+//! Imports `mapping` and `packet_socket`. Invariant: block `current` is the oldest one not given back; a block's bytes are reachable only
 //! through the borrow that [`RxRing::block`] returns, and only while the kernel does not use the block.
 
 #![allow(unsafe_code)]
@@ -10,6 +10,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::super::mapping::Mapping;
 use super::super::packet_socket::Socket;
 
 /// Super-frames are up to 64 KiB long, "BIG TCP" ones usually less than 192 KiB: a longer one than a block would be
@@ -26,13 +27,10 @@ const STATUS: usize =
     offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, block_status);
 
 pub(super) struct RxRing {
-    base: NonNull<u8>,
+    memory: Mapping,
     blocks: usize,
     current: usize,
 }
-
-// SAFETY: only this value reaches the mapping, and nothing in it is bound to a thread.
-unsafe impl Send for RxRing {}
 
 impl RxRing {
     /// Has the kernel make a ring of `bytes` and maps it.
@@ -47,26 +45,8 @@ impl RxRing {
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         })?;
-        // SAFETY: a new shared mapping at an address of the kernel's choice touches no other memory.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                blocks * BLOCK,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                socket.fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // A process that the program forks would keep the socket open, and the interface promiscuous, with its copy.
-        // SAFETY: the mapping of just now.
-        unsafe { libc::madvise(base, blocks * BLOCK, libc::MADV_DONTFORK) };
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(RxRing {
-            base,
+            memory: Mapping::new(socket.fd(), blocks * BLOCK, 0)?,
             blocks,
             current: 0,
         })
@@ -101,19 +81,12 @@ impl RxRing {
     fn start(&self, block: usize) -> NonNull<u8> {
         assert!(block < self.blocks);
         // SAFETY: so the block lies within the mapping.
-        unsafe { self.base.add(block * BLOCK) }
+        unsafe { self.memory.base().add(block * BLOCK) }
     }
 
     fn status_of(&self, block: usize) -> &AtomicU32 {
         // SAFETY: the word lies within the mapping, is aligned (blocks are aligned to pages) and the kernel changes
         // it as a whole; the borrow of `self` keeps out the slice that `block` lends.
         unsafe { AtomicU32::from_ptr(self.start(block).add(STATUS).as_ptr().cast()) }
-    }
-}
-
-impl Drop for RxRing {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` with this size, and no borrow outlives `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.blocks * BLOCK) };
     }
 }

@@ -1,12 +1,11 @@
 //! The two rings of an AF_XDP socket that bring frames: filled buffers from the kernel, and empty ones back to it
 //! (Linux, Documentation/networking/af_xdp.rst).
 //!
-//! Imports nothing of the model. Invariant: of each ring this process moves one end and the kernel the other; an entry
+//! Imports `mapping`. Invariant: of each ring this process moves one end and the kernel the other; an entry
 //! is read or written only between the two ends.
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,42 +16,22 @@ use rustix::net::xdp::{
     XDP_PGOFF_RX_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpRingFlags, XdpRingOffset,
 };
 
+use super::super::mapping::Mapping;
+
 /// A ring's memory.
 struct Shared<T> {
-    base: NonNull<u8>,
-    len: usize,
+    memory: Mapping,
     at: XdpRingOffset,
     mask: u32,
     entries: PhantomData<T>,
 }
 
-// SAFETY: only this value reaches the mapping, and nothing in it is bound to a thread.
-unsafe impl<T: Send> Send for Shared<T> {}
-
 impl<T: Copy> Shared<T> {
     /// Maps a ring of a socket: `entries` of it, a power of two.
     fn map(fd: &OwnedFd, place: u64, at: XdpRingOffset, entries: u32) -> io::Result<Shared<T>> {
         let len = at.desc as usize + entries as usize * size_of::<T>();
-        // SAFETY: a new shared mapping at an address of the kernel's choice touches no other memory.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                fd.as_raw_fd(),
-                place as libc::off_t,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // A process that the program forks would keep the socket open with its copy.
-        // SAFETY: the mapping of just now.
-        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         Ok(Shared {
-            base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
-            len,
+            memory: Mapping::new(fd.as_raw_fd(), len, place)?,
             at,
             mask: entries - 1,
             entries: PhantomData,
@@ -62,7 +41,7 @@ impl<T: Copy> Shared<T> {
     fn word(&self, offset: u64) -> &AtomicU32 {
         // SAFETY: the kernel has told the offset of an aligned word in this mapping, which lives as long as `self`; both
         // sides reach it as a whole.
-        unsafe { AtomicU32::from_ptr(self.base.add(offset as usize).as_ptr().cast()) }
+        unsafe { AtomicU32::from_ptr(self.memory.base().add(offset as usize).as_ptr().cast()) }
     }
 
     fn producer(&self) -> &AtomicU32 {
@@ -76,16 +55,9 @@ impl<T: Copy> Shared<T> {
     fn entry(&self, number: u32) -> NonNull<T> {
         // SAFETY: the masked number is less than the number of entries, all of which lie in the mapping.
         unsafe {
-            let entries = self.base.add(self.at.desc as usize).cast::<T>();
+            let entries = self.memory.base().add(self.at.desc as usize).cast::<T>();
             entries.add((number & self.mask) as usize)
         }
-    }
-}
-
-impl<T> Drop for Shared<T> {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` with this length, and no borrow outlives `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
     }
 }
 

@@ -23,6 +23,7 @@ use rustix::net::{
     socketpair,
 };
 
+use super::super::mapping::between_mappings;
 use super::super::packet_socket::Socket;
 use super::{ETHTOOL_GFLAGS, ETHTOOL_GGRO, ETHTOOL_SFLAGS, ETHTOOL_SGRO};
 
@@ -126,7 +127,11 @@ impl Helper {
         };
         // SAFETY: both children only make system calls, and never return.
         unsafe {
-            match fork()? {
+            let forked = {
+                let _no_mapping = between_mappings();
+                fork()?
+            };
+            match forked {
                 0 => {
                     if fork().is_ok_and(|pid| pid == 0) {
                         process.run();
@@ -347,5 +352,71 @@ unsafe fn exit() -> ! {
     loop {
         // SAFETY: it ends this process alone.
         unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::lab;
+    use super::super::super::mapping::Mapping;
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Instant;
+    use wqcap_tests::need;
+
+    const RING: u32 = 64 << 10;
+
+    fn with_ring() -> io::Result<Socket> {
+        let socket = Socket::new()?;
+        socket.prepare()?;
+        socket.set_ring(&libc::tpacket_req3 {
+            tp_block_size: RING,
+            tp_block_nr: 1,
+            tp_frame_size: 2048,
+            tp_frame_nr: RING / 2048,
+            tp_retire_blk_tov: 0,
+            tp_sizeof_priv: 0,
+            tp_feature_req_word: 0,
+        })?;
+        Ok(socket)
+    }
+
+    /// Each of them lives on with a copy of the memory that was mapped when it was forked.
+    #[test]
+    fn no_process_holds_a_closed_wires_socket() {
+        let socket = need!(with_ring().map_err(|e| format!("needs a packet socket: {e}")));
+        let inode = fs::metadata(format!("/proc/self/fd/{}", socket.fd()));
+        let inode = inode.unwrap().ino().to_string();
+        let is_open = || {
+            let all = fs::read_to_string("/proc/thread-self/net/packet").unwrap();
+            all.lines()
+                .any(|it| it.split_whitespace().last() == Some(&inode))
+        };
+        assert!(is_open());
+        let lo = Interface {
+            namespace: 0,
+            index: 1,
+        };
+        let enough = AtomicBool::new(false);
+        let _helpers: Vec<_> = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !enough.load(Ordering::Relaxed) {
+                    drop(Mapping::new(socket.fd(), RING as usize, 0).unwrap());
+                }
+            });
+            let helpers = (0..100).map(|_| Helper::start(lo)).collect();
+            enough.store(true, Ordering::Relaxed);
+            helpers
+        });
+        drop(socket);
+        // Processes on their way to their own program or descriptors still have it for a moment.
+        let began = Instant::now();
+        while is_open() {
+            assert!(began.elapsed() < lab::PATIENCE, "it is still open");
+            thread::sleep(lab::MOMENT);
+        }
     }
 }

@@ -1,0 +1,66 @@
+//! The memory that a live wire's socket shares with the kernel, which no process that the model forks gets.
+//!
+//! A mapping holds its socket: a process with a copy keeps the queue taken, or the interface promiscuous, after the wire
+//! is closed. `MADV_DONTFORK` leaves it out of a fork, but Linux has no flag of mmap(2) for that, so a fork between the
+//! two calls would copy it. Invariant: the model forks only under [`between_mappings`].
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+static MAPPING: Mutex<()> = Mutex::new(());
+
+/// While it is held, no mapping exists that a fork would copy.
+pub(super) fn between_mappings() -> MutexGuard<'static, ()> {
+    MAPPING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A shared mapping, unmapped when it is dropped.
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: only this value reaches the mapping, and nothing in it is bound to a thread.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of a socket from `offset` on.
+    pub(super) fn new(socket: RawFd, len: usize, offset: u64) -> io::Result<Mapping> {
+        let _no_fork = between_mappings();
+        // SAFETY: a new shared mapping at an address of the kernel's choice touches no other memory.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                socket,
+                offset as libc::off_t,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the mapping of just now.
+        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { base, len })
+    }
+
+    /// Where it begins. What is reached from there lives as long as `self`.
+    #[inline]
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` with this length, and nothing reaches it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
