@@ -3,6 +3,7 @@
 //! Its columns are those of `docs/fleet.md`. A part is read alone with the object's first `head_bytes` in front of it. The
 //! types are those that every engine reads: signed integers, timestamps in microseconds with nanoseconds beside them.
 
+use crate::flow_filter::FlowFilter;
 use bytes::Bytes;
 use parquet::{
     basic::Compression,
@@ -10,16 +11,20 @@ use parquet::{
     errors::ParquetError,
     file::{
         metadata::KeyValue,
-        properties::WriterProperties,
+        properties::{EnabledStatistics, WriterProperties},
         writer::{SerializedFileWriter, SerializedRowGroupWriter},
     },
-    schema::parser::parse_message_type,
+    schema::{parser::parse_message_type, types::ColumnPath},
 };
 use std::sync::Arc;
-use wqcap_files::index::{CaptureIndex, IndexBlock};
+use wqcap_files::index::{CaptureIndex, FlowKey, IndexBlock, IndexFlow};
 
 /// Version of the columns, which files tell.
-pub(crate) const SCHEMA_VERSION: &str = "1";
+pub(crate) const SCHEMA_VERSION: &str = "2";
+/// The version before, which has no filters.
+pub(crate) const WITHOUT_FILTERS: &str = "1";
+/// The column of filters.
+pub(crate) const FLOW_FILTER: &str = "flow_filter";
 /// What they tell it as.
 pub(crate) const SCHEMA_VERSION_KEY: &str = "wqcap.blocks.schema_version";
 /// In the order in which [`write`] writes them.
@@ -36,6 +41,7 @@ const SCHEMA: &str = "message blocks {
     REQUIRED INT64 frames;
     OPTIONAL INT32 queue;
     OPTIONAL INT64 lost;
+    OPTIONAL BYTE_ARRAY flow_filter;
 }";
 
 /// Of which object the parts are.
@@ -67,8 +73,13 @@ pub(crate) fn write(index: &CaptureIndex, of: OfObject<'_>) -> Result<Bytes, Par
         ("wqcap.version", env!("CARGO_PKG_VERSION")),
     ];
     let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value.to_owned()));
+    // Bits at random: nothing repeats, and nothing is smaller than something else.
+    let filters = ColumnPath::from(FLOW_FILTER);
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
+        .set_column_compression(filters.clone(), Compression::UNCOMPRESSED)
+        .set_column_dictionary_enabled(filters.clone(), false)
+        .set_column_statistics_enabled(filters, EnabledStatistics::None)
         .set_created_by(concat!("wqcap version ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(facts.into()))
         .build();
@@ -78,6 +89,12 @@ pub(crate) fn write(index: &CaptureIndex, of: OfObject<'_>) -> Result<Bytes, Par
     if !rows.is_empty() {
         let mut group = writer.next_row_group()?;
         write_rows(&mut group, &rows, index.head, of)?;
+        // Of what is not in the store nothing is fetched.
+        let filters = match of.key {
+            Some(_) => filters_of(index, &rows)?,
+            None => vec![None; rows.len()],
+        };
+        write_filters(&mut group, &filters)?;
         group.close()?;
     }
     Ok(writer.into_inner()?.into())
@@ -164,6 +181,47 @@ fn write_rows<W: std::io::Write + Send>(
     Ok(())
 }
 
+/// Of each row which flows its part may hold; `None`: any.
+fn filters_of(index: &CaptureIndex, rows: &[Row]) -> Result<Vec<Option<Vec<u8>>>, ParquetError> {
+    let of_flows: Vec<_> = index.flows.iter().map(IndexFlow::keys).collect();
+    let filter = |blocks: &[IndexBlock], row: &Row| {
+        let numbers = blocks.iter().flat_map(|it| &it.flows);
+        // An index from a disk may lack one.
+        let flows: Option<Vec<_>> = numbers.map(|it| of_flows.get(*it as usize)).collect();
+        let known = !blocks.iter().any(|it| it.others);
+        let Some(flows) = flows.filter(|_| known) else {
+            return Ok(None);
+        };
+        let mut keys: Vec<FlowKey> = flows.into_iter().flatten().copied().collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let filter = FlowFilter::new(&keys, row.end - row.start);
+        filter.write().map(Some)
+    };
+    let of_rows: Vec<&[IndexBlock]> = match index.apart {
+        true => index.blocks.chunks(1).collect(),
+        false => vec![&index.blocks],
+    };
+    let of_rows = of_rows.into_iter().zip(rows);
+    of_rows.map(|(blocks, row)| filter(blocks, row)).collect()
+}
+
+fn write_filters<W: std::io::Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    filters: &[Option<Vec<u8>>],
+) -> Result<(), ParquetError> {
+    let Some(mut column) = group.next_column()? else {
+        return Ok(());
+    };
+    let values = filters.iter().flatten().map(|it| it.clone().into());
+    let values: Vec<ByteArray> = values.collect();
+    let levels: Vec<_> = filters.iter().map(|it| it.is_some().into()).collect();
+    column
+        .typed::<ByteArrayType>()
+        .write_batch(&values, Some(&levels), None)?;
+    column.close()
+}
+
 /// Nanoseconds have room until the year 2262.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
@@ -186,6 +244,7 @@ mod tests {
         file::reader::{FileReader, SerializedFileReader},
         record::RowAccessor,
     };
+    use wqcap_files::index::FlowTerms;
 
     #[test]
     fn a_row_for_each_part_in_types_that_every_engine_reads() {
@@ -221,6 +280,10 @@ mod tests {
         assert_eq!(first, signed(block.first_ns / 1000));
         assert_eq!(row.get_int(10).expect("a number"), 3);
         assert_eq!(row.get_long(11).expect("a number"), 5);
+        let filter = row.get_bytes(12).expect("bytes");
+        let filter = FlowFilter::read(filter.data()).expect("a filter");
+        assert!(filter.may_hold(&index.flows[0].keys()));
+        assert!(!filter.may_hold(&FlowTerms::parse("host 10.0.0.1").keys()));
 
         index.blocks[0].lost = None;
         let table = write(&index, of(None, None)).expect("written");
@@ -231,6 +294,10 @@ mod tests {
             row.get_string(0).is_err() && row.get_int(10).is_err() && row.get_long(11).is_err(),
             "null"
         );
+        assert!(row.get_bytes(12).is_err(), "null");
+        index.blocks[0].others = true;
+        let filters = filters_of(&index, &super::rows(&index, bytes)).expect("made");
+        assert_eq!(filters, [None], "of flows that the index does not know");
     }
 
     #[test]
@@ -249,6 +316,9 @@ mod tests {
             ..before[0]
         };
         assert_eq!(rows(&index, 5000), [whole]);
+        let filter = filters_of(&index, &[whole]).expect("made");
+        let filter = FlowFilter::read(filter[0].as_ref().expect("of all")).expect("a filter");
+        assert!(filter.may_hold(&index.flows[0].keys()));
         index.blocks.clear();
         assert_eq!(rows(&index, 5000), []);
     }

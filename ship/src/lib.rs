@@ -20,6 +20,7 @@
 //! | [`mod@store`] | an object store: a bucket, or a folder |
 //! | `source` | finds what a capture has finished |
 //! | `blocks` | writes the parts of a file, as its index has them, as a Parquet file |
+//! | `flow_filter` | which flows a part may hold |
 //! | [`journal`] | how far each file is, on disk before the next step |
 //! | [`ledger`] | every captured frame in one line: shipped, pending, not selected, expired |
 //! | [`shipper`] | takes the files through their steps, and tells the store how that goes |
@@ -37,6 +38,7 @@
 mod bandwidth;
 mod blocks;
 pub mod fleet;
+mod flow_filter;
 pub mod journal;
 pub mod key;
 pub mod ledger;

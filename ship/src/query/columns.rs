@@ -100,6 +100,17 @@ impl Columns {
         }
     }
 
+    /// Bytes, of each row as many as there are; `None`: null.
+    pub(super) fn bytes(&self, name: &str) -> Result<Vec<Option<Bytes>>, String> {
+        let place = self.place(name)?;
+        match self.schema().column(place).physical_type() {
+            Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |it| {
+                Ok(Bytes::copy_from_slice(it.data()))
+            }),
+            other => Err(format!("column {name}: is {other}, and must be bytes")),
+        }
+    }
+
     fn schema(&self) -> &parquet::schema::types::SchemaDescriptor {
         self.reader.metadata().file_metadata().schema_descr()
     }
@@ -243,7 +254,7 @@ mod tests {
                 let mut damaged = sound.to_vec();
                 damaged[at] ^= bit;
                 if let Ok(columns) = Columns::new(damaged.into()) {
-                    let _ = (columns.numbers("n"), columns.texts("t"));
+                    let _ = (columns.numbers("n"), columns.texts("t"), columns.bytes("t"));
                     let _ = (columns.numbers("u"), columns.fact("x"));
                 }
             }

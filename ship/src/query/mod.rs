@@ -1,7 +1,7 @@
 //! Packets back from a store: the frames of some times and a filter, of all sensors, as one capture file.
 //!
 //! ```text
-//! partitions -> tables of parts (blocks/) | a list of ranges -> plan: ranges of objects
+//! partitions -> tables of parts (blocks/), their flow filters | a list of ranges -> plan: ranges of objects
 //! plan -> pieces -> fetcher: range GETs, some ahead -> merge by time, frame by frame
 //! ```
 //!
@@ -47,6 +47,7 @@ use tokio::{
 };
 use wqcap_files::{
     extract::{FrameQuery, FramesWritten, ReadOf, extract_ranges},
+    index::FlowTerms,
     merge::MergeError,
 };
 
@@ -132,9 +133,10 @@ fn extract_on(
         let _within = runtime.enter();
         store::open_to_read(url, url).map_err(|e| MergeError::Refused(e.to_string()))?
     };
+    let terms = FlowTerms::parse(query.frames.filter.expression());
     let plan = runtime.block_on(async {
         tokio::select! {
-            planned = plan(&*store, &query.choice, &query.frames.times) => planned.map_err(|e| match e {
+            planned = plan(&*store, &query.choice, &query.frames.times, &terms) => planned.map_err(|e| match e {
                 PlanError::Refused(e) => MergeError::Refused(format!("{url}: {e}")),
                 PlanError::Store(e) => MergeError::Failed(format!("{url}: {e}")),
             }),

@@ -13,7 +13,10 @@ use crate::{
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use std::ops::Range;
-use wqcap_files::extract::ReadOf;
+use wqcap_files::{
+    extract::ReadOf,
+    index::{FlowKey, FlowTerms},
+};
 
 /// Requests at a time.
 pub(super) const REQUESTS: usize = 32;
@@ -117,7 +120,7 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
-/// Finds out what is to be fetched for frames of `times`.
+/// Finds out what is to be fetched for frames of `times`, of flows that `terms` allow. A list of ranges is taken as it is.
 ///
 /// # Errors
 /// The store does not answer, has no tables of parts, or no files of these times.
@@ -125,12 +128,13 @@ pub async fn plan(
     store: &dyn ReadStore,
     choice: &ObjectChoice,
     times: &Range<u64>,
+    terms: &FlowTerms,
 ) -> Result<StorePlan, PlanError> {
     match choice {
         ObjectChoice::OfTimes {
             sensors,
             lookback_ns,
-        } => of_times(store, sensors, *lookback_ns, times).await,
+        } => of_times(store, sensors, *lookback_ns, times, &terms.keys()).await,
         ObjectChoice::Of(list) => of_list(store, list).await,
     }
 }
@@ -149,10 +153,11 @@ enum TableError {
 async fn tables(
     store: &dyn ReadStore,
     keys: Vec<CaptureKey>,
+    demanded: &[FlowKey],
 ) -> Result<Vec<ReadTable>, StoreError> {
     let read = |key: CaptureKey| async move {
         let table = match store.read(&key.blocks(), None).await {
-            Ok((bytes, _)) => PartTable::read(bytes).map_err(TableError::Unsound),
+            Ok((bytes, _)) => PartTable::read(bytes, demanded).map_err(TableError::Unsound),
             Err(StoreError::NotFound(_)) => Err(TableError::Gone),
             Err(e) => return Err(e),
         };
@@ -179,6 +184,7 @@ async fn of_times(
     sensors: &[String],
     lookback_ns: u64,
     times: &Range<u64>,
+    demanded: &[FlowKey],
 ) -> Result<StorePlan, PlanError> {
     let days = store.list(key::BLOCKS).await?.folders;
     if days.is_empty() {
@@ -202,7 +208,7 @@ async fn of_times(
     reaching.sort();
     plan.tables.read = reaching.len() as u64;
     let mut beginning = None;
-    for (key, table) in tables(store, reaching).await? {
+    for (key, table) in tables(store, reaching, demanded).await? {
         match table {
             Ok(Some(table)) => plan.take(key, &table, times, &mut beginning),
             Ok(None) => {}
@@ -305,7 +311,7 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
     }
     plan.tables.total = unknown.len() as u64;
     let keys = unknown.iter().map(|(key, _)| key.clone()).collect();
-    let read = tables(store, keys).await?;
+    let read = tables(store, keys, &[]).await?;
     for ((key, listed), (_, table)) in unknown.into_iter().zip(read) {
         plan.tables.read += 1;
         match table {

@@ -1,9 +1,13 @@
 //! Tables of parts, read back: the columns that [`crate::blocks`] writes.
 
 use super::columns::Columns;
-use crate::blocks::{SCHEMA_VERSION, SCHEMA_VERSION_KEY};
+use crate::{
+    blocks::{FLOW_FILTER, SCHEMA_VERSION, SCHEMA_VERSION_KEY, WITHOUT_FILTERS},
+    flow_filter::FlowFilter,
+};
 use bytes::Bytes;
 use std::ops::Range;
+use wqcap_files::index::FlowKey;
 
 /// The parts of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,17 +29,19 @@ pub(super) struct Part {
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
     pub(super) frames: u64,
+    /// A flow in it may have what is demanded.
+    pub(super) may_hold: bool,
 }
 
 impl PartTable {
-    /// Reads a table; `None`: of a file without frames, which has no parts.
-    pub(super) fn read(table: Bytes) -> Result<Option<Self>, String> {
+    /// Reads a table; `None`: of a file without frames, which has no parts. `demanded`: the keys of a flow that is wanted.
+    pub(super) fn read(table: Bytes, demanded: &[FlowKey]) -> Result<Option<Self>, String> {
         let columns = Columns::new(table)?;
         if let Some(version) = columns.fact(SCHEMA_VERSION_KEY)
-            && version != SCHEMA_VERSION
+            && ![SCHEMA_VERSION, WITHOUT_FILTERS].contains(&version)
         {
             return Err(format!(
-                "has columns of version {version}, and this wqcap reads version {SCHEMA_VERSION}"
+                "has columns of version {version}, and this wqcap reads versions {WITHOUT_FILTERS} and {SCHEMA_VERSION}"
             ));
         }
         let objects = columns.texts("object")?;
@@ -69,6 +75,7 @@ impl PartTable {
                 "column head_bytes: {head_bytes} is more than object_bytes, {object_bytes}"
             ));
         }
+        let held = may_hold(&columns, demanded)?;
         let parts = (0..columns.rows()).map(|row| {
             let bytes = starts[row]..ends[row];
             if bytes.is_empty() || bytes.end > object_bytes {
@@ -82,6 +89,7 @@ impl PartTable {
                 first_ns: firsts[row],
                 last_ns: lasts[row],
                 frames: frames[row],
+                may_hold: held.get(row).is_none_or(|it| *it),
             })
         });
         Ok(Some(Self {
@@ -92,11 +100,30 @@ impl PartTable {
         }))
     }
 
-    /// The parts that may hold frames of these times.
+    /// The parts that may hold such frames of these times.
     pub(super) fn parts_in<'t>(&'t self, times: &'t Range<u64>) -> impl Iterator<Item = &'t Part> {
         let parts = self.parts.iter();
-        parts.filter(|it| it.first_ns < times.end && it.last_ns >= times.start)
+        parts.filter(|it| it.may_hold && it.first_ns < times.end && it.last_ns >= times.start)
     }
+}
+
+/// Of each row whether a flow of its part may have what is demanded; of none: all may.
+fn may_hold(columns: &Columns, demanded: &[FlowKey]) -> Result<Vec<bool>, String> {
+    if demanded.is_empty() || !columns.has(FLOW_FILTER) {
+        return Ok(Vec::new());
+    }
+    let filters = columns.bytes(FLOW_FILTER)?;
+    let of_row = |filter: Option<Bytes>| match filter {
+        Some(bytes) => {
+            let len = bytes.len();
+            let filter = FlowFilter::read(&bytes);
+            let filter =
+                filter.ok_or_else(|| format!("column {FLOW_FILTER}: a filter of {len} bytes"))?;
+            Ok(filter.may_hold(demanded))
+        }
+        None => Ok(true),
+    };
+    filters.into_iter().map(of_row).collect()
 }
 
 #[cfg(test)]
@@ -124,7 +151,7 @@ mod tests {
             queue: Some(3),
         };
         let write = |key| blocks::write(&index, of(key)).expect("written");
-        let table = PartTable::read(write(Some("packets/x"))).expect("reads");
+        let table = PartTable::read(write(Some("packets/x")), &[]).expect("reads");
         let table = table.expect("has parts");
         assert_eq!(table.object.as_deref(), Some("packets/x"));
         assert_eq!((table.object_bytes, table.head_bytes), (5000, index.head));
@@ -133,6 +160,7 @@ mod tests {
             first_ns: it.first_ns,
             last_ns: it.last_ns,
             frames: it.frames,
+            may_hold: true,
         });
         assert_eq!(table.parts, expected.collect::<Vec<_>>());
         let second = 1_000_000_000;
@@ -146,11 +174,11 @@ mod tests {
         ] {
             assert_eq!(table.parts_in(&times).count(), parts, "{times:?}");
         }
-        let unsent = PartTable::read(write(None)).expect("reads");
+        let unsent = PartTable::read(write(None), &[]).expect("reads");
         assert_eq!(unsent.expect("has parts").object, None);
         index.blocks.clear();
         let empty = blocks::write(&index, of(None)).expect("written");
-        assert_eq!(PartTable::read(empty), Ok(None));
+        assert_eq!(PartTable::read(empty, &[]), Ok(None));
     }
 
     #[test]
@@ -169,7 +197,7 @@ mod tests {
             (5, "column head_bytes: 24"),
         ] {
             let table = blocks::write(&index, of(bytes)).expect("written");
-            let said = PartTable::read(table).expect_err("told");
+            let said = PartTable::read(table, &[]).expect_err("told");
             assert!(said.contains(part), "{said}");
         }
     }

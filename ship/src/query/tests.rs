@@ -28,6 +28,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use wqcap_files::{
     extract::FrameQuery,
+    index::FlowTerms,
     merge::{self, MergeError, MergePlan, MergeTarget},
     name::FileName,
     read::{self, FileRanges},
@@ -115,7 +116,7 @@ fn planned(
     choice: &ObjectChoice,
     times: &Range<u64>,
 ) -> Result<StorePlan, String> {
-    let planned = runtime().block_on(plan(store, choice, times));
+    let planned = runtime().block_on(plan(store, choice, times, &FlowTerms::default()));
     planned.map_err(|e| e.to_string())
 }
 
@@ -396,6 +397,57 @@ fn what_is_missing_or_has_changed_is_named_and_the_rest_comes() {
     let none = none.expect_err("nothing").to_string();
     assert!(none.contains("is not in the store"), "{none}");
     assert!(!place.at("found.pcap").exists());
+}
+
+#[test]
+fn of_a_flow_that_a_filter_names_little_more_is_fetched_than_it_has() {
+    let place = Place::new();
+    // Each part has fifty flows; another one comes in between, alone.
+    let frames = |of: Range<u32>| {
+        (0..12_000).map(move |i| match of.contains(&i) {
+            true => fixtures::udp(77),
+            false => fixtures::udp((i % 50) as u8),
+        })
+    };
+    fixtures::capture_of(&place.sensor("a"), 0, 10, frames(3000..8000));
+    fixtures::capture_of(&place.sensor("b"), 0, 10, frames(0..0));
+    for sensor in ["a", "b"] {
+        place.ship(sensor, Selection::All);
+    }
+    let extracted = |filter: &str| {
+        let mut query = place.query(of_times(&[], DAY), 0..u64::MAX);
+        query.frames.filter = Filter::compile(filter).expect("compiles");
+        let done = extract(&query, &Arc::default(), |_| {}).expect("extracted");
+        (done, place.found())
+    };
+    // Of which no parts are known.
+    let (all, expected) = extracted("src port 1077 or dst port 1077");
+    assert_eq!((all.written.frames, all.objects.read), (5000, 2));
+    for filter in [
+        "host 10.1.0.77",
+        "udp port 1077",
+        "host 10.0.0.77 and port 53",
+        "src host 10.0.0.77 and dst host 10.1.0.77 and udp src port 1077 and dst port 53",
+    ] {
+        let (done, found) = extracted(filter);
+        assert!(found == expected, "{filter}");
+        assert_eq!((done.objects.read, done.objects.total), (1, 2), "{filter}");
+        let (came, wanted) = (done.fetched.bytes, done.written.bytes);
+        assert!(came * 2 <= wanted * 3, "{filter}: {came} for {wanted}");
+    }
+    // Both are there, and not in one flow.
+    for filter in [
+        "host 10.0.0.77 and port 1001",
+        "host 10.0.0.1 and host 10.1.0.2",
+        "arp",
+    ] {
+        let (done, _) = extracted(filter);
+        assert_eq!(
+            (done.written.frames, done.fetched.bytes),
+            (0, 24),
+            "{filter}"
+        );
+    }
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::{iter::Peekable, net::IpAddr, str::SplitWhitespace};
 /// Conditions that every frame an expression accepts fulfils. They are necessary, never sufficient: the expression
 /// itself still judges each frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FlowTerms(Vec<Term>);
+pub struct FlowTerms(pub(super) Vec<Term>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Term {
+pub(super) enum Term {
     Ethertype(u16),
     /// Of IPv4 or IPv6.
     Protocol(u8),
@@ -225,6 +225,10 @@ mod tests {
             "vlan and host 10.0.0.1",
             "vlan 7 and tcp port 1",
             "vlan and vlan 7 and host ::1 and tcp",
+            "host 10.0.0.1 and host 10.0.0.2",
+            "port 1 and port 2 and host 10.0.0.1",
+            "host 10.0.0.1 and host 10.0.0.2 and tcp port 1",
+            "host 10.0.0.1 and host 10.0.0.2 and port 1 and port 2",
         ]
         .map(|text| {
             let terms = FlowTerms::parse(text);
@@ -239,9 +243,13 @@ mod tests {
         proptest!(ProptestConfig::with_cases(20_000), |(frame in near_frames())| {
             let len = u32::try_from(frame.len()).unwrap();
             let flow = IndexFlow::new(&frame);
+            let has = flow.keys();
             for (text, filter, terms, counts) in &expressions {
                 let (accepted, allowed) = (filter.accepts(&frame, len), terms.allow(&flow));
                 prop_assert!(allowed || !accepted, "{} {:?}", text, frame);
+                // Of one flow the keys tell the same.
+                let by_keys = terms.keys().iter().all(|it| has.contains(it));
+                prop_assert_eq!(by_keys, allowed, "{} {:?}", text, frame);
                 let (a, b) = counts.get();
                 counts.set((a + u32::from(accepted), b + u32::from(!allowed)));
             }

@@ -1,0 +1,99 @@
+//! Which flows a part of a file may hold: a Bloom filter of their keys.
+//!
+//! It is the split block Bloom filter of Parquet ("Parquet Bloom Filter", parquet-format/BloomFilter.md), without a header:
+//! blocks of 32 bytes. What is entered is each key as a little-endian INT64.
+
+use parquet::{bloom_filter::Sbbf, errors::ParquetError};
+use wqcap_files::index::FlowKey;
+
+/// Bytes of a block.
+const BLOCK: usize = 32;
+/// Bytes for a key: of a thousand keys that are not in, about one is taken to be.
+const BYTES_FOR_KEY: usize = 2;
+/// A filter has at most this share of the bytes of its part, which many flows of a frame each would exceed.
+const MOST_SHARE: u64 = 50;
+
+/// A part's filter.
+pub(crate) struct FlowFilter(Sbbf);
+
+impl FlowFilter {
+    /// Of these keys, ascending, for a part of so many bytes.
+    pub(crate) fn new(keys: &[FlowKey], part: u64) -> Self {
+        let most = usize::try_from(part / MOST_SHARE).unwrap_or(usize::MAX);
+        let bytes = (keys.len() * BYTES_FOR_KEY).min(most);
+        // A whole number of blocks, and not of a power of two, as the crate would choose it.
+        let mut filter = Sbbf::new(&vec![0; bytes.next_multiple_of(BLOCK).max(BLOCK)]);
+        for key in keys {
+            filter.insert(&key.0.cast_signed());
+        }
+        Self(filter)
+    }
+
+    /// One that was written; `None`: it is none.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let is_whole = !bytes.is_empty() && bytes.len().is_multiple_of(BLOCK);
+        is_whole.then(|| Self(Sbbf::new(bytes)))
+    }
+
+    pub(crate) fn write(&self) -> Result<Vec<u8>, ParquetError> {
+        let mut bytes = Vec::new();
+        self.0.write_bitset(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Whether a flow of the part can have all of these.
+    pub(crate) fn may_hold(&self, demanded: &[FlowKey]) -> bool {
+        let has = |key: &FlowKey| self.0.check(&key.0.cast_signed());
+        demanded.iter().all(has)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Spread over all numbers.
+    fn keys(of: std::ops::Range<u64>) -> Vec<FlowKey> {
+        let mut keys: Vec<_> = of
+            .map(|it| FlowKey(it.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+            .collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    #[test]
+    fn what_is_in_is_found_and_hardly_anything_else() {
+        for count in [1, 15, 16, 17, 1000, 5000] {
+            let inside = keys(0..count);
+            let bytes = FlowFilter::new(&inside, 1 << 20).write().expect("written");
+            assert_eq!(
+                bytes.len() as u64,
+                (2 * count).next_multiple_of(32),
+                "{count}"
+            );
+            let filter = FlowFilter::read(&bytes).expect("one");
+            assert!(filter.may_hold(&inside), "{count}");
+            let outside = keys(count..count + 100_000);
+            let taken = outside.iter().filter(|it| filter.may_hold(&[**it]));
+            let taken = taken.count();
+            assert!(taken < 200, "{taken} of 100,000 with {count}");
+        }
+    }
+
+    #[test]
+    fn it_has_its_share_of_the_part_and_no_more() {
+        let all = keys(0..100_000);
+        let filter = FlowFilter::new(&all, 1 << 20);
+        assert!(filter.may_hold(&all));
+        let bytes = filter.write().expect("written").len();
+        assert!(bytes <= (1 << 20) / 50 + BLOCK, "{bytes}");
+        assert!(
+            FlowFilter::new(&[], 0)
+                .write()
+                .is_ok_and(|it| it == [0; BLOCK])
+        );
+        for none in [0, 1, 31, 33] {
+            assert!(FlowFilter::read(&vec![0xff; none]).is_none());
+        }
+    }
+}
