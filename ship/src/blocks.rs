@@ -17,7 +17,7 @@ use parquet::{
     schema::{parser::parse_message_type, types::ColumnPath},
 };
 use std::sync::Arc;
-use wqcap_files::index::{CaptureIndex, FlowKey, IndexBlock, IndexFlow};
+use wqcap_files::index::{CaptureIndex, IndexBlock, IndexFlow, IndexKey};
 
 /// Version of the columns, which files tell.
 pub(crate) const SCHEMA_VERSION: &str = "2";
@@ -192,7 +192,7 @@ fn filters_of(index: &CaptureIndex, rows: &[Row]) -> Result<Vec<Option<Vec<u8>>>
         let Some(flows) = flows.filter(|_| known) else {
             return Ok(None);
         };
-        let mut keys: Vec<FlowKey> = flows.into_iter().flatten().copied().collect();
+        let mut keys: Vec<IndexKey> = flows.into_iter().flatten().copied().collect();
         keys.sort_unstable();
         keys.dedup();
         let filter = FlowFilter::new(&keys, row.end - row.start);

@@ -4,7 +4,7 @@
 //! blocks of 32 bytes. What is entered is each key as a little-endian INT64.
 
 use parquet::{bloom_filter::Sbbf, errors::ParquetError};
-use wqcap_files::index::FlowKey;
+use wqcap_files::index::IndexKey;
 
 /// Bytes of a block.
 const BLOCK: usize = 32;
@@ -18,7 +18,7 @@ pub(crate) struct FlowFilter(Sbbf);
 
 impl FlowFilter {
     /// Of these keys, ascending, for a part of so many bytes.
-    pub(crate) fn new(keys: &[FlowKey], part: u64) -> Self {
+    pub(crate) fn new(keys: &[IndexKey], part: u64) -> Self {
         let most = usize::try_from(part / MOST_SHARE).unwrap_or(usize::MAX);
         let bytes = (keys.len() * BYTES_FOR_KEY).min(most);
         // A whole number of blocks, and not of a power of two, as the crate would choose it.
@@ -42,8 +42,8 @@ impl FlowFilter {
     }
 
     /// Whether a flow of the part can have all of these.
-    pub(crate) fn may_hold(&self, demanded: &[FlowKey]) -> bool {
-        let has = |key: &FlowKey| self.0.check(&key.0.cast_signed());
+    pub(crate) fn may_hold(&self, demanded: &[IndexKey]) -> bool {
+        let has = |key: &IndexKey| self.0.check(&key.0.cast_signed());
         demanded.iter().all(has)
     }
 }
@@ -53,9 +53,9 @@ mod tests {
     use super::*;
 
     /// Spread over all numbers.
-    fn keys(of: std::ops::Range<u64>) -> Vec<FlowKey> {
+    fn keys(of: std::ops::Range<u64>) -> Vec<IndexKey> {
         let mut keys: Vec<_> = of
-            .map(|it| FlowKey(it.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+            .map(|it| IndexKey(it.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
             .collect();
         keys.sort_unstable();
         keys

@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::ops::Range;
 use wqcap_files::{
     extract::ReadOf,
-    index::{FlowKey, FlowTerms},
+    index::{FlowTerms, IndexKey},
 };
 
 /// Requests at a time.
@@ -153,7 +153,7 @@ enum TableError {
 async fn tables(
     store: &dyn ReadStore,
     keys: Vec<CaptureKey>,
-    demanded: &[FlowKey],
+    demanded: &[IndexKey],
 ) -> Result<Vec<ReadTable>, StoreError> {
     let read = |key: CaptureKey| async move {
         let table = match store.read(&key.blocks(), None).await {
@@ -184,7 +184,7 @@ async fn of_times(
     sensors: &[String],
     lookback_ns: u64,
     times: &Range<u64>,
-    demanded: &[FlowKey],
+    demanded: &[IndexKey],
 ) -> Result<StorePlan, PlanError> {
     let days = store.list(key::BLOCKS).await?.folders;
     if days.is_empty() {

@@ -7,7 +7,7 @@ use crate::{
 };
 use bytes::Bytes;
 use std::ops::Range;
-use wqcap_files::index::FlowKey;
+use wqcap_files::index::IndexKey;
 
 /// The parts of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) struct Part {
 
 impl PartTable {
     /// Reads a table; `None`: of a file without frames, which has no parts. `demanded`: the keys of a flow that is wanted.
-    pub(super) fn read(table: Bytes, demanded: &[FlowKey]) -> Result<Option<Self>, String> {
+    pub(super) fn read(table: Bytes, demanded: &[IndexKey]) -> Result<Option<Self>, String> {
         let columns = Columns::new(table)?;
         if let Some(version) = columns.fact(SCHEMA_VERSION_KEY)
             && ![SCHEMA_VERSION, WITHOUT_FILTERS].contains(&version)
@@ -108,7 +108,7 @@ impl PartTable {
 }
 
 /// Of each row whether a flow of its part may have what is demanded; of none: all may.
-fn may_hold(columns: &Columns, demanded: &[FlowKey]) -> Result<Vec<bool>, String> {
+fn may_hold(columns: &Columns, demanded: &[IndexKey]) -> Result<Vec<bool>, String> {
     if demanded.is_empty() || !columns.has(FLOW_FILTER) {
         return Ok(Vec::new());
     }

@@ -14,9 +14,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// One of a flow's keys: XXH3 (64 bits) of what it has, as `docs/fleet.md` puts it in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlowKey(pub u64);
+pub struct IndexKey(pub u64);
 
-impl FlowKey {
+impl IndexKey {
     fn ethertype(ethertype: u16) -> Self {
         let [a, b] = ethertype.to_be_bytes();
         Self(xxh3_64(&[b'e', a, b]))
@@ -57,14 +57,14 @@ fn distinct<T: Ord>(mut all: Vec<T>) -> Vec<T> {
 }
 
 /// The keys of hosts and ports that are ascending; those of both together are of two each.
-fn keys_of_ends(hosts: &[IpAddr], ports: &[u16], keys: &mut Vec<FlowKey>) {
+fn keys_of_ends(hosts: &[IpAddr], ports: &[u16], keys: &mut Vec<IndexKey>) {
     for host in hosts {
-        keys.extend(ports.iter().map(|it| FlowKey::ends(&[*host], &[*it])));
+        keys.extend(ports.iter().map(|it| IndexKey::ends(&[*host], &[*it])));
     }
     if let [_, _] = hosts {
-        keys.push(FlowKey::ends(hosts, &[]));
+        keys.push(IndexKey::ends(hosts, &[]));
         if let [_, _] = ports {
-            keys.push(FlowKey::ends(hosts, ports));
+            keys.push(IndexKey::ends(hosts, ports));
         }
     }
 }
@@ -72,7 +72,7 @@ fn keys_of_ends(hosts: &[IpAddr], ports: &[u16], keys: &mut Vec<FlowKey>) {
 impl IndexFlow {
     /// Its keys.
     #[must_use]
-    pub fn keys(&self) -> Vec<FlowKey> {
+    pub fn keys(&self) -> Vec<IndexKey> {
         let ends = [self.low, self.high];
         let address = |number: u128| match self.ethertype {
             IPV4 | ARP | RARP => Some(IpAddr::from(Ipv4Addr::from_bits(
@@ -87,12 +87,12 @@ impl IndexFlow {
             true => distinct(ends.map(|(_, port)| port).to_vec()),
             false => Vec::new(),
         };
-        let mut keys = vec![FlowKey::ethertype(self.ethertype)];
+        let mut keys = vec![IndexKey::ethertype(self.ethertype)];
         if [IPV4, IPV6].contains(&self.ethertype) {
-            keys.push(FlowKey::protocol(self.protocol));
+            keys.push(IndexKey::protocol(self.protocol));
         }
-        keys.extend(hosts.iter().map(|it| FlowKey::ends(&[*it], &[])));
-        keys.extend(ports.iter().map(|it| FlowKey::ends(&[], &[*it])));
+        keys.extend(hosts.iter().map(|it| IndexKey::ends(&[*it], &[])));
+        keys.extend(ports.iter().map(|it| IndexKey::ends(&[], &[*it])));
         keys_of_ends(&hosts, &ports, &mut keys);
         keys
     }
@@ -102,22 +102,22 @@ impl FlowTerms {
     /// The keys that a flow has if these allow it, and those of them alone that say most: a host with a port stands for the
     /// host and for the port.
     #[must_use]
-    pub fn keys(&self) -> Vec<FlowKey> {
+    pub fn keys(&self) -> Vec<IndexKey> {
         let (mut hosts, mut ports, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         for term in &self.0 {
             match *term {
-                Term::Ethertype(it) => keys.push(FlowKey::ethertype(it)),
-                Term::Protocol(it) => keys.push(FlowKey::protocol(it)),
+                Term::Ethertype(it) => keys.push(IndexKey::ethertype(it)),
+                Term::Protocol(it) => keys.push(IndexKey::protocol(it)),
                 Term::Host(it) => hosts.push(it),
                 Term::Port(it) => ports.push(it),
             }
         }
         let (hosts, ports) = (distinct(hosts), distinct(ports));
         if ports.is_empty() {
-            keys.extend(hosts.iter().map(|it| FlowKey::ends(&[*it], &[])));
+            keys.extend(hosts.iter().map(|it| IndexKey::ends(&[*it], &[])));
         }
         if hosts.is_empty() {
-            keys.extend(ports.iter().map(|it| FlowKey::ends(&[], &[*it])));
+            keys.extend(ports.iter().map(|it| IndexKey::ends(&[], &[*it])));
         }
         keys_of_ends(&hosts, &ports, &mut keys);
         keys

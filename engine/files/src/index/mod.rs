@@ -3,7 +3,7 @@
 //! ```text
 //! finished file -> build -> CaptureIndex -> <index_dir>/<place of the file in its folder>.cbor
 //! expression -> FlowTerms -> what a flow must be for a frame of it to be accepted -> the blocks that can hold one
-//! flows, terms -> FlowKey -> the same for whoever has a set of a block's keys in place of its flows
+//! flows, terms -> IndexKey -> the same for whoever has a set of a block's keys in place of its flows
 //! ```
 //!
 //! An index is CBOR (RFC 8949), so that other programs can read it too; it has a checksum, and names the length and the
@@ -22,7 +22,7 @@ mod terms;
 
 pub use build::{build, head_len};
 pub use flow::IndexFlow;
-pub use keys::FlowKey;
+pub use keys::IndexKey;
 pub use layout::{CaptureIndex, IndexBlock, IndexMark, MARK};
 pub use store::IndexFolder;
 pub use terms::FlowTerms;
