@@ -132,7 +132,7 @@ fn text<T: std::fmt::Display, S: Serializer>(it: &T, serializer: S) -> Result<S:
 /// on disk as early, and so many that a wake-up, which costs as much as dozens of frames, is worth it.
 fn wake(wrs: u32) -> Moderation {
     Moderation {
-        count: u16::try_from(wrs / 8).unwrap_or(u16::MAX).clamp(1, 256),
+        count: u16::try_from(wrs / 8).unwrap_or(u16::MAX).clamp(1, 1024),
         period_us: 250,
     }
 }

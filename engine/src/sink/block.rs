@@ -47,6 +47,9 @@ pub(super) struct Block {
     pub(super) offset: u64,
     /// Bytes in it.
     pub(super) len: usize,
+    /// Bytes up to which records go into it without another look: all that it has room for, or fewer where the file is
+    /// then as long as it may be.
+    until: usize,
     /// Of these, those up to the last record's end.
     pub(super) whole: usize,
     /// Records that end in it.
@@ -68,6 +71,7 @@ impl Block {
             file: 0,
             offset: 0,
             len: 0,
+            until: 0,
             whole: 0,
             tally: Tally::default(),
             first_ns: 0,
@@ -91,9 +95,16 @@ impl Block {
     /// Makes an emptied block the piece of a file that begins at `offset`.
     fn begin(&mut self, file: u64, offset: u64, first_ns: u64) {
         (self.file, self.offset, self.first_ns) = (file, offset, first_ns);
-        (self.len, self.whole) = (0, 0);
+        (self.len, self.whole, self.until) = (0, 0, self.memory.len());
         (self.end, self.spoilt) = (false, false);
         self.tally.clear();
+    }
+
+    /// Makes an emptied block the piece at `offset` of a file that records may make so long.
+    fn begin_within(&mut self, longest: u64, file: u64, offset: u64, first_ns: u64) {
+        self.begin(file, offset, first_ns);
+        let left = usize::try_from(longest.saturating_sub(offset)).unwrap_or(usize::MAX);
+        self.until = self.until.min(left);
     }
 
     /// Appends as much as there is room for and returns the rest.
@@ -105,6 +116,17 @@ impl Block {
         rest
     }
 
+    /// Encodes a record, for which there must be room.
+    #[inline(always)]
+    fn encode(&mut self, encoder: &impl Encoder, queue: u16, record: &Record<'_>, need: usize) {
+        let at = self.len;
+        self.len += need;
+        let out = &mut self.memory.as_mut_slice()[at..self.len];
+        encoder.record(out, queue, record);
+        self.count(record);
+    }
+
+    #[inline]
     fn count(&mut self, record: &Record<'_>) {
         self.whole = self.len;
         self.tally.frames += 1;
@@ -200,7 +222,7 @@ pub(super) struct Shape {
     pub(super) queue: u16,
     /// Whether its files hold the frames of all queues.
     pub(super) all: bool,
-    /// Longest record; 0: whole frames.
+    /// Longest record; `usize::MAX`: whole frames.
     pub(super) snaplen: usize,
     pub(super) on_full: OnFull,
     pub(super) rotation: Rotation,
@@ -292,20 +314,25 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
+    /// Bytes that records may make a file long, what closes it left out.
+    fn longest(&self) -> u64 {
+        match self.shape.rotation.size {
+            0 => u64::MAX,
+            size => size.saturating_sub(self.trailer as u64),
+        }
+    }
+
     /// Whether a record of `need` bytes at `ns` belongs to the next file: with it, and what closes the file, this one
     /// would be too long.
-    #[inline]
     fn is_due(&self, ns: u64, need: usize) -> bool {
         let Some(block) = &self.current else {
             return false;
         };
-        let size = block.offset + (block.len + need + self.trailer) as u64;
+        let size = block.offset + (block.len + need) as u64;
         // A record longer than a whole file still gets one of its own.
         ns >= self.rotate_at
             || self.totals.received >= self.rotate_frames
-            || (self.shape.rotation.size != 0
-                && size > self.shape.rotation.size
-                && self.totals.received > self.totals.dropped)
+            || (size > self.longest() && self.totals.received > self.totals.dropped)
     }
 
     /// A free block; `None`: there is none, or the writer is gone.
@@ -335,7 +362,7 @@ impl<E: Encoder> BlockSink<E> {
         };
         self.file += 1;
         self.exchange.broken.store(false, Ordering::Relaxed);
-        block.begin(self.file, 0, ns);
+        block.begin_within(self.longest(), self.file, 0, ns);
         let whose = (!self.shape.all).then_some(self.shape.queue);
         block.append(&self.encoder.header(whose, ns));
         block.whole = block.len;
@@ -375,6 +402,9 @@ impl<E: Encoder> BlockSink<E> {
             if !limit.all.claim_next() {
                 (self.rotate_at, self.rotate_frames) = (u64::MAX, u64::MAX);
                 self.shape.rotation.size = 0;
+                if let Some(block) = &mut self.current {
+                    block.until = block.memory.len();
+                }
                 return;
             }
             limit.claimed = true;
@@ -424,7 +454,8 @@ impl<E: Encoder> BlockSink<E> {
     /// Sends the full current block away and begins `next` with the rest of what did not fit.
     fn go_on_in(&mut self, mut next: Block, rest: &[u8]) {
         if let Some(block) = self.current.take() {
-            next.begin(block.file, block.offset + block.len as u64, block.first_ns);
+            let offset = block.offset + block.len as u64;
+            next.begin_within(self.longest(), block.file, offset, block.first_ns);
             self.submit(block);
         }
         next.append(rest);
@@ -432,16 +463,21 @@ impl<E: Encoder> BlockSink<E> {
         self.current = Some(next);
     }
 
-    /// The way of a frame that finds no open file, or too little room in its block.
+    /// The way of a frame that finds no open file, one that it is not for, or too little room in its block.
     #[cold]
-    fn slow(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
-        let Some((mut note, block)) = self.note.take() else {
-            return self.go_on(queue, record, need);
-        };
-        self.current = block;
+    fn slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> bool {
+        let record = &record;
+        let mut note = None;
+        if let Some((it, block)) = self.note.take() {
+            self.current = block;
+            note = Some(it);
+        }
         if self.is_due(record.ns, need) {
             self.turn();
         }
+        let Some(mut note) = note else {
+            return self.go_on(queue, record, need);
+        };
         let bytes = self.encoder.annotated(queue, record, &note.next());
         let taken = self.ready(record.ns) && self.put(record, &bytes);
         if !taken || note.told() {
@@ -465,8 +501,10 @@ impl<E: Encoder> BlockSink<E> {
         if !self.ready(record.ns) {
             return false;
         }
-        if self.current.as_ref().is_some_and(|b| b.room() >= need) {
-            self.encode(queue, record, need);
+        if let Some(block) = &mut self.current
+            && block.room() >= need
+        {
+            block.encode(&self.encoder, queue, record, need);
             return true;
         }
         // The next block first: without one, nothing of the record may be written.
@@ -508,40 +546,48 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Encodes a record into the current block, which has room for it.
-    #[inline]
-    fn encode(&mut self, queue: u16, record: &Record<'_>, need: usize) {
-        let Some(block) = &mut self.current else {
-            return;
-        };
-        let at = block.len;
-        self.encoder.record(
-            &mut block.memory.as_mut_slice()[at..at + need],
-            queue,
-            record,
-        );
-        block.len += need;
-        block.count(record);
-    }
-
     /// Takes a record of a queue.
     #[inline]
     pub(super) fn take(&mut self, queue: u16, record: &Record<'_>) -> Verdict {
         let need = self.encoder.record_len(record);
-        if self.is_due(record.ns, need) {
-            self.turn();
-        }
-        if self.current.as_ref().is_some_and(|b| b.room() >= need) {
-            self.encode(queue, record, need);
-        } else if !self.slow(queue, record, need) {
-            self.lost += 1;
-            self.missed(1);
-            return Verdict::DroppedStorage;
+        match &mut self.current {
+            Some(block)
+                if block.len + need <= block.until
+                    && record.ns < self.rotate_at
+                    && self.totals.received < self.rotate_frames =>
+            {
+                block.encode(&self.encoder, queue, record, need);
+            }
+            _ => {
+                if !self.slow(queue, *record, need) {
+                    self.lost += 1;
+                    self.missed(1);
+                    return Verdict::DroppedStorage;
+                }
+            }
         }
         self.lost = 0;
         self.totals.received += 1;
         self.totals.last_ns = record.ns;
         Verdict::Captured
+    }
+
+    /// Takes a frame that came with its FCS.
+    fn with_fcs(&mut self, frame: &Frame<'_>) -> Verdict {
+        let snaplen = self.shape.snaplen;
+        let caplen = frame.bytes.len().min(snaplen);
+        let fcs = frame.fcs.as_ref().map_or(&[][..], |fcs| &fcs.bytes);
+        let whole = caplen == frame.len as usize && caplen + fcs.len() <= snaplen;
+        let record = Record {
+            ns: frame.ns,
+            bytes: &frame.bytes[..caplen],
+            len: frame.len,
+            fcs: if whole { fcs } else { &[] },
+            fcs_len: fcs.len() as u32,
+            bad_fcs: frame.fcs.is_some_and(|fcs| fcs.bad),
+            lost_before: self.lost,
+        };
+        self.take(self.shape.queue, &record)
     }
 
     /// The record just taken was this queue's, in a file of all queues.
@@ -618,11 +664,8 @@ impl<E: Encoder> BlockSink<E> {
             Cut::Anywhere => block.len % ALIGN,
             Cut::Records { .. } => 0,
         };
-        next.begin(
-            block.file,
-            block.offset + (block.len - tail) as u64,
-            block.first_ns,
-        );
+        let offset = block.offset + (block.len - tail) as u64;
+        next.begin_within(self.longest(), block.file, offset, block.first_ns);
         next.append(&block.memory.as_slice(block.len)[block.len - tail..]);
         next.whole = next.len;
         self.submit(block);
@@ -636,21 +679,17 @@ impl<E: Encoder> BlockSink<E> {
 impl<E: Encoder> Consumer for BlockSink<E> {
     #[inline]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
-        let caplen = if self.shape.snaplen == 0 {
-            frame.bytes.len()
-        } else {
-            frame.bytes.len().min(self.shape.snaplen)
-        };
-        let fcs = frame.fcs.as_ref().map_or(&[][..], |fcs| &fcs.bytes);
-        let whole = caplen == frame.len as usize
-            && (self.shape.snaplen == 0 || caplen + fcs.len() <= self.shape.snaplen);
+        if frame.fcs.is_some() {
+            return self.with_fcs(frame);
+        }
+        let caplen = frame.bytes.len().min(self.shape.snaplen);
         let record = Record {
             ns: frame.ns,
             bytes: &frame.bytes[..caplen],
             len: frame.len,
-            fcs: if whole { fcs } else { &[] },
-            fcs_len: fcs.len() as u32,
-            bad_fcs: frame.fcs.is_some_and(|fcs| fcs.bad),
+            fcs: &[],
+            fcs_len: 0,
+            bad_fcs: false,
             lost_before: self.lost,
         };
         self.take(self.shape.queue, &record)

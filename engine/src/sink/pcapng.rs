@@ -126,10 +126,12 @@ impl Encoder for PcapngEncoder {
             caplen,
             record.wire_len(),
         ));
-        let (data, rest) = rest.split_at_mut(record.caplen());
-        record.copy_to(data);
-        let (padding, options) = rest.split_at_mut(data.len().next_multiple_of(4) - data.len());
-        padding.fill(0);
+        let (padded, options) = rest.split_at_mut(record.caplen().next_multiple_of(4));
+        // The padding, which may be none, and of the frame what is written next.
+        if let Some(last) = padded.last_chunk_mut::<4>() {
+            *last = [0; 4];
+        }
+        record.copy_to(&mut padded[..record.caplen()]);
         let (fixed, options) = options.split_at_mut(16);
         put_words(
             fixed,

@@ -28,13 +28,14 @@ use super::state::DeviceState;
 const SPIN_NS: u64 = 50_000;
 /// The longest sleep: doorbells ring in memory, where nobody can wait for them.
 const MAX_SLEEP_NS: u64 = 100_000;
-/// The longest rest. The clock that programs read stands meanwhile.
+/// The first rest, which a frame ends early, and the longest. The clock that programs read stands meanwhile.
+const REST_NS: u64 = 2_000_000;
 const MAX_REST_NS: u64 = 10_000_000;
-/// How long frames gather, and how many should by then: each wake-up costs as much as dozens of frames. Within the longest
-/// time a ring of the default size is not half filled at 8 million frames a second; a smaller one has less.
+/// How long frames gather, and how many should by then: each wake-up costs as much as a hundred frames. Within the longest
+/// time a ring of the default size is not half filled by 4 million frames of 1500 bytes a second; a smaller one has less.
 const GATHER_NS: u64 = 200_000;
-const MAX_GATHER_NS: u64 = 4_000_000;
-const GATHERED: u64 = 512;
+const MAX_GATHER_NS: u64 = 8_000_000;
+const GATHERED: u64 = 4096;
 /// The time between two checks for the file that ends a restart.
 const FILE_CHECK: Duration = Duration::from_millis(1);
 
@@ -212,7 +213,7 @@ impl Idleness {
                 .min(self.most_ns)
                 .max(GATHER_NS);
             if !gathers {
-                self.rested_ns = (self.rested_ns * 2).clamp(MAX_SLEEP_NS, MAX_REST_NS);
+                self.rested_ns = (self.rested_ns * 2).clamp(REST_NS, MAX_REST_NS);
             }
             let wait = if gathers {
                 Wait::of_time(self.gathers_ns)

@@ -96,6 +96,14 @@ impl Files {
         move |pool| Disk::open(pool, ring.as_ref())
     }
 
+    /// [`Files::snaplen`] as a bound.
+    fn longest_record(&self) -> usize {
+        match self.snaplen {
+            0 => usize::MAX,
+            snaplen => snaplen,
+        }
+    }
+
     /// The folder.
     pub(super) fn dir(&self) -> &Path {
         self.output.dir.as_deref().unwrap_or(Path::new(""))
@@ -250,7 +258,7 @@ impl Writer {
         let shape = Shape {
             queue: 0,
             all: false,
-            snaplen: files.snaplen,
+            snaplen: files.longest_record(),
             on_full: files.output.on_full,
             rotation: files.output.rotation,
             cut,
@@ -562,7 +570,7 @@ impl Relays {
             let shape = Shape {
                 queue,
                 all: false,
-                snaplen: files.snaplen,
+                snaplen: files.longest_record(),
                 on_full: files.output.on_full,
                 rotation: Rotation::default(),
                 cut: Cut::Records { patience: 1 },

@@ -185,7 +185,7 @@ impl DirectCq {
     }
 
     /// The next completion, if the device has written it.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> Option<Cqe> {
         if self.session.left > 0 {
             return Some(self.decompress());
