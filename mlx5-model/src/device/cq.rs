@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi;
+use crate::process::cache::prefetch_for_write;
 use crate::process::{Errno, refuse_if};
 
 use super::cqe::{ErrorCounts, MASK_24, NicCqe};
 use super::event::{AsyncSource, EventChannel, NicEvent, Reported};
-use super::memory::{DoorbellRecord, NicRing, prefetch_for_write};
+use super::memory::{DoorbellRecord, NicRing};
 use super::session::Session;
 
 /// Words of a CQ's doorbell record (PRM "CQ doorbell record").

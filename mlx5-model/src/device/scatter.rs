@@ -7,10 +7,11 @@
 
 use crate::abi;
 use crate::handles::Index;
+use crate::process::cache::{prefetch, prefetch_for_write};
 use crate::process::{Errno, refuse_if};
 
 use super::cqe::WqeError;
-use super::memory::{Access, NicRing, Regions, copy_frame, prefetch, prefetch_for_write};
+use super::memory::{Access, NicRing, Regions, copy_frame};
 use super::strides::StrideLayout;
 
 /// A scatter entry (`mlx5_wqe_data_seg`): byte count, lkey, address, all big-endian.

@@ -2,6 +2,7 @@
 //!
 //! Imports nothing of the model.
 
+pub mod cache;
 pub mod descriptors;
 pub mod memory;
 pub mod real;

@@ -8,4 +8,4 @@ mod region;
 mod ring;
 
 pub use region::{Access, Regions, check_region};
-pub use ring::{DoorbellRecord, NicRing, copy_frame, prefetch, prefetch_for_write};
+pub use ring::{DoorbellRecord, NicRing, copy_frame};

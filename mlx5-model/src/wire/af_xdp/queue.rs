@@ -25,6 +25,8 @@ use super::umem::{HEADROOM, Umem};
 /// How long a queue may take to be let go of, and the time between two looks.
 const RELEASE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(1);
+/// How many buffers ahead a frame's beginning is fetched, and the stamp in front of it: another processor has written them.
+const AHEAD: u32 = 8;
 
 /// How a queue's socket is to be.
 #[derive(Clone, Copy)]
@@ -224,6 +226,11 @@ impl XskQueue {
         let (mut taken, mut used, mut waits) = (0, 0, false);
         while taken < budget && used < available {
             let first = self.rx.get(used);
+            if used + AHEAD < available {
+                let place = self.rx.get(used + AHEAD).addr;
+                self.umem.prefetch(place.wrapping_sub(STAMP_LEN as u64));
+                self.umem.prefetch(place);
+            }
             let mut buffers = 1;
             let bytes = if first.options.contains(XdpDescOptions::XDP_PKT_CONTD) {
                 buffers = self.gather(used, available);

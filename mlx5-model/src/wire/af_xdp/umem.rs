@@ -1,12 +1,14 @@
 //! The memory that an AF_XDP socket receives into, in buffers of one size.
 //!
-//! Imports nothing of the model. Invariant: a buffer's bytes are reachable only through a borrow that ends before the
+//! Imports `process::cache`. Invariant: a buffer's bytes are reachable only through a borrow that ends before the
 //! buffer goes back to the kernel.
 
 #![allow(unsafe_code)]
 
 use std::io;
 use std::ptr::NonNull;
+
+use crate::process::cache;
 
 /// What the kernel keeps of each buffer in front of the frame (`XDP_PACKET_HEADROOM`, linux/bpf.h).
 pub(super) const HEADROOM: usize = 256;
@@ -63,6 +65,12 @@ impl Umem {
     #[inline]
     pub(super) fn buffer_of(&self, place: u64) -> u64 {
         place & !(self.buffer as u64 - 1)
+    }
+
+    /// Has a cache line of a place fetched.
+    #[inline]
+    pub(super) fn prefetch(&self, place: u64) {
+        cache::prefetch(self.base.as_ptr().wrapping_add(place as usize));
     }
 
     /// What the kernel has written at a place; `None` if it is none in this memory.

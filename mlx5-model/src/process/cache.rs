@@ -1,0 +1,30 @@
+//! Hints to the processor's caches.
+//!
+//! Imports nothing. Invariant: any address will do; nothing that a program can see is read or written.
+
+#![allow(unsafe_code)]
+
+/// Prefetches a cache line for reading.
+#[inline(always)]
+pub fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect but on caches, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Prefetches a cache line for writing. An ordinary prefetch would fetch it for reading first, and then again.
+#[inline(always)]
+pub fn prefetch_for_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above; processors that do not know this instruction do nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
