@@ -465,8 +465,7 @@ impl<E: Encoder> BlockSink<E> {
 
     /// The way of a frame that finds no open file, one that it is not for, or too little room in its block.
     #[cold]
-    fn slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> bool {
-        let record = &record;
+    fn slow(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
         let mut note = None;
         if let Some((it, block)) = self.note.take() {
             self.current = block;
@@ -559,7 +558,7 @@ impl<E: Encoder> BlockSink<E> {
                 block.encode(&self.encoder, queue, record, need);
             }
             _ => {
-                if !self.slow(queue, *record, need) {
+                if !self.slow(queue, record, need) {
                     self.lost += 1;
                     self.missed(1);
                     return Verdict::DroppedStorage;
