@@ -315,7 +315,7 @@ impl<E: Encoder> BlockSink<E> {
     }
 
     /// Bytes that records may make a file long, what closes it left out.
-    fn longest(&self) -> u64 {
+    fn longest_file(&self) -> u64 {
         match self.shape.rotation.size {
             0 => u64::MAX,
             size => size.saturating_sub(self.trailer as u64),
@@ -332,7 +332,7 @@ impl<E: Encoder> BlockSink<E> {
         // A record longer than a whole file still gets one of its own.
         ns >= self.rotate_at
             || self.totals.received >= self.rotate_frames
-            || (size > self.longest() && self.totals.received > self.totals.dropped)
+            || (size > self.longest_file() && self.totals.received > self.totals.dropped)
     }
 
     /// A free block; `None`: there is none, or the writer is gone.
@@ -362,7 +362,7 @@ impl<E: Encoder> BlockSink<E> {
         };
         self.file += 1;
         self.exchange.broken.store(false, Ordering::Relaxed);
-        block.begin_within(self.longest(), self.file, 0, ns);
+        block.begin_within(self.longest_file(), self.file, 0, ns);
         let whose = (!self.shape.all).then_some(self.shape.queue);
         block.append(&self.encoder.header(whose, ns));
         block.whole = block.len;
@@ -455,7 +455,7 @@ impl<E: Encoder> BlockSink<E> {
     fn go_on_in(&mut self, mut next: Block, rest: &[u8]) {
         if let Some(block) = self.current.take() {
             let offset = block.offset + block.len as u64;
-            next.begin_within(self.longest(), block.file, offset, block.first_ns);
+            next.begin_within(self.longest_file(), block.file, offset, block.first_ns);
             self.submit(block);
         }
         next.append(rest);
@@ -571,24 +571,6 @@ impl<E: Encoder> BlockSink<E> {
         Verdict::Captured
     }
 
-    /// Takes a frame that came with its FCS.
-    fn with_fcs(&mut self, frame: &Frame<'_>) -> Verdict {
-        let snaplen = self.shape.snaplen;
-        let caplen = frame.bytes.len().min(snaplen);
-        let fcs = frame.fcs.as_ref().map_or(&[][..], |fcs| &fcs.bytes);
-        let whole = caplen == frame.len as usize && caplen + fcs.len() <= snaplen;
-        let record = Record {
-            ns: frame.ns,
-            bytes: &frame.bytes[..caplen],
-            len: frame.len,
-            fcs: if whole { fcs } else { &[] },
-            fcs_len: fcs.len() as u32,
-            bad_fcs: frame.fcs.is_some_and(|fcs| fcs.bad),
-            lost_before: self.lost,
-        };
-        self.take(self.shape.queue, &record)
-    }
-
     /// The record just taken was this queue's, in a file of all queues.
     pub(super) fn credit(&mut self, queue: u16, len: u32) {
         if let Some(block) = self.open_block() {
@@ -664,7 +646,7 @@ impl<E: Encoder> BlockSink<E> {
             Cut::Records { .. } => 0,
         };
         let offset = block.offset + (block.len - tail) as u64;
-        next.begin_within(self.longest(), block.file, offset, block.first_ns);
+        next.begin_within(self.longest_file(), block.file, offset, block.first_ns);
         next.append(&block.memory.as_slice(block.len)[block.len - tail..]);
         next.whole = next.len;
         self.submit(block);
@@ -678,17 +660,17 @@ impl<E: Encoder> BlockSink<E> {
 impl<E: Encoder> Consumer for BlockSink<E> {
     #[inline]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
-        if frame.fcs.is_some() {
-            return self.with_fcs(frame);
-        }
-        let caplen = frame.bytes.len().min(self.shape.snaplen);
+        let snaplen = self.shape.snaplen;
+        let caplen = frame.bytes.len().min(snaplen);
+        let fcs = frame.fcs.as_ref().map_or(&[][..], |fcs| &fcs.bytes);
+        let whole = caplen == frame.len as usize && caplen + fcs.len() <= snaplen;
         let record = Record {
             ns: frame.ns,
             bytes: &frame.bytes[..caplen],
             len: frame.len,
-            fcs: &[],
-            fcs_len: 0,
-            bad_fcs: false,
+            fcs: if whole { fcs } else { &[] },
+            fcs_len: fcs.len() as u32,
+            bad_fcs: frame.fcs.is_some_and(|fcs| fcs.bad),
             lost_before: self.lost,
         };
         self.take(self.shape.queue, &record)

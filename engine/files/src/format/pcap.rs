@@ -43,10 +43,9 @@ pub fn encode_header(snaplen: u32, link_type: u32, fcs_len: Option<u8>) -> [u8; 
 #[must_use]
 pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] {
     // The format's seconds are 32 bits, unsigned: until 2106.
-    let (seconds, fraction) = (ns / SECOND, ns % SECOND);
-    let seconds = seconds.min(u32::MAX.into()) as u32;
+    let seconds = u32::try_from(ns / SECOND).unwrap_or(u32::MAX);
     let mut header = [0; RECORD_LEN];
-    put_words(&mut header, &[seconds, fraction as u32, caplen, len]);
+    put_words(&mut header, &[seconds, (ns % SECOND) as u32, caplen, len]);
     header
 }
 
