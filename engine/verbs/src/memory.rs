@@ -408,6 +408,19 @@ pub fn prefetch<T>(table: &[T], at: usize) {
     }
 }
 
+/// Reads from each cache line of an item of a table, so that it is in the caches afterwards; nothing waits for what is read.
+/// A prefetch may be lost when many are under way, a read is not: a loop of these has the misses of many items pass together.
+/// Where there is no such item, nothing happens.
+#[inline]
+pub fn touch<T>(table: &[T], at: usize) {
+    let Some(item) = table.get(at) else { return };
+    for line in 0..size_of::<T>().div_ceil(LINE) {
+        let byte = std::ptr::from_ref(item).cast::<MaybeUninit<u8>>();
+        // SAFETY: a byte of the item, which is borrowed; it may be padding, but is not looked at.
+        unsafe { byte.add(line * LINE).read_volatile() };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use crate::frame::{FiveTuple, FlowKey, Headers};
 use std::{
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     hint::select_unpredictable,
     sync::LazyLock,
 };
@@ -11,17 +11,48 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// A flow: the innermost packet's ends, lower one first, in the VLANs of the outermost Ethernet header and the network
 /// of the tunnel. Frames without IP are keyed by their MAC addresses, with the ethertype in place of ports.
 ///
-/// It is three words, since it is compared and hashed for every frame, and read apart only for a record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// It is six words, since it is compared and hashed for every frame, and read apart only for a record.
+#[derive(Clone, Copy, Debug, Default, Eq)]
 pub(crate) struct Key {
-    /// Addresses, as numbers in the machine's byte order.
-    ends: [u128; 2],
-    /// From the highest bit on: the ports of both, protocol and version (16 bits each), two VLANs, the network.
-    rest: u128,
+    /// Addresses, as numbers in the machine's byte order: the lower half, then the upper.
+    ends: [[u64; 2]; 2],
+    /// From the highest bit on: the ports of both, protocol and version (16 bits each).
+    transport: u64,
+    /// From the highest bit on: two VLANs (16 bits each), the network.
+    network: u64,
 }
 
-/// Where in `rest` the ports begin.
-const PORTS: u32 = 96;
+/// Where in `transport` the ports begin.
+const PORTS: u32 = 32;
+
+impl PartialEq for Key {
+    /// Word by word, as keys are written: wider reads of a key that has just been made would wait until it is in the cache,
+    /// since processors forward what is in a store's buffer only to reads that lie within one store.
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        let ([a, b], [c, d]) = (self.ends, other.ends);
+        (self.transport == other.transport)
+            & (a[0] == c[0])
+            & (a[1] == c[1])
+            & (b[0] == d[0])
+            & (b[1] == d[1])
+            & (self.network == other.network)
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.ends, self.transport, self.network).hash(state);
+    }
+}
+
+fn halves(number: u128) -> [u64; 2] {
+    [number as u64, (number >> 64) as u64]
+}
+
+fn whole([lower, upper]: [u64; 2]) -> u128 {
+    u128::from(upper) << 64 | u128::from(lower)
+}
 
 impl Key {
     /// In place of a network identifier.
@@ -45,42 +76,43 @@ impl Key {
     /// Of these ends, in the order in which they stand.
     #[inline]
     pub(crate) fn new(ends: &FiveTuple, vlans: [u16; 2], network: Option<u32>) -> Self {
-        let rest = u128::from(ends.src_port) << 112
-            | u128::from(ends.dst_port) << PORTS
-            | u128::from(ends.protocol) << 80
-            | u128::from(ends.version) << 64
-            | u128::from(vlans[0]) << 48
-            | u128::from(vlans[1]) << 32
-            | u128::from(network.unwrap_or(Self::NO_NETWORK));
-        let src = u128::from_be_bytes(ends.src_bytes());
-        let dst = u128::from_be_bytes(ends.dst_bytes());
+        let addresses = [ends.src_bytes(), ends.dst_bytes()];
         Self {
-            ends: [src, dst],
-            rest,
+            ends: addresses.map(|it| halves(u128::from_be_bytes(it))),
+            transport: u64::from(ends.src_port) << 48
+                | u64::from(ends.dst_port) << PORTS
+                | u64::from(ends.protocol) << 16
+                | u64::from(ends.version),
+            network: u64::from(vlans[0]) << 48
+                | u64::from(vlans[1]) << 32
+                | u64::from(network.unwrap_or(Self::NO_NETWORK)),
         }
     }
 
     /// Puts the lower end first; false: it was the other.
     #[inline]
     pub(crate) fn order(&mut self) -> bool {
-        let [src, dst] = self.ends;
-        let ports = (self.rest >> PORTS) as u32;
+        let [src, dst] = self.ends.map(whole);
+        let ports = (self.transport >> PORTS) as u32;
         let is_ordered = (src < dst) | ((src == dst) & (ports >> 16 <= ports & 0xffff));
         // Which end sends is chance: a branch would be mispredicted every other time.
         let lower = |a, b| select_unpredictable(is_ordered, a, b);
-        self.ends = [lower(src, dst), lower(dst, src)];
+        self.ends = [lower(src, dst), lower(dst, src)].map(halves);
         let ports = select_unpredictable(is_ordered, ports, ports.rotate_left(16));
-        self.rest = self.rest & ((1 << PORTS) - 1) | u128::from(ports) << PORTS;
+        self.transport = self.transport & ((1 << PORTS) - 1) | u64::from(ports) << PORTS;
         is_ordered
     }
 
     /// Spreads keys over a table.
     #[inline]
     pub(crate) fn hash(&self, seed: u64) -> u32 {
+        let [[a, b], [c, d]] = self.ends;
         let mut bytes = [0; 48];
-        bytes[..16].copy_from_slice(&self.ends[0].to_ne_bytes());
-        bytes[16..32].copy_from_slice(&self.ends[1].to_ne_bytes());
-        bytes[32..].copy_from_slice(&self.rest.to_ne_bytes());
+        for (to, word) in
+            (bytes.chunks_exact_mut(8)).zip([a, b, c, d, self.transport, self.network])
+        {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
         // Half of the hash is enough.
         xxh3_64_with_seed(&bytes, seed) as u32
     }
@@ -91,20 +123,20 @@ impl Key {
 impl Key {
     /// The ends, in their order.
     pub(crate) fn ends(&self) -> FiveTuple {
-        let [src, dst] = self.ends.map(u128::to_be_bytes);
-        let ports = [112, PORTS].map(|at| (self.rest >> at) as u16);
-        let [protocol, version] = [80, 64].map(|at| (self.rest >> at) as u8);
+        let [src, dst] = self.ends.map(|it| whole(it).to_be_bytes());
+        let ports = [48, PORTS].map(|at| (self.transport >> at) as u16);
+        let [protocol, version] = [16, 0].map(|at| (self.transport >> at) as u8);
         FiveTuple::of_parts([src, dst], ports, protocol, version)
     }
 
     /// VLANs, [`FlowKey::UNTAGGED`] for none.
     pub(crate) fn vlans(&self) -> [u16; 2] {
-        [48, 32].map(|at| (self.rest >> at) as u16)
+        [48, 32].map(|at| (self.network >> at) as u16)
     }
 
     /// VXLAN or Geneve network identifier, which has 24 bits. Tenants may use the same addresses.
     pub(crate) fn network(&self) -> Option<u32> {
-        let network = self.rest as u32;
+        let network = self.network as u32;
         (network != Self::NO_NETWORK).then_some(network)
     }
 }

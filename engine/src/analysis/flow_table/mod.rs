@@ -1,20 +1,21 @@
 //! The flows of one queue in bounded memory: those of which records are kept, or those that are cut off.
 //!
-//! Flows lie side by side in one array, in no order; an index of cells (hash and place) leads to them by linear probing.
-//! The index is at most half full, so runs are short, and a removal closes the gap it leaves, so that nothing ever
-//! needs rebuilding: there is no moment at which one frame pays for many.
+//! Flows lie side by side in one array, in no order; an index of cells (hash and place) leads to them by linear probing
+//! from the first cell of a cache line. The index is at most half full, so nearly every flow has its cell on the line that
+//! its hash names, where all cells are compared at once. A removal closes the gap it leaves, so that nothing ever needs
+//! rebuilding: there is no moment at which one frame pays for many.
 //!
 //! Who has many flows to find first has their cells fetched, then guesses from these where the flows are, which has the
-//! flows fetched, and only then looks. A guess may be wrong; [`Table::search`] never is.
+//! flows fetched, then touches them, since not every prefetch is heeded, and only then looks. A guess may be wrong; [`Table::search`] never is.
 //!
-//! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the place its hash names.
+//! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the first one of the line that its
+//! hash names.
 
 mod key;
 
 pub(crate) use key::{FlowPlace, Key, hash_seed};
 
-use crate::memory::{prefer_huge_pages, prefetch};
-use std::hint::select_unpredictable;
+use crate::memory::{prefer_huge_pages, prefetch, touch};
 
 /// What a table keeps of a flow.
 pub(crate) trait Entry {
@@ -55,9 +56,41 @@ const FREE: Cell = Cell {
     at: NOTHING,
 };
 
+/// Cells of a line.
+const CELLS: usize = 8;
+
+/// The cells of one cache line, hashes first, so that they are compared with few instructions.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line {
+    hashes: [u32; CELLS],
+    places: [u32; CELLS],
+}
+
+impl Line {
+    const FREE: Self = Self {
+        hashes: [FREE.hash; CELLS],
+        places: [FREE.at; CELLS],
+    };
+
+    /// Where the cell with a hash leads to; anywhere if there is none, or more than one. All are looked at, since which one
+    /// it is is chance.
+    #[inline]
+    fn guess(&self, hash: u32) -> u32 {
+        let of_equal: [u32; CELLS] = std::array::from_fn(|i| {
+            if self.hashes[i] == hash {
+                self.places[i]
+            } else {
+                0
+            }
+        });
+        of_equal.iter().fold(0, |places, place| places | place)
+    }
+}
+
 /// A table of entries. What is of no use before a flow's end is kept `Apart` from its entry, on other cache lines.
 pub(crate) struct Table<E, Apart = ()> {
-    index: Box<[Cell]>,
+    index: Box<[Line]>,
     flows: Vec<E>,
     apart: Vec<Apart>,
     capacity: usize,
@@ -74,10 +107,10 @@ impl<E: Entry, Apart> Table<E, Apart> {
     /// For `capacity` flows.
     pub(crate) fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(1, Self::MOST);
-        let cells = (2 * capacity).next_power_of_two();
-        let mut index = Vec::with_capacity(cells);
+        let lines = (2 * capacity).next_power_of_two().div_ceil(CELLS);
+        let mut index = Vec::with_capacity(lines);
         prefer_huge_pages(index.spare_capacity_mut());
-        index.resize(cells, FREE);
+        index.resize(lines, Line::FREE);
         let mut flows = Vec::with_capacity(capacity);
         prefer_huge_pages(flows.spare_capacity_mut());
         Self {
@@ -96,17 +129,39 @@ impl<E: Entry, Apart> Table<E, Apart> {
         self.flows.len() == self.capacity
     }
 
+    /// Of a cell's number.
     #[inline]
     fn mask(&self) -> usize {
-        self.index.len() - 1
+        CELLS * self.index.len() - 1
+    }
+
+    /// Where the search for a hash begins.
+    #[inline]
+    fn home(&self, hash: u32) -> usize {
+        hash as usize & self.mask() & !(CELLS - 1)
+    }
+
+    #[inline]
+    fn cell(&self, i: usize) -> Cell {
+        let line = &self.index[i / CELLS];
+        Cell {
+            hash: line.hashes[i % CELLS],
+            at: line.places[i % CELLS],
+        }
+    }
+
+    fn set(&mut self, i: usize, cell: Cell) {
+        let line = &mut self.index[i / CELLS];
+        line.hashes[i % CELLS] = cell.hash;
+        line.places[i % CELLS] = cell.at;
     }
 
     /// The place of a flow.
     #[inline]
     pub(crate) fn search(&self, hash: u32, key: &Key) -> Option<usize> {
-        let mut i = hash as usize & self.mask();
+        let mut i = self.home(hash);
         loop {
-            let cell = self.index[i];
+            let cell = self.cell(i);
             if cell.at == NOTHING {
                 return None;
             }
@@ -130,14 +185,15 @@ impl<E: Entry, Apart> Table<E, Apart> {
     /// Enters a flow that is not there yet. The table must not be full.
     pub(crate) fn insert(&mut self, flow: E, apart: Apart) {
         debug_assert!(!self.is_full());
-        let mut i = flow.hash() as usize & self.mask();
-        while self.index[i].at != NOTHING {
+        let mut i = self.home(flow.hash());
+        while self.cell(i).at != NOTHING {
             i = (i + 1) & self.mask();
         }
-        self.index[i] = Cell {
+        let cell = Cell {
             hash: flow.hash(),
             at: place(self.flows.len()),
         };
+        self.set(i, cell);
         self.flows.push(flow);
         self.apart.push(apart);
     }
@@ -149,15 +205,22 @@ impl<E: Entry, Apart> Table<E, Apart> {
         let last = self.flows.len() - 1;
         if at != last {
             let moved = self.cell_of(last);
-            self.index[moved].at = place(at);
+            let hash = self.cell(moved).hash;
+            self.set(
+                moved,
+                Cell {
+                    hash,
+                    at: place(at),
+                },
+            );
         }
         (self.flows.swap_remove(at), self.apart.swap_remove(at))
     }
 
     /// The cell that leads to a place.
     fn cell_of(&self, at: usize) -> usize {
-        let mut i = self.flows[at].hash() as usize & self.mask();
-        while self.index[i].at != place(at) {
+        let mut i = self.home(self.flows[at].hash());
+        while self.cell(i).at != place(at) {
             i = (i + 1) & self.mask();
         }
         i
@@ -168,68 +231,49 @@ impl<E: Entry, Apart> Table<E, Apart> {
         let mut i = gap;
         loop {
             i = (i + 1) & self.mask();
-            let cell = self.index[i];
+            let cell = self.cell(i);
             if cell.at == NOTHING {
                 break;
             }
-            let home = cell.hash as usize & self.mask();
+            let home = self.home(cell.hash);
             // How far it is from home, and from the gap.
             let (far, back) = (i.wrapping_sub(home), i.wrapping_sub(gap));
             if far & self.mask() >= back & self.mask() {
-                self.index[gap] = cell;
+                self.set(gap, cell);
                 gap = i;
             }
         }
-        self.index[gap] = FREE;
+        self.set(gap, FREE);
     }
 }
 
 /// For those who have many flows to find.
 impl<E: Entry, Apart> Table<E, Apart> {
-    /// Has the cell that a hash leads to fetched.
+    /// Has the cells that a hash leads to fetched.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u32) {
-        prefetch(&self.index, hash as usize & self.mask());
+        prefetch(&self.index, self.home(hash) / CELLS);
     }
 
-    /// Where a flow seems to be, by its hash alone. What is there is fetched.
+    /// Where a flow seems to be, by its hash alone: nearly every flow has its cell on its first line. What is there is
+    /// fetched.
     #[inline]
     pub(crate) fn guess(&self, hash: u32) -> Guess {
-        let mut cell = self.near(hash);
-        if cell.hash != hash {
-            cell = self.cell_with(hash);
-        }
-        prefetch(&self.flows, cell.at as usize);
-        Guess(cell.at)
+        let at = self.index[self.home(hash) / CELLS].guess(hash);
+        prefetch(&self.flows, at as usize);
+        Guess(at)
     }
 
-    /// The first cell of a hash or the one behind it: nearly every flow has one of these, and which one is chance.
+    /// Has the flow read that seems to be one's own. To be called for many in a row, once all are guessed.
     #[inline]
-    fn near(&self, hash: u32) -> Cell {
-        let i = hash as usize & self.mask();
-        let (first, second) = (self.index[i], self.index[(i + 1) & self.mask()]);
-        select_unpredictable(first.hash == hash, first, second)
+    pub(crate) fn touch(&self, guess: Guess) {
+        touch(&self.flows, guess.0 as usize);
     }
 
-    /// The first cell with this hash, or a free one.
-    #[cold]
-    fn cell_with(&self, hash: u32) -> Cell {
-        let mut i = hash as usize & self.mask();
-        while self.index[i].at != NOTHING && self.index[i].hash != hash {
-            i = (i + 1) & self.mask();
-        }
-        self.index[i]
-    }
-
-    /// A flow, if it is where it seems to be; without a guess, if one of the first two cells leads to it. Otherwise it is to be
-    /// looked for.
+    /// A flow, if it is where it seems to be. Otherwise it is to be looked for.
     #[inline]
-    pub(crate) fn guessed_mut(&mut self, guess: Guess, hash: u32, key: &Key) -> Option<&mut E> {
-        let at = match guess.0 {
-            NOTHING => self.near(hash).at,
-            at => at,
-        };
-        let flow = self.flows.get_mut(at as usize)?;
+    pub(crate) fn guessed_mut(&mut self, guess: Guess, key: &Key) -> Option<&mut E> {
+        let flow = self.flows.get_mut(guess.0 as usize)?;
         (flow.key() == key).then_some(flow)
     }
 
@@ -270,13 +314,13 @@ mod tests {
         }
     }
 
-    /// Flow number `n`, told by its VLAN, with a hash that collides and wraps around the index's end.
+    /// Flow number `n`, told by its VLAN, with a hash that collides and fills more than a line around the index's end.
     fn flow(n: u16) -> Bare {
         Bare(Key::new(&FiveTuple::default(), [n, 0], None), hash(n))
     }
 
     fn hash(n: u16) -> u32 {
-        u32::from(n % 5) + 14
+        u32::from(n % 5) + 54
     }
 
     proptest! {
@@ -295,7 +339,7 @@ mod tests {
                 prop_assert_eq!(found, table.find(guesses[usize::from(n)], hash(n), wanted.key()));
                 prop_assert_eq!(found, table.search(hash(n), wanted.key()));
                 for guess in [old, guesses[usize::from(n)], Guess::default()] {
-                    if let Some(flow) = table.guessed_mut(guess, hash(n), wanted.key()) {
+                    if let Some(flow) = table.guessed_mut(guess, wanted.key()) {
                         prop_assert!(found.is_some() && flow.key() == wanted.key());
                     }
                 }

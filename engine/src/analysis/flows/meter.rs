@@ -52,6 +52,8 @@ pub struct Meter {
     table: Table<FlowEntry, FiveTuple>,
     /// Frames that are not entered yet.
     seen: Vec<SeenFrame>,
+    /// The outermost packets of those that came in tunnels.
+    outers: Vec<FiveTuple>,
     seed: u64,
     active_ns: u64,
     idle_ns: u64,
@@ -82,6 +84,7 @@ impl Meter {
             queue,
             table: Table::new(plan.capacity),
             seen: Vec::with_capacity(MOST_SEEN),
+            outers: Vec::with_capacity(MOST_SEEN),
             seed: hash_seed(),
             active_ns: plan.active_ns,
             idle_ns: plan.idle_ns,
@@ -116,8 +119,9 @@ impl Meter {
         place: Option<&FlowPlace>,
     ) {
         self.now_ns = ns;
+        let outers = &mut self.outers;
         self.seen
-            .push(SeenFrame::new(frame, len, ns, outer, inner, place));
+            .push(SeenFrame::new(frame, len, ns, outer, inner, place, outers));
         if let Some(sampler) = &mut self.sampler {
             sampler.look(frame, inner, self.seen.len() - 1);
         }
@@ -140,6 +144,9 @@ impl Meter {
             frame.guess = self.table.guess(frame.hash);
         }
         for frame in &seen {
+            self.table.touch(frame.guess);
+        }
+        for frame in &seen {
             self.enter(frame);
         }
         if let Some(sampler) = &mut self.sampler {
@@ -147,6 +154,7 @@ impl Meter {
         }
         seen.clear();
         self.seen = seen;
+        self.outers.clear();
     }
 
     #[inline]
@@ -170,7 +178,8 @@ impl Meter {
         }
         let mut flow = FlowEntry::begin(first);
         flow.count(first);
-        self.table.insert(flow, first.outer);
+        let outer = (self.outers.get(usize::from(first.outer))).filter(|_| first.tunnel);
+        self.table.insert(flow, outer.copied().unwrap_or_default());
     }
 
     /// Whether a flow's time is over at `ns`.

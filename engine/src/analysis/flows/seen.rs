@@ -34,12 +34,13 @@ pub(super) struct SeenFrame {
     pub(super) upward: bool,
     /// Whether it came in a tunnel.
     pub(super) tunnel: bool,
-    /// The outermost packet of a tunnel.
-    pub(super) outer: FiveTuple,
+    /// Which of the batch's outermost packets of tunnels is its own, if it came in one.
+    pub(super) outer: u8,
 }
 
 impl SeenFrame {
-    /// A frame of `len` bytes on the wire, received at `ns`; with its flow's place, if that is known.
+    /// A frame of `len` bytes on the wire, received at `ns`; with its flow's place, if that is known. Its outermost packet
+    /// goes to those of the batch's tunnels, if it came in one.
     #[inline]
     pub(super) fn new(
         frame: &[u8],
@@ -48,6 +49,7 @@ impl SeenFrame {
         outer: &Headers,
         inner: &Headers,
         place: Option<&FlowPlace>,
+        outers: &mut Vec<FiveTuple>,
     ) -> Self {
         let (key, hash, upward, flags) = match place {
             Some(it) => (it.key, it.hash, it.upward, it.tcp_flags),
@@ -69,11 +71,7 @@ impl SeenFrame {
             icmp: inner.icmp(frame),
             upward,
             tunnel,
-            outer: if tunnel {
-                outermost(outer)
-            } else {
-                FiveTuple::default()
-            },
+            outer: if tunnel { keep(outer, outers) } else { 0 },
         }
     }
 
@@ -88,9 +86,11 @@ impl SeenFrame {
     }
 }
 
-/// Out of line, so that the headers stay where they are: copied for this rare use, they would be waited for.
+/// Out of line, and apart from the frame's own: copied for this rare use, the packet would be waited for.
 #[cold]
 #[inline(never)]
-fn outermost(outer: &Headers) -> FiveTuple {
-    outer.tuple
+fn keep(outer: &Headers, outers: &mut Vec<FiveTuple>) -> u8 {
+    outers.push(outer.tuple);
+    // Of a batch's frames, which are few.
+    (outers.len() - 1) as u8
 }

@@ -64,6 +64,7 @@ impl Ahead {
             let parsed = Parsed::of(bytes);
             let mut place = FlowPlace::default();
             cutoff.find(&mut place, bytes, &parsed.outer, parsed.inner());
+            cutoff.prefetch(&place);
             self.known.push(Known {
                 address: bytes.as_ptr().addr(),
                 parsed,
@@ -73,6 +74,9 @@ impl Ahead {
         }
         for it in &mut self.known {
             it.guess = cutoff.guess(&it.place);
+        }
+        for it in &self.known {
+            cutoff.touch(it.guess);
         }
     }
 

@@ -68,7 +68,8 @@ impl Volume {
     };
 }
 
-/// How far a flow has come.
+/// How far a flow has come: on two cache lines, as it is aligned.
+#[repr(align(32))]
 struct CutFlow {
     key: Key,
     hash: u32,
@@ -151,11 +152,16 @@ impl Cutoff {
         self.report
     }
 
-    /// Finds out what a frame's flow is found by, and has the cell fetched that [`Cutoff::guess`] reads.
+    /// Finds out what a frame's flow is found by.
     #[inline]
     pub(super) fn find(&self, of: &mut FlowPlace, bytes: &[u8], outer: &Headers, inner: &Headers) {
         of.find(bytes, outer, inner, self.seed);
-        self.table.prefetch(of.hash);
+    }
+
+    /// Has the cells fetched that [`Cutoff::guess`] reads.
+    #[inline]
+    pub(super) fn prefetch(&self, place: &FlowPlace) {
+        self.table.prefetch(place.hash);
     }
 
     /// Guesses where a flow is, and has it fetched.
@@ -164,11 +170,17 @@ impl Cutoff {
         self.table.guess(place.hash)
     }
 
+    /// Has the flow read that was guessed.
+    #[inline]
+    pub(super) fn touch(&self, guess: Guess) {
+        self.table.touch(guess);
+    }
+
     /// Whether a frame of this flow is cut off. Out of line, so that stages without a cutoff have their registers for
     /// themselves.
     #[inline(never)]
     pub(super) fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, guess: Guess) -> bool {
-        if let Some(flow) = self.table.guessed_mut(guess, place.hash, &place.key)
+        if let Some(flow) = self.table.guessed_mut(guess, &place.key)
             && !flow.begins_anew(frame.ns, place.tcp_flags, self.idle_ns)
         {
             return flow.cuts(frame, place, &mut self.report);
@@ -299,7 +311,7 @@ mod tests {
             }
             None => {
                 cutoff.find(&mut place, bytes, &outer, &outer);
-                Guess::default()
+                cutoff.guess(&place)
             }
         };
         cutoff.cuts(&frame, &place, guess)

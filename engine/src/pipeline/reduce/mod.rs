@@ -24,10 +24,7 @@ mod sample;
 mod slice;
 
 use crate::{
-    analysis::{
-        flow_table::{FlowPlace, Guess},
-        observer::Observer,
-    },
+    analysis::{flow_table::FlowPlace, observer::Observer},
     config::{SampleBy, Slice},
     filter::{FilterCell, FilterReader},
     frame::{FlowKey, MalformedCounts, dedup::DedupWindow},
@@ -149,7 +146,8 @@ impl<C: Consumer> Stage<C> {
                 Some(known) => (&known.place, known.guess),
                 None => {
                     cutoff.find(&mut place_now, frame.bytes, outer, headers);
-                    (&place_now, Guess::default())
+                    // Now, so that the flow is fetched while the observer looks on.
+                    (&place_now, cutoff.guess(&place_now))
                 }
             };
             self.observer.see(frame, outer, headers, Some(place));
