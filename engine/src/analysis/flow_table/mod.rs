@@ -56,6 +56,9 @@ const FREE: Cell = Cell {
     at: NOTHING,
 };
 
+/// Flows that lie in the caches of a core: a megabyte, which most have of their own.
+const IN_CACHES: usize = 8192;
+
 /// Cells of a line.
 const CELLS: usize = 8;
 
@@ -249,6 +252,13 @@ impl<E: Entry, Apart> Table<E, Apart> {
 
 /// For those who have many flows to find.
 impl<E: Entry, Apart> Table<E, Apart> {
+    /// Whether there are so many flows that what is looked for is seldom in a core's caches: only then is it of use to have
+    /// it fetched.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        self.flows.len() > IN_CACHES
+    }
+
     /// Has the cells that a hash leads to fetched.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u32) {

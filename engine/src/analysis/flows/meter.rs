@@ -137,14 +137,19 @@ impl Meter {
         for frame in &mut seen {
             frame.place(self.seed);
         }
-        for frame in &seen {
-            self.table.prefetch(frame.hash);
+        let is_large = self.table.is_large();
+        if is_large {
+            for frame in &seen {
+                self.table.prefetch(frame.hash);
+            }
         }
         for frame in &mut seen {
             frame.guess = self.table.guess(frame.hash);
         }
-        for frame in &seen {
-            self.table.touch(frame.guess);
+        if is_large {
+            for frame in &seen {
+                self.table.touch(frame.guess);
+            }
         }
         for frame in &seen {
             self.enter(frame);

@@ -62,8 +62,7 @@ impl Ahead {
         self.clear();
         for bytes in frames.take(MOST) {
             let parsed = Parsed::of(bytes);
-            let mut place = FlowPlace::default();
-            cutoff.find(&mut place, bytes, &parsed.outer, parsed.inner());
+            let place = cutoff.place(bytes, &parsed.outer, parsed.inner());
             cutoff.prefetch(&place);
             self.known.push(Known {
                 address: bytes.as_ptr().addr(),

@@ -20,8 +20,6 @@ use crate::{
 use derive_more::AddAssign;
 use serde::Serialize;
 
-/// Flows that lie in the caches of a core: a megabyte, which most have of their own.
-const IN_CACHES: usize = 8192;
 /// Flows that a new one checks for having been silent.
 const SWEPT: usize = 4;
 
@@ -142,10 +140,10 @@ impl Cutoff {
         }
     }
 
-    /// Whether there are so many flows that what is looked for is seldom in a core's caches.
+    /// Whether what is looked for is seldom in a core's caches.
     #[inline]
     pub(super) fn is_large(&self) -> bool {
-        self.table.len() > IN_CACHES
+        self.table.is_large()
     }
 
     pub(super) fn report(&self) -> CutoffReport {
@@ -154,8 +152,8 @@ impl Cutoff {
 
     /// Finds out what a frame's flow is found by.
     #[inline]
-    pub(super) fn find(&self, of: &mut FlowPlace, bytes: &[u8], outer: &Headers, inner: &Headers) {
-        of.find(bytes, outer, inner, self.seed);
+    pub(super) fn place(&self, bytes: &[u8], outer: &Headers, inner: &Headers) -> FlowPlace {
+        FlowPlace::of(bytes, outer, inner, self.seed)
     }
 
     /// Has the cells fetched that [`Cutoff::guess`] reads.
@@ -303,15 +301,11 @@ mod tests {
             fcs: None,
             ns,
         };
-        let mut place = FlowPlace::default();
-        let guess = match ahead.of(bytes) {
-            Some(known) => {
-                place = known.place;
-                known.guess
-            }
+        let (place, guess) = match ahead.of(bytes) {
+            Some(known) => (known.place, known.guess),
             None => {
-                cutoff.find(&mut place, bytes, &outer, &outer);
-                cutoff.guess(&place)
+                let place = cutoff.place(bytes, &outer, &outer);
+                (place, cutoff.guess(&place))
             }
         };
         cutoff.cuts(&frame, &place, guess)

@@ -24,7 +24,7 @@ mod sample;
 mod slice;
 
 use crate::{
-    analysis::{flow_table::FlowPlace, observer::Observer},
+    analysis::observer::Observer,
     config::{SampleBy, Slice},
     filter::{FilterCell, FilterReader},
     frame::{FlowKey, MalformedCounts, dedup::DedupWindow},
@@ -141,11 +141,11 @@ impl<C: Consumer> Stage<C> {
             return Verdict::SampledOut;
         }
         if let Some(cutoff) = &mut self.cutoff {
-            let mut place_now = FlowPlace::default();
+            let place_now;
             let (place, guess) = match known {
                 Some(known) => (&known.place, known.guess),
                 None => {
-                    cutoff.find(&mut place_now, frame.bytes, outer, headers);
+                    place_now = cutoff.place(frame.bytes, outer, headers);
                     // Now, so that the flow is fetched while the observer looks on.
                     (&place_now, cutoff.guess(&place_now))
                 }
