@@ -106,6 +106,12 @@ impl Captures {
         let dir = Dir::new();
         let all = frames::assortment();
         files::write(&dir.join("all.pcap"), 1_600_000_000, &all);
+        // Flows of several packets.
+        files::write(
+            &dir.join("twice.pcap"),
+            1_600_000_000,
+            &[all.clone(), all.clone()].concat(),
+        );
         files::write(&dir.join("none.pcap"), 1_600_000_000, &[]);
         files::write(
             &dir.join("runts.pcap"),

@@ -6,6 +6,8 @@ pub mod filters;
 #[derive(Clone, Debug)]
 pub struct Frame {
     bytes: Vec<u8>,
+    /// Where a length is, and from where on it counts: to the frame's end.
+    lengths: Vec<(usize, usize)>,
 }
 
 /// Both ends of a flow, for IPv4 and IPv6 alike: hosts count up from 10.0.0.0 and fd00::.
@@ -45,12 +47,15 @@ impl Frame {
             bytes.extend_from_slice(&tci.to_be_bytes());
         }
         bytes.extend_from_slice(&ethertype.to_be_bytes());
-        Self { bytes }
+        let lengths = Vec::new();
+        Self { bytes, lengths }
     }
 
     /// IPv4 with `protocol` and the raw flags-and-offset field.
     #[must_use]
     pub fn ipv4(mut self, ends: Ends, protocol: u8, fragment: u16) -> Self {
+        let start = self.bytes.len();
+        self.lengths.push((start + 2, start));
         self.bytes.extend_from_slice(&[0x45, 0, 0, 0, 0, 1]);
         self.bytes.extend_from_slice(&fragment.to_be_bytes());
         self.bytes.extend_from_slice(&[64, protocol, 0, 0]);
@@ -64,6 +69,8 @@ impl Frame {
     /// IPv6 with the next header.
     #[must_use]
     pub fn ipv6(mut self, ends: Ends, next: u8) -> Self {
+        let start = self.bytes.len();
+        self.lengths.push((start + 4, start + 40));
         self.bytes
             .extend_from_slice(&[0x60, 0, 0, 0, 0, 0, next, 64]);
         for host in [ends.from, ends.to] {
@@ -77,6 +84,8 @@ impl Frame {
     /// A UDP header.
     #[must_use]
     pub fn udp(mut self, ends: Ends) -> Self {
+        let start = self.bytes.len();
+        self.lengths.push((start + 4, start));
         self.ports(ends);
         self.bytes.extend_from_slice(&[0; 4]);
         self
@@ -98,9 +107,23 @@ impl Frame {
         self
     }
 
-    /// The bytes.
+    /// These bytes.
     #[must_use]
-    pub fn done(self) -> Vec<u8> {
+    pub fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    /// The bytes, with the headers' lengths filled in.
+    ///
+    /// # Panics
+    /// When the frame is too long for a length.
+    #[must_use]
+    pub fn done(mut self) -> Vec<u8> {
+        for (field, start) in self.lengths {
+            let length = u16::try_from(self.bytes.len() - start).expect("less than 64 KiB");
+            self.bytes[field..field + 2].copy_from_slice(&length.to_be_bytes());
+        }
         self.bytes
     }
 
@@ -175,7 +198,9 @@ pub fn assortment() -> Vec<Vec<u8>> {
                 frames.push(v6.clone().ipv6(ends, 17).udp(ends).payload(n).done());
                 frames.push(v6.clone().ipv6(ends, 44).payload(n + 16).done());
                 frames.push(v6.clone().ipv6(ends, 58).payload(n + 8).done());
-                frames.push(v6.ipv6(ends, 0).payload(n + 16).done());
+                // Hop-by-hop options, four bytes of padding, and no next header.
+                let options = v6.ipv6(ends, 0).bytes(&[59, 0, 1, 4, 0, 0, 0, 0]);
+                frames.push(options.payload(n + 8).done());
             }
         }
     }

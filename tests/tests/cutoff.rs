@@ -136,6 +136,7 @@ fn told(file: &Path, protocol: &str) -> Vec<Option<Told>> {
     let fields = [
         &of("stream"),
         "vlan.id",
+        "ieee8021ad.id",
         "ip.src",
         "ipv6.src",
         "ip.dst",
@@ -171,6 +172,7 @@ fn told(file: &Path, protocol: &str) -> Vec<Option<Told>> {
         let [
             stream,
             vlans,
+            services,
             four,
             six,
             to_four,
@@ -203,7 +205,7 @@ fn told(file: &Path, protocol: &str) -> Vec<Option<Told>> {
         if !found {
             strange.extend(stream.split(',').map(str::to_owned));
         }
-        let flow = ((*stream).to_owned(), (*vlans).to_owned());
+        let flow = ((*stream).to_owned(), format!("{services}/{vlans}"));
         let flags = flags.strip_prefix("0x");
         let flags = flags.and_then(|it| u16::from_str_radix(it, 16).ok());
         // FIN, SYN, RST.

@@ -206,14 +206,14 @@ fn vxlan(vni: u8) -> Vec<u8> {
         dport,
     };
     let outer = Frame::ethernet(&[(0x8100, 7)], frames::IPV4);
-    let mut frame = outer
+    let inner = Frame::ethernet(&[], frames::IPV6).ipv6(ends(3, 4, 53), 17);
+    let inner = inner.udp(ends(3, 4, 53)).payload(20).done();
+    outer
         .ipv4(ends(1, 2, 4789), 17, 0)
         .udp(ends(1, 2, 4789))
-        .done();
-    frame.extend_from_slice(&[8, 0, 0, 0, 0, 0, vni, 0]);
-    let inner = Frame::ethernet(&[], frames::IPV6).ipv6(ends(3, 4, 53), 17);
-    frame.extend(inner.udp(ends(3, 4, 53)).payload(20).done());
-    frame
+        .bytes(&[8, 0, 0, 0, 0, 0, vni, 0])
+        .bytes(&inner)
+        .done()
 }
 
 #[test]

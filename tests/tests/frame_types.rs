@@ -292,10 +292,11 @@ fn vxlan(version: u8, inside: &[u8]) -> Vec<u8> {
         sport: 50_000 + u16::from(inside[inside.len() - 1]),
         dport: 4789,
     };
-    let mut frame = ip(version, ends, UDP).udp(ends).done();
-    frame.extend([0x08, 0, 0, 0, 0, 0, 99, 0]);
-    frame.extend(inside);
-    frame
+    let outer = ip(version, ends, UDP).udp(ends);
+    outer
+        .bytes(&[0x08, 0, 0, 0, 0, 0, 99, 0])
+        .bytes(inside)
+        .done()
 }
 
 /// An Ethernet frame's IP packet in GRE between two hosts.
@@ -306,10 +307,8 @@ fn gre(version: u8, inside: &[u8]) -> Vec<u8> {
         sport: 0,
         dport: 0,
     };
-    let mut frame = ip(version, ends, 47).done();
-    frame.extend([0, 0, inside[12], inside[13]]);
-    frame.extend(&inside[14..]);
-    frame
+    let gre = ip(version, ends, 47).bytes(&[0, 0, inside[12], inside[13]]);
+    gre.bytes(&inside[14..]).done()
 }
 
 #[test]

@@ -26,10 +26,8 @@ fn rules() -> Vec<Rule> {
     let to_port = |dport| Ends { dport, ..ends };
     let v4 = |ends, protocol| Frame::ethernet(&[], IPV4).ipv4(ends, protocol, 0);
     let inner = |frame: Frame, head: &[u8]| {
-        let mut bytes = frame.done();
-        bytes.extend_from_slice(head);
-        bytes.extend_from_slice(&v4(ends, 17).udp(ends).payload(20).done());
-        bytes
+        let inside = v4(ends, 17).udp(ends).payload(20).done();
+        frame.bytes(head).bytes(&inside).done()
     };
     vec![
         Rule {
@@ -390,14 +388,12 @@ impl Spread {
                 let mut whole = match self.tunnel {
                     Tunnel::Without => inner.clone(),
                     Tunnel::Vxlan => {
-                        let mut bytes = around.ipv4(outer, UDP, 0).udp(outer).done();
-                        bytes.extend_from_slice(&[8, 0, 0, 0, 0, 0, 6, 0]);
-                        [bytes, inner.clone()].concat()
+                        let around = around.ipv4(outer, UDP, 0).udp(outer);
+                        around.bytes(&[8, 0, 0, 0, 0, 0, 6, 0]).bytes(&inner).done()
                     }
                     Tunnel::Gre => {
-                        let mut bytes = around.ipv4(outer, 47, 0).done();
-                        bytes.extend_from_slice(&[0, 0, 0x65, 0x58]);
-                        [bytes, inner.clone()].concat()
+                        let around = around.ipv4(outer, 47, 0);
+                        around.bytes(&[0, 0, 0x65, 0x58]).bytes(&inner).done()
                     }
                 };
                 whole[..6].copy_from_slice(&address);

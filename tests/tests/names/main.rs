@@ -62,38 +62,20 @@ fn ends(port: u16, service: u16) -> Ends {
     }
 }
 
-/// Gives a frame that ends with its payload the lengths that its IPv4 and UDP headers lack.
-fn with_lengths(mut frame: Vec<u8>) -> Vec<u8> {
-    let len = |at: usize| {
-        u16::try_from(frame.len() - at)
-            .expect("short")
-            .to_be_bytes()
-    };
-    let (ip, udp) = (len(14), len(34));
-    frame[16..18].copy_from_slice(&ip);
-    if frame[23] == 17 {
-        frame[38..40].copy_from_slice(&udp);
-    }
-    frame
-}
-
 /// A segment of a client or, back, of its server.
 fn segment(ends: Ends, back: bool, sequence: usize, payload: &[u8]) -> Vec<u8> {
     let ends = if back { ends.back() } else { ends };
     let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 6, 0);
-    let mut frame = frame.tcp(ends).done();
+    let mut frame = frame.tcp(ends).bytes(payload).done();
     let sequence = u32::try_from(1 + sequence).expect("short").to_be_bytes();
     frame[38..42].copy_from_slice(&sequence);
-    frame.extend_from_slice(payload);
-    with_lengths(frame)
+    frame
 }
 
 fn datagram(ends: Ends, back: bool, payload: &[u8]) -> Vec<u8> {
     let ends = if back { ends.back() } else { ends };
     let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 0);
-    let mut frame = frame.udp(ends).done();
-    frame.extend_from_slice(payload);
-    with_lengths(frame)
+    frame.udp(ends).bytes(payload).done()
 }
 
 /// Says hello to itself in the version and for the server that it is told, and prints what went there and back in hex.

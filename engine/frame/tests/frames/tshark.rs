@@ -273,7 +273,7 @@ const REASONS: &[Reason] = &[
     Reason {
         why: "lengths contradict each other: the engine has read the addresses before it sees that, tshark gives up first",
         more: More::Engine,
-        applies: |it| it.is(&[Malformed::Ipv4HeaderLength, Malformed::Ipv4TotalLength]),
+        applies: |it| it.is(&[Malformed::Ipv4HeaderLength, Malformed::Ipv4TotalLength, Malformed::Ipv4Short]),
     },
     Reason {
         why: "IPv6 payload length 0 without the jumbo option: tshark stops, the engine goes on to the frame's end",
