@@ -13,15 +13,22 @@ use std::{
 };
 use wqcap_files::index::IndexFolder;
 
-/// How long the end of a run waits for indexes.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end of a run waits for the thread, which others on the same cores may leave no time.
+const BEHIND: Duration = Duration::from_secs(1);
+/// How long it then makes the indexes that are left itself, with its own priority.
+const PATIENCE: Duration = Duration::from_secs(4);
 /// Between two searches for indexes whose files were deleted to make room.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// The least urgent there is: nice(2).
 const IDLE: i32 = 19;
 
 /// The running thread.
-pub(super) struct Indexer(Follower<u64>);
+pub(super) struct Indexer {
+    folder: PathBuf,
+    dir: PathBuf,
+    /// Gives the files that were left without an index.
+    follower: Follower<Vec<PathBuf>>,
+}
 
 impl Indexer {
     /// Starts the thread, for a folder that is there. The finished files of `dir` are sent to the channel that
@@ -34,26 +41,49 @@ impl Indexer {
         })?;
         let (files, waiting) = crossbeam_channel::unbounded();
         let (folder, dir) = (folder.to_owned(), dir.to_owned());
-        let follower = Follower::start("wqcap-index", move |ended| {
-            index(&folder, &dir, &waiting, ended)
-        })?;
-        Ok((Self(follower), files))
+        let (to, of) = (folder.clone(), dir.clone());
+        let follower =
+            Follower::start("wqcap-index", move |ended| index(&to, &of, &waiting, ended))?;
+        let it = Self {
+            folder,
+            dir,
+            follower,
+        };
+        Ok((it, files))
     }
 
-    /// Waits a little for what is still to be done. The sender must be gone.
+    /// Takes a little time for what is still to be done. The sender must be gone.
     pub(super) fn finish(self) {
-        let left = self.0.finish(PATIENCE).unwrap_or(0);
-        if left > 0 {
+        let mut left = self.follower.finish(BEHIND).unwrap_or_default();
+        let until = Instant::now() + PATIENCE;
+        let indexes = IndexFolder {
+            folder: &self.folder,
+            dir: &self.dir,
+        };
+        left.retain(|file| !is_settled(&indexes, file, || Instant::now() < until));
+        if !left.is_empty() {
             tracing::warn!(
                 "{} without an index yet: indexing did not keep up; `wqcap extract` builds those it needs",
-                counted(left, "file")
+                counted(left.len() as u64, "file")
             );
         }
     }
 }
 
-/// Gives how many files were left without an index.
-fn index(folder: &Path, dir: &Path, files: &Receiver<PathBuf>, ended: &AtomicBool) -> u64 {
+/// Builds a file's index; false: `go_on` said no.
+fn is_settled(indexes: &IndexFolder<'_>, file: &Path, go_on: impl Fn() -> bool) -> bool {
+    match indexes.build(file, go_on) {
+        Ok(Some(_)) => {}
+        Ok(None) => return false,
+        // It was deleted to make room, before its turn.
+        Err(_) if !file.exists() => drop(fs::remove_file(indexes.path_of(file))),
+        Err(e) => tracing::warn!("{}: no index: {e}", file.display()),
+    }
+    true
+}
+
+/// Gives the files that were left without an index.
+fn index(folder: &Path, dir: &Path, files: &Receiver<PathBuf>, ended: &AtomicBool) -> Vec<PathBuf> {
     // On Linux this is the thread's own.
     if let Err(e) = rustix::process::setpriority_process(None, IDLE) {
         tracing::debug!("the indexer keeps its priority: {e}");
@@ -65,15 +95,11 @@ fn index(folder: &Path, dir: &Path, files: &Receiver<PathBuf>, ended: &AtomicBoo
         }
         Instant::now() + SWEEP_EVERY
     };
-    let mut left = 0;
+    let mut left = Vec::new();
     let mut next_sweep = sweep();
     for file in files {
-        match indexes.build(&file, || !ended.load(Ordering::Relaxed)) {
-            Ok(Some(_)) => {}
-            Ok(None) => left += 1,
-            // It was deleted to make room, before its turn.
-            Err(_) if !file.exists() => drop(fs::remove_file(indexes.path_of(&file))),
-            Err(e) => tracing::warn!("{}: no index: {e}", file.display()),
+        if !is_settled(&indexes, &file, || !ended.load(Ordering::Relaxed)) {
+            left.push(file);
         }
         if Instant::now() >= next_sweep {
             next_sweep = sweep();
