@@ -518,6 +518,15 @@ fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
         .filter(|it| it.target.contains("partNumber"));
     assert!(parts.count() > 3, "{requests:?}");
     assert_eq!(bucket.s3.uploads(), 0);
+    // What was sent in parts and what was put at once tells its SHA-256.
+    let objects = bucket.s3.digests("throttled/");
+    assert!(objects.len() > 3, "{}", objects.len());
+    for (n, (bytes, told)) in objects.iter().enumerate() {
+        let file = dir.join(format!("object-{n}"));
+        fs::write(&file, bytes).expect("written");
+        let done = Program::new("sha256sum").arg(&file).run().expect(0);
+        assert!(done.stdout.starts_with(told), "{told}: {}", done.stdout);
+    }
 }
 
 #[test]

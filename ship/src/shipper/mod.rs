@@ -13,6 +13,7 @@
 //! sent is read through one descriptor: when retention deletes it meanwhile, all of it is still sent. Files count as deleted
 //! only by a directory that is the one they were in.
 
+mod ahead;
 mod copies;
 mod dry_run;
 #[cfg(test)]
@@ -37,6 +38,7 @@ use crate::{
     source::{self, Found},
     store::{Store, StoreError},
 };
+use ahead::Ahead;
 use bytes::BytesMut;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -88,6 +90,8 @@ struct Shipper {
     later: BTreeMap<FileId, String>,
     /// Files whose sending began anew in this pass.
     begun_again: BTreeSet<FileId>,
+    /// The digest of the next file, made while another is sent.
+    ahead: Option<Ahead>,
     /// Memory of parts that have been sent.
     buffers: Vec<BytesMut>,
 }
@@ -104,6 +108,7 @@ impl Shipper {
             uncounted: Vec::new(),
             later: BTreeMap::new(),
             begun_again: BTreeSet::new(),
+            ahead: None,
             buffers: Vec::new(),
         }
     }
@@ -137,10 +142,13 @@ impl Shipper {
 
     /// What is to be done first.
     fn next_file(&self) -> Option<FileId> {
-        let open = self.journal.records().filter(|it| {
-            let waits = self.later.contains_key(&it.id());
-            it.state != State::Shipped && !waits
-        });
+        self.first(|it| it.state != State::Shipped)
+    }
+
+    /// The first of these files in the order in which they are sent, but for those that wait.
+    fn first(&self, wanted: impl Fn(&Record) -> bool) -> Option<FileId> {
+        let waits = |it: &Record| self.later.contains_key(&it.id());
+        let open = self.journal.records().filter(|it| wanted(it) && !waits(it));
         let order = |it: &&Record| (it.kind, it.state == State::Seen, it.ns, it.file.clone());
         open.min_by_key(order).map(Record::id)
     }

@@ -81,11 +81,13 @@ impl Shipper {
 
     /// Sends a small file at once, or begins to send it in parts.
     async fn begin(&mut self, record: &Record) -> Result<State, Trouble> {
-        let file = self.open(record)?;
+        let file = Arc::new(self.open(record)?);
         let len = record.sent().len;
-        let part_bytes = self.plan.part_bytes.max(len.div_ceil(MOST_PARTS));
+        let part_bytes = self.part_bytes(len);
         if len > part_bytes {
-            let id = self.store.begin(&record.key).await?;
+            let digest = self.digest(record, &file).await?;
+            self.check(record, &file)?;
+            let id = self.store.begin(&record.key, &digest).await?;
             let parts = len.div_ceil(part_bytes);
             return Ok(Upload {
                 id,
@@ -95,7 +97,6 @@ impl Shipper {
             }
             .state());
         }
-        let file = Arc::new(file);
         let bytes = self.read(record, &file, 0, len).await?;
         self.check(record, &file)?;
         self.pace.wait(len).await;
@@ -105,9 +106,15 @@ impl Shipper {
         Ok(State::Sent { etag })
     }
 
+    /// Bytes of a part of a file: those of `ship.part_size`, if there are not too many of them.
+    pub(super) fn part_bytes(&self, len: u64) -> u64 {
+        self.plan.part_bytes.max(len.div_ceil(MOST_PARTS))
+    }
+
     /// Sends the parts that are left, so many at a time, and completes the object.
     async fn send(&mut self, record: &Record, mut upload: Upload) -> Result<State, Trouble> {
         let file = Arc::new(self.open(record)?);
+        self.look_ahead();
         let mut sending: JoinSet<SentPart> = JoinSet::new();
         let left: Vec<_> = (0..upload.parts.len())
             .filter(|n| upload.parts[*n].is_none())
@@ -263,15 +270,18 @@ impl Shipper {
             Ok(bytes)
         };
         let done = spawn_blocking(read).await;
-        let path = self.path_of(record);
-        let told = |e: io::Error| match e.kind() {
-            ErrorKind::UnexpectedEof => Trouble::File(format!(
-                "{}: became shorter while it is sent",
-                path.display()
-            )),
-            _ => Trouble::File(format!("{}: {e}", path.display())),
-        };
-        let bytes = done.map_err(io::Error::other).flatten().map_err(told)?;
+        let bytes = done.map_err(io::Error::other).flatten();
+        let bytes = bytes.map_err(|e| self.unread(record, &e))?;
         Ok(bytes.freeze())
+    }
+
+    /// Why a file waits that cannot be read.
+    pub(super) fn unread(&self, record: &Record, e: &io::Error) -> Trouble {
+        let path = self.path_of(record);
+        let path = path.display();
+        Trouble::File(match e.kind() {
+            ErrorKind::UnexpectedEof => format!("{path}: became shorter while it is sent"),
+            _ => format!("{path}: {e}"),
+        })
     }
 }

@@ -9,11 +9,15 @@ use crate::{
     Selection, ShipPlan,
     journal::{Journal, State},
     ledger::DeliveryLedger,
-    store::{ObjectFacts, PartPlace, PutIf, PutOutcome, Remote, SmallObject, Store, StoreError},
+    store::{
+        Digest, ObjectFacts, PartPlace, PutIf, PutOutcome, Remote, SmallObject, Store, StoreError,
+    },
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use object_store::{GetOptions, ObjectStore, memory::InMemory, path::Path as ObjectPath};
+use object_store::{
+    Attribute, GetOptions, ObjectStore, memory::InMemory, path::Path as ObjectPath,
+};
 use std::{
     collections::BTreeMap,
     fs,
@@ -97,9 +101,9 @@ impl Noting {
 
 #[async_trait]
 impl Store for Noting {
-    async fn begin(&self, key: &str) -> Result<String, StoreError> {
+    async fn begin(&self, key: &str, digest: &Digest) -> Result<String, StoreError> {
         let n = self.call("begin", key)?;
-        let said = self.inner.begin(key).await;
+        let said = self.inner.begin(key, digest).await;
         self.heard(n, said)
     }
 
@@ -246,13 +250,18 @@ impl Place {
         Noting::new(Remote::of(self.store.clone()), death)
     }
 
-    /// A file's bytes in the store.
+    /// A file's bytes in the store, which are what its metadata says.
     fn object(&self, key: &str) -> Option<Vec<u8>> {
         let path = ObjectPath::from(format!("some/where/{key}"));
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             let got = self.store.get_opts(&path, GetOptions::default()).await;
-            Some(got.ok()?.bytes().await.expect("in memory").to_vec())
+            let got = got.ok()?;
+            let told = got.attributes.get(&Attribute::Metadata("sha256".into()));
+            let told = told.map(|it| it.to_string());
+            let bytes = got.bytes().await.expect("in memory").to_vec();
+            assert_eq!(told, Some(Digest::of(&bytes).to_string()), "{key}");
+            Some(bytes)
         })
     }
 

@@ -4,8 +4,8 @@
 //! who comes again.
 
 use super::{
-    Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject, Store,
-    StoreError,
+    Digest, Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
+    Store, StoreError,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -113,7 +113,7 @@ async fn on_disk<T: Send + 'static>(
 
 #[async_trait]
 impl Store for Folder {
-    async fn begin(&self, key: &str) -> Result<String, StoreError> {
+    async fn begin(&self, key: &str, _digest: &Digest) -> Result<String, StoreError> {
         on_disk(self.path(key), self.creating()).await?;
         Ok(UPLOAD.into())
     }
@@ -257,8 +257,9 @@ mod tests {
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         let key = "packets/dt=2026-01-01/x.pcap";
         let place = |number, offset| PartPlace { number, offset };
+        let digest = Digest::of(b"abcdef");
         runtime.block_on(async {
-            let upload = store.begin(key).await.expect("begun");
+            let upload = store.begin(key, &digest).await.expect("begun");
             // In any order.
             for (at, bytes) in [(place(1, 3), "def"), (place(0, 0), "abc")] {
                 let part = store.part(key, &upload, at, bytes.into()).await;
@@ -278,7 +279,7 @@ mod tests {
             let again = store.part(key, &upload, place(0, 0), "x".into()).await;
             assert!(matches!(again, Err(StoreError::NotFound(_))));
 
-            let _ = store.begin(key).await.expect("begun");
+            let _ = store.begin(key, &digest).await.expect("begun");
             store.abort(key, &upload).await.expect("gone");
             store.abort(key, &upload).await.expect("gone before");
             let put = store.put("flows/y.parquet", "abc".into()).await;
@@ -309,7 +310,8 @@ mod tests {
             for key in ["blocks/dt=1/hour=02/a", "blocks/dt=1/b", "blocks/dt=3/c"] {
                 store.put(key, "abcdef".into()).await.expect("put");
             }
-            let _ = store.begin("blocks/dt=1/open").await.expect("begun");
+            let digest = Digest::of(b"");
+            let _ = store.begin("blocks/dt=1/open", &digest).await;
             let sorted = |names: Result<Vec<String>, StoreError>| {
                 let mut names = names.expect("listed");
                 names.sort();

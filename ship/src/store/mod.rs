@@ -3,10 +3,15 @@
 //! Whoever ships files asks for little, so that every store can do it: an object in parts or at once, and its length
 //! afterwards. What is put again replaces what is there. A sensor's status is small, read before it is put, and put on
 //! condition where the store can do that. Whoever reads lists keys, and gets objects or parts of them.
+//!
+//! Objects in buckets have the SHA-256 of their bytes in their metadata, named `sha256`, in hexadecimal. Folders have no
+//! metadata, and the crate gives none to what is put in parts on Azure.
 
+mod digest;
 mod folder;
 mod remote;
 
+pub use digest::Digest;
 pub use folder::Folder;
 pub use remote::Remote;
 
@@ -97,8 +102,8 @@ pub struct PartPlace {
 /// A place for objects.
 #[async_trait]
 pub trait Store: Debug + Send + Sync {
-    /// Begins an upload in parts, and names it.
-    async fn begin(&self, key: &str) -> Result<String, StoreError>;
+    /// Begins an upload in parts, and names it. The object will be one of this digest.
+    async fn begin(&self, key: &str, digest: &Digest) -> Result<String, StoreError>;
 
     /// Sends a part; what the store says of it is wanted when the upload is completed.
     async fn part(

@@ -1,15 +1,15 @@
 //! A bucket as a store, by crate `object_store`, which signs, checks and retries requests.
 
 use super::{
-    Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject, Store,
-    StoreError,
+    Digest, Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
+    Store, StoreError,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{FutureExt, TryStreamExt, future::BoxFuture};
 use object_store::{
-    ClientConfigKey, Error, GetOptions, GetRange, ObjectMeta, ObjectStore, PutMode, PutOptions,
-    RetryConfig, UpdateVersion,
+    Attribute, Attributes, ClientConfigKey, Error, GetOptions, GetRange, ObjectMeta, ObjectStore,
+    PutMode, PutMultipartOptions, PutOptions, RetryConfig, UpdateVersion,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     client::HttpError,
@@ -18,6 +18,7 @@ use object_store::{
     path::Path,
 };
 use std::{env, error::Error as _, fmt::Debug, ops::Range, time::Duration};
+use tokio::task::spawn_blocking;
 
 /// How often a request is sent again, and for how long; after that the file waits for its next turn.
 const RETRIES: usize = 6;
@@ -84,6 +85,8 @@ pub struct Remote {
     prefix: String,
     /// Objects are told from earlier ones of their keys by generation, and not by ETag.
     by_generation: bool,
+    /// What is put in parts can have metadata. The crate has none for it on Azure.
+    parts_have_metadata: bool,
     /// What to say behind an error.
     hint: String,
 }
@@ -131,6 +134,7 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
         client: client.map_err(|e| e.to_string())?,
         prefix: prefix.into(),
         by_generation: cloud == Cloud::Google,
+        parts_have_metadata: cloud != Cloud::Azure,
         hint,
     })
 }
@@ -198,6 +202,12 @@ impl Remote {
     }
 }
 
+/// What stands in an object's metadata.
+fn metadata(digest: &Digest) -> Attributes {
+    let named = Attribute::Metadata("sha256".into());
+    [(named, digest.to_string())].into_iter().collect()
+}
+
 /// Whether a store says that it has no conditional put: S3 has a code for headers that it does not implement.
 fn is_unsupported(e: &Error) -> bool {
     match e {
@@ -225,9 +235,13 @@ fn one_line(text: &str) -> String {
 
 #[async_trait]
 impl Store for Remote {
-    async fn begin(&self, key: &str) -> Result<String, StoreError> {
+    async fn begin(&self, key: &str, digest: &Digest) -> Result<String, StoreError> {
         let path = self.path(key)?;
-        let begun = self.client.create_multipart(&path).await;
+        let mut options = PutMultipartOptions::default();
+        if self.parts_have_metadata {
+            options.attributes = metadata(digest);
+        }
+        let begun = self.client.create_multipart_opts(&path, options).await;
         begun.map_err(|e| self.making(e))
     }
 
@@ -271,10 +285,14 @@ impl Store for Remote {
 
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError> {
         let path = self.path(key)?;
-        let done = self
-            .client
-            .put_opts(&path, bytes.into(), PutOptions::default())
-            .await;
+        let hashed = bytes.clone();
+        let digest = spawn_blocking(move || Digest::of(&hashed)).await;
+        let digest = digest.map_err(|e| StoreError::Failed(e.to_string()))?;
+        let options = PutOptions {
+            attributes: metadata(&digest),
+            ..PutOptions::default()
+        };
+        let done = self.client.put_opts(&path, bytes.into(), options).await;
         done.map(|it| self.tag(it.e_tag, it.version))
             .map_err(|e| self.making(e))
     }
@@ -317,7 +335,13 @@ impl Store for Remote {
                 e_tag: Some(tag),
             }),
         };
-        let done = self.client.put_opts(&path, bytes.into(), mode.into()).await;
+        let options = PutOptions {
+            mode,
+            // A status: it takes no time.
+            attributes: metadata(&Digest::of(&bytes)),
+            ..PutOptions::default()
+        };
+        let done = self.client.put_opts(&path, bytes.into(), options).await;
         match done {
             Ok(_) => Ok(PutOutcome::Put),
             Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
@@ -380,6 +404,7 @@ impl Remote {
             client: boxed(client),
             prefix: "some/where".into(),
             by_generation: false,
+            parts_have_metadata: true,
             hint: String::new(),
         }
     }

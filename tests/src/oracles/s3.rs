@@ -114,11 +114,32 @@ impl S3 {
         if self.files.is_some() {
             return tree(&self.folder().join(prefix));
         }
+        let keys = self.keys(prefix).into_iter();
+        keys.map(|key| (key[prefix.len()..].to_owned(), self.object(&key).body))
+            .collect()
+    }
+
+    /// Of each object below a prefix: its bytes, and the SHA-256 that its metadata tells, in hexadecimal.
+    ///
+    /// # Panics
+    /// It does not answer, or an object has no such metadata.
+    #[must_use]
+    pub fn digests(&self, prefix: &str) -> Vec<(Vec<u8>, String)> {
+        let told = |key: &String| {
+            let Answer { head, body, .. } = self.object(key);
+            let mut named = head.lines().filter_map(|it| it.split_once(": "));
+            let told = named.find(|(name, _)| name.eq_ignore_ascii_case("x-amz-meta-sha256"));
+            let (_, digest) = told.unwrap_or_else(|| panic!("{key} has {head}"));
+            (body, digest.to_owned())
+        };
+        self.keys(prefix).iter().map(told).collect()
+    }
+
+    fn keys(&self, prefix: &str) -> Vec<String> {
         let page = self.page(&format!("/{BUCKET}?list-type=2&prefix={prefix}"));
         let keys = page.split("<Key>").skip(1);
         let keys = keys.filter_map(|rest| rest.split("</Key>").next());
-        keys.map(|key| (key[prefix.len()..].to_owned(), self.object(key)))
-            .collect()
+        keys.map(str::to_owned).collect()
     }
 
     /// Uploads that are neither completed nor given up.
@@ -136,21 +157,31 @@ impl S3 {
         names.filter(|it| it.starts_with(b".upload-")).count()
     }
 
-    fn object(&self, key: &str) -> Vec<u8> {
-        let (status, body) = ask(&self.address, "GET", &format!("/{BUCKET}/{key}")).expect("asked");
-        assert_eq!(status, 200, "{key}");
-        body
+    fn object(&self, key: &str) -> Answer {
+        self.get(&format!("/{BUCKET}/{key}"))
     }
 
     fn page(&self, target: &str) -> String {
-        let (status, body) = ask(&self.address, "GET", target).expect("an answer");
-        assert_eq!(status, 200, "{target}");
-        String::from_utf8(body).expect("XML")
+        String::from_utf8(self.get(target).body).expect("XML")
+    }
+
+    fn get(&self, target: &str) -> Answer {
+        let answer = ask(&self.address, "GET", target).expect("an answer");
+        assert_eq!(answer.status, 200, "{target}");
+        answer
     }
 }
 
-/// Status and body; `None`: nobody listens.
-fn ask(host: &str, method: &str, target: &str) -> Option<(u16, Vec<u8>)> {
+/// What a server answers.
+struct Answer {
+    status: u16,
+    /// Its headers, a line each.
+    head: String,
+    body: Vec<u8>,
+}
+
+/// `None`: nobody listens.
+fn ask(host: &str, method: &str, target: &str) -> Option<Answer> {
     let mut server = TcpStream::connect(host).ok()?;
     // Somebody's: objects are nobody else's to read.
     let request = format!(
@@ -161,11 +192,11 @@ fn ask(host: &str, method: &str, target: &str) -> Option<(u16, Vec<u8>)> {
     let mut line = String::new();
     answer.read_line(&mut line).ok()?;
     let status = line.split(' ').nth(1)?.parse().ok()?;
-    while line != "\r\n" {
-        line.clear();
-        answer.read_line(&mut line).ok().filter(|n| *n > 0)?;
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        answer.read_line(&mut head).ok().filter(|n| *n > 0)?;
     }
     let mut body = Vec::new();
     answer.read_to_end(&mut body).ok()?;
-    Some((status, body))
+    Some(Answer { status, head, body })
 }

@@ -1,0 +1,57 @@
+//! The digest of the file that comes next, made while another is sent: an upload in parts begins with its object's metadata.
+
+use super::{Shipper, Trouble};
+use crate::{
+    journal::{FileId, Record, State},
+    store::Digest,
+};
+use std::{fs::File, io, sync::Arc};
+use tokio::task::{JoinHandle, spawn_blocking};
+use wqcap_files::folder::FileStamp;
+
+/// A digest that is being made.
+pub(super) struct Ahead {
+    file: FileId,
+    stamp: FileStamp,
+    digest: JoinHandle<io::Result<Digest>>,
+}
+
+impl Shipper {
+    /// Begins with the digest of the file that is next to be sent in parts, if there is one.
+    pub(super) fn look_ahead(&mut self) {
+        let next = self.first(|it| {
+            let is_next = it.state == State::Seen && it.selected && !self.wants_copy(it);
+            is_next && it.sent().len > self.part_bytes(it.sent().len)
+        });
+        let Some(record) = next.and_then(|id| self.journal.get(&id)).cloned() else {
+            return;
+        };
+        // Whoever sends it tells why it cannot be opened.
+        if let Ok(file) = self.open(&record) {
+            self.ahead = Some(Ahead {
+                file: record.id(),
+                stamp: record.sent(),
+                digest: digest_of(Arc::new(file), record.sent().len),
+            });
+        }
+    }
+
+    /// The digest of a file that is to be sent.
+    pub(super) async fn digest(
+        &mut self,
+        record: &Record,
+        file: &Arc<File>,
+    ) -> Result<Digest, Trouble> {
+        let is_of = |it: &mut Ahead| it.file == record.id() && it.stamp == record.sent();
+        let digest = match self.ahead.take_if(is_of) {
+            Some(ahead) => ahead.digest,
+            None => digest_of(Arc::clone(file), record.sent().len),
+        };
+        let done = digest.await.map_err(io::Error::other).flatten();
+        done.map_err(|e| self.unread(record, &e))
+    }
+}
+
+fn digest_of(file: Arc<File>, len: u64) -> JoinHandle<io::Result<Digest>> {
+    spawn_blocking(move || Digest::of_file(&file, len))
+}
