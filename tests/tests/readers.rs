@@ -108,11 +108,14 @@ fn queries_read_what_they_need() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();
     // Paced, so that a busy machine writes the records of flows that make room as fast as they come.
-    let finished = run(&dir, "synth:size=64,flows=50000,count=200000,proto=mix,pps=100000")
-        .queues(2)
-        .set("output.format=none")
-        .set("flows.memory=1MiB")
-        .finish(0);
+    let finished = run(
+        &dir,
+        "synth:size=64,flows=50000,count=200000,proto=mix,pps=100000",
+    )
+    .queues(2)
+    .set("output.format=none")
+    .set("flows.memory=1MiB")
+    .finish(0);
     let table = table(&dir);
     let metadata = |column: &str, what: &str| {
         duckdb.query(&format!(

@@ -55,16 +55,19 @@ impl<'d> Sensor<'d> {
 
     /// A capture of so many frames of 1000 bytes, over so many queues; how many frames it has captured.
     fn capture(&self, frames: u64, queues: usize, more: &[&str]) -> u64 {
+        let finished = self.run(frames, queues, more).finish(0);
+        finished.summary.ledger.total.captured
+    }
+
+    fn run(&self, frames: u64, queues: usize, more: &[&str]) -> Wqcap<'_> {
         let wire = format!("synth:size=1000,flows=64,count={frames}");
-        let finished = Wqcap::run(self.dir, &self.name)
+        Wqcap::run(self.dir, &self.name)
             .model(&wire)
             .queues(queues)
             .out(&self.at("out"))
             .set(&format!("output.index_dir={}", self.at("index").display()))
             .set(&format!("flows.dir={}", self.at("flows").display()))
             .sets(more)
-            .finish(0);
-        finished.summary.ledger.total.captured
     }
 
     /// `wqcap ship` of it into a store.
@@ -434,6 +437,43 @@ fn what_is_not_shipped_goes_last() {
     assert!(!oldest.exists(), "{done}");
     assert!(number(&unshipped) >= 5, "{unshipped}: {done}");
     done.says(&["wqcap-q00-5.pcap before it was shipped", "not shipped yet"]);
+}
+
+#[test]
+fn what_goes_before_anybody_has_seen_it_is_in_the_ledger() {
+    let dir = Dir::new();
+    let (_, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "unseen");
+    let journal = format!("ship.journal={}", sensor.at("journal").display());
+    let more = ["output.rotate_size=1MB", "output.keep_files=2", &journal];
+    let capture = |more: &[&str]| {
+        let run = sensor.run(8000, 2, more);
+        run.done().expect(0);
+        let summary = fs::read_to_string(run.summary_path()).expect("a summary");
+        Summary::parse(&summary).ledger.total.captured
+    };
+    // The second run deletes files of the first one, whose frames it knows by their indexes.
+    let first = capture(&more);
+    let second = capture(&more);
+    let told = sensor.ship_once(&url, &[]);
+    assert_eq!(told["ledger"]["captured"], first + second, "{told}");
+    let expired = number(&told["ledger"]["expired_unshipped"]);
+    let shipped = number(&told["ledger"]["shipped"]);
+    assert_eq!(expired + shipped, first + second, "{told}");
+    assert!(shipped > 0 && expired > first, "{told}");
+    assert_eq!(told["expired_uncounted_files"], 0, "{told}");
+    // What was shipped goes, and nothing more is lost; without an index nobody knows what was in a file.
+    let unindexed = [&more[..], &["output.index_dir="]].concat();
+    let third = capture(&unindexed);
+    let fourth = capture(&unindexed);
+    let told = sensor.ship_once(&url, &[]);
+    let uncounted = number(&told["expired_uncounted_files"]);
+    assert_eq!(uncounted, 2, "{told}");
+    let captured = number(&told["ledger"]["captured"]);
+    let all = first + second + third + fourth;
+    assert!(captured < all && captured > all - third, "{told}");
+    let seen = wqcap(["fleet", &url]).run().expect(1);
+    seen.says(&["2 of them, with frames that nobody had counted"]);
 }
 
 #[test]

@@ -145,11 +145,19 @@ fn told(it: &Finding, url: &str) -> String {
             sensor,
             frames,
             files,
+            uncounted_files,
             flow_files,
         } => format!(
-            "{sensor}: {} in {} and {} of flow records were deleted before they were shipped (expired_unshipped)",
+            "{sensor}: {} in {}{} and {} of flow records were deleted before they were shipped (expired_unshipped)",
             counted(*frames, "frame"),
             counted(*files, "file"),
+            match uncounted_files {
+                0 => String::new(),
+                n => format!(
+                    " ({} of them, with frames that nobody had counted)",
+                    thousands(*n)
+                ),
+            },
             counted(*flow_files, "file")
         ),
         Finding::DoesNotAddUp { sensor } => format!(
@@ -276,10 +284,11 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
                 Finding::Expired {
                     sensor: sensor(),
                     frames: 1234,
-                    files: 1,
+                    files: 2,
+                    uncounted_files: 1,
                     flow_files: 0,
                 },
-                "1,234 frames in 1 file and 0 files of flow records were deleted",
+                "1,234 frames in 2 files (1 of them, with frames that nobody had counted) and 0 files of flow records were deleted",
             ),
             (
                 Finding::Refused {

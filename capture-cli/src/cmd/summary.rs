@@ -202,7 +202,8 @@ pub fn text(report: &Report) -> String {
         );
         if deleted.unshipped > 0 {
             let unshipped = counted(deleted.unshipped, "file");
-            let _ = write!(text, "; {unshipped} not shipped yet");
+            let frames = counted(deleted.unshipped_frames, "frame");
+            let _ = write!(text, "; {unshipped} of {frames} not shipped yet");
         }
         line("deleted", &text);
     }
@@ -439,6 +440,7 @@ mod tests {
                 files: 3,
                 bytes: 4096,
                 unshipped: 1,
+                unshipped_frames: 20,
             }),
             pinned: Some(PinnedFiles {
                 files: 1,

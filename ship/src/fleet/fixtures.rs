@@ -20,6 +20,7 @@ pub(crate) fn status(sensor: &str) -> SensorStatus {
         uncounted_files: 0,
         expired_files: 0,
         expired_flow_files: 0,
+        expired_uncounted_files: 0,
         pending_files: 0,
         pending_bytes: 0,
         lag_s: 2.5,

@@ -103,6 +103,8 @@ pub enum Finding {
         frames: u64,
         /// Files of frames.
         files: u64,
+        /// Those of them whose frames nobody had counted.
+        uncounted_files: u64,
         /// Files of flow records, DNS and DHCP.
         flow_files: u64,
     },
@@ -349,6 +351,7 @@ fn findings(it: &SensorFacts, now: Timestamp) -> Vec<Finding> {
             sensor: sensor(),
             frames,
             files,
+            uncounted_files: status.expired_uncounted_files,
             flow_files,
         });
     }
@@ -458,6 +461,7 @@ mod tests {
             sensor: "b".into(),
             frames: 7,
             files: 1,
+            uncounted_files: 0,
             flow_files: 0,
         };
         assert_eq!(found[1], expected);

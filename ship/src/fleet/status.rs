@@ -73,6 +73,9 @@ pub struct SensorStatus {
     pub expired_files: u64,
     /// Files of flow records, DNS and DHCP that were deleted before they were sent.
     pub expired_flow_files: u64,
+    /// Of `expired_files`, those whose frames nobody had counted: they are not in the ledger.
+    #[serde(default)]
+    pub expired_uncounted_files: u64,
     /// Files that are not shipped yet.
     pub pending_files: u64,
     /// Their bytes.

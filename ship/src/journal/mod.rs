@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A record goes with its file. Its frames are then in `ledger.json`, which names in the same write the record that they are
-//! from: one that a crash left behind is not counted again.
+//! from: one that a crash left behind is not counted again. It also has the frames of files that the capture deleted before the
+//! journal had a record of them, and how far the capture's lists of such files have been read.
 //!
 //! Invariants: a file of the journal is whole, and the old or the new. One process at a time writes a journal, and it is of one
 //! sensor and one store.
@@ -35,12 +36,14 @@ use std::{
     path::{Path, PathBuf},
 };
 use wqcap_files::{
-    folder::{delivery::VERSION, sync_folder},
+    folder::{
+        delivery::{SUMS, VERSION},
+        expired::{ExpiredFile, ListPosition},
+        sync_folder,
+    },
     pin::FolderLock,
 };
 
-/// The sums' name.
-const SUMS: &str = "ledger.json";
 /// What a file's blocks have behind its name.
 const BLOCKS: &str = ".parquet";
 
@@ -58,6 +61,12 @@ struct Sums {
     /// Files that went before they were sent: of frames, and of flow records.
     expired_files: u64,
     expired_flow_files: u64,
+    /// Files that went before anybody had counted their frames.
+    #[serde(default)]
+    expired_uncounted_files: u64,
+    /// How far the capture's lists have been read.
+    #[serde(default)]
+    expired_read: ListPosition,
     /// The record that was added last, which may still be there.
     folded: Option<FileId>,
 }
@@ -112,6 +121,8 @@ impl Journal {
             frames: DeliveryLedger::default(),
             expired_files: 0,
             expired_flow_files: 0,
+            expired_uncounted_files: 0,
+            expired_read: ListPosition::default(),
             folded: None,
         });
         check_version(&path, sums.version)?;
@@ -169,6 +180,34 @@ impl Journal {
     #[must_use]
     pub fn expired_files(&self) -> (u64, u64) {
         (self.sums.expired_files, self.sums.expired_flow_files)
+    }
+
+    /// Of the former, files whose frames nobody had counted: they are not in the ledger.
+    #[must_use]
+    pub fn expired_uncounted_files(&self) -> u64 {
+        self.sums.expired_uncounted_files
+    }
+
+    /// How far the capture's lists of files that went have been read.
+    pub(crate) fn expired_read(&self) -> ListPosition {
+        self.sums.expired_read
+    }
+
+    /// Files went that no record is of; with them the capture's lists have been read up to there.
+    pub(crate) fn enter_expired<'a>(
+        &mut self,
+        files: impl Iterator<Item = &'a ExpiredFile>,
+        read: ListPosition,
+    ) -> Result<(), JournalError> {
+        for file in files {
+            self.sums.expired_files += 1;
+            match file.frames {
+                Some(frames) => self.sums.frames.enter(Fate::Expired, frames),
+                None => self.sums.expired_uncounted_files += 1,
+            }
+        }
+        self.sums.expired_read = read;
+        self.write_sums()
     }
 
     /// Writes a record in place of an earlier one.

@@ -314,6 +314,7 @@ impl Lease {
             uncounted_files: now.uncounted_files,
             expired_files: now.expired_files,
             expired_flow_files: now.expired_flow_files,
+            expired_uncounted_files: now.expired_uncounted_files,
             pending_files: now.pending_files,
             pending_bytes: now.pending_bytes,
             lag_s: now.lag_s,

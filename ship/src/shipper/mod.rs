@@ -11,7 +11,7 @@
 //!
 //! Invariants: a step is taken only when the one before it is in the journal, so a pass may end anywhere. A file that is being
 //! sent is read through one descriptor: when retention deletes it meanwhile, all of it is still sent. Files count as deleted
-//! only by a directory that is the one they were in.
+//! only by a directory that is the one they were in. What the capture deletes is counted once, whether it was found before or not.
 
 mod ahead;
 mod copies;
@@ -51,7 +51,10 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 use wqcap_files::{
-    folder::FileStamp,
+    folder::{
+        FileStamp,
+        expired::{self, ExpiredFile},
+    },
     index::{self, CaptureIndex, IndexFolder},
 };
 
@@ -166,6 +169,7 @@ impl Shipper {
             found.extend(self.listed("flows.dir", dir, source::tables)?);
         }
         found.extend(self.listed("output.dir", &self.plan.dir, source::packets)?);
+        self.take_in_expired(&mut found)?;
         self.let_go(&found).await?;
         self.uncounted.clear();
         for file in found {
@@ -183,6 +187,44 @@ impl Shipper {
         }
         self.tell(|_| {});
         Ok(())
+    }
+
+    /// Counts the files that the capture has deleted and no record is of. Those that have one go with it, so the lists are read
+    /// after the folder and before its records end: whatever is gone has its line by then.
+    fn take_in_expired(&mut self, found: &mut Vec<Found>) -> Result<(), Trouble> {
+        let told = |e: io::Error| {
+            let dir = self.plan.dir.display();
+            Trouble::Folder(format!(
+                "output.dir = \"{dir}\": what the capture has deleted: {e}"
+            ))
+        };
+        let mut lines = expired::read(&self.plan.dir, self.journal.expired_read()).map_err(told)?;
+        let is_known = |it: &ExpiredFile| {
+            let id = (Kind::Packets, it.file.clone());
+            self.journal.get(&id).is_some()
+        };
+        // One that is still there is about to go, or the capture was killed: it gets its record first.
+        let is_there = |it: &ExpiredFile| {
+            FileStamp::read(&self.plan.dir.join(&it.file)).is_ok_and(|now| now == it.stamp)
+        };
+        let waits = lines
+            .iter()
+            .position(|(it, _)| !is_known(it) && is_there(it));
+        lines.truncate(waits.unwrap_or(lines.len()));
+        let Some((_, read)) = lines.last() else {
+            return Ok(());
+        };
+        let read = *read;
+        let gone: Vec<_> = lines
+            .into_iter()
+            .map(|(it, _)| it)
+            .filter(|it| !is_known(it))
+            .collect();
+        for it in &gone {
+            tracing::warn!("{}: was deleted before it was sent", it.file);
+            found.retain(|there| there.kind != Kind::Packets || there.name != it.file);
+        }
+        Ok(self.journal.enter_expired(gone.iter(), read)?)
     }
 
     /// What is in a directory, if it is the one that the journal's files are in: a file system that is not mounted looks like
@@ -344,7 +386,7 @@ impl Shipper {
                 let problem = format!("{}: changed while it was read", file.path.display());
                 self.put_off(file.id(), problem);
             }
-            // It is not listed again, and nobody knows how many frames it had.
+            // The capture may have noted its frames when it deleted it; the next pass looks.
             Ok(Err(_)) if !file.path.exists() => {
                 let problem = format!(
                     "{}: was deleted before its frames were counted; with output.index_dir they are counted sooner",

@@ -27,6 +27,8 @@ pub struct Status {
     pub expired_files: u64,
     /// Files of flow records that were deleted before they were sent.
     pub expired_flow_files: u64,
+    /// Files of frames that were deleted before anybody had counted them: they are not in the ledger.
+    pub expired_uncounted_files: u64,
     /// How long the oldest of the files that are not shipped has been finished, in seconds.
     pub lag_s: f64,
     /// Since the start: objects that the store has taken.
@@ -61,6 +63,7 @@ impl Status {
     ) {
         self.ledger = journal.ledger();
         (self.expired_files, self.expired_flow_files) = journal.expired_files();
+        self.expired_uncounted_files = journal.expired_uncounted_files();
         let open = journal.records().filter(|it| it.state != State::Shipped);
         let mut oldest = None;
         (self.pending_files, self.pending_bytes) = (0, 0);

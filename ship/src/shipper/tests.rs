@@ -21,12 +21,21 @@ use object_store::{
 use std::{
     collections::BTreeMap,
     fs,
+    io::Write,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
 };
 use tempfile::TempDir;
 use tokio::runtime::Builder;
-use wqcap_files::{anonymize::AnonymizeQuery, extract::anonymize_file, sealed::SecretKey};
+use wqcap_files::{
+    anonymize::AnonymizeQuery,
+    extract::anonymize_file,
+    folder::{
+        FileStamp,
+        expired::{ExpiredFile, ExpiredList, ListPosition},
+    },
+    sealed::SecretKey,
+};
 use wqcap_frame::Slice;
 
 /// Bytes of a part, of which a file of [`Place::new`] has four.
@@ -457,6 +466,65 @@ fn what_is_deleted_before_it_was_sent_is_counted() {
     // Deleted after it was sent, it stays in its line.
     fs::remove_file(place.at("out/wqcap-q01-10000000000.pcap")).expect("there");
     assert_eq!(place.whole_pass(true), (expected, Vec::new()));
+}
+
+#[test]
+fn what_the_capture_deletes_is_counted_once() {
+    let place = Place::new();
+    let out = place.at("out");
+    let [known, other] = ["wqcap-q00-10000000000.pcap", "wqcap-q01-10000000000.pcap"];
+    let line = |path: &Path, frames| ExpiredFile {
+        file: path
+            .file_name()
+            .and_then(|it| it.to_str())
+            .expect("plain")
+            .into(),
+        stamp: FileStamp::read(path).expect("there"),
+        frames,
+    };
+    let start = ListPosition::default();
+    let mut list = ExpiredList::open(&out, start).expect("opens");
+    // One that the journal knows, and two that it never saw: of one nobody knows the frames.
+    let death = Death {
+        at: 4,
+        after: false,
+    };
+    place.dying_pass(death);
+    list.remove(&out.join(known), &line(&out.join(known), Some(25)))
+        .expect("removed");
+    for (second, frames) in [(1, Some(7)), (2, None)] {
+        let path = fixtures::capture(&out, 5, second, 7);
+        list.remove(&path, &line(&path, frames)).expect("removed");
+    }
+    // And one that was noted when the capture was killed.
+    let left = fixtures::capture(&out, 6, 3, 11);
+    let noted = line(&left, Some(11));
+    let text = format!("{}\n", serde_json::to_string(&noted).expect("JSON"));
+    let path = out.join(".wqcap-expired/0.jsonl");
+    let mut lines = fs::File::options().append(true).open(path).expect("there");
+    lines.write_all(text.as_bytes()).expect("written");
+    let expected = DeliveryLedger {
+        captured: ALL.captured + 7 + 11,
+        shipped: ALL.captured - 25 + 11,
+        expired_unshipped: 25 + 7,
+        ..ALL
+    };
+    for _ in 0..2 {
+        assert_eq!(place.whole_pass(true).0, expected);
+    }
+    // The next capture does what it was killed at.
+    let mut list = ExpiredList::open(&out, start).expect("opens");
+    list.remove(&left, &noted).expect("removed");
+    fs::remove_file(out.join(other)).expect("there");
+    for _ in 0..2 {
+        assert_eq!(place.whole_pass(true).0, expected);
+    }
+    let journal = Journal::read(&place.at("journal"), "tap", &place.plan(true).store);
+    let journal = journal.expect("reads");
+    assert_eq!(
+        (journal.expired_files().0, journal.expired_uncounted_files()),
+        (3, 1)
+    );
 }
 
 #[test]

@@ -78,6 +78,11 @@ impl Collector for Scrape {
                 it.uncounted_files,
             ),
             (
+                "expired_uncounted_files",
+                "Files deleted before their frames were counted",
+                it.expired_uncounted_files,
+            ),
+            (
                 "expired_files",
                 "Files deleted before they were shipped",
                 it.expired_files + it.expired_flow_files,

@@ -1,6 +1,7 @@
 //! How far each finished file is on its way to an object store: the records of the journal that `wqcap ship` writes.
 //!
 //! ```text
+//! <journal>/ledger.json             sums of files that are gone, and how far their lists have been read
 //! <journal>/packets/<file>.json     the record of a capture file that is there, or on its way
 //! <journal>/flows/<file>.json       the record of a file of flow records
 //! <journal>/dns/<file>.json         the record of a table of DNS
@@ -9,7 +10,7 @@
 //!
 //! Invariant: what is not known to be shipped is not.
 
-use super::FileStamp;
+use super::{FileStamp, expired::ListPosition};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -18,6 +19,8 @@ use std::{
 
 /// The layout's number.
 pub const VERSION: u32 = 1;
+/// Name of the sums.
+pub const SUMS: &str = "ledger.json";
 /// Ending of a record's name, behind the whole name of its file.
 pub const RECORD: &str = ".json";
 
@@ -139,6 +142,19 @@ pub fn is_shipped(journal: &Path, file: &Path) -> bool {
         let same = FileStamp::read(file).is_ok_and(|now| now == it.stamp);
         it.version == VERSION && it.state == State::Shipped && same
     })
+}
+
+/// How far the lists of files that went unshipped have been read; what cannot be told has not been.
+#[must_use]
+pub fn expired_read(journal: &Path) -> ListPosition {
+    #[derive(Default, Deserialize)]
+    struct Sums {
+        #[serde(default)]
+        expired_read: ListPosition,
+    }
+    let sums = fs::read(journal.join(SUMS)).ok();
+    let sums = sums.and_then(|it| serde_json::from_slice::<Sums>(&it).ok());
+    sums.unwrap_or_default().expired_read
 }
 
 #[cfg(test)]

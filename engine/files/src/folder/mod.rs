@@ -1,6 +1,7 @@
 //! The capture files of a folder and of those below it, by the endings of their names; how a file is known again.
 
 pub mod delivery;
+pub mod expired;
 
 use crate::name::{FileName, PART};
 use rustix::{

@@ -7,6 +7,7 @@ mod own_files;
 mod pinned;
 pub(super) mod retention;
 pub(super) mod sealer;
+mod unshipped;
 
 use crate::Error;
 use crate::sink::{
@@ -58,14 +59,15 @@ impl CloseNotifier {
         self.trigger.clone()
     }
 
-    pub(super) fn tell(&self, file: &Path) {
+    /// A file is finished, with so many frames, if that is known.
+    pub(super) fn tell(&self, file: &Path, frames: Option<u64>) {
         // Their threads outlive these senders.
         if let Some(sealer) = &self.sealer {
             let _ = sealer.send(file.to_owned());
             return;
         }
         if let Some(trigger) = &self.trigger {
-            trigger.finished(file);
+            trigger.finished(file, frames);
         }
         for sender in [&self.hooks, &self.indexer].into_iter().flatten() {
             let _ = sender.send(file.to_owned());

@@ -6,7 +6,8 @@
 //! are read at each look, and none is made between that and the deletions that follow it.
 //!
 //! What `wqcap ship` has not shipped yet goes last: as long as there are files that its journal says it has shipped, those go, the
-//! oldest first. Limits hold all the same: a disk does not wait for a network.
+//! oldest first. Limits hold all the same: a disk does not wait for a network. What went unshipped is noted for its ledger, with
+//! the frames that this run, or the index, has counted ([`wqcap_files::folder::expired`]).
 //!
 //! Invariants: only regular files with a capture file's name go, never an open one (its name ends in `.part`) and
 //! never a link. Of files that `output.name` names, whose names anybody's file may have, only those of [`OwnFiles`] do. What
@@ -29,6 +30,7 @@ use crate::{
         gauge::{PinnedFiles, RetentionGauge},
         own_files::{OwnFile, OwnFiles, written},
         pinned::Pinned,
+        unshipped::{Delivery, FrameCounts},
     },
     sync::thread::spawn,
 };
@@ -45,10 +47,7 @@ use std::{
     thread::JoinHandle,
     time::{Duration, SystemTime},
 };
-use wqcap_files::{
-    folder::{delivery::is_shipped, remove_emptied},
-    pin::FolderLock,
-};
+use wqcap_files::{folder::remove_emptied, pin::FolderLock};
 
 /// Between two looks at the folder, at least: with thousands of files a look costs milliseconds.
 const REST: Duration = Duration::from_millis(100);
@@ -63,6 +62,8 @@ pub(in crate::sink) struct DeletedFiles {
     pub(in crate::sink) bytes: u64,
     /// Files of those that were not shipped yet; without a journal none.
     pub(in crate::sink) unshipped: u64,
+    /// Their frames, as far as they had been counted.
+    pub(in crate::sink) unshipped_frames: u64,
     /// What pins hold, at the last look.
     pub(in crate::sink) pinned: PinnedFiles,
 }
@@ -73,13 +74,18 @@ pub(in crate::sink) struct RetentionTrigger {
     rings: Sender<()>,
     room: Arc<AtomicBool>,
     own: Option<Arc<OwnFiles>>,
+    /// `None`: nobody asks.
+    counts: Option<FrameCounts>,
 }
 
 impl RetentionTrigger {
-    /// There is this file more.
-    pub(in crate::sink) fn finished(&self, path: &Path) {
+    /// There is this file more, with so many frames, if that is known.
+    pub(in crate::sink) fn finished(&self, path: &Path, frames: Option<u64>) {
         if let Some(own) = &self.own {
             own.add(path);
+        }
+        if let (Some(counts), Some(frames)) = (&self.counts, frames) {
+            counts.enter(path, frames);
         }
         self.ring();
     }
@@ -108,13 +114,20 @@ pub(super) fn start(
         rings: trigger,
         room: Arc::default(),
         own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone()))),
+        counts: output.journal.is_some().then(FrameCounts::default),
     };
-    let keeper = Keeper {
+    let mut keeper = Keeper {
         dir: dir.to_owned(),
         keep: output.retention,
         own: trigger.own.clone(),
         pinned: Pinned::new(output.index_dir.as_deref()),
-        journal: output.journal.clone(),
+        delivery: output.journal.clone().map(|journal| Delivery {
+            dir: dir.to_owned(),
+            journal,
+            index_dir: output.index_dir.clone(),
+            counts: trigger.counts.clone().unwrap_or_default(),
+            list: None,
+        }),
     };
     if let Some(journal) = output.journal.as_ref().filter(|it| !it.is_dir()) {
         tracing::warn!(
@@ -138,11 +151,11 @@ struct Keeper {
     own: Option<Arc<OwnFiles>>,
     pinned: Pinned,
     /// `None`: nothing is shipped.
-    journal: Option<PathBuf>,
+    delivery: Option<Delivery>,
 }
 
 impl Keeper {
-    fn run(&self, room: u64, rings: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
+    fn run(&mut self, room: u64, rings: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
         let mut deleted = DeletedFiles::default();
         let mut last = String::new();
         loop {
@@ -219,8 +232,13 @@ impl From<&Old> for FinishedFile {
 impl Keeper {
     /// Deletes the files that are too old at `now`, and the oldest until what is left is within the limits, and `room` bytes
     /// more are free.
-    fn tidy(&self, room: u64, now: SystemTime, deleted: &mut DeletedFiles) -> Result<(), String> {
-        let (dir, keep) = (&self.dir, self.keep);
+    fn tidy(
+        &mut self,
+        room: u64,
+        now: SystemTime,
+        deleted: &mut DeletedFiles,
+    ) -> Result<(), String> {
+        let (dir, keep) = (&self.dir.clone(), self.keep);
         let told = |e: io::Error| format!("cannot look at {}: {e}", dir.display());
         // Who pins files finds all of them there until that is done.
         let _lock = FolderLock::take(dir);
@@ -242,6 +260,9 @@ impl Keeper {
             0 => usize::MAX,
             n => usize::try_from(n).unwrap_or(usize::MAX),
         };
+        if let Some(delivery) = &self.delivery {
+            delivery.counts.forget_gone(old.len());
+        }
         old.sort_by(|a, b| (b.age, &b.path).cmp(&(a.age, &a.path)));
         let files: Vec<_> = old.iter().map(|it| (it.path.as_path(), it.len)).collect();
         let held = self.pinned.held(dir, &files);
@@ -292,19 +313,24 @@ impl Keeper {
 
     /// Whether a file is still to be shipped; `None`: nothing is.
     fn is_unshipped(&self, path: &Path) -> Option<bool> {
-        let journal = self.journal.as_deref()?;
-        Some(!is_shipped(journal, path))
+        let delivery = self.delivery.as_ref()?;
+        Some(delivery.is_unshipped(path))
     }
 
-    fn delete(&self, it: Old, deleted: &mut DeletedFiles) -> Result<(), String> {
+    fn delete(&mut self, it: Old, deleted: &mut DeletedFiles) -> Result<(), String> {
         let unshipped = self.is_unshipped(&it.path) == Some(true);
-        match fs::remove_file(&it.path) {
-            Ok(()) => {
+        let removed = match &mut self.delivery {
+            Some(delivery) if unshipped => delivery.remove_unshipped(&it.path),
+            _ => fs::remove_file(&it.path).map(|()| None),
+        };
+        match removed {
+            Ok(frames) => {
                 tracing::debug!("deleted {} ({} bytes)", it.path.display(), it.len);
                 remove_emptied(&it.path, &self.dir);
                 if unshipped {
                     tracing::warn!("deleted {} before it was shipped", it.path.display());
                     deleted.unshipped += 1;
+                    deleted.unshipped_frames += frames.unwrap_or(0);
                 }
                 deleted.bytes += it.len;
                 deleted.files.insert(it.path);

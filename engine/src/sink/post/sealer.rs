@@ -135,7 +135,7 @@ impl Work {
             Ok(Some(sealed)) => {
                 report.files += 1;
                 report.bytes += sealed.bytes;
-                self.next.tell(&sealed.path);
+                self.next.tell(&sealed.path, None);
                 self.sealed.plain.insert(path);
             }
             Ok(None) => report.left += 1,
@@ -144,7 +144,7 @@ impl Work {
             // A crash came between the encrypted file's new name and the deletion of the plain one.
             Err(e) if e.kind() == ErrorKind::AlreadyExists && is_whole(&path) => {
                 drop(std::fs::remove_file(&path));
-                self.next.tell(&sealed_name(&path));
+                self.next.tell(&sealed_name(&path), None);
                 self.sealed.plain.insert(path);
             }
             Err(e) => {
@@ -152,7 +152,7 @@ impl Work {
                 let failure = format!("cannot encrypt {}: {e}; it stays as it is", path.display());
                 tracing::error!("{failure}");
                 self.sealed.failures.push(failure);
-                self.next.tell(&path);
+                self.next.tell(&path, None);
             }
         }
     }

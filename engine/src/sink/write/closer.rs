@@ -34,14 +34,18 @@ pub(super) fn close(
 ) -> Finished {
     let mut finished = Finished::default();
     for task in tasks {
+        let mut frames = None;
         let done = match task {
             CloserTask::Sync(order) => order.sync().map(|()| None),
-            CloserTask::Leave(file) => file.finish(),
+            CloserTask::Leave(file) => {
+                frames = Some(file.tally.frames);
+                file.finish()
+            }
         };
         match done {
             Ok(None) => {}
             Ok(Some(path)) => {
-                notifier.tell(&path);
+                notifier.tell(&path, frames);
                 finished.files.push(path);
             }
             Err(failure) => {

@@ -39,6 +39,8 @@ pub struct Deleted {
     pub bytes: u64,
     /// Those of the files that `wqcap ship` had not shipped; without `[ship]` none.
     pub unshipped: u64,
+    /// Frames of those, as far as they had been counted.
+    pub unshipped_frames: u64,
 }
 
 impl Finished {

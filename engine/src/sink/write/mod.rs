@@ -486,6 +486,7 @@ impl Writer {
                 files: deleted.files.len() as u64,
                 bytes: deleted.bytes,
                 unshipped: deleted.unshipped,
+                unshipped_frames: deleted.unshipped_frames,
             });
         }
         finished.hooks = followed.hooks;

@@ -6,6 +6,7 @@ use wqcap_files::{
     folder::{
         FileStamp,
         delivery::{Kind, Record, State, VERSION},
+        expired::{self, ListPosition},
     },
     format::pcap::{encode_header, encode_record_header},
     pin::{Pin, PinFolder},
@@ -20,10 +21,10 @@ fn folder(files: &[(&str, usize)]) -> tempfile::TempDir {
 }
 
 fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(dir)
+    let names = fs::read_dir(dir)
         .expect("lists")
-        .map(|e| e.expect("entry").file_name().into_string().expect("text"))
-        .collect();
+        .map(|e| e.expect("entry").file_name().into_string().expect("text"));
+    let mut names: Vec<_> = names.filter(|it| !it.starts_with('.')).collect();
     names.sort();
     names
 }
@@ -43,11 +44,11 @@ fn keeper(dir: &Path, keep: Retention, own: Option<&Arc<OwnFiles>>) -> Keeper {
         keep,
         own: own.cloned(),
         pinned: Pinned::default(),
-        journal: None,
+        delivery: None,
     }
 }
 
-fn tidy(keeper: &Keeper, deleted: &mut DeletedFiles) {
+fn tidy(keeper: &mut Keeper, deleted: &mut DeletedFiles) {
     keeper.tidy(0, SystemTime::now(), deleted).expect("tidies");
 }
 
@@ -62,7 +63,7 @@ fn most(files: u64) -> Retention {
 fn left(files: &[(&str, usize)], keep: Retention) -> Vec<String> {
     let dir = folder(files);
     tidy(
-        &keeper(dir.path(), keep, None),
+        &mut keeper(dir.path(), keep, None),
         &mut DeletedFiles::default(),
     );
     names(dir.path())
@@ -114,7 +115,7 @@ fn open_files_and_strangers_stay() {
         files: 1,
         ..Retention::default()
     };
-    tidy(&keeper(dir.path(), keep, None), &mut deleted);
+    tidy(&mut keeper(dir.path(), keep, None), &mut deleted);
     assert_eq!(
         names(dir.path()),
         [
@@ -165,7 +166,7 @@ fn files_that_are_too_old_go_wherever_they_stand_and_be_it_the_last() {
         age_ns: 3_600_000_000_000,
         ..Retention::default()
     };
-    let keeper = keeper(dir.path(), keep, None);
+    let mut keeper = keeper(dir.path(), keep, None);
     let mut deleted = DeletedFiles::default();
     keeper.tidy(0, now, &mut deleted).expect("tidies");
     let young = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-9.pcap"];
@@ -191,7 +192,7 @@ fn the_oldest_go_until_enough_is_free_whoever_took_it_and_the_newest_stays() {
             free,
             ..Retention::default()
         };
-        tidy(&keeper(dir.path(), keep, None), &mut deleted);
+        tidy(&mut keeper(dir.path(), keep, None), &mut deleted);
         names(dir.path()).len()
     };
     assert_eq!(tidied(Keep::Size(Size(1))), 4);
@@ -229,7 +230,7 @@ fn what_is_pinned_stays_and_counts() {
     };
     let tidied = |keep| {
         let mut deleted = DeletedFiles::default();
-        let keeper = keeper(dir.path(), keep, None);
+        let mut keeper = keeper(dir.path(), keep, None);
         let later = SystemTime::now() + Duration::from_secs(9999);
         keeper.tidy(0, later, &mut deleted).expect("tidies");
         let left = names(dir.path());
@@ -328,7 +329,7 @@ fn sub_folders_are_looked_into_and_go_when_they_are_empty() {
     }
     fs::write(at("20261121/09/notes.txt"), "mine").expect("written");
     let mut deleted = DeletedFiles::default();
-    tidy(&keeper(dir.path(), most(1), Some(&own)), &mut deleted);
+    tidy(&mut keeper(dir.path(), most(1), Some(&own)), &mut deleted);
     assert_eq!(deleted.files.len(), 2);
     assert!(!at("20261121/10").exists(), "it was emptied");
     assert_eq!(names(&at("20261121/09")), ["notes.txt"], "somebody else's");
@@ -368,15 +369,19 @@ fn of_any_name_only_captures_go_those_of_earlier_runs_first() {
         rings,
         room: Arc::default(),
         own: Some(Arc::clone(&own)),
+        counts: None,
     };
     for name in ["tap-4.pcap", "tap-3.pcap", "tap-2.pcap", "tap-1.pcap"] {
-        trigger.finished(&at(name));
+        trigger.finished(&at(name), None);
     }
     fs::write(at("new"), "somebody else's").expect("written");
     fs::rename(at("new"), at("tap-4.pcap")).expect("renamed");
     let tidied = |files| {
         let mut deleted = DeletedFiles::default();
-        tidy(&keeper(dir.path(), most(files), Some(&own)), &mut deleted);
+        tidy(
+            &mut keeper(dir.path(), most(files), Some(&own)),
+            &mut deleted,
+        );
         deleted.files
     };
     assert_eq!(tidied(3), HashSet::from([at("tap-9.pcapng")]));
@@ -426,19 +431,40 @@ fn what_is_shipped_goes_first_and_the_rest_is_counted() {
         note(journal.path(), &at(name), State::Shipped);
     }
     let mut deleted = DeletedFiles::default();
+    let counts = FrameCounts::default();
+    counts.enter(&at("wqcap-q00-9.pcap"), 20);
     let mut left = |files| {
-        let keeper = Keeper {
-            journal: Some(journal.path().to_owned()),
+        let mut keeper = Keeper {
+            delivery: Some(Delivery {
+                dir: dir.path().to_owned(),
+                journal: journal.path().to_owned(),
+                index_dir: None,
+                counts: counts.clone(),
+                list: None,
+            }),
             ..keeper(dir.path(), most(files), None)
         };
-        tidy(&keeper, &mut deleted);
+        tidy(&mut keeper, &mut deleted);
         (names(dir.path()), deleted.unshipped)
     };
     let [oldest, old] = ["wqcap-q00-9.pcap", "wqcap-q01-10.pcap"].map(str::to_owned);
     let newest = "wqcap-q00-100.pcapng.zst".to_owned();
     let three = vec![newest, oldest.clone(), old.clone()];
     assert_eq!(left(3), (three, 0), "the oldest that is shipped");
-    assert_eq!(left(2), (vec![oldest, old.clone()], 0));
+    assert_eq!(left(2), (vec![oldest.clone(), old.clone()], 0));
     // Of the other nobody knows anything, and that is not shipped either.
     assert_eq!(left(1), (vec![old], 1));
+    let noted = || {
+        let lines = expired::read(dir.path(), ListPosition::default());
+        let lines = lines.expect("reads").into_iter();
+        lines
+            .map(|(it, _)| (it.file, it.frames))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(noted(), [(oldest, Some(20))]);
+    // One of which nobody knows the frames.
+    fs::write(at("wqcap-q00-8.pcap"), "frames").expect("written");
+    left(1);
+    assert_eq!(noted()[1], ("wqcap-q00-8.pcap".to_owned(), None));
+    assert_eq!((deleted.unshipped, deleted.unshipped_frames), (2, 20));
 }
