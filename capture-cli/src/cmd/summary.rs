@@ -484,7 +484,7 @@ fcs      2,469,134 checked, 3 bad
 cutoff   5,000,000 bytes of 12 flows left out
 files    /d/wqcap-q00-1.pcapng
          /d/wqcap-q01-1.pcapng
-deleted  3 files of 4,096 bytes, the oldest; 1 file not shipped yet
+deleted  3 files of 4,096 bytes, the oldest; 1 file of 20 frames not shipped yet
 pinned   1 file of 2,048 bytes, kept from being deleted
 time     2.500 s, 988 kframes/s, 640 Mbit/s; first queue ready after 0.120 s
 end      stopped
