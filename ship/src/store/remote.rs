@@ -23,7 +23,7 @@ use tokio::task::spawn_blocking;
 /// How often a request is sent again, and for how long; after that the file waits for its next turn.
 const RETRIES: usize = 6;
 const RETRY_TIME: Duration = Duration::from_secs(60);
-/// How long one request may take: a part may be large, and a link thin.
+/// How long one request may take, unless the environment says it: a part may be large, and a link thin.
 const REQUEST: &str = "300s";
 
 /// Whose cloud a bucket is in.
@@ -44,6 +44,15 @@ impl Cloud {
         ("gs://", Self::Google),
         ("az://", Self::Azure),
     ];
+
+    /// The variable of the environment that says how long one request may take.
+    const fn timeout(self) -> &'static str {
+        match self {
+            Self::S3 => "AWS_TIMEOUT",
+            Self::Google => "GOOGLE_TIMEOUT",
+            Self::Azure => "AZURE_TIMEOUT",
+        }
+    }
 
     /// Variables of the environment that say whose credentials are taken; without any, they are the instance's.
     const fn credentials(self) -> &'static [&'static str] {
@@ -102,23 +111,25 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
         ..RetryConfig::default()
     };
     let timeout = ClientConfigKey::Timeout;
+    let limit = env::var(cloud.timeout()).unwrap_or_else(|_| REQUEST.into());
+    let no_limit = format!("{limit:?} as Duration");
     let client = match cloud {
         Cloud::S3 => AmazonS3Builder::from_env()
             .with_bucket_name(bucket)
             .with_retry(retry)
-            .with_config(AmazonS3ConfigKey::Client(timeout), REQUEST)
+            .with_config(AmazonS3ConfigKey::Client(timeout), &limit)
             .build()
             .map(boxed),
         Cloud::Google => GoogleCloudStorageBuilder::from_env()
             .with_bucket_name(bucket)
             .with_retry(retry)
-            .with_config(GoogleConfigKey::Client(timeout), REQUEST)
+            .with_config(GoogleConfigKey::Client(timeout), &limit)
             .build()
             .map(boxed),
         Cloud::Azure => MicrosoftAzureBuilder::from_env()
             .with_container_name(bucket)
             .with_retry(retry)
-            .with_config(AzureConfigKey::Client(timeout), REQUEST)
+            .with_config(AzureConfigKey::Client(timeout), &limit)
             .build()
             .map(boxed),
     };
@@ -131,7 +142,13 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
         ),
     };
     Ok(Remote {
-        client: client.map_err(|e| e.to_string())?,
+        client: client.map_err(|e| match e.to_string() {
+            text if text.contains(&no_limit) => {
+                let variable = cloud.timeout();
+                format!("{variable} = {limit:?}: is no time; write one such as \"60s\"")
+            }
+            text => text,
+        })?,
         prefix: prefix.into(),
         by_generation: cloud == Cloud::Google,
         parts_have_metadata: cloud != Cloud::Azure,
