@@ -101,12 +101,11 @@ pub fn run(
             host: &plan.host,
             instance: &instance,
         };
-        let mut lease = Lease::new(&holder, store, Arc::clone(&status))?;
+        let mut lease = Lease::new(&holder, Arc::clone(&store), Arc::clone(&status))?;
         let seen = || {
-            status
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone()
+            let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
+            status.retries = store.retries();
+            status.clone()
         };
         // To drop it is to end it: whatever it waits for, the journal says how far it is.
         let mut work = pin!(async {

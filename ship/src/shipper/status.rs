@@ -39,6 +39,8 @@ pub struct Status {
     pub changed_files: u64,
     /// Since the start: passes that ended because the store, or a folder, failed.
     pub failures: u64,
+    /// Since the start: requests that were sent again.
+    pub retries: u64,
     /// The object that was shipped last.
     pub last_object: Option<LastObject>,
     /// What cannot be done now, and why.

@@ -10,6 +10,7 @@
 mod digest;
 mod folder;
 mod remote;
+mod retries;
 
 pub use digest::Digest;
 pub use folder::Folder;
@@ -133,6 +134,11 @@ pub trait Store: Debug + Send + Sync {
 
     /// Reads an object of a megabyte at most.
     async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError>;
+
+    /// How many requests were sent again since the start.
+    fn retries(&self) -> u64 {
+        0
+    }
 
     /// Puts a small object at once, if there is none or one that is known.
     async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError>;

@@ -3,6 +3,7 @@
 use super::{
     Digest, Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
     Store, StoreError,
+    retries::{Retries, call},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -96,6 +97,8 @@ pub struct Remote {
     by_generation: bool,
     /// What is put in parts can have metadata. The crate has none for it on Azure.
     parts_have_metadata: bool,
+    /// Requests that were sent again.
+    retries: Retries,
     /// What to say behind an error.
     hint: String,
 }
@@ -113,22 +116,26 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
     let timeout = ClientConfigKey::Timeout;
     let limit = env::var(cloud.timeout()).unwrap_or_else(|_| REQUEST.into());
     let no_limit = format!("{limit:?} as Duration");
+    let retries = Retries::default();
     let client = match cloud {
         Cloud::S3 => AmazonS3Builder::from_env()
             .with_bucket_name(bucket)
             .with_retry(retry)
+            .with_http_connector(retries.clone())
             .with_config(AmazonS3ConfigKey::Client(timeout), &limit)
             .build()
             .map(boxed),
         Cloud::Google => GoogleCloudStorageBuilder::from_env()
             .with_bucket_name(bucket)
             .with_retry(retry)
+            .with_http_connector(retries.clone())
             .with_config(GoogleConfigKey::Client(timeout), &limit)
             .build()
             .map(boxed),
         Cloud::Azure => MicrosoftAzureBuilder::from_env()
             .with_container_name(bucket)
             .with_retry(retry)
+            .with_http_connector(retries.clone())
             .with_config(AzureConfigKey::Client(timeout), &limit)
             .build()
             .map(boxed),
@@ -152,6 +159,7 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
         prefix: prefix.into(),
         by_generation: cloud == Cloud::Google,
         parts_have_metadata: cloud != Cloud::Azure,
+        retries,
         hint,
     })
 }
@@ -258,7 +266,7 @@ impl Store for Remote {
         if self.parts_have_metadata {
             options.attributes = metadata(digest);
         }
-        let begun = self.client.create_multipart_opts(&path, options).await;
+        let begun = call(self.client.create_multipart_opts(&path, options)).await;
         begun.map_err(|e| self.making(e))
     }
 
@@ -270,10 +278,10 @@ impl Store for Remote {
         bytes: Bytes,
     ) -> Result<String, StoreError> {
         let (path, upload) = (self.path(key)?, upload.to_owned());
-        let part = self
+        let put = self
             .client
-            .put_part(&path, &upload, place.number, bytes.into())
-            .await;
+            .put_part(&path, &upload, place.number, bytes.into());
+        let part = call(put).await;
         part.map(|it| it.content_id).map_err(|e| self.told(e))
     }
 
@@ -286,14 +294,14 @@ impl Store for Remote {
         let (path, upload) = (self.path(key)?, upload.to_owned());
         let parts = parts.into_iter().map(|content_id| PartId { content_id });
         let parts = parts.collect();
-        let done = self.client.complete_multipart(&path, &upload, parts).await;
+        let done = call(self.client.complete_multipart(&path, &upload, parts)).await;
         done.map(|it| self.tag(it.e_tag, it.version))
             .map_err(|e| self.told(e))
     }
 
     async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError> {
         let (path, upload) = (self.path(key)?, upload.to_owned());
-        let done = self.client.abort_multipart(&path, &upload).await;
+        let done = call(self.client.abort_multipart(&path, &upload)).await;
         match done.map_err(|e| self.told(e)) {
             Err(StoreError::NotFound(_)) => Ok(()),
             other => other,
@@ -309,7 +317,7 @@ impl Store for Remote {
             attributes: metadata(&digest),
             ..PutOptions::default()
         };
-        let done = self.client.put_opts(&path, bytes.into(), options).await;
+        let done = call(self.client.put_opts(&path, bytes.into(), options)).await;
         done.map(|it| self.tag(it.e_tag, it.version))
             .map_err(|e| self.making(e))
     }
@@ -320,7 +328,7 @@ impl Store for Remote {
             head: true,
             ..GetOptions::default()
         };
-        let found = self.client.get_opts(&path, options).await;
+        let found = call(self.client.get_opts(&path, options)).await;
         let meta = found.map_err(|e| self.told(e))?.meta;
         Ok(ObjectFacts {
             bytes: meta.size,
@@ -330,7 +338,7 @@ impl Store for Remote {
 
     async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError> {
         let path = self.path(key)?;
-        let found = self.client.get_opts(&path, GetOptions::default()).await;
+        let found = call(self.client.get_opts(&path, GetOptions::default())).await;
         let found = found.map_err(|e| self.told(e))?;
         let len = found.meta.size;
         let etag = self.tag(found.meta.e_tag.clone(), found.meta.version.clone());
@@ -341,6 +349,10 @@ impl Store for Remote {
         }
         let bytes = found.bytes().await.map_err(|e| self.told(e))?;
         Ok(SmallObject { bytes, etag })
+    }
+
+    fn retries(&self) -> u64 {
+        self.retries.count()
     }
 
     async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError> {
@@ -358,7 +370,7 @@ impl Store for Remote {
             attributes: metadata(&Digest::of(&bytes)),
             ..PutOptions::default()
         };
-        let done = self.client.put_opts(&path, bytes.into(), options).await;
+        let done = call(self.client.put_opts(&path, bytes.into(), options)).await;
         match done {
             Ok(_) => Ok(PutOutcome::Put),
             Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
@@ -422,6 +434,7 @@ impl Remote {
             prefix: "some/where".into(),
             by_generation: false,
             parts_have_metadata: true,
+            retries: Retries::default(),
             hint: String::new(),
         }
     }

@@ -108,6 +108,7 @@ impl Collector for Scrape {
                 "Passes that the store, or a directory, ended",
                 it.failures,
             ),
+            ("retries", "Requests that were sent again", it.retries),
         ] {
             families.counter(name, help, value)?;
         }
