@@ -374,9 +374,14 @@ mod tests {
 
     /// As if nobody had been heard of for some minutes.
     async fn grow_old(store: &Arc<dyn Store>) {
+        set_clock(store, -240).await;
+    }
+
+    /// As if the status had been put by a clock that is so many seconds ahead of the one of now.
+    async fn set_clock(store: &Arc<dyn Store>, seconds: i64) {
         let key = key::status("tap");
         let mut it = there(store, &key).await;
-        it.by.time -= SignedDuration::from_secs(240);
+        it.by.time += SignedDuration::from_secs(seconds);
         let text = serde_json::to_vec(&it).expect("JSON");
         store.put(&key, text.into()).await.expect("put");
     }
@@ -449,6 +454,34 @@ mod tests {
                     false => [None, Some("first")],
                 };
                 assert_eq!(by.each_ref().map(Option::as_deref), expected);
+            });
+        }
+    }
+
+    #[test]
+    fn a_clock_that_jumps_takes_no_name_from_who_has_it() {
+        const DAY: i64 = 24 * 3600;
+        let (_dir, stores) = stores();
+        for (store, seconds) in stores.iter().flat_map(|it| {
+            [-20 * 365 * DAY, -DAY, -240, 240, DAY, 20 * 365 * DAY].map(|seconds| (it, seconds))
+        }) {
+            run(async {
+                let mut before = lease(store, "first");
+                assert_eq!(holder(before.claim().await), None);
+                // While it ships, and between two processes.
+                set_clock(store, seconds).await;
+                assert_eq!(holder(before.claim().await), None, "{seconds}");
+                set_clock(store, seconds).await;
+                let mut after = lease(store, "first");
+                assert_eq!(holder(after.claim().await), None, "{seconds}");
+                assert_eq!(there(store, &key::status("tap")).await.taken_over, None);
+                // By the clock of now it is anew.
+                let other = lease(store, "other").claim().await;
+                assert_eq!(holder(other).as_deref(), Some("first"), "{seconds}");
+                // A clock that is not that far off holds the name, and no longer than it may.
+                set_clock(store, 120).await;
+                let other = lease(store, "other").claim().await;
+                assert_eq!(holder(other).as_deref(), Some("first"), "{seconds}");
             });
         }
     }

@@ -24,6 +24,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, SystemTime},
 };
 use tempfile::TempDir;
 use tokio::runtime::Builder;
@@ -620,6 +621,68 @@ fn a_capture_is_followed_until_told_otherwise() {
     });
     assert_eq!(status.expect("followed").ledger.captured, 35);
     assert!(late.is_some());
+}
+
+#[test]
+fn a_clock_that_jumps_stops_nothing_and_lag_is_never_negative() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let now = SystemTime::now();
+    // As files were written before the clock was set back, and forward.
+    for (written, most) in [
+        (now + DAY, 0.0),
+        (now + 20 * 365 * DAY, 0.0),
+        (SystemTime::UNIX_EPOCH - DAY, f64::MAX),
+    ] {
+        let place = Place::new();
+        for file in tree(&place.at("out"))
+            .into_keys()
+            .chain(tree(&place.at("flows")).into_keys())
+        {
+            let file = fs::File::options().write(true).open(file).expect("there");
+            file.set_modified(written).expect("an own file");
+        }
+        // Whose indexes the capture would be writing yet, if they were new.
+        let plan = ShipPlan {
+            index_dir: Some(place.at("index")),
+            ..place.plan(true)
+        };
+        let mut lags = Vec::new();
+        // More than that is for ever.
+        let status = run(&plan, Mode::Follow, |status| {
+            lags.push(status.lag_s);
+            status.ledger.shipped < ALL.shipped && lags.len() < 100
+        });
+        assert_eq!(status.expect("followed").ledger, ALL, "{written:?}");
+        assert!(
+            lags.iter().all(|it| (0.0..=most).contains(it)),
+            "{written:?}: {lags:?}"
+        );
+
+        // What cannot be shipped has a lag all the same.
+        let store = place.noting(Some(Death {
+            at: 0,
+            after: false,
+        })) as Arc<dyn Store>;
+        let plan = ShipPlan {
+            journal: place.at("other"),
+            ..plan
+        };
+        let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store).expect("opens");
+        let runtime = Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.expect("a runtime");
+        let lag = runtime.block_on(async {
+            let mut shipper = Shipper::new(plan, store, journal, false);
+            assert!(shipper.pass().await.is_err());
+            let status = shipper.status.lock().expect("sound");
+            assert_eq!(status.pending_files, 3);
+            status.lag_s
+        });
+        let of_1970 = (now.duration_since(SystemTime::UNIX_EPOCH))
+            .expect("later")
+            .as_secs_f64();
+        let least = if most == 0.0 { 0.0 } else { of_1970 };
+        assert!((least..=most).contains(&lag), "{written:?}: {lag}");
+    }
 }
 
 /// A directory of which nothing is left, as a file system leaves it that is not mounted any more.
