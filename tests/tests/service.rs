@@ -2,7 +2,13 @@
 
 use rustix::process::Signal;
 use std::{fs, os::unix::net::UnixDatagram, path::Path};
-use wqcap_tests::{Dir, Program, Running, Wqcap, binaries, process, skip};
+use wqcap_tests::{
+    Dir, Program, Running, Wqcap, binaries, files, frames,
+    machine::{bucket::Bucket, dir::tree, proxy::Fate},
+    oracles::s3::{BUCKET, S3},
+    process, skip,
+    wqcap::wqcap,
+};
 
 /// A service manager's end of the notify socket, and all it has heard.
 struct Manager {
@@ -28,7 +34,12 @@ impl Manager {
 
     /// The run, told where its service manager listens and how often it is to be fed.
     fn start(&self, run: &Wqcap<'_>) -> Running {
-        run.program()
+        self.start_program(run.program())
+    }
+
+    /// The same of another program.
+    fn start_program(&self, program: Program) -> Running {
+        program
             .env("NOTIFY_SOCKET", &self.path)
             .env("WATCHDOG_USEC", "10000000")
             .start()
@@ -112,6 +123,47 @@ fn nobody_is_told_before_the_first_queue_is_ready() {
     // Whatever it had sent would be here by now.
     manager.hear();
     assert_eq!(manager.heard, Vec::<String>::new());
+}
+
+#[test]
+fn of_shipping_a_service_manager_hears_too_and_while_the_store_does_not_answer() {
+    let dir = Dir::new();
+    let mut manager = Manager::new(&dir);
+    let bucket = Bucket::of(S3::s3s());
+    bucket.proxy.decide(|_| Fate::Wait);
+    let out = dir.folder("out");
+    files::write(
+        &out.join("wqcap-q00-1700000000000000000.pcap"),
+        1_700_000_000,
+        &frames::udp_flows(4, 100),
+    );
+    let sets = [
+        format!("output.dir={}", out.display()),
+        format!("ship.journal={}", dir.join("journal").display()),
+        format!("ship.store=s3://{BUCKET}/service"),
+        "ship.sensor=service".to_owned(),
+    ];
+    let sets = sets.iter().flat_map(|it| ["--set", it]);
+    let mut running = manager.start_program(bucket.reached_by(wqcap(["ship"]).args(sets)));
+    let ready = manager.await_line(&mut running, "READY=1");
+    assert!(ready.contains("STATUS=ships to s3://"), "{ready}");
+    running.until("a request that is not answered", |_| {
+        bucket.proxy.waiting() > 0
+    });
+    for _ in 0..2 {
+        let status = manager.await_line(&mut running, "STATUS=");
+        assert!(status.contains("lag "), "{status}");
+        manager.await_line(&mut running, "WATCHDOG=1");
+    }
+    bucket.proxy.decide(|_| Fate::Pass);
+    bucket.proxy.let_go();
+    running.until("all is shipped", |_| {
+        let objects = tree(&bucket.s3.folder());
+        objects.keys().any(|it| it.starts_with("service/blocks/"))
+    });
+    running.signal(Signal::TERM);
+    manager.await_line(&mut running, "STOPPING=1");
+    let _ = running.wait().expect(0);
 }
 
 /// A file system of its own that stops taking writes while the file `freeze` is there.

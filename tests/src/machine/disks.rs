@@ -158,6 +158,19 @@ impl Memory {
     pub fn path(&self) -> &Path {
         &self.mount
     }
+
+    /// Makes it one of so many MiB.
+    ///
+    /// # Panics
+    /// When the machine has no room for that.
+    pub fn grow(&self, mib: u64) {
+        let options = format!("remount,size={mib}m");
+        let done = Program::new("mount")
+            .args(["-o", &options])
+            .arg(&self.mount)
+            .run();
+        drop(done.expect(0));
+    }
 }
 
 impl Drop for Memory {

@@ -1,21 +1,19 @@
 //! `wqcap ship`: what a capture finishes is in the store, once, whatever happens on the way. `wqcap fleet`: whether that is so.
 
+mod buckets;
+mod changes;
+mod outages;
+mod twins;
+
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::PathBuf};
 use wqcap_tests::{
-    Dir, Done, Program, Summary, Wqcap, files, frames,
+    Dir, Done, Program, Running, Summary, Wqcap, files, frames,
     ledger::number,
-    machine::{
-        bucket::Bucket,
-        dir::tree,
-        proxy::{Fate, Request, once},
-    },
+    machine::{bucket::Bucket, dir::tree, proxy::Request},
     need,
-    oracles::{
-        duckdb::Duckdb,
-        s3::{BUCKET, S3},
-    },
+    oracles::{duckdb::Duckdb, s3::BUCKET},
     wqcap::wqcap,
 };
 
@@ -366,6 +364,34 @@ fn what_was_sent_when_it_was_killed_is_not_sent_again() {
     assert!(number(&status["bytes"]) + PART <= all as u64, "{status}");
 }
 
+/// What a running `wqcap ship` tells Prometheus.
+struct Metrics {
+    endpoint: String,
+}
+
+impl Metrics {
+    /// Of one with `ship.metrics`.
+    #[track_caller]
+    fn of(shipping: &Running) -> Self {
+        let said = shipping.stderr();
+        let told = said.split("metrics at ").nth(1);
+        let endpoint = told.and_then(|it| it.lines().next()).expect("told");
+        Self {
+            endpoint: endpoint.to_owned(),
+        }
+    }
+
+    /// A sample of now.
+    #[track_caller]
+    fn now(&self, name: &str) -> f64 {
+        let scrape = Program::new("curl").args(["-sS", &self.endpoint]).run();
+        let mut samples = scrape.stdout.lines();
+        let sample = samples.find_map(|it| it.strip_prefix(name)?.strip_prefix(' '));
+        let value = sample.unwrap_or_else(|| panic!("{name} is not in {scrape}"));
+        value.parse().expect("a number")
+    }
+}
+
 #[test]
 fn a_capture_is_followed_until_a_signal() {
     let dir = Dir::new();
@@ -382,17 +408,9 @@ fn a_capture_is_followed_until_a_signal() {
     shipping.until("all is shipped", |_| {
         tables("blocks/") == files && tables("flows/") > 0
     });
-    let said = shipping.stderr();
-    let endpoint = said
-        .split("metrics at ")
-        .nth(1)
-        .and_then(|it| it.lines().next());
-    let endpoint = endpoint.expect("told").to_owned();
-    let shipped = format!("wqcap_ship_frames{{sensor=\"followed\",line=\"shipped\"}} {captured}.0");
-    shipping.until(&shipped, |_| {
-        let scrape = Program::new("curl").args(["-sS", endpoint.as_str()]).run();
-        scrape.stdout.lines().any(|it| it == shipped)
-    });
+    let metrics = Metrics::of(&shipping);
+    let shipped = "wqcap_ship_frames{sensor=\"followed\",line=\"shipped\"}";
+    shipping.until(shipped, |_| metrics.now(shipped) == captured as f64);
     shipping.signal(Signal::TERM);
     let done = shipping.wait().expect(0);
     let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
@@ -534,148 +552,6 @@ fn assert_shipped(bucket: &Bucket, sensor: &Sensor<'_>, captured: u64) -> Vec<Re
     assert_ledger(&status, captured, "shipped");
     assert_whole(&objects_of(bucket, sensor), sensor);
     bucket.proxy.requests()
-}
-
-#[test]
-fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
-    let bucket = Bucket::of(need!(S3::moto()));
-    let dir = Dir::new();
-    let sensor = Sensor::new(&dir, "throttled");
-    let captured = sensor.capture(12_000, 1, &[]);
-    let mut reset = false;
-    bucket.proxy.decide(move |it| {
-        if it.target.contains("partNumber=2") && !std::mem::replace(&mut reset, true) {
-            return Fate::Reset;
-        }
-        match it.number % 3 {
-            0 => Fate::Answer(503, "<Error><Code>SlowDown</Code></Error>"),
-            _ => Fate::Pass,
-        }
-    });
-    let requests = assert_shipped(&bucket, &sensor, captured);
-    let parts = requests
-        .iter()
-        .filter(|it| it.target.contains("partNumber"));
-    assert!(parts.count() > 3, "{requests:?}");
-    assert_eq!(bucket.s3.uploads(), 0);
-    // What was sent in parts and what was put at once tells its SHA-256.
-    let objects = bucket.s3.digests("throttled/");
-    assert!(objects.len() > 3, "{}", objects.len());
-    for (n, (bytes, told)) in objects.iter().enumerate() {
-        let file = dir.join(format!("object-{n}"));
-        fs::write(&file, bytes).expect("written");
-        let done = Program::new("sha256sum").arg(&file).run().expect(0);
-        assert!(done.stdout.starts_with(told), "{told}: {}", done.stdout);
-    }
-}
-
-#[test]
-fn what_is_damaged_on_the_way_is_refused_and_sent_again() {
-    let bucket = Bucket::of(S3::s3s());
-    let dir = Dir::new();
-    let sensor = Sensor::new(&dir, "damaged");
-    let captured = sensor.capture(12_000, 1, &[]);
-    bucket.proxy.decide(once(1, &[Fate::Damage]));
-    let requests = assert_shipped(&bucket, &sensor, captured);
-    for part in 1..=3 {
-        let part = format!("partNumber={part}&");
-        let sent = requests.iter().filter(|it| it.target.contains(&part));
-        assert_eq!(sent.count(), 2, "{part}: {requests:?}");
-    }
-    assert_eq!(bucket.s3.uploads(), 0);
-
-    // Amazon's servers answer 400, which ends the pass: the next one sends the part again.
-    let other = Sensor::new(&dir, "mismatch");
-    let captured = other.capture(12_000, 1, &[]);
-    let refusal = "<Error><Code>XAmzContentSHA256Mismatch</Code></Error>";
-    bucket
-        .proxy
-        .decide(move |it| match it.target.contains("partNumber=2&") {
-            true => Fate::Answer(400, refusal),
-            false => Fate::Pass,
-        });
-    let done = ship_to(&bucket, &other, &[]).run().expect(1);
-    done.says(&["XAmzContentSHA256Mismatch"]);
-    bucket.proxy.decide(|_| Fate::Pass);
-    assert_shipped(&bucket, &other, captured);
-}
-
-#[test]
-fn wrong_credentials_are_told_and_not_tried_again() {
-    let bucket = Bucket::of(S3::s3s());
-    let dir = Dir::new();
-    let sensor = Sensor::new(&dir, "refused");
-    let captured = sensor.capture(100, 1, &[]);
-    let ship = ship_to(&bucket, &sensor, &[]);
-    let done = ship.env("AWS_SECRET_ACCESS_KEY", "wrong").run().expect(1);
-    done.says(&["SignatureDoesNotMatch"]);
-    // That its status is refused does not end it.
-    let requests = bucket.proxy.requests().into_iter();
-    let of_files = requests.filter(|it| !it.target.contains("/status/"));
-    assert_eq!(of_files.count(), 1);
-    assert_shipped(&bucket, &sensor, captured);
-}
-
-#[test]
-fn a_bucket_of_google_s_is_filled_and_read() {
-    let bucket = Bucket::of(need!(S3::moto()));
-    let dir = Dir::new();
-    let sensor = Sensor::new(&dir, "google");
-    let captured = sensor.capture(12_000, 1, &[]);
-    let url = format!("gs://{BUCKET}/{}", sensor.name);
-    let done = bucket.reached_as_google(sensor.ship(&url, &["--once", "--json"]));
-    let done = done.run().expect(0);
-    let status = serde_json::from_str(&done.stdout).expect("JSON");
-    assert_ledger(&status, captured, "shipped");
-    assert_whole(&objects_of(&bucket, &sensor), &sensor);
-    assert_eq!(bucket.s3.uploads(), 0);
-    let seen = bucket.reached_as_google(wqcap(["fleet", &url]));
-    let seen = seen.run().expect(0);
-    assert!(seen.stdout.contains(&sensor.name), "{seen}");
-    let found = dir.join("found.pcapng");
-    let extract = wqcap(["extract", &url, "-o"]).arg(&found);
-    bucket.reached_as_google(extract).run().expect(0);
-    assert_eq!(files::read(&found).len() as u64, captured);
-}
-
-#[test]
-fn whoever_is_killed_at_any_request_is_followed_by_one_who_goes_on() {
-    let bucket = Bucket::of(S3::s3s());
-    let dir = Dir::new();
-    let whole = Sensor::new(&dir, "whole");
-    let captured = whole.capture(12_000, 1, &[]);
-    let all = assert_shipped(&bucket, &whole, captured).len();
-    assert!(all > 8, "{all} requests");
-    let mut lost_uploads = 0;
-    for at in 0..all {
-        // The same files, of another sensor.
-        let sensor = Sensor::new(&dir, &format!("killed-{at}"));
-        for folder in ["out", "index", "flows"] {
-            fs::remove_dir(sensor.at(folder)).expect("empty");
-            std::os::unix::fs::symlink(whole.at(folder), sensor.at(folder)).expect("linked");
-        }
-        let fate = if at % 2 == 0 {
-            Fate::Swallow
-        } else {
-            Fate::Hold
-        };
-        bucket.proxy.decide(move |it| match it.number == at {
-            true => fate,
-            false => Fate::Pass,
-        });
-        let mut killed = ship_to(&bucket, &sensor, &["--set", "ship.concurrency=1"]).start();
-        killed.until("a request that is not answered", |_| {
-            bucket.proxy.held() > 0
-        });
-        killed.signal(Signal::KILL);
-        assert_eq!(killed.wait().signal(), Some(9));
-        let last = bucket.proxy.requests().pop().expect("one");
-        lost_uploads += usize::from(fate == Fate::Swallow && last.target.contains("?uploads"));
-        bucket.proxy.decide(|_| Fate::Pass);
-        assert_shipped(&bucket, &sensor, captured);
-    }
-    // Of which nobody had heard: a bucket's lifecycle rule ends them.
-    assert_eq!(bucket.s3.uploads(), lost_uploads);
 }
 
 /// `wqcap fleet STORE --json`, and its exit status.

@@ -1,0 +1,249 @@
+//! Buckets that throttle, break off, damage, refuse, and are full; and whoever is killed on the way to one.
+
+use super::{PART, Sensor, assert_ledger, assert_shipped, assert_whole, objects_of, ship_to};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use wqcap_tests::{
+    Dir, Program, files,
+    machine::{
+        bucket::Bucket,
+        proxy::{Fate, Request, once},
+    },
+    need,
+    oracles::s3::{BUCKET, S3},
+    wqcap::wqcap,
+};
+
+#[test]
+fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
+    let bucket = Bucket::of(need!(S3::moto()));
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "throttled");
+    let captured = sensor.capture(12_000, 1, &[]);
+    let mut reset = false;
+    let disturbed = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&disturbed);
+    let mut fate = move |it: &Request| {
+        if it.target.contains("partNumber=2") && !std::mem::replace(&mut reset, true) {
+            return Fate::Reset;
+        }
+        // As Amazon's servers throttle, and as others do.
+        match it.number % 6 {
+            0 => Fate::Answer(503, "<Error><Code>SlowDown</Code></Error>"),
+            3 => Fate::Answer(429, "<Error><Code>TooManyRequests</Code></Error>"),
+            _ => Fate::Pass,
+        }
+    };
+    bucket.proxy.decide(move |it| {
+        let fate = fate(it);
+        count.fetch_add(usize::from(fate != Fate::Pass), Ordering::SeqCst);
+        fate
+    });
+    let done = ship_to(&bucket, &sensor, &[]).run().expect(0);
+    let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&objects_of(&bucket, &sensor), &sensor);
+    let disturbed = disturbed.load(Ordering::SeqCst);
+    assert!(disturbed > 3, "{disturbed}");
+    assert_eq!(status["retries"], disturbed);
+    let requests = bucket.proxy.requests();
+    let parts = requests
+        .iter()
+        .filter(|it| it.target.contains("partNumber"));
+    assert!(parts.count() > 3, "{requests:?}");
+    assert_eq!(bucket.s3.uploads(), 0);
+    // What was sent in parts and what was put at once tells its SHA-256.
+    let objects = bucket.s3.digests("throttled/");
+    assert!(objects.len() > 3, "{}", objects.len());
+    for (n, (bytes, told)) in objects.iter().enumerate() {
+        let file = dir.join(format!("object-{n}"));
+        fs::write(&file, bytes).expect("written");
+        let done = Program::new("sha256sum").arg(&file).run().expect(0);
+        assert!(done.stdout.starts_with(told), "{told}: {}", done.stdout);
+    }
+}
+
+#[test]
+fn what_is_damaged_on_the_way_is_refused_and_sent_again() {
+    let bucket = Bucket::of(S3::s3s());
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "damaged");
+    let captured = sensor.capture(12_000, 1, &[]);
+    bucket.proxy.decide(once(1, &[Fate::Damage]));
+    let requests = assert_shipped(&bucket, &sensor, captured);
+    for part in 1..=3 {
+        let part = format!("partNumber={part}&");
+        let sent = requests.iter().filter(|it| it.target.contains(&part));
+        assert_eq!(sent.count(), 2, "{part}: {requests:?}");
+    }
+    assert_eq!(bucket.s3.uploads(), 0);
+
+    // Amazon's servers answer 400, which ends the pass: the next one sends the part again.
+    let other = Sensor::new(&dir, "mismatch");
+    let captured = other.capture(12_000, 1, &[]);
+    let refusal = "<Error><Code>XAmzContentSHA256Mismatch</Code></Error>";
+    bucket
+        .proxy
+        .decide(move |it| match it.target.contains("partNumber=2&") {
+            true => Fate::Answer(400, refusal),
+            false => Fate::Pass,
+        });
+    let done = ship_to(&bucket, &other, &[]).run().expect(1);
+    done.says(&["XAmzContentSHA256Mismatch"]);
+    bucket.proxy.decide(|_| Fate::Pass);
+    assert_shipped(&bucket, &other, captured);
+}
+
+#[test]
+fn wrong_credentials_are_told_and_not_tried_again() {
+    let bucket = Bucket::of(S3::s3s());
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "refused");
+    let captured = sensor.capture(100, 1, &[]);
+    let ship = ship_to(&bucket, &sensor, &[]);
+    let done = ship.env("AWS_SECRET_ACCESS_KEY", "wrong").run().expect(1);
+    done.says(&["SignatureDoesNotMatch"]);
+    // That its status is refused does not end it.
+    let requests = bucket.proxy.requests().into_iter();
+    let of_files = requests.filter(|it| !it.target.contains("/status/"));
+    assert_eq!(of_files.count(), 1);
+    assert_shipped(&bucket, &sensor, captured);
+}
+
+#[test]
+fn a_bucket_of_google_s_is_filled_and_read() {
+    let bucket = Bucket::of(need!(S3::moto()));
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "google");
+    let captured = sensor.capture(12_000, 1, &[]);
+    let url = format!("gs://{BUCKET}/{}", sensor.name);
+    let done = bucket.reached_as_google(sensor.ship(&url, &["--once", "--json"]));
+    let done = done.run().expect(0);
+    let status = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&objects_of(&bucket, &sensor), &sensor);
+    assert_eq!(bucket.s3.uploads(), 0);
+    let seen = bucket.reached_as_google(wqcap(["fleet", &url]));
+    let seen = seen.run().expect(0);
+    assert!(seen.stdout.contains(&sensor.name), "{seen}");
+    let found = dir.join("found.pcapng");
+    let extract = wqcap(["extract", &url, "-o"]).arg(&found);
+    bucket.reached_as_google(extract).run().expect(0);
+    assert_eq!(files::read(&found).len() as u64, captured);
+}
+
+#[test]
+fn whoever_is_killed_before_any_request_comes_is_followed_by_one_who_goes_on() {
+    assert_killed_at_each_request(Fate::Hold);
+}
+
+#[test]
+fn whoever_is_killed_before_any_answer_comes_is_followed_by_one_who_goes_on() {
+    assert_killed_at_each_request(Fate::Swallow);
+}
+
+/// That all is there, wherever whoever ships is killed, while a request meets this fate.
+#[track_caller]
+fn assert_killed_at_each_request(fate: Fate) {
+    let bucket = Bucket::of(S3::s3s());
+    let dir = Dir::new();
+    let whole = Sensor::new(&dir, "whole");
+    let captured = whole.capture(12_000, 1, &[]);
+    let all = assert_shipped(&bucket, &whole, captured).len();
+    assert!(all > 8, "{all} requests");
+    let mut lost_uploads = 0;
+    for at in 0..all {
+        // The same files, of another sensor.
+        let sensor = Sensor::new(&dir, &format!("killed-{at}"));
+        for folder in ["out", "index", "flows"] {
+            fs::remove_dir(sensor.at(folder)).expect("empty");
+            std::os::unix::fs::symlink(whole.at(folder), sensor.at(folder)).expect("linked");
+        }
+        bucket.proxy.decide(move |it| match it.number == at {
+            true => fate,
+            false => Fate::Pass,
+        });
+        let mut killed = ship_to(&bucket, &sensor, &["--set", "ship.concurrency=1"]).start();
+        killed.until("a request that is not answered", |_| {
+            bucket.proxy.held() > 0
+        });
+        killed.signal(Signal::KILL);
+        assert_eq!(killed.wait().signal(), Some(9));
+        let last = bucket.proxy.requests().pop().expect("one");
+        lost_uploads += usize::from(fate == Fate::Swallow && last.target.contains("?uploads"));
+        bucket.proxy.decide(|_| Fate::Pass);
+        assert_shipped(&bucket, &sensor, captured);
+    }
+    // Of which nobody had heard: a bucket's lifecycle rule ends them.
+    let expected = usize::from(fate == Fate::Swallow);
+    assert_eq!((lost_uploads, bucket.s3.uploads()), (expected, expected));
+}
+
+/// An answer to `HEAD` with this length and this ETag.
+fn head(bytes: u64, etag: &str) -> Fate {
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\nETag: {etag}\r\nLast-Modified: Sun, 01 Nov 2026 00:00:00 GMT\r\n\
+         Connection: close\r\n\r\n"
+    );
+    Fate::Say(answer.leak())
+}
+
+#[test]
+fn what_the_store_tells_otherwise_than_it_was_sent_is_not_taken_for_verified() {
+    let bucket = Bucket::of(S3::s3s());
+    let dir = Dir::new();
+    for (name, says) in [
+        ("length", "the store has 7 bytes of "),
+        ("etag", "the store has ETag other"),
+    ] {
+        let sensor = Sensor::new(&dir, name);
+        let captured = sensor.capture(6000, 1, &[]);
+        let len = sensor
+            .captured()
+            .into_values()
+            .next()
+            .expect("a file")
+            .len() as u64;
+        assert!(len > PART, "{len}");
+        let wrong = match name {
+            "length" => head(7, "\"any\""),
+            _ => head(len, "\"other\""),
+        };
+        let is_of_packets = |it: &Request| it.method == "HEAD" && it.target.contains("/packets/");
+        bucket.proxy.decide(move |it| match is_of_packets(it) {
+            true => wrong,
+            false => Fate::Pass,
+        });
+        ship_to(&bucket, &sensor, &[]).run().expect(1).says(&[says]);
+        // Nobody finds it.
+        let objects = objects_of(&bucket, &sensor);
+        assert!(
+            objects.keys().all(|it| !it.starts_with("blocks/")),
+            "{:?}",
+            objects.keys()
+        );
+        // One answer that is wrong.
+        let mut answers = 0;
+        bucket.proxy.decide(move |it| {
+            answers += usize::from(is_of_packets(it));
+            match is_of_packets(it) && answers == 1 {
+                true => wrong,
+                false => Fate::Pass,
+            }
+        });
+        let requests = assert_shipped(&bucket, &sensor, captured);
+        let targets = requests
+            .iter()
+            .filter(|it| it.target.contains("/blocks/") || is_of_packets(it));
+        let methods: Vec<_> = targets.map(|it| it.method.as_str()).collect();
+        assert_eq!(methods, ["HEAD", "HEAD", "PUT"], "{requests:?}");
+        assert_eq!(bucket.s3.uploads(), 0);
+    }
+}

@@ -1,0 +1,137 @@
+//! Stores that do not answer, are full, or are gone for a while.
+
+use super::{Metrics, Sensor, assert_ledger, assert_shipped, assert_whole, objects_of, ship_to};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use wqcap_tests::{
+    Dir,
+    machine::{
+        bucket::Bucket,
+        dir::tree,
+        disks::Memory,
+        proxy::{Fate, Request},
+    },
+    need,
+    oracles::s3::{BUCKET, S3},
+};
+
+/// Whether it is about this part of an object.
+fn is_part(it: &Request, number: u64) -> bool {
+    it.target.contains(&format!("partNumber={number}&"))
+}
+
+#[test]
+fn what_is_not_answered_in_time_is_asked_again() {
+    let bucket = Bucket::of(S3::s3s());
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "unanswered");
+    let captured = sensor.capture(12_000, 1, &[]);
+    let unset = ship_to(&bucket, &sensor, &[]).env("AWS_TIMEOUT", "soon");
+    unset.run().expect(2).says(&["AWS_TIMEOUT", "soon"]);
+    let mut parts = 0;
+    bucket.proxy.decide(move |it| {
+        parts += usize::from(is_part(it, 2));
+        match is_part(it, 2) && parts == 1 {
+            true => Fate::Hold,
+            false => Fate::Pass,
+        }
+    });
+    let ship = ship_to(&bucket, &sensor, &[]).env("AWS_TIMEOUT", "2s");
+    let done = ship.run().expect(0);
+    let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&objects_of(&bucket, &sensor), &sensor);
+    let requests = bucket.proxy.requests();
+    let again = requests.iter().filter(|it| is_part(it, 2)).count();
+    assert!(again >= 2 && bucket.proxy.held() == 1, "{requests:?}");
+    assert_eq!(bucket.s3.uploads(), 0);
+}
+
+#[test]
+fn a_bucket_that_is_full_is_told_and_has_all_when_there_is_room() {
+    let bucket = Bucket::of(S3::s3s());
+    let dir = Dir::new();
+    // As some say it, and as others do.
+    for (name, status) in [("full-507", 507), ("full-403", 403)] {
+        let sensor = Sensor::new(&dir, name);
+        let captured = sensor.capture(12_000, 1, &[]);
+        let full = Fate::Answer(status, "<Error><Code>QuotaExceeded</Code></Error>");
+        bucket.proxy.decide(move |it| match is_part(it, 2) {
+            true => full,
+            false => Fate::Pass,
+        });
+        let ship = ship_to(&bucket, &sensor, &["--set", "ship.concurrency=1"]);
+        ship.run().expect(1).says(&["QuotaExceeded"]);
+        let objects = objects_of(&bucket, &sensor);
+        let is_of_file = |it: &&String| it.starts_with("packets/") || it.starts_with("blocks/");
+        assert_eq!(objects.keys().find(is_of_file), None);
+        bucket.proxy.decide(|_| Fate::Pass);
+        let requests = assert_shipped(&bucket, &sensor, captured);
+        assert!(!requests.iter().any(|it| is_part(it, 1)), "{requests:?}");
+        assert_eq!(bucket.s3.uploads(), 0);
+    }
+}
+
+#[test]
+fn a_folder_on_a_disk_that_is_full_has_nothing_by_halves_and_all_when_there_is_room() {
+    let dir = Dir::new();
+    let disk = need!(Memory::new(&dir, 8));
+    let url = format!("file://{}", disk.path().display());
+    let sensor = Sensor::new(&dir, "full");
+    let captured = sensor.capture(12_000, 1, &[]);
+    let done = sensor.ship(&url, &["--once"]).run().expect(1);
+    let place = disk.path().join("packets").display().to_string();
+    done.says(&["No space left on device", &place]);
+    // What begins with a dot is found by no reader.
+    let hidden = |it: &str| it.rsplit('/').next().is_some_and(|it| it.starts_with('.'));
+    let objects = tree(disk.path());
+    let of_file = objects
+        .keys()
+        .filter(|it| it.starts_with("packets/") || it.starts_with("blocks/"));
+    assert_eq!(of_file.map(|it| hidden(it)).collect::<Vec<_>>(), [true]);
+    disk.grow(64);
+    let status = sensor.ship_once(&url, &[]);
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&tree(disk.path()), &sensor);
+}
+
+#[test]
+fn a_store_that_is_gone_for_a_while_is_told_of_once_and_has_all_once() {
+    let bucket = Bucket::of(S3::s3s());
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "away");
+    let url = format!("s3://{BUCKET}/{}", sensor.name);
+    let more = ["--json", "--set", "ship.metrics=127.0.0.1:0"];
+    let mut shipping = bucket.reached_by(sensor.ship(&url, &more)).start();
+    let status = bucket.s3.folder().join(&sensor.name);
+    let status = status.join(sensor.status_key());
+    shipping.until("a status", |_| status.exists());
+    let metrics = Metrics::of(&shipping);
+    let now = |name: &str| metrics.now(&format!("wqcap_ship_{name}{{sensor=\"away\"}}"));
+    bucket.proxy.close();
+    let captured = sensor.capture(12_000, 1, &[]);
+    shipping.until("a failure", |_| now("failures_total") >= 1.0);
+    let lag = now("lag_seconds");
+    assert!(lag > 0.0 && now("pending_files") >= 2.0, "{lag}");
+    shipping.until("more lag", |_| now("lag_seconds") > lag);
+    bucket.proxy.open();
+    shipping.until("all is shipped", |_| now("pending_files") == 0.0);
+    assert!(now("lag_seconds") == 0.0);
+    shipping.signal(Signal::TERM);
+    let done = shipping.wait().expect(0);
+    let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&objects_of(&bucket, &sensor), &sensor);
+    assert_eq!(bucket.s3.uploads(), 0);
+    let told = |what: &str| done.stderr.matches(what).count();
+    let counts = ["tried again until it goes on", "ship.store: goes on"].map(told);
+    assert_eq!(counts, [1, 1], "{done}");
+    assert!(told("it is put later") <= 1, "{done}");
+    // Whatever has come of the files has come once.
+    let requests = bucket.proxy.requests().into_iter();
+    let sent = requests.filter(|it| it.method == "PUT" && !it.target.contains("/status/"));
+    let sent: Vec<_> = sent.map(|it| it.target).collect();
+    let distinct: BTreeSet<_> = sent.iter().collect();
+    assert!(sent.len() >= 5 && distinct.len() == sent.len(), "{sent:?}");
+}
