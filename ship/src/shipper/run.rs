@@ -105,6 +105,7 @@ pub fn run(
         let seen = || {
             let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
             status.retries = store.retries();
+            status.count_lag();
             status.clone()
         };
         // To drop it is to end it: whatever it waits for, the journal says how far it is.
@@ -189,22 +190,25 @@ impl Shipper {
 
     /// Passes, until the journal cannot be written.
     async fn follow(&mut self) -> Result<(), ShipError> {
+        // After the next failure.
         let mut wait = EVERY;
         let mut last = None;
         loop {
-            match self.pass().await {
+            let pause = match self.pass().await {
                 Ok(()) => {
                     if last.take().is_some() {
                         tracing::warn!("ship.store: goes on");
                     }
                     wait = EVERY;
+                    EVERY
                 }
                 Err(Trouble::Journal(e)) => return Err(ShipError::Failed(e.to_string())),
                 Err(e) => {
-                    wait = match &e {
+                    let pause = match &e {
                         Trouble::Store(StoreError::Refused(_)) => LONGEST,
-                        _ => (wait * 2).min(LONGEST),
+                        _ => wait,
                     };
+                    wait = (pause * 2).min(LONGEST);
                     let problem = e.to_string();
                     self.tell(|status| {
                         status.failures += 1;
@@ -215,9 +219,10 @@ impl Shipper {
                         tracing::error!("{problem}; tried again until it goes on");
                     }
                     last = Some(problem);
+                    pause
                 }
-            }
-            sleep(wait).await;
+            };
+            sleep(pause).await;
         }
     }
 }

@@ -31,6 +31,9 @@ pub struct Status {
     pub expired_uncounted_files: u64,
     /// How long the oldest of the files that are not shipped has been finished, in seconds.
     pub lag_s: f64,
+    /// When that one was finished.
+    #[serde(skip)]
+    pub oldest: Option<SystemTime>,
     /// Since the start: objects that the store has taken.
     pub objects: u64,
     /// Since the start: bytes that the store has taken.
@@ -56,6 +59,12 @@ impl Status {
         self.bytes += bytes;
     }
 
+    /// The lag of now: while a store does not answer, that is all that goes on.
+    pub(super) fn count_lag(&mut self) {
+        let lag = |it: SystemTime| SystemTime::now().duration_since(it).unwrap_or_default();
+        self.lag_s = self.oldest.map_or(Duration::ZERO, lag).as_secs_f64();
+    }
+
     /// What the journal says, and what it does not know yet.
     pub(super) fn take(
         &mut self,
@@ -76,8 +85,8 @@ impl Status {
             let modified = stamp.modified();
             oldest = Some(oldest.map_or(modified, |it: SystemTime| it.min(modified)));
         }
-        let lag = oldest.map(|it| SystemTime::now().duration_since(it).unwrap_or_default());
-        self.lag_s = lag.unwrap_or(Duration::ZERO).as_secs_f64();
+        self.oldest = oldest;
+        self.count_lag();
         self.uncounted_files = uncounted.len() as u64;
         self.problems = later.values().cloned().collect();
     }
