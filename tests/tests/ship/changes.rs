@@ -36,13 +36,15 @@ impl<'d> Harmed<'d> {
     }
 
     /// Ships while this is done to the file.
-    fn ship(&self, harm: impl Fn(&Path) + Send + 'static) -> Done {
+    fn ship(&self, harm: impl FnOnce(&Path) + Send + 'static) -> Done {
         let mut files = fs::read_dir(self.sensor.at("out"))
             .expect("lists")
             .flatten();
         let path = files.next().expect("a file").path();
+        let mut harm = Some(harm);
         self.bucket.proxy.decide(move |it| {
-            if it.target.contains("partNumber=2&") {
+            let is_second = it.target.contains("partNumber=2&");
+            if let Some(harm) = harm.take_if(|_| is_second) {
                 harm(&path);
             }
             Fate::Pass
