@@ -69,47 +69,92 @@ impl Headers {
 mod tests {
     use super::*;
 
-    /// From the specification's baseline, `baseline/baseline_deflt.json`.
+    /// A direction of a flow: its ends, its protocol, its ports or an ICMP message's type and code, and its ID without the version.
+    type Vector = (
+        &'static str,
+        &'static str,
+        u8,
+        Option<(u16, u16)>,
+        &'static str,
+    );
+
+    /// The first table of `baseline/README.md` in the specification's repository. The reference implementation,
+    /// communityid 1.5.0 from PyPI, gives the same.
+    #[rustfmt::skip]
+    const TABLE: &[Vector] = &[
+        ("1.2.3.4", "5.6.7.8", 6, Some((1122, 3344)), "wCb3OG7yAFWelaUydu0D+125CLM="),
+        ("5.6.7.8", "1.2.3.4", 6, Some((3344, 1122)), "wCb3OG7yAFWelaUydu0D+125CLM="),
+        ("1.2.3.4", "5.6.7.8", 17, Some((1122, 3344)), "0Mu9InQx6z4ZiCZM/7HXi2WMhOg="),
+        ("5.6.7.8", "1.2.3.4", 17, Some((3344, 1122)), "0Mu9InQx6z4ZiCZM/7HXi2WMhOg="),
+        ("1.2.3.4", "5.6.7.8", 132, Some((1122, 3344)), "EKt4MsxuyaE6mL+hmrEkQ9csDD8="),
+        ("5.6.7.8", "1.2.3.4", 132, Some((3344, 1122)), "EKt4MsxuyaE6mL+hmrEkQ9csDD8="),
+        ("1.2.3.4", "5.6.7.8", 1, Some((8, 0)), "crodRHL2FEsHjbv3UkRrfbs4bZ0="),
+        ("5.6.7.8", "1.2.3.4", 1, Some((0, 0)), "crodRHL2FEsHjbv3UkRrfbs4bZ0="),
+        ("1.2.3.4", "5.6.7.8", 1, Some((11, 0)), "f/YiSyWqczrTgfUCZlBUnvHRcPk="),
+        ("fe80:1:203:405:607:809:a0b:c0d", "fe80:1011:1213:1415:1617:1819:1a1b:1c1d", 58, Some((128, 0)), "0bf7hyMJUwt3fMED7z8LIfRpBeo="),
+        ("fe80:1011:1213:1415:1617:1819:1a1b:1c1d", "fe80:1:203:405:607:809:a0b:c0d", 58, Some((129, 0)), "0bf7hyMJUwt3fMED7z8LIfRpBeo="),
+        ("fe80:1:203:405:607:809:a0b:c0d", "fe80:1011:1213:1415:1617:1819:1a1b:1c1d", 58, Some((146, 0)), "fYC8+pz24E+EhANP1EZhpX0Dw10="),
+        ("1.2.3.4", "5.6.7.8", 46, None, "ikv3kmf89luf73WPz1jOs49S768="),
+        ("5.6.7.8", "1.2.3.4", 46, None, "ikv3kmf89luf73WPz1jOs49S768="),
+        ("fe80:1:203:405:607:809:a0b:c0d", "fe80:1011:1213:1415:1617:1819:1a1b:1c1d", 46, None, "wQ/2mwrnXP4lmJcHdGL5ePjR+e0="),
+        ("fe80:1011:1213:1415:1617:1819:1a1b:1c1d", "fe80:1:203:405:607:809:a0b:c0d", 46, None, "wQ/2mwrnXP4lmJcHdGL5ePjR+e0="),
+    ];
+
+    /// `baseline/baseline_deflt.json` of the same repository: the flows of its captures. The numbers that it has for ICMP are
+    /// types and codes of one-way messages, and both types of an exchange.
+    #[rustfmt::skip]
+    const CAPTURES: &[Vector] = &[
+        ("fe80::200:86ff:fe05:80da", "fe80::260:97ff:fe07:69ea", 58, Some((135, 136)), "dGHyGvjMfljg6Bppwm3bg0LO8TY="),
+        ("fe80::260:97ff:fe07:69ea", "fe80::200:86ff:fe05:80da", 58, Some((136, 135)), "dGHyGvjMfljg6Bppwm3bg0LO8TY="),
+        ("fe80::260:97ff:fe07:69ea", "fe80::200:86ff:fe05:80da", 58, Some((135, 136)), "zavyT/cezQr1fmImYCwYnMXbgck="),
+        ("fe80::200:86ff:fe05:80da", "fe80::260:97ff:fe07:69ea", 58, Some((136, 135)), "zavyT/cezQr1fmImYCwYnMXbgck="),
+        ("3ffe:501:1800:2345::2", "3ffe:507:0:1:200:86ff:fe05:80da", 58, Some((3, 0)), "2ObVBgIn28oZvibYZhZMBgh7WdQ="),
+        ("3ffe:501:410:0:2c0:dfff:fe47:33e", "3ffe:507:0:1:200:86ff:fe05:80da", 58, Some((1, 4)), "hLZd0XGWojozrvxqE0dWB1iM6R0="),
+        ("3ffe:507:0:1:200:86ff:fe05:80da", "3ffe:501:0:1001::2", 58, Some((128, 129)), "+TW+HtLHvV1xnGhV1lv7XoJrqQg="),
+        ("3ffe:501:0:1001::2", "3ffe:507:0:1:200:86ff:fe05:80da", 58, Some((129, 128)), "+TW+HtLHvV1xnGhV1lv7XoJrqQg="),
+        ("fe80::200:86ff:fe05:80da", "ff02::2", 58, Some((133, 134)), "hO+sN4H+MG5MY/8hIrXPqc4ZQz0="),
+        ("fe80::260:97ff:fe07:69ea", "ff02::1", 58, Some((134, 133)), "pkvHqCL88/tg1k4cPigmZXUtL00="),
+        ("192.168.0.89", "192.168.0.1", 1, Some((8, 0)), "X0snYXpgwiv9TZtqg64sgzUn6Dk="),
+        ("192.168.0.1", "192.168.0.89", 1, Some((0, 8)), "X0snYXpgwiv9TZtqg64sgzUn6Dk="),
+        ("10.0.0.1", "10.0.0.2", 1, Some((11, 0)), "YHxtAirCG//0OzkcVAukqKQN9xM="),
+        ("2001:470:e5bf:dead:4957:2174:e82c:4887", "2607:f8b0:400c:c03::1a", 6, Some((63943, 25)), "/qFaeAR+gFe1KYjMzVDsMv+wgU4="),
+        ("2607:f8b0:400c:c03::1a", "2001:470:e5bf:dead:4957:2174:e82c:4887", 6, Some((25, 63943)), "/qFaeAR+gFe1KYjMzVDsMv+wgU4="),
+        ("192.168.170.8", "192.168.170.56", 132, Some((7, 7)), "MP2EtRCAUIZvTw6MxJHLV7N7JDs="),
+        ("192.168.170.56", "192.168.170.8", 132, Some((7, 7)), "MP2EtRCAUIZvTw6MxJHLV7N7JDs="),
+        ("128.232.110.120", "66.35.250.204", 6, Some((34855, 80)), "LQU9qZlK+B5F3KDmev6m5PMibrg="),
+        ("66.35.250.204", "128.232.110.120", 6, Some((80, 34855)), "LQU9qZlK+B5F3KDmev6m5PMibrg="),
+        ("192.168.1.52", "8.8.8.8", 17, Some((54585, 53)), "d/FP5EW3wiY1vCndhwleRRKHowQ="),
+        ("8.8.8.8", "192.168.1.52", 17, Some((53, 54585)), "d/FP5EW3wiY1vCndhwleRRKHowQ="),
+        ("10.1.12.1", "10.1.12.2", 46, None, "KHlLkgoJW7ifUTyTSgyVfkFHzKw="),
+        ("10.1.12.2", "10.1.12.1", 46, None, "KHlLkgoJW7ifUTyTSgyVfkFHzKw="),
+    ];
+
     #[test]
     fn ids_are_those_that_are_published() {
-        let v4 = |a, b| (IpAddr::from(a), IpAddr::from(b));
-        for (ends, protocol, ports, id) in [
-            (
-                v4([1, 2, 3, 4], [5, 6, 7, 8]),
-                protocol::TCP,
-                Some((1122, 3344)),
-                "1:wCb3OG7yAFWelaUydu0D+125CLM=",
-            ),
-            (
-                v4([5, 6, 7, 8], [1, 2, 3, 4]),
-                protocol::TCP,
-                Some((3344, 1122)),
-                "1:wCb3OG7yAFWelaUydu0D+125CLM=",
-            ),
-            (
-                v4([1, 2, 3, 4], [5, 6, 7, 8]),
-                protocol::UDP,
-                Some((1122, 3344)),
-                "1:0Mu9InQx6z4ZiCZM/7HXi2WMhOg=",
-            ),
-            (
-                v4([1, 2, 3, 4], [5, 6, 7, 8]),
-                protocol::SCTP,
-                Some((1122, 3344)),
-                "1:EKt4MsxuyaE6mL+hmrEkQ9csDD8=",
-            ),
-            (
-                v4([1, 2, 3, 4], [5, 6, 7, 8]),
-                protocol::ICMP,
-                Some((8, 0)),
-                "1:crodRHL2FEsHjbv3UkRrfbs4bZ0=",
-            ),
-        ] {
-            assert_eq!(community_id(ends, protocol, ports).as_deref(), Some(id));
+        for (src, dst, protocol, ports, id) in TABLE.iter().chain(CAPTURES) {
+            let ends = [src, dst].map(|it| it.parse::<IpAddr>().expect("an address"));
+            let found = community_id(ends.into(), *protocol, *ports);
+            assert_eq!(
+                found,
+                Some(format!("1:{id}")),
+                "{src} {dst} {protocol} {ports:?}"
+            );
         }
-        let ends = v4([1, 2, 3, 4], [5, 6, 7, 8]);
-        assert_eq!(community_id(ends, protocol::TCP, None), None);
+    }
+
+    #[test]
+    fn what_has_no_ports_or_two_versions_of_ip_has_no_id() {
+        let v4 = |last| IpAddr::from([1, 2, 3, last]);
+        let ends = (v4(4), v4(5));
+        for protocol in [protocol::TCP, protocol::UDP, protocol::SCTP, protocol::ICMP] {
+            assert_eq!(community_id(ends, protocol, None), None);
+        }
         assert_eq!(community_id(ends, protocol::ICMPV6, Some((128, 0))), None);
+        let six = IpAddr::from([0; 16]);
+        assert_eq!(
+            community_id((v4(4), six), protocol::TCP, Some((1, 2))),
+            None
+        );
         assert!(community_id(ends, protocol::GRE, None).is_some());
     }
 }
