@@ -740,8 +740,10 @@ fn groups_decide_who_may() {
     };
     ask("23002", &["filter", "udp"]).expect(0);
     ask("23001", &["status"]).expect(0);
-    let refused = ask("23001", &["filter", "tcp"]).expect(1);
-    assert!(refused.stderr.contains("read-write access"), "{refused}");
+    for change in [&["filter", "tcp"][..], &["mark", "an alert"]] {
+        let refused = ask("23001", change).expect(1);
+        assert!(refused.stderr.contains("read-write access"), "{refused}");
+    }
     let refused = ask("23003", &["status"]).expect(1);
     assert!(refused.stderr.contains("control.read_group"), "{refused}");
     let status = capture.status();
