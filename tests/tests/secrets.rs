@@ -1,7 +1,16 @@
 //! TLS secrets in captures: written by `merge`, passed on by `merge`, `extract` and `recover`; tshark decrypts with them.
 
-use std::{fs, path::Path};
-use wqcap_tests::{Dir, Program, wqcap::wqcap};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use wqcap_tests::{
+    Dir, Pair, Program, Wqcap,
+    machine::{live::Live, netns::IFACE},
+    need,
+    oracles::capinfos,
+    wqcap::wqcap,
+};
 
 /// A TLS client and a server that never see a network: what they would have sent goes into a pcap file as TCP segments, and
 /// their secrets into a key log.
@@ -54,6 +63,21 @@ ends[1].write(b'HTTP/1.1 204 No Content\\r\\n\\r\\n')
 pump()
 ";
 
+/// A certificate and its key.
+fn certificate(dir: &Dir) -> [PathBuf; 2] {
+    let files = ["certificate", "key"].map(|it| dir.join(it));
+    let request = "req -x509 -newkey rsa:2048 -nodes -days 9 -subj /CN=a";
+    let _ = Program::new("openssl")
+        .args(request.split(' '))
+        .arg("-out")
+        .arg(&files[0])
+        .arg("-keyout")
+        .arg(&files[1])
+        .run()
+        .expect(0);
+    files
+}
+
 /// What tshark can read of the requests in a file.
 fn requests(file: &Path) -> String {
     let fields = [
@@ -76,16 +100,8 @@ fn requests(file: &Path) -> String {
 fn tshark_decrypts_what_merge_extract_and_recover_have_written() {
     let dir = Dir::new();
     let at = |name: &str| dir.join(name);
-    let [certificate, key, log, plain] = ["certificate", "key", "secrets.log", "tls.pcap"].map(at);
-    let request = "req -x509 -newkey rsa:2048 -nodes -days 9 -subj /CN=a";
-    let _ = Program::new("openssl")
-        .args(request.split(' '))
-        .arg("-out")
-        .arg(&certificate)
-        .arg("-keyout")
-        .arg(&key)
-        .run()
-        .expect(0);
+    let [log, plain] = ["secrets.log", "tls.pcap"].map(at);
+    let [certificate, key] = certificate(&dir);
     let _ = Program::new("python3")
         .args(["-c", TALK])
         .args([&certificate, &key, &log, &plain])
@@ -100,6 +116,8 @@ fn tshark_decrypts_what_merge_extract_and_recover_have_written() {
     };
     let _ = inject(&log, &merged).expect(0);
     assert_eq!(requests(&merged), "/a-secret-path");
+    let frames = capinfos::frames(&plain);
+    assert_eq!(capinfos::frames(&merged), frames);
 
     // On from there: merged again, extracted, and out of a file that was not finished.
     let again = at("again.pcapng");
@@ -109,12 +127,14 @@ fn tshark_decrypts_what_merge_extract_and_recover_have_written() {
         .run()
         .expect(0);
     assert_eq!(requests(&again), "/a-secret-path");
+    assert_eq!(capinfos::frames(&again), frames);
     let folder = dir.folder("folder");
     fs::copy(&merged, folder.join("merged.pcapng")).expect("copied");
     let extracted = at("extracted.pcapng");
     let extract = wqcap(["extract"]).arg(&folder).arg("-o").arg(&extracted);
     let _ = extract.run().expect(0);
     assert_eq!(requests(&extracted), "/a-secret-path");
+    assert_eq!(capinfos::frames(&extracted), frames);
     let torn = dir.folder("torn");
     let whole = fs::read(&merged).expect("reads");
     fs::write(
@@ -145,4 +165,47 @@ fn tshark_decrypts_what_merge_extract_and_recover_have_written() {
         .run()
         .expect(0);
     assert_eq!(requests(&no_place), "");
+}
+
+/// Clients and a server of OpenSSL that talk on a live interface, in both versions of TLS that there are.
+#[test]
+fn tshark_decrypts_what_openssl_said_on_a_live_interface() {
+    let pair = need!(Pair::new());
+    let dir = Dir::new();
+    let [certificate, key] = certificate(&dir);
+    let server = Program::new("openssl")
+        .args(["s_server", "-www", "-accept", "10.77.0.2:443", "-cert"])
+        .arg(&certificate)
+        .arg("-key")
+        .arg(&key);
+    let mut server = pair.far.enter(server).start();
+    server.until("it listens", |it| it.stdout().contains("ACCEPT"));
+    let run = Wqcap::run(&dir, "live")
+        .model(&format!("af_packet:{IFACE}"))
+        .queues(1)
+        .set("capture.mode=sniffer")
+        .set("capture.ring=4096")
+        .set("output.format=pcapng");
+    let run = Live::on(run, &pair);
+    let live = Live::start(&run, &pair);
+    let log = dir.join("secrets.log");
+    for version in ["-tls1_3", "-tls1_2"] {
+        let client = Program::new("openssl")
+            .args(["s_client", "-connect", "10.77.0.2:443", "-ign_eof"])
+            .args([version, "-keylogfile"])
+            .arg(&log);
+        let mut client = pair.near.enter(client).told().start();
+        client.tell(&format!("GET /live{version} HTTP/1.0\r\n\r"));
+        let _ = client.wait().expect(0);
+    }
+    let finished = run.finished(live.stop().wait(), 0);
+    drop(server);
+    let captured = &finished.files()[0].1;
+    assert_eq!(requests(captured), "");
+    let merged = dir.join("merged.pcapng");
+    let merge = wqcap(["merge", "--inject-secrets"]).arg(&log).arg("-o");
+    let _ = merge.arg(&merged).arg(captured).run().expect(0);
+    assert_eq!(requests(&merged), "/live-tls1_3\n/live-tls1_2");
+    let frames = finished.summary.ledger.total.captured;
+    assert_eq!(capinfos::frames(&merged), frames);
 }

@@ -1,5 +1,6 @@
 //! Judges that share no code with the product.
 
+pub mod capinfos;
 pub mod community;
 pub mod duckdb;
 pub mod prometheus;
