@@ -10,6 +10,7 @@ use wqcap_tests::{
     compare::assert_frames,
     files,
     frames::{self, Ends, Frame},
+    oracles::capinfos,
 };
 
 /// A run over one queue, so that the file has the order of the wire.
@@ -91,6 +92,28 @@ fn the_beginning_of_every_flow_is_kept_in_both_modes() {
         assert_eq!(json["flows"]["frames"], 6000);
         assert_eq!(json["flows"]["bytes"], bytes(&all));
     }
+}
+
+/// What is cut off is not lost, and no reader takes it for that.
+#[test]
+fn files_of_pcapng_tell_of_no_loss_where_flows_are_cut_off() {
+    const SENT: u64 = 1600;
+    let dir = Dir::new();
+    let file = dir.join("flows.pcap");
+    let sent = frames::udp_flows(u16::try_from(SENT).expect("few"), 400);
+    files::write(&file, 1_600_000_000, &sent);
+    // Of 100 frames of each of the 16 flows, three.
+    let config = "[[cutoff]]\npackets = 3\n";
+    let finished = run(&dir, "ng", &file, config, &["output.format=pcapng"]);
+    let total = finished.summary.ledger.total;
+    assert_eq!((total.captured, total.cut_off), (48, SENT - 48));
+    let all = finished.files();
+    assert_eq!(all.len(), 1);
+    let path = &all[0].1;
+    assert_eq!(capinfos::frames(path), 48);
+    // Of frames that are for the file, as with a filter.
+    assert_eq!(files::statistics(path), (48, 0));
+    assert_eq!(files::lost_before(path), 0);
 }
 
 #[test]

@@ -19,6 +19,7 @@ use wqcap_tests::{
     compare::assert_same,
     files,
     frames::{Ends, Frame, IPV4},
+    oracles::capinfos,
     wqcap::wqcap,
 };
 
@@ -141,6 +142,7 @@ fn files_are_closed_to_all_who_have_no_key() {
             .run()
             .expect(0);
         assert_same("extract", &sorted(&out), &frames);
+        assert_eq!(capinfos::frames(&out), 2000);
         wqcap(["merge", "-o"])
             .arg(&out)
             .args([
@@ -151,6 +153,7 @@ fn files_are_closed_to_all_who_have_no_key() {
             .run()
             .expect(0);
         assert_same("merge", &sorted(&out), &frames);
+        assert_eq!(capinfos::frames(&out), 2000);
         extract(run.out_path(), &out)
             .run()
             .expect(2)

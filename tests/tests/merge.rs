@@ -12,7 +12,7 @@ use wqcap_tests::{
     compare::{assert_frames, assert_same},
     files::{self, Record},
     frames,
-    oracles::reference,
+    oracles::{capinfos, reference},
     wqcap::wqcap,
 };
 
@@ -112,6 +112,7 @@ fn mergecap_gives_the_same_order() {
             records.iter().map(|r| r.ts).collect::<Vec<_>>()
         });
         assert_same(file.display(), &stamps[0], &stamps[1]);
+        assert_eq!(capinfos::frames(&ours), stamps[0].len() as u64);
         compared += 1;
     }
     assert!(compared > 0 || !captures.real, "mergecap merged nothing");

@@ -9,7 +9,9 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
-use wqcap_tests::{Dir, Done, Program, Summary, Wqcap, files, frames, wqcap::wqcap};
+use wqcap_tests::{
+    Dir, Done, Program, Summary, Wqcap, files, frames, oracles::capinfos, wqcap::wqcap,
+};
 
 /// Seconds since 1970 of the first old file, and from one to the next.
 const START: u32 = 1_700_000_000;
@@ -332,7 +334,7 @@ fn a_mark_pins_its_files_and_is_told_in_the_open_ones_and_their_index() {
             .run()
             .expect(0);
         assert_eq!(seen.stdout.trim(), want);
-        let _ = Program::new("capinfos").arg(path).run().expect(0);
+        assert_eq!(capinfos::frames(path), files::read(path).len() as u64);
         let name = path.file_name().expect("a name").to_str().expect("text");
         let index = fs::read(index.join(format!("{name}.cbor"))).expect("an index");
         let has = |text: &str| index.windows(text.len()).any(|it| it == text.as_bytes());
@@ -349,6 +351,7 @@ fn a_mark_pins_its_files_and_is_told_in_the_open_ones_and_their_index() {
         json(&done)["frames"].as_u64().expect("told")
     };
     let everything = extracted(&[]);
+    assert_eq!(capinfos::frames(&dir.join("out.pcapng")), everything);
     assert_eq!(extracted(&["--mark", &id]), everything, "an hour around it");
     assert_eq!(extracted(&["--mark", &id, "--filter", "tcp port 1"]), 0);
     let unknown = ["extract", "-o", "x.pcap", "--mark", "nobody"];
