@@ -14,15 +14,21 @@ mod headers;
 mod index;
 #[path = "../../fuzz/fuzz_targets/innermost.rs"]
 mod innermost;
+#[path = "../../fuzz/fuzz_targets/keylog.rs"]
+mod keylog;
 #[path = "../../fuzz/fuzz_targets/layers.rs"]
 mod layers;
 #[cfg(feature = "flows")]
 #[path = "../../fuzz/fuzz_targets/names.rs"]
 mod names;
+#[path = "../../fuzz/fuzz_targets/pins.rs"]
+mod pins;
 #[path = "../../fuzz/fuzz_targets/reader.rs"]
 mod reader;
 #[path = "../../fuzz/replay.rs"]
 mod replay;
+#[path = "../../fuzz/fuzz_targets/sealed.rs"]
+mod sealed;
 #[path = "../../fuzz/fuzz_targets/views.rs"]
 mod views;
 
@@ -36,6 +42,21 @@ fn capture_files() {
 #[test]
 fn indexes() {
     replay("index", index::run);
+}
+
+#[test]
+fn sealed_files() {
+    replay("sealed", sealed::run);
+}
+
+#[test]
+fn logs_of_secrets() {
+    replay("keylog", keylog::run);
+}
+
+#[test]
+fn pins_of_a_folder() {
+    replay("pins", pins::run);
 }
 
 #[test]
