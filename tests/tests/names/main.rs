@@ -3,27 +3,21 @@
 //! | test | shows |
 //! |---|---|
 //! | `names_of_known_flows` | hellos of OpenSSL, in one segment and in several, HTTP, SSH, DNS, DHCP, DHCPv6, QUIC: each flow's record has its names, and what cannot be read is counted |
-//! | `names_of_all_captures_are_those_of_tshark` | SNI, ALPN, HTTP, SSH, DNS and DHCP as tshark reads them; each deviation has its reason |
+//! | `captures::names_of_all_captures_are_those_of_tshark` | SNI, ALPN, HTTP, SSH, DNS and DHCP of each flow as tshark reads them; each deviation has its reason |
 //! | `without_names_nothing_is_read` | the columns are null, and there are no other tables |
 //! | `live` | clients and servers of others talk on a live interface: names are what the clients were told, and what tshark reads of the file |
 
+mod captures;
 mod live;
 
 use serde_json::Value;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+use std::{collections::BTreeMap, fs, path::Path};
 use wqcap_tests::{
-    Dir, Finished, Program, Wqcap, binaries,
-    captures::Captures,
-    files,
+    Dir, Finished, Program, Wqcap, binaries, files,
     frames::{self, Ends, Frame},
     ledger::number,
     need,
     oracles::duckdb::Duckdb,
-    skip,
 };
 
 /// A run with names, of one queue, so that nothing comes in another order.
@@ -304,15 +298,6 @@ fn without_names_nothing_is_read() {
     }
 }
 
-/// What is compared: a query for our values, in which `{}` is the table, and tshark's filter and fields.
-struct Comparison {
-    what: &'static str,
-    query: &'static str,
-    of: Of,
-    filter: &'static str,
-    fields: &'static [&'static str],
-}
-
 /// Which table it is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
@@ -322,95 +307,6 @@ enum Of {
     /// The same as messages of IPv6 are compared.
     Dhcpv6,
 }
-
-const COMPARISONS: &[Comparison] = &[
-    Comparison {
-        what: "SNI",
-        query: "SELECT tls_sni FROM {}",
-        of: Of::Flows,
-        filter: "tls.handshake.type == 1",
-        fields: &["tls.handshake.extensions_server_name"],
-    },
-    Comparison {
-        what: "ALPN",
-        query: "SELECT tls_alpn FROM {}",
-        of: Of::Flows,
-        filter: "tls.handshake.type == 1",
-        fields: &["tls.handshake.extensions_alpn_str"],
-    },
-    Comparison {
-        what: "HTTP requests",
-        query: "SELECT concat_ws('|', http_method, coalesce(http_host, '')) FROM {} WHERE http_method IS NOT NULL",
-        of: Of::Flows,
-        filter: "http.request",
-        fields: &["http.request.method", "http.host"],
-    },
-    Comparison {
-        what: "HTTP responses",
-        query: "SELECT http_status::VARCHAR FROM {}",
-        of: Of::Flows,
-        filter: "http.response",
-        fields: &["http.response.code"],
-    },
-    Comparison {
-        what: "SSH",
-        query: "SELECT unnest([ssh_fwd, ssh_rev]) FROM {}",
-        of: Of::Flows,
-        filter: "ssh.protocol",
-        fields: &["ssh.protocol"],
-    },
-    Comparison {
-        what: "DNS",
-        query: "SELECT concat_ws('|', id, coalesce(name, ''), coalesce(rcode, 'query'), coalesce(answers, 0)) FROM {}",
-        of: Of::Dns,
-        filter: "dns || mdns || llmnr",
-        fields: &[
-            "dns.id",
-            "dns.qry.name",
-            "dns.flags.rcode",
-            "dns.count.answers",
-        ],
-    },
-    Comparison {
-        what: "DHCP",
-        query: "SELECT concat_ws('|', coalesce(client, ''), coalesce(host, ''), coalesce(type, '')) FROM {} WHERE duid IS NULL AND NOT contains(src, ':')",
-        of: Of::Dhcp,
-        filter: "dhcp",
-        fields: &[
-            "dhcp.hw.mac_addr",
-            "dhcp.option.hostname",
-            "dhcp.option.dhcp",
-        ],
-    },
-    Comparison {
-        what: "DHCPv6",
-        query: "SELECT concat_ws('|', transaction, coalesce(host, ''), coalesce(type, '')) FROM {} WHERE duid IS NOT NULL OR contains(src, ':')",
-        of: Of::Dhcpv6,
-        filter: "dhcpv6",
-        fields: &["dhcpv6.xid", "dhcpv6.client_domain", "dhcpv6.msgtype"],
-    },
-];
-
-const SSDP: &str = "HTTP over UDP is not read";
-const EDNS: &str = "tshark's code lacks the upper bits, which are in the options";
-const PORT: &str = "DNS on a port of its own: tshark takes what looks like it";
-const BROKEN: &str = "a name longer than any can be: it is unreadable";
-const ODD: &str = "DHCP from another port than 67 and 68, or 546 and 547";
-const RELAYED: &str = "a relay's message without one of a client or a server in it";
-/// Values that only one of both has: of what, the value, and why.
-const KNOWN: &[(&str, &str, &str)] = &[
-    ("HTTP requests", "M-SEARCH|239.255.255.250:1900", SSDP),
-    ("DNS", "36787|.|BADVERS|0", EDNS),
-    ("DNS", "36787|.|NOERROR|0", EDNS),
-    ("DNS", "323|www.tcpdump.org|query|0", PORT),
-    ("DNS", "323|www.tcpdump.org|NOERROR|1", PORT),
-    ("DNS", "65535||NOERROR|48", PORT),
-    ("DNS", "65535||NOERROR|64", PORT),
-    ("DNS", "51584|<Name too long>|15|507", BROKEN),
-    ("DHCP", "||", ODD),
-    ("DHCPv6", "6304513||REBIND", ODD),
-    ("DHCPv6", "0||13", RELAYED),
-];
 
 /// A line of tshark in our words.
 fn plain(of: Of, line: &str) -> String {
@@ -465,61 +361,6 @@ fn plain(of: Of, line: &str) -> String {
         Err(_) => ("query", "0"),
     };
     format!("{id}|{name}|{rcode}|{answers}")
-}
-
-#[test]
-fn names_of_all_captures_are_those_of_tshark() {
-    let duckdb = need!(Duckdb::install());
-    let dir = Dir::new();
-    let (file, frames) = Captures::find().everything(&dir);
-    let finished = run(&dir, "all", &file).finish(0);
-    let flows = summary(&finished);
-    assert_eq!(number(&flows["frames"]), frames.len() as u64);
-    let names = &flows["names"];
-    skip::say(&format!("names of {} frames: {names}", frames.len()));
-    let mut unexplained = Vec::new();
-    for it in COMPARISONS {
-        let files = match it.of {
-            Of::Flows => &flows["files"],
-            Of::Dns => &names["dns_files"],
-            Of::Dhcp | Of::Dhcpv6 => &names["dhcp_files"],
-        };
-        if files.as_array().is_none_or(Vec::is_empty) {
-            skip::say(&format!("{}: none of ours", it.what));
-            continue;
-        }
-        let query = format!(
-            "SELECT DISTINCT * FROM ({})",
-            it.query.replace("{}", &table(files))
-        );
-        let ours: BTreeSet<String> = duckdb
-            .query(&query)
-            .iter()
-            .filter_map(|row| row[0].as_str().map(str::to_owned))
-            .collect();
-        // Of relays around a message of DHCPv6 the last one is the message itself.
-        let occurrence = if it.of == Of::Dhcpv6 { "l" } else { "f" };
-        let lines = need!(tshark(&file, occurrence, it.filter, it.fields));
-        let lines = lines.iter().map(|line| plain(it.of, line));
-        let theirs: BTreeSet<_> = lines.filter(|it| !it.is_empty()).collect();
-        for (one, other, whose) in [(&ours, &theirs, "ours"), (&theirs, &ours, "tshark's")] {
-            for value in one.difference(other) {
-                let same = |known: &&(&str, &str, &str)| (known.0, known.1) == (it.what, value);
-                let line = format!("{}: {value:?} is {whose} alone", it.what);
-                match KNOWN.iter().find(same) {
-                    Some((_, _, why)) => skip::say(&format!("{line}: {why}")),
-                    None => unexplained.push(line),
-                }
-            }
-        }
-        let both = ours.intersection(&theirs).count();
-        skip::say(&format!(
-            "{}: {both} of {} are tshark's",
-            it.what,
-            ours.len()
-        ));
-    }
-    assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
 }
 
 /// A line for each frame of a file that tshark's filter takes, with these fields: of each the first (`f`), the last (`l`) or all

@@ -1,0 +1,286 @@
+//! Names of all captures: of each flow, and of each message of DNS and DHCP, what tshark reads of it; each deviation has its reason.
+
+use super::{Of, plain, run, summary, table, tshark};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::Path,
+};
+use wqcap_tests::{Dir, captures::Captures, ledger::number, need, oracles::duckdb::Duckdb, skip};
+
+/// What is compared: the rows and the expression that give our values, and tshark's filter and fields.
+struct Comparison {
+    what: &'static str,
+    value: &'static str,
+    rows: &'static str,
+    of: Of,
+    filter: &'static str,
+    fields: &'static [&'static str],
+}
+
+const COMPARISONS: &[Comparison] = &[
+    Comparison {
+        what: "SNI",
+        value: "tls_sni",
+        rows: "TRUE",
+        of: Of::Flows,
+        filter: "tls.handshake.type == 1",
+        fields: &["tls.handshake.extensions_server_name"],
+    },
+    Comparison {
+        what: "ALPN",
+        value: "tls_alpn",
+        rows: "TRUE",
+        of: Of::Flows,
+        filter: "tls.handshake.type == 1",
+        fields: &["tls.handshake.extensions_alpn_str"],
+    },
+    Comparison {
+        what: "HTTP requests",
+        value: "concat_ws('|', http_method, coalesce(http_host, ''))",
+        rows: "http_method IS NOT NULL",
+        of: Of::Flows,
+        filter: "http.request",
+        fields: &["http.request.method", "http.host"],
+    },
+    Comparison {
+        what: "HTTP responses",
+        value: "http_status::VARCHAR",
+        rows: "TRUE",
+        of: Of::Flows,
+        filter: "http.response",
+        fields: &["http.response.code"],
+    },
+    Comparison {
+        what: "SSH",
+        value: "unnest([ssh_fwd, ssh_rev])",
+        rows: "TRUE",
+        of: Of::Flows,
+        filter: "ssh.protocol",
+        fields: &["ssh.protocol"],
+    },
+    Comparison {
+        what: "DNS",
+        value: "concat_ws('|', id, coalesce(name, ''), coalesce(rcode, 'query'), coalesce(answers, 0), coalesce(type, ''))",
+        rows: "TRUE",
+        of: Of::Dns,
+        filter: "dns || mdns || llmnr",
+        fields: &[
+            "dns.id",
+            "dns.qry.name",
+            "dns.flags.rcode",
+            "dns.count.answers",
+            "dns.qry.type",
+        ],
+    },
+    Comparison {
+        what: "DHCP",
+        value: "concat_ws('|', coalesce(client, ''), coalesce(host, ''), coalesce(type, ''))",
+        rows: "duid IS NULL AND NOT contains(src, ':')",
+        of: Of::Dhcp,
+        filter: "dhcp",
+        fields: &[
+            "dhcp.hw.mac_addr",
+            "dhcp.option.hostname",
+            "dhcp.option.dhcp",
+        ],
+    },
+    Comparison {
+        what: "DHCPv6",
+        value: "concat_ws('|', transaction, coalesce(host, ''), coalesce(type, ''))",
+        rows: "duid IS NOT NULL OR contains(src, ':')",
+        of: Of::Dhcpv6,
+        filter: "dhcpv6",
+        fields: &["dhcpv6.xid", "dhcpv6.client_domain", "dhcpv6.msgtype"],
+    },
+];
+
+const SSDP: &str = "HTTP over UDP is not read";
+const ENDLESS: &str = "tshark waits for the rest of a response that its capture does not have";
+const EDNS: &str = "tshark's code lacks the upper bits, which are in the options";
+const PORT: &str = "DNS on a port of its own: tshark takes what looks like it";
+const BROKEN: &str = "a name longer than any can be: it is unreadable";
+const ODD: &str = "DHCP from another port than 67 and 68, or 546 and 547";
+const RELAYED: &str = "a relay's message without one of a client or a server in it";
+/// Values that only one of both has: of what, the value, with its flow where others may have the same, and why.
+const KNOWN: &[(&str, &str, &str)] = &[
+    ("HTTP requests", "M-SEARCH|239.255.255.250:1900", SSDP),
+    (
+        "HTTP responses",
+        "200 of 31.133.146.248 16433 - 66.228.43.12 80",
+        ENDLESS,
+    ),
+    ("DNS", "36787|.|BADVERS|0|TXT", EDNS),
+    ("DNS", "36787|.|NOERROR|0|TXT", EDNS),
+    ("DNS", "323|www.tcpdump.org|query|0|A", PORT),
+    ("DNS", "323|www.tcpdump.org|NOERROR|1|A", PORT),
+    ("DNS", "65535||NOERROR|48|", PORT),
+    ("DNS", "65535||NOERROR|64|", PORT),
+    ("DNS", "51584|<Name too long>|15|507|0", BROKEN),
+    ("DNS", "51584|<Name too long>|15|507|507", BROKEN),
+    ("DHCP", "||", ODD),
+    ("DHCPv6", "6304513||REBIND", ODD),
+    ("DHCPv6", "0||13", RELAYED),
+];
+
+/// Types of DNS records by their numbers, as far as captures have them.
+const TYPES: &[(&str, &str)] = &[
+    ("1", "A"),
+    ("2", "NS"),
+    ("5", "CNAME"),
+    ("6", "SOA"),
+    ("12", "PTR"),
+    ("13", "HINFO"),
+    ("15", "MX"),
+    ("16", "TXT"),
+    ("28", "AAAA"),
+    ("33", "SRV"),
+    ("35", "NAPTR"),
+    ("41", "OPT"),
+    ("43", "DS"),
+    ("44", "SSHFP"),
+    ("46", "RRSIG"),
+    ("48", "DNSKEY"),
+    ("64", "SVCB"),
+    ("65", "HTTPS"),
+    ("255", "ANY"),
+    ("256", "URI"),
+];
+
+/// Both ends of a flow or of a message, in the same order for both directions, and what is told of it.
+type Told = BTreeSet<(String, String)>;
+
+fn ours(duckdb: &Duckdb, it: &Comparison, files: &Value) -> Told {
+    let end = |end: &str| match it.of {
+        Of::Flows | Of::Dns => format!("concat({end}, ' ', {end}_port)"),
+        Of::Dhcp | Of::Dhcpv6 => end.to_owned(),
+    };
+    let query = format!(
+        "SELECT array_to_string(list_sort([{}, {}]), ' - '), {} FROM {} WHERE {}",
+        end("src"),
+        end("dst"),
+        it.value,
+        table(files),
+        it.rows
+    );
+    let rows = duckdb.query(&query);
+    let text = |it: &Value| it.as_str().map(str::to_owned);
+    let rows = rows
+        .iter()
+        .filter_map(|row| text(&row[0]).zip(text(&row[1])));
+    rows.collect()
+}
+
+/// Of each frame that is no message of ICMP, by its number in a file, source and destination of the innermost packet.
+type Frames = BTreeMap<String, [(IpAddr, String); 2]>;
+
+fn ends_of_frames(file: &Path) -> Result<Frames, String> {
+    const FIELDS: [&str; 10] = [
+        "frame.number",
+        "frame.protocols",
+        "ip.src",
+        "ip.dst",
+        "ipv6.src",
+        "ipv6.dst",
+        "tcp.srcport",
+        "tcp.dstport",
+        "udp.srcport",
+        "udp.dstport",
+    ];
+    let filter = "(tcp || udp) && !icmp && !icmpv6";
+    let lines = tshark(file, "l", filter, &FIELDS)?;
+    let ends = lines.iter().map(|line| {
+        let fields: Vec<_> = line.split('|').collect();
+        let last = |of: [&str; 2]| fields[1].split(':').rfind(|it| of.contains(it));
+        let six = last(["ip", "ipv6"]) == Some("ipv6");
+        let udp = last(["tcp", "udp"]) == Some("udp");
+        let end = |way: usize| {
+            let address = fields[2 + 2 * usize::from(six) + way];
+            let port = fields[6 + 2 * usize::from(udp) + way];
+            (address.parse().expect("an address"), port.to_owned())
+        };
+        (fields[0].to_owned(), [end(0), end(1)])
+    });
+    Ok(ends.collect())
+}
+
+fn theirs(file: &Path, it: &Comparison, frames: &Frames) -> Result<Told, String> {
+    // Of relays around a message of DHCPv6 the last one is the message itself.
+    let occurrence = if it.of == Of::Dhcpv6 { "l" } else { "f" };
+    let fields = [&["frame.number"], it.fields].concat();
+    let mut told = Told::new();
+    for line in tshark(file, occurrence, it.filter, &fields)? {
+        let (frame, value) = line.split_once('|').expect("a number");
+        // What a message of ICMP quotes was not said.
+        let Some(ends) = frames.get(frame) else {
+            continue;
+        };
+        let mut ends = ends.each_ref().map(|(address, port)| match it.of {
+            Of::Flows | Of::Dns => format!("{address} {port}"),
+            Of::Dhcp | Of::Dhcpv6 => address.to_string(),
+        });
+        ends.sort();
+        let value = match (it.of, value.rsplit_once('|')) {
+            (Of::Dns, Some((value, number))) => {
+                let kind = TYPES.iter().find(|it| it.0 == number);
+                format!("{}|{}", plain(it.of, value), kind.map_or(number, |it| it.1))
+            }
+            _ => plain(it.of, value),
+        };
+        if !value.is_empty() {
+            told.insert((ends.join(" - "), value));
+        }
+    }
+    Ok(told)
+}
+
+#[test]
+fn names_of_all_captures_are_those_of_tshark() {
+    let duckdb = need!(Duckdb::install());
+    let dir = Dir::new();
+    let captures = Captures::find();
+    let (file, frames) = captures.everything(&dir);
+    let finished = run(&dir, "all", &file).finish(0);
+    let flows = summary(&finished);
+    assert_eq!(number(&flows["frames"]), frames.len() as u64);
+    let names = &flows["names"];
+    skip::say(&format!("names of {} frames: {names}", frames.len()));
+    let their_ends = need!(ends_of_frames(&file));
+    let (mut compared, mut unexplained) = (0, Vec::new());
+    for it in COMPARISONS {
+        let files = match it.of {
+            Of::Flows => &flows["files"],
+            Of::Dns => &names["dns_files"],
+            Of::Dhcp | Of::Dhcpv6 => &names["dhcp_files"],
+        };
+        if files.as_array().is_none_or(Vec::is_empty) {
+            skip::say(&format!("{}: none of ours", it.what));
+            continue;
+        }
+        let ours = ours(&duckdb, it, files);
+        let theirs = need!(theirs(&file, it, &their_ends));
+        for (one, other, whose) in [(&ours, &theirs, "ours"), (&theirs, &ours, "tshark's")] {
+            for (ends, value) in one.difference(other) {
+                let with_flow = format!("{value} of {ends}");
+                let same = |known: &&(&str, &str, &str)| {
+                    known.0 == it.what && (known.1 == value || known.1 == with_flow)
+                };
+                let line = format!("{}: {with_flow} is {whose} alone", it.what);
+                match KNOWN.iter().find(same) {
+                    Some((_, _, why)) => skip::say(&format!("{line}: {why}")),
+                    None => unexplained.push(line),
+                }
+            }
+        }
+        let both = ours.intersection(&theirs).count();
+        skip::say(&format!(
+            "{}: {both} of {} are tshark's of the same flow",
+            it.what,
+            ours.len()
+        ));
+        compared += both;
+    }
+    assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
+    assert!(!captures.real || compared > 100, "{compared} compared");
+}
