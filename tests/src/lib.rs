@@ -14,7 +14,7 @@
 //! | [`compare`] | comparing much, and showing the first difference alone |
 //! | [`files`] | capture files in and out, as plain records |
 //! | [`frames`] | frames made by hand, with a sequence number where a test needs one; expressions that filters are tested with |
-//! | [`oracles`] | independent judges: which queue takes a frame, the reference implementation of Community IDs, capinfos, DuckDB and other engines on Parquet files, promtool on metrics and rules, servers of S3 |
+//! | [`oracles`] | independent judges: which queue takes a frame, the reference implementation of Community IDs, capinfos, ja4plus, DuckDB and other engines on Parquet files, promtool on metrics and rules, servers of S3 |
 //! | [`captures`] | a folder of real captures, or generated ones in its place |
 //! | [`machine`] | scratch folders, disks that stall and fail, network namespaces joined by veth and captures on them, a bucket behind a proxy that fails, users without rights |
 //! | [`skip!`] | leaving a test out, aloud |

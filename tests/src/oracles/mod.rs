@@ -3,6 +3,7 @@
 pub mod capinfos;
 pub mod community;
 pub mod duckdb;
+pub mod ja4;
 pub mod prometheus;
 pub mod pypi;
 pub mod readers;

@@ -15,7 +15,7 @@ use wqcap_tests::{
         netns::{IFACE, Namespace},
     },
     need,
-    oracles::{duckdb::Duckdb, pypi},
+    oracles::{duckdb::Duckdb, ja4, pypi},
     skip,
 };
 
@@ -131,6 +131,23 @@ impl Heard {
             .collect();
         assert!(!theirs.is_empty(), "tshark finds nothing: {filter}");
         assert_eq!(self.ours(protocol, columns), theirs, "{columns:?}");
+    }
+
+    /// The fingerprints of clients are those of ja4plus, which has `least` of them or more.
+    #[track_caller]
+    fn assert_fingerprints(&self, protocol: &str, least: usize) {
+        let theirs = match ja4::fingerprints(&self.file) {
+            Ok(theirs) => theirs,
+            Err(reason) => return skip::say(&format!("JA4 is not compared: {reason}")),
+        };
+        let ours = self.ours(protocol, &["ja4"]).into_iter();
+        let ours: BTreeMap<_, _> = ours.map(|(ends, told)| (ends, told.concat())).collect();
+        let (all, same) = (ours.len(), theirs.len());
+        skip::say(&format!("JA4 of {same} flows of {all} by ja4plus"));
+        for (ends, theirs) in &theirs {
+            assert_eq!(ours.get(ends), Some(theirs), "{ends:?}");
+        }
+        assert!(same >= least, "{theirs:?}");
     }
 
     /// Rows of a table, as text, in no order.
@@ -301,6 +318,7 @@ fn hellos_of_openssl() {
             vec![version.to_owned()]
         },
     );
+    heard.assert_fingerprints("tcp", 5);
     // Since Wireshark 4.2.
     heard.assert_theirs(
         "tcp",
@@ -645,6 +663,8 @@ fn hellos_of_aioquic() {
         assert!(names.contains(must), "tshark reads {names:?}");
     }
     skip::say(&format!("of {} hellos tshark reads {names:?}", ours.len()));
+    // It knows version 1 alone.
+    heard.assert_fingerprints("udp", 4);
     let ja4 = heard.theirs(
         "udp",
         "quic && tls.handshake.type == 1",
