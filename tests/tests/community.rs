@@ -392,7 +392,9 @@ fn ids_in_flow_records_are_those_of_suricata() {
             (1, Some(_)) if kind == 0 && event["flow"]["pkts_toclient"] == 0 => {
                 Some("an echo's answer alone: Suricata takes it for a one-way message")
             }
-            (50, Some(_)) => Some("ESP: Suricata takes the SPI for ports"),
+            (50, Some(_)) => {
+                Some("ESP: Suricata has an ID for each SPI, the specification one for both ends")
+            }
             (_, Some(_)) if is_loop => {
                 Some("both ends have the same address: Suricata does not put the lower port first")
             }
