@@ -24,6 +24,7 @@ pub fn run(input: &[u8]) {
         fs::write(pins.join("x.json"), text).expect("scratch space");
         assert_eq!(folder.read(), found);
     }
+    fs::remove_dir_all(&dir).expect("it is there");
 }
 
 #[cfg(fuzzing)]
