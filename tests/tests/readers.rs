@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | `types_and_facts_are_those_of_the_page` | DuckDB | the schema is that of `docs/flows.md`, the file says what it is, the page's example |
 //! | `queries_read_what_they_need` | DuckDB | order, statistics and bloom filters rule out row groups |
-//! | `WHO_reads_what_duckdb_reads` | pyarrow, Spark, ClickHouse, Sail: `scripts/soak` | the same types and rows, the ledger's sums, the page's example |
+//! | `WHO_reads_what_duckdb_reads` | pyarrow, Spark, ClickHouse, Sail: `scripts/soak` | the same types and rows, the ledger's sums, also of the sensors of a store, the page's example |
 
 use serde_json::Value;
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 use wqcap_tests::{
     Dir, Finished, Wqcap, binaries,
     captures::Captures,
@@ -15,6 +15,7 @@ use wqcap_tests::{
     need,
     oracles::{duckdb::Duckdb, readers::Reader},
     skip,
+    wqcap::wqcap,
 };
 
 /// The times, whose types and values engines show in their own ways.
@@ -237,6 +238,34 @@ fn sorted<'v>(rows: impl IntoIterator<Item = &'v Vec<Value>>) -> Vec<String> {
     rows
 }
 
+/// Two sensors' files in a store, and what they have captured, by sensor.
+fn shipped(dir: &Dir) -> (PathBuf, Value) {
+    let store = dir.folder("store");
+    let mut captured = serde_json::Map::new();
+    for (sensor, frames) in [("tap-a", 3000), ("tap-b", 5000)] {
+        let at = |what: &str| dir.folder(&format!("{sensor}.{what}"));
+        let sets = [
+            ("output.dir", at("out").display().to_string()),
+            ("output.index_dir", at("index").display().to_string()),
+            ("output.rotate_size", "1MB".to_owned()),
+            ("flows.dir", at("flows").display().to_string()),
+            ("ship.journal", at("journal").display().to_string()),
+            ("ship.sensor", sensor.to_owned()),
+            ("ship.store", format!("file://{}", store.display())),
+        ];
+        let sets = sets.map(|(key, value)| ["--set".to_owned(), format!("{key}={value}")]);
+        let wire = format!("synth:size=1000,flows=64,proto=mix,count={frames}");
+        let run = wqcap(["run", "--model", &wire]).args(sets.concat());
+        run.run().expect(0);
+        let ship = wqcap(["ship", "--once", "--json"]).args(sets.concat());
+        let done = ship.run().expect(0);
+        let told: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        assert_eq!(told["ledger"]["shipped"], frames, "{told}");
+        captured.insert(sensor.into(), frames.into());
+    }
+    (store, captured.into())
+}
+
 /// What a reader reads is what DuckDB reads, and sums up to the ledger.
 fn assert_reads(duckdb: &Duckdb, reader: &Reader, words: [&str; 4], import: &str) {
     let dir = Dir::new();
@@ -282,6 +311,11 @@ fn assert_reads(duckdb: &Duckdb, reader: &Reader, words: [&str; 4], import: &str
         number(since) < rows.len() as u64 && number(named) > 0,
         "{query:?}"
     );
+
+    let (store, captured) = shipped(&dir);
+    let sums = reader.sums(&store);
+    assert_eq!(sums["blocks"], captured);
+    assert_eq!(sums["flows"], captured);
 
     let done = reader.run(&example(import), &[], dir.path());
     assert_eq!(done.stdout.trim(), frames.to_string(), "{done}");

@@ -4,7 +4,7 @@
 //! seconds, from the first request to the last answer.
 
 use object_store::{
-    MultipartStore, ObjectStore, PutPayload, aws::AmazonS3Builder, path::Path as Key,
+    ObjectStoreExt, PutPayload, aws::AmazonS3Builder, multipart::MultipartStore, path::Path as Key,
 };
 use std::{env, error::Error, fs::File, os::unix::fs::FileExt, sync::Arc, time::Instant};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -18,7 +18,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (part, concurrency) = (part.parse::<u64>()?, concurrency.parse::<usize>()?);
     // Which library encrypts is chosen here, though nothing is encrypted on loopback.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = AmazonS3Builder::from_env().with_bucket_name(bucket).build()?;
+    let client = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .build()?;
     let (client, key) = (Arc::new(client), Key::from(key.as_str()));
     let file = Arc::new(File::open(file)?);
     let len = file.metadata()?.len();

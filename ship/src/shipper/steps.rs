@@ -167,10 +167,12 @@ impl Shipper {
             }
             // The upload was completed, and nobody was left to write that down; or the store has given it up.
             Err(StoreError::NotFound(why)) => self.again(record, why),
-            // As some stores say it of an upload that is over.
-            Err(StoreError::Refused(why)) if self.store.head(&record.key).await.is_ok() => {
-                self.again(record, why)
-            }
+            // As some stores say it of an upload that is over, or that they have lost. Whoever may look at the object is not
+            // refused as such.
+            Err(StoreError::Refused(why)) => match self.store.head(&record.key).await {
+                Ok(_) | Err(StoreError::NotFound(_)) => self.again(record, why),
+                Err(_) => Err(StoreError::Refused(why).into()),
+            },
             Err(e) => Err(e.into()),
         }
     }

@@ -22,6 +22,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::Write,
+    mem,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, SystemTime},
@@ -60,6 +61,8 @@ struct Noting {
     refuses: bool,
     /// What is not there is refused, as by a bucket to whoever may not list it.
     hides: bool,
+    /// The first upload is lost when it is to be completed, which is said as a refusal.
+    loses: Mutex<bool>,
 }
 
 impl Noting {
@@ -71,6 +74,7 @@ impl Noting {
             wrong: Mutex::default(),
             refuses: false,
             hides: false,
+            loses: Mutex::new(false),
         })
     }
 
@@ -136,6 +140,10 @@ impl Store for Noting {
         parts: Vec<String>,
     ) -> Result<Option<String>, StoreError> {
         let n = self.call("complete", key)?;
+        if mem::take(&mut *self.loses.lock().expect("no panic")) {
+            self.inner.abort(key, upload).await?;
+            return Err(StoreError::Refused("403".into()));
+        }
         let said = self.inner.complete(key, upload, parts).await;
         self.heard(n, said)
     }
@@ -587,6 +595,23 @@ fn a_store_that_refuses_is_asked_once() {
     let (done, ledger) = place.pass(&store, true);
     assert!(matches!(done, Err(Trouble::Store(StoreError::Refused(_)))));
     assert_eq!((store.calls().len(), ledger.pending), (1, 0));
+}
+
+#[test]
+fn an_upload_that_the_store_has_lost_begins_anew() {
+    let place = Place::new();
+    let mut store = place.noting(None);
+    Arc::get_mut(&mut store).expect("ours alone").loses = Mutex::new(true);
+    let (done, ledger) = place.pass(&store, true);
+    done.expect("shipped");
+    assert_eq!(ledger, ALL);
+    let begun = store
+        .calls()
+        .iter()
+        .filter(|it| *it == "begin packets")
+        .count();
+    assert_eq!(begun, 2);
+    place.assert_shipped();
 }
 
 #[test]

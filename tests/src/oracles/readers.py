@@ -1,6 +1,7 @@
 """What an engine reads of flow records, as JSON: its types of the columns, the rows, and how many of them have a name and a time.
 
     readers.py ENGINE FOLDER COMMUNITY_ID MICROSECONDS
+    readers.py ENGINE STORE                                  frames by sensor: of its blocks, and of its flow records
 
 Rows are counted that have this community ID, and rows whose flows began at MICROSECONDS since 1970 or later: each engine rules
 out row groups in its own way, by statistics and by bloom filters. TZ must be UTC: Spark gives local times.
@@ -86,6 +87,64 @@ def dataframe(session, folder, name, us):
     )
 
 
+SUMS = {"blocks": "frames", "flows": "frames_fwd + frames_rev"}
+
+
+def pyarrow_sums(store):
+    from pyarrow import dataset
+
+    sums = {}
+    for table, what in SUMS.items():
+        columns = what.split(" + ")
+        rows = dataset.dataset(f"{store}/{table}", format="parquet", partitioning="hive").to_table(columns=["sensor", *columns])
+        sums[table] = {}
+        for row in rows.to_pylist():
+            sums[table][row["sensor"]] = sums[table].get(row["sensor"], 0) + sum(row[it] for it in columns)
+    return sums
+
+
+def chdb_sums(store):
+    import chdb
+
+    def of(table, what):
+        sql = f"SELECT sensor, sum({what}) FROM file('{store}/{table}/*/*/*/*.parquet', Parquet) GROUP BY sensor"
+        answer = chdb.query(f"{sql} SETTINGS use_hive_partitioning = 1, output_format_json_quote_64bit_integers = 0", "JSONCompact")
+        return dict(json.loads(str(answer))["data"])
+
+    return {table: of(table, what) for table, what in SUMS.items()}
+
+
+def pyspark_sums(store):
+    from pyspark.sql import SparkSession
+
+    return dataframe_sums(SparkSession.builder.master("local[2]").getOrCreate(), store)
+
+
+def pysail_sums(store):
+    from pysail.spark import SparkConnectServer
+    from pyspark.sql import SparkSession
+
+    server = SparkConnectServer(port=0)
+    server.start(background=True)
+    host, port = server.listening_address
+    session = SparkSession.builder.remote(f"sc://{host}:{port}").getOrCreate()
+    sums = dataframe_sums(session, store)
+    session.stop()
+    server.stop()
+    return sums
+
+
+def dataframe_sums(session, store):
+    def of(table, what):
+        rows = session.read.parquet(f"{store}/{table}").selectExpr("sensor", f"{what} AS n").groupBy("sensor").sum("n").collect()
+        return {sensor: int(n) for sensor, n in rows}
+
+    return {table: of(table, what) for table, what in SUMS.items()}
+
+
+if len(sys.argv) == 3:
+    print(json.dumps(globals()[f"{sys.argv[1]}_sums"](sys.argv[2])))
+    sys.exit()
 engine, folder, name, us = sys.argv[1:]
 types, rows, named, since = globals()[engine](folder, name, int(us))
 rows = [[plain(it) for it in row] for row in rows]

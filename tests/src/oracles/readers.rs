@@ -78,6 +78,19 @@ impl Reader {
         serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {done}"))
     }
 
+    /// Frames by sensor in a store's tables: `blocks` and `flows`.
+    ///
+    /// # Panics
+    /// When it cannot.
+    #[must_use]
+    #[track_caller]
+    pub fn sums(&self, store: &Path) -> Value {
+        let folder = store.to_str().expect("a plain path");
+        let done = self.run(READ, &[self.name, folder], store);
+        let last = done.stdout.lines().last().unwrap_or_default();
+        serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {done}"))
+    }
+
     /// A program in Python in a working directory, run to its end.
     #[must_use]
     #[track_caller]
