@@ -6,7 +6,7 @@
 use std::{collections::HashMap, process::Command};
 use wqcap_rss::{FrameClass, L3};
 use wqcap_tests::{
-    Dir, Finished, Wqcap,
+    Dir, Finished, Summary, Wqcap,
     captures::Captures,
     compare::assert_frames,
     files::{self, Record},
@@ -361,6 +361,39 @@ fn both_sides_of_a_router_are_one() {
         assert_eq!(total.captured, captured, "{ignored}");
         assert_eq!(total.deduplicated, 1000 - captured, "{ignored}");
     }
+}
+
+#[test]
+fn in_the_order_of_time_repetitions_of_other_queues_are_left_out() {
+    let dir = Dir::new();
+    let file = dir.join("tagged.pcap");
+    let plain = frames::udp_flows(500, 120);
+    let tagged = plain
+        .iter()
+        .map(|it| [&it[..12], &[0x81, 0, 0, 9], &it[12..]].concat());
+    let both: Vec<_> = plain.iter().cloned().zip(tagged).collect();
+    let both: Vec<_> = both.into_iter().flat_map(|(a, b)| [a, b]).collect();
+    files::write(&file, 1_600_000_000, &both);
+    // The copies have a queue of their own.
+    let rules =
+        "[capture]\nmode = \"filtered\"\n[[rule]]\nvlan = 9\nqueue = 0\n[[rule]]\npriority = 1\n";
+    let run = |name: &str, more: &[&str]| {
+        let run = run(&dir, name, &file).queues(4).config(rules);
+        let run = run
+            .set("capture.dedup=60s")
+            .set("capture.dedup_ignore=['vlan']");
+        let run = run.sets(more);
+        run.done().expect(0);
+        let summary = std::fs::read_to_string(run.summary_path()).expect("a summary");
+        Summary::parse(&summary).ledger.total
+    };
+    let by_queue = run("by-queue", &[]);
+    assert!(by_queue.captured > 500, "{by_queue:?}");
+    let by_time = run("by-time", &["output.order=time"]);
+    assert_eq!((by_time.captured, by_time.deduplicated), (500, 500));
+    // What was cut may have been another frame.
+    let cut = run("cut", &["output.order=time", "capture.snaplen=60"]);
+    assert_eq!(cut.captured, by_queue.captured);
 }
 
 #[test]

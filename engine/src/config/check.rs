@@ -1,7 +1,7 @@
 //! Ranges of the keys, as far as they hold on every machine, and what does not go together. Limits of a device are the
 //! plan's to check.
 
-use super::{Config, Format, Mode, OnLoss, Order, OutputConfig, Problem, RuleConfig, Size, Span};
+use super::{Config, Format, Mode, OnLoss, OutputConfig, Problem, RuleConfig, Size, Span};
 use crate::text::counted;
 use std::time::Duration;
 use wqcap_files::name::NameTemplate;
@@ -373,7 +373,7 @@ fn name(output: &OutputConfig) -> Option<String> {
         Ok(template) => template,
         Err(problem) => return Some(problem),
     };
-    let per_queue = output.order == Order::Queue && !output.is_stdout();
+    let per_queue = !output.is_ordered();
     (per_queue && !template.tells_queues()).then(|| {
         "there is a file for each queue: put {queue} into the name, or set output.order = \"time\"".into()
     })

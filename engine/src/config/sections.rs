@@ -207,6 +207,12 @@ impl OutputConfig {
     pub fn is_stdout(&self) -> bool {
         self.stdout || self.dir.as_os_str() == "-"
     }
+
+    /// Whether the frames of all queues come in one row, by their time.
+    #[must_use]
+    pub fn is_ordered(&self) -> bool {
+        self.is_stdout() || self.order == Order::Time
+    }
 }
 
 /// `output.compress`

@@ -49,7 +49,8 @@ pub(super) fn fits(
     };
     let dedup = match config.capture.dedup.nanos() {
         0 => 0,
-        length => dedup::memory(length) * stages,
+        // The order of time looks once more, over all queues.
+        length => dedup::memory(length) * (stages + u64::from(config.output.is_ordered())),
     };
     let cutoff = match config.cutoff.as_slice() {
         [] => 0,

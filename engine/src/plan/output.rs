@@ -101,7 +101,7 @@ pub(crate) fn longest(ring: &QueueMemory) -> usize {
 fn in_order_of_time(output: &OutputConfig, queues: usize, longest: usize) -> Result<(), Error> {
     let halves = if output.is_stdout() { 1 } else { 2 };
     let least = (halves * queues.max(1) * LEAST_BLOCKS * least_block(longest)) as u64;
-    if output.buffer.0 >= least || (!output.is_stdout() && output.order == config::Order::Queue) {
+    if output.buffer.0 >= least || !output.is_ordered() {
         return Ok(());
     }
     let least = config::Size(least.next_multiple_of(1 << 10));

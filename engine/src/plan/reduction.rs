@@ -5,7 +5,7 @@ use crate::{
     analysis::flow_table,
     config::{Config, CutoffConfig, SampleBy, Slice},
     filter::Filter,
-    frame::dedup::{self, MayDiffer},
+    frame::dedup::{self, DedupWindow, MayDiffer},
 };
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ pub struct Reduction {
     pub dedup_ns: u64,
     /// What a repetition may differ in.
     pub dedup_ignore: Vec<MayDiffer>,
-    /// Bytes that takes for each queue.
+    /// Bytes that takes for each queue, and once more for the order of time.
     pub dedup_memory: u64,
     /// One in N is kept.
     pub sample: u32,
@@ -101,6 +101,13 @@ impl Reduction {
             cutoff.capacity = (cutoff.capacity / stages.max(1)).max(1);
         }
         self
+    }
+
+    /// A new window for repetitions, if they are left out.
+    #[must_use]
+    pub fn dedup_window(&self) -> Option<DedupWindow> {
+        let ignored = self.dedup_ignore.iter().copied().collect();
+        (self.dedup_ns > 0).then(|| DedupWindow::new(self.dedup_ns, ignored))
     }
 
     /// Whether frames are parsed, so that malformed ones can be counted.

@@ -12,6 +12,9 @@
 //! fill, or it would drop frames. What comes with an earlier stamp after that is counted as `late`, and not written: the
 //! order holds without exception.
 //!
+//! With `capture.dedup` a frame that repeats another queue's is left out here, and counted as `deduplicated`; those of its own
+//! queue were left out before.
+//!
 //! Invariant: a queue sends what it has within [`HELD_NS`] of stamps, or when it falls idle, both well below
 //! [`WINDOW`]. So nothing is late unless a loop gets no turn for [`LONGEST`].
 
@@ -21,6 +24,7 @@ use crate::sink::{
 };
 use crate::{
     config::OnFull,
+    frame::dedup::DedupWindow,
     pipeline::{Consumer, Verdict},
     stats::QueueCounters,
 };
@@ -261,6 +265,8 @@ pub(super) struct Reorderer<O> {
     pub(super) out: O,
     /// What queues do that have no block to fill.
     on_full: OnFull,
+    /// For repetitions of frames that came by another queue.
+    window: Option<DedupWindow>,
     /// The next record of each queue that has one.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
     /// Queues that may still send something and have shown nothing.
@@ -273,12 +279,18 @@ impl<O: Ordered> Reorderer<O> {
         Self {
             full,
             on_full,
+            window: None,
             heads: BinaryHeap::with_capacity(lines.len()),
             silent: lines.len(),
             lines,
             out,
             last_ns: 0,
         }
+    }
+
+    /// Leaves out repetitions, as the window tells them.
+    pub(super) fn without_repetitions(self, window: Option<DedupWindow>) -> Self {
+        Self { window, ..self }
     }
 
     /// Runs until every sink is gone and everything is put.
@@ -395,6 +407,16 @@ impl<O: Ordered> Reorderer<O> {
             if let Some(filter) = filter {
                 line.filter = Some(filter.to_owned());
             }
+        } else if self
+            .window
+            .as_mut()
+            .is_some_and(|it| is_repeated(it, &record))
+        {
+            self.last_ns = record.ns;
+            line.counters.repeated(1, u64::from(record.len));
+            if let Some(filter) = filter {
+                line.filter = Some(filter.to_owned());
+            }
         } else {
             self.last_ns = record.ns;
             let owed = line.filter.take();
@@ -408,6 +430,11 @@ impl<O: Ordered> Reorderer<O> {
             None => self.silent += usize::from(!line.ended),
         }
     }
+}
+
+/// Whether a record is of a frame that was written. What was cut is not compared: the rest may have been another one.
+fn is_repeated(window: &mut DedupWindow, record: &Record<'_>) -> bool {
+    record.bytes.len() == record.len as usize && window.repeats(record.bytes, record.len, record.ns)
 }
 
 impl Line {
@@ -448,7 +475,27 @@ mod tests {
         fn rest(&mut self, _quiet: bool) {}
     }
 
+    #[test]
+    fn repetitions_of_another_queue_are_left_out_and_counted() {
+        let mut bench = Bench::new(2, 2);
+        let window = DedupWindow::new(50, [].into_iter().collect());
+        bench.reorderer = bench.reorderer.without_repetitions(Some(window));
+        bench.len = 60;
+        let now = Instant::now();
+        assert_eq!(bench.give(0, &[10, 100], None, now), []);
+        assert_eq!(
+            bench.give(1, &[20, 30, 110], None, now),
+            [(0, 10), (0, 100)]
+        );
+        let ledger = |queue: usize| bench.reorderer.lines[queue].counters.ledger(0);
+        assert_eq!((ledger(1).deduplicated, ledger(1).captured), (2, 998));
+        assert_eq!((ledger(0).deduplicated, ledger(0).captured), (0, 1000));
+        assert_eq!(bench.reorderer.out.lost, 0, "a repetition is no loss");
+    }
+
     struct Bench {
+        /// Of its frames on the wire, which have 60 bytes here.
+        len: u32,
         reorderer: Reorderer<Kept>,
         empties: Vec<Receiver<Block>>,
     }
@@ -478,6 +525,7 @@ mod tests {
             }
             let (_, full) = crossbeam_channel::bounded(0);
             Self {
+                len: 100,
                 reorderer: Reorderer::new(full, lines, OnFull::Drop, Kept::default()),
                 empties,
             }
@@ -507,7 +555,7 @@ mod tests {
                 let record = Record {
                     ns: *ns,
                     bytes: &[7; 60],
-                    len: 100,
+                    len: self.len,
                     fcs: &[],
                     fcs_len: 0,
                     bad_fcs: false,

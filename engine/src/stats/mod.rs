@@ -90,6 +90,7 @@ end_counters! { captured filtered sampled_out deduplicated cut_off dropped_stora
 struct WriterCounters {
     lost: SharedVolume,
     late: SharedVolume,
+    repeated: SharedVolume,
     kept: SharedVolume,
 }
 
@@ -200,6 +201,11 @@ impl QueueCounters {
         self.written.0.late.add(frames, bytes);
     }
 
+    /// Frames the loop had counted as captured repeat another queue's.
+    pub(crate) fn repeated(&self, frames: u64, bytes: u64) {
+        self.written.0.repeated.add(frames, bytes);
+    }
+
     /// Frames that were counted as captured are in a finished file.
     pub(crate) fn kept(&self, frames: u64, bytes: u64) {
         self.written.0.kept.add(frames, bytes);
@@ -219,21 +225,24 @@ impl QueueCounters {
     pub fn ledger(&self, queue: u16) -> QueueLedger {
         let (c, w) = (&self.looped.0, &self.written.0);
         let ((lost, lost_bytes), (late, late_bytes)) = (w.lost.load(), w.late.load());
+        let (repeated, repeated_bytes) = w.repeated.load();
         let received = c.received.load(Ordering::Relaxed);
         let e = self.ended.0.load();
         QueueLedger {
             queue,
             received,
-            captured: e.captured.saturating_sub(lost + late),
+            captured: e.captured.saturating_sub(lost + late + repeated),
             filtered: e.filtered,
             sampled_out: e.sampled_out,
-            deduplicated: e.deduplicated,
+            deduplicated: e.deduplicated + repeated,
             cut_off: e.cut_off,
             dropped_pipeline: c.dropped_pipeline.load(Ordering::Relaxed),
             dropped_storage: e.dropped_storage + lost,
             late,
             errors: c.errors.load(Ordering::Relaxed),
-            bytes: e.bytes.saturating_sub(lost_bytes + late_bytes),
+            bytes: e
+                .bytes
+                .saturating_sub(lost_bytes + late_bytes + repeated_bytes),
         }
     }
 }

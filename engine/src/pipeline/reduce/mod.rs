@@ -57,11 +57,6 @@ pub struct Stage<C> {
     published: Arc<StageCounters>,
 }
 
-fn window(reduction: &Reduction) -> Option<DedupWindow> {
-    let ignored = reduction.dedup_ignore.iter().copied().collect();
-    (reduction.dedup_ns > 0).then(|| DedupWindow::new(reduction.dedup_ns, ignored))
-}
-
 impl<C: Consumer> Stage<C> {
     /// In front of `inner`. To be made on the loop's own thread, so that its memory is near.
     pub fn new(
@@ -79,7 +74,7 @@ impl<C: Consumer> Stage<C> {
             inner,
             active: false,
             reader: FilterReader::new(cell),
-            window: window(reduction),
+            window: reduction.dedup_window(),
             cutoff: reduction.cutoff.as_ref().map(Cutoff::new),
             ahead: Ahead::default(),
             slice: reduction.slice,

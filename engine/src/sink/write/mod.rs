@@ -38,6 +38,7 @@ use crate::sink::{
 use crate::{
     Error,
     config::{Compress, OnFull},
+    frame::dedup::DedupWindow,
     memory::{Region, Untouched},
     plan::{LEAST_BLOCKS, OutputPlan, Rotation, least_block},
     stats::QueueCounters,
@@ -172,7 +173,8 @@ impl Writer {
         Self::to_files(files, encoder, counters, owners, disk)
     }
 
-    /// The same for files that hold the frames of all queues, in the order of time.
+    /// The same for files that hold the frames of all queues, in the order of time, without those that repeat one of the
+    /// window.
     ///
     /// # Errors
     /// As [`Writer::start`].
@@ -180,6 +182,7 @@ impl Writer {
         files: &Files,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
+        window: Option<DedupWindow>,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), Error> {
         // What is full here waits, and the queues' own blocks run out.
         let half = Files {
@@ -197,7 +200,8 @@ impl Writer {
         let relays = Relays::new(files, files.output.buffer / 2, counters)?;
         if let Some(out) = outs.pop() {
             let on_full = files.output.on_full;
-            let reorderer = Reorderer::new(relays.full, relays.lines, on_full, out);
+            let reorderer =
+                Reorderer::new(relays.full, relays.lines, on_full, out).without_repetitions(window);
             writer.touching.push(touch(relays.untouched, None)?);
             writer.reorderer = Some(spawn("wqcap-order", move || {
                 // The last block goes to the writer here.
@@ -208,7 +212,7 @@ impl Writer {
         Ok((writer, relays.sinks))
     }
 
-    /// One stream in the order of time, to `out`, in place of files.
+    /// One stream in the order of time, to `out`, in place of files, without frames that repeat one of the window.
     ///
     /// # Errors
     /// As [`Writer::start`].
@@ -216,6 +220,7 @@ impl Writer {
         files: &Files,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
+        window: Option<DedupWindow>,
         out: impl Write + Send + 'static,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), Error> {
         let relays = Relays::new(files, files.output.buffer, counters)?;
@@ -226,6 +231,7 @@ impl Writer {
         let reorderer = spawn("wqcap-order", move || {
             let out = StreamEncoder::begin(encoder, out, &counters, end).within(limit);
             Reorderer::new(relays.full, relays.lines, on_full, out)
+                .without_repetitions(window)
                 .run()
                 .finish()
         })?;
