@@ -128,11 +128,11 @@ fn text<T: std::fmt::Display, S: Serializer>(it: &T, serializer: S) -> Result<S:
     serializer.collect_str(it)
 }
 
-/// When frames wake a loop that sleeps, on a ring of so many WRs: few enough to leave seven eighths of it, soon enough to be
+/// When frames wake a loop that sleeps, on a ring of so many WRs: few enough to leave three quarters of it, soon enough to be
 /// on disk as early, and so many that a wake-up, which costs as much as dozens of frames, is worth it.
 fn wake(wrs: u32) -> Moderation {
     Moderation {
-        count: u16::try_from(wrs / 8).unwrap_or(u16::MAX).clamp(1, 1024),
+        count: u16::try_from(wrs / 4).unwrap_or(u16::MAX).clamp(1, 4096),
         period_us: 250,
     }
 }

@@ -32,10 +32,10 @@ const MAX_SLEEP_NS: u64 = 100_000;
 const REST_NS: u64 = 2_000_000;
 const MAX_REST_NS: u64 = 10_000_000;
 /// How long frames gather, and how many should by then: each wake-up costs as much as a hundred frames. Within the longest
-/// time a ring of the default size is not half filled by 4 million frames of 1500 bytes a second; a smaller one has less.
+/// time a ring of the default size is not half filled by 2 million frames of 1500 bytes a second; a smaller one has less.
 const GATHER_NS: u64 = 200_000;
-const MAX_GATHER_NS: u64 = 8_000_000;
-const GATHERED: u64 = 4096;
+const MAX_GATHER_NS: u64 = 16_000_000;
+const GATHERED: u64 = 8192;
 /// The time between two checks for the file that ends a restart.
 const FILE_CHECK: Duration = Duration::from_millis(1);
 
