@@ -7,7 +7,9 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use wqcap_tests::{Dir, Program, Wqcap, compare::assert_same, files, ledger::number, wqcap::wqcap};
+use wqcap_tests::{
+    Dir, Wqcap, compare::assert_same, files, ledger::number, oracles::tshark, wqcap::wqcap,
+};
 
 const PPS: u64 = 4000;
 
@@ -19,21 +21,6 @@ fn finished(out: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     paths
         .map(|it| (it.clone(), fs::read(&it).expect("there")))
         .collect()
-}
-
-/// Stamps and numbers of the frames in a file that tshark's filter takes, in the order of time.
-fn tshark(file: &Path, filter: &str) -> Vec<String> {
-    let fields = ["-T", "fields", "-e", "frame.time_epoch", "-e", "data.data"];
-    let done = Program::new("tshark")
-        .args(["-n", "-Y", filter])
-        .args(fields)
-        .arg("-r")
-        .arg(file)
-        .run()
-        .expect(0);
-    let mut lines: Vec<_> = done.stdout.lines().map(str::to_owned).collect();
-    lines.sort();
-    lines
 }
 
 #[test]
@@ -92,10 +79,17 @@ fn a_mark_gives_the_frames_of_its_window_and_filter_and_no_finished_file_changes
         decimal(to)
     );
     let flow = format!("ip.src == {source} && udp.srcport == {port}");
-    let wanted = tshark(&all, &format!("{time} && {flow}"));
-    assert_same("frames of the mark", &tshark(&extracted, "frame"), &wanted);
+    let wanted = tshark::frames("data.data", &all, &format!("{time} && {flow}"));
+    assert_same(
+        "frames of the mark",
+        &tshark::frames("data.data", &extracted, "frame"),
+        &wanted,
+    );
     // A part of its window's frames, which are a part of all.
-    let (window, frames) = (tshark(&all, &time).len(), tshark(&all, "frame").len());
+    let (window, frames) = (
+        tshark::frames("data.data", &all, &time).len(),
+        tshark::frames("data.data", &all, "frame").len(),
+    );
     assert!(
         !wanted.is_empty() && wanted.len() < window && window < frames,
         "{} of {window} of {frames}",

@@ -1,13 +1,14 @@
 //! The recipes of docs/recipes.md: what stands there is read and run, and what comes of it is held to others.
 
 use rustix::process::Signal;
-use std::{fs, path::Path};
+use std::fs;
 use wqcap_tests::{
     Dir, Program, Wqcap, binaries,
     compare::assert_same,
     files,
     frames::{self, Ends, Frame, IPV4},
     ledger::number,
+    oracles::tshark,
     skip,
     wqcap::wqcap,
 };
@@ -149,21 +150,6 @@ fn words(line: &str) -> Vec<String> {
     done.stdout.lines().map(str::to_owned).collect()
 }
 
-/// Stamps of the frames in a file that tshark's filter takes.
-fn tshark(file: &Path, filter: &str) -> Vec<String> {
-    let fields = ["-T", "fields", "-e", "frame.time_epoch", "-e", "ip.id"];
-    let done = Program::new("tshark")
-        .args(["-n", "-Y", filter])
-        .args(fields)
-        .arg("-r")
-        .arg(file)
-        .run()
-        .expect(0);
-    let mut lines: Vec<_> = done.stdout.lines().map(str::to_owned).collect();
-    lines.sort();
-    lines
-}
-
 #[test]
 fn the_packets_of_an_alert_are_those_that_tshark_finds() {
     const SENT: u16 = 3200;
@@ -200,8 +186,8 @@ fn the_packets_of_an_alert_are_those_that_tshark_finds() {
     let files = fs::read_dir(run.out_path()).expect("lists").flatten();
     let files = files.map(|it| it.path()).filter(|it| it.is_file());
     let _ = wqcap(["merge", "-o"]).arg(&all).args(files).run().expect(0);
-    let wanted = tshark(&all, "ip.addr == 10.0.0.2");
+    let wanted = tshark::frames("ip.id", &all, "ip.addr == 10.0.0.2");
     assert_eq!(wanted.len(), usize::from(SENT) / 16);
-    let found = tshark(&dir.join("alert.pcapng"), "frame");
+    let found = tshark::frames("ip.id", &dir.join("alert.pcapng"), "frame");
     assert_same("the alert's packets", &found, &wanted);
 }

@@ -6,7 +6,7 @@ use std::{
 };
 use wqcap_tests::{
     Dir, Pair, Program, Wqcap,
-    machine::{live::Live, netns::IFACE},
+    machine::{certificate::certificate, live::Live, netns::IFACE},
     need,
     oracles::capinfos,
     wqcap::wqcap,
@@ -62,21 +62,6 @@ ends[1].read(1000)
 ends[1].write(b'HTTP/1.1 204 No Content\\r\\n\\r\\n')
 pump()
 ";
-
-/// A certificate and its key.
-fn certificate(dir: &Dir) -> [PathBuf; 2] {
-    let files = ["certificate", "key"].map(|it| dir.join(it));
-    let request = "req -x509 -newkey rsa:2048 -nodes -days 9 -subj /CN=a";
-    let _ = Program::new("openssl")
-        .args(request.split(' '))
-        .arg("-out")
-        .arg(&files[0])
-        .arg("-keyout")
-        .arg(&files[1])
-        .run()
-        .expect(0);
-    files
-}
 
 /// What tshark can read of the requests in a file.
 fn requests(file: &Path) -> String {

@@ -1,6 +1,7 @@
 //! The machine around a test: folders, disks, networks, users.
 
 pub mod bucket;
+pub mod certificate;
 pub mod dir;
 pub mod disks;
 pub mod live;

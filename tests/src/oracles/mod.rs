@@ -9,3 +9,4 @@ pub mod pypi;
 pub mod readers;
 pub mod reference;
 pub mod s3;
+pub mod tshark;

@@ -11,6 +11,7 @@ use wqcap_tests::{
     Dir, Pair, Program, Running, Wqcap, binaries,
     ledger::number,
     machine::{
+        certificate::certificate,
         live::Live,
         netns::{IFACE, Namespace},
     },
@@ -199,21 +200,6 @@ fn cut(text: &str) -> String {
 fn many(last: &str) -> Vec<String> {
     let long = (0..20).map(|it| format!("{it:0>100}"));
     long.chain([last.to_owned()]).collect()
-}
-
-/// A certificate and its key.
-fn certificate(dir: &Dir) -> [PathBuf; 2] {
-    let files = ["certificate", "key"].map(|it| dir.join(it));
-    let request = "req -x509 -newkey rsa:2048 -nodes -days 9 -subj /CN=x";
-    let _ = Program::new("openssl")
-        .args(request.split(' '))
-        .arg("-out")
-        .arg(&files[0])
-        .arg("-keyout")
-        .arg(&files[1])
-        .run()
-        .expect(0);
-    files
 }
 
 /// Whether there is a program: a reason to skip, if not.
