@@ -1,9 +1,6 @@
 //! TLS secrets in captures: written by `merge`, passed on by `merge`, `extract` and `recover`; tshark decrypts with them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 use wqcap_tests::{
     Dir, Pair, Program, Wqcap,
     machine::{certificate::certificate, live::Live, netns::IFACE},
