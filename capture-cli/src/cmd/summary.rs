@@ -201,9 +201,12 @@ pub fn text(report: &Report) -> String {
             counted(deleted.bytes, "byte")
         );
         if deleted.unshipped > 0 {
-            let unshipped = counted(deleted.unshipped, "file");
-            let frames = counted(deleted.unshipped_frames, "frame");
-            let _ = write!(text, "; {unshipped} of {frames} not shipped yet");
+            let _ = write!(text, "; {}", counted(deleted.unshipped, "file"));
+            // No file is without frames: nobody had counted those of files that have none here.
+            if deleted.unshipped_frames > 0 {
+                let _ = write!(text, " of {}", counted(deleted.unshipped_frames, "frame"));
+            }
+            text += " not shipped yet";
         }
         line("deleted", &text);
     }

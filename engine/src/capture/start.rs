@@ -125,7 +125,7 @@ impl<'p> Startup<'p> {
             limit: self.limits.writes().map(Arc::new),
         };
         let limit = files.limit.clone();
-        let window = plan.reduction.dedup_window();
+        let window = || plan.reduction.dedup_window();
         if plan.output.stdout {
             // Past std's own buffer, which would hide how much was taken.
             let out = std::io::stdout().as_fd().try_clone_to_owned();
@@ -134,10 +134,10 @@ impl<'p> Startup<'p> {
                 source,
             })?;
             let (writer, sinks) =
-                Writer::start_stream(&files, encoder, &self.counters, window, File::from(out))?;
+                Writer::start_stream(&files, encoder, &self.counters, window(), File::from(out))?;
             self.with(Some(writer), limit, sinks.into_iter().map(ToSink))
         } else if plan.output.order == Order::Time {
-            let (writer, sinks) = Writer::start_ordered(&files, encoder, &self.counters, window)?;
+            let (writer, sinks) = Writer::start_ordered(&files, encoder, &self.counters, window())?;
             self.with(Some(writer), limit, sinks.into_iter().map(ToSink))
         } else {
             let (writer, sinks) = Writer::start(&files, encoder, &self.counters)?;

@@ -401,24 +401,21 @@ impl<O: Ordered> Reorderer<O> {
         }
         // A line's index is its queue's number.
         let queue = index as u16;
-        if record.ns < self.last_ns {
+        let is_late = record.ns < self.last_ns;
+        self.last_ns = self.last_ns.max(record.ns);
+        let window = self.window.as_mut().filter(|_| !is_late);
+        let is_repeated = window.is_some_and(|it| is_repeated(it, &record));
+        if is_late {
             line.counters.late(1, u64::from(record.len));
             self.out.lost(1);
-            if let Some(filter) = filter {
-                line.filter = Some(filter.to_owned());
-            }
-        } else if self
-            .window
-            .as_mut()
-            .is_some_and(|it| is_repeated(it, &record))
-        {
-            self.last_ns = record.ns;
+        } else if is_repeated {
             line.counters.repeated(1, u64::from(record.len));
+        }
+        if is_late || is_repeated {
             if let Some(filter) = filter {
                 line.filter = Some(filter.to_owned());
             }
         } else {
-            self.last_ns = record.ns;
             let owed = line.filter.take();
             if !self.out.put(queue, &record, filter.or(owed.as_deref())) {
                 line.counters.lost(1, u64::from(record.len));

@@ -7,6 +7,7 @@ Rows are counted that have this community ID, and rows whose flows began at MICR
 out row groups in its own way, by statistics and by bloom filters. TZ must be UTC: Spark gives local times.
 """
 
+import contextlib
 import datetime
 import glob
 import json
@@ -56,13 +57,15 @@ def chdb(folder, name, us):
     )
 
 
-def pyspark(folder, name, us):
+@contextlib.contextmanager
+def spark():
     from pyspark.sql import SparkSession
 
-    return dataframe(SparkSession.builder.master("local[2]").getOrCreate(), folder, name, us)
+    yield SparkSession.builder.master("local[2]").getOrCreate()
 
 
-def pysail(folder, name, us):
+@contextlib.contextmanager
+def sail():
     from pysail.spark import SparkConnectServer
     from pyspark.sql import SparkSession
 
@@ -70,11 +73,20 @@ def pysail(folder, name, us):
     server.start(background=True)
     host, port = server.listening_address
     session = SparkSession.builder.remote(f"sc://{host}:{port}").getOrCreate()
-    found = dataframe(session, folder, name, us)
+    yield session
     # The session first: at its end it waits for its server's answer.
     session.stop()
     server.stop()
-    return found
+
+
+def pyspark(folder, name, us):
+    with spark() as session:
+        return dataframe(session, folder, name, us)
+
+
+def pysail(folder, name, us):
+    with sail() as session:
+        return dataframe(session, folder, name, us)
 
 
 def dataframe(session, folder, name, us):
@@ -115,23 +127,13 @@ def chdb_sums(store):
 
 
 def pyspark_sums(store):
-    from pyspark.sql import SparkSession
-
-    return dataframe_sums(SparkSession.builder.master("local[2]").getOrCreate(), store)
+    with spark() as session:
+        return dataframe_sums(session, store)
 
 
 def pysail_sums(store):
-    from pysail.spark import SparkConnectServer
-    from pyspark.sql import SparkSession
-
-    server = SparkConnectServer(port=0)
-    server.start(background=True)
-    host, port = server.listening_address
-    session = SparkSession.builder.remote(f"sc://{host}:{port}").getOrCreate()
-    sums = dataframe_sums(session, store)
-    session.stop()
-    server.stop()
-    return sums
+    with sail() as session:
+        return dataframe_sums(session, store)
 
 
 def dataframe_sums(session, store):

@@ -71,11 +71,7 @@ impl Reader {
     #[must_use]
     #[track_caller]
     pub fn read(&self, folder: &Path, name: &str, since_us: u64) -> Value {
-        let folder = folder.to_str().expect("a plain path");
-        let since = since_us.to_string();
-        let done = self.run(READ, &[self.name, folder, name, &since], folder.as_ref());
-        let last = done.stdout.lines().last().unwrap_or_default();
-        serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {done}"))
+        self.ask(folder, &[name, &since_us.to_string()])
     }
 
     /// Frames by sensor in a store's tables: `blocks` and `flows`.
@@ -85,8 +81,14 @@ impl Reader {
     #[must_use]
     #[track_caller]
     pub fn sums(&self, store: &Path) -> Value {
-        let folder = store.to_str().expect("a plain path");
-        let done = self.run(READ, &[self.name, folder], store);
+        self.ask(store, &[])
+    }
+
+    /// What it tells of a folder, as JSON.
+    #[track_caller]
+    fn ask(&self, folder: &Path, more: &[&str]) -> Value {
+        let name = folder.to_str().expect("a plain path");
+        let done = self.run(READ, &[&[self.name, name], more].concat(), folder);
         let last = done.stdout.lines().last().unwrap_or_default();
         serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {done}"))
     }

@@ -8,8 +8,9 @@
 //!
 //! A list that is long is followed by another one, and goes when its reader is behind it.
 //!
-//! Invariants: a file's line is on the disk before the file goes, so what is gone has a line. Only the last line may be of a
-//! file that is still there: a capture was killed in between. One process at a time writes the lists of a folder.
+//! Invariants: a file's line is on the disk before the file goes, unless the disk is full, so what is gone has a line. Only the
+//! last line may be of a file that is still there: a capture was killed in between. One process at a time writes the lists of a
+//! folder.
 
 use super::{FileStamp, sync_folder};
 use serde::{Deserialize, Serialize};
@@ -38,7 +39,7 @@ pub struct ExpiredFile {
 }
 
 /// How far lists have been read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListPosition {
     /// The list's number.
     pub list: u64,
@@ -77,8 +78,7 @@ impl ExpiredList {
             last: None,
         };
         // Somebody has emptied the folder: the reader waits behind what is no longer there.
-        let len = fs::metadata(it.path()).map_or(0, |it| it.len());
-        if it.number == read.list && len < read.bytes {
+        if it.number == read.list && it.len() < read.bytes {
             it.number += 1;
         }
         let whole = it.cut()?;
@@ -99,13 +99,12 @@ impl ExpiredList {
     }
 
     fn note(&mut self, expired: &ExpiredFile) -> io::Result<()> {
-        let len = fs::metadata(self.path()).map_or(0, |it| it.len());
-        if len >= LONG {
+        if self.len() >= LONG {
             self.number += 1;
         }
         let mut line = serde_json::to_vec(expired)?;
         line.push(b'\n');
-        let is_new = !self.path().exists();
+        let is_new = self.len() == 0;
         let mut list = OpenOptions::new()
             .append(true)
             .create(true)
@@ -125,6 +124,11 @@ impl ExpiredList {
 
     fn path(&self) -> PathBuf {
         path(&self.dir, self.number)
+    }
+
+    /// Bytes of the list; of one that is not there 0.
+    fn len(&self) -> u64 {
+        fs::metadata(self.path()).map_or(0, |it| it.len())
     }
 
     /// Takes away what a crash, or a full disk, has left of a line; gives those that are whole.

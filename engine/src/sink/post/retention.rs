@@ -116,16 +116,16 @@ pub(super) fn start(
         own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone()))),
         counts: output.journal.is_some().then(FrameCounts::default),
     };
+    let delivery = output.journal.clone().zip(trigger.counts.clone());
     let mut keeper = Keeper {
         dir: dir.to_owned(),
         keep: output.retention,
         own: trigger.own.clone(),
         pinned: Pinned::new(output.index_dir.as_deref()),
-        delivery: output.journal.clone().map(|journal| Delivery {
-            dir: dir.to_owned(),
+        delivery: delivery.map(|(journal, counts)| Delivery {
             journal,
             index_dir: output.index_dir.clone(),
-            counts: trigger.counts.clone().unwrap_or_default(),
+            counts,
             list: None,
         }),
     };
@@ -320,7 +320,7 @@ impl Keeper {
     fn delete(&mut self, it: Old, deleted: &mut DeletedFiles) -> Result<(), String> {
         let unshipped = self.is_unshipped(&it.path) == Some(true);
         let removed = match &mut self.delivery {
-            Some(delivery) if unshipped => delivery.remove_unshipped(&it.path),
+            Some(delivery) if unshipped => delivery.remove_unshipped(&self.dir, &it.path),
             _ => fs::remove_file(&it.path).map(|()| None),
         };
         match removed {

@@ -42,8 +42,6 @@ impl FrameCounts {
 
 /// What is known of files on their way to a store.
 pub(super) struct Delivery {
-    /// The folder of capture files.
-    pub(super) dir: PathBuf,
     pub(super) journal: PathBuf,
     pub(super) index_dir: Option<PathBuf>,
     pub(super) counts: FrameCounts,
@@ -57,13 +55,13 @@ impl Delivery {
         !is_shipped(&self.journal, path)
     }
 
-    /// Deletes a file that was not shipped, and notes it; gives its frames, if anybody has counted them.
-    pub(super) fn remove_unshipped(&mut self, path: &Path) -> io::Result<Option<u64>> {
-        let Some(expired) = self.expired(path) else {
+    /// Deletes a file of a folder that was not shipped, and notes it; gives its frames, if anybody has counted them.
+    pub(super) fn remove_unshipped(&mut self, dir: &Path, path: &Path) -> io::Result<Option<u64>> {
+        let Some(expired) = self.expired(dir, path) else {
             return fs::remove_file(path).map(|()| None);
         };
         if self.list.is_none() {
-            match ExpiredList::open(&self.dir, expired_read(&self.journal)) {
+            match ExpiredList::open(dir, expired_read(&self.journal)) {
                 Ok(list) => self.list = Some(list),
                 Err(e) => tell_unlisted(path, &e),
             }
@@ -84,11 +82,10 @@ impl Delivery {
     }
 
     /// A file as the ledger is to know it.
-    fn expired(&self, path: &Path) -> Option<ExpiredFile> {
+    fn expired(&self, dir: &Path, path: &Path) -> Option<ExpiredFile> {
         let counted = self.counts.lock().get(path).copied();
         let indexed = || {
             let folder = self.index_dir.as_deref()?;
-            let dir = &self.dir;
             let (index, _) = IndexFolder { folder, dir }.load(path)?;
             Some(index.frames)
         };

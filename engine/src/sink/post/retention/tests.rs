@@ -436,7 +436,6 @@ fn what_is_shipped_goes_first_and_the_rest_is_counted() {
     let mut left = |files| {
         let mut keeper = Keeper {
             delivery: Some(Delivery {
-                dir: dir.path().to_owned(),
                 journal: journal.path().to_owned(),
                 index_dir: None,
                 counts: counts.clone(),
