@@ -14,10 +14,10 @@ use std::{
     path::{Path, PathBuf},
 };
 use wqcap_engine::{
-    analysis::{flows::FlowsReport, live},
+    analysis::{flows::FlowsReport, limits::CutoffReport, live},
     capture::{End, Report},
     device::clock::ClockReport,
-    pipeline::reduce::{CutoffReport, FcsReport},
+    pipeline::reduce::FcsReport,
     plan::{Plan, Stamps},
     recover::RecoveredFile,
     sink::{Deleted, EncryptionReport, HookReport, PinnedFiles},

@@ -2,5 +2,6 @@
 
 pub(crate) mod flow_table;
 pub mod flows;
+pub mod limits;
 pub mod live;
 pub mod observer;

@@ -7,11 +7,13 @@
 //! May import: [`crate::plan`], [`crate::analysis::flows`], [`crate::frame`], [`crate::stats`], the clock of [`crate::rx`].
 
 #[cfg(feature = "flows")]
-use crate::analysis::flows::{FlowWriter, Meter};
+use crate::analysis::{
+    flow_table::{FlowPlace, Guess},
+    flows::{FlowWriter, Meter},
+};
 use crate::{
     Error,
     analysis::{
-        flow_table::FlowPlace,
         flows::FlowsReport,
         live::{Recorder, Statistics},
     },
@@ -51,26 +53,36 @@ impl Observer {
         }
     }
 
-    /// Shows a frame with its outermost and its innermost headers, and the place of its flow, if that is known.
-    #[inline]
-    pub(crate) fn see(
-        &mut self,
-        frame: &Frame<'_>,
-        outer: &Headers,
-        inner: &Headers,
-        #[cfg_attr(
-            not(feature = "flows"),
-            expect(unused_variables, reason = "flow records alone ask for it")
-        )]
-        place: Option<&FlowPlace>,
-    ) {
+    /// Shows a frame with its outermost and its innermost headers. Out of line, so that stages with nobody who looks on have
+    /// their registers for themselves.
+    #[inline(never)]
+    pub(crate) fn see(&mut self, frame: &Frame<'_>, [outer, inner]: [&Headers; 2]) {
         if let Some(live) = &mut self.live {
             live.count(frame.bytes, frame.len, frame.ns, outer, inner);
         }
         #[cfg(feature = "flows")]
         if let Some(flows) = &mut self.flows {
-            flows.take(frame.bytes, frame.len, frame.ns, outer, inner, place);
+            flows.count(frame.bytes, frame.len, frame.ns, outer, inner);
         }
+    }
+
+    /// Shows a frame as [`Observer::see`] does, with the place of its flow; whether that one's limit cuts it off. Flow
+    /// records must follow limits.
+    #[cfg(feature = "flows")]
+    #[inline(never)]
+    pub(crate) fn cuts(
+        &mut self,
+        frame: &Frame<'_>,
+        headers: [&Headers; 2],
+        place: &FlowPlace,
+        guess: Guess,
+    ) -> bool {
+        if let Some(live) = &mut self.live {
+            let [outer, inner] = headers;
+            live.count(frame.bytes, frame.len, frame.ns, outer, inner);
+        }
+        let flows = self.flows.as_mut();
+        flows.is_some_and(|it| it.cuts(frame, headers, place, guess))
     }
 
     /// The batch's frames have all been handled.

@@ -3,6 +3,7 @@
 use crate::{
     Error,
     analysis::{
+        limits::CutoffReport,
         live,
         observer::{Observer, Observers},
     },
@@ -15,7 +16,7 @@ use crate::{
     filter::FilterCell,
     pipeline::{
         Consumer,
-        reduce::{CutoffReport, FcsReport, Stage, StageCounters},
+        reduce::{FcsReport, Stage, StageCounters},
     },
     plan::{Plan, steering::Split},
     rx::{Control, Ended, Ring, wait_readable},

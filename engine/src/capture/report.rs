@@ -1,9 +1,9 @@
 //! What a capture tells while it runs and when it has ended.
 
 use crate::{
-    analysis::{flows::FlowsReport, live},
+    analysis::{flows::FlowsReport, limits::CutoffReport, live},
     device::clock::ClockReport,
-    pipeline::reduce::{CutoffReport, FcsReport},
+    pipeline::reduce::FcsReport,
     sink::{Deleted, EncryptionReport, HookReport, PinnedFiles, Written},
     stats::{NicCounters, QueueLedger, RingState, nic_sum, outage::Outages},
 };

@@ -25,6 +25,11 @@ fn of_cgroup() -> Option<u64> {
     limit.trim().parse().ok()
 }
 
+/// Bytes for the flows that a cutoff follows; `None`: there is no cutoff.
+pub(super) fn of_cutoff(config: &Config) -> Option<u64> {
+    (!config.cutoff.is_empty()).then_some(config.capture.cutoff_memory.0)
+}
+
 /// Holds what all keys together take to `there` bytes, and names the one that takes most.
 ///
 /// # Errors
@@ -42,19 +47,18 @@ pub(super) fn fits(
         Format::Pcap | Format::Pcapng => config.output.buffer.0,
     };
     let stages = queues::stages(queues) as u64;
+    let cutoff = of_cutoff(config).unwrap_or(0);
     let flows = config.flows.as_ref().map_or(0, |it| it.memory.0);
     let names = match &config.flows {
-        Some(it) if it.names => FlowsPlan::names_of(it.memory.0) + stages * FlowsPlan::COPIES_BYTES,
+        Some(it) if it.names => {
+            FlowsPlan::names_of(it.memory.0 + cutoff) + stages * FlowsPlan::COPIES_BYTES
+        }
         _ => 0,
     };
     let dedup = match config.capture.dedup.nanos() {
         0 => 0,
         // The order of time looks once more, over all queues.
         length => dedup::memory(length) * (stages + u64::from(config.output.is_ordered())),
-    };
-    let cutoff = match config.cutoff.as_slice() {
-        [] => 0,
-        _ => config.capture.cutoff_memory.0,
     };
     let all = rings + buffers + flows + names + dedup + cutoff;
     if all <= there {

@@ -219,13 +219,11 @@ impl Plan {
         let longest = longest(&ring);
         let output = OutputPlan::new(config, &queues, longest, &mut notes);
         let output = found.keep(output)?;
-        let flows = config
-            .flows
-            .as_ref()
-            .map(|it| output::flows(it, output.dir.as_deref(), queues::stages(&queues)))
-            .transpose();
-        let flows = found.keep(flows);
         let stages = queues::stages(&queues);
+        let dir = output.dir.as_deref();
+        let flows = config.flows.as_ref();
+        let flows = flows.map(|it| output::flows(it, dir, stages, memory::of_cutoff(config)));
+        let flows = found.keep(flows.transpose())?;
         let idle = config.capture.idle.unwrap_or_default();
         let port = port?;
         Some(Self {
@@ -244,9 +242,9 @@ impl Plan {
                 mode: config.pipeline.mode,
                 on_full: config.pipeline.on_full.unwrap_or_default(),
             },
-            reduction: reduction?.among(stages),
+            reduction: reduction?.among(stages, flows.as_ref()),
             statistics: config.statistics(),
-            flows: flows?,
+            flows,
             // By the verbs, completions would be lost: see `CompletionStamps::RealTime`. Held to the system's clock they
             // would need looks at the clock that they are of, and the driver shows another one (see `Form::RealTime`).
             real_time: stamps == Stamps::HardwareNic && caps.real_time && direct,

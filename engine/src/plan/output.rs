@@ -226,11 +226,12 @@ fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
         .map_err(|e| Error::config("output.hook", format!("{:?}", output.hook), e))
 }
 
-/// What flow records are written.
+/// What flow records are written, with tables for so many queues or parsers, which share the memory; that of a cutoff, too.
 pub(super) fn flows(
     flows: &config::FlowsConfig,
     output: Option<&Path>,
     stages: usize,
+    of_cutoff: Option<u64>,
 ) -> Result<FlowsPlan, Error> {
     if !cfg!(feature = "flows") {
         return Err(Error::config(
@@ -250,12 +251,13 @@ pub(super) fn flows(
             "output.dir holds capture files only; name another directory",
         ));
     }
+    let stages = stages.max(1) as u64;
     Ok(FlowsPlan {
         dir: flows.dir.clone(),
         interval_ns: flows.interval.nanos(),
         active_ns: flows.active.nanos(),
         idle_ns: flows.idle.nanos(),
-        capacity: FlowsPlan::capacity_of(flows.memory.0 / stages.max(1) as u64),
+        capacity: FlowsPlan::capacity_of(flows.memory.0 / stages, of_cutoff.map(|it| it / stages)),
         names: flows.names,
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     Error,
-    analysis::flow_table,
+    analysis::{flow_table, flows::FlowsPlan},
     config::{Config, CutoffConfig, SampleBy, Slice},
     filter::Filter,
     frame::dedup::{self, DedupWindow, MayDiffer},
@@ -95,10 +95,11 @@ impl Reduction {
         })
     }
 
-    /// For so many queues or parsers, which share the memory.
-    pub(super) fn among(mut self, stages: usize) -> Self {
+    /// For so many queues or parsers, which share the memory. Where there are flow records, their tables follow the flows.
+    pub(super) fn among(mut self, stages: usize, flows: Option<&FlowsPlan>) -> Self {
         if let Some(cutoff) = &mut self.cutoff {
-            cutoff.capacity = (cutoff.capacity / stages.max(1)).max(1);
+            let own = (cutoff.capacity / stages.max(1)).max(1);
+            cutoff.capacity = flows.map_or(own, |it| it.capacity);
         }
         self
     }

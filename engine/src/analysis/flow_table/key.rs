@@ -142,7 +142,7 @@ impl Key {
 }
 
 /// What a frame's flow is found by, in every table, and what it is to that flow.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowPlace {
     /// With its lower end first.
     pub(crate) key: Key,
@@ -155,18 +155,16 @@ pub(crate) struct FlowPlace {
 }
 
 impl FlowPlace {
-    /// That of a frame with these headers. Out of line, so that it is made where it stays: a copy would wait for what has
-    /// just been written. `seed`: [`hash_seed`].
+    /// Makes it that of a frame with these headers. In place and out of line, since a copy would wait for what has just been
+    /// written. `seed`: [`hash_seed`].
     #[inline(never)]
-    pub(crate) fn of(frame: &[u8], outer: &Headers, inner: &Headers, seed: u64) -> Self {
+    pub(crate) fn set(&mut self, frame: &[u8], outer: &Headers, inner: &Headers, seed: u64) {
         let (mut key, upward) = Key::of(frame, outer, inner);
         let is_ordered = key.order();
-        Self {
-            key,
-            hash: key.hash(seed),
-            upward: is_ordered && upward,
-            tcp_flags: inner.tcp_flags(frame),
-        }
+        self.key = key;
+        self.hash = key.hash(seed);
+        self.upward = is_ordered && upward;
+        self.tcp_flags = inner.tcp_flags(frame);
     }
 }
 

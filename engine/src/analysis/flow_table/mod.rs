@@ -128,6 +128,12 @@ impl<E: Entry, Apart> Table<E, Apart> {
         self.flows.len()
     }
 
+    /// Flows for which there is room, those that are there among them.
+    #[cfg(feature = "flows")]
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.flows.len() == self.capacity
     }
@@ -183,6 +189,12 @@ impl<E: Entry, Apart> Table<E, Apart> {
     #[inline]
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut E {
         &mut self.flows[at]
+    }
+
+    /// A flow, and what is kept apart from it.
+    #[cfg(feature = "flows")]
+    pub(crate) fn both_mut(&mut self, at: usize) -> (&mut E, &mut Apart) {
+        (&mut self.flows[at], &mut self.apart[at])
     }
 
     /// Enters a flow that is not there yet. The table must not be full.

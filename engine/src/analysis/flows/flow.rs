@@ -38,23 +38,51 @@ impl Direction {
 /// A flow, as far as its frames touch it: two cache lines, and both of one pair, which some processors fetch together.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
-pub(super) struct FlowEntry {
+pub(crate) struct FlowEntry {
     key: Key,
     hash: u32,
     /// Whether its first frame went from the lower end to the other.
     upward: bool,
-    /// Whether it came in a tunnel.
-    tunnel: bool,
+    /// Bits of [`marks`].
+    marks: u8,
     flags: [u8; 2],
     /// Ethertype of the first frame's innermost packet.
     ethertype: u16,
     /// Type and code of the first frame's ICMP message.
-    icmp: Option<[u8; 2]>,
+    icmp: [u8; 2],
     /// Payloads that were read for names, by way.
     read: [u8; 2],
-    _pad: u8,
+    /// Which limit of a cutoff it has, where limits are followed.
+    limit: u16,
     /// As the first frame went, and the other way.
     ways: [Direction; 2],
+}
+
+/// What is so of a flow or not.
+mod marks {
+    /// Its first frame came in a tunnel.
+    pub(super) const TUNNEL: u8 = 1;
+    /// Its first frame was a message of ICMP.
+    pub(super) const ICMP: u8 = 1 << 1;
+    /// It has no frames: its record has ended, and its limit goes on.
+    pub(super) const BLANK: u8 = 1 << 2;
+    /// Its connection has ended, as far as its limit goes.
+    pub(super) const ENDED: u8 = 1 << 3;
+    /// Its counters began at another time than its limit.
+    pub(super) const SHIFTED: u8 = 1 << 4;
+    /// Frames of it were cut off.
+    pub(super) const CUT: u8 = 1 << 5;
+    /// What goes to the lower end has reached the limit; the next bit: what comes from it has.
+    pub(super) const OVER: u8 = 1 << 6;
+
+    /// Those of its first frame.
+    pub(super) const OF_FIRST: u8 = TUNNEL | ICMP;
+
+    /// A mark, if something is so.
+    #[inline]
+    pub(super) fn of(mark: u8, is_so: bool) -> u8 {
+        if is_so { mark } else { 0 }
+    }
 }
 
 impl Entry for FlowEntry {
@@ -72,26 +100,34 @@ impl Entry for FlowEntry {
 impl FlowEntry {
     /// A flow without any frame yet, not even this first one.
     pub(super) fn begin(first: &SeenFrame) -> Self {
+        let tunnel = marks::of(marks::TUNNEL, first.tunnel);
+        let icmp = marks::of(marks::ICMP, first.icmp.is_some());
         Self {
             key: first.key,
             hash: first.hash,
             upward: first.upward,
-            tunnel: first.tunnel,
+            marks: tunnel | icmp,
             flags: [0; 2],
             ethertype: first.ethertype,
-            icmp: first.icmp,
+            icmp: first.icmp.unwrap_or_default(),
             read: [0; 2],
-            _pad: 0,
+            limit: 0,
             ways: [Direction::default(); 2],
         }
     }
 
-    /// Counts a frame.
+    /// Counts a frame of `len` bytes on the wire, received at `ns`, that went from the lower end to the other, or back.
     #[inline]
-    pub(super) fn count(&mut self, frame: &SeenFrame) {
-        let way = usize::from(frame.upward != self.upward);
-        self.flags[way] |= frame.flags;
-        self.ways[way].count(frame.len, frame.ns);
+    pub(super) fn count(&mut self, upward: bool, tcp_flags: u8, len: u32, ns: u64) {
+        let way = usize::from(upward != self.upward);
+        self.flags[way] |= tcp_flags;
+        self.ways[way].count(len, ns);
+    }
+
+    /// What went from the lower end to the other, or back.
+    #[inline]
+    pub(super) fn way(&self, upward: bool) -> &Direction {
+        &self.ways[usize::from(upward != self.upward)]
     }
 
     /// The way of a payload that may tell a name, if it is to be read; `None`: the flow has had its share. Each message of DNS
@@ -127,14 +163,86 @@ impl FlowEntry {
             vlans: self.key.vlans(),
             network: self.key.network(),
             ethertype: self.ethertype,
-            icmp: self.icmp,
-            outer: self.tunnel.then_some(outer),
+            icmp: (self.marks & marks::ICMP != 0).then_some(self.icmp),
+            outer: (self.marks & marks::TUNNEL != 0).then_some(outer),
             ways: self.ways,
             tcp_flags: (ends.version != 0 && ends.protocol == protocol::TCP).then_some(self.flags),
             queue,
             end,
             names: None,
         }
+    }
+}
+
+/// How far it has come with its limit, where limits are followed.
+impl FlowEntry {
+    pub(super) fn limit(&self) -> u16 {
+        self.limit
+    }
+
+    /// Whether it has no frames, since its record has ended. The stamp of the last one stays.
+    #[inline]
+    pub(super) fn is_blank(&self) -> bool {
+        self.marks & marks::BLANK != 0
+    }
+
+    /// Whether its connection has ended.
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        self.marks & marks::ENDED != 0
+    }
+
+    /// Whether what it counts is not all, or more than all, that has come since it began.
+    #[inline]
+    pub(super) fn is_shifted(&self) -> bool {
+        self.marks & marks::SHIFTED != 0
+    }
+
+    /// Whether what one side sends has reached the limit; 1: the lower end.
+    #[inline]
+    pub(super) fn is_over(&self, side: usize) -> bool {
+        self.marks & marks::OVER << side != 0
+    }
+
+    /// Remembers what a frame of one side tells.
+    #[inline]
+    pub(super) fn note(&mut self, side: usize, is_over: bool, ends: bool) {
+        self.marks |= marks::of(marks::OVER << side, is_over) | marks::of(marks::ENDED, ends);
+    }
+
+    /// A frame of it is cut off; whether none was before.
+    #[inline]
+    pub(super) fn is_first_cut(&mut self) -> bool {
+        let first = self.marks & marks::CUT == 0;
+        self.marks |= marks::CUT;
+        first
+    }
+
+    /// Its record has ended.
+    pub(super) fn make_blank(&mut self) {
+        let last_ns = self.last_ns();
+        self.ways = Default::default();
+        self.ways[0].last_ns = last_ns;
+        self.marks |= marks::BLANK | marks::SHIFTED;
+    }
+
+    /// A record of it begins with this frame, which is not counted yet.
+    pub(super) fn begin_again(&mut self, first: &SeenFrame) {
+        let kept = self.marks & !(marks::OF_FIRST | marks::BLANK);
+        let begun = Self::begin(first);
+        *self = Self {
+            marks: begun.marks | kept,
+            limit: self.limit,
+            ..begun
+        };
+    }
+
+    /// It begins anew with this limit, while what it counts goes on.
+    pub(super) fn begin_anew(&mut self, limit: u16) {
+        self.limit = limit;
+        let has_frames = self.ways.iter().any(|it| it.frames > 0);
+        self.marks &= marks::OF_FIRST | marks::BLANK;
+        self.marks |= marks::of(marks::SHIFTED, has_frames);
     }
 }
 

@@ -10,12 +10,13 @@
 
 use super::{
     FlowTotals, FlowsPlan,
+    cutoff::Following,
     flow::{FlowEndReason, FlowEntry, FlowRecord},
     sample::{SampleChannels, Sampler},
     seen::{MOST_SEEN, SeenFrame},
 };
 use crate::{
-    analysis::flow_table::{FlowPlace, Table, hash_seed},
+    analysis::flow_table::{Table, hash_seed},
     device::clock::nanos,
     frame::{FiveTuple, Headers},
 };
@@ -49,23 +50,25 @@ pub(super) struct Channels {
 pub struct Meter {
     queue: u16,
     /// With each flow's first frame's outermost packet, which only the record needs.
-    table: Table<FlowEntry, FiveTuple>,
-    /// Frames that are not entered yet.
-    seen: Vec<SeenFrame>,
+    pub(super) table: Table<FlowEntry, FiveTuple>,
+    /// Limits that its flows have.
+    pub(super) following: Option<Box<Following>>,
+    /// Frames that are not entered yet; with limits those that may tell a name.
+    pub(super) seen: Vec<SeenFrame>,
     /// The outermost packets of those that came in tunnels.
-    outers: Vec<FiveTuple>,
+    pub(super) outers: Vec<FiveTuple>,
     seed: u64,
-    active_ns: u64,
-    idle_ns: u64,
+    pub(super) active_ns: u64,
+    pub(super) idle_ns: u64,
     exchange: Channels,
     /// Looks for names.
-    sampler: Option<Sampler>,
+    pub(super) sampler: Option<Sampler>,
     /// The batch that is being filled.
     batch: Option<Vec<FlowRecord>>,
     totals: FlowTotals,
     published: Arc<Mutex<FlowTotals>>,
     /// Stamp of the last frame.
-    now_ns: u64,
+    pub(super) now_ns: u64,
     /// Where the next sweep begins, and when the last one was.
     cursor: usize,
     stepped_ns: u64,
@@ -83,6 +86,7 @@ impl Meter {
         Self {
             queue,
             table: Table::new(plan.capacity),
+            following: None,
             seen: Vec::with_capacity(MOST_SEEN),
             outers: Vec::with_capacity(MOST_SEEN),
             seed: hash_seed(),
@@ -101,27 +105,14 @@ impl Meter {
         }
     }
 
-    /// Takes a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost headers.
+    /// Takes a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost headers. It is entered
+    /// with its batch. No limits may be followed.
     #[inline]
     pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
-        self.take(frame, len, ns, outer, inner, None);
-    }
-
-    /// The same with the place of its flow, if that is known.
-    #[inline]
-    pub(crate) fn take(
-        &mut self,
-        frame: &[u8],
-        len: u32,
-        ns: u64,
-        outer: &Headers,
-        inner: &Headers,
-        place: Option<&FlowPlace>,
-    ) {
         self.now_ns = ns;
         let outers = &mut self.outers;
         self.seen
-            .push(SeenFrame::new(frame, len, ns, outer, inner, place, outers));
+            .push(SeenFrame::new(frame, len, ns, outer, inner, None, outers));
         if let Some(sampler) = &mut self.sampler {
             sampler.look(frame, inner, self.seen.len() - 1);
         }
@@ -133,26 +124,8 @@ impl Meter {
     /// The batch's frames have all been taken: enters those that wait.
     pub fn handled(&mut self) {
         let mut seen = std::mem::take(&mut self.seen);
-        // Loops of few instructions each, so that misses of many frames are under way at the same time.
-        for frame in &mut seen {
-            frame.place(self.seed);
-        }
-        let is_large = self.table.is_large();
-        if is_large {
-            for frame in &seen {
-                self.table.prefetch(frame.hash);
-            }
-        }
-        for frame in &mut seen {
-            frame.guess = self.table.guess(frame.hash);
-        }
-        if is_large {
-            for frame in &seen {
-                self.table.touch(frame.guess);
-            }
-        }
-        for frame in &seen {
-            self.enter(frame);
+        if self.following.is_none() {
+            self.enter_all(&mut seen);
         }
         if let Some(sampler) = &mut self.sampler {
             sampler.hand_over(&seen, &mut self.table, self.queue);
@@ -163,28 +136,61 @@ impl Meter {
     }
 
     #[inline]
-    fn enter(&mut self, frame: &SeenFrame) {
-        if let Some(at) = self.table.find(frame.guess, frame.hash, &frame.key)
-            // Without room for its record: better one record that is too long than none.
-            && (self.ended(at, frame.ns).is_none() || !self.end(at, frame.ns))
-        {
-            self.table.get_mut(at).count(frame);
-        } else {
-            self.begin(frame);
+    fn enter_all(&mut self, seen: &mut [SeenFrame]) {
+        // Loops of few instructions each, so that misses of many frames are under way at the same time.
+        for frame in seen.iter_mut() {
+            frame.place(self.seed);
+        }
+        let is_large = self.table.is_large();
+        if is_large {
+            for frame in seen.iter() {
+                self.table.prefetch(frame.hash);
+            }
+        }
+        for frame in seen.iter_mut() {
+            frame.guess = self.table.guess(frame.hash);
+        }
+        if is_large {
+            for frame in seen.iter() {
+                self.table.touch(frame.guess);
+            }
+        }
+        for frame in seen.iter() {
+            self.enter(frame);
         }
     }
 
-    /// Begins a flow with its first frame.
-    fn begin(&mut self, first: &SeenFrame) {
+    #[inline]
+    fn enter(&mut self, frame: &SeenFrame) {
+        let found = self.table.find(frame.guess, frame.hash, &frame.key);
+        // Without room for its record: better one record that is too long than none.
+        let lasts = |&at: &usize| self.ended(at, frame.ns).is_none() || !self.end(at, frame.ns);
+        let at = found.filter(lasts).or_else(|| self.begin(frame));
+        if let Some(at) = at {
+            let flow = self.table.get_mut(at);
+            flow.count(frame.upward, frame.flags, frame.len, frame.ns);
+        }
+    }
+
+    /// Begins a flow with its first frame, which is not counted yet; `None`: there is no place, and the frame is missed.
+    pub(super) fn begin(&mut self, first: &SeenFrame) -> Option<usize> {
         if self.table.is_full() && !self.evict() {
             self.totals.missed_frames += 1;
             self.totals.missed_bytes += u64::from(first.len);
-            return;
+            return None;
         }
-        let mut flow = FlowEntry::begin(first);
-        flow.count(first);
-        let outer = (self.outers.get(usize::from(first.outer))).filter(|_| first.tunnel);
-        self.table.insert(flow, outer.copied().unwrap_or_default());
+        let outer = self.outer_of(first);
+        self.table.insert(FlowEntry::begin(first), outer);
+        if let Some(following) = &mut self.following {
+            following.push();
+        }
+        Some(self.table.len() - 1)
+    }
+
+    /// The outermost packet of a frame that came in a tunnel.
+    pub(super) fn outer_of(&self, frame: &SeenFrame) -> FiveTuple {
+        let outer = (self.outers.get(usize::from(frame.outer))).filter(|_| frame.tunnel);
+        outer.copied().unwrap_or_default()
     }
 
     /// Whether a flow's time is over at `ns`.
@@ -200,9 +206,19 @@ impl Meter {
         }
     }
 
-    /// Takes out a flow whose time is over; false: there is no room for its record.
+    /// Takes out a flow whose time is over; false: there is no room for its record, or its limit goes on.
     #[cold]
     fn end(&mut self, at: usize, ns: u64) -> bool {
+        let flow = self.table.get(at);
+        let is_followed = (self.following.as_ref()).is_some_and(|it| it.lasts(flow, ns));
+        if is_followed {
+            self.end_record(at, ns);
+            return false;
+        }
+        if flow.is_blank() {
+            self.remove(at);
+            return true;
+        }
         match self.ended(at, ns) {
             Some(end) if self.has_room() => {
                 self.take_out(at, end);
@@ -212,21 +228,40 @@ impl Meter {
         }
     }
 
+    /// Ends a flow's record if its time is over and there is room for it, and keeps the flow.
+    pub(super) fn end_record(&mut self, at: usize, ns: u64) {
+        if self.table.get(at).is_blank() {
+            return;
+        }
+        let Some(end) = self.ended(at, ns).filter(|_| self.has_room()) else {
+            return;
+        };
+        let (flow, outer) = self.table.both_mut(at);
+        let record = flow.record(*outer, self.queue, end);
+        if let Some(following) = &mut self.following {
+            following.make_blank(flow, at);
+        }
+        self.push(record);
+    }
+
     /// Makes place for another flow; false: there is no room for the record.
     #[cold]
     fn evict(&mut self) -> bool {
-        if !self.has_room() {
-            return false;
-        }
         // The next places of the sweep are as good as any: what stands where is chance.
         let len = self.table.len();
         let oldest = (0..CANDIDATES.min(len))
             .map(|i| (self.cursor + i) % len)
             .min_by_key(|&at| self.table.get(at).last_ns());
         let Some(at) = oldest else { return false };
+        if self.table.get(at).is_blank() {
+            self.remove(at);
+        } else if self.has_room() {
+            self.totals.evicted += 1;
+            self.take_out(at, FlowEndReason::Evicted);
+        } else {
+            return false;
+        }
         self.cursor = (self.cursor + CANDIDATES) % len;
-        self.totals.evicted += 1;
-        self.take_out(at, FlowEndReason::Evicted);
         true
     }
 
@@ -294,8 +329,18 @@ impl Meter {
 
     /// Takes a flow out of the table, and adds its record, for which there must be room.
     fn take_out(&mut self, at: usize, end: FlowEndReason) {
+        let (flow, outer) = self.remove(at);
+        if !flow.is_blank() {
+            self.push(flow.record(outer, self.queue, end));
+        }
+    }
+
+    fn remove(&mut self, at: usize) -> (FlowEntry, FiveTuple) {
         let (flow, outer) = self.table.remove(at);
-        self.push(flow.record(outer, self.queue, end));
+        if let Some(following) = &mut self.following {
+            following.remove(at, flow.is_blank());
+        }
+        (flow, outer)
     }
 
     /// Adds a record, for which there must be room.
@@ -315,7 +360,8 @@ impl Meter {
             // The channel has room for every batch there is, and the writer outlives the meters.
             let _ = self.exchange.full.send(batch);
         }
-        self.totals.flows = self.table.len() as u64;
+        let blank = self.following.as_ref().map_or(0, |it| it.blank());
+        self.totals.flows = (self.table.len() - blank) as u64;
         self.totals.missed_payloads = self.sampler.as_ref().map_or(0, Sampler::missed);
         if let Ok(mut seen) = self.published.try_lock() {
             *seen = self.totals;

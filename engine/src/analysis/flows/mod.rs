@@ -23,6 +23,8 @@
 #[cfg(feature = "flows")]
 mod columns;
 #[cfg(feature = "flows")]
+mod cutoff;
+#[cfg(feature = "flows")]
 mod dhcp;
 #[cfg(feature = "flows")]
 mod dns;
@@ -78,6 +80,8 @@ pub struct FlowsPlan {
 impl FlowsPlan {
     /// Bytes of a flow, its outermost packet and its share of the index, when that is as sparse as it gets.
     pub(crate) const FLOW_BYTES: u64 = 198;
+    /// Bytes more of a flow whose limit is followed.
+    pub(crate) const FOLLOWED_BYTES: u64 = 32;
 
     /// Bytes of payloads that each table may have on their way.
     pub(crate) const COPIES_BYTES: u64 = 8 << 20;
@@ -94,10 +98,15 @@ impl FlowsPlan {
         usize::try_from(Self::names_of(memory)).unwrap_or(usize::MAX)
     }
 
-    /// Flows that fit so many bytes.
+    /// Flows that fit so many bytes, and as many more as a cutoff that is followed has for its flows.
     #[must_use]
-    pub fn capacity_of(memory: u64) -> usize {
-        flow_table::capacity(memory, Self::FLOW_BYTES)
+    pub fn capacity_of(memory: u64, of_cutoff: Option<u64>) -> usize {
+        match of_cutoff {
+            Some(more) => {
+                flow_table::capacity(memory + more, Self::FLOW_BYTES + Self::FOLLOWED_BYTES)
+            }
+            None => flow_table::capacity(memory, Self::FLOW_BYTES),
+        }
     }
 }
 

@@ -125,17 +125,17 @@ impl Sampler {
         self.missed
     }
 
-    /// Looks at a frame, the one at `at` among those that wait.
+    /// Looks at a frame, the one at `at` among those that wait. Whether it is now a copy's, which asks for it later.
     #[inline]
-    pub(super) fn look(&mut self, frame: &[u8], inner: &Headers, at: usize) {
+    pub(super) fn look(&mut self, frame: &[u8], inner: &Headers, at: usize) -> bool {
         let Some(payload) = inner.payload().and_then(|it| frame.get(it..inner.end())) else {
-            return;
+            return false;
         };
         let ports = [inner.tuple.src_port, inner.tuple.dst_port];
         let kind = match inner.tuple.protocol {
             protocol::TCP => {
                 if self.begun > 0 && self.go_on(frame, inner, payload, at) {
-                    return;
+                    return true;
                 }
                 Kind::of_tcp(payload, ports)
             }
@@ -145,6 +145,7 @@ impl Sampler {
         if let Some(kind) = kind {
             self.begin(kind, frame, inner, payload, at);
         }
+        kind.is_some()
     }
 
     /// Copies a payload, or its first part.

@@ -41,7 +41,11 @@ pub(super) struct SeenFrame {
 impl SeenFrame {
     /// A frame of `len` bytes on the wire, received at `ns`; with its flow's place, if that is known. Its outermost packet
     /// goes to those of the batch's tunnels, if it came in one.
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "made elsewhere, it would be copied to where it waits"
+    )]
+    #[inline(always)]
     pub(super) fn new(
         frame: &[u8],
         len: u32,

@@ -7,8 +7,11 @@ use super::{
     *,
 };
 use crate::{
-    analysis::flow_table::Table,
-    frame::{FiveTuple, Headers},
+    analysis::flow_table::{FlowPlace, Table, hash_seed},
+    filter::Filter,
+    frame::{FiveTuple, Headers, Tcp},
+    pipeline::Frame,
+    plan::{CutoffPlan, FlowLimit},
 };
 use crossbeam_channel::{Receiver, Sender};
 use parquet::{
@@ -100,6 +103,43 @@ impl Bench {
         self.seen = (self.seen.0 + 1, self.seen.1 + u64::from(len));
     }
 
+    /// Has this many packets and bytes of each direction kept, and whatever comes when a flow begins anew.
+    fn follow(mut self, packets: Option<u64>, bytes: Option<u64>, idle_ns: u64) -> Self {
+        let limit = FlowLimit {
+            filter: Filter::default(),
+            bytes,
+            packets,
+        };
+        self.meter().follow(&CutoffPlan {
+            limits: vec![limit],
+            idle_ns,
+            capacity: 1,
+        });
+        self
+    }
+
+    /// A batch of one frame, with limits; whether it is cut off.
+    fn cuts(&mut self, frame: &[u8], len: u32, ns: u64) -> bool {
+        let outer = Headers::parse(frame);
+        let inner = outer.descend(frame);
+        let inner = inner.as_ref().unwrap_or(&outer);
+        let mut place = FlowPlace::default();
+        place.set(frame, &outer, inner, hash_seed());
+        self.meter().batch();
+        let guess = self.meter().table().guess(place.hash);
+        let (bytes, fcs) = (frame, None);
+        let frame = Frame {
+            bytes,
+            len,
+            fcs,
+            ns,
+        };
+        let is_cut = self.meter().cuts(&frame, [&outer, inner], &place, guess);
+        self.meter().handled();
+        self.seen = (self.seen.0 + 1, self.seen.1 + u64::from(len));
+        is_cut
+    }
+
     fn meter(&mut self) -> &mut Meter {
         self.meter.as_mut().unwrap()
     }
@@ -183,6 +223,39 @@ impl Naive {
     }
 }
 
+/// The naive answer to how much of each flow is kept.
+#[derive(Default)]
+struct NaiveLimits {
+    flows: HashMap<u8, NaiveLimit>,
+}
+
+#[derive(Default)]
+struct NaiveLimit {
+    last_ns: u64,
+    has_ended: bool,
+    /// Packets and bytes of each direction.
+    come: [(u64, u64); 2],
+}
+
+impl NaiveLimits {
+    fn cuts(&mut self, step: &Step, ns: u64, most: (Option<u64>, Option<u64>), idle: u64) -> bool {
+        let is_tcp = step.flow.is_multiple_of(2);
+        let has = |bits: u8| is_tcp && step.flags & bits != 0;
+        let flow = self.flows.entry(step.flow).or_default();
+        let makes = has(Tcp::SYN) && !has(Tcp::ACK);
+        if ns - flow.last_ns >= idle || flow.has_ended && makes {
+            *flow = NaiveLimit::default();
+        }
+        flow.last_ns = ns;
+        flow.has_ended |= has(Tcp::FIN | Tcp::RST);
+        let (packets, bytes) = &mut flow.come[usize::from(step.back)];
+        let over = most.0.is_some_and(|it| *packets >= it) || most.1.is_some_and(|it| *bytes >= it);
+        *packets += 1;
+        *bytes += u64::from(step.len);
+        over && !has(Tcp::SYN | Tcp::FIN | Tcp::RST)
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Step {
     flow: u8,
@@ -236,6 +309,41 @@ proptest! {
         prop_assert_eq!(ours, theirs);
     }
 
+    /// Records end and limits begin anew each at its own time.
+    #[test]
+    fn limits_that_records_follow_are_those_of_a_naive_map(
+        steps in prop::collection::vec(step(), 0..300),
+        idle in 1_u64..10_000_000_000,
+        active in 1_u64..30_000_000_000,
+        limit_idle in 1_u64..30_000_000_000,
+        packets in prop::option::of(0_u64..8),
+        bytes in prop::option::of(0_u64..30_000),
+    ) {
+        let mut bench = Bench::new(64, 4, idle, active).follow(packets, bytes, limit_idle);
+        let (mut naive, mut limits) = (Naive::default(), NaiveLimits::default());
+        let mut ns = START;
+        let mut cut = 0;
+        for step in &steps {
+            ns += step.after_ns;
+            let is_cut = bench.cuts(&frame(step.flow, step.back, step.flags), step.len, ns);
+            bench.drain();
+            naive.give(step, ns, idle, active);
+            prop_assert_eq!(is_cut, limits.cuts(step, ns, (packets, bytes), limit_idle));
+            cut += u64::from(is_cut) * u64::from(step.len);
+        }
+        let report = bench.meter().cutoff();
+        prop_assert_eq!((report.bytes, report.untracked_frames), (cut, 0));
+        let totals = bench.end();
+        prop_assert_eq!((totals.evicted, totals.missed_frames), (0, 0));
+        let mut ours: Vec<_> = bench.records.iter().map(facts).collect();
+        let mut theirs = naive.ended;
+        theirs.extend(naive.open.into_values().map(|(_, facts)| facts));
+        let order = |a: &Facts, b: &Facts| (&a.0, a.1[0].first_ns).cmp(&(&b.0, b.1[0].first_ns));
+        ours.sort_by(order);
+        theirs.sort_by(order);
+        prop_assert_eq!(ours, theirs);
+    }
+
     #[test]
     fn records_do_not_depend_on_how_many_frames_wait(
         batches in prop::collection::vec(prop::collection::vec(step(), 0..100), 0..8),
@@ -274,19 +382,32 @@ proptest! {
         steps in prop::collection::vec((step(), any::<bool>()), 0..300),
         capacity in 1_usize..12,
         batches in 0_usize..3,
+        limit_idle in prop::option::of(1_u64..30_000_000_000),
     ) {
         let mut bench = Bench::new(capacity, batches, 1_000_000_000, 5_000_000_000);
+        if let Some(limit_idle) = limit_idle {
+            bench = bench.follow(Some(2), None, limit_idle);
+        }
         let mut ns = START;
         for (step, drain) in &steps {
             ns += step.after_ns;
-            bench.give(&frame(step.flow, step.back, step.flags), step.len, ns);
+            let frame = frame(step.flow, step.back, step.flags);
+            if limit_idle.is_some() {
+                bench.cuts(&frame, step.len, ns);
+            } else {
+                bench.give(&frame, step.len, ns);
+            }
             if *drain {
                 bench.drain();
             }
         }
+        let untracked = bench.meter().cutoff().untracked_frames;
         // The writer is there to the end.
         bench.empty.send(Vec::with_capacity(RECORDS)).unwrap();
-        bench.end();
+        let totals = bench.end();
+        if limit_idle.is_some() {
+            prop_assert_eq!(untracked, totals.missed_frames);
+        }
     }
 }
 
@@ -348,8 +469,10 @@ fn a_flow_has_two_cache_lines() {
         Table::<FlowEntry, FiveTuple>::FLOW_BYTES as u64,
         FlowsPlan::FLOW_BYTES
     );
-    assert!(FlowsPlan::capacity_of(256 << 20) > 1_000_000);
-    assert_eq!(FlowsPlan::capacity_of(0), 1);
+    assert!(FlowsPlan::capacity_of(256 << 20, None) > 1_000_000);
+    // The cutoff's memory makes place for more flows than its notes of them take.
+    assert!(FlowsPlan::capacity_of(256 << 20, Some(256 << 20)) > 2_000_000);
+    assert_eq!(FlowsPlan::capacity_of(0, None), 1);
 }
 
 /// Many more flows than a cache holds, each found again.

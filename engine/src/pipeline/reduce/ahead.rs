@@ -2,9 +2,8 @@
 //!
 //! The flows of all are looked for together, so that the caches' misses of one pass while those of others are waited for.
 
-use super::cutoff::Cutoff;
 use crate::{
-    analysis::flow_table::{FlowPlace, Guess},
+    analysis::flow_table::{Entry, FlowPlace, Guess, Table, hash_seed},
     frame::Headers,
 };
 
@@ -12,17 +11,18 @@ use crate::{
 pub(super) const MOST: usize = 64;
 
 /// A frame's headers.
+#[derive(Default)]
 pub(super) struct Parsed {
     pub(super) outer: Headers,
     inner: Option<Headers>,
 }
 
 impl Parsed {
+    /// Parses a frame. In place, since a copy would wait for what has just been written.
     #[inline]
-    pub(super) fn of(bytes: &[u8]) -> Self {
-        let outer = Headers::parse(bytes);
-        let inner = outer.descend(bytes);
-        Self { outer, inner }
+    pub(super) fn set(&mut self, bytes: &[u8]) {
+        self.outer = Headers::parse(bytes);
+        self.inner = self.outer.descend(bytes);
     }
 
     /// The innermost packet's.
@@ -33,6 +33,7 @@ impl Parsed {
 }
 
 /// A frame that was looked at.
+#[derive(Default)]
 pub(super) struct Known {
     /// Where it lies.
     address: usize,
@@ -43,39 +44,54 @@ pub(super) struct Known {
 }
 
 /// The frames of a batch.
-#[derive(Default)]
 pub(super) struct Ahead {
-    known: Vec<Known>,
+    seed: u64,
+    /// Those of the batch, the first `len`.
+    known: Box<[Known]>,
+    len: usize,
     next: usize,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self {
+            seed: hash_seed(),
+            known: std::iter::repeat_with(Known::default).take(MOST).collect(),
+            len: 0,
+            next: 0,
+        }
+    }
 }
 
 impl Ahead {
     /// Forgets what is of another batch.
     #[inline]
     pub(super) fn clear(&mut self) {
-        self.known.clear();
+        self.len = 0;
         self.next = 0;
     }
 
-    /// Looks at frames. Those beyond the first [`MOST`] are on their own.
-    pub(super) fn look<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>, cutoff: &Cutoff) {
+    /// Looks at frames, whose flows are in `table`. Those beyond the first [`MOST`] are on their own.
+    pub(super) fn look<'a, E: Entry, Apart>(
+        &mut self,
+        frames: impl Iterator<Item = &'a [u8]>,
+        table: &Table<E, Apart>,
+    ) {
         self.clear();
-        for bytes in frames.take(MOST) {
-            let parsed = Parsed::of(bytes);
-            let place = cutoff.place(bytes, &parsed.outer, parsed.inner());
-            cutoff.prefetch(&place);
-            self.known.push(Known {
-                address: bytes.as_ptr().addr(),
-                parsed,
-                place,
-                guess: Guess::default(),
-            });
+        for (it, bytes) in self.known.iter_mut().zip(frames) {
+            it.address = bytes.as_ptr().addr();
+            it.parsed.set(bytes);
+            let (outer, inner) = (&it.parsed.outer, it.parsed.inner());
+            it.place.set(bytes, outer, inner, self.seed);
+            table.prefetch(it.place.hash);
+            self.len += 1;
         }
-        for it in &mut self.known {
-            it.guess = cutoff.guess(&it.place);
+        let known = &mut self.known[..self.len];
+        for it in known.iter_mut() {
+            it.guess = table.guess(it.place.hash);
         }
-        for it in &self.known {
-            cutoff.touch(it.guess);
+        for it in known {
+            table.touch(it.guess);
         }
     }
 
@@ -83,7 +99,7 @@ impl Ahead {
     #[inline]
     pub(super) fn of(&mut self, bytes: &[u8]) -> Option<&Known> {
         let address = bytes.as_ptr().addr();
-        let rest = self.known.get(self.next..)?;
+        let rest = self.known[..self.len].get(self.next..)?;
         let at = rest.iter().position(|it| it.address == address)?;
         self.next += at + 1;
         self.known.get(self.next - 1)

@@ -1,7 +1,9 @@
 //! What a stage counts beside the ledger, published once a batch; anyone may read it.
 
-use super::cutoff::CutoffReport;
-use crate::frame::{Malformed, MalformedCounts};
+use crate::{
+    analysis::limits::CutoffReport,
+    frame::{Malformed, MalformedCounts},
+};
 use derive_more::AddAssign;
 use serde::Serialize;
 use std::{

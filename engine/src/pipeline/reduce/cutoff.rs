@@ -1,4 +1,4 @@
-//! Flow cutoff: of each flow the beginning is kept.
+//! Flow cutoff: of each flow the beginning is kept. This table follows the flows where there are no flow records.
 //!
 //! Most bytes of a network belong to few long flows, and most of these are encrypted: what they tell is in their first
 //! packets. So each direction of a flow has a limit of bytes and of packets, and a frame that comes when one of them is
@@ -11,64 +11,29 @@
 //! one, if any near the sweep's cursor has been silent for too long: so nothing of this costs more than some frames do.
 
 use crate::{
-    analysis::flow_table::{Entry, FlowPlace, Guess, Key, Table, hash_seed},
-    filter::Filter,
-    frame::{Headers, Tcp},
+    analysis::{
+        flow_table::{Entry, FlowPlace, Guess, Key, Table},
+        limits::{CutoffReport, Limits, Volume, ends, is_control},
+    },
     pipeline::Frame,
     plan::CutoffPlan,
 };
-use derive_more::AddAssign;
-use serde::Serialize;
 
 /// Flows that a new one checks for having been silent.
 const SWEPT: usize = 4;
 
-/// What was cut off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
-pub struct CutoffReport {
-    /// Flows of which frames were cut off.
-    pub flows: u64,
-    /// Bytes of these frames, as on the wire.
-    pub bytes: u64,
-    /// Frames that were kept since the table had no room for their flows.
-    pub untracked_frames: u64,
-}
-
 /// The flows of one queue, as far as they have come.
 pub(super) struct Cutoff {
-    /// What none of them takes has no end.
-    limits: Box<[Limit]>,
-    idle_ns: u64,
-    seed: u64,
+    limits: Limits,
     table: Table<CutFlow>,
     /// Where the next sweep begins.
     cursor: usize,
     report: CutoffReport,
 }
 
-struct Limit {
-    filter: Filter,
-    /// Each way.
-    most: Volume,
-}
-
-#[derive(Clone, Copy)]
-struct Volume {
-    bytes: u64,
-    packets: u64,
-}
-
-impl Volume {
-    /// More than any flow has.
-    const ENDLESS: Self = Self {
-        bytes: u64::MAX,
-        packets: u64::MAX,
-    };
-}
-
 /// How far a flow has come: on two cache lines, as it is aligned.
 #[repr(align(32))]
-struct CutFlow {
+pub(super) struct CutFlow {
     key: Key,
     hash: u32,
     /// FIN or RST was seen.
@@ -95,9 +60,8 @@ impl Entry for CutFlow {
 impl CutFlow {
     /// Whether a frame that comes now is another flow's, between the same ends.
     #[inline]
-    fn begins_anew(&self, ns: u64, flags: u8, idle_ns: u64) -> bool {
-        ns.saturating_sub(self.last_ns) >= idle_ns
-            || self.ended && flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
+    fn begins_anew(&self, frame: &Frame<'_>, place: &FlowPlace, limits: &Limits) -> bool {
+        limits.begins_anew(self.last_ns, self.ended, frame.ns, place.tcp_flags)
     }
 
     /// Counts a frame of it; whether this one is cut off.
@@ -105,16 +69,15 @@ impl CutFlow {
     fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, report: &mut CutoffReport) -> bool {
         let flags = place.tcp_flags;
         self.last_ns = frame.ns;
-        self.ended |= flags & (Tcp::FIN | Tcp::RST) != 0;
+        self.ended |= ends(flags);
         let left = &mut self.left[usize::from(place.upward)];
         let over = left.bytes == 0 || left.packets == 0;
         left.bytes = left.bytes.saturating_sub(frame.len.into());
         left.packets = left.packets.saturating_sub(1);
-        if !over || flags & (Tcp::SYN | Tcp::FIN | Tcp::RST) != 0 {
+        if !over || is_control(flags) {
             return false;
         }
-        report.flows += u64::from(!self.cut);
-        report.bytes += u64::from(frame.len);
+        report.count(frame, !self.cut);
         self.cut = true;
         true
     }
@@ -123,55 +86,22 @@ impl CutFlow {
 impl Cutoff {
     /// To be made on the loop's own thread, so that its memory is near.
     pub(super) fn new(plan: &CutoffPlan) -> Self {
-        let limits = plan.limits.iter().map(|it| Limit {
-            filter: it.filter.clone(),
-            most: Volume {
-                bytes: it.bytes.unwrap_or(Volume::ENDLESS.bytes),
-                packets: it.packets.unwrap_or(Volume::ENDLESS.packets),
-            },
-        });
         Self {
-            limits: limits.collect(),
-            idle_ns: plan.idle_ns,
-            seed: hash_seed(),
+            limits: Limits::new(plan),
             table: Table::new(plan.capacity),
             cursor: 0,
             report: CutoffReport::default(),
         }
     }
 
-    /// Whether what is looked for is seldom in a core's caches.
+    /// Where its flows are found.
     #[inline]
-    pub(super) fn is_large(&self) -> bool {
-        self.table.is_large()
+    pub(super) fn table(&self) -> &Table<CutFlow> {
+        &self.table
     }
 
     pub(super) fn report(&self) -> CutoffReport {
         self.report
-    }
-
-    /// Finds out what a frame's flow is found by.
-    #[inline]
-    pub(super) fn place(&self, bytes: &[u8], outer: &Headers, inner: &Headers) -> FlowPlace {
-        FlowPlace::of(bytes, outer, inner, self.seed)
-    }
-
-    /// Has the cells fetched that [`Cutoff::guess`] reads.
-    #[inline]
-    pub(super) fn prefetch(&self, place: &FlowPlace) {
-        self.table.prefetch(place.hash);
-    }
-
-    /// Guesses where a flow is, and has it fetched.
-    #[inline]
-    pub(super) fn guess(&self, place: &FlowPlace) -> Guess {
-        self.table.guess(place.hash)
-    }
-
-    /// Has the flow read that was guessed.
-    #[inline]
-    pub(super) fn touch(&self, guess: Guess) {
-        self.table.touch(guess);
     }
 
     /// Whether a frame of this flow is cut off. Out of line, so that stages without a cutoff have their registers for
@@ -179,7 +109,7 @@ impl Cutoff {
     #[inline(never)]
     pub(super) fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, guess: Guess) -> bool {
         if let Some(flow) = self.table.guessed_mut(guess, &place.key)
-            && !flow.begins_anew(frame.ns, place.tcp_flags, self.idle_ns)
+            && !flow.begins_anew(frame, place, &self.limits)
         {
             return flow.cuts(frame, place, &mut self.report);
         }
@@ -194,7 +124,7 @@ impl Cutoff {
             self.report.untracked_frames += 1;
             return false;
         };
-        if (self.table.get(at)).begins_anew(frame.ns, place.tcp_flags, self.idle_ns) {
+        if (self.table.get(at)).begins_anew(frame, place, &self.limits) {
             *self.table.get_mut(at) = self.first(frame, place);
         }
         (self.table.get_mut(at)).cuts(frame, place, &mut self.report)
@@ -203,15 +133,14 @@ impl Cutoff {
     /// A flow with nothing yet, not even this first frame.
     #[cold]
     fn first(&self, frame: &Frame<'_>, place: &FlowPlace) -> CutFlow {
-        let takes = |it: &Limit| it.filter.accepts(frame.bytes, frame.len);
-        let limit = self.limits.iter().find(|it| takes(it));
+        let limit = self.limits.of_first(frame.bytes, frame.len);
         CutFlow {
             key: place.key,
             hash: place.hash,
             ended: false,
             cut: false,
             last_ns: frame.ns,
-            left: [limit.map_or(Volume::ENDLESS, |it| it.most); 2],
+            left: [self.limits.most(limit); 2],
         }
     }
 
@@ -236,8 +165,8 @@ impl Cutoff {
             if self.cursor >= self.table.len() {
                 self.cursor = 0;
             }
-            let silent = ns.saturating_sub(self.table.get(self.cursor).last_ns);
-            if silent >= self.idle_ns {
+            let last_ns = self.table.get(self.cursor).last_ns;
+            if self.limits.is_silent(last_ns, ns) {
                 // There stands another one now, to be checked next.
                 self.table.remove(self.cursor);
             } else {
@@ -253,7 +182,12 @@ mod tests {
         super::ahead::{Ahead, MOST},
         *,
     };
-    use crate::plan::FlowLimit;
+    use crate::{
+        analysis::flow_table::hash_seed,
+        filter::Filter,
+        frame::{Headers, Tcp},
+        plan::FlowLimit,
+    };
     use proptest::prelude::*;
     use std::collections::HashMap;
 
@@ -304,8 +238,9 @@ mod tests {
         let (place, guess) = match ahead.of(bytes) {
             Some(known) => (known.place, known.guess),
             None => {
-                let place = cutoff.place(bytes, &outer, &outer);
-                (place, cutoff.guess(&place))
+                let mut place = FlowPlace::default();
+                place.set(bytes, &outer, &outer, hash_seed());
+                (place, cutoff.table().guess(place.hash))
             }
         };
         cutoff.cuts(&frame, &place, guess)
@@ -429,7 +364,7 @@ mod tests {
             let bytes_of: Vec<_> = frames.iter().map(tcp).collect();
             for (i, (&(flow, back, len, later, refused), frame)) in frames.iter().zip(&bytes_of).enumerate() {
                 if i % batch == 0 {
-                    ahead.look(bytes_of[i..].iter().take(batch).map(Vec::as_slice), &cutoff);
+                    ahead.look(bytes_of[i..].iter().take(batch).map(Vec::as_slice), cutoff.table());
                 }
                 now += later;
                 if refused {

@@ -19,12 +19,16 @@
 mod ahead;
 mod counters;
 mod cutoff;
+mod cutting;
 mod fcs;
 mod sample;
 mod slice;
 
 use crate::{
-    analysis::observer::Observer,
+    analysis::{
+        flow_table::{FlowPlace, hash_seed},
+        observer::Observer,
+    },
     config::{SampleBy, Slice},
     filter::{FilterCell, FilterReader},
     frame::{FlowKey, MalformedCounts, dedup::DedupWindow},
@@ -33,8 +37,7 @@ use crate::{
 };
 use ahead::{Ahead, Parsed};
 pub use counters::{FcsReport, StageCounters};
-use cutoff::Cutoff;
-pub use cutoff::CutoffReport;
+use cutting::Cutting;
 use sample::FrameSampler;
 use std::sync::Arc;
 
@@ -46,7 +49,9 @@ pub struct Stage<C> {
     reader: FilterReader,
     window: Option<DedupWindow>,
     sampler: FrameSampler,
-    cutoff: Option<Cutoff>,
+    cutoff: Option<Cutting>,
+    /// Of what flows are found by.
+    seed: u64,
     ahead: Ahead,
     slice: Slice,
     parses: bool,
@@ -64,7 +69,7 @@ impl<C: Consumer> Stage<C> {
         reduction: &Reduction,
         cell: Arc<FilterCell>,
         published: Arc<StageCounters>,
-        observer: Observer,
+        mut observer: Observer,
     ) -> Self {
         let sampler = match reduction.sample_by {
             SampleBy::Frame => FrameSampler::frames(reduction.sample),
@@ -75,7 +80,8 @@ impl<C: Consumer> Stage<C> {
             active: false,
             reader: FilterReader::new(cell),
             window: reduction.dedup_window(),
-            cutoff: reduction.cutoff.as_ref().map(Cutoff::new),
+            cutoff: (reduction.cutoff.as_ref()).map(|it| Cutting::new(it, &mut observer)),
+            seed: hash_seed(),
             ahead: Ahead::default(),
             slice: reduction.slice,
             parses: reduction.parses() || observer.is_active(),
@@ -120,11 +126,12 @@ impl<C: Consumer> Stage<C> {
             return self.inner.frame(frame);
         }
         let known = self.ahead.of(frame.bytes);
-        let parsed_now;
+        let mut parsed_now;
         let parsed = match known {
             Some(known) => &known.parsed,
             None => {
-                parsed_now = Parsed::of(frame.bytes);
+                parsed_now = Parsed::default();
+                parsed_now.set(frame.bytes);
                 &parsed_now
             }
         };
@@ -136,21 +143,20 @@ impl<C: Consumer> Stage<C> {
             return Verdict::SampledOut;
         }
         if let Some(cutoff) = &mut self.cutoff {
-            let place_now;
+            let mut place_now;
             let (place, guess) = match known {
                 Some(known) => (&known.place, known.guess),
                 None => {
-                    place_now = cutoff.place(frame.bytes, outer, headers);
-                    // Now, so that the flow is fetched while the observer looks on.
-                    (&place_now, cutoff.guess(&place_now))
+                    place_now = FlowPlace::default();
+                    place_now.set(frame.bytes, outer, headers, self.seed);
+                    (&place_now, cutoff.guess(&self.observer, place_now.hash))
                 }
             };
-            self.observer.see(frame, outer, headers, Some(place));
-            if cutoff.cuts(frame, place, guess) {
+            if cutoff.cuts(&mut self.observer, frame, [outer, headers], place, guess) {
                 return Verdict::CutOff;
             }
         } else {
-            self.observer.see(frame, outer, headers, None);
+            self.observer.see(frame, [outer, headers]);
         }
         frame.bytes = &frame.bytes[..slice::keep(self.slice, headers, frame.bytes.len())];
         self.inner.frame(frame)
@@ -193,10 +199,8 @@ impl<C: Consumer> Consumer for Stage<C> {
 
     #[inline]
     fn ahead<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
-        if let Some(cutoff) = &self.cutoff
-            && cutoff.is_large()
-        {
-            self.ahead.look(frames, cutoff);
+        if let Some(cutoff) = &self.cutoff {
+            cutoff.look_ahead(&self.observer, &mut self.ahead, frames);
         }
     }
 
@@ -233,7 +237,7 @@ impl<C> Stage<C> {
             self.published.publish_fcs(self.fcs);
         }
         if let Some(cutoff) = &self.cutoff {
-            self.published.publish_cutoff(cutoff.report());
+            (self.published).publish_cutoff(cutoff.report(&self.observer));
         }
     }
 }
@@ -242,6 +246,7 @@ impl<C> Stage<C> {
 mod tests {
     use super::*;
     use crate::{
+        analysis::limits::CutoffReport,
         config::{CaptureConfig, Config, CutoffConfig, Span},
         filter::Filter,
     };
