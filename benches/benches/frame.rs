@@ -41,6 +41,9 @@ fn others(c: &mut Criterion) {
     group.bench_function("flow_key", |b| {
         b.iter(|| FlowKey::of(black_box(frame), black_box(&headers)));
     });
+    group.bench_function("community_id", |b| {
+        b.iter(|| black_box(&headers).community_id(black_box(frame)));
+    });
     group.bench_function("flow_hash", |b| {
         b.iter(|| FlowKey::spread(black_box(frame), black_box(&headers)));
     });

@@ -7,6 +7,7 @@ use wqcap_engine::{
     analysis::observer::Observer,
     config::{CaptureConfig, Config, SampleBy, Slice, Span},
     filter::FilterCell,
+    frame::dedup::MayDiffer,
     pipeline::{Consumer, Frame, reduce::Stage},
     plan::Reduction,
     sink::Count,
@@ -80,6 +81,19 @@ fn reduce(c: &mut Criterion) {
     let dedup = reduction("", 5, 1, frame, whole);
     for size in [64, 128, 512, 1518] {
         run(c, &format!("dedup_{size}B"), &frames(size), stage(&dedup));
+    }
+    let ignored = Reduction {
+        dedup_ignore: vec![
+            MayDiffer::Mac,
+            MayDiffer::Vlan,
+            MayDiffer::Ttl,
+            MayDiffer::Checksum,
+        ],
+        ..dedup
+    };
+    for size in [64, 128, 512, 1518] {
+        let name = format!("dedup_ignoring_all_{size}B");
+        run(c, &name, &frames(size), stage(&ignored));
     }
 }
 

@@ -241,35 +241,55 @@ fn told(file: &Path, protocol: &str) -> Vec<Option<Told>> {
     told.into_iter().map(|it| it.filter(plain)).collect()
 }
 
+/// Of each direction of a flow.
+const PACKETS: u64 = 3;
+
 #[test]
 fn tshark_finds_the_same_beginnings_in_real_captures() {
-    const PACKETS: u64 = 3;
     let dir = Dir::new();
     let (file, all) = Captures::find().everything(&dir);
-    let config = format!("[[cutoff]]\npackets = {PACKETS}\n");
-    let finished = run(&dir, "judged", &file, &config, &["capture.cutoff_idle=1d"]);
-    let kept = kept(&finished);
-    for (protocol, least) in [("udp", 20), ("tcp", 500)] {
-        let mut sent: HashMap<_, u64> = HashMap::new();
-        let mut beginning = |it: &Told| {
-            let packets = sent.entry(it.from.clone()).or_default();
-            *packets += 1;
-            *packets <= PACKETS || it.control
-        };
-        let told = told(&file, protocol);
-        assert_eq!(told.len(), all.len());
-        // The file has some of the frames, in their order: of equal ones of a flow the first.
-        let mut kept = kept.iter().peekable();
-        let mut cut = 0;
-        for (n, (told, frame)) in (1..).zip(told.iter().zip(&all)) {
-            let is_kept = kept.next_if_eq(&frame).is_some();
-            if let Some(told) = told {
-                let wanted = beginning(told);
-                assert_eq!(is_kept, wanted, "frame {n} of {protocol}, {:?}", told.from);
-                cut += u64::from(!wanted);
-            }
+    let told = [("udp", 20), ("tcp", 500)].map(|(it, least)| (it, least, told(&file, it)));
+    let limit = format!("[[cutoff]]\npackets = {PACKETS}\n");
+    // Records that end while the limits go on.
+    let records = format!(
+        "{limit}[flows]\ndir = \"{}\"\nactive = \"1s\"\nidle = \"1s\"\n",
+        dir.folder("flows").display()
+    );
+    for (name, config) in [("alone", limit), ("with-records", records)] {
+        let finished = run(&dir, name, &file, &config, &["capture.cutoff_idle=1d"]);
+        let kept = kept(&finished);
+        for (protocol, least, told) in &told {
+            assert_eq!(told.len(), all.len());
+            assert_beginnings(&format!("{name}, {protocol}"), told, &all, &kept, *least);
         }
-        assert_eq!(kept.next(), None);
-        assert!(cut > least, "{cut} frames of {protocol} are cut off");
     }
+}
+
+/// Of each flow that tshark tells, exactly the first packets are kept.
+fn assert_beginnings(
+    name: &str,
+    told: &[Option<Told>],
+    all: &[Vec<u8>],
+    kept: &[Vec<u8>],
+    least: usize,
+) {
+    let mut sent: HashMap<_, u64> = HashMap::new();
+    let mut beginning = |it: &Told| {
+        let packets = sent.entry(it.from.clone()).or_default();
+        *packets += 1;
+        *packets <= PACKETS || it.control
+    };
+    // The file has some of the frames, in their order: of equal ones of a flow the first.
+    let mut kept = kept.iter().peekable();
+    let mut cut = 0;
+    for (n, (told, frame)) in (1..).zip(told.iter().zip(all)) {
+        let is_kept = kept.next_if_eq(&frame).is_some();
+        if let Some(told) = told {
+            let wanted = beginning(told);
+            assert_eq!(is_kept, wanted, "frame {n}, {name}, {:?}", told.from);
+            cut += usize::from(!wanted);
+        }
+    }
+    assert_eq!(kept.next(), None);
+    assert!(cut > least, "{name}: {cut} frames are cut off");
 }
