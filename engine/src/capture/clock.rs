@@ -3,7 +3,7 @@
 use crate::{
     Error,
     capture::port::Port,
-    device::clock::{ClockReport, Disturbance, Keeper, SharedConversion},
+    device::clock::{ClockReport, Disturbance, Keeper, Patience, SharedConversion},
     plan::{Plan, Stamps},
 };
 use std::sync::{Arc, Mutex};
@@ -21,6 +21,8 @@ pub(super) struct Clock {
 
 /// Looks that are left out at most between two at a clock that stands still.
 const MOST_SKIPPED: u32 = 8;
+/// Short looks between two long ones at such a clock: a second of them.
+const MOST_GLANCES: u32 = 5;
 
 /// When to look at the clock: always, but for one that stands still, at which a look takes long and tells nothing. A NIC's
 /// never does; the software NIC's does while it rests on a wire without frames.
@@ -29,6 +31,8 @@ struct Pace {
     /// Looks to be left out, and how many were the last time.
     skip: u32,
     skipped: u32,
+    /// Short looks since the last long one.
+    glances: u32,
 }
 
 impl Pace {
@@ -38,10 +42,21 @@ impl Pace {
         due
     }
 
+    /// How the next look is to be: a clock that has stood still again and again is seldom waited for.
+    fn patience(&mut self) -> Patience {
+        if self.skipped < MOST_SKIPPED || self.glances >= MOST_GLANCES {
+            self.glances = 0;
+            Patience::Long
+        } else {
+            self.glances += 1;
+            Patience::Short
+        }
+    }
+
     fn saw(&mut self, still: bool) {
         self.skipped = match still {
             true => (2 * self.skipped + 1).min(MOST_SKIPPED),
-            false => 0,
+            false => self.skipped / 2,
         };
         self.skip = self.skipped;
     }
@@ -84,7 +99,7 @@ impl Clock {
             return None;
         }
         // A device that is gone is noticed elsewhere.
-        let reading = port.clock().read().ok()?;
+        let reading = port.clock().read(self.pace.patience()).ok()?;
         self.pace.saw(reading.is_still());
         let disturbance = self.keeper.see(&reading);
         self.publish();
@@ -139,6 +154,6 @@ mod tests {
         };
         assert_eq!(looks(false), (0..24).collect::<Vec<_>>());
         assert_eq!(looks(true), [0, 2, 6, 14, 23]);
-        assert_eq!(looks(false), (8..24).collect::<Vec<_>>());
+        assert_eq!(looks(false), [8, 13, 16, 18, 19, 20, 21, 22, 23]);
     }
 }

@@ -56,8 +56,10 @@ pub use report::{End, Report, Snapshot};
 pub use respread::{Respread, Respreading};
 pub use wq_flags::WqFlagsHandle;
 
-/// How often a waiting owner checks its flags.
+/// How often a waiting owner checks its flags; less often where loops sleep, since each time costs as much CPU time as some
+/// hundred frames.
 const CHECK: Duration = Duration::from_millis(20);
+const CHECK_ASLEEP: Duration = Duration::from_millis(50);
 /// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
 const SETTLE: Duration = Duration::from_millis(2);
 
@@ -102,6 +104,7 @@ pub struct Capture {
     limits: Limits,
     write_limit: Option<Arc<WriteLimit>>,
     on_port_down: OnPortDown,
+    check: Duration,
     started: Instant,
     end: Option<End>,
 }
@@ -200,7 +203,7 @@ impl Capture {
             if self.end.is_some() || now >= deadline {
                 return self.end.is_some();
             }
-            let rest = deadline.duration_since(now).min(CHECK);
+            let rest = deadline.duration_since(now).min(self.check);
             // An interrupted poll returns early, so a signal's flag is seen at once by the caller.
             if !wait_readable(self.events.as_fd(), rest) && Instant::now() < now + rest {
                 return false;

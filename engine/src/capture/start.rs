@@ -1,7 +1,7 @@
 //! From a plan to running loops: files or consumers, objects, threads, and the rules last.
 
 use super::{
-    Capture, Limits, Report, Shared,
+    CHECK, CHECK_ASLEEP, Capture, Limits, Report, Shared,
     clock::{Clock, ClockWatch},
     port::Port,
     respread,
@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Error,
     analysis::observer::Observers,
-    config::{Format, Order, PipelineMode},
+    config::{self, Format, Order, PipelineMode},
     device::counters::NicReader,
     filter::FilterCell,
     pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Source, ToSink},
@@ -204,6 +204,10 @@ impl<'p> Startup<'p> {
             limits,
             write_limit,
             on_port_down: plan.on_port_down,
+            check: match plan.idle {
+                config::Idle::Sleep => CHECK_ASLEEP,
+                config::Idle::Spin => CHECK,
+            },
             started: self.started,
             end: None,
         };

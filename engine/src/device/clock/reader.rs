@@ -17,6 +17,7 @@ const COARSE_NS: u64 = 10_000;
 /// move by then, since its thread has no CPU or rests on a wire without frames, tells nothing of now; of many looks some
 /// do.
 const STILL_NS: u64 = 150_000;
+const GLANCE_NS: u64 = 10_000;
 const UNKNOWN_NS: u64 = 1_000_000_000;
 
 /// Looks at the start, of which one should be sure, the time between them, and how long a counter that does not move
@@ -24,6 +25,15 @@ const UNKNOWN_NS: u64 = 1_000_000_000;
 const FIRST_LOOKS: usize = 50;
 const MOMENT: Duration = Duration::from_millis(1);
 const STANDSTILL: Duration = Duration::from_secs(1);
+
+/// How long a counter that does not move is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// For longer than a software NIC sleeps that has frames to look for.
+    Long,
+    /// For a moment: it moves only if the NIC is at work right now.
+    Short,
+}
 
 /// The device's clock beside the host's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,7 +84,11 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The device cannot be asked for its clock.
-    pub fn read(&self) -> Result<ClockReading, Error> {
+    pub fn read(&self, patience: Patience) -> Result<ClockReading, Error> {
+        let most_ns = match patience {
+            Patience::Long => STILL_NS,
+            Patience::Short => GLANCE_NS,
+        };
         let info = self.info()?;
         let before = self.context.query_clock()?;
         let began = monotonic_ns();
@@ -87,7 +101,7 @@ impl<'a> Reader<'a> {
             if ticks != before {
                 return Ok(reading(ticks, info, still, answered));
             }
-            if answered - began > STILL_NS {
+            if answered - began > most_ns {
                 return Ok(ClockReading {
                     uncertainty_ns: UNKNOWN_NS,
                     ..reading(ticks, info, asked, answered)
@@ -103,7 +117,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The device cannot be asked for its clock.
     pub fn first_reading(&self, khz: u64) -> Result<ClockReading, Error> {
-        let mut best = self.read()?;
+        let mut best = self.read(Patience::Long)?;
         // How much earlier than the best so far a look was answered, in nanoseconds.
         let sooner = |it: &ClockReading, best: &ClockReading| {
             let ticks = i128::from(it.ticks.wrapping_sub(best.ticks).cast_signed());
@@ -114,7 +128,7 @@ impl<'a> Reader<'a> {
         let until = Instant::now() + STANDSTILL;
         while left > 0 && (best.uncertainty_ns >= COARSE_NS || best.nic.is_none()) {
             thread::sleep(MOMENT);
-            let it = self.read()?;
+            let it = self.read(Patience::Long)?;
             if it.ticks != before || Instant::now() > until {
                 left -= 1;
             }
