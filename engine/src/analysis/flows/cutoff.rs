@@ -163,6 +163,7 @@ impl Meter {
         place: &FlowPlace,
         guess: Guess,
     ) -> bool {
+        debug_assert!(self.following.is_some(), "limits are followed");
         self.now_ns = frame.ns;
         let is_cut = self.enter_followed(frame, headers, place, guess);
         if let Some(sampler) = &mut self.sampler
