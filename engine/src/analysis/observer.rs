@@ -56,12 +56,11 @@ impl Observer {
     /// Shows a frame with its outermost and its innermost headers. Out of line, so that stages with nobody who looks on have
     /// their registers for themselves.
     #[inline(never)]
-    pub(crate) fn see(&mut self, frame: &Frame<'_>, [outer, inner]: [&Headers; 2]) {
-        if let Some(live) = &mut self.live {
-            live.count(frame.bytes, frame.len, frame.ns, outer, inner);
-        }
+    pub(crate) fn see(&mut self, frame: &Frame<'_>, headers: [&Headers; 2]) {
+        self.count_live(frame, headers);
         #[cfg(feature = "flows")]
         if let Some(flows) = &mut self.flows {
+            let [outer, inner] = headers;
             flows.count(frame.bytes, frame.len, frame.ns, outer, inner);
         }
     }
@@ -77,12 +76,16 @@ impl Observer {
         place: &FlowPlace,
         guess: Guess,
     ) -> bool {
-        if let Some(live) = &mut self.live {
-            let [outer, inner] = headers;
-            live.count(frame.bytes, frame.len, frame.ns, outer, inner);
-        }
+        self.count_live(frame, headers);
         let flows = self.flows.as_mut();
         flows.is_some_and(|it| it.cuts(frame, headers, place, guess))
+    }
+
+    #[inline]
+    fn count_live(&mut self, frame: &Frame<'_>, [outer, inner]: [&Headers; 2]) {
+        if let Some(live) = &mut self.live {
+            live.count(frame.bytes, frame.len, frame.ns, outer, inner);
+        }
     }
 
     /// The batch's frames have all been handled.

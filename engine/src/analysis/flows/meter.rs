@@ -10,8 +10,8 @@
 
 use super::{
     FlowTotals, FlowsPlan,
-    cutoff::Following,
     flow::{FlowEndReason, FlowEntry, FlowRecord},
+    following::Following,
     sample::{SampleChannels, Sampler},
     seen::{MOST_SEEN, SeenFrame},
 };
@@ -360,7 +360,7 @@ impl Meter {
             // The channel has room for every batch there is, and the writer outlives the meters.
             let _ = self.exchange.full.send(batch);
         }
-        let blank = self.following.as_ref().map_or(0, |it| it.blank());
+        let blank = self.following.as_ref().map_or(0, |it| it.blank);
         self.totals.flows = (self.table.len() - blank) as u64;
         self.totals.missed_payloads = self.sampler.as_ref().map_or(0, Sampler::missed);
         if let Ok(mut seen) = self.published.try_lock() {

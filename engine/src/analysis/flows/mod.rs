@@ -12,8 +12,8 @@
 //! the tunnel's network. Frames without IP make flows by their MAC addresses, so that each frame that is seen is in
 //! exactly one record, or counted as missed.
 //!
-//! May import: [`crate::frame`], `wqcap_names`, the table of [`crate::analysis`]; the writer, the clock of [`crate::rx`] and
-//! [`crate::name`].
+//! May import: [`crate::frame`], `wqcap_names`, the table and the limits of [`crate::analysis`], the frame of
+//! [`crate::pipeline`], [`crate::plan`]; the writer, the clock of [`crate::rx`] and [`crate::name`].
 //!
 //! Invariants: frames of all records + missed frames = frames that were seen, and bytes alike. A name costs neither a frame
 //! nor a record. A frame costs no allocation and no look at a clock: its stamp is the time. Memory is bounded by
@@ -32,6 +32,8 @@ mod dns;
 mod file;
 #[cfg(feature = "flows")]
 mod flow;
+#[cfg(feature = "flows")]
+mod following;
 #[cfg(feature = "flows")]
 mod meter;
 #[cfg(feature = "flows")]

@@ -64,6 +64,12 @@ impl Default for Ahead {
 }
 
 impl Ahead {
+    /// By which flows are spread.
+    #[inline]
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Forgets what is of another batch.
     #[inline]
     pub(super) fn clear(&mut self) {

@@ -25,10 +25,7 @@ mod sample;
 mod slice;
 
 use crate::{
-    analysis::{
-        flow_table::{FlowPlace, hash_seed},
-        observer::Observer,
-    },
+    analysis::{flow_table::FlowPlace, observer::Observer},
     config::{SampleBy, Slice},
     filter::{FilterCell, FilterReader},
     frame::{FlowKey, MalformedCounts, dedup::DedupWindow},
@@ -50,8 +47,6 @@ pub struct Stage<C> {
     window: Option<DedupWindow>,
     sampler: FrameSampler,
     cutoff: Option<Cutting>,
-    /// Of what flows are found by.
-    seed: u64,
     ahead: Ahead,
     slice: Slice,
     parses: bool,
@@ -81,7 +76,6 @@ impl<C: Consumer> Stage<C> {
             reader: FilterReader::new(cell),
             window: reduction.dedup_window(),
             cutoff: (reduction.cutoff.as_ref()).map(|it| Cutting::new(it, &mut observer)),
-            seed: hash_seed(),
             ahead: Ahead::default(),
             slice: reduction.slice,
             parses: reduction.parses() || observer.is_active(),
@@ -125,6 +119,7 @@ impl<C: Consumer> Stage<C> {
         if !self.parses {
             return self.inner.frame(frame);
         }
+        let seed = self.ahead.seed();
         let known = self.ahead.of(frame.bytes);
         let mut parsed_now;
         let parsed = match known {
@@ -148,7 +143,7 @@ impl<C: Consumer> Stage<C> {
                 Some(known) => (&known.place, known.guess),
                 None => {
                     place_now = FlowPlace::default();
-                    place_now.set(frame.bytes, outer, headers, self.seed);
+                    place_now.set(frame.bytes, outer, headers, seed);
                     (&place_now, cutoff.guess(&self.observer, place_now.hash))
                 }
             };
