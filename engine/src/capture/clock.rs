@@ -3,7 +3,7 @@
 use crate::{
     Error,
     capture::port::Port,
-    device::clock::{ClockReport, Disturbance, Keeper, Patience, SharedConversion},
+    device::clock::{ClockReport, Disturbance, Keeper, SharedConversion},
     plan::{Plan, Stamps},
 };
 use std::sync::{Arc, Mutex};
@@ -16,50 +16,6 @@ pub(super) struct Clock {
     pub(super) shared: Arc<SharedConversion>,
     keeper: Keeper,
     watch: ClockWatch,
-    pace: Pace,
-}
-
-/// Looks that are left out at most between two at a clock that stands still.
-const MOST_SKIPPED: u32 = 8;
-/// Short looks between two long ones at such a clock: a second of them.
-const MOST_GLANCES: u32 = 5;
-
-/// When to look at the clock: always, but for one that stands still, at which a look takes long and tells nothing. A NIC's
-/// never does; the software NIC's does while it rests on a wire without frames.
-#[derive(Default)]
-struct Pace {
-    /// Looks to be left out, and how many were the last time.
-    skip: u32,
-    skipped: u32,
-    /// Short looks since the last long one.
-    glances: u32,
-}
-
-impl Pace {
-    fn is_due(&mut self) -> bool {
-        let due = self.skip == 0;
-        self.skip = self.skip.saturating_sub(1);
-        due
-    }
-
-    /// How the next look is to be: a clock that has stood still again and again is seldom waited for.
-    fn patience(&mut self) -> Patience {
-        if self.skipped < MOST_SKIPPED || self.glances >= MOST_GLANCES {
-            self.glances = 0;
-            Patience::Long
-        } else {
-            self.glances += 1;
-            Patience::Short
-        }
-    }
-
-    fn saw(&mut self, still: bool) {
-        self.skipped = match still {
-            true => (2 * self.skipped + 1).min(MOST_SKIPPED),
-            false => self.skipped / 2,
-        };
-        self.skip = self.skipped;
-    }
 }
 
 impl Clock {
@@ -82,7 +38,6 @@ impl Clock {
             shared: Arc::new(SharedConversion::new(*keeper.line())),
             keeper,
             watch,
-            pace: Pace::default(),
         };
         clock.publish();
         Ok(Some(clock))
@@ -95,12 +50,8 @@ impl Clock {
 
     /// Reads the clock, which costs a microsecond or two. Gives what a reader of the files should know.
     pub(super) fn read(&mut self, port: &Port) -> Option<String> {
-        if !self.pace.is_due() {
-            return None;
-        }
         // A device that is gone is noticed elsewhere.
-        let reading = port.clock().read(self.pace.patience()).ok()?;
-        self.pace.saw(reading.is_still());
+        let reading = port.clock().read().ok()?;
         let disturbance = self.keeper.see(&reading);
         self.publish();
         let disturbance = disturbance?;
@@ -132,28 +83,5 @@ fn describe(clock: &str, disturbance: Disturbance) -> Option<String> {
             by(nic),
             by(host)
         )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_that_stands_is_looked_at_less_often_until_it_goes() {
-        let mut pace = Pace::default();
-        let mut looks = |still: bool| -> Vec<usize> {
-            let due = (0..24).filter(|_| {
-                let due = pace.is_due();
-                if due {
-                    pace.saw(still);
-                }
-                due
-            });
-            due.collect()
-        };
-        assert_eq!(looks(false), (0..24).collect::<Vec<_>>());
-        assert_eq!(looks(true), [0, 2, 6, 14, 23]);
-        assert_eq!(looks(false), [8, 13, 16, 18, 19, 20, 21, 22, 23]);
     }
 }

@@ -59,7 +59,7 @@ pub use wq_flags::WqFlagsHandle;
 /// How often a waiting owner checks its flags; less often where loops sleep, since each time costs as much CPU time as some
 /// hundred frames.
 const CHECK: Duration = Duration::from_millis(20);
-const CHECK_ASLEEP: Duration = Duration::from_millis(50);
+const CHECK_ASLEEP: Duration = Duration::from_millis(100);
 /// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
 const SETTLE: Duration = Duration::from_millis(2);
 

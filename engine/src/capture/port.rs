@@ -120,7 +120,7 @@ impl Port {
     /// The device's clock, to be looked at.
     #[must_use]
     pub fn clock(&self) -> Reader<'_> {
-        Reader::of(&self.context)
+        Reader::of(&self.context, self.number())
     }
 
     /// Makes one queue's ring, ready and full of WRs.

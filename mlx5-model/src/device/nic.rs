@@ -28,13 +28,16 @@ use super::state::DeviceState;
 const SPIN_NS: u64 = 50_000;
 /// The longest sleep: doorbells ring in memory, where nobody can wait for them.
 const MAX_SLEEP_NS: u64 = 100_000;
-/// The first rest, which a frame ends early, and the longest. The clock that programs read stands meanwhile.
+/// The first rest, which a frame ends early, and the longest. The clock that programs read stands meanwhile, until the next
+/// command.
 const REST_NS: u64 = 2_000_000;
 const MAX_REST_NS: u64 = 10_000_000;
-/// How long frames gather, and how many should by then: each wake-up costs as much as a hundred frames. Within the longest
-/// time a ring of the default size is not half filled by 2 million frames of 1500 bytes a second; a smaller one has less.
+/// How long frames gather, and how many should by then: each wake-up costs as much as several hundred frames. Wires that
+/// tell when their rings fill have the longest time. Within that of the others a ring of the default size is not half filled by
+/// 2 million frames of 1500 bytes a second; a smaller one has less.
 const GATHER_NS: u64 = 200_000;
-const MAX_GATHER_NS: u64 = 16_000_000;
+const MAX_GATHER_NS: u64 = 32_000_000;
+const MAX_BLIND_GATHER_NS: u64 = 16_000_000;
 const GATHERED: u64 = 8192;
 /// The time between two checks for the file that ends a restart.
 const FILE_CHECK: Duration = Duration::from_millis(1);
@@ -92,10 +95,11 @@ impl Device {
         self.settings
     }
 
-    /// The state, for a command.
+    /// The state, for a command. Its clock is of now, though the thread may rest.
     pub fn lock(&self) -> MutexGuard<'_, DeviceState> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.clock.tick();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         state
     }
@@ -174,9 +178,9 @@ struct Idleness {
     since_ns: Option<u64>,
     /// The work it has had since it last slept.
     worked: u64,
-    /// How long frames gather now, and at most.
+    /// How long frames gather now, and at most on a wire that does not tell when its ring fills.
     gathers_ns: u64,
-    most_ns: u64,
+    most_blind_ns: u64,
     /// How long it has rested.
     rested_ns: u64,
 }
@@ -187,7 +191,7 @@ impl Idleness {
         let least = rings.min().unwrap_or(0).min(WireSpec::DEFAULT_RING);
         Self {
             gathers_ns: GATHER_NS,
-            most_ns: MAX_GATHER_NS * (least >> 20) / (WireSpec::DEFAULT_RING >> 20),
+            most_blind_ns: MAX_BLIND_GATHER_NS * (least >> 20) / (WireSpec::DEFAULT_RING >> 20),
             ..Self::default()
         }
     }
@@ -204,21 +208,23 @@ impl Idleness {
             let worked = std::mem::take(&mut self.worked);
             let holds = state.is_holding();
             let gathers = worked > 0 || holds;
-            // At the rate at which they came.
-            let wanted = (self.gathers_ns * GATHERED)
-                .checked_div(worked)
-                .unwrap_or(self.gathers_ns)
-                .min(2 * self.gathers_ns);
-            self.gathers_ns = if holds { 0 } else { wanted }
-                .min(self.most_ns)
-                .max(GATHER_NS);
-            if !gathers {
-                self.rested_ns = (self.rested_ns * 2).clamp(REST_NS, MAX_REST_NS);
-            }
             let wait = if gathers {
-                Wait::of_time(self.gathers_ns)
+                let mut wait = Wait::for_marks(state);
+                let most_ns = match wait.count == state.ports.len() {
+                    true => MAX_GATHER_NS,
+                    false => self.most_blind_ns,
+                };
+                // At the rate at which they came.
+                let wanted = (self.gathers_ns * GATHERED)
+                    .checked_div(worked)
+                    .unwrap_or(self.gathers_ns)
+                    .min(2 * self.gathers_ns);
+                self.gathers_ns = if holds { 0 } else { wanted }.min(most_ns).max(GATHER_NS);
+                wait.ns = self.gathers_ns;
+                wait
             } else {
-                Wait::new(state, self.rested_ns)
+                self.rested_ns = (self.rested_ns * 2).clamp(REST_NS, MAX_REST_NS);
+                Wait::for_frames(state, self.rested_ns)
             };
             for (_, cq) in state.queues.cqs.iter_mut() {
                 cq.rest(now_ns + wait.ns);
@@ -226,7 +232,7 @@ impl Idleness {
             return Some(wait);
         }
         let since_ns = *self.since_ns.get_or_insert(now_ns);
-        (now_ns - since_ns > SPIN_NS).then(|| Wait::new(state, MAX_SLEEP_NS))
+        (now_ns - since_ns > SPIN_NS).then(|| Wait::for_frames(state, MAX_SLEEP_NS))
     }
 }
 
@@ -238,22 +244,28 @@ struct Wait {
 }
 
 impl Wait {
-    fn of_time(ns: u64) -> Self {
-        Self {
+    /// Waits for `ns`, or until one of the descriptors is readable.
+    fn new(fds: impl Iterator<Item = RawFd>, ns: u64) -> Self {
+        let mut wait = Self {
             fds: [-1; thread::MAX_FDS],
             count: 0,
             ns,
-        }
-    }
-
-    /// Waits for wires, until the next frame of one with a pace is due, and for `ns` at most.
-    fn new(state: &DeviceState, ns: u64) -> Self {
-        let mut wait = Self::of_time(ns);
-        let fds = state.ports.iter().filter_map(NicPort::wait_fd);
+        };
         for (slot, fd) in wait.fds.iter_mut().zip(fds) {
             *slot = fd;
             wait.count += 1;
         }
+        wait
+    }
+
+    /// Lets frames gather, until a wire that tells of that has a good part of its ring full.
+    fn for_marks(state: &DeviceState) -> Self {
+        Self::new(state.ports.iter().filter_map(NicPort::begin_gathering), 0)
+    }
+
+    /// Waits for wires, until the next frame of one with a pace is due, and for `ns` at most.
+    fn for_frames(state: &DeviceState, ns: u64) -> Self {
+        let mut wait = Self::new(state.ports.iter().filter_map(NicPort::wait_fd), ns);
         let now = state.clock.now_ns();
         if let Some(due) = state.ports.iter().filter_map(NicPort::next_due_ns).min() {
             wait.ns = wait.ns.min(due.saturating_sub(now));

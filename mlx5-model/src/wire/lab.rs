@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::mem::size_of;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -389,14 +389,7 @@ pub(super) fn assert_arrivals_are_told(lab: &Lab, wire: &mut Wire) {
     };
     let first = now_ns();
     far.send(&frame(1)).unwrap();
-    let mut entry = libc::pollfd {
-        fd: wire.wait_fd().unwrap(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: the kernel reads and writes one struct pollfd.
-    let ready = unsafe { libc::poll(&raw mut entry, 1, PATIENCE.as_millis() as i32) };
-    assert_eq!(ready, 1);
+    assert!(is_readable(wire.wait_fd().unwrap(), PATIENCE));
     let second = now_ns();
     far.send(&frame(2)).unwrap();
     let mut came = Vec::new();
@@ -420,6 +413,17 @@ pub(super) fn assert_arrivals_are_told(lab: &Lab, wire: &mut Wire) {
         "{told}"
     );
     assert!((second - slack..=now_ns()).contains(&came[1].1), "{told}");
+}
+
+/// Whether a descriptor becomes readable within a time.
+pub(super) fn is_readable(fd: RawFd, time: Duration) -> bool {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the kernel reads and writes one struct pollfd.
+    unsafe { libc::poll(&raw mut entry, 1, time.as_millis() as i32) == 1 }
 }
 
 /// The clock that a NIC's runs by.

@@ -18,6 +18,13 @@ pub(super) fn between_mappings() -> MutexGuard<'static, ()> {
     MAPPING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What this process may do with a mapping.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    ReadWrite,
+}
+
 /// A shared mapping, unmapped when it is dropped.
 pub(super) struct Mapping {
     base: NonNull<u8>,
@@ -28,15 +35,24 @@ pub(super) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of a socket from `offset` on.
-    pub(super) fn new(socket: RawFd, len: usize, offset: u64) -> io::Result<Mapping> {
+    /// Maps `len` bytes of a socket, or of what else has memory of the kernel's, from `offset` on.
+    pub(super) fn new(
+        socket: RawFd,
+        len: usize,
+        offset: u64,
+        access: Access,
+    ) -> io::Result<Mapping> {
+        let protection = match access {
+            Access::Read => libc::PROT_READ,
+            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        };
         let _no_fork = between_mappings();
         // SAFETY: a new shared mapping at an address of the kernel's choice touches no other memory.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),
                 len,
-                libc::PROT_READ | libc::PROT_WRITE,
+                protection,
                 libc::MAP_SHARED | libc::MAP_POPULATE,
                 socket,
                 offset as libc::off_t,

@@ -205,6 +205,15 @@ impl Wire {
         }
     }
 
+    /// Lets frames gather on an idle wire: a descriptor that becomes readable when they have filled a good part of its
+    /// ring. `None`: nothing tells of that.
+    pub fn begin_gathering(&self) -> Option<RawFd> {
+        match &self.0 {
+            Backend::AfXdp(wire) => Some(wire.begin_gathering()),
+            _ => None,
+        }
+    }
+
     /// When a paced wire's next frame is due, or when a wire needs its next [`Wire::burst`] at the latest. `None`:
     /// unpaced (see [`Wire::wait_fd`]), or ended.
     pub fn next_due_ns(&self) -> Option<u64> {

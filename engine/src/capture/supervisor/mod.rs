@@ -47,7 +47,7 @@ use std::{
 /// Orders that may wait. Far above what all clients may have outstanding.
 const ORDERS: usize = 4096;
 /// How long a signal may go unnoticed.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(100);
 
 /// What a supervisor needs of the program around it. Only the first two are required.
 pub trait Host {

@@ -13,9 +13,7 @@ mod reader;
 mod shared;
 
 pub use discipline::{ClockReport, Disturbance, Keeper};
-pub use reader::{
-    ClockReading, NicTime, Patience, Reader, coarse_ns, monotonic_ns, nanos, system_ns,
-};
+pub use reader::{ClockReading, NicTime, Reader, coarse_ns, monotonic_ns, nanos, system_ns};
 pub use shared::SharedConversion;
 
 /// How far a held line may be ahead of the host's coarse clock, which is up to 10 ms old.

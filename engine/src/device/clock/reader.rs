@@ -13,11 +13,9 @@ use std::{
 /// A look that is less sure is bettered at the start, in nanoseconds.
 const COARSE_NS: u64 = 10_000;
 /// A NIC's counter is another at each question. A software NIC's stands from one of its rounds to the next, and shows
-/// what it was a moment ago: it is read until it moves, for somewhat longer than such a NIC sleeps. One that does not
-/// move by then, since its thread has no CPU or rests on a wire without frames, tells nothing of now; of many looks some
-/// do.
-const STILL_NS: u64 = 150_000;
-const GLANCE_NS: u64 = 10_000;
+/// what it was a moment ago: it is read until it moves, and one that rests is asked for something else then, since it sets
+/// its counter with whatever it does. One that does not move by that either tells nothing of now.
+const STILL_NS: u64 = 10_000;
 const UNKNOWN_NS: u64 = 1_000_000_000;
 
 /// Looks at the start, of which one should be sure, the time between them, and how long a counter that does not move
@@ -25,15 +23,6 @@ const UNKNOWN_NS: u64 = 1_000_000_000;
 const FIRST_LOOKS: usize = 50;
 const MOMENT: Duration = Duration::from_millis(1);
 const STANDSTILL: Duration = Duration::from_secs(1);
-
-/// How long a counter that does not move is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// For longer than a software NIC sleeps that has frames to look for.
-    Long,
-    /// For a moment: it moves only if the NIC is at work right now.
-    Short,
-}
 
 /// The device's clock beside the host's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,14 +39,6 @@ pub struct ClockReading {
     pub uncertainty_ns: u64,
 }
 
-impl ClockReading {
-    /// The counter did not move while it was looked at.
-    #[must_use]
-    pub fn is_still(&self) -> bool {
-        self.uncertainty_ns == UNKNOWN_NS
-    }
-}
-
 /// The NIC's time as the driver reckons it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NicTime {
@@ -71,37 +52,39 @@ pub struct NicTime {
 #[derive(Clone)]
 pub struct Reader<'a> {
     context: &'a Context,
+    port: u8,
 }
 
 impl<'a> Reader<'a> {
-    /// Of a device.
+    /// Of a device, which has a port of this number.
     #[must_use]
-    pub fn of(context: &'a Context) -> Self {
-        Self { context }
+    pub fn of(context: &'a Context, port: u8) -> Self {
+        Self { context, port }
     }
 
     /// A look.
     ///
     /// # Errors
     /// The device cannot be asked for its clock.
-    pub fn read(&self, patience: Patience) -> Result<ClockReading, Error> {
-        let most_ns = match patience {
-            Patience::Long => STILL_NS,
-            Patience::Short => GLANCE_NS,
-        };
+    pub fn read(&self) -> Result<ClockReading, Error> {
         let info = self.info()?;
         let before = self.context.query_clock()?;
         let began = monotonic_ns();
         // Before the last answer that was the same.
         let mut still = began;
+        let mut nudged = false;
         loop {
             let asked = monotonic_ns();
+            if !nudged && asked - began > STILL_NS {
+                nudged = true;
+                self.context.query_port(self.port)?;
+            }
             let ticks = self.context.query_clock()?;
             let answered = monotonic_ns();
             if ticks != before {
                 return Ok(reading(ticks, info, still, answered));
             }
-            if answered - began > most_ns {
+            if nudged {
                 return Ok(ClockReading {
                     uncertainty_ns: UNKNOWN_NS,
                     ..reading(ticks, info, asked, answered)
@@ -117,7 +100,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The device cannot be asked for its clock.
     pub fn first_reading(&self, khz: u64) -> Result<ClockReading, Error> {
-        let mut best = self.read(Patience::Long)?;
+        let mut best = self.read()?;
         // How much earlier than the best so far a look was answered, in nanoseconds.
         let sooner = |it: &ClockReading, best: &ClockReading| {
             let ticks = i128::from(it.ticks.wrapping_sub(best.ticks).cast_signed());
@@ -128,7 +111,7 @@ impl<'a> Reader<'a> {
         let until = Instant::now() + STANDSTILL;
         while left > 0 && (best.uncertainty_ns >= COARSE_NS || best.nic.is_none()) {
             thread::sleep(MOMENT);
-            let it = self.read(Patience::Long)?;
+            let it = self.read()?;
             if it.ticks != before || Instant::now() > until {
                 left -= 1;
             }

@@ -224,6 +224,11 @@ impl NicPort {
         self.wire.as_ref().and_then(Wire::wait_fd)
     }
 
+    /// Lets frames gather on the wire: a descriptor that becomes readable when its ring fills. `None`: nothing tells of that.
+    pub fn begin_gathering(&self) -> Option<i32> {
+        self.wire.as_ref().and_then(Wire::begin_gathering)
+    }
+
     /// When the wire is due again, if it keeps a pace.
     pub fn next_due_ns(&self) -> Option<u64> {
         if !self.up && !self.is_draining() {

@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::mapping::Mapping;
+use super::super::mapping::{Access, Mapping};
 use super::super::packet_socket::Socket;
 
 /// Super-frames are up to 64 KiB long, "BIG TCP" ones usually less than 192 KiB: a longer one than a block would be
@@ -46,7 +46,7 @@ impl RxRing {
             tp_feature_req_word: 0,
         })?;
         Ok(RxRing {
-            memory: Mapping::new(socket.fd(), blocks * BLOCK, 0)?,
+            memory: Mapping::new(socket.fd(), blocks * BLOCK, 0, Access::ReadWrite)?,
             blocks,
             current: 0,
         })

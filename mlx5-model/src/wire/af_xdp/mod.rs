@@ -24,6 +24,7 @@ mod program;
 mod queue;
 mod ring;
 mod umem;
+mod watermark;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -40,11 +41,14 @@ use driver::DriverDrops;
 use program::{Attached, Link, Program};
 use queue::{XskAttr, XskQueue};
 use umem::Umem;
+use watermark::Watermark;
 
 /// How often an idle wire checks that its interface exists.
 const CHECK_NS: u64 = 10_000_000;
 /// The least buffers of a queue.
 const MIN_BUFFERS: u32 = 64;
+/// A sleeper wakes when half of a queue's buffers are filled, or so many: a power of two.
+const MARK: u32 = 8192;
 /// An Ethernet header and two VLAN tags, which do not count for an MTU.
 const HEADERS: usize = 14 + 2 * 4;
 
@@ -57,6 +61,7 @@ pub(super) struct AfXdpWire {
     _link: Link,
     queues: Vec<XskQueue>,
     _program: Program,
+    watermark: Watermark,
     /// Restored when the wire is dropped.
     _offloads: Offloads,
     packets: Socket,
@@ -97,20 +102,25 @@ impl AfXdpWire {
                 io::Error::new(io::ErrorKind::InvalidInput, source),
             ));
         }
-        let program = Program::load(count)
-            .map_err(|(step, e)| WireError::new(wire, step, e, load_advice()))?;
-        let (link, place, refused) = attach(&program, index, spec.mode).map_err(|(step, e)| {
-            let advice = attach_advice(&e, &spec.iface);
-            WireError::new(wire, step, e, advice)
-        })?;
         let mtu = packets.mtu(index).map_err(failed("ask for the MTU", ""))?;
         let frame = mtu + HEADERS;
         let buffers = spec.ring / u64::from(count) / Umem::buffer_for(frame) as u64;
         let buffers = (buffers.max(1).ilog2()).min(u32::BITS - 2);
+        let buffers = (1 << buffers).max(MIN_BUFFERS);
+        let (watermark, program) = (|| {
+            let watermark = Watermark::new(count, (buffers / 2).min(MARK))?;
+            let program = Program::load(count, &watermark)?;
+            Ok((watermark, program))
+        })()
+        .map_err(|(step, e)| WireError::new(wire, step, e, load_advice()))?;
+        let (link, place, refused) = attach(&program, index, spec.mode).map_err(|(step, e)| {
+            let advice = attach_advice(&e, &spec.iface);
+            WireError::new(wire, step, e, advice)
+        })?;
         let attr = |queue| XskAttr {
             index,
             queue,
-            buffers: (1 << buffers).max(MIN_BUFFERS),
+            buffers,
             frame,
             zero_copy: match place {
                 Attached::Native => spec.zero_copy,
@@ -141,6 +151,7 @@ impl AfXdpWire {
             _link: link,
             queues,
             _program: program,
+            watermark,
             _offloads: offloads,
             packets,
             any,
@@ -187,6 +198,10 @@ impl AfXdpWire {
         let one = || self.queues.first().map(XskQueue::fd);
         let fd = self.any.as_ref().map(AsRawFd::as_raw_fd).or_else(one);
         fd.filter(|_| !self.lost)
+    }
+
+    pub(super) fn begin_gathering(&self) -> RawFd {
+        self.watermark.begin()
     }
 
     /// Of the queue whose turn it is: the one whose frame waits, if one does.

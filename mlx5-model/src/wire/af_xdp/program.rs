@@ -1,7 +1,7 @@
-//! The XDP program that hands an interface's frames to the wire's sockets, with the time in front of each; its map of
-//! sockets, and its place on the interface.
+//! The XDP program that hands an interface's frames to the wire's sockets, with the time in front of each, and counts them;
+//! its map of sockets, and its place on the interface.
 //!
-//! The program is some twenty instructions, so it stands here as such, and bpf(2) takes it by itself. The crates that were
+//! The program is some forty instructions, so it stands here as such, and bpf(2) takes it by itself. The crates that were
 //! looked at do more and fit worse: aya loads programs from object files, which a compiler for BPF would have to make;
 //! xsk-rs and Debian's libxdp attach libxdp's dispatcher, which stays on the interface when its process is killed.
 //!
@@ -15,6 +15,8 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use super::watermark::{COUNT_SHIFT, Watermark};
+
 /// enum bpf_cmd.
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
@@ -25,6 +27,8 @@ const BPF_LINK_DETACH: libc::c_int = 34;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
+/// A map's values can be mapped into a process (Linux 5.5).
+pub(super) const BPF_F_MMAPABLE: u32 = 1 << 10;
 /// The program can take frames of several buffers (Linux 5.18).
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
@@ -32,11 +36,12 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// What bpf(2) takes for `BPF_MAP_CREATE`.
 #[repr(C)]
-struct MapCreate {
-    map_type: u32,
-    key_size: u32,
-    value_size: u32,
-    max_entries: u32,
+pub(super) struct MapCreate {
+    pub(super) map_type: u32,
+    pub(super) key_size: u32,
+    pub(super) value_size: u32,
+    pub(super) max_entries: u32,
+    pub(super) flags: u32,
 }
 
 /// For `BPF_MAP_UPDATE_ELEM`.
@@ -118,18 +123,23 @@ impl Drop for Link {
 
 impl Program {
     /// Loads it for so many receive queues, the first ones of an interface.
-    pub(super) fn load(queues: u32) -> Result<Program, Failed> {
-        let map = create(
-            BPF_MAP_CREATE,
-            &MapCreate {
-                map_type: BPF_MAP_TYPE_XSKMAP,
-                key_size: size_of::<u32>() as u32,
-                value_size: size_of::<u32>() as u32,
-                max_entries: queues,
-            },
-        );
+    pub(super) fn load(queues: u32, watermark: &Watermark) -> Result<Program, Failed> {
+        let map = create_map(&MapCreate {
+            map_type: BPF_MAP_TYPE_XSKMAP,
+            key_size: size_of::<u32>() as u32,
+            value_size: size_of::<u32>() as u32,
+            max_entries: queues,
+            flags: 0,
+        });
         let map = map.map_err(|e| ("make a map of sockets", e))?;
-        let code = instructions(map.as_raw_fd(), queues);
+        let (counts, marks) = watermark.maps();
+        let code = instructions(&Operands {
+            sockets: map.as_raw_fd(),
+            counts,
+            marks,
+            queues,
+            every: watermark.every(),
+        });
         let load = |prog_flags| {
             create(
                 BPF_PROG_LOAD,
@@ -207,17 +217,32 @@ pub(super) fn stamp(bytes: &[u8]) -> Option<u64> {
     (time ^ mixed == MARK).then_some(time)
 }
 
+/// What the program's instructions name.
+struct Operands {
+    /// Descriptors of maps: sockets by queue, counts by queue, and the ring of the counts' marks.
+    sockets: RawFd,
+    counts: RawFd,
+    marks: RawFd,
+    queues: u32,
+    /// A power of two.
+    every: u32,
+}
+
 /// The program: a frame of the first `queues` goes to the socket of its receive queue, the time in front of it, and any
-/// other to the kernel.
-fn instructions(map: RawFd, queues: u32) -> [u64; 24] {
-    /// BPF_LDX | BPF_MEM | BPF_W, BPF_STX | BPF_MEM | BPF_DW, BPF_LD | BPF_IMM | BPF_DW.
+/// other to the kernel. With a queue's every so manieth frame an entry goes to the ring, and its reader wakes.
+fn instructions(of: &Operands) -> [u64; 39] {
+    /// BPF_LDX | BPF_MEM with BPF_W and BPF_DW, BPF_STX | BPF_MEM | BPF_DW, BPF_LD | BPF_IMM | BPF_DW.
     const LOAD: u8 = 0x61;
+    const LOAD_LONG: u8 = 0x79;
     const STORE_64: u8 = 0x7b;
     const LOAD_64: u8 = 0x18;
-    /// BPF_ALU64 | BPF_MOV and BPF_ADD with BPF_K, BPF_MOV and BPF_XOR with BPF_X.
+    /// BPF_ALU64 | BPF_MOV, BPF_ADD, BPF_AND and BPF_LSH with BPF_K, BPF_MOV, BPF_ADD and BPF_XOR with BPF_X.
     const SET: u8 = 0xb7;
     const ADD: u8 = 0x07;
+    const AND: u8 = 0x57;
+    const SHIFT: u8 = 0x67;
     const COPY: u8 = 0xbf;
+    const ADD_REGISTER: u8 = 0x0f;
     const XOR: u8 = 0xaf;
     /// BPF_JMP | BPF_JGE | BPF_K, BPF_JMP | BPF_JNE | BPF_K, BPF_JMP | BPF_JGT | BPF_X, BPF_JMP | BPF_CALL and
     /// BPF_JMP | BPF_EXIT.
@@ -226,8 +251,9 @@ fn instructions(map: RawFd, queues: u32) -> [u64; 24] {
     const IF_ABOVE: u8 = 0x2d;
     const CALL: u8 = 0x85;
     const EXIT: u8 = 0x95;
-    /// The immediate is the descriptor of a map, and the register gets the map.
+    /// The immediate is the descriptor of a map, and the register gets the map, or the address of its first value.
     const BPF_PSEUDO_MAP_FD: u8 = 1;
+    const BPF_PSEUDO_MAP_VALUE: u8 = 2;
     /// Offsets in struct xdp_md, which register 1 points to at the start.
     const DATA: i16 = 0;
     const DATA_META: i16 = 8;
@@ -235,18 +261,21 @@ fn instructions(map: RawFd, queues: u32) -> [u64; 24] {
     const XDP_PASS: i32 = 2;
     /// BPF_FUNC_ktime_get_ns: u64 (), for programs of any licence since Linux 5.8; BPF_FUNC_xdp_adjust_meta: long (context,
     /// change); BPF_FUNC_redirect_map: long (map, key, flags). The low bits of the flags are what it returns when the
-    /// map has nothing under the key (Linux 5.3).
+    /// map has nothing under the key (Linux 5.3). BPF_FUNC_ringbuf_output: long (ring, data, bytes, flags), which without
+    /// flags wakes a reader that has taken all before (Linux 5.8).
     const KTIME_GET_NS: i32 = 5;
     const REDIRECT_MAP: i32 = 51;
     const XDP_ADJUST_META: i32 = 54;
+    const RINGBUF_OUTPUT: i32 = 130;
     const LEN: i32 = STAMP_LEN as i32;
+    const COUNT: i32 = size_of::<u64>() as i32;
     [
         // r6 = the context; r0 = what becomes of a frame that is not the wire's
         instruction(COPY, 6, 1, 0, 0),
         instruction(SET, 0, 0, 0, XDP_PASS),
         // r8 = the queue; to the end if it is not the wire's
         instruction(LOAD, 8, 6, RX_QUEUE_INDEX, 0),
-        instruction(IF_NOT_BELOW, 8, 0, 19, queues.cast_signed()),
+        instruction(IF_NOT_BELOW, 8, 0, 34, of.queues.cast_signed()),
         // Room in front of the frame; on without the time if there is none
         instruction(SET, 2, 0, 0, -LEN),
         instruction(CALL, 0, 0, 0, XDP_ADJUST_META),
@@ -264,14 +293,36 @@ fn instructions(map: RawFd, queues: u32) -> [u64; 24] {
         instruction(0, 0, 0, 0, (MARK >> 32) as i32),
         instruction(XOR, 1, 0, 0, 0),
         instruction(STORE_64, 7, 1, 8, 0),
+        // r2 = where the queue's count is; another one; on if it is no multiple
+        instruction(LOAD_64, 2, BPF_PSEUDO_MAP_VALUE, 0, of.counts),
+        instruction(0, 0, 0, 0, 0),
+        instruction(COPY, 1, 8, 0, 0),
+        instruction(SHIFT, 1, 0, 0, COUNT_SHIFT.cast_signed()),
+        instruction(ADD_REGISTER, 2, 1, 0, 0),
+        instruction(LOAD_LONG, 1, 2, 0, 0),
+        instruction(ADD, 1, 0, 0, 1),
+        instruction(STORE_64, 2, 1, 0, 0),
+        instruction(AND, 1, 0, 0, of.every.cast_signed() - 1),
+        instruction(IF_NOT, 1, 0, 5, 0),
+        // ringbuf_output(the ring, in two words, the count, its length, no flags)
+        instruction(LOAD_64, 1, BPF_PSEUDO_MAP_FD, 0, of.marks),
+        instruction(0, 0, 0, 0, 0),
+        instruction(SET, 3, 0, 0, COUNT),
+        instruction(SET, 4, 0, 0, 0),
+        instruction(CALL, 0, 0, 0, RINGBUF_OUTPUT),
         // return redirect_map(the map, in two words, the queue, pass)
-        instruction(LOAD_64, 1, BPF_PSEUDO_MAP_FD, 0, map),
+        instruction(LOAD_64, 1, BPF_PSEUDO_MAP_FD, 0, of.sockets),
         instruction(0, 0, 0, 0, 0),
         instruction(COPY, 2, 8, 0, 0),
         instruction(SET, 3, 0, 0, XDP_PASS),
         instruction(CALL, 0, 0, 0, REDIRECT_MAP),
         instruction(EXIT, 0, 0, 0, 0),
     ]
+}
+
+/// bpf(2) for a map.
+pub(super) fn create_map(map: &MapCreate) -> io::Result<OwnedFd> {
+    create(BPF_MAP_CREATE, map)
 }
 
 /// bpf(2) for a command whose answer is a descriptor.
@@ -307,18 +358,28 @@ mod tests {
     #[cfg(target_endian = "little")]
     #[test]
     fn the_program_is_laid_out_as_the_kernel_reads_it() {
-        let code = instructions(0x0102, 3);
+        let code = instructions(&Operands {
+            sockets: 0x0102,
+            counts: 0x0103,
+            marks: 0x0104,
+            queues: 3,
+            every: 8192,
+        });
         let bytes = |at: usize| code[at].to_ne_bytes();
         assert_eq!(bytes(0), [0xbf, 0x16, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes(2), [0x61, 0x68, 0x10, 0, 0, 0, 0, 0]);
         assert_eq!(bytes(4), [0xb7, 0x02, 0, 0, 0xf0, 0xff, 0xff, 0xff]);
         assert_eq!(bytes(17), [0x7b, 0x17, 8, 0, 0, 0, 0, 0]);
-        assert_eq!(bytes(18), [0x18, 0x11, 0, 0, 0x02, 0x01, 0, 0]);
-        assert_eq!(bytes(22), [0x85, 0, 0, 0, 51, 0, 0, 0]);
-        // Jumps lead to the redirection and to the end.
+        assert_eq!(bytes(18), [0x18, 0x22, 0, 0, 0x03, 0x01, 0, 0]);
+        assert_eq!(bytes(26), [0x57, 1, 0, 0, 0xff, 0x1f, 0, 0]);
+        assert_eq!(bytes(28), [0x18, 0x11, 0, 0, 0x04, 0x01, 0, 0]);
+        assert_eq!(bytes(33), [0x18, 0x11, 0, 0, 0x02, 0x01, 0, 0]);
+        assert_eq!(bytes(37), [0x85, 0, 0, 0, 51, 0, 0, 0]);
+        // Jumps lead to the count, the redirection and the end.
         let to = |at: usize| at + 1 + usize::from(bytes(at)[2]);
-        assert_eq!(bytes(3), [0x35, 0x08, 19, 0, 3, 0, 0, 0]);
+        assert_eq!(bytes(3), [0x35, 0x08, 34, 0, 3, 0, 0, 0]);
         assert_eq!((to(3), to(6), to(11)), (code.len() - 1, 18, 18));
+        assert_eq!(to(27), 33);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use rustix::net::xdp::{
     XDP_PGOFF_RX_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpRingFlags, XdpRingOffset,
 };
 
-use super::super::mapping::Mapping;
+use super::super::mapping::{Access, Mapping};
 
 /// A ring's memory.
 struct Shared<T> {
@@ -31,7 +31,7 @@ impl<T: Copy> Shared<T> {
     fn map(fd: &OwnedFd, place: u64, at: XdpRingOffset, entries: u32) -> io::Result<Shared<T>> {
         let len = at.desc as usize + entries as usize * size_of::<T>();
         Ok(Shared {
-            memory: Mapping::new(fd.as_raw_fd(), len, place)?,
+            memory: Mapping::new(fd.as_raw_fd(), len, place, Access::ReadWrite)?,
             at,
             mask: entries - 1,
             entries: PhantomData,

@@ -1,12 +1,13 @@
 //! A live pair of interfaces, one of which has the program. Needs root and `ip`.
 
 use super::super::lab::{
-    Lab, PATIENCE, assert_arrivals_are_told, during, ip, keep_capabilities, without_sockets_of,
+    Lab, PATIENCE, assert_arrivals_are_told, during, ip, is_readable, keep_capabilities,
+    without_sockets_of,
 };
 use super::super::{Delivery, Wire, WireDirection, WireDrops, WireState};
 use std::net::UdpSocket;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wqcap_tests::{need, skip};
 
 const MODES: [&str; 2] = ["skb", "native"];
@@ -191,6 +192,34 @@ fn what_finds_no_buffer_is_counted() {
 }
 
 #[test]
+fn a_sleeper_wakes_when_half_of_the_buffers_are_filled() {
+    for mode in MODES {
+        let lab = need!(Lab::new());
+        lab.silence();
+        let mut wire = lab
+            .open(&format!("af_xdp:wire,ring=2MiB,mode={mode}"))
+            .unwrap();
+        let far = lab.far_socket();
+        let half = (2 << 20) / 2048 / 2;
+        let began = Instant::now();
+        for round in 0..2 {
+            let fd = wire.begin_gathering().unwrap();
+            let is_marked = |time| is_readable(fd, time);
+            (1..half).for_each(|_| far.send(&frame(100)).unwrap());
+            let mut seen = 0;
+            while seen < half - 1 {
+                seen += wire.each(0, 64, |_| Delivery::Taken);
+                assert!(began.elapsed() < PATIENCE, "{mode}: {seen}");
+            }
+            assert!(!is_marked(Duration::ZERO), "{mode}, round {round}");
+            far.send(&frame(100)).unwrap();
+            assert!(is_marked(PATIENCE), "{mode}, round {round}");
+            while wire.each(0, 64, |_| Delivery::Taken) == 0 {}
+        }
+    }
+}
+
+#[test]
 fn what_is_sent_comes_to_the_other_end() {
     let lab = need!(Lab::new());
     lab.silence();
@@ -259,7 +288,7 @@ fn errors_say_what_to_do() {
 fn missing_rights_are_named() {
     let lab = need!(Lab::new());
     // CAP_NET_RAW alone, and nothing (linux/capability.h).
-    for (kept, step) in [(1 << 13, "map of sockets"), (0, "packet socket")] {
+    for (kept, step) in [(1 << 13, "map of counts"), (0, "packet socket")] {
         let error = lab.near.within(|| {
             keep_capabilities(kept);
             Wire::open(&"af_xdp:wire".parse().unwrap())

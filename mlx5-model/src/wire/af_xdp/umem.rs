@@ -36,17 +36,31 @@ impl Umem {
         }
     }
 
-    /// Memory of `buffers` buffers, in huge pages if the system has them set aside.
+    /// Memory of `buffers` buffers, in huge pages: those that the system has set aside, else transparent ones. Buffers lie
+    /// pages apart, so with small pages each frame would be a walk through the page tables.
     pub(super) fn new(buffers: u32, buffer: usize) -> io::Result<Umem> {
         let len = buffers as usize * buffer;
         let huge = len
             .is_multiple_of(HUGE_PAGE)
             .then(|| map(len, libc::MAP_HUGETLB));
-        let base = match huge {
-            Some(Ok(base)) => base,
-            _ => map(len, 0)?,
-        };
-        Ok(Umem { base, len, buffer })
+        if let Some(Ok(base)) = huge {
+            return Ok(Umem { base, len, buffer });
+        }
+        let base = map(len, 0)?;
+        let umem = Umem { base, len, buffer };
+        for (advice, wish) in [
+            (libc::MADV_HUGEPAGE, true),
+            (libc::MADV_POPULATE_WRITE, false),
+        ] {
+            // SAFETY: the mapping of just now; neither changes a byte of it.
+            let refused = unsafe { libc::madvise(base.as_ptr().cast(), len, advice) } != 0;
+            let error = io::Error::last_os_error();
+            // Before Linux 5.14 pages come as they are used.
+            if refused && !wish && error.raw_os_error() != Some(libc::EINVAL) {
+                return Err(error);
+            }
+        }
+        Ok(umem)
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -95,7 +109,7 @@ fn map(len: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
             std::ptr::null_mut(),
             len,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | flags,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
             -1,
             0,
         )

@@ -358,7 +358,7 @@ unsafe fn exit() -> ! {
 #[cfg(test)]
 mod tests {
     use super::super::super::lab;
-    use super::super::super::mapping::Mapping;
+    use super::super::super::mapping::{Access, Mapping};
     use super::*;
     use std::fs;
     use std::os::unix::fs::MetadataExt;
@@ -404,7 +404,7 @@ mod tests {
         let _helpers: Vec<_> = thread::scope(|scope| {
             scope.spawn(|| {
                 while !enough.load(Ordering::Relaxed) {
-                    drop(Mapping::new(socket.fd(), RING as usize, 0).unwrap());
+                    drop(Mapping::new(socket.fd(), RING as usize, 0, Access::ReadWrite).unwrap());
                 }
             });
             let helpers = (0..100).map(|_| Helper::start(lo)).collect();
