@@ -18,6 +18,7 @@
 //!
 //! [`Delivery::Wait`]: super::delivery::Delivery::Wait
 
+mod bpf;
 mod busy_poll;
 mod driver;
 mod program;
@@ -257,7 +258,7 @@ fn attach(
     program: &Program,
     index: libc::c_int,
     mode: XdpMode,
-) -> Result<(Link, Attached, Option<io::Error>), program::Failed> {
+) -> Result<(Link, Attached, Option<io::Error>), bpf::Failed> {
     let at = |place| program.attach(index, place);
     let native = || at(Attached::Native).map_err(|e| ("attach the XDP program in native mode", e));
     let skb = || at(Attached::Skb).map_err(|e| ("attach the XDP program in skb mode", e));

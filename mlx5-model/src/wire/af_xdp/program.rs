@@ -5,87 +5,27 @@
 //! looked at do more and fit worse: aya loads programs from object files, which a compiler for BPF would have to make;
 //! xsk-rs and Debian's libxdp attach libxdp's dispatcher, which stays on the interface when its process is killed.
 //!
-//! Imports nothing of the model. Numbers and layouts are from linux/bpf.h and linux/if_link.h; the kernel takes any
-//! prefix of `union bpf_attr` and zeroes behind it. Invariant: the program is on the interface as long as the value
+//! Imports `bpf` and `watermark`. Numbers and layouts are from linux/bpf.h and linux/if_link.h. Invariant: the program is on the interface as long as the value
 //! lives, and no longer, since nothing but this process's descriptor holds the link.
-
-#![allow(unsafe_code)]
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use super::bpf::{
+    self, BPF_LINK_CREATE, BPF_LINK_DETACH, BPF_MAP_UPDATE_ELEM, BPF_PROG_LOAD, Failed, LinkCreate,
+    LinkDetach, MapCreate, MapUpdate, ProgLoad,
+};
 use super::watermark::{COUNT_SHIFT, Watermark};
 
-/// enum bpf_cmd.
-const BPF_MAP_CREATE: libc::c_int = 0;
-const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
-const BPF_PROG_LOAD: libc::c_int = 5;
-const BPF_LINK_CREATE: libc::c_int = 28;
-const BPF_LINK_DETACH: libc::c_int = 34;
 /// enum bpf_map_type, enum bpf_prog_type, enum bpf_attach_type.
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
-/// A map's values can be mapped into a process (Linux 5.5).
-pub(super) const BPF_F_MMAPABLE: u32 = 1 << 10;
 /// The program can take frames of several buffers (Linux 5.18).
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
-
-/// What bpf(2) takes for `BPF_MAP_CREATE`.
-#[repr(C)]
-pub(super) struct MapCreate {
-    pub(super) map_type: u32,
-    pub(super) key_size: u32,
-    pub(super) value_size: u32,
-    pub(super) max_entries: u32,
-    pub(super) flags: u32,
-}
-
-/// For `BPF_MAP_UPDATE_ELEM`.
-#[repr(C)]
-struct MapUpdate {
-    map_fd: u32,
-    reserved: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
-
-/// For `BPF_PROG_LOAD`.
-#[repr(C)]
-struct ProgLoad {
-    prog_type: u32,
-    insn_cnt: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log_buf: u64,
-    kern_version: u32,
-    prog_flags: u32,
-    prog_name: [u8; 16],
-}
-
-/// For `BPF_LINK_CREATE`.
-#[repr(C)]
-struct LinkCreate {
-    prog_fd: u32,
-    target_ifindex: u32,
-    attach_type: u32,
-    flags: u32,
-}
-
-/// For `BPF_LINK_DETACH`.
-#[repr(C)]
-struct LinkDetach {
-    link_fd: u32,
-}
-
-/// A step towards the program, and why it failed.
-pub(super) type Failed = (&'static str, io::Error);
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,14 +57,14 @@ impl Drop for Link {
     /// Closing does the same, but not while a child that is about to start another program has a copy.
     fn drop(&mut self) {
         let link_fd = self.0.as_raw_fd() as u32;
-        let _ = bpf(BPF_LINK_DETACH, &LinkDetach { link_fd });
+        let _ = bpf::call(BPF_LINK_DETACH, &LinkDetach { link_fd });
     }
 }
 
 impl Program {
     /// Loads it for so many receive queues, the first ones of an interface.
     pub(super) fn load(queues: u32, watermark: &Watermark) -> Result<Program, Failed> {
-        let map = create_map(&MapCreate {
+        let map = bpf::create_map(&MapCreate {
             map_type: BPF_MAP_TYPE_XSKMAP,
             key_size: size_of::<u32>() as u32,
             value_size: size_of::<u32>() as u32,
@@ -141,7 +81,7 @@ impl Program {
             every: watermark.every(),
         });
         let load = |prog_flags| {
-            create(
+            bpf::create(
                 BPF_PROG_LOAD,
                 &ProgLoad {
                     prog_type: BPF_PROG_TYPE_XDP,
@@ -174,12 +114,12 @@ impl Program {
             value: &raw const socket as u64,
             flags: 0,
         };
-        bpf(BPF_MAP_UPDATE_ELEM, &update).map(drop)
+        bpf::call(BPF_MAP_UPDATE_ELEM, &update).map(drop)
     }
 
     /// Puts it on an interface.
     pub(super) fn attach(&self, index: libc::c_int, place: Attached) -> io::Result<Link> {
-        let link = create(
+        let link = bpf::create(
             BPF_LINK_CREATE,
             &LinkCreate {
                 prog_fd: self.program.as_raw_fd() as u32,
@@ -318,36 +258,6 @@ fn instructions(of: &Operands) -> [u64; 39] {
         instruction(CALL, 0, 0, 0, REDIRECT_MAP),
         instruction(EXIT, 0, 0, 0, 0),
     ]
-}
-
-/// bpf(2) for a map.
-pub(super) fn create_map(map: &MapCreate) -> io::Result<OwnedFd> {
-    create(BPF_MAP_CREATE, map)
-}
-
-/// bpf(2) for a command whose answer is a descriptor.
-fn create<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
-    let fd = bpf(command, attr)?;
-    // SAFETY: the kernel has just opened it, and closes it on exec by itself.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<RawFd> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes of `attr`, and what its pointers lead to, which the callers keep
-    // until the call has returned.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            libc::c_long::from(command),
-            &raw const *attr,
-            size_of::<T>(),
-        )
-    };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result as RawFd)
-    }
 }
 
 #[cfg(test)]

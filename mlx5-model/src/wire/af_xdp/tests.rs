@@ -26,6 +26,14 @@ fn open(lab: &Lab, options: &str) -> Wire {
     wire.unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// A wire of few buffers.
+fn small(mode: &str) -> String {
+    format!("af_xdp:wire,ring=2MiB,mode={mode}")
+}
+
+/// How many it has.
+const SMALL_BUFFERS: u64 = (2 << 20) / 2048;
+
 /// Whether the interface has an XDP program.
 fn has_program(lab: &Lab) -> bool {
     let output = Command::new("ip")
@@ -151,11 +159,9 @@ fn what_finds_no_buffer_is_counted() {
     for mode in MODES {
         let lab = need!(Lab::new());
         lab.silence();
-        let mut wire = lab
-            .open(&format!("af_xdp:wire,ring=2MiB,mode={mode}"))
-            .unwrap();
+        let mut wire = lab.open(&small(mode)).unwrap();
         let far = lab.far_socket();
-        let buffers = (2 << 20) / 2048;
+        let buffers = SMALL_BUFFERS;
         // The kernel's queue between the two ends has room for so many at once; behind it the sender waits until they
         // have gone on.
         let sent = 2 * buffers;
@@ -196,11 +202,9 @@ fn a_sleeper_wakes_when_half_of_the_buffers_are_filled() {
     for mode in MODES {
         let lab = need!(Lab::new());
         lab.silence();
-        let mut wire = lab
-            .open(&format!("af_xdp:wire,ring=2MiB,mode={mode}"))
-            .unwrap();
+        let mut wire = lab.open(&small(mode)).unwrap();
         let far = lab.far_socket();
-        let half = (2 << 20) / 2048 / 2;
+        let half = SMALL_BUFFERS as usize / 2;
         let began = Instant::now();
         for round in 0..2 {
             let fd = wire.begin_gathering().unwrap();

@@ -5,7 +5,7 @@
 //! A socket by itself wakes at each frame and a timer at none, so a sleeper that wants many frames at once would have to
 //! wake as often as the fastest sender could fill the buffers.
 //!
-//! Imports `mapping` and `program`. Invariant: the ring's entries are the kernel's, and this process moves one end of it. Both
+//! Imports `mapping` and `bpf`. Invariant: the ring's entries are the kernel's, and this process moves one end of it. Both
 //! sides write to the counts: what the kernel is just adding to goes on from there when it is set to 0, so a sleeper may
 //! wake early, and never late.
 
@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::mapping::{Access, Mapping};
-use super::program::{self, BPF_F_MMAPABLE, MapCreate};
+use super::bpf::{self, BPF_F_MMAPABLE, MapCreate};
 
 /// enum bpf_map_type.
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
@@ -40,13 +40,13 @@ pub(super) struct Watermark {
 
 impl Watermark {
     /// For so many queues, with an entry for each `every` frames of one: a power of two.
-    pub(super) fn new(queues: u32, every: u32) -> Result<Watermark, program::Failed> {
+    pub(super) fn new(queues: u32, every: u32) -> Result<Watermark, bpf::Failed> {
         let map = |fd: &OwnedFd, len: usize, at: usize, access| {
             Mapping::new(fd.as_raw_fd(), len, at as u64, access)
         };
         let (program_counts, counts) = (|| {
             let len = queues << COUNT_SHIFT;
-            let fd = program::create_map(&MapCreate {
+            let fd = bpf::create_map(&MapCreate {
                 map_type: BPF_MAP_TYPE_ARRAY,
                 key_size: size_of::<u32>() as u32,
                 value_size: len,
@@ -59,7 +59,7 @@ impl Watermark {
         })()
         .map_err(|e: io::Error| ("make a map of counts", e))?;
         let (ring, consumer, producer) = (|| {
-            let fd = program::create_map(&MapCreate {
+            let fd = bpf::create_map(&MapCreate {
                 map_type: BPF_MAP_TYPE_RINGBUF,
                 key_size: 0,
                 value_size: 0,
