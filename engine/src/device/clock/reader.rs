@@ -5,10 +5,7 @@ use crate::{
     verbs::{self, ClockInfo, Context},
 };
 use rustix::time::{ClockId, clock_gettime};
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 /// A look that is less sure is bettered at the start, in nanoseconds.
 const COARSE_NS: u64 = 10_000;
@@ -18,11 +15,9 @@ const COARSE_NS: u64 = 10_000;
 const STILL_NS: u64 = 10_000;
 const UNKNOWN_NS: u64 = 1_000_000_000;
 
-/// Looks at the start, of which one should be sure, the time between them, and how long a counter that does not move
-/// is waited for: what stands still tells nothing of now.
+/// Looks at the start, of which one should be sure, and the time between them.
 const FIRST_LOOKS: usize = 50;
 const MOMENT: Duration = Duration::from_millis(1);
-const STANDSTILL: Duration = Duration::from_secs(1);
 
 /// The device's clock beside the host's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,11 +67,10 @@ impl<'a> Reader<'a> {
         let began = monotonic_ns();
         // Before the last answer that was the same.
         let mut still = began;
-        let mut nudged = false;
         loop {
             let asked = monotonic_ns();
-            if !nudged && asked - began > STILL_NS {
-                nudged = true;
+            let stands = asked - began > STILL_NS;
+            if stands {
                 self.context.query_port(self.port)?;
             }
             let ticks = self.context.query_clock()?;
@@ -84,7 +78,7 @@ impl<'a> Reader<'a> {
             if ticks != before {
                 return Ok(reading(ticks, info, still, answered));
             }
-            if nudged {
+            if stands {
                 return Ok(ClockReading {
                     uncertainty_ns: UNKNOWN_NS,
                     ..reading(ticks, info, asked, answered)
@@ -107,15 +101,12 @@ impl<'a> Reader<'a> {
             let passed = i128::from(it.mono_ns - best.mono_ns);
             ticks * 1_000_000 / i128::from(khz.max(1)) - passed
         };
-        let (mut left, mut before) = (FIRST_LOOKS, best.ticks);
-        let until = Instant::now() + STANDSTILL;
-        while left > 0 && (best.uncertainty_ns >= COARSE_NS || best.nic.is_none()) {
+        for _ in 0..FIRST_LOOKS {
+            if best.uncertainty_ns < COARSE_NS && best.nic.is_some() {
+                break;
+            }
             thread::sleep(MOMENT);
             let it = self.read()?;
-            if it.ticks != before || Instant::now() > until {
-                left -= 1;
-            }
-            before = it.ticks;
             let more = it.nic.is_some() && best.nic.is_none();
             if more || it.uncertainty_ns < COARSE_NS || sooner(&it, &best) > 0 {
                 best = it;

@@ -42,14 +42,13 @@ use driver::DriverDrops;
 use program::{Attached, Link, Program};
 use queue::{XskAttr, XskQueue};
 use umem::Umem;
-use watermark::Watermark;
 
 /// How often an idle wire checks that its interface exists.
 const CHECK_NS: u64 = 10_000_000;
 /// The least buffers of a queue.
 const MIN_BUFFERS: u32 = 64;
 /// A sleeper wakes when half of a queue's buffers are filled, or so many: a power of two.
-const MARK: u32 = 8192;
+const MOST_GATHERED: u32 = 8192;
 /// An Ethernet header and two VLAN tags, which do not count for an MTU.
 const HEADERS: usize = 14 + 2 * 4;
 
@@ -61,8 +60,7 @@ pub(super) struct AfXdpWire {
     /// First to go: frames are the kernel's again.
     _link: Link,
     queues: Vec<XskQueue>,
-    _program: Program,
-    watermark: Watermark,
+    program: Program,
     /// Restored when the wire is dropped.
     _offloads: Offloads,
     packets: Socket,
@@ -108,12 +106,8 @@ impl AfXdpWire {
         let buffers = spec.ring / u64::from(count) / Umem::buffer_for(frame) as u64;
         let buffers = (buffers.max(1).ilog2()).min(u32::BITS - 2);
         let buffers = (1 << buffers).max(MIN_BUFFERS);
-        let (watermark, program) = (|| {
-            let watermark = Watermark::new(count, (buffers / 2).min(MARK))?;
-            let program = Program::load(count, &watermark)?;
-            Ok((watermark, program))
-        })()
-        .map_err(|(step, e)| WireError::new(wire, step, e, load_advice()))?;
+        let program = Program::load(count, (buffers / 2).min(MOST_GATHERED))
+            .map_err(|(step, e)| WireError::new(wire, step, e, load_advice()))?;
         let (link, place, refused) = attach(&program, index, spec.mode).map_err(|(step, e)| {
             let advice = attach_advice(&e, &spec.iface);
             WireError::new(wire, step, e, advice)
@@ -151,8 +145,7 @@ impl AfXdpWire {
         Ok(AfXdpWire {
             _link: link,
             queues,
-            _program: program,
-            watermark,
+            program,
             _offloads: offloads,
             packets,
             any,
@@ -202,7 +195,7 @@ impl AfXdpWire {
     }
 
     pub(super) fn begin_gathering(&self) -> RawFd {
-        self.watermark.begin()
+        self.program.watermark().begin()
     }
 
     /// Of the queue whose turn it is: the one whose frame waits, if one does.

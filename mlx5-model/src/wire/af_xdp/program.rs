@@ -5,8 +5,8 @@
 //! looked at do more and fit worse: aya loads programs from object files, which a compiler for BPF would have to make;
 //! xsk-rs and Debian's libxdp attach libxdp's dispatcher, which stays on the interface when its process is killed.
 //!
-//! Imports `bpf` and `watermark`. Numbers and layouts are from linux/bpf.h and linux/if_link.h. Invariant: the program is on the interface as long as the value
-//! lives, and no longer, since nothing but this process's descriptor holds the link.
+//! Imports `bpf` and `watermark`. Numbers and layouts are from linux/bpf.h and linux/if_link.h. Invariant: the program is on
+//! the interface as long as the value lives, and no longer, since nothing but this process's descriptor holds the link.
 
 use std::io;
 use std::mem::size_of;
@@ -46,6 +46,7 @@ impl Attached {
 /// A program that is loaded and on no interface yet.
 pub(super) struct Program {
     map: OwnedFd,
+    watermark: Watermark,
     program: OwnedFd,
 }
 
@@ -62,8 +63,9 @@ impl Drop for Link {
 }
 
 impl Program {
-    /// Loads it for so many receive queues, the first ones of an interface.
-    pub(super) fn load(queues: u32, watermark: &Watermark) -> Result<Program, Failed> {
+    /// Loads it for so many receive queues, the first ones of an interface. The watermark is reached with every so manieth
+    /// frame of a queue, a power of two.
+    pub(super) fn load(queues: u32, every: u32) -> Result<Program, Failed> {
         let map = bpf::create_map(&MapCreate {
             map_type: BPF_MAP_TYPE_XSKMAP,
             key_size: size_of::<u32>() as u32,
@@ -72,13 +74,14 @@ impl Program {
             flags: 0,
         });
         let map = map.map_err(|e| ("make a map of sockets", e))?;
-        let (counts, marks) = watermark.maps();
+        let watermark = Watermark::new(queues)?;
+        let (counts, watermarks) = watermark.maps();
         let code = instructions(&Operands {
             sockets: map.as_raw_fd(),
             counts,
-            marks,
+            watermarks,
             queues,
-            every: watermark.every(),
+            every,
         });
         let load = |prog_flags| {
             bpf::create(
@@ -102,7 +105,16 @@ impl Program {
             other => other,
         };
         let program = program.map_err(|e| ("load the XDP program", e))?;
-        Ok(Program { map, program })
+        Ok(Program {
+            map,
+            watermark,
+            program,
+        })
+    }
+
+    /// What tells how many frames have come.
+    pub(super) fn watermark(&self) -> &Watermark {
+        &self.watermark
     }
 
     /// Has the frames of a receive queue go to an AF_XDP socket that is bound to that queue.
@@ -159,10 +171,10 @@ pub(super) fn stamp(bytes: &[u8]) -> Option<u64> {
 
 /// What the program's instructions name.
 struct Operands {
-    /// Descriptors of maps: sockets by queue, counts by queue, and the ring of the counts' marks.
+    /// Descriptors of maps: sockets by queue, counts by queue, and the ring of watermarks.
     sockets: RawFd,
     counts: RawFd,
-    marks: RawFd,
+    watermarks: RawFd,
     queues: u32,
     /// A power of two.
     every: u32,
@@ -245,7 +257,7 @@ fn instructions(of: &Operands) -> [u64; 39] {
         instruction(AND, 1, 0, 0, of.every.cast_signed() - 1),
         instruction(IF_NOT, 1, 0, 5, 0),
         // ringbuf_output(the ring, in two words, the count, its length, no flags)
-        instruction(LOAD_64, 1, BPF_PSEUDO_MAP_FD, 0, of.marks),
+        instruction(LOAD_64, 1, BPF_PSEUDO_MAP_FD, 0, of.watermarks),
         instruction(0, 0, 0, 0, 0),
         instruction(SET, 3, 0, 0, COUNT),
         instruction(SET, 4, 0, 0, 0),
@@ -271,7 +283,7 @@ mod tests {
         let code = instructions(&Operands {
             sockets: 0x0102,
             counts: 0x0103,
-            marks: 0x0104,
+            watermarks: 0x0104,
             queues: 3,
             every: 8192,
         });

@@ -292,7 +292,7 @@ fn errors_say_what_to_do() {
 fn missing_rights_are_named() {
     let lab = need!(Lab::new());
     // CAP_NET_RAW alone, and nothing (linux/capability.h).
-    for (kept, step) in [(1 << 13, "map of counts"), (0, "packet socket")] {
+    for (kept, step) in [(1 << 13, "map of sockets"), (0, "packet socket")] {
         let error = lab.near.within(|| {
             keep_capabilities(kept);
             Wire::open(&"af_xdp:wire".parse().unwrap())

@@ -48,18 +48,9 @@ impl Umem {
         }
         let base = map(len, 0)?;
         let umem = Umem { base, len, buffer };
-        for (advice, wish) in [
-            (libc::MADV_HUGEPAGE, true),
-            (libc::MADV_POPULATE_WRITE, false),
-        ] {
-            // SAFETY: the mapping of just now; neither changes a byte of it.
-            let refused = unsafe { libc::madvise(base.as_ptr().cast(), len, advice) } != 0;
-            let error = io::Error::last_os_error();
-            // Before Linux 5.14 pages come as they are used.
-            if refused && !wish && error.raw_os_error() != Some(libc::EINVAL) {
-                return Err(error);
-            }
-        }
+        // A wish. The kernel makes the pages when the memory is registered (`xdp_umem_pin_pages`, net/xdp/xdp_umem.c).
+        // SAFETY: the mapping of just now, of which this changes no byte.
+        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         Ok(umem)
     }
 

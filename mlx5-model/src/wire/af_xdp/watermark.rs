@@ -6,8 +6,9 @@
 //! wake as often as the fastest sender could fill the buffers.
 //!
 //! Imports `mapping` and `bpf`. Invariant: the ring's entries are the kernel's, and this process moves one end of it. Both
-//! sides write to the counts: what the kernel is just adding to goes on from there when it is set to 0, so a sleeper may
-//! wake early, and never late.
+//! sides write to the counts, so the mark is not exact: a count that the kernel is just adding to goes on from there when it is
+//! set to 0, and of a queue that several processors serve at once, which happens in skb mode, some frames may not count. A
+//! sleeper needs a time limit beside it.
 
 #![allow(unsafe_code)]
 
@@ -34,13 +35,11 @@ pub(super) struct Watermark {
     queues: u32,
     consumer: Mapping,
     producer: Mapping,
-    /// Frames of a queue from one entry to the next, a power of two.
-    every: u32,
 }
 
 impl Watermark {
-    /// For so many queues, with an entry for each `every` frames of one: a power of two.
-    pub(super) fn new(queues: u32, every: u32) -> Result<Watermark, bpf::Failed> {
+    /// For so many queues.
+    pub(super) fn new(queues: u32) -> Result<Watermark, bpf::Failed> {
         let map = |fd: &OwnedFd, len: usize, at: usize, access| {
             Mapping::new(fd.as_raw_fd(), len, at as u64, access)
         };
@@ -70,7 +69,7 @@ impl Watermark {
             let producer = map(&fd, PAGE, PAGE, Access::Read)?;
             Ok((fd, consumer, producer))
         })()
-        .map_err(|e: io::Error| ("make a ring of marks", e))?;
+        .map_err(|e: io::Error| ("make a ring of watermarks", e))?;
         Ok(Watermark {
             ring,
             program_counts,
@@ -78,17 +77,12 @@ impl Watermark {
             queues,
             consumer,
             producer,
-            every,
         })
     }
 
     /// The map of counts and the ring, for the program.
     pub(super) fn maps(&self) -> (RawFd, RawFd) {
         (self.program_counts.as_raw_fd(), self.ring.as_raw_fd())
-    }
-
-    pub(super) fn every(&self) -> u32 {
-        self.every
     }
 
     /// Begins to count anew. The descriptor becomes readable when a queue's count has come to its mark.
