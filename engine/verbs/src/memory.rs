@@ -310,9 +310,9 @@ impl Drop for Mapping {
     }
 }
 
-/// Runs `make` with pages of one NUMA node preferred for what this thread maps meanwhile. libmlx5 allocates the rings of
-/// CQs and WQs on the heap of the thread that creates them (`mlx5_alloc_buf` of rdma-core, providers/mlx5/buf.c), and the
-/// kernel's pinning touches them first (`ib_umem_get`): without this they are on the node that the thread happens to run on.
+/// Runs `make` with pages of one NUMA node preferred for what this thread maps meanwhile. The rings of CQs and WQs are mapped
+/// and touched by the thread that creates them, for libmlx5 (`mlx5_alloc_buf_extern` of rdma-core, providers/mlx5/buf.c) or,
+/// with other providers, by it: without this they are on the node that the thread happens to run on.
 /// A wish: where the policy cannot be set, `make` runs all the same.
 pub fn prefer_node<T>(node: Option<u32>, make: impl FnOnce() -> T) -> T {
     let before = node.and_then(|_| Policy::of_this_thread());

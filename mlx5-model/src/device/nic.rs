@@ -29,14 +29,14 @@ const SPIN_NS: u64 = 50_000;
 /// The longest sleep: doorbells ring in memory, where nobody can wait for them.
 const MAX_SLEEP_NS: u64 = 100_000;
 /// The first rest, which a frame ends early, and the longest. The clock that programs read stands meanwhile, until the next
-/// command.
+/// command, and a completion of before is not yet seen to be waited for.
 const REST_NS: u64 = 2_000_000;
-const MAX_REST_NS: u64 = 10_000_000;
+const MAX_REST_NS: u64 = 64_000_000;
 /// How long frames gather, and how many should by then: each wake-up costs as much as several hundred frames. Wires that
 /// tell when their rings fill have the longest time. Within that of the others a ring of the default size is not half filled by
 /// 2 million frames of 1500 bytes a second; a smaller one has less.
 const GATHER_NS: u64 = 200_000;
-const MAX_GATHER_NS: u64 = 32_000_000;
+const MAX_GATHER_NS: u64 = 64_000_000;
 const MAX_BLIND_GATHER_NS: u64 = 16_000_000;
 const GATHERED: u64 = 8192;
 /// The time between two checks for the file that ends a restart.

@@ -403,6 +403,7 @@ impl WriterThread {
     }
 
     fn submit(&mut self, token: usize, flying: Flying) {
+        let alone = self.in_flight() == 0 && self.ready.is_empty() && self.channels.full.is_empty();
         let flying = self.flying[token].insert(flying);
         let block = &flying.block;
         let file = self.queues[flying.queue].file(block.file);
@@ -414,6 +415,7 @@ impl WriterThread {
                 offset: block.offset,
                 bytes: block.memory.as_slice(flying.want),
                 extent: block.extent,
+                alone,
             };
             #[allow(unsafe_code)]
             // SAFETY: the block's memory is a mapping that does not move with the block, the one it joined the pool with;

@@ -1,6 +1,6 @@
 //! Devices and their contexts.
 
-use super::cm_id::CmId;
+use super::{cm_id::CmId, ring_memory::RingMemory};
 use crate::error::{VerbsError, answered, destroyed, made};
 use crate::mlx5dv as dv;
 use rdma_sys as ffi;
@@ -30,6 +30,8 @@ pub(crate) struct ContextInner {
     name: String,
     /// Whose it is, if not ours to close: the connection manager keeps it open for its identifiers.
     lender: Option<Arc<CmId>>,
+    /// What the rings of a context of ours are made of: dropped when it is closed.
+    _ring_memory: Option<Box<RingMemory>>,
 }
 
 // SAFETY: libibverbs documents every verb on a context as thread safe; the pointer is valid until the last holder
@@ -139,10 +141,14 @@ impl Context {
             "ibv_open_device",
             name,
         )?;
+        let ring_memory = Box::<RingMemory>::default();
+        // SAFETY: just opened; whoever closes it drops this afterwards.
+        unsafe { ring_memory.serve(raw) };
         Ok(Self(Arc::new(ContextInner {
             raw,
             name: name.to_owned(),
             lender: None,
+            _ring_memory: Some(ring_memory),
         })))
     }
 
@@ -243,6 +249,7 @@ impl Context {
             raw,
             name: name.to_string_lossy().into_owned(),
             lender: Some(Arc::clone(id)),
+            _ring_memory: None,
         })))
     }
 }

@@ -4,6 +4,7 @@ mod async_event;
 mod clock;
 mod cm_id;
 mod context;
+mod ring_memory;
 mod striding;
 mod tunnels;
 

@@ -39,6 +39,9 @@ pub(super) struct Disk {
     /// How often in a row.
     refusals: u32,
     first_pause: Duration,
+    /// A write beside which nothing is to be done is a plain one: the kernel would wake a worker to write it, and this
+    /// thread to be told of its end.
+    lone_are_plain: bool,
     /// Plain writes that have ended.
     done: Vec<Done>,
 }
@@ -90,6 +93,8 @@ pub(super) struct Write<'a> {
     pub(super) bytes: &'a [u8],
     /// Which extent of the pool the bytes are in.
     pub(super) extent: Option<u16>,
+    /// Nothing else is under way, and nothing waits.
+    pub(super) alone: bool,
 }
 
 /// A write that has come to its end.
@@ -123,7 +128,10 @@ impl Disk {
     /// written.
     pub(super) fn open(pool: &Pool, kept: Option<&Arc<KeptRing>>) -> Self {
         match uring::Uring::open(pool, kept) {
-            Ok(ring) => Self::on(Box::new(ring), FIRST_PAUSE),
+            Ok(ring) => Self {
+                lone_are_plain: true,
+                ..Self::on(Box::new(ring), FIRST_PAUSE)
+            },
             Err(e) => {
                 tracing::info!("no io_uring ({e}): blocks are written one after the other");
                 Self::plain()
@@ -140,6 +148,7 @@ impl Disk {
             refused: false,
             refusals: 0,
             first_pause: FIRST_PAUSE,
+            lone_are_plain: false,
             done: Vec::new(),
         }
     }
@@ -164,13 +173,14 @@ impl Disk {
         }
     }
 
-    /// Starts a write, with the next [`Disk::reap`] at the latest.
+    /// Starts a write, with the next [`Disk::reap`] at the latest, or does it at once.
     ///
     /// # Safety
     /// The bytes stay where they are and are not written to until the write's end has been told, and the file stays open
     /// until then. With an extent, they are within that extent of the pool that the disk was opened with.
     pub(super) unsafe fn submit(&mut self, write: Write<'_>) {
-        if let Some(ring) = self.ring.as_mut().filter(|_| !self.refused)
+        let plain = self.refused || write.alone && self.lone_are_plain;
+        if let Some(ring) = self.ring.as_mut().filter(|_| !plain)
             // SAFETY: the caller's promise.
             && unsafe { ring.push(&write) }
         {
@@ -188,6 +198,9 @@ impl Disk {
         let waits = self.done.is_empty();
         self.done.drain(..).for_each(&mut each);
         let Some(ring) = &mut self.ring else { return };
+        if !waits && self.queued.is_empty() && self.taken == 0 {
+            return;
+        }
         let mut pause = self.refused.then_some(FIRST_PAUSE);
         if !self.refused {
             let entered = ring.enter(usize::from(waits));
@@ -248,4 +261,47 @@ pub(super) fn is_transient(e: &io::Error) -> bool {
         e.raw_os_error(),
         Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_write_with_nothing_beside_it_does_without_the_ring() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("file");
+        let file = File::create(&path).expect("a file");
+        let hand = fake::Hand::default();
+        let mut disk = Disk {
+            lone_are_plain: true,
+            ..Disk::fake(&hand)
+        };
+        let write = |token, offset, alone| Write {
+            token,
+            file: &file,
+            place: None,
+            offset,
+            bytes: b"block",
+            extent: None,
+            alone,
+        };
+        let ended = |disk: &mut Disk| {
+            let mut ended = Vec::new();
+            while ended.is_empty() {
+                disk.reap(|it| ended.push((it.token, it.result.expect("written"))));
+            }
+            ended
+        };
+        // SAFETY: the bytes are constant, and the file stays open.
+        unsafe { disk.submit(write(3, 0, true)) };
+        assert_eq!(ended(&mut disk), [(3, 5)]);
+        assert_eq!(hand.begun.load(Ordering::Relaxed), 0);
+        // SAFETY: as above.
+        unsafe { disk.submit(write(4, 5, false)) };
+        assert_eq!(ended(&mut disk), [(4, 5)]);
+        assert_eq!(hand.begun.load(Ordering::Relaxed), 1);
+        assert_eq!(std::fs::read(path).expect("it is there"), b"blockblock");
+    }
 }
