@@ -60,6 +60,8 @@ pub use wq_flags::WqFlagsHandle;
 /// hundred frames.
 const CHECK: Duration = Duration::from_millis(20);
 const CHECK_ASLEEP: Duration = Duration::from_millis(100);
+/// A deadline so near has come: to sleep until then costs more than to be early.
+const SOON: Duration = Duration::from_micros(200);
 /// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
 const SETTLE: Duration = Duration::from_millis(2);
 
@@ -105,6 +107,7 @@ pub struct Capture {
     write_limit: Option<Arc<WriteLimit>>,
     on_port_down: OnPortDown,
     check: Duration,
+    next_check: Instant,
     started: Instant,
     end: Option<End>,
 }
@@ -197,15 +200,20 @@ impl Capture {
     /// Waits until the run has ended by itself, `deadline` has come, or a signal handler has run; true when the run
     /// has ended. Reads the device's events and holds its clock meanwhile.
     pub fn wait(&mut self, deadline: Instant) -> bool {
+        let mut has_event = false;
         loop {
-            self.check();
             let now = Instant::now();
-            if self.end.is_some() || now >= deadline {
+            if has_event || now >= self.next_check {
+                self.check();
+                self.next_check = now + self.check;
+            }
+            if self.end.is_some() || now + SOON >= deadline {
                 return self.end.is_some();
             }
-            let rest = deadline.duration_since(now).min(self.check);
+            let rest = deadline.min(self.next_check).duration_since(now);
+            has_event = wait_readable(self.events.as_fd(), rest);
             // An interrupted poll returns early, so a signal's flag is seen at once by the caller.
-            if !wait_readable(self.events.as_fd(), rest) && Instant::now() < now + rest {
+            if !has_event && Instant::now() < now + rest {
                 return false;
             }
         }

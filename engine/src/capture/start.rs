@@ -208,6 +208,7 @@ impl<'p> Startup<'p> {
                 config::Idle::Sleep => CHECK_ASLEEP,
                 config::Idle::Spin => CHECK,
             },
+            next_check: self.started,
             started: self.started,
             end: None,
         };

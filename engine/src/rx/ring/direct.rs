@@ -4,7 +4,7 @@
 use super::{Account, Queue, RingAttr, RingError};
 use crate::{
     rx::pool::{Slot, SlotMemory},
-    verbs::{self, Cq, Cqe, DirectCq, DirectWq, Wq, WqState},
+    verbs::{self, Cq, DirectCq, DirectWq, Wq, WqState},
 };
 use std::os::fd::BorrowedFd;
 
@@ -13,21 +13,22 @@ const NOTHING: u32 = u32::MAX;
 
 /// What a WQE's slot takes: one frame, or many.
 pub trait Filling {
-    /// Enters a completion, whose slot is among those that the WQEs are `bound` to; whether it counts towards a poll's
-    /// limit.
+    /// Enters completions while there are any, until as many as `limit` count. Their slots are among those that the WQEs are
+    /// `bound` to.
     ///
     /// # Errors
     /// The queue cannot go on.
-    fn enter(
+    fn poll(
         &mut self,
-        cqe: &Cqe,
+        cq: &mut DirectCq,
         wq: &DirectWq,
         bound: &[u32],
         account: &mut Account<'_>,
-    ) -> Result<bool, RingError>;
+        limit: usize,
+    ) -> Result<(), RingError>;
 
-    /// A token of a slot is home; whether the slot is whole, to be handed over again.
-    fn is_whole(&mut self, slot: &Slot) -> bool;
+    /// Tokens that are home: hands on the slots that are whole, for the device.
+    fn gather(&mut self, home: impl Iterator<Item = Slot>, whole: impl FnMut(Slot));
 
     /// The WQ begins with its first WQE again.
     fn reset(&mut self);
@@ -39,27 +40,31 @@ pub struct OneFrame;
 
 impl Filling for OneFrame {
     #[inline]
-    fn enter(
+    fn poll(
         &mut self,
-        cqe: &Cqe,
+        cq: &mut DirectCq,
         wq: &DirectWq,
         bound: &[u32],
         account: &mut Account<'_>,
-    ) -> Result<bool, RingError> {
-        let slot = bound[wq.index_of(cqe.wqe_counter) as usize];
-        account.enter(
-            slot.into(),
-            cqe.status,
-            cqe.byte_len,
-            cqe.timestamp,
-            cqe.stripped,
-        )?;
-        Ok(true)
+        limit: usize,
+    ) -> Result<(), RingError> {
+        for _ in 0..limit {
+            let Some(cqe) = cq.take() else { break };
+            let slot = bound[wq.index_of(cqe.wqe_counter) as usize];
+            account.enter(
+                slot.into(),
+                cqe.status,
+                cqe.byte_len,
+                cqe.timestamp,
+                cqe.stripped,
+            )?;
+        }
+        Ok(())
     }
 
     #[inline]
-    fn is_whole(&mut self, _slot: &Slot) -> bool {
-        true
+    fn gather(&mut self, home: impl Iterator<Item = Slot>, whole: impl FnMut(Slot)) {
+        home.for_each(whole);
     }
 
     fn reset(&mut self) {}
@@ -97,18 +102,8 @@ impl<F> DirectQueue<F> {
 impl<F: Filling> Queue for DirectQueue<F> {
     #[inline]
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
-        let mut result = Ok(());
-        let mut taken = 0;
-        while taken < limit {
-            let Some(cqe) = self.cq.take() else { break };
-            match self.filling.enter(&cqe, &self.wq, &self.bound, account) {
-                Ok(counts) => taken += usize::from(counts),
-                Err(e) => {
-                    result = Err(e);
-                    break;
-                }
-            }
-        }
+        let (cq, wq) = (&mut self.cq, &self.wq);
+        let result = self.filling.poll(cq, wq, &self.bound, account, limit);
         self.cq.release();
         result
     }
@@ -123,22 +118,19 @@ impl<F: Filling> Queue for DirectQueue<F> {
         attr: RingAttr,
     ) -> Result<u32, i32> {
         let mut count = 0;
-        for slot in slots {
-            if !self.filling.is_whole(&slot) {
-                continue;
-            }
-            let index = self.wq.next_index();
-            let bound = &mut self.bound[index as usize];
+        let (wq, bound) = (&mut self.wq, &mut self.bound);
+        self.filling.gather(slots, |slot| {
+            let index = wq.next_index();
+            let bound = &mut bound[index as usize];
             posted[slot.index() as usize] = true;
             if *bound != slot.index() {
                 *bound = slot.index();
                 let address = memory.address(&slot) as u64;
-                self.wq
-                    .write(index, address, attr.buffer, attr.max_sge, memory.lkey());
+                wq.write(index, address, attr.buffer, attr.max_sge, memory.lkey());
             }
-            self.wq.advance();
+            wq.advance();
             count += 1;
-        }
+        });
         if count > 0 {
             // SAFETY: each WQE points into the slot whose last token has just been given up, in the memory the WQ was
             // created with; no more slots exist than WQEs, so none is overwritten while the device has it.

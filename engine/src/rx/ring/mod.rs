@@ -507,26 +507,24 @@ impl Account<'_> {
         Ok(())
     }
 
-    /// Enters one frame of a buffer that the device still has, or had until now: `len` bytes from `at` on, inside it.
-    ///
-    /// # Errors
-    /// The buffer is not on the ring.
+    /// Frames of this poll so far.
     #[inline]
-    fn enter_part(
-        &mut self,
-        buffer: u32,
-        at: u32,
-        len: u32,
-        stamp: u64,
-        stripped: Option<u16>,
-    ) -> Result<(), RingError> {
-        if self.posted.get(buffer as usize) != Some(&true) {
-            return Err(RingError::Unposted(buffer.into()));
-        }
+    fn frames(&self) -> usize {
+        self.batch.frames.len()
+    }
+
+    /// Whether the device has a slot.
+    #[inline]
+    fn is_posted(&self, index: u32) -> bool {
+        self.posted.get(index as usize) == Some(&true)
+    }
+
+    /// Enters one frame of a buffer that the device has: `len` bytes from `at` on, inside it.
+    #[inline]
+    fn enter_part(&mut self, buffer: u32, at: u32, len: u32, stamp: u64, stripped: Option<u16>) {
         let slot = self.memory.slot(buffer);
         let filled = self.memory.fill(slot, at, len, stamp, stripped);
         self.batch.frames.push(filled);
-        Ok(())
     }
 
     /// The device is done with a buffer: its own token comes home.

@@ -9,7 +9,7 @@
 use super::{Account, RingError, direct::Filling};
 use crate::{
     rx::pool::Slot,
-    verbs::{Cqe, DirectWq, Striding},
+    verbs::{DirectCq, DirectWq, Striding},
 };
 
 /// A WQE takes frames until its strides are used up.
@@ -35,57 +35,113 @@ impl ManyFrames {
         }
     }
 
-    /// The WQE at the head is used up.
-    #[inline]
-    fn advance(&mut self) {
-        self.head = self.head.wrapping_add(1);
-        self.used = 0;
+    /// Enters completions of the buffer at the head, `most` frames of it at most. What is the same for all of them is looked
+    /// up once.
+    #[inline(always)]
+    fn run(
+        &mut self,
+        cq: &mut DirectCq,
+        buffer: u32,
+        account: &mut Account<'_>,
+        most: usize,
+    ) -> Result<Run, RingError> {
+        let Striding { stride, strides } = self.shape;
+        let is_posted = account.is_posted(buffer);
+        let mut used = self.used;
+        let mut left = most;
+        while left > 0 {
+            let Some(cqe) = cq.take() else { break };
+            if !is_posted {
+                return Err(RingError::Unposted(buffer.into()));
+            }
+            if cqe.status != 0 {
+                return Ok(Run::Failed(cqe.status));
+            }
+            let it = cqe.strides();
+            let end = it.first + it.count;
+            let fits = it.len.is_none_or(|len| len <= it.count * stride);
+            if it.first < used || it.count == 0 || end > strides || !fits {
+                return Err(RingError::Strides(it.first, it.count));
+            }
+            if let Some(len) = it.len {
+                account.enter_part(buffer, it.first * stride, len, cqe.timestamp, cqe.stripped);
+                left -= 1;
+            }
+            used = end;
+            if end == strides {
+                return Ok(Run::Over);
+            }
+        }
+        self.used = used;
+        Ok(Run::Goes)
     }
+}
+
+/// How a look at the buffer at the head ended.
+enum Run {
+    /// There was no other completion, or enough of them.
+    Goes,
+    /// Its strides are used up.
+    Over,
+    /// Its WQE completed with this status as a whole: what it had received has completed before.
+    Failed(u32),
 }
 
 impl Filling for ManyFrames {
     #[inline]
-    fn enter(
+    fn poll(
         &mut self,
-        cqe: &Cqe,
+        cq: &mut DirectCq,
         wq: &DirectWq,
         bound: &[u32],
         account: &mut Account<'_>,
-    ) -> Result<bool, RingError> {
-        let buffer = bound[wq.index_of(self.head) as usize];
-        if cqe.status != 0 {
-            // Of the WQE as a whole: what it had received has completed before.
-            self.advance();
-            account.enter(buffer.into(), cqe.status, 0, 0, None)?;
-            return Ok(true);
+        limit: usize,
+    ) -> Result<(), RingError> {
+        let mut left = limit;
+        while left > 0 {
+            let buffer = bound[wq.index_of(self.head) as usize];
+            let before = account.frames();
+            let run = self.run(cq, buffer, account, left);
+            let frames = account.frames() - before;
+            if frames > 0 {
+                self.tokens[buffer as usize] += frames as u32;
+                left -= frames;
+            }
+            let run = run?;
+            if let Run::Goes = run {
+                break;
+            }
+            (self.head, self.used) = (self.head.wrapping_add(1), 0);
+            if let Run::Failed(status) = run {
+                account.enter(buffer.into(), status, 0, 0, None)?;
+                left -= 1;
+            } else {
+                account.leave(buffer)?;
+            }
         }
-        let it = cqe.strides();
-        let end = it.first + it.count;
-        let fits = it.len.is_none_or(|len| len <= it.count * self.shape.stride);
-        if it.first < self.used || it.count == 0 || end > self.shape.strides || !fits {
-            return Err(RingError::Strides(it.first, it.count));
-        }
-        if let Some(len) = it.len {
-            let at = it.first * self.shape.stride;
-            account.enter_part(buffer, at, len, cqe.timestamp, cqe.stripped)?;
-            self.tokens[buffer as usize] += 1;
-        }
-        self.used = end;
-        if end == self.shape.strides {
-            self.advance();
-            account.leave(buffer)?;
-        }
-        Ok(it.len.is_some())
+        Ok(())
     }
 
+    /// Frames of one buffer mostly come home one after the other.
     #[inline]
-    fn is_whole(&mut self, slot: &Slot) -> bool {
-        let tokens = &mut self.tokens[slot.index() as usize];
-        *tokens -= 1;
-        let whole = *tokens == 0;
-        // It goes to the device, whose token is the next.
-        *tokens += u32::from(whole);
-        whole
+    fn gather(&mut self, mut home: impl Iterator<Item = Slot>, mut whole: impl FnMut(Slot)) {
+        let mut next = home.next();
+        while let Some(slot) = next {
+            let mut count = 1;
+            next = loop {
+                match home.next() {
+                    Some(other) if other.index() == slot.index() => count += 1,
+                    other => break other,
+                }
+            };
+            let tokens = &mut self.tokens[slot.index() as usize];
+            *tokens -= count;
+            if *tokens == 0 {
+                // The device's token is the next.
+                *tokens = 1;
+                whole(slot);
+            }
+        }
     }
 
     fn reset(&mut self) {

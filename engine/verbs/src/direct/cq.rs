@@ -125,7 +125,8 @@ pub struct DirectCq {
     cqn: u32,
     mask: u32,
     log: u32,
-    size: usize,
+    /// Of an entry, as a power of two.
+    log_size: u32,
     /// Completions read, modulo 2^32.
     consumed: u32,
     arm_sn: u32,
@@ -163,7 +164,7 @@ impl DirectCq {
             cqn: out.cqn,
             mask: out.cqe_cnt - 1,
             log: out.cqe_cnt.trailing_zeros(),
-            size: out.cqe_size as usize,
+            log_size: out.cqe_size.trailing_zeros(),
             consumed: 0,
             arm_sn: 0,
             session: Session {
@@ -179,7 +180,7 @@ impl DirectCq {
     /// The entry of a completion, of which the index is counted from the CQ's beginning.
     #[inline]
     fn entry(&self, index: u32) -> *mut ffi::mlx5_cqe64 {
-        let end = ((index & self.mask) as usize + 1) * self.size;
+        let end = ((index & self.mask) as usize + 1) << self.log_size;
         // SAFETY: an index below the CQ's size; of a 128-byte entry the second half is the CQE64.
         unsafe { self.buf.add(end - size_of::<ffi::mlx5_cqe64>()).cast() }
     }
