@@ -205,7 +205,7 @@ impl Capture {
             let now = Instant::now();
             if has_event || now >= self.next_check {
                 self.check();
-                self.next_check = now + self.check;
+                self.next_check = Instant::now() + self.check;
             }
             if self.end.is_some() || now + SOON >= deadline {
                 return self.end.is_some();
