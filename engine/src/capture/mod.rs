@@ -197,8 +197,8 @@ impl Capture {
         self.clock.as_ref().map(Clock::report)
     }
 
-    /// Waits until the run has ended by itself, `deadline` has come, or a signal handler has run; true when the run
-    /// has ended. Reads the device's events and holds its clock meanwhile.
+    /// Waits until the run has ended by itself, `deadline` has come or is less than 0.2 ms away, or a signal handler has
+    /// run; true when the run has ended. Reads the device's events and holds its clock meanwhile.
     pub fn wait(&mut self, deadline: Instant) -> bool {
         let mut has_event = false;
         loop {

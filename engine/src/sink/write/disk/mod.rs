@@ -1,4 +1,5 @@
-//! How blocks reach the disk: by io_uring, several at once, or one after the other where there is no io_uring.
+//! How blocks reach the disk: by io_uring, several at once, or one after the other where there is no io_uring. A block with
+//! nothing beside it is written without it, too.
 //!
 //! Blocks and files are made known to the ring beforehand where the kernel allows that, so that a write does not have
 //! to look up its file and pin its pages anew.
