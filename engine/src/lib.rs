@@ -68,6 +68,7 @@ pub mod sink;
 pub mod stats;
 mod sync;
 mod text;
+pub mod wakeup;
 
 pub use error::Error;
 pub use wqcap_control as control;

@@ -24,6 +24,7 @@ use wqcap_engine::{
     },
     sink::{Count, Encoder, Files, PcapEncoder, PcapngEncoder, Writer},
     verbs::{VerbsError, WqState},
+    wakeup::Wakeup,
 };
 use wqcap_rss::{HashDepth, key::RssKey, toeplitz::Toeplitz};
 
@@ -378,6 +379,7 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
         at_rest: None,
         ring: None,
         limit: None,
+        owner: Wakeup::default(),
     };
     let (writer, mut sinks) = Writer::start(&files, encoder, &[Arc::default()])?;
     let mut sink = sinks.pop().ok_or("no sink")?;

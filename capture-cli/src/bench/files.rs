@@ -7,6 +7,7 @@ use wqcap_engine::{
     memory::Region,
     plan::OutputPlan,
     sink::{BLOCK, BlockSink, Files, PcapEncoder, Writer},
+    wakeup::Wakeup,
 };
 
 /// `output.buffer` by default.
@@ -30,6 +31,7 @@ pub fn start(dir: &Path, longest: usize) -> Result<(Writer, BlockSink<PcapEncode
         at_rest: None,
         ring: None,
         limit: None,
+        owner: Wakeup::default(),
     };
     let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::default(), &[Arc::default()])?;
     let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;

@@ -89,11 +89,10 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         tracing::warn!("{note}");
     }
     // Before anything is created: a signal during the start must find its handler.
-    let signals = Signals::default();
-    // Without a file there is nothing to read again.
-    let reload = file.is_some().then_some(&signals.reload);
     let uncaught = |e| Failure::refused(format!("cannot catch signals: {e}"));
-    let requests = signals::catch_into(&signals.stop, reload).map_err(uncaught)?;
+    let signals = Signals::new().map_err(uncaught)?;
+    // Without a file there is nothing to read again.
+    let requests = signals::catch_into(&signals, file.is_some()).map_err(uncaught)?;
     let limits = limits(&given.limits);
     if let Some(hook) = &plan.output.hook {
         plan.hook_process = Some(Arc::new(hooks::start(hook)?));
@@ -126,9 +125,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         args.summary.as_deref().filter(|_| replaced.is_none()),
         model_wire(&plan),
     )?;
-    requests
-        .escalate(Arc::clone(&signals.at_once), GRACE)
-        .map_err(uncaught)?;
+    requests.escalate(GRACE).map_err(uncaught)?;
     let levels = plan.output.name.folders();
     let dir = plan.output.dir.as_deref();
     let leftovers = dir.map(|dir| Leftovers::begin(dir, levels, plan.at_rest.clone()));

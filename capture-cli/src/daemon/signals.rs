@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::{
-    capture::supervisor::ReloadRequest,
+    capture::supervisor::Signals,
     control::audit::{self, Peer},
 };
 
@@ -29,19 +29,16 @@ const SAME: Duration = Duration::from_secs(1);
 /// From now on SIGINT, SIGTERM and SIGHUP set the flag that is returned. A SIGINT more than a second later ends the
 /// process, as if it had never been caught, so that a shell sees how it ended.
 pub fn catch() -> io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut requests = catch_into(&stop, None)?;
+    let signals = Signals::new()?;
+    let mut requests = catch_into(&signals, false)?;
     requests.audited = false;
-    requests.escalate(Arc::default(), Duration::ZERO)?;
-    Ok(stop)
+    requests.escalate(Duration::ZERO)?;
+    Ok(signals.stop)
 }
 
-/// The same, without an answer to them yet. With `reload`, SIGHUP asks for that instead, unless the process has had a
+/// The same, without an answer to them yet. With `reloads`, SIGHUP asks for that instead, unless the process has had a
 /// terminal and it is gone: who has closed it cannot be asked any more, and must not leave a port without its kernel.
-pub fn catch_into(
-    stop: &Arc<AtomicBool>,
-    reload: Option<&Arc<ReloadRequest>>,
-) -> io::Result<Requests> {
+pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<Requests> {
     let signals = SignalsInfo::new([SIGINT, SIGTERM])?;
     // A limit to the length of files (ulimit -f) is an error of the write, EFBIG, and not the end of the process.
     flag::register(SIGXFSZ, Arc::default())?;
@@ -51,8 +48,8 @@ pub fn catch_into(
     }
     Ok(Requests {
         signals,
-        stop: Arc::clone(stop),
-        reload: reload.cloned(),
+        asked: asked.clone(),
+        reloads,
         terminal: File::open("/dev/tty").ok(),
         audited: true,
     })
@@ -61,9 +58,9 @@ pub fn catch_into(
 /// Requests to end or to reload, as they come.
 pub struct Requests {
     signals: SignalsInfo<WithOrigin>,
-    stop: Arc<AtomicBool>,
-    /// What SIGHUP asks for; `None`: the end.
-    reload: Option<Arc<ReloadRequest>>,
+    asked: Signals,
+    /// SIGHUP asks for a reload; else for the end.
+    reloads: bool,
     /// The process's, from its start; `None`: it has none.
     terminal: Option<File>,
     audited: bool,
@@ -77,18 +74,22 @@ fn is_gone(terminal: &File) -> bool {
 }
 
 impl Requests {
-    /// From now on requests are answered, those that have come before too: a SIGINT that is no repeat of the first one sets
-    /// `at_once`, and ends the process `grace` later. What a signal changes is in the audit trail before it changes.
-    pub fn escalate(mut self, at_once: Arc<AtomicBool>, grace: Duration) -> io::Result<()> {
+    /// From now on requests are answered, those that have come before too: a SIGINT that is no repeat of the first one asks
+    /// for the end at once, and ends the process `grace` later. What a signal changes is in the audit trail before it
+    /// changes.
+    pub fn escalate(mut self, grace: Duration) -> io::Result<()> {
         let watch = move || {
+            let set = |flag: &AtomicBool| {
+                flag.store(true, Ordering::Relaxed);
+                self.asked.owner.wake();
+            };
             let mut first = None;
             for origin in self.signals.forever() {
                 let (signal, who) = (origin.signal, sender(&origin));
-                if signal == SIGHUP
-                    && let Some(reload) = &self.reload
-                {
+                if signal == SIGHUP && self.reloads {
                     if !self.terminal.as_ref().is_some_and(is_gone) {
-                        reload.ask(who);
+                        self.asked.reload.ask(who);
+                        self.asked.owner.wake();
                         continue;
                     }
                     tracing::warn!("SIGHUP: the terminal is gone, and the run ends");
@@ -105,11 +106,11 @@ impl Requests {
                     None => {
                         first = Some(Instant::now());
                         told("the run ends");
-                        self.stop.store(true, Ordering::Relaxed);
+                        set(&self.asked.stop);
                     }
                     Some(first) if signal == SIGINT && first.elapsed() >= SAME => {
                         told("the run ends at once");
-                        at_once.store(true, Ordering::Relaxed);
+                        set(&self.asked.at_once);
                         thread::sleep(grace);
                         // It fails for signals that the system has not.
                         let _ = emulate_default_handler(SIGINT);

@@ -8,7 +8,7 @@
 use super::{Capture, End, Limits, Report, start::Startup};
 use crate::{
     Error, config::OnPortDown, device::clock::system_ns, plan::Plan, stats::outage::Cause,
-    verbs::CVLAN_STRIPPING,
+    verbs::CVLAN_STRIPPING, wakeup::Wakeup,
 };
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,13 @@ impl Capture {
     ///
     /// # Errors
     /// As [`Capture::start`], and likely for as long as the device is not back: it may be tried again.
-    pub fn go_on(plan: &Plan, limits: Limits, earlier: &Report) -> Result<Self, Error> {
-        Startup::new(plan, limits, Some(earlier)).begin()
+    pub fn go_on(
+        plan: &Plan,
+        limits: Limits,
+        earlier: &Report,
+        wakeup: &Wakeup,
+    ) -> Result<Self, Error> {
+        Startup::new(plan, limits, Some(earlier), wakeup).begin()
     }
 
     /// The plan, with what has been changed since the start: filter, rules, shares of the queues, stripping.

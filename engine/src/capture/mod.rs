@@ -19,11 +19,12 @@ use crate::{
         reduce::{FcsReport, Stage, StageCounters},
     },
     plan::{Plan, steering::Split},
-    rx::{Control, Ended, Ring, wait_readable},
+    rx::{Control, Ended, Ring},
     sink::{Finished, Reached, WriteLimit, Writer, Written},
     stats::{Budget, QueueCounters, QueueLedger, outage::OutageLog},
     text::iso_8601,
     verbs::{AsyncEvent, AsyncEvents},
+    wakeup::Wakeup,
 };
 use std::{
     collections::BTreeMap,
@@ -56,10 +57,10 @@ pub use report::{End, Report, Snapshot};
 pub use respread::{Respread, Respreading};
 pub use wq_flags::WqFlagsHandle;
 
-/// How often a waiting owner checks its flags; less often where loops sleep, since each time costs as much CPU time as some
-/// hundred frames.
+/// How often a waiting owner reads the device's clock; less often where loops sleep, since each time costs as much CPU time
+/// as some hundred frames. What ends a run wakes it.
 const CHECK: Duration = Duration::from_millis(20);
-const CHECK_ASLEEP: Duration = Duration::from_millis(100);
+const CHECK_ASLEEP: Duration = Duration::from_millis(500);
 /// A deadline so near has come: to sleep until then costs more than to be early.
 const SOON: Duration = Duration::from_micros(200);
 /// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
@@ -80,8 +81,8 @@ pub struct Limits {
 
 impl Limits {
     /// Those that the files keep count of.
-    fn writes(&self) -> Option<WriteLimit> {
-        let limit = || WriteLimit::new(self.bytes, self.files);
+    fn writes(&self, owner: &Wakeup) -> Option<WriteLimit> {
+        let limit = || WriteLimit::new(self.bytes, self.files, owner);
         (self.bytes.is_some() || self.files.is_some()).then(limit)
     }
 }
@@ -108,6 +109,7 @@ pub struct Capture {
     on_port_down: OnPortDown,
     check: Duration,
     next_check: Instant,
+    wakeup: Wakeup,
     started: Instant,
     end: Option<End>,
 }
@@ -148,6 +150,12 @@ impl Capture {
             requests: self.writer.as_ref().map(Writer::requests),
             retention: self.writer.as_ref().and_then(Writer::retention),
         }
+    }
+
+    /// Ends [`Capture::wait`] from another thread.
+    #[must_use]
+    pub fn wakeup(&self) -> Wakeup {
+        self.wakeup.clone()
     }
 
     /// Counters of now; does not touch the loops' cache lines beyond a read.
@@ -197,26 +205,31 @@ impl Capture {
         self.clock.as_ref().map(Clock::report)
     }
 
-    /// Waits until the run has ended by itself, `deadline` has come or is less than 0.2 ms away, or a signal handler has
-    /// run; true when the run has ended. Reads the device's events and holds its clock meanwhile.
+    /// Waits until the run has ended by itself, `deadline` has come or is less than 0.2 ms away, or somebody has woken the
+    /// owner; true when the run has ended. Reads the device's events and holds its clock meanwhile.
     pub fn wait(&mut self, deadline: Instant) -> bool {
-        let mut has_event = false;
+        let (mut has_event, mut was_woken) = (false, false);
         loop {
             let now = Instant::now();
             if has_event || now >= self.next_check {
                 self.check();
-                self.next_check = Instant::now() + self.check;
+                self.next_check = self.next_check_after(Instant::now());
             }
-            if self.end.is_some() || now + SOON >= deadline {
+            if self.end.is_some() || was_woken || now + SOON >= deadline {
                 return self.end.is_some();
             }
             let rest = deadline.min(self.next_check).duration_since(now);
-            has_event = wait_readable(self.events.as_fd(), rest);
-            // An interrupted poll returns early, so a signal's flag is seen at once by the caller.
-            if !has_event && Instant::now() < now + rest {
-                return false;
-            }
+            has_event = self.wakeup.wait(self.events.as_fd(), rest);
+            was_woken = has_event && self.wakeup.take();
         }
+    }
+
+    /// When a check is due after one at `now`: a run of limited duration ends by one.
+    fn next_check_after(&self, now: Instant) -> Instant {
+        let next = now + self.check;
+        let over = self.limits.duration.map(|it| self.shared.ready + it);
+        over.filter(|over| *over > now)
+            .map_or(next, |over| over.min(next))
     }
 
     /// Checks everything that can end a run.
@@ -235,7 +248,7 @@ impl Capture {
         if self.end.is_some() {
             return;
         }
-        self.end = if self.shared.control.failed.load(Ordering::Acquire) {
+        self.end = if self.shared.control.failed.is_raised() {
             // The reason comes with the loop's thread.
             Some(self.lost_or(End::Failed(String::new())))
         } else if self.writer.as_ref().is_some_and(Writer::has_failed) {

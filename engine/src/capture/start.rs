@@ -15,7 +15,7 @@ use crate::{
     filter::FilterCell,
     pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Source, ToSink},
     plan::{OutputPlan, Plan, Stamps, longest},
-    rx::{Idle, Outlet, Ring, Worker, pin},
+    rx::{Control, Idle, Outlet, Ring, Worker, pin},
     sink::{Count, Encoder, Files, Origin, PcapEncoder, PcapngEncoder, WriteLimit, Writer},
     stats::{
         Budget, QueueCounters,
@@ -23,6 +23,7 @@ use crate::{
     },
     sync::thread::spawn,
     verbs::AsyncEvents,
+    wakeup::Wakeup,
 };
 use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};
 use wqcap_files::sealed::{SecretKey, open_with};
@@ -36,15 +37,17 @@ pub(super) struct Startup<'p> {
     clock: ClockWatch,
     outages: OutageLog,
     earlier: Option<Arc<Report>>,
+    wakeup: Wakeup,
 }
 
 impl Capture {
-    /// Creates every object of the plan, starts the loops, and lets frames in.
+    /// Creates every object of the plan, starts the loops, and lets frames in. `wakeup` ends the owner's
+    /// [`Capture::wait`]: the capture's own threads use it, and whoever else has something to say.
     ///
     /// # Errors
     /// A verb or a file failed; nothing is left behind.
-    pub fn start(plan: &Plan, limits: Limits) -> Result<Self, Error> {
-        Startup::new(plan, limits, None).begin()
+    pub fn start(plan: &Plan, limits: Limits, wakeup: &Wakeup) -> Result<Self, Error> {
+        Startup::new(plan, limits, None, wakeup).begin()
     }
 
     /// The same with consumers of one's own in place of files. `make` is called for each place where frames are worked
@@ -57,12 +60,21 @@ impl Capture {
         limits: Limits,
         make: impl Fn(Place) -> C,
     ) -> Result<Self, Error> {
-        Startup::new(plan, limits, None).with_consumers(&make)
+        let wakeup = Wakeup::new().map_err(|source| Error::System {
+            what: "an eventfd".into(),
+            source,
+        })?;
+        Startup::new(plan, limits, None, &wakeup).with_consumers(&make)
     }
 }
 
 impl<'p> Startup<'p> {
-    pub(super) fn new(plan: &'p Plan, limits: Limits, earlier: Option<&Report>) -> Self {
+    pub(super) fn new(
+        plan: &'p Plan,
+        limits: Limits,
+        earlier: Option<&Report>,
+        wakeup: &Wakeup,
+    ) -> Self {
         Self {
             plan,
             limits,
@@ -71,6 +83,7 @@ impl<'p> Startup<'p> {
             clock: ClockWatch::default(),
             outages: OutageLog::of(earlier.map_or_else(Outages::default, |it| it.outages.clone())),
             earlier: earlier.cloned().map(Arc::new),
+            wakeup: wakeup.clone(),
         }
     }
 
@@ -122,7 +135,8 @@ impl<'p> Startup<'p> {
             hook_process: plan.hook_process.clone(),
             at_rest: key_at_rest(plan)?,
             ring: plan.write_ring.clone(),
-            limit: self.limits.writes().map(Arc::new),
+            limit: self.limits.writes(&self.wakeup).map(Arc::new),
+            owner: self.wakeup.clone(),
         };
         let limit = files.limit.clone();
         let window = || plan.reduction.dedup_window();
@@ -171,7 +185,7 @@ impl<'p> Startup<'p> {
         port.spread(&rings)?;
         let clock = Clock::start(plan, &port, self.clock)?;
         let shared = Shared {
-            control: Arc::default(),
+            control: Arc::new(Control::of(&self.wakeup)),
             ready: ready.unwrap_or(self.started),
             counters: self.counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
@@ -209,6 +223,7 @@ impl<'p> Startup<'p> {
                 config::Idle::Spin => CHECK,
             },
             next_check: self.started,
+            wakeup: self.wakeup,
             started: self.started,
             end: None,
         };

@@ -16,5 +16,5 @@ pub use load::{Hashing, QueueLoad, Sampler};
 pub use order::Orders;
 pub use pool::{Filled, Slot, SlotMemory};
 pub use ring::{Account, Batch, DeviceQueue, Failed, Queue, Recovered, Ring, RingAttr, RingError};
+pub(crate) use worker::pin;
 pub use worker::{Control, Ended, Idle, Lost, Outlet, Stamper, Taken, Worker};
-pub(crate) use worker::{pin, wait_readable};

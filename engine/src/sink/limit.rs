@@ -2,7 +2,8 @@
 //!
 //! Invariants: sinks never wait here, and lose nothing for it. The last file takes what comes until the run has ended.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::wakeup::{Alarm, Wakeup};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What all sinks of a run may write together, and what they have written.
 #[derive(Debug)]
@@ -14,7 +15,8 @@ pub struct WriteLimit {
     written: AtomicU64,
     begun: AtomicU64,
     /// A file was full, and there may be no other.
-    full: AtomicBool,
+    full: Alarm,
+    owner: Wakeup,
 }
 
 /// Which of the two was reached.
@@ -47,15 +49,16 @@ impl Written {
 }
 
 impl WriteLimit {
-    /// For so many bytes and files at most.
+    /// For so many bytes and files at most; then `owner` is woken.
     #[must_use]
-    pub fn new(bytes: Option<u64>, files: Option<u64>) -> Self {
+    pub fn new(bytes: Option<u64>, files: Option<u64>, owner: &Wakeup) -> Self {
         Self {
             bytes: bytes.unwrap_or(u64::MAX),
             files: files.unwrap_or(u64::MAX),
             written: AtomicU64::new(0),
             begun: AtomicU64::new(0),
-            full: AtomicBool::new(false),
+            full: Alarm::of(owner),
+            owner: owner.clone(),
         }
     }
 
@@ -66,7 +69,7 @@ impl WriteLimit {
             .begun
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
         if claimed.is_err() {
-            self.full.store(true, Ordering::Release);
+            self.full.raise();
         }
         claimed.is_ok()
     }
@@ -78,7 +81,10 @@ impl WriteLimit {
 
     /// There are so many more bytes for the files.
     pub(super) fn wrote(&self, bytes: u64) {
-        self.written.fetch_add(bytes, Ordering::AcqRel);
+        let before = self.written.fetch_add(bytes, Ordering::AcqRel);
+        if before < self.bytes && before + bytes >= self.bytes {
+            self.owner.wake();
+        }
     }
 
     /// What went into files so far.
@@ -96,7 +102,7 @@ impl WriteLimit {
         if self.written().bytes >= self.bytes {
             Some(Reached::Bytes)
         } else {
-            self.full.load(Ordering::Acquire).then_some(Reached::Files)
+            self.full.is_raised().then_some(Reached::Files)
         }
     }
 }

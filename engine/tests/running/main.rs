@@ -77,6 +77,12 @@ fn pass(capture: &mut Capture, frames: u64) {
 }
 
 #[test]
+fn a_wait_without_end_ends_when_its_owner_is_woken() {
+    let dir = Dir::new();
+    run("woken", "synth:size=64,flows=16,pps=1000", dir.path());
+}
+
+#[test]
 fn rules_are_swapped_without_losing_or_repeating_a_frame() {
     let dir = Dir::new();
     let wire = "synth:size=96,flows=64,proto=mix,ip=mix,pps=200000,lossy";

@@ -12,6 +12,7 @@ use wqcap_engine::{
     device,
     plan::Plan,
     stats::Counter,
+    wakeup::Wakeup,
 };
 use wqcap_rss::{FrameClass, HashDepth, Profile, RssKey, Toeplitz};
 use wqcap_tests::{
@@ -42,7 +43,28 @@ fn start_as(text: &str, settings: &[(&str, &str)]) -> Capture {
     all.extend(settings);
     let config = Config::with_overrides(text, &all).expect("a configuration");
     let plan = Plan::new(&config, &device::list().expect("devices")).expect("a plan");
-    Capture::start(&plan, Limits::default()).expect("it starts")
+    Capture::start(
+        &plan,
+        Limits::default(),
+        &Wakeup::new().expect("a descriptor"),
+    )
+    .expect("it starts")
+}
+
+#[test]
+#[ignore = "runs on the software NIC, by its first half"]
+fn woken() {
+    let mut capture = start(&[]);
+    let far = Instant::now() + super::PATIENCE;
+    let waker = capture.wakeup();
+    for _ in 0..10 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| waker.wake());
+            assert!(!capture.wait(far), "the run has ended");
+        });
+    }
+    assert!(Instant::now() < far, "nobody woke it");
+    assert_eq!(capture.finish().end, End::Stopped);
 }
 
 /// What was written.

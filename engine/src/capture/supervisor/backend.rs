@@ -22,6 +22,7 @@ use crate::{
     plan::Plan,
     sink::{PinnedFiles, RetentionGauge},
     stats::{NicCounters, QueueLedger},
+    wakeup::Wakeup,
 };
 use serde_json::{Value, json};
 use std::{
@@ -70,6 +71,8 @@ pub struct CaptureBackend {
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
     orders: SyncSender<Order>,
+    /// Woken for an order.
+    owner: Wakeup,
     presenter: Box<dyn Presenter>,
 }
 
@@ -141,6 +144,7 @@ impl CaptureBackend {
         config: &Config,
         plan: &Plan,
         orders: SyncSender<Order>,
+        owner: Wakeup,
         presenter: Box<dyn Presenter>,
     ) -> Self {
         Self {
@@ -156,6 +160,7 @@ impl CaptureBackend {
             nic: Mutex::default(),
             statistics: Mutex::default(),
             orders,
+            owner,
             presenter,
         }
     }
@@ -424,6 +429,7 @@ impl Backend for CaptureBackend {
                 };
                 // A full queue: the owner is busy ending. Dropping the order answers so.
                 let _ = self.orders.try_send(order);
+                self.owner.wake();
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::{
     Error,
     capture::{Capture, Limits, Report},
     plan::Plan,
+    wakeup::Wakeup,
 };
 use std::time::Duration;
 
@@ -48,6 +49,7 @@ pub(super) fn go_on(
     found: Plan,
     limits: Limits,
     earlier: &Report,
+    wakeup: &Wakeup,
 ) -> Result<(Capture, Plan), String> {
     if let (Some(netdev), None) = (&before.netdev, &found.netdev) {
         return Err(format!("its network interface {netdev} is not there"));
@@ -57,7 +59,8 @@ pub(super) fn go_on(
         netdev: found.netdev,
         ..before.clone()
     };
-    let capture = Capture::go_on(&plan, limits, earlier).map_err(|e: Error| e.to_string())?;
+    let capture = Capture::go_on(&plan, limits, earlier, wakeup);
+    let capture = capture.map_err(|e: Error| e.to_string())?;
     Ok((capture, plan))
 }
 

@@ -32,6 +32,7 @@ use crate::{
         server::ChangeReply,
     },
     plan::Plan,
+    wakeup::Wakeup,
 };
 use device_recovery::Backoff;
 use snapshot_timer::SnapshotTimer;
@@ -46,7 +47,7 @@ use std::{
 
 /// Orders that may wait. Far above what all clients may have outstanding.
 const ORDERS: usize = 4096;
-/// How long a signal may go unnoticed.
+/// How long a signal may go unnoticed while there is no capture.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a supervisor needs of the program around it. Only the first two are required.
@@ -83,14 +84,31 @@ pub trait Host {
 }
 
 /// What signals ask for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Signals {
+    /// Wakes the supervisor, which has to be done after one of the others is set.
+    pub owner: Wakeup,
     /// End in order: SIGINT, SIGTERM.
     pub stop: Arc<AtomicBool>,
     /// End without waiting for the disk: SIGINT again. Blocks that are not being written yet are lost, and counted so.
     pub at_once: Arc<AtomicBool>,
     /// Read the configuration again: SIGHUP.
     pub reload: Arc<ReloadRequest>,
+}
+
+impl Signals {
+    /// Nothing is asked for.
+    ///
+    /// # Errors
+    /// As [`Wakeup::new`].
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            owner: Wakeup::new()?,
+            stop: Arc::default(),
+            at_once: Arc::default(),
+            reload: Arc::default(),
+        })
+    }
 }
 
 /// A request to read the configuration again, with the sender of its signal.
@@ -177,7 +195,8 @@ impl Supervisor {
         presenter: impl Presenter + 'static,
     ) -> Self {
         let (sender, orders) = sync_channel(ORDERS);
-        let backend = CaptureBackend::new(&config, &plan, sender, Box::new(presenter));
+        let owner = signals.owner.clone();
+        let backend = CaptureBackend::new(&config, &plan, sender, owner, Box::new(presenter));
         Self {
             backend: Arc::new(backend),
             orders,
@@ -200,7 +219,7 @@ impl Supervisor {
     /// # Errors
     /// As [`Capture::start`].
     pub fn start(self) -> Result<Supervised, Error> {
-        let capture = Capture::start(&self.plan, self.limits)?;
+        let capture = Capture::start(&self.plan, self.limits, &self.signals.owner)?;
         Ok(Supervised {
             supervisor: self,
             capture,
@@ -322,7 +341,7 @@ impl Supervisor {
     fn watch(&mut self, capture: &mut Capture, plan: &Plan, host: &mut impl Host) -> Event {
         let mut timer = SnapshotTimer::new();
         loop {
-            if capture.wait(Instant::now() + TICK) {
+            if capture.wait(timer.due()) {
                 return match capture.has_lost_its_device() && self.retries() {
                     true => Event::DeviceLost,
                     false => Event::CaptureEnded,
@@ -385,7 +404,10 @@ impl Supervisor {
             };
             tries += 1;
             let found = host.find_device();
-            match found.and_then(|it| device_recovery::go_on(&run.plan, it, limits, &report)) {
+            let wakeup = &self.signals.owner;
+            match found
+                .and_then(|it| device_recovery::go_on(&run.plan, it, limits, &report, wakeup))
+            {
                 Ok((capture, plan)) => {
                     self.backend.is_running(&capture, &plan);
                     (run.plan, run.ready) = (plan, capture.ready());
@@ -422,7 +444,7 @@ impl Supervisor {
                 reply.send(Ok(replaced(CaptureState::Stopped, "the process ends")));
                 return Phase::Ended(report);
             }
-            match Capture::start(&self.plan, self.limits) {
+            match Capture::start(&self.plan, self.limits, &self.signals.owner) {
                 Ok(capture) => {
                     self.backend.is_running(&capture, &self.plan);
                     reply.send(Ok(replaced(CaptureState::Stopped, "running")));

@@ -34,6 +34,11 @@ impl SnapshotTimer {
         }
     }
 
+    /// When the next one is due.
+    pub(super) fn due(&self) -> Instant {
+        self.next
+    }
+
     /// Takes a snapshot if one is due.
     pub(super) fn take(&mut self, capture: &Capture) -> Option<Interval> {
         let at = Instant::now();

@@ -11,14 +11,10 @@ use crate::{
     device::clock::{Conversion, SharedConversion, coarse_ns, system_ns},
     stats::{Budget, QueueCounters, Received},
     text::iso_8601,
-};
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    time::Timespec,
+    wakeup::{Alarm, Wakeup, wait_readable},
 };
 use std::{
     fmt,
-    os::fd::BorrowedFd,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -125,9 +121,22 @@ pub struct Control {
     /// Drain and end.
     pub stop: AtomicBool,
     /// A loop has ended by itself.
-    pub failed: AtomicBool,
+    pub(crate) failed: Alarm,
+    /// Who ends the run once its budget is used up.
+    pub(crate) owner: Wakeup,
     /// What a reader of the files should know: gaps, recoveries. Written in exceptional moments alone.
     pub notes: Mutex<Vec<String>>,
+}
+
+impl Control {
+    /// Of loops whose end, and that of their budget, `owner` is to hear of.
+    pub(crate) fn of(owner: &Wakeup) -> Self {
+        Self {
+            failed: Alarm::of(owner),
+            owner: owner.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 /// Polls without a frame before a sleeper goes to sleep: as long as it takes to wake up, a few microseconds.
@@ -227,6 +236,8 @@ struct State {
     received: Received,
     stamper: Stamper,
     ahead: Ahead,
+    /// The owner knows that nothing more may be captured.
+    told: bool,
 }
 
 impl<O: Outlet, Q: Queue> Worker<O, Q> {
@@ -237,6 +248,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             received: Received::default(),
             stamper: Stamper::new(),
             ahead: Ahead::default(),
+            told: false,
         };
         let mut batch = Batch::new(self.batch);
         let mut ended = self.turns(&mut batch, &mut state);
@@ -254,7 +266,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             ));
         }
         if ended != Ended::Stopped {
-            self.control.failed.store(true, Ordering::Release);
+            self.control.failed.raise();
         }
         (self.ring, ended)
     }
@@ -296,6 +308,10 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 self.counters.posted(self.ring.outstanding());
                 self.counters.beat();
             } else if room > 0 {
+                if !state.told && self.budget.as_ref().is_some_and(|it| it.is_used_up()) {
+                    state.told = true;
+                    self.control.owner.wake();
+                }
                 // With nothing left to claim, frames stay on the ring, unreceived.
                 if stopping {
                     return Ended::Stopped;
@@ -545,14 +561,5 @@ pub(crate) fn pin(core: usize, who: fmt::Arguments<'_>) {
     }
 }
 
-/// Waits until a descriptor is readable; false when the time is over, or a signal has come.
-pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
-    let timeout = Timespec::try_from(timeout).ok();
-    poll(
-        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
-        timeout.as_ref(),
-    )
-    .is_ok_and(|ready| ready > 0)
-}
 #[cfg(test)]
 mod tests;

@@ -137,6 +137,12 @@ impl Bench {
         }
     }
 
+    /// Before anything that is told to its control.
+    fn owned_by(mut self, owner: &Wakeup) -> Self {
+        self.control = Arc::new(Control::of(owner));
+        self
+    }
+
     /// Stops once so many frames have come.
     fn stopped_after(mut self, frames: usize) -> Self {
         self.sink.stop_after = Some((frames, Arc::clone(&self.control)));
@@ -175,7 +181,7 @@ impl Bench {
             received: self.counters.ledger(0).received,
             errors: self.counters.ledger(0).errors,
             dropped: self.counters.ledger(0).dropped_pipeline,
-            failed: self.control.failed.load(Ordering::Acquire),
+            failed: self.control.failed.is_raised(),
             outstanding: ring.outstanding(),
             queue: self.queue,
         }
@@ -254,10 +260,12 @@ fn what_has_completed_by_the_stop_is_drained() {
 
 #[test]
 fn a_budget_is_kept_to_the_frame_and_what_is_beyond_it_stays_on_the_ring() {
-    let mut bench = Bench::new(frames(0..12)).stopped_after(6);
+    let owner = Wakeup::new().expect("a descriptor");
+    let mut bench = Bench::new(frames(0..12)).owned_by(&owner).stopped_after(6);
     bench.budget = Some(Arc::new(Budget::new(6)));
     let it = bench.run();
     it.stopped();
+    assert!(owner.take(), "nobody hears that it is used up");
     assert_numbers(&it.seen, 0..6);
     assert_eq!(it.received, 6, "the others were never received");
     assert_eq!(it.queue.script().steps.len(), 6);

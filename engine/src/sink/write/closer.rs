@@ -10,11 +10,11 @@ use crate::sink::{
         naming::Names,
     },
 };
+use crate::wakeup::Alarm;
 use crossbeam_channel::Receiver;
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
 };
 use wqcap_files::folder::rename_new;
 
@@ -29,7 +29,7 @@ pub(super) enum CloserTask {
 /// The thread: runs until nobody can ask it for anything.
 pub(super) fn close(
     tasks: &Receiver<CloserTask>,
-    failed: &AtomicBool,
+    failed: &Alarm,
     notifier: &CloseNotifier,
 ) -> Finished {
     let mut finished = Finished::default();
@@ -50,7 +50,7 @@ pub(super) fn close(
             }
             Err(failure) => {
                 finished.fail(failure);
-                failed.store(true, Ordering::Release);
+                failed.raise();
             }
         }
     }

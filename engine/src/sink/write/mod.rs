@@ -44,6 +44,7 @@ use crate::{
     stats::QueueCounters,
     sync::thread::spawn,
     verbs::VerbsError,
+    wakeup::{Alarm, Wakeup},
 };
 use crossbeam_channel::{Receiver, Sender};
 use std::{
@@ -51,10 +52,7 @@ use std::{
     io::Write,
     panic::resume_unwind,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     thread::JoinHandle,
     time::Instant,
 };
@@ -88,6 +86,8 @@ pub struct Files {
     pub ring: Option<Arc<KeptRing>>,
     /// What all files may come to; `None`: anything.
     pub limit: Option<Arc<WriteLimit>>,
+    /// Woken when nothing can be written any more.
+    pub owner: Wakeup,
 }
 
 impl Files {
@@ -121,7 +121,7 @@ pub struct Writer {
     /// The writer, who works ahead of it, and the closer, in the order in which they end; none: there are no files.
     threads: Vec<JoinHandle<Finished>>,
     aftercare: Option<PostClose>,
-    failed: Arc<AtomicBool>,
+    failed: Arc<Alarm>,
     deadline: Arc<ShutdownDeadline>,
     requests: Arc<Requests>,
     backlog: Option<Backlog>,
@@ -224,7 +224,7 @@ impl Writer {
         out: impl Write + Send + 'static,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), Error> {
         let relays = Relays::new(files, files.output.buffer, counters)?;
-        let stream = Arc::new(StreamEnd::default());
+        let stream = Arc::new(StreamEnd::of(&files.owner));
         let end = Arc::clone(&stream);
         let (encoder, counters) = (encoder.clone(), counters.to_vec());
         let (on_full, limit) = (files.output.on_full, files.limit.clone());
@@ -341,7 +341,8 @@ impl Writer {
                 (Some(compressors), packed)
             }
         };
-        let (failed, deadline) = (Arc::default(), Arc::default());
+        let failed = Arc::new(Alarm::of(&files.owner));
+        let deadline = Arc::<ShutdownDeadline>::default();
         let (tasks_in, tasks) = crossbeam_channel::unbounded();
         let (aftercare, notifier) = PostClose::start(files)?;
         let (ahead, preparing) = Preopen::start(files.dir(), it.states.len())?;
@@ -413,13 +414,13 @@ impl Writer {
     /// Whether something could not be written.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire) || self.stream.failed.load(Ordering::Acquire)
+        self.failed.is_raised() || self.stream.failed.is_raised()
     }
 
     /// Whether the stream's reader has left, and nobody is there to write for.
     #[must_use]
     pub fn reader_has_left(&self) -> bool {
-        self.stream.left.load(Ordering::Acquire)
+        self.stream.left.is_raised()
     }
 
     /// Asks every sink to go on to its next file, which it does with its next batch, or when it is idle.

@@ -5,12 +5,10 @@
 
 use crate::sink::{Encoder, Note, Record, Totals, WriteLimit, reorder::Ordered};
 use crate::stats::QueueCounters;
+use crate::wakeup::{Alarm, Wakeup};
 use std::{
     io::{self, Write},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
 /// Bytes that are written at once, unless there is a pause.
@@ -20,9 +18,19 @@ const CHUNK: usize = 256 << 10;
 #[derive(Debug, Default)]
 pub(super) struct StreamEnd {
     /// The reader has closed its end.
-    pub(super) left: AtomicBool,
+    pub(super) left: Alarm,
     /// The stream cannot be written to for another reason.
-    pub(super) failed: AtomicBool,
+    pub(super) failed: Alarm,
+}
+
+impl StreamEnd {
+    /// Of a stream that ends the run of `owner`.
+    pub(super) fn of(owner: &Wakeup) -> Self {
+        Self {
+            left: Alarm::of(owner),
+            failed: Alarm::of(owner),
+        }
+    }
 }
 
 /// Encodes into a buffer and writes it out.
@@ -77,7 +85,7 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
     }
 
     fn is_over(&self) -> bool {
-        self.end.left.load(Ordering::Relaxed) || self.failure.is_some()
+        self.end.left.is_raised() || self.failure.is_some()
     }
 
     fn write_out(&mut self) {
@@ -94,12 +102,12 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
                 self.waiting.clear();
             }
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
-                self.end.left.store(true, Ordering::Release);
+                self.end.left.raise();
                 self.give_up(written);
             }
             Err(e) => {
                 self.failure = Some(format!("cannot write to stdout: {e}"));
-                self.end.failed.store(true, Ordering::Release);
+                self.end.failed.raise();
                 self.give_up(written);
             }
         }
@@ -216,9 +224,9 @@ mod tests {
         for queue in [0, 1, 1, 0] {
             assert!(stream.put(queue, &record, None));
         }
-        assert!(!end.left.load(Ordering::Relaxed));
+        assert!(!end.left.is_raised());
         stream.rest(false);
-        assert!(end.left.load(Ordering::Relaxed));
+        assert!(end.left.is_raised());
         assert!(!stream.put(0, &record, None));
         // Two of the four were taken whole.
         for (queue, lost) in [(0, 1), (1, 1)] {

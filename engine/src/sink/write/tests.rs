@@ -18,6 +18,7 @@ use crate::{
 use std::{
     fs::File,
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
@@ -41,6 +42,7 @@ fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
         at_rest: None,
         ring: None,
         limit: None,
+        owner: Wakeup::default(),
     }
 }
 
@@ -228,7 +230,8 @@ fn the_last_file_that_there_may_be_takes_the_rest() {
         frames: 100,
         ..QUIET
     };
-    let limit = Arc::new(WriteLimit::new(None, Some(3)));
+    let owner = Wakeup::new().expect("a descriptor");
+    let limit = Arc::new(WriteLimit::new(None, Some(3), &owner));
     let files = Files {
         limit: Some(Arc::clone(&limit)),
         ..files(dir.path(), 1 << 18, rotation)
@@ -238,8 +241,10 @@ fn the_last_file_that_there_may_be_takes_the_rest() {
     feed(&mut sinks[0], 0..150);
     feed(&mut sinks[1], 0..100);
     assert_eq!(limit.reached(), None);
+    assert!(!owner.take());
     feed(&mut sinks[1], 100..101);
     assert_eq!(limit.reached(), Some(Reached::Files));
+    assert!(owner.take());
     feed(&mut sinks[0], 150..400);
     feed(&mut sinks[1], 101..200);
     drop(sinks);
@@ -262,7 +267,8 @@ fn bytes_are_counted_as_they_are_in_the_files() {
         frames: 100,
         ..QUIET
     };
-    let limit = Arc::new(WriteLimit::new(Some(1 << 20), None));
+    let owner = Wakeup::new().expect("a descriptor");
+    let limit = Arc::new(WriteLimit::new(Some(1 << 20), None, &owner));
     let files = Files {
         limit: Some(Arc::clone(&limit)),
         ..files(dir.path(), 1 << 18, rotation)
@@ -272,9 +278,11 @@ fn bytes_are_counted_as_they_are_in_the_files() {
     feed(&mut sinks[0], 0..1_000);
     sinks[0].batch();
     assert_eq!(limit.reached(), None);
+    assert!(!owner.take());
     feed(&mut sinks[0], 1_000..1_100);
     sinks[0].batch();
     assert_eq!(limit.reached(), Some(Reached::Bytes));
+    assert!(owner.take());
     drop(sinks);
     let finished = writer.finish();
     let len = |path: &PathBuf| std::fs::metadata(path).expect("there").len();

@@ -17,6 +17,7 @@ use crate::sink::{
         preopen::Preopen,
     },
 };
+use crate::wakeup::Alarm;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -116,7 +117,7 @@ pub(super) struct WriterChannels {
     pub(super) full: Receiver<Full>,
     pub(super) closer: Sender<CloserTask>,
     pub(super) deadline: Arc<ShutdownDeadline>,
-    pub(super) failed: Arc<AtomicBool>,
+    pub(super) failed: Arc<Alarm>,
     /// Asks for old files to be deleted, where that is wanted.
     pub(super) trigger: Option<RetentionTrigger>,
     pub(super) ahead: Preopen,
@@ -280,7 +281,7 @@ impl WriterThread {
     }
 
     fn fail(&mut self, failure: String) {
-        self.channels.failed.store(true, Ordering::Release);
+        self.channels.failed.raise();
         self.finished.fail(failure);
     }
 
