@@ -43,15 +43,25 @@ impl Umem {
         let huge = len
             .is_multiple_of(HUGE_PAGE)
             .then(|| map(len, libc::MAP_HUGETLB));
-        if let Some(Ok(base)) = huge {
-            return Ok(Umem { base, len, buffer });
-        }
-        let base = map(len, 0)?;
-        let umem = Umem { base, len, buffer };
-        // A wish. The kernel makes the pages when the memory is registered (`xdp_umem_pin_pages`, net/xdp/xdp_umem.c).
-        // SAFETY: the mapping of just now, of which this changes no byte.
-        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        let umem = match huge {
+            Some(Ok(base)) => Umem { base, len, buffer },
+            _ => {
+                let base = map(len, 0)?;
+                let umem = Umem { base, len, buffer };
+                // The kernel makes the pages when the memory is registered (`xdp_umem_pin_pages`, net/xdp/xdp_umem.c).
+                umem.wish(libc::MADV_HUGEPAGE);
+                umem
+            }
+        };
+        // No child receives here, and a fork copies what is pinned at once (`copy_present_ptes`, mm/memory.c).
+        umem.wish(libc::MADV_DONTFORK);
         Ok(umem)
+    }
+
+    /// Tells the kernel how the memory is used.
+    fn wish(&self, advice: libc::c_int) {
+        // SAFETY: the mapping is this value's own, and these advices change no byte of it.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) };
     }
 
     pub(super) fn address(&self) -> u64 {
