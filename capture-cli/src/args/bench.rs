@@ -3,7 +3,7 @@
 use super::{ConfigArgs, seconds, written};
 use clap::{Subcommand, value_parser};
 use std::{path::PathBuf, time::Duration};
-use wqcap_engine::config::{Receive, Size};
+use wqcap_engine::config::{Receive, Size, Timestamps};
 
 /// `wqcap bench`
 #[derive(Debug, clap::Args)]
@@ -16,6 +16,12 @@ pub struct BenchArgs {
 fn receive(text: &str) -> Result<Receive, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is not a receive mode; write frame, striding or auto"))
+}
+
+/// A word of `capture.timestamps`.
+fn timestamps(text: &str) -> Result<Timestamps, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no origin of time stamps; write hardware or software"))
 }
 
 /// How often, and in which form.
@@ -161,6 +167,7 @@ Examples:
   wqcap bench rx --queues 1,4,16 --batch 1,16,64,256 --json
   wqcap bench rx --frame 1500
   wqcap bench rx --receive frame,striding
+  wqcap bench rx --receive frame,striding --timestamps software   with compressed CQEs
   wqcap bench rx --device mlx5_0        with the traffic that is there")]
 pub struct BenchRxArgs {
     /// Use this real device instead of the software NIC
@@ -178,6 +185,9 @@ pub struct BenchRxArgs {
     /// How frames lie in the rings' memory: frame, striding; each is compared with the one before it, too
     #[arg(long, value_name = "MODE,...", default_value = "frame", value_delimiter = ',', value_parser = receive)]
     pub receive: Vec<Receive>,
+    /// Where the engine's time stamps come from: hardware, or software, which lets the NIC compress CQEs
+    #[arg(long, value_name = "WHERE", default_value = "hardware", value_parser = timestamps)]
+    pub timestamps: Timestamps,
     /// WRs of a ring of the engine; a striding ring has as much memory for frames
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = value_parser!(u32).range(1..=32768))]
     pub ring: u32,

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{args::BenchRxArgs, cmd::check::enter_model, failure::Failure};
 use std::hint::black_box;
-use wqcap_engine::{plan::Plan, sink::Count};
+use wqcap_engine::{config::Timestamps, plan::Plan, sink::Count};
 
 /// All in turn, and prints the ratios.
 pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
@@ -31,6 +31,7 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
                 ("capture.buffer", args.buffer().to_string()),
                 ("capture.receive", receive.to_string()),
                 ("capture.ring", args.ring.to_string()),
+                ("capture.timestamps", args.timestamps.to_string()),
             ];
             plans.push(rounds::plan(*queues, args.device.as_deref(), &more)?);
         }
@@ -62,9 +63,13 @@ fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure>
         Plan::BATCH => String::new(),
         other => format!("/b{other}"),
     };
+    let stamps = match args.timestamps {
+        Timestamps::Hardware => "",
+        Timestamps::Software => "/software",
+    };
     let queues = first.queues.len();
     let named = |what: &str, mode: &str, base: &'static str, pairs: &[(f64, f64)]| {
-        let name = format!("rx/{what}/{}B/{queues}q{batch}{mode}", args.frame);
+        let name = format!("rx/{what}/{}B/{queues}q{batch}{mode}{stamps}", args.frame);
         let baseline: Vec<_> = pairs.iter().map(|(_, least)| *least).collect();
         Measured::of(name, base, pairs)
             .with("repeats", args.common.repeats)
