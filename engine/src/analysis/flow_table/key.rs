@@ -1,12 +1,12 @@
 //! What tells flows apart.
 
 use crate::frame::{FiveTuple, FlowKey, Headers};
+use foldhash::fast::FixedState;
 use std::{
     hash::{BuildHasher, Hash, Hasher, RandomState},
     hint::select_unpredictable,
     sync::LazyLock,
 };
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A flow: the innermost packet's ends, lower one first, in the VLANs of the outermost Ethernet header and the network
 /// of the tunnel. Frames without IP are keyed by their MAC addresses, with the ethertype in place of ports.
@@ -106,15 +106,14 @@ impl Key {
     /// Spreads keys over a table.
     #[inline]
     pub(crate) fn hash(&self, seed: u64) -> u32 {
-        let [[a, b], [c, d]] = self.ends;
-        let mut bytes = [0; 48];
-        for (to, word) in
-            (bytes.chunks_exact_mut(8)).zip([a, b, c, d, self.transport, self.network])
-        {
-            to.copy_from_slice(&word.to_ne_bytes());
+        let mut hasher = FixedState::with_seed(seed).build_hasher();
+        for word in self.ends.as_flattened() {
+            hasher.write_u64(*word);
         }
+        hasher.write_u64(self.transport);
+        hasher.write_u64(self.network);
         // Half of the hash is enough.
-        xxh3_64_with_seed(&bytes, seed) as u32
+        hasher.finish() as u32
     }
 }
 

@@ -137,13 +137,12 @@ impl Meter {
 
     #[inline]
     fn enter_all(&mut self, seen: &mut [SeenFrame]) {
-        // Loops of few instructions each, so that misses of many frames are under way at the same time.
+        // Loops of few instructions each, so that misses of many frames are under way at the same time. Those of the index pass
+        // while keys are hashed.
+        let is_large = self.table.is_large();
         for frame in seen.iter_mut() {
             frame.place(self.seed);
-        }
-        let is_large = self.table.is_large();
-        if is_large {
-            for frame in seen.iter() {
+            if is_large {
                 self.table.prefetch(frame.hash);
             }
         }
