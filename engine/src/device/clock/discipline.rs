@@ -175,7 +175,7 @@ impl Keeper {
         self.report
     }
 
-    /// Takes a reading, of which there should be some dozens a second. Tells which clock was set since the last one, and
+    /// Takes a reading, of which there should be a few a second. Tells which clock was set since the last one, and
     /// whether [`Keeper::line`] is another now.
     pub fn see(&mut self, now: &ClockReading) -> Option<Disturbance> {
         let sure = now.uncertainty_ns <= UNSURE_NS;
