@@ -20,7 +20,7 @@ use wqcap_engine::{
     plan::{OutputPlan, Reduction},
     rx::{
         Account, Control, Filled, Hashing, Idle, Orders, Outlet, Queue, QueueLoad, Ring, RingAttr,
-        RingError, Sampler, Slot, SlotMemory, Stamper, Taken, Worker,
+        RingError, Sampler, Slot, SlotMemory, Stamper, Taken, Watch, Worker,
     },
     sink::{Count, Encoder, Files, PcapEncoder, PcapngEncoder, Writer},
     verbs::{VerbsError, WqState},
@@ -353,7 +353,11 @@ fn rx_loop(_: &[Vec<u8>], times: usize) -> Outcome {
         budget: None,
         wq_fatal: Arc::default(),
         orders: Arc::new(Orders::new(0)),
-        sampler: Sampler::new(Arc::new(hashing), Arc::new(QueueLoad::new(1))),
+        sampler: Sampler::new(
+            Arc::new(hashing),
+            Arc::new(QueueLoad::new(1)),
+            Watch::Loosely,
+        ),
     };
     let (_, ended) = worker.run();
     black_box(ended);

@@ -7,7 +7,7 @@ use crate::{
         Plan,
         respread::{Load, Proposal, even_out, skew},
     },
-    rx::{Hashing, QueueLoad},
+    rx::{Hashing, QueueLoad, Sampler, Watch},
 };
 use serde::Serialize;
 use std::{
@@ -90,8 +90,17 @@ impl Spreading {
     }
 
     /// A sampler for a queue's loop.
-    pub(super) fn sampler(&self, queue: usize) -> crate::rx::Sampler {
-        crate::rx::Sampler::new(Arc::clone(&self.hashing), Arc::clone(&self.loads[queue]))
+    pub(super) fn sampler(&self, queue: usize) -> Sampler {
+        let watch = match (self.loads.len(), self.auto) {
+            (1, _) => Watch::Never,
+            (_, true) => Watch::Closely,
+            (_, false) => Watch::Loosely,
+        };
+        Sampler::new(
+            Arc::clone(&self.hashing),
+            Arc::clone(&self.loads[queue]),
+            watch,
+        )
     }
 
     /// The load since the last measurement. An entry whose samples are on another queue than the table's is no

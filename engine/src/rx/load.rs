@@ -10,8 +10,27 @@ use std::sync::{
 };
 use wqcap_rss::{FrameClass, HashDepth, Toeplitz};
 
-/// One frame in so many is sampled, on average.
-const EVERY: usize = 128;
+/// How closely a queue's load is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// The table changes by it.
+    Closely,
+    /// Somebody may ask for it.
+    Loosely,
+    /// There is one queue, whatever its load.
+    Never,
+}
+
+impl Watch {
+    /// One frame in so many is sampled, on average: each costs as much as a dozen others take to be received.
+    fn every(self) -> usize {
+        match self {
+            Self::Closely => 128,
+            Self::Loosely => 512,
+            Self::Never => 0,
+        }
+    }
+}
 
 /// What one queue's samples came by; written by its loop, read by anyone.
 #[derive(Debug)]
@@ -55,20 +74,24 @@ pub struct Hashing {
 /// Which frames are sampled. The gaps between them vary: with equal ones, traffic that repeats itself would show the
 /// same few of its frames again and again.
 struct Picks {
+    every: usize,
     left: usize,
     dice: u64,
 }
 
 impl Picks {
-    fn new() -> Self {
+    fn new(watch: Watch) -> Self {
+        let every = watch.every();
         Self {
-            left: EVERY,
+            every,
+            // So many frames never come.
+            left: if every > 0 { every } else { usize::MAX },
             dice: 1,
         }
     }
 
-    /// The frame of a batch of so many that is sampled: at most one. Batches are no longer than half of [`EVERY`], the
-    /// shortest gap, so that each of their places has its turn.
+    /// The frame of a batch of so many that is sampled: at most one. Batches are no longer than half of the mean gap, which is
+    /// the shortest, so that each of their places has its turn.
     #[inline]
     fn of(&mut self, frames: usize) -> Option<usize> {
         if let Some(left) = self.left.checked_sub(frames) {
@@ -80,7 +103,7 @@ impl Picks {
             .dice
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        let gap = EVERY / 2 + (self.dice >> 32) as usize % EVERY;
+        let gap = self.every / 2 + (self.dice >> 32) as usize % self.every.max(1);
         Some(std::mem::replace(&mut self.left, gap))
     }
 }
@@ -95,11 +118,11 @@ pub struct Sampler {
 impl Sampler {
     /// Samples into `load`.
     #[must_use]
-    pub fn new(hashing: Arc<Hashing>, load: Arc<QueueLoad>) -> Self {
+    pub fn new(hashing: Arc<Hashing>, load: Arc<QueueLoad>, watch: Watch) -> Self {
         Self {
             hashing,
             load,
-            picks: Picks::new(),
+            picks: Picks::new(watch),
         }
     }
 
@@ -134,9 +157,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn one_queue_is_not_watched_and_an_unwatched_load_is_sampled_less() {
+        let picked = |watch| {
+            let mut picks = Picks::new(watch);
+            (0..80_000).filter(|_| picks.of(64).is_some()).count()
+        };
+        let (closely, loosely) = (picked(Watch::Closely), picked(Watch::Loosely));
+        assert!((38_000..42_000).contains(&closely), "{closely}");
+        assert!((9_500..10_500).contains(&loosely), "{loosely}");
+        assert_eq!(picked(Watch::Never), 0);
+    }
+
+    #[test]
     fn every_frame_of_traffic_that_repeats_itself_is_sampled() {
         for (batch, period) in [(1, 100), (7, 100), (64, 100), (64, 64), (64, 192)] {
-            let mut picks = Picks::new();
+            let mut picks = Picks::new(Watch::Closely);
             let mut seen = vec![0_u32; period];
             let batches = 4_000 * period / batch;
             for first in (0..batches).map(|it| it * batch) {

@@ -12,7 +12,7 @@ mod pool;
 mod ring;
 mod worker;
 
-pub use load::{Hashing, QueueLoad, Sampler};
+pub use load::{Hashing, QueueLoad, Sampler, Watch};
 pub use order::Orders;
 pub use pool::{Filled, Slot, SlotMemory};
 pub use ring::{Account, Batch, DeviceQueue, Failed, Queue, Recovered, Ring, RingAttr, RingError};

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::rx::{
-    Hashing, QueueLoad,
+    Hashing, QueueLoad, Watch,
     ring::fake::{FakeQueue, Script, Step},
 };
 use crate::verbs::WqState;
@@ -169,7 +169,7 @@ impl Bench {
             budget: self.budget,
             wq_fatal: self.wq_fatal,
             orders: Arc::new(Orders::new(0)),
-            sampler: Sampler::new(hashing, Arc::new(QueueLoad::new(1))),
+            sampler: Sampler::new(hashing, Arc::new(QueueLoad::new(1)), Watch::Closely),
         };
         let (ring, ended) = worker.run();
         let seen = std::mem::take(&mut *self.seen.lock().expect("the test's"));
