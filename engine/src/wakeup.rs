@@ -1,4 +1,4 @@
-//! What wakes the owner of a capture, who sleeps until something concerns it.
+//! Waiting for descriptors, and what wakes the owner of a capture, who sleeps until something concerns it.
 //!
 //! Invariant: a flag is set before its owner is woken, so an owner that looks after waking sees it.
 
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// Wakes a capture's owner from any thread. The default wakes nobody: whoever owns the capture looks at it often enough.
+/// Wakes a capture's owner from any thread. The default wakes nobody: what happens is noticed at the owner's next check.
 #[derive(Clone, Debug, Default)]
 pub struct Wakeup(Option<Arc<OwnedFd>>);
 
@@ -45,6 +45,7 @@ impl Wakeup {
 
     /// Waits until it is woken, or `fd` is readable; false when the time is over, or a signal has come.
     pub(crate) fn wait(&self, fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+        // Without one of its own, the same descriptor twice.
         let own = self.0.as_ref().map_or(fd, |own| own.as_fd());
         let fds = [fd, own].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         wait_for(fds, timeout)

@@ -185,7 +185,8 @@ pub struct BenchRxArgs {
     /// How frames lie in the rings' memory: frame, striding; each is compared with the one before it, too
     #[arg(long, value_name = "MODE,...", default_value = "frame", value_delimiter = ',', value_parser = receive)]
     pub receive: Vec<Receive>,
-    /// Where the engine's time stamps come from: hardware, or software, which lets the NIC compress CQEs
+    /// Where the engine's time stamps come from: hardware, or software, with which a NIC that can compresses its CQEs (not those
+    /// of the bare loops)
     #[arg(long, value_name = "WHERE", default_value = "hardware", value_parser = timestamps)]
     pub timestamps: Timestamps,
     /// WRs of a ring of the engine; a striding ring has as much memory for frames

@@ -1,7 +1,8 @@
 //! `wqcap bench rx`: the engine's loop (slots, time stamps, ledger, repost) beside the least that a program can do with
 //! such rings: a bare loop over `ibv_start_poll` that reads the same fields, and one over `ibv_poll_cq`.
 //!
-//! Each drains rings that were filled before.
+//! Each drains rings that were filled before. With software stamps the NIC may compress the engine's CQEs; those of the bare
+//! loops it never does, and they read its stamps.
 
 use super::{
     bare::{self, BareAttr, Poll},

@@ -129,7 +129,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let levels = plan.output.name.folders();
     let dir = plan.output.dir.as_deref();
     let leftovers = dir.map(|dir| Leftovers::begin(dir, levels, plan.at_rest.clone()));
-    let stop = Arc::clone(&signals.stop);
+    let stop = Arc::clone(signals.stop_flag());
     let supervisor = Supervisor::new(loaded, plan.clone(), limits, signals, Console);
     let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();
     let control = config

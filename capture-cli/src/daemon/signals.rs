@@ -11,10 +11,7 @@ use signal_hook::{
 use std::{
     fs::File,
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     thread,
     time::{Duration, Instant},
 };
@@ -33,7 +30,7 @@ pub fn catch() -> io::Result<Arc<AtomicBool>> {
     let mut requests = catch_into(&signals, false)?;
     requests.audited = false;
     requests.escalate(Duration::ZERO)?;
-    Ok(signals.stop)
+    Ok(Arc::clone(signals.stop_flag()))
 }
 
 /// The same, without an answer to them yet. With `reloads`, SIGHUP asks for that instead, unless the process has had a
@@ -79,17 +76,12 @@ impl Requests {
     /// changes.
     pub fn escalate(mut self, grace: Duration) -> io::Result<()> {
         let watch = move || {
-            let set = |flag: &AtomicBool| {
-                flag.store(true, Ordering::Relaxed);
-                self.asked.owner.wake();
-            };
             let mut first = None;
             for origin in self.signals.forever() {
                 let (signal, who) = (origin.signal, sender(&origin));
                 if signal == SIGHUP && self.reloads {
                     if !self.terminal.as_ref().is_some_and(is_gone) {
-                        self.asked.reload.ask(who);
-                        self.asked.owner.wake();
+                        self.asked.reload(who);
                         continue;
                     }
                     tracing::warn!("SIGHUP: the terminal is gone, and the run ends");
@@ -106,11 +98,11 @@ impl Requests {
                     None => {
                         first = Some(Instant::now());
                         told("the run ends");
-                        set(&self.asked.stop);
+                        self.asked.stop();
                     }
                     Some(first) if signal == SIGINT && first.elapsed() >= SAME => {
                         told("the run ends at once");
-                        set(&self.asked.at_once);
+                        self.asked.stop_at_once();
                         thread::sleep(grace);
                         // It fails for signals that the system has not.
                         let _ = emulate_default_handler(SIGINT);

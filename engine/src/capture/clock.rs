@@ -48,8 +48,8 @@ impl Clock {
         self.keeper.report()
     }
 
-    /// Reads the clock, which costs a microsecond or two, and a command where it stands. Gives what a reader of the files
-    /// should know.
+    /// Reads the clock, which costs a microsecond or two where the counter moves, some dozens where it stands. Gives what a
+    /// reader of the files should know.
     pub(super) fn read(&mut self, port: &Port) -> Option<String> {
         // A device that is gone is noticed elsewhere.
         let reading = port.clock().read().ok()?;

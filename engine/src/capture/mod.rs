@@ -61,8 +61,10 @@ pub use wq_flags::WqFlagsHandle;
 /// as some hundred frames. What ends a run wakes it.
 const CHECK: Duration = Duration::from_millis(20);
 const CHECK_ASLEEP: Duration = Duration::from_millis(500);
+/// The same until the clock's rate is known.
+const CHECK_FIRST: Duration = Duration::from_millis(100);
 /// A deadline so near has come: to sleep until then costs more than to be early.
-const SOON: Duration = Duration::from_micros(200);
+pub(crate) const SOON: Duration = Duration::from_micros(200);
 /// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
 const SETTLE: Duration = Duration::from_millis(2);
 
@@ -224,12 +226,16 @@ impl Capture {
         }
     }
 
-    /// When a check is due after one at `now`: a run of limited duration ends by one.
+    /// When a check is due after one that ended at `now`: a run of limited duration ends by one.
     fn next_check_after(&self, now: Instant) -> Instant {
-        let next = now + self.check;
-        let over = self.limits.duration.map(|it| self.shared.ready + it);
-        over.filter(|over| *over > now)
-            .map_or(next, |over| over.min(next))
+        let is_new = |it: &Clock| it.report().looks == 0;
+        let rest = match &self.clock {
+            Some(clock) if is_new(clock) => self.check.min(CHECK_FIRST),
+            _ => self.check,
+        };
+        let duration = self.limits.duration;
+        let over = duration.and_then(|it| self.shared.ready.checked_add(it));
+        over.map_or(now + rest, |over| over.min(now + rest))
     }
 
     /// Checks everything that can end a run.

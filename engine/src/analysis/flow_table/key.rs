@@ -1,7 +1,7 @@
 //! What tells flows apart.
 
 use crate::frame::{FiveTuple, FlowKey, Headers};
-use foldhash::fast::FixedState;
+use foldhash::{SharedSeed, fast::FoldHasher};
 use std::{
     hash::{BuildHasher, Hash, Hasher, RandomState},
     hint::select_unpredictable,
@@ -105,8 +105,8 @@ impl Key {
 
     /// Spreads keys over a table.
     #[inline]
-    pub(crate) fn hash(&self, seed: u64) -> u32 {
-        let mut hasher = FixedState::with_seed(seed).build_hasher();
+    pub(crate) fn hash(&self, seed: HashSeed) -> u32 {
+        let mut hasher = FoldHasher::with_seed(seed.first, seed.shared);
         for word in self.ends.as_flattened() {
             hasher.write_u64(*word);
         }
@@ -157,7 +157,7 @@ impl FlowPlace {
     /// Makes it that of a frame with these headers. In place and out of line, since a copy would wait for what has just been
     /// written. `seed`: [`hash_seed`].
     #[inline(never)]
-    pub(crate) fn set(&mut self, frame: &[u8], outer: &Headers, inner: &Headers, seed: u64) {
+    pub(crate) fn set(&mut self, frame: &[u8], outer: &Headers, inner: &Headers, seed: HashSeed) {
         let (mut key, upward) = Key::of(frame, outer, inner);
         let is_ordered = key.order();
         self.key = key;
@@ -167,8 +167,46 @@ impl FlowPlace {
     }
 }
 
-/// One for all tables, so that a frame's key is hashed once. It keeps a sender from choosing flows that fall together.
-pub(crate) fn hash_seed() -> u64 {
-    static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
-    *SEED
+/// What keeps a sender from choosing flows that fall together: both factors of each multiplication are secret, since words that
+/// meet a known one can be chosen so that nothing is left of the other.
+#[derive(Clone, Copy)]
+pub(crate) struct HashSeed {
+    first: u64,
+    shared: &'static SharedSeed,
+}
+
+/// One for all tables, so that a frame's key is hashed once.
+pub(crate) fn hash_seed() -> HashSeed {
+    static SEED: LazyLock<(u64, SharedSeed)> = LazyLock::new(|| {
+        let secret = RandomState::new();
+        let shared = SharedSeed::from_u64(secret.hash_one(1));
+        (secret.hash_one(0), shared)
+    });
+    let (first, shared) = &*SEED;
+    HashSeed {
+        first: *first,
+        shared,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_sender_who_knows_the_library_finds_no_flows_that_fall_together() {
+        // What the library multiplies by unless it is told otherwise (its `SharedSeed::global_fixed`).
+        const KNOWN: u64 = 0xc0ac_29b7_c97c_50dd;
+        for end in 0..2 {
+            let hashes: HashSet<u32> = (0..1000)
+                .map(|n| {
+                    let mut key = Key::default();
+                    key.ends[end] = [n, KNOWN];
+                    key.hash(hash_seed())
+                })
+                .collect();
+            assert!(hashes.len() > 990, "{} of 1000", hashes.len());
+        }
+    }
 }

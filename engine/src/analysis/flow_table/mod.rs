@@ -13,7 +13,7 @@
 
 mod key;
 
-pub(crate) use key::{FlowPlace, Key, hash_seed};
+pub(crate) use key::{FlowPlace, HashSeed, Key, hash_seed};
 
 use crate::memory::{prefer_huge_pages, prefetch, touch};
 

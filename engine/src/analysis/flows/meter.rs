@@ -16,7 +16,7 @@ use super::{
     seen::{MOST_SEEN, SeenFrame},
 };
 use crate::{
-    analysis::flow_table::{Table, hash_seed},
+    analysis::flow_table::{HashSeed, Table, hash_seed},
     device::clock::nanos,
     frame::{FiveTuple, Headers},
 };
@@ -57,7 +57,7 @@ pub struct Meter {
     pub(super) seen: Vec<SeenFrame>,
     /// The outermost packets of those that came in tunnels.
     pub(super) outers: Vec<FiveTuple>,
-    seed: u64,
+    seed: HashSeed,
     pub(super) active_ns: u64,
     pub(super) idle_ns: u64,
     exchange: Channels,

@@ -4,7 +4,7 @@
 //! side: the caches' misses of one then pass while the others' are waited for.
 
 use crate::{
-    analysis::flow_table::{FlowPlace, Guess, Key},
+    analysis::flow_table::{FlowPlace, Guess, HashSeed, Key},
     frame::{FiveTuple, Headers},
 };
 
@@ -81,7 +81,7 @@ impl SeenFrame {
 
     /// Makes of it what its flow is found by.
     #[inline]
-    pub(super) fn place(&mut self, seed: u64) {
+    pub(super) fn place(&mut self, seed: HashSeed) {
         if !self.placed {
             self.upward &= self.key.order();
             self.hash = self.key.hash(seed);

@@ -86,14 +86,14 @@ pub trait Host {
 /// What signals ask for.
 #[derive(Clone, Debug)]
 pub struct Signals {
-    /// Wakes the supervisor, which has to be done after one of the others is set.
-    pub owner: Wakeup,
+    /// Woken once one of the others is set.
+    owner: Wakeup,
     /// End in order: SIGINT, SIGTERM.
-    pub stop: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     /// End without waiting for the disk: SIGINT again. Blocks that are not being written yet are lost, and counted so.
-    pub at_once: Arc<AtomicBool>,
+    at_once: Arc<AtomicBool>,
     /// Read the configuration again: SIGHUP.
-    pub reload: Arc<ReloadRequest>,
+    reload: Arc<ReloadRequest>,
 }
 
 impl Signals {
@@ -109,15 +109,38 @@ impl Signals {
             reload: Arc::default(),
         })
     }
+
+    /// Asks for the end in order.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.owner.wake();
+    }
+
+    /// Set once the end is asked for.
+    #[must_use]
+    pub fn stop_flag(&self) -> &Arc<AtomicBool> {
+        &self.stop
+    }
+
+    /// Asks for the end without waiting for the disk.
+    pub fn stop_at_once(&self) {
+        self.at_once.store(true, Ordering::Relaxed);
+        self.owner.wake();
+    }
+
+    /// Asks for the configuration to be read again. Requests that come before it is done are one.
+    pub fn reload(&self, who: Peer) {
+        self.reload.ask(who);
+        self.owner.wake();
+    }
 }
 
 /// A request to read the configuration again, with the sender of its signal.
 #[derive(Debug, Default)]
-pub struct ReloadRequest(Mutex<Option<Peer>>);
+struct ReloadRequest(Mutex<Option<Peer>>);
 
 impl ReloadRequest {
-    /// Asks for it. Requests that come before it is done are one.
-    pub fn ask(&self, who: Peer) {
+    fn ask(&self, who: Peer) {
         *self.lock() = Some(who);
     }
 

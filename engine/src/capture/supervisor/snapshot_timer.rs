@@ -1,7 +1,7 @@
 //! One snapshot of a capture each second, for all who report on it: the progress line, the service manager, the control
 //! service and metrics. A snapshot reads the NIC's counters, which takes system calls; so it is taken once.
 
-use crate::capture::{Capture, Snapshot};
+use crate::capture::{Capture, SOON, Snapshot};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -42,7 +42,8 @@ impl SnapshotTimer {
     /// Takes a snapshot if one is due.
     pub(super) fn take(&mut self, capture: &Capture) -> Option<Interval> {
         let at = Instant::now();
-        if at < self.next {
+        // As `Capture::wait` returns for it.
+        if at + SOON < self.next {
             return None;
         }
         // Not `next + EVERY`: after a pause (the process was stopped) there is nothing to catch up on.

@@ -68,8 +68,9 @@ impl<'a> Reader<'a> {
             if best.uncertainty_ns < COARSE_NS {
                 break;
             }
-            let it = self.look()?;
-            if it.uncertainty_ns < best.uncertainty_ns {
+            let Ok(it) = self.look() else { break };
+            let tells = it.nic.is_some() || best.nic.is_none();
+            if tells && it.uncertainty_ns < best.uncertainty_ns {
                 best = it;
             }
         }

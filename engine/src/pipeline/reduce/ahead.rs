@@ -3,7 +3,7 @@
 //! The flows of all are looked for together, so that the caches' misses of one pass while those of others are waited for.
 
 use crate::{
-    analysis::flow_table::{Entry, FlowPlace, Guess, Table, hash_seed},
+    analysis::flow_table::{Entry, FlowPlace, Guess, HashSeed, Table, hash_seed},
     frame::Headers,
 };
 
@@ -45,7 +45,7 @@ pub(super) struct Known {
 
 /// The frames of a batch.
 pub(super) struct Ahead {
-    seed: u64,
+    seed: HashSeed,
     /// Those of the batch, the first `len`.
     known: Box<[Known]>,
     len: usize,
@@ -66,7 +66,7 @@ impl Default for Ahead {
 impl Ahead {
     /// By which flows are spread.
     #[inline]
-    pub(super) fn seed(&self) -> u64 {
+    pub(super) fn seed(&self) -> HashSeed {
         self.seed
     }
 
