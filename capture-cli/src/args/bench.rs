@@ -167,7 +167,7 @@ Examples:
   wqcap bench rx --queues 1,4,16 --batch 1,16,64,256 --json
   wqcap bench rx --frame 1500
   wqcap bench rx --receive frame,striding
-  wqcap bench rx --receive frame,striding --timestamps software   with compressed CQEs
+  wqcap bench rx --timestamps software  with CQEs compressed
   wqcap bench rx --device mlx5_0        with the traffic that is there")]
 pub struct BenchRxArgs {
     /// Use this real device instead of the software NIC
