@@ -68,9 +68,9 @@ pub mod sink;
 pub mod stats;
 mod sync;
 mod text;
-pub mod wakeup;
 
 pub use error::Error;
+pub use sync::wakeup::Wakeup;
 pub use wqcap_control as control;
 pub use wqcap_files::{
     self as files, anonymize, extract, format, index, merge, name, read, recover,

@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 use wqcap_engine::{
+    Wakeup,
     analysis::{
         flows::{FlowWriter, FlowsPlan, Meter},
         observer::Observer,
@@ -24,7 +25,6 @@ use wqcap_engine::{
     },
     sink::{Count, Encoder, Files, PcapEncoder, PcapngEncoder, Writer},
     verbs::{VerbsError, WqState},
-    wakeup::Wakeup,
 };
 use wqcap_rss::{HashDepth, key::RssKey, toeplitz::Toeplitz};
 

@@ -4,10 +4,10 @@ use crate::failure::Failure;
 use std::{path::Path, sync::Arc};
 use tempfile::TempDir;
 use wqcap_engine::{
+    Wakeup,
     memory::Region,
     plan::OutputPlan,
     sink::{BLOCK, BlockSink, Files, PcapEncoder, Writer},
-    wakeup::Wakeup,
 };
 
 /// `output.buffer` by default.

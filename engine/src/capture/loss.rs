@@ -8,7 +8,7 @@
 use super::{Capture, End, Limits, Report, start::Startup};
 use crate::{
     Error, config::OnPortDown, device::clock::system_ns, plan::Plan, stats::outage::Cause,
-    verbs::CVLAN_STRIPPING, wakeup::Wakeup,
+    sync::wakeup::Wakeup, verbs::CVLAN_STRIPPING,
 };
 use std::time::{Duration, Instant};
 

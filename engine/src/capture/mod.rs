@@ -22,9 +22,9 @@ use crate::{
     rx::{Control, Ended, Ring},
     sink::{Finished, Reached, WriteLimit, Writer, Written},
     stats::{Budget, QueueCounters, QueueLedger, outage::OutageLog},
+    sync::wakeup::Wakeup,
     text::iso_8601,
     verbs::{AsyncEvent, AsyncEvents},
-    wakeup::Wakeup,
 };
 use std::{
     collections::BTreeMap,

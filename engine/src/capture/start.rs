@@ -21,9 +21,8 @@ use crate::{
         Budget, QueueCounters,
         outage::{OutageLog, OutageReporter, Outages},
     },
-    sync::thread::spawn,
+    sync::{thread::spawn, wakeup::Wakeup},
     verbs::AsyncEvents,
-    wakeup::Wakeup,
 };
 use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};
 use wqcap_files::sealed::{SecretKey, open_with};

@@ -2,7 +2,7 @@
 //!
 //! Invariants: sinks never wait here, and lose nothing for it. The last file takes what comes until the run has ended.
 
-use crate::wakeup::{Alarm, Wakeup};
+use crate::sync::wakeup::{Alarm, Wakeup};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What all sinks of a run may write together, and what they have written.

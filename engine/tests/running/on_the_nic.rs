@@ -7,12 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::{
+    Wakeup,
     capture::{Capture, End, Limits, Report, Respread, Snapshot},
     config::{Config, RuleConfig},
     device,
     plan::Plan,
     stats::Counter,
-    wakeup::Wakeup,
 };
 use wqcap_rss::{FrameClass, HashDepth, Profile, RssKey, Toeplitz};
 use wqcap_tests::{

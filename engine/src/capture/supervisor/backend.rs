@@ -22,7 +22,7 @@ use crate::{
     plan::Plan,
     sink::{PinnedFiles, RetentionGauge},
     stats::{NicCounters, QueueLedger},
-    wakeup::Wakeup,
+    sync::wakeup::Wakeup,
 };
 use serde_json::{Value, json};
 use std::{

@@ -4,7 +4,7 @@ use crate::{
     Error,
     capture::{Capture, Limits, Report},
     plan::Plan,
-    wakeup::Wakeup,
+    sync::wakeup::Wakeup,
 };
 use std::time::Duration;
 

@@ -32,7 +32,7 @@ use crate::{
         server::ChangeReply,
     },
     plan::Plan,
-    wakeup::Wakeup,
+    sync::wakeup::Wakeup,
 };
 use device_recovery::Backoff;
 use snapshot_timer::SnapshotTimer;

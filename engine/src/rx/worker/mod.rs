@@ -10,8 +10,8 @@ use crate::{
     config,
     device::clock::{Conversion, SharedConversion, coarse_ns, system_ns},
     stats::{Budget, QueueCounters, Received},
+    sync::wakeup::{Alarm, Wakeup, wait_readable},
     text::iso_8601,
-    wakeup::{Alarm, Wakeup, wait_readable},
 };
 use std::{
     fmt,

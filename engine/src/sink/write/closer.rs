@@ -10,7 +10,7 @@ use crate::sink::{
         naming::Names,
     },
 };
-use crate::wakeup::Alarm;
+use crate::sync::wakeup::Alarm;
 use crossbeam_channel::Receiver;
 use std::{
     io,

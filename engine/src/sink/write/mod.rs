@@ -42,9 +42,11 @@ use crate::{
     memory::{Region, Untouched},
     plan::{LEAST_BLOCKS, OutputPlan, Rotation, least_block},
     stats::QueueCounters,
-    sync::thread::spawn,
+    sync::{
+        thread::spawn,
+        wakeup::{Alarm, Wakeup},
+    },
     verbs::VerbsError,
-    wakeup::{Alarm, Wakeup},
 };
 use crossbeam_channel::{Receiver, Sender};
 use std::{

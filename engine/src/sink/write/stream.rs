@@ -5,7 +5,7 @@
 
 use crate::sink::{Encoder, Note, Record, Totals, WriteLimit, reorder::Ordered};
 use crate::stats::QueueCounters;
-use crate::wakeup::{Alarm, Wakeup};
+use crate::sync::wakeup::{Alarm, Wakeup};
 use std::{
     io::{self, Write},
     sync::Arc,

@@ -17,7 +17,7 @@ use crate::sink::{
         preopen::Preopen,
     },
 };
-use crate::wakeup::Alarm;
+use crate::sync::wakeup::Alarm;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::{
     collections::{BTreeMap, VecDeque},
