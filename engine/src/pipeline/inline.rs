@@ -36,16 +36,17 @@ impl<C: Consumer> Outlet for Inline<C> {
         self.consumer.batch();
         self.consumer
             .ahead(frames.iter().map(|it| it.bytes(memory)));
-        let before = self.ends.captured;
+        let mut ends = self.ends;
         for filled in frames.iter() {
             let frame = Frame::of(filled, memory, stamper.ns(filled));
             let verdict = self.consumer.frame(&frame);
-            self.ends.count(verdict, frame.len);
+            ends.count(verdict, frame.len);
         }
         self.consumer.handled();
-        self.counters.publish_ends(&self.ends);
+        self.counters.publish_ends(&ends);
+        let before = std::mem::replace(&mut self.ends, ends);
         Taken {
-            captured: self.ends.captured - before,
+            captured: ends.captured - before.captured,
             ..Taken::default()
         }
     }

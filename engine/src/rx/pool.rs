@@ -252,44 +252,43 @@ impl SlotMemory {
         unsafe { self.first.add(slot.index as usize * self.layout.stride()) }
     }
 
-    /// A slot that the device has filled with `len` bytes from `at` on (together at most a slot's), and the tag it took
-    /// off. The tag is put back in place if the slots have headroom for it: the addresses move four bytes forward.
+    /// A slot that the device has filled with `len` bytes from `at` on, together at most a slot's.
     #[inline]
-    pub(super) fn fill(
-        &self,
-        slot: Slot,
-        at: u32,
-        len: u32,
-        stamp: u64,
-        stripped: Option<u16>,
-    ) -> Filled {
+    pub(super) fn fill(&self, slot: Slot, at: u32, len: u32, stamp: u64) -> Filled {
         debug_assert!(at as usize + len as usize <= self.layout.slot_bytes);
-        let mut filled = Filled {
+        Filled {
             slot,
             at,
             len,
             stamp,
             ahead: 0,
-            tag_lost: stripped.is_some(),
-        };
-        if let Some(tci) = stripped
-            && self.layout.headroom >= 4
-            && len as usize >= MACS
-        {
-            // SAFETY: the start of the frame, inside the slot.
-            let start = unsafe { self.address(&filled.slot).add(at as usize) };
-            let [high, low] = tci.to_be_bytes();
-            // SAFETY: the token was made just now and is exclusive; the slot has four bytes of headroom and at
-            // least the two addresses. The ranges overlap, which `copy` allows.
-            unsafe {
-                std::ptr::copy(start, start.sub(4), MACS);
-                start
-                    .add(MACS - 4)
-                    .cast::<[u8; 4]>()
-                    .write([CVLAN[0], CVLAN[1], high, low]);
-            }
-            (filled.ahead, filled.tag_lost) = (4, false);
+            tag_lost: false,
         }
-        filled
+    }
+
+    /// Puts a tag that the device took off back into a frame that has just been received, if the slots have headroom for
+    /// it: the addresses move four bytes forward. Else the tag is lost.
+    ///
+    /// Where the frame is to stay, and not on its way there: parts of it written one by one and then moved as a whole wait
+    /// for each other in the CPU's store buffer.
+    #[inline(never)]
+    pub(super) fn put_tag_back(&self, filled: &mut Filled, tci: u16) {
+        filled.tag_lost = true;
+        if self.layout.headroom < 4 || filled.ahead > 0 || (filled.len as usize) < MACS {
+            return;
+        }
+        // SAFETY: the start of the frame, inside the slot.
+        let start = unsafe { self.address(&filled.slot).add(filled.at as usize) };
+        let [high, low] = tci.to_be_bytes();
+        // SAFETY: the token is borrowed exclusively; the slot has four bytes of headroom and at least the two addresses.
+        // The ranges overlap, which `copy` allows.
+        unsafe {
+            std::ptr::copy(start, start.sub(4), MACS);
+            start
+                .add(MACS - 4)
+                .cast::<[u8; 4]>()
+                .write([CVLAN[0], CVLAN[1], high, low]);
+        }
+        (filled.ahead, filled.tag_lost) = (4, false);
     }
 }

@@ -82,7 +82,9 @@ pub use device::{
     AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, StridingCaps, TunnelOffloads, names,
     release_what_is_lost,
 };
-pub use direct::{Cqe, DirectCq, DirectWq, FrameStrides, Inspected, InspectedQueue, is_direct};
+pub use direct::{
+    Cqe, Cqes, DirectCq, DirectWq, FrameStrides, Inspected, InspectedQueue, is_direct,
+};
 pub use error::VerbsError;
 pub use message::{MessageCq, MessageSlot, Messages, SRQ_RESIZE, Srq, status_text};
 pub use mr::Mr;

@@ -394,18 +394,23 @@ const LINE: usize = 64;
 /// instruction for it, nothing happens.
 #[inline]
 pub fn prefetch<T>(table: &[T], at: usize) {
-    let item = table.as_ptr().wrapping_add(at).cast::<i8>();
+    let item = table.as_ptr().wrapping_add(at).cast::<u8>();
     for line in 0..size_of::<T>().div_ceil(LINE) {
-        let line = item.wrapping_add(line * LINE);
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint; it reads nothing that a program could see, and no address makes it fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
+        prefetch_line(item.wrapping_add(line * LINE).cast());
     }
+}
+
+/// Asks for the cache line of an address, which may be anyone's or no one's.
+#[inline(always)]
+pub fn prefetch_line(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint; it reads nothing that a program could see, and no address makes it fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 /// Reads from each cache line of an item of a table, so that it is in the caches afterwards; nothing waits for what is read.

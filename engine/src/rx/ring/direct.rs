@@ -4,7 +4,7 @@
 use super::{Account, Queue, RingAttr, RingError};
 use crate::{
     rx::pool::{Slot, SlotMemory},
-    verbs::{self, Cq, DirectCq, DirectWq, Wq, WqState},
+    verbs::{self, Cq, Cqes, DirectCq, DirectWq, Wq, WqState},
 };
 use std::os::fd::BorrowedFd;
 
@@ -20,7 +20,7 @@ pub trait Filling {
     /// The queue cannot go on.
     fn poll(
         &mut self,
-        cq: &mut DirectCq,
+        cqes: &mut Cqes<'_>,
         wq: &DirectWq,
         bound: &[u32],
         account: &mut Account<'_>,
@@ -39,17 +39,17 @@ pub trait Filling {
 pub struct OneFrame;
 
 impl Filling for OneFrame {
-    #[inline]
+    #[inline(always)]
     fn poll(
         &mut self,
-        cq: &mut DirectCq,
+        cqes: &mut Cqes<'_>,
         wq: &DirectWq,
         bound: &[u32],
         account: &mut Account<'_>,
         limit: usize,
     ) -> Result<(), RingError> {
         for _ in 0..limit {
-            let Some(cqe) = cq.take() else { break };
+            let Some(cqe) = cqes.take() else { break };
             let slot = bound[wq.index_of(cqe.wqe_counter) as usize];
             account.enter(
                 slot.into(),
@@ -100,12 +100,11 @@ impl<F> DirectQueue<F> {
 }
 
 impl<F: Filling> Queue for DirectQueue<F> {
-    #[inline]
+    #[inline(always)]
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
-        let (cq, wq) = (&mut self.cq, &self.wq);
-        let result = self.filling.poll(cq, wq, &self.bound, account, limit);
-        self.cq.release();
-        result
+        let mut cqes = self.cq.cqes();
+        let (filling, wq) = (&mut self.filling, &self.wq);
+        filling.poll(&mut cqes, wq, &self.bound, account, limit)
     }
 
     /// Hands the WQEs of whole slots over. A slot that comes back to the WQE it was in costs a comparison.

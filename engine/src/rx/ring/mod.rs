@@ -17,6 +17,7 @@
 mod direct;
 #[cfg(test)]
 pub(super) mod fake;
+mod places;
 mod queue;
 mod striding;
 mod verbs;
@@ -33,6 +34,7 @@ use crate::{
     },
 };
 use direct::{DirectQueue, OneFrame};
+use places::Places;
 use std::{
     os::fd::BorrowedFd,
     sync::Arc,
@@ -494,8 +496,11 @@ impl Account<'_> {
         let slot = self.memory.slot(index as u32);
         match status {
             0 if len as usize <= self.memory.slot_bytes() => {
-                let filled = self.memory.fill(slot, 0, len, stamp, stripped);
+                let filled = self.memory.fill(slot, 0, len, stamp);
                 self.batch.frames.push(filled);
+                if let (Some(tci), Some(filled)) = (stripped, self.batch.frames.last_mut()) {
+                    self.memory.put_tag_back(filled, tci);
+                }
             }
             FLUSHED => self.batch.flushed.push(slot),
             // A length no slot has is as good as an error that says so.
@@ -519,12 +524,10 @@ impl Account<'_> {
         self.posted.get(index as usize) == Some(&true)
     }
 
-    /// Enters one frame of a buffer that the device has: `len` bytes from `at` on, inside it.
+    /// Where to enter up to `most` frames of a buffer that the device has, and what makes them.
     #[inline]
-    fn enter_part(&mut self, buffer: u32, at: u32, len: u32, stamp: u64, stripped: Option<u16>) {
-        let slot = self.memory.slot(buffer);
-        let filled = self.memory.fill(slot, at, len, stamp, stripped);
-        self.batch.frames.push(filled);
+    fn places(&mut self, most: usize) -> (&SlotMemory, Places<'_, Filled>) {
+        (self.memory, Places::of(&mut self.batch.frames, most))
     }
 
     /// The device is done with a buffer: its own token comes home.

@@ -82,7 +82,7 @@ impl DeviceQueue {
 }
 
 impl Queue for DeviceQueue {
-    #[inline]
+    #[inline(always)]
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
         either!(self, queue => queue.poll(account, limit))
     }

@@ -9,7 +9,7 @@
 use super::{Account, RingError, direct::Filling};
 use crate::{
     rx::pool::Slot,
-    verbs::{DirectCq, DirectWq, Striding},
+    verbs::{Cqes, DirectWq, Striding},
 };
 
 /// A WQE takes frames until its strides are used up.
@@ -40,32 +40,39 @@ impl ManyFrames {
     #[inline(always)]
     fn run(
         &mut self,
-        cq: &mut DirectCq,
+        cqes: &mut Cqes<'_>,
         buffer: u32,
         account: &mut Account<'_>,
         most: usize,
     ) -> Result<Run, RingError> {
         let Striding { stride, strides } = self.shape;
-        let is_posted = account.is_posted(buffer);
+        let log_stride = stride.trailing_zeros();
+        if !account.is_posted(buffer) {
+            return match cqes.take() {
+                Some(_) => Err(RingError::Unposted(buffer.into())),
+                None => Ok(Run::Goes),
+            };
+        }
         let mut used = self.used;
-        let mut left = most;
-        while left > 0 {
-            let Some(cqe) = cq.take() else { break };
-            if !is_posted {
-                return Err(RingError::Unposted(buffer.into()));
-            }
+        let (memory, mut places) = account.places(most);
+        while !places.is_full() {
+            let Some(cqe) = cqes.take() else { break };
             if cqe.status != 0 {
                 return Ok(Run::Failed(cqe.status));
             }
             let it = cqe.strides();
             let end = it.first + it.count;
-            let fits = it.len.is_none_or(|len| len <= it.count * stride);
+            let fits = it.len.is_none_or(|len| len <= it.count << log_stride);
             if it.first < used || it.count == 0 || end > strides || !fits {
                 return Err(RingError::Strides(it.first, it.count));
             }
             if let Some(len) = it.len {
-                account.enter_part(buffer, it.first * stride, len, cqe.timestamp, cqe.stripped);
-                left -= 1;
+                let at = it.first << log_stride;
+                let filled = memory.fill(memory.slot(buffer), at, len, cqe.timestamp);
+                let filled = places.push(filled);
+                if let (Some(tci), Some(filled)) = (cqe.stripped, filled) {
+                    memory.put_tag_back(filled, tci);
+                }
             }
             used = end;
             if end == strides {
@@ -88,10 +95,10 @@ enum Run {
 }
 
 impl Filling for ManyFrames {
-    #[inline]
+    #[inline(always)]
     fn poll(
         &mut self,
-        cq: &mut DirectCq,
+        cqes: &mut Cqes<'_>,
         wq: &DirectWq,
         bound: &[u32],
         account: &mut Account<'_>,
@@ -101,7 +108,7 @@ impl Filling for ManyFrames {
         while left > 0 {
             let buffer = bound[wq.index_of(self.head) as usize];
             let before = account.frames();
-            let run = self.run(cq, buffer, account, left);
+            let run = self.run(cqes, buffer, account, left);
             let frames = account.frames() - before;
             if frames > 0 {
                 self.tokens[buffer as usize] += frames as u32;

@@ -3,11 +3,13 @@
 use crate::{
     cq::{Cq, MiniFormat},
     error::VerbsError,
+    memory::prefetch_line,
     mlx5dv as ffi,
 };
 use std::{
     mem::{MaybeUninit, offset_of},
     os::fd::BorrowedFd,
+    ptr,
     sync::atomic::{AtomicU8, AtomicU32, Ordering, fence},
 };
 
@@ -16,6 +18,8 @@ const OP_RESP_SEND: u8 = 2;
 const OP_INVALID: u8 = 15;
 /// Opcode and CQE format of `op_own`, without the bits of solicited events and of the owner.
 const KIND: u8 = 0xfc;
+/// `op_own`, bit 1: the completion raises an event that waits for such a one alone.
+const SOLICITED: u8 = 2;
 /// Of a completion of its own.
 const RECEIVED: u8 = OP_RESP_SEND << 4;
 /// Of a title: the completion that begins a session of mini CQEs (PRM "CQE compression").
@@ -116,17 +120,49 @@ struct Session {
     left: u32,
 }
 
-/// A CQ that is polled in its own memory. The verbs poll it no more.
-pub struct DirectCq {
-    cq: Cq,
+/// Entries ahead of the one that is read that are fetched: so many are read while one comes from the last cache, or from
+/// memory. DPDK looks ahead, too (`rxq_cq_process_v` of drivers/net/mlx5/mlx5_rxtx_vec_sse.h).
+const AHEAD: usize = 8;
+
+/// Where the entries of a CQ lie.
+#[derive(Clone, Copy)]
+struct Entries {
     buf: *mut u8,
-    dbrec: *mut [u32; 2],
-    uar: *mut u8,
-    cqn: u32,
     mask: u32,
     log: u32,
     /// Of an entry, as a power of two.
     log_size: u32,
+}
+
+impl Entries {
+    /// The entry of a completion, of which the index is counted from the CQ's beginning.
+    #[inline]
+    fn entry(self, index: u32) -> *mut ffi::mlx5_cqe64 {
+        let end = ((index & self.mask) as usize + 1) << self.log_size;
+        // SAFETY: an index below the CQ's size; of a 128-byte entry the second half is the CQE64.
+        unsafe { self.buf.add(end - size_of::<ffi::mlx5_cqe64>()).cast() }
+    }
+
+    /// The owner's bit of the entries that the device writes in the lap of a completion.
+    #[inline]
+    fn owner(self, index: u32) -> u8 {
+        (index >> self.log) as u8 & 1
+    }
+
+    /// Bytes from one entry to the next.
+    #[inline]
+    fn step(self) -> usize {
+        1 << self.log_size
+    }
+}
+
+/// A CQ that is polled in its own memory. The verbs poll it no more.
+pub struct DirectCq {
+    cq: Cq,
+    entries: Entries,
+    dbrec: *mut [u32; 2],
+    uar: *mut u8,
+    cqn: u32,
     /// Completions read, modulo 2^32.
     consumed: u32,
     arm_sn: u32,
@@ -158,13 +194,15 @@ impl DirectCq {
         let strides = cq.compression == Some(MiniFormat::ChecksumStride);
         Ok(Self {
             cq,
-            buf: out.buf.cast(),
+            entries: Entries {
+                buf: out.buf.cast(),
+                mask: out.cqe_cnt - 1,
+                log: out.cqe_cnt.trailing_zeros(),
+                log_size: out.cqe_size.trailing_zeros(),
+            },
             dbrec: out.dbrec.cast(),
             uar: out.cq_uar.cast(),
             cqn: out.cqn,
-            mask: out.cqe_cnt - 1,
-            log: out.cqe_cnt.trailing_zeros(),
-            log_size: out.cqe_size.trailing_zeros(),
             consumed: 0,
             arm_sn: 0,
             session: Session {
@@ -177,56 +215,48 @@ impl DirectCq {
         })
     }
 
-    /// The entry of a completion, of which the index is counted from the CQ's beginning.
+    /// Reads completions. What was taken is the device's again when the reader goes.
     #[inline]
-    fn entry(&self, index: u32) -> *mut ffi::mlx5_cqe64 {
-        let end = ((index & self.mask) as usize + 1) << self.log_size;
-        // SAFETY: an index below the CQ's size; of a 128-byte entry the second half is the CQE64.
-        unsafe { self.buf.add(end - size_of::<ffi::mlx5_cqe64>()).cast() }
+    pub fn cqes(&mut self) -> Cqes<'_> {
+        let mut cqes = Cqes {
+            row: Row::default(),
+            cq: self,
+        };
+        cqes.begin_row();
+        cqes
     }
 
-    /// The next completion, if the device has written it.
-    #[inline(always)]
-    pub fn take(&mut self) -> Option<Cqe> {
-        if self.session.left > 0 {
-            return Some(self.decompress());
-        }
-        let cqe = self.entry(self.consumed);
-        // SAFETY: the device writes this byte last. Everything else is read after it (acquire), and the entry is not
-        // written again before `release` gives it back.
-        let op_own = unsafe { AtomicU8::from_ptr(&raw mut (*cqe).op_own) }.load(Ordering::Acquire);
-        let lap = (self.consumed >> self.log) & 1;
-        if op_own >> 4 == OP_INVALID || u32::from(op_own & 1) != lap {
-            return None;
-        }
-        if op_own & KIND != RECEIVED {
-            return Some(self.unusual(op_own & KIND));
-        }
-        self.consumed = self.consumed.wrapping_add(1);
-        // SAFETY: as above: the entry is whole and ours.
-        Some(unsafe { Cqe::received(cqe) })
-    }
-
-    /// The next completion, which is no frame's, or a title.
+    /// The next completion, which is not a frame's, if it is one.
     #[cold]
-    fn unusual(&mut self, kind: u8) -> Cqe {
-        let cqe = self.entry(self.consumed);
-        if kind == TITLE {
-            // SAFETY: the entry is whole and ours.
-            let title = unsafe { Cqe::received(cqe) };
-            self.session = Session {
-                title,
-                minis: [0; ARRAY as usize],
-                read: 0,
-                left: title.byte_len.clamp(1, self.mask + 1),
-            };
-            return self.decompress();
+    fn unusual(&mut self) -> Unusual {
+        let cqe = self.entries.entry(self.consumed);
+        // SAFETY: as in `Cqes::take`.
+        let op_own = unsafe { AtomicU8::from_ptr(&raw mut (*cqe).op_own) }.load(Ordering::Acquire);
+        if op_own >> 4 == OP_INVALID || op_own & 1 != self.entries.owner(self.consumed) {
+            return Unusual::Nothing;
         }
-        self.consumed = self.consumed.wrapping_add(1);
-        // SAFETY: as above.
-        let (counter, syndrome) =
-            unsafe { ((*cqe).wqe_counter, cqe.cast::<u8>().add(SYNDROME).read()) };
-        Cqe::failed(u16::from_be(counter), status_of(syndrome))
+        match op_own & KIND {
+            // It was written since.
+            RECEIVED => Unusual::Nothing,
+            TITLE => {
+                // SAFETY: the entry is whole and ours.
+                let title = unsafe { Cqe::received(cqe) };
+                self.session = Session {
+                    title,
+                    minis: [0; ARRAY as usize],
+                    read: 0,
+                    left: title.byte_len.clamp(1, self.entries.mask + 1),
+                };
+                Unusual::Title
+            }
+            _ => {
+                self.consumed = self.consumed.wrapping_add(1);
+                // SAFETY: as above.
+                let (counter, syndrome) =
+                    unsafe { ((*cqe).wqe_counter, cqe.cast::<u8>().add(SYNDROME).read()) };
+                Unusual::Failed(Cqe::failed(u16::from_be(counter), status_of(syndrome)))
+            }
+        }
     }
 
     /// The next completion of the session.
@@ -235,14 +265,14 @@ impl DirectCq {
         let (slot, read) = (self.consumed, self.session.read);
         if read % ARRAY == 0 {
             // The first array is behind the title.
-            let array = self.entry(slot.wrapping_add(u32::from(read == 0)));
+            let array = self.entries.entry(slot.wrapping_add(u32::from(read == 0)));
             // SAFETY: the device wrote it before the title, and its slot has not been given back.
             self.session.minis = unsafe { array.cast::<[u64; ARRAY as usize]>().read() };
         }
         if read > 0 {
             // What is in the slot is no CQE, but a mini CQE's bytes or a CQE of a lap ago: no later lap must take it for one.
-            // SAFETY: a slot of the session, which is ours until `release`.
-            unsafe { AtomicU8::from_ptr(&raw mut (*self.entry(slot)).op_own) }
+            // SAFETY: a slot of the session, which is ours until it is given back.
+            unsafe { AtomicU8::from_ptr(&raw mut (*self.entries.entry(slot)).op_own) }
                 .store(OP_INVALID << 4, Ordering::Relaxed);
         }
         let mini = u64::from_be(self.session.minis[(read % ARRAY) as usize]);
@@ -259,23 +289,6 @@ impl DirectCq {
             byte_len: mini as u32,
             ..title
         }
-    }
-
-    /// The entry that was taken last, as the device wrote it; of 128 bytes the second half. Before `release`: then the device
-    /// may write it again.
-    #[must_use]
-    pub fn last(&self) -> [u8; 64] {
-        let entry = self.entry(self.consumed.wrapping_sub(1));
-        // SAFETY: 64 bytes of the CQ's memory.
-        unsafe { entry.cast::<[u8; 64]>().read() }
-    }
-
-    /// Gives what was read back to the device.
-    #[inline]
-    pub fn release(&mut self) {
-        // SAFETY: the CQ's doorbell record, which only this reader writes; entries were read before (release).
-        unsafe { AtomicU32::from_ptr((&raw mut (*self.dbrec)[0]).cast()) }
-            .store((self.consumed & 0x00ff_ffff).to_be(), Ordering::Release);
     }
 
     /// Descriptor of the channel to sleep on, where there is one.
@@ -305,6 +318,131 @@ impl DirectCq {
             self.arm_sn = self.arm_sn.wrapping_add(1);
         }
         taken
+    }
+}
+
+/// A completion that is not a frame's.
+enum Unusual {
+    /// There is none yet.
+    Nothing,
+    /// A session begins, of which none is read.
+    Title,
+    /// An error.
+    Failed(Cqe),
+}
+
+/// Entries that lie in a row up to the lap's end, none while a session is read.
+struct Row {
+    /// The first, which is the CQ's `consumed`.
+    first: *mut u8,
+    next: *mut u8,
+    end: *mut u8,
+    /// `op_own` of those that are frames', but for the solicited event.
+    frame: u8,
+}
+
+impl Default for Row {
+    fn default() -> Self {
+        Self {
+            first: ptr::null_mut(),
+            next: ptr::null_mut(),
+            end: ptr::null_mut(),
+            frame: 0,
+        }
+    }
+}
+
+/// Completions being read. What a frame's costs is a look at its entry: where it lies and what it must be is at hand for a
+/// whole row of them.
+pub struct Cqes<'a> {
+    cq: &'a mut DirectCq,
+    row: Row,
+}
+
+impl Cqes<'_> {
+    /// The next completion, if the device has written it.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<Cqe> {
+        loop {
+            if self.row.next != self.row.end {
+                let step = self.cq.entries.step();
+                let cqe: *mut ffi::mlx5_cqe64 = self.row.next.cast();
+                prefetch_line(self.row.next.wrapping_add(AHEAD * step));
+                // SAFETY: an entry of the CQ. The device writes this byte last; everything else is read after it (acquire),
+                // and the entry is not written again before it is given back.
+                let op_own =
+                    unsafe { AtomicU8::from_ptr(&raw mut (*cqe).op_own) }.load(Ordering::Acquire);
+                if op_own & !SOLICITED != self.row.frame {
+                    return self.unusual();
+                }
+                self.row.next = self.row.next.wrapping_add(step);
+                // SAFETY: as above: the entry is whole and ours.
+                return Some(unsafe { Cqe::received(cqe) });
+            }
+            self.end_row();
+            if self.cq.session.left > 0 {
+                return Some(self.cq.decompress());
+            }
+            self.begin_row();
+        }
+    }
+
+    /// The next completion is not a frame's.
+    #[inline(always)]
+    fn unusual(&mut self) -> Option<Cqe> {
+        self.end_row();
+        match self.cq.unusual() {
+            Unusual::Nothing => None,
+            Unusual::Title => Some(self.cq.decompress()),
+            Unusual::Failed(cqe) => Some(cqe),
+        }
+    }
+
+    /// Goes on with the entries from the next one to the lap's end.
+    #[inline]
+    fn begin_row(&mut self) {
+        let entries = self.cq.entries;
+        let (at, first) = (
+            self.cq.consumed,
+            entries.entry(self.cq.consumed).cast::<u8>(),
+        );
+        let len = match self.cq.session.left {
+            0 => entries.mask + 1 - (at & entries.mask),
+            _ => 0,
+        };
+        self.row = Row {
+            first,
+            next: first,
+            end: first.wrapping_add((len as usize) << entries.log_size),
+            frame: RECEIVED | entries.owner(at),
+        };
+    }
+
+    /// Counts what was read of the row, of which nothing more is read.
+    #[inline]
+    fn end_row(&mut self) {
+        let read = (self.row.next.addr() - self.row.first.addr()) >> self.cq.entries.log_size;
+        self.cq.consumed = self.cq.consumed.wrapping_add(read as u32);
+        (self.row.first, self.row.end) = (self.row.next, self.row.next);
+    }
+
+    /// The entry that was taken last, as the device wrote it; of 128 bytes the second half.
+    #[must_use]
+    pub fn last(&mut self) -> [u8; 64] {
+        self.end_row();
+        let entry = self.cq.entries.entry(self.cq.consumed.wrapping_sub(1));
+        // SAFETY: 64 bytes of the CQ's memory, which are not the device's yet.
+        unsafe { entry.cast::<[u8; 64]>().read() }
+    }
+}
+
+impl Drop for Cqes<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.end_row();
+        // SAFETY: the CQ's doorbell record, which only this reader writes; entries were read before (release).
+        unsafe { AtomicU32::from_ptr((&raw mut (*self.cq.dbrec)[0]).cast()) }
+            .store((self.cq.consumed & 0x00ff_ffff).to_be(), Ordering::Release);
     }
 }
 

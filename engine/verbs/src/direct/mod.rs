@@ -14,7 +14,7 @@ mod cq;
 mod inspect;
 mod wq;
 
-pub use cq::{Cqe, DirectCq, FrameStrides};
+pub use cq::{Cqe, Cqes, DirectCq, FrameStrides};
 pub use inspect::{Inspected, InspectedQueue};
 pub use wq::DirectWq;
 
