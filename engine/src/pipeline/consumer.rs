@@ -103,10 +103,20 @@ impl Ends {
                 self.bytes += u64::from(len);
             }
             Verdict::Filtered => self.filtered += 1,
+            _ => *self = self.with_other(verdict),
+        }
+    }
+
+    /// With one more frame that ended in a rarer way: out of the way of the others.
+    #[inline(never)]
+    fn with_other(mut self, verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Captured | Verdict::Filtered => {}
             Verdict::SampledOut => self.sampled_out += 1,
             Verdict::Deduplicated => self.deduplicated += 1,
             Verdict::CutOff => self.cut_off += 1,
             Verdict::DroppedStorage => self.dropped_storage += 1,
         }
+        self
     }
 }

@@ -65,6 +65,10 @@ fn real_time(ns: u64) -> u64 {
     ((ns / 1_000_000_000) << 32) | (ns % 1_000_000_000)
 }
 
+/// Bits behind the point of a slope. Those that are left of 64 hold the distance's sign and the highest bits of it: a line
+/// reaches over 2^55 ticks, which is a year of a GHz.
+const ONE: u32 = 56;
+
 /// A line from stamps to nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conversion {
@@ -73,7 +77,7 @@ pub struct Conversion {
     base: u64,
     /// Nanoseconds since 1970 at the line's start.
     base_ns: u64,
-    /// Nanoseconds per tick, 2^32 being one.
+    /// Nanoseconds per tick, 2^56 being one: below 128.
     slope: u64,
     /// The host's monotonic clock at the line's start; 0: the line does not follow the host's time.
     base_mono_ns: u64,
@@ -83,13 +87,12 @@ impl Conversion {
     /// A line through one stamp, with so many nanoseconds a tick.
     #[must_use]
     pub fn new(form: Form, stamp: u64, ns: u64, ns_per_tick: f64) -> Self {
-        // A positive rate; 32 bits behind the point are a quarter of a nanosecond a second.
-        let slope = (ns_per_tick * 2f64.powi(32)).round() as u64;
+        let slope = (ns_per_tick * 2f64.powi(ONE as i32)).round() as u64;
         Self {
             form,
             base: stamp,
             base_ns: ns,
-            slope,
+            slope: slope.min(i64::MAX as u64),
             base_mono_ns: 0,
         }
     }
@@ -107,9 +110,10 @@ impl Conversion {
     #[inline]
     #[must_use]
     pub fn ns(&self, stamp: u64) -> u64 {
-        let distance = i128::from(self.form.distance(self.base, stamp));
-        let ns = ((distance * i128::from(self.slope)) >> 32) as i64;
-        self.base_ns.wrapping_add_signed(ns)
+        // The product's upper half, so that nothing is left to shift: of what a frame costs the loop, this is a good part.
+        let distance = i128::from(self.form.distance(self.base, stamp) << (64 - ONE));
+        let ns = (distance * i128::from(self.slope.cast_signed())) >> 64;
+        self.base_ns.wrapping_add_signed(ns as i64)
     }
 
     /// The latest time that a frame can have been received when the host's monotonic clock shows `mono_ns`. A device
@@ -140,6 +144,13 @@ mod tests {
         assert_eq!(gigahertz.ns(999), 4_999_999_999);
         let slow = Conversion::new(ALL, 0, 0, 6.4);
         assert!(slow.ns(1_000_000_000).abs_diff(6_400_000_000) <= 1);
+        // A day, to either side.
+        let day = 86_400_000_000_000;
+        let late = Conversion::new(ALL, day, 2 * day, 1.000_001);
+        assert!(late.ns(2 * day).abs_diff(3 * day + 86_400_000) <= 1);
+        assert!(late.ns(0).abs_diff(day - 86_400_000) <= 1);
+        let slowest = Conversion::new(ALL, 0, 0, 1e9);
+        assert_eq!(slowest.ns(1 << 20), (128 << 20) - 1, "no slower than this");
     }
 
     #[test]

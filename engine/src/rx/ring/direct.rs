@@ -48,10 +48,12 @@ impl Filling for OneFrame {
         account: &mut Account<'_>,
         limit: usize,
     ) -> Result<(), RingError> {
+        let (mut places, mut slots) = account.split(limit);
         for _ in 0..limit {
             let Some(cqe) = cqes.take() else { break };
             let slot = bound[wq.index_of(cqe.wqe_counter) as usize];
-            account.enter(
+            slots.enter(
+                &mut places,
                 slot.into(),
                 cqe.status,
                 cqe.byte_len,

@@ -484,32 +484,27 @@ impl Account<'_> {
         stamp: u64,
         stripped: Option<u16>,
     ) -> Result<(), RingError> {
-        let posted = usize::try_from(index)
-            .ok()
-            .and_then(|i| self.posted.get_mut(i));
-        let Some(posted @ true) = posted else {
-            return Err(RingError::Unposted(index));
+        let (mut places, mut slots) = self.split(1);
+        slots.enter(&mut places, index, status, len, stamp, stripped)
+    }
+
+    /// Places for as many frames, and what else completions change.
+    #[inline]
+    fn split(&mut self, most: usize) -> (Places<'_, Filled>, Slots<'_>) {
+        let Batch {
+            frames,
+            failed,
+            flushed,
+            ..
+        } = self.batch;
+        let slots = Slots {
+            posted: self.posted,
+            outstanding: self.outstanding,
+            memory: self.memory,
+            failed,
+            flushed,
         };
-        *posted = false;
-        *self.outstanding -= 1;
-        // An index of `posted`, whose length is a u32.
-        let slot = self.memory.slot(index as u32);
-        match status {
-            0 if len as usize <= self.memory.slot_bytes() => {
-                let filled = self.memory.fill(slot, 0, len, stamp);
-                self.batch.frames.push(filled);
-                if let (Some(tci), Some(filled)) = (stripped, self.batch.frames.last_mut()) {
-                    self.memory.put_tag_back(filled, tci);
-                }
-            }
-            FLUSHED => self.batch.flushed.push(slot),
-            // A length no slot has is as good as an error that says so.
-            status => self.batch.failed.push(Failed {
-                slot,
-                status: if status == 0 { TOO_LONG } else { status },
-            }),
-        }
-        Ok(())
+        (Places::of(frames, most), slots)
     }
 
     /// Frames of this poll so far.
@@ -524,12 +519,6 @@ impl Account<'_> {
         self.posted.get(index as usize) == Some(&true)
     }
 
-    /// Where to enter up to `most` frames of a buffer that the device has, and what makes them.
-    #[inline]
-    fn places(&mut self, most: usize) -> (&SlotMemory, Places<'_, Filled>) {
-        (self.memory, Places::of(&mut self.batch.frames, most))
-    }
-
     /// The device is done with a buffer: its own token comes home.
     ///
     /// # Errors
@@ -542,6 +531,53 @@ impl Account<'_> {
         }
         *self.outstanding -= 1;
         self.batch.home.push(self.memory.slot(buffer));
+        Ok(())
+    }
+}
+
+/// What a completion of a slot changes, but for the frames of its batch.
+struct Slots<'a> {
+    posted: &'a mut [bool],
+    outstanding: &'a mut u32,
+    memory: &'a SlotMemory,
+    failed: &'a mut Vec<Failed>,
+    flushed: &'a mut Vec<Slot>,
+}
+
+impl Slots<'_> {
+    /// As [`Account::enter`], of which there is a place for the frame.
+    #[inline(always)]
+    fn enter(
+        &mut self,
+        places: &mut Places<'_, Filled>,
+        index: u64,
+        status: u32,
+        len: u32,
+        stamp: u64,
+        stripped: Option<u16>,
+    ) -> Result<(), RingError> {
+        let posted = usize::try_from(index)
+            .ok()
+            .and_then(|i| self.posted.get_mut(i));
+        let Some(posted @ true) = posted else {
+            return Err(RingError::Unposted(index));
+        };
+        *posted = false;
+        *self.outstanding -= 1;
+        // An index of `posted`, whose length is a u32.
+        let slot = self.memory.slot(index as u32);
+        if status == 0 && len as usize <= self.memory.slot_bytes() {
+            let filled = places.push(self.memory.fill(slot, 0, len, stamp));
+            if let (Some(tci), Some(filled)) = (stripped, filled) {
+                self.memory.put_tag_back(filled, tci);
+            }
+        } else if status == FLUSHED {
+            self.flushed.push(slot);
+        } else {
+            // A length no slot has is as good as an error that says so.
+            let status = if status == 0 { TOO_LONG } else { status };
+            self.failed.push(Failed { slot, status });
+        }
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The free places of a list whose capacity is there.
+//! The free places at the end of a list.
 #![allow(unsafe_code)]
 
 /// Free places at a list's end. A push there is a store and a step, without a look at the list, which is so much longer once
@@ -11,12 +11,11 @@ pub(super) struct Places<'a, T> {
 }
 
 impl<'a, T> Places<'a, T> {
-    /// At most so many, and none beyond the list's capacity.
+    /// So many; the list grows if it has no room for them.
     #[inline]
     pub(super) fn of(list: &'a mut Vec<T>, most: usize) -> Self {
-        let free = list.spare_capacity_mut();
-        let most = most.min(free.len());
-        let next = free.as_mut_ptr().cast::<T>();
+        list.reserve(most);
+        let next = list.spare_capacity_mut().as_mut_ptr().cast::<T>();
         Self {
             list,
             next,
@@ -61,22 +60,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_longer_by_what_was_pushed_and_never_beyond_its_capacity() {
-        let mut list = Vec::with_capacity(4);
-        list.push(String::from("first"));
-        for (most, full) in [(0, 1), (2, 3), (usize::MAX, 4), (1, 4)] {
+    fn a_list_is_longer_by_what_was_pushed_and_by_no_more_than_was_asked_for() {
+        let mut list = vec![String::from("first")];
+        for (most, full) in [(0, 1), (2, 3), (1, 4)] {
             let mut places = Places::of(&mut list, most);
             while !places.is_full() {
-                places.push(String::from("more"));
+                assert!(places.push(String::from("more")).is_some());
             }
+            assert!(places.push(String::from("beyond")).is_none());
             drop(places);
             assert_eq!(list.len(), full);
         }
-        assert_eq!(list, ["first", "more", "more", "more"]);
-        let mut places = Places::of(&mut list, 0);
-        assert!(places.is_full());
-        places.next = places.end;
-        drop(places);
-        assert_eq!(list.len(), 4);
+        if let Some(place) = Places::of(&mut list, 8).push(String::new()) {
+            place.push_str("last");
+        }
+        assert_eq!(list, ["first", "more", "more", "more", "last"]);
     }
 }

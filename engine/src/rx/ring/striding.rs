@@ -54,7 +54,8 @@ impl ManyFrames {
             };
         }
         let mut used = self.used;
-        let (memory, mut places) = account.places(most);
+        let memory = account.memory;
+        let (mut places, _) = account.split(most);
         while !places.is_full() {
             let Some(cqe) = cqes.take() else { break };
             if cqe.status != 0 {
