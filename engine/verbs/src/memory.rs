@@ -396,13 +396,13 @@ const LINE: usize = 64;
 pub fn prefetch<T>(table: &[T], at: usize) {
     let item = table.as_ptr().wrapping_add(at).cast::<u8>();
     for line in 0..size_of::<T>().div_ceil(LINE) {
-        prefetch_line(item.wrapping_add(line * LINE).cast());
+        prefetch_line(item.wrapping_add(line * LINE));
     }
 }
 
 /// Asks for the cache line of an address, which may be anyone's or no one's.
 #[inline(always)]
-pub fn prefetch_line(address: *const u8) {
+pub(crate) fn prefetch_line(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

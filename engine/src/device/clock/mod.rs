@@ -65,9 +65,10 @@ fn real_time(ns: u64) -> u64 {
     ((ns / 1_000_000_000) << 32) | (ns % 1_000_000_000)
 }
 
-/// Bits behind the point of a slope. Those that are left of 64 hold the distance's sign and the highest bits of it: a line
-/// reaches over 2^55 ticks, which is a year of a GHz.
+/// Bits behind the point of a slope. As many as are left of 64 are spare in front of a distance below 2^55 ticks, which is a year
+/// of a GHz.
 const ONE: u32 = 56;
+const SPARE: u32 = 64 - ONE;
 
 /// A line from stamps to nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +111,15 @@ impl Conversion {
     #[inline]
     #[must_use]
     pub fn ns(&self, stamp: u64) -> u64 {
-        // The product's upper half, so that nothing is left to shift: of what a frame costs the loop, this is a good part.
-        let distance = i128::from(self.form.distance(self.base, stamp) << (64 - ONE));
-        let ns = (distance * i128::from(self.slope.cast_signed())) >> 64;
+        let distance = self.form.distance(self.base, stamp);
+        let slope = i128::from(self.slope.cast_signed());
+        let near = distance << SPARE;
+        let ns = if near >> SPARE == distance {
+            // The product's upper half: nothing is left to shift, which is a good part of what a frame costs the loop.
+            (i128::from(near) * slope) >> 64
+        } else {
+            (i128::from(distance) * slope) >> ONE
+        };
         self.base_ns.wrapping_add_signed(ns as i64)
     }
 
@@ -149,6 +156,15 @@ mod tests {
         let late = Conversion::new(ALL, day, 2 * day, 1.000_001);
         assert!(late.ns(2 * day).abs_diff(3 * day + 86_400_000) <= 1);
         assert!(late.ns(0).abs_diff(day - 86_400_000) <= 1);
+        // On either side of what fits in front of the point.
+        let (base, near) = (
+            Conversion::new(ALL, 1 << 60, 1 << 60, 1.0),
+            1 << (63 - SPARE),
+        );
+        for distance in [near - 1, near, near + 1] {
+            let (later, earlier) = ((1 << 60) + distance, (1 << 60) - distance);
+            assert_eq!([base.ns(later), base.ns(earlier)], [later, earlier]);
+        }
         let slowest = Conversion::new(ALL, 0, 0, 1e9);
         assert_eq!(slowest.ns(1 << 20), (128 << 20) - 1, "no slower than this");
     }
@@ -170,6 +186,8 @@ mod tests {
         assert_eq!(line.ns(real_time(now)), now);
         assert_eq!(line.ns(real_time(now + 2)), now + 2);
         assert_eq!(line.ns(real_time(now - 1_000_000_000)), now - 1_000_000_000);
+        // A clock that nobody has set yet.
+        assert_eq!(line.ns(real_time(5)), 5);
     }
 
     #[test]

@@ -455,7 +455,7 @@ pub struct Recovered {
     pub unflushed: u32,
 }
 
-/// A poll's bookkeeping, the same for every queue.
+/// A poll's bookkeeping, the same for every queue. Frames of a striding queue become tokens in [`striding`].
 pub struct Account<'a> {
     posted: &'a mut [bool],
     outstanding: &'a mut u32,
@@ -507,7 +507,7 @@ impl Account<'_> {
         (Places::of(frames, most), slots)
     }
 
-    /// Frames of this poll so far.
+    /// Frames of this poll so far, but for those whose places are still lent.
     #[inline]
     fn frames(&self) -> usize {
         self.batch.frames.len()
@@ -556,6 +556,7 @@ impl Slots<'_> {
         stamp: u64,
         stripped: Option<u16>,
     ) -> Result<(), RingError> {
+        debug_assert!(!places.is_full(), "a token without a place");
         let posted = usize::try_from(index)
             .ok()
             .and_then(|i| self.posted.get_mut(i));

@@ -14,6 +14,12 @@ impl<'a, T> Places<'a, T> {
     /// So many; the list grows if it has no room for them.
     #[inline]
     pub(super) fn of(list: &'a mut Vec<T>, most: usize) -> Self {
+        const {
+            assert!(
+                size_of::<T>() > 0,
+                "places are told apart by their addresses"
+            )
+        };
         list.reserve(most);
         let next = list.spare_capacity_mut().as_mut_ptr().cast::<T>();
         Self {

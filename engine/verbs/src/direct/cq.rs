@@ -120,8 +120,9 @@ struct Session {
     left: u32,
 }
 
-/// Entries ahead of the one that is read that are fetched, from the last cache or from memory: half a batch, since a batch's are
-/// read without a pause. DPDK looks ahead, too, by less (`rxq_cq_process_v` of drivers/net/mlx5/mlx5_rxtx_vec_sse.h).
+/// Entries ahead of the one that is read that are fetched, from the last cache or from memory, though none across the ring's
+/// end: half a batch, since a batch's are read without a pause. DPDK looks ahead, too, by less (`rxq_cq_process_v` of
+/// drivers/net/mlx5/mlx5_rxtx_vec_sse.h).
 const AHEAD: usize = 32;
 
 /// Where the entries of a CQ lie.
@@ -209,7 +210,8 @@ impl DirectCq {
         })
     }
 
-    /// Reads completions. What was taken is the device's again when the reader goes.
+    /// Reads completions. What was taken counts as read, and is the device's again, when the reader goes: one that is leaked
+    /// (`mem::forget`) has read nothing.
     #[inline]
     pub fn cqes(&mut self) -> Cqes<'_> {
         let mut cqes = Cqes {
@@ -327,7 +329,7 @@ enum Unusual {
 
 /// Entries that lie in a row up to the lap's end, none while a session is read.
 struct Row {
-    /// The first, which is the CQ's `consumed`.
+    /// The first: as long as there are any, the CQ's `consumed`.
     first: *mut u8,
     next: *mut u8,
     end: *mut u8,
@@ -424,13 +426,13 @@ impl Cqes<'_> {
         (self.row.first, self.row.end) = (self.row.next, self.row.next);
     }
 
-    /// The entry that was taken last, as the device wrote it; of 128 bytes the second half.
-    #[must_use]
-    pub fn last(&mut self) -> [u8; 64] {
+    /// The next completion, and its entry as the device wrote it; of 128 bytes the second half.
+    pub fn take_raw(&mut self) -> Option<(Cqe, [u8; 64])> {
+        let cqe = self.take()?;
         self.end_row();
         let entry = self.cq.entries.entry(self.cq.consumed.wrapping_sub(1));
-        // SAFETY: 64 bytes of the CQ's memory, which are not the device's yet.
-        unsafe { entry.cast::<[u8; 64]>().read() }
+        // SAFETY: 64 bytes of the CQ's memory, which are not the device's again before this reader goes.
+        Some((cqe, unsafe { entry.cast::<[u8; 64]>().read() }))
     }
 }
 

@@ -92,10 +92,7 @@ impl InspectedQueue {
 
     /// The next completion. The WQE of a sound one is handed to the device again.
     pub fn take(&mut self) -> Option<Inspected> {
-        let mut cqes = self.cq.cqes();
-        let cqe = cqes.take()?;
-        let raw = cqes.last();
-        drop(cqes);
+        let (cqe, raw) = self.cq.cqes().take_raw()?;
         let mut bytes = Vec::new();
         if cqe.status == 0 {
             let len = cqe.byte_len.min(self.slot) as usize;
