@@ -53,12 +53,12 @@ impl Filling for OneFrame {
             let Some(cqe) = cqes.take() else { break };
             let slot = bound[wq.index_of(cqe.wqe_counter) as usize];
             slots.enter(
-                &mut places,
                 slot.into(),
                 cqe.status,
                 cqe.byte_len,
                 cqe.timestamp,
                 cqe.stripped,
+                |filled| places.push(filled),
             )?;
         }
         Ok(())

@@ -484,13 +484,23 @@ impl Account<'_> {
         stamp: u64,
         stripped: Option<u16>,
     ) -> Result<(), RingError> {
-        let (mut places, mut slots) = self.split(1);
-        slots.enter(&mut places, index, status, len, stamp, stripped)
+        let (frames, mut slots) = self.parts();
+        slots.enter(index, status, len, stamp, stripped, move |filled| {
+            frames.push(filled);
+            frames.last_mut()
+        })
     }
 
     /// Places for as many frames, and what else completions change.
     #[inline]
     fn split(&mut self, most: usize) -> (Places<'_, Filled>, Slots<'_>) {
+        let (frames, slots) = self.parts();
+        (Places::of(frames, most), slots)
+    }
+
+    /// The batch's frames, and what else completions change.
+    #[inline]
+    fn parts(&mut self) -> (&mut Vec<Filled>, Slots<'_>) {
         let Batch {
             frames,
             failed,
@@ -504,7 +514,7 @@ impl Account<'_> {
             failed,
             flushed,
         };
-        (Places::of(frames, most), slots)
+        (frames, slots)
     }
 
     /// Frames of this poll so far, but for those whose places are still lent.
@@ -545,18 +555,17 @@ struct Slots<'a> {
 }
 
 impl Slots<'_> {
-    /// As [`Account::enter`], of which there is a place for the frame.
+    /// As [`Account::enter`]; a frame goes to `push`, which tells where it is then.
     #[inline(always)]
-    fn enter(
+    fn enter<'f>(
         &mut self,
-        places: &mut Places<'_, Filled>,
         index: u64,
         status: u32,
         len: u32,
         stamp: u64,
         stripped: Option<u16>,
+        push: impl FnOnce(Filled) -> Option<&'f mut Filled>,
     ) -> Result<(), RingError> {
-        debug_assert!(!places.is_full(), "a token without a place");
         let posted = usize::try_from(index)
             .ok()
             .and_then(|i| self.posted.get_mut(i));
@@ -568,7 +577,7 @@ impl Slots<'_> {
         // An index of `posted`, whose length is a u32.
         let slot = self.memory.slot(index as u32);
         if status == 0 && len as usize <= self.memory.slot_bytes() {
-            let filled = places.push(self.memory.fill(slot, 0, len, stamp));
+            let filled = push(self.memory.fill(slot, 0, len, stamp));
             if let (Some(tci), Some(filled)) = (stripped, filled) {
                 self.memory.put_tag_back(filled, tci);
             }
