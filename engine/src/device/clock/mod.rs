@@ -112,14 +112,21 @@ impl Conversion {
     #[must_use]
     pub fn ns(&self, stamp: u64) -> u64 {
         let distance = self.form.distance(self.base, stamp);
-        let slope = i128::from(self.slope.cast_signed());
         let near = distance << SPARE;
-        let ns = if near >> SPARE == distance {
-            // The product's upper half: nothing is left to shift, which is a good part of what a frame costs the loop.
-            (i128::from(near) * slope) >> 64
-        } else {
-            (i128::from(distance) * slope) >> ONE
-        };
+        if near >> SPARE != distance {
+            return self.far(distance);
+        }
+        // The product's upper half: nothing is left to shift, which is a good part of what a frame costs the loop.
+        let ns = (i128::from(near) * i128::from(self.slope.cast_signed())) >> 64;
+        self.base_ns.wrapping_add_signed(ns as i64)
+    }
+
+    /// The same, so far from the line's start that nothing is spare. Of its own, or both ways would be one, with shifts by what a
+    /// register holds.
+    #[cold]
+    #[inline(never)]
+    fn far(&self, distance: i64) -> u64 {
+        let ns = (i128::from(distance) * i128::from(self.slope.cast_signed())) >> ONE;
         self.base_ns.wrapping_add_signed(ns as i64)
     }
 
