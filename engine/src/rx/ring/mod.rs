@@ -455,7 +455,7 @@ pub struct Recovered {
     pub unflushed: u32,
 }
 
-/// A poll's bookkeeping, the same for every queue. Frames of a striding queue become tokens in [`striding`].
+/// A poll's bookkeeping, the same for every queue. Frames of a striding queue become tokens in `striding`.
 pub struct Account<'a> {
     posted: &'a mut [bool],
     outstanding: &'a mut u32,
