@@ -252,27 +252,37 @@ impl SlotMemory {
         unsafe { self.first.add(slot.index as usize * self.layout.stride()) }
     }
 
-    /// A slot that the device has filled with `len` bytes from `at` on, together at most a slot's.
-    #[inline]
-    pub(super) fn fill(&self, slot: Slot, at: u32, len: u32, stamp: u64) -> Filled {
+    /// Hands a slot that the device has filled with `len` bytes from `at` on, together at most a slot's, to `push`, which tells
+    /// where the frame is then. There the tag that the device took off is put back: parts of a frame that are written one by
+    /// one, and then moved as a whole, wait for each other in the CPU's store buffer.
+    #[inline(always)]
+    pub(super) fn fill<'f>(
+        &self,
+        slot: Slot,
+        at: u32,
+        len: u32,
+        stamp: u64,
+        stripped: Option<u16>,
+        push: impl FnOnce(Filled) -> Option<&'f mut Filled>,
+    ) {
         debug_assert!(at as usize + len as usize <= self.layout.slot_bytes);
-        Filled {
+        let filled = push(Filled {
             slot,
             at,
             len,
             stamp,
             ahead: 0,
             tag_lost: false,
+        });
+        if let (Some(tci), Some(filled)) = (stripped, filled) {
+            self.put_tag_back(filled, tci);
         }
     }
 
     /// Puts a tag that the device took off back into a frame that has just been received, if the slots have headroom for
     /// it: the addresses move four bytes forward. Else the tag is lost.
-    ///
-    /// Where the frame is to stay, and not on its way there: parts of it written one by one and then moved as a whole wait
-    /// for each other in the CPU's store buffer.
     #[inline(never)]
-    pub(super) fn put_tag_back(&self, filled: &mut Filled, tci: u16) {
+    fn put_tag_back(&self, filled: &mut Filled, tci: u16) {
         filled.tag_lost = true;
         if self.layout.headroom < 4 || filled.ahead > 0 || (filled.len as usize) < MACS {
             return;

@@ -1,7 +1,7 @@
 //! A queue reached in its own memory by libmlx5's direct verbs, at a third of the cost.
 #![allow(unsafe_code)]
 
-use super::{Account, Queue, RingAttr, RingError};
+use super::{Account, Queue, RingAttr, RingError, places::Places};
 use crate::{
     rx::pool::{Slot, SlotMemory},
     verbs::{self, Cq, Cqes, DirectCq, DirectWq, Wq, WqState},
@@ -48,7 +48,8 @@ impl Filling for OneFrame {
         account: &mut Account<'_>,
         limit: usize,
     ) -> Result<(), RingError> {
-        let (mut places, mut slots) = account.split(limit);
+        let (frames, mut slots) = account.parts();
+        let mut places = Places::of(frames, limit);
         for _ in 0..limit {
             let Some(cqe) = cqes.take() else { break };
             let slot = bound[wq.index_of(cqe.wqe_counter) as usize];

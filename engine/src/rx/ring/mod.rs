@@ -34,7 +34,6 @@ use crate::{
     },
 };
 use direct::{DirectQueue, OneFrame};
-use places::Places;
 use std::{
     os::fd::BorrowedFd,
     sync::Arc,
@@ -491,13 +490,6 @@ impl Account<'_> {
         })
     }
 
-    /// Places for as many frames, and what else completions change.
-    #[inline]
-    fn split(&mut self, most: usize) -> (Places<'_, Filled>, Slots<'_>) {
-        let (frames, slots) = self.parts();
-        (Places::of(frames, most), slots)
-    }
-
     /// The batch's frames, and what else completions change.
     #[inline]
     fn parts(&mut self) -> (&mut Vec<Filled>, Slots<'_>) {
@@ -577,10 +569,7 @@ impl Slots<'_> {
         // An index of `posted`, whose length is a u32.
         let slot = self.memory.slot(index as u32);
         if status == 0 && len as usize <= self.memory.slot_bytes() {
-            let filled = push(self.memory.fill(slot, 0, len, stamp));
-            if let (Some(tci), Some(filled)) = (stripped, filled) {
-                self.memory.put_tag_back(filled, tci);
-            }
+            self.memory.fill(slot, 0, len, stamp, stripped, push);
         } else if status == FLUSHED {
             self.flushed.push(slot);
         } else {

@@ -6,7 +6,7 @@
 //! Buffers are used up in the order of their WQEs, each from its first stride on, as DPDK reads them
 //! (`mlx5_rx_burst_mprq` of drivers/net/mlx5/mlx5_rx.c). What a completion says is held against that order.
 
-use super::{Account, RingError, direct::Filling};
+use super::{Account, RingError, direct::Filling, places::Places};
 use crate::{
     rx::pool::Slot,
     verbs::{Cqes, DirectWq, Striding},
@@ -55,7 +55,7 @@ impl ManyFrames {
         }
         let mut used = self.used;
         let memory = account.memory;
-        let (mut places, _) = account.split(most);
+        let mut places = Places::of(&mut account.batch.frames, most);
         while !places.is_full() {
             let Some(cqe) = cqes.take() else { break };
             if cqe.status != 0 {
@@ -68,12 +68,10 @@ impl ManyFrames {
                 return Err(RingError::Strides(it.first, it.count));
             }
             if let Some(len) = it.len {
-                let at = it.first << log_stride;
-                let filled = memory.fill(memory.slot(buffer), at, len, cqe.timestamp);
-                let filled = places.push(filled);
-                if let (Some(tci), Some(filled)) = (cqe.stripped, filled) {
-                    memory.put_tag_back(filled, tci);
-                }
+                let (slot, at) = (memory.slot(buffer), it.first << log_stride);
+                memory.fill(slot, at, len, cqe.timestamp, cqe.stripped, |filled| {
+                    places.push(filled)
+                });
             }
             used = end;
             if end == strides {

@@ -9,7 +9,6 @@ use crate::{
 use std::{
     mem::{MaybeUninit, offset_of},
     os::fd::BorrowedFd,
-    ptr,
     sync::atomic::{AtomicU8, AtomicU32, Ordering, fence},
 };
 
@@ -214,26 +213,42 @@ impl DirectCq {
     /// (`mem::forget`) has read nothing.
     #[inline]
     pub fn cqes(&mut self) -> Cqes<'_> {
-        let mut cqes = Cqes {
-            row: Row::default(),
+        Cqes {
+            row: self.row(),
             cq: self,
+        }
+    }
+
+    /// The entries from the next one to the lap's end.
+    #[inline]
+    fn row(&self) -> Row {
+        let (entries, at) = (self.entries, self.consumed);
+        let first = entries.entry(at).cast::<u8>();
+        let len = match self.session.left {
+            0 => entries.mask + 1 - (at & entries.mask),
+            _ => 0,
         };
-        cqes.begin_row();
-        cqes
+        Row {
+            first,
+            next: first,
+            end: first.wrapping_add((len as usize) << entries.log_size),
+            step: 1 << entries.log_size,
+            frame: RECEIVED | entries.owner(at),
+        }
     }
 
     /// The next completion, which is not a frame's, if it is one.
     #[cold]
-    fn unusual(&mut self) -> Unusual {
+    fn unusual(&mut self) -> Option<Cqe> {
         let cqe = self.entries.entry(self.consumed);
         // SAFETY: as in `Cqes::take`.
         let op_own = unsafe { AtomicU8::from_ptr(&raw mut (*cqe).op_own) }.load(Ordering::Acquire);
         if op_own >> 4 == OP_INVALID || op_own & 1 != self.entries.owner(self.consumed) {
-            return Unusual::Nothing;
+            return None;
         }
         match op_own & KIND {
             // It was written since.
-            RECEIVED => Unusual::Nothing,
+            RECEIVED => None,
             TITLE => {
                 // SAFETY: the entry is whole and ours.
                 let title = unsafe { Cqe::received(cqe) };
@@ -243,14 +258,14 @@ impl DirectCq {
                     read: 0,
                     left: title.byte_len.clamp(1, self.entries.mask + 1),
                 };
-                Unusual::Title
+                Some(self.decompress())
             }
             _ => {
                 self.consumed = self.consumed.wrapping_add(1);
                 // SAFETY: as above.
                 let (counter, syndrome) =
                     unsafe { ((*cqe).wqe_counter, cqe.cast::<u8>().add(SYNDROME).read()) };
-                Unusual::Failed(Cqe::failed(u16::from_be(counter), status_of(syndrome)))
+                Some(Cqe::failed(u16::from_be(counter), status_of(syndrome)))
             }
         }
     }
@@ -317,16 +332,6 @@ impl DirectCq {
     }
 }
 
-/// A completion that is not a frame's.
-enum Unusual {
-    /// There is none yet.
-    Nothing,
-    /// A session begins, of which none is read.
-    Title,
-    /// An error.
-    Failed(Cqe),
-}
-
 /// Entries that lie in a row up to the lap's end, none while a session is read.
 struct Row {
     /// The first: as long as there are any, the CQ's `consumed`.
@@ -337,18 +342,6 @@ struct Row {
     step: usize,
     /// `op_own` of those that are frames', but for the solicited event.
     frame: u8,
-}
-
-impl Default for Row {
-    fn default() -> Self {
-        Self {
-            first: ptr::null_mut(),
-            next: ptr::null_mut(),
-            end: ptr::null_mut(),
-            step: 0,
-            frame: 0,
-        }
-    }
 }
 
 /// Completions being read. What a frame's costs is a look at its entry: where it lies and what it must be is at hand for a
@@ -372,7 +365,8 @@ impl Cqes<'_> {
                 let op_own =
                     unsafe { AtomicU8::from_ptr(&raw mut (*cqe).op_own) }.load(Ordering::Acquire);
                 if op_own & !SOLICITED != self.row.frame {
-                    return self.unusual();
+                    self.end_row();
+                    return self.cq.unusual();
                 }
                 self.row.next = self.row.next.wrapping_add(step);
                 // SAFETY: as above: the entry is whole and ours.
@@ -382,40 +376,8 @@ impl Cqes<'_> {
             if self.cq.session.left > 0 {
                 return Some(self.cq.decompress());
             }
-            self.begin_row();
+            self.row = self.cq.row();
         }
-    }
-
-    /// The next completion is not a frame's.
-    #[inline(always)]
-    fn unusual(&mut self) -> Option<Cqe> {
-        self.end_row();
-        match self.cq.unusual() {
-            Unusual::Nothing => None,
-            Unusual::Title => Some(self.cq.decompress()),
-            Unusual::Failed(cqe) => Some(cqe),
-        }
-    }
-
-    /// Goes on with the entries from the next one to the lap's end.
-    #[inline]
-    fn begin_row(&mut self) {
-        let entries = self.cq.entries;
-        let (at, first) = (
-            self.cq.consumed,
-            entries.entry(self.cq.consumed).cast::<u8>(),
-        );
-        let len = match self.cq.session.left {
-            0 => entries.mask + 1 - (at & entries.mask),
-            _ => 0,
-        };
-        self.row = Row {
-            first,
-            next: first,
-            end: first.wrapping_add((len as usize) << entries.log_size),
-            step: 1 << entries.log_size,
-            frame: RECEIVED | entries.owner(at),
-        };
     }
 
     /// Counts what was read of the row, of which nothing more is read.
