@@ -465,7 +465,8 @@ impl<E: Encoder> BlockSink<E> {
 
     /// The way of a frame that finds no open file, one that it is not for, or too little room in its block.
     #[cold]
-    fn slow(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
+    fn slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> bool {
+        let record = &record;
         let mut note = None;
         if let Some((it, block)) = self.note.take() {
             self.current = block;
@@ -558,7 +559,7 @@ impl<E: Encoder> BlockSink<E> {
                 block.encode(&self.encoder, queue, record, need);
             }
             _ => {
-                if !self.slow(queue, record, need) {
+                if !self.slow(queue, *record, need) {
                     self.lost += 1;
                     self.missed(1);
                     return Verdict::DroppedStorage;
@@ -569,6 +570,25 @@ impl<E: Encoder> BlockSink<E> {
         self.totals.received += 1;
         self.totals.last_ns = record.ns;
         Verdict::Captured
+    }
+
+    /// Takes a frame whose FCS the device delivers. Of its own, so that the others pay nothing for it.
+    #[inline(never)]
+    fn frame_with_fcs(&mut self, frame: &Frame<'_>) -> Verdict {
+        let snaplen = self.shape.snaplen;
+        let caplen = frame.bytes.len().min(snaplen);
+        let fcs = frame.fcs.as_ref().map_or(&[][..], |fcs| &fcs.bytes);
+        let whole = caplen == frame.len as usize && caplen + fcs.len() <= snaplen;
+        let record = Record {
+            ns: frame.ns,
+            bytes: &frame.bytes[..caplen],
+            len: frame.len,
+            fcs: if whole { fcs } else { &[] },
+            fcs_len: fcs.len() as u32,
+            bad_fcs: frame.fcs.is_some_and(|fcs| fcs.bad),
+            lost_before: self.lost,
+        };
+        self.take(self.shape.queue, &record)
     }
 
     /// The record just taken was this queue's, in a file of all queues.
@@ -660,17 +680,17 @@ impl<E: Encoder> BlockSink<E> {
 impl<E: Encoder> Consumer for BlockSink<E> {
     #[inline]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
-        let snaplen = self.shape.snaplen;
-        let caplen = frame.bytes.len().min(snaplen);
-        let fcs = frame.fcs.as_ref().map_or(&[][..], |fcs| &fcs.bytes);
-        let whole = caplen == frame.len as usize && caplen + fcs.len() <= snaplen;
+        if frame.fcs.is_some() {
+            return self.frame_with_fcs(frame);
+        }
+        let caplen = frame.bytes.len().min(self.shape.snaplen);
         let record = Record {
             ns: frame.ns,
             bytes: &frame.bytes[..caplen],
             len: frame.len,
-            fcs: if whole { fcs } else { &[] },
-            fcs_len: fcs.len() as u32,
-            bad_fcs: frame.fcs.is_some_and(|fcs| fcs.bad),
+            fcs: &[],
+            fcs_len: 0,
+            bad_fcs: false,
             lost_before: self.lost,
         };
         self.take(self.shape.queue, &record)

@@ -221,9 +221,9 @@ impl Stamper {
     /// backward.
     #[inline]
     pub fn ns(&mut self, filled: &Filled) -> u64 {
-        let ns = match self.stamp {
-            Stamp::Device { line, latest } => line.ns(filled.stamp()).min(latest),
-            Stamp::System(ns) => ns,
+        let ns = match &self.stamp {
+            Stamp::Device { line, latest } => line.ns(filled.stamp()).min(*latest),
+            Stamp::System(ns) => *ns,
         };
         self.last_ns = ns.max(self.last_ns);
         self.last_ns
