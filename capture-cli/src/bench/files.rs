@@ -33,7 +33,10 @@ pub fn start(dir: &Path, longest: usize) -> Result<(Writer, BlockSink<PcapEncode
         limit: None,
         owner: Wakeup::default(),
     };
-    let (writer, mut sinks) = Writer::start(&files, &PcapEncoder::default(), &[Arc::default()])?;
+    let (mut writer, mut sinks) =
+        Writer::start(&files, &PcapEncoder::default(), &[Arc::default()])?;
+    // As a capture does before frames come.
+    writer.wait_for_memory()?;
     let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;
     Ok((writer, sink))
 }
