@@ -16,14 +16,26 @@ use std::{
 pub(crate) struct Key {
     /// Addresses, as numbers in the machine's byte order: the lower half, then the upper.
     ends: [[u64; 2]; 2],
-    /// From the highest bit on: the ports of both, protocol and version (16 bits each).
+    /// From the highest bit on: the ports of both (16 bits each); in the lowest 16, protocol and version.
     transport: u64,
     /// From the highest bit on: two VLANs (16 bits each), the network.
     network: u64,
 }
 
-/// Where in `transport` the ports begin.
+/// Where in `transport` the ports begin, and the protocol.
 const PORTS: u32 = 32;
+const PROTOCOL: u32 = 8;
+
+/// A key in few bytes: all of an IPv4 flow's, and of another one's what it may share with others, its addresses being mixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShortKey {
+    /// The addresses of IPv4.
+    pub(crate) pair: u64,
+    pub(crate) network: u64,
+    pub(crate) ports: u32,
+    /// Protocol and version.
+    pub(crate) kind: u16,
+}
 
 impl PartialEq for Key {
     /// Word by word, as keys are written: wider reads of a key that has just been made would wait until it is in the cache,
@@ -81,7 +93,7 @@ impl Key {
             ends: addresses.map(|it| halves(u128::from_be_bytes(it))),
             transport: u64::from(ends.src_port) << 48
                 | u64::from(ends.dst_port) << PORTS
-                | u64::from(ends.protocol) << 16
+                | u64::from(ends.protocol) << PROTOCOL
                 | u64::from(ends.version),
             network: u64::from(vlans[0]) << 48
                 | u64::from(vlans[1]) << 32
@@ -103,6 +115,31 @@ impl Key {
         is_ordered
     }
 
+    /// In few bytes.
+    #[inline]
+    pub(crate) fn short(&self) -> ShortKey {
+        // An IPv4 address is a number's upper four bytes, and the lower half is 0.
+        let [lower, higher] = self.ends.map(|[lower, upper]| lower ^ upper);
+        ShortKey {
+            pair: lower ^ higher.rotate_left(32),
+            network: self.network,
+            ports: (self.transport >> PORTS) as u32,
+            kind: self.transport as u16,
+        }
+    }
+
+    /// Whether its short form is all of it.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.transport as u8 == 4
+    }
+
+    /// The addresses, for those whose short form is not all.
+    #[inline]
+    pub(crate) fn addresses(&self) -> [[u64; 2]; 2] {
+        self.ends
+    }
+
     /// Spreads keys over a table.
     #[inline]
     pub(crate) fn hash(&self, seed: HashSeed) -> u32 {
@@ -120,11 +157,20 @@ impl Key {
 /// What records tell of it.
 #[cfg(any(test, feature = "flows"))]
 impl Key {
+    /// Of these addresses, with the rest of the short form.
+    pub(crate) fn with_addresses(short: ShortKey, ends: [[u64; 2]; 2]) -> Self {
+        Self {
+            ends,
+            transport: u64::from(short.ports) << PORTS | u64::from(short.kind),
+            network: short.network,
+        }
+    }
+
     /// The ends, in their order.
     pub(crate) fn ends(&self) -> FiveTuple {
         let [src, dst] = self.ends.map(|it| whole(it).to_be_bytes());
         let ports = [48, PORTS].map(|at| (self.transport >> at) as u16);
-        let [protocol, version] = [16, 0].map(|at| (self.transport >> at) as u8);
+        let [protocol, version] = [PROTOCOL, 0].map(|at| (self.transport >> at) as u8);
         FiveTuple::of_parts([src, dst], ports, protocol, version)
     }
 

@@ -13,16 +13,24 @@
 
 mod key;
 
-pub(crate) use key::{FlowPlace, HashSeed, Key, hash_seed};
+pub(crate) use key::{FlowPlace, HashSeed, Key, ShortKey, hash_seed};
 
 use crate::memory::{prefer_huge_pages, prefetch, touch};
 
-/// What a table keeps of a flow.
+/// What a table keeps of a flow, as far as each of its frames touches it.
 pub(crate) trait Entry {
-    /// What tells the flow from others.
-    fn key(&self) -> &Key;
-    /// Hash of the key, by [`hash_seed`].
-    fn hash(&self) -> u32;
+    /// What is of no use before the flow's end, or is for few flows or frames. It lies on other cache lines.
+    type Apart;
+    /// Whether it is the flow that this key tells from others.
+    fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a Self::Apart) -> bool
+    where
+        Self: 'a;
+    /// Hash of the flow's key, by [`hash_seed`].
+    fn hash(&self, apart: &Self::Apart) -> u32;
+    /// Whether what is apart is needed to find the flow of this key.
+    fn needs_apart(_key: &Key) -> bool {
+        false
+    }
 }
 
 /// Where in a table a flow seems to be; by default nowhere.
@@ -91,19 +99,19 @@ impl Line {
     }
 }
 
-/// A table of entries. What is of no use before a flow's end is kept `Apart` from its entry, on other cache lines.
-pub(crate) struct Table<E, Apart = ()> {
+/// A table of entries, and of what is kept apart from each.
+pub(crate) struct Table<E: Entry> {
     index: Box<[Line]>,
     flows: Vec<E>,
-    apart: Vec<Apart>,
+    apart: Vec<E::Apart>,
     capacity: usize,
 }
 
-impl<E: Entry, Apart> Table<E, Apart> {
+impl<E: Entry> Table<E> {
     /// Bytes of memory for each flow: at its sparsest, the index has four cells for each.
     #[cfg(test)]
     pub(crate) const FLOW_BYTES: usize =
-        size_of::<E>() + size_of::<Apart>() + 4 * size_of::<Cell>();
+        size_of::<E>() + size_of::<E::Apart>() + 4 * size_of::<Cell>();
     /// More would not be told apart by the cells.
     const MOST: usize = 1 << 30;
 
@@ -116,10 +124,12 @@ impl<E: Entry, Apart> Table<E, Apart> {
         index.resize(lines, Line::FREE);
         let mut flows = Vec::with_capacity(capacity);
         prefer_huge_pages(flows.spare_capacity_mut());
+        let mut apart = Vec::with_capacity(capacity);
+        prefer_huge_pages(apart.spare_capacity_mut());
         Self {
             index: index.into(),
             flows,
-            apart: Vec::with_capacity(capacity),
+            apart,
             capacity,
         }
     }
@@ -165,6 +175,12 @@ impl<E: Entry, Apart> Table<E, Apart> {
         line.places[i % CELLS] = cell.at;
     }
 
+    /// Whether it is a key's flow that lies at a place, if any does.
+    #[inline]
+    fn is_of(&self, at: usize, key: &Key) -> bool {
+        (self.flows.get(at)).is_some_and(|it| it.is_of(key, || &self.apart[at]))
+    }
+
     /// The place of a flow.
     #[inline]
     pub(crate) fn search(&self, hash: u32, key: &Key) -> Option<usize> {
@@ -174,7 +190,7 @@ impl<E: Entry, Apart> Table<E, Apart> {
             if cell.at == NOTHING {
                 return None;
             }
-            if cell.hash == hash && self.flows[cell.at as usize].key() == key {
+            if cell.hash == hash && self.is_of(cell.at as usize, key) {
                 return Some(cell.at as usize);
             }
             i = (i + 1) & self.mask();
@@ -191,21 +207,29 @@ impl<E: Entry, Apart> Table<E, Apart> {
         &mut self.flows[at]
     }
 
+    /// What is kept apart from a flow.
+    #[cfg(feature = "flows")]
+    pub(crate) fn apart(&self, at: usize) -> &E::Apart {
+        &self.apart[at]
+    }
+
     /// A flow, and what is kept apart from it.
     #[cfg(feature = "flows")]
-    pub(crate) fn both_mut(&mut self, at: usize) -> (&mut E, &mut Apart) {
+    #[inline]
+    pub(crate) fn both_mut(&mut self, at: usize) -> (&mut E, &mut E::Apart) {
         (&mut self.flows[at], &mut self.apart[at])
     }
 
     /// Enters a flow that is not there yet. The table must not be full.
-    pub(crate) fn insert(&mut self, flow: E, apart: Apart) {
+    pub(crate) fn insert(&mut self, flow: E, apart: E::Apart) {
         debug_assert!(!self.is_full());
-        let mut i = self.home(flow.hash());
+        let hash = flow.hash(&apart);
+        let mut i = self.home(hash);
         while self.cell(i).at != NOTHING {
             i = (i + 1) & self.mask();
         }
         let cell = Cell {
-            hash: flow.hash(),
+            hash,
             at: place(self.flows.len()),
         };
         self.set(i, cell);
@@ -214,7 +238,7 @@ impl<E: Entry, Apart> Table<E, Apart> {
     }
 
     /// Takes a flow out, as it was entered. The last one moves to its place.
-    pub(crate) fn remove(&mut self, at: usize) -> (E, Apart) {
+    pub(crate) fn remove(&mut self, at: usize) -> (E, E::Apart) {
         let gap = self.cell_of(at);
         self.close(gap);
         let last = self.flows.len() - 1;
@@ -234,7 +258,7 @@ impl<E: Entry, Apart> Table<E, Apart> {
 
     /// The cell that leads to a place.
     fn cell_of(&self, at: usize) -> usize {
-        let mut i = self.home(self.flows[at].hash());
+        let mut i = self.home(self.flows[at].hash(&self.apart[at]));
         while self.cell(i).at != place(at) {
             i = (i + 1) & self.mask();
         }
@@ -263,7 +287,7 @@ impl<E: Entry, Apart> Table<E, Apart> {
 }
 
 /// For those who have many flows to find.
-impl<E: Entry, Apart> Table<E, Apart> {
+impl<E: Entry> Table<E> {
     /// Whether there are so many flows that what is looked for is seldom in a core's caches: only then is it of use to have
     /// it fetched.
     #[inline]
@@ -280,9 +304,12 @@ impl<E: Entry, Apart> Table<E, Apart> {
     /// Where a flow seems to be, by its hash alone: nearly every flow has its cell on its first line. What is there is
     /// fetched.
     #[inline]
-    pub(crate) fn guess(&self, hash: u32) -> Guess {
+    pub(crate) fn guess(&self, hash: u32, key: &Key) -> Guess {
         let at = self.index[self.home(hash) / CELLS].guess(hash);
         prefetch(&self.flows, at as usize);
+        if E::needs_apart(key) {
+            prefetch(&self.apart, at as usize);
+        }
         Guess(at)
     }
 
@@ -295,8 +322,9 @@ impl<E: Entry, Apart> Table<E, Apart> {
     /// A flow, if it is where it seems to be. Otherwise it is to be looked for.
     #[inline]
     pub(crate) fn guessed_mut(&mut self, guess: Guess, key: &Key) -> Option<&mut E> {
-        let flow = self.flows.get_mut(guess.0 as usize)?;
-        (flow.key() == key).then_some(flow)
+        let at = guess.0 as usize;
+        let is_of = self.is_of(at, key);
+        self.flows.get_mut(at).filter(|_| is_of)
     }
 
     /// The place of a flow.
@@ -304,7 +332,7 @@ impl<E: Entry, Apart> Table<E, Apart> {
     #[inline]
     pub(crate) fn find(&self, guess: Guess, hash: u32, key: &Key) -> Option<usize> {
         let at = guess.0 as usize;
-        if self.flows.get(at).is_some_and(|flow| flow.key() == key) {
+        if self.is_of(at, key) {
             return Some(at);
         }
         self.search(hash, key)
@@ -327,12 +355,25 @@ mod tests {
     struct Bare(Key, u32);
 
     impl Entry for Bare {
-        fn key(&self) -> &Key {
-            &self.0
+        type Apart = u16;
+
+        /// It has the number of its VLAN apart, too.
+        fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a u16) -> bool {
+            self.0 == *key && *apart() == key.vlans()[0]
         }
 
-        fn hash(&self) -> u32 {
+        fn hash(&self, _apart: &u16) -> u32 {
             self.1
+        }
+
+        fn needs_apart(_key: &Key) -> bool {
+            true
+        }
+    }
+
+    impl Bare {
+        fn key(&self) -> &Key {
+            &self.0
         }
     }
 
@@ -348,7 +389,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((0_u16..40, any::<bool>()), 0..400)) {
-            let mut table = Table::<Bare, u16>::new(20);
+            let mut table = Table::<Bare>::new(20);
             let mut map = HashMap::new();
             // Guesses of any age.
             let mut guesses = [Guess::default(); 40];
@@ -357,7 +398,7 @@ mod tests {
                 table.prefetch(hash(n));
                 let old = guesses[usize::from(n)];
                 let found = table.find(old, hash(n), wanted.key());
-                guesses[usize::from(n)] = table.guess(hash(n));
+                guesses[usize::from(n)] = table.guess(hash(n), wanted.key());
                 prop_assert_eq!(found, table.find(guesses[usize::from(n)], hash(n), wanted.key()));
                 prop_assert_eq!(found, table.search(hash(n), wanted.key()));
                 for guess in [old, guesses[usize::from(n)], Guess::default()] {

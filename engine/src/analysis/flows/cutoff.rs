@@ -18,7 +18,7 @@ use crate::{
         flow_table::{FlowPlace, Guess, Table},
         limits::{CutoffReport, opens},
     },
-    frame::{FiveTuple, Headers},
+    frame::Headers,
     pipeline::Frame,
     plan::CutoffPlan,
 };
@@ -38,7 +38,7 @@ impl Meter {
 
     /// Where its flows are found.
     #[inline]
-    pub(crate) fn table(&self) -> &Table<FlowEntry, FiveTuple> {
+    pub(crate) fn table(&self) -> &Table<FlowEntry> {
         &self.table
     }
 
@@ -56,13 +56,13 @@ impl Meter {
         self.look_for_names(frame, headers, place);
         let found = self.table.find(guess, place.hash, &place.key);
         if let (Some(at), Some(following)) = (found, &mut self.following) {
-            let flow = self.table.get_mut(at);
+            let (flow, apart) = self.table.both_mut(at);
             let goes_on = frame.ns.saturating_sub(flow.last_ns()) < following.silence_ns
-                && frame.ns.saturating_sub(flow.first_ns()) < self.active_ns
+                && !flow.may_have_lasted(self.active_units, frame.ns)
                 && !flow.is_blank()
                 && !(flow.has_ended() && opens(place.tcp_flags));
             if goes_on {
-                return following.cuts(flow, at, frame, place);
+                return following.cuts((flow, apart), at, frame, place);
             }
         }
         self.enter_first(found, frame, headers, place)
@@ -92,11 +92,11 @@ impl Meter {
             following.report.untracked_frames += 1;
             return false;
         };
-        let flow = self.table.get_mut(at);
+        let (flow, apart) = self.table.both_mut(at);
         if found.is_none() {
-            following.begin_anew(flow, at, frame);
+            following.begin_anew((flow, apart), at, frame);
         }
-        following.cuts(flow, at, frame, place)
+        following.cuts((flow, apart), at, frame, place)
     }
 
     /// Copies what may tell a name. It is handed over with the batch, when this frame is in its flow.
@@ -138,11 +138,10 @@ impl Meter {
         };
         let (flow, apart) = self.table.both_mut(at);
         if (following.limits).begins_anew(last_ns, has_ended, frame.ns, seen.flags) {
-            following.begin_anew(flow, at, frame);
+            following.begin_anew((flow, apart), at, frame);
         }
         if flow.is_blank() {
-            flow.begin_again(seen);
-            *apart = outer;
+            flow.begin_again(apart, seen, outer);
             following.blank -= 1;
         }
     }

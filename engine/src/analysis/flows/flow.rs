@@ -2,7 +2,10 @@
 
 use super::seen::SeenFrame;
 use crate::{
-    analysis::flow_table::{Entry, Key},
+    analysis::{
+        flow_table::{Entry, Key, ShortKey},
+        limits::Volume,
+    },
     frame::{FiveTuple, protocol},
 };
 use wqcap_names::{Kind, Names};
@@ -23,60 +26,83 @@ pub struct Direction {
     pub last_ns: u64,
 }
 
-impl Direction {
-    #[inline]
-    fn count(&mut self, len: u32, ns: u64) {
-        if self.frames == 0 {
-            self.first_ns = ns;
-        }
-        self.frames += 1;
-        self.bytes += u64::from(len);
-        self.last_ns = ns;
-    }
+/// What went one way, as far as each frame touches it. Sums wrap around: see [`FlowApart::carried`].
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Way {
+    last_ns: u64,
+    bytes: u32,
+    frames: u32,
 }
 
-/// A flow, as far as its frames touch it: two cache lines, and both of one pair, which some processors fetch together.
+/// A flow, as far as its frames touch it: one cache line.
 #[derive(Clone, Copy, Debug)]
-#[repr(C, align(128))]
+#[repr(C, align(64))]
 pub(crate) struct FlowEntry {
-    key: Key,
-    hash: u32,
+    /// Its key, as far as it is short: [`ShortKey`], field by field.
+    pair: u64,
+    network: u64,
+    ports: u32,
+    kind: u16,
+    /// Which limit of a cutoff it has, where limits are followed.
+    limit: u16,
+    /// As the first frame went, and the other way.
+    ways: [Way; 2],
+    /// Stamp of its first frame, by [`coarse`].
+    begun: u32,
+    /// Control bits of TCP that were seen, by way.
+    flags: [u8; 2],
     /// Whether its first frame went from the lower end to the other.
     upward: bool,
     /// Bits of [`marks`].
     marks: u8,
-    flags: [u8; 2],
+}
+
+/// What is of use at a flow's beginning and end, or for few flows or frames. What finds a flow of IPv6 comes first, on a line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct FlowApart {
+    /// [`Key::addresses`].
+    addresses: [[u64; 2]; 2],
+    /// Stamps of the first frames, by way.
+    first_ns: [u64; 2],
+    /// By way: how often the entry's sums of frames and of bytes have wrapped around.
+    carried: [Carried; 2],
+    hash: u32,
     /// Ethertype of the first frame's innermost packet.
     ethertype: u16,
     /// Type and code of the first frame's ICMP message.
-    icmp: [u8; 2],
+    icmp: Option<[u8; 2]>,
     /// Payloads that were read for names, by way.
     read: [u8; 2],
-    /// Which limit of a cutoff it has, where limits are followed.
-    limit: u16,
-    /// As the first frame went, and the other way.
-    ways: [Direction; 2],
+    /// The first frame's outermost packet, if it came in a tunnel.
+    outer: Option<FiveTuple>,
+}
+
+/// How often sums have wrapped around.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    frames: u32,
+    bytes: u32,
 }
 
 /// What is so of a flow or not.
 mod marks {
-    /// Its first frame came in a tunnel.
-    pub(super) const TUNNEL: u8 = 1;
-    /// Its first frame was a message of ICMP.
-    pub(super) const ICMP: u8 = 1 << 1;
     /// It has no frames: its record has ended, and its limit goes on.
-    pub(super) const BLANK: u8 = 1 << 2;
+    pub(super) const BLANK: u8 = 1;
     /// Its connection has ended, as far as its limit goes.
-    pub(super) const ENDED: u8 = 1 << 3;
+    pub(super) const ENDED: u8 = 1 << 1;
     /// Its counters began at another time than its limit.
-    pub(super) const SHIFTED: u8 = 1 << 4;
+    pub(super) const SHIFTED: u8 = 1 << 2;
     /// Frames of it were cut off.
-    pub(super) const CUT: u8 = 1 << 5;
+    pub(super) const CUT: u8 = 1 << 3;
+    /// Its counters have wrapped around.
+    pub(super) const CARRIED: u8 = 1 << 4;
     /// What goes to the lower end has reached the limit; the next bit: what comes from it has.
-    pub(super) const OVER: u8 = 1 << 6;
+    pub(super) const OVER: u8 = 1 << 5;
 
-    /// Those of its first frame.
-    pub(super) const OF_FIRST: u8 = TUNNEL | ICMP;
+    /// Those of its record, not of its limit.
+    pub(super) const OF_RECORD: u8 = BLANK | CARRIED;
 
     /// A mark, if something is so.
     #[inline]
@@ -85,68 +111,164 @@ mod marks {
     }
 }
 
+/// A stamp in so few bits that an entry has room for it: in units of 17 ms, which come again after two years.
+#[inline]
+fn coarse(ns: u64) -> u32 {
+    (ns >> COARSE) as u32
+}
+
+/// Whole units of [`coarse`] in a time, at most as many as it tells apart.
+pub(super) fn coarse_units(ns: u64) -> u32 {
+    u32::try_from(ns >> COARSE).unwrap_or(u32::MAX)
+}
+
+/// The binary logarithm of [`coarse`]'s unit, in nanoseconds.
+const COARSE: u32 = 24;
+
 impl Entry for FlowEntry {
+    type Apart = FlowApart;
+
     #[inline]
-    fn key(&self) -> &Key {
-        &self.key
+    fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a FlowApart) -> bool {
+        let short = key.short();
+        let is_alike = (self.pair == short.pair)
+            & (self.network == short.network)
+            & (self.ports == short.ports)
+            & (self.kind == short.kind);
+        is_alike && (key.is_short() || apart().addresses == key.addresses())
     }
 
     #[inline]
-    fn hash(&self) -> u32 {
-        self.hash
+    fn hash(&self, apart: &FlowApart) -> u32 {
+        apart.hash
+    }
+
+    #[inline]
+    fn needs_apart(key: &Key) -> bool {
+        !key.is_short()
     }
 }
 
 impl FlowEntry {
-    /// A flow without any frame yet, not even this first one.
-    pub(super) fn begin(first: &SeenFrame) -> Self {
-        let tunnel = marks::of(marks::TUNNEL, first.tunnel);
-        let icmp = marks::of(marks::ICMP, first.icmp.is_some());
-        Self {
-            key: first.key,
-            hash: first.hash,
-            upward: first.upward,
-            marks: tunnel | icmp,
-            flags: [0; 2],
-            ethertype: first.ethertype,
-            icmp: first.icmp.unwrap_or_default(),
-            read: [0; 2],
+    /// A flow without any frame yet, not even this first one, with its outermost packet if it came in a tunnel.
+    pub(super) fn begin(first: &SeenFrame, outer: Option<FiveTuple>) -> (Self, FlowApart) {
+        let ShortKey {
+            pair,
+            network,
+            ports,
+            kind,
+        } = first.key.short();
+        let entry = Self {
+            pair,
+            network,
+            ports,
+            kind,
             limit: 0,
-            ways: [Direction::default(); 2],
-        }
+            ways: Default::default(),
+            begun: coarse(first.ns),
+            flags: [0; 2],
+            upward: first.upward,
+            marks: 0,
+        };
+        let apart = FlowApart {
+            addresses: first.key.addresses(),
+            first_ns: [0; 2],
+            carried: Default::default(),
+            hash: first.hash,
+            ethertype: first.ethertype,
+            icmp: first.icmp,
+            read: [0; 2],
+            outer,
+        };
+        (entry, apart)
     }
 
     /// Counts a frame of `len` bytes on the wire, received at `ns`, that went from the lower end to the other, or back.
     #[inline]
-    pub(super) fn count(&mut self, upward: bool, tcp_flags: u8, len: u32, ns: u64) {
-        let way = usize::from(upward != self.upward);
-        self.flags[way] |= tcp_flags;
-        self.ways[way].count(len, ns);
+    pub(super) fn count(
+        &mut self,
+        apart: &mut FlowApart,
+        upward: bool,
+        tcp_flags: u8,
+        len: u32,
+        ns: u64,
+    ) {
+        let at = self.way_of(upward);
+        self.flags[at] |= tcp_flags;
+        let way = &mut self.ways[at];
+        let (bytes, wraps) = way.bytes.overflowing_add(len);
+        let frames = way.frames.wrapping_add(1);
+        *way = Way {
+            last_ns: ns,
+            bytes,
+            frames,
+        };
+        if wraps || frames <= 1 {
+            self.count_rare(apart, at, wraps);
+        }
+    }
+
+    /// What a frame changes besides that is the first of its way, or makes a sum wrap around.
+    #[cold]
+    #[inline(never)]
+    fn count_rare(&mut self, apart: &mut FlowApart, at: usize, bytes_wrap: bool) {
+        let Way {
+            frames, last_ns, ..
+        } = self.ways[at];
+        let carried = &mut apart.carried[at];
+        if frames == 1 && carried.frames == 0 {
+            apart.first_ns[at] = last_ns;
+        }
+        // There is no frame in a sum of frames that is 0 but for the one that makes it wrap.
+        carried.frames += u32::from(frames == 0);
+        carried.bytes += u32::from(bytes_wrap);
+        self.marks |= marks::of(marks::CARRIED, frames == 0 || bytes_wrap);
+    }
+
+    /// Which way it is from the lower end to the other, or back.
+    #[inline]
+    fn way_of(&self, upward: bool) -> usize {
+        usize::from(upward != self.upward)
     }
 
     /// What went from the lower end to the other, or back.
     #[inline]
-    pub(super) fn way(&self, upward: bool) -> &Direction {
-        &self.ways[usize::from(upward != self.upward)]
+    pub(super) fn volume(&self, apart: &FlowApart, upward: bool) -> Volume {
+        self.volume_at(apart, self.way_of(upward))
+    }
+
+    #[inline]
+    fn volume_at(&self, apart: &FlowApart, at: usize) -> Volume {
+        let way = self.ways[at];
+        let mut volume = Volume {
+            bytes: way.bytes.into(),
+            packets: way.frames.into(),
+        };
+        if self.marks & marks::CARRIED != 0 {
+            let carried = apart.carried[at];
+            volume.bytes += u64::from(carried.bytes) << 32;
+            volume.packets += u64::from(carried.frames) << 32;
+        }
+        volume
     }
 
     /// The way of a payload that may tell a name, if it is to be read; `None`: the flow has had its share. Each message of DNS
     /// and of DHCP is read.
-    pub(super) fn share(&mut self, upward: bool, kind: Kind) -> Option<usize> {
-        let way = usize::from(upward != self.upward);
+    pub(super) fn share(&self, apart: &mut FlowApart, upward: bool, kind: Kind) -> Option<usize> {
+        let way = self.way_of(upward);
         if !matches!(kind, Kind::Dns | Kind::Dhcp | Kind::Dhcpv6) {
-            if self.read[way] == SHARE {
+            if apart.read[way] == SHARE {
                 return None;
             }
-            self.read[way] += 1;
+            apart.read[way] += 1;
         }
         Some(way)
     }
 
-    /// Stamp of its first frame.
+    /// Whether it may have lasted for a time of so many whole units of [`coarse`] at `ns`. None that has is missed.
     #[inline]
-    pub(super) fn first_ns(&self) -> u64 {
-        self.ways[0].first_ns
+    pub(super) fn may_have_lasted(&self, units: u32, ns: u64) -> bool {
+        coarse(ns).wrapping_sub(self.begun) >= units
     }
 
     /// Stamp of its last frame.
@@ -155,22 +277,46 @@ impl FlowEntry {
         self.ways[0].last_ns.max(self.ways[1].last_ns)
     }
 
-    /// As it is written, with its first frame's outermost packet.
-    pub(super) fn record(&self, outer: FiveTuple, queue: u16, end: FlowEndReason) -> FlowRecord {
-        let ends = self.key.ends();
+    /// As it is written.
+    pub(super) fn record(&self, apart: &FlowApart, queue: u16, end: FlowEndReason) -> FlowRecord {
+        let short = ShortKey {
+            pair: self.pair,
+            network: self.network,
+            ports: self.ports,
+            kind: self.kind,
+        };
+        let key = Key::with_addresses(short, apart.addresses);
+        let ends = key.ends();
+        let ways = [0, 1].map(|at| {
+            let Volume { bytes, packets } = self.volume_at(apart, at);
+            Direction {
+                frames: packets,
+                bytes,
+                first_ns: apart.first_ns[at],
+                last_ns: self.ways[at].last_ns,
+            }
+        });
         FlowRecord {
             tuple: if self.upward { ends } else { ends.reversed() },
-            vlans: self.key.vlans(),
-            network: self.key.network(),
-            ethertype: self.ethertype,
-            icmp: (self.marks & marks::ICMP != 0).then_some(self.icmp),
-            outer: (self.marks & marks::TUNNEL != 0).then_some(outer),
-            ways: self.ways,
+            vlans: key.vlans(),
+            network: key.network(),
+            ethertype: apart.ethertype,
+            icmp: apart.icmp,
+            outer: apart.outer,
+            ways,
             tcp_flags: (ends.version != 0 && ends.protocol == protocol::TCP).then_some(self.flags),
             queue,
             end,
             names: None,
         }
+    }
+}
+
+impl FlowApart {
+    /// Stamp of the first frame.
+    #[inline]
+    pub(super) fn first_ns(&self) -> u64 {
+        self.first_ns[0]
     }
 }
 
@@ -219,29 +365,33 @@ impl FlowEntry {
     }
 
     /// Its record has ended.
-    pub(super) fn make_blank(&mut self) {
+    pub(super) fn make_blank(&mut self, apart: &mut FlowApart) {
         let last_ns = self.last_ns();
         self.ways = Default::default();
         self.ways[0].last_ns = last_ns;
+        (apart.first_ns, apart.carried) = Default::default();
+        self.marks &= !marks::CARRIED;
         self.marks |= marks::BLANK | marks::SHIFTED;
     }
 
     /// A record of it begins with this frame, which is not counted yet.
-    pub(super) fn begin_again(&mut self, first: &SeenFrame) {
-        let kept = self.marks & !(marks::OF_FIRST | marks::BLANK);
-        let begun = Self::begin(first);
-        *self = Self {
-            marks: begun.marks | kept,
-            limit: self.limit,
-            ..begun
-        };
+    pub(super) fn begin_again(
+        &mut self,
+        apart: &mut FlowApart,
+        first: &SeenFrame,
+        outer: Option<FiveTuple>,
+    ) {
+        let (limit, of_limit) = (self.limit, self.marks & !marks::OF_RECORD);
+        (*self, *apart) = Self::begin(first, outer);
+        (self.limit, self.marks) = (limit, of_limit);
     }
 
     /// It begins anew with this limit, while what it counts goes on.
     pub(super) fn begin_anew(&mut self, limit: u16) {
         self.limit = limit;
-        let has_frames = self.ways.iter().any(|it| it.frames > 0);
-        self.marks &= marks::OF_FIRST | marks::BLANK;
+        self.marks &= marks::OF_RECORD;
+        let has_frames =
+            self.marks & marks::CARRIED != 0 || self.ways.iter().any(|it| it.frames > 0);
         self.marks |= marks::of(marks::SHIFTED, has_frames);
     }
 }
@@ -303,5 +453,87 @@ impl FlowRecord {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ways[0].bytes + self.ways[1].bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Headers;
+
+    /// Entered with a frame, which is not counted.
+    fn flow(ns: u64) -> (FlowEntry, FlowApart) {
+        let headers = Headers::default();
+        let first = SeenFrame::new(&[0; 14], 60, ns, &headers, &headers, None, &mut Vec::new());
+        FlowEntry::begin(&first, None)
+    }
+
+    fn record((flow, apart): &(FlowEntry, FlowApart)) -> FlowRecord {
+        flow.record(apart, 0, FlowEndReason::Stopped)
+    }
+
+    #[test]
+    fn sums_go_on_where_an_entry_has_no_room_for_them() {
+        const LONG: u32 = 3_000_000_000;
+        let (mut entry, mut apart) = flow(7);
+        let upward = entry.upward;
+        for i in 0..5 {
+            entry.count(&mut apart, upward, 0, LONG, 7 + i);
+        }
+        entry.count(&mut apart, !upward, 0, 60, 20);
+        // As if so many more had come.
+        entry.ways[0].frames += u32::MAX - 6;
+        for i in 0..4 {
+            entry.count(&mut apart, upward, 0, 100, 30 + i);
+        }
+        let volume = entry.volume(&apart, upward);
+        let frames = u64::from(u32::MAX) - 1 + 4;
+        assert_eq!((volume.packets, volume.bytes), (frames, 15_000_000_400));
+        let record = record(&(entry, apart));
+        let forth = Direction {
+            frames,
+            bytes: 15_000_000_400,
+            first_ns: 7,
+            last_ns: 33,
+        };
+        let back = Direction {
+            frames: 1,
+            bytes: 60,
+            first_ns: 20,
+            last_ns: 20,
+        };
+        assert_eq!(record.ways, [forth, back]);
+    }
+
+    #[test]
+    fn a_record_that_has_ended_leaves_nothing_to_the_next_but_its_last_stamp() {
+        let (mut entry, mut apart) = flow(7);
+        for ns in [7, 8] {
+            entry.count(&mut apart, entry.upward, 0, u32::MAX, ns);
+        }
+        entry.make_blank(&mut apart);
+        assert_eq!((entry.last_ns(), entry.is_blank()), (8, true));
+        let ended = Direction {
+            last_ns: 8,
+            ..Direction::default()
+        };
+        assert_eq!(record(&(entry, apart)).ways, [ended, Direction::default()]);
+    }
+
+    #[test]
+    fn no_flow_outlasts_its_time_unseen() {
+        const UNIT: u64 = 1 << COARSE;
+        for begun in [1, UNIT - 1, UNIT, 1_700_000_000_000_000_000] {
+            let (entry, _) = flow(begun);
+            for active in [0, 1, UNIT - 1, UNIT, 10 * UNIT + 3] {
+                let units = coarse_units(active);
+                for ns in [begun + active, begun + active + UNIT] {
+                    assert!(entry.may_have_lasted(units, ns), "{active} from {begun}");
+                }
+                let early = (begun + active).saturating_sub(2 * UNIT);
+                assert!(early < begun || !entry.may_have_lasted(units, early));
+            }
+            assert!(!entry.may_have_lasted(coarse_units(u64::MAX), begun + UNIT));
+        }
     }
 }

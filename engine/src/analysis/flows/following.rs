@@ -1,6 +1,9 @@
 //! How far the flows of a meter's table have come with their limits.
 
-use super::{FlowsPlan, flow::FlowEntry};
+use super::{
+    FlowsPlan,
+    flow::{FlowApart, FlowEntry},
+};
 use crate::{
     analysis::{
         flow_table::FlowPlace,
@@ -55,17 +58,22 @@ impl Following {
     }
 
     /// A flow's record has ended, and its limit goes on.
-    pub(super) fn make_blank(&mut self, flow: &mut FlowEntry, at: usize) {
+    pub(super) fn make_blank(&mut self, flow: &mut FlowEntry, apart: &mut FlowApart, at: usize) {
         for (earlier, upward) in self.earlier[at].iter_mut().zip([false, true]) {
-            *earlier = earlier.plus(Volume::of(flow, upward));
+            *earlier = earlier.plus(flow.volume(apart, upward));
         }
-        flow.make_blank();
+        flow.make_blank(apart);
         self.blank += 1;
     }
 
     /// A flow begins anew with this frame, which is not counted yet.
-    pub(super) fn begin_anew(&mut self, flow: &mut FlowEntry, at: usize, first: &Frame<'_>) {
-        self.earlier[at] = [false, true].map(|it| Volume::default().minus(Volume::of(flow, it)));
+    pub(super) fn begin_anew(
+        &mut self,
+        (flow, apart): (&mut FlowEntry, &mut FlowApart),
+        at: usize,
+        first: &Frame<'_>,
+    ) {
+        self.earlier[at] = [false, true].map(|it| Volume::default().minus(flow.volume(apart, it)));
         flow.begin_anew(self.limits.of_first(first.bytes, first.len));
     }
 
@@ -73,7 +81,7 @@ impl Following {
     #[inline]
     pub(super) fn cuts(
         &mut self,
-        flow: &mut FlowEntry,
+        (flow, apart): (&mut FlowEntry, &mut FlowApart),
         at: usize,
         frame: &Frame<'_>,
         place: &FlowPlace,
@@ -81,13 +89,13 @@ impl Following {
         let (upward, flags) = (place.upward, place.tcp_flags);
         let side = usize::from(upward);
         let is_over = flow.is_over(side) || {
-            let mut come = Volume::of(flow, upward);
+            let mut come = flow.volume(apart, upward);
             if flow.is_shifted() {
                 come = come.plus(self.earlier[at][side]);
             }
             come.reaches(self.limits.most(flow.limit()))
         };
-        flow.count(upward, flags, frame.len, frame.ns);
+        flow.count(apart, upward, flags, frame.len, frame.ns);
         flow.note(side, is_over, ends(flags));
         if !is_over || is_control(flags) {
             return false;
@@ -98,15 +106,6 @@ impl Following {
 }
 
 impl Volume {
-    #[inline]
-    fn of(flow: &FlowEntry, upward: bool) -> Self {
-        let way = flow.way(upward);
-        Self {
-            bytes: way.bytes,
-            packets: way.frames,
-        }
-    }
-
     #[inline]
     fn plus(self, other: Self) -> Self {
         Self {

@@ -10,7 +10,7 @@
 
 use super::{
     FlowTotals, FlowsPlan,
-    flow::{FlowEndReason, FlowEntry, FlowRecord},
+    flow::{FlowApart, FlowEndReason, FlowEntry, FlowRecord, coarse_units},
     following::Following,
     sample::{SampleChannels, Sampler},
     seen::{MOST_SEEN, SeenFrame},
@@ -49,8 +49,7 @@ pub(super) struct Channels {
 /// Enters the frames of one queue into flows.
 pub struct Meter {
     queue: u16,
-    /// With each flow's first frame's outermost packet, which only the record needs.
-    pub(super) table: Table<FlowEntry, FiveTuple>,
+    pub(super) table: Table<FlowEntry>,
     /// Limits that its flows have.
     pub(super) following: Option<Box<Following>>,
     /// Frames that are not entered yet; with limits those that may tell a name.
@@ -58,7 +57,9 @@ pub struct Meter {
     /// The outermost packets of those that came in tunnels.
     pub(super) outers: Vec<FiveTuple>,
     seed: HashSeed,
-    pub(super) active_ns: u64,
+    active_ns: u64,
+    /// The same, as entries are asked for it.
+    pub(super) active_units: u32,
     pub(super) idle_ns: u64,
     exchange: Channels,
     /// Looks for names.
@@ -91,6 +92,7 @@ impl Meter {
             outers: Vec::with_capacity(MOST_SEEN),
             seed: hash_seed(),
             active_ns: plan.active_ns,
+            active_units: coarse_units(plan.active_ns),
             idle_ns: plan.idle_ns,
             sampler: exchange.samples.take().map(Sampler::new),
             exchange,
@@ -147,7 +149,7 @@ impl Meter {
             }
         }
         for frame in seen.iter_mut() {
-            frame.guess = self.table.guess(frame.hash);
+            frame.guess = self.table.guess(frame.hash, &frame.key);
         }
         if is_large {
             for frame in seen.iter() {
@@ -166,8 +168,8 @@ impl Meter {
         let lasts = |&at: &usize| self.ended(at, frame.ns).is_none() || !self.end(at, frame.ns);
         let at = found.filter(lasts).or_else(|| self.begin(frame));
         if let Some(at) = at {
-            let flow = self.table.get_mut(at);
-            flow.count(frame.upward, frame.flags, frame.len, frame.ns);
+            let (flow, apart) = self.table.both_mut(at);
+            flow.count(apart, frame.upward, frame.flags, frame.len, frame.ns);
         }
     }
 
@@ -178,8 +180,8 @@ impl Meter {
             self.totals.missed_bytes += u64::from(first.len);
             return None;
         }
-        let outer = self.outer_of(first);
-        self.table.insert(FlowEntry::begin(first), outer);
+        let (flow, apart) = FlowEntry::begin(first, self.outer_of(first));
+        self.table.insert(flow, apart);
         if let Some(following) = &mut self.following {
             following.push();
         }
@@ -187,18 +189,20 @@ impl Meter {
     }
 
     /// The outermost packet of a frame that came in a tunnel.
-    pub(super) fn outer_of(&self, frame: &SeenFrame) -> FiveTuple {
+    pub(super) fn outer_of(&self, frame: &SeenFrame) -> Option<FiveTuple> {
         let outer = (self.outers.get(usize::from(frame.outer))).filter(|_| frame.tunnel);
-        outer.copied().unwrap_or_default()
+        outer.copied()
     }
 
     /// Whether a flow's time is over at `ns`.
     #[inline]
     fn ended(&self, at: usize, ns: u64) -> Option<FlowEndReason> {
         let flow = self.table.get(at);
+        let first_ns = || self.table.apart(at).first_ns();
+        let has_lasted = || ns.saturating_sub(first_ns()) >= self.active_ns;
         if ns.saturating_sub(flow.last_ns()) >= self.idle_ns {
             Some(FlowEndReason::Idle)
-        } else if ns.saturating_sub(flow.first_ns()) >= self.active_ns {
+        } else if flow.may_have_lasted(self.active_units, ns) && has_lasted() {
             Some(FlowEndReason::Active)
         } else {
             None
@@ -235,10 +239,10 @@ impl Meter {
         let Some(end) = self.ended(at, ns).filter(|_| self.has_room()) else {
             return;
         };
-        let (flow, outer) = self.table.both_mut(at);
-        let record = flow.record(*outer, self.queue, end);
+        let (flow, apart) = self.table.both_mut(at);
+        let record = flow.record(apart, self.queue, end);
         if let Some(following) = &mut self.following {
-            following.make_blank(flow, at);
+            following.make_blank(flow, apart, at);
         }
         self.push(record);
     }
@@ -328,18 +332,18 @@ impl Meter {
 
     /// Takes a flow out of the table, and adds its record, for which there must be room.
     fn take_out(&mut self, at: usize, end: FlowEndReason) {
-        let (flow, outer) = self.remove(at);
+        let (flow, apart) = self.remove(at);
         if !flow.is_blank() {
-            self.push(flow.record(outer, self.queue, end));
+            self.push(flow.record(&apart, self.queue, end));
         }
     }
 
-    fn remove(&mut self, at: usize) -> (FlowEntry, FiveTuple) {
-        let (flow, outer) = self.table.remove(at);
+    fn remove(&mut self, at: usize) -> (FlowEntry, FlowApart) {
+        let (flow, apart) = self.table.remove(at);
         if let Some(following) = &mut self.following {
             following.remove(at, flow.is_blank());
         }
-        (flow, outer)
+        (flow, apart)
     }
 
     /// Adds a record, for which there must be room.

@@ -80,8 +80,8 @@ pub struct FlowsPlan {
 }
 
 impl FlowsPlan {
-    /// Bytes of a flow, its outermost packet and its share of the index, when that is as sparse as it gets.
-    pub(crate) const FLOW_BYTES: u64 = 198;
+    /// Bytes of a flow, of what is kept apart from it and of its share of the index, when that is as sparse as it gets.
+    pub(crate) const FLOW_BYTES: u64 = 224;
     /// Bytes more of a flow whose limit is followed.
     pub(crate) const FOLLOWED_BYTES: u64 = 32;
 

@@ -217,7 +217,7 @@ impl Sampler {
     pub(super) fn hand_over(
         &mut self,
         seen: &[SeenFrame],
-        table: &mut Table<FlowEntry, FiveTuple>,
+        table: &mut Table<FlowEntry>,
         queue: u16,
     ) {
         if !self.waiting.is_empty() {
@@ -226,7 +226,7 @@ impl Sampler {
     }
 
     #[cold]
-    fn send(&mut self, seen: &[SeenFrame], table: &mut Table<FlowEntry, FiveTuple>, queue: u16) {
+    fn send(&mut self, seen: &[SeenFrame], table: &mut Table<FlowEntry>, queue: u16) {
         let mut waiting = std::mem::take(&mut self.waiting);
         for Waiting { at, kind, bytes } in waiting.drain(..) {
             let frame = &seen[at];
@@ -236,14 +236,14 @@ impl Sampler {
                 self.release(bytes);
                 continue;
             };
-            let flow = table.get_mut(place);
-            let Some(way) = flow.share(frame.upward, kind) else {
+            let (flow, apart) = table.both_mut(place);
+            let Some(way) = flow.share(apart, frame.upward, kind) else {
                 self.release(bytes);
                 continue;
             };
             let flow = FlowId {
                 key: frame.key,
-                first_ns: flow.first_ns(),
+                first_ns: apart.first_ns(),
                 queue,
             };
             // The channel has room for every copy there is, and its reader outlives the meters.

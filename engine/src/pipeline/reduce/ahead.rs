@@ -78,10 +78,10 @@ impl Ahead {
     }
 
     /// Looks at frames, whose flows are in `table`. Those beyond the first [`MOST`] are on their own.
-    pub(super) fn look<'a, E: Entry, Apart>(
+    pub(super) fn look<'a, E: Entry>(
         &mut self,
         frames: impl Iterator<Item = &'a [u8]>,
-        table: &Table<E, Apart>,
+        table: &Table<E>,
     ) {
         self.clear();
         for (it, bytes) in self.known.iter_mut().zip(frames) {
@@ -94,7 +94,7 @@ impl Ahead {
         }
         let known = &mut self.known[..self.len];
         for it in known.iter_mut() {
-            it.guess = table.guess(it.place.hash);
+            it.guess = table.guess(it.place.hash, &it.place.key);
         }
         for it in known {
             table.touch(it.guess);

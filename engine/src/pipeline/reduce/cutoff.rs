@@ -46,13 +46,15 @@ pub(super) struct CutFlow {
 }
 
 impl Entry for CutFlow {
+    type Apart = ();
+
     #[inline]
-    fn key(&self) -> &Key {
-        &self.key
+    fn is_of<'a>(&self, key: &Key, _apart: impl FnOnce() -> &'a ()) -> bool {
+        self.key == *key
     }
 
     #[inline]
-    fn hash(&self) -> u32 {
+    fn hash(&self, _apart: &()) -> u32 {
         self.hash
     }
 }
@@ -240,7 +242,7 @@ mod tests {
             None => {
                 let mut place = FlowPlace::default();
                 place.set(bytes, &outer, &outer, hash_seed());
-                (place, cutoff.table().guess(place.hash))
+                (place, cutoff.table().guess(place.hash, &place.key))
             }
         };
         cutoff.cuts(&frame, &place, guess)

@@ -37,15 +37,16 @@ impl Cutting {
         Self::Own(Cutoff::new(plan))
     }
 
-    /// Where the flow with this hash seems to be.
+    /// Where a flow seems to be.
     #[inline]
-    pub(super) fn guess(&self, observer: &Observer, hash: u32) -> Guess {
+    pub(super) fn guess(&self, observer: &Observer, place: &FlowPlace) -> Guess {
+        let FlowPlace { key, hash, .. } = place;
         match self {
-            Self::Own(cutoff) => cutoff.table().guess(hash),
+            Self::Own(cutoff) => cutoff.table().guess(*hash, key),
             #[cfg(feature = "flows")]
             Self::Records => {
                 let meter = observer.flows.as_ref();
-                meter.map_or_else(Guess::default, |it| it.table().guess(hash))
+                meter.map_or_else(Guess::default, |it| it.table().guess(*hash, key))
             }
         }
     }

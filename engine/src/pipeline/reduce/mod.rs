@@ -144,7 +144,7 @@ impl<C: Consumer> Stage<C> {
                 None => {
                     place_now = FlowPlace::default();
                     place_now.set(frame.bytes, outer, headers, seed);
-                    (&place_now, cutoff.guess(&self.observer, place_now.hash))
+                    (&place_now, cutoff.guess(&self.observer, &place_now))
                 }
             };
             if cutoff.cuts(&mut self.observer, frame, [outer, headers], place, guess) {
