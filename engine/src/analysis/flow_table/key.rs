@@ -27,6 +27,7 @@ const PORTS: u32 = 32;
 const PROTOCOL: u32 = 8;
 
 /// A key in few bytes: all of an IPv4 flow's, and of another one's what it may share with others, its addresses being mixed.
+#[cfg(any(test, feature = "flows"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShortKey {
     /// The addresses of IPv4.
@@ -115,6 +116,23 @@ impl Key {
         is_ordered
     }
 
+    /// Spreads keys over a table.
+    #[inline]
+    pub(crate) fn hash(&self, seed: HashSeed) -> u32 {
+        let mut hasher = FoldHasher::with_seed(seed.first, seed.shared);
+        for word in self.ends.as_flattened() {
+            hasher.write_u64(*word);
+        }
+        hasher.write_u64(self.transport);
+        hasher.write_u64(self.network);
+        // Half of the hash is enough.
+        hasher.finish() as u32
+    }
+}
+
+/// As records keep and tell it.
+#[cfg(any(test, feature = "flows"))]
+impl Key {
     /// In few bytes.
     #[inline]
     pub(crate) fn short(&self) -> ShortKey {
@@ -140,23 +158,6 @@ impl Key {
         self.ends
     }
 
-    /// Spreads keys over a table.
-    #[inline]
-    pub(crate) fn hash(&self, seed: HashSeed) -> u32 {
-        let mut hasher = FoldHasher::with_seed(seed.first, seed.shared);
-        for word in self.ends.as_flattened() {
-            hasher.write_u64(*word);
-        }
-        hasher.write_u64(self.transport);
-        hasher.write_u64(self.network);
-        // Half of the hash is enough.
-        hasher.finish() as u32
-    }
-}
-
-/// What records tell of it.
-#[cfg(any(test, feature = "flows"))]
-impl Key {
     /// Of these addresses, with the rest of the short form.
     pub(crate) fn with_addresses(short: ShortKey, ends: [[u64; 2]; 2]) -> Self {
         Self {

@@ -13,7 +13,9 @@
 
 mod key;
 
-pub(crate) use key::{FlowPlace, HashSeed, Key, ShortKey, hash_seed};
+#[cfg(any(test, feature = "flows"))]
+pub(crate) use key::ShortKey;
+pub(crate) use key::{FlowPlace, HashSeed, Key, hash_seed};
 
 use crate::memory::{prefer_huge_pages, prefetch, touch};
 

@@ -57,11 +57,11 @@ impl Meter {
         let found = self.table.find(guess, place.hash, &place.key);
         if let (Some(at), Some(following)) = (found, &mut self.following) {
             let (flow, apart) = self.table.both_mut(at);
-            let goes_on = frame.ns.saturating_sub(flow.last_ns()) < following.silence_ns
-                && !flow.may_have_lasted(self.active_units, frame.ns)
-                && !flow.is_blank()
-                && !(flow.has_ended() && opens(place.tcp_flags));
-            if goes_on {
+            let may_begin_anew = frame.ns.saturating_sub(flow.last_ns()) >= following.silence_ns
+                || flow.may_have_lasted(self.active_units, frame.ns)
+                || flow.is_blank()
+                || flow.has_ended() && opens(place.tcp_flags);
+            if !may_begin_anew {
                 return following.cuts((flow, apart), at, frame, place);
             }
         }
