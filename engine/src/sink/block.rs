@@ -12,8 +12,9 @@ use crate::sink::{
 };
 use crate::{
     config::OnFull,
+    frame::FCS_LEN,
     memory::Region,
-    pipeline::{Consumer, Frame, Verdict},
+    pipeline::{Consumer, Fcs, Frame, Verdict},
     plan::Rotation,
     stats::QueueCounters,
 };
@@ -572,20 +573,19 @@ impl<E: Encoder> BlockSink<E> {
         Verdict::Captured
     }
 
-    /// Takes a frame whose FCS the device delivers. Of its own, so that the others pay nothing for it.
+    /// Takes a frame whose FCS the device delivers. Out of line, so that frames without one pay nothing for it.
     #[inline(never)]
-    fn frame_with_fcs(&mut self, frame: &Frame<'_>) -> Verdict {
+    fn frame_with_fcs(&mut self, frame: &Frame<'_>, fcs: &Fcs) -> Verdict {
         let snaplen = self.shape.snaplen;
         let caplen = frame.bytes.len().min(snaplen);
-        let fcs = frame.fcs.as_ref().map_or(&[][..], |fcs| &fcs.bytes);
-        let whole = caplen == frame.len as usize && caplen + fcs.len() <= snaplen;
+        let whole = caplen == frame.len as usize && caplen + FCS_LEN <= snaplen;
         let record = Record {
             ns: frame.ns,
             bytes: &frame.bytes[..caplen],
             len: frame.len,
-            fcs: if whole { fcs } else { &[] },
-            fcs_len: fcs.len() as u32,
-            bad_fcs: frame.fcs.is_some_and(|fcs| fcs.bad),
+            fcs: if whole { &fcs.bytes } else { &[] },
+            fcs_len: FCS_LEN as u32,
+            bad_fcs: fcs.bad,
             lost_before: self.lost,
         };
         self.take(self.shape.queue, &record)
@@ -680,8 +680,8 @@ impl<E: Encoder> BlockSink<E> {
 impl<E: Encoder> Consumer for BlockSink<E> {
     #[inline]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
-        if frame.fcs.is_some() {
-            return self.frame_with_fcs(frame);
+        if let Some(fcs) = &frame.fcs {
+            return self.frame_with_fcs(frame, fcs);
         }
         let caplen = frame.bytes.len().min(self.shape.snaplen);
         let record = Record {

@@ -400,6 +400,12 @@ pub fn prefetch<T>(table: &[T], at: usize) {
     }
 }
 
+/// The same for the cache line of an item's first byte alone.
+#[inline]
+pub fn prefetch_start<T>(table: &[T], at: usize) {
+    prefetch_line(table.as_ptr().wrapping_add(at).cast());
+}
+
 /// Asks for the cache line of an address, which may be anyone's or no one's.
 #[inline(always)]
 pub(crate) fn prefetch_line(address: *const u8) {

@@ -26,11 +26,11 @@ pub(crate) struct Key {
 const PORTS: u32 = 32;
 const PROTOCOL: u32 = 8;
 
-/// A key in few bytes: all of an IPv4 flow's, and of another one's what it may share with others, its addresses being mixed.
+/// A key in few bytes: all of it for IPv4. Of others the addresses are mixed, so that different flows may share one.
 #[cfg(any(test, feature = "flows"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShortKey {
-    /// The addresses of IPv4.
+    /// The addresses of IPv4, or those of others, mixed.
     pub(crate) pair: u64,
     pub(crate) network: u64,
     pub(crate) ports: u32,

@@ -8,6 +8,9 @@
 //! Who has many flows to find first has their cells fetched, then guesses from these where the flows are, which has the
 //! flows fetched, then touches them, since not every prefetch is heeded, and only then looks. A guess may be wrong; [`Table::search`] never is.
 //!
+//! Of a flow there is an entry, which each frame touches, and what is kept apart from it, on other cache lines
+//! ([`Entry::Apart`]).
+//!
 //! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the first one of the line that its
 //! hash names.
 
@@ -17,11 +20,11 @@ mod key;
 pub(crate) use key::ShortKey;
 pub(crate) use key::{FlowPlace, HashSeed, Key, hash_seed};
 
-use crate::memory::{prefer_huge_pages, prefetch, touch};
+use crate::memory::{prefer_huge_pages, prefetch, prefetch_start, touch};
 
 /// What a table keeps of a flow, as far as each of its frames touches it.
 pub(crate) trait Entry {
-    /// What is of no use before the flow's end, or is for few flows or frames. It lies on other cache lines.
+    /// What is of no use before the flow's end, or is for few flows or frames. Its first cache line may help to find the flow.
     type Apart;
     /// Whether it is the flow that this key tells from others.
     fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a Self::Apart) -> bool
@@ -29,7 +32,7 @@ pub(crate) trait Entry {
         Self: 'a;
     /// Hash of the flow's key, by [`hash_seed`].
     fn hash(&self, apart: &Self::Apart) -> u32;
-    /// Whether what is apart is needed to find the flow of this key.
+    /// Whether what is apart, on its first cache line, is needed to find the flow of this key.
     fn needs_apart(_key: &Key) -> bool {
         false
     }
@@ -303,14 +306,14 @@ impl<E: Entry> Table<E> {
         prefetch(&self.index, self.home(hash) / CELLS);
     }
 
-    /// Where a flow seems to be, by its hash alone: nearly every flow has its cell on its first line. What is there is
-    /// fetched.
+    /// Where a flow seems to be, by its hash alone: nearly every flow has its cell on its first line. What its key is
+    /// compared with there is fetched.
     #[inline]
     pub(crate) fn guess(&self, hash: u32, key: &Key) -> Guess {
         let at = self.index[self.home(hash) / CELLS].guess(hash);
         prefetch(&self.flows, at as usize);
         if E::needs_apart(key) {
-            prefetch(&self.apart, at as usize);
+            prefetch_start(&self.apart, at as usize);
         }
         Guess(at)
     }

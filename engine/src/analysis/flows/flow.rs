@@ -117,9 +117,24 @@ fn coarse(ns: u64) -> u32 {
     (ns >> COARSE) as u32
 }
 
-/// Whole units of [`coarse`] in a time, at most as many as it tells apart.
-pub(super) fn coarse_units(ns: u64) -> u32 {
-    u32::try_from(ns >> COARSE).unwrap_or(u32::MAX)
+/// How long a flow may last as one record.
+#[derive(Clone, Copy)]
+pub(super) struct Lifetime {
+    ns: u64,
+    /// Whole units of [`coarse`] in it, at most as many as that tells apart: none that has lasted is missed.
+    units: u32,
+}
+
+impl Lifetime {
+    pub(super) fn of(ns: u64) -> Self {
+        let units = u32::try_from(ns >> COARSE).unwrap_or(u32::MAX);
+        Self { ns, units }
+    }
+
+    /// In nanoseconds.
+    pub(super) fn ns(self) -> u64 {
+        self.ns
+    }
 }
 
 /// The binary logarithm of [`coarse`]'s unit, in nanoseconds.
@@ -265,10 +280,16 @@ impl FlowEntry {
         Some(way)
     }
 
-    /// Whether it may have lasted for a time of so many whole units of [`coarse`] at `ns`. None that has is missed.
+    /// Whether it has lasted for such a time at `ns`. The stamp of its first frame is seldom asked for.
     #[inline]
-    pub(super) fn may_have_lasted(&self, units: u32, ns: u64) -> bool {
-        coarse(ns).wrapping_sub(self.begun) >= units
+    pub(super) fn has_lasted(
+        &self,
+        time: Lifetime,
+        ns: u64,
+        first_ns: impl FnOnce() -> u64,
+    ) -> bool {
+        coarse(ns).wrapping_sub(self.begun) >= time.units
+            && ns.saturating_sub(first_ns()) >= time.ns
     }
 
     /// Stamp of its last frame.
@@ -521,19 +542,25 @@ mod tests {
     }
 
     #[test]
-    fn no_flow_outlasts_its_time_unseen() {
+    fn a_flow_has_lasted_to_the_nanosecond() {
         const UNIT: u64 = 1 << COARSE;
-        for begun in [1, UNIT - 1, UNIT, 1_700_000_000_000_000_000] {
+        // The last one: where the stamps' units begin again.
+        for begun in [1, UNIT - 1, UNIT, 1_700_000_000_000_000_000, (1 << 56) - 1] {
             let (entry, _) = flow(begun);
-            for active in [0, 1, UNIT - 1, UNIT, 10 * UNIT + 3] {
-                let units = coarse_units(active);
-                for ns in [begun + active, begun + active + UNIT] {
-                    assert!(entry.may_have_lasted(units, ns), "{active} from {begun}");
+            let lasted = |time, ns| entry.has_lasted(Lifetime::of(time), ns, || begun);
+            for time in [1, UNIT - 1, UNIT, 10 * UNIT + 3, 86_400_000_000_000] {
+                for late in [0, 1, UNIT] {
+                    assert!(lasted(time, begun + time + late), "{time} from {begun}");
                 }
-                let early = (begun + active).saturating_sub(2 * UNIT);
-                assert!(early < begun || !entry.may_have_lasted(units, early));
+                assert!(!lasted(time, begun + time - 1), "{time} from {begun}");
+                assert!(!lasted(time, begun - 1), "a stamp before its first");
             }
-            assert!(!entry.may_have_lasted(coarse_units(u64::MAX), begun + UNIT));
+            assert!(!lasted(u64::MAX, begun + UNIT));
         }
+    }
+
+    #[test]
+    fn what_finds_a_flow_is_at_its_start() {
+        assert_eq!(std::mem::offset_of!(FlowApart, addresses), 0);
     }
 }

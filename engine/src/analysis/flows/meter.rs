@@ -10,7 +10,7 @@
 
 use super::{
     FlowTotals, FlowsPlan,
-    flow::{FlowApart, FlowEndReason, FlowEntry, FlowRecord, coarse_units},
+    flow::{FlowApart, FlowEndReason, FlowEntry, FlowRecord, Lifetime},
     following::Following,
     sample::{SampleChannels, Sampler},
     seen::{MOST_SEEN, SeenFrame},
@@ -57,9 +57,7 @@ pub struct Meter {
     /// The outermost packets of those that came in tunnels.
     pub(super) outers: Vec<FiveTuple>,
     seed: HashSeed,
-    active_ns: u64,
-    /// The same, as entries are asked for it.
-    pub(super) active_units: u32,
+    pub(super) active: Lifetime,
     pub(super) idle_ns: u64,
     exchange: Channels,
     /// Looks for names.
@@ -91,8 +89,7 @@ impl Meter {
             seen: Vec::with_capacity(MOST_SEEN),
             outers: Vec::with_capacity(MOST_SEEN),
             seed: hash_seed(),
-            active_ns: plan.active_ns,
-            active_units: coarse_units(plan.active_ns),
+            active: Lifetime::of(plan.active_ns),
             idle_ns: plan.idle_ns,
             sampler: exchange.samples.take().map(Sampler::new),
             exchange,
@@ -199,10 +196,9 @@ impl Meter {
     fn ended(&self, at: usize, ns: u64) -> Option<FlowEndReason> {
         let flow = self.table.get(at);
         let first_ns = || self.table.apart(at).first_ns();
-        let has_lasted = || ns.saturating_sub(first_ns()) >= self.active_ns;
         if ns.saturating_sub(flow.last_ns()) >= self.idle_ns {
             Some(FlowEndReason::Idle)
-        } else if flow.may_have_lasted(self.active_units, ns) && has_lasted() {
+        } else if flow.has_lasted(self.active, ns, first_ns) {
             Some(FlowEndReason::Active)
         } else {
             None
@@ -294,7 +290,7 @@ impl Meter {
     #[cold]
     fn step(&mut self, ns: u64) {
         let passed = ns.saturating_sub(self.stepped_ns);
-        let round = (self.idle_ns.min(self.active_ns) / 2).max(STEP_NS);
+        let round = (self.idle_ns.min(self.active.ns()) / 2).max(STEP_NS);
         let flows = (self.table.len() as u64)
             .saturating_mul(passed)
             .div_ceil(round);
