@@ -2,6 +2,7 @@
 //! `parse` is the same frames with their headers parsed and nothing else, which `count` includes; `names` is `count`
 //! with a look for names, which none of them has. In `count_dns` and `names_dns` one frame of
 //! 16 is a question of DNS, which has a name: sixteen times their difference, less that of the others, is what a name costs.
+//! `count_ipv6` is `count` with flows of IPv6, whose addresses lie apart.
 //! `stage` is the stage of a queue with flow records and nothing to leave out, `cutoff` the same with a limit to each flow;
 //! these two take a batch of frames at a time, as a loop does.
 
@@ -30,6 +31,9 @@ const NS: u64 = 1_700_000_000_000_000_000;
 /// TCP frames that become those of any flow by their source address and port.
 struct Frames {
     batch: Vec<Vec<u8>>,
+    /// Where the address's last four bytes are, and the port's lower one.
+    address: usize,
+    port: usize,
     state: u64,
     flows: u64,
 }
@@ -38,8 +42,19 @@ impl Frames {
     fn new(flows: u32) -> Self {
         Self {
             batch: vec![wqcap_benches::kinds().swap_remove(0).1; BATCH],
+            address: 26,
+            port: 35,
             state: 1,
             flows: flows.into(),
+        }
+    }
+
+    fn of_ipv6(flows: u32) -> Self {
+        Self {
+            batch: vec![wqcap_benches::kinds().swap_remove(2).1; BATCH],
+            address: 34,
+            port: 55,
+            ..Self::new(flows)
         }
     }
 
@@ -59,8 +74,8 @@ impl Frames {
 
     fn of(&mut self, at: usize, flow: u32) -> &[u8] {
         let frame = &mut self.batch[at];
-        frame[26..30].copy_from_slice(&flow.to_be_bytes());
-        frame[35] = flow.to_le_bytes()[0];
+        frame[self.address..][..4].copy_from_slice(&flow.to_be_bytes());
+        frame[self.port] = flow.to_le_bytes()[0];
         frame
     }
 
@@ -160,7 +175,7 @@ fn flows(c: &mut Criterion) {
             ..plan.clone()
         };
         let names = FlowWriter::start(&names, 2).expect("scratch space");
-        let writer = FlowWriter::start(&plan, 4).expect("scratch space");
+        let writer = FlowWriter::start(&plan, 5).expect("scratch space");
         let meter = |at: usize| writer.meter(at, 0).expect("a queue")();
         let stages =
             [Vec::new(), vec![limit()]].map(|cutoff| staged(meter(cutoff.len()), cutoff, flows));
@@ -183,6 +198,7 @@ fn flows(c: &mut Criterion) {
         let plain = || Frames::new(flows);
         for (name, mut meter, mut frames) in [
             ("count", meter(2), plain()),
+            ("count_ipv6", meter(4), Frames::of_ipv6(flows)),
             ("names", named, plain()),
             ("count_dns", meter(3), Frames::with_questions(flows)),
             ("names_dns", asked, Frames::with_questions(flows)),

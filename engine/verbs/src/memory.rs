@@ -390,20 +390,20 @@ pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Asks for an item of a table to be brought into the caches, for use a little later. Where there is no such item, or no
-/// instruction for it, nothing happens.
+/// Asks for an item of a table to be brought into the caches, its first so many lines at most, for use a little later. Where there
+/// is no such item, or no instruction for it, nothing happens.
 #[inline]
-pub fn prefetch<T>(table: &[T], at: usize) {
+pub fn prefetch<T>(table: &[T], at: usize, lines: usize) {
     let item = table.as_ptr().wrapping_add(at).cast::<u8>();
-    for line in 0..size_of::<T>().div_ceil(LINE) {
+    for line in 0..lines_of::<T>(lines) {
         prefetch_line(item.wrapping_add(line * LINE));
     }
 }
 
-/// The same for the cache line of an item's first byte alone.
-#[inline]
-pub fn prefetch_start<T>(table: &[T], at: usize) {
-    prefetch_line(table.as_ptr().wrapping_add(at).cast());
+/// Cache lines of an item, `most` of them at most.
+const fn lines_of<T>(most: usize) -> usize {
+    let lines = size_of::<T>().div_ceil(LINE);
+    if lines < most { lines } else { most }
 }
 
 /// Asks for the cache line of an address, which may be anyone's or no one's.
@@ -419,13 +419,13 @@ pub(crate) fn prefetch_line(address: *const u8) {
     let _ = address;
 }
 
-/// Reads from each cache line of an item of a table, so that it is in the caches afterwards; nothing waits for what is read.
-/// A prefetch may be lost when many are under way, a read is not: a loop of these has the misses of many items pass together.
-/// Where there is no such item, nothing happens.
+/// Reads from each cache line of an item of a table, its first so many at most, so that it is in the caches afterwards; nothing
+/// waits for what is read. A prefetch may be lost when many are under way, a read is not: a loop of these has the misses of many
+/// items pass together. Where there is no such item, nothing happens.
 #[inline]
-pub fn touch<T>(table: &[T], at: usize) {
+pub fn touch<T>(table: &[T], at: usize, lines: usize) {
     let Some(item) = table.get(at) else { return };
-    for line in 0..size_of::<T>().div_ceil(LINE) {
+    for line in 0..lines_of::<T>(lines) {
         let byte = std::ptr::from_ref(item).cast::<MaybeUninit<u8>>();
         // SAFETY: a byte of the item, which is borrowed; it may be padding, but is not looked at.
         unsafe { byte.add(line * LINE).read_volatile() };
@@ -509,8 +509,8 @@ mod tests {
     fn any_place_may_be_prefetched() {
         let table = [[7_u8; 200]; 3];
         for at in [0, 2, 3, usize::MAX] {
-            prefetch(&table, at);
-            prefetch::<u8>(&[], at);
+            prefetch(&table, at, usize::MAX);
+            prefetch::<u8>(&[], at, 1);
         }
         assert!(table.as_flattened().iter().all(|it| *it == 7));
     }

@@ -20,7 +20,7 @@ mod key;
 pub(crate) use key::ShortKey;
 pub(crate) use key::{FlowPlace, HashSeed, Key, hash_seed};
 
-use crate::memory::{prefer_huge_pages, prefetch, prefetch_start, touch};
+use crate::memory::{prefer_huge_pages, prefetch, touch};
 
 /// What a table keeps of a flow, as far as each of its frames touches it.
 pub(crate) trait Entry {
@@ -303,7 +303,7 @@ impl<E: Entry> Table<E> {
     /// Has the cells that a hash leads to fetched.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u32) {
-        prefetch(&self.index, self.home(hash) / CELLS);
+        prefetch(&self.index, self.home(hash) / CELLS, 1);
     }
 
     /// Where a flow seems to be, by its hash alone: nearly every flow has its cell on its first line. What its key is
@@ -311,17 +311,21 @@ impl<E: Entry> Table<E> {
     #[inline]
     pub(crate) fn guess(&self, hash: u32, key: &Key) -> Guess {
         let at = self.index[self.home(hash) / CELLS].guess(hash);
-        prefetch(&self.flows, at as usize);
+        prefetch(&self.flows, at as usize, usize::MAX);
         if E::needs_apart(key) {
-            prefetch_start(&self.apart, at as usize);
+            prefetch(&self.apart, at as usize, 1);
         }
         Guess(at)
     }
 
-    /// Has the flow read that seems to be one's own. To be called for many in a row, once all are guessed.
+    /// Has what a key is compared with read, where its flow seems to be. To be called for many in a row, once all are
+    /// guessed.
     #[inline]
-    pub(crate) fn touch(&self, guess: Guess) {
-        touch(&self.flows, guess.0 as usize);
+    pub(crate) fn touch(&self, guess: Guess, key: &Key) {
+        touch(&self.flows, guess.0 as usize, usize::MAX);
+        if E::needs_apart(key) {
+            touch(&self.apart, guess.0 as usize, 1);
+        }
     }
 
     /// A flow, if it is where it seems to be. Otherwise it is to be looked for.

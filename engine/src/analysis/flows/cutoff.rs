@@ -58,7 +58,7 @@ impl Meter {
         if let (Some(at), Some(following)) = (found, &mut self.following) {
             let (flow, apart) = self.table.both_mut(at);
             let may_begin_anew = frame.ns.saturating_sub(flow.last_ns()) >= following.silence_ns
-                || flow.has_lasted(self.active, frame.ns, || apart.first_ns())
+                || flow.has_lasted(self.active, frame.ns, || apart)
                 || flow.is_blank()
                 || flow.has_ended() && opens(place.tcp_flags);
             if !may_begin_anew {

@@ -255,16 +255,14 @@ impl FlowEntry {
     #[inline]
     fn volume_at(&self, apart: &FlowApart, at: usize) -> Volume {
         let way = self.ways[at];
-        let mut volume = Volume {
+        let volume = Volume {
             bytes: way.bytes.into(),
             packets: way.frames.into(),
         };
-        if self.marks & marks::CARRIED != 0 {
-            let carried = apart.carried[at];
-            volume.bytes += u64::from(carried.bytes) << 32;
-            volume.packets += u64::from(carried.frames) << 32;
+        if self.marks & marks::CARRIED == 0 {
+            return volume;
         }
-        volume
+        apart.with_carried(volume, at)
     }
 
     /// The way of a payload that may tell a name, if it is to be read; `None`: the flow has had its share. Each message of DNS
@@ -280,16 +278,15 @@ impl FlowEntry {
         Some(way)
     }
 
-    /// Whether it has lasted for such a time at `ns`. The stamp of its first frame is seldom asked for.
+    /// Whether it has lasted for such a time at `ns`. What is apart is seldom asked for.
     #[inline]
-    pub(super) fn has_lasted(
+    pub(super) fn has_lasted<'a>(
         &self,
         time: Lifetime,
         ns: u64,
-        first_ns: impl FnOnce() -> u64,
+        apart: impl FnOnce() -> &'a FlowApart,
     ) -> bool {
-        coarse(ns).wrapping_sub(self.begun) >= time.units
-            && ns.saturating_sub(first_ns()) >= time.ns
+        coarse(ns).wrapping_sub(self.begun) >= time.units && apart().has_lasted(time, ns)
     }
 
     /// Stamp of its last frame.
@@ -333,7 +330,27 @@ impl FlowEntry {
     }
 }
 
+/// What few frames ask for is out of line: otherwise its cache line, which is seldom in the caches, is read for each frame, ahead
+/// of the decision.
 impl FlowApart {
+    /// The rest of [`FlowEntry::has_lasted`].
+    #[cold]
+    #[inline(never)]
+    fn has_lasted(&self, time: Lifetime, ns: u64) -> bool {
+        ns.saturating_sub(self.first_ns()) >= time.ns
+    }
+
+    /// Adds what an entry had no room for.
+    #[cold]
+    #[inline(never)]
+    fn with_carried(&self, volume: Volume, at: usize) -> Volume {
+        let carried = self.carried[at];
+        Volume {
+            bytes: volume.bytes + (u64::from(carried.bytes) << 32),
+            packets: volume.packets + (u64::from(carried.frames) << 32),
+        }
+    }
+
     /// Stamp of the first frame.
     #[inline]
     pub(super) fn first_ns(&self) -> u64 {
@@ -546,8 +563,9 @@ mod tests {
         const UNIT: u64 = 1 << COARSE;
         // The last one: where the stamps' units begin again.
         for begun in [1, UNIT - 1, UNIT, 1_700_000_000_000_000_000, (1 << 56) - 1] {
-            let (entry, _) = flow(begun);
-            let lasted = |time, ns| entry.has_lasted(Lifetime::of(time), ns, || begun);
+            let (mut entry, mut apart) = flow(begun);
+            entry.count(&mut apart, entry.upward, 0, 60, begun);
+            let lasted = |time, ns| entry.has_lasted(Lifetime::of(time), ns, || &apart);
             for time in [1, UNIT - 1, UNIT, 10 * UNIT + 3, 86_400_000_000_000] {
                 for late in [0, 1, UNIT] {
                     assert!(lasted(time, begun + time + late), "{time} from {begun}");

@@ -150,7 +150,7 @@ impl Meter {
         }
         if is_large {
             for frame in seen.iter() {
-                self.table.touch(frame.guess);
+                self.table.touch(frame.guess, &frame.key);
             }
         }
         for frame in seen.iter() {
@@ -195,10 +195,9 @@ impl Meter {
     #[inline]
     fn ended(&self, at: usize, ns: u64) -> Option<FlowEndReason> {
         let flow = self.table.get(at);
-        let first_ns = || self.table.apart(at).first_ns();
         if ns.saturating_sub(flow.last_ns()) >= self.idle_ns {
             Some(FlowEndReason::Idle)
-        } else if flow.has_lasted(self.active, ns, first_ns) {
+        } else if flow.has_lasted(self.active, ns, || self.table.apart(at)) {
             Some(FlowEndReason::Active)
         } else {
             None

@@ -97,7 +97,7 @@ impl Ahead {
             it.guess = table.guess(it.place.hash, &it.place.key);
         }
         for it in known {
-            table.touch(it.guess);
+            table.touch(it.guess, &it.place.key);
         }
     }
 
