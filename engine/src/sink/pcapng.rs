@@ -14,10 +14,10 @@ use wqcap_files::format::{
 };
 use wqcap_files::{index::MARK, read::origin::PROGRAM};
 
-/// Flags and queue, eight bytes each, and the end of options.
-const OPTIONS_LEN: usize = 20;
 /// The count of frames lost before, where there were any.
 const DROPCOUNT_LEN: usize = 12;
+/// What every record ends with: flags and queue, eight bytes each, the end of options, the block's length.
+const END_LEN: usize = 20 + pcapng::BLOCK_TRAILER_LEN;
 /// epb_flags: direction inbound.
 const INBOUND: u32 = 1;
 /// epb_flags: link-layer error, the CRC.
@@ -107,14 +107,14 @@ impl Encoder for PcapngEncoder {
         } else {
             DROPCOUNT_LEN
         };
-        pcapng::PACKET_HEADER_LEN
-            + record.caplen().next_multiple_of(4)
-            + OPTIONS_LEN
-            + lost
-            + pcapng::BLOCK_TRAILER_LEN
+        pcapng::PACKET_HEADER_LEN + record.caplen().next_multiple_of(4) + lost + END_LEN
     }
 
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "out of line, a record would be made in memory for each frame"
+    )]
+    #[inline(always)]
     fn record(&self, out: &mut [u8], queue: u16, record: &Record<'_>) {
         // A block is far below 4 GiB.
         let (total, caplen) = (out.len() as u32, record.caplen() as u32);
@@ -126,31 +126,28 @@ impl Encoder for PcapngEncoder {
             caplen,
             record.wire_len(),
         ));
-        let (padded, options) = rest.split_at_mut(record.caplen().next_multiple_of(4));
+        let (rest, end) = rest.split_at_mut(rest.len() - END_LEN);
+        let (padded, lost) = rest.split_at_mut(record.caplen().next_multiple_of(4));
         // The padding, which may be none, and of the frame what is written next.
         if let Some(last) = padded.last_chunk_mut::<4>() {
             *last = [0; 4];
         }
         record.copy_to(&mut padded[..record.caplen()]);
-        let (fixed, options) = options.split_at_mut(16);
+        if record.lost_before > 0 {
+            lost[..4].copy_from_slice(&option_header(code::EPB_DROPCOUNT, 8).to_ne_bytes());
+            lost[4..].copy_from_slice(&record.lost_before.to_ne_bytes());
+        }
         put_words(
-            fixed,
+            end,
             &[
                 option_header(code::EPB_FLAGS, 4),
                 INBOUND | if record.bad_fcs { CRC_ERROR } else { 0 },
                 option_header(code::EPB_QUEUE, 4),
                 u32::from(queue),
+                option_header(code::OPT_ENDOFOPT, 0),
+                total,
             ],
         );
-        let end = if record.lost_before == 0 {
-            options
-        } else {
-            let (lost, end) = options.split_at_mut(DROPCOUNT_LEN);
-            lost[..4].copy_from_slice(&option_header(code::EPB_DROPCOUNT, 8).to_ne_bytes());
-            lost[4..].copy_from_slice(&record.lost_before.to_ne_bytes());
-            end
-        };
-        put_words(end, &[option_header(code::OPT_ENDOFOPT, 0), total]);
     }
 
     fn tells_marks(&self) -> bool {
