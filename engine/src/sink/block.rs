@@ -464,7 +464,8 @@ impl<E: Encoder> BlockSink<E> {
         self.current = Some(next);
     }
 
-    /// The way of a frame that finds no open file, one that it is not for, or too little room in its block.
+    /// The way of a frame that finds no open file, one that it is not for, or too little room in its block. It takes the record
+    /// by value: lent to it, every frame's would have to lie in memory.
     #[cold]
     fn slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> bool {
         let record = &record;
@@ -576,19 +577,31 @@ impl<E: Encoder> BlockSink<E> {
     /// Takes a frame whose FCS the device delivers. Out of line, so that frames without one pay nothing for it.
     #[inline(never)]
     fn frame_with_fcs(&mut self, frame: &Frame<'_>, fcs: &Fcs) -> Verdict {
-        let snaplen = self.shape.snaplen;
-        let caplen = frame.bytes.len().min(snaplen);
-        let whole = caplen == frame.len as usize && caplen + FCS_LEN <= snaplen;
+        let record = self.record(frame);
+        let caplen = record.bytes.len();
+        let whole = caplen == frame.len as usize && caplen + FCS_LEN <= self.shape.snaplen;
         let record = Record {
-            ns: frame.ns,
-            bytes: &frame.bytes[..caplen],
-            len: frame.len,
             fcs: if whole { &fcs.bytes } else { &[] },
             fcs_len: FCS_LEN as u32,
             bad_fcs: fcs.bad,
-            lost_before: self.lost,
+            ..record
         };
         self.take(self.shape.queue, &record)
+    }
+
+    /// What a frame without an FCS is in the file.
+    #[inline]
+    fn record<'a>(&self, frame: &Frame<'a>) -> Record<'a> {
+        let caplen = frame.bytes.len().min(self.shape.snaplen);
+        Record {
+            ns: frame.ns,
+            bytes: &frame.bytes[..caplen],
+            len: frame.len,
+            fcs: &[],
+            fcs_len: 0,
+            bad_fcs: false,
+            lost_before: self.lost,
+        }
     }
 
     /// The record just taken was this queue's, in a file of all queues.
@@ -683,17 +696,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         if let Some(fcs) = &frame.fcs {
             return self.frame_with_fcs(frame, fcs);
         }
-        let caplen = frame.bytes.len().min(self.shape.snaplen);
-        let record = Record {
-            ns: frame.ns,
-            bytes: &frame.bytes[..caplen],
-            len: frame.len,
-            fcs: &[],
-            fcs_len: 0,
-            bad_fcs: false,
-            lost_before: self.lost,
-        };
-        self.take(self.shape.queue, &record)
+        self.take(self.shape.queue, &self.record(frame))
     }
 
     fn changed(&mut self, filter: &str) {

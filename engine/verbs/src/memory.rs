@@ -390,8 +390,8 @@ pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Asks for an item of a table to be brought into the caches, its first so many lines at most, for use a little later. Where there
-/// is no such item, or no instruction for it, nothing happens.
+/// Asks for the first `lines` cache lines of a table's item, or all that it has, to be brought into the caches for use a little
+/// later. Where there is no such item, or no instruction for it, nothing happens.
 #[inline]
 pub fn prefetch<T>(table: &[T], at: usize, lines: usize) {
     let item = table.as_ptr().wrapping_add(at).cast::<u8>();
@@ -419,9 +419,9 @@ pub(crate) fn prefetch_line(address: *const u8) {
     let _ = address;
 }
 
-/// Reads from each cache line of an item of a table, its first so many at most, so that it is in the caches afterwards; nothing
-/// waits for what is read. A prefetch may be lost when many are under way, a read is not: a loop of these has the misses of many
-/// items pass together. Where there is no such item, nothing happens.
+/// Reads from the first `lines` cache lines of a table's item, or all that it has, so that they are in the caches afterwards;
+/// nothing waits for what is read. A prefetch may be lost when many are under way, a read is not: a loop of these has the misses
+/// of many items pass together. Where there is no such item, nothing happens.
 #[inline]
 pub fn touch<T>(table: &[T], at: usize, lines: usize) {
     let Some(item) = table.get(at) else { return };

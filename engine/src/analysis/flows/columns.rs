@@ -1,7 +1,7 @@
 //! The columns of the files: names, Parquet types, and what each takes from a record. `docs/flows.md` explains them.
 
 use super::{
-    flow::FlowRecord,
+    record::FlowRecord,
     row::{Column, Row, Values, columns},
 };
 use crate::frame::{FiveTuple, FlowKey, protocol};

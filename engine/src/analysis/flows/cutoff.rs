@@ -8,7 +8,7 @@
 //! Unlike the cutoff's own table, a full one makes room by ending the records of old flows, which then begin anew.
 
 use super::{
-    flow::FlowEntry,
+    entry::FlowEntry,
     following::Following,
     meter::Meter,
     seen::{MOST_SEEN, SeenFrame},

@@ -2,7 +2,7 @@
 
 use super::{
     FlowsPlan,
-    flow::{FlowApart, FlowEntry},
+    entry::{FlowApart, FlowEntry},
 };
 use crate::{
     analysis::{

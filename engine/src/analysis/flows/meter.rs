@@ -10,8 +10,9 @@
 
 use super::{
     FlowTotals, FlowsPlan,
-    flow::{FlowApart, FlowEndReason, FlowEntry, FlowRecord, Lifetime},
+    entry::{FlowApart, FlowEntry, Lifetime},
     following::Following,
+    record::{FlowEndReason, FlowRecord},
     sample::{SampleChannels, Sampler},
     seen::{MOST_SEEN, SeenFrame},
 };

@@ -29,15 +29,17 @@ mod dhcp;
 #[cfg(feature = "flows")]
 mod dns;
 #[cfg(feature = "flows")]
-mod file;
+mod entry;
 #[cfg(feature = "flows")]
-mod flow;
+mod file;
 #[cfg(feature = "flows")]
 mod following;
 #[cfg(feature = "flows")]
 mod meter;
 #[cfg(feature = "flows")]
 mod names;
+#[cfg(feature = "flows")]
+mod record;
 #[cfg(feature = "flows")]
 mod row;
 #[cfg(feature = "flows")]
@@ -53,8 +55,8 @@ mod writer;
 
 #[cfg(feature = "flows")]
 pub use self::{
-    flow::{Direction, FlowEndReason, FlowRecord},
     meter::Meter,
+    record::{Direction, FlowEndReason, FlowRecord},
     writer::FlowWriter,
 };
 

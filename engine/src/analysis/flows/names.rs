@@ -7,7 +7,7 @@
 use super::{
     dhcp::DhcpRow,
     dns::DnsRow,
-    flow::FlowRecord,
+    record::FlowRecord,
     sample::{COPIES, FlowId, Sample, SampleChannels},
 };
 use crate::{Error, sync::thread::spawn};

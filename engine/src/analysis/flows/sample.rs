@@ -6,7 +6,8 @@
 
 use super::{
     FlowsPlan,
-    flow::{FlowEntry, FlowRecord},
+    entry::FlowEntry,
+    record::FlowRecord,
     seen::{MOST_SEEN, SeenFrame},
 };
 use crate::{

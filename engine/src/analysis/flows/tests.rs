@@ -1,7 +1,7 @@
 use super::{
     dhcp::DhcpRow,
     dns::DnsRow,
-    flow::{FlowApart, FlowEntry},
+    entry::{FlowApart, FlowEntry},
     meter::{Channels, RECORDS},
     row::{Row, Values},
     *,

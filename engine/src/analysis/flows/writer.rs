@@ -5,9 +5,9 @@ use super::{
     FlowTotals, FlowsPlan, FlowsReport, NamesReport,
     dhcp::DhcpRow,
     dns::DnsRow,
-    flow::FlowRecord,
     meter::{Channels, Meter, RECORDS},
     names::{self, Found, MOST_WAITING, Messages, NamesThread},
+    record::FlowRecord,
     row::Row,
     table_writer::{TableWriter, Written},
 };

@@ -1,6 +1,9 @@
-//! One flow as it is kept while it lasts.
+//! One flow as it is kept while it lasts: what each of its frames touches, on one cache line, and the rest apart.
 
-use super::seen::SeenFrame;
+use super::{
+    record::{Direction, FlowEndReason, FlowRecord},
+    seen::SeenFrame,
+};
 use crate::{
     analysis::{
         flow_table::{Entry, Key, ShortKey},
@@ -8,23 +11,10 @@ use crate::{
     },
     frame::{FiveTuple, protocol},
 };
-use wqcap_names::{Kind, Names};
+use wqcap_names::Kind;
 
 /// Payloads of a flow that are read for names, each way: who keeps a connection asks for many things.
 const SHARE: u8 = 4;
-
-/// What went one way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Direction {
-    /// Frames.
-    pub frames: u64,
-    /// Their bytes on the wire, without FCS.
-    pub bytes: u64,
-    /// Stamp of the first, in nanoseconds since 1970; 0 where there are no frames.
-    pub first_ns: u64,
-    /// Stamp of the last.
-    pub last_ns: u64,
-}
 
 /// What went one way, as far as each frame touches it. Sums wrap around: see [`FlowApart::carried`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,6 +101,9 @@ mod marks {
     }
 }
 
+/// The binary logarithm of [`coarse`]'s unit, in nanoseconds.
+const COARSE: u32 = 24;
+
 /// A stamp in so few bits that an entry has room for it: in units of 17 ms, which come again after two years.
 #[inline]
 fn coarse(ns: u64) -> u32 {
@@ -137,20 +130,12 @@ impl Lifetime {
     }
 }
 
-/// The binary logarithm of [`coarse`]'s unit, in nanoseconds.
-const COARSE: u32 = 24;
-
 impl Entry for FlowEntry {
     type Apart = FlowApart;
 
     #[inline]
     fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a FlowApart) -> bool {
-        let short = key.short();
-        let is_alike = (self.pair == short.pair)
-            & (self.network == short.network)
-            & (self.ports == short.ports)
-            & (self.kind == short.kind);
-        is_alike && (key.is_short() || apart().addresses == key.addresses())
+        self.short_key() == key.short() && (key.is_short() || apart().addresses == key.addresses())
     }
 
     #[inline]
@@ -196,6 +181,16 @@ impl FlowEntry {
             outer,
         };
         (entry, apart)
+    }
+
+    #[inline]
+    fn short_key(&self) -> ShortKey {
+        ShortKey {
+            pair: self.pair,
+            network: self.network,
+            ports: self.ports,
+            kind: self.kind,
+        }
     }
 
     /// Counts a frame of `len` bytes on the wire, received at `ns`, that went from the lower end to the other, or back.
@@ -297,13 +292,7 @@ impl FlowEntry {
 
     /// As it is written.
     pub(super) fn record(&self, apart: &FlowApart, queue: u16, end: FlowEndReason) -> FlowRecord {
-        let short = ShortKey {
-            pair: self.pair,
-            network: self.network,
-            ports: self.ports,
-            kind: self.kind,
-        };
-        let key = Key::with_addresses(short, apart.addresses);
+        let key = Key::with_addresses(self.short_key(), apart.addresses);
         let ends = key.ends();
         let ways = [0, 1].map(|at| {
             let Volume { bytes, packets } = self.volume_at(apart, at);
@@ -431,66 +420,6 @@ impl FlowEntry {
         let has_frames =
             self.marks & marks::CARRIED != 0 || self.ways.iter().any(|it| it.frames > 0);
         self.marks |= marks::of(marks::SHIFTED, has_frames);
-    }
-}
-
-/// Why a record was written: a word of the files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
-#[strum(serialize_all = "lowercase")]
-pub enum FlowEndReason {
-    /// Nothing came for `flows.idle`.
-    Idle,
-    /// It lasted for `flows.active`; what comes goes into another record.
-    Active,
-    /// Another flow needed its place.
-    Evicted,
-    /// The capture ended.
-    Stopped,
-}
-
-/// One line of the flow records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowRecord {
-    /// The innermost packet's ends as the first frame went. Without IP: MAC addresses in the first six bytes.
-    pub tuple: FiveTuple,
-    /// VLAN identifiers of the two outermost tags; [`crate::frame::FlowKey::UNTAGGED`] where there is none.
-    pub vlans: [u16; 2],
-    /// VXLAN or Geneve network identifier.
-    pub network: Option<u32>,
-    /// Ethertype of the first frame's innermost packet.
-    pub ethertype: u16,
-    /// Type and code of the first frame's ICMP message; `None` of other protocols.
-    pub icmp: Option<[u8; 2]>,
-    /// The first frame's outermost packet, if that is another than the innermost.
-    pub outer: Option<FiveTuple>,
-    /// As the first frame went, and the other way.
-    pub ways: [Direction; 2],
-    /// All control bits that were seen, by way; of TCP alone.
-    pub tcp_flags: Option<[u8; 2]>,
-    /// The queue that it came on.
-    pub queue: u16,
-    /// Why it ended here.
-    pub end: FlowEndReason,
-    /// What its first bytes told; `None`: nothing, or nobody asked.
-    pub names: Option<Box<Names>>,
-}
-
-impl FlowRecord {
-    /// Stamp of its first frame.
-    pub(super) fn first_ns(&self) -> u64 {
-        self.ways[0].first_ns
-    }
-
-    /// Frames both ways.
-    #[must_use]
-    pub fn frames(&self) -> u64 {
-        self.ways[0].frames + self.ways[1].frames
-    }
-
-    /// Bytes both ways.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.ways[0].bytes + self.ways[1].bytes
     }
 }
 
