@@ -63,6 +63,13 @@ pub struct Wqcap<'d> {
     timeout: Duration,
 }
 
+/// A way to receive that no test asks for, as every run is given it: `scripts/soak` tries both.
+#[must_use]
+pub fn receive_setting() -> Option<String> {
+    let receive = std::env::var("WQCAP_RECEIVE").ok()?;
+    Some(format!("capture.receive={receive}"))
+}
+
 impl<'d> Wqcap<'d> {
     /// A run named `name` in `dir`; names keep runs in the same folder apart.
     #[must_use]
@@ -79,11 +86,9 @@ impl<'d> Wqcap<'d> {
             gate: None,
             timeout: HANG,
         };
-        // A way to receive that the test does not ask for: `scripts/soak` tries both.
-        let receive = std::env::var("WQCAP_RECEIVE");
-        receive
+        receive_setting()
             .iter()
-            .fold(run, |run, it| run.set(&format!("capture.receive={it}")))
+            .fold(run, |run, it| run.set(it))
             .set("output.format=pcap")
             .set("capture.ring=256")
             .set("output.buffer=4MiB")

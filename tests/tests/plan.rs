@@ -2,7 +2,11 @@
 
 use serde_json::Value;
 use std::collections::BTreeMap;
-use wqcap_tests::{Dir, Wqcap, ledger::number, wqcap::wqcap};
+use wqcap_tests::{
+    Dir, Wqcap,
+    ledger::number,
+    wqcap::{receive_setting, wqcap},
+};
 
 /// How often each object is made, by its kind and its sizes.
 type Objects = BTreeMap<String, usize>;
@@ -158,7 +162,10 @@ fn the_plan_lists_what_is_made() {
         let mut check = wqcap(["check"])
             .arg(config)
             .args(["--json", "--model", wire]);
-        for setting in [&["capture.ring=256", "output.buffer=4MiB", &out], settings].concat() {
+        let receive = receive_setting();
+        let kit = ["capture.ring=256", "output.buffer=4MiB", &out];
+        let all = receive.iter().map(String::as_str).chain(kit);
+        for setting in all.chain(settings.iter().copied()) {
             check = check.args(["--set", setting]);
         }
         let done = check.run().expect(0);
