@@ -110,6 +110,7 @@ fn four_queues_with_strides_and_compressed_completions() {
         queues: 4,
         buffer: 65_535,
         settings: &[
+            "capture.receive=striding",
             "capture.strides=1024",
             "capture.ring=64",
             "capture.timestamps=software",
