@@ -32,6 +32,8 @@ const RECORD: u64 = 1516;
 /// What plain writes are compared, and the endings of the results' names: they make their file longer each, as a writer
 /// does who knows nothing, or have all its room before they begin, which is the most that the disk gives.
 const BASELINES: [(&str, &str); 2] = [("o_direct", ""), ("o_direct_allocated", "/allocated")];
+/// The number of the way that is compared with them.
+const OURS: usize = BASELINES.len();
 
 /// Writes each way in turn, and prints the ratios.
 pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
@@ -39,23 +41,26 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     let frames = args.size.0.div_ceil(RECORD).max(1);
     let bytes = frames * RECORD;
     let mut rounds = Vec::new();
+    let mut direct = [true; OURS];
     for round in 0..args.common.repeats {
-        let mut times = [Took::default(); 3];
-        // Each way is the first once: a disk that was just written to may be slower.
-        for way in (0..3).map(|i| (i + round as usize) % 3) {
-            times[way] = match way {
-                0 | 1 => by_plain_writes(scratch.path(), bytes, way == 1)?,
-                _ => by_blocks(scratch.path(), frames)?,
+        // Of the baselines, then ours.
+        let mut times = [0.0; OURS + 1];
+        // Each way is the first in turn: a disk that was just written to may be slower.
+        for way in (0..=OURS).map(|i| (i + round as usize) % (OURS + 1)) {
+            times[way] = if way < OURS {
+                let plain = by_plain_writes(scratch.path(), bytes, way == 1)?;
+                direct[way] &= plain.direct;
+                plain.ns
+            } else {
+                by_blocks(scratch.path(), frames)?
             };
         }
-        let [appending, allocated, ours] = times;
-        rounds.push((ours.ns, [appending, allocated]));
+        rounds.push(times);
     }
     let results = BASELINES.iter().enumerate();
     let results = results.map(|(i, (baseline, ending))| {
-        let pairs: Vec<_> = rounds.iter().map(|(ours, of)| (*ours, of[i].ns)).collect();
+        let pairs: Vec<_> = rounds.iter().map(|it| (it[OURS], it[i])).collect();
         let name = format!("disk/pcap/1500B/1q{ending}");
-        let direct = rounds.iter().all(|(_, of)| of[i].direct);
         let rate = |ns: f64| RECORD as f64 * 1e9 / ns;
         let rates = pairs
             .iter()
@@ -63,7 +68,7 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
         let (ours, plain): (Vec<_>, Vec<_>) = rates.unzip();
         Measured::of(name, baseline, &pairs)
             .with("bytes", bytes)
-            .with("direct", direct)
+            .with("direct", direct[i])
             .with("repeats", args.common.repeats)
             .with("bytes_per_s", ours)
             .with("baseline_bytes_per_s", plain)
@@ -71,23 +76,22 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     BenchReport::new(results.collect()).print(args.common.json)
 }
 
-/// What a way of writing took.
-#[derive(Clone, Copy, Default)]
-struct Took {
-    /// Nanoseconds for a frame's record, or as many bytes.
+/// What plain writes took.
+struct Plain {
+    /// Nanoseconds for as many bytes as a frame's record.
     ns: f64,
-    /// The writes were direct, as far as is known.
+    /// The writes were direct.
     direct: bool,
 }
 
-fn by_plain_writes(dir: &Path, bytes: u64, allocated: bool) -> Result<Took, Failure> {
+fn by_plain_writes(dir: &Path, bytes: u64, allocated: bool) -> Result<Plain, Failure> {
     let file = dir.join("plain");
     let (written, time, direct) = write_plainly(&file, bytes, allocated)
         .map_err(|e| Failure::failed(format!("{}: the plain writer: {e}", dir.display())))?;
     files::remove(&file)?;
     // It rounds up to whole writes: by the byte, then.
     let ns = nanos(time) / written as f64 * RECORD as f64;
-    Ok(Took { ns, direct })
+    Ok(Plain { ns, direct })
 }
 
 /// Writes `bytes`, rounded up to whole writes, into a new file: O_DIRECT where that is to be had, always of the same memory,
@@ -135,8 +139,8 @@ fn write_plainly(path: &Path, bytes: u64, allocated: bool) -> io::Result<(u64, D
     Ok((writes * WRITE, start.elapsed(), direct))
 }
 
-/// From the first frame to the file's final name.
-fn by_blocks(dir: &Path, frames: u64) -> Result<Took, Failure> {
+/// Nanoseconds of a frame, from the first one to the file's final name.
+fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     let (writer, mut sink) = files::start(dir, FRAME)?;
     let content = [0x5a; FRAME];
     let start = Instant::now();
@@ -153,10 +157,7 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<Took, Failure> {
     let finished = files::finish(writer)?;
     let time = start.elapsed();
     finished.iter().try_for_each(|file| files::remove(file))?;
-    Ok(Took {
-        ns: nanos(time) / frames as f64,
-        direct: false,
-    })
+    Ok(nanos(time) / frames as f64)
 }
 
 fn nanos(time: Duration) -> f64 {

@@ -26,16 +26,18 @@ pub(crate) struct Key {
 const PORTS: u32 = 32;
 const PROTOCOL: u32 = 8;
 
-/// A key in few bytes: all of it for IPv4. Of others the addresses are mixed, so that different flows may share one.
+/// A key in few bytes: all of it for IPv4. Of others the addresses are mixed, so that different flows may share one. Packed, so
+/// that two bytes more fit three words.
 #[cfg(any(test, feature = "flows"))]
 #[derive(Clone, Copy, Debug, Eq)]
+#[repr(C, packed(2))]
 pub(crate) struct ShortKey {
     /// The addresses of IPv4, or those of others, mixed.
-    pub(crate) pair: u64,
-    pub(crate) network: u64,
-    pub(crate) ports: u32,
+    pair: u64,
+    network: u64,
+    ports: u32,
     /// Protocol and version.
-    pub(crate) kind: u16,
+    kind: u16,
 }
 
 #[cfg(any(test, feature = "flows"))]

@@ -29,11 +29,7 @@ struct Way {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct FlowEntry {
-    /// Its key, as far as it is short: [`ShortKey`], field by field.
-    pair: u64,
-    network: u64,
-    ports: u32,
-    kind: u16,
+    key: ShortKey,
     /// Which limit of a cutoff it has, where limits are followed.
     limit: u16,
     /// As the first frame went, and the other way.
@@ -135,7 +131,7 @@ impl Entry for FlowEntry {
 
     #[inline]
     fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a FlowApart) -> bool {
-        self.short_key() == key.short() && (key.is_short() || apart().addresses == key.addresses())
+        self.key == key.short() && (key.is_short() || apart().addresses == key.addresses())
     }
 
     #[inline]
@@ -152,17 +148,8 @@ impl Entry for FlowEntry {
 impl FlowEntry {
     /// A flow without any frame yet, not even this first one, with its outermost packet if it came in a tunnel.
     pub(super) fn begin(first: &SeenFrame, outer: Option<FiveTuple>) -> (Self, FlowApart) {
-        let ShortKey {
-            pair,
-            network,
-            ports,
-            kind,
-        } = first.key.short();
         let entry = Self {
-            pair,
-            network,
-            ports,
-            kind,
+            key: first.key.short(),
             limit: 0,
             ways: Default::default(),
             begun: coarse(first.ns),
@@ -181,16 +168,6 @@ impl FlowEntry {
             outer,
         };
         (entry, apart)
-    }
-
-    #[inline]
-    fn short_key(&self) -> ShortKey {
-        ShortKey {
-            pair: self.pair,
-            network: self.network,
-            ports: self.ports,
-            kind: self.kind,
-        }
     }
 
     /// Counts a frame of `len` bytes on the wire, received at `ns`, that went from the lower end to the other, or back.
@@ -229,7 +206,7 @@ impl FlowEntry {
         if frames == 1 && carried.frames == 0 {
             apart.first_ns[at] = last_ns;
         }
-        // There is no frame in a sum of frames that is 0 but for the one that makes it wrap.
+        // Behind a frame, a sum of frames is 0 only where it has just wrapped around.
         carried.frames += u32::from(frames == 0);
         carried.bytes += u32::from(bytes_wrap);
         self.marks |= marks::of(marks::CARRIED, frames == 0 || bytes_wrap);
@@ -292,7 +269,7 @@ impl FlowEntry {
 
     /// As it is written.
     pub(super) fn record(&self, apart: &FlowApart, queue: u16, end: FlowEndReason) -> FlowRecord {
-        let key = Key::with_addresses(self.short_key(), apart.addresses);
+        let key = Key::with_addresses(self.key, apart.addresses);
         let ends = key.ends();
         let ways = [0, 1].map(|at| {
             let Volume { bytes, packets } = self.volume_at(apart, at);
