@@ -155,7 +155,7 @@ fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<Round, F
 struct Parsed<C>(C);
 
 impl<C: Consumer> Consumer for Parsed<C> {
-    #[inline]
+    #[inline(always)]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         black_box(&Headers::parse(frame.bytes).tuple);
         self.0.frame(frame)

@@ -222,7 +222,7 @@ pub fn cpu_ns() -> u64 {
 }
 
 impl<C: Consumer> Consumer for ParserCpu<C> {
-    #[inline]
+    #[inline(always)]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         let Some(it) = &mut self.0 else {
             return Verdict::Captured;

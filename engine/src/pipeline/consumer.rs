@@ -32,12 +32,22 @@ impl<'a> Frame<'a> {
     /// The whole frame in a slot.
     #[inline]
     pub(super) fn of(filled: &'a Filled, memory: &'a SlotMemory, ns: u64) -> Self {
-        let bytes = filled.bytes(memory);
         let fcs = filled.fcs(memory);
         Self {
-            bytes,
-            len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             fcs: fcs.map(|bytes| Fcs { bytes, bad: false }),
+            ..Self::without_fcs(filled, memory, ns)
+        }
+    }
+
+    /// The same of a queue that delivers no FCS.
+    #[inline]
+    pub(super) fn without_fcs(filled: &'a Filled, memory: &'a SlotMemory, ns: u64) -> Self {
+        let bytes = filled.bytes(memory);
+        Self {
+            bytes,
+            // A slot is far below 4 GiB.
+            len: bytes.len() as u32,
+            fcs: None,
             ns,
         }
     }

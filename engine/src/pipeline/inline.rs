@@ -24,6 +24,38 @@ impl<C: Consumer> Inline<C> {
     }
 }
 
+impl<C: Consumer> Inline<C> {
+    /// Has the consumer take the frames of a batch, as `frame` makes them; how all have ended then.
+    #[inline(always)]
+    fn feed<'f>(
+        &mut self,
+        frames: &'f [Filled],
+        memory: &'f SlotMemory,
+        stamper: &mut Stamper,
+        frame: impl Fn(&'f Filled, &'f SlotMemory, u64) -> Frame<'f>,
+    ) -> Ends {
+        let mut ends = self.ends;
+        for filled in frames {
+            let frame = frame(filled, memory, stamper.ns(filled));
+            let verdict = self.consumer.frame(&frame);
+            ends.count(verdict, frame.len);
+        }
+        ends
+    }
+
+    /// As [`Inline::feed`], each frame with its FCS.
+    #[cold]
+    #[inline(never)]
+    fn feed_with_fcs(
+        &mut self,
+        frames: &[Filled],
+        memory: &SlotMemory,
+        stamper: &mut Stamper,
+    ) -> Ends {
+        self.feed(frames, memory, stamper, Frame::of)
+    }
+}
+
 impl<C: Consumer> Outlet for Inline<C> {
     /// The tokens stay where they are, for the batch's reposting.
     #[inline]
@@ -36,12 +68,11 @@ impl<C: Consumer> Outlet for Inline<C> {
         self.consumer.batch();
         self.consumer
             .ahead(frames.iter().map(|it| it.bytes(memory)));
-        let mut ends = self.ends;
-        for filled in frames.iter() {
-            let frame = Frame::of(filled, memory, stamper.ns(filled));
-            let verdict = self.consumer.frame(&frame);
-            ends.count(verdict, frame.len);
-        }
+        // Decided once for a batch.
+        let ends = match memory.has_fcs() {
+            true => self.feed_with_fcs(frames, memory, stamper),
+            false => self.feed(frames, memory, stamper, Frame::without_fcs),
+        };
         self.consumer.handled();
         self.counters.publish_ends(&ends);
         let before = std::mem::replace(&mut self.ends, ends);

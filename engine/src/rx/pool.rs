@@ -89,7 +89,7 @@ impl Filled {
     #[inline]
     #[must_use]
     pub fn fcs(&self, memory: &SlotMemory) -> Option<[u8; FCS_LEN]> {
-        if memory.layout.fcs == 0 {
+        if !memory.has_fcs() {
             return None;
         }
         self.delivered(memory).last_chunk().copied()
@@ -227,6 +227,12 @@ impl SlotMemory {
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         self.layout.slot_bytes
+    }
+
+    /// Whether the queue scatters each frame's FCS behind it.
+    #[inline]
+    pub(crate) fn has_fcs(&self) -> bool {
+        self.layout.fcs > 0
     }
 
     /// Writes into a slot as a device does.

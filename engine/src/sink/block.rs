@@ -549,7 +549,7 @@ impl<E: Encoder> BlockSink<E> {
     }
 
     /// Takes a record of a queue.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, queue: u16, record: &Record<'_>) -> Verdict {
         let need = self.encoder.record_len(record);
         match &mut self.current {
@@ -691,7 +691,7 @@ impl<E: Encoder> BlockSink<E> {
 }
 
 impl<E: Encoder> Consumer for BlockSink<E> {
-    #[inline]
+    #[inline(always)]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         if let Some(fcs) = &frame.fcs {
             return self.frame_with_fcs(frame, fcs);

@@ -116,9 +116,17 @@ impl<C: Consumer> Stage<C> {
         if !by_flow && !self.sampler.keeps(|| 0) {
             return Verdict::SampledOut;
         }
-        if !self.parses {
-            return self.inner.frame(frame);
+        if self.parses
+            && let Some(refusal) = self.reduce_parsed(frame, by_flow)
+        {
+            return refusal;
         }
+        self.inner.frame(frame)
+    }
+
+    /// The steps that look at headers; what a frame that is not kept ends as.
+    #[inline(always)]
+    fn reduce_parsed(&mut self, frame: &mut Frame<'_>, by_flow: bool) -> Option<Verdict> {
         let seed = self.ahead.seed();
         let known = self.ahead.of(frame.bytes);
         let mut parsed_now;
@@ -135,7 +143,7 @@ impl<C: Consumer> Stage<C> {
             self.malformed.count(class);
         }
         if by_flow && !self.sampler.keeps(|| FlowKey::spread(frame.bytes, headers)) {
-            return Verdict::SampledOut;
+            return Some(Verdict::SampledOut);
         }
         if let Some(cutoff) = &mut self.cutoff {
             let mut place_now;
@@ -148,13 +156,13 @@ impl<C: Consumer> Stage<C> {
                 }
             };
             if cutoff.cuts(&mut self.observer, frame, [outer, headers], place, guess) {
-                return Verdict::CutOff;
+                return Some(Verdict::CutOff);
             }
         } else {
             self.observer.see(frame, [outer, headers]);
         }
         frame.bytes = &frame.bytes[..slice::keep(self.slice, headers, frame.bytes.len())];
-        self.inner.frame(frame)
+        None
     }
 }
 
@@ -170,7 +178,7 @@ impl<C: Consumer> Judge for Stage<C> {
 }
 
 impl<C: Consumer> Consumer for Stage<C> {
-    #[inline]
+    #[inline(always)]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         // A frame that nobody looks at is not copied.
         if self.active {
