@@ -44,7 +44,6 @@ impl<C: Consumer> Inline<C> {
     }
 
     /// As [`Inline::feed`], each frame with its FCS.
-    #[cold]
     #[inline(never)]
     fn feed_with_fcs(
         &mut self,
