@@ -153,6 +153,12 @@ fn what_a_queue_pays_for_a_frame() {
     for line in ["capture/pcap/64B/1q ", " count\n", " copy\n"] {
         assert!(table.stdout.contains(line), "{table}");
     }
+    let format = |word| wqcap(["bench", "capture", "--rounds", "1", "--format", word]);
+    let table = format("pcapng").args(["--repeats", "1"]).arg(dir.path());
+    let table = table.run().expect(0);
+    assert!(table.stdout.contains("capture/pcapng/64B/1q "), "{table}");
+    let refused = format("none").run().expect(2);
+    refused.says(&["\"none\"", "pcap or pcapng"]);
     wqcap(["bench", "capture", "--device", "mlx5_7"])
         .arg(dir.path())
         .run()

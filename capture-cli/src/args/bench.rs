@@ -3,7 +3,7 @@
 use super::{ConfigArgs, seconds, written};
 use clap::{Subcommand, value_parser};
 use std::{path::PathBuf, time::Duration};
-use wqcap_engine::config::{Receive, Size, Timestamps};
+use wqcap_engine::config::{Format, Receive, Size, Timestamps};
 
 /// `wqcap bench`
 #[derive(Debug, clap::Args)]
@@ -22,6 +22,16 @@ fn receive(text: &str) -> Result<Receive, String> {
 fn timestamps(text: &str) -> Result<Timestamps, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is no origin of time stamps; write hardware or software"))
+}
+
+/// A word of `output.format` that makes files.
+fn format(text: &str) -> Result<Format, String> {
+    match text.parse() {
+        Ok(Format::None) | Err(_) => Err(format!(
+            "{text:?} is not a format of capture files; write pcap or pcapng"
+        )),
+        Ok(format) => Ok(format),
+    }
 }
 
 /// How often, and in which form.
@@ -94,6 +104,7 @@ header into memory, and writes nothing. All alternate.
 Examples:
   wqcap bench capture /var/lib/wqcap
   wqcap bench capture --receive frame,striding
+  wqcap bench capture --format pcapng
   wqcap bench capture --frame 1500 --rounds 20 --json
   wqcap bench capture --device mlx5_0   with the traffic that is there")]
 pub struct BenchCaptureArgs {
@@ -109,6 +120,9 @@ pub struct BenchCaptureArgs {
     /// How frames lie in the ring's memory: frame, striding; each is compared with the one before it, too
     #[arg(long, value_name = "MODE,...", default_value = "frame", value_delimiter = ',', value_parser = receive)]
     pub receive: Vec<Receive>,
+    /// Format of the files: pcap, pcapng
+    #[arg(long, default_value = "pcap", value_parser = format)]
+    pub format: Format,
     /// Rings to drain per repeat
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,

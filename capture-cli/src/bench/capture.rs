@@ -14,12 +14,13 @@ use super::{
 use crate::{args::BenchCaptureArgs, cmd::check::enter_model, failure::Failure};
 use std::{hint::black_box, path::Path};
 use wqcap_engine::{
+    config::Format,
     files::format::pcap::{RECORD_LEN, encode_record_header},
     frame::Headers,
     memory::Region,
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
-    sink::Count,
+    sink::{Count, Encoder, PcapEncoder, PcapngEncoder},
 };
 
 /// Bytes of a WR's buffer by default.
@@ -73,7 +74,7 @@ fn results(args: &BenchCaptureArgs, modes: &[Vec<Times>]) -> Vec<Measured> {
             1 => String::new(),
             _ => format!("/{}", args.receive[i]),
         };
-        let name = format!("capture/pcap/{}B/1q{mode}", args.frame);
+        let name = format!("capture/{}/{}B/1q{mode}", args.format, args.frame);
         let mut against = |baseline, of: &[Times], its: fn(&Times) -> f64| {
             let pairs = times.iter().zip(of).map(|(it, of)| (it.ours, its(of)));
             let pairs: Vec<_> = pairs.collect();
@@ -143,7 +144,19 @@ impl Records {
 }
 
 fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<Round, Failure> {
-    let (writer, sink) = files::start(dir, plan.ring.longest() as usize)?;
+    match args.format {
+        Format::Pcapng => encoded(plan, args, dir, &PcapngEncoder::default()),
+        _ => encoded(plan, args, dir, &PcapEncoder::default()),
+    }
+}
+
+fn encoded(
+    plan: &Plan,
+    args: &BenchCaptureArgs,
+    dir: &Path,
+    encoder: &(impl Encoder + 'static),
+) -> Result<Round, Failure> {
+    let (writer, sink) = files::start(dir, plan.ring.longest() as usize, encoder)?;
     let round = drain(plan, args.frame, args.rounds, vec![Parsed(sink)])?;
     for file in files::finish(writer)? {
         files::remove(&file)?;

@@ -21,6 +21,7 @@ use std::{
 use wqcap_engine::{
     memory::Region,
     pipeline::{Consumer, Frame},
+    sink::PcapEncoder,
 };
 
 /// Bytes of a plain write, and plain writes under way: as many as the block writer's.
@@ -141,7 +142,7 @@ fn write_plainly(path: &Path, bytes: u64, allocated: bool) -> io::Result<(u64, D
 
 /// Nanoseconds of a frame, from the first one to the file's final name.
 fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
-    let (writer, mut sink) = files::start(dir, FRAME)?;
+    let (writer, mut sink) = files::start(dir, FRAME, &PcapEncoder::default())?;
     let content = [0x5a; FRAME];
     let start = Instant::now();
     for ns in 0..frames {

@@ -7,7 +7,7 @@ use wqcap_engine::{
     Wakeup,
     memory::Region,
     plan::OutputPlan,
-    sink::{BLOCK, BlockSink, Files, PcapEncoder, Writer},
+    sink::{BLOCK, BlockSink, Encoder, Files, Writer},
 };
 
 /// `output.buffer` by default.
@@ -22,7 +22,11 @@ pub fn scratch(dir: &Path) -> Result<TempDir, Failure> {
 }
 
 /// Starts a writer of one queue into `dir`, for frames of `longest` bytes at most.
-pub fn start(dir: &Path, longest: usize) -> Result<(Writer, BlockSink<PcapEncoder>), Failure> {
+pub fn start<E: Encoder>(
+    dir: &Path,
+    longest: usize,
+    encoder: &E,
+) -> Result<(Writer, BlockSink<E>), Failure> {
     let files = Files {
         output: OutputPlan::pcap(dir, BUFFER),
         snaplen: 0,
@@ -33,8 +37,7 @@ pub fn start(dir: &Path, longest: usize) -> Result<(Writer, BlockSink<PcapEncode
         limit: None,
         owner: Wakeup::default(),
     };
-    let (mut writer, mut sinks) =
-        Writer::start(&files, &PcapEncoder::default(), &[Arc::default()])?;
+    let (mut writer, mut sinks) = Writer::start(&files, encoder, &[Arc::default()])?;
     // As a capture does before frames come.
     writer.wait_for_memory()?;
     let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;

@@ -58,7 +58,11 @@ impl Following {
     }
 
     /// A flow's record has ended, and its limit goes on.
-    pub(super) fn make_blank(&mut self, flow: &mut FlowEntry, apart: &mut FlowApart, at: usize) {
+    pub(super) fn make_blank(
+        &mut self,
+        (flow, apart): (&mut FlowEntry, &mut FlowApart),
+        at: usize,
+    ) {
         for (earlier, upward) in self.earlier[at].iter_mut().zip([false, true]) {
             *earlier = earlier.plus(flow.volume(apart, upward));
         }

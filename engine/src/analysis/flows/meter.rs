@@ -238,7 +238,7 @@ impl Meter {
         let (flow, apart) = self.table.both_mut(at);
         let record = flow.record(apart, self.queue, end);
         if let Some(following) = &mut self.following {
-            following.make_blank(flow, apart, at);
+            following.make_blank((flow, apart), at);
         }
         self.push(record);
     }
