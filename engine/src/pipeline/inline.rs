@@ -22,9 +22,7 @@ impl<C: Consumer> Inline<C> {
             counters,
         }
     }
-}
 
-impl<C: Consumer> Inline<C> {
     /// Has the consumer take the frames of a batch, as `frame` makes them; how all have ended then.
     #[inline(always)]
     fn feed<'f>(
