@@ -4,7 +4,7 @@ mod ring;
 
 pub use ring::{BareAttr, Poll};
 
-use super::rounds::{Round, cpu_ns, fill, number};
+use super::rounds::{Round, SETTLING, cpu_ns, fill, number};
 use crate::failure::Failure;
 use ring::BareRings;
 use std::{thread, time::Duration};
@@ -43,8 +43,7 @@ pub fn drain(
         rings.let_in()?;
         fill(&mut rings, plan.queues.len(), attr.ring.into(), lost, rest)?;
         rings.shut();
-        // What the NIC has begun comes to its end.
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(SETTLING);
         for ring in &mut rings.rings {
             let began = cpu_ns();
             let frames = ring.drain(&mut each)?;
