@@ -96,7 +96,8 @@ fn run_with(dir: &Dir, call: &str, error: &str, when: &str) {
     );
     let run = Wqcap::run(dir, &name)
         .model(&format!("synth:size=1000,flows=4,count={COUNT}"))
-        .queues(1)
+        // The blocks of one queue alone are written without io_uring.
+        .queues(if call.starts_with("io_uring") { 2 } else { 1 })
         .set("output.buffer=1MiB")
         .set("output.rotate_size=2MiB")
         .timeout(std::time::Duration::from_secs(100))
@@ -112,6 +113,11 @@ fn run_with(dir: &Dir, call: &str, error: &str, when: &str) {
             "-e",
             &inject,
         ]);
+    let run = match (call, error, when) {
+        // Room for blocks is waited for as long as the run lasts.
+        ("pwrite64", "ENOSPC", "1+") => run.args(&["--duration", "2"]),
+        _ => run,
+    };
     let done = run.done();
     let summary = closes(&run, &done);
     // Before the capture begins, a failing call is a refusal, or the loader's.

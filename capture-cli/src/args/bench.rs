@@ -152,8 +152,8 @@ pub struct BenchCompressArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Writes frames of 1500 bytes through the block writer, and the same number of bytes with plain O_DIRECT writes of several \
-threads, alternately, each to a file that is synced and then deleted. There are two baselines: plain writes that extend \
-their file, and plain writes into a preallocated file. The ratio compares times: 1.00 is as fast as plain writes.
+threads, alternately, each to a file that is synced and then deleted. There are two baselines: plain writes of 1 MiB that \
+extend their file, and of 4 MiB, a block's size, into a preallocated file. The ratio compares times: 1.00 is as fast as plain writes.
 
 Examples:
   wqcap bench disk /var/lib/wqcap

@@ -21,18 +21,40 @@ use std::{
 use wqcap_engine::{
     memory::Region,
     pipeline::{Consumer, Frame},
-    sink::PcapEncoder,
+    sink::{BLOCK, PcapEncoder},
 };
 
-/// Bytes of a plain write, and plain writes under way: as many as the block writer's.
-const WRITE: u64 = 1 << 20;
+/// Plain writes under way: as many as the block writer's.
 const DEPTH: u64 = 16;
 /// Bytes of a frame, and of its record in a pcap file.
 const FRAME: usize = 1500;
 const RECORD: u64 = 1516;
-/// What plain writes are compared, and the endings of the results' names: they make their file longer each, as a writer
-/// does who knows nothing, or have all its room before they begin, which is the most that the disk gives.
-const BASELINES: [(&str, &str); 2] = [("o_direct", ""), ("o_direct_allocated", "/allocated")];
+/// Plain writes that are compared.
+struct Baseline {
+    name: &'static str,
+    /// The ending of the result's name.
+    ending: &'static str,
+    /// Bytes of a write.
+    write: usize,
+    /// The file has all its room before they begin.
+    allocated: bool,
+}
+
+/// What a writer does who knows nothing, and the most that the disk gives.
+const BASELINES: [Baseline; 2] = [
+    Baseline {
+        name: "o_direct",
+        ending: "",
+        write: 1 << 20,
+        allocated: false,
+    },
+    Baseline {
+        name: "o_direct_allocated",
+        ending: "/allocated",
+        write: BLOCK,
+        allocated: true,
+    },
+];
 /// The number of the way that is compared with them.
 const OURS: usize = BASELINES.len();
 
@@ -48,27 +70,29 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
         let mut times = [0.0; OURS + 1];
         // Each way is the first in turn: a disk that was just written to may be slower.
         for way in (0..=OURS).map(|i| (i + round as usize) % (OURS + 1)) {
-            times[way] = if way < OURS {
-                let plain = by_plain_writes(scratch.path(), bytes, way == 1)?;
-                direct[way] &= plain.direct;
-                plain.ns
-            } else {
-                by_blocks(scratch.path(), frames)?
+            times[way] = match BASELINES.get(way) {
+                Some(baseline) => {
+                    let plain = by_plain_writes(scratch.path(), bytes, baseline)?;
+                    direct[way] &= plain.direct;
+                    plain.ns
+                }
+                None => by_blocks(scratch.path(), frames)?,
             };
         }
         rounds.push(times);
     }
     let results = BASELINES.iter().enumerate();
-    let results = results.map(|(i, (baseline, ending))| {
+    let results = results.map(|(i, baseline)| {
         let pairs: Vec<_> = rounds.iter().map(|it| (it[OURS], it[i])).collect();
-        let name = format!("disk/pcap/1500B/1q{ending}");
+        let name = format!("disk/pcap/1500B/1q{}", baseline.ending);
         let rate = |ns: f64| RECORD as f64 * 1e9 / ns;
         let rates = pairs
             .iter()
             .map(|(ours, plain)| (rate(*ours), rate(*plain)));
         let (ours, plain): (Vec<_>, Vec<_>) = rates.unzip();
-        Measured::of(name, baseline, &pairs)
+        Measured::of(name, baseline.name, &pairs)
             .with("bytes", bytes)
+            .with("write_bytes", baseline.write)
             .with("direct", direct[i])
             .with("repeats", args.common.repeats)
             .with("bytes_per_s", ours)
@@ -85,9 +109,9 @@ struct Plain {
     direct: bool,
 }
 
-fn by_plain_writes(dir: &Path, bytes: u64, allocated: bool) -> Result<Plain, Failure> {
+fn by_plain_writes(dir: &Path, bytes: u64, baseline: &Baseline) -> Result<Plain, Failure> {
     let file = dir.join("plain");
-    let (written, time, direct) = write_plainly(&file, bytes, allocated)
+    let (written, time, direct) = write_plainly(&file, bytes, baseline)
         .map_err(|e| Failure::failed(format!("{}: the plain writer: {e}", dir.display())))?;
     files::remove(&file)?;
     // It rounds up to whole writes: by the byte, then.
@@ -96,9 +120,9 @@ fn by_plain_writes(dir: &Path, bytes: u64, allocated: bool) -> Result<Plain, Fai
 }
 
 /// Writes `bytes`, rounded up to whole writes, into a new file: O_DIRECT where that is to be had, always of the same memory,
-/// each write by the next thread that is free, and a sync at the end. `allocated`: into a file that has its whole length
-/// before. Gives the bytes and the time it took, and whether the writes were direct.
-fn write_plainly(path: &Path, bytes: u64, allocated: bool) -> io::Result<(u64, Duration, bool)> {
+/// each write by the next thread that is free, and a sync at the end. Gives the bytes and the time it took, and whether the
+/// writes were direct.
+fn write_plainly(path: &Path, bytes: u64, by: &Baseline) -> io::Result<(u64, Duration, bool)> {
     let open = |flags| {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).custom_flags(flags);
@@ -111,10 +135,11 @@ fn write_plainly(path: &Path, bytes: u64, allocated: bool) -> io::Result<(u64, D
         }
         other => (other?, true),
     };
-    let memory = Region::allocate(WRITE as usize, None).map_err(io::Error::other)?;
-    let (writes, next) = (bytes.div_ceil(WRITE), AtomicU64::new(0));
-    if allocated {
-        match fallocate(&file, FallocateFlags::empty(), 0, writes * WRITE) {
+    let memory = Region::allocate(by.write, None).map_err(io::Error::other)?;
+    let size = by.write as u64;
+    let (writes, next) = (bytes.div_ceil(size), AtomicU64::new(0));
+    if by.allocated {
+        match fallocate(&file, FallocateFlags::empty(), 0, writes * size) {
             // Where that is unknown, writes find room in another way.
             Err(Errno::OPNOTSUPP) => {}
             other => other?,
@@ -125,7 +150,7 @@ fn write_plainly(path: &Path, bytes: u64, allocated: bool) -> io::Result<(u64, D
         if number >= writes {
             return Ok(());
         }
-        file.write_all_at(memory.as_slice(WRITE as usize), number * WRITE)?;
+        file.write_all_at(memory.as_slice(by.write), number * size)?;
     };
     let start = Instant::now();
     thread::scope(|scope| {
@@ -137,7 +162,7 @@ fn write_plainly(path: &Path, bytes: u64, allocated: bool) -> io::Result<(u64, D
         ends.try_for_each(|end| end)
     })?;
     file.sync_all()?;
-    Ok((writes * WRITE, start.elapsed(), direct))
+    Ok((writes * size, start.elapsed(), direct))
 }
 
 /// Nanoseconds of a frame, from the first one to the file's final name.
@@ -173,14 +198,14 @@ mod tests {
     fn as_many_bytes_as_asked_for() {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("plain");
-        for allocated in [false, true] {
-            let (bytes, _, _) = write_plainly(&path, (40 << 20) - 1, allocated).expect("writes");
+        for by in &BASELINES {
+            let (bytes, _, _) = write_plainly(&path, (40 << 20) - 1, by).expect("writes");
             assert_eq!(bytes, 40 << 20);
             assert_eq!(std::fs::metadata(&path).expect("there").len(), bytes);
-            let again = write_plainly(&path, 1, allocated);
+            let again = write_plainly(&path, 1, by);
             assert!(again.is_err(), "nothing is overwritten");
             std::fs::remove_file(&path).expect("there");
         }
-        assert!(write_plainly(&dir.path().join("no/plain"), 1, false).is_err());
+        assert!(write_plainly(&dir.path().join("no/plain"), 1, &BASELINES[0]).is_err());
     }
 }

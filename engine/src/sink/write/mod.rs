@@ -52,6 +52,7 @@ use crossbeam_channel::{Receiver, Sender};
 use std::{
     convert::Infallible,
     io::Write,
+    ops::RangeInclusive,
     panic::resume_unwind,
     path::Path,
     sync::{Arc, atomic::AtomicBool},
@@ -61,8 +62,13 @@ use std::{
 
 use wqcap_files::sealed::{SecretKey, sealed_name};
 
-/// Bytes of a block, where the buffer is large enough for several of them.
-pub const BLOCK: usize = 1 << 20;
+/// Bytes of a block, where a queue's share of the buffer is [`SHARE`] of them. A write takes as long to begin and to be told
+/// of whatever its size, and where writes make a file longer, most file systems do one at a time.
+pub const BLOCK: usize = 4 << 20;
+/// The least of a block, where the buffer is large enough for several of them; all blocks that are compressed are of this size.
+const SMALL_BLOCK: usize = 1 << 20;
+/// Blocks of a queue before they become larger.
+const SHARE: usize = 16;
 /// The same for blocks on their way to the orderer: it knows what is next the earlier the smaller they are.
 const RELAY_BLOCK: usize = 64 << 10;
 /// Idle moments, five a second at most, before a compressed file gets a frame that is not full.
@@ -273,7 +279,9 @@ impl Writer {
             held_ns: SHOWN_NS,
         };
         let requests = Arc::<Requests>::default();
-        let sizes = Sizes::new(BLOCK, files, files.output.buffer, owners.len());
+        let plain = files.output.compress == Compress::None;
+        let usual = SMALL_BLOCK..=if plain { BLOCK } else { SMALL_BLOCK };
+        let sizes = Sizes::new(&usual, files, files.output.buffer, owners.len());
         let (full_in, full) = crossbeam_channel::bounded(owners.len() * sizes.per_queue);
         let mut sinks = Vec::with_capacity(owners.len());
         let mut empties = Vec::with_capacity(owners.len());
@@ -282,7 +290,6 @@ impl Writer {
         // With compression, what is written is the packers'.
         let mut pool = Pool::default();
         let mut untouched = Vec::with_capacity(owners.len());
-        let plain = files.output.compress == Compress::None;
         for (index, (queue, ledger)) in (0u16..).zip(owners) {
             let (exchange, empty, blocks) = exchange(&sizes, &full_in, plain.then_some(&mut pool))?;
             untouched.push(blocks);
@@ -510,10 +517,11 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Of a `buffer` for so many queues, in blocks of `most` bytes where it is large enough for several of them.
-    fn new(most: usize, files: &Files, buffer: u64, queues: usize) -> Self {
+    /// Of a `buffer` for so many queues, in blocks of `usual` bytes where it is large enough for several of them.
+    fn new(usual: &RangeInclusive<usize>, files: &Files, buffer: u64, queues: usize) -> Self {
         let share = usize::try_from(buffer).unwrap_or(usize::MAX) / queues.max(1);
-        let block = most
+        let block = (share / SHARE)
+            .clamp(*usual.start(), *usual.end())
             .min(share / LEAST_BLOCKS)
             .max(least_block(files.longest))
             .next_multiple_of(ALIGN);
@@ -566,7 +574,8 @@ struct Relays {
 
 impl Relays {
     fn new(files: &Files, buffer: u64, counters: &[Arc<QueueCounters>]) -> Result<Self, Error> {
-        let sizes = Sizes::new(RELAY_BLOCK, files, buffer, counters.len());
+        let usual = RELAY_BLOCK..=RELAY_BLOCK;
+        let sizes = Sizes::new(&usual, files, buffer, counters.len());
         let (full_in, full) = crossbeam_channel::bounded(counters.len() * sizes.per_queue);
         let mut relays = Self {
             full,

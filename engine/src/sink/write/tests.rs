@@ -497,8 +497,20 @@ fn on_fake(
 ) -> (WriterThread, BlockSink<PcapEncoder>, Seen) {
     let mut files = files(dir, buffer, QUIET);
     files.output.on_full = on_full;
-    let owner = (Some(0), Ledger::Queue(Arc::clone(counters)));
-    let mut it = Writer::prepare(&files, &PcapEncoder::default(), vec![owner]).expect("prepared");
+    let (work, mut sinks, seen) = several_on_fake(dir, &files, &[Arc::clone(counters)]);
+    (work, sinks.remove(0), seen)
+}
+
+/// The same for several queues; what is seen of emptied blocks is the first one's.
+fn several_on_fake(
+    dir: &Path,
+    files: &Files,
+    counters: &[Arc<QueueCounters>],
+) -> (WriterThread, Vec<BlockSink<PcapEncoder>>, Seen) {
+    let owners = (0..).zip(counters);
+    let owners = owners.map(|(queue, it)| (Some(queue), Ledger::Queue(Arc::clone(it))));
+    let mut it =
+        Writer::prepare(files, &PcapEncoder::default(), owners.collect()).expect("prepared");
     let (closer, tasks) = crossbeam_channel::unbounded();
     let deadline = Arc::<ShutdownDeadline>::default();
     let hands = WriterChannels {
@@ -507,7 +519,7 @@ fn on_fake(
         deadline: Arc::clone(&deadline),
         failed: Arc::default(),
         trigger: None,
-        ahead: Preopen::start(dir, 1).expect("starts").0,
+        ahead: Preopen::start(dir, counters.len()).expect("starts").0,
     };
     let seen = Seen {
         disk: Hand::default(),
@@ -521,7 +533,7 @@ fn on_fake(
         ending: "pcap".into(),
     };
     let work = WriterThread::new(naming, false, it.states, hands);
-    (work, it.sinks.remove(0), seen)
+    (work, it.sinks, seen)
 }
 
 impl Seen {
@@ -556,19 +568,39 @@ fn until(event: &str, mut happened: impl FnMut() -> bool) {
 #[test]
 fn more_blocks_than_the_disk_takes_wait_behind_one_that_was_not_full() {
     let dir = tempfile::tempdir().expect("dir");
-    // Three times as many blocks of a mebibyte as may be under way.
-    let (work, mut sink, seen) = on_fake(dir.path(), 48 << 20, OnFull::Drop, &Arc::default());
+    // Three times as many blocks of 4 MiB as may be under way, half of which are needed.
+    let (work, mut sink, seen) = on_fake(dir.path(), 192 << 20, OnFull::Drop, &Arc::default());
     assert_eq!(seen.empty.len(), 48);
     let mut taken = feed(&mut sink, 0..10);
     // What there is goes out; everything else has to wait for it, since it shares its last sector.
     sink.idle();
-    taken += feed(&mut sink, 10..40_000);
-    assert_eq!(taken, 40_000, "all of it waits in blocks");
+    taken += feed(&mut sink, 10..90_000);
+    assert_eq!(taken, 90_000, "all of it waits in blocks");
     drop(sink);
     let finished = work.run(seen.disk());
     assert_eq!(finished.failures, Vec::<String>::new());
-    let want: Vec<_> = (0..40_000).map(|i| (i, frame(i))).collect();
+    let want: Vec<_> = (0..90_000).map(|i| (i, frame(i))).collect();
     assert!(frames_of(&seen.files()[0]) == want);
+}
+
+#[test]
+fn blocks_of_one_queue_alone_do_without_the_ring() {
+    for (queues, uses_ring) in [(1, false), (2, true)] {
+        let dir = tempfile::tempdir().expect("dir");
+        let counters: Vec<_> = (0..queues).map(|_| Arc::default()).collect();
+        let files = files(dir.path(), 16 << 20, QUIET);
+        let (work, sinks, seen) = several_on_fake(dir.path(), &files, &counters);
+        for mut sink in sinks {
+            assert_eq!(feed(&mut sink, 0..5_000), 5_000, "in several blocks");
+        }
+        let finished = work.run(Disk::fake_with_plain_writes(&seen.disk));
+        assert_eq!(finished.failures, Vec::<String>::new());
+        assert_eq!(seen.begun() > 0, uses_ring, "{queues}");
+        let want: Vec<_> = (0..5_000).map(|i| (i, frame(i))).collect();
+        let files = seen.files();
+        assert_eq!(files.len(), queues);
+        assert!(files.iter().all(|it| frames_of(it) == want));
+    }
 }
 
 #[test]

@@ -190,7 +190,7 @@ impl WriterThread {
             let now = Instant::now();
             self.try_again(now);
             self.sync_files(now);
-            open &= self.take_blocks(open);
+            open = self.take_blocks(open);
             if self.flying.iter().flatten().any(|it| !it.stuck) {
                 self.reap();
             } else if let Some(disk_full) = &self.disk_full {
@@ -204,35 +204,45 @@ impl WriterThread {
     }
 
     /// Takes blocks while there are any and the disk takes them; `false`: no more will come.
-    fn take_blocks(&mut self, open: bool) -> bool {
-        let mut idle = true;
-        while self.in_flight() < DEPTH as usize
-            && !self.disk_full.as_ref().is_some_and(DiskFull::waits)
-        {
-            if let Some(full) = self.ready.pop_front() {
-                idle = false;
-                self.place(full);
-                continue;
-            }
-            if !open {
-                break;
-            }
-            // With nothing under way there is nothing else to wait for.
-            let next = if self.in_flight() == 0 && idle {
-                self.wait()
-            } else {
-                self.channels.full.try_recv()
+    fn take_blocks(&mut self, mut open: bool) -> bool {
+        // With nothing under way there is nothing else to wait for.
+        let mut waits = self.in_flight() == 0 && self.ready.is_empty();
+        while open && !self.pauses() {
+            let next = match std::mem::take(&mut waits) {
+                true => self.wait(),
+                false => self.channels.full.try_recv(),
             };
             match next {
-                Ok(full) => {
-                    idle = false;
-                    self.line_up(full);
-                }
+                Ok(full) => self.line_up(full),
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Disconnected) => open = false,
             }
         }
-        true
+        while self.in_flight() < self.most_in_flight()
+            && !self.pauses()
+            && let Some(full) = self.ready.pop_front()
+        {
+            self.place(full);
+        }
+        open
+    }
+
+    /// Whether all that is under way or ready is one queue's. Its blocks make one file longer, which most file systems do one
+    /// write at a time: only another queue's gain from being written beside them.
+    fn is_one_queue(&self) -> bool {
+        let under_way = self.flying.iter().flatten().map(|it| it.queue);
+        let ready = self.ready.iter().map(|it| usize::from(it.queue));
+        let mut queues = under_way.chain(ready);
+        let first = queues.next();
+        queues.all(|it| Some(it) == first)
+    }
+
+    /// Writes that may be under way at once.
+    fn most_in_flight(&self) -> usize {
+        match self.disk.writes_lone_plainly() && self.is_one_queue() {
+            true => 1,
+            false => DEPTH as usize,
+        }
     }
 
     /// Waits for a block, as long as no file waits to be synced.
@@ -404,8 +414,11 @@ impl WriterThread {
     }
 
     fn submit(&mut self, token: usize, flying: Flying) {
-        let alone = self.in_flight() == 0 && self.ready.is_empty() && self.channels.full.is_empty();
-        let flying = self.flying[token].insert(flying);
+        self.flying[token] = Some(flying);
+        let alone = self.in_flight() == 1 && self.is_one_queue();
+        let Some(flying) = &self.flying[token] else {
+            return;
+        };
         let block = &flying.block;
         let file = self.queues[flying.queue].file(block.file);
         if let Some((place, Some(named))) = file.map(|it| (it.place, &it.named)) {
@@ -532,7 +545,7 @@ impl WriterThread {
             }
             file.show();
         }
-        while self.in_flight() < DEPTH as usize
+        while self.in_flight() < self.most_in_flight()
             && let Some(file) = self.queues[index].file(number)
             && !file.partial
             && let Some(block) = file.waiting.pop_front()
@@ -564,6 +577,11 @@ impl WriterThread {
 
 /// A disk without room.
 impl WriterThread {
+    /// Nothing is begun while there is no room, until it is time for another try.
+    fn pauses(&self) -> bool {
+        self.disk_full.as_ref().is_some_and(DiskFull::waits)
+    }
+
     fn waits_for_room(&self) -> bool {
         !self.channels.deadline.has_passed(Instant::now())
     }

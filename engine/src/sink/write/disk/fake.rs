@@ -86,6 +86,14 @@ impl Disk {
         };
         Self::on(Box::new(fake), Duration::ZERO)
     }
+
+    /// The same where lone writes are plain.
+    pub(crate) fn fake_with_plain_writes(hand: &Hand) -> Self {
+        Self {
+            lone_are_plain: true,
+            ..Self::fake(hand)
+        }
+    }
 }
 
 impl Fake {

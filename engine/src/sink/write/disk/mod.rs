@@ -1,5 +1,5 @@
-//! How blocks reach the disk: by io_uring, several at once, or one after the other where there is no io_uring. A block with
-//! nothing beside it is written without it, too.
+//! How blocks reach the disk: by io_uring, several at once, or one after the other where there is no io_uring. Blocks that
+//! nothing can be written beside are written without it, too.
 //!
 //! Blocks and files are made known to the ring beforehand where the kernel allows that, so that a write does not have
 //! to look up its file and pin its pages anew.
@@ -40,8 +40,7 @@ pub(super) struct Disk {
     /// How often in a row.
     refusals: u32,
     first_pause: Duration,
-    /// A write beside which nothing is to be done is a plain one: the kernel would wake a worker to write it, and this
-    /// thread to be told of its end.
+    /// [`Disk::writes_lone_plainly`].
     lone_are_plain: bool,
     /// Plain writes that have ended.
     done: Vec<Done>,
@@ -94,7 +93,7 @@ pub(super) struct Write<'a> {
     pub(super) bytes: &'a [u8],
     /// Which extent of the pool the bytes are in.
     pub(super) extent: Option<u16>,
-    /// Nothing else is under way, and nothing waits.
+    /// Nothing is under way or waits that could be written beside it.
     pub(super) alone: bool,
 }
 
@@ -160,6 +159,12 @@ impl Disk {
             first_pause,
             ..Self::plain()
         }
+    }
+
+    /// Whether a write beside which nothing can be written is a plain one: the kernel would wake a worker to write it, and this
+    /// thread to be told of its end.
+    pub(super) fn writes_lone_plainly(&self) -> bool {
+        self.lone_are_plain
     }
 
     /// Makes a file known; `None`: it is written to by its descriptor.
@@ -275,10 +280,7 @@ mod tests {
         let path = dir.path().join("file");
         let file = File::create(&path).expect("a file");
         let hand = fake::Hand::default();
-        let mut disk = Disk {
-            lone_are_plain: true,
-            ..Disk::fake(&hand)
-        };
+        let mut disk = Disk::fake_with_plain_writes(&hand);
         let write = |token, offset, alone| Write {
             token,
             file: &file,
