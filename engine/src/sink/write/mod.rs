@@ -63,7 +63,7 @@ use std::{
 use wqcap_files::sealed::{SecretKey, sealed_name};
 
 /// Bytes of a block, where a queue's share of the buffer is [`SHARE`] of them. A write takes as long to begin and to be told
-/// of whatever its size, and where writes make a file longer, most file systems do one at a time.
+/// of whatever its size, and those of a file come one after the other.
 pub const BLOCK: usize = 4 << 20;
 /// The least of a block, where the buffer is large enough for several of them; all blocks that are compressed are of this size.
 const SMALL_BLOCK: usize = 1 << 20;

@@ -227,8 +227,9 @@ impl WriterThread {
         open
     }
 
-    /// Whether all that is under way or ready is one queue's. Its blocks make one file longer, which most file systems do one
-    /// write at a time: only another queue's gain from being written beside them.
+    /// Whether all that is under way or ready is one queue's. Its blocks make one file longer, one write at a time: ext4 does
+    /// so with the inode to itself (`ext4_dio_write_checks`), and XFS has a write beyond the file's end wait for all others
+    /// (`xfs_file_write_checks`). Only another queue's gain from being written beside them.
     fn is_one_queue(&self) -> bool {
         let under_way = self.flying.iter().flatten().map(|it| it.queue);
         let ready = self.ready.iter().map(|it| usize::from(it.queue));
